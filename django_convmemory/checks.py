@@ -1,0 +1,101 @@
+"""System checks: what is wrong with the settings, said at start and not in a request."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from django.conf import settings
+from django.core import checks
+from django.db import connections, router
+
+from django_convmemory import conf, models
+from django_convmemory.memory import memories
+from django_convmemory.schedulers import InlineScheduler
+
+
+def register() -> None:
+    """Register the checks of this app."""
+    checks.register(check_settings, "convmemory")
+    checks.register(check_scheduler, "convmemory")
+    checks.register(check_atomic_requests, "convmemory")
+    checks.register(check_database, checks.Tags.database)
+
+
+def check_settings(**kwargs: Any) -> list[checks.CheckMessage]:
+    """convmemory.E001 to E010: ``CONVMEMORY`` cannot be used as it is."""
+    return [checks.Error(one.message, hint=one.hint, id=one.id) for one in conf.problems()]
+
+
+def check_scheduler(**kwargs: Any) -> list[checks.CheckMessage]:
+    """convmemory.W002: requests wait for the model."""
+    if settings.DEBUG:
+        return []
+    return [
+        checks.Warning(
+            f'CONVMEMORY["{alias}"] folds inside append(): a request then waits for the model.',
+            hint="Use django_convmemory.tasks.CeleryScheduler, or the NullScheduler and convmemory_sweep --watch.",
+            id="convmemory.W002",
+        )
+        for alias in conf.aliases()
+        if isinstance(conf.read(alias).scheduler, InlineScheduler)
+    ]
+
+
+def check_atomic_requests(**kwargs: Any) -> list[checks.CheckMessage]:
+    """convmemory.W001: a view's transaction spans its call of the model."""
+    using = router.db_for_write(models.Session)
+    if not connections[using].settings_dict.get("ATOMIC_REQUESTS"):
+        return []
+    return [
+        checks.Warning(
+            f'DATABASES["{using}"] has ATOMIC_REQUESTS: after append() the session stays locked until the view '
+            "returns, also while it calls its model.",
+            hint="Put @transaction.non_atomic_requests on the views that chat.",
+            id="convmemory.W001",
+        )
+    ]
+
+
+def check_database(databases: Sequence[str] | None = None, **kwargs: Any) -> list[checks.CheckMessage]:
+    """convmemory.W003 to W006: the database loses characters, gives locks up at once, or an alias is paused."""
+    using = router.db_for_write(models.Session)
+    if using not in (databases or ()):
+        return []
+    connection = connections[using]
+    found: list[checks.CheckMessage] = []
+    if connection.vendor == "mysql":
+        with connection.cursor() as cursor:
+            cursor.execute("SELECT @@character_set_connection, @@character_set_database")
+            if any(charset != "utf8mb4" for charset in cursor.fetchone()):
+                found.append(
+                    checks.Warning(
+                        f'DATABASES["{using}"] does not use utf8mb4: emoji and rarer characters cannot be stored.',
+                        hint='Set OPTIONS = {"charset": "utf8mb4"} and convert the database.',
+                        id="convmemory.W003",
+                    )
+                )
+    elif connection.vendor == "sqlite" and not connection.is_in_memory_db():  # type: ignore[attr-defined]
+        with connection.cursor() as cursor:
+            cursor.execute("PRAGMA journal_mode")
+            if cursor.fetchone()[0] != "wal":
+                found.append(
+                    checks.Warning(
+                        f'DATABASES["{using}"] is SQLite without a write-ahead log: readers and writers shut each '
+                        "other out, and appends may fail with 'database is locked'.",
+                        hint='Set OPTIONS = {"init_command": "PRAGMA journal_mode=WAL;", '
+                        '"transaction_mode": "IMMEDIATE", "timeout": 20}.',
+                        id="convmemory.W004",
+                    )
+                )
+    if models.Attempt._meta.db_table in connection.introspection.table_names():
+        found += [
+            checks.Warning(
+                f"Compaction of memories[{memory.alias!r}] is paused: its chat model is misconfigured, it says.",
+                hint="Check the model's name, the key and the quota. It is tried again every minute.",
+                id="convmemory.W005",
+            )
+            for memory in ([] if conf.problems() else memories.all())
+            if memory.summarizes and memory.paused
+        ]
+    return found

@@ -1,0 +1,42 @@
+"""The database's clock, in UTC: what leases, due marks and retries are measured by.
+
+Web servers and workers disagree about the time; the database agrees with itself. Django's ``Now()`` is in the server's
+time zone on MariaDB and without fractions on SQLite, hence one expression of our own, in two forms: for the ORM, and as
+text for the statements that are written by hand.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from django.db.backends.base.base import BaseDatabaseWrapper
+from django.db.models import DateTimeField, Func
+
+
+def sql(vendor: str) -> str:
+    """Return the SQL of the present moment; on SQLite in the form in which Django stores times."""
+    if vendor == "postgresql":
+        return "STATEMENT_TIMESTAMP()"
+    if vendor == "mysql":
+        return "UTC_TIMESTAMP(6)"
+    return "STRFTIME('%%Y-%%m-%%d %%H:%%M:%%f', 'now')"
+
+
+class Clock(Func):
+    """The present moment plus ``seconds``, which may be negative and have fractions."""
+
+    output_field = DateTimeField()
+
+    def __init__(self, seconds: float = 0.0) -> None:
+        super().__init__()
+        self.seconds = float(seconds)
+
+    def as_sql(  # type: ignore[override]
+        self, compiler: Any, connection: BaseDatabaseWrapper, **context: Any
+    ) -> tuple[str, tuple[Any, ...]]:
+        now = sql(connection.vendor)
+        if connection.vendor == "postgresql":
+            return f"({now} + %s * INTERVAL '1 second')", (self.seconds,)
+        if connection.vendor == "mysql":
+            return f"({now} + INTERVAL %s MICROSECOND)", (round(self.seconds * 1e6),)
+        return now[:-1] + ", %s)", (f"{self.seconds:+.3f} seconds",)

@@ -1,0 +1,395 @@
+"""Compaction: one run of folding for one session.
+
+Claim, read, call the model with no transaction open, publish, and again for the next chunk. The run is a generator: it
+does everything but the model's call, which it yields, so that the same run serves a worker that blocks and an event
+loop that does not.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import enum
+import itertools
+import logging
+import random
+import time
+from collections.abc import Callable, Generator, Sequence
+from decimal import Decimal
+from typing import NamedTuple
+
+from asgiref.sync import sync_to_async
+
+from django_convmemory import exceptions, exchanges, gate, prompts
+from django_convmemory.chat_models.base import ChatModel, ChatRequest, ChatResponse, Fold
+from django_convmemory.context import summary_message
+from django_convmemory.exchanges import Placed, Turn
+from django_convmemory.options import Options
+from django_convmemory.stores.base import AttemptRecord, Claim, NewVersion, Store
+from django_convmemory.strategies import Strategy
+from django_convmemory.tokens import TokenCounter
+
+logger = logging.getLogger(__name__)
+
+PAUSE_SECONDS = 60.0
+LONGEST_WAIT = 3600.0
+_FIRST_WAIT = 2.0
+_SMALLEST_CHUNK = 50
+_DEFAULT_CHUNK = 8000
+
+
+class Outcome(enum.StrEnum):
+    """What a run came to."""
+
+    PUBLISHED = "published"
+    NOT_DUE = "not_due"
+    BUSY = "busy"
+    STALLED = "stalled"
+
+
+class Result(NamedTuple):
+    """``again``: the session is still due, and a task should come back for it in ``delay`` seconds."""
+
+    outcome: Outcome
+    again: bool = False
+    delay: float = 0.0
+
+
+class Price(NamedTuple):
+    """What a million tokens cost."""
+
+    input: Decimal
+    output: Decimal
+
+
+class Call(NamedTuple):
+    """A request that a run wants answered, and by whom."""
+
+    model: ChatModel
+    request: ChatRequest
+
+
+Run = Generator[Call, ChatResponse, Result]
+
+
+def drive(run: Run) -> Result:
+    """Carry out a run, blocking while a model answers."""
+    try:
+        call = next(run)
+        while True:
+            try:
+                response = call.model.chat(call.request)
+            except Exception as error:  # noqa: BLE001  the run decides what to do about it
+                call = run.throw(error)
+            else:
+                call = run.send(response)
+    except StopIteration as stop:
+        result: Result = stop.value
+        return result
+
+
+async def adrive(run: Run) -> Result:
+    """Carry out a run: its own steps in a thread, each in turn, and the model's calls on the event loop."""
+    step = sync_to_async(_step)
+    call = await step(run.__next__)
+    while not isinstance(call, Result):
+        try:
+            response = await call.model.achat(call.request)
+        except Exception as error:  # noqa: BLE001  the run decides what to do about it
+            call = await step(run.throw, error)
+        else:
+            call = await step(run.send, response)
+    return call
+
+
+def _step(advance: Callable[..., Call], *args: object) -> Call | Result:
+    try:
+        return advance(*args)
+    except StopIteration as stop:  # which no future can carry
+        result: Result = stop.value
+        return result
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Compactor:
+    """Folds the sessions of one memory."""
+
+    store: Store
+    strategy: Strategy
+    options: Options
+    counter: TokenCounter
+    model: ChatModel
+    fallback: ChatModel | None = None
+    price: Price | None = None
+    published: Callable[[Claim], None] = lambda claim: None
+    failed: Callable[[Claim, Exception], None] = lambda claim, error: None
+
+    @property
+    def lease(self) -> float:
+        """The seconds for which a claim holds: two calls and some time to write."""
+        deadlines = [model.deadline for model in (self.model, self.fallback) if model is not None]
+        return 2 * max(deadlines) + 30
+
+    def run(self, alias: str, session_id: int, *, force: bool = False, hint: bool = False) -> Run:
+        """Fold what is due in the session.
+
+        ``force`` waits neither for the next attempt nor for a paused alias; ``hint`` notes in the session that a task
+        will come back when the result says ``again``.
+        """
+        if not force and self.store.paused(alias, seconds=PAUSE_SECONDS):
+            return Result(Outcome.STALLED)
+        claim = self.store.claim(session_id, lease=self.lease, force=force)
+        if not isinstance(claim, Claim):
+            return Result({"not_due": Outcome.NOT_DUE, "busy": Outcome.BUSY}.get(claim, Outcome.STALLED))
+        folding = _Folding(self, claim, hint)
+        try:
+            return (yield from folding.run())
+        except Exception as error:
+            # Not a model's failure but a defect, ours or a backend's, or the worker's time limit: give the lease back
+            # and let the error be seen.
+            folding.give_up(error)
+            raise
+
+
+class _Folding:
+    """One run, from claim to release."""
+
+    def __init__(self, compactor: Compactor, claim: Claim, hint: bool) -> None:
+        self.compactor = compactor
+        self.store = compactor.store
+        self.options = compactor.options
+        self.counter = compactor.counter
+        self.threshold = compactor.strategy.threshold
+        self.claim = claim
+        self.hint = hint
+        self.started = time.monotonic()
+        # A worker that was killed at this session every time never got to say why.
+        killed = claim.attempts > self.options.max_attempts
+        self.model = compactor.fallback if killed and compactor.fallback else compactor.model
+        self.window = self.options.max_chunk_tokens or max(_DEFAULT_CHUNK, self.threshold.tokens or 0)
+
+    def run(self) -> Run:
+        # What came after the claim is left alone: which exchange is open is known as of the claim.
+        turns = self.store.turns(self.claim)
+        starts = exchanges.starts(turns, self.claim.ledger.open_position)
+        split = self.compactor.strategy.plan([turn.tokens for turn in turns], starts)
+        at = 0
+        while at < split:
+            end = self._chunk_end(turns, [*(start for start in starts if start < split), split], at)
+            try:
+                published = yield from self._fold(turns[at:end])
+            except exceptions.ChatModelError as error:
+                if not self._adapted(error, turns[at:end]):
+                    return self._fail(error)
+                continue
+            if not published:
+                again = self.store.release(self.claim, self.threshold, hint=self.hint)
+                return Result(Outcome.BUSY if again else Outcome.NOT_DUE, again)
+            at = end
+            # The next chunk may be one that the model takes.
+            self.model = self.compactor.model
+            if time.monotonic() - self.started > self.options.max_run_seconds:
+                break
+        due = self.store.release(self.claim, self.threshold, hint=self.hint)
+        if not at:
+            if due:
+                logger.warning("Session %s is marked due, but nothing in it can be folded.", self.claim.session_id)
+            return Result(Outcome.NOT_DUE)
+        return Result(Outcome.PUBLISHED, due)
+
+    def _adapted(self, error: exceptions.ChatModelError, turns: Sequence[Turn]) -> bool:
+        """Change what the next call is, and return whether that makes it worth a try at once."""
+        if isinstance(error, exceptions.ModelMisconfigured):
+            # No fallback: a key that expires on Friday must not have replaced every session's memory by Monday.
+            return False
+        if isinstance(error, exceptions.ContextLengthExceeded):
+            self.window = min(self.window, sum(turn.tokens for turn in turns)) // 2
+            return self.window >= _SMALLEST_CHUNK
+        fallback = self.compactor.fallback
+        given_up = isinstance(error, exceptions.ContentRefused) or self.claim.attempts >= self.options.max_attempts
+        if fallback is None or self.model is fallback or not given_up:
+            return False
+        self.model = fallback
+        return True
+
+    def _chunk_end(self, turns: Sequence[Turn], edges: Sequence[int], at: int) -> int:
+        """Return where the chunk that begins ``at`` ends: as many whole exchanges as the window holds, at least one."""
+        end = total = 0
+        for start, edge in itertools.pairwise(edges):
+            if edge <= at:
+                continue
+            total += sum(turn.tokens for turn in turns[max(start, at) : edge])
+            if end and total > self.window:
+                break
+            end = edge
+        return end
+
+    def _fold(self, turns: Sequence[Turn]) -> Generator[Call, ChatResponse, bool]:
+        """Make a version of the current summary and ``turns``, and publish it."""
+        first, last = self.claim.ledger.covered_position + 1, turns[-1].position
+        rows = self.store.messages(self.claim, first, last)
+        if len(rows) != len(turns):
+            return False  # Removed since the claim; the epoch would refuse what a call could make of the rest.
+        previous = self.claim.summary.text if self.claim.summary else ""
+        cap = self.options.max_summary_tokens
+        request = ChatRequest(
+            prompts.fold(previous, self._transcript(rows), max_tokens=cap, counter=self.counter),
+            Fold(previous=previous, turns=[row.message for row in rows], max_tokens=cap, count=self._count),
+        )
+        answer = yield from self._ask(request, last)
+        shortened = False
+        if self._count(answer.text) > cap:
+            self.store.record(self.claim, answer.attempt("shorten"))
+            answer, shortened = yield from self._shorten(answer, last)
+        tokens = self._count(answer.text)
+        if not answer.text or tokens > cap:
+            raise exceptions.BadModelOutput("Not even the beginning of the answer fits into max_summary_tokens.")
+        version = NewVersion(
+            first_position=first,
+            last_position=last,
+            count=self.claim.ledger.covered_count + len(turns),
+            tokens_through=self.claim.ledger.covered_tokens + sum(turn.tokens for turn in turns),
+            text=answer.text,
+            tokens=tokens,
+            model=answer.model,
+            shortened=shortened,
+            fallback=self.model is self.compactor.fallback,
+            prompt_hash=prompts.HASH,
+        )
+        claim = self.store.publish(
+            self.claim, version, answer.attempt("published"), self.threshold, lease=self.compactor.lease
+        )
+        if claim is None:
+            return False
+        self.claim = claim
+        self.store.on_commit(lambda: self.compactor.published(claim))
+        return True
+
+    def _shorten(self, answer: _Answer, last: int) -> Generator[Call, ChatResponse, tuple[_Answer, bool]]:
+        """Ask once more for a shorter text; where that fails, keep the sentences that fit."""
+        cap = self.options.max_summary_tokens
+        request = ChatRequest(
+            prompts.shorten(answer.text, max_tokens=cap, counter=self.counter),
+            Fold(previous=answer.text, turns=(), max_tokens=cap, count=self._count),
+        )
+        try:
+            shorter = yield from self._ask(request, last)
+        except exceptions.ChatModelError:
+            shorter = answer  # Its attempt is on record, and a text there is.
+        if self._count(shorter.text) <= cap:
+            return shorter, False
+        fitted = gate.fitting(shorter.text, lambda text: self._count(text) <= cap)
+        return dataclasses.replace(shorter, text=fitted), True
+
+    def _ask(self, request: ChatRequest, last: int) -> Generator[Call, ChatResponse, _Answer]:
+        """Have the model answer, and return its text once it passed the gate; record the attempt where it did not."""
+        began = time.monotonic()
+        response = None
+        try:
+            response = yield Call(self.model, request)
+            text = gate.checked(response)
+        except exceptions.ChatModelError as error:
+            answer = _Answer(self, response, "", time.monotonic() - began, last)
+            self.store.record(self.claim, answer.attempt(_outcome(error), error))
+            raise
+        return _Answer(self, response, text, time.monotonic() - began, last)
+
+    def _transcript(self, rows: Sequence[Placed]) -> list[str]:
+        """Return the turns as texts, the longest of them cut where all together are more than the window."""
+        longest = _longest([row.tokens for row in rows], self.window)
+        return [prompts.turn(row.message, max_tokens=longest, counter=self.counter) for row in rows]
+
+    def _count(self, text: str) -> int:
+        return self.counter.count(summary_message(self.options.summary_prefix, text))
+
+    def _fail(self, error: exceptions.ChatModelError) -> Result:
+        counted = not isinstance(error, exceptions.ModelMisconfigured)
+        delay = self._wait(error) if counted else PAUSE_SECONDS
+        again = self.store.release(
+            self.claim,
+            self.threshold,
+            retry_in=delay,
+            error=f"{type(error).__name__}: {error}",
+            uncount=not counted,
+            hint=self.hint,
+        )
+        logger.warning("Compaction of session %s failed: %s: %s", self.claim.session_id, type(error).__name__, error)
+        self.compactor.failed(self.claim, error)
+        return Result(Outcome.STALLED, again, delay)
+
+    def _wait(self, error: exceptions.ChatModelError) -> float:
+        """Return the seconds until the next attempt: exponential backoff with full jitter, as the provider asks.
+
+        M. Brooker, "Exponential Backoff And Jitter", AWS Architecture Blog, 2015.
+        """
+        if self.claim.attempts >= self.options.max_attempts:
+            return LONGEST_WAIT
+        wait = random.uniform(0, _FIRST_WAIT * 2**self.claim.attempts)  # noqa: S311
+        asked = getattr(error, "retry_after", None) or 0.0
+        return min(LONGEST_WAIT, max(wait, asked))
+
+    def give_up(self, error: Exception) -> None:
+        self.store.release(
+            self.claim,
+            self.threshold,
+            retry_in=min(LONGEST_WAIT, _FIRST_WAIT * 2**self.claim.attempts),
+            error=type(error).__name__,
+        )
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class _Answer:
+    """A model's answer: its text, and what the books say of the call."""
+
+    folding: _Folding
+    response: ChatResponse | None
+    text: str
+    duration: float
+    last_position: int
+
+    @property
+    def model(self) -> str:
+        """The name of the model that answered, by its own word or by ours."""
+        return (self.response.model if self.response else "") or self.folding.model.name
+
+    def attempt(self, outcome: str, error: Exception | None = None) -> AttemptRecord:
+        folding = self.folding
+        usage = self.response.usage if self.response else None
+        price = folding.compactor.price if folding.model is folding.compactor.model else None
+        cost = None
+        if usage is not None and price is not None:
+            cost = (usage.prompt_tokens * price.input + usage.completion_tokens * price.output) / 1_000_000
+        return AttemptRecord(
+            first_position=folding.claim.ledger.covered_position + 1,
+            last_position=self.last_position,
+            due_seconds=folding.claim.due_seconds,
+            duration=self.duration,
+            outcome=outcome,
+            error=type(error).__name__ if error else "",
+            model=self.model,
+            prompt_tokens=usage.prompt_tokens if usage else None,
+            completion_tokens=usage.completion_tokens if usage else None,
+            cost=cost,
+        )
+
+
+def _outcome(error: exceptions.ChatModelError) -> str:
+    for kind, outcome in (
+        (exceptions.ModelUnavailable, "unavailable"),
+        (exceptions.ModelMisconfigured, "misconfigured"),
+        (exceptions.ContextLengthExceeded, "context_length"),
+        (exceptions.ContentRefused, "refused"),
+    ):
+        if isinstance(error, kind):
+            return outcome
+    return "bad_output"
+
+
+def _longest(tokens: Sequence[int], window: int) -> int:
+    """Return the most that one message may count so that all of them, each cut to it, count ``window`` together."""
+    left = window
+    for index, count in enumerate(sorted(tokens)):
+        share = left // (len(tokens) - index)
+        if count > share:
+            return max(1, share)
+        left -= count
+    return window

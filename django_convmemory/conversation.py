@@ -1,0 +1,397 @@
+"""A conversation memory: what a site calls.
+
+Every operation is here once. The asynchronous twins run it in a thread; views, commands and tasks call it.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from collections.abc import Callable, Coroutine, Mapping
+from typing import Any, Concatenate, NamedTuple, ParamSpec, Protocol, TypeVar, runtime_checkable
+
+from asgiref.sync import sync_to_async
+from django.dispatch import Signal
+
+from django_convmemory import compaction, context, schedulers, signals, tokens
+from django_convmemory.chat_models.base import ChatModel
+from django_convmemory.compaction import Outcome, Price, Result
+from django_convmemory.context import Context
+from django_convmemory.exceptions import InvalidMessage, InvalidSession
+from django_convmemory.ledger import Batch, Entry
+from django_convmemory.messages import ChatMessage, check_text, coerce, dumps, freeze
+from django_convmemory.options import Options
+from django_convmemory.stores.base import Claim, SessionName, Store
+from django_convmemory.strategies import Strategy, View
+
+P = ParamSpec("P")
+T = TypeVar("T")
+S = TypeVar("S")
+
+MAX_KEY_LENGTH = 255
+MAX_VISITOR_LENGTH = 64
+
+
+def asynchronous(method: Callable[Concatenate[S, P], T]) -> Callable[Concatenate[S, P], Coroutine[Any, Any, T]]:
+    """Return the asynchronous twin of a method: one hop to a thread. Cancelling it does not undo it."""
+
+    async def twin(self: S, /, *args: P.args, **kwargs: P.kwargs) -> T:
+        # By name, so that the twin of an overridden method is the overriding one's.
+        call: Callable[..., T] = getattr(self, method.__name__)
+        return await sync_to_async(call)(*args, **kwargs)
+
+    functools.update_wrapper(twin, method)
+    twin.__name__ = f"a{method.__name__}"
+    twin.__qualname__ = method.__qualname__.removesuffix(method.__name__) + twin.__name__
+    twin.__doc__ = f"The asynchronous twin of :meth:`{method.__name__}`."
+    return twin
+
+
+@runtime_checkable
+class Named(Protocol):
+    """What names a session: a handle, or a ``Session`` row."""
+
+    @property
+    def memory_name(self) -> SessionName: ...
+
+
+class Receipt(NamedTuple):
+    """What ``append`` stored: its positions and its tokens.
+
+    ``due``: a compaction of the session is due. ``replayed``: nothing was stored, for the idempotency key had been used
+    for the same content, and this is what it stored then.
+    """
+
+    first_position: int
+    last_position: int
+    tokens: int
+    due: bool
+    replayed: bool
+
+
+class ConversationMemory:
+    """Keeps conversations in ``store``, and shows of each what ``strategy`` says.
+
+    The classes of :mod:`django_convmemory.memory` are this one with a strategy each. Built in code, a memory folds
+    inline and counts as the library it is named after; built from settings, by Celery and the default counter.
+
+    Raises ValueError for an option that does not exist or has the wrong type.
+    """
+
+    strategy_class: type[Strategy]
+    summarizes = False
+
+    def __init__(
+        self,
+        store: Store,
+        strategy: Strategy,
+        *,
+        model: ChatModel | None = None,
+        fallback: ChatModel | None = None,
+        counter: tokens.TokenCounter | None = None,
+        scheduler: schedulers.Scheduler | None = None,
+        alias: str = "default",
+        price: Price | None = None,
+        **options: Any,
+    ) -> None:
+        self.store = store
+        self.strategy = strategy
+        self.model = model
+        self.fallback = fallback
+        self.counter = counter or tokens.Utf8TokenCounter()
+        self.scheduler = scheduler or schedulers.InlineScheduler()
+        self.alias = alias
+        self.price = price
+        unknown = sorted(set(options) - {field.name for field in dataclasses.fields(Options)})
+        if unknown:
+            known = ", ".join(sorted(field.name for field in dataclasses.fields(Options)))
+            raise ValueError(f"Unknown option {unknown[0]!r}; there are {known}.")
+        self.options = Options(**options)
+        limit = strategy.threshold.tokens
+        self.max_context_tokens = self.options.max_context_tokens
+        if limit is not None:
+            least = self.options.max_summary_tokens + limit
+            if self.max_context_tokens is None:
+                self.max_context_tokens = least + limit
+            elif self.max_context_tokens < least:
+                raise ValueError(
+                    f"option max_context_tokens is {self.max_context_tokens}, less than max_summary_tokens and "
+                    f"max_token_limit together ({least}): what is caught up would not fit. Raise it, or lower those."
+                )
+
+    # Sessions.
+
+    def session(self, key: str, *, owner: Any = None, visitor: str | None = None) -> SessionHandle:
+        """Return a handle of the session ``key`` of a user, of a visitor, or of nobody. It costs no query.
+
+        Raises :class:`~django_convmemory.exceptions.InvalidSession`.
+        """
+        return SessionHandle(self, self._name(key, owner, visitor))
+
+    def _name(self, key: object, owner: Any = None, visitor: object = None) -> SessionName:
+        if not isinstance(key, str) or not key or len(key) > MAX_KEY_LENGTH:
+            raise InvalidSession(f"A session's key is a text of 1 to {MAX_KEY_LENGTH} characters, not {key!r:.100}.")
+        owner_id = None
+        if owner is not None:
+            owner_id = getattr(owner, "pk", None)
+            if owner_id is None:
+                raise InvalidSession(
+                    f"{owner!r} cannot own a session, for it is not saved. For somebody who is not logged in give "
+                    "visitor=…, a random id that the site keeps in its own session."
+                )
+            if visitor:
+                raise InvalidSession("A session belongs to an owner or to a visitor, not to both.")
+        if visitor is not None and (not isinstance(visitor, str) or not 0 < len(visitor) <= MAX_VISITOR_LENGTH):
+            raise InvalidSession(f"A visitor is a text of 1 to {MAX_VISITOR_LENGTH} characters, not {visitor!r:.100}.")
+        try:
+            check_text(key, "The key")
+            check_text(visitor or "", "The visitor")
+        except InvalidMessage as error:
+            raise InvalidSession(str(error)) from None
+        return SessionName(self.alias, key, owner_id, visitor or "")
+
+    def resolve(self, session: str | Named) -> SessionName:
+        """Return the name of the session that a key, a handle or a ``Session`` row gives.
+
+        Raises :class:`~django_convmemory.exceptions.InvalidSession` for one of another alias.
+        """
+        if isinstance(session, str):
+            return self._name(session)
+        if not isinstance(session, Named):
+            raise InvalidSession(
+                f"A session is given as a key, a handle or a Session row, not as a {type(session).__name__}."
+            )
+        name = session.memory_name
+        if name.alias != self.alias:
+            raise InvalidSession(
+                f"The session {name.key!r} belongs to memories[{name.alias!r}], not to memories[{self.alias!r}]."
+            )
+        return name
+
+    # The operations.
+
+    def append(
+        self,
+        session: str | Named,
+        *messages: Any,
+        idempotency_key: str | None = None,
+        usage: Any = None,
+    ) -> Receipt:
+        """Store messages after what the session holds: all of them, or none.
+
+        Each is a :class:`~.messages.ChatMessage`, a chat-completions dict, or the ``openai`` client's message. It never
+        waits for a model: where the session becomes due, the scheduler is told. ``usage`` is what the provider
+        reported for the reply; it is kept with the last assistant message. A retry with the same ``idempotency_key``
+        and content stores nothing and returns the first receipt.
+
+        Inside a transaction it joins it. Raises :class:`~django_convmemory.exceptions.InvalidMessage` (with its
+        subclasses ``ToolResultRefused`` and ``TooManyPinned``), ``IdempotencyConflict`` and ``InvalidSession``, each a
+        ValueError, before anything is written.
+        """
+        name = self.resolve(session)
+        batch = self._batch(messages, idempotency_key, usage)
+        appended = self.store.append(
+            name, batch, self.strategy.threshold, counter=self.counter.name, hint=self.scheduler.hints
+        )
+        receipt = Receipt(
+            appended.first_position, appended.last_position, appended.tokens, appended.due, appended.replayed
+        )
+        if not appended.replayed and signals.messages_appended.has_listeners(type(self)):
+            self.store.on_commit(
+                lambda: self._send(signals.messages_appended, session_id=appended.session_id, receipt=receipt)
+            )
+        if appended.turned_due:
+            self._schedule(appended.session_id)
+        return receipt
+
+    aappend = asynchronous(append)
+
+    def _batch(self, messages: tuple[Any, ...], idempotency_key: object, usage: Any) -> Batch:
+        if not messages:
+            raise InvalidMessage("append() was given no message.")
+        if idempotency_key is not None:
+            if not isinstance(idempotency_key, str) or not idempotency_key:
+                raise InvalidMessage(f"idempotency_key must be a text that is not empty, not {idempotency_key!r:.100}.")
+            check_text(idempotency_key, "idempotency_key")
+        values = [coerce(message) for message in messages]
+        for value in values:
+            self._check_size(value)
+        reported: list[Mapping[str, Any] | None] = [None] * len(values)
+        if usage is not None:
+            spoke = [index for index, value in enumerate(values) if value.role == "assistant"]
+            reported[spoke[-1] if spoke else -1] = _usage(usage)
+        return Batch(
+            [Entry(value, max(1, self.counter.count(value)), one) for value, one in zip(values, reported, strict=True)],
+            idempotency_key=idempotency_key,
+        )
+
+    def _check_size(self, message: ChatMessage) -> None:
+        most = self.options.max_message_bytes
+        if isinstance(message.content, str) and not (message.tool_calls or message.extra or message.metadata):
+            size = len(message.content.encode()) if len(message.content) * 4 > most else 0
+        else:
+            size = len(dumps([message.to_openai(), message.metadata]).encode())
+        if size > most:
+            raise InvalidMessage(
+                f"The message is {size} bytes large, and {most} are allowed. Store large data elsewhere and a reference "
+                "to it here, or raise the option max_message_bytes."
+            )
+
+    def load(self, session: str | Named, *, system: Any = None, max_tokens: int | None = None) -> Context:
+        """Return what to send to a model now: system, pinned messages, the summary, and the tail or what of it fits.
+
+        ``system`` is the site's own prompt, a text or a message, which is not stored. ``max_tokens`` bounds all that is
+        returned; what may never be left out is returned all the same, and ``over_budget`` says so. An unknown session
+        gives an empty context.
+        """
+        if max_tokens is not None and (isinstance(max_tokens, bool) or not isinstance(max_tokens, int)):
+            raise ValueError(f"max_tokens must be a whole number or None, not {max_tokens!r}.")
+        view = self.strategy.view()
+        budget = self.max_context_tokens if max_tokens is None else max(0, max_tokens)
+        if budget is not None:
+            view = View(view.messages, budget if view.tokens is None else min(view.tokens, budget), view.summary)
+        snapshot = self.store.load(self.resolve(session), view, self.options.max_pinned_tokens)
+        return context.assemble(
+            snapshot,
+            self.strategy,
+            self.options,
+            self.counter,
+            system=system,
+            max_tokens=max_tokens,
+            max_context_tokens=self.max_context_tokens,
+        )
+
+    aload = asynchronous(load)
+
+    def clear(self, session: str | Named) -> None:
+        """Delete the messages and summaries of the session; it stays, and begins again at position 1."""
+        self.store.clear(self.resolve(session))
+
+    aclear = asynchronous(clear)
+
+    # Compaction.
+
+    def compact(self, session: str | Named) -> Outcome:
+        """Fold what is due in the session, now, in this process, also where a run would still have to wait.
+
+        Returns ``"published"``, ``"not_due"``, ``"busy"`` (another process is at it) or ``"stalled"`` (the model
+        failed).
+        """
+        session_id = self.store.find(self.resolve(session))
+        if session_id is None:
+            return Outcome.NOT_DUE
+        return self.compact_id(session_id, force=True).outcome
+
+    async def acompact(self, session: str | Named) -> Outcome:
+        """The asynchronous twin of :meth:`compact`; the model's call does not take a thread."""
+        session_id = await sync_to_async(self.store.find)(self.resolve(session))
+        if session_id is None:
+            return Outcome.NOT_DUE
+        run = self._compactor().run(self.alias, session_id, force=True)
+        result = await compaction.adrive(run)
+        if result.again:
+            await sync_to_async(self._schedule)(session_id, result.delay)
+        return result.outcome
+
+    def compact_id(self, session_id: int, *, force: bool = False) -> Result:
+        """Fold what is due in the session with this id, and tell the scheduler where that leaves it due.
+
+        For schedulers, tasks and the sweeper. A memory without summaries has nothing to fold.
+        """
+        if self.model is None:
+            return Result(Outcome.NOT_DUE)
+        run = self._compactor().run(self.alias, session_id, force=force, hint=self.scheduler.hints)
+        result = compaction.drive(run)
+        if result.again:
+            self._schedule(session_id, result.delay)
+        return result
+
+    @property
+    def paused(self) -> bool:
+        """Whether the model's newest answer, less than a minute ago, was that it is misconfigured."""
+        return self.store.paused(self.alias, seconds=compaction.PAUSE_SECONDS)
+
+    def sweep(self, *, limit: int = 1000, hint_age: float = 300.0) -> list[int]:
+        """Return the ids of due sessions that nobody works at and none was told of for ``hint_age`` seconds."""
+        return self.store.sweep(self.alias, limit=limit, hint_age=hint_age)
+
+    def _compactor(self) -> compaction.Compactor:
+        if self.model is None:
+            raise ValueError(f"{type(self).__name__} makes no summaries.")
+        return compaction.Compactor(
+            store=self.store,
+            strategy=self.strategy,
+            options=self.options,
+            counter=self.counter,
+            model=self.model,
+            fallback=self.fallback,
+            price=self.price,
+            published=self._published,
+            failed=self._failed,
+        )
+
+    def _published(self, claim: Claim) -> None:
+        if claim.summary is not None:
+            self._send(signals.summary_published, session_id=claim.session_id, version=claim.summary.version)
+
+    def _failed(self, claim: Claim, error: Exception) -> None:
+        self._send(signals.compaction_failed, session_id=claim.session_id, error=error)
+
+    def _send(self, signal: Signal, **arguments: Any) -> None:
+        signal.send_robust(sender=type(self), memory=self, **arguments)
+
+    def _schedule(self, session_id: int, delay: float = 0.0) -> None:
+        schedule = functools.partial(self.scheduler.schedule, self, session_id, delay=delay)
+        if self.scheduler.after_commit:
+            self.store.on_commit(schedule)
+        else:
+            schedule()
+
+    @classmethod
+    def strategy_options(cls) -> frozenset[str]:
+        """The names of the options that are the strategy's."""
+        return frozenset(field.name for field in dataclasses.fields(cls.strategy_class))
+
+
+class SessionHandle:
+    """A session of a memory, with the memory's operations. It holds no state, and costs no query."""
+
+    def __init__(self, memory: ConversationMemory, name: SessionName) -> None:
+        self.memory = memory
+        self.memory_name = name
+
+    def __repr__(self) -> str:
+        return f"<SessionHandle: {self.memory_name.alias}: {self.memory_name.key}>"
+
+    def append(self, *messages: Any, idempotency_key: str | None = None, usage: Any = None) -> Receipt:
+        """:meth:`ConversationMemory.append` to this session."""
+        return self.memory.append(self, *messages, idempotency_key=idempotency_key, usage=usage)
+
+    def load(self, *, system: Any = None, max_tokens: int | None = None) -> Context:
+        """:meth:`ConversationMemory.load` of this session."""
+        return self.memory.load(self, system=system, max_tokens=max_tokens)
+
+    def clear(self) -> None:
+        """:meth:`ConversationMemory.clear` for this session."""
+        self.memory.clear(self)
+
+    def compact(self) -> Outcome:
+        """:meth:`ConversationMemory.compact` for this session."""
+        return self.memory.compact(self)
+
+    async def acompact(self) -> Outcome:
+        """The asynchronous twin of :meth:`compact`."""
+        return await self.memory.acompact(self)
+
+    aappend = asynchronous(append)
+    aload = asynchronous(load)
+    aclear = asynchronous(clear)
+
+
+def _usage(usage: Any) -> Mapping[str, Any]:
+    if hasattr(usage, "model_dump"):
+        usage = usage.model_dump(mode="json", exclude_unset=True)
+    if not isinstance(usage, Mapping):
+        raise InvalidMessage(f"usage must be a dict or the openai client's usage, not {type(usage).__name__}.")
+    frozen: Mapping[str, Any] = freeze(usage, "usage")
+    return frozen

@@ -1,0 +1,216 @@
+"""The bookkeeping of a session: what its row knows, and how an append changes it.
+
+:meth:`Ledger.append` is the definition. The ORM store computes the same in SQL where one update can, so that an append
+reads nothing before it writes; :class:`Batch` prepares the figures that such an update needs.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+from django_convmemory.exceptions import ToolResultRefused, TooManyPinned
+from django_convmemory.messages import ChatMessage
+from django_convmemory.strategies import Threshold
+
+MAX_PINNED = 64
+
+
+class Pinned(NamedTuple):
+    """Where a pinned message stands and what it counts."""
+
+    position: int
+    tokens: int
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Entry:
+    """A message to be stored, with what it counts, and the usage that the provider reported for it."""
+
+    message: ChatMessage
+    tokens: int
+    usage: Mapping[str, Any] | None = None
+
+
+class Row(NamedTuple):
+    """Where an entry goes: its position, the running total through it, and the call it answers."""
+
+    position: int
+    tokens_through: int
+    answers: int | None
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Ledger:
+    """The counters of a session.
+
+    ``unpinned_*`` count the unpinned messages and their tokens, ``covered_*`` those of them that the current summary
+    stands for. ``settled_tokens`` are the unpinned tokens before the newest exchange, which begins at
+    ``newest_position``. ``call_position`` is the last assistant message that made calls, ``exchange_calls`` their ids
+    (hashed) while it may be answered, and ``open_calls`` those not answered yet: none means that no exchange is open.
+    """
+
+    last_position: int = 0
+    unpinned_count: int = 0
+    unpinned_tokens: int = 0
+    settled_tokens: int = 0
+    newest_position: int = 0
+    pinned: tuple[Pinned, ...] = ()
+    call_position: int = 0
+    exchange_calls: str = ""
+    open_calls: str = ""
+    covered_position: int = 0
+    covered_count: int = 0
+    covered_tokens: int = 0
+
+    @property
+    def open_position(self) -> int:
+        """The position at which the open exchange begins, or 0."""
+        return self.call_position if self.open_calls else 0
+
+    @property
+    def tail_tokens(self) -> int:
+        return self.unpinned_tokens - self.covered_tokens
+
+    @property
+    def tail_count(self) -> int:
+        return self.unpinned_count - self.covered_count
+
+    def due(self, threshold: Threshold) -> bool:
+        """Whether the tail is due for compaction."""
+        return threshold.exceeded(
+            tokens=self.tail_tokens, messages=self.tail_count, settled=self.settled_tokens > self.covered_tokens
+        )
+
+    def append(self, entries: Sequence[Entry]) -> tuple[Ledger, list[Row]]:
+        """Return the ledger after ``entries``, and where each of them goes.
+
+        Raises :class:`~django_convmemory.exceptions.ToolResultRefused` for a tool result outside its open exchange and
+        :class:`~django_convmemory.exceptions.TooManyPinned`.
+        """
+        ledger, rows = self, []
+        for entry in entries:
+            ledger, row = ledger._append_one(entry.message, entry.tokens)
+            rows.append(row)
+        return ledger, rows
+
+    def _append_one(self, message: ChatMessage, tokens: int) -> tuple[Ledger, Row]:
+        position = self.last_position + 1
+        if message.pinned:
+            if len(self.pinned) >= MAX_PINNED:
+                raise TooManyPinned(
+                    f"The session holds {MAX_PINNED} system and developer messages, and no more are kept. "
+                    "Give the site's own prompt to load(system=…) instead of storing it."
+                )
+            pinned = (*self.pinned, Pinned(position, tokens))
+            return (
+                dataclasses.replace(self, last_position=position, pinned=pinned),
+                Row(position, self.unpinned_tokens, None),
+            )
+        through = self.unpinned_tokens + tokens
+        changes: dict[str, Any] = {}
+        answers = None
+        if message.role == "tool":
+            call = call_mark(message.tool_call_id or "")
+            if not self.open_calls or call not in self.exchange_calls:
+                raise ToolResultRefused(
+                    f"No open exchange has a call with the id {message.tool_call_id!r}. Store a tool result after the "
+                    "assistant message that made the call and before the next assistant message."
+                )
+            answers = self.call_position
+            changes = {"open_calls": self.open_calls.replace(call, "")}
+        elif message.role == "assistant" or not self.open_calls:
+            changes = {"settled_tokens": self.unpinned_tokens, "newest_position": position}
+            if message.role == "assistant":
+                calls = call_marks(message)
+                changes |= {"exchange_calls": calls, "open_calls": calls}
+                if calls:
+                    changes["call_position"] = position
+        return (
+            dataclasses.replace(
+                self,
+                last_position=position,
+                unpinned_count=self.unpinned_count + 1,
+                unpinned_tokens=through,
+                **changes,
+            ),
+            Row(position, through, answers),
+        )
+
+
+@functools.lru_cache(maxsize=4096)
+def call_mark(call_id: str) -> str:
+    """Return the id of a tool call in the form that a ledger keeps it in: of fixed length and free of wildcards.
+
+    REPLACE and LIKE find it in a text of many, in every database.
+    """
+    return "|" + hashlib.sha256(call_id.encode()).hexdigest()[:16]
+
+
+def call_marks(message: ChatMessage) -> str:
+    """Return the marks of all calls that ``message`` makes, each once."""
+    return "".join(dict.fromkeys(map(call_mark, message.call_ids)))
+
+
+class Batch:
+    """Entries that are appended together, with what can be known of their effect before the session is read.
+
+    Raises the errors of :meth:`Ledger.append` where no session could take the entries.
+    """
+
+    def __init__(
+        self, entries: Sequence[Entry], *, idempotency_key: str | None = None, created_at: Any | None = None
+    ) -> None:
+        self.entries = tuple(entries)
+        self.created_at = created_at
+        self.key_hash = None if idempotency_key is None else hashlib.sha256(idempotency_key.encode()).hexdigest()
+        self.tokens = sum(entry.tokens for entry in self.entries)
+        first_assistant = next(
+            (index for index, entry in enumerate(self.entries) if entry.message.role == "assistant"), len(self.entries)
+        )
+        leading = [entry.message for entry in self.entries[:first_assistant]]
+        # Results that answer a call from before the batch.
+        self.leading_results = tuple(
+            call_mark(message.tool_call_id) for message in leading if message.tool_call_id is not None
+        )
+        self.has_assistant = first_assistant < len(self.entries)
+        # What follows the first assistant message does not depend on the session: a ledger of its own tells.
+        self.after, self.rows = Ledger().append(
+            [
+                Entry(ChatMessage.human(""), entry.tokens)
+                if entry.message.role == "tool" and index < first_assistant
+                else entry
+                for index, entry in enumerate(self.entries)
+            ]
+        )
+
+    @property
+    def unpinned_tokens(self) -> int:
+        return self.after.unpinned_tokens
+
+    @property
+    def unpinned_count(self) -> int:
+        return self.after.unpinned_count
+
+    @property
+    def pinned(self) -> tuple[Pinned, ...]:
+        return self.after.pinned
+
+    @property
+    def ends_with_result(self) -> bool:
+        """Whether the last unpinned entry is a tool result."""
+        unpinned = [entry.message.role for entry in self.entries if not entry.message.pinned]
+        return bool(unpinned) and unpinned[-1] == "tool"
+
+    @functools.cached_property
+    def payload_hash(self) -> str:
+        """The SHA-256 of the content, by which a retry is told from a reuse of the key."""
+        content = [
+            [entry.message.to_openai(), entry.message.kind, entry.message.metadata, entry.usage]
+            for entry in self.entries
+        ]
+        return hashlib.sha256(json.dumps(content, sort_keys=True, ensure_ascii=False).encode()).hexdigest()

@@ -1,0 +1,330 @@
+"""The rows: sessions, their messages, the summaries that stand for them, and the calls that made those.
+
+What is written to these tables goes through a store; what reads them may use the ORM freely.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import uuid
+from collections.abc import Sequence
+from typing import Any
+
+from django.conf import settings
+from django.db import models
+from django.db.models import Q
+from django.utils import timezone
+from django.utils.translation import gettext_lazy as _
+
+from django_convmemory import clock
+from django_convmemory.fields import ExactJSONField
+from django_convmemory.ledger import Ledger, Pinned
+from django_convmemory.stores.base import SessionName
+from django_convmemory.strategies import Threshold
+
+
+class SessionQuerySet(models.QuerySet["Session"]):
+    def named(self, name: SessionName) -> SessionQuerySet:
+        return self.filter(handle=name.handle)
+
+    def due(self) -> SessionQuerySet:
+        """Sessions with something to fold, by the mark that appends leave."""
+        return self.filter(due_since__isnull=False)
+
+    def unleased(self) -> SessionQuerySet:
+        return self.filter(Q(lease_expires_at__isnull=True) | Q(lease_expires_at__lte=clock.Clock()))
+
+    def ready(self) -> SessionQuerySet:
+        """Sessions whose next attempt may be made now."""
+        return self.filter(Q(next_attempt_at__isnull=True) | Q(next_attempt_at__lte=clock.Clock()))
+
+    def unhinted(self, seconds: float) -> SessionQuerySet:
+        """Sessions for which no task was sent in the last ``seconds``."""
+        return self.filter(Q(hinted_at__isnull=True) | Q(hinted_at__lte=clock.Clock(-seconds)))
+
+    def held(self, session_id: int, token: str, epoch: int) -> SessionQuerySet:
+        """The session, if this lease still stands and nothing was removed since it was taken."""
+        return self.filter(pk=session_id, lease_token=token, epoch=epoch, lease_expires_at__gt=clock.Clock())
+
+
+def exceeds(threshold: Threshold, *, covered_tokens: int, covered_count: int) -> Q:
+    """:meth:`.strategies.Threshold.exceeded` as a condition on the row, for given covered counters.
+
+    They are literals because MariaDB evaluates an UPDATE from left to right: a column that it sets has its new value.
+    """
+    over = Q(pk__in=[])
+    if threshold.tokens is not None:
+        over |= Q(unpinned_tokens__gt=covered_tokens + threshold.tokens)
+    if threshold.messages is not None:
+        over |= Q(unpinned_count__gt=covered_count + threshold.messages)
+    return over & Q(settled_tokens__gt=covered_tokens)
+
+
+class Session(models.Model):
+    """One conversation, with the counters that make the cost of a request independent of its length."""
+
+    public_id = models.UUIDField(_("public id"), unique=True, default=uuid.uuid4, editable=False)
+    alias = models.CharField(_("alias"), max_length=100)
+    owner = models.ForeignKey(
+        settings.AUTH_USER_MODEL,
+        verbose_name=_("owner"),
+        null=True,
+        blank=True,
+        on_delete=models.CASCADE,
+        related_name="convmemory_sessions",
+        db_index=False,  # Meta.indexes has one that begins with it.
+    )
+    visitor = models.CharField(_("visitor"), max_length=64, blank=True, default="")
+    key = models.CharField(_("key"), max_length=255)
+    # A unique constraint over a NULL owner admits duplicates, and collations differ on what is equal: hence a hash.
+    handle = models.CharField(_("handle"), max_length=64, editable=False)
+    title = models.CharField(_("title"), max_length=255, blank=True, default="")
+    metadata = models.JSONField(_("metadata"), blank=True, default=dict)
+
+    # What the row knows of its messages: see ledger.Ledger.
+    last_position = models.PositiveBigIntegerField(_("last position"), default=0)
+    unpinned_count = models.PositiveBigIntegerField(_("unpinned messages"), default=0)
+    unpinned_tokens = models.PositiveBigIntegerField(_("unpinned tokens"), default=0)
+    settled_tokens = models.PositiveBigIntegerField(_("tokens before the newest exchange"), default=0)
+    newest_position = models.PositiveBigIntegerField(_("newest exchange begins at"), default=0)
+    pinned = models.TextField(_("pinned positions"), blank=True, default="")
+    pinned_count = models.PositiveSmallIntegerField(_("pinned messages"), default=0)
+    pinned_tokens = models.PositiveBigIntegerField(_("pinned tokens"), default=0)
+    call_position = models.PositiveBigIntegerField(_("last tool calls at"), default=0)
+    # Scratch for the one update of an append: call_position as it was before, which leading tool results answer.
+    answered_position = models.PositiveBigIntegerField(default=0, editable=False)
+    exchange_calls = models.TextField(_("calls of the newest tool exchange"), blank=True, default="")
+    open_calls = models.TextField(_("calls without a result"), blank=True, default="")
+
+    # The current summary, by its version, and what it stands for.
+    last_version = models.PositiveBigIntegerField(_("last version"), default=0)
+    current_version = models.PositiveBigIntegerField(_("current version"), default=0)
+    covered_position = models.PositiveBigIntegerField(_("covered through"), default=0)
+    covered_count = models.PositiveBigIntegerField(_("covered messages"), default=0)
+    covered_tokens = models.PositiveBigIntegerField(_("covered tokens"), default=0)
+
+    # Compaction. All times are the database's, in UTC.
+    due_since = models.DateTimeField(_("due since"), null=True, blank=True)
+    # The revision at which the session became due: tells the append that did it from those that follow.
+    due_revision = models.PositiveBigIntegerField(default=0, editable=False)
+    hinted_at = models.DateTimeField(_("hinted at"), null=True, blank=True)
+    attempts = models.PositiveIntegerField(_("attempts"), default=0)
+    next_attempt_at = models.DateTimeField(_("next attempt at"), null=True, blank=True)
+    lease_token = models.CharField(_("lease"), max_length=32, blank=True, default="", editable=False)
+    lease_expires_at = models.DateTimeField(_("leased until"), null=True, blank=True)
+    last_error = models.TextField(_("last error"), blank=True, default="")
+
+    # Raised when rows go or change, so that a compaction that began before can never publish.
+    epoch = models.PositiveBigIntegerField(_("epoch"), default=0)
+    # Raised by every change.
+    revision = models.PositiveBigIntegerField(_("revision"), default=0)
+    forked_from = models.ForeignKey(
+        "self",
+        verbose_name=_("forked from"),
+        null=True,
+        blank=True,
+        on_delete=models.SET_NULL,
+        related_name="convmemory_forks",
+    )
+    fork_position = models.PositiveBigIntegerField(_("forked at"), null=True, blank=True)
+    counter = models.CharField(_("token counter"), max_length=100, blank=True, default="")
+    created_at = models.DateTimeField(_("created at"), default=timezone.now)
+    # Not indexed, nor is any other column that an append changes: PostgreSQL then updates the row in place (HOT).
+    updated_at = models.DateTimeField(_("updated at"), default=timezone.now)
+
+    objects = SessionQuerySet.as_manager()
+
+    class Meta:
+        verbose_name = _("session")
+        verbose_name_plural = _("sessions")
+        constraints = [models.UniqueConstraint(fields=["handle"], name="convmemory_session_handle")]
+        indexes = [
+            models.Index(fields=["alias", "due_since"], name="convmemory_session_due"),
+            models.Index(fields=["alias", "id"], name="convmemory_session_alias"),
+            models.Index(fields=["owner", "id"], name="convmemory_session_owner"),
+            models.Index(fields=["visitor", "id"], name="convmemory_session_visitor"),
+        ]
+
+    def __str__(self) -> str:
+        return f"{self.alias}: {self.key}"
+
+    @property
+    def memory_name(self) -> SessionName:
+        """What names this session: a row can be given wherever a key can."""
+        return SessionName(self.alias, self.key, self.owner_id, self.visitor)
+
+    @property
+    def ledger(self) -> Ledger:
+        """The counters of this row as a value."""
+        return ledger_of([getattr(self, column) for column in LEDGER_COLUMNS])
+
+
+LEDGER_COLUMNS = tuple(field.name for field in dataclasses.fields(Ledger))
+
+
+def ledger_of(values: Sequence[Any]) -> Ledger:
+    """Return the value of the columns ``LEDGER_COLUMNS``: the one place where a session's row becomes a ledger."""
+    columns = dict(zip(LEDGER_COLUMNS, values, strict=True))
+    columns["pinned"] = read_pinned(columns["pinned"])
+    return Ledger(**columns)
+
+
+def counters(ledger: Ledger) -> dict[str, Any]:
+    """Return the columns that hold ``ledger``."""
+    return {
+        **{column: getattr(ledger, column) for column in LEDGER_COLUMNS},
+        "pinned": write_pinned(ledger.pinned),
+        "pinned_count": len(ledger.pinned),
+        "pinned_tokens": sum(one.tokens for one in ledger.pinned),
+    }
+
+
+def read_pinned(text: str) -> tuple[Pinned, ...]:
+    """Read the pinned positions as a row keeps them: `` 1:35 7:12``, position and tokens of each."""
+    return tuple(Pinned(*map(int, one.split(":"))) for one in text.split())
+
+
+def write_pinned(pinned: tuple[Pinned, ...]) -> str:
+    """Write what :func:`read_pinned` reads."""
+    return "".join(f" {one.position}:{one.tokens}" for one in pinned)
+
+
+# What a session without messages holds. Its versions go on counting.
+EMPTIED: dict[str, Any] = {
+    **counters(Ledger()),
+    "answered_position": 0,
+    "current_version": 0,
+    "due_since": None,
+    "hinted_at": None,
+    "attempts": 0,
+    "next_attempt_at": None,
+    "lease_token": "",
+    "lease_expires_at": None,
+    "last_error": "",
+}
+
+
+class Message(models.Model):
+    """One message. Summarizing never touches it."""
+
+    pk = models.CompositePrimaryKey("session_id", "position")
+    session = models.ForeignKey(
+        Session,
+        verbose_name=_("session"),
+        on_delete=models.CASCADE,
+        related_name="convmemory_messages",
+        db_index=False,  # The primary key begins with it.
+    )
+    position = models.PositiveBigIntegerField(_("position"))
+    role = models.CharField(_("role"), max_length=16)
+    kind = models.CharField(_("kind"), max_length=32, default="chat")
+    # Text content; content parts, tool calls and whatever else the wire form holds are in ``wire``.
+    content = models.TextField(_("content"), null=True, blank=True)  # noqa: DJ001
+    wire = ExactJSONField(_("rest of the wire form"), null=True, blank=True)
+    metadata = ExactJSONField(_("metadata"), null=True, blank=True)
+    usage = ExactJSONField(_("usage"), null=True, blank=True)
+    tokens = models.PositiveIntegerField(_("tokens"))
+    # The running total of unpinned tokens through this message.
+    tokens_through = models.PositiveBigIntegerField(_("tokens through"))
+    # The assistant message whose call a tool result answers.
+    answers = models.PositiveBigIntegerField(_("answers"), null=True, blank=True)
+    created_at = models.DateTimeField(_("created at"), default=timezone.now)
+    redacted_at = models.DateTimeField(_("redacted at"), null=True, blank=True)
+    idempotency_key = models.CharField(  # noqa: DJ001
+        _("idempotency key"), max_length=64, null=True, blank=True, editable=False
+    )
+    payload_hash = models.CharField(max_length=64, blank=True, default="", editable=False)
+
+    class Meta:
+        verbose_name = _("message")
+        verbose_name_plural = _("messages")
+        constraints = [
+            models.UniqueConstraint(fields=["session", "idempotency_key"], name="convmemory_message_key"),
+        ]
+        indexes = [models.Index(fields=["session", "tokens_through"], name="convmemory_message_through")]
+
+    def __str__(self) -> str:
+        return f"{self.position}: {self.role}"
+
+
+class Summary(models.Model):
+    """One fold: a text that stands for everything through ``last_position``."""
+
+    session = models.ForeignKey(
+        Session,
+        verbose_name=_("session"),
+        on_delete=models.CASCADE,
+        related_name="convmemory_summaries",
+        db_index=False,  # The unique constraint begins with it.
+    )
+    version = models.PositiveBigIntegerField(_("version"))
+    # By number, as the session's pointer is: a copy of the rows keeps its lines without a mapping of ids.
+    parent_version = models.PositiveBigIntegerField(_("parent version"), null=True, blank=True)
+    first_position = models.PositiveBigIntegerField(_("first position"))
+    last_position = models.PositiveBigIntegerField(_("last position"))
+    # The unpinned messages through last_position and their tokens: what the session's covered counters become.
+    covered_count = models.PositiveBigIntegerField(_("covered messages"))
+    covered_tokens = models.PositiveBigIntegerField(_("covered tokens"))
+    text = models.TextField(_("text"))
+    tokens = models.PositiveIntegerField(_("tokens"))
+    model = models.CharField(_("model"), max_length=200, blank=True, default="")
+    shortened = models.BooleanField(_("shortened"), default=False)
+    fallback = models.BooleanField(_("by the fallback model"), default=False)
+    building = models.BooleanField(_("being rebuilt"), default=False)
+    prompt_hash = models.CharField(_("prompt hash"), max_length=64, blank=True, default="")
+    invalidated_at = models.DateTimeField(_("invalidated at"), null=True, blank=True)
+    created_at = models.DateTimeField(_("created at"), default=timezone.now)
+
+    class Meta:
+        verbose_name = _("summary")
+        verbose_name_plural = _("summaries")
+        constraints = [models.UniqueConstraint(fields=["session", "version"], name="convmemory_summary_version")]
+
+    def __str__(self) -> str:
+        return f"{self.version}: {self.first_position}–{self.last_position}"
+
+
+class AttemptQuerySet(models.QuerySet["Attempt"]):
+    def newest(self, alias: str) -> AttemptQuerySet:
+        return self.filter(alias=alias).order_by("-started", "-pk")[:1]
+
+
+class Attempt(models.Model):
+    """One call of a model, whatever came of it."""
+
+    class Outcome(models.TextChoices):
+        PUBLISHED = "published", _("published")
+        SHORTEN = "shorten", _("too long, asked for a shorter text")
+        DROPPED = "dropped", _("dropped: the session had changed")
+        UNAVAILABLE = "unavailable", _("model unavailable")
+        MISCONFIGURED = "misconfigured", _("model misconfigured")
+        TOO_LONG = "context_length", _("chunk larger than the model's window")
+        REFUSED = "refused", _("content refused")
+        BAD_OUTPUT = "bad_output", _("unusable answer")
+
+    session = models.ForeignKey(
+        Session, verbose_name=_("session"), on_delete=models.CASCADE, related_name="convmemory_attempts"
+    )
+    alias = models.CharField(_("alias"), max_length=100)
+    first_position = models.PositiveBigIntegerField(_("first position"))
+    last_position = models.PositiveBigIntegerField(_("last position"))
+    started = models.DateTimeField(_("started"), default=timezone.now)
+    due_seconds = models.FloatField(_("due before the claim (s)"), default=0.0)
+    duration = models.FloatField(_("duration (s)"), default=0.0)
+    outcome = models.CharField(_("outcome"), max_length=16, choices=Outcome.choices)
+    error = models.CharField(_("error"), max_length=300, blank=True, default="")
+    model = models.CharField(_("model"), max_length=200, blank=True, default="")
+    prompt_tokens = models.PositiveIntegerField(_("prompt tokens"), null=True, blank=True)
+    completion_tokens = models.PositiveIntegerField(_("completion tokens"), null=True, blank=True)
+    cost = models.DecimalField(_("cost"), max_digits=14, decimal_places=8, null=True, blank=True)
+    version = models.PositiveBigIntegerField(_("version"), null=True, blank=True)
+
+    objects = AttemptQuerySet.as_manager()
+
+    class Meta:
+        verbose_name = _("attempt")
+        verbose_name_plural = _("attempts")
+        indexes = [models.Index(fields=["alias", "started"], name="convmemory_attempt_alias")]
+
+    def __str__(self) -> str:
+        return f"{self.started}: {self.outcome}"

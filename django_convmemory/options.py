@@ -1,0 +1,75 @@
+"""The options of a memory that are not its strategy's."""
+
+from __future__ import annotations
+
+import dataclasses
+import types
+import typing
+from collections.abc import Mapping
+from typing import Any, Literal, get_type_hints
+
+SYSTEM_MESSAGES = ("separate", "merged")
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class Options:
+    """What can stand in ``OPTIONS`` beside the strategy's own limit. Sizes are in tokens, times in seconds.
+
+    Raises ValueError, naming the option, for a value of the wrong type or out of its range.
+    """
+
+    # What load shows.
+    max_summary_tokens: int = 500
+    max_context_tokens: int | None = None
+    max_pinned_tokens: int = 2000
+    summary_prefix: str = "Summary of earlier conversation: "
+    system_messages: str = "separate"
+
+    # What append takes.
+    max_message_bytes: int = 8 * 1024 * 1024
+
+    # How compaction runs.
+    # What one call of the model is given to fold; None: max_token_limit, at least 8000.
+    max_chunk_tokens: int | None = None
+    max_run_seconds: float = 240.0
+    max_attempts: int = 5
+
+    def __post_init__(self) -> None:
+        for field in dataclasses.fields(self):
+            check_type(f"option {field.name}", getattr(self, field.name), TYPES[field.name])
+        for name, least in _LEAST.items():
+            value = getattr(self, name)
+            if value is not None and value < least:
+                raise ValueError(f"option {name} must be at least {least}, not {value}.")
+        if self.system_messages not in SYSTEM_MESSAGES:
+            raise ValueError(
+                f"option system_messages must be one of {', '.join(SYSTEM_MESSAGES)}, not {self.system_messages!r}."
+            )
+
+
+TYPES: Mapping[str, Any] = get_type_hints(Options)
+_LEAST = {
+    "max_summary_tokens": 16,
+    "max_context_tokens": 1,
+    "max_pinned_tokens": 0,
+    "max_message_bytes": 1,
+    "max_chunk_tokens": 100,
+    "max_run_seconds": 1,
+    "max_attempts": 1,
+}
+
+SystemMessages = Literal["separate", "merged"]
+
+
+def check_type(what: str, value: object, annotation: Any) -> None:
+    """Raise ValueError unless ``value`` is of the type that ``annotation`` says: a plain type, or a union of such."""
+    allowed = typing.get_args(annotation) if isinstance(annotation, types.UnionType) else (annotation,)
+    if isinstance(value, bool) and bool not in allowed:
+        fits = False
+    elif float in allowed and isinstance(value, int):
+        fits = True
+    else:
+        fits = isinstance(value, tuple(allowed))
+    if not fits:
+        names = " or ".join("None" if one is type(None) else one.__name__ for one in allowed)
+        raise ValueError(f"{what} must be {names}, not {value!r}.")

@@ -1,0 +1,12 @@
+"""Signals, sent once what they tell of is committed. An error of a receiver is logged and goes no further."""
+
+from django.dispatch import Signal
+
+# Messages were appended. Arguments: memory, session_id, receipt.
+messages_appended = Signal()
+
+# A summary was published. Arguments: memory, session_id, version.
+summary_published = Signal()
+
+# A run failed, and will be tried again. Arguments: memory, session_id, error.
+compaction_failed = Signal()

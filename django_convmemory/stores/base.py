@@ -1,0 +1,263 @@
+"""What a store is: sessions by name, appended to, read for a prompt, and folded under a lease.
+
+A store knows nothing of models, prompts and budgets. Both stores, :class:`~.in_memory.InMemoryStore` and
+:class:`~.orm.ORMStore`, do the same, and one test compares them.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import datetime as dt
+import hashlib
+from collections.abc import Callable, Sequence
+from decimal import Decimal
+from typing import Any, NamedTuple, Protocol
+
+from django_convmemory.exchanges import Placed, Turn
+from django_convmemory.ledger import Batch, Ledger, Pinned
+from django_convmemory.strategies import Threshold, View
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class SessionName:
+    """A session, named: by alias, scope and key.
+
+    The scope is a user of the site (``owner_id``), a visitor, or nobody.
+    """
+
+    alias: str
+    key: str
+    owner_id: Any = None
+    visitor: str = ""
+
+    @property
+    def handle(self) -> str:
+        """The SHA-256 in hex by which stores find the session, whatever a database thinks equal."""
+        scope = f"u:{self.owner_id}" if self.owner_id is not None else f"v:{self.visitor}" if self.visitor else ""
+        return hashlib.sha256(f"{self.alias}\0{scope}\0{self.key}".encode()).hexdigest()
+
+
+class Appended(NamedTuple):
+    """What an append did. ``turned_due``: it was this append that made the session due. ``due``: it is due now."""
+
+    session_id: int
+    first_position: int
+    last_position: int
+    tokens: int
+    due: bool
+    turned_due: bool
+    replayed: bool
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class SummaryVersion:
+    """A fold, as stored. It stands for everything through ``last_position``."""
+
+    version: int
+    first_position: int
+    last_position: int
+    text: str
+    tokens: int
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Snapshot:
+    """A session as it was at one moment: its counters, its current summary, and the messages to show."""
+
+    session_id: int
+    ledger: Ledger
+    due: bool
+    revision: int
+    summary: SummaryVersion | None
+    pinned: Sequence[Placed]
+    tail: Sequence[Placed]
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Claim:
+    """The right to fold a session until the lease ends, and what the session was when it was given."""
+
+    session_id: int
+    name: SessionName
+    token: str
+    epoch: int
+    last_version: int
+    attempts: int
+    due_seconds: float
+    ledger: Ledger
+    summary: SummaryVersion | None
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class NewVersion:
+    """A fold to be published: what it adds (``first_position..last_position``) and its text.
+
+    ``count`` and ``tokens_through`` are the unpinned messages and their tokens through ``last_position``.
+    """
+
+    first_position: int
+    last_position: int
+    count: int
+    tokens_through: int
+    text: str
+    tokens: int
+    model: str
+    shortened: bool
+    fallback: bool
+    prompt_hash: str
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class AttemptRecord:
+    """One call of a model, for the books. ``version`` is what came of it, or None. Durations are in seconds."""
+
+    first_position: int
+    last_position: int
+    due_seconds: float
+    duration: float
+    outcome: str
+    error: str = ""
+    model: str = ""
+    prompt_tokens: int | None = None
+    completion_tokens: int | None = None
+    cost: Decimal | None = None
+    version: int | None = None
+
+
+class Bound(NamedTuple):
+    """The suffix of the unpinned messages that a view asks for, as a store can find it by an index.
+
+    All messages above ``position`` and with a running total above ``tokens_through``, of those through
+    ``last_position``.
+    """
+
+    position: int
+    tokens_through: int
+    last_position: int
+
+    def admits(self, position: int, tokens_through: int) -> bool:
+        """Whether the message at ``position`` belongs to it."""
+        return self.position < position <= self.last_position and tokens_through > self.tokens_through
+
+
+def view_bound(ledger: Ledger, view: View) -> Bound:
+    """Return which messages ``view`` asks for: at least those, in any case the newest exchange, and few more."""
+    position = ledger.covered_position if view.summary else 0
+    tokens_through = ledger.covered_tokens if view.summary else 0
+    if view.messages is not None:
+        first = ledger.last_position - view.messages
+        for pinned in reversed(ledger.pinned):
+            if pinned.position <= first:
+                break
+            first -= 1
+        position = max(position, min(first, ledger.newest_position - 1))
+    if view.tokens is not None:
+        tokens_through = max(tokens_through, min(ledger.unpinned_tokens - view.tokens, ledger.settled_tokens))
+    return Bound(position, tokens_through, ledger.last_position)
+
+
+def shown_pinned(pinned: Sequence[Pinned], max_tokens: int) -> list[int]:
+    """Return the positions of the pinned messages that are shown: the first always, then the newest that fit."""
+    if not pinned:
+        return []
+    left = max_tokens - pinned[0].tokens
+    shown = [pinned[0].position]
+    for one in reversed(pinned[1:]):
+        left -= one.tokens
+        if left < 0:
+            break
+        shown.append(one.position)
+    return shown
+
+
+def key_conflict(position: int) -> str:
+    """The text of an :class:`~django_convmemory.exceptions.IdempotencyConflict`."""
+    return (
+        f"This idempotency key stored other content at position {position}. Use a new key for new content, and the "
+        "same content for a retry."
+    )
+
+
+class Store(Protocol):
+    """Where sessions, messages and summaries are kept."""
+
+    def append(self, name: SessionName, batch: Batch, threshold: Threshold, *, counter: str, hint: bool) -> Appended:
+        """Store ``batch`` after what the session holds, creating the session where there is none.
+
+        Whole or not at all; the session is marked due when ``threshold`` says so, in the same statement as its
+        counters. ``counter`` names the token counter; ``hint`` notes that a task will be sent.
+        Raises :class:`~django_convmemory.exceptions.ToolResultRefused`, ``TooManyPinned``, ``IdempotencyConflict``.
+        """
+
+    def load(self, name: SessionName, view: View, max_pinned_tokens: int) -> Snapshot | None:
+        """Return what ``view`` asks for, of one moment, or None where there is no such session."""
+
+    def clear(self, name: SessionName) -> None:
+        """Delete the messages and summaries of the session; it stays, and begins again at position 1."""
+
+    def on_commit(self, function: Callable[[], None]) -> None:
+        """Run ``function`` once what was written is there for others to see."""
+
+    # Compaction.
+
+    def find(self, name: SessionName) -> int | None:
+        """Return the id of the session, or None."""
+
+    def claim(self, session_id: int, *, lease: float, force: bool) -> Claim | str:
+        """Take the lease for ``lease`` seconds, and count an attempt; or say why not.
+
+        The words are ``not_due``, ``busy`` and ``waiting``.
+        ``force`` does not wait for the time of the next attempt.
+        """
+
+    def turns(self, claim: Claim) -> list[Turn]:
+        """Return the tail of the session as it was claimed, without texts."""
+
+    def messages(self, claim: Claim, first: int, last: int) -> list[Placed]:
+        """Return the unpinned messages at ``first`` to ``last``."""
+
+    def publish(
+        self, claim: Claim, version: NewVersion, attempt: AttemptRecord, threshold: Threshold, *, lease: float
+    ) -> Claim | None:
+        """Make ``version`` the current summary and extend the lease: compare-and-set.
+
+        Returns the claim as it is from then on; None, with nothing written but the attempt, where the lease is not
+        held any more or the session was changed under it.
+        """
+
+    def release(
+        self,
+        claim: Claim,
+        threshold: Threshold,
+        *,
+        retry_in: float | None = None,
+        error: str = "",
+        uncount: bool = False,
+        hint: bool = False,
+    ) -> bool:
+        """Give the lease back, and return whether the session is still due by its counters now.
+
+        ``retry_in`` seconds must pass before the next attempt; ``uncount`` takes back the attempt that the claim
+        counted; ``hint`` notes, where it is still due, that a task will be sent.
+        """
+
+    def record(self, claim: Claim, attempt: AttemptRecord) -> None:
+        """Store an attempt that made no version."""
+
+    def paused(self, alias: str, *, seconds: float) -> bool:
+        """Whether the newest attempt of the alias is an error of configuration less than ``seconds`` old."""
+
+    def sweep(self, alias: str, *, limit: int, hint_age: float) -> list[int]:
+        """Return, longest due first, sessions that are due, free, and not hinted for ``hint_age`` seconds.
+
+        They are marked as hinted now.
+        """
+
+
+class Attempted(NamedTuple):
+    """An attempt as stored by the in-memory store, for tests and the curious."""
+
+    session_id: int
+    alias: str
+    started: dt.datetime
+    record: AttemptRecord

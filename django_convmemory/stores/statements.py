@@ -1,0 +1,331 @@
+"""The statements of ``append`` and ``load``, as text.
+
+They are the app's hot path. An append through one data-modifying statement costs about what the driver's own
+transaction costs; the ORM's way costs three times that. Every name here is a constant, every value a parameter.
+
+PostgreSQL appends in one statement, SQLite in two: an UPDATE that advances the counters and returns them, and an
+INSERT. The arithmetic is that of :meth:`.ledger.Ledger.append`, in SQL, and a test compares the two. MariaDB, whose
+UPDATE returns nothing and assigns from left to right, locks the row and computes in Python.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+from django_convmemory import clock
+from django_convmemory.ledger import MAX_PINNED, Batch
+from django_convmemory.messages import ChatMessage, FrozenDict, dumps, freeze
+from django_convmemory.stores.base import Bound
+from django_convmemory.strategies import Threshold
+
+SESSION = "convmemory_session"
+MESSAGE = "convmemory_message"
+SUMMARY = "convmemory_summary"
+
+# PostgreSQL takes 65 535 parameters in a statement, SQLite 32 766.
+ROWS_PER_INSERT = 1000
+# In the place of a position: the call is one from before the batch.
+LEADING = -1
+
+_COLUMNS = (
+    "role, kind, content, wire, metadata, usage, tokens, tokens_through, position, answers, "
+    "idempotency_key, payload_hash, created_at"
+)
+
+
+class Advanced(NamedTuple):
+    """What the update of an append returns."""
+
+    session_id: int
+    last_position: int
+    unpinned_tokens: int
+    answered_position: int
+    due_since: Any
+    turned_due: bool
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class _SQL:
+    """A piece of a statement with its parameters."""
+
+    text: str
+    params: tuple[Any, ...] = ()
+
+
+def advance(
+    vendor: str, handle: str, batch: Batch, threshold: Threshold, *, counter: str, hint: bool
+) -> tuple[str, list[Any]]:
+    """Return the UPDATE that moves a session's counters past ``batch``, and marks it due when ``threshold`` says so.
+
+    It changes no row where there is no such session, or where the session cannot take the batch.
+    """
+    now = _SQL(clock.sql(vendor))
+    settled, newest = _newest_exchange(batch)
+    columns = {
+        **_due_mark(threshold, batch, settled, now, hint=hint),
+        "last_position": _SQL("last_position + %s", (len(batch.entries),)),
+        "unpinned_count": _SQL("unpinned_count + %s", (batch.unpinned_count,)),
+        "unpinned_tokens": _SQL("unpinned_tokens + %s", (batch.unpinned_tokens,)),
+        "settled_tokens": settled,
+        "newest_position": newest,
+        **_pins(batch),
+        "answered_position": _SQL("call_position"),
+        **_calls(batch),
+        "counter": _SQL("%s", (counter,)),
+        "revision": _SQL("revision + 1"),
+        "updated_at": now,
+    }
+    conditions = [_SQL("handle = %s", (handle,)), *_conditions(batch)]
+    statement = (
+        f"UPDATE {SESSION} SET {', '.join(f'{column} = {value.text}' for column, value in columns.items())} "
+        f"WHERE {' AND '.join(condition.text for condition in conditions)} "
+        "RETURNING id, last_position, unpinned_tokens, answered_position, due_since, "
+        "due_revision = revision AS turned_due"
+    )
+    return statement, [param for piece in (*columns.values(), *conditions) for param in piece.params]
+
+
+def _without(marks: Sequence[str]) -> _SQL:
+    """The open calls less those that are answered."""
+    text, params = "open_calls", tuple(dict.fromkeys(marks))
+    for _ in params:
+        text = f"REPLACE({text}, %s, '')"
+    return _SQL(text, params)
+
+
+def _newest_exchange(batch: Batch) -> tuple[_SQL, _SQL]:
+    """The tokens before the newest exchange, and where it begins."""
+    tokens, position = batch.after.settled_tokens, batch.after.newest_position
+    if batch.has_assistant:
+        return _SQL("unpinned_tokens + %s", (tokens,)), _SQL("last_position + %s", (position,))
+    if not batch.unpinned_count or batch.ends_with_result:
+        return _SQL("settled_tokens"), _SQL("newest_position")
+    # A user's turn: inside of the open exchange, or an exchange of its own.
+    left = _without(batch.leading_results)
+    own = f"CASE WHEN {left.text} = '' THEN"
+    return (
+        _SQL(f"{own} unpinned_tokens + %s ELSE settled_tokens END", (*left.params, tokens)),
+        _SQL(f"{own} last_position + %s ELSE newest_position END", (*left.params, position)),
+    )
+
+
+def _due_mark(threshold: Threshold, batch: Batch, settled: _SQL, now: _SQL, *, hint: bool) -> dict[str, _SQL]:
+    over = []
+    if threshold.tokens is not None:
+        over.append(_SQL("unpinned_tokens + %s - covered_tokens > %s", (batch.unpinned_tokens, threshold.tokens)))
+    if threshold.messages is not None:
+        over.append(_SQL("unpinned_count + %s - covered_count > %s", (batch.unpinned_count, threshold.messages)))
+    if not over:
+        return {}
+    condition = f"due_since IS NULL AND ({' OR '.join(one.text for one in over)}) AND {settled.text} > covered_tokens"
+    params = (*(param for one in over for param in one.params), *settled.params)
+    return {
+        column: _SQL(f"CASE WHEN {condition} THEN {value} ELSE {column} END", params)
+        for column, value in (
+            ("due_revision", "revision + 1"),
+            ("hinted_at", now.text if hint else "NULL"),
+            ("due_since", now.text),
+        )
+    }
+
+
+def _pins(batch: Batch) -> dict[str, _SQL]:
+    if not batch.pinned:
+        return {}
+    texts = " || ".join("' ' || CAST(last_position + %s AS VARCHAR(20)) || %s" for _ in batch.pinned)
+    return {
+        "pinned": _SQL(
+            f"pinned || {texts}", tuple(part for one in batch.pinned for part in (one.position, f":{one.tokens}"))
+        ),
+        "pinned_count": _SQL("pinned_count + %s", (len(batch.pinned),)),
+        "pinned_tokens": _SQL("pinned_tokens + %s", (sum(one.tokens for one in batch.pinned),)),
+    }
+
+
+def _calls(batch: Batch) -> dict[str, _SQL]:
+    after = batch.after
+    if not batch.has_assistant:
+        return {"open_calls": _without(batch.leading_results)} if batch.leading_results else {}
+    columns = {"exchange_calls": _SQL("%s", (after.exchange_calls,)), "open_calls": _SQL("%s", (after.open_calls,))}
+    if after.call_position:
+        columns["call_position"] = _SQL("last_position + %s", (after.call_position,))
+    return columns
+
+
+def _conditions(batch: Batch) -> list[_SQL]:
+    """What must hold for the session to take the batch."""
+    conditions = []
+    if batch.leading_results:
+        # Open until before the last of the results, and each of them answers a call of the exchange.
+        left = _without(batch.leading_results[:-1])
+        conditions.append(_SQL(f"{left.text} <> ''", left.params))
+        conditions += [_SQL("exchange_calls LIKE %s", (f"%{mark}%",)) for mark in dict.fromkeys(batch.leading_results)]
+    if batch.pinned:
+        conditions.append(_SQL("pinned_count <= %s", (MAX_PINNED - len(batch.pinned),)))
+    return conditions
+
+
+def append_in_one(
+    vendor: str, handle: str, batch: Batch, threshold: Threshold, *, counter: str, hint: bool
+) -> tuple[str, list[Any]]:
+    """Return the one statement that appends the first ``ROWS_PER_INSERT`` messages of ``batch`` (PostgreSQL)."""
+    update, params = advance(vendor, handle, batch, threshold, counter=counter, hint=hint)
+    params += [batch.unpinned_tokens, len(batch.entries), len(batch.entries)]
+    entries = batch.entries[:ROWS_PER_INSERT]
+    row = (
+        "(%s::text, %s::text, %s::text, %s::text, %s::text, %s::text, %s::int, %s::bigint, %s::bigint, %s::bigint, "
+        "%s::text, %s::text, %s::timestamptz)"
+    )
+    for index in range(len(entries)):
+        params += row_values(batch, index)
+    return (
+        f"WITH advanced AS ({update}), added AS ("
+        f"INSERT INTO {MESSAGE} (session_id, {_COLUMNS}) "
+        "SELECT advanced.id, batch.role, batch.kind, batch.content, batch.wire, batch.metadata, batch.usage, "
+        "batch.tokens, advanced.unpinned_tokens - %s + batch.tokens_through, "
+        "advanced.last_position - %s + batch.position, "
+        f"CASE WHEN batch.answers = {LEADING} THEN advanced.answered_position "
+        "ELSE advanced.last_position - %s + batch.answers END, "
+        "batch.idempotency_key, batch.payload_hash, COALESCE(batch.created_at, STATEMENT_TIMESTAMP()) "
+        f"FROM advanced, (VALUES {', '.join([row] * len(entries))}) AS batch ({_COLUMNS})) "
+        "SELECT * FROM advanced"
+    ), params
+
+
+def insert(
+    vendor: str, batch: Batch, advanced: Advanced, start: int = 0, stop: int | None = None
+) -> tuple[str, list[Any]]:
+    """Return the INSERT of the entries from ``start`` to ``stop``, in the place that ``advanced`` made for them."""
+    position = advanced.last_position - len(batch.entries)
+    through = advanced.unpinned_tokens - batch.unpinned_tokens
+    params: list[Any] = []
+    rows = range(start, len(batch.entries) if stop is None else min(stop, len(batch.entries)))
+    for index in rows:
+        values = row_values(batch, index)
+        values[_THROUGH] += through
+        values[_POSITION] += position
+        if values[_ANSWERS] == LEADING:
+            values[_ANSWERS] = advanced.answered_position
+        elif values[_ANSWERS] is not None:
+            values[_ANSWERS] += position
+        params += [advanced.session_id, *values]
+    row = f"(%s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, COALESCE(%s, {clock.sql(vendor)}))"
+    return f"INSERT INTO {MESSAGE} (session_id, {_quoted(vendor)}) VALUES {', '.join([row] * len(rows))}", params
+
+
+_THROUGH, _POSITION, _ANSWERS = 7, 8, 9
+
+
+def _quoted(vendor: str) -> str:
+    # USAGE is a reserved word of MariaDB.
+    return _COLUMNS.replace("usage", "`usage`") if vendor == "mysql" else _COLUMNS
+
+
+def row_values(batch: Batch, index: int) -> list[Any]:
+    """Return the columns of an entry, positions and totals relative to the batch.
+
+    The one place where a value becomes a row.
+    """
+    entry, row = batch.entries[index], batch.rows[index]
+    message = entry.message
+    answers = row.answers
+    if message.role == "tool" and answers is None:
+        answers = LEADING
+    keyed = index == 0 and batch.key_hash is not None
+    return [
+        message.role,
+        message.kind,
+        message.content if isinstance(message.content, str) else None,
+        wire_of(message),
+        dumps(message.metadata) if message.metadata else None,
+        dumps(entry.usage) if entry.usage else None,
+        entry.tokens,
+        row.tokens_through,
+        row.position,
+        answers,
+        batch.key_hash if keyed else None,
+        batch.payload_hash if keyed else "",
+        batch.created_at,
+    ]
+
+
+def wire_of(message: ChatMessage) -> str | None:
+    """Return as JSON what of the wire form has no column of its own, or None."""
+    wire: dict[str, Any] = {}
+    if isinstance(message.content, tuple):
+        wire["content"] = message.content
+    if message.name is not None:
+        wire["name"] = message.name
+    if message.tool_calls:
+        wire["tool_calls"] = message.tool_calls
+    if message.tool_call_id is not None:
+        wire["tool_call_id"] = message.tool_call_id
+    if message.extra:
+        wire["extra"] = message.extra
+    return dumps(wire) if wire else None
+
+
+_EMPTY = FrozenDict()
+
+
+def message_of(role: str, kind: str, content: str | None, wire: Any, metadata: Any) -> ChatMessage:
+    """Return the message that these columns hold: the one place where a row becomes a value.
+
+    ``wire`` and ``metadata`` are JSON, as text from a cursor or as values from the ORM, or None.
+    """
+    rest = _frozen(wire) if wire else _EMPTY
+    return ChatMessage.restore(
+        role,
+        rest.get("content") if content is None else content,
+        kind,
+        rest.get("name"),
+        rest.get("tool_calls", ()),
+        rest.get("tool_call_id"),
+        _frozen(metadata) if metadata else _EMPTY,
+        rest.get("extra", _EMPTY),
+    )
+
+
+def _frozen(value: Any) -> FrozenDict:
+    frozen: FrozenDict = freeze(json.loads(value) if isinstance(value, str) else value, "a stored message")
+    return frozen
+
+
+# Reading.
+
+SNAPSHOT = (
+    "SELECT s.id, s.epoch, s.revision, s.due_since IS NOT NULL, s.last_position, s.unpinned_count, s.unpinned_tokens, "
+    "s.settled_tokens, s.newest_position, s.pinned, s.call_position, s.exchange_calls, s.open_calls, "
+    "s.covered_position, s.covered_count, s.covered_tokens, "
+    "v.version, v.first_position, v.last_position, v.text, v.tokens "
+    f"FROM {SESSION} s LEFT JOIN {SUMMARY} v ON v.session_id = s.id AND v.version = s.current_version "
+    "WHERE s.handle = %s"
+)
+
+_MESSAGE = (
+    f"SELECT s.epoch, m.position, m.role, m.kind, m.content, m.wire, m.metadata, m.tokens, m.answers "
+    f"FROM {SESSION} s LEFT JOIN {MESSAGE} m ON m.session_id = s.id AND "
+)
+
+
+def context(session_id: int, pinned: Sequence[int], bound: Bound) -> tuple[str, list[Any]]:
+    """Return the SELECT of the pinned messages and of those within ``bound``.
+
+    Both parts are joined to the session, so that its epoch comes back even when no message does: an epoch other than
+    the snapshot's says that messages were removed in between.
+    """
+    # One bound is enough to find the range, and tells the planner which index to use.
+    if bound.tokens_through:
+        within, params = "m.tokens_through > %s AND m.position > %s", [bound.tokens_through, bound.position]
+    else:
+        within, params = "m.position > %s", [bound.position]
+    tail = f"{_MESSAGE}{within} AND m.position <= %s AND m.role NOT IN ('system', 'developer') WHERE s.id = %s"
+    params += [bound.last_position, session_id]
+    if not pinned:
+        return tail, params
+    places = ", ".join(["%s"] * len(pinned))
+    first = f"{_MESSAGE}m.position IN ({places}) WHERE s.id = %s"
+    return f"{first} UNION ALL {tail}", [*pinned, session_id, *params]

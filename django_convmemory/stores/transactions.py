@@ -1,0 +1,46 @@
+"""Transactions of our own, and other people's."""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Callable
+from typing import TypeVar
+
+from django.db import OperationalError, connections, transaction
+
+T = TypeVar("T")
+
+TRIES = 5
+# PostgreSQL: serialization failure, deadlock. MariaDB: deadlock, record changed since it was read.
+_SQLSTATES = frozenset({"40001", "40P01"})
+_ERRNOS = frozenset({1213, 1020})
+
+
+def run(using: str, work: Callable[[], T], *, savepoint: bool = False) -> T:
+    """Run ``work`` in a transaction on ``using``, and return what it returns.
+
+    Where none is open, one of our own is begun, committed, and tried again when the database gave it up for another's
+    sake. Inside the caller's, ``work`` joins it (under a savepoint of its own where asked), and an error is the
+    caller's: only they can run their whole transaction again.
+    """
+    if connections[using].in_atomic_block:
+        if not savepoint:
+            return work()
+        with transaction.atomic(using=using):
+            return work()
+    for left in range(TRIES - 1, -1, -1):
+        try:
+            with transaction.atomic(using=using):
+                return work()
+        except OperationalError as error:
+            if not left or not _given_up(error):
+                raise
+        time.sleep(random.uniform(0, 0.02 * (TRIES - left)))  # noqa: S311
+    raise AssertionError("unreachable")
+
+
+def _given_up(error: OperationalError) -> bool:
+    cause = error.__cause__
+    number = cause.args[0] if cause is not None and cause.args else None
+    return getattr(cause, "sqlstate", None) in _SQLSTATES or number in _ERRNOS
