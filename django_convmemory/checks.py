@@ -44,9 +44,6 @@ def check_scheduler(**kwargs: Any) -> list[checks.CheckMessage]:
 
 def check_atomic_requests(**kwargs: Any) -> list[checks.CheckMessage]:
     """convmemory.W001: a view's transaction spans its call of the model."""
-    using = router.db_for_write(models.Session)
-    if not connections[using].settings_dict.get("ATOMIC_REQUESTS"):
-        return []
     return [
         checks.Warning(
             f'DATABASES["{using}"] has ATOMIC_REQUESTS: after append() the session stays locked until the view '
@@ -54,14 +51,26 @@ def check_atomic_requests(**kwargs: Any) -> list[checks.CheckMessage]:
             hint="Put @transaction.non_atomic_requests on the views that chat.",
             id="convmemory.W001",
         )
+        for using in _written()
+        if connections[using].settings_dict.get("ATOMIC_REQUESTS")
     ]
 
 
+def _written() -> list[str]:
+    """Return the databases that the memories of the settings write."""
+    return [using for using in dict.fromkeys(map(_using, conf.aliases())) if using in list(connections)]
+
+
+def _using(alias: str) -> str:
+    return conf.read(alias).database or router.db_for_write(models.Session)
+
+
 def check_database(databases: Sequence[str] | None = None, **kwargs: Any) -> list[checks.CheckMessage]:
-    """convmemory.W003 to W006: the database loses characters, gives locks up at once, or an alias is paused."""
-    using = router.db_for_write(models.Session)
-    if using not in (databases or ()):
-        return []
+    """convmemory.W003 to W005: the database loses characters, gives locks up at once, or an alias is paused."""
+    return [found for using in _written() if using in (databases or ()) for found in _check_database(using)]
+
+
+def _check_database(using: str) -> list[checks.CheckMessage]:
     connection = connections[using]
     found: list[checks.CheckMessage] = []
     if connection.vendor == "mysql":
@@ -96,6 +105,6 @@ def check_database(databases: Sequence[str] | None = None, **kwargs: Any) -> lis
                 id="convmemory.W005",
             )
             for memory in ([] if conf.problems() else memories.all())
-            if memory.summarizes and memory.paused
+            if memory.summarizes and _using(memory.alias) == using and memory.paused
         ]
     return found

@@ -61,10 +61,13 @@ class Config:
 
 def aliases() -> list[str]:
     """Return the aliases of the settings; without the setting, ``default`` alone."""
-    configured = getattr(settings, "CONVMEMORY", None)
-    if configured is None:
-        return [DEFAULT_ALIAS]
+    configured = _configured()
     return list(configured) if isinstance(configured, Mapping) else []
+
+
+def _configured() -> Any:
+    configured = getattr(settings, "CONVMEMORY", None)
+    return {DEFAULT_ALIAS: {}} if configured is None else configured
 
 
 def build(alias: str) -> Any:
@@ -77,8 +80,8 @@ def build(alias: str) -> Any:
 
 def problems() -> list[Problem]:
     """Return all that is wrong with the settings."""
-    configured = getattr(settings, "CONVMEMORY", None)
-    if configured is not None and not (isinstance(configured, Mapping) and configured):
+    configured = _configured()
+    if not (isinstance(configured, Mapping) and configured):
         return [
             Problem(
                 "convmemory.E001",
@@ -118,7 +121,7 @@ def _assembled(alias: str) -> tuple[Config, Any]:
 def read(alias: str) -> Config:
     """Read the settings of ``alias``, and note what is wrong with them."""
     config = Config(alias)
-    configured = getattr(settings, "CONVMEMORY", {DEFAULT_ALIAS: {}})[alias]
+    configured = _configured()[alias]
     where = f'CONVMEMORY["{alias}"]'
     if not isinstance(configured, Mapping):
         config.problems.append(Problem("convmemory.E001", f"{where} must be a dict.", "Write {} for the defaults."))
@@ -142,12 +145,13 @@ def read(alias: str) -> Config:
     config.counter = counter.build(chosen["TOKEN_COUNTER"])
     scheduler = _Backend(config, f'{where}["SCHEDULER"]', "convmemory.E008", ("schedule", "after_commit", "hints"))
     config.scheduler = scheduler.build(chosen["SCHEDULER"])
-    config.database = chosen["DATABASE"]
-    if config.database is not None and config.database not in settings.DATABASES:
+    if chosen["DATABASE"] is None or chosen["DATABASE"] in list(settings.DATABASES):
+        config.database = chosen["DATABASE"]
+    else:
         config.problems.append(
             Problem(
                 "convmemory.E010",
-                f'{where}["DATABASE"] is {config.database!r}, which DATABASES does not have.',
+                f'{where}["DATABASE"] is {chosen["DATABASE"]!r}, which DATABASES does not have.',
                 "Name one of its aliases, or remove the setting to let the routers choose.",
             )
         )
@@ -163,7 +167,7 @@ def _read_memory(config: Config, chosen: Mapping[str, Any], where: str) -> None:
             Problem("convmemory.E003", f'{where}["MEMORY"] is {path!r}: {error}', "Give the dotted path of a memory.")
         )
         return
-    if not hasattr(memory, "strategy_options"):
+    if not hasattr(memory, "strategy_class"):
         config.problems.append(
             Problem(
                 "convmemory.E003",
@@ -262,7 +266,10 @@ def _check_call(backend: Callable[..., Any], options: Mapping[str, Any]) -> None
             known = ", ".join(signature.parameters) or "none"
             raise TypeError(f"unknown option {name!r}; there are {known}")
     signature.bind(**options)
-    hints = get_type_hints(backend.__init__) if inspect.isclass(backend) else {}
+    try:
+        hints = get_type_hints(backend.__init__) if inspect.isclass(backend) else {}
+    except NameError:  # of a type that the backend's module imports for type checkers only
+        return
     for name, value in options.items():
         if hints.get(name) in (int, float, str, bool, int | None, float | None, str | None):
             check_type(f"option {name}", value, hints[name])

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Literal, overload
 
 from django_convmemory import exchanges, messages
+from django_convmemory.exceptions import InvalidMessage
 from django_convmemory.exchanges import Placed
 from django_convmemory.messages import ChatMessage
-from django_convmemory.options import Options, SystemMessages
+from django_convmemory.options import SYSTEM_MESSAGES, Options, SystemMessages
 from django_convmemory.stores.base import Snapshot
 from django_convmemory.strategies import Strategy
 from django_convmemory.tokens import TokenCounter
@@ -86,7 +87,10 @@ class Context(Sequence[ChatMessage]):
         ``"separate"`` each stands for itself. Without it the memory's option ``system_messages`` decides.
         """
         wire = [message.to_openai() for message in self]
-        if (system or self._system_messages) == "separate":
+        form = system or self._system_messages
+        if form not in SYSTEM_MESSAGES:
+            raise ValueError(f"system must be one of {', '.join(SYSTEM_MESSAGES)}, not {form!r}.")
+        if form == "separate":
             return wire
         leading = [part.message for part in self.parts if part.name != "tail"]
         if len(leading) < 2:
@@ -108,7 +112,9 @@ def spoken(message: ChatMessage) -> str:
         parts = message.content or ()
         said += [part["text"] if isinstance(part.get("text"), str) else f"[{part['type']}]" for part in parts]
     for call in message.tool_calls:
-        function = call.get("function") or call.get("custom") or {}
+        function = call.get("function") or call.get("custom")
+        if not isinstance(function, Mapping):
+            function = {}
         arguments = function.get("arguments", function.get("input", ""))
         said.append(f"[calls {function.get('name', 'a tool')}({arguments})]")
     return "\n".join(text for text in said if text)
@@ -142,6 +148,8 @@ def assemble(
     parts: list[Part] = []
     if system is not None:
         message = ChatMessage.system(system) if isinstance(system, str) else messages.coerce(system)
+        if not message.pinned:
+            raise InvalidMessage(f"system must be a text, or a system or developer message, not from {message.role!r}.")
         parts.append(Part("system", message, counter.count(message)))
     if snapshot is None:
         over = max_tokens is not None and sum(part.tokens for part in parts) > max_tokens

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Callable
 
@@ -9,37 +10,60 @@ from django_convmemory.chat_models.base import ChatResponse
 from django_convmemory.exceptions import BadModelOutput, ContentRefused, InvalidMessage
 from django_convmemory.messages import check_text
 
-_SENTINELS = frozenset({"none", "null", "nil", "nan", "n/a", "na", "undefined", "empty", "no summary", "nothing", "ok"})
-_SENTINELS |= {"无", "没有", "空"}
+_SENTINELS = frozenset(
+    {"none", "null", "nil", "nan", "n/a", "na", "undefined", "empty", "error", "no summary", "nothing"}
+)
+_SENTINELS |= {"ok", "无", "没有", "空"}
+_LONGEST_SENTINEL = 40
+_AROUND = re.compile(r"^[\W_]+|[\W_]+$")
+# A refusal begins with an apology, or with what "I" cannot do …
 _REFUSAL = re.compile(
-    r"""^\W*(?:
-        (?:i['’]?m|i\ am)\ (?:very\ |so\ |really\ )?(?:sorry|afraid|unable)
-        | sorry\b | i\ apologi[sz]e | as\ an\ ai\b
-        | (?:unfortunately,?\ )?i\ (?:can['’]?t|cannot|can\ not|won['’]?t|am\ unable)\b
-        | (?:非常|很)?抱歉 | 对不起 | 很遗憾 | 作为(?:一个|一名)?(?:AI|人工智能) | 我(?:无法|不能)
+    r"""^\W*(?:(?:unfortunately|regrettably),?\ )?(?:
+        (?:i['’]?m|i\ am)\ (?:\w+\ )?(?:sorry|afraid|unable|not\ (?:able|allowed|comfortable))\b
+        | (?:sorry|my\ apologies|apologies)\b | i\ apologi[sz]e\b | as\ an\ ai\b
+        | i\ (?:can['’]?t|cannot|can\ not|won['’]?t|will\ not|(?:must|have\ to|need\ to)\ decline)\b
+        | 我?(?:非常|很|十分)?(?:抱歉|遗憾) | 对不起 | 不好意思 | 我们?(?:无法|不能)
+        | 作为(?:一个|一名)?\ ?(?:AI|人工智能)
     )""",
     re.IGNORECASE | re.VERBOSE,
 )
+# … and says, in the first person or of the request, that it will not be done. A summary reports in the third person.
 _REFUSING = re.compile(
-    r"""\b(?:can['’]?t|cannot|can\ not|unable|won['’]?t|not\ able|not\ allowed)\b
-    | \b(?:against|policy|assist|help\ with|comply)\b | 无法 | 不能 | 违反 | 政策""",
+    r"""\b(?:i|we)(?:['’]?m|['’]re|\ am|\ are)?\ (?:\w+\ )?
+        (?:can['’]?t|cannot|can\ not|won['’]?t|will\ not|unable|not\ (?:able|allowed|comfortable)|decline)\b
+    | \b(?:can['’]?t|cannot|unable\ to)\ (?:assist|help|comply)\b
+    | \b(?:this|that|your)\ (?:request|content|material|prompt)\b
+    | \b(?:against|violat\w+)\ (?:my|our|the)\ (?:\w+\ ){0,2}(?:polic|guideline)
+    | \b(?:something\ went\ wrong|try\ again)\b
+    | 我们?(?:暂时)?(?:无法|不能) | (?:违反|不符合).{0,12}(?:政策|规定|准则)""",
     re.IGNORECASE | re.VERBOSE,
 )
-_MARKUP = re.compile(r"^\s*<(?:!doctype\ html|html\b|\?xml|head\b|body\b)", re.IGNORECASE)
+_MARKUP = re.compile(r"^\s*<(?:!doctype\ html|html\b|\?xml|head\b|body\b|h1\b)", re.IGNORECASE)
+# A line that is an error's and nothing else; "HTTP 500 errors have plagued the shop" is not.
 _ERROR = re.compile(
-    r"""^\s*(?:
-        \{\s*"?(?:error|detail|message)"?\s*:
-        | (?:internal\ server|bad\ gateway|gateway|upstream)\ (?:error|timeout)\b
-        | (?:error|http)\s*[:\-]?\s*[45]\d\d\b
+    r"""^\W{,9}(?:
+        (?P<named>(?:(?:http[/\d.]*|error|status|code)\b[\s:\-]*)+)?
+        (?P<code>[45]\d\d\b[\s:\-]*)?
+        (?P<reason>(?:
+            internal\ server\ error | bad\ (?:gateway|request) | gateway\ time-?out | forbidden | unauthorized
+            | (?:page\ )?not\ found | request\ time-?out | service\ (?:temporarily\ )?unavailable
+            | too\ many\ requests | rate\ limit\ (?:exceeded|reached)
+        )\b)?
+        (?:\W{,9}$ | [.!]?\s+[({].* | [.!]\s.*$)
+        | (?P<other>upstream\ (?:\w+\ )?(?:error|timeout)\b | \{\s*["']?(?:error|detail|message)["']?\s*:)
     )""",
-    re.IGNORECASE | re.VERBOSE,
+    re.IGNORECASE | re.VERBOSE | re.MULTILINE,
 )
-_THOUGHT = re.compile(r"^\s*<think>.*?</think>\s*", re.DOTALL)
+_ERROR_KEYS = frozenset({"error", "errors", "detail"})
+_STATUS_KEYS = frozenset({"code", "object", "status", "statusCode", "type"})
+# The second form: some servers give the template's opening tag to the model, and its thoughts have only the closing.
+_THOUGHT = re.compile(r"\A\s*<think>.*?</think>\s*|\A.*?^\s*</think>\s*$\s*", re.DOTALL | re.MULTILINE)
 _CONTROL = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f]")
 # A refusal is short, and says what it will not do; a summary may begin with "Sorry" as well.
 _LONGEST_REFUSAL = 600
 
-_SENTENCE = re.compile(r"[^.!?。！？\n]*[.!?。！？\n]+[\"'”’)\]]*\s*|[^.!?。！？\n]+$")
+# A full stop inside of 3.50 or example.org ends none.
+_SENTENCE = re.compile(r"(?:[^.!?。！？\n]|[.!?](?=[0-9A-Za-z]))*(?:[.!?。！？\n]+[\"'”’)\]]*\s*|$)")
 
 
 def checked(response: ChatResponse) -> str:
@@ -61,13 +85,33 @@ def checked(response: ChatResponse) -> str:
         raise BadModelOutput(str(error)) from None
     if not any(character.isalnum() for character in text):
         raise BadModelOutput("The answer was blank.")
-    if text.strip(" .!\"'`*()[]<>").casefold() in _SENTINELS:
+    if text.startswith("<think>"):
+        raise BadModelOutput("The answer was cut off while the model was thinking.")
+    if len(text) < _LONGEST_SENTINEL and _AROUND.sub("", text).casefold() in _SENTINELS:
         raise BadModelOutput(f"The answer was {text[:20]!r} instead of a summary.")
-    if _MARKUP.match(text) or _ERROR.match(text):
+    if _MARKUP.match(text) or _is_error(text):
         raise BadModelOutput("The answer was an error page instead of a summary.")
     if len(text) <= _LONGEST_REFUSAL and _REFUSAL.match(text) and _REFUSING.search(text):
         raise ContentRefused("The model apologized instead of summarizing this part of the conversation.")
     return text
+
+
+def _is_error(text: str) -> bool:
+    match = _ERROR.match(text)
+    if match:
+        named, code, reason, other = match.group("named", "code", "reason", "other")
+        if reason or other or (named and code):
+            return True
+    if not text.startswith(("{", "[")):
+        return False
+    try:
+        value = json.loads(text)
+    except ValueError:
+        return False
+    value = value[0] if isinstance(value, list) and value else value
+    return isinstance(value, dict) and (
+        not _ERROR_KEYS.isdisjoint(value) or ("message" in value and not _STATUS_KEYS.isdisjoint(value))
+    )
 
 
 def fitting(text: str, fits: Callable[[str], bool]) -> str:

@@ -43,5 +43,7 @@ def _webp(data: bytes) -> tuple[int, int] | None:
     if data[12:16] == b"VP8L":
         bits = int.from_bytes(data[21:25], "little")
         return (bits & 0x3FFF) + 1, (bits >> 14 & 0x3FFF) + 1
-    width, height = struct.unpack("<HH", data[26:30])
-    return width & 0x3FFF, height & 0x3FFF
+    if data[12:16] == b"VP8 " and data[23:26] == b"\x9d\x01\x2a":  # the start code of a key frame
+        width, height = struct.unpack("<HH", data[26:30])
+        return width & 0x3FFF, height & 0x3FFF
+    return None

@@ -138,7 +138,7 @@ class ChatMessage:
             put(self, "content", self._parts(self.content))
         elif self.role != "assistant":
             raise InvalidMessage(f"A {self.role} message needs content: text, or a list of content parts.")
-        put(self, "tool_calls", self._calls(self.tool_calls) if self.tool_calls else ())
+        put(self, "tool_calls", self._calls(self.tool_calls) if self.tool_calls not in ((), [], None) else ())
         self._check_texts()
         for field in ("metadata", "extra"):
             value = getattr(self, field)
@@ -146,6 +146,9 @@ class ChatMessage:
                 if not isinstance(value, Mapping):
                     raise InvalidMessage(f"{field} must be a dict, not {type(value).__name__}.")
                 put(self, field, freeze(value, field))
+        for field in _WIRE_FIELDS:
+            if self.extra and self.extra.get(field) not in (None, ()):
+                raise InvalidMessage(f"extra holds {field!r}, which the message has a field for; give it as {field}=….")
 
     def _check_texts(self) -> None:
         for field in ("name", "tool_call_id"):
@@ -272,8 +275,9 @@ class ChatMessage:
             wire["tool_calls"] = thaw(self.tool_calls)
         if self.tool_call_id is not None:
             wire["tool_call_id"] = self.tool_call_id
-        if self.extra:
-            wire.update(thaw(self.extra))
+        for field, value in self.extra.items():
+            # A field spelled out as null may have been given a value since, by dataclasses.replace().
+            wire.setdefault(field, thaw(value))
         return wire
 
     @property

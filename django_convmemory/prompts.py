@@ -74,6 +74,8 @@ def cut(text: str, max_tokens: int, counter: TokenCounter) -> str:
     if total <= max_tokens:
         return text
     keep = max(2, int(len(text) * max_tokens / total * 0.9))
+    if keep >= len(text):
+        return text
     head = keep * 2 // 3
     return f"{text[:head]} […{len(text) - keep} characters left out…] {text[-(keep - head) :]}"
 

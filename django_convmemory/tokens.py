@@ -7,8 +7,8 @@ so that the running total of a session tells messages apart.
 from __future__ import annotations
 
 import base64
-import binascii
 import functools
+import hashlib
 import logging
 import math
 import os
@@ -16,7 +16,7 @@ import pathlib
 import string
 import tempfile
 from collections.abc import Callable, Mapping
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 from django_convmemory import images
 from django_convmemory.messages import ChatMessage, dumps
@@ -130,12 +130,22 @@ class SummaryBufferEstimate:
         return self.count_text(message.text)
 
 
-# The file names under which tiktoken keeps a vocabulary: the SHA-1 of where it would download it from.
-_VOCABULARY_FILES = {
-    "cl100k_base": "9b5ad71b2ce5302211f9c61530b329a4922fc6a4",
-    "o200k_base": "fb374d419588a4632f3f557e76b4b70aebbca790",
-    "o200k_harmony": "fb374d419588a4632f3f557e76b4b70aebbca790",
-}
+class _Vocabulary(NamedTuple):
+    """A file of tiktoken's: its name, which is the SHA-1 of where it would be downloaded from, and its SHA-256."""
+
+    file: str
+    sha256: str
+
+
+_O200K = _Vocabulary(
+    "fb374d419588a4632f3f557e76b4b70aebbca790",
+    "446a9538cb6c348e3516120d7c08b09f57c36495e2acfffe59a5bf8b0cfb1a2d",
+)
+_CL100K = _Vocabulary(
+    "9b5ad71b2ce5302211f9c61530b329a4922fc6a4",
+    "223921b76ee99bde995b7ff738513eef100fb51d18c93597a113bcffe865b2a7",
+)
+_VOCABULARIES = {"cl100k_base": _CL100K, "o200k_base": _O200K, "o200k_harmony": _O200K}
 
 
 class TiktokenCounter(_WholeMessage):
@@ -149,8 +159,8 @@ class TiktokenCounter(_WholeMessage):
     """
 
     def __init__(self, encoding: str = "o200k_base") -> None:
-        if encoding not in _VOCABULARY_FILES:
-            raise ValueError(f"encoding must be one of {', '.join(_VOCABULARY_FILES)}, not {encoding!r}.")
+        if encoding not in _VOCABULARIES:
+            raise ValueError(f"encoding must be one of {', '.join(_VOCABULARIES)}, not {encoding!r}.")
         self.encoding = encoding
 
     @property
@@ -169,17 +179,27 @@ def _counting(encoding: str) -> Callable[[str], int]:
     except ImportError:
         logger.warning("tiktoken is not installed: tokens are estimated. Install django-convmemory[tiktoken].")
         return fallback
-    folder = os.environ.get("TIKTOKEN_CACHE_DIR") or os.environ.get("DATA_GYM_CACHE_DIR")
-    path = pathlib.Path(folder or pathlib.Path(tempfile.gettempdir()) / "data-gym-cache") / _VOCABULARY_FILES[encoding]
-    if not path.is_file():
+    if not _is_on_disk(_VOCABULARIES[encoding]):
         logger.warning(
-            "The vocabulary of %s is not on disk: tokens are estimated. Put it into the folder that "
+            "The vocabulary of %s is not on disk, or damaged: tokens are estimated. Put it into the folder that "
             "TIKTOKEN_CACHE_DIR names.",
             encoding,
         )
         return fallback
     encode = tiktoken.get_encoding(encoding).encode_ordinary
     return lambda text: max(1, len(encode(text)))
+
+
+def _is_on_disk(vocabulary: _Vocabulary) -> bool:
+    """Whether tiktoken will find the file: whole, for it downloads a damaged one again, and where it looks itself."""
+    folder = os.environ.get("TIKTOKEN_CACHE_DIR", os.environ.get("DATA_GYM_CACHE_DIR"))
+    if folder == "":  # by which tiktoken is told to keep nothing on disk
+        return False
+    path = pathlib.Path(folder or pathlib.Path(tempfile.gettempdir()) / "data-gym-cache") / vocabulary.file
+    try:
+        return hashlib.sha256(path.read_bytes()).hexdigest() == vocabulary.sha256
+    except OSError:
+        return False
 
 
 # OpenAI's rule for images of its gpt-4o family (guide "Images and vision", "Calculating costs").
@@ -205,5 +225,5 @@ def _data_url_size(url: str) -> tuple[int, int] | None:
         return None
     try:
         return images.size(base64.b64decode(data[: images.HEADER_BYTES * 4 // 3 // 4 * 4]))
-    except binascii.Error:
+    except ValueError:  # of wrong length, or with characters outside ASCII
         return None

@@ -130,6 +130,10 @@ class InMemoryStore:
             fresh.revision = session.revision + 1
             self._sessions[session.id] = self._by_handle[name.handle] = fresh
 
+    def session(self, name: SessionName) -> _Session | None:
+        """Return what is kept of a session: for tests. It is not a copy."""
+        return self._by_handle.get(name.handle)
+
     def on_commit(self, function: Callable[[], None]) -> None:
         function()
 

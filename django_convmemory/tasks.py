@@ -1,0 +1,345 @@
+"""The Celery tasks, and the scheduler that sends them.
+
+The broker carries hints only: what is due stands in the session's row. A hint that is lost costs time, and the sweep
+makes up for it, so a project that uses Celery has it sent by Celery beat, every minute::
+
+    CELERY_BEAT_SCHEDULE = {
+        "convmemory-sweep": {"task": "convmemory.sweep", "schedule": 60.0},
+    }
+
+Sessions are folded by a worker of their own queue, whose concurrency bounds the model calls in flight::
+
+    celery --app mysite worker --queues convmemory --concurrency 4
+
+The sweep goes to Celery's default queue; where no worker reads that one, give the entry above
+``"options": {"queue": "convmemory"}``.
+"""
+
+from __future__ import annotations
+
+import collections
+import logging
+import math
+import os
+import socket
+import threading
+import time
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from celery import shared_task
+
+from django_convmemory.exceptions import ConvMemoryError, UnknownAlias
+from django_convmemory.memory import memories
+from django_convmemory.schedulers import Scheduler
+
+if TYPE_CHECKING:
+    from celery import Celery
+    from kombu import Connection, Producer
+
+    from django_convmemory.conversation import ConversationMemory
+
+logger = logging.getLogger(__name__)
+
+# Seconds for which a session is not told of again. A task that nobody took in that time expires.
+HINT_AGE = 300
+# Seconds for each step of talking to the broker: to connect, to read, to write.
+BROKER_TIMEOUT = 0.25
+# Seconds for which a process leaves a broker alone that failed it.
+BREAKER_SECONDS = 30.0
+# Seconds that a thread goes on publishing what other threads left it, and how many messages they can leave.
+LONGEST_TURN = 1.0
+MOST_WAITING = 1000
+# Seconds by which a retry comes late rather than early: the worker's clock is not the database's.
+_CLOCK_SKEW = 1.0
+# How many sessions are marked as hinted before they are sent: as many marks are wasted when the broker goes away.
+_SWEEP_BATCH = 100
+
+
+@shared_task(
+    name="convmemory.compact",
+    # Acknowledged when done, however it ends: a worker that is killed gives the task back, and no failure runs again,
+    # for when to try again stands in the session's row.
+    acks_late=True,
+    acks_on_failure_or_timeout=True,
+    reject_on_worker_lost=True,
+    ignore_result=True,
+    # In seconds, and right for the default options; the scheduler sends those of the memory.
+    soft_time_limit=390,
+    time_limit=420,
+)
+def compact(alias: str, session_id: int) -> None:
+    """Fold what is due in a session. Twice, late or for nothing, it does no harm."""
+    try:
+        memory = memories[alias]
+    except UnknownAlias:
+        logger.warning(
+            "Dropped the compaction of session %s: CONVMEMORY has no alias %r any more. If it should, this worker runs "
+            "with other settings than the process that sent the task.",
+            session_id,
+            alias,
+        )
+        return
+    memory.compact_id(session_id)
+
+
+@shared_task(
+    name="convmemory.sweep", ignore_result=True, expires=HINT_AGE, soft_time_limit=HINT_AGE, time_limit=HINT_AGE + 30
+)
+def sweep(limit: int = 1000, hint_age: float = HINT_AGE) -> None:
+    """Send the due sessions that nobody was told of for ``hint_age`` seconds: at most ``limit`` of each alias."""
+    for memory in memories.all():
+        if memory.summarizes:
+            collections.deque(send_due(memory, limit=limit, hint_age=hint_age), maxlen=0)
+
+
+def send_due(memory: ConversationMemory, *, limit: int, hint_age: float = HINT_AGE) -> Iterator[int]:
+    """Send at most ``limit`` due sessions of ``memory``, longest due first, and yield the id of each.
+
+    By the memory's own scheduler where that sends hints, otherwise by a :class:`CeleryScheduler` as it is by default.
+    None are sent while the alias is paused. Raises :class:`BrokerUnavailable` when the broker cannot be reached.
+    """
+    if memory.paused:
+        return
+    scheduler: Scheduler = memory.scheduler if memory.scheduler.hints else CeleryScheduler()
+    for at in range(0, limit, _SWEEP_BATCH):
+        most = min(_SWEEP_BATCH, limit - at)
+        batch = memory.sweep(limit=most, hint_age=hint_age)
+        for session_id in batch:
+            if not isinstance(scheduler, CeleryScheduler):
+                scheduler.schedule(memory, session_id)
+            elif not scheduler.send(memory, session_id):
+                raise BrokerUnavailable(
+                    f"The Celery broker failed before all that is due in memories[{memory.alias!r}] was sent: see the "
+                    "warning in the log. What was not sent stays due, and a later sweep sends it."
+                )
+            yield session_id
+        # With a hint_age of 0 those just sent would be found again.
+        if len(batch) < most or hint_age <= 0:
+            break
+
+
+class BrokerUnavailable(ConvMemoryError):
+    """A sweep could not send what is due."""
+
+
+class CeleryScheduler:
+    """Sends a Celery task for a session that became due, after the transaction's commit.
+
+    ``queue`` is the one that the tasks go to; None leaves that to the project's Celery settings, as with other tasks.
+    The app is Celery's current one: with Django, the project's.
+
+    An append neither waits nor fails for it. Each process has a connection of its own for this, with timeouts of
+    0.25 s; one thread publishes at a time, and takes along what other threads have to send. A broker that fails is left
+    alone for 30 s: what would be sent is dropped, and the sweep sends it later.
+    """
+
+    after_commit = True
+    hints = True
+
+    def __init__(self, queue: str | None = "convmemory") -> None:
+        self.queue = queue
+
+    def schedule(self, memory: ConversationMemory, session_id: int, *, delay: float = 0.0) -> None:
+        """Send a task that folds the session in ``delay`` seconds; longer delays than 300 s are left to the sweep."""
+        if delay <= HINT_AGE:
+            self.send(memory, session_id, delay=delay)
+
+    def send(self, memory: ConversationMemory, session_id: int, *, delay: float = 0.0) -> bool:
+        """Send a task that folds the session in ``delay`` seconds, and return whether the broker is there to take it.
+
+        Never raises. Where ``CELERY_TASK_ALWAYS_EAGER`` is set, the session is folded here and now; one that is to wait
+        is left to the sweep.
+        """
+        if _eager():
+            if delay <= 0:
+                _compact_here(memory, session_id)
+            return True
+        soft, hard = time_limits(memory)
+        options: dict[str, Any] = {
+            "countdown": delay + _CLOCK_SKEW if delay > 0 else None,
+            "expires": HINT_AGE + delay,
+            "soft_time_limit": soft,
+            "time_limit": hard,
+            # Not written to disk, which RabbitMQ would confirm 4 ms later: a hint need not outlive the broker.
+            "delivery_mode": 1,
+        }
+        if self.queue is not None:
+            options["queue"] = self.queue
+        return publisher().publish(Hint(memory.alias, session_id, options))
+
+
+def _eager() -> bool:
+    try:
+        return bool(compact.app.conf.task_always_eager)
+    except Exception:  # noqa: BLE001  Celery's settings cannot be read: the publisher finds the same, and says so
+        return False
+
+
+def _compact_here(memory: ConversationMemory, session_id: int) -> None:
+    try:
+        # Also with CELERY_TASK_EAGER_PROPAGATES: the task logs its error, and the session's row has it too.
+        compact.apply((memory.alias, session_id), throw=False)
+    except Exception:
+        logger.exception("Compaction of session %s failed inside append.", session_id)
+
+
+def time_limits(memory: ConversationMemory) -> tuple[int, int]:
+    """Return the soft and the hard limit, in seconds, of a task that folds a session of ``memory``.
+
+    A run looks at its clock, ``max_run_seconds``, after each chunk, and a chunk takes two calls of the model at most.
+    """
+    models = [model for model in (memory.model, memory.fallback) if model is not None]
+    call = max((model.deadline for model in models), default=0.0)
+    soft = math.ceil(memory.options.max_run_seconds + 2 * call + 30)
+    return soft, soft + 30
+
+
+class Hint(NamedTuple):
+    """A task to be sent: its arguments, and its options as ``apply_async`` takes them."""
+
+    alias: str
+    session_id: int
+    options: dict[str, Any]
+
+
+class Publisher:
+    """Sends this process's hints: one thread at a time, on one connection, as long as the broker plays along.
+
+    None of its callers waits for another. Each leaves its hint in the deque and then tries to take the lock; one that
+    does not get it goes its way. No hint stays behind: it was in the deque before the attempt failed, so the lock was
+    held then, and its holder looks at the deque once more after it has given the lock back.
+    """
+
+    def __init__(self) -> None:
+        self._waiting: collections.deque[Hint] = collections.deque(maxlen=MOST_WAITING)
+        self._publishing = threading.Lock()
+        self._broken_until = -math.inf
+        self._app: Celery | None = None
+        self._connection: Connection | None = None
+        self._producer: Producer | None = None
+
+    @property
+    def broken(self) -> bool:
+        """Whether the broker failed less than ``BREAKER_SECONDS`` ago."""
+        return time.monotonic() < self._broken_until
+
+    def publish(self, hint: Hint) -> bool:
+        """Send ``hint``, or leave it to the thread that is sending; return whether the broker is there to take it."""
+        if self.broken:
+            return False
+        self._waiting.append(hint)
+        ends = time.monotonic() + LONGEST_TURN
+        while self._waiting and time.monotonic() < ends and self._publishing.acquire(blocking=False):
+            try:
+                self._take_turn(ends)
+            finally:
+                self._publishing.release()
+        return not self.broken
+
+    def close(self) -> None:
+        """Close the connection, after the thread that is sending; the next hint opens another."""
+        with self._publishing:
+            self._disconnect()
+            self._broken_until = -math.inf
+
+    def _take_turn(self, ends: float) -> None:
+        while self._waiting and time.monotonic() < ends:
+            if self.broken:
+                self._waiting.clear()
+                break
+            hint = self._waiting.popleft()
+            try:
+                self._send(hint)
+            except Exception as error:  # noqa: BLE001  whatever fails here, the append that brought the hint has succeeded
+                self._broken_until = time.monotonic() + BREAKER_SECONDS
+                logger.warning(
+                    "Cannot send tasks to the Celery broker (%s: %s); the next attempt is made in %d s or later. "
+                    "Nothing is lost: the task convmemory.sweep or 'manage.py convmemory_sweep' sends what is due. If "
+                    "this goes on, see that the broker runs, that the project's Celery settings name it, and that the "
+                    "project's package imports its Celery app.",
+                    type(error).__name__,
+                    error,
+                    BREAKER_SECONDS,
+                )
+
+    def _send(self, hint: Hint) -> None:
+        app: Celery = compact.app
+        reused = self._app is app and self._producer is not None
+        began = time.monotonic()
+        try:
+            self._send_on_connection(app, hint)
+        except Exception:
+            # A broker that was restarted has closed the old connection, at once: that says nothing of a new one. One
+            # that times out would do so again.
+            if not reused or time.monotonic() - began >= BROKER_TIMEOUT:
+                raise
+            self._send_on_connection(app, hint)
+
+    def _send_on_connection(self, app: Celery, hint: Hint) -> None:
+        done = False
+        try:
+            producer = self._connected(app)
+            compact.apply_async(
+                (hint.alias, hint.session_id), producer=producer, retry=False, add_to_parent=False, **hint.options
+            )
+            done = True
+        finally:
+            # Also after what is no Exception, like a worker's exit: half a message may have been written.
+            if not done:
+                self._disconnect()
+
+    def _connected(self, app: Celery) -> Producer:
+        if self._producer is None or self._app is not app:
+            self._disconnect()
+            if app.main == "default" and not app.conf.broker_write_url:
+                raise BrokerUnavailable("this process has no Celery app, and Celery's own default app has no broker")
+            # For every transport: each takes those that it knows.
+            connection = app.connection_for_write(
+                connect_timeout=BROKER_TIMEOUT,
+                transport_options={
+                    # kombu tries a refused connection again and again, with pauses; so, each broker once.
+                    "max_retries": len(_brokers(app)) - 1,
+                    "interval_start": 0,
+                    "interval_step": 0,
+                    "interval_max": 0,
+                    # Redis.
+                    "socket_connect_timeout": BROKER_TIMEOUT,
+                    "socket_timeout": BROKER_TIMEOUT,
+                    "retry_on_timeout": False,
+                    # RabbitMQ. Without its confirmation a message to a broker that is gone looks sent.
+                    "read_timeout": BROKER_TIMEOUT,
+                    "write_timeout": BROKER_TIMEOUT,
+                    "confirm_publish": True,
+                },
+            )
+            self._app, self._connection = app, connection
+            self._producer = app.amqp.Producer(connection, auto_declare=False)
+        return self._producer
+
+    def _disconnect(self) -> None:
+        connection, self._connection, self._producer = self._connection, None, None
+        if connection is None:
+            return
+        try:
+            # Without a farewell, which a broker that hangs would have us wait for.
+            connection.collect(socket.getdefaulttimeout())
+        except Exception:
+            logger.debug("The broker's connection did not close.", exc_info=True)
+
+
+def _brokers(app: Celery) -> list[str]:
+    """Return the brokers that the app names: Celery takes a list of URLs, and one text of several."""
+    named: Any = app.conf.broker_write_url or "amqp://"
+    return [url for one in ([named] if isinstance(named, str) else named) for url in one.split(";")]
+
+
+# By process: a child that was forked must neither use nor close its parent's connection, nor wait for its lock. The
+# parent's entry stays in the child, unused, for its connection would be closed if it were collected.
+_publishers: dict[int, Publisher] = {}
+
+
+def publisher() -> Publisher:
+    """Return the publisher of this process."""
+    pid = os.getpid()
+    return _publishers.get(pid) or _publishers.setdefault(pid, Publisher())

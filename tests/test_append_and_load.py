@@ -1,0 +1,507 @@
+"""``append`` and ``load`` over the ORM store: what they cost, what they refuse, and how they behave in transactions."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+from django.contrib.auth import get_user_model
+from django.contrib.auth.models import AnonymousUser
+from django.db import connection, connections, transaction
+from django.db.models import F
+from django.test.utils import CaptureQueriesContext
+
+from django_convmemory import exceptions, models, signals
+from django_convmemory.chat_models.scripted import ScriptedChatModel
+from django_convmemory.memory import ConversationBufferMemory, ConversationSummaryBufferMemory, memories
+from django_convmemory.messages import ChatMessage
+from django_convmemory.schedulers import NullScheduler
+from django_convmemory.stores.orm import ORMStore
+
+CONTROL = ("BEGIN", "COMMIT", "SAVEPOINT", "RELEASE", "ROLLBACK")
+
+
+def memory(limit: int = 200, **options: Any) -> ConversationSummaryBufferMemory:
+    options.setdefault("scheduler", NullScheduler())
+    return ConversationSummaryBufferMemory(ORMStore(), ScriptedChatModel([]), limit, **options)
+
+
+def statements(work: Callable[[], Any]) -> list[str]:
+    """The statements that ``work`` sends, transaction control left out."""
+    with CaptureQueriesContext(connection) as captured:
+        work()
+    return [query["sql"] for query in captured if not query["sql"].upper().startswith(CONTROL)]
+
+
+def fill(chat: ConversationSummaryBufferMemory, key: str, count: int) -> None:
+    """Give a session ``count`` messages, all but the last few folded."""
+    chat.append(key, ChatMessage.human("one"), ChatMessage.ai("two"))
+    session = models.Session.objects.get(key=key)
+    tokens = session.unpinned_tokens // 2
+    models.Message.objects.bulk_create(
+        [
+            models.Message(
+                session=session,
+                position=position,
+                role="user" if position % 2 else "assistant",
+                content="text",
+                tokens=tokens,
+                tokens_through=position * tokens,
+            )
+            for position in range(3, count + 1)
+        ],
+        batch_size=1000,
+    )
+    covered = count - 6
+    models.Summary.objects.create(
+        session=session,
+        version=1,
+        first_position=1,
+        last_position=covered,
+        covered_count=covered,
+        covered_tokens=covered * tokens,
+        text="what was said",
+        tokens=9,
+    )
+    models.Session.objects.filter(pk=session.pk).update(
+        last_position=count,
+        unpinned_count=count,
+        unpinned_tokens=count * tokens,
+        settled_tokens=(count - 1) * tokens,
+        newest_position=count,
+        last_version=1,
+        current_version=1,
+        covered_position=covered,
+        covered_count=covered,
+        covered_tokens=covered * tokens,
+        revision=F("revision") + 1,
+    )
+
+
+@pytest.mark.django_db(transaction=True)
+def test_statements_of_append_and_load_do_not_depend_on_the_history() -> None:
+    chat = memory()
+    most = 3 if connection.vendor == "mysql" else 2
+    counts = []
+    for size in (10, 1_000, 100_000):
+        key = f"session of {size}"
+        fill(chat, key, size)
+        pinned = statements(lambda key=key: chat.append(key, ChatMessage.system("Answer in French.")))
+        appended = statements(lambda key=key: chat.append(key, ChatMessage.human("question")))
+        many = statements(lambda key=key: chat.append(key, *[ChatMessage.ai("answer")] * 50))
+        keyed = statements(lambda key=key: chat.append(key, ChatMessage.human("once"), idempotency_key="k"))
+        loaded = statements(lambda key=key: chat.load(key, system="Be kind."))
+        context = chat.load(key)
+        assert context.summary == "what was said"
+        assert context.omitted == 0
+        assert context[0].text == "Answer in French."
+        counts.append([len(one) for one in (pinned, appended, many, keyed, loaded)])
+    assert counts[0] == counts[1] == counts[2]
+    assert counts[0][:3] == [1 if connection.vendor == "postgresql" else most] * 3
+    assert counts[0][3] <= most + 1
+    assert counts[0][4] == 2
+
+
+@pytest.mark.django_db
+def test_load_reads_no_row_that_it_does_not_show() -> None:
+    """While compaction lags, no more is read than the budget holds."""
+    chat = memory(limit=50, max_summary_tokens=50)
+    for number in range(500):
+        chat.append("s", ChatMessage.human(f"message {number}"))
+    rows: list[int] = []
+
+    def count(execute: Any, sql: str, params: Any, many: bool, context: Any) -> Any:
+        result = execute(sql, params, many, context)
+        if "convmemory_message" in sql:
+            rows.append(len(context["cursor"].fetchall()))
+            return execute(sql, params, many, context)
+        return result
+
+    with connection.execute_wrapper(count):
+        shown = chat.load("s")
+    assert shown.tokens <= 150
+    assert shown.omitted == 500 - len(shown)
+    assert rows == [pytest.approx(len(shown), abs=1)]
+
+
+@pytest.mark.django_db
+@pytest.mark.parametrize("max_tokens", [0, 1, 30, 60, 10_000])
+def test_max_tokens_bounds_all_that_load_returns(max_tokens: int) -> None:
+    chat = memory()
+    for number in range(30):
+        chat.append("s", ChatMessage.human(f"message {number}"))
+    context = chat.load("s", system="Be kind.", max_tokens=max_tokens)
+    assert context.tokens <= max_tokens or context.over_budget
+    assert context[0].text == "Be kind."
+    assert context[-1].text == "message 29"
+
+
+@pytest.mark.django_db
+def test_an_unknown_session_gives_an_empty_context() -> None:
+    with CaptureQueriesContext(connection) as captured:
+        context = memory().load("nobody")
+    assert (context, len(captured), context.omitted) == ([], 1, 0)
+    assert not models.Session.objects.exists()
+    assert [part.name for part in memory().load("nobody", system="Be kind.").parts] == ["system"]
+
+
+# Input that is refused, before anything is written.
+
+
+@pytest.mark.django_db
+@pytest.mark.parametrize(
+    ("wrong", "repair"),
+    [
+        ([], "no message"),
+        ([{"role": "wizard", "content": "x"}], "use one of system"),
+        ([{"role": "user", "content": 5}], "content must be text"),
+        ([{"role": "user", "content": "a\x00b"}], "remove it"),
+        ([{"role": "user", "content": "\ud800"}], "errors='replace'"),
+        ([{"role": "tool", "content": "x", "tool_call_id": "c"}], "after the assistant message that made the call"),
+        ([ChatMessage.human("fine"), {"content": "no role"}], "add 'role'"),
+        ([ChatMessage.system(str(number)) for number in range(65)], "load(system="),
+        (["just a text"], "give a ChatMessage"),
+        ([ChatMessage.human("x" * 2000)], "max_message_bytes"),
+        ([ChatMessage.human([{"type": "text", "text": "é" * 900}])], "max_message_bytes"),
+        ([ChatMessage.human("x", metadata={"large": "x" * 2000})], "max_message_bytes"),
+    ],
+)
+def test_bad_messages_are_refused_and_nothing_is_written(wrong: list[Any], repair: str) -> None:
+    chat = memory(max_message_bytes=1500)
+    with pytest.raises(exceptions.InvalidMessage) as caught:
+        chat.append("s", *wrong)
+    assert repair in str(caught.value)
+    assert isinstance(caught.value, ValueError)
+    assert not models.Session.objects.exists()
+
+
+@pytest.mark.django_db
+def test_a_65th_pinned_message_is_refused() -> None:
+    chat = memory()
+    chat.append("s", *[ChatMessage.system(str(number)) for number in range(64)])
+    with pytest.raises(exceptions.TooManyPinned):
+        chat.append("s", ChatMessage.human("kept out as well"), ChatMessage(role="developer", content="65"))
+    assert models.Message.objects.count() == 64
+
+
+CALL = {"id": "c1", "type": "function", "function": {"name": "look", "arguments": "{}"}}
+
+
+@pytest.mark.django_db
+def test_a_late_tool_result_is_refused_with_the_message_that_closed_its_exchange() -> None:
+    chat = memory()
+    chat.append("s", ChatMessage.human("look"), ChatMessage.ai(tool_calls=[CALL]), ChatMessage.ai("never mind"))
+    with pytest.raises(exceptions.ToolResultRefused, match="assistant message at position 3 closed its exchange"):
+        chat.append("s", ChatMessage.tool("found", "c1"))
+    assert chat.append("s", ChatMessage.human("go on")).first_position == 4
+
+
+@pytest.mark.django_db
+def test_a_result_belongs_to_the_nearest_call_with_its_id() -> None:
+    chat = memory()
+    for answer in ("first", "second"):
+        chat.append("s", ChatMessage.ai(tool_calls=[CALL]), ChatMessage.tool(answer, "c1"))
+    rows = list(models.Message.objects.order_by("position").values_list("position", "answers"))
+    assert rows == [(1, None), (2, 1), (3, None), (4, 3)]
+
+
+@pytest.mark.django_db
+def test_unanswered_and_displaced_results_are_shown_as_a_provider_accepts_them() -> None:
+    chat = memory()
+    calls = [CALL, {**CALL, "id": "c2"}, {**CALL, "id": "c3"}]
+    chat.append("s", ChatMessage.ai(tool_calls=calls))
+    chat.append("s", ChatMessage.human("hello?"), ChatMessage.tool("two", "c2"), ChatMessage.tool("one", "c1"))
+    shown = chat.load("s").to_openai()
+    assert [(message["role"], message.get("tool_call_id")) for message in shown] == [
+        ("assistant", None),
+        ("tool", "c1"),
+        ("tool", "c2"),
+        ("tool", "c3"),
+        ("user", None),
+    ]
+    assert "No result" in shown[3]["content"]
+    assert models.Message.objects.count() == 4
+
+
+# Sessions.
+
+
+@pytest.mark.django_db
+def test_scopes_keep_the_same_key_apart() -> None:
+    chat = memory()
+    user = get_user_model().objects.create_user("ann")
+    handles = [chat.session("main"), chat.session("main", owner=user), chat.session("main", visitor=str(user.pk))]
+    for number, handle in enumerate(handles):
+        handle.append(ChatMessage.human(f"of {number}"))
+    assert [handle.load()[0].text for handle in handles] == ["of 0", "of 1", "of 2"]
+    row = models.Session.objects.get(owner=user)
+    assert chat.load(row)[0].text == "of 1"
+    user.delete()
+    assert models.Session.objects.count() == 2
+
+
+@pytest.mark.django_db
+def test_keys_are_told_apart_whatever_the_collation() -> None:
+    chat = memory()
+    keys = ["support", "Support", "süpport", "support ", "SUPPORT"]
+    for key in keys:
+        chat.append(key, ChatMessage.human(key))
+    assert [chat.load(key)[0].text for key in keys] == keys
+
+
+@pytest.mark.parametrize(
+    ("give", "repair"),
+    [
+        (lambda chat: chat.session(""), "1 to 255"),
+        (lambda chat: chat.session("k" * 256), "1 to 255"),
+        (lambda chat: chat.session("a\0b"), "NUL"),
+        (lambda chat: chat.session("k", owner=AnonymousUser()), "visitor="),
+        (lambda chat: chat.session("k", visitor="v" * 65), "1 to 64"),
+        (lambda chat: chat.append(5, ChatMessage.human("x")), "key, a handle or a Session row"),
+        (lambda chat: chat.load(models.Session(alias="other", key="k")), "memories['other']"),
+    ],
+)
+def test_what_names_no_session_is_refused(give: Callable[[Any], Any], repair: str) -> None:
+    with pytest.raises(exceptions.InvalidSession) as caught:
+        give(memory())
+    assert repair in str(caught.value)
+
+
+# Idempotency.
+
+
+@pytest.mark.django_db
+def test_a_retry_with_the_same_key_returns_the_first_receipt() -> None:
+    chat = memory()
+    batch = [ChatMessage.human("one"), ChatMessage.ai("two")]
+    first = chat.append("s", *batch, idempotency_key="k")
+    chat.append("s", ChatMessage.human("three"))
+    again = chat.append("s", *batch, idempotency_key="k")
+    assert again == first._replace(replayed=True)
+    assert models.Message.objects.count() == 3
+    with pytest.raises(exceptions.IdempotencyConflict, match="Use a new key"):
+        chat.append("s", ChatMessage.human("other"), idempotency_key="k")
+    chat.append("another session", *batch, idempotency_key="k")
+    chat.clear("s")
+    assert not chat.append("s", ChatMessage.human("other"), idempotency_key="k").replayed
+
+
+@pytest.mark.django_db(transaction=True)
+def test_concurrent_retries_store_once() -> None:
+    chat = memory()
+    chat.append("s", ChatMessage.human("before"))
+    receipts, barrier = [], threading.Barrier(6)
+
+    def retry() -> None:
+        try:
+            barrier.wait(timeout=30)
+            receipts.append(chat.append("s", ChatMessage.human("once"), idempotency_key="k"))
+        finally:
+            connections.close_all()
+
+    in_threads(retry, 6)
+    assert {receipt.first_position for receipt in receipts} == {2}
+    assert sorted(receipt.replayed for receipt in receipts) == [False] + [True] * 5
+    assert models.Message.objects.count() == 2
+
+
+@pytest.mark.django_db(transaction=True)
+def test_concurrent_appends_leave_no_gap_and_no_duplicate() -> None:
+    chat = memory(limit=100)
+
+    def write() -> None:
+        try:
+            for number in range(15):
+                chat.append("hot", ChatMessage.human(f"message {number}"), ChatMessage.ai("ok"))
+        finally:
+            connections.close_all()
+
+    in_threads(write, 6)
+    rows = list(models.Message.objects.order_by("position").values_list("position", "tokens", "tokens_through"))
+    assert [position for position, _, _ in rows] == list(range(1, 181))
+    assert all(
+        later[2] - earlier[2] == later[1] for earlier, later in zip(rows, rows[1:], strict=False)
+    )
+    assert models.Session.objects.get().unpinned_tokens == rows[-1][2]
+
+
+def in_threads(work: Callable[[], None], count: int) -> None:
+    errors: list[BaseException] = []
+
+    def run() -> None:
+        try:
+            work()
+        except BaseException as error:  # noqa: BLE001  for the main thread to raise
+            errors.append(error)
+
+    threads = [threading.Thread(target=run) for _ in range(count)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    if errors:
+        raise errors[0]
+
+
+# Transactions.
+
+
+@pytest.mark.django_db(transaction=True)
+def test_a_rollback_of_the_caller_takes_the_append_with_it() -> None:
+    chat = memory()
+    chat.append("s", ChatMessage.human("kept"))
+    with pytest.raises(RuntimeError), transaction.atomic():
+        chat.append("s", ChatMessage.human("lost"))
+        assert len(chat.load("s")) == 2
+        raise RuntimeError
+    assert [message.text for message in chat.load("s")] == ["kept"]
+    assert chat.append("s", ChatMessage.human("next")).first_position == 2
+
+
+@pytest.mark.django_db(transaction=True)
+def test_a_replayed_key_does_not_break_the_callers_transaction() -> None:
+    chat = memory()
+    with transaction.atomic():
+        chat.append("s", ChatMessage.human("one"), idempotency_key="k")
+        assert chat.append("s", ChatMessage.human("one"), idempotency_key="k").replayed
+        chat.append("s", ChatMessage.human("two"))
+    assert len(chat.load("s")) == 2
+
+
+class Recorder:
+    after_commit = True
+    hints = True
+
+    def __init__(self) -> None:
+        self.scheduled: list[int] = []
+
+    def schedule(self, memory: Any, session_id: int, *, delay: float = 0.0) -> None:
+        self.scheduled.append(session_id)
+
+
+@pytest.mark.django_db(transaction=True)
+def test_only_the_append_that_turns_a_session_due_schedules_and_after_commit() -> None:
+    recorder = Recorder()
+    chat = memory(limit=20, scheduler=recorder)
+    with transaction.atomic():
+        for number in range(20):
+            chat.append("s", ChatMessage.human(f"a message with the number {number}"))
+        assert recorder.scheduled == []
+    assert len(recorder.scheduled) == 1
+    chat.append("s", ChatMessage.human("one more"))
+    assert len(recorder.scheduled) == 1
+    with pytest.raises(RuntimeError), transaction.atomic():
+        chat.append("t", *[ChatMessage.human("a longer message, again and again")] * 9)
+        raise RuntimeError
+    assert len(recorder.scheduled) == 1
+
+
+@pytest.mark.django_db(transaction=True)
+def test_messages_appended_is_sent_after_commit() -> None:
+    received: list[Any] = []
+
+    def receive(sender: Any, **arguments: Any) -> None:
+        received.append((sender, arguments["receipt"].last_position))
+
+    signals.messages_appended.connect(receive)
+    try:
+        chat = memory()
+        with transaction.atomic():
+            chat.append("s", ChatMessage.human("hello"))
+            assert received == []
+        assert received == [(ConversationSummaryBufferMemory, 1)]
+    finally:
+        signals.messages_appended.disconnect(receive)
+
+
+@pytest.mark.django_db(transaction=True)
+def test_load_looks_again_when_messages_were_removed_between_its_statements() -> None:
+    chat = memory()
+    chat.append("s", ChatMessage.human("before"))
+    cleared: list[bool] = []
+
+    def clear_in_between(execute: Any, sql: str, params: Any, many: bool, context: Any) -> Any:
+        result = execute(sql, params, many, context)
+        if "LEFT JOIN convmemory_summary" in sql and not cleared:
+            cleared.append(True)
+            rows = context["cursor"].fetchall()
+            chat.clear("s")
+            chat.append("s", ChatMessage.human("after"))
+            execute(sql, params, many, context)
+            cleared.append(bool(rows))
+        return result
+
+    row = models.Session.objects.get()
+    old = row.epoch
+    with connection.execute_wrapper(clear_in_between):
+        assert [message.text for message in chat.load("s")] == ["after"]
+    assert models.Session.objects.get().epoch == old + 1
+
+
+# Everything else that append takes.
+
+
+@pytest.mark.django_db
+def test_a_message_comes_back_as_it_was() -> None:
+    chat = ConversationBufferMemory(ORMStore())
+    given = [
+        ChatMessage.human([{"type": "text", "text": "看 👀"}, {"type": "image_url", "image_url": {"url": "https://x/y"}}]),
+        ChatMessage.ai(
+            tool_calls=[{**CALL, "index": 0}], kind="plan", metadata={"score": 1e300, "n": 0.1, "z": 1, "a": [None, True]}
+        ),
+        ChatMessage.from_openai({"role": "tool", "content": "", "tool_call_id": "c1", "name": "look", "x": {"b": 1, "a": 2}}),
+        ChatMessage.from_openai({"role": "assistant", "content": None, "refusal": "no", "audio": None}),
+    ]
+    chat.append("s", *given)
+    assert list(chat.load("s")) == given
+    assert chat.load("s").to_openai() == [message.to_openai() for message in given]
+    assert list(chat.load("s")[1].metadata) == ["score", "n", "z", "a"]
+
+
+@pytest.mark.django_db
+def test_usage_is_kept_with_the_reply() -> None:
+    chat = memory()
+    chat.append("s", ChatMessage.human("q"), ChatMessage.ai("a"), usage={"prompt_tokens": 3, "completion_tokens": 1})
+    rows = models.Message.objects.order_by("position").values_list("usage", flat=True)
+    assert list(rows) == [None, {"prompt_tokens": 3, "completion_tokens": 1}]
+
+
+@pytest.mark.django_db
+def test_a_batch_larger_than_one_insert_is_stored_whole() -> None:
+    chat = ConversationBufferMemory(ORMStore())
+    chat.append("s", ChatMessage.human("before"))
+    receipt = chat.append("s", *[ChatMessage.human(str(number)) for number in range(2500)])
+    assert (receipt.first_position, receipt.last_position) == (2, 2501)
+    assert [message.text for message in chat.load("s")][-1] == "2499"
+    assert models.Message.objects.count() == 2501
+
+
+@pytest.mark.django_db(transaction=True)
+def test_the_asynchronous_twins_do_the_same() -> None:
+    async def chat_for_a_while() -> Any:
+        chat = memories["default"].session("async")
+        try:
+            await chat.aappend({"role": "user", "content": "hello"}, idempotency_key="k")
+            receipt = await chat.aappend({"role": "user", "content": "hello"}, idempotency_key="k")
+            context = await chat.aload(system="Be kind.")
+            outcome = await chat.acompact()
+            await chat.aclear()
+            return receipt, [message.text for message in context], outcome, len(await chat.aload())
+        finally:
+            from asgiref.sync import sync_to_async
+
+            await sync_to_async(connections.close_all)()
+
+    receipt, texts, outcome, left = asyncio.run(chat_for_a_while())
+    assert receipt.replayed
+    assert (texts, outcome, left) == (["Be kind.", "hello"], "not_due", 0)
+
+
+@pytest.fixture(autouse=True)
+def _no_thread_keeps_a_connection() -> Iterator[None]:
+    yield
+    if not connection.in_atomic_block:
+        connection.close()

@@ -1,0 +1,236 @@
+"""Random operations against both stores, and everything observable compared: the in-memory store is the measure."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+from collections.abc import Callable
+from typing import Any
+
+import hypothesis
+import pytest
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule, run_state_machine_as_test
+
+from django_convmemory import exceptions, models
+from django_convmemory.chat_models.base import ChatRequest, ChatResponse
+from django_convmemory.conversation import ConversationMemory
+from django_convmemory.messages import ChatMessage
+from django_convmemory.schedulers import InlineScheduler, NullScheduler
+from django_convmemory.stores.in_memory import InMemoryStore
+from django_convmemory.stores.orm import ORMStore
+from django_convmemory.strategies import Buffer, Pruning, Strategy, Summary, SummaryBuffer, TokenBuffer, Window
+from django_convmemory.tokens import SummaryBufferEstimate
+
+KEYS = ("a", "b")
+CALLS = ("c1", "c2", "c3")
+
+
+@dataclasses.dataclass
+class DigestModel:
+    """Answers with a digest of what it was asked, so that two memories get equal texts for equal requests."""
+
+    failure: exceptions.ChatModelError | None = None
+    name: str = "digest"
+    deadline: float = 1.0
+
+    def chat(self, request: ChatRequest) -> ChatResponse:
+        if self.failure is not None:
+            raise self.failure
+        text = "\n".join(message.text for message in request.messages)
+        return ChatResponse(ChatMessage.ai("digest " + hashlib.sha256(text.encode()).hexdigest()[:8]))
+
+    async def achat(self, request: ChatRequest) -> ChatResponse:
+        return self.chat(request)
+
+
+def texts() -> st.SearchStrategy[str]:
+    return st.one_of(st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"), max_size=60), st.just(""))
+
+
+def calls() -> st.SearchStrategy[list[dict[str, Any]]]:
+    one = st.sampled_from(CALLS).map(
+        lambda call_id: {"id": call_id, "type": "function", "function": {"name": "f", "arguments": "{}"}}
+    )
+    return st.lists(one, min_size=1, max_size=3, unique_by=lambda call: call["id"])
+
+
+def messages() -> st.SearchStrategy[ChatMessage]:
+    """Messages of every role; tool results come whether or not anything asked for them."""
+    return st.one_of(
+        st.builds(ChatMessage.human, texts()),
+        st.builds(ChatMessage.ai, texts()),
+        st.builds(lambda tool_calls: ChatMessage.ai(tool_calls=tool_calls), calls()),
+        st.builds(ChatMessage.tool, texts(), st.sampled_from(CALLS)),
+        st.builds(ChatMessage.system, texts()),
+        st.builds(lambda text: ChatMessage.human([{"type": "text", "text": text}], metadata={"n": 1e300}), texts()),
+    )
+
+
+STRATEGIES: list[Strategy] = [
+    SummaryBuffer(20),
+    SummaryBuffer(3),
+    Summary(2),
+    Summary(0),
+    Pruning(15),
+    Window(3),
+    TokenBuffer(12),
+    Buffer(),
+]
+
+
+class BothStores(RuleBasedStateMachine):
+    @initialize(strategy=st.sampled_from(STRATEGIES), inline=st.booleans())
+    def build(self, strategy: Strategy, inline: bool) -> None:
+        models.Session.objects.all().delete()
+        self.model = DigestModel()
+        self.memory, self.measured = (
+            ConversationMemory(
+                store,
+                strategy,
+                model=self.model if strategy.view().summary else None,
+                counter=SummaryBufferEstimate(),
+                scheduler=InlineScheduler() if inline else NullScheduler(),
+                max_summary_tokens=40,
+                max_pinned_tokens=20,
+                max_chunk_tokens=100,
+            )
+            for store in (ORMStore(), InMemoryStore())
+        )
+
+    def both(self, operation: Callable[[ConversationMemory], Any]) -> Any:
+        results = []
+        for memory in (self.memory, self.measured):
+            try:
+                results.append(operation(memory))
+            except exceptions.ConvMemoryError as error:
+                results.append(type(error))
+        ours, measure = results
+        assert ours == measure
+        return ours
+
+    @rule(
+        key=st.sampled_from(KEYS),
+        batch=st.lists(messages(), min_size=1, max_size=5),
+        once=st.none() | st.sampled_from(["k1", "k2"]),
+    )
+    def append(self, key: str, batch: list[ChatMessage], once: str | None) -> None:
+        self.both(lambda memory: memory.append(key, *batch, idempotency_key=once))
+
+    @rule(key=st.sampled_from(KEYS), count=st.integers(1, 12))
+    def chat(self, key: str, count: int) -> None:
+        for number in range(count):
+            message = ChatMessage.ai(f"reply {number}") if number % 2 else ChatMessage.human(f"question {number}")
+            self.both(lambda memory, message=message: memory.append(key, message))
+
+    @rule(key=st.sampled_from(KEYS), asked=calls(), data=st.data())
+    def use_tools(self, key: str, asked: list[dict[str, Any]], data: st.DataObject) -> None:
+        """An exchange as it comes in life: results in any order, repeated or missing, turns in between, in batches."""
+        results = [ChatMessage.tool("done", call["id"]) for call in asked]
+        answers = st.lists(st.sampled_from([*results, *results, ChatMessage.human("and?")]), max_size=5)
+        rest = [*data.draw(answers), *data.draw(st.lists(messages(), max_size=2))]
+        turns = [ChatMessage.ai(tool_calls=asked), *rest]
+        while turns:
+            size = data.draw(st.integers(1, len(turns)))
+            batch, turns = turns[:size], turns[size:]
+            self.both(lambda memory, batch=batch: memory.append(key, *batch))
+
+    @rule(key=st.sampled_from(KEYS), max_tokens=st.none() | st.integers(0, 60))
+    def load(self, key: str, max_tokens: int | None) -> None:
+        context = self.both(lambda memory: seen(memory.load(key, max_tokens=max_tokens, system="Be kind.")))
+        assert max_tokens is None or context["tokens"] <= max_tokens or context["over_budget"]
+
+    @rule(key=st.sampled_from(KEYS))
+    def clear(self, key: str) -> None:
+        self.both(lambda memory: memory.clear(key))
+
+    @rule(key=st.sampled_from(KEYS))
+    def compact(self, key: str) -> None:
+        self.both(lambda memory: memory.compact(key))
+
+    @rule(
+        failure=st.sampled_from(
+            [
+                None,
+                exceptions.ModelUnavailable("down"),
+                exceptions.BadModelOutput("none"),
+                exceptions.ContextLengthExceeded("long"),
+            ]
+        )
+    )
+    def fail(self, failure: exceptions.ChatModelError | None) -> None:
+        self.model.failure = failure
+
+    @rule()
+    def sweep(self) -> None:
+        swept = []
+        for memory in (self.memory, self.measured):
+            ids = {memory.store.find(memory.resolve(key)): key for key in KEYS}
+            swept.append(sorted(ids[session_id] for session_id in memory.sweep(hint_age=0)))
+        # A retry waits for a random time, so that only what never failed is due in both.
+        assert swept[0] == swept[1] or any(row.attempts for row in models.Session.objects.all())
+
+    @invariant()
+    def sessions_agree(self) -> None:
+        if not hasattr(self, "memory"):
+            return
+        store = self.measured.store
+        assert isinstance(store, InMemoryStore)
+        for key in KEYS:
+            measured = store.session(self.measured.resolve(key))
+            row = models.Session.objects.named(self.memory.resolve(key)).first()
+            assert (row is None) == (measured is None)
+            if row is None or measured is None:
+                continue
+            assert row.ledger == measured.ledger
+            for field in ("epoch", "revision", "last_version", "current_version", "attempts", "last_error"):
+                assert getattr(row, field) == getattr(measured, field), field
+            assert (row.due_since is None) == (measured.due_since is None)
+            assert not row.lease_token
+            assert row.pinned_count == len(row.ledger.pinned)
+            assert row.pinned_tokens == sum(one.tokens for one in row.ledger.pinned)
+            assert [
+                (one.version, one.first_position, one.last_position, one.text, one.tokens)
+                for one in row.convmemory_summaries.order_by("version")
+            ] == [dataclasses.astuple(one) for one in measured.versions.values()]
+            assert list(
+                row.convmemory_messages.order_by("position").values_list("position", "tokens_through", "answers")
+            ) == [
+                (one.position, through, one.answers)
+                for one, through in zip(measured.rows, measured.through, strict=True)
+            ]
+
+
+def seen(context: Any) -> dict[str, Any]:
+    """Everything that a context says."""
+    return {
+        "parts": context.parts,
+        "summary": context.summary,
+        "tokens": context.tokens,
+        "omitted": context.omitted,
+        "over_budget": context.over_budget,
+        "pending": context.pending,
+        "openai": context.to_openai(),
+    }
+
+
+def run(examples: int) -> None:
+    run_state_machine_as_test(  # type: ignore[no-untyped-call]
+        BothStores,
+        settings=hypothesis.settings(
+            max_examples=examples,
+            stateful_step_count=25,
+            deadline=None,
+            suppress_health_check=list(hypothesis.HealthCheck),
+        ),
+    )
+
+
+@pytest.mark.django_db(transaction=True)
+def test_both_stores_do_the_same_in_their_own_transactions() -> None:
+    run(60)
+
+
+@pytest.mark.django_db
+def test_both_stores_do_the_same_inside_the_callers_transaction() -> None:
+    run(30)
