@@ -22,6 +22,7 @@ from django_convmemory.schedulers import Scheduler
 from django_convmemory.tokens import TokenCounter
 
 DEFAULT_ALIAS = "default"
+MAX_ALIAS_LENGTH = 100
 DEFAULTS: Mapping[str, Any] = {
     "MEMORY": "django_convmemory.memory.ConversationSummaryBufferMemory",
     "OPTIONS": {},
@@ -126,6 +127,14 @@ def read(alias: str) -> Config:
     if not isinstance(configured, Mapping):
         config.problems.append(Problem("convmemory.E001", f"{where} must be a dict.", "Write {} for the defaults."))
         return config
+    if not isinstance(alias, str) or not 0 < len(alias) <= MAX_ALIAS_LENGTH:
+        config.problems.append(
+            Problem(
+                "convmemory.E001",
+                f"CONVMEMORY has the alias {alias!r:.120}.",
+                f"An alias is a text of 1 to {MAX_ALIAS_LENGTH} characters.",
+            )
+        )
     for key in configured:
         if key not in DEFAULTS:
             config.problems.append(

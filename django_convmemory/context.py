@@ -93,7 +93,7 @@ class Context(Sequence[ChatMessage]):
         if form == "separate":
             return wire
         leading = [part.message for part in self.parts if part.name != "tail"]
-        if len(leading) < 2:
+        if not leading or [message.role for message in leading] == ["system"]:
             return wire
         merged = ChatMessage.system(_joined(leading))
         return [merged.to_openai(), *wire[len(leading) :]]

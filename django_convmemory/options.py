@@ -8,6 +8,8 @@ import typing
 from collections.abc import Mapping
 from typing import Any, Literal, get_type_hints
 
+from django_convmemory.messages import check_text
+
 SYSTEM_MESSAGES = ("separate", "merged")
 
 
@@ -39,8 +41,9 @@ class Options:
             check_type(f"option {field.name}", getattr(self, field.name), TYPES[field.name])
         for name, least in _LEAST.items():
             value = getattr(self, name)
-            if value is not None and value < least:
+            if value is not None and not value >= least:  # which is how NaN compares
                 raise ValueError(f"option {name} must be at least {least}, not {value}.")
+        check_text(self.summary_prefix, "option summary_prefix")
         if self.system_messages not in SYSTEM_MESSAGES:
             raise ValueError(
                 f"option system_messages must be one of {', '.join(SYSTEM_MESSAGES)}, not {self.system_messages!r}."

@@ -74,10 +74,13 @@ def cut(text: str, max_tokens: int, counter: TokenCounter) -> str:
     if total <= max_tokens:
         return text
     keep = max(2, int(len(text) * max_tokens / total * 0.9))
-    if keep >= len(text):
-        return text
-    head = keep * 2 // 3
-    return f"{text[:head]} […{len(text) - keep} characters left out…] {text[-(keep - head) :]}"
+    while keep < len(text):
+        head = keep * 2 // 3
+        beginning, end = text[:head], text[head - keep :]
+        if keep == 2 or counter.count_text(beginning + end) <= max_tokens:
+            return f"{beginning} […{len(text) - keep} characters left out…] {end}"
+        keep = max(2, keep * 4 // 5)  # What is kept is denser than the whole.
+    return text
 
 
 def words(max_tokens: int, counter: TokenCounter) -> int:

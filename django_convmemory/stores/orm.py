@@ -342,7 +342,7 @@ class ORMStore:
                     prompt_hash=version.prompt_hash,
                     created_at=Clock(),
                 )
-                self.record(claim, dataclasses.replace(attempt, version=number))
+                self._record(claim, dataclasses.replace(attempt, version=number))
             return bool(published)
 
         if not transactions.run(using, work):
@@ -393,9 +393,22 @@ class ORMStore:
         return transactions.run(using, work)
 
     def record(self, claim: Claim, attempt: AttemptRecord) -> None:
-        values = dataclasses.asdict(attempt)
+        using = self.using
+
+        def work() -> None:
+            # The row's lock: a session that is deleted meanwhile takes its books with it.
+            session = models.Session.objects.using(using).filter(pk=claim.session_id)
+            if session.update(updated_at=F("updated_at")):
+                self._record(claim, attempt)
+
+        transactions.run(using, work)
+
+    def _record(self, claim: Claim, attempt: AttemptRecord) -> None:
         models.Attempt.objects.using(self.using).create(
-            session_id=claim.session_id, alias=claim.name.alias, started=Clock(-attempt.duration), **values
+            session_id=claim.session_id,
+            alias=claim.name.alias,
+            started=Clock(-attempt.duration),
+            **dataclasses.asdict(attempt),
         )
 
     def paused(self, alias: str, *, seconds: float) -> bool:

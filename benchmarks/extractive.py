@@ -1,0 +1,281 @@
+"""What the extractive chat model keeps of real conversations, against simple baselines.
+
+    python benchmarks/extractive.py [--data DIR]
+
+Needs the packages rouge-score and summa, and the data folder: --data, or CONVMEMORY_DATA, or ../shared/data beside the
+checkout. The model's parameters are set on the part called "dev"; "held out" only checks them.
+"""
+
+from __future__ import annotations
+
+import argparse
+import collections
+import gzip
+import json
+import os
+import pathlib
+import re
+import statistics
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT))
+
+from django_convmemory.chat_models import base, extractive  # noqa: E402
+from django_convmemory.messages import ChatMessage  # noqa: E402
+
+WORDS = 100
+CAP = 500
+PARTS = ("dev", "held out")
+
+Turn = tuple[str, str]
+
+
+def words(text: str) -> int:
+    """Count words, as ROUGE's cut does."""
+    return len(text.split())
+
+
+def quarter_bytes(text: str) -> int:
+    """Count tokens of four UTF-8 bytes."""
+    return -(-len(text.encode()) // 4)
+
+
+def summarize(turns: Sequence[ChatMessage], cap: int, count: Callable[[str], int], previous: str = "") -> str:
+    """Return the model's summary, having checked that it keeps the cap."""
+    fold = base.Fold(previous=previous, turns=turns, max_tokens=cap, count=count)
+    text = extractive.ExtractiveChatModel().chat(base.ChatRequest([], fold)).message.text
+    assert text.strip()
+    assert count(text) <= cap
+    return text
+
+
+def table(title: str, head: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+    """Print ``rows`` under ``head``, in columns."""
+    print(f"\n{title}\n")
+    widths = [max(len(row[column]) for row in [head, *rows]) for column in range(len(head))]
+    for row in [head, ["-" * width for width in widths], *rows]:
+        first, *others = (cell.ljust(width) for cell, width in zip(row, widths, strict=True))
+        print("  ".join([first, *others]).rstrip())
+
+
+# LoCoMo: sittings and conversations.
+
+
+def conversations(data: pathlib.Path, part: str) -> list[Any]:
+    """Return the conversations of a part: the first three, or the others."""
+    with gzip.open(data / "locomo" / "locomo5.json.gz") as file:
+        every = json.load(file)
+    return list(every[:3] if part == "dev" else every[3:])
+
+
+def sittings(conversation: Any) -> list[tuple[list[Turn], str]]:
+    """Return the turns of each sitting of a conversation, and its reference summary."""
+    found = []
+    for number in range(1, 100):
+        turns = conversation["conversation"].get(f"session_{number}")
+        if turns:
+            reference = conversation["session_summary"].get(f"session_{number}_summary", "")
+            found.append(([(turn["speaker"], turn["text"]) for turn in turns], reference))
+    return found
+
+
+def chat(conversation: Any, turns: Sequence[Turn]) -> list[ChatMessage]:
+    """Return turns as messages: speaker_a is the user."""
+    user = conversation["conversation"]["speaker_a"]
+    return [(ChatMessage.human if who == user else ChatMessage.ai)(text, name=who) for who, text in turns]
+
+
+def plain(turns: Sequence[Turn]) -> str:
+    """Return what was said, a line a turn."""
+    return "\n".join(text for _, text in turns)
+
+
+def named(turns: Sequence[Turn]) -> str:
+    """Return who said what, a line a turn."""
+    return "\n".join(f"{who}: {text}" for who, text in turns)
+
+
+def rouge(data: pathlib.Path) -> None:
+    """Print ROUGE of 100 words of each sitting against its reference summary."""
+    from rouge_score import rouge_scorer
+    from summa import summarizer
+
+    systems: dict[str, Callable[[Any, list[Turn]], str]] = {
+        "lead": lambda _, turns: plain(turns),
+        "lead, with names": lambda _, turns: named(turns),
+        "TextRank": lambda _, turns: summarizer.summarize(plain(turns), words=WORDS),
+        "TextRank, with names": lambda _, turns: summarizer.summarize(named(turns), words=WORDS),
+        "extractive": lambda whole, turns: summarize(chat(whole, turns), WORDS, words),
+    }
+    measures = {"R-1 F": ("rouge1", 2), "R-1 recall": ("rouge1", 1), "R-2 F": ("rouge2", 2), "R-L F": ("rougeL", 2)}
+    scorer = rouge_scorer.RougeScorer(["rouge1", "rouge2", "rougeL"], use_stemmer=True)
+    rows = []
+    for part in PARTS:
+        cases = [
+            (whole, turns, reference)
+            for whole in conversations(data, part)
+            for turns, reference in sittings(whole)
+            if reference
+        ]
+        for name, system in systems.items():
+            scores = [
+                scorer.score(reference, " ".join(system(whole, turns).split()[:WORDS]))
+                for whole, turns, reference in cases
+            ]
+            means = (statistics.mean(100 * score[key][at] for score in scores) for key, at in measures.values())
+            rows.append([part, str(len(cases)), name, *(f"{mean:.1f}" for mean in means)])
+    table(f"LoCoMo, {WORDS} words of a sitting", ["part", "sittings", "system", *measures], rows)
+
+
+def phrases(text: str, length: int = 4) -> set[tuple[str, ...]]:
+    """Return the runs of ``length`` words in ``text``."""
+    found = re.findall(r"\w+", text.lower())
+    return {tuple(found[at : at + length]) for at in range(len(found) - length + 1)}
+
+
+def folds(data: pathlib.Path) -> None:
+    """Print how many sittings the last summary still tells of, when a conversation is folded sitting by sitting.
+
+    A sitting is told of where the summary has four words in a row that were said in this sitting alone.
+    """
+    rows = []
+    for part in PARTS:
+        for conversation in conversations(data, part):
+            every = sittings(conversation)
+            said = [phrases(plain(turns)) for turns, _ in every]
+            times_said = collections.Counter(phrase for sitting in said for phrase in sitting)
+            summary = first = ""
+            for turns, _ in every:
+                summary = summarize(chat(conversation, turns), CAP, quarter_bytes, summary)
+                first = f"{first}\n{named(turns)}".encode()[: CAP * 4].decode(errors="ignore")
+            last = "\n".join(named(turns) for turns, _ in every).encode()[-CAP * 4 :].decode(errors="ignore")
+            told = [
+                sum(any(times_said[phrase] == 1 for phrase in sitting & phrases(text)) for sitting in said)
+                for text in (first, last, summary)
+            ]
+            rows.append([part, conversation["sample_id"], str(len(every)), *map(str, told)])
+    head = ["part", "conversation", "sittings", "first words kept", "last words kept", "extractive"]
+    table(f"LoCoMo, sittings told of by the last summary of {CAP} tokens", head, rows)
+
+
+# CrossWOZ: names, numbers and times.
+
+NUMBER = re.compile(r"\d+(?:[-:.]\d+)*")
+
+
+def dialogues(data: pathlib.Path) -> list[list[dict[str, Any]]]:
+    """Return the messages of each dialogue."""
+    with gzip.open(data / "crosswoz" / "crosswoz.jsonl.gz", "rt", encoding="utf-8") as file:
+        return [json.loads(line)["messages"] for line in file]
+
+
+def enumerated(every: Sequence[Sequence[dict[str, Any]]]) -> set[str]:
+    """Return what the assistants enumerate: the inner items of their lists of three and more, "甲、乙、丙" gives 乙.
+
+    These are the names of hotels, restaurants, sights, dishes and services; first and last items are left out, for
+    they run into the sentence around the list.
+    """
+    found: set[str] = set()
+    for dialogue in every:
+        for message in dialogue:
+            if message["role"] == "assistant":
+                for clause in re.split(r"[，。！？；：,!?;:\s]", message["content"]):
+                    found.update(clause.split("、")[1:-1])
+    return {name for name in found if 2 <= len(name) <= 25 and not NUMBER.search(name)}
+
+
+def entities(text: str, names: set[str]) -> set[str]:
+    """Return the numbers (prices, ratings, phone numbers, times) and the names in ``text``."""
+    return {f"#{number}" for number in NUMBER.findall(text)} | {name for name in names if name in text}
+
+
+def retention(data: pathlib.Path) -> None:
+    """Print the share of a dialogue's entities that a part of its length keeps."""
+    every = dialogues(data)
+    names = enumerated(every)
+    half = len(every) // 2
+    rows = []
+    for part, chosen in zip(PARTS, (every[:half], every[half:]), strict=True):
+        for share in (0.25, 0.5):
+            there = kept = lead = 0
+            for dialogue in chosen:
+                text = "\n".join(message["content"] for message in dialogue)
+                turns = [ChatMessage.from_openai(message) for message in dialogue]
+                summary = summarize(turns, int(len(text) * share), len)
+                wanted = entities(text, names)
+                there += len(wanted)
+                kept += len(wanted & entities(summary, names))
+                lead += len(wanted & entities(text[: len(summary)], names))
+            rows.append([part, str(len(chosen)), f"{share:.0%}", f"{lead / there:.1%}", f"{kept / there:.1%}"])
+    head = ["part", "dialogues", "of the length", "lead of equal length", "extractive"]
+    table(f"CrossWOZ, names ({len(names)} known), numbers and times kept", head, rows)
+
+
+# Time.
+
+
+def texts(data: pathlib.Path) -> Iterator[tuple[str, list[ChatMessage]]]:
+    """Yield what is timed: a description, and the turns to fold."""
+    turns = [
+        (conversation, turn)
+        for part in PARTS
+        for conversation in conversations(data, part)
+        for sitting, _ in sittings(conversation)
+        for turn in sitting
+    ]
+    some: list[ChatMessage] = []
+    total = 0
+    for conversation, turn in turns:
+        if total < 10_000:
+            total += words(turn[1])
+            some += chat(conversation, [turn])
+    yield "10 000 words of English, in turns", some
+    prose = " ".join(text for _, (_, text) in turns)
+    yield "1 MB of English, one line", [ChatMessage.human((prose * (1 + 1_000_000 // len(prose)))[:1_000_000])]
+    chinese = "".join(message["content"] for dialogue in dialogues(data) for message in dialogue)
+    yield "1 MB of Chinese, one line", [ChatMessage.human((chinese * 4)[:333_333])]
+    yield "1 MB without a space", [ChatMessage.human("x" * 1_000_000)]
+
+
+def duration(data: pathlib.Path) -> None:
+    """Print the time that a fold takes, the best of three."""
+    rows = []
+    for name, turns in texts(data):
+        taken = []
+        for _ in range(3):
+            started = time.perf_counter()
+            summarize(turns, CAP, quarter_bytes)
+            taken.append(time.perf_counter() - started)
+        rows.append([name, f"{min(taken):.2f} s"])
+    table("Time for a fold", ["turns", "time"], rows)
+
+
+def main() -> int:
+    """Print the tables; return the exit status, 2 where the data or a package is missing."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    default = os.environ.get("CONVMEMORY_DATA") or ROOT.parent / "shared" / "data"
+    parser.add_argument("--data", type=pathlib.Path, default=pathlib.Path(default), metavar="DIR")
+    data = parser.parse_args().data
+    for needed in ("locomo/locomo5.json.gz", "crosswoz/crosswoz.jsonl.gz"):
+        if not (data / needed).is_file():
+            print(
+                f"There is no {needed} in {data}. Give the data folder with --data or CONVMEMORY_DATA.", file=sys.stderr
+            )
+            return 2
+    try:
+        import rouge_score  # noqa: F401
+        import summa  # noqa: F401
+    except ImportError as error:
+        print(f"{error}. Install what this compares with: pip install rouge-score summa", file=sys.stderr)
+        return 2
+    for measure in (rouge, retention, folds, duration):
+        measure(data)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,63 @@
+"""How far the token counters are from tiktoken's o200k_base, on real conversations.
+
+``python benchmarks/token_counters.py [FOLDER]``: FOLDER holds the conversations and, in ``tiktoken/``, the vocabulary
+(default: ``CONVMEMORY_DATA``, or ``../shared/data`` beside the project). Prints the ratio of each counter's sum to
+tiktoken's, and the share of single messages within a quarter of it.
+"""
+
+from __future__ import annotations
+
+import os
+import pathlib
+import sys
+
+ROOT = pathlib.Path(__file__).resolve().parents[1]
+sys.path.insert(0, str(ROOT))
+
+
+def main(folder: pathlib.Path) -> int:
+    if not (folder / "tiktoken").is_dir():
+        print(f"There is no {folder}/tiktoken: give the folder of the conversations.", file=sys.stderr)
+        return 1
+    os.environ["CONVMEMORY_DATA"] = str(folder)
+    os.environ["TIKTOKEN_CACHE_DIR"] = str(folder / "tiktoken")
+    from django_convmemory import tokens
+    from tests import dialogues
+
+    texts = {
+        "English chat (LoCoMo)": [turn["content"] for _, turns in dialogues.locomo() for turn in turns],
+        "English chat (tau-bench)": [
+            turn["content"]
+            for _, turns in dialogues.taubench()
+            for turn in turns
+            if turn["role"] in ("user", "assistant") and turn["content"]
+        ],
+        "JSON tool results": [
+            turn["content"] for _, turns in dialogues.taubench() for turn in turns if turn["role"] == "tool"
+        ],
+        "JSON arguments": [
+            call["function"]["arguments"]
+            for _, turns in dialogues.taubench()
+            for turn in turns
+            for call in turn.get("tool_calls") or ()
+        ],
+        "Chinese chat (CrossWOZ)": [turn["content"] for _, turns in dialogues.crosswoz() for turn in turns],
+        "Python source": [path.read_text() for path in sorted((ROOT / "django_convmemory").glob("*.py"))],
+    }
+    exact = tokens.TiktokenCounter("o200k_base")
+    counters = [tokens.Utf8TokenCounter(), tokens.SummaryBufferEstimate()]
+    print(f"{'':26}{'tokens':>9}", *(f"{counter.name:>26}" for counter in counters))
+    for name, group in texts.items():
+        truth = [exact.count_text(text) for text in group if text]
+        row = f"{name:26}{sum(truth):9}"
+        for counter in counters:
+            counted = [counter.count_text(text) for text in group if text]
+            near = sum(abs(a - b) <= max(2, b / 4) for a, b in zip(counted, truth, strict=True)) / len(truth)
+            row += f"{sum(counted) / sum(truth):14.2f} ({near:4.0%} near)"
+        print(row)
+    return 0
+
+
+if __name__ == "__main__":
+    default = os.environ.get("CONVMEMORY_DATA") or ROOT.parent / "shared" / "data"
+    sys.exit(main(pathlib.Path(sys.argv[1] if len(sys.argv) > 1 else default)))

@@ -1,0 +1,154 @@
+"""Sentences of a chat message, in English, Chinese and whatever else ends its sentences as they do.
+
+Pure functions of text, each linear in its length.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+LONGEST = 320
+"""Characters beyond which a run without a sentence's end is cut into pieces."""
+
+# Directional marks are dropped too: a sentence taken out of its text would leave one open for all that follows.
+_DIRECTIONAL = "\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069"
+_CONTROL = dict.fromkeys((*range(32), *range(127, 160)), " ")
+_UNWANTED: dict[int, str | None] = {**_CONTROL, 0x0A: "\n", **{ord(mark): None for mark in _DIRECTIONAL}}
+_LINE_ENDS = re.compile(r"\r\n?|[\v\f\x1c-\x1e\x85\u2028\u2029]")
+_SURROGATES = re.compile("[\ud800-\udfff]")
+_HAN = re.compile("[\u3400-\u4dbf\u4e00-\u9fff]")
+_KANA = re.compile("[\u3040-\u30ff]")
+_LETTER = re.compile(r"[^\W_]")
+_SPACE = re.compile(r"\s+")
+
+# The look-behind lets a match begin at the first mark of a run only: a line of a million full stops stays linear.
+_END = re.compile(
+    r"[。！？；｡][。！？；｡!?]*+[”’」』）)\"']*+|(?<![.!?…])[.!?…]++[)\]\"'”’]*+(?=\s)|[।؟۔።။]++",
+)
+_ABBREVIATION = re.compile(
+    r"(?:^|[\s(])(?:[A-Za-z]|(?:[A-Za-z]\.)+[A-Za-z]|Mr|Mrs|Ms|Dr|Prof|St|Jr|Sr|vs|etc|approx|No|Jan|Feb|Mar|Apr|Jun|Jul"
+    r"|Aug|Sept?|Oct|Nov|Dec)\.$"
+)
+_LIST_NUMBER = re.compile(r"^\s*\(?\d{1,3}[.)]$")
+_BULLET = re.compile(r"^\s*(?:[-*•·+]\s+|#{1,6}\s+|>\s*|\d{1,3}[.)]\s+)+")
+_MARKUP = re.compile(r"\*\*|__|```\w*|`")
+
+_OPENING = re.compile(
+    r"^(?:oh|ah|aw+|wow|whoa|woah|hey|hi|hello|yeah|yep|yup|ok|okay|well|so|haha+|lol|hmm+|cool|nice|great|awesome"
+    r"|amazing|sweet|sure(?: thing)?|of course|totally|absolutely|definitely|exactly|anyway|by the way|btw|please"
+    r"|good (?:morning|afternoon|evening)|(?:thank you|thanks)(?: so much| very much| a lot| again)?|congrats"
+    r"|congratulations|you know|i see|got it|sounds (?:good|great|awesome)|no problem|no worries|all? ?right|right)"
+    r"(?:,? (?P<name>[^\W\d_]{2,20}))?(?:[,!.…~]+|\s[—–-]+)(?:\s+|$)",
+    re.IGNORECASE,
+)
+_ADDRESS = re.compile(r"^(?P<name>[^\W\d_]{2,20}),\s+(?=\S)(?![A-Z](?!['’ ]))")
+_VOCATIVE_END = re.compile(r",\s+(?P<name>[^\W\d_]{2,20})(?=\s*[.!?]+$)")
+_WIDE_OPENING = re.compile(
+    r"^(?:你好|您好|好的|好吧|好|哦+|噢|嗯+|恩+|哈+|啊|行|可以|收到|明白了?|知道了?|了解了?|没问题|不客气|不用谢|再见|拜拜"
+    r"|(?:非常|十分)?(?:谢谢|感谢)(?:你|您)?(?:的帮助|了|啦)?|麻烦(?:你|您)?了?|请问|那)[呀啊啦哦呢的]?[,，。!！~～;；、\s]+"
+)
+_WIDE_CLOSING = re.compile(
+    r"[,，。;；\s]+(?:(?:非常|十分)?(?:谢谢|感谢)(?:你|您)?(?:的帮助|了|啦)?"
+    r"|(?:您看)?(?:可以吗|好吗|行吗)|怎么样|麻烦(?:你|您)?了?)(?P<end>[。!！?？~～]*)$"
+)
+
+
+def clean(text: str) -> str:
+    """Return ``text`` without control characters (line feeds stay), lone surrogates and directional marks."""
+    if text.isascii() and text.isprintable():
+        return text
+    return _SURROGATES.sub("\ufffd", _LINE_ENDS.sub("\n", text).translate(_UNWANTED))
+
+
+def one_line(text: str) -> str:
+    """Return ``text``, cleaned, with every run of white space a single space."""
+    return _SPACE.sub(" ", clean(text)).strip()
+
+
+def split(text: str) -> Iterator[str]:
+    """Yield the sentences of ``text`` in order, each on one line, without bullets and emphasis marks.
+
+    None is longer than :data:`LONGEST` characters; what has no letter and no digit is no sentence, and one that
+    its line says again is not repeated.
+    """
+    for line in clean(text).split("\n"):
+        if line:
+            line = _MARKUP.sub("", _BULLET.sub("", line))
+            for sentence in dict.fromkeys(_sentences(line)):
+                if _LETTER.search(sentence):
+                    yield from _pieces(_SPACE.sub(" ", sentence).strip())
+
+
+def _sentences(line: str) -> Iterator[str]:
+    start = 0
+    for end in _END.finditer(line):
+        if end.group() == ".":
+            before = line[max(start, end.start() - 12) : end.end()]
+            if _ABBREVIATION.search(before) or _LIST_NUMBER.match(line[start : end.end()][-6:]):
+                continue
+        yield line[start : end.end()]
+        start = end.end()
+    yield line[start:]
+
+
+def _pieces(sentence: str) -> Iterator[str]:
+    """Yield ``sentence``, cut where it is too long: after the last clause, else word, that fits."""
+    start = 0
+    while len(sentence) - start > LONGEST:
+        end = start + LONGEST
+        for marks in (",;:，；：、", " "):
+            at = max(sentence.rfind(mark, start + LONGEST // 2, end) for mark in marks)
+            if at > 0:
+                end = at + 1
+                break
+        yield sentence[start:end].strip()
+        start = end
+    rest = sentence[start:].strip()
+    if rest:
+        yield rest
+
+
+def without_filler(sentence: str, names: frozenset[str] = frozenset()) -> str:
+    """Return ``sentence`` without greetings, thanks and interjections at its ends; "" where it is nothing else.
+
+    ``names`` are the lower-case names by which the speakers may be addressed. What carries an answer, as yes and no
+    do, stays.
+    """
+    shorter = _strip_once(sentence, names)
+    if shorter == sentence:
+        return sentence
+    while shorter != sentence:
+        sentence, shorter = shorter, _strip_once(shorter, names)
+    return sentence[:1].upper() + sentence[1:]
+
+
+def _strip_once(sentence: str, names: frozenset[str]) -> str:
+    opening = _OPENING.match(sentence)
+    if opening and (opening["name"] is None or opening["name"][0].isupper() or _is_name(opening["name"], names)):
+        return sentence[opening.end() :]
+    opening = _WIDE_OPENING.match(sentence)
+    if opening:
+        return sentence[opening.end() :]
+    address = _ADDRESS.match(sentence)
+    if address and _is_name(address["name"], names):
+        return sentence[address.end() :]
+    closing = _WIDE_CLOSING.search(sentence[-24:])
+    if closing:
+        return sentence[: len(sentence) - len(closing.group())] + (closing["end"] or "。")
+    vocative = _VOCATIVE_END.search(sentence[-40:])
+    if vocative and _is_name(vocative["name"], names):
+        return sentence[: len(sentence) - len(sentence[-40:]) + vocative.start()] + sentence[-40:][vocative.end() :]
+    return sentence
+
+
+def _is_name(word: str, names: frozenset[str]) -> bool:
+    """Whether ``word`` is one of ``names``, or a short form of one (Mel for Melanie)."""
+    word = word.lower()
+    return word in names or (len(word) > 2 and any(name.startswith(word) for name in names))
+
+
+def is_chinese(text: str) -> bool:
+    """Whether the beginning of ``text`` is mostly Chinese: a third or more of it Chinese characters, and no kana."""
+    sample = text[:2000].replace(" ", "")
+    return 3 * len(_HAN.findall(sample)) > len(sample) and not _KANA.search(sample)

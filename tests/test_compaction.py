@@ -1,0 +1,484 @@
+"""Compaction: what is folded, what becomes of a failure, and who may publish."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import re
+from collections.abc import Callable, Sequence
+from decimal import Decimal
+from typing import Any
+
+import pytest
+from django.db import connection, connections
+
+from django_convmemory import exceptions, models, signals
+from django_convmemory.chat_models.base import ChatRequest, ChatResponse, Usage
+from django_convmemory.chat_models.extractive import ExtractiveChatModel
+from django_convmemory.chat_models.scripted import ScriptedChatModel
+from django_convmemory.clock import Clock
+from django_convmemory.compaction import Price
+from django_convmemory.conversation import ConversationMemory
+from django_convmemory.memory import ConversationSummaryBufferMemory
+from django_convmemory.messages import ChatMessage
+from django_convmemory.schedulers import NullScheduler
+from django_convmemory.stores.in_memory import InMemoryStore
+from django_convmemory.stores.orm import ORMStore
+
+pytestmark = pytest.mark.django_db
+
+MARKER = re.compile(r"\[\[(\d+)\]\]")
+
+
+@dataclasses.dataclass
+class MarkerModel:
+    """Answers with the markers that it was shown, after doing what a test has it do meanwhile."""
+
+    meanwhile: Callable[[ChatRequest], Any] = lambda request: None
+    name: str = "marker"
+    deadline: float = 5.0
+    requests: list[ChatRequest] = dataclasses.field(default_factory=list)
+
+    def chat(self, request: ChatRequest) -> ChatResponse:
+        self.requests.append(request)
+        self.meanwhile(request)
+        text = request.messages[-1].text
+        return ChatResponse(ChatMessage.ai("seen " + " ".join(f"[[{mark}]]" for mark in MARKER.findall(text))))
+
+    async def achat(self, request: ChatRequest) -> ChatResponse:
+        return self.chat(request)
+
+
+def build(model: Any, limit: int = 60, **options: Any) -> ConversationSummaryBufferMemory:
+    options.setdefault("scheduler", NullScheduler())
+    options.setdefault("max_summary_tokens", 2000)
+    return ConversationSummaryBufferMemory(ORMStore(), model, limit, **options)
+
+
+def talk(memory: ConversationMemory, count: int, key: str = "s", words: int = 8) -> None:
+    """Append messages that bear their position as a marker."""
+    last = memory.store.load(memory.resolve(key), memory.strategy.view(), 0)
+    start = last.ledger.last_position if last else 0
+    for number in range(start + 1, start + count + 1):
+        make = ChatMessage.human if number % 2 else ChatMessage.ai
+        memory.append(key, make(f"[[{number}]] " + "word " * words))
+
+
+def session(key: str = "s") -> models.Session:
+    return models.Session.objects.get(key=key)
+
+
+def versions(key: str = "s") -> list[models.Summary]:
+    return list(models.Summary.objects.filter(session__key=key).order_by("version"))
+
+
+def outcomes() -> list[str]:
+    return list(models.Attempt.objects.order_by("pk").values_list("outcome", flat=True))
+
+
+def covered(text: str) -> list[int]:
+    return [int(mark) for mark in MARKER.findall(text)]
+
+
+def test_a_summary_stands_for_exactly_its_range() -> None:
+    memory = build(MarkerModel())
+    for _ in range(5):
+        talk(memory, 8)
+        assert memory.compact("s") == "published"
+        row, (*_, current) = session(), versions()
+        assert covered(current.text) == list(range(1, current.last_position + 1))
+        assert (row.current_version, row.covered_position) == (current.version, current.last_position)
+        assert row.due_since is None
+        context = memory.load("s")
+        assert covered(context.to_text()) == list(range(1, row.last_position + 1))
+    lines = [(one.parent_version, one.first_position) for one in versions()]
+    ends = [one.last_position for one in versions()]
+    assert lines == [(None, 1)] + [(number, end + 1) for number, end in enumerate(ends[:-1], start=1)]
+
+
+def test_no_transaction_is_open_while_the_model_is_called(transactional_db: None) -> None:
+    model = MarkerModel(lambda request: states.append(connection.in_atomic_block))
+    states: list[bool] = []
+    memory = build(model)
+    talk(memory, 10)
+    memory.compact("s")
+    assert states == [False]
+
+
+def test_overflow_is_folded_chunk_by_chunk_each_with_a_version_of_its_own() -> None:
+    model = MarkerModel()
+    memory = build(model, max_chunk_tokens=100)
+    talk(memory, 40)
+    assert memory.compact("s") == "published"
+    assert len(versions()) == len(model.requests) > 3
+    assert versions()[0].first_position == 1
+    assert all(later.first_position == earlier.last_position + 1 for earlier, later in zip(versions(), versions()[1:]))
+    assert covered(versions()[-1].text) == list(range(1, session().covered_position + 1))
+    assert outcomes() == ["published"] * len(versions())
+
+
+def test_a_huge_message_is_cut_for_the_summarizer_with_a_mark_and_never_skipped() -> None:
+    model = MarkerModel()
+    memory = build(model, max_chunk_tokens=200)
+    memory.append("s", ChatMessage.human("[[1]] " + "long " * 5000 + "[[2]]"))
+    memory.append("s", ChatMessage.ai("[[3]]"), ChatMessage.human("[[4]]"))
+    memory.compact("s")
+    prompt = model.requests[0].messages[-1].text
+    assert covered(prompt)[:2] == [1, 2]
+    assert "characters left out" in prompt
+    assert len(prompt) < 2500
+    assert models.Message.objects.get(position=1).content.count("long") == 5000
+
+
+def test_a_chunk_beyond_the_models_window_is_halved_down_to_one_cut_message() -> None:
+    def refuse_long(request: ChatRequest) -> None:
+        if len(request.messages[-1].text) > 1200:
+            raise exceptions.ContextLengthExceeded("too long")
+
+    model = MarkerModel(refuse_long)
+    memory = build(model)
+    talk(memory, 10, words=100)
+    memory.append("s", ChatMessage.human("[[11]] " + "word " * 3000))
+    talk(memory, 3)
+    assert memory.compact("s") == "published"
+    assert covered(memory.load("s").to_text()) == list(range(1, 15))
+    assert outcomes().count("context_length") >= 2
+
+
+def test_a_tool_exchange_is_folded_whole_and_an_open_one_never() -> None:
+    call = {"id": "c1", "type": "function", "function": {"name": "f", "arguments": "{}"}}
+    memory = build(MarkerModel(), limit=30)
+    memory.append("s", ChatMessage.human("[[1]] " + "word " * 30))
+    memory.append("s", ChatMessage.ai(tool_calls=[call, {**call, "id": "c2"}]))
+    memory.append("s", ChatMessage.tool("[[3]] " + "word " * 40, "c1"), ChatMessage.human("[[4]] well?"))
+    memory.compact("s")
+    assert session().covered_position == 1
+    memory.append("s", ChatMessage.tool("[[5]]", "c2"), ChatMessage.ai("[[6]] done"), ChatMessage.human("[[7]] thanks"))
+    memory.compact("s")
+    assert session().covered_position == 5
+    assert [message["role"] for message in memory.load("s").to_openai()] == ["system", "assistant", "user"]
+
+
+# Whatever happens during the call.
+
+
+def test_an_append_during_the_call_is_neither_lost_nor_forgotten() -> None:
+    memory = build(MarkerModel(lambda request: talk(memory, 10)))
+    talk(memory, 10)
+    assert memory.compact("s") == "published"
+    row = session()
+    assert row.last_position == 20
+    assert row.due_since is not None
+    assert covered(memory.load("s").to_text()) == list(range(1, 21))
+
+
+def test_a_clear_during_the_call_drops_the_result() -> None:
+    memory = build(MarkerModel(lambda request: memory.clear("s")))
+    talk(memory, 10)
+    assert memory.compact("s") == "not_due"
+    assert versions() == []
+    assert memory.load("s") == []
+    assert outcomes() == ["dropped"]
+
+
+def test_a_deleted_session_takes_the_run_with_it() -> None:
+    memory = build(MarkerModel(lambda request: models.Session.objects.all().delete()))
+    talk(memory, 10)
+    assert memory.compact("s") == "not_due"
+    assert not models.Attempt.objects.exists()
+
+
+def test_while_a_lease_stands_nobody_else_calls_a_model() -> None:
+    other: list[str] = []
+    memory = build(MarkerModel(lambda request: other.append(memory.compact("s"))))
+    talk(memory, 10)
+    assert memory.compact("s") == "published"
+    assert other == ["busy"]
+    assert outcomes() == ["published"]
+
+
+def test_who_slept_through_the_lease_cannot_publish() -> None:
+    def sleep_and_be_overtaken(request: ChatRequest) -> None:
+        model.meanwhile = lambda request: None
+        models.Session.objects.update(lease_expires_at=Clock(-1))
+        assert memory.compact("s") == "published"
+
+    model = MarkerModel(sleep_and_be_overtaken)
+    memory = build(model)
+    talk(memory, 10)
+    assert memory.compact("s") == "not_due"
+    assert len(versions()) == 1
+    assert outcomes() == ["published", "dropped"]
+    assert not session().lease_token
+
+
+def test_who_slept_through_the_lease_cannot_publish_even_if_nobody_took_it() -> None:
+    memory = build(MarkerModel(lambda request: models.Session.objects.update(lease_expires_at=Clock(-1))))
+    talk(memory, 10)
+    assert memory.compact("s") == "busy"
+    assert versions() == []
+    assert session().due_since is not None
+
+
+def test_a_run_stops_at_a_chunks_end_when_its_time_is_up() -> None:
+    memory = build(MarkerModel(), max_chunk_tokens=100, max_run_seconds=1)
+    object.__setattr__(memory.options, "max_run_seconds", 0.0)
+    talk(memory, 40)
+    result = memory.compact_id(session().pk)
+    assert (result.outcome, result.again) == ("published", True)
+    assert len(versions()) == 1
+    while memory.compact_id(session().pk).again:
+        assert len(versions()) < 40
+    assert covered(memory.load("s").to_text()) == list(range(1, 41))
+
+
+# Answers that may not stand for a conversation.
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        "",
+        "   ",
+        "NONE",
+        "n/a",
+        "<!DOCTYPE html><html>502 Bad Gateway</html>",
+        '{"error": {"message": "overloaded"}}',
+        ChatResponse(ChatMessage.ai("The user asked for"), finish_reason="length"),
+        exceptions.BadModelOutput("malformed"),
+        exceptions.ModelUnavailable("down"),
+    ],
+)
+def test_a_bad_answer_leaves_the_old_summary_and_the_session_due(answer: Any) -> None:
+    model = ScriptedChatModel(["The first summary.", answer])
+    memory = build(model)
+    talk(memory, 10)
+    memory.compact("s")
+    talk(memory, 10)
+    before = memory.load("s")
+    assert memory.compact("s") == "stalled"
+    row = session()
+    assert memory.load("s") == before
+    assert before.summary == "The first summary."
+    assert (row.attempts, row.due_since is not None, row.next_attempt_at is not None) == (1, True, True)
+    assert row.last_error
+    assert not row.lease_token
+    assert len(outcomes()) == 2
+
+
+def test_a_text_over_the_cap_is_asked_for_again_shorter() -> None:
+    model = ScriptedChatModel(["word " * 400, "short enough"])
+    memory = build(model, max_summary_tokens=50)
+    talk(memory, 10)
+    assert memory.compact("s") == "published"
+    assert (versions()[0].text, versions()[0].shortened) == ("short enough", False)
+    assert outcomes() == ["shorten", "published"]
+    assert "too long" in model.requests[1].messages[-1].text
+
+
+@pytest.mark.parametrize("second", ["A sentence. " * 100, exceptions.ModelUnavailable("down"), "NONE"])
+def test_a_text_that_stays_over_the_cap_is_cut_at_a_sentence(second: Any) -> None:
+    memory = build(ScriptedChatModel(["A sentence. " * 100, second]), max_summary_tokens=50)
+    talk(memory, 10)
+    assert memory.compact("s") == "published"
+    (version,) = versions()
+    assert version.shortened
+    assert version.text.endswith("A sentence.")
+    assert version.tokens <= 50
+    assert memory.load("s").parts[0].tokens == version.tokens
+
+
+# Failures.
+
+
+def test_a_failure_backs_off_and_honours_retry_after() -> None:
+    model = ScriptedChatModel([exceptions.ModelUnavailable("busy", retry_after=120.0), "fine"])
+    memory = build(model)
+    talk(memory, 10)
+    result = memory.compact_id(session().pk)
+    assert (result.outcome, result.again, result.delay) == ("stalled", True, 120.0)
+    assert memory.compact_id(session().pk).outcome == "stalled"
+    assert len(model.requests) == 1
+    assert memory.sweep() == []
+    models.Session.objects.update(next_attempt_at=Clock(-1))
+    assert memory.compact_id(session().pk).outcome == "published"
+    assert session().attempts == 0
+
+
+def test_compact_does_not_wait_for_the_next_attempt() -> None:
+    memory = build(ScriptedChatModel([exceptions.ModelUnavailable("busy", retry_after=999.0), "fine"]))
+    talk(memory, 10)
+    assert memory.compact("s") == "stalled"
+    assert memory.compact("s") == "published"
+
+
+def test_after_max_attempts_the_fallback_folds_and_the_version_says_so() -> None:
+    model = ScriptedChatModel([exceptions.ModelUnavailable("down")] * 3)
+    memory = build(model, max_attempts=3, fallback=ExtractiveChatModel())
+    talk(memory, 10)
+    assert [memory.compact("s") for _ in range(3)] == ["stalled", "stalled", "published"]
+    (version,) = versions()
+    assert (version.fallback, version.model) == (True, "extractive")
+    assert outcomes() == ["unavailable"] * 3 + ["published"]
+
+
+def test_without_a_fallback_a_session_stalls_and_is_tried_hourly() -> None:
+    model = ScriptedChatModel([exceptions.ModelUnavailable("down")] * 3)
+    memory = build(model, max_attempts=2)
+    talk(memory, 10)
+    results = [memory.compact_id(session().pk, force=True) for _ in range(3)]
+    assert results[0].delay < 60
+    assert [result.delay for result in results[1:]] == [3600.0, 3600.0]
+    talk(memory, 5)
+    assert memory.sweep(hint_age=0) == []
+    assert "ModelUnavailable" in session().last_error
+
+
+def test_repeated_kills_reach_the_fallback() -> None:
+    def die(request: ChatRequest) -> None:
+        raise KeyboardInterrupt
+
+    memory = build(MarkerModel(die), max_attempts=3, fallback=ExtractiveChatModel())
+    talk(memory, 10)
+    for _ in range(3):
+        with pytest.raises(KeyboardInterrupt):  # as a process that is killed: nothing is released
+            memory.compact_id(session().pk)
+        assert session().lease_token
+        models.Session.objects.update(lease_expires_at=Clock(-1))
+    assert memory.compact_id(session().pk).outcome == "published"
+    assert versions()[0].fallback
+
+
+def test_a_refusal_of_one_chunk_reaches_the_fallback_for_that_chunk_alone() -> None:
+    model = ScriptedChatModel(["one", exceptions.ContentRefused("no"), "I'm sorry, but I can't help with that.", "four"])
+    memory = build(model, max_chunk_tokens=100, fallback=ExtractiveChatModel(), limit=100)
+    talk(memory, 34)
+    assert memory.compact("s") == "published"
+    assert [version.fallback for version in versions()] == [False, True, True, False]
+    assert outcomes() == ["published", "refused", "published", "refused", "published", "published"]
+
+
+def test_a_misconfigured_model_pauses_the_alias_without_fallback_and_without_counting() -> None:
+    model = ScriptedChatModel([exceptions.ModelMisconfigured("401"), "fine", "fine too"])
+    memory = build(model, max_attempts=1, fallback=ExtractiveChatModel())
+    talk(memory, 10, key="one")
+    talk(memory, 10, key="two")
+    result = memory.compact_id(session("one").pk)
+    assert (result.outcome, result.again, session("one").attempts) == ("stalled", True, 0)
+    assert memory.paused
+    assert memory.compact_id(session("two").pk).outcome == "stalled"
+    assert len(model.requests) == 1
+    assert versions("one") == []
+    models.Attempt.objects.update(started=Clock(-61))
+    models.Session.objects.update(next_attempt_at=None)
+    assert not memory.paused
+    assert [memory.compact_id(session(key).pk).outcome for key in ("one", "two")] == ["published", "published"]
+
+
+def test_an_error_of_a_backend_is_raised_and_the_lease_given_back() -> None:
+    def fail(request: ChatRequest) -> None:
+        raise ZeroDivisionError
+
+    memory = build(MarkerModel(fail))
+    talk(memory, 10)
+    with pytest.raises(ZeroDivisionError):
+        memory.compact("s")
+    row = session()
+    assert (row.lease_token, row.last_error, row.due_since is not None) == ("", "ZeroDivisionError", True)
+    assert row.next_attempt_at is not None
+
+
+# The books.
+
+
+def test_an_attempt_records_range_model_tokens_and_cost() -> None:
+    answer = ChatResponse(ChatMessage.ai("fine"), usage=Usage(prompt_tokens=1000, completion_tokens=50), model="m-1")
+    memory = build(ScriptedChatModel([answer]), price=Price(Decimal("0.25"), Decimal("2")))
+    talk(memory, 10)
+    memory.compact("s")
+    attempt, version = models.Attempt.objects.get(), versions()[0]
+    assert (attempt.first_position, attempt.last_position) == (1, version.last_position)
+    assert (attempt.version, attempt.model, version.model) == (1, "m-1", "m-1")
+    assert (attempt.prompt_tokens, attempt.completion_tokens) == (1000, 50)
+    assert attempt.cost == Decimal("0.00035")
+    assert attempt.due_seconds >= 0
+    assert version.prompt_hash
+
+
+def test_signals_tell_of_versions_and_failures() -> None:
+    received: list[Any] = []
+
+    def receive(sender: Any, **arguments: Any) -> None:
+        received.append(arguments.get("version") or type(arguments["error"]).__name__)
+
+    memory = build(ScriptedChatModel([exceptions.BadModelOutput("bad"), "fine"]))
+    talk(memory, 10)
+    for signal in (signals.summary_published, signals.compaction_failed):
+        signal.connect(receive)
+    try:
+        memory.compact("s")
+        memory.compact("s")
+    finally:
+        for signal in (signals.summary_published, signals.compaction_failed):
+            signal.disconnect(receive)
+    assert received == (["BadModelOutput", 1] if not connection.in_atomic_block else ["BadModelOutput"])
+
+
+def test_the_error_that_is_stored_does_not_quote_the_conversation() -> None:
+    memory = build(ScriptedChatModel(["NONE"]))
+    talk(memory, 10)
+    memory.compact("s")
+    assert "[[" not in session().last_error
+
+
+# Both stores and both worlds.
+
+
+def test_acompact_awaits_the_model_on_the_event_loop(transactional_db: None) -> None:
+    loops: list[Any] = []
+
+    class Async(MarkerModel):
+        async def achat(self, request: ChatRequest) -> ChatResponse:
+            loops.append(asyncio.get_running_loop())
+            return self.chat(request)
+
+    memory = build(Async())
+    talk(memory, 10)
+
+    async def run() -> tuple[str, bool]:
+        from asgiref.sync import sync_to_async
+
+        try:
+            return await memory.acompact("s"), loops == [asyncio.get_running_loop()]
+        finally:
+            await sync_to_async(connections.close_all)()
+
+    assert asyncio.run(run()) == ("published", True)
+    assert len(versions()) == 1
+
+
+@pytest.mark.parametrize("compact", [lambda memory: memory.compact("s"), lambda memory: asyncio.run(memory.acompact("s"))])
+def test_the_in_memory_store_folds_alike(compact: Callable[[Any], str]) -> None:
+    memory = ConversationSummaryBufferMemory(
+        InMemoryStore(), MarkerModel(), 60, scheduler=NullScheduler(), max_summary_tokens=2000
+    )
+    talk(memory, 20)
+    assert compact(memory) == "published"
+    assert covered(memory.load("s").to_text()) == list(range(1, 21))
+    assert compact(memory) == "not_due"
+
+
+def test_sweeps_send_each_due_session_once_for_each_age_of_its_hint() -> None:
+    memory = build(MarkerModel())
+    for key in "abc":
+        talk(memory, 10, key=key)
+        models.Session.objects.filter(key=key).update(due_since=Clock({"a": -10, "b": -30, "c": -20}[key]))
+    assert keys_of(memory.sweep(limit=2)) == ["b", "c"]
+    assert keys_of(memory.sweep()) == ["a"]
+    assert memory.sweep() == []
+    models.Session.objects.filter(key="b").update(hinted_at=Clock(-301))
+    assert keys_of(memory.sweep()) == ["b"]
+
+
+def keys_of(ids: Sequence[int]) -> list[str]:
+    return [models.Session.objects.get(pk=session_id).key for session_id in ids]

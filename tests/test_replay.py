@@ -1,0 +1,100 @@
+"""The main job on real conversations: appended as they were said, folded by a worker process, loaded all along."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from django_convmemory import models
+from django_convmemory.conversation import ConversationMemory
+from django_convmemory.messages import coerce
+from tests import dialogues, processes, servers, workers
+
+if TYPE_CHECKING:
+    from pytest_django import Settings
+
+pytestmark = [dialogues.needed, pytest.mark.django_db(transaction=True)]
+
+LIMIT = 1000
+
+
+@pytest.fixture
+def worker(broker_url: str, tmp_path: Any, transactional_db: None) -> Iterator[workers.Worker]:
+    with workers.worker_of(broker_url, tmp_path, max_token_limit=LIMIT) as started, workers.current(started.site):
+        yield started
+
+
+@pytest.mark.parametrize("broker_url", [servers.REDIS], ids=["redis"], indirect=True)
+@pytest.mark.parametrize("conversations", [dialogues.locomo, dialogues.taubench])
+def test_real_conversations_are_kept_whole_and_within_budget(
+    worker: workers.Worker,
+    settings: Settings,
+    record_property: Callable[[str, object], None],
+    conversations: Callable[[], Iterator[tuple[str, list[dict[str, Any]]]]],
+) -> None:
+    memory = workers.configured(settings, worker.site, OPTIONS={"max_token_limit": LIMIT})
+    said = dict(conversations())
+
+    for turns in itertools.zip_longest(*([(key, turn) for turn in turns] for key, turns in said.items())):
+        for key, turn in filter(None, turns):
+            receipt = memory.append(key, turn)
+            if receipt.last_position % 10 == 0:
+                check_context(memory, key)
+    processes.wait_until(
+        lambda: not models.Session.objects.due().exists() and not models.Session.objects.exclude(lease_token=""),
+        "every session is folded",
+    )
+
+    tokens = 0
+    for key, turns in said.items():
+        session = models.Session.objects.get(key=key)
+        tokens += session.unpinned_tokens
+        rows = session.convmemory_messages.order_by("position")
+        assert list(rows.values_list("position", flat=True)) == list(range(1, len(turns) + 1))
+        check_line(session)
+        context = check_context(memory, key)
+        assert not context.pending
+        pinned = sum(part.tokens for part in context.parts if part.name == "pinned")
+        newest = session.unpinned_tokens - session.settled_tokens
+        assert context.tokens <= pinned + memory.options.max_summary_tokens + max(LIMIT, newest)
+        assert context.omitted == 0
+    calls = len(worker.server.log)
+    assert calls <= 2 * tokens / LIMIT + len(said)
+    assert models.Attempt.objects.count() == calls
+    count = sum(map(len, said.values()))
+    sent = sum(memory.counter.count(coerce(one)) for call in worker.server.log for one in call.body["messages"])
+    record_property(
+        f"{conversations.__name__}: {count} messages, limit {LIMIT}",
+        f"{calls / count * 1000:.1f} model calls and {sent / count * 1000:.0f} tokens to the summarizer per 1 000 messages",
+    )
+
+
+def check_line(session: models.Session) -> None:
+    """The current summary's line of parents tiles 1 to its last position."""
+    versions = {one.version: one for one in session.convmemory_summaries.all()}
+    version, end = session.current_version or None, session.covered_position
+    while version is not None:
+        summary = versions[version]
+        assert summary.last_position == end
+        assert summary.first_position <= summary.last_position
+        version, end = summary.parent_version, summary.first_position - 1
+    assert end == 0
+
+
+def check_context(memory: ConversationMemory, key: str) -> Any:
+    """What load returns is within its budget, and a provider would accept it."""
+    context = memory.load(key)
+    pinned = sum(part.tokens for part in context.parts if part.name == "pinned")
+    assert context.over_budget or context.tokens - pinned <= (memory.max_context_tokens or 0)
+    expected: list[str] = []
+    for message in context.to_openai():
+        if message["role"] == "tool":
+            assert message["tool_call_id"] == expected.pop(0)
+        else:
+            assert not expected
+            expected = [call["id"] for call in message.get("tool_calls", ())]
+    assert not expected
+    return context
