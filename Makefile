@@ -1,0 +1,73 @@
+# `make help` lists the targets. Each installs what it needs into $(VENV), once.
+
+PYTHON ?= python3
+VENV ?= .venv
+ARGS ?=
+# For `make constraints`: the two Pythons whose packages are pinned.
+PYTHON_LOW ?= python3.11
+PYTHON_HIGH ?= python3.13
+
+BIN := $(VENV)/bin
+INSTALL := $(BIN)/python -m pip --disable-pip-version-check install -qq
+
+# Also read by pip inside the builds that it isolates.
+export PIP_CONSTRAINT = constraints.txt
+
+.DEFAULT_GOAL := help
+.PHONY: help test test-lowest lint format demo replay constraints clean
+
+help: ## List the targets
+	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 14
+
+test: $(VENV)/.test ## Run the tests on SQLite, PostgreSQL and MariaDB, as far as they are there (ARGS: pytest's)
+	$(BIN)/python -m tests.run $(ARGS)
+
+test-lowest: ## Run the tests on SQLite with the lowest versions of the dependencies (PYTHON: 3.11)
+	$(MAKE) VENV=.venv-lowest .venv-lowest/.lowest
+	.venv-lowest/bin/python -m pytest -n auto $(ARGS)
+
+lint: $(VENV)/.lint ## Check format, lint, types, layers and migrations
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+	$(BIN)/python -m django makemigrations --check --dry-run --settings tests.settings
+
+format: $(VENV)/.lint ## Format the code and mend what ruff can mend
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+
+demo: $(VENV)/.runtime ## Show a conversation being folded
+	$(BIN)/python example_project/replay.py $(ARGS)
+
+replay: demo
+
+constraints: ## Pin the newest versions again, in constraints.txt
+	scripts/pin $(PYTHON_LOW) $(PYTHON_HIGH) > constraints.txt.new
+	mv constraints.txt.new constraints.txt
+
+clean: ## Remove the virtual environments, builds and caches
+	rm -rf .venv .venv-* build dist *.egg-info .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+$(VENV)/.python:
+	$(PYTHON) -m venv $(VENV)
+	@touch $@
+
+$(VENV)/.runtime: $(VENV)/.python pyproject.toml constraints.txt
+	$(INSTALL) --editable .
+	@touch $@
+
+# MariaDB's client is built here, from C: where that fails the rest is tested without it.
+$(VENV)/.test: $(VENV)/.python pyproject.toml constraints.txt
+	$(INSTALL) --editable '.[redis,postgresql,tiktoken,openapi,test]'
+	$(INSTALL) mysqlclient || echo 'No MariaDB: its client library could not be built (see above).'
+	@touch $@ $(VENV)/.runtime
+
+$(VENV)/.lowest: $(VENV)/.test lowest.txt
+	PIP_CONSTRAINT= $(INSTALL) --requirement lowest.txt
+	@touch $@
+
+$(VENV)/.lint: $(VENV)/.test
+	$(INSTALL) --editable '.[lint]'
+	@touch $@

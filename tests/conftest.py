@@ -1,0 +1,57 @@
+from __future__ import annotations
+
+import functools
+import os
+
+import hypothesis
+import pytest
+from django.test import TransactionTestCase
+
+from tests import servers, settings
+
+# A slow machine is no failure; what failed is printed so that it can be replayed.
+hypothesis.settings.register_profile("ci", deadline=None, derandomize=False, print_blob=True)
+hypothesis.settings.load_profile("ci")
+
+_why_absent = functools.cache(servers.why_absent)
+
+
+def pytest_report_header() -> str:
+    return f"database: {settings.DATABASE}"
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Leave out, on a database server, the tests that use no database: they ran with those on SQLite."""
+    if settings.DATABASE != "sqlite":
+        config.hook.pytest_deselected(items=[item for item in items if not _uses_database(item)])
+        items[:] = filter(_uses_database, items)
+
+
+def _uses_database(item: pytest.Item) -> bool:
+    return (
+        item.get_closest_marker("django_db") is not None
+        or not {"db", "transactional_db"}.isdisjoint(getattr(item, "fixturenames", ()))
+        or issubclass(getattr(item, "cls", None) or object, TransactionTestCase)
+    )
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    measured = [one for report in terminalreporter.stats.get("passed", []) for one in report.user_properties]
+    if measured:
+        terminalreporter.section("measured")
+        for name, value in measured:
+            terminalreporter.line(f"{name}: {value}")
+    if absent := os.environ.get(servers.ABSENT):
+        terminalreporter.section("not there, so nothing was tested on", sep="=", yellow=True, bold=True)
+        terminalreporter.line(absent)
+
+
+@pytest.fixture(params=list(servers.BROKERS))
+def broker_url(request: pytest.FixtureRequest) -> str:
+    """The URL of a message broker, one after the other. Tests run at the same time: a queue's name must be unique."""
+    reason = _why_absent(request.param)
+    if reason and servers.REQUIRED:
+        pytest.fail(f"{request.param} is required but not there: {reason}")
+    if reason:
+        pytest.skip(f"{request.param} is not there: {reason}")
+    return servers.BROKERS[request.param]

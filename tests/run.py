@@ -1,0 +1,40 @@
+"""Run the tests on every database that is there: ``python -m tests.run [options of pytest]``.
+
+All of them on SQLite; those that use a database on the others too (see conftest.py).
+"""
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+from tests import servers
+
+DATABASES = ("sqlite", "postgresql", "mariadb")
+
+
+def main(pytest_args: list[str]) -> int:
+    absent = {name: reason for name in servers.ALL if (reason := servers.why_absent(name))}
+    for name in servers.ALL:
+        print(f"{name}: NOT THERE ({absent[name]})" if name in absent else f"{name}: there")
+    if absent and servers.REQUIRED:
+        print(f"CONVMEMORY_TEST_SERVICES is all, but not there: {', '.join(absent)}.", file=sys.stderr)
+        return 1
+
+    failed = []
+    for database in [name for name in DATABASES if name not in absent]:
+        print(f"\nTests on {database}", flush=True)
+        command = [sys.executable, "-m", "pytest", "-n", "auto", *pytest_args]
+        environ = {"CONVMEMORY_TEST_DATABASE": database, servers.ABSENT: ", ".join(absent)}
+        code = subprocess.call(command, env=os.environ | environ)
+        chose_none = code == pytest.ExitCode.NO_TESTS_COLLECTED and database != "sqlite"
+        if code != 0 and not chose_none:
+            failed.append(database)
+    if failed:
+        print(f"Tests failed on {', '.join(failed)}.", file=sys.stderr)
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
