@@ -1,0 +1,473 @@
+"""An OpenAI-compatible server that misbehaves on demand: ``python -m tests.openai_server [--port 0]``.
+
+Each request to ``/v1/chat/completions`` takes the next behaviour of the queue, or the default one when the queue is
+empty. In a test::
+
+    with OpenAIServer() as server:
+        server.queue(Behaviour("rate_limited", retry_after="7"), Behaviour("answer", text="They spoke of Rust."))
+
+From another process, in JSON: ``POST /_behaviour`` with any of ``{"queue": [{"kind": "hang"}], "default": {…},
+"mix": [{"weight": 3, "kind": "answer"}, …], "seed": 1, "max_prompt_characters": 8000}``, where a mix is drawn from
+when the queue is empty; ``GET /_log`` for what was asked; ``DELETE /_log`` to forget it and the queue.
+"""
+
+from __future__ import annotations
+
+import argparse
+import collections
+import contextlib
+import dataclasses
+import http.server
+import json
+import random
+import re
+import select
+import socket
+import struct
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any, Self
+
+MARKER = re.compile(r"\[\[[^\[\]]*\]\]")
+
+KINDS: dict[str, Callable[[_Handler, Behaviour, dict[str, Any]], None]] = {}
+
+
+@dataclasses.dataclass(frozen=True)
+class Behaviour:
+    """What the server does with one request.
+
+    ``kind`` is a key of :data:`KINDS`. ``text`` is what the model says: a text, a function of the request's body, or
+    None to repeat the ``[[markers]]`` of the prompt. ``latency`` is waited before anything is sent; ``seconds`` is how
+    long a hang or a drip lasts. ``status``, ``headers`` and ``body`` are those of the kind ``raw``, whose body is a
+    text or JSON.
+    """
+
+    kind: str = "answer"
+    text: str | Callable[[dict[str, Any]], str] | None = None
+    latency: float = 0.0
+    seconds: float = 30.0
+    size: int = 20_000_000
+    retry_after: str = "1"
+    status: int = 200
+    headers: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    body: Any = ""
+
+    def __post_init__(self) -> None:
+        if self.kind not in KINDS:
+            raise ValueError(f"Unknown behaviour {self.kind!r}; there are {', '.join(sorted(KINDS))}.")
+
+
+@dataclasses.dataclass
+class Exchange:
+    """One request as the server saw it. Times are seconds since the epoch; ``finished`` is None while it runs."""
+
+    behaviour: str
+    path: str
+    headers: dict[str, str]
+    body: dict[str, Any]
+    started: float
+    finished: float | None = None
+    aborted: bool = False
+
+
+class OpenAIServer:
+    """The server, run by a thread from ``__enter__`` to ``__exit__``. ``port`` 0 takes a free one."""
+
+    def __init__(self, port: int = 0) -> None:
+        self.default = Behaviour()
+        self.mix: list[tuple[float, Behaviour]] = []
+        self.max_prompt_characters: int | None = None
+        self.log: list[Exchange] = []
+        self.stopping = threading.Event()
+        self._random = random.Random(0)
+        self._queue: collections.deque[Behaviour] = collections.deque()
+        self._changed = threading.Condition()
+        self._http = _HTTPServer(self, port)
+        self._thread = threading.Thread(target=self._http.serve_forever, args=(0.01,), name="openai-server")
+
+    @property
+    def port(self) -> int:
+        return int(self._http.server_address[1])
+
+    @property
+    def base_url(self) -> str:
+        return f"http://127.0.0.1:{self.port}/v1"
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        """Stop: what hangs or drips ends, and every thread of the server with it."""
+        self.stopping.set()
+        self._http.shutdown()
+        self._http.server_close()
+        self._thread.join()
+
+    def queue(self, *behaviours: Behaviour) -> None:
+        """Give the next requests ``behaviours``, one each."""
+        with self._changed:
+            self._queue.extend(behaviours)
+
+    def wait_for(self, condition: Callable[[list[Exchange]], bool], timeout: float = 20.0) -> bool:
+        """Wait until ``condition`` holds of the log, and return whether it does."""
+        with self._changed:
+            return self._changed.wait_for(lambda: condition(self.log), timeout)
+
+    def configure(self, options: dict[str, Any]) -> None:
+        """Take the JSON of ``POST /_behaviour``."""
+        behaviours = [Behaviour(**item) for item in options.get("queue", ())]
+        mix = [(item.pop("weight", 1), Behaviour(**item)) for item in options.get("mix", ())]
+        with self._changed:
+            self._queue.extend(behaviours)
+            if "default" in options:
+                self.default = Behaviour(**options["default"])
+            if "mix" in options:
+                self.mix = mix
+            if "seed" in options:
+                self._random = random.Random(options["seed"])
+            if "max_prompt_characters" in options:
+                self.max_prompt_characters = options["max_prompt_characters"]
+
+    def forget(self) -> None:
+        """Empty the log and the queue."""
+        with self._changed:
+            self.log.clear()
+            self._queue.clear()
+
+    @contextlib.contextmanager
+    def exchange(self, path: str, headers: dict[str, str], body: dict[str, Any]) -> Iterator[Behaviour]:
+        """Choose the behaviour for a request and log the request, its end and whether the client went away."""
+        with self._changed:
+            behaviour = self._next(body)
+            entry = Exchange(behaviour.kind, path, headers, body, time.time())
+            self.log.append(entry)
+            self._changed.notify_all()
+        aborted = False
+        try:
+            yield behaviour
+        except ConnectionError:
+            aborted = True
+        finally:
+            with self._changed:
+                entry.finished, entry.aborted = time.time(), aborted
+                self._changed.notify_all()
+
+    def _next(self, body: dict[str, Any]) -> Behaviour:
+        if self.max_prompt_characters is not None and len(prompt(body)) > self.max_prompt_characters:
+            return Behaviour("context_length")
+        if self._queue:
+            return self._queue.popleft()
+        if self.mix:
+            weights = [weight for weight, _ in self.mix]
+            return self._random.choices(self.mix, weights)[0][1]
+        return self.default
+
+
+def prompt(body: dict[str, Any]) -> str:
+    """Return the texts of a request's messages, a line each."""
+    texts = []
+    for message in body.get("messages", ()):
+        content = message.get("content") or ""
+        parts = [{"text": content}] if isinstance(content, str) else content
+        texts += [part.get("text", "") for part in parts]
+    return "\n".join(texts)
+
+
+def completion(behaviour: Behaviour, body: dict[str, Any], **message: Any) -> dict[str, Any]:
+    """Return the chat completion that answers ``body``; ``message`` replaces fields of its message."""
+    said = behaviour.text(body) if callable(behaviour.text) else behaviour.text
+    if said is None:
+        said = " ".join(dict.fromkeys(MARKER.findall(prompt(body)))) or "Nothing was marked."
+    content = {"role": "assistant", "content": said, "refusal": None} | message
+    # No tokenizer: about four characters a token is near enough for a count that only has to be there.
+    tokens = {"prompt_tokens": len(prompt(body)) // 4 + 1, "completion_tokens": len(said) // 4 + 1}
+    return {
+        "id": "chatcmpl-1",
+        "object": "chat.completion",
+        "created": int(time.time()),
+        "model": body.get("model", ""),
+        "choices": [{"index": 0, "message": content, "finish_reason": "stop", "logprobs": None}],
+        "usage": tokens | {"total_tokens": sum(tokens.values())},
+    }
+
+
+class _HTTPServer(http.server.ThreadingHTTPServer):
+    daemon_threads = False  # so that server_close() waits for them
+    request_queue_size = 128
+
+    def __init__(self, owner: OpenAIServer, port: int) -> None:
+        self.owner = owner
+        super().__init__(("127.0.0.1", port), _Handler)
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        if not isinstance(sys.exception(), ConnectionError):
+            super().handle_error(request, client_address)
+
+
+class _Handler(http.server.BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+    timeout = 10.0
+    server: _HTTPServer
+
+    def log_message(self, format: str, *args: Any) -> None:  # noqa: A002  the name in the standard library
+        pass
+
+    def handle_one_request(self) -> None:
+        """Wait for the next request of a kept connection, which must not keep the server from stopping."""
+        while not select.select([self.connection], [], [], 0.05)[0]:
+            if self.server.owner.stopping.is_set():
+                self.close_connection = True
+                return
+        super().handle_one_request()
+
+    def do_POST(self) -> None:
+        content = self.rfile.read(int(self.headers.get("Content-Length", 0)))
+        owner = self.server.owner
+        if self.path == "/_behaviour":
+            try:
+                owner.configure(json.loads(content))
+            except (TypeError, ValueError) as error:
+                return self.send_json({"error": str(error)}, status=400)
+            return self.send_json({})
+        if not self.path.endswith("/chat/completions"):
+            return self.send_error_object(404, "not_found", "There is no such path.")
+        body = json.loads(content)
+        headers = {key.lower(): value for key, value in self.headers.items()}
+        with owner.exchange(self.path, headers, body) as behaviour:
+            self.wait(behaviour.latency)
+            KINDS[behaviour.kind](self, behaviour, body)
+        return None
+
+    def do_GET(self) -> None:
+        if self.path == "/_log":
+            self.send_json([dataclasses.asdict(entry) for entry in list(self.server.owner.log)])
+        else:
+            self.send_error_object(404, "not_found", "There is no such path.")
+
+    def do_DELETE(self) -> None:
+        self.server.owner.forget()
+        self.send_json({})
+
+    def wait(self, seconds: float) -> None:
+        """Wait ``seconds``, or until the server stops. Raises :class:`ConnectionAbortedError` if the client goes."""
+        until = time.monotonic() + seconds
+        while (left := until - time.monotonic()) > 0 and not self.server.owner.stopping.is_set():
+            readable, _, _ = select.select([self.connection], [], [], min(left, 0.05))
+            if readable and not self.connection.recv(1, socket.MSG_PEEK):
+                raise ConnectionAbortedError
+
+    def send_bytes(
+        self,
+        content: bytes,
+        *,
+        status: int = 200,
+        content_type: str = "application/json",
+        headers: Mapping[str, str] | None = None,
+        length: int | None = None,
+    ) -> None:
+        """Send a reply; ``length`` is the length to promise where it is not that of ``content``."""
+        fields = {"Content-Type": content_type, "Content-Length": str(len(content) if length is None else length)}
+        self.send_response(status)
+        for field, value in (fields | dict(headers or {})).items():
+            self.send_header(field, value)
+        self.end_headers()
+        self.wfile.write(content)
+
+    def send_json(self, document: Any, *, status: int = 200, headers: Mapping[str, str] | None = None) -> None:
+        self.send_bytes(json.dumps(document).encode(), status=status, headers=headers)
+
+    def send_error_object(
+        self, status: int, code: str, message: str, *, headers: Mapping[str, str] | None = None
+    ) -> None:
+        error = {"message": message, "type": "invalid_request_error", "param": None, "code": code}
+        self.send_json({"error": error}, status=status, headers=headers)
+
+    def drip(self, content: bytes, seconds: float, *, status: int = 200) -> None:
+        """Send ``content`` after ``seconds`` of white space, a byte every 50 ms."""
+        spaces = int(seconds / 0.05)
+        self.send_bytes(b"", status=status, length=spaces + len(content))
+        for _ in range(spaces):
+            if self.server.owner.stopping.is_set():
+                self.close_connection = True
+                return
+            self.wfile.write(b" ")
+            self.wait(0.05)
+        self.wfile.write(content)
+
+    def reset(self) -> None:
+        """Break the connection off, as a crashed server or a firewall does."""
+        self.close_connection = True
+        # A linger time of zero makes close() send RST, not FIN.
+        self.connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        self.connection.close()
+
+
+# What the server can do, by name.
+
+
+def _kind(
+    function: Callable[[_Handler, Behaviour, dict[str, Any]], None],
+) -> Callable[[_Handler, Behaviour, dict[str, Any]], None]:
+    KINDS[function.__name__] = function
+    return function
+
+
+def _changed(behaviour: Behaviour, body: dict[str, Any], **choice: Any) -> dict[str, Any]:
+    document = completion(behaviour, body)
+    document["choices"][0] |= choice
+    return document
+
+
+@_kind
+def answer(handler: _Handler, behaviour: Behaviour, body: dict[str, Any]) -> None:
+    handler.send_json(completion(behaviour, body))
+
+
+@_kind
+def raw(handler: _Handler, behaviour: Behaviour, body: dict[str, Any]) -> None:
+    text = behaviour.body if isinstance(behaviour.body, str) else json.dumps(behaviour.body)
+    handler.send_bytes(text.encode(), status=behaviour.status, headers=behaviour.headers)
+
+
+@_kind
+def hang(handler: _Handler, behaviour: Behaviour, body: dict[str, Any]) -> None:
+    handler.wait(behaviour.seconds)
+    handler.reset()
+
+
+@_kind
+def drip(handler: _Handler, behaviour: Behaviour, body: dict[str, Any]) -> None:
+    handler.drip(json.dumps(completion(behaviour, body)).encode(), behaviour.seconds)
+
+
+@_kind
+def drip_error(handler: _Handler, behaviour: Behaviour, body: dict[str, Any]) -> None:
+    handler.drip(b'{"error": {"message": "overloaded"}}', behaviour.seconds, status=500)
+
+
+@_kind
+def reset_before_body(handler: _Handler, behaviour: Behaviour, body: dict[str, Any]) -> None:
+    handler.reset()
+
+
+@_kind
+def reset_mid_body(handler: _Handler, behaviour: Behaviour, body: dict[str, Any]) -> None:
+    content = json.dumps(completion(behaviour, body)).encode()
+    handler.send_bytes(content[: len(content) // 2], length=len(content))
+    handler.wait(0.1)
+    handler.reset()
+
+
+@_kind
+def rate_limited(handler: _Handler, behaviour: Behaviour, body: dict[str, Any]) -> None:
+    headers = {"Retry-After": behaviour.retry_after}
+    handler.send_error_object(429, "rate_limit_exceeded", "Rate limit reached.", headers=headers)
+
+
+@_kind
+def server_error(handler: _Handler, behaviour: Behaviour, body: dict[str, Any]) -> None:
+    handler.send_error_object(500, "server_error", "The server had an error.")
+
+
+@_kind
+def unauthorized(handler: _Handler, behaviour: Behaviour, body: dict[str, Any]) -> None:
+    handler.send_error_object(401, "invalid_api_key", "Incorrect API key provided.")
+
+
+@_kind
+def unknown_model(handler: _Handler, behaviour: Behaviour, body: dict[str, Any]) -> None:
+    handler.send_error_object(404, "model_not_found", "The model does not exist.")
+
+
+@_kind
+def no_quota(handler: _Handler, behaviour: Behaviour, body: dict[str, Any]) -> None:
+    handler.send_error_object(429, "insufficient_quota", "You exceeded your current quota.")
+
+
+@_kind
+def context_length(handler: _Handler, behaviour: Behaviour, body: dict[str, Any]) -> None:
+    handler.send_error_object(400, "context_length_exceeded", "This model's maximum context length is 4096 tokens.")
+
+
+@_kind
+def content_filter(handler: _Handler, behaviour: Behaviour, body: dict[str, Any]) -> None:
+    handler.send_error_object(400, "content_filter", "The response was filtered.")
+
+
+@_kind
+def refusal(handler: _Handler, behaviour: Behaviour, body: dict[str, Any]) -> None:
+    handler.send_json(completion(behaviour, body, content=None, refusal="I can't help with that."))
+
+
+@_kind
+def filtered(handler: _Handler, behaviour: Behaviour, body: dict[str, Any]) -> None:
+    handler.send_json(_changed(behaviour, body, finish_reason="content_filter"))
+
+
+@_kind
+def cut_off(handler: _Handler, behaviour: Behaviour, body: dict[str, Any]) -> None:
+    handler.send_json(_changed(behaviour, body, finish_reason="length"))
+
+
+@_kind
+def unfinished(handler: _Handler, behaviour: Behaviour, body: dict[str, Any]) -> None:
+    handler.send_json(_changed(behaviour, body, finish_reason=None))
+
+
+@_kind
+def no_choices(handler: _Handler, behaviour: Behaviour, body: dict[str, Any]) -> None:
+    handler.send_json(completion(behaviour, body) | {"choices": []})
+
+
+@_kind
+def no_message(handler: _Handler, behaviour: Behaviour, body: dict[str, Any]) -> None:
+    handler.send_json(_changed(behaviour, body, message=None))
+
+
+@_kind
+def empty(handler: _Handler, behaviour: Behaviour, body: dict[str, Any]) -> None:
+    handler.send_json(completion(behaviour, body, content=""))
+
+
+@_kind
+def none(handler: _Handler, behaviour: Behaviour, body: dict[str, Any]) -> None:
+    handler.send_json(completion(behaviour, body, content="NONE"))
+
+
+@_kind
+def apology(handler: _Handler, behaviour: Behaviour, body: dict[str, Any]) -> None:
+    handler.send_json(completion(behaviour, body, content="I'm sorry, but I can't help with that request."))
+
+
+@_kind
+def malformed(handler: _Handler, behaviour: Behaviour, body: dict[str, Any]) -> None:
+    handler.send_bytes(b'{"id": "chatcmpl-1", "choices": [{"index": 0, "mess')
+
+
+@_kind
+def html(handler: _Handler, behaviour: Behaviour, body: dict[str, Any]) -> None:
+    handler.send_bytes(b"<html><body>We'll be back soon.</body></html>", content_type="text/html; charset=utf-8")
+
+
+@_kind
+def huge(handler: _Handler, behaviour: Behaviour, body: dict[str, Any]) -> None:
+    document = completion(behaviour, body, content="All work and no play. " * (behaviour.size // 22 + 1))
+    handler.send_json(document)
+
+
+def main(arguments: Iterable[str]) -> None:
+    parser = argparse.ArgumentParser(prog="python -m tests.openai_server", description=__doc__)
+    parser.add_argument("--port", type=int, default=0, help="0, the default, takes a free one, which is printed")
+    with OpenAIServer(parser.parse_args(list(arguments)).port) as server:
+        sys.stdout.write(f"{server.port}\n")
+        sys.stdout.flush()
+        with contextlib.suppress(KeyboardInterrupt):
+            threading.Event().wait()
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
