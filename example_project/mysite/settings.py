@@ -1,0 +1,147 @@
+"""Settings of the example project. It runs as it is: SQLite, a folder as the broker, and a model that needs no key.
+
+The environment puts servers in their place: ``DATABASE_URL``, ``CELERY_BROKER_URL``, and ``OPENAI_MODEL`` with
+``OPENAI_API_KEY`` and ``OPENAI_BASE_URL``.
+"""
+
+import os
+from pathlib import Path
+from typing import Any
+from urllib.parse import parse_qsl, quote, unquote, urlsplit
+
+from django.core.exceptions import ImproperlyConfigured
+
+from mysite import folder_broker
+
+BASE_DIR = Path(__file__).resolve().parent.parent
+DATA_DIR = Path(os.environ.get("EXAMPLE_DATA_DIR", BASE_DIR / "data"))
+DATA_DIR.mkdir(parents=True, exist_ok=True)
+
+# For demonstrations only: this project is not to be put on a server as it is.
+SECRET_KEY = os.environ.get("SECRET_KEY", "an example has no secrets")
+DEBUG = True
+ALLOWED_HOSTS = ["localhost", "127.0.0.1", "[::1]"]
+
+ENGINES = {
+    "sqlite": "sqlite3",
+    "postgres": "postgresql",
+    "postgresql": "postgresql",
+    "mysql": "mysql",
+    "mariadb": "mysql",
+}
+ENGINE_OPTIONS: dict[str, dict[str, Any]] = {
+    # Readers and writers at the same time, and a writer that finds another one at work waits for it.
+    "sqlite3": {"init_command": "PRAGMA journal_mode=WAL;", "transaction_mode": "IMMEDIATE", "timeout": 20},
+    "postgresql": {},
+    "mysql": {"charset": "utf8mb4"},
+}
+
+
+def database(url: str) -> dict[str, Any]:
+    """Return the entry of ``DATABASES`` for ``url``.
+
+    ``sqlite:///file.sqlite3`` (four slashes before an absolute path), ``postgresql://user:password@host:5432/name`` or
+    ``mysql://…``. What follows a question mark becomes ``OPTIONS``. Special characters are percent-encoded.
+    """
+    parts = urlsplit(url)
+    engine = ENGINES.get(parts.scheme)
+    name = unquote(parts.path.removeprefix("/"))
+    if engine is None or not name or name == ":memory:":
+        raise ImproperlyConfigured(
+            f"DATABASE_URL must be {', '.join(ENGINES)}, then ://, and name a database: "
+            "sqlite:///chat.sqlite3, or postgresql://user:password@host:5432/chat."
+        )
+    given = {key: int(value) if value.isdecimal() else value for key, value in parse_qsl(parts.query)}
+    entry = {
+        "ENGINE": f"django.db.backends.{engine}",
+        "NAME": name,
+        "OPTIONS": ENGINE_OPTIONS[engine] | given,
+    }
+    if engine != "sqlite3":
+        entry |= {
+            "HOST": unquote(parts.hostname or ""),
+            "PORT": str(parts.port or ""),
+            "USER": unquote(parts.username or ""),
+            "PASSWORD": unquote(parts.password or ""),
+        }
+    return entry
+
+
+DATABASES = {"default": database(os.environ.get("DATABASE_URL") or f"sqlite:///{quote(f'{DATA_DIR}/db.sqlite3')}")}
+DEFAULT_AUTO_FIELD = "django.db.models.BigAutoField"
+
+if os.environ.get("CELERY_BROKER_URL"):
+    CELERY_BROKER_URL = os.environ["CELERY_BROKER_URL"]
+else:
+    CELERY_BROKER_TRANSPORT = "mysite.folder_broker:Transport"
+    CELERY_BROKER_URL = "filesystem://localhost"
+    CELERY_BROKER_TRANSPORT_OPTIONS = folder_broker.options(DATA_DIR / "broker")
+    # It would leave a queue behind for every worker that ever ran.
+    CELERY_WORKER_ENABLE_REMOTE_CONTROL = False
+CELERY_BROKER_CONNECTION_RETRY_ON_STARTUP = True
+CELERY_TASK_IGNORE_RESULT = True
+# What a lost task left undone is found here: celery -A mysite beat.
+CELERY_BEAT_SCHEDULE = {
+    "convmemory-sweep": {"task": "convmemory.sweep", "schedule": 60.0, "options": {"queue": "convmemory"}},
+}
+
+if os.environ.get("OPENAI_MODEL"):
+    # The client itself reads the model, OPENAI_API_KEY and OPENAI_BASE_URL.
+    CHAT_MODEL = "django_convmemory.chat_models.openai.OpenAIChatModel"
+else:
+    CHAT_MODEL = "django_convmemory.chat_models.extractive.ExtractiveChatModel"
+
+# Small, so that short conversations show what it does; a site would have thousands.
+TOKEN_LIMIT = int(os.environ.get("CONVMEMORY_TOKEN_LIMIT") or 300)
+SUMMARY_TOKENS = max(16, TOKEN_LIMIT * 2 // 3)
+
+CONVMEMORY = {
+    "default": {
+        "MEMORY": "django_convmemory.memory.ConversationSummaryBufferMemory",
+        "OPTIONS": {
+            "max_token_limit": TOKEN_LIMIT,
+            "max_summary_tokens": SUMMARY_TOKENS,
+            # With some room for what the worker has not folded yet.
+            "max_context_tokens": SUMMARY_TOKENS + TOKEN_LIMIT + TOKEN_LIMIT // 3,
+        },
+        "CHAT_MODEL": {"BACKEND": CHAT_MODEL},
+        "SCHEDULER": {"BACKEND": "django_convmemory.tasks.CeleryScheduler", "OPTIONS": {"queue": "convmemory"}},
+    },
+}
+
+INSTALLED_APPS = [
+    "django.contrib.admin",
+    "django.contrib.auth",
+    "django.contrib.contenttypes",
+    "django.contrib.messages",
+    "django.contrib.sessions",
+    "django.contrib.staticfiles",
+    "rest_framework",
+    "django_convmemory",
+]
+MIDDLEWARE = [
+    "django.middleware.security.SecurityMiddleware",
+    "django.contrib.sessions.middleware.SessionMiddleware",
+    "django.middleware.common.CommonMiddleware",
+    "django.middleware.csrf.CsrfViewMiddleware",
+    "django.contrib.auth.middleware.AuthenticationMiddleware",
+    "django.contrib.messages.middleware.MessageMiddleware",
+    "django.middleware.clickjacking.XFrameOptionsMiddleware",
+]
+TEMPLATES = [
+    {
+        "BACKEND": "django.template.backends.django.DjangoTemplates",
+        "APP_DIRS": True,
+        "OPTIONS": {
+            "context_processors": [
+                "django.template.context_processors.request",
+                "django.contrib.auth.context_processors.auth",
+                "django.contrib.messages.context_processors.messages",
+            ],
+        },
+    },
+]
+ROOT_URLCONF = "mysite.urls"
+STATIC_URL = "static/"
+LANGUAGE_CODE = "en"
+USE_TZ = True

@@ -1,0 +1,329 @@
+"""The example project: its settings, its broker, and the replay, as a newcomer runs it."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.util
+import json
+import os
+import pathlib
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import threading
+import time
+import types
+from collections.abc import Iterator
+from typing import Any
+
+import kombu
+import pytest
+
+from tests.openai_server import OpenAIServer
+
+ROOT = pathlib.Path(__file__).parent.parent
+PROJECT = ROOT / "example_project"
+# For a process to begin or end, and for a whole replay, on a machine that is busy.
+SECONDS = 120
+
+
+def load(path: pathlib.Path) -> types.ModuleType:
+    """Import a file by itself: the project's package would make its Celery app the current one of the tests."""
+    spec = importlib.util.spec_from_file_location(path.stem, path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def environment(folder: pathlib.Path, **variables: str) -> dict[str, str]:
+    """Return this process's environment without what would configure the project otherwise."""
+    prefixes = ("CELERY_", "CONVMEMORY_", "DATABASE_URL", "DJANGO_", "EXAMPLE_", "OPENAI_")
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(prefixes)}
+    return kept | {"PYTHONPATH": os.fspath(ROOT), "EXAMPLE_DATA_DIR": os.fspath(folder / "data")} | variables
+
+
+# Settings.
+
+URLS: dict[str, dict[str, Any]] = {
+    "sqlite:///chat.sqlite3": {"ENGINE": "django.db.backends.sqlite3", "NAME": "chat.sqlite3"},
+    "sqlite:////srv/my%20site/chat.sqlite3": {
+        "ENGINE": "django.db.backends.sqlite3",
+        "NAME": "/srv/my site/chat.sqlite3",
+    },
+    "postgresql://ada:p%40ss%2Fword@db.example:5433/chat?sslmode=require&connect_timeout=3": {
+        "ENGINE": "django.db.backends.postgresql",
+        "NAME": "chat",
+        "HOST": "db.example",
+        "PORT": "5433",
+        "USER": "ada",
+        "PASSWORD": "p@ss/word",
+        "OPTIONS": {"sslmode": "require", "connect_timeout": 3},
+    },
+    "postgres:///chat?host=/run/postgresql": {
+        "ENGINE": "django.db.backends.postgresql",
+        "NAME": "chat",
+        "HOST": "",
+        "PORT": "",
+        "USER": "",
+        "PASSWORD": "",
+        "OPTIONS": {"host": "/run/postgresql"},
+    },
+    "mariadb://root@127.0.0.1/%E8%81%8A%E5%A4%A9": {
+        "ENGINE": "django.db.backends.mysql",
+        "NAME": "聊天",
+        "HOST": "127.0.0.1",
+        "PORT": "",
+        "USER": "root",
+        "PASSWORD": "",
+        "OPTIONS": {"charset": "utf8mb4"},
+    },
+    "mysql://root@[::1]:3306/chat": {"ENGINE": "django.db.backends.mysql", "HOST": "::1", "PORT": "3306"},
+}
+WRONG_URLS = ["oracle://db/chat", "postgresql://db.example", "sqlite://", "sqlite:///:memory:", "chat.sqlite3"]
+
+
+@pytest.fixture(scope="module")
+def databases(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    """What the settings make of each URL: an entry of DATABASES, or an error's text."""
+    code = """
+import json, sys
+from django.core.exceptions import ImproperlyConfigured
+from mysite import settings
+
+def read(url):
+    try:
+        return settings.database(url)
+    except ImproperlyConfigured as error:
+        return str(error)
+
+print(json.dumps({url: read(url) for url in sys.argv[1:]}))
+"""
+    command = [sys.executable, "-c", code, *URLS, *WRONG_URLS]
+    environ = environment(tmp_path_factory.mktemp("settings"))
+    answer = subprocess.run(command, cwd=PROJECT, env=environ, check=True, stdout=subprocess.PIPE).stdout
+    result: dict[str, Any] = json.loads(answer)
+    return result
+
+
+@pytest.mark.parametrize("url", URLS)
+def test_a_database_url_is_read(url: str, databases: dict[str, Any]) -> None:
+    assert databases[url] | URLS[url] == databases[url]
+
+
+def test_sqlite_waits_for_other_writers(databases: dict[str, Any]) -> None:
+    options = databases["sqlite:///chat.sqlite3"]["OPTIONS"]
+
+    assert options["transaction_mode"] == "IMMEDIATE"
+    assert options["timeout"] >= 5
+    assert "journal_mode=WAL" in options["init_command"]
+
+
+@pytest.mark.parametrize("url", WRONG_URLS)
+def test_a_wrong_database_url_is_explained(url: str, databases: dict[str, Any]) -> None:
+    assert "DATABASE_URL must be" in databases[url]
+
+
+@pytest.mark.parametrize("variables", [{}, {"CELERY_BROKER_URL": "redis://127.0.0.1:6379/0", "OPENAI_MODEL": "tiny"}])
+def test_the_checks_find_nothing(variables: dict[str, str], tmp_path: pathlib.Path) -> None:
+    command = [sys.executable, "manage.py", "check", "--database", "default", "--fail-level", "WARNING"]
+
+    subprocess.run(command, cwd=PROJECT, env=environment(tmp_path, **variables), check=True)
+
+
+# The broker that is a folder.
+
+
+def test_every_message_of_the_folder_is_taken_once_and_whole(tmp_path: pathlib.Path) -> None:
+    broker = load(PROJECT / "mysite" / "folder_broker.py")
+    options = broker.options(tmp_path / "a folder") | {"polling_interval": 0.001}
+    sent = [f"{number} " * 500 for number in range(100)]
+    taken: list[str] = []
+    deadline = time.monotonic() + SECONDS
+
+    def take() -> None:
+        with kombu.Connection(transport=broker.Transport, transport_options=options) as connection:
+            queue = connection.SimpleQueue("convmemory")
+            while len(taken) < len(sent) and time.monotonic() < deadline:
+                with contextlib.suppress(queue.Empty):
+                    message = queue.get(timeout=0.01)
+                    message.ack()
+                    taken.append(message.payload)
+
+    with kombu.Connection(transport=broker.Transport, transport_options=options) as connection:
+        queue = connection.SimpleQueue("convmemory")
+        threads = [threading.Thread(target=take) for _ in range(2)]
+        for thread in threads:
+            thread.start()
+        for text in sent:
+            queue.put(text)
+        for thread in threads:
+            thread.join()
+
+    assert sorted(taken) == sorted(sent)
+    assert list((tmp_path / "a folder" / "messages").iterdir()) == []
+
+
+# The screen.
+
+
+@pytest.mark.parametrize("width", [1, 2, 7, 40])
+@pytest.mark.parametrize(
+    "text", ["", "one two  three", "unbreakable" * 5, "您好！请问您的预算大概是多少？OK, 600元。", "a\n\nb"]
+)
+def test_a_text_is_wrapped_to_the_columns_of_a_terminal(text: str, width: int) -> None:
+    screen = load(PROJECT / "screen.py")
+
+    lines = screen.wrap(text, width)
+
+    assert "".join("".join(lines).split()) == "".join(text.split())
+    if width > 1:
+        assert max(map(screen.cells, lines)) <= width
+
+
+@pytest.mark.parametrize("columns", [61, 80, 120, 200])
+def test_the_table_fits_the_terminal(columns: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", str(columns))
+    screen = load(PROJECT / "screen.py")
+    table = screen.Table(longest=3000, budget=600)
+    rows = [
+        screen.Row("苏州的酒店", 0, 0, 0, 0, 0, ""),
+        screen.Row("a name that is far too long", 12345, 3000, 200, 400, 123, "to be retried"),
+        screen.Row("over its budget", 7, 99_999, 0, 9000, 1, "folding…"),
+    ]
+
+    lines = [line for row in rows for line in table.row(row)]
+
+    assert max(map(screen.cells, lines)) < columns
+
+
+# The replay.
+
+
+@pytest.fixture
+def copy(tmp_path: pathlib.Path) -> pathlib.Path:
+    """A copy of the project in a folder whose name has a space."""
+    folder = tmp_path / "a copy"
+    shutil.copytree(PROJECT, folder, ignore=shutil.ignore_patterns("data", "__pycache__"))
+    return folder
+
+
+def processes(folder: pathlib.Path) -> list[str]:
+    """Return the command lines of the processes that run something in ``folder``."""
+    listed = subprocess.run(["ps", "-axww", "-o", "command="], check=True, stdout=subprocess.PIPE, text=True).stdout
+    return [line for line in listed.splitlines() if os.fspath(folder) in line]
+
+
+def wait_until_none_is_left(folder: pathlib.Path) -> None:
+    deadline = time.monotonic() + SECONDS
+    while (left := processes(folder)) and time.monotonic() < deadline:
+        time.sleep(0.1)
+    assert left == []
+
+
+def run(copy: pathlib.Path, *arguments: str, **variables: str) -> str:
+    """Replay, see that it went well and left nothing running, and return what it said."""
+    done = subprocess.run(
+        [sys.executable, copy / "replay.py", *arguments],
+        cwd="/",
+        env=environment(copy, **variables),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        timeout=SECONDS,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout
+    assert processes(copy) == []
+    return done.stdout
+
+
+@contextlib.contextmanager
+def running(copy: pathlib.Path) -> Iterator[subprocess.Popen[str]]:
+    """A replay that has begun to append."""
+    with subprocess.Popen(
+        [sys.executable, copy / "replay.py"],
+        env=environment(copy),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    ) as process:
+        assert process.stdout is not None
+        try:
+            assert any("71 of 284 messages" in line for line in process.stdout)
+            assert len(processes(copy)) == 2
+            yield process
+        finally:
+            process.kill()
+
+
+def test_the_replay_runs_and_runs_again(copy: pathlib.Path) -> None:
+    for _ in range(2):
+        said = run(copy, "--fast")
+
+        assert "284 stored, 0 lost" in said
+        assert "calls of extractive" in said
+        assert "still due" not in said
+        assert "Summary of earlier conversation: " in said
+        assert "Traceback" not in said
+
+
+def test_the_replay_uses_the_model_of_the_environment(copy: pathlib.Path) -> None:
+    with OpenAIServer() as server:
+        said = run(copy, "--fast", OPENAI_MODEL="tiny", OPENAI_API_KEY="none", OPENAI_BASE_URL=server.base_url)
+
+    assert "0 lost" in said
+    assert "calls of tiny" in said
+    assert {entry.body["model"] for entry in server.log} == {"tiny"}
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_an_interrupted_replay_leaves_nothing_running(number: signal.Signals, code: int, copy: pathlib.Path) -> None:
+    with running(copy) as process:
+        process.send_signal(number)
+        said, _ = process.communicate(timeout=SECONDS)
+
+    assert process.returncode == code
+    assert "Traceback" not in said
+    assert processes(copy) == []
+
+
+def test_an_interrupted_replay_gives_the_terminal_its_cursor_back(copy: pathlib.Path) -> None:
+    ours, its = os.openpty()
+    environ = environment(copy, TERM="xterm", COLUMNS="80", LINES="40")
+    said = b""
+    with subprocess.Popen([sys.executable, copy / "replay.py"], env=environ, stdout=its, stderr=its) as process:
+        os.close(its)
+        while not re.search(rb"[1-9]\d of 284 messages", said):
+            said += os.read(ours, 65536)
+        process.send_signal(signal.SIGINT)
+        with contextlib.suppress(OSError):  # the end of a terminal
+            while chunk := os.read(ours, 65536):
+                said += chunk
+    os.close(ours)
+
+    assert process.returncode == 130
+    assert b"Traceback" not in said
+    assert said.rindex(b"\x1b[?25h") > said.rindex(b"\x1b[?25l")
+
+
+def test_the_worker_of_a_killed_replay_ends(copy: pathlib.Path) -> None:
+    with running(copy) as process:
+        process.kill()
+
+    wait_until_none_is_left(copy)
+
+
+def test_a_replay_without_its_database_says_so(copy: pathlib.Path) -> None:
+    command = [sys.executable, copy / "replay.py", "--fast"]
+    environ = environment(copy, DATABASE_URL="sqlite:////nowhere/at/all/chat.sqlite3")
+    done = subprocess.run(
+        command, env=environ, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True, check=False
+    )
+
+    assert done.returncode == 1
+    assert "unable to open database file" in done.stderr
+    assert "Traceback" not in done.stderr
