@@ -37,7 +37,7 @@ def check_scheduler(**kwargs: Any) -> list[checks.CheckMessage]:
             hint="Use django_convmemory.tasks.CeleryScheduler, or the NullScheduler and convmemory_sweep --watch.",
             id="convmemory.W002",
         )
-        for alias in conf.aliases()
+        for alias in _aliases()
         if isinstance(conf.read(alias).scheduler, InlineScheduler)
     ]
 
@@ -56,9 +56,13 @@ def check_atomic_requests(**kwargs: Any) -> list[checks.CheckMessage]:
     ]
 
 
+def _aliases() -> list[str]:
+    return [] if conf.problem_of_form() else conf.aliases()
+
+
 def _written() -> list[str]:
     """Return the databases that the memories of the settings write."""
-    return [using for using in dict.fromkeys(map(_using, conf.aliases())) if using in list(connections)]
+    return [using for using in dict.fromkeys(map(_using, _aliases())) if using in list(connections)]
 
 
 def _using(alias: str) -> str:

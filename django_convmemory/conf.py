@@ -61,9 +61,26 @@ class Config:
 
 
 def aliases() -> list[str]:
-    """Return the aliases of the settings; without the setting, ``default`` alone."""
+    """Return the aliases of the settings; without the setting, ``default`` alone. Raises ImproperlyConfigured."""
+    if (problem := problem_of_form()) is not None:
+        raise ImproperlyConfigured(_said([problem]))
+    return list(_configured())
+
+
+def problem_of_form() -> Problem | None:
+    """Return what is wrong when the setting is no dict of aliases."""
     configured = _configured()
-    return list(configured) if isinstance(configured, Mapping) else []
+    if isinstance(configured, Mapping) and configured:
+        return None
+    return Problem(
+        "convmemory.E001",
+        f"CONVMEMORY must be a dict of aliases, not {configured!r:.100}.",
+        'Write CONVMEMORY = {"default": {…}}, as with CACHES.',
+    )
+
+
+def _said(found: list[Problem]) -> str:
+    return " ".join(f"({one.id}) {one.message} {one.hint}" for one in found)
 
 
 def _configured() -> Any:
@@ -75,21 +92,14 @@ def build(alias: str) -> Any:
     """Return the memory of ``alias``. Raises ImproperlyConfigured with all that is wrong with its settings."""
     config, memory = _assembled(alias)
     if config.problems:
-        raise ImproperlyConfigured(" ".join(f"({one.id}) {one.message} {one.hint}" for one in config.problems))
+        raise ImproperlyConfigured(_said(config.problems))
     return memory
 
 
 def problems() -> list[Problem]:
     """Return all that is wrong with the settings."""
-    configured = _configured()
-    if not (isinstance(configured, Mapping) and configured):
-        return [
-            Problem(
-                "convmemory.E001",
-                f"CONVMEMORY must be a dict of aliases, not {configured!r:.100}.",
-                'Write CONVMEMORY = {"default": {…}}, as with CACHES.',
-            )
-        ]
+    if (problem := problem_of_form()) is not None:
+        return [problem]
     return [problem for alias in aliases() for problem in _assembled(alias)[0].problems]
 
 
@@ -127,7 +137,8 @@ def read(alias: str) -> Config:
     if not isinstance(configured, Mapping):
         config.problems.append(Problem("convmemory.E001", f"{where} must be a dict.", "Write {} for the defaults."))
         return config
-    if not isinstance(alias, str) or not 0 < len(alias) <= MAX_ALIAS_LENGTH:
+    given: object = alias
+    if not isinstance(given, str) or not 0 < len(given) <= MAX_ALIAS_LENGTH:
         config.problems.append(
             Problem(
                 "convmemory.E001",

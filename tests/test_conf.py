@@ -1,0 +1,269 @@
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from django.conf import settings
+from django.core.exceptions import ImproperlyConfigured
+from django.test import override_settings
+
+from django_convmemory import conf, schedulers, tokens
+from django_convmemory.chat_models.extractive import ExtractiveChatModel
+from django_convmemory.chat_models.openai import OpenAIChatModel
+from django_convmemory.exceptions import UnknownAlias
+from django_convmemory.memory import (
+    ConversationBufferMemory,
+    ConversationSummaryBufferMemory,
+    ConversationWindowMemory,
+    memories,
+)
+from django_convmemory.options import Options
+from django_convmemory.stores.orm import ORMStore
+from django_convmemory.tasks import CeleryScheduler
+
+if TYPE_CHECKING:
+    from nowhere import Nothing
+
+MEMORY = "django_convmemory.memory."
+EXTRACTIVE = {"BACKEND": "django_convmemory.chat_models.extractive.ExtractiveChatModel"}
+OPENAI = "django_convmemory.chat_models.openai.OpenAIChatModel"
+
+
+class TypedForCheckersOnly:
+    """A backend with an annotation that cannot be resolved when it runs."""
+
+    name = "typed"
+
+    def __init__(self, size: int = 1, nothing: Nothing | None = None) -> None:
+        self.size = size
+
+    def count_text(self, text: str) -> int:
+        return self.size
+
+    def count(self, message: object) -> int:
+        return self.size
+
+
+@contextlib.contextmanager
+def without_setting() -> Iterator[None]:
+    with override_settings():
+        del settings.CONVMEMORY
+        memories.forget()
+        yield
+    memories.forget()
+
+
+def configured(**alias: Any) -> override_settings:
+    return override_settings(CONVMEMORY={"default": alias})
+
+
+def refused(alias: str = "default") -> str:
+    with pytest.raises(ImproperlyConfigured) as error:
+        memories[alias]
+    return str(error.value)
+
+
+def test_without_the_setting_the_defaults_make_a_memory() -> None:
+    with without_setting():
+        assert conf.problems() == []
+        assert list(memories) == ["default"]
+        memory = memories["default"]
+    assert type(memory) is ConversationSummaryBufferMemory
+    assert dataclasses.asdict(memory.strategy) == {"max_token_limit": 2000}
+    assert isinstance(memory.model, OpenAIChatModel)
+    assert isinstance(memory.fallback, ExtractiveChatModel)
+    assert isinstance(memory.counter, tokens.Utf8TokenCounter)
+    assert isinstance(memory.scheduler, CeleryScheduler)
+    assert isinstance(memory.store, ORMStore)
+    assert memory.options == Options()
+    assert memory.max_context_tokens == 500 + 2 * 2000
+
+
+@pytest.mark.parametrize("setting", [None, {"default": {}}])
+def test_an_empty_setting_means_the_defaults(setting: Any) -> None:
+    with override_settings(CONVMEMORY=setting):
+        assert conf.problems() == []
+        assert isinstance(memories["default"], ConversationSummaryBufferMemory)
+
+
+def test_settings_are_read_when_a_memory_is_first_asked_for_and_kept() -> None:
+    with override_settings(CONVMEMORY={"default": {"MEMORY": "no.such.Memory"}, "good": {}}):
+        assert memories["good"] is memories["good"]
+        assert "no.such.Memory" in refused()
+
+
+def test_settings_are_read_again_when_they_change() -> None:
+    before = memories["default"]
+    with configured(MEMORY=MEMORY + "ConversationWindowMemory", OPTIONS={"window_size": 3}):
+        changed = memories["default"]
+        assert isinstance(changed, ConversationWindowMemory)
+        assert dataclasses.asdict(changed.strategy) == {"window_size": 3}
+    after = memories["default"]
+    assert type(after) is type(before)
+    assert after is not before
+
+
+def test_memories_are_those_of_the_settings_by_alias() -> None:
+    with override_settings(CONVMEMORY={"support": {}, "sales": {"MEMORY": MEMORY + "ConversationBufferMemory"}}):
+        assert list(memories) == ["support", "sales"]
+        assert "support" in memories
+        assert "default" not in memories
+        assert [memory.alias for memory in memories.all()] == ["support", "sales"]
+        assert isinstance(memories["sales"], ConversationBufferMemory)
+
+
+def test_an_unknown_alias_says_which_there_are() -> None:
+    with override_settings(CONVMEMORY={"support": {}, "sales": {}}):
+        with pytest.raises(UnknownAlias) as error:
+            memories["suport"]
+        assert isinstance(error.value, KeyError)
+        assert isinstance(error.value, ValueError)
+        assert str(error.value) == "CONVMEMORY has no alias 'suport'; there are 'support', 'sales'."
+
+
+def test_each_setting_is_used() -> None:
+    with override_settings(
+        CONVMEMORY={
+            "other": {
+                "MEMORY": MEMORY + "ConversationSummaryMemory",
+                "OPTIONS": {"buffer_size": 7, "max_summary_tokens": 90, "summary_prefix": "So far: "},
+                "DATABASE": "default",
+                "CHAT_MODEL": {
+                    "BACKEND": OPENAI,
+                    "OPTIONS": {"model": "m", "timeout": 9},
+                    "PRICE": {"input": 1, "output": 2.5},
+                },
+                "FALLBACK_CHAT_MODEL": None,
+                "TOKEN_COUNTER": {
+                    "BACKEND": "django_convmemory.tokens.TiktokenCounter",
+                    "OPTIONS": {"encoding": "cl100k_base"},
+                },
+                "SCHEDULER": {"BACKEND": "django_convmemory.schedulers.NullScheduler"},
+            }
+        }
+    ):
+        memory = memories["other"]
+    assert dataclasses.asdict(memory.strategy) == {"buffer_size": 7}
+    assert (memory.options.max_summary_tokens, memory.options.summary_prefix) == (90, "So far: ")
+    assert memory.model is not None
+    assert (memory.model.name, memory.model.deadline, memory.fallback) == ("m", 9, None)
+    assert memory.price is not None
+    assert [str(price) for price in memory.price] == ["1", "2.5"]
+    assert memory.counter.name == "tiktoken:cl100k_base"
+    assert isinstance(memory.scheduler, schedulers.NullScheduler)
+    assert memory.alias == "other"
+
+
+@pytest.mark.parametrize(
+    ("name", "option", "default"),
+    [
+        ("ConversationWindowMemory", "window_size", 20),
+        ("ConversationTokenBufferMemory", "max_tokens", 2000),
+        ("ConversationSummaryMemory", "buffer_size", 20),
+        ("ConversationSummaryBufferMemory", "max_token_limit", 2000),
+    ],
+)
+def test_a_limit_may_be_left_out(name: str, option: str, default: int) -> None:
+    with configured(MEMORY=MEMORY + name):
+        assert dataclasses.asdict(memories["default"].strategy) == {option: default}
+
+
+def test_built_from_settings_every_memory_counts_with_the_default_counter() -> None:
+    for name in ("ConversationTokenBufferMemory", "ConversationSummaryMemory", "ConversationSummaryBufferMemory"):
+        with configured(MEMORY=MEMORY + name):
+            assert isinstance(memories["default"].counter, tokens.Utf8TokenCounter)
+
+
+def test_a_memory_without_summaries_needs_no_model() -> None:
+    with configured(MEMORY=MEMORY + "ConversationBufferMemory", CHAT_MODEL={"BACKEND": "no.such.Model"}):
+        assert memories["default"].model is None
+
+
+def test_the_error_at_use_tells_all_that_is_wrong_and_how_to_repair_it() -> None:
+    with configured(
+        MODEL={}, OPTIONS={"max_tokens_limit": 5}, CHAT_MODEL={"BACKEND": "no.such.Model"}, DATABASE="nowhere"
+    ):
+        said = refused()
+        for problem in conf.problems():
+            assert f"({problem.id}) {problem.message} {problem.hint}" in said
+        assert [problem.id[-4:] for problem in conf.problems()] == ["E002", "E004", "E005", "E010"]
+
+
+@pytest.mark.parametrize("setting", [{}, [], "support", 1])
+def test_a_setting_that_is_no_dict_of_aliases_is_said_at_use(setting: Any) -> None:
+    with override_settings(CONVMEMORY=setting):
+        assert "E001" in refused()
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"max_tokens_limit": 5}, "unknown option 'max_tokens_limit'"),
+        ({"window_size": 5}, "unknown option 'window_size'"),  # of another memory
+        ({"alias": "x"}, "unknown option 'alias'"),
+        ({"model": None}, "unknown option 'model'"),
+        ({"counter": None}, "unknown option 'counter'"),
+        ({1: 2}, "unknown option 1"),
+        ({"max_token_limit": "2000"}, "max_token_limit must be a whole number of at least 1, not '2000'"),
+        ({"max_token_limit": 0}, "max_token_limit must be a whole number of at least 1, not 0"),
+        ({"max_token_limit": True}, "max_token_limit must be a whole number of at least 1, not True"),
+        ({"max_summary_tokens": "500"}, "option max_summary_tokens must be int, not '500'"),
+        ({"max_summary_tokens": 1.5}, "option max_summary_tokens must be int, not 1.5"),
+        ({"max_summary_tokens": 15}, "option max_summary_tokens must be at least 16, not 15"),
+        ({"max_pinned_tokens": None}, "option max_pinned_tokens must be int, not None"),
+        ({"max_chunk_tokens": "1"}, "option max_chunk_tokens must be int or None, not '1'"),
+        ({"max_run_seconds": "1"}, "option max_run_seconds must be float, not '1'"),
+        ({"max_run_seconds": True}, "option max_run_seconds must be float, not True"),
+        ({"max_run_seconds": float("nan")}, "option max_run_seconds must be at least 1, not nan"),
+        ({"summary_prefix": 1}, "option summary_prefix must be str, not 1"),
+        ({"summary_prefix": "a\0"}, "summary_prefix"),
+        ({"system_messages": "joined"}, "option system_messages must be one of separate, merged, not 'joined'"),
+        ({"max_context_tokens": 2499}, "max_context_tokens is 2499, less than max_summary_tokens and max_token_limit"),
+    ],
+)
+def test_an_option_that_cannot_be_is_named(options: dict[Any, Any], said: str) -> None:
+    with configured(OPTIONS=options):
+        text = refused()
+    assert 'CONVMEMORY["default"]["OPTIONS"]' in text
+    assert said in text
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{"max_run_seconds": 10}, {"max_chunk_tokens": None}, {"max_context_tokens": 2500}, {"max_pinned_tokens": 0}],
+)
+def test_options_at_their_bounds_are_taken(options: dict[str, Any]) -> None:
+    with configured(OPTIONS=options):
+        memories["default"]
+
+
+@pytest.mark.parametrize(
+    ("setting", "options", "said"),
+    [
+        ("CHAT_MODEL", {"modle": "x"}, "unknown option 'modle'; there are model"),
+        ("CHAT_MODEL", {"model": 1}, "model must be"),
+        ("CHAT_MODEL", {"timeout": "60"}, "timeout must be"),
+        ("CHAT_MODEL", {"timeout": True}, "timeout must be"),
+        ("CHAT_MODEL", ["model"], "must be a dict"),
+    ],
+)
+def test_an_option_of_a_backend_that_cannot_be_is_named(setting: str, options: Any, said: str) -> None:
+    with configured(**{setting: {"BACKEND": OPENAI, "OPTIONS": options}}):
+        text = refused()
+    assert f'CONVMEMORY["default"]["{setting}"]["OPTIONS"]' in text
+    assert said in text
+
+
+def test_a_backend_whose_annotations_cannot_be_resolved_is_taken() -> None:
+    counter = {"BACKEND": f"{__name__}.TypedForCheckersOnly", "OPTIONS": {"size": 3}}
+    with configured(TOKEN_COUNTER=counter):
+        assert memories["default"].counter.count_text("a") == 3
+
+
+def test_checks_build_no_memory() -> None:
+    with configured(CHAT_MODEL=EXTRACTIVE):
+        conf.problems()
+        assert memories._made == {}

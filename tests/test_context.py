@@ -1,0 +1,365 @@
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import pytest
+from hypothesis import given, strategies as st
+
+from django_convmemory import exchanges, ledger
+from django_convmemory.context import Context, assemble, spoken
+from django_convmemory.exceptions import InvalidMessage
+from django_convmemory.exchanges import NO_RESULT, Placed
+from django_convmemory.messages import ChatMessage
+from django_convmemory.options import Options
+from django_convmemory.stores.base import Snapshot, SummaryVersion, shown_pinned
+from django_convmemory.strategies import Buffer, Strategy, SummaryBuffer, TokenBuffer, Window
+from django_convmemory.tokens import Utf8TokenCounter
+from tests import conversations
+from tests.conversations import call
+
+COUNTER = Utf8TokenCounter()
+STRATEGY = SummaryBuffer(1000)
+
+
+def snapshot(
+    conversation: list[ChatMessage],
+    *,
+    folded: int = 0,
+    summary_tokens: int = 20,
+    max_pinned_tokens: int = 2000,
+    due: bool = False,
+) -> Snapshot:
+    """A session of these messages, of which a summary stands for the first ``folded`` exchanges."""
+    counters, rows = ledger.Ledger().append([ledger.Entry(one, COUNTER.count(one)) for one in conversation])
+    placed = [
+        Placed(row.position, message, COUNTER.count(message), row.answers)
+        for message, row in zip(conversation, rows, strict=True)
+    ]
+    unpinned = [row for row in placed if not row.message.pinned]
+    starts = [*exchanges.starts(unpinned, counters.open_position), len(unpinned)]
+    covered = unpinned[: starts[min(folded, max(0, len(starts) - 2))]]
+    summary = None
+    if covered:
+        last = covered[-1].position
+        tokens = sum(row.tokens for row in covered)
+        summary = SummaryVersion(1, 1, last, "They spoke of Rust.", summary_tokens)
+        counters = dataclasses.replace(
+            counters, covered_position=last, covered_count=len(covered), covered_tokens=tokens
+        )
+    shown = shown_pinned(counters.pinned, max_pinned_tokens)
+    pinned = [row for row in placed if row.position in shown]
+    return Snapshot(1, counters, due, 1, summary, pinned, unpinned[len(covered) :])
+
+
+def put_together(snapshot: Snapshot | None, strategy: Strategy = STRATEGY, **arguments: Any) -> Context:
+    options = arguments.pop("options", Options())
+    return assemble(snapshot, strategy, options, COUNTER, **arguments)
+
+
+def parts(context: Context) -> list[tuple[str, str]]:
+    return [(part.name, part.message.text) for part in context.parts]
+
+
+CHAT = [
+    ChatMessage.system("Be brief."),
+    ChatMessage.human("What is Rust?"),
+    ChatMessage.ai("A systems language."),
+    ChatMessage("developer", "Answer in English."),
+    ChatMessage.human("And ownership?"),
+    ChatMessage.ai("Each value has one owner."),
+]
+
+
+def test_the_order_is_system_pinned_summary_tail() -> None:
+    context = put_together(snapshot(CHAT, folded=2), system="You are a teacher.")
+    assert parts(context) == [
+        ("system", "You are a teacher."),
+        ("pinned", "Be brief."),
+        ("pinned", "Answer in English."),
+        ("summary", "Summary of earlier conversation: They spoke of Rust."),
+        ("tail", "And ownership?"),
+        ("tail", "Each value has one owner."),
+    ]
+    assert [message.role for message in context[:4]] == ["system", "system", "developer", "system"]
+    assert [part.position for part in context.parts] == [None, 1, 4, None, 5, 6]
+    assert context.summary == "They spoke of Rust."
+    assert context.tokens == sum(part.tokens for part in context.parts)
+    assert (context.omitted, context.over_budget, context.pending) == (0, False, False)
+
+
+def test_a_context_is_a_sequence_of_messages() -> None:
+    context = put_together(snapshot(CHAT[1:3]))
+    assert len(context) == 2
+    assert list(context) == [context[0], context[-1]] == context[:] == CHAT[1:3]
+    assert CHAT[1] in context
+    assert context == CHAT[1:3]
+    assert context == put_together(snapshot(CHAT[1:3]))
+    assert context != CHAT
+    assert put_together(None) == []
+
+
+def test_an_unknown_session_shows_the_sites_own_prompt() -> None:
+    context = put_together(None, system="You are a teacher.")
+    assert parts(context) == [("system", "You are a teacher.")]
+    assert put_together(None, system="You are a teacher.", max_tokens=1).over_budget
+    assert not context.over_budget
+
+
+def test_the_prefix_of_the_summary_is_an_option() -> None:
+    context = put_together(snapshot(CHAT, folded=2), options=Options(summary_prefix="So far: "))
+    assert ("summary", "So far: They spoke of Rust.") in parts(context)
+
+
+def test_pending_says_that_a_compaction_is_due() -> None:
+    assert put_together(snapshot(CHAT, due=True)).pending
+
+
+@pytest.mark.parametrize(
+    "system",
+    [
+        {"role": "system", "content": "Be kind."},
+        ChatMessage("developer", "Be kind."),
+        ChatMessage.system([{"type": "text", "text": "Be kind."}]),
+    ],
+)
+def test_the_sites_own_prompt_is_a_text_or_a_message(system: Any) -> None:
+    assert parts(put_together(snapshot(CHAT[1:3]), system=system))[0] == ("system", "Be kind.")
+
+
+@pytest.mark.parametrize(
+    "system",
+    [
+        ChatMessage.human("Hi."),
+        ChatMessage.ai(tool_calls=[call("a")]),
+        {"role": "tool", "content": "", "tool_call_id": "a"},
+    ],
+)
+def test_the_sites_own_prompt_is_not_of_another_role(system: Any) -> None:
+    with pytest.raises(InvalidMessage, match="system"):
+        put_together(snapshot(CHAT), system=system)
+    with pytest.raises(InvalidMessage, match="system"):
+        put_together(None, system=system)
+
+
+def cost(context: Context, *names: str) -> int:
+    return sum(part.tokens for part in context.parts if part.name in names)
+
+
+def test_left_out_first_are_the_oldest_exchanges_then_the_summary() -> None:
+    held = snapshot(CHAT, folded=1)
+    whole = put_together(held, system="You are a teacher.")
+    shown = []
+    for budget in range(whole.tokens, -1, -1):
+        names = [text for _, text in parts(put_together(held, system="You are a teacher.", max_tokens=budget))]
+        if not shown or shown[-1] != names:
+            shown.append(names)
+    front = ["You are a teacher.", "Be brief.", "Answer in English."]
+    summary = ["Summary of earlier conversation: They spoke of Rust."]
+    tail = ["A systems language.", "And ownership?", "Each value has one owner."]
+    assert shown == [
+        [*front, *summary, *tail],
+        [*front, *summary, *tail[1:]],
+        [*front, *summary, *tail[2:]],
+        [*front, *tail[2:]],
+    ]
+
+
+def test_max_tokens_bounds_all_and_the_option_all_but_system_and_pinned() -> None:
+    held = snapshot(CHAT)
+    whole = put_together(held, system="You are a teacher.")
+    tail = cost(whole, "summary", "tail")
+    assert len(put_together(held, system="You are a teacher.", max_context_tokens=tail)) == len(whole)
+    assert len(put_together(held, system="You are a teacher.", max_context_tokens=tail - 1)) == len(whole) - 1
+    assert len(put_together(held, system="You are a teacher.", max_tokens=whole.tokens)) == len(whole)
+    assert len(put_together(held, system="You are a teacher.", max_tokens=tail)) < len(whole)
+    # What the call asks for counts, the option does not.
+    assert len(put_together(held, max_tokens=whole.tokens, max_context_tokens=1)) == len(whole) - 1
+
+
+def test_what_may_never_be_left_out_is_returned_and_over_budget_says_so() -> None:
+    context = put_together(snapshot(CHAT, folded=2), system="You are a teacher.", max_tokens=0)
+    assert [name for name, _ in parts(context)] == ["system", "pinned", "pinned", "tail"]
+    assert context[-1] == CHAT[-1]
+    assert context.over_budget
+    assert context.summary is None
+    exact = put_together(snapshot(CHAT, folded=2), system="You are a teacher.", max_tokens=context.tokens)
+    assert (exact.over_budget, len(exact)) == (False, len(context))
+
+
+def test_omitted_counts_what_is_shown_neither_itself_nor_through_the_summary() -> None:
+    held = snapshot(CHAT, folded=2)
+    tail = cost(put_together(held), "tail")
+    assert put_together(held).omitted == 0
+    assert put_together(held, max_context_tokens=20 + tail - 1).omitted == 1
+    # Without the summary all that it stands for is omitted as well.
+    assert put_together(held, max_context_tokens=1).omitted == 3
+    assert put_together(snapshot(CHAT, max_pinned_tokens=0)).omitted == 1
+    assert put_together(snapshot(CHAT), Window(1)).omitted == 3
+    assert put_together(snapshot(CHAT), TokenBuffer(1)).omitted == 4
+
+
+def test_an_exchange_is_shown_whole_or_not_at_all() -> None:
+    exchange = [
+        ChatMessage.ai(tool_calls=[call("a"), call("b")]),
+        ChatMessage.tool("1", "a"),
+        ChatMessage.tool("2", "b"),
+    ]
+    held = snapshot([*exchange, ChatMessage.human("Thanks."), ChatMessage.ai("You are welcome.")])
+    whole = put_together(held)
+    sizes = {len(put_together(held, max_tokens=budget)) for budget in range(whole.tokens + 1)}
+    assert sizes == {5, 2, 1}
+
+
+def test_a_call_that_still_runs_is_shown_with_a_result_that_counts() -> None:
+    context = put_together(snapshot([ChatMessage.ai(tool_calls=[call("a")]), ChatMessage.human("Well?")]))
+    assert [message.text for message in context] == ["", NO_RESULT, "Well?"]
+    assert context[1].tool_call_id == "a"
+    assert context.parts[1].tokens == COUNTER.count(context[1])
+    assert context.parts[1].position is None or context.parts[1].position == 0
+    assert context.omitted == 0
+
+
+def is_well_formed(context: Context) -> bool:
+    waiting: list[str] = []
+    for message in context:
+        if waiting:
+            if message.tool_call_id != waiting.pop(0):
+                return False
+        elif message.role == "tool":
+            return False
+        waiting = waiting or list(dict.fromkeys(message.call_ids))
+    return not waiting
+
+
+strategies = st.one_of(
+    st.just(STRATEGY),
+    st.just(Buffer()),
+    st.builds(Window, st.integers(0, 6)),
+    st.builds(TokenBuffer, st.integers(0, 80)),
+)
+budgets = st.none() | st.integers(-5, 300)
+
+
+@given(conversations.conversations(), st.integers(0, 4), strategies, budgets, st.none() | st.integers(1, 300))
+def test_any_context_is_well_formed_and_within_its_budget(
+    conversation: list[ChatMessage], folded: int, strategy: Strategy, max_tokens: int | None, option: int | None
+) -> None:
+    held = snapshot(conversation, folded=folded if strategy is STRATEGY else 0)
+    context = put_together(held, strategy, system="Be kind.", max_tokens=max_tokens, max_context_tokens=option)
+    assert is_well_formed(context)
+    assert context.tokens == sum(part.tokens for part in context.parts)
+    for part in context.parts:
+        assert part.tokens == (20 if part.name == "summary" else COUNTER.count(part.message))
+    if not context.over_budget:
+        assert max_tokens is None or context.tokens <= max_tokens
+        assert max_tokens is not None or option is None or cost(context, "summary", "tail") <= option
+    shown = {part.position for part in context.parts if part.position}
+    through = held.ledger.covered_position if context.summary else 0
+    hidden = set(range(1, len(conversation) + 1)) - shown
+    pinned = {one.position for one in held.ledger.pinned}
+    assert context.omitted == len([row for row in hidden if row > through or row in pinned])
+
+
+@given(conversations.conversations(min_size=1), st.integers(0, 4), budgets)
+def test_system_pinned_and_the_newest_exchange_are_in_any_context(
+    conversation: list[ChatMessage], folded: int, max_tokens: int | None
+) -> None:
+    held = snapshot(conversation, folded=folded)
+    context = put_together(held, system="Be kind.", max_tokens=max_tokens)
+    shown = {part.position for part in context.parts}
+    newest = held.ledger.newest_position
+    assert context[0].text == "Be kind."
+    assert {row.position for row in held.pinned} <= shown
+    assert newest == 0 or newest in shown
+    arranged = exchanges.well_formed(row for row in held.tail if row.position >= newest)
+    assert [row.message for row in arranged] == [part.message for part in context.parts if part.name == "tail"][
+        len([part for part in context.parts if part.name == "tail"]) - len(arranged) :
+    ]
+    if context.over_budget:
+        assert context.summary is None
+        assert len([part for part in context.parts if part.name == "tail"]) == len(arranged)
+
+
+@given(conversations.conversations(), budgets)
+def test_the_wire_form_is_that_of_the_messages(conversation: list[ChatMessage], max_tokens: int | None) -> None:
+    context = put_together(snapshot(conversation, folded=1), system="Be kind.", max_tokens=max_tokens)
+    assert context.to_openai() == context.to_openai("separate") == [message.to_openai() for message in context]
+    merged = context.to_openai("merged")
+    leading = [part for part in context.parts if part.name != "tail"]
+    assert [one["role"] for one in merged].count("system") == 1
+    assert merged[0]["role"] == "system"
+    assert merged[1:] == context.to_openai()[len(leading) :]
+    assert all(part.message.text in str(merged[0]["content"]) for part in leading)
+
+
+def test_merged_system_messages_are_one_text() -> None:
+    context = put_together(
+        snapshot(CHAT, folded=2), system="You are a teacher.", options=Options(system_messages="merged")
+    )
+    wire = context.to_openai()
+    assert [message["role"] for message in wire] == ["system", "user", "assistant"]
+    assert wire[0] == {
+        "role": "system",
+        "content": "You are a teacher.\n\nBe brief.\n\nAnswer in English.\n\n"
+        "Summary of earlier conversation: They spoke of Rust.",
+    }
+    assert [message["role"] for message in context.to_openai("separate")][:3] == ["system", "system", "developer"]
+
+
+def test_merged_system_messages_with_content_parts_keep_them() -> None:
+    part = {"type": "text", "text": "You are a teacher.", "cache_control": {"type": "ephemeral"}}
+    context = put_together(snapshot(CHAT[:3]), system=ChatMessage.system([part]))
+    assert context.to_openai("merged")[0] == {
+        "role": "system",
+        "content": [part, {"type": "text", "text": "Be brief."}],
+    }
+
+
+@pytest.mark.parametrize("count", [1, 2])
+def test_developer_messages_are_merged_into_a_system_message(count: int) -> None:
+    held = snapshot([ChatMessage("developer", "Be brief.")] * count)
+    assert put_together(held).to_openai("merged") == [{"role": "system", "content": "\n\n".join(["Be brief."] * count)}]
+
+
+def test_without_system_messages_there_is_nothing_to_merge() -> None:
+    context = put_together(snapshot(CHAT[1:3]))
+    assert context.to_openai("merged") == context.to_openai("separate")
+    assert put_together(None).to_openai("merged") == []
+
+
+def test_an_unknown_form_of_system_messages_is_refused() -> None:
+    with pytest.raises(ValueError, match="separate, merged"):
+        put_together(snapshot(CHAT)).to_openai("joined")  # type: ignore[arg-type]
+
+
+def test_what_to_openai_returns_is_the_callers_own() -> None:
+    context = put_together(snapshot(CHAT))
+    context.to_openai()[0]["content"] = "changed"
+    context.to_openai().clear()
+    assert context.to_openai()[0]["content"] == "Be brief."
+
+
+def test_to_text_is_lines_of_role_and_text() -> None:
+    conversation = [ChatMessage.human("Look it up."), ChatMessage.ai(tool_calls=[call("a", '{"x": 1}')])]
+    assert put_together(snapshot([*CHAT[:2], *conversation])).to_text() == (
+        "system: Be brief.\nuser: What is Rust?\nuser: Look it up.\n"
+        f'assistant: [calls look_up({{"x": 1}})]\ntool: {NO_RESULT}'
+    )
+    assert put_together(None).to_text() == ""
+
+
+@pytest.mark.parametrize(
+    ("message", "text"),
+    [
+        (ChatMessage.ai(), ""),
+        (ChatMessage.human([{"type": "text", "text": "a"}, {"type": "image_url", "image_url": "x"}]), "a\n[image_url]"),
+        (ChatMessage.ai("a", tool_calls=[{"id": "c"}]), "a\n[calls a tool()]"),
+        (ChatMessage.ai(tool_calls=[{"id": "c", "custom": {"name": "run", "input": "ls"}}]), "[calls run(ls)]"),
+        (ChatMessage.ai(tool_calls=[{"id": "c", "function": "run"}]), "[calls a tool()]"),
+        (ChatMessage.ai(tool_calls=[{"id": "c", "function": None}]), "[calls a tool()]"),
+        (ChatMessage.ai(tool_calls=[{"id": "c", "function": ["run"]}]), "[calls a tool()]"),
+    ],
+)
+def test_what_a_message_says_in_one_text(message: ChatMessage, text: str) -> None:
+    assert spoken(message) == text

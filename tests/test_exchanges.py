@@ -1,0 +1,173 @@
+from __future__ import annotations
+
+import pytest
+from hypothesis import example, given, strategies as st
+
+from django_convmemory import exchanges
+from django_convmemory.exchanges import NO_RESULT, Placed
+from django_convmemory.messages import ChatMessage
+from tests import conversations
+from tests.conversations import call
+
+
+def unpinned(conversation: list[ChatMessage]) -> tuple[int, list[Placed]]:
+    """The position of the open exchange, or 0, and the messages that are not pinned."""
+    ledger, rows = conversations.placed(conversation)
+    return ledger.open_position, [row for row in rows if not row.message.pinned]
+
+
+def by_definition(rows: list[Placed]) -> list[list[int]]:
+    """The positions of each exchange, as the words say it: nothing of the ledger's bookkeeping is used.
+
+    An assistant message with tool calls and everything up to the last tool message that answers it; while not every
+    call is answered and no other assistant has spoken, everything.
+    """
+    found: list[list[int]] = []
+    index = 0
+    while index < len(rows):
+        end = index + 1
+        unanswered = set(rows[index].message.call_ids)
+        if unanswered:
+            for at in range(index + 1, len(rows)):
+                message = rows[at].message
+                if message.role == "assistant" or not unanswered:
+                    break
+                if message.role == "tool":
+                    unanswered.discard(message.tool_call_id or "")
+                    end = at + 1
+            else:
+                end = len(rows) if unanswered else end
+        found.append([row.position for row in rows[index:end]])
+        index = end
+    return found
+
+
+@given(conversations.conversations())
+def test_exchanges_begin_where_the_definition_says(conversation: list[ChatMessage]) -> None:
+    open_position, rows = unpinned(conversation)
+    starts = exchanges.starts(rows, open_position)
+    assert [rows[start].position for start in starts] == [one[0] for one in by_definition(rows)]
+
+
+@given(conversations.conversations(), st.integers(0, 20))
+def test_what_is_left_of_an_exchange_that_began_earlier_has_no_start(conversation: list[ChatMessage], cut: int) -> None:
+    open_position, rows = unpinned(conversation)
+    expected = [one[0] for one in by_definition(rows)]
+    tail = rows[cut:]
+    starts = exchanges.starts(tail, open_position)
+    assert [tail[start].position for start in starts] == [
+        position for position in expected if tail and position >= tail[0].position
+    ]
+
+
+@given(conversations.conversations())
+def test_starts_ascend_and_the_first_is_zero(conversation: list[ChatMessage]) -> None:
+    open_position, rows = unpinned(conversation)
+    starts = exchanges.starts(rows, open_position)
+    assert starts == sorted(set(starts))
+    assert starts[:1] == [0][: len(rows)]
+
+
+def is_well_formed(rows: list[Placed]) -> bool:
+    """Whether each message that makes calls is followed by their results, in order, and no result stands elsewhere."""
+    messages = [row.message for row in rows]
+    index = 0
+    while index < len(messages):
+        if messages[index].role == "tool":
+            return False
+        ids = list(dict.fromkeys(messages[index].call_ids))
+        if [message.tool_call_id for message in messages[index + 1 : index + 1 + len(ids)]] != ids:
+            return False
+        index += 1 + len(ids)
+    return True
+
+
+@given(conversations.conversations())
+def test_every_call_has_its_result_and_every_result_its_call(conversation: list[ChatMessage]) -> None:
+    arranged = exchanges.well_formed(unpinned(conversation)[1])
+    assert is_well_formed(arranged)
+
+
+@given(conversations.conversations())
+def test_arranging_keeps_all_that_is_no_result_in_order(conversation: list[ChatMessage]) -> None:
+    _, rows = unpinned(conversation)
+    arranged = exchanges.well_formed(rows)
+    assert [row for row in arranged if row.message.role != "tool"] == [
+        row for row in rows if row.message.role != "tool"
+    ]
+
+
+@given(conversations.conversations())
+def test_each_call_gets_its_own_newest_result(conversation: list[ChatMessage]) -> None:
+    _, rows = unpinned(conversation)
+    newest = {(row.answers, row.message.tool_call_id): row for row in rows if row.message.role == "tool"}
+    for row in exchanges.well_formed(rows):
+        if row.message.role == "tool":
+            expected = newest.pop((row.answers, row.message.tool_call_id), None)
+            assert row == (expected or Placed(0, ChatMessage.tool(NO_RESULT, row.message.tool_call_id), 0, row.answers))
+    assert newest == {}
+
+
+@given(conversations.conversations())
+def test_arranging_twice_changes_nothing(conversation: list[ChatMessage]) -> None:
+    arranged = exchanges.well_formed(unpinned(conversation)[1])
+    assert exchanges.well_formed(arranged) == arranged
+
+
+@given(conversations.conversations(), st.integers(0, 20), st.integers(0, 20))
+@example([ChatMessage.ai(tool_calls=[call("a")]), ChatMessage.tool("1", "a")], 1, 2)
+def test_any_part_of_a_conversation_can_be_arranged(conversation: list[ChatMessage], first: int, last: int) -> None:
+    assert is_well_formed(exchanges.well_formed(unpinned(conversation)[1][first:last]))
+
+
+def arranged(*conversation: ChatMessage) -> list[str]:
+    return [
+        row.message.text or ",".join(row.message.call_ids)
+        for row in exchanges.well_formed(unpinned([*conversation])[1])
+    ]
+
+
+def test_results_stand_after_their_call_in_the_order_of_the_calls() -> None:
+    assert arranged(
+        ChatMessage.ai(tool_calls=[call("a"), call("b")]),
+        ChatMessage.human("Hurry."),
+        ChatMessage.tool("of b", "b"),
+        ChatMessage.tool("of a", "a"),
+    ) == ["a,b", "of a", "of b", "Hurry."]
+
+
+def test_a_call_without_a_result_is_shown_with_one_that_says_so() -> None:
+    assert arranged(
+        ChatMessage.ai(tool_calls=[call("a"), call("b")]), ChatMessage.tool("of b", "b"), ChatMessage.ai("Sorry.")
+    ) == ["a,b", NO_RESULT, "of b", "Sorry."]
+
+
+def test_the_last_of_repeated_results_counts() -> None:
+    assert arranged(
+        ChatMessage.ai(tool_calls=[call("a"), call("b")]),
+        ChatMessage.tool("first", "a"),
+        ChatMessage.tool("second", "a"),
+        ChatMessage.tool("of b", "b"),
+    ) == ["a,b", "second", "of b"]
+
+
+def test_a_result_belongs_to_the_nearest_call_with_its_id() -> None:
+    assert arranged(
+        ChatMessage.ai(tool_calls=[call("a")]),
+        ChatMessage.tool("first", "a"),
+        ChatMessage.ai(tool_calls=[call("a")]),
+        ChatMessage.tool("second", "a"),
+    ) == ["a", "first", "a", "second"]
+
+
+@pytest.mark.parametrize("content", ["", [{"type": "text", "text": ""}]])
+def test_an_empty_result_is_a_result(content: str | list[dict[str, str]]) -> None:
+    _, rows = unpinned([ChatMessage.ai(tool_calls=[call("a")]), ChatMessage.tool(content, "a")])
+    assert exchanges.well_formed(rows) == rows
+
+
+def test_arranging_leaves_the_rows_as_they_are() -> None:
+    _, rows = unpinned([ChatMessage.ai(tool_calls=[call("a")]), ChatMessage.human("Wait."), ChatMessage.tool("1", "a")])
+    before = list(rows)
+    exchanges.well_formed(rows)
+    assert rows == before

@@ -1,0 +1,279 @@
+from __future__ import annotations
+
+import dataclasses
+import itertools
+from typing import Any
+
+import pytest
+from hypothesis import given, strategies as st
+
+from django_convmemory import exchanges, ledger
+from django_convmemory.exceptions import InvalidMessage, ToolResultRefused, TooManyPinned
+from django_convmemory.ledger import MAX_PINNED, Batch, Entry, Ledger, Pinned, Row
+from django_convmemory.messages import ChatMessage
+from django_convmemory.strategies import Threshold
+from tests import conversations
+from tests.conversations import call
+
+
+def after(*messages: ChatMessage, start: Ledger | None = None) -> Ledger:
+    """The ledger after messages of 10 tokens each."""
+    return (start or Ledger()).append([Entry(message, 10) for message in messages])[0]
+
+
+HUMAN, AI, SYSTEM = ChatMessage.human("Hi."), ChatMessage.ai("Hello."), ChatMessage.system("Be brief.")
+CALLS_A, CALLS_AB = ChatMessage.ai(tool_calls=[call("a")]), ChatMessage.ai(tool_calls=[call("a"), call("b")])
+RESULT_A, RESULT_B = ChatMessage.tool("1", "a"), ChatMessage.tool("2", "b")
+
+
+@given(conversations.conversations(), st.lists(st.integers(0, 20), max_size=6))
+def test_any_partition_into_batches_gives_the_same_ledger_and_rows(
+    conversation: list[ChatMessage], cuts: list[int]
+) -> None:
+    entries = conversations.entries(conversation)
+    whole, rows = Ledger().append(entries)
+    edges = sorted({0, len(entries), *(min(cut, len(entries)) for cut in cuts)})
+    piecewise, found = Ledger(), []
+    for first, last in itertools.pairwise(edges):
+        piecewise, more = piecewise.append(entries[first:last])
+        found += more
+    assert piecewise == whole
+    assert found == rows
+
+
+@given(conversations.conversations())
+def test_positions_have_no_gaps_and_totals_are_sums(conversation: list[ChatMessage]) -> None:
+    entries = conversations.entries(conversation)
+    counters, rows = Ledger().append(entries)
+    total = 0
+    for position, (entry, row) in enumerate(zip(entries, rows, strict=True), start=1):
+        total += 0 if entry.message.pinned else entry.tokens
+        assert (row.position, row.tokens_through) == (position, total)
+    unpinned = [entry for entry in entries if not entry.message.pinned]
+    assert counters.last_position == len(entries)
+    assert (counters.unpinned_count, counters.unpinned_tokens) == (len(unpinned), total)
+    assert counters.pinned == tuple(
+        Pinned(row.position, entry.tokens) for entry, row in zip(entries, rows, strict=True) if entry.message.pinned
+    )
+
+
+@given(conversations.conversations())
+def test_a_result_answers_the_nearest_assistant_message_that_made_a_call_with_its_id(
+    conversation: list[ChatMessage],
+) -> None:
+    _, rows = Ledger().append(conversations.entries(conversation))
+    for index, (message, row) in enumerate(zip(conversation, rows, strict=True)):
+        made = [at for at in range(index) if message.tool_call_id in conversation[at].call_ids]
+        assert row.answers == (made[-1] + 1 if message.role == "tool" else None)
+
+
+@given(conversations.conversations())
+def test_the_newest_exchange_is_the_one_that_planning_finds(conversation: list[ChatMessage]) -> None:
+    counters, placed = conversations.placed(conversation)
+    rows = [row for row in placed if not row.message.pinned]
+    starts = exchanges.starts(rows, counters.open_position)
+    assert counters.newest_position == (rows[starts[-1]].position if starts else 0)
+    assert counters.settled_tokens == (sum(row.tokens for row in rows[: starts[-1]]) if starts else 0)
+    assert (counters.settled_tokens > 0) == (len(starts) > 1)
+
+
+@given(conversations.conversations())
+def test_an_exchange_is_open_until_every_call_is_answered(conversation: list[ChatMessage]) -> None:
+    calls = conversations.Calls().after(*conversation)
+    counters, _ = Ledger().append(conversations.entries(conversation))
+    assert (counters.open_position > 0) == calls.open
+    assert all((ledger.call_mark(one) in counters.open_calls) == (one in calls.unanswered) for one in conversations.IDS)
+
+
+@given(conversations.conversations(), st.integers(0, 20))
+def test_a_tail_is_due_exactly_when_something_in_it_can_be_folded(conversation: list[ChatMessage], limit: int) -> None:
+    counters, placed = conversations.placed(conversation)
+    rows = [row for row in placed if not row.message.pinned]
+    starts = exchanges.starts(rows, counters.open_position)
+    for covered in (0, *starts):
+        folded = rows[:covered]
+        tail = dataclasses.replace(
+            counters,
+            covered_position=folded[-1].position if folded else 0,
+            covered_count=len(folded),
+            covered_tokens=sum(row.tokens for row in folded),
+        )
+        assert tail.tail_count == len(rows) - covered
+        assert tail.tail_tokens == sum(row.tokens for row in rows[covered:])
+        more_than_one = covered < (starts[-1] if starts else 0)
+        assert tail.due(Threshold(tokens=limit)) == (more_than_one and tail.tail_tokens > limit)
+
+
+def test_an_empty_ledger_is_never_due() -> None:
+    assert not Ledger().due(Threshold(tokens=0, messages=0))
+
+
+def test_appending_changes_no_ledger() -> None:
+    before = after(HUMAN, CALLS_A)
+    copy = dataclasses.replace(before)
+    before.append([Entry(RESULT_A, 1), Entry(SYSTEM, 1)])
+    assert before == copy
+
+
+@pytest.mark.parametrize(
+    ("messages", "newest", "settled"),
+    [
+        ([], 0, 0),
+        ([HUMAN], 1, 0),
+        ([HUMAN, AI], 2, 10),
+        ([HUMAN, CALLS_AB], 2, 10),
+        ([HUMAN, CALLS_AB, RESULT_A, HUMAN], 2, 10),  # the user belongs to the open exchange
+        ([HUMAN, CALLS_AB, RESULT_A, HUMAN, RESULT_B], 2, 10),
+        ([HUMAN, CALLS_AB, RESULT_A, RESULT_B, HUMAN], 5, 40),
+        ([HUMAN, CALLS_AB, RESULT_A, AI], 4, 30),  # the next assistant closed it
+        ([HUMAN, SYSTEM, HUMAN, SYSTEM], 3, 10),  # pinned messages are in no exchange
+    ],
+)
+def test_where_the_newest_exchange_begins(messages: list[ChatMessage], newest: int, settled: int) -> None:
+    counters = after(*messages)
+    assert (counters.newest_position, counters.settled_tokens) == (newest, settled)
+
+
+def test_results_are_accepted_while_their_exchange_is_open_also_repeated_ones() -> None:
+    counters = after(CALLS_AB, RESULT_A, HUMAN, SYSTEM, RESULT_A)
+    assert counters.open_position == 1
+    counters, rows = counters.append([Entry(RESULT_B, 10)])
+    assert rows == [Row(6, 50, 1)]
+    assert counters.open_position == 0
+
+
+@pytest.mark.parametrize(
+    "messages",
+    [
+        [],
+        [HUMAN],
+        [AI],
+        [CALLS_A, RESULT_A],  # answered: the exchange is closed
+        [CALLS_A, AI],
+        [CALLS_A, ChatMessage.ai(tool_calls=[call("b")])],
+        [CALLS_AB, RESULT_A, RESULT_B, HUMAN],
+    ],
+)
+def test_a_result_outside_of_its_open_exchange_is_refused(messages: list[ChatMessage]) -> None:
+    counters = after(*messages)
+    with pytest.raises(ToolResultRefused, match=r"'a'.*assistant message") as refused:
+        counters.append([Entry(RESULT_A, 10)])
+    assert isinstance(refused.value, InvalidMessage)
+    assert isinstance(refused.value, ValueError)
+
+
+def test_ids_that_begin_alike_or_look_like_patterns_are_not_mixed_up() -> None:
+    ids = ["call_1", "call_10", "call_%", "%", "_", "|", "a" * 300, "中", "call_1 "]
+    for one in ids:
+        counters = after(ChatMessage.ai(tool_calls=[call(one)]))
+        for other in ids:
+            if other != one:
+                with pytest.raises(ToolResultRefused):
+                    counters.append([Entry(ChatMessage.tool("1", other), 1)])
+        assert after(ChatMessage.tool("1", one), start=counters).open_position == 0
+
+
+def test_an_id_that_a_message_uses_twice_is_answered_once() -> None:
+    counters = after(ChatMessage.ai(tool_calls=[call("a"), call("a")]), RESULT_A)
+    assert counters.open_position == 0
+
+
+def test_marks_are_of_one_length_and_free_of_wildcards() -> None:
+    marks = {ledger.call_mark(one) for one in ("", "a", "%" * 500, "_\\'")}
+    assert {len(mark) for mark in marks} == {17}
+    assert not any(set("%_\\'\"") & set(mark) for mark in marks)
+
+
+def test_a_session_holds_64_pinned_messages() -> None:
+    full = after(*[SYSTEM] * MAX_PINNED)
+    assert MAX_PINNED == len(full.pinned) == 64
+    with pytest.raises(TooManyPinned, match=r"64 .*load\(system=") as refused:
+        full.append([Entry(ChatMessage("developer", "One more."), 1)])
+    assert isinstance(refused.value, ValueError)
+    assert after(HUMAN, start=full).last_position == 65
+
+
+@given(st.data())
+def test_a_batch_knows_what_it_changes_before_the_session_is_read(data: st.DataObject) -> None:
+    before = data.draw(conversations.conversations(max_size=8))
+    calls = conversations.Calls().after(*before)
+    entries = conversations.entries(data.draw(conversations.batches(calls)))
+    batch = Batch(entries)
+    start, _ = Ledger().append(conversations.entries(before))
+    end, rows = start.append(entries)
+
+    assert batch.tokens == sum(entry.tokens for entry in entries)
+    assert batch.unpinned_tokens == end.unpinned_tokens - start.unpinned_tokens
+    assert batch.unpinned_count == end.unpinned_count - start.unpinned_count
+    assert [Pinned(one.position + start.last_position, one.tokens) for one in batch.pinned] == list(
+        end.pinned[len(start.pinned) :]
+    )
+    assert [(row.position + start.last_position, row.tokens_through + start.unpinned_tokens) for row in batch.rows] == [
+        (row.position, row.tokens_through) for row in rows
+    ]
+    own = [row.answers and row.answers + start.last_position for row in batch.rows]
+    later = [row.answers if row.answers and row.answers > start.last_position else None for row in rows]
+    assert own == later
+    assert all(mark in start.exchange_calls for mark in batch.leading_results)
+    assert len(batch.leading_results) == sum(
+        row.answers is not None and row.answers <= start.last_position for row in rows
+    )
+    if batch.has_assistant:
+        assert end.settled_tokens == batch.after.settled_tokens + start.unpinned_tokens
+        assert end.newest_position == batch.after.newest_position + start.last_position
+        assert (end.open_calls, end.exchange_calls) == (batch.after.open_calls, batch.after.exchange_calls)
+
+
+@given(conversations.conversations(min_size=1))
+def test_a_batch_ends_with_a_result_when_its_last_unpinned_message_is_one(conversation: list[ChatMessage]) -> None:
+    last = next((message for message in reversed(conversation) if not message.pinned), None)
+    assert Batch(conversations.entries(conversation)).ends_with_result == (last is not None and last.role == "tool")
+
+
+def test_a_batch_that_no_session_could_take_is_refused_at_once() -> None:
+    with pytest.raises(ToolResultRefused):
+        Batch([Entry(AI, 1), Entry(RESULT_A, 1)])
+    with pytest.raises(ToolResultRefused):
+        Batch([Entry(CALLS_A, 1), Entry(RESULT_A, 1), Entry(RESULT_A, 1)])
+    with pytest.raises(TooManyPinned):
+        Batch([Entry(SYSTEM, 1)] * (MAX_PINNED + 1))
+    assert Batch([Entry(RESULT_A, 1), Entry(RESULT_B, 1)]).leading_results == (
+        ledger.call_mark("a"),
+        ledger.call_mark("b"),
+    )
+
+
+def entry(message: ChatMessage = HUMAN, **fields: Any) -> Entry:
+    return dataclasses.replace(Entry(message, 1), **fields)
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        [],
+        [entry(), entry()],
+        [entry(AI)],
+        [entry(ChatMessage.human("Hi. "))],
+        [entry(ChatMessage.human("Hi.", kind="plan"))],
+        [entry(ChatMessage.human("Hi.", metadata={"a": 1}))],
+        [entry(ChatMessage.human("Hi.", name="anna"))],
+        [entry(usage={"prompt_tokens": 1})],
+    ],
+)
+def test_a_payload_hash_tells_other_content(other: list[Entry]) -> None:
+    assert Batch([entry()]).payload_hash != Batch(other).payload_hash
+
+
+def test_a_payload_hash_does_not_depend_on_the_order_of_keys_or_on_the_counter() -> None:
+    one = {"role": "user", "content": "a", "x": {"b": 1, "a": 2}, "y": 1}
+    other = {"y": 1, "x": {"a": 2, "b": 1}, "content": "a", "role": "user"}
+    batches = [Batch([Entry(ChatMessage.from_openai(wire), tokens)]) for wire, tokens in ((one, 1), (other, 99))]
+    assert batches[0].payload_hash == batches[1].payload_hash
+
+
+def test_an_idempotency_key_is_kept_as_a_hash() -> None:
+    batch = Batch([entry()], idempotency_key="of a user")
+    assert batch.key_hash is not None
+    assert len(batch.key_hash) == 64
+    assert "user" not in batch.key_hash
+    assert Batch([entry()]).key_hash is None

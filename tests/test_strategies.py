@@ -1,0 +1,249 @@
+from __future__ import annotations
+
+import itertools
+from typing import NamedTuple
+
+import pytest
+from hypothesis import given, strategies as st
+
+from django_convmemory.strategies import (
+    Buffer,
+    Pruning,
+    Strategy,
+    Summary,
+    SummaryBuffer,
+    Threshold,
+    TokenBuffer,
+    Window,
+)
+
+
+class Tail(NamedTuple):
+    """A tail as strategies see it: the tokens of its messages, and where its exchanges begin."""
+
+    tokens: list[int]
+    starts: list[int]
+
+    @property
+    def newest(self) -> int:
+        return self.starts[-1] if self.starts else 0
+
+    def after(self, index: int) -> Tail:
+        return Tail(self.tokens[index:], [start - index for start in self.starts if start >= index])
+
+
+def laid_out(exchanges: list[list[int]]) -> Tail:
+    starts = [0, *itertools.accumulate(map(len, exchanges))][:-1]
+    return Tail([count for one in exchanges for count in one], starts)
+
+
+# Tails of single messages and of longer exchanges.
+counts = st.integers(1, 60)
+plain_tails = st.lists(st.lists(counts, min_size=1, max_size=1), max_size=20).map(laid_out)
+tails = plain_tails | st.lists(st.lists(counts, min_size=1, max_size=5), max_size=10).map(laid_out)
+limits = st.integers(1, 120)
+folding: st.SearchStrategy[Strategy] = st.one_of(
+    st.builds(SummaryBuffer, limits), st.builds(Summary, st.integers(0, 8)), st.builds(Pruning, limits)
+)
+showing: st.SearchStrategy[Strategy] = st.one_of(
+    st.just(Buffer()), st.builds(Window, st.integers(0, 12)), st.builds(TokenBuffer, st.integers(0, 200))
+)
+
+
+def exceeded(strategy: Strategy, tail: Tail) -> bool:
+    return strategy.threshold.exceeded(tokens=sum(tail.tokens), messages=len(tail.tokens), settled=len(tail.starts) > 1)
+
+
+@given(folding | showing, tails)
+def test_a_cut_lies_between_two_exchanges(strategy: Strategy, tail: Tail) -> None:
+    edges = {0, *tail.starts, len(tail.tokens)}
+    assert strategy.plan(*tail) in edges
+    assert strategy.shown_from(*tail) in edges
+
+
+@given(folding, tails)
+def test_what_is_folded_and_what_is_kept_are_the_tail(strategy: Strategy, tail: Tail) -> None:
+    split = strategy.plan(*tail)
+    assert tail.tokens[:split] + tail.tokens[split:] == tail.tokens
+    assert type(split) is int
+
+
+@given(folding, tails)
+def test_the_newest_exchange_is_kept(strategy: Strategy, tail: Tail) -> None:
+    assert strategy.plan(*tail) <= tail.newest
+
+
+@given(folding, tails)
+def test_something_is_folded_exactly_when_the_threshold_is_exceeded(strategy: Strategy, tail: Tail) -> None:
+    assert (strategy.plan(*tail) > 0) == exceeded(strategy, tail)
+
+
+@given(folding, tails)
+def test_planning_what_was_kept_folds_nothing_or_it_is_above_the_limit_still(strategy: Strategy, tail: Tail) -> None:
+    kept = tail.after(strategy.plan(*tail))
+    assert strategy.plan(*kept) == 0 or exceeded(strategy, kept)
+
+
+@given(folding, tails)
+def test_a_memory_that_folds_shows_its_whole_tail(strategy: Strategy, tail: Tail) -> None:
+    assert strategy.shown_from(*tail) == 0
+    assert strategy.view().summary
+
+
+@given(showing, tails)
+def test_a_memory_that_only_shows_is_never_due(strategy: Strategy, tail: Tail) -> None:
+    assert strategy.plan(*tail) == 0
+    assert not exceeded(strategy, tail)
+    assert not strategy.view().summary
+
+
+@given(limits, tails)
+def test_summary_buffer_keeps_half_its_limit_or_the_newest_exchange(limit: int, tail: Tail) -> None:
+    split = SummaryBuffer(limit).plan(*tail)
+    if split:
+        assert sum(tail.tokens[split:]) <= limit // 2 or split == tail.newest
+
+
+@given(limits, tails)
+def test_summary_buffer_keeps_all_whole_exchanges_that_fit_into_half(limit: int, tail: Tail) -> None:
+    split = SummaryBuffer(limit).plan(*tail)
+    if split:
+        more = max(start for start in tail.starts if start < split)
+        assert sum(tail.tokens[more:]) > limit // 2
+
+
+def reference_split(tokens: list[int], limit: int) -> int:
+    """The split of synaptic's ConversationSummaryBufferMemory."""
+    if sum(tokens) <= limit or len(tokens) < 2:
+        return 0
+    half, kept, split = limit // 2, 0, 0
+    for index in reversed(range(len(tokens))):
+        if kept + tokens[index] > half:
+            split = index + 1
+            break
+        kept += tokens[index]
+    return len(tokens) - 1 if split >= len(tokens) else split
+
+
+@given(limits, plain_tails)
+def test_summary_buffer_splits_plain_messages_as_the_reference_does(limit: int, tail: Tail) -> None:
+    assert SummaryBuffer(limit).plan(*tail) == reference_split(tail.tokens, limit)
+
+
+@given(limits, tails)
+def test_summary_buffer_moves_the_reference_split_to_the_end_of_its_exchange(limit: int, tail: Tail) -> None:
+    if len(tail.starts) > 1:
+        split = reference_split(tail.tokens, limit)
+        ends = [start for start in tail.starts if start >= split]
+        assert SummaryBuffer(limit).plan(*tail) == (ends[0] if ends else tail.newest)
+
+
+@pytest.mark.parametrize(
+    ("limit", "tokens", "split"),
+    [
+        (50, [3, 20, 6, 23], 3),
+        (5, [1, 2, 4], 2),
+        (5, [4, 4], 1),
+        (3, [1, 1, 1, 1], 3),
+        (10, [3, 3, 3, 3], 3),
+        (10, [3, 3, 3], 0),
+    ],
+)
+def test_summary_buffer_splits_of_the_reference(limit: int, tokens: list[int], split: int) -> None:
+    assert SummaryBuffer(limit).plan(tokens, list(range(len(tokens)))) == split
+
+
+@given(st.integers(0, 8), plain_tails)
+def test_summary_keeps_its_last_messages(buffer_size: int, tail: Tail) -> None:
+    kept = len(tail.tokens) - Summary(buffer_size).plan(*tail)
+    if len(tail.tokens) > 2 * buffer_size:
+        assert kept == max(1, buffer_size) or len(tail.tokens) == kept == 1
+    else:
+        assert kept == len(tail.tokens)
+
+
+@given(limits, tails)
+def test_pruning_folds_no_more_than_it_must(limit: int, tail: Tail) -> None:
+    split = Pruning(limit).plan(*tail)
+    assert sum(tail.tokens[split:]) <= limit or split == tail.newest
+    if split:
+        assert sum(tail.tokens[max(start for start in tail.starts if start < split) :]) > limit
+
+
+@given(st.integers(0, 12), plain_tails)
+def test_window_shows_the_last_messages(size: int, tail: Tail) -> None:
+    assert Window(size).shown_from(*tail) == max(0, len(tail.tokens) - size)
+
+
+@given(st.integers(1, 12), tails)
+def test_window_begins_after_an_exchange_that_it_would_cut_but_shows_the_newest_whole(size: int, tail: Tail) -> None:
+    first = max(0, len(tail.tokens) - size)
+    whole = [start for start in tail.starts if start >= first]
+    assert Window(size).shown_from(*tail) == (whole[0] if whole else tail.newest)
+
+
+@given(tails)
+def test_window_of_nothing_shows_nothing(tail: Tail) -> None:
+    assert Window(0).shown_from(*tail) == len(tail.tokens)
+
+
+@given(st.integers(0, 200), tails)
+def test_token_buffer_drops_the_oldest_exchanges_while_the_rest_is_above_its_limit(limit: int, tail: Tail) -> None:
+    expected = next(
+        (start for start in tail.starts if sum(tail.tokens[start:]) <= limit),
+        len(tail.tokens),
+    )
+    assert TokenBuffer(limit).shown_from(*tail) == expected
+
+
+@given(tails)
+def test_buffer_shows_everything(tail: Tail) -> None:
+    assert Buffer().shown_from(*tail) == 0
+
+
+@pytest.mark.parametrize("strategy", [Window(3), TokenBuffer(5)])
+def test_what_is_left_of_an_exchange_is_not_shown(strategy: Strategy) -> None:
+    # A store read the end of a conversation: the first two messages belong to an exchange that began before.
+    assert strategy.shown_from([1, 1, 2, 2], [2, 3]) == 2
+    assert strategy.shown_from([1, 1], []) == 2
+
+
+@pytest.mark.parametrize(
+    ("threshold", "tokens", "messages", "due"),
+    [
+        (Threshold(), 10**9, 10**9, False),
+        (Threshold(tokens=10), 10, 99, False),
+        (Threshold(tokens=10), 11, 2, True),
+        (Threshold(messages=4), 99, 4, False),
+        (Threshold(messages=4), 5, 5, True),
+        (Threshold(tokens=10, messages=4), 11, 2, True),
+        (Threshold(tokens=10, messages=4), 9, 5, True),
+        (Threshold(tokens=0, messages=0), 1, 1, True),
+    ],
+)
+def test_a_tail_is_due_above_a_limit_and_with_more_than_its_newest_exchange(
+    threshold: Threshold, tokens: int, messages: int, due: bool
+) -> None:
+    assert threshold.exceeded(tokens=tokens, messages=messages, settled=True) is due
+    assert not threshold.exceeded(tokens=tokens, messages=messages, settled=False)
+
+
+def test_thresholds_are_those_of_the_seeds() -> None:
+    assert SummaryBuffer(2000).threshold == Threshold(tokens=2000)
+    assert Summary(4).threshold == Threshold(messages=8)
+    assert Pruning(30).threshold == Threshold(tokens=30)
+
+
+@pytest.mark.parametrize("strategy", [Window, TokenBuffer, Summary, SummaryBuffer, Pruning])
+@pytest.mark.parametrize("limit", [-1, 1.5, "2000", None, True])
+def test_limits_are_whole_numbers(strategy: type[Strategy], limit: object) -> None:
+    with pytest.raises(
+        ValueError, match=r"(window_size|max_tokens|buffer_size|max_token_limit) must be a whole number"
+    ):
+        strategy(limit)  # type: ignore[call-arg, arg-type]
+
+
+@pytest.mark.parametrize("strategy", [SummaryBuffer, Pruning])
+def test_a_limit_of_nothing_cannot_be_kept(strategy: type[SummaryBuffer | Pruning]) -> None:
+    with pytest.raises(ValueError, match="at least 1"):
+        strategy(0)

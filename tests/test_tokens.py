@@ -1,0 +1,343 @@
+from __future__ import annotations
+
+import base64
+import gzip
+import json
+import logging
+import os
+import pathlib
+import shutil
+import socket
+import struct
+import sys
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from hypothesis import given, strategies as st
+
+from django_convmemory import images, tokens
+from django_convmemory.messages import ChatMessage
+from tests import conversations
+
+DATA = pathlib.Path(os.environ.get("CONVMEMORY_DATA", pathlib.Path(__file__).parents[2] / "shared" / "data"))
+VOCABULARY = "fb374d419588a4632f3f557e76b4b70aebbca790"
+COUNTERS = (tokens.Utf8TokenCounter(), tokens.TokenBufferEstimate(), tokens.SummaryBufferEstimate())
+
+
+@pytest.fixture
+def no_network(monkeypatch: pytest.MonkeyPatch) -> list[object]:
+    """Sockets that refuse; the list holds where they were asked to go."""
+    asked: list[object] = []
+
+    def refuse(self: object, address: object, *args: object) -> None:
+        asked.append(address)
+        raise OSError("This test has no network.")
+
+    def refuse_name(*args: object, **kwargs: object) -> None:
+        refuse(None, args)
+
+    monkeypatch.setattr(socket.socket, "connect", refuse)
+    monkeypatch.setattr(socket, "getaddrinfo", refuse_name)
+    return asked
+
+
+@pytest.fixture(autouse=True)
+def _vocabularies_are_looked_for_anew() -> Iterator[None]:
+    tokens._counting.cache_clear()
+    yield
+    tokens._counting.cache_clear()
+
+
+@pytest.fixture
+def vocabularies(monkeypatch: pytest.MonkeyPatch) -> pathlib.Path:
+    """The folder of tiktoken's vocabularies, in the environment; without it the test is skipped."""
+    pytest.importorskip("tiktoken")
+    if not (DATA / "tiktoken" / VOCABULARY).is_file():
+        pytest.skip(f"{DATA / 'tiktoken'} is absent; CONVMEMORY_DATA names the folder that has it")
+    monkeypatch.setenv("TIKTOKEN_CACHE_DIR", str(DATA / "tiktoken"))
+    return DATA / "tiktoken"
+
+
+def test_the_seeds_estimate_by_utf8_bytes() -> None:
+    chinese = ChatMessage.human("中" * 100)
+    assert tokens.TokenBufferEstimate().count(chinese) == 76
+    assert tokens.SummaryBufferEstimate().count(chinese) == 75
+
+
+@pytest.mark.parametrize(
+    ("text", "token_buffer", "summary_buffer"),
+    [("", 1, 1), ("abc", 1, 1), ("abcd", 2, 1), ("aaaa bbbb cccc dddd", 5, 4), ("x" * 400, 101, 100), ("é" * 2, 2, 1)],
+)
+def test_the_seeds_estimates(text: str, token_buffer: int, summary_buffer: int) -> None:
+    assert tokens.TokenBufferEstimate().count_text(text) == token_buffer
+    assert tokens.SummaryBufferEstimate().count_text(text) == summary_buffer
+
+
+@pytest.mark.parametrize("counter", [tokens.TokenBufferEstimate(), tokens.SummaryBufferEstimate()])
+def test_the_seeds_estimates_count_content_only(counter: tokens.TokenCounter) -> None:
+    bare = ChatMessage.ai("Let me look.")
+    calling = ChatMessage.ai("Let me look.", name="anna", tool_calls=[conversations.call("c", "x" * 900)])
+    assert counter.count(calling) == counter.count(bare) == counter.count_text("Let me look.")
+
+
+@given(conversations.conversations(min_size=1, max_size=3))
+def test_every_count_is_at_least_one_and_the_same_each_time(conversation: list[ChatMessage]) -> None:
+    for counter in COUNTERS:
+        for message in conversation:
+            count = counter.count(message)
+            assert count >= 1
+            assert count == counter.count(message)
+            assert type(count) is int
+            assert counter.count_text(message.text) >= 1
+
+
+def test_counters_have_names_that_tell_them_apart() -> None:
+    counters = [*COUNTERS, tokens.TiktokenCounter(), tokens.TiktokenCounter("cl100k_base")]
+    assert len({counter.name for counter in counters}) == len(counters)
+    assert all(isinstance(counter, tokens.TokenCounter) for counter in counters)
+
+
+TEXT = ChatMessage.ai("Let me look.")
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        ChatMessage.ai("Let me look.", name="anna"),
+        ChatMessage.ai("Let me look.", tool_calls=[conversations.call("c")]),
+        ChatMessage.ai("Let me look.", extra={"refusal": "No."}),
+        ChatMessage.tool("Let me look.", "call_1"),
+    ],
+)
+def test_the_default_counts_what_is_not_content(more: ChatMessage) -> None:
+    counter = tokens.Utf8TokenCounter()
+    assert counter.count(more) > counter.count(TEXT) > counter.count_text(TEXT.text)
+
+
+def test_the_default_counts_each_call_and_its_arguments() -> None:
+    counter = tokens.Utf8TokenCounter()
+    one, two, long = (
+        counter.count(ChatMessage.ai(tool_calls=calls))
+        for calls in (
+            [conversations.call("c")],
+            [conversations.call("c"), conversations.call("d")],
+            [conversations.call("c", json.dumps({"text": "word " * 400}))],
+        )
+    )
+    assert 1 < one < two < long
+    assert long - one > 350
+
+
+def png(width: int, height: int) -> bytes:
+    return b"\x89PNG\r\n\x1a\n" + struct.pack(">I4sIIBBBBB", 13, b"IHDR", width, height, 8, 2, 0, 0, 0)
+
+
+def gif(width: int, height: int) -> bytes:
+    return b"GIF89a" + struct.pack("<HH", width, height) + b"\0\0\0"
+
+
+def jpeg(width: int, height: int, *, start: bytes = b"\xff\xc0", before: bytes = b"") -> bytes:
+    exif = b"\xff\xe1" + struct.pack(">H", 2 + 300) + b"\xff\xc0" * 150  # a thumbnail's markers are not the image's
+    table = b"\xff\xc4" + struct.pack(">H", 6) + b"\0" * 4
+    return b"\xff\xd8" + exif + table + before + start + struct.pack(">HBHHB", 17, 8, height, width, 3) + b"\0" * 9
+
+
+def webp(fourcc: bytes, data: bytes) -> bytes:
+    body = b"WEBP" + fourcc + struct.pack("<I", len(data)) + data
+    return b"RIFF" + struct.pack("<I", len(body)) + body
+
+
+def webp_lossy(width: int, height: int) -> bytes:
+    return webp(b"VP8 ", b"\x10\x20\x00\x9d\x01\x2a" + struct.pack("<HH", width | 1 << 14, height) + b"\0" * 8)
+
+
+def webp_lossless(width: int, height: int) -> bytes:
+    return webp(b"VP8L", b"\x2f" + ((width - 1) | (height - 1) << 14).to_bytes(4, "little") + b"\0" * 8)
+
+
+def webp_extended(width: int, height: int) -> bytes:
+    return webp(b"VP8X", b"\0" * 4 + (width - 1).to_bytes(3, "little") + (height - 1).to_bytes(3, "little"))
+
+
+FORMATS = [png, gif, jpeg, webp_lossy, webp_lossless, webp_extended]
+
+
+@pytest.mark.parametrize("make", FORMATS)
+@pytest.mark.parametrize("size", [(1, 1), (640, 480), (333, 4001), (16383, 9)])
+def test_images_tell_their_size(make: Any, size: tuple[int, int]) -> None:
+    assert images.size(make(*size)) == size
+
+
+def test_a_progressive_jpeg_with_fill_bytes_tells_its_size() -> None:
+    assert images.size(jpeg(640, 480, start=b"\xff\xc2", before=b"\xff\xff\xff")) == (640, 480)
+
+
+@given(st.binary(max_size=80), st.sampled_from([b"", b"\xff\xd8", b"\xff\xd8\xff", png(1, 1)[:8], b"GIF89a"]))
+def test_reading_a_size_never_raises(data: bytes, head: bytes) -> None:
+    for start in (head, b"RIFFabcdWEBP", b"RIFFabcdWEBPVP8 ", b"RIFFabcdWEBPVP8L", b"RIFFabcdWEBPVP8X"):
+        size = images.size(start + data)
+        assert size is None or min(size) > 0
+
+
+@given(st.sampled_from(FORMATS), st.integers(0, 400))
+def test_a_file_that_was_cut_off_has_its_size_or_none(make: Any, length: int) -> None:
+    assert images.size(make(640, 480)[:length]) in (None, (640, 480))
+
+
+@pytest.mark.parametrize(
+    "data",
+    [png(0, 5), gif(5, 0), b"", b"RIFFabcdWEBP????" + b"\1" * 40, b"\xff\xd8" + b"\xff" * 70_000, b"<svg/>"],
+)
+def test_what_tells_no_size_has_none(data: bytes) -> None:
+    assert images.size(data) is None
+
+
+def data_url(data: bytes, kind: str = "image/png") -> str:
+    return f"data:{kind};base64,{base64.b64encode(data).decode()}"
+
+
+@pytest.mark.parametrize(
+    ("width", "height", "expected"),
+    [
+        (1, 1, 255),
+        (512, 512, 255),  # one tile
+        (513, 512, 425),
+        (1024, 1024, 765),  # OpenAI's guide: scaled to 768 by 768, four tiles
+        (2048, 4096, 1105),  # OpenAI's guide: scaled to 768 by 1536, six tiles
+        (100_000, 1, 765),
+    ],
+)
+def test_images_count_by_their_size(width: int, height: int, expected: int) -> None:
+    assert tokens.image_tokens(data_url(png(width, height))) == expected
+
+
+def test_an_image_of_low_detail_counts_the_base_alone() -> None:
+    assert tokens.image_tokens(data_url(png(4096, 4096)), detail="low") == 85
+
+
+@pytest.mark.parametrize(
+    "url",
+    ["https://example.org/cat.png", "", "data:", "data:image/png;base64,", "data:image/png;base64,é", "data:,a"],
+)
+def test_an_image_of_unknown_size_counts_as_1024_by_1024(url: str) -> None:
+    assert tokens.image_tokens(url) == tokens.image_tokens(data_url(png(1024, 1024)))
+
+
+@given(st.text(max_size=30), st.sampled_from(["", "data:image/png;base64,", "data:;base64,iVBORw0KGgo"]))
+def test_counting_an_image_never_raises(rest: str, head: str) -> None:
+    assert tokens.image_tokens(head + rest) >= 85
+
+
+def test_the_size_of_a_large_image_is_in_its_first_bytes() -> None:
+    large = png(512, 512) + b"\0" * 3_000_000
+    assert tokens.image_tokens(data_url(large)) == 255
+
+
+@pytest.mark.parametrize(
+    "image_url",
+    [{"url": data_url(png(100, 100))}, {"url": data_url(png(100, 100)), "detail": "high"}, data_url(png(100, 100))],
+)
+def test_an_image_in_a_message_counts_by_its_size_and_not_by_its_bytes(image_url: Any) -> None:
+    counter = tokens.Utf8TokenCounter()
+    message = ChatMessage.human([{"type": "text", "text": "a cat"}, {"type": "image_url", "image_url": image_url}])
+    assert counter.count(message) == counter.count(ChatMessage.human("a cat")) + 255
+
+
+@given(st.one_of(st.none(), conversations.TEXTS, st.integers(), st.lists(st.integers()), st.just({"url": None})))
+def test_odd_image_parts_are_counted_all_the_same(image_url: Any) -> None:
+    for part in ({"type": "image_url", "image_url": image_url}, {"type": "image_url"}, {"type": "text", "text": 1}):
+        assert tokens.Utf8TokenCounter().count(ChatMessage.human([part])) >= 1
+
+
+def test_tiktoken_counts_exactly(vocabularies: pathlib.Path, no_network: list[object]) -> None:
+    counter = tokens.TiktokenCounter()
+    assert counter.name == "tiktoken:o200k_base"
+    assert counter.count_text("hello world") == 2
+    assert counter.count_text("") == 1
+    assert counter.count_text("<|endoftext|>") > 1  # text of a user, never the special token
+    assert tokens.TiktokenCounter("cl100k_base").count_text("hello world") == 2
+    assert no_network == []
+
+
+def spoil(folder: pathlib.Path, how: str) -> str:
+    if how == "damaged":
+        (folder / VOCABULARY).write_bytes(b"aGVsbG8= 1\n")
+    elif how == "a folder":
+        (folder / VOCABULARY).mkdir()
+    return "" if how == "switched off" else str(folder)
+
+
+@pytest.mark.parametrize("how", ["absent", "damaged", "a folder", "switched off"])
+def test_without_a_vocabulary_tiktoken_says_so_once_and_estimates(
+    how: str,
+    tmp_path: pathlib.Path,
+    monkeypatch: pytest.MonkeyPatch,
+    no_network: list[object],
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    tiktoken = pytest.importorskip("tiktoken")
+    monkeypatch.setattr(tiktoken.registry, "ENCODINGS", {})
+    monkeypatch.setenv("TIKTOKEN_CACHE_DIR", spoil(tmp_path, how))
+    with caplog.at_level(logging.WARNING, "django_convmemory.tokens"):
+        for text in ("hello world", "中文", ""):
+            for counter in (tokens.TiktokenCounter(), tokens.TiktokenCounter()):
+                assert counter.count_text(text) == tokens.Utf8TokenCounter().count_text(text)
+    assert [record.levelname for record in caplog.records] == ["WARNING"]
+    assert "TIKTOKEN_CACHE_DIR" in caplog.text
+    assert no_network == []
+
+
+def test_a_vocabulary_is_found_where_tiktoken_keeps_it_by_itself(
+    vocabularies: pathlib.Path, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, no_network: list[object]
+) -> None:
+    tiktoken = pytest.importorskip("tiktoken")
+    monkeypatch.setattr(tiktoken.registry, "ENCODINGS", {})
+    monkeypatch.delenv("TIKTOKEN_CACHE_DIR")
+    monkeypatch.setenv("DATA_GYM_CACHE_DIR", str(tmp_path))
+    shutil.copy(vocabularies / VOCABULARY, tmp_path)
+    assert tokens.TiktokenCounter().count_text("hello world" * 50) == 100
+    assert no_network == []
+
+
+def test_without_tiktoken_its_counter_says_how_to_get_it(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setitem(sys.modules, "tiktoken", None)
+    assert tokens.TiktokenCounter().count_text("hello world") == tokens.Utf8TokenCounter().count_text("hello world")
+    assert "django-convmemory[tiktoken]" in caplog.text
+
+
+def test_an_unknown_encoding_is_refused_at_once() -> None:
+    with pytest.raises(ValueError, match=r"encoding must be one of .*o200k_base.*not 'gpt-4o'"):
+        tokens.TiktokenCounter("gpt-4o")
+
+
+def real_messages(path: str) -> list[ChatMessage]:
+    if not (DATA / path).is_file():
+        pytest.skip(f"{DATA / path} is absent; CONVMEMORY_DATA names the folder of real conversations")
+    with gzip.open(DATA / path, "rt", encoding="utf-8") as lines:
+        found = [ChatMessage.from_openai(wire) for line in lines for wire in json.loads(line)["messages"]]
+    return found[:1500]
+
+
+@pytest.mark.parametrize("path", ["taubench/airline.jsonl.gz", "crosswoz/crosswoz.jsonl.gz"])
+def test_the_default_is_near_tiktoken_on_real_conversations(path: str, vocabularies: pathlib.Path) -> None:
+    conversation = real_messages(path)
+    exact = sum(map(tokens.TiktokenCounter().count, conversation))
+    estimate = sum(map(tokens.Utf8TokenCounter().count, conversation))
+    assert 0.9 < estimate / exact < 1.3
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "The customer asked on Monday about the order, and the agent promised to send it again by Friday. " * 20,
+        "客户星期一询问了订单的情况，客服答应在星期五之前重新寄出。" * 20,
+        json.dumps([{"flight": f"HAT{number}", "price": number * 7, "seats": [1, 2]} for number in range(100, 140)]),
+        "def fold(previous: str, turns: list[str]) -> str:\n    return '\\n'.join([previous, *turns])\n" * 20,
+    ],
+    ids=["english", "chinese", "json", "code"],
+)
+def test_the_default_is_near_tiktoken_on_each_kind_of_text(text: str, vocabularies: pathlib.Path) -> None:
+    assert 0.8 < tokens.Utf8TokenCounter().count_text(text) / tokens.TiktokenCounter().count_text(text) < 1.5
