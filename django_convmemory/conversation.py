@@ -179,8 +179,8 @@ class ConversationMemory:
     ) -> Receipt:
         """Store messages after what the session holds: all of them, or none.
 
-        Each is a :class:`~.messages.ChatMessage`, a chat-completions dict, or the ``openai`` client's message. It never
-        waits for a model: where the session becomes due, the scheduler is told. ``usage`` is what the provider
+        Each is a :class:`~.messages.ChatMessage`, a chat-completions dict, or the ``openai`` client's message. It
+        never waits for a model: where the session becomes due, the scheduler is told. ``usage`` is what the provider
         reported for the reply; it is kept with the last assistant message. A retry with the same ``idempotency_key``
         and content stores nothing and returns the first receipt.
 
@@ -233,8 +233,8 @@ class ConversationMemory:
             size = len(dumps([message.to_openai(), message.metadata]).encode())
         if size > most:
             raise InvalidMessage(
-                f"The message is {size} bytes large, and {most} are allowed. Store large data elsewhere and a reference "
-                "to it here, or raise the option max_message_bytes."
+                f"The message is {size} bytes large, and {most} are allowed. Store large data elsewhere and a "
+                "reference to it here, or raise the option max_message_bytes."
             )
 
     def load(self, session: str | Named, *, system: Any = None, max_tokens: int | None = None) -> Context:

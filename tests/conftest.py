@@ -2,12 +2,17 @@ from __future__ import annotations
 
 import functools
 import os
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 import hypothesis
 import pytest
 from django.test import TransactionTestCase
 
 from tests import servers, settings
+
+if TYPE_CHECKING:
+    from tests import projects
 
 # A slow machine is no failure; what failed is printed so that it can be replayed.
 hypothesis.settings.register_profile("ci", deadline=None, derandomize=False, print_blob=True)
@@ -55,3 +60,21 @@ def broker_url(request: pytest.FixtureRequest) -> str:
     if reason:
         pytest.skip(f"{request.param} is not there: {reason}")
     return servers.BROKERS[request.param]
+
+
+@pytest.fixture
+def site(broker_url: str) -> Iterator[projects.Project]:
+    """A project on a real broker."""
+    from tests import projects
+
+    with projects.project(broker_url, real=broker_url) as made:
+        yield made
+
+
+@pytest.fixture
+def local_site() -> Iterator[projects.Project]:
+    """A project whose broker is this process."""
+    from tests import projects
+
+    with projects.project("memory://") as made:
+        yield made

@@ -27,7 +27,7 @@ def locomo() -> Iterator[tuple[str, list[dict[str, Any]]]]:
         conversations = json.load(file)
     for one in conversations:
         talk = one["conversation"]
-        sittings = sorted(int(name.split("_")[1]) for name in talk if name.startswith("session_") and name[8:].isdigit())
+        sittings = sorted(int(name.removeprefix("session_")) for name in talk if name[8:].isdigit())
         yield (
             f"locomo-{one['sample_id']}",
             [

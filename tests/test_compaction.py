@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+import itertools
 import re
 from collections.abc import Callable, Sequence
 from decimal import Decimal
@@ -112,7 +113,7 @@ def test_overflow_is_folded_chunk_by_chunk_each_with_a_version_of_its_own() -> N
     assert memory.compact("s") == "published"
     assert len(versions()) == len(model.requests) > 3
     assert versions()[0].first_position == 1
-    assert all(later.first_position == earlier.last_position + 1 for earlier, later in zip(versions(), versions()[1:]))
+    assert all(later.first_position == earlier.last_position + 1 for earlier, later in itertools.pairwise(versions()))
     assert covered(versions()[-1].text) == list(range(1, session().covered_position + 1))
     assert outcomes() == ["published"] * len(versions())
 
@@ -350,7 +351,8 @@ def test_repeated_kills_reach_the_fallback() -> None:
 
 
 def test_a_refusal_of_one_chunk_reaches_the_fallback_for_that_chunk_alone() -> None:
-    model = ScriptedChatModel(["one", exceptions.ContentRefused("no"), "I'm sorry, but I can't help with that.", "four"])
+    refusals = [exceptions.ContentRefused("no"), "I'm sorry, but I can't help with that."]
+    model = ScriptedChatModel(["one", *refusals, "four"])
     memory = build(model, max_chunk_tokens=100, fallback=ExtractiveChatModel(), limit=100)
     talk(memory, 34)
     assert memory.compact("s") == "published"
@@ -393,7 +395,7 @@ def test_an_error_of_a_backend_is_raised_and_the_lease_given_back() -> None:
 
 def test_an_attempt_records_range_model_tokens_and_cost() -> None:
     answer = ChatResponse(ChatMessage.ai("fine"), usage=Usage(prompt_tokens=1000, completion_tokens=50), model="m-1")
-    memory = build(ScriptedChatModel([answer]), price=Price(Decimal("0.25"), Decimal("2")))
+    memory = build(ScriptedChatModel([answer]), price=Price(Decimal("0.25"), Decimal(2)))
     talk(memory, 10)
     memory.compact("s")
     attempt, version = models.Attempt.objects.get(), versions()[0]
@@ -457,7 +459,9 @@ def test_acompact_awaits_the_model_on_the_event_loop(transactional_db: None) -> 
     assert len(versions()) == 1
 
 
-@pytest.mark.parametrize("compact", [lambda memory: memory.compact("s"), lambda memory: asyncio.run(memory.acompact("s"))])
+@pytest.mark.parametrize(
+    "compact", [lambda memory: memory.compact("s"), lambda memory: asyncio.run(memory.acompact("s"))]
+)
 def test_the_in_memory_store_folds_alike(compact: Callable[[Any], str]) -> None:
     memory = ConversationSummaryBufferMemory(
         InMemoryStore(), MarkerModel(), 60, scheduler=NullScheduler(), max_summary_tokens=2000

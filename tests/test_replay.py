@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import pathlib
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
@@ -11,7 +12,7 @@ import pytest
 from django_convmemory import models
 from django_convmemory.conversation import ConversationMemory
 from django_convmemory.messages import coerce
-from tests import dialogues, processes, servers, workers
+from tests import dialogues, processes, projects, workers
 
 if TYPE_CHECKING:
     from pytest_django import Settings
@@ -22,12 +23,12 @@ LIMIT = 1000
 
 
 @pytest.fixture
-def worker(broker_url: str, tmp_path: Any, transactional_db: None) -> Iterator[workers.Worker]:
-    with workers.worker_of(broker_url, tmp_path, max_token_limit=LIMIT) as started, workers.current(started.site):
+def worker(broker_url: str, tmp_path: pathlib.Path, transactional_db: None) -> Iterator[workers.Worker]:
+    with workers.worker_of(broker_url, tmp_path, max_token_limit=LIMIT) as started, projects.current(started.site):
         yield started
 
 
-@pytest.mark.parametrize("broker_url", [servers.REDIS], ids=["redis"], indirect=True)
+@pytest.mark.parametrize("broker_url", ["redis"], indirect=True)
 @pytest.mark.parametrize("conversations", [dialogues.locomo, dialogues.taubench])
 def test_real_conversations_are_kept_whole_and_within_budget(
     worker: workers.Worker,
@@ -35,7 +36,7 @@ def test_real_conversations_are_kept_whole_and_within_budget(
     record_property: Callable[[str, object], None],
     conversations: Callable[[], Iterator[tuple[str, list[dict[str, Any]]]]],
 ) -> None:
-    memory = workers.configured(settings, worker.site, OPTIONS={"max_token_limit": LIMIT})
+    memory = projects.configured(settings, worker.site, options={"max_token_limit": LIMIT})
     said = dict(conversations())
 
     for turns in itertools.zip_longest(*([(key, turn) for turn in turns] for key, turns in said.items())):
@@ -68,7 +69,8 @@ def test_real_conversations_are_kept_whole_and_within_budget(
     sent = sum(memory.counter.count(coerce(one)) for call in worker.server.log for one in call.body["messages"])
     record_property(
         f"{conversations.__name__}: {count} messages, limit {LIMIT}",
-        f"{calls / count * 1000:.1f} model calls and {sent / count * 1000:.0f} tokens to the summarizer per 1 000 messages",
+        f"{calls / count * 1000:.1f} model calls and {sent / count * 1000:.0f} tokens sent to the summarizer "
+        "per 1 000 messages",
     )
 
 

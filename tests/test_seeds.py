@@ -1,4 +1,4 @@
-"""The results of the libraries that this app replaces, as their sources and documentation have them, over both stores."""
+"""The results of the libraries that this app replaces, as their documentation has them, over both stores."""
 
 from __future__ import annotations
 
@@ -184,7 +184,9 @@ def test_summary_buffer_clear_removes_the_summary(store: Store) -> None:
 
 
 def test_tinygent_prunes_into_a_summary(store: Store) -> None:
-    llm = ScriptedChatModel(["The human greeted.", "The human greeted the assistant and asked for a plan of the weekend."])
+    llm = ScriptedChatModel(
+        ["The human greeted.", "The human greeted the assistant and asked for a plan of the weekend."]
+    )
     memory = BufferSummaryChatMemory(llm, max_token_limit=30, return_messages=True, store=store)
     memory.save_context(ChatMessage.human("Hello, assistant."))
     memory.save_context(ChatMessage.ai("Hi there! How can I help you today?"))

@@ -45,7 +45,9 @@ class DigestModel:
 
 
 def texts() -> st.SearchStrategy[str]:
-    return st.one_of(st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"), max_size=60), st.just(""))
+    return st.one_of(
+        st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"), max_size=60), st.just("")
+    )
 
 
 def calls() -> st.SearchStrategy[list[dict[str, Any]]]:

@@ -1,0 +1,239 @@
+"""Folds what is due, or has it folded: all that a project without a broker needs, and a broker's safety net."""
+
+from __future__ import annotations
+
+import argparse
+import copy
+import dataclasses
+import logging
+import signal
+import threading
+import time
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from django.core.management.base import BaseCommand, CommandError, CommandParser
+from django.db import Error, close_old_connections, reset_queries
+
+from django_convmemory import tasks
+from django_convmemory.compaction import Outcome
+from django_convmemory.conversation import ConversationMemory
+from django_convmemory.memory import memories
+from django_convmemory.schedulers import NullScheduler
+
+logger = logging.getLogger(__name__)
+
+# Seconds after which a waiting command looks whether it was told to stop.
+_LOOK = 0.2
+# Seconds after which a run ends with the chunk at hand, so that the command can stop there. The next run goes on.
+_RUN_SECONDS = 1.0
+
+
+class Command(BaseCommand):
+    """``manage.py convmemory_sweep [--watch]``: one sweep, or one after the other until SIGTERM or SIGINT.
+
+    Sessions are sent to Celery where the memory's scheduler does that, and otherwise folded here, one after the other,
+    those that are due longest first. Several of these commands can run at once: a session's lease lets one in.
+
+    Exits with 0 when all went well, also when it was told to stop; with 1 when one sweep was asked for and something in
+    it failed (what failed stays due); with 2 when the command line cannot be carried out. ``--watch`` logs failures and
+    goes on.
+    """
+
+    help = (
+        "Fold the sessions that are due, or send them to Celery where the memory uses it. Exits with 1 if something "
+        "failed; what failed stays due."
+    )
+
+    _stopped = False
+
+    def add_arguments(self, parser: CommandParser) -> None:
+        """Define the options."""
+        parser.add_argument("--watch", action="store_true", help="Sweep again and again, until SIGTERM or SIGINT.")
+        parser.add_argument(
+            "--interval",
+            type=_seconds,
+            default=5.0,
+            metavar="SECONDS",
+            help="With --watch: the pause after a sweep that leaves nothing to do (default: %(default)s).",
+        )
+        parser.add_argument(
+            "--limit",
+            type=_at_least_one,
+            default=1000,
+            metavar="N",
+            help="The most sessions of an alias in one sweep (default: %(default)s).",
+        )
+        parser.add_argument(
+            "--alias", action="append", metavar="ALIAS", help="Only this memory; may be given more than once."
+        )
+        parser.add_argument(
+            "--inline", action="store_true", help="Fold in this process, also where the memory uses Celery."
+        )
+
+    def handle(self, *args: Any, **options: Any) -> None:
+        """Sweep once, or until told to stop."""
+        swept = self._memories(options["alias"], inline=options["inline"])
+        self._stopped = False
+        with self._stopping_on_signals():
+            while True:
+                counts = self._sweep(swept, options["limit"])
+                if options["verbosity"] > 1 or (options["verbosity"] and (counts or not options["watch"])):
+                    self.stdout.write(_line(counts))
+                    self.stdout.flush()
+                if self.stopping():
+                    return
+                if not options["watch"]:
+                    break
+                if not counts["folded"]:
+                    self._wait(options["interval"])
+                    if self.stopping():
+                        return
+        if counts["stalled"] or counts["failed"] or counts["paused"]:
+            raise CommandError("Not everything that is due was dealt with; the log says why. It stays due.")
+
+    def _memories(self, aliases: list[str] | None, *, inline: bool) -> list[ConversationMemory]:
+        """Return the memories to sweep; those that are to be folded here as :func:`_folding_here` makes them."""
+        for alias in aliases or ():
+            if alias not in memories:
+                known = ", ".join(memories)
+                raise CommandError(f"CONVMEMORY has no alias {alias!r}; there are {known}.", returncode=2)
+            if not memories[alias].summarizes:
+                raise CommandError(f"memories[{alias!r}] makes no summaries: nothing in it is ever due.", returncode=2)
+        chosen = [memories[alias] for alias in dict.fromkeys(aliases or memories)]
+        return [
+            _folding_here(memory) if inline or not memory.scheduler.hints else memory
+            for memory in chosen
+            if memory.summarizes
+        ]
+
+    def _sweep(self, swept: list[ConversationMemory], limit: int) -> Counter[str]:
+        counts: Counter[str] = Counter()
+        # As around a request: a connection that the database closed meanwhile is opened anew, and DEBUG's list of
+        # queries does not grow.
+        reset_queries()
+        close_old_connections()
+        # In turn, so that an alias with much to do does not keep the others waiting.
+        turns = [self._turn(memory, limit) for memory in swept]
+        while turns and not self.stopping():
+            for turn in list(turns):
+                if self.stopping():
+                    break
+                try:
+                    counts[next(turn)] += 1
+                except StopIteration:
+                    turns.remove(turn)
+                except tasks.BrokerUnavailable as error:
+                    logger.error("%s", error)
+                    counts["failed"] += 1
+                except Exception:
+                    # A generator that raised is at its end: what it had left is found by the next sweep.
+                    logger.exception("A sweep was cut short.")
+                    counts["failed"] += 1
+        return counts
+
+    def _turn(self, memory: ConversationMemory, limit: int) -> Iterator[str]:
+        """Send or fold at most ``limit`` sessions, and yield what came of each."""
+        if _paused(memory):
+            yield "paused"
+            return
+        if memory.scheduler.hints:
+            for _ in tasks.send_due(memory, limit=limit):
+                yield "sent"
+            return
+        # Nobody else is told of them, so no hint is waited for; the time of the next attempt is.
+        for session_id in memory.sweep(limit=limit, hint_age=0.0):
+            close_old_connections()
+            outcome = self._fold_one(memory, session_id)
+            yield outcome
+            if outcome == "stalled" and _paused(memory):
+                return
+
+    def _fold_one(self, memory: ConversationMemory, session_id: int) -> str:
+        published = False
+        while True:
+            try:
+                result = memory.compact_id(session_id)
+            except Error:
+                raise  # The database's: no other session would fare better.
+            except Exception:
+                logger.exception("Compaction of session %s failed.", session_id)
+                return "failed"
+            published = published or result.outcome == Outcome.PUBLISHED
+            if result.outcome == Outcome.STALLED:
+                return "stalled"
+            if not result.again or result.outcome != Outcome.PUBLISHED or self.stopping():
+                return "folded" if published else "left"
+
+    def stopping(self) -> bool:
+        """Whether a signal said to stop."""
+        return self._stopped
+
+    def _wait(self, seconds: float) -> None:
+        # In small steps: a signal's handler runs between them, and may not touch locks that this thread may hold.
+        ends = time.monotonic() + seconds
+        while not self.stopping() and (left := ends - time.monotonic()) > 0:
+            time.sleep(min(_LOOK, left))
+
+    @contextmanager
+    def _stopping_on_signals(self) -> Iterator[None]:
+        """Have SIGTERM and SIGINT stop the command after the chunk at hand; a second one ends it at once."""
+        if threading.current_thread() is not threading.main_thread():
+            yield
+            return
+
+        def stop(number: int, frame: Any) -> None:
+            self._stopped = True
+            for one in previous:
+                signal.signal(one, signal.SIG_DFL)
+
+        previous = {one: signal.getsignal(one) for one in (signal.SIGTERM, signal.SIGINT)}
+        for one in previous:
+            signal.signal(one, stop)
+        try:
+            yield
+        finally:
+            for one, handler in previous.items():
+                signal.signal(one, handler)
+
+
+def _folding_here(memory: ConversationMemory) -> ConversationMemory:
+    """Return a copy of ``memory`` that tells no scheduler, and whose runs are short.
+
+    A run ends between two chunks, so a short one lets the command stop after the chunk at hand.
+    """
+    here = copy.copy(memory)
+    here.scheduler = NullScheduler()
+    here.options = dataclasses.replace(memory.options, max_run_seconds=_RUN_SECONDS)
+    return here
+
+
+def _paused(memory: ConversationMemory) -> bool:
+    paused = memory.paused
+    if paused:
+        logger.warning("memories[%r] is paused: its model refused the last call as misconfigured.", memory.alias)
+    return paused
+
+
+def _line(counts: Counter[str]) -> str:
+    """Return what came of the sessions that a sweep found, in a line.
+
+    ``left``: another process had it, or nothing was due any more. ``paused`` counts memories.
+    """
+    return ", ".join(f"{counts[name]} {name}" for name in ("sent", "folded", "left", "stalled", "failed", "paused"))
+
+
+def _seconds(text: str) -> float:
+    value = float(text)
+    if not 0 < value < 1e6:
+        raise argparse.ArgumentTypeError(f"{text} is not a number of seconds above 0")
+    return value
+
+
+def _at_least_one(text: str) -> int:
+    value = int(text)
+    if value < 1:
+        raise argparse.ArgumentTypeError(f"{text} is less than 1")
+    return value

@@ -1,0 +1,156 @@
+"""Django projects that use Celery, in this process: their app, their queue, and a memory that sends to it."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import logging
+import uuid
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from celery import Celery, _state
+
+from django_convmemory import models, tasks
+from django_convmemory.conversation import ConversationMemory
+from django_convmemory.memory import memories
+from django_convmemory.messages import ChatMessage
+
+if TYPE_CHECKING:
+    from pytest_django import Settings
+
+TURN = "The cat sat on the mat and thought about the sea. " * 4
+
+
+def scripted(**options: Any) -> dict[str, Any]:
+    """Return the setting of a model that answers what it is told to."""
+    return {"BACKEND": "django_convmemory.chat_models.scripted.ScriptedChatModel", "OPTIONS": options}
+
+
+@dataclasses.dataclass
+class Project:
+    """A project's Celery app, its queue, and what is in it."""
+
+    app: Celery
+    queue: str
+
+    def depth(self) -> int:
+        with self.app.connection_for_read() as connection:
+            channel = connection.default_channel
+            if connection.transport.driver_type != "amqp":
+                return int(channel._size(self.queue))
+            try:
+                return int(channel.queue_declare(self.queue, passive=True).message_count)
+            except connection.channel_errors:
+                return 0  # Nothing was ever sent.
+
+    def take(self) -> Any:
+        with self.app.connection_for_read() as connection:
+            return self.app.amqp.queues[self.queue].bind(connection.default_channel).get(no_ack=True)
+
+    def remove(self, broker_url: str) -> None:
+        """Delete all that was made on the broker, which may have been reached by another way."""
+        with self.app.connection_for_write(broker_url) as connection:
+            connection.default_channel.queue_delete(self.queue)
+            kind = connection.transport.driver_type
+            if kind == "amqp":
+                connection.default_channel.exchange_delete(self.queue)
+        if kind == "redis":
+            import redis
+
+            with redis.Redis.from_url(broker_url) as client:
+                for key in client.scan_iter(match=f"{self.queue}:*"):
+                    client.delete(key)
+
+
+def celery_settings(broker_url: str, queue: str) -> dict[str, Any]:
+    """Return settings that leave nothing on the broker but the queue, and share nothing with other tests."""
+    return {
+        "broker_url": broker_url,
+        "broker_transport_options": {"global_keyprefix": f"{queue}:"},
+        "broker_connection_retry_on_startup": True,
+        "task_create_missing_queues": True,
+        "worker_enable_remote_control": False,
+    }
+
+
+@contextlib.contextmanager
+def project(broker_url: str, *, real: str = "", **settings: Any) -> Iterator[Project]:
+    """Make a Celery app the current one, as :func:`current` does.
+
+    What it leaves on the broker is removed where ``real`` says which one that is.
+    """
+    made = make_project(broker_url, **settings)
+    try:
+        with current(made):
+            yield made
+    finally:
+        if real:
+            made.remove(real)
+        made.app.close()
+
+
+def make_project(broker_url: str, **settings: Any) -> Project:
+    """Return a new project, with a queue of its own."""
+    queue = f"convmemory-{uuid.uuid4().hex}"
+    app = Celery("project", set_as_current=False, fixups=[])
+    app.conf.update(celery_settings(broker_url, queue) | settings)
+    return Project(app, queue)
+
+
+@contextlib.contextmanager
+def current(made: Project) -> Iterator[None]:
+    """Make the project's Celery app the current one of all threads, as a Django project does."""
+    default, before = _state.default_app, _state._tls.current_app
+    made.app.set_current()
+    made.app.set_default()
+    try:
+        yield
+    finally:
+        tasks.publisher().close()
+        _state._set_current_app(before)
+        _state.set_default_app(default)
+
+
+def configured(
+    settings: Settings,
+    site: Project | None,
+    *,
+    model: dict[str, Any] | None = None,
+    options: dict[str, Any] | None = None,
+) -> ConversationMemory:
+    """Return the memory ``default``, which sends its tasks to the site's queue, or to nobody."""
+    scheduler = {
+        "BACKEND": "django_convmemory.tasks.CeleryScheduler" if site else "django_convmemory.schedulers.NullScheduler",
+        "OPTIONS": {"queue": site.queue} if site else {},
+    }
+    entry = {**settings.CONVMEMORY["default"], "SCHEDULER": scheduler}
+    if model:
+        entry |= {"CHAT_MODEL": model, "FALLBACK_CHAT_MODEL": None}
+    if options:
+        entry |= {"OPTIONS": options}
+    settings.CONVMEMORY = {"default": entry}
+    return memories["default"]
+
+
+def append_until_due(memory: ConversationMemory, key: str = "user-1") -> models.Session:
+    while not memory.append(key, ChatMessage.human(TURN)).due:
+        pass
+    return models.Session.objects.get(key=key)
+
+
+def row(session: models.Session) -> models.Session:
+    return models.Session.objects.get(pk=session.pk)
+
+
+def change(session: models.Session, **values: Any) -> None:
+    models.Session.objects.filter(pk=session.pk).update(**values)
+
+
+def warnings_of(caplog: pytest.LogCaptureFixture) -> list[str]:
+    return [
+        record.getMessage()
+        for record in caplog.records
+        if record.name == "django_convmemory.tasks" and record.levelno >= logging.WARNING
+    ]

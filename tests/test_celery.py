@@ -1,0 +1,211 @@
+"""The tasks, and the scheduler that sends them: what is sent, when, and what is left to the sweep."""
+
+from __future__ import annotations
+
+import pathlib
+from typing import TYPE_CHECKING
+
+import pytest
+from celery.exceptions import SoftTimeLimitExceeded
+from django.db import transaction
+
+from django_convmemory import clock, exceptions, models, tasks
+from django_convmemory.memory import memories
+from django_convmemory.messages import ChatMessage
+from django_convmemory.schedulers import NullScheduler
+from tests.ports import Port
+from tests.projects import TURN, Project, append_until_due, change, configured, project, row, scripted, warnings_of
+
+if TYPE_CHECKING:
+    from pytest_django import Settings
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+
+# The tasks by themselves.
+
+
+def test_a_task_for_an_alias_that_is_gone_is_dropped(caplog: pytest.LogCaptureFixture) -> None:
+    tasks.compact("gone", 1)
+
+    [said] = warnings_of(caplog)
+    assert "no alias 'gone'" in said
+
+
+def test_the_soft_limit_in_the_models_call_leaves_the_session_due(settings: Settings) -> None:
+    memory = configured(settings, None, model=scripted(replies=[SoftTimeLimitExceeded()]))
+    session = append_until_due(memory)
+
+    with pytest.raises(SoftTimeLimitExceeded):
+        tasks.compact("default", session.pk)
+
+    assert row(session).due_since is not None
+    assert row(session).lease_expires_at is None
+
+
+def test_the_limits_of_a_task_leave_a_run_its_time(settings: Settings) -> None:
+    memory = configured(settings, None, model=scripted(deadline=60.0))
+
+    assert tasks.time_limits(memory) == (tasks.compact.soft_time_limit, tasks.compact.time_limit) == (390, 420)
+    assert memory.options.max_run_seconds + 2 * 60 < 390
+
+
+# Sending.
+
+
+def test_only_the_append_that_makes_a_session_due_sends(site: Project, settings: Settings) -> None:
+    memory = configured(settings, site)
+
+    session = append_until_due(memory)
+    for _ in range(5):
+        memory.append("user-1", ChatMessage.human(TURN))
+
+    assert site.depth() == 1
+    assert row(session).hinted_at is not None
+
+
+def test_what_is_rolled_back_sends_nothing(site: Project, settings: Settings) -> None:
+    memory = configured(settings, site)
+
+    with transaction.atomic():
+        append_until_due(memory)
+        transaction.set_rollback(True)
+    assert site.depth() == 0
+
+    with transaction.atomic():
+        append_until_due(memory)
+        assert site.depth() == 0
+    assert site.depth() == 1
+
+
+def test_a_task_expires_when_the_sweep_would_send_it_again(site: Project, settings: Settings) -> None:
+    memory = configured(settings, site)
+
+    memory.scheduler.schedule(memory, 7, delay=2.0)
+
+    message = site.take()
+    assert message.payload[0] == ["default", 7]
+    assert message.headers["timelimit"] == list(reversed(tasks.time_limits(memory)))
+    assert message.headers["eta"] < message.headers["expires"]
+    assert message.headers["ignore_result"]
+
+
+def test_a_long_delay_is_left_to_the_sweep(local_site: Project, settings: Settings) -> None:
+    memory = configured(settings, local_site)
+
+    memory.scheduler.schedule(memory, 7, delay=301.0)
+
+    assert local_site.depth() == 0
+
+
+def test_the_filesystem_can_be_the_broker(tmp_path: pathlib.Path, settings: Settings) -> None:
+    folders = dict.fromkeys(("data_folder_in", "data_folder_out", "control_folder"), str(tmp_path))
+    with project("filesystem://", broker_transport_options=folders) as site:
+        append_until_due(configured(settings, site))
+
+        assert site.depth() == 1
+
+
+# The sweep.
+
+
+def test_the_sweep_sends_each_session_once_in_a_hints_age(site: Project, settings: Settings) -> None:
+    configured(settings, None)
+    sessions = [append_until_due(memories["default"], key) for key in "ab"]
+    change(sessions[1], due_since=clock.Clock(-60))
+    configured(settings, site)
+
+    tasks.sweep()
+    tasks.sweep()
+
+    assert [site.take().payload[0][1] for _ in range(2)] == [sessions[1].pk, sessions[0].pk]
+    assert site.depth() == 0
+    change(sessions[0], hinted_at=clock.Clock(-301))
+    tasks.sweep()
+    assert site.depth() == 1
+
+
+def test_the_sweep_leaves_what_is_leased_waits_or_was_just_hinted(local_site: Project, settings: Settings) -> None:
+    memory = configured(settings, None)
+    leased, waiting, hinted = (append_until_due(memory, key) for key in "abc")
+    change(leased, lease_expires_at=clock.Clock(60))
+    change(waiting, next_attempt_at=clock.Clock(60))
+    change(hinted, hinted_at=clock.Clock(-299))
+
+    configured(settings, local_site)
+    tasks.sweep()
+
+    assert local_site.depth() == 0
+
+
+def test_the_sweep_sends_no_more_than_its_limit(local_site: Project, settings: Settings) -> None:
+    memory = configured(settings, None)
+    for key in "abc":
+        append_until_due(memory, key)
+    configured(settings, local_site)
+
+    tasks.sweep(limit=2)
+
+    assert local_site.depth() == 2
+
+
+def test_the_sweep_sends_for_a_memory_that_schedules_nothing(local_site: Project, settings: Settings) -> None:
+    append_until_due(configured(settings, None))
+    assert isinstance(memories["default"].scheduler, NullScheduler)
+    local_site.queue = "convmemory"
+
+    tasks.sweep()
+
+    assert local_site.depth() == 1
+
+
+def test_a_paused_alias_is_not_swept(local_site: Project, settings: Settings) -> None:
+    refused = exceptions.ModelMisconfigured("no such key")
+    memory = configured(settings, None, model=scripted(replies=[refused]))
+    sessions = [append_until_due(memory, key) for key in "ab"]
+    tasks.compact("default", sessions[0].pk)
+    configured(settings, local_site)
+
+    tasks.sweep()
+
+    assert local_site.depth() == 0
+    assert row(sessions[1]).hinted_at is None
+
+
+def test_a_sweep_without_a_broker_fails_and_marks_few(settings: Settings) -> None:
+    memory = configured(settings, None)
+    for key in "abc":
+        append_until_due(memory, key)
+    with Port() as port, project(port.url("amqp")) as site:
+        memory = configured(settings, site)
+        with pytest.raises(tasks.BrokerUnavailable):
+            list(tasks.send_due(memory, limit=1))
+
+    assert models.Session.objects.filter(hinted_at__isnull=True).count() == 2
+
+
+# Eager.
+
+
+@pytest.mark.parametrize("propagates", [False, True])
+def test_eager_tasks_fold_inside_append(propagates: bool, settings: Settings) -> None:
+    with project("memory://", task_always_eager=True, task_eager_propagates=propagates) as site:
+        memory = configured(settings, site)
+
+        while not memory.append("user-1", ChatMessage.human(TURN)).due:
+            pass
+
+        assert memory.load("user-1").summary is not None
+        assert site.depth() == 0
+
+
+@pytest.mark.parametrize("propagates", [False, True])
+def test_an_eager_task_that_fails_does_not_fail_the_append(propagates: bool, settings: Settings) -> None:
+    with project("memory://", task_always_eager=True, task_eager_propagates=propagates) as site:
+        memory = configured(settings, site, model=scripted(replies=[ZeroDivisionError()]))
+
+        session = append_until_due(memory)
+
+        assert "ZeroDivisionError" in row(session).last_error
+        assert row(session).due_since is not None
+        assert not tasks.publisher().broken

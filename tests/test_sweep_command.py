@@ -1,0 +1,349 @@
+"""``manage.py convmemory_sweep``, once and watching."""
+
+from __future__ import annotations
+
+import io
+import logging
+import pathlib
+import signal
+import subprocess
+import threading
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from celery import Celery, _state
+from django.core.management import CommandError, call_command
+from django.db import connection
+
+from django_convmemory import clock, exceptions, models, tasks
+from django_convmemory.conversation import ConversationMemory
+from django_convmemory.memory import memories
+from django_convmemory.messages import ChatMessage
+from tests import processes
+from tests.openai_server import Behaviour, OpenAIServer
+
+if TYPE_CHECKING:
+    from pytest_django import Settings
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+TURN = "The cat sat on the mat and thought about the sea. " * 4
+NULL = {"BACKEND": "django_convmemory.schedulers.NullScheduler"}
+CELERY = {"BACKEND": "django_convmemory.tasks.CeleryScheduler"}
+
+
+def scripted(*replies: object) -> dict[str, Any]:
+    return {
+        "BACKEND": "django_convmemory.chat_models.scripted.ScriptedChatModel",
+        "OPTIONS": {"replies": list(replies)},
+    }
+
+
+def alias(model: dict[str, Any] | None = None, scheduler: dict[str, Any] = NULL) -> dict[str, Any]:
+    """Return the settings of a memory that is due after few messages."""
+    return {
+        "OPTIONS": {"max_token_limit": 200},
+        "CHAT_MODEL": model or {"BACKEND": "django_convmemory.chat_models.extractive.ExtractiveChatModel"},
+        "FALLBACK_CHAT_MODEL": None,
+        "SCHEDULER": scheduler,
+    }
+
+
+def due(memory: ConversationMemory, *keys: str) -> list[models.Session]:
+    """Make sessions due, the first of them longest."""
+    for age, key in enumerate(reversed(keys)):
+        while not memory.append(key, ChatMessage.human(TURN)).due:
+            pass
+        models.Session.objects.filter(alias=memory.alias, key=key).update(due_since=clock.Clock(-60 * age))
+    return [models.Session.objects.get(alias=memory.alias, key=key) for key in keys]
+
+
+def folded(session: models.Session) -> bool:
+    return models.Summary.objects.filter(session=session).exists()
+
+
+def sweep(**options: Any) -> str:
+    out = io.StringIO()
+    call_command("convmemory_sweep", stdout=out, **options)
+    return out.getvalue()
+
+
+@pytest.fixture
+def default(settings: Settings) -> ConversationMemory:
+    """The memory ``default``, which leaves everything to the sweep."""
+    settings.CONVMEMORY = {"default": alias()}
+    return memories["default"]
+
+
+@pytest.fixture
+def celery_app() -> Iterator[Celery]:
+    """The project's Celery app, whose broker is this process."""
+    before, current = _state.default_app, _state._tls.current_app
+    app = Celery("project", set_as_current=False, fixups=[], broker="memory://")
+    app.set_current()
+    app.set_default()
+    purge(app)
+    yield app
+    purge(app)
+    tasks.publisher().close()
+    app.close()
+    _state._set_current_app(current)
+    _state.set_default_app(before)
+
+
+def purge(app: Celery) -> int:
+    """Empty the queue, and return how much was in it."""
+    with app.connection_for_write() as connection:
+        queue = app.amqp.queues["convmemory"].bind(connection.default_channel)
+        queue.declare()
+        return int(queue.purge())
+
+
+# Once.
+
+
+def test_it_folds_what_is_due_and_says_so(default: ConversationMemory) -> None:
+    sessions = due(default, "a", "b")
+
+    assert sweep() == "0 sent, 2 folded, 0 left, 0 stalled, 0 failed, 0 paused\n"
+    assert all(map(folded, sessions))
+    assert sweep() == "0 sent, 0 folded, 0 left, 0 stalled, 0 failed, 0 paused\n"
+
+
+def test_it_is_quiet_when_told_to_be(default: ConversationMemory) -> None:
+    due(default, "a")
+
+    assert sweep(verbosity=0) == ""
+
+
+def test_the_limit_takes_those_that_are_due_longest(default: ConversationMemory) -> None:
+    first, second, third = due(default, "a", "b", "c")
+
+    sweep(limit=2)
+
+    assert folded(first)
+    assert folded(second)
+    assert not folded(third)
+
+
+def test_it_waits_for_no_hint_but_for_the_next_attempt(default: ConversationMemory) -> None:
+    hinted, waiting, leased = due(default, "a", "b", "c")
+    rows = models.Session.objects
+    rows.filter(pk=hinted.pk).update(hinted_at=clock.Clock())
+    rows.filter(pk=waiting.pk).update(next_attempt_at=clock.Clock(60))
+    rows.filter(pk=leased.pk).update(lease_expires_at=clock.Clock(60))
+
+    sweep()
+
+    assert folded(hinted)
+    assert not folded(waiting)
+    assert not folded(leased)
+
+
+def test_a_session_that_fails_does_not_stop_the_others(
+    settings: Settings, caplog: pytest.LogCaptureFixture, capsys: pytest.CaptureFixture[str]
+) -> None:
+    defect, busy = ZeroDivisionError("a defect"), exceptions.ModelUnavailable("busy")
+    settings.CONVMEMORY = {"default": alias(scripted(defect, busy, "They spoke of a cat."))}
+    sessions = due(memories["default"], "a", "b", "c")
+
+    with pytest.raises(CommandError) as raised:
+        call_command("convmemory_sweep")
+
+    assert raised.value.returncode == 1
+    assert "1 folded, 0 left, 1 stalled, 1 failed" in capsys.readouterr().out
+    assert [folded(session) for session in sessions] == [False, False, True]
+    assert any(f"session {sessions[0].pk} failed" in record.getMessage() for record in caplog.records)
+
+
+def test_a_paused_alias_is_left_alone(settings: Settings) -> None:
+    model = scripted(exceptions.ModelMisconfigured("no such key"), "They spoke of a cat.")
+    settings.CONVMEMORY = {"default": alias(model)}
+    sessions = due(memories["default"], "a", "b")
+
+    for _ in range(2):
+        with pytest.raises(CommandError):
+            call_command("convmemory_sweep", verbosity=0)
+
+    assert not any(map(folded, sessions))
+    assert models.Attempt.objects.count() == 1
+
+
+def test_an_alias_can_be_chosen(settings: Settings) -> None:
+    settings.CONVMEMORY = {"default": alias(), "support": alias(), "sales": alias()}
+    [default], [support], [sales] = (due(memories[name], "a") for name in ("default", "support", "sales"))
+
+    sweep(alias=["support", "sales"])
+
+    assert [folded(session) for session in (default, support, sales)] == [False, True, True]
+
+
+def test_aliases_take_turns(settings: Settings) -> None:
+    settings.CONVMEMORY = {"default": alias(), "support": alias()}
+    for name in ("default", "support"):
+        due(memories[name], "a", "b")
+
+    sweep()
+
+    order = models.Attempt.objects.order_by("pk").values_list("alias", flat=True)
+    assert list(order) == ["default", "support", "default", "support"]
+
+
+@pytest.mark.parametrize(("name", "why"), [("gone", "no alias"), ("window", "makes no summaries")])
+def test_an_alias_that_cannot_be_swept_is_an_error(name: str, why: str, settings: Settings) -> None:
+    window = {"MEMORY": "django_convmemory.memory.ConversationWindowMemory", "SCHEDULER": NULL}
+    settings.CONVMEMORY = {"default": alias(), "window": window}
+
+    with pytest.raises(CommandError, match=why) as raised:
+        sweep(alias=[name])
+
+    assert raised.value.returncode == 2
+    sweep()  # of all aliases: the window has nothing to sweep
+
+
+@pytest.mark.parametrize("option", ["--limit=0", "--interval=0", "--interval=soon"])
+def test_an_option_out_of_range_is_refused(option: str) -> None:
+    with pytest.raises(CommandError):
+        call_command("convmemory_sweep", option)
+
+
+def test_with_celery_it_sends_tasks(settings: Settings, celery_app: Celery) -> None:
+    settings.CONVMEMORY = {"default": alias()}
+    sessions = due(memories["default"], "a", "b")
+    settings.CONVMEMORY = {"default": alias(scheduler=CELERY)}
+
+    assert sweep().startswith("2 sent, 0 folded")
+    assert purge(celery_app) == 2
+    assert not any(map(folded, sessions))
+    assert sweep().startswith("0 sent")
+
+
+def test_inline_folds_here_also_with_celery(settings: Settings, celery_app: Celery) -> None:
+    settings.CONVMEMORY = {"default": alias(scheduler=CELERY)}
+    [session] = due(memories["default"], "a")
+    assert purge(celery_app) == 1
+
+    sweep(inline=True)
+
+    assert folded(session)
+    assert purge(celery_app) == 0
+
+
+def test_without_a_broker_it_fails(settings: Settings, celery_app: Celery, caplog: pytest.LogCaptureFixture) -> None:
+    settings.CONVMEMORY = {"default": alias()}
+    due(memories["default"], "a")
+    settings.CONVMEMORY = {"default": alias(scheduler=CELERY)}
+    celery_app.conf.broker_url = "amqp://127.0.0.1:1//"
+
+    with pytest.raises(CommandError):
+        call_command("convmemory_sweep", verbosity=0)
+
+    celery_app.conf.broker_url = "memory://"
+    assert any(record.levelno == logging.WARNING and "broker" in record.getMessage() for record in caplog.records)
+
+
+def test_a_long_session_is_folded_to_the_end(settings: Settings) -> None:
+    settings.CONVMEMORY = {"default": {**alias(), "OPTIONS": {"max_token_limit": 200, "max_chunk_tokens": 150}}}
+    memory = memories["default"]
+    memory.append("a", *[ChatMessage.human(TURN) for _ in range(30)])
+
+    sweep()
+
+    session = models.Session.objects.get()
+    assert session.due_since is None
+    assert session.last_version > 5
+
+
+def test_two_sweeps_at_once_fold_each_session_once(default: ConversationMemory) -> None:
+    sessions = due(default, *"abcdefgh")
+
+    def work() -> None:
+        try:
+            sweep()
+        finally:
+            connection.close()
+
+    threads = [threading.Thread(target=work) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+
+    assert [list(session.convmemory_summaries.values_list("version", flat=True)) for session in sessions] == [[1]] * 8
+
+
+# Watching.
+
+
+def watch(folder: pathlib.Path, memory: dict[str, Any]) -> subprocess.Popen[bytes]:
+    command = ("django", "convmemory_sweep", "--watch", "--interval", "0.1")
+    return processes.start(folder, *command, CONVMEMORY={"default": memory})
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_watching_folds_what_becomes_due_until_it_is_told_to_stop(
+    number: signal.Signals, default: ConversationMemory, tmp_path: pathlib.Path
+) -> None:
+    [first] = due(default, "a")
+    process = watch(tmp_path, alias())
+    try:
+        processes.wait_until(lambda: folded(first), "the first session is folded")
+        [second] = due(default, "b")
+        processes.wait_until(lambda: folded(second), "the second session is folded")
+        process.send_signal(number)
+
+        assert process.wait(processes.PATIENCE) == 0
+        output = (tmp_path / "output").read_text()
+        assert output.count("1 folded") == 2
+        assert "Traceback" not in output
+    finally:
+        processes.stop(process)
+
+
+def test_told_to_stop_in_the_models_call_it_keeps_what_the_call_gives(
+    settings: Settings, tmp_path: pathlib.Path
+) -> None:
+    with OpenAIServer() as server:
+        server.default = Behaviour(latency=1.0)
+        model = {
+            "BACKEND": "django_convmemory.chat_models.openai.OpenAIChatModel",
+            "OPTIONS": {"model": "fake", "api_key": "none", "base_url": server.base_url},
+        }
+        long = {**alias(model), "OPTIONS": {"max_token_limit": 200, "max_chunk_tokens": 150}}
+        settings.CONVMEMORY = {"default": long}
+        memories["default"].append("a", *[ChatMessage.human(TURN) for _ in range(30)])
+        [other] = due(memories["default"], "b")
+        process = watch(tmp_path, long)
+        try:
+            assert server.wait_for(lambda log: len(log) == 1, processes.PATIENCE)
+            process.send_signal(signal.SIGTERM)
+
+            assert process.wait(processes.PATIENCE) == 0
+        finally:
+            processes.stop(process)
+
+        session = models.Session.objects.get(key="a")
+        assert session.last_version == len(server.log) == 1
+        assert session.due_since is not None
+        assert session.lease_token == ""
+        assert session.last_error == ""
+        assert not folded(other)
+        assert "Traceback" not in (tmp_path / "output").read_text()
+
+
+def test_watching_outlives_failures(settings: Settings, default: ConversationMemory, tmp_path: pathlib.Path) -> None:
+    with OpenAIServer() as server:
+        server.queue(Behaviour("raw", status=500, body="down"))
+        model = {
+            "BACKEND": "django_convmemory.chat_models.openai.OpenAIChatModel",
+            "OPTIONS": {"model": "fake", "api_key": "none", "base_url": server.base_url},
+        }
+        [session] = due(default, "a")
+        process = watch(tmp_path, alias(model))
+        try:
+            assert server.wait_for(lambda log: len(log) == 1, processes.PATIENCE)
+            processes.wait_until(lambda: folded(session), "the session is folded when its next attempt is due")
+            assert process.poll() is None
+        finally:
+            assert processes.stop(process) == 0

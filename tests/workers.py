@@ -1,0 +1,65 @@
+"""Celery worker processes."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import pathlib
+from collections.abc import Callable, Iterator
+
+from django_convmemory import models
+from tests import processes, projects
+from tests.openai_server import OpenAIServer
+
+
+@dataclasses.dataclass
+class Worker:
+    """A worker process of one queue, and the model that it asks."""
+
+    site: projects.Project
+    server: OpenAIServer
+    folder: pathlib.Path
+
+    def versions(self, session: models.Session) -> list[int]:
+        return list(models.Summary.objects.filter(session=session).values_list("version", flat=True))
+
+    def folded(self, session: models.Session) -> Callable[[], bool]:
+        return lambda: projects.row(session).due_since is None and not projects.row(session).lease_token
+
+    def done(self) -> int:
+        """How many tasks ended well, by the worker's log."""
+        return (self.folder / "output").read_text().count(" succeeded in ")
+
+    def pid(self) -> int:
+        """The process that carries out the tasks; the worker starts another when it dies."""
+        return int((self.folder / "pid").read_text())
+
+
+@contextlib.contextmanager
+def worker_of(broker_url: str, folder: pathlib.Path, *, max_token_limit: int = 200) -> Iterator[Worker]:
+    """Start a worker with one process, whose log and other files are in ``folder``."""
+    site = projects.make_project(broker_url)
+    with OpenAIServer() as server:
+        memory = {
+            "OPTIONS": {"max_token_limit": max_token_limit},
+            "CHAT_MODEL": {
+                "BACKEND": "django_convmemory.chat_models.openai.OpenAIChatModel",
+                "OPTIONS": {"model": "fake", "api_key": "none", "base_url": server.base_url},
+            },
+            "SCHEDULER": {"BACKEND": "django_convmemory.tasks.CeleryScheduler", "OPTIONS": {"queue": site.queue}},
+        }
+        options = projects.celery_settings(broker_url, site.queue)
+        process = processes.start(
+            folder,
+            *("celery", "--app", "tests.celery_app", "worker", "--queues", site.queue, "--pool", "prefork"),
+            *("--concurrency", "1", "--without-gossip", "--without-mingle", "--without-heartbeat"),
+            *("--loglevel", "INFO"),
+            **{f"CELERY_{name.upper()}": value for name, value in options.items()},
+            CONVMEMORY={"default": memory},
+        )
+        try:
+            yield Worker(site, server, folder)
+        finally:
+            processes.stop(process)
+            site.remove(broker_url)
+            site.app.close()
