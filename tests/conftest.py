@@ -25,11 +25,21 @@ def pytest_report_header() -> str:
     return f"database: {settings.DATABASE}"
 
 
+def pytest_configure(config: pytest.Config) -> None:
+    config.addinivalue_line("markers", "only_on(database): the test is of this database alone")
+
+
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leave out, on a database server, the tests that use no database: they ran with those on SQLite."""
-    if settings.DATABASE != "sqlite":
-        config.hook.pytest_deselected(items=[item for item in items if not _uses_database(item)])
-        items[:] = filter(_uses_database, items)
+    """Leave out what another database's run tests: what is of it alone, and with SQLite's what uses none."""
+    config.hook.pytest_deselected(items=[item for item in items if not _runs_here(item)])
+    items[:] = filter(_runs_here, items)
+
+
+def _runs_here(item: pytest.Item) -> bool:
+    only_on = item.get_closest_marker("only_on")
+    if only_on is not None:
+        return settings.DATABASE in only_on.args
+    return settings.DATABASE == "sqlite" or _uses_database(item)
 
 
 def _uses_database(item: pytest.Item) -> bool:

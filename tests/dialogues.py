@@ -9,7 +9,7 @@ import gzip
 import json
 import os
 import pathlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -19,6 +19,10 @@ FOLDER = pathlib.Path(os.environ.get("CONVMEMORY_DATA") or pathlib.Path(__file__
 needed = pytest.mark.skipif(
     not (FOLDER / "locomo").is_dir(), reason="needs the folder of real conversations (CONVMEMORY_DATA), which is absent"
 )
+
+
+# Yields the key and the messages of each conversation.
+Reader = Callable[[], Iterator[tuple[str, list[dict[str, Any]]]]]
 
 
 def locomo() -> Iterator[tuple[str, list[dict[str, Any]]]]:

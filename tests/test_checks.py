@@ -13,7 +13,6 @@ from django.db.utils import ConnectionHandler
 from django.test import override_settings
 
 from django_convmemory import checks as app_checks, models
-from tests import settings as test_settings
 
 MEMORY = "django_convmemory.memory."
 EXTRACTIVE = {"BACKEND": "django_convmemory.chat_models.extractive.ExtractiveChatModel"}
@@ -268,7 +267,7 @@ def test_convmemory_w003_the_database_loses_characters(
         ]
 
 
-@pytest.mark.skipif(test_settings.DATABASE != "mariadb", reason="needs MariaDB: the check asks the server")
+@pytest.mark.only_on("mariadb")
 def test_convmemory_w003_a_connection_with_three_bytes_a_character(db: None, other_connections: Any) -> None:
     other_connections(default=connections.settings["default"] | {"OPTIONS": {"charset": "utf8"}})
     assert found(databases=["default"]) == ["W003"]

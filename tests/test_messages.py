@@ -3,12 +3,8 @@ from __future__ import annotations
 import collections
 import copy
 import dataclasses
-import gzip
 import json
-import os
-import pathlib
 import pickle
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -18,8 +14,7 @@ from openai.types import chat
 from django_convmemory import messages
 from django_convmemory.exceptions import InvalidMessage
 from django_convmemory.messages import ChatMessage, FrozenDict
-
-DATA = pathlib.Path(os.environ.get("CONVMEMORY_DATA", pathlib.Path(__file__).parents[2] / "shared" / "data"))
+from tests import dialogues
 
 texts = st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"]), max_size=20)
 numbers = st.integers(-(2**70), 2**70) | st.floats(allow_nan=False, allow_infinity=False)
@@ -178,18 +173,11 @@ def test_fields_that_the_client_filled_in_are_not_stored() -> None:
     assert ChatMessage.from_openai(reply).to_openai() == {"role": "assistant", "content": "Hi."}
 
 
-def read_conversations(path: str) -> Iterator[list[dict[str, Any]]]:
-    if not (DATA / path).is_file():
-        pytest.skip(f"{DATA / path} is absent; CONVMEMORY_DATA names the folder of real conversations")
-    with gzip.open(DATA / path, "rt", encoding="utf-8") as lines:
-        for line in lines:
-            yield json.loads(line)["messages"]
-
-
-@pytest.mark.parametrize("path", ["taubench/airline.jsonl.gz", "crosswoz/crosswoz.jsonl.gz"])
-def test_real_conversations_come_back_without_loss(path: str) -> None:
+@dialogues.needed
+@pytest.mark.parametrize("conversations", [dialogues.taubench, dialogues.crosswoz])
+def test_real_conversations_come_back_without_loss(conversations: dialogues.Reader) -> None:
     count = 0
-    for conversation in read_conversations(path):
+    for _, conversation in conversations():
         for wire in conversation:
             assert exactly(ChatMessage.from_openai(wire).to_openai()) == exactly(wire)
             count += 1

@@ -34,7 +34,7 @@ def test_real_conversations_are_kept_whole_and_within_budget(
     worker: workers.Worker,
     settings: Settings,
     record_property: Callable[[str, object], None],
-    conversations: Callable[[], Iterator[tuple[str, list[dict[str, Any]]]]],
+    conversations: dialogues.Reader,
 ) -> None:
     memory = projects.configured(settings, worker.site, options={"max_token_limit": LIMIT})
     said = dict(conversations())

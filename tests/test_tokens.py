@@ -1,10 +1,8 @@
 from __future__ import annotations
 
 import base64
-import gzip
 import json
 import logging
-import os
 import pathlib
 import shutil
 import socket
@@ -18,9 +16,8 @@ from hypothesis import given, strategies as st
 
 from django_convmemory import images, tokens
 from django_convmemory.messages import ChatMessage
-from tests import conversations
+from tests import conversations, dialogues
 
-DATA = pathlib.Path(os.environ.get("CONVMEMORY_DATA", pathlib.Path(__file__).parents[2] / "shared" / "data"))
 VOCABULARY = "fb374d419588a4632f3f557e76b4b70aebbca790"
 COUNTERS = (tokens.Utf8TokenCounter(), tokens.TokenBufferEstimate(), tokens.SummaryBufferEstimate())
 
@@ -53,10 +50,10 @@ def _vocabularies_are_looked_for_anew() -> Iterator[None]:
 def vocabularies(monkeypatch: pytest.MonkeyPatch) -> pathlib.Path:
     """The folder of tiktoken's vocabularies, in the environment; without it the test is skipped."""
     pytest.importorskip("tiktoken")
-    if not (DATA / "tiktoken" / VOCABULARY).is_file():
-        pytest.skip(f"{DATA / 'tiktoken'} is absent; CONVMEMORY_DATA names the folder that has it")
-    monkeypatch.setenv("TIKTOKEN_CACHE_DIR", str(DATA / "tiktoken"))
-    return DATA / "tiktoken"
+    if not (dialogues.FOLDER / "tiktoken" / VOCABULARY).is_file():
+        pytest.skip(f"{dialogues.FOLDER / 'tiktoken'} is absent; CONVMEMORY_DATA names the folder that has it")
+    monkeypatch.setenv("TIKTOKEN_CACHE_DIR", str(dialogues.FOLDER / "tiktoken"))
+    return dialogues.FOLDER / "tiktoken"
 
 
 def test_the_seeds_estimate_by_utf8_bytes() -> None:
@@ -313,17 +310,13 @@ def test_an_unknown_encoding_is_refused_at_once() -> None:
         tokens.TiktokenCounter("gpt-4o")
 
 
-def real_messages(path: str) -> list[ChatMessage]:
-    if not (DATA / path).is_file():
-        pytest.skip(f"{DATA / path} is absent; CONVMEMORY_DATA names the folder of real conversations")
-    with gzip.open(DATA / path, "rt", encoding="utf-8") as lines:
-        found = [ChatMessage.from_openai(wire) for line in lines for wire in json.loads(line)["messages"]]
-    return found[:1500]
-
-
-@pytest.mark.parametrize("path", ["taubench/airline.jsonl.gz", "crosswoz/crosswoz.jsonl.gz"])
-def test_the_default_is_near_tiktoken_on_real_conversations(path: str, vocabularies: pathlib.Path) -> None:
-    conversation = real_messages(path)
+@dialogues.needed
+@pytest.mark.parametrize("conversations", [dialogues.taubench, dialogues.crosswoz])
+def test_the_default_is_near_tiktoken_on_real_conversations(
+    conversations: dialogues.Reader, vocabularies: pathlib.Path
+) -> None:
+    said = [ChatMessage.from_openai(wire) for _, turns in conversations() for wire in turns]
+    conversation = said[:1500]
     exact = sum(map(tokens.TiktokenCounter().count, conversation))
     estimate = sum(map(tokens.Utf8TokenCounter().count, conversation))
     assert 0.9 < estimate / exact < 1.3
