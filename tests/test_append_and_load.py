@@ -327,6 +327,27 @@ def test_concurrent_appends_leave_no_gap_and_no_duplicate() -> None:
     assert models.Session.objects.get().unpinned_tokens == rows[-1][2]
 
 
+@pytest.mark.only_on("postgresql")
+@pytest.mark.django_db(transaction=True)
+@pytest.mark.parametrize("level", ["repeatable read", "serializable"])
+@pytest.mark.parametrize("key", [None, "k"])
+def test_an_append_that_the_database_gave_up_for_another_is_tried_again(level: str, key: str | None) -> None:
+    chat = memory()
+    numbers = itertools.count()
+
+    def write() -> None:
+        try:
+            with connection.cursor() as cursor:
+                cursor.execute(f"SET default_transaction_isolation = '{level}'")
+            for _ in range(15):
+                chat.append("hot", ChatMessage.human("again"), idempotency_key=key and f"{key}-{next(numbers)}")
+        finally:
+            connections.close_all()
+
+    in_threads(write, 3)
+    assert list(models.Message.objects.order_by("position").values_list("position", flat=True)) == list(range(1, 46))
+
+
 def in_threads(work: Callable[[], None], count: int) -> None:
     errors: list[BaseException] = []
 

@@ -7,21 +7,18 @@ import uuid
 from collections.abc import Callable
 from typing import Any
 
-from django.db import IntegrityError, connections, router, transaction
-from django.db.models import Case, DateTimeField, F, Sum, Value, When
+from django.db import connections, router, transaction
+from django.db.models import Case, DateTimeField, F, Value, When
 from django.db.models.functions import Coalesce
 
-from django_convmemory import exceptions, models
+from django_convmemory import models
 from django_convmemory.clock import Clock
 from django_convmemory.exchanges import Placed, Turn
-from django_convmemory.ledger import Batch, Ledger
+from django_convmemory.ledger import Batch
 from django_convmemory.messages import PINNED_ROLES
-from django_convmemory.stores import base, statements, transactions
+from django_convmemory.stores import appending, base, statements, transactions
 from django_convmemory.stores.base import AttemptRecord, Claim, NewVersion, SessionName, SummaryVersion
 from django_convmemory.strategies import Threshold, View
-
-# How often an append that met a session in motion looks again.
-_TRIES = 10
 
 
 class ORMStore:
@@ -40,139 +37,10 @@ class ORMStore:
         """The database that is written."""
         return self._using or router.db_for_write(models.Session)
 
-    # Append.
-
     def append(
         self, name: SessionName, batch: Batch, threshold: Threshold, *, counter: str, hint: bool
     ) -> base.Appended:
-        if batch.key_hash is not None:
-            return self._append_once(name, batch, threshold, counter=counter, hint=hint)
-        return self._append(name, batch, threshold, counter=counter, hint=hint)
-
-    def _append_once(
-        self, name: SessionName, batch: Batch, threshold: Threshold, *, counter: str, hint: bool
-    ) -> base.Appended:
-        replayed = self._replay(name, batch)
-        if replayed is not None:
-            return replayed
-        try:
-            return self._append(name, batch, threshold, counter=counter, hint=hint)
-        except IntegrityError:
-            # Two retries met: the other one's rows are there now, for it held the session's row until it committed.
-            replayed = self._replay(name, batch)
-            if replayed is None:
-                raise
-            return replayed
-
-    def _replay(self, name: SessionName, batch: Batch) -> base.Appended | None:
-        row = (
-            models.Message.objects.using(self.using)
-            .filter(session__handle=name.handle, idempotency_key=batch.key_hash)
-            .values_list("session_id", "position", "payload_hash", "session__due_since")
-            .first()
-        )
-        if row is None:
-            return None
-        session_id, first, payload_hash, due_since = row
-        if payload_hash != batch.payload_hash:
-            raise exceptions.IdempotencyConflict(base.key_conflict(first))
-        last = first + len(batch.entries) - 1
-        tokens = (
-            models.Message.objects.using(self.using)
-            .filter(session_id=session_id, position__gte=first, position__lte=last)
-            .aggregate(total=Sum("tokens"))["total"]
-        )
-        return base.Appended(session_id, first, last, tokens, due_since is not None, turned_due=False, replayed=True)
-
-    def _append(
-        self, name: SessionName, batch: Batch, threshold: Threshold, *, counter: str, hint: bool
-    ) -> base.Appended:
-        using = self.using
-        vendor = connections[using].vendor
-        append = {"postgresql": _append_in_one, "sqlite": _append_in_two}.get(vendor, _append_locking)
-        one_statement = vendor == "postgresql" and len(batch.entries) <= statements.ROWS_PER_INSERT
-
-        def work() -> statements.Advanced | None:
-            return append(using, name, batch, threshold, counter, hint)
-
-        for _ in range(_TRIES):
-            if one_statement and batch.key_hash is None:
-                # A statement is a transaction; it waits for one row's lock and takes no other.
-                advanced = work()
-            else:
-                advanced = transactions.run(using, work, savepoint=batch.key_hash is not None)
-            if advanced is not None:
-                first = advanced.last_position - len(batch.entries) + 1
-                return base.Appended(
-                    advanced.session_id,
-                    first,
-                    advanced.last_position,
-                    batch.tokens,
-                    advanced.due_since is not None,
-                    bool(advanced.turned_due),
-                    replayed=False,
-                )
-            self._make_way(name, batch)
-        raise exceptions.ConvMemoryError(f"The session {name.key!r} changes faster than it can be appended to.")
-
-    def _make_way(self, name: SessionName, batch: Batch) -> None:
-        """Create the session that is missing, or raise what keeps it from taking ``batch``."""
-        session = models.Session.objects.using(self.using).named(name).first()
-        ledger = session.ledger if session else Ledger()
-        try:
-            ledger.append(batch.entries)
-        except exceptions.ToolResultRefused as error:
-            raise self._explained(session, batch, error) from None
-        if session is None:
-            models.Session.objects.using(self.using).bulk_create(
-                [
-                    models.Session(
-                        alias=name.alias,
-                        key=name.key,
-                        owner_id=name.owner_id,
-                        visitor=name.visitor,
-                        handle=name.handle,
-                        created_at=Clock(),
-                        updated_at=Clock(),
-                    )
-                ],
-                ignore_conflicts=True,
-            )
-
-    def _explained(
-        self, session: models.Session | None, batch: Batch, error: exceptions.ToolResultRefused
-    ) -> exceptions.ToolResultRefused:
-        """Add to ``error`` which message closed the exchange that the result belongs to, where there was one."""
-        if session is None:
-            return error
-        rows = models.Message.objects.using(self.using).filter(session=session)
-        for entry in batch.entries:
-            call_id = entry.message.tool_call_id
-            if call_id is None:
-                continue
-            calls = rows.filter(role="assistant", wire__isnull=False).order_by("-position")
-            asked = next(
-                (
-                    position
-                    for position, wire in calls.values_list("position", "wire")[:1000]
-                    if call_id in statements.message_of("assistant", "", "", wire, None).call_ids
-                ),
-                None,
-            )
-            if asked is None:
-                continue
-            closing = rows.filter(role="assistant", position__gt=asked).order_by("position").values_list("position")
-            closed = closing.first()
-            how = (
-                f"the assistant message at position {closed[0]} closed its exchange"
-                if closed
-                else "every call of it has its result"
-            )
-            return exceptions.ToolResultRefused(
-                f"The call {call_id!r} was made by the assistant message at position {asked}, and {how}: a result that "
-                "comes later has no place. Store it before the next assistant message, or leave it out."
-            )
-        return error
+        return appending.append(self.using, name, batch, threshold, counter=counter, hint=hint)
 
     # Load.
 
@@ -451,74 +319,3 @@ def _due_since(threshold: Threshold, covered_tokens: Any, covered_count: Any) ->
     return Case(
         When(condition, then=Coalesce("due_since", Clock())), default=None, output_field=DateTimeField(null=True)
     )
-
-
-# The three ways to append. Each runs in a transaction and returns None where no row was changed.
-
-
-def _append_in_one(
-    using: str, name: SessionName, batch: Batch, threshold: Threshold, counter: str, hint: bool
-) -> statements.Advanced | None:
-    with connections[using].cursor() as cursor:
-        cursor.execute(
-            *statements.append_in_one("postgresql", name.handle, batch, threshold, counter=counter, hint=hint)
-        )
-        row = cursor.fetchone()
-        advanced = statements.Advanced(*row) if row else None
-        if advanced is not None:
-            _insert(cursor, "postgresql", batch, advanced, statements.ROWS_PER_INSERT)
-        return advanced
-
-
-def _append_in_two(
-    using: str, name: SessionName, batch: Batch, threshold: Threshold, counter: str, hint: bool
-) -> statements.Advanced | None:
-    with connections[using].cursor() as cursor:
-        cursor.execute(*statements.advance("sqlite", name.handle, batch, threshold, counter=counter, hint=hint))
-        row = cursor.fetchone()
-        advanced = statements.Advanced(*row) if row else None
-        if advanced is not None:
-            _insert(cursor, "sqlite", batch, advanced)
-        return advanced
-
-
-def _append_locking(
-    using: str, name: SessionName, batch: Batch, threshold: Threshold, counter: str, hint: bool
-) -> statements.Advanced | None:
-    session = models.Session.objects.using(using).select_for_update().named(name).first()
-    if session is None:
-        return None
-    before = session.ledger
-    try:
-        after, _ = before.append(batch.entries)
-    except exceptions.InvalidMessage:
-        return None  # The caller finds out why, outside of the lock.
-    turned_due = session.due_since is None and after.due(threshold)
-    changes: dict[str, Any] = {
-        field: value for field, value in models.counters(after).items() if value != getattr(session, field)
-    }
-    if turned_due:
-        changes |= {"due_since": Clock(), "due_revision": session.revision + 1, "hinted_at": Clock() if hint else None}
-    models.Session.objects.using(using).filter(pk=session.pk).update(
-        **changes,
-        answered_position=before.call_position,
-        counter=counter,
-        revision=session.revision + 1,
-        updated_at=Clock(),
-    )
-    advanced = statements.Advanced(
-        session.pk,
-        after.last_position,
-        after.unpinned_tokens,
-        before.call_position,
-        Clock() if turned_due else session.due_since,
-        turned_due,
-    )
-    with connections[using].cursor() as cursor:
-        _insert(cursor, connections[using].vendor, batch, advanced)
-    return advanced
-
-
-def _insert(cursor: Any, vendor: str, batch: Batch, advanced: statements.Advanced, start: int = 0) -> None:
-    for at in range(start, len(batch.entries), statements.ROWS_PER_INSERT):
-        cursor.execute(*statements.insert(vendor, batch, advanced, at, at + statements.ROWS_PER_INSERT))

@@ -5,38 +5,40 @@ from __future__ import annotations
 import random
 import time
 from collections.abc import Callable
+from contextlib import nullcontext
 from typing import TypeVar
 
 from django.db import OperationalError, connections, transaction
 
 T = TypeVar("T")
 
-TRIES = 5
+TRIES = 10
+# Seconds: the longest pause before the second try, and before any.
+_FIRST_PAUSE, _LONGEST_PAUSE = 0.01, 0.2
 # PostgreSQL: serialization failure, deadlock. MariaDB: deadlock, record changed since it was read.
 _SQLSTATES = frozenset({"40001", "40P01"})
 _ERRNOS = frozenset({1213, 1020})
 
 
-def run(using: str, work: Callable[[], T], *, savepoint: bool = False) -> T:
+def run(using: str, work: Callable[[], T], *, savepoint: bool = False, atomic: bool = True) -> T:
     """Run ``work`` in a transaction on ``using``, and return what it returns.
 
     Where none is open, one of our own is begun, committed, and tried again when the database gave it up for another's
-    sake. Inside the caller's, ``work`` joins it (under a savepoint of its own where asked), and an error is the
-    caller's: only they can run their whole transaction again.
+    sake. ``atomic=False`` begins none: for one statement, which is a transaction by itself, or for reading. Inside the
+    caller's, ``work`` joins it (under a savepoint of its own where asked), and an error is the caller's: only they can
+    run all of theirs again.
     """
     if connections[using].in_atomic_block:
-        if not savepoint:
+        with transaction.atomic(using=using) if savepoint else nullcontext():
             return work()
-        with transaction.atomic(using=using):
-            return work()
-    for left in range(TRIES - 1, -1, -1):
+    for number in range(1, TRIES + 1):
         try:
-            with transaction.atomic(using=using):
+            with transaction.atomic(using=using) if atomic else nullcontext():
                 return work()
         except OperationalError as error:
-            if not left or not _given_up(error):
+            if number == TRIES or not _given_up(error):
                 raise
-        time.sleep(random.uniform(0, 0.02 * (TRIES - left)))  # noqa: S311
+        time.sleep(random.uniform(0, min(_FIRST_PAUSE * 2**number, _LONGEST_PAUSE)))  # noqa: S311
     raise AssertionError("unreachable")
 
 

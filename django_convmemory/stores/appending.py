@@ -1,0 +1,229 @@
+"""Appending a batch to a session, in the way that each database does it best."""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+from django.db import IntegrityError, connections
+from django.db.models import Sum
+
+from django_convmemory import exceptions, models
+from django_convmemory.clock import Clock
+from django_convmemory.ledger import Batch, Ledger
+from django_convmemory.stores import base, statements, transactions
+from django_convmemory.stores.base import SessionName
+from django_convmemory.strategies import Threshold
+
+# How often an append that met a session in motion looks again.
+_TRIES = 10
+
+
+def append(
+    using: str, name: SessionName, batch: Batch, threshold: Threshold, *, counter: str, hint: bool
+) -> base.Appended:
+    """Store ``batch``: what :meth:`.base.Store.append` promises."""
+    if batch.key_hash is not None:
+        return _append_once(using, name, batch, threshold, counter=counter, hint=hint)
+    return _append(using, name, batch, threshold, counter=counter, hint=hint)
+
+
+def _append_once(
+    using: str, name: SessionName, batch: Batch, threshold: Threshold, *, counter: str, hint: bool
+) -> base.Appended:
+    replayed = transactions.run(using, lambda: _replay(using, name, batch), atomic=False)
+    if replayed is not None:
+        return replayed
+    try:
+        return _append(using, name, batch, threshold, counter=counter, hint=hint)
+    except IntegrityError:
+        # Two retries met: the other one's rows are there now, for it held the session's row until it committed.
+        replayed = _replay(using, name, batch)
+        if replayed is None:
+            raise
+        return replayed
+
+
+def _replay(using: str, name: SessionName, batch: Batch) -> base.Appended | None:
+    row = (
+        _as_it_is(models.Message.objects.using(using))
+        .filter(session__handle=name.handle, idempotency_key=batch.key_hash)
+        .values_list("session_id", "position", "payload_hash", "session__due_since")
+        .first()
+    )
+    if row is None:
+        return None
+    session_id, first, payload_hash, due_since = row
+    if payload_hash != batch.payload_hash:
+        raise exceptions.IdempotencyConflict(base.key_conflict(first))
+    last = first + len(batch.entries) - 1
+    tokens = (
+        models.Message.objects.using(using)
+        .filter(session_id=session_id, position__gte=first, position__lte=last)
+        .aggregate(total=Sum("tokens"))["total"]
+    )
+    return base.Appended(session_id, first, last, tokens, due_since is not None, turned_due=False, replayed=True)
+
+
+def _append(
+    using: str, name: SessionName, batch: Batch, threshold: Threshold, *, counter: str, hint: bool
+) -> base.Appended:
+    vendor = connections[using].vendor
+    append = {"postgresql": _append_in_one, "sqlite": _append_in_two}.get(vendor, _append_locking)
+    keyed = batch.key_hash is not None
+    # A statement is a transaction: nothing of the append stands outside it.
+    single = vendor == "postgresql" and len(batch.entries) <= statements.ROWS_PER_INSERT and not keyed
+
+    def work() -> statements.Advanced | None:
+        return append(using, name, batch, threshold, counter, hint)
+
+    for _ in range(_TRIES):
+        advanced = transactions.run(using, work, savepoint=keyed, atomic=not single)
+        if advanced is not None:
+            first = advanced.last_position - len(batch.entries) + 1
+            return base.Appended(
+                advanced.session_id,
+                first,
+                advanced.last_position,
+                batch.tokens,
+                advanced.due_since is not None,
+                bool(advanced.turned_due),
+                replayed=False,
+            )
+        _make_way(using, name, batch)
+    raise exceptions.ConvMemoryError(f"The session {name.key!r} changes faster than it can be appended to.")
+
+
+def _make_way(using: str, name: SessionName, batch: Batch) -> None:
+    """Create the session that is missing, or raise what keeps it from taking ``batch``."""
+    session = _as_it_is(models.Session.objects.using(using)).named(name).first()
+    ledger = session.ledger if session else Ledger()
+    try:
+        ledger.append(batch.entries)
+    except exceptions.ToolResultRefused as error:
+        raise _explained(using, session, batch, error) from None
+    if session is None:
+        session = models.Session(
+            alias=name.alias,
+            key=name.key,
+            owner_id=name.owner_id,
+            visitor=name.visitor,
+            handle=name.handle,
+            created_at=Clock(),
+            updated_at=Clock(),
+        )
+        create = functools.partial(models.Session.objects.using(using).bulk_create, [session], ignore_conflicts=True)
+        transactions.run(using, create, atomic=False)
+
+
+def _as_it_is(rows: Any) -> Any:
+    """Read the rows as they are now, not as they were when the caller's transaction began to look (MariaDB)."""
+    connection = connections[rows.db]
+    return rows.select_for_update() if connection.vendor == "mysql" and connection.in_atomic_block else rows
+
+
+def _explained(
+    using: str, session: models.Session | None, batch: Batch, error: exceptions.ToolResultRefused
+) -> exceptions.ToolResultRefused:
+    """Add to ``error`` which message closed the exchange that the result belongs to, where there was one."""
+    if session is None:
+        return error
+    rows = models.Message.objects.using(using).filter(session=session)
+    for entry in batch.entries:
+        call_id = entry.message.tool_call_id
+        if call_id is None:
+            continue
+        calls = rows.filter(role="assistant", wire__isnull=False).order_by("-position")
+        asked = next(
+            (
+                position
+                for position, wire in calls.values_list("position", "wire")[:1000]
+                if call_id in statements.message_of("assistant", "", "", wire, None).call_ids
+            ),
+            None,
+        )
+        if asked is None:
+            continue
+        closing = rows.filter(role="assistant", position__gt=asked).order_by("position").values_list("position")
+        closed = closing.first()
+        how = (
+            f"the assistant message at position {closed[0]} closed its exchange"
+            if closed
+            else "every call of it has its result"
+        )
+        return exceptions.ToolResultRefused(
+            f"The call {call_id!r} was made by the assistant message at position {asked}, and {how}: a result that "
+            "comes later has no place. Store it before the next assistant message, or leave it out."
+        )
+    return error
+
+
+# The three ways to append. Each runs in a transaction and returns None where no row was changed.
+
+
+def _append_in_one(
+    using: str, name: SessionName, batch: Batch, threshold: Threshold, counter: str, hint: bool
+) -> statements.Advanced | None:
+    with connections[using].cursor() as cursor:
+        cursor.execute(
+            *statements.append_in_one("postgresql", name.handle, batch, threshold, counter=counter, hint=hint)
+        )
+        row = cursor.fetchone()
+        advanced = statements.Advanced(*row) if row else None
+        if advanced is not None:
+            _insert(cursor, "postgresql", batch, advanced, statements.ROWS_PER_INSERT)
+        return advanced
+
+
+def _append_in_two(
+    using: str, name: SessionName, batch: Batch, threshold: Threshold, counter: str, hint: bool
+) -> statements.Advanced | None:
+    with connections[using].cursor() as cursor:
+        cursor.execute(*statements.advance("sqlite", name.handle, batch, threshold, counter=counter, hint=hint))
+        row = cursor.fetchone()
+        advanced = statements.Advanced(*row) if row else None
+        if advanced is not None:
+            _insert(cursor, "sqlite", batch, advanced)
+        return advanced
+
+
+def _append_locking(
+    using: str, name: SessionName, batch: Batch, threshold: Threshold, counter: str, hint: bool
+) -> statements.Advanced | None:
+    session = models.Session.objects.using(using).select_for_update().named(name).first()
+    if session is None:
+        return None
+    before = session.ledger
+    try:
+        after, _ = before.append(batch.entries)
+    except exceptions.InvalidMessage:
+        return None  # The caller finds out why, outside of the lock.
+    turned_due = session.due_since is None and after.due(threshold)
+    changes: dict[str, Any] = {
+        field: value for field, value in models.counters(after).items() if value != getattr(session, field)
+    }
+    if turned_due:
+        changes |= {"due_since": Clock(), "due_revision": session.revision + 1, "hinted_at": Clock() if hint else None}
+    models.Session.objects.using(using).filter(pk=session.pk).update(
+        **changes,
+        answered_position=before.call_position,
+        counter=counter,
+        revision=session.revision + 1,
+        updated_at=Clock(),
+    )
+    advanced = statements.Advanced(
+        session.pk,
+        after.last_position,
+        after.unpinned_tokens,
+        before.call_position,
+        Clock() if turned_due else session.due_since,
+        turned_due,
+    )
+    with connections[using].cursor() as cursor:
+        _insert(cursor, connections[using].vendor, batch, advanced)
+    return advanced
+
+
+def _insert(cursor: Any, vendor: str, batch: Batch, advanced: statements.Advanced, start: int = 0) -> None:
+    for at in range(start, len(batch.entries), statements.ROWS_PER_INSERT):
+        cursor.execute(*statements.insert(vendor, batch, advanced, at, at + statements.ROWS_PER_INSERT))
