@@ -7,6 +7,7 @@ loop that does not.
 
 from __future__ import annotations
 
+import bisect
 import dataclasses
 import enum
 import itertools
@@ -172,9 +173,10 @@ class _Folding:
         turns = self.store.turns(self.claim)
         starts = exchanges.starts(turns, self.claim.ledger.open_position)
         split = self.compactor.strategy.plan([turn.tokens for turn in turns], starts)
+        edges = [*(start for start in starts if start < split), split]
         at = 0
         while at < split:
-            end = self._chunk_end(turns, [*(start for start in starts if start < split), split], at)
+            end = self._chunk_end(turns, edges, at)
             try:
                 published = yield from self._fold(turns[at:end])
             except exceptions.ChatModelError as error:
@@ -213,12 +215,10 @@ class _Folding:
 
     def _chunk_end(self, turns: Sequence[Turn], edges: Sequence[int], at: int) -> int:
         """Return where the chunk that begins ``at`` ends: as many whole exchanges as the window holds, at least one."""
-        end = total = 0
-        for start, edge in itertools.pairwise(edges):
-            if edge <= at:
-                continue
-            total += sum(turn.tokens for turn in turns[max(start, at) : edge])
-            if end and total > self.window:
+        end, total = at, 0
+        for edge in itertools.islice(edges, bisect.bisect_right(edges, at), None):
+            total += sum(turn.tokens for turn in turns[end:edge])
+            if end > at and total > self.window:
                 break
             end = edge
         return end

@@ -285,10 +285,9 @@ class ConversationMemory:
     async def acompact(self, session: str | Named) -> Outcome:
         """The asynchronous twin of :meth:`compact`; the model's call does not take a thread."""
         session_id = await sync_to_async(self.store.find)(self.resolve(session))
-        if session_id is None:
+        if session_id is None or self.model is None:
             return Outcome.NOT_DUE
-        run = self._compactor().run(self.alias, session_id, force=True)
-        result = await compaction.adrive(run)
+        result = await compaction.adrive(self._run(self.model, session_id, force=True))
         if result.again:
             await sync_to_async(self._schedule)(session_id, result.delay)
         return result.outcome
@@ -300,8 +299,7 @@ class ConversationMemory:
         """
         if self.model is None:
             return Result(Outcome.NOT_DUE)
-        run = self._compactor().run(self.alias, session_id, force=force, hint=self.scheduler.hints)
-        result = compaction.drive(run)
+        result = compaction.drive(self._run(self.model, session_id, force=force))
         if result.again:
             self._schedule(session_id, result.delay)
         return result
@@ -315,20 +313,19 @@ class ConversationMemory:
         """Return the ids of due sessions that nobody works at and none was told of for ``hint_age`` seconds."""
         return self.store.sweep(self.alias, limit=limit, hint_age=hint_age)
 
-    def _compactor(self) -> compaction.Compactor:
-        if self.model is None:
-            raise ValueError(f"{type(self).__name__} makes no summaries.")
-        return compaction.Compactor(
+    def _run(self, model: ChatModel, session_id: int, *, force: bool) -> compaction.Run:
+        compactor = compaction.Compactor(
             store=self.store,
             strategy=self.strategy,
             options=self.options,
             counter=self.counter,
-            model=self.model,
+            model=model,
             fallback=self.fallback,
             price=self.price,
             published=self._published,
             failed=self._failed,
         )
+        return compactor.run(self.alias, session_id, force=force, hint=self.scheduler.hints)
 
     def _published(self, claim: Claim) -> None:
         if claim.summary is not None:
