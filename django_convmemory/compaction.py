@@ -123,6 +123,8 @@ class Compactor:
     price: Price | None = None
     published: Callable[[Claim], None] = lambda claim: None
     failed: Callable[[Claim, Exception], None] = lambda claim, error: None
+    # Whether a task will come back where a result says ``again``; it is noted in the session.
+    hints: bool = False
 
     @property
     def lease(self) -> float:
@@ -130,18 +132,22 @@ class Compactor:
         deadlines = [model.deadline for model in (self.model, self.fallback) if model is not None]
         return 2 * max(deadlines) + 30
 
-    def run(self, alias: str, session_id: int, *, force: bool = False, hint: bool = False) -> Run:
-        """Fold what is due in the session.
-
-        ``force`` waits neither for the next attempt nor for a paused alias; ``hint`` notes in the session that a task
-        will come back when the result says ``again``.
-        """
+    def run(self, alias: str, session_id: int, *, force: bool = False) -> Run:
+        """Fold what is due in the session. ``force`` waits neither for the next attempt nor for a paused alias."""
         if not force and self.store.paused(alias, seconds=PAUSE_SECONDS):
             return Result(Outcome.STALLED)
         claim = self.store.claim(session_id, lease=self.lease, force=force)
+        return (yield from self._fold(claim))
+
+    def rebuild(self, session_id: int) -> Run:
+        """Fold anew, from the first message, what the session's summary stands for."""
+        claim = self.store.claim_rebuild(session_id, lease=self.lease, prompt_hash=prompts.HASH)
+        return (yield from self._fold(claim))
+
+    def _fold(self, claim: Claim | str) -> Run:
         if not isinstance(claim, Claim):
             return Result({"not_due": Outcome.NOT_DUE, "busy": Outcome.BUSY}.get(claim, Outcome.STALLED))
-        folding = _Folding(self, claim, hint)
+        folding = _Folding(self, claim)
         try:
             return (yield from folding.run())
         except Exception as error:
@@ -154,14 +160,13 @@ class Compactor:
 class _Folding:
     """One run, from claim to release."""
 
-    def __init__(self, compactor: Compactor, claim: Claim, hint: bool) -> None:
+    def __init__(self, compactor: Compactor, claim: Claim) -> None:
         self.compactor = compactor
         self.store = compactor.store
         self.options = compactor.options
         self.counter = compactor.counter
         self.threshold = compactor.strategy.threshold
         self.claim = claim
-        self.hint = hint
         self.started = time.monotonic()
         # A worker that was killed at this session every time never got to say why.
         killed = claim.attempts > self.options.max_attempts
@@ -172,7 +177,9 @@ class _Folding:
         # What came after the claim is left alone: which exchange is open is known as of the claim.
         turns = self.store.turns(self.claim)
         starts = exchanges.starts(turns, self.claim.ledger.open_position)
-        split = self.compactor.strategy.plan([turn.tokens for turn in turns], starts)
+        split = len(turns)
+        if not self.claim.rebuilding:
+            split = self.compactor.strategy.plan([turn.tokens for turn in turns], starts)
         edges = [*(start for start in starts if start < split), split]
         at = 0
         while at < split:
@@ -184,14 +191,14 @@ class _Folding:
                     return self._fail(error)
                 continue
             if not published:
-                again = self.store.release(self.claim, self.threshold, hint=self.hint)
+                again = self.store.release(self.claim, self.threshold, hint=self.compactor.hints)
                 return Result(Outcome.BUSY if again else Outcome.NOT_DUE, again)
             at = end
             # The next chunk may be one that the model takes.
             self.model = self.compactor.model
-            if time.monotonic() - self.started > self.options.max_run_seconds:
+            if not self.claim.rebuilding and time.monotonic() - self.started > self.options.max_run_seconds:
                 break
-        due = self.store.release(self.claim, self.threshold, hint=self.hint)
+        due = self.store.release(self.claim, self.threshold, hint=self.compactor.hints)
         if not at:
             if due:
                 logger.warning("Session %s is marked due, but nothing in it can be folded.", self.claim.session_id)
@@ -302,6 +309,11 @@ class _Folding:
         return self.counter.count(summary_message(self.options.summary_prefix, text))
 
     def _fail(self, error: exceptions.ChatModelError) -> Result:
+        if self.claim.rebuilding:
+            # The summary that there is stays, and nothing is late.
+            again = self.store.release(self.claim, self.threshold, hint=self.compactor.hints)
+            self.compactor.failed(self.claim, error)
+            return Result(Outcome.STALLED, again)
         counted = not isinstance(error, exceptions.ModelMisconfigured)
         delay = self._wait(error) if counted else PAUSE_SECONDS
         again = self.store.release(
@@ -310,7 +322,7 @@ class _Folding:
             retry_in=delay,
             error=f"{type(error).__name__}: {error}",
             uncount=not counted,
-            hint=self.hint,
+            hint=self.compactor.hints,
         )
         logger.warning("Compaction of session %s failed: %s: %s", self.claim.session_id, type(error).__name__, error)
         self.compactor.failed(self.claim, error)

@@ -34,7 +34,8 @@ class Context(Sequence[ChatMessage]):
 
     ``summary`` is the text that stands for the beginning, or None. ``tokens`` is what all of it counts. ``omitted`` are
     the stored messages that are shown neither themselves nor through the summary. ``over_budget``: what may never be
-    left out is already more than the budget. ``pending``: a compaction is due.
+    left out is already more than the budget. ``pending``: a compaction is due. ``revision`` is the session's, which
+    every change raises: what an edit can be made conditional on.
     """
 
     def __init__(
@@ -45,6 +46,7 @@ class Context(Sequence[ChatMessage]):
         omitted: int = 0,
         over_budget: bool = False,
         pending: bool = False,
+        revision: int = 0,
         system_messages: str = "separate",
     ) -> None:
         self.parts = tuple(parts)
@@ -53,6 +55,7 @@ class Context(Sequence[ChatMessage]):
         self.omitted = omitted
         self.over_budget = over_budget
         self.pending = pending
+        self.revision = revision
         self._system_messages = system_messages
 
     @overload
@@ -187,6 +190,7 @@ def assemble(
         omitted=ledger.unpinned_count + len(ledger.pinned) - covered - stored,
         over_budget=total > left,
         pending=snapshot.due,
+        revision=snapshot.revision,
         system_messages=options.system_messages,
     )
 

@@ -6,9 +6,10 @@ Every operation is here once. The asynchronous twins run it in a thread; views, 
 from __future__ import annotations
 
 import dataclasses
+import datetime as dt
 import functools
-from collections.abc import Callable, Coroutine, Mapping
-from typing import Any, Concatenate, NamedTuple, ParamSpec, Protocol, TypeVar, runtime_checkable
+from collections.abc import Mapping
+from typing import Any, NamedTuple
 
 from asgiref.sync import sync_to_async
 from django.dispatch import Signal
@@ -18,41 +19,15 @@ from django_convmemory.chat_models.base import ChatModel
 from django_convmemory.compaction import Outcome, Price, Result
 from django_convmemory.context import Context
 from django_convmemory.exceptions import InvalidMessage, InvalidSession
+from django_convmemory.handles import Named, SessionHandle
 from django_convmemory.ledger import Batch, Entry
 from django_convmemory.messages import ChatMessage, check_text, coerce, dumps, freeze
 from django_convmemory.options import Options
-from django_convmemory.stores.base import Claim, SessionName, Store
+from django_convmemory.stores.base import MAX_KEY_LENGTH, Claim, Edited, SessionName, Store, StoredMessage
 from django_convmemory.strategies import Strategy, View
+from django_convmemory.twins import asynchronous
 
-P = ParamSpec("P")
-T = TypeVar("T")
-S = TypeVar("S")
-
-MAX_KEY_LENGTH = 255
 MAX_VISITOR_LENGTH = 64
-
-
-def asynchronous(method: Callable[Concatenate[S, P], T]) -> Callable[Concatenate[S, P], Coroutine[Any, Any, T]]:
-    """Return the asynchronous twin of a method: one hop to a thread. Cancelling it does not undo it."""
-
-    async def twin(self: S, /, *args: P.args, **kwargs: P.kwargs) -> T:
-        # By name, so that the twin of an overridden method is the overriding one's.
-        call: Callable[..., T] = getattr(self, method.__name__)
-        return await sync_to_async(call)(*args, **kwargs)
-
-    functools.update_wrapper(twin, method)
-    twin.__name__ = f"a{method.__name__}"
-    twin.__qualname__ = method.__qualname__.removesuffix(method.__name__) + twin.__name__
-    twin.__doc__ = f"The asynchronous twin of :meth:`{method.__name__}`."
-    return twin
-
-
-@runtime_checkable
-class Named(Protocol):
-    """What names a session: a handle, or a ``Session`` row."""
-
-    @property
-    def memory_name(self) -> SessionName: ...
 
 
 class Receipt(NamedTuple):
@@ -176,20 +151,22 @@ class ConversationMemory:
         *messages: Any,
         idempotency_key: str | None = None,
         usage: Any = None,
+        created_at: dt.datetime | None = None,
     ) -> Receipt:
         """Store messages after what the session holds: all of them, or none.
 
         Each is a :class:`~.messages.ChatMessage`, a chat-completions dict, or the ``openai`` client's message. It
         never waits for a model: where the session becomes due, the scheduler is told. ``usage`` is what the provider
         reported for the reply; it is kept with the last assistant message. A retry with the same ``idempotency_key``
-        and content stores nothing and returns the first receipt.
+        and content stores nothing and returns the first receipt. ``created_at`` is for messages of another system,
+        which were said earlier.
 
         Inside a transaction it joins it. Raises :class:`~django_convmemory.exceptions.InvalidMessage` (with its
         subclasses ``ToolResultRefused`` and ``TooManyPinned``), ``IdempotencyConflict`` and ``InvalidSession``, each a
         ValueError, before anything is written.
         """
         name = self.resolve(session)
-        batch = self._batch(messages, idempotency_key, usage)
+        batch = self._batch(messages, idempotency_key, usage, created_at)
         appended = self.store.append(
             name, batch, self.strategy.threshold, counter=self.counter.name, hint=self.scheduler.hints
         )
@@ -206,9 +183,11 @@ class ConversationMemory:
 
     aappend = asynchronous(append)
 
-    def _batch(self, messages: tuple[Any, ...], idempotency_key: object, usage: Any) -> Batch:
+    def _batch(self, messages: tuple[Any, ...], idempotency_key: object, usage: Any, created_at: object) -> Batch:
         if not messages:
             raise InvalidMessage("append() was given no message.")
+        if created_at is not None and not (isinstance(created_at, dt.datetime) and created_at.utcoffset() is not None):
+            raise InvalidMessage(f"created_at must be a datetime with a time zone, not {created_at!r:.100}.")
         if idempotency_key is not None:
             if not isinstance(idempotency_key, str) or not idempotency_key:
                 raise InvalidMessage(f"idempotency_key must be a text that is not empty, not {idempotency_key!r:.100}.")
@@ -223,6 +202,7 @@ class ConversationMemory:
         return Batch(
             [Entry(value, max(1, self.counter.count(value)), one) for value, one in zip(values, reported, strict=True)],
             idempotency_key=idempotency_key,
+            created_at=created_at,
         )
 
     def _check_size(self, message: ChatMessage) -> None:
@@ -263,11 +243,112 @@ class ConversationMemory:
 
     aload = asynchronous(load)
 
+    def history(
+        self, session: str | Named, *, before: int | None = None, after: int | None = None, limit: int = 50
+    ) -> list[StoredMessage]:
+        """Return the transcript as people see it, whatever was folded: at most ``limit`` messages, in order.
+
+        The last ones, or those before the position ``before``, or those that follow the position ``after``.
+        """
+        _whole(limit, "limit", least=1)
+        for name, position in (("before", before), ("after", after)):
+            if position is not None:
+                _whole(position, name)
+        return self.store.history(self.resolve(session), before=before, after=after, limit=limit)
+
+    ahistory = asynchronous(history)
+
+    # Changes of what was said.
+
     def clear(self, session: str | Named) -> None:
         """Delete the messages and summaries of the session; it stays, and begins again at position 1."""
         self.store.clear(self.resolve(session))
 
     aclear = asynchronous(clear)
+
+    def truncate(self, session: str | Named, after: int, revision: int | None = None) -> int:
+        """Delete the messages after the position ``after``, to have them said anew; return how many there were.
+
+        Of the summaries those stay that reach no further. With ``revision``, the one that a context showed, a session
+        that was changed since is left alone, so that a retry cannot delete a newer reply.
+        Raises :class:`~django_convmemory.exceptions.StaleRevision` then.
+        """
+        _whole(after, "after")
+        if revision is not None:
+            _whole(revision, "revision")
+        removed, edited = self.store.truncate(
+            self.resolve(session), after, self.strategy.threshold, revision=revision, hint=self.scheduler.hints
+        )
+        self._edited([edited] if edited else [])
+        return removed
+
+    atruncate = asynchronous(truncate)
+
+    def fork(self, session: str | Named, at: int, *, key: str, owner: Any = None, visitor: str | None = None) -> Any:
+        """Copy the session as it was at the position ``at`` to a new one, ``key``, and return that.
+
+        The copy belongs to ``owner`` or ``visitor``, or, where neither is given, to whom the original does. It has the
+        summaries that stand for what it holds, and goes on by itself. Where the store has rows, the row is returned.
+        Raises :class:`~django_convmemory.exceptions.SessionExists`, ``InvalidSession`` and ``UnknownMessage``, each a
+        ValueError.
+        """
+        _whole(at, "at")
+        source = self.resolve(session)
+        if owner is None and visitor is None:
+            target = dataclasses.replace(source, key=self._name(key).key)
+        else:
+            target = self._name(key, owner, visitor)
+        forked = self.store.fork(source, target, at, self.strategy.threshold, hint=self.scheduler.hints)
+        self._edited([forked.edited])
+        return forked.session
+
+    afork = asynchronous(fork)
+
+    def redact(self, session: str | Named, position: int, forks: bool = True) -> int:
+        """Empty the message at ``position``, and every summary that reaches it; return in how many sessions.
+
+        What it said is gone from the commit on: content, metadata, the arguments of its calls. Its role, the ids of its
+        calls and its tokens stay; a model is shown that something was removed. What came after it is folded again. With
+        ``forks`` the same is done in the copies that were made of it.
+        Raises :class:`~django_convmemory.exceptions.UnknownMessage`.
+        """
+        _whole(position, "position", least=1)
+        edited = self.store.redact(
+            self.resolve(session), position, self.strategy.threshold, forks=forks, hint=self.scheduler.hints
+        )
+        self._edited(edited)
+        return len(edited)
+
+    aredact = asynchronous(redact)
+
+    def _edited(self, sessions: list[Edited]) -> None:
+        for edited in sessions:
+            if edited.turned_due:
+                self._schedule(edited.session_id)
+
+    # People.
+
+    def erase(self, *, owner: Any = None, visitor: str | None = None) -> int:
+        """Delete every session of a user or of a visitor, with all that is in them; return how many there were."""
+        name = self._name("all", owner, visitor)
+        if name.owner_id is None and not name.visitor:
+            raise InvalidSession("Whose sessions are to be erased? Give owner=… or visitor=….")
+        return self.store.erase(self.alias, owner_id=name.owner_id, visitor=name.visitor)
+
+    aerase = asynchronous(erase)
+
+    def claim(self, visitor: str, user: Any) -> list[SessionHandle]:
+        """Give a visitor's sessions to a user, as at login, and return them.
+
+        A key that the user has already gets a number: ``main (2)``.
+        """
+        source, target = self._name("all", visitor=visitor), self._name("all", owner=user)
+        if not source.visitor or target.owner_id is None:
+            raise InvalidSession("claim() takes a visitor and a user.")
+        names = self.store.adopt(self.alias, source.visitor, target.owner_id)
+        return [SessionHandle(self, name) for name in names]
+
+    aclaim = asynchronous(claim)
 
     # Compaction.
 
@@ -287,9 +368,31 @@ class ConversationMemory:
         session_id = await sync_to_async(self.store.find)(self.resolve(session))
         if session_id is None or self.model is None:
             return Outcome.NOT_DUE
-        result = await compaction.adrive(self._run(self.model, session_id, force=True))
+        result = await compaction.adrive(self._compactor(self.model).run(self.alias, session_id, force=True))
+        return await sync_to_async(self._came_to)(session_id, result)
+
+    def rebuild(self, session: str | Named) -> Outcome:
+        """Make the summary of the session anew, from the messages themselves, now, in this process.
+
+        The old one is shown until the new one stands for as much. Returns ``"published"``, ``"not_due"`` (there is no
+        summary), ``"busy"`` or ``"stalled"``. What is built when the process ends is used by the next call.
+        """
+        session_id = self.store.find(self.resolve(session))
+        if session_id is None or self.model is None:
+            return Outcome.NOT_DUE
+        return self._came_to(session_id, compaction.drive(self._compactor(self.model).rebuild(session_id)))
+
+    async def arebuild(self, session: str | Named) -> Outcome:
+        """The asynchronous twin of :meth:`rebuild`; the model's calls do not take a thread."""
+        session_id = await sync_to_async(self.store.find)(self.resolve(session))
+        if session_id is None or self.model is None:
+            return Outcome.NOT_DUE
+        result = await compaction.adrive(self._compactor(self.model).rebuild(session_id))
+        return await sync_to_async(self._came_to)(session_id, result)
+
+    def _came_to(self, session_id: int, result: Result) -> Outcome:
         if result.again:
-            await sync_to_async(self._schedule)(session_id, result.delay)
+            self._schedule(session_id, result.delay)
         return result.outcome
 
     def compact_id(self, session_id: int, *, force: bool = False) -> Result:
@@ -299,9 +402,8 @@ class ConversationMemory:
         """
         if self.model is None:
             return Result(Outcome.NOT_DUE)
-        result = compaction.drive(self._run(self.model, session_id, force=force))
-        if result.again:
-            self._schedule(session_id, result.delay)
+        result = compaction.drive(self._compactor(self.model).run(self.alias, session_id, force=force))
+        self._came_to(session_id, result)
         return result
 
     @property
@@ -313,8 +415,8 @@ class ConversationMemory:
         """Return the ids of due sessions that nobody works at and none was told of for ``hint_age`` seconds."""
         return self.store.sweep(self.alias, limit=limit, hint_age=hint_age)
 
-    def _run(self, model: ChatModel, session_id: int, *, force: bool) -> compaction.Run:
-        compactor = compaction.Compactor(
+    def _compactor(self, model: ChatModel) -> compaction.Compactor:
+        return compaction.Compactor(
             store=self.store,
             strategy=self.strategy,
             options=self.options,
@@ -324,8 +426,8 @@ class ConversationMemory:
             price=self.price,
             published=self._published,
             failed=self._failed,
+            hints=self.scheduler.hints,
         )
-        return compactor.run(self.alias, session_id, force=force, hint=self.scheduler.hints)
 
     def _published(self, claim: Claim) -> None:
         if claim.summary is not None:
@@ -350,41 +452,6 @@ class ConversationMemory:
         return frozenset(field.name for field in dataclasses.fields(cls.strategy_class))
 
 
-class SessionHandle:
-    """A session of a memory, with the memory's operations. It holds no state, and costs no query."""
-
-    def __init__(self, memory: ConversationMemory, name: SessionName) -> None:
-        self.memory = memory
-        self.memory_name = name
-
-    def __repr__(self) -> str:
-        return f"<SessionHandle: {self.memory_name.alias}: {self.memory_name.key}>"
-
-    def append(self, *messages: Any, idempotency_key: str | None = None, usage: Any = None) -> Receipt:
-        """:meth:`ConversationMemory.append` to this session."""
-        return self.memory.append(self, *messages, idempotency_key=idempotency_key, usage=usage)
-
-    def load(self, *, system: Any = None, max_tokens: int | None = None) -> Context:
-        """:meth:`ConversationMemory.load` of this session."""
-        return self.memory.load(self, system=system, max_tokens=max_tokens)
-
-    def clear(self) -> None:
-        """:meth:`ConversationMemory.clear` for this session."""
-        self.memory.clear(self)
-
-    def compact(self) -> Outcome:
-        """:meth:`ConversationMemory.compact` for this session."""
-        return self.memory.compact(self)
-
-    async def acompact(self) -> Outcome:
-        """The asynchronous twin of :meth:`compact`."""
-        return await self.memory.acompact(self)
-
-    aappend = asynchronous(append)
-    aload = asynchronous(load)
-    aclear = asynchronous(clear)
-
-
 def _usage(usage: Any) -> Mapping[str, Any]:
     if hasattr(usage, "model_dump"):
         usage = usage.model_dump(mode="json", exclude_unset=True)
@@ -392,3 +459,8 @@ def _usage(usage: Any) -> Mapping[str, Any]:
         raise InvalidMessage(f"usage must be a dict or the openai client's usage, not {type(usage).__name__}.")
     frozen: Mapping[str, Any] = freeze(usage, "usage")
     return frozen
+
+
+def _whole(value: object, name: str, least: int = 0) -> None:
+    if isinstance(value, bool) or not isinstance(value, int) or value < least:
+        raise ValueError(f"{name} must be a whole number of at least {least}, not {value!r}.")

@@ -28,6 +28,18 @@ class InvalidSession(ConvMemoryError, ValueError):
     """What was given does not name a session of this memory."""
 
 
+class SessionExists(ConvMemoryError, ValueError):
+    """A session is to be made under a name that another one has."""
+
+
+class UnknownMessage(ConvMemoryError, ValueError):
+    """The session has no message at that position."""
+
+
+class StaleRevision(ConvMemoryError):
+    """The session was changed since the revision that an edit was made for."""
+
+
 class IdempotencyConflict(ConvMemoryError, ValueError):
     """An idempotency key was used before, with other content."""
 

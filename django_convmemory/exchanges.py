@@ -7,12 +7,15 @@ found without comparing ids, which repeat within real conversations.
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple, Protocol
 
 from django_convmemory.messages import ChatMessage
 
 NO_RESULT = "[No result: the tool call was interrupted or is still running.]"
+# Some providers refuse a message without content.
+REDACTED = "[This message was removed.]"
 
 
 class Turn(NamedTuple):
@@ -71,6 +74,11 @@ class Placed(NamedTuple):
     message: ChatMessage
     tokens: int
     answers: int | None = None
+
+
+def shown(message: ChatMessage, redacted: bool) -> ChatMessage:
+    """Return the message as a model sees it: where its content was redacted, one of ours that says so."""
+    return dataclasses.replace(message, content=REDACTED) if redacted and message.content == "" else message
 
 
 def well_formed(rows: Iterable[Placed]) -> list[Placed]:

@@ -50,8 +50,8 @@ class Ledger:
 
     ``unpinned_*`` count the unpinned messages and their tokens, ``covered_*`` those of them that the current summary
     stands for. ``settled_tokens`` are the unpinned tokens before the newest exchange, which begins at
-    ``newest_position``. ``call_position`` is the last assistant message that made calls, ``exchange_calls`` their ids
-    (hashed) while it may be answered, and ``open_calls`` those not answered yet: none means that no exchange is open.
+    ``newest_position``. ``call_position`` is the newest assistant message where it made calls, or 0, ``exchange_calls``
+    their ids (hashed), and ``open_calls`` those not answered yet: none means that no exchange is open.
     """
 
     last_position: int = 0
@@ -127,9 +127,8 @@ class Ledger:
             changes = {"settled_tokens": self.unpinned_tokens, "newest_position": position}
             if message.role == "assistant":
                 calls = call_marks(message)
-                changes |= {"exchange_calls": calls, "open_calls": calls}
-                if calls:
-                    changes["call_position"] = position
+                call_position = position if calls else 0
+                changes |= {"exchange_calls": calls, "open_calls": calls, "call_position": call_position}
         return (
             dataclasses.replace(
                 self,
@@ -140,6 +139,58 @@ class Ledger:
             ),
             Row(position, through, answers),
         )
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Standing:
+    """An unpinned message where a conversation is cut off: its position, its tokens, and the total through it."""
+
+    position: int
+    tokens: int
+    tokens_through: int
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Ending:
+    """What there is to know of the messages through ``last_position`` to keep books from there on.
+
+    ``last`` is the last unpinned message, ``spoke`` the last assistant message with the ids of its calls, and
+    ``results`` are those of the calls that were answered, with the position of the last answer.
+    """
+
+    last_position: int
+    last: Standing | None = None
+    spoke: Standing | None = None
+    call_ids: tuple[str, ...] = ()
+    answered: tuple[str, ...] = ()
+    answered_position: int = 0
+
+
+def rewound(before: Ledger, ending: Ending) -> Ledger:
+    """Return the counters of a session that ends at ``ending``, which is ``before`` or earlier, without a summary."""
+    pinned = tuple(one for one in before.pinned if one.position <= ending.last_position)
+    last, spoke = ending.last, ending.spoke
+    if last is None:
+        return Ledger(last_position=ending.last_position, pinned=pinned)
+    calls = "".join(dict.fromkeys(map(call_mark, ending.call_ids)))
+    open_calls = calls
+    for call_id in ending.answered:
+        open_calls = open_calls.replace(call_mark(call_id), "")
+    # The newest exchange is that of the calls as long as nothing came after its last result.
+    newest = last
+    if spoke is not None and calls and (open_calls or ending.answered_position == last.position):
+        newest = spoke
+    return Ledger(
+        last_position=ending.last_position,
+        unpinned_count=ending.last_position - len(pinned),
+        unpinned_tokens=last.tokens_through,
+        settled_tokens=newest.tokens_through - newest.tokens,
+        newest_position=newest.position,
+        pinned=pinned,
+        call_position=spoke.position if spoke is not None and calls else 0,
+        exchange_calls=calls,
+        open_calls=open_calls,
+    )
 
 
 @functools.lru_cache(maxsize=4096)

@@ -9,8 +9,9 @@ from typing import Any
 from django_convmemory import conf, strategies, tokens
 from django_convmemory.buffer_summary import BufferSummaryChatMemory
 from django_convmemory.chat_models.base import ChatModel
-from django_convmemory.conversation import ConversationMemory, Receipt, SessionHandle
+from django_convmemory.conversation import ConversationMemory, Receipt
 from django_convmemory.exceptions import UnknownAlias
+from django_convmemory.handles import SessionHandle
 from django_convmemory.stores.base import Store
 
 __all__ = [

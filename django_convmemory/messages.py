@@ -280,6 +280,19 @@ class ChatMessage:
             wire.setdefault(field, thaw(value))
         return wire
 
+    def emptied(self) -> Self:
+        """Return the message without what it says: no content, metadata, unknown fields, nor arguments of its calls.
+
+        Role, kind and name stay, and so do the ids and the names of its calls.
+        """
+        return dataclasses.replace(
+            self,
+            content=None if self.content is None else "",
+            tool_calls=tuple(map(_emptied_call, self.tool_calls)),  # type: ignore[arg-type]
+            metadata=_EMPTY,
+            extra=_EMPTY,
+        )
+
     @property
     def text(self) -> str:
         """The text of the content: all of it, or its text parts, a line each; "" where there is none."""
@@ -296,6 +309,14 @@ class ChatMessage:
     def call_ids(self) -> tuple[str, ...]:
         """The ids of the tool calls that this message makes, in order."""
         return tuple(call["id"] for call in self.tool_calls)
+
+
+def _emptied_call(call: Mapping[str, Any]) -> dict[str, Any]:
+    emptied = {key: call[key] for key in ("id", "type") if key in call}
+    for form, argument, empty in (("function", "arguments", "{}"), ("custom", "input", "")):
+        if isinstance(call.get(form), Mapping):
+            emptied[form] = {"name": call[form].get("name", ""), argument: empty}
+    return emptied
 
 
 def text_parts(parts: Iterable[Mapping[str, Any]]) -> list[str]:

@@ -19,7 +19,7 @@ from django.utils.translation import gettext_lazy as _
 from django_convmemory import clock
 from django_convmemory.fields import ExactJSONField
 from django_convmemory.ledger import Ledger, Pinned
-from django_convmemory.stores.base import SessionName
+from django_convmemory.stores.base import SessionName, SummaryVersion
 from django_convmemory.strategies import Threshold
 
 
@@ -189,11 +189,8 @@ def write_pinned(pinned: tuple[Pinned, ...]) -> str:
     return "".join(f" {one.position}:{one.tokens}" for one in pinned)
 
 
-# What a session without messages holds. Its versions go on counting.
-EMPTIED: dict[str, Any] = {
-    **counters(Ledger()),
-    "answered_position": 0,
-    "current_version": 0,
+# What a session holds that no compaction is at work on, or waits for.
+NOT_COMPACTING: dict[str, Any] = {
     "due_since": None,
     "hinted_at": None,
     "attempts": 0,
@@ -201,6 +198,13 @@ EMPTIED: dict[str, Any] = {
     "lease_token": "",
     "lease_expires_at": None,
     "last_error": "",
+}
+# What a session without messages holds. Its versions go on counting.
+EMPTIED: dict[str, Any] = {
+    **counters(Ledger()),
+    **NOT_COMPACTING,
+    "answered_position": 0,
+    "current_version": 0,
 }
 
 
@@ -247,6 +251,16 @@ class Message(models.Model):
         return f"{self.position}: {self.role}"
 
 
+class SummaryQuerySet(models.QuerySet["Summary"]):
+    def valid(self) -> SummaryQuerySet:
+        """Versions that stand for what is there, finished or being built."""
+        return self.filter(invalidated_at__isnull=True)
+
+    def current(self) -> SummaryQuerySet:
+        """The newest version that can be shown, if there is one."""
+        return self.valid().filter(building=False).order_by("-version")[:1]
+
+
 class Summary(models.Model):
     """One fold: a text that stands for everything through ``last_position``."""
 
@@ -275,6 +289,8 @@ class Summary(models.Model):
     invalidated_at = models.DateTimeField(_("invalidated at"), null=True, blank=True)
     created_at = models.DateTimeField(_("created at"), default=timezone.now)
 
+    objects = SummaryQuerySet.as_manager()
+
     class Meta:
         verbose_name = _("summary")
         verbose_name_plural = _("summaries")
@@ -282,6 +298,11 @@ class Summary(models.Model):
 
     def __str__(self) -> str:
         return f"{self.version}: {self.first_position}–{self.last_position}"
+
+    @property
+    def value(self) -> SummaryVersion:
+        """What a compaction needs to know of it."""
+        return SummaryVersion(self.version, self.first_position, self.last_position, self.text, self.tokens)
 
 
 class AttemptQuerySet(models.QuerySet["Attempt"]):

@@ -9,20 +9,24 @@ from typing import Any
 
 import hypothesis
 import pytest
+from django.contrib.auth import get_user_model
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule, run_state_machine_as_test
 
 from django_convmemory import exceptions, models
 from django_convmemory.chat_models.base import ChatRequest, ChatResponse
 from django_convmemory.conversation import ConversationMemory
+from django_convmemory.handles import SessionHandle
 from django_convmemory.messages import ChatMessage
 from django_convmemory.schedulers import InlineScheduler, NullScheduler
+from django_convmemory.stores.base import StoredMessage
 from django_convmemory.stores.in_memory import InMemoryStore
 from django_convmemory.stores.orm import ORMStore
 from django_convmemory.strategies import Buffer, Pruning, Strategy, Summary, SummaryBuffer, TokenBuffer, Window
 from django_convmemory.tokens import SummaryBufferEstimate
 
-KEYS = ("a", "b")
+# Of nobody, of a visitor, of a user, and copies.
+KEYS = ("a", "b", "v:a", "v:b", "u:a", "u:b", "f", "g")
 CALLS = ("c1", "c2", "c3")
 
 
@@ -85,6 +89,7 @@ class BothStores(RuleBasedStateMachine):
     @initialize(strategy=st.sampled_from(STRATEGIES), inline=st.booleans())
     def build(self, strategy: Strategy, inline: bool) -> None:
         models.Session.objects.all().delete()
+        self.user = get_user_model().objects.get_or_create(username="ada")[0]
         self.model = DigestModel()
         self.memory, self.measured = (
             ConversationMemory(
@@ -100,11 +105,15 @@ class BothStores(RuleBasedStateMachine):
             for store in (ORMStore(), InMemoryStore())
         )
 
-    def both(self, operation: Callable[[ConversationMemory], Any]) -> Any:
+    def named(self, memory: ConversationMemory, key: str) -> SessionHandle:
+        scope, _, rest = key.rpartition(":")
+        return memory.session(rest, owner=self.user if scope == "u" else None, visitor="vera" if scope == "v" else None)
+
+    def both(self, operation: Callable[..., Any], *keys: str) -> Any:
         results = []
         for memory in (self.memory, self.measured):
             try:
-                results.append(operation(memory))
+                results.append(operation(*(self.named(memory, key) for key in keys) if keys else (memory,)))
             except exceptions.ConvMemoryError as error:
                 results.append(type(error))
         ours, measure = results
@@ -117,13 +126,13 @@ class BothStores(RuleBasedStateMachine):
         once=st.none() | st.sampled_from(["k1", "k2"]),
     )
     def append(self, key: str, batch: list[ChatMessage], once: str | None) -> None:
-        self.both(lambda memory: memory.append(key, *batch, idempotency_key=once))
+        self.both(lambda chat: chat.append(*batch, idempotency_key=once), key)
 
     @rule(key=st.sampled_from(KEYS), count=st.integers(1, 12))
     def chat(self, key: str, count: int) -> None:
         for number in range(count):
             message = ChatMessage.ai(f"reply {number}") if number % 2 else ChatMessage.human(f"question {number}")
-            self.both(lambda memory, message=message: memory.append(key, message))
+            self.both(lambda chat, message=message: chat.append(message), key)
 
     @rule(key=st.sampled_from(KEYS), asked=calls(), data=st.data())
     def use_tools(self, key: str, asked: list[dict[str, Any]], data: st.DataObject) -> None:
@@ -135,20 +144,60 @@ class BothStores(RuleBasedStateMachine):
         while turns:
             size = data.draw(st.integers(1, len(turns)))
             batch, turns = turns[:size], turns[size:]
-            self.both(lambda memory, batch=batch: memory.append(key, *batch))
+            self.both(lambda chat, batch=batch: chat.append(*batch), key)
 
     @rule(key=st.sampled_from(KEYS), max_tokens=st.none() | st.integers(0, 60))
     def load(self, key: str, max_tokens: int | None) -> None:
-        context = self.both(lambda memory: seen(memory.load(key, max_tokens=max_tokens, system="Be kind.")))
+        context = self.both(lambda chat: seen(chat.load(max_tokens=max_tokens, system="Be kind.")), key)
         assert max_tokens is None or context["tokens"] <= max_tokens or context["over_budget"]
 
     @rule(key=st.sampled_from(KEYS))
     def clear(self, key: str) -> None:
-        self.both(lambda memory: memory.clear(key))
+        self.both(lambda chat: chat.clear(), key)
 
     @rule(key=st.sampled_from(KEYS))
     def compact(self, key: str) -> None:
-        self.both(lambda memory: memory.compact(key))
+        self.both(lambda chat: chat.compact(), key)
+
+    @rule(key=st.sampled_from(KEYS))
+    def rebuild(self, key: str) -> None:
+        self.both(lambda chat: chat.rebuild(), key)
+
+    @rule(key=st.sampled_from(KEYS), after=st.integers(0, 30), revision=st.none() | st.integers(0, 60))
+    def truncate(self, key: str, after: int, revision: int | None) -> None:
+        self.both(lambda chat: chat.truncate(after, revision), key)
+
+    @rule(key=st.sampled_from(KEYS), back=st.integers(0, 12))
+    def regenerate(self, key: str, back: int) -> None:
+        """Delete the last messages, as a site does that lets a reply be made again."""
+        last = models.Session.objects.named(self.named(self.memory, key).memory_name).first()
+        if last is not None:
+            self.both(lambda chat: chat.truncate(max(0, last.last_position - back)), key)
+
+    @rule(key=st.sampled_from(KEYS), at=st.integers(0, 30), copy=st.sampled_from(("f", "g", "a")))
+    def fork(self, key: str, at: int, copy: str) -> None:
+        self.both(lambda memory: memory.fork(self.named(memory, key), at, key=copy).memory_name)
+
+    @rule(key=st.sampled_from(KEYS), position=st.integers(1, 30), forks=st.booleans())
+    def redact(self, key: str, position: int, forks: bool) -> None:
+        self.both(lambda chat: chat.redact(position, forks), key)
+
+    @rule(
+        key=st.sampled_from(KEYS),
+        before=st.none() | st.integers(0, 30),
+        after=st.none() | st.integers(0, 30),
+        limit=st.integers(1, 20),
+    )
+    def history(self, key: str, before: int | None, after: int | None, limit: int) -> None:
+        self.both(lambda chat: transcript(chat.history(before=before, after=after, limit=limit)), key)
+
+    @rule()
+    def log_in(self) -> None:
+        self.both(lambda memory: sorted(handle.key for handle in memory.claim("vera", self.user)))
+
+    @rule(of_user=st.booleans())
+    def erase(self, of_user: bool) -> None:
+        self.both(lambda memory: memory.erase(owner=self.user) if of_user else memory.erase(visitor="vera"))
 
     @rule(
         failure=st.sampled_from(
@@ -167,8 +216,9 @@ class BothStores(RuleBasedStateMachine):
     def sweep(self) -> None:
         swept = []
         for memory in (self.memory, self.measured):
-            ids = {memory.store.find(memory.resolve(key)): key for key in KEYS}
-            swept.append(sorted(ids[session_id] for session_id in memory.sweep(hint_age=0)))
+            ids = {memory.store.find(self.named(memory, key).memory_name): key for key in KEYS}
+            # Keys that got a number at login are not among them.
+            swept.append(sorted(ids.get(session_id, "another") for session_id in memory.sweep(hint_age=0)))
         # A retry waits for a random time, so that only what never failed is due in both.
         assert swept[0] == swept[1] or any(row.attempts for row in models.Session.objects.all())
 
@@ -179,8 +229,8 @@ class BothStores(RuleBasedStateMachine):
         store = self.measured.store
         assert isinstance(store, InMemoryStore)
         for key in KEYS:
-            measured = store.session(self.measured.resolve(key))
-            row = models.Session.objects.named(self.memory.resolve(key)).first()
+            measured = store.session(self.named(self.measured, key).memory_name)
+            row = models.Session.objects.named(self.named(self.memory, key).memory_name).first()
             assert (row is None) == (measured is None)
             if row is None or measured is None:
                 continue
@@ -191,16 +241,17 @@ class BothStores(RuleBasedStateMachine):
             assert not row.lease_token
             assert row.pinned_count == len(row.ledger.pinned)
             assert row.pinned_tokens == sum(one.tokens for one in row.ledger.pinned)
+            assert (row.fork_position or 0) == measured.fork_position
             assert [
-                (one.version, one.first_position, one.last_position, one.text, one.tokens)
+                (one.value, one.parent_version, one.invalidated_at is None, one.building)
                 for one in row.convmemory_summaries.order_by("version")
-            ] == [dataclasses.astuple(one) for one in measured.versions.values()]
+            ] == [(one.summary, one.parent, one.valid, one.building) for _, one in sorted(measured.versions.items())]
+            assert transcript(self.named(self.memory, key).history(limit=1000)) == transcript(
+                self.named(self.measured, key).history(limit=1000)
+            )
             assert list(
                 row.convmemory_messages.order_by("position").values_list("position", "tokens_through", "answers")
-            ) == [
-                (one.position, through, one.answers)
-                for one, through in zip(measured.rows, measured.through, strict=True)
-            ]
+            ) == [(one.position, one.tokens_through, one.answers) for one in measured.rows]
 
 
 def seen(context: Any) -> dict[str, Any]:
@@ -212,8 +263,14 @@ def seen(context: Any) -> dict[str, Any]:
         "omitted": context.omitted,
         "over_budget": context.over_budget,
         "pending": context.pending,
+        "revision": context.revision,
         "openai": context.to_openai(),
     }
+
+
+def transcript(messages: list[StoredMessage]) -> list[Any]:
+    """What a history says, but for the time."""
+    return [(one.position, one.message, one.tokens, one.redacted) for one in messages]
 
 
 def run(examples: int) -> None:

@@ -46,7 +46,7 @@ def _append_once(
 
 def _replay(using: str, name: SessionName, batch: Batch) -> base.Appended | None:
     row = (
-        _as_it_is(models.Message.objects.using(using))
+        transactions.latest(models.Message.objects.using(using))
         .filter(session__handle=name.handle, idempotency_key=batch.key_hash)
         .values_list("session_id", "position", "payload_hash", "session__due_since")
         .first()
@@ -54,7 +54,7 @@ def _replay(using: str, name: SessionName, batch: Batch) -> base.Appended | None
     if row is None:
         return None
     session_id, first, payload_hash, due_since = row
-    if payload_hash != batch.payload_hash:
+    if payload_hash not in ("", batch.payload_hash):  # empty where the content was redacted
         raise exceptions.IdempotencyConflict(base.key_conflict(first))
     last = first + len(batch.entries) - 1
     tokens = (
@@ -96,7 +96,7 @@ def _append(
 
 def _make_way(using: str, name: SessionName, batch: Batch) -> None:
     """Create the session that is missing, or raise what keeps it from taking ``batch``."""
-    session = _as_it_is(models.Session.objects.using(using)).named(name).first()
+    session = transactions.latest(models.Session.objects.using(using)).named(name).first()
     ledger = session.ledger if session else Ledger()
     try:
         ledger.append(batch.entries)
@@ -114,12 +114,6 @@ def _make_way(using: str, name: SessionName, batch: Batch) -> None:
         )
         create = functools.partial(models.Session.objects.using(using).bulk_create, [session], ignore_conflicts=True)
         transactions.run(using, create, atomic=False)
-
-
-def _as_it_is(rows: Any) -> Any:
-    """Read the rows as they are now, not as they were when the caller's transaction began to look (MariaDB)."""
-    connection = connections[rows.db]
-    return rows.select_for_update() if connection.vendor == "mysql" and connection.in_atomic_block else rows
 
 
 def _explained(

@@ -13,8 +13,10 @@ from collections.abc import Callable, Sequence
 from decimal import Decimal
 from typing import Any, NamedTuple, Protocol
 
+from django_convmemory.exceptions import InvalidSession, SessionExists, StaleRevision, UnknownMessage
 from django_convmemory.exchanges import Placed, Turn
 from django_convmemory.ledger import Batch, Ledger, Pinned
+from django_convmemory.messages import ChatMessage
 from django_convmemory.strategies import Threshold, View
 
 
@@ -73,9 +75,30 @@ class Snapshot:
     tail: Sequence[Placed]
 
 
+class StoredMessage(NamedTuple):
+    """A message of the transcript, as people see it."""
+
+    position: int
+    created_at: dt.datetime
+    message: ChatMessage
+    tokens: int
+    redacted: bool
+
+
+class Edited(NamedTuple):
+    """What became of a session whose rows were changed. ``turned_due``: it was this that made the session due."""
+
+    session_id: int
+    turned_due: bool
+
+
 @dataclasses.dataclass(frozen=True, slots=True)
 class Claim:
-    """The right to fold a session until the lease ends, and what the session was when it was given."""
+    """The right to fold a session until the lease ends, and what the session was when it was given.
+
+    With ``rebuilding`` the summary is made anew, from the originals through the position covered: the ledger is that of
+    a session that ends there, and ``summary`` is what is built so far.
+    """
 
     session_id: int
     name: SessionName
@@ -86,6 +109,7 @@ class Claim:
     due_seconds: float
     ledger: Ledger
     summary: SummaryVersion | None
+    rebuilding: bool = False
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -170,6 +194,90 @@ def shown_pinned(pinned: Sequence[Pinned], max_tokens: int) -> list[int]:
     return shown
 
 
+class Forked(NamedTuple):
+    """A session that was copied; ``session`` names it, and is the row where the store has rows."""
+
+    session: Any
+    edited: Edited
+
+
+def stale(revision: int, now: int) -> StaleRevision:
+    """Return the error of an edit that was made for an earlier revision."""
+    return StaleRevision(
+        f"The session is at revision {now}, not {revision} any more: load it again, and see whether the change is "
+        "still wanted."
+    )
+
+
+def no_message(position: int, last: int) -> UnknownMessage:
+    """Return the error of naming a message that is not there."""
+    return UnknownMessage(f"The session has no message at position {position}; its last one is at {last}.")
+
+
+def no_session(name: SessionName) -> InvalidSession:
+    """Return the error of copying what is not there."""
+    return InvalidSession(f"There is no session {name.key!r} to copy.")
+
+
+def session_exists(name: SessionName) -> SessionExists:
+    """Return the error of copying onto another session."""
+    return SessionExists(f"There is a session {name.key!r} already; choose another key for the copy.")
+
+
+MAX_KEY_LENGTH = 255
+
+
+def numbered(key: str, number: int) -> str:
+    """Return ``key`` with a number behind it, for a scope that has the key already."""
+    suffix = f" ({number})"
+    return key[: MAX_KEY_LENGTH - len(suffix)] + suffix
+
+
+def rebuilding(ledger: Ledger, position: int, count: int, tokens_through: int) -> Ledger:
+    """Return the counters of a session that ends where its summary does, with a new summary through ``position``."""
+    return Ledger(
+        last_position=ledger.covered_position,
+        unpinned_count=ledger.covered_count,
+        unpinned_tokens=ledger.covered_tokens,
+        covered_position=position,
+        covered_count=count,
+        covered_tokens=tokens_through,
+    )
+
+
+def building_line(versions: Sequence[tuple[int, int | None, str]], prompt_hash: str) -> list[int]:
+    """Return the versions that a rebuild can continue: each made from the one before, all with this prompt.
+
+    ``versions`` are those that are building, in order: number, parent and prompt of each.
+    """
+    line: list[int] = []
+    for number, parent, prompt in versions:
+        if parent == (line[-1] if line else None) and prompt == prompt_hash:
+            line.append(number)
+    return line
+
+
+def covered_by(claim: Claim) -> int:
+    """Return the position that the session's current summary must stand for, for this claim to publish."""
+    return claim.ledger.last_position if claim.rebuilding else claim.ledger.covered_position
+
+
+def after_publishing(claim: Claim, version: NewVersion, number: int) -> Claim:
+    """Return the claim as it is once ``version`` is published."""
+    return dataclasses.replace(
+        claim,
+        last_version=number,
+        attempts=0,
+        ledger=dataclasses.replace(
+            claim.ledger,
+            covered_position=version.last_position,
+            covered_count=version.count,
+            covered_tokens=version.tokens_through,
+        ),
+        summary=SummaryVersion(number, version.first_position, version.last_position, version.text, version.tokens),
+    )
+
+
 def key_conflict(position: int) -> str:
     """The text of an :class:`~django_convmemory.exceptions.IdempotencyConflict`."""
     return (
@@ -195,6 +303,44 @@ class Store(Protocol):
     def clear(self, name: SessionName) -> None:
         """Delete the messages and summaries of the session; it stays, and begins again at position 1."""
 
+    def history(self, name: SessionName, *, before: int | None, after: int | None, limit: int) -> list[StoredMessage]:
+        """Return at most ``limit`` messages between the positions ``before`` and ``after``, in order.
+
+        The first ones where ``after`` is given, otherwise the last ones.
+        """
+
+    # Changes of what was said. Each raises the epoch, so that no compaction that began before can publish, and takes
+    # the lease away, so that the next one need not wait for it.
+
+    def truncate(
+        self, name: SessionName, after: int, threshold: Threshold, *, revision: int | None, hint: bool
+    ) -> tuple[int, Edited | None]:
+        """Delete the messages after the position ``after``, and return their number.
+
+        Summaries that reach further are invalidated. Raises :class:`~django_convmemory.exceptions.StaleRevision`
+        unless the session is at ``revision``, where one is given.
+        """
+
+    def fork(self, source: SessionName, target: SessionName, at: int, threshold: Threshold, *, hint: bool) -> Forked:
+        """Copy the session ``source`` as it was at the position ``at`` to a new one, ``target``.
+
+        Raises :class:`~django_convmemory.exceptions.InvalidSession`, ``SessionExists``, ``UnknownMessage``.
+        """
+
+    def redact(
+        self, name: SessionName, position: int, threshold: Threshold, *, forks: bool, hint: bool
+    ) -> list[Edited]:
+        """Empty the message at ``position`` and every summary that reaches it; with ``forks`` in its forks as well.
+
+        Raises :class:`~django_convmemory.exceptions.UnknownMessage`.
+        """
+
+    def erase(self, alias: str, *, owner_id: Any, visitor: str) -> int:
+        """Delete the sessions of an owner or a visitor, with everything in them, and return their number."""
+
+    def adopt(self, alias: str, visitor: str, owner_id: Any) -> list[SessionName]:
+        """Give a visitor's sessions to an owner, and return their names; keys that the owner has get a number."""
+
     def on_commit(self, function: Callable[[], None]) -> None:
         """Run ``function`` once what was written is there for others to see."""
 
@@ -208,6 +354,12 @@ class Store(Protocol):
 
         The words are ``not_due``, ``busy`` and ``waiting``.
         ``force`` does not wait for the time of the next attempt.
+        """
+
+    def claim_rebuild(self, session_id: int, *, lease: float, prompt_hash: str) -> Claim | str:
+        """Take the lease to make the summary anew, or say why not: ``not_due``, where there is none, or ``busy``.
+
+        What an earlier rebuild with the same prompt left behind is continued.
         """
 
     def turns(self, claim: Claim) -> list[Turn]:

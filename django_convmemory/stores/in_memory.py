@@ -12,13 +12,41 @@ import threading
 import time
 import uuid
 from collections.abc import Callable
+from typing import Any
 
-from django_convmemory import exceptions
+from django_convmemory import exceptions, exchanges
 from django_convmemory.exchanges import Placed, Turn
-from django_convmemory.ledger import Batch, Ledger
+from django_convmemory.ledger import Batch, Ending, Ledger, Standing, rewound
+from django_convmemory.messages import ChatMessage
 from django_convmemory.stores import base
 from django_convmemory.stores.base import AttemptRecord, Claim, NewVersion, SessionName, SummaryVersion
 from django_convmemory.strategies import Threshold, View
+
+
+@dataclasses.dataclass(slots=True)
+class _Row:
+    position: int
+    message: ChatMessage
+    tokens: int
+    answers: int | None
+    tokens_through: int
+    created_at: dt.datetime
+    redacted: bool = False
+
+    @property
+    def placed(self) -> Placed:
+        return Placed(self.position, exchanges.shown(self.message, self.redacted), self.tokens, self.answers)
+
+
+@dataclasses.dataclass(slots=True)
+class _Version:
+    summary: SummaryVersion
+    parent: int | None
+    count: int
+    tokens_through: int
+    prompt_hash: str
+    building: bool = False
+    valid: bool = True
 
 
 @dataclasses.dataclass(slots=True)
@@ -26,10 +54,9 @@ class _Session:
     id: int
     name: SessionName
     ledger: Ledger = dataclasses.field(default_factory=Ledger)
-    rows: list[Placed] = dataclasses.field(default_factory=list)
-    through: list[int] = dataclasses.field(default_factory=list)
+    rows: list[_Row] = dataclasses.field(default_factory=list)
     keys: dict[str, tuple[str, int, int]] = dataclasses.field(default_factory=dict)
-    versions: dict[int, SummaryVersion] = dataclasses.field(default_factory=dict)
+    versions: dict[int, _Version] = dataclasses.field(default_factory=dict)
     last_version: int = 0
     current_version: int = 0
     due_since: float | None = None
@@ -41,12 +68,62 @@ class _Session:
     last_error: str = ""
     epoch: int = 0
     revision: int = 0
+    forked_from: int | None = None
+    fork_position: int = 0
+
+    @property
+    def memory_name(self) -> SessionName:
+        return self.name
+
+    @property
+    def summary(self) -> SummaryVersion | None:
+        return self.versions[self.current_version].summary if self.current_version else None
 
     def mark_due(self, threshold: Threshold, now: float) -> None:
         if not self.ledger.due(threshold):
             self.due_since = None
         elif self.due_since is None:
             self.due_since = now
+
+    def stop_compaction(self) -> None:
+        """Take away whatever a compaction has, or waits for."""
+        self.due_since = self.hinted_at = self.next_attempt_at = None
+        self.attempts, self.lease_token, self.lease_expires_at, self.last_error = 0, "", 0.0, ""
+        self.epoch += 1
+        self.revision += 1
+
+    def invalidate(self, position: int) -> None:
+        """Give up the versions that stand for ``position``, and fall back to the newest that is left."""
+        for version in self.versions.values():
+            version.valid = version.valid and version.summary.last_position < position
+        self.current_version = max(
+            (number for number, one in self.versions.items() if one.valid and not one.building), default=0
+        )
+        current = self.versions.get(self.current_version)
+        self.ledger = dataclasses.replace(
+            self.ledger,
+            covered_position=current.summary.last_position if current else 0,
+            covered_count=current.count if current else 0,
+            covered_tokens=current.tokens_through if current else 0,
+        )
+
+    def ending(self, position: int) -> Ending:
+        """What there is to know of the messages through ``position``."""
+        rows = [row for row in self.rows[:position] if not row.message.pinned]
+        spoke = next((row for row in reversed(rows) if row.message.role == "assistant"), None)
+        results = [row for row in rows if spoke is not None and row.answers == spoke.position]
+        return Ending(
+            last_position=position,
+            last=_standing(rows[-1]) if rows else None,
+            spoke=_standing(spoke) if spoke else None,
+            call_ids=spoke.message.call_ids if spoke else (),
+            answered=tuple(row.message.tool_call_id or "" for row in results),
+            answered_position=results[-1].position if results else 0,
+        )
+
+
+def _standing(row: _Row) -> Standing:
+    return Standing(row.position, row.tokens, row.tokens_through)
 
 
 class InMemoryStore:
@@ -72,9 +149,11 @@ class InMemoryStore:
                 session.id = next(self._ids)
                 self._sessions[session.id] = self._by_handle[name.handle] = session
             session.ledger = ledger
+            created_at = batch.created_at or dt.datetime.fromtimestamp(self._clock(), dt.UTC)
             for entry, row in zip(batch.entries, rows, strict=True):
-                session.rows.append(Placed(row.position, entry.message, entry.tokens, row.answers))
-                session.through.append(row.tokens_through)
+                session.rows.append(
+                    _Row(row.position, entry.message, entry.tokens, row.answers, row.tokens_through, created_at)
+                )
             if batch.key_hash is not None:
                 session.keys[batch.key_hash] = (batch.payload_hash, rows[0].position, rows[-1].position)
             session.revision += 1
@@ -94,7 +173,7 @@ class InMemoryStore:
 
     def _replay(self, session: _Session, batch: Batch) -> base.Appended:
         payload_hash, first, last = session.keys[batch.key_hash or ""]
-        if payload_hash != batch.payload_hash:
+        if payload_hash not in ("", batch.payload_hash):  # empty where the content was redacted
             raise exceptions.IdempotencyConflict(base.key_conflict(first))
         tokens = sum(row.tokens for row in session.rows[first - 1 : last])
         due = session.due_since is not None
@@ -108,15 +187,18 @@ class InMemoryStore:
             ledger = session.ledger
             shown = set(base.shown_pinned(ledger.pinned, max_pinned_tokens))
             bound = base.view_bound(ledger, view)
-            rows = zip(session.rows, session.through, strict=True)
             return base.Snapshot(
                 session_id=session.id,
                 ledger=ledger,
                 due=session.due_since is not None,
                 revision=session.revision,
-                summary=session.versions.get(session.current_version) if view.summary else None,
-                pinned=[row for row in session.rows if row.position in shown],
-                tail=[row for row, through in rows if not row.message.pinned and bound.admits(row.position, through)],
+                summary=session.summary if view.summary else None,
+                pinned=[row.placed for row in session.rows if row.position in shown],
+                tail=[
+                    row.placed
+                    for row in session.rows
+                    if not row.message.pinned and bound.admits(row.position, row.tokens_through)
+                ],
             )
 
     def clear(self, name: SessionName) -> None:
@@ -124,11 +206,142 @@ class InMemoryStore:
             session = self._by_handle.get(name.handle)
             if session is None:
                 return
-            fresh = _Session(session.id, session.name)
-            fresh.last_version = session.last_version
-            fresh.epoch = session.epoch + 1
-            fresh.revision = session.revision + 1
-            self._sessions[session.id] = self._by_handle[name.handle] = fresh
+            for fork in self._forks(session, 1):
+                fork.fork_position = 0
+            session.stop_compaction()
+            session.ledger, session.current_version = Ledger(), 0
+            session.rows, session.keys, session.versions = [], {}, {}
+            session.fork_position = 0
+
+    def history(
+        self, name: SessionName, *, before: int | None, after: int | None, limit: int
+    ) -> list[base.StoredMessage]:
+        with self._lock:
+            session = self._by_handle.get(name.handle)
+            rows = session.rows if session else []
+            found = rows[after or 0 : None if before is None else max(0, before - 1)]
+            found = found[:limit] if after is not None else found[max(0, len(found) - limit) :]
+            return [
+                base.StoredMessage(row.position, row.created_at, row.message, row.tokens, row.redacted) for row in found
+            ]
+
+    # Changes of what was said.
+
+    def truncate(
+        self, name: SessionName, after: int, threshold: Threshold, *, revision: int | None, hint: bool
+    ) -> tuple[int, base.Edited | None]:
+        with self._lock:
+            session = self._by_handle.get(name.handle)
+            if session is None:
+                return 0, None
+            if revision is not None and revision != session.revision:
+                raise base.stale(revision, session.revision)
+            removed = len(session.rows) - after
+            if removed <= 0:
+                return 0, None
+            session.ledger = rewound(session.ledger, session.ending(after))
+            del session.rows[after:]
+            session.keys = {key: kept for key, kept in session.keys.items() if kept[1] <= after}
+            session.fork_position = min(session.fork_position, after)
+            for fork in self._forks(session, after + 1):
+                fork.fork_position = after
+            return removed, self._edited(session, after + 1, threshold, hint=hint)
+
+    def _edited(self, session: _Session, position: int, threshold: Threshold, *, hint: bool) -> base.Edited:
+        """Have the session begin again to fold what the change at ``position`` left."""
+        session.stop_compaction()
+        session.invalidate(position)
+        session.mark_due(threshold, self._clock())
+        session.hinted_at = session.due_since if hint else None
+        return base.Edited(session.id, session.due_since is not None)
+
+    def _forks(self, session: _Session, position: int) -> list[_Session]:
+        """Return the direct copies that were made of it at ``position`` or later."""
+        return [
+            one for one in self._sessions.values() if one.forked_from == session.id and one.fork_position >= position
+        ]
+
+    def fork(
+        self, source: SessionName, target: SessionName, at: int, threshold: Threshold, *, hint: bool
+    ) -> base.Forked:
+        with self._lock:
+            session = self._by_handle.get(source.handle)
+            if session is None:
+                raise base.no_session(source)
+            if at > len(session.rows):
+                raise base.no_message(at, len(session.rows))
+            if target.handle in self._by_handle:
+                raise base.session_exists(target)
+            copy = _Session(next(self._ids), target, forked_from=session.id, fork_position=at)
+            copy.ledger = rewound(session.ledger, session.ending(at))
+            copy.rows = [dataclasses.replace(row) for row in session.rows[:at]]
+            copy.versions = {
+                number: dataclasses.replace(one)
+                for number, one in session.versions.items()
+                if one.valid and not one.building and one.summary.last_position <= at
+            }
+            copy.last_version = session.last_version
+            self._sessions[copy.id] = self._by_handle[target.handle] = copy
+            edited = self._edited(copy, at + 1, threshold, hint=hint)
+            copy.epoch = copy.revision = 0
+            return base.Forked(copy, edited)
+
+    def redact(
+        self, name: SessionName, position: int, threshold: Threshold, *, forks: bool, hint: bool
+    ) -> list[base.Edited]:
+        with self._lock:
+            session = self._by_handle.get(name.handle)
+            if session is None or not 0 < position <= len(session.rows):
+                raise base.no_message(position, len(session.rows) if session else 0)
+            found = [session]
+            if forks:
+                for one in found:
+                    found += self._forks(one, position)
+            return [self._redact(one, position, threshold, hint=hint) for one in found]
+
+    def _redact(self, session: _Session, position: int, threshold: Threshold, *, hint: bool) -> base.Edited:
+        row = session.rows[position - 1]
+        row.message, row.redacted = row.message.emptied(), True
+        key = max(
+            (key for key in session.keys if session.keys[key][1] <= position),
+            key=lambda key: session.keys[key][1],
+            default=None,
+        )
+        if key is not None:
+            session.keys[key] = ("", *session.keys[key][1:])
+        for version in session.versions.values():
+            if version.summary.last_position >= position:
+                version.summary = dataclasses.replace(version.summary, text="")
+        return self._edited(session, position, threshold, hint=hint)
+
+    def erase(self, alias: str, *, owner_id: Any, visitor: str) -> int:
+        with self._lock:
+            found = [
+                one
+                for one in self._sessions.values()
+                if (one.name.alias, one.name.owner_id, one.name.visitor) == (alias, owner_id, visitor)
+            ]
+            for session in found:
+                del self._sessions[session.id], self._by_handle[session.name.handle]
+                self.attempts = [one for one in self.attempts if one.session_id != session.id]
+            return len(found)
+
+    def adopt(self, alias: str, visitor: str, owner_id: Any) -> list[SessionName]:
+        with self._lock:
+            names = []
+            for session in self._sessions.values():
+                if (session.name.alias, session.name.visitor) != (alias, visitor):
+                    continue
+                name = SessionName(alias, session.name.key, owner_id)
+                numbers = itertools.count(2)
+                while name.handle in self._by_handle:
+                    name = SessionName(alias, base.numbered(session.name.key, next(numbers)), owner_id)
+                del self._by_handle[session.name.handle]
+                self._by_handle[name.handle] = session
+                session.name = name
+                session.revision += 1
+                names.append(name)
+            return names
 
     def session(self, name: SessionName) -> _Session | None:
         """Return what is kept of a session: for tests. It is not a copy."""
@@ -170,8 +383,39 @@ class InMemoryStore:
             attempts=session.attempts,
             due_seconds=due_seconds,
             ledger=session.ledger,
-            summary=session.versions.get(session.current_version),
+            summary=session.summary,
         )
+
+    def claim_rebuild(self, session_id: int, *, lease: float, prompt_hash: str) -> Claim | str:
+        with self._lock:
+            session = self._sessions.get(session_id)
+            now = self._clock()
+            if session is None or not session.current_version:
+                return "not_due"
+            if session.lease_token and session.lease_expires_at > now:
+                return "busy"
+            building = {number: one for number, one in session.versions.items() if one.building and one.valid}
+            line = base.building_line(
+                [(number, one.parent, one.prompt_hash) for number, one in sorted(building.items())], prompt_hash
+            )
+            for number, one in building.items():
+                one.valid = number in line
+            built = building[line[-1]] if line else None
+            session.lease_token = uuid.uuid4().hex
+            session.lease_expires_at = now + lease
+            session.epoch += 1
+            session.revision += 1
+            return dataclasses.replace(
+                self._claimed(session, due_seconds=0.0),
+                ledger=base.rebuilding(
+                    session.ledger,
+                    built.summary.last_position if built else 0,
+                    built.count if built else 0,
+                    built.tokens_through if built else 0,
+                ),
+                summary=built.summary if built else None,
+                rebuilding=True,
+            )
 
     def turns(self, claim: Claim) -> list[Turn]:
         return [Turn(row.position, row.tokens, row.answers) for row in self._tail(claim)]
@@ -186,35 +430,48 @@ class InMemoryStore:
                 return []
             covered = claim.ledger.covered_position
             last = claim.ledger.last_position
-            return [row for row in session.rows if covered < row.position <= last and not row.message.pinned]
+            return [row.placed for row in session.rows[covered:last] if not row.message.pinned]
 
     def publish(
         self, claim: Claim, version: NewVersion, attempt: AttemptRecord, threshold: Threshold, *, lease: float
     ) -> Claim | None:
         with self._lock:
             session = self._held(claim)
-            if session is None or session.ledger.covered_position != claim.ledger.covered_position:
+            if session is None or session.ledger.covered_position != base.covered_by(claim):
                 self.record(claim, dataclasses.replace(attempt, outcome="dropped", version=None))
                 return None
             number = session.last_version + 1
-            session.versions[number] = SummaryVersion(
+            summary = SummaryVersion(
                 number, version.first_position, version.last_position, version.text, version.tokens
             )
-            session.last_version = session.current_version = number
-            session.ledger = dataclasses.replace(
-                session.ledger,
-                covered_position=version.last_position,
-                covered_count=version.count,
-                covered_tokens=version.tokens_through,
+            building = claim.rebuilding and version.last_position < claim.ledger.last_position
+            session.versions[number] = _Version(
+                summary,
+                claim.summary.version if claim.summary else None,
+                version.count,
+                version.tokens_through,
+                version.prompt_hash,
+                building,
             )
+            session.last_version = number
+            if not building:
+                session.current_version = number
+                session.ledger = dataclasses.replace(
+                    session.ledger,
+                    covered_position=version.last_position,
+                    covered_count=version.count,
+                    covered_tokens=version.tokens_through,
+                )
+                for one in session.versions.values():
+                    one.building = one.building and not one.valid
+                session.mark_due(threshold, self._clock())
             session.attempts = 0
             session.next_attempt_at = None
             session.last_error = ""
             session.lease_expires_at = self._clock() + lease
             session.revision += 1
-            session.mark_due(threshold, self._clock())
             self.record(claim, dataclasses.replace(attempt, version=number))
-            return self._claimed(session, claim.due_seconds)
+            return base.after_publishing(claim, version, number)
 
     def _held(self, claim: Claim) -> _Session | None:
         session = self._sessions.get(claim.session_id)

@@ -7,18 +7,21 @@ import uuid
 from collections.abc import Callable
 from typing import Any
 
-from django.db import connections, router, transaction
-from django.db.models import Case, DateTimeField, F, Value, When
+from django.db import IntegrityError, connections, router, transaction
+from django.db.models import Case, DateTimeField, F, Q, Value, When
 from django.db.models.functions import Coalesce
 
-from django_convmemory import models
+from django_convmemory import exceptions, exchanges, models
 from django_convmemory.clock import Clock
 from django_convmemory.exchanges import Placed, Turn
 from django_convmemory.ledger import Batch
 from django_convmemory.messages import PINNED_ROLES
-from django_convmemory.stores import appending, base, statements, transactions
+from django_convmemory.stores import appending, base, editing, statements, transactions
 from django_convmemory.stores.base import AttemptRecord, Claim, NewVersion, SessionName, SummaryVersion
 from django_convmemory.strategies import Threshold, View
+
+# How often sessions are handed over that collide with new ones.
+_TRIES = 5
 
 
 class ORMStore:
@@ -72,7 +75,27 @@ class ORMStore:
                 tail=[one for one in placed if one.message.role not in PINNED_ROLES],
             )
 
-    # Clear.
+    def history(
+        self, name: SessionName, *, before: int | None, after: int | None, limit: int
+    ) -> list[base.StoredMessage]:
+        using = router.db_for_read(models.Session) if self._read_replica else self.using
+        rows = models.Message.objects.using(using).filter(session__handle=name.handle)
+        if before is not None:
+            rows = rows.filter(position__lt=before)
+        if after is not None:
+            rows = rows.filter(position__gt=after)
+        # By both columns of the key: by the position alone the whole table may be walked.
+        order = ("session_id", "position") if after is not None else ("-session_id", "-position")
+        columns = ("position", "created_at", "role", "kind", "content", "wire", "metadata", "tokens", "redacted_at")
+        found = [
+            base.StoredMessage(position, created_at, statements.message_of(*stored), tokens, redacted_at is not None)
+            for position, created_at, *stored, tokens, redacted_at in (
+                rows.order_by(*order).values_list(*columns)[:limit]
+            )
+        ]
+        return found if after is not None else found[::-1]
+
+    # Changes of what was said.
 
     def clear(self, name: SessionName) -> None:
         using = self.using
@@ -86,10 +109,54 @@ class ORMStore:
             )
             session_id = self.find(name) if changed else None
             if session_id is not None:
+                sharing = models.Session.objects.using(using).filter(fork_position__gt=0)
+                sharing.filter(Q(pk=session_id) | Q(forked_from=session_id)).update(fork_position=0)
                 models.Message.objects.using(using).filter(session_id=session_id).delete()
                 models.Summary.objects.using(using).filter(session_id=session_id).delete()
 
         transactions.run(using, work)
+
+    def truncate(
+        self, name: SessionName, after: int, threshold: Threshold, *, revision: int | None, hint: bool
+    ) -> tuple[int, base.Edited | None]:
+        using = self.using
+        return transactions.run(
+            using, lambda: editing.truncate(using, name, after, threshold, revision=revision, hint=hint)
+        )
+
+    def fork(
+        self, source: SessionName, target: SessionName, at: int, threshold: Threshold, *, hint: bool
+    ) -> base.Forked:
+        using = self.using
+        try:
+            return transactions.run(
+                using, lambda: editing.fork(using, source, target, at, threshold, hint=hint), savepoint=True
+            )
+        except IntegrityError:
+            if not models.Session.objects.using(using).named(target).exists():
+                raise
+            raise base.session_exists(target) from None  # made by another in the meantime
+
+    def redact(
+        self, name: SessionName, position: int, threshold: Threshold, *, forks: bool, hint: bool
+    ) -> list[base.Edited]:
+        using = self.using
+        return transactions.run(
+            using, lambda: editing.redact(using, name, position, threshold, forks=forks, hint=hint), savepoint=True
+        )
+
+    def erase(self, alias: str, *, owner_id: Any, visitor: str) -> int:
+        using = self.using
+        return transactions.run(using, lambda: editing.erase(using, alias, owner_id=owner_id, visitor=visitor))
+
+    def adopt(self, alias: str, visitor: str, owner_id: Any) -> list[SessionName]:
+        using = self.using
+        for _ in range(_TRIES):
+            try:
+                return transactions.run(using, lambda: editing.adopt(using, alias, visitor, owner_id), savepoint=True)
+            except IntegrityError:
+                continue  # The owner made a session with one of the keys in the meantime.
+        raise exceptions.ConvMemoryError(f"The sessions of owner {owner_id!r} change too fast to be added to.")
 
     def on_commit(self, function: Callable[[], None]) -> None:
         transaction.on_commit(function, using=self.using)
@@ -131,7 +198,7 @@ class ORMStore:
         summary = None
         if session.current_version:
             row = models.Summary.objects.using(self.using).get(session=session, version=session.current_version)
-            summary = SummaryVersion(row.version, row.first_position, row.last_position, row.text, row.tokens)
+            summary = row.value
         return Claim(
             session_id=session.pk,
             name=session.memory_name,
@@ -144,6 +211,46 @@ class ORMStore:
             summary=summary,
         )
 
+    def claim_rebuild(self, session_id: int, *, lease: float, prompt_hash: str) -> Claim | str:
+        using = self.using
+        token = uuid.uuid4().hex
+
+        def work() -> Claim | str:
+            sessions = models.Session.objects.using(using).filter(pk=session_id)
+            claimed = (
+                sessions.filter(current_version__gt=0)
+                .unleased()
+                .update(
+                    lease_token=token,
+                    lease_expires_at=Clock(lease),
+                    epoch=F("epoch") + 1,
+                    revision=F("revision") + 1,
+                )
+            )
+            if not claimed:
+                return "busy" if sessions.filter(current_version__gt=0).exists() else "not_due"
+            summaries = models.Summary.objects.using(using).filter(session_id=session_id)
+            building = list(summaries.valid().filter(building=True).order_by("version"))
+            line = base.building_line(
+                [(one.version, one.parent_version, one.prompt_hash) for one in building], prompt_hash
+            )
+            summaries.filter(building=True).exclude(version__in=line).valid().update(invalidated_at=Clock())
+            built = next((one for one in building if line and one.version == line[-1]), None)
+            claim = self._claimed(sessions.get(), 0.0)
+            return dataclasses.replace(
+                claim,
+                ledger=base.rebuilding(
+                    claim.ledger,
+                    built.last_position if built else 0,
+                    built.covered_count if built else 0,
+                    built.covered_tokens if built else 0,
+                ),
+                summary=built.value if built else None,
+                rebuilding=True,
+            )
+
+        return transactions.run(using, work)
+
     def turns(self, claim: Claim) -> list[Turn]:
         rows = self._tail(claim).values_list("position", "tokens", "answers")
         return [Turn(*row) for row in rows.iterator(chunk_size=2000)]
@@ -152,7 +259,9 @@ class ORMStore:
         rows = self._tail(claim).filter(position__gte=first, position__lte=last)
         return _placed(
             (None, *row)
-            for row in rows.values_list("position", "role", "kind", "content", "wire", "metadata", "tokens", "answers")
+            for row in rows.values_list(
+                *("position", "role", "kind", "content", "wire", "metadata", "tokens", "answers", "redacted_at")
+            )
         )
 
     def _tail(self, claim: Claim) -> Any:
@@ -173,18 +282,25 @@ class ORMStore:
         using = self.using
         number = claim.last_version + 1
 
+        building = claim.rebuilding and version.last_position < claim.ledger.last_position
+        pointer: dict[str, Any] = {}
+        if not building:
+            pointer = {
+                "due_since": _due_since(threshold, version.tokens_through, version.count),
+                "current_version": number,
+                "covered_position": version.last_position,
+                "covered_count": version.count,
+                "covered_tokens": version.tokens_through,
+            }
+
         def work() -> bool:
             published = (
                 models.Session.objects.using(using)
                 .held(claim.session_id, claim.token, claim.epoch)
-                .filter(covered_position=claim.ledger.covered_position, last_version=claim.last_version)
+                .filter(covered_position=base.covered_by(claim), last_version=claim.last_version)
                 .update(
-                    due_since=_due_since(threshold, version.tokens_through, version.count),
+                    **pointer,
                     last_version=number,
-                    current_version=number,
-                    covered_position=version.last_position,
-                    covered_count=version.count,
-                    covered_tokens=version.tokens_through,
                     attempts=0,
                     next_attempt_at=None,
                     last_error="",
@@ -194,7 +310,10 @@ class ORMStore:
                 )
             )
             if published:
-                models.Summary.objects.using(using).create(
+                summaries = models.Summary.objects.using(using).filter(session_id=claim.session_id)
+                if claim.rebuilding and not building:
+                    summaries.valid().filter(building=True).update(building=False)
+                summaries.create(
                     session_id=claim.session_id,
                     version=number,
                     parent_version=claim.summary.version if claim.summary else None,
@@ -207,6 +326,7 @@ class ORMStore:
                     model=version.model,
                     shortened=version.shortened,
                     fallback=version.fallback,
+                    building=building,
                     prompt_hash=version.prompt_hash,
                     created_at=Clock(),
                 )
@@ -216,18 +336,7 @@ class ORMStore:
         if not transactions.run(using, work):
             self.record(claim, dataclasses.replace(attempt, outcome=models.Attempt.Outcome.DROPPED, version=None))
             return None
-        return dataclasses.replace(
-            claim,
-            last_version=number,
-            attempts=0,
-            ledger=dataclasses.replace(
-                claim.ledger,
-                covered_position=version.last_position,
-                covered_count=version.count,
-                covered_tokens=version.tokens_through,
-            ),
-            summary=SummaryVersion(number, version.first_position, version.last_position, version.text, version.tokens),
-        )
+        return base.after_publishing(claim, version, number)
 
     def release(
         self,
@@ -306,8 +415,13 @@ class ORMStore:
 def _placed(rows: Any) -> list[Placed]:
     """Return the messages that these rows hold, by position."""
     placed = [
-        Placed(position, statements.message_of(role, kind, content, wire, metadata), tokens, answers)
-        for _, position, role, kind, content, wire, metadata, tokens, answers in rows
+        Placed(
+            position,
+            exchanges.shown(statements.message_of(role, kind, content, wire, metadata), bool(redacted)),
+            tokens,
+            answers,
+        )
+        for _, position, role, kind, content, wire, metadata, tokens, answers, redacted in rows
         if position is not None
     ]
     placed.sort(key=lambda one: one.position)

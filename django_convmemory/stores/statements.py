@@ -149,10 +149,11 @@ def _calls(batch: Batch) -> dict[str, _SQL]:
     after = batch.after
     if not batch.has_assistant:
         return {"open_calls": _without(batch.leading_results)} if batch.leading_results else {}
-    columns = {"exchange_calls": _SQL("%s", (after.exchange_calls,)), "open_calls": _SQL("%s", (after.open_calls,))}
-    if after.call_position:
-        columns["call_position"] = _SQL("last_position + %s", (after.call_position,))
-    return columns
+    return {
+        "exchange_calls": _SQL("%s", (after.exchange_calls,)),
+        "open_calls": _SQL("%s", (after.open_calls,)),
+        "call_position": _SQL("last_position + %s", (after.call_position,)) if after.call_position else _SQL("0"),
+    }
 
 
 def _conditions(batch: Batch) -> list[_SQL]:
@@ -254,6 +255,12 @@ def row_values(batch: Batch, index: int) -> list[Any]:
 
 def wire_of(message: ChatMessage) -> str | None:
     """Return as JSON what of the wire form has no column of its own, or None."""
+    wire = wire_value(message)
+    return dumps(wire) if wire else None
+
+
+def wire_value(message: ChatMessage) -> dict[str, Any] | None:
+    """Return what of the wire form has no column of its own, or None."""
     wire: dict[str, Any] = {}
     if isinstance(message.content, tuple):
         wire["content"] = message.content
@@ -265,7 +272,7 @@ def wire_of(message: ChatMessage) -> str | None:
         wire["tool_call_id"] = message.tool_call_id
     if message.extra:
         wire["extra"] = message.extra
-    return dumps(wire) if wire else None
+    return wire or None
 
 
 _EMPTY = FrozenDict()
@@ -294,6 +301,34 @@ def _frozen(value: Any) -> FrozenDict:
     return frozen
 
 
+# Copying.
+
+_COPIED = (
+    "position, role, kind, content, wire, metadata, usage, tokens, tokens_through, answers, created_at, redacted_at"
+)
+_COPIED_SUMMARY = (
+    "version, parent_version, first_position, last_position, covered_count, covered_tokens, text, tokens, model, "
+    "shortened, fallback, building, prompt_hash, created_at"
+)
+
+
+def copy_messages(vendor: str, source: int, target: int, last_position: int) -> tuple[str, list[Any]]:
+    """Return the INSERT of a session's messages through ``last_position`` into another, without idempotency keys."""
+    columns = _COPIED.replace("usage", "`usage`") if vendor == "mysql" else _COPIED
+    return (
+        f"INSERT INTO {MESSAGE} (session_id, payload_hash, {columns}) SELECT %s, '', {columns} FROM {MESSAGE} "
+        "WHERE session_id = %s AND position <= %s"
+    ), [target, source, last_position]
+
+
+def copy_summaries(source: int, target: int, last_position: int) -> tuple[str, list[Any]]:
+    """Return the INSERT of a session's valid versions through ``last_position`` into another."""
+    return (
+        f"INSERT INTO {SUMMARY} (session_id, {_COPIED_SUMMARY}) SELECT %s, {_COPIED_SUMMARY} FROM {SUMMARY} "
+        "WHERE session_id = %s AND last_position <= %s AND invalidated_at IS NULL AND building = %s"
+    ), [target, source, last_position, False]
+
+
 # Reading.
 
 SNAPSHOT = (
@@ -306,7 +341,8 @@ SNAPSHOT = (
 )
 
 _MESSAGE = (
-    f"SELECT s.epoch, m.position, m.role, m.kind, m.content, m.wire, m.metadata, m.tokens, m.answers "
+    f"SELECT s.epoch, m.position, m.role, m.kind, m.content, m.wire, m.metadata, m.tokens, m.answers, "
+    "m.redacted_at IS NOT NULL "
     f"FROM {SESSION} s LEFT JOIN {MESSAGE} m ON m.session_id = s.id AND "
 )
 

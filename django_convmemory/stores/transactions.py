@@ -6,11 +6,13 @@ import random
 import time
 from collections.abc import Callable
 from contextlib import nullcontext
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from django.db import OperationalError, connections, transaction
+from django.db.models import QuerySet
 
 T = TypeVar("T")
+Rows = TypeVar("Rows", bound="QuerySet[Any]")
 
 TRIES = 10
 # Seconds: the longest pause before the second try, and before any.
@@ -40,6 +42,12 @@ def run(using: str, work: Callable[[], T], *, savepoint: bool = False, atomic: b
                 raise
         time.sleep(random.uniform(0, min(_FIRST_PAUSE * 2**number, _LONGEST_PAUSE)))  # noqa: S311
     raise AssertionError("unreachable")
+
+
+def latest(rows: Rows) -> Rows:
+    """Have ``rows`` read as they are now, not as they were when the caller's transaction began to look (MariaDB)."""
+    connection = connections[rows.db]
+    return rows.select_for_update() if connection.vendor == "mysql" and connection.in_atomic_block else rows
 
 
 def _given_up(error: OperationalError) -> bool:
