@@ -25,7 +25,8 @@ from django_convmemory.chat_models.base import ChatModel, ChatRequest, ChatRespo
 from django_convmemory.context import summary_message
 from django_convmemory.exchanges import Placed, Turn
 from django_convmemory.options import Options
-from django_convmemory.stores.base import AttemptRecord, Claim, NewVersion, Store
+from django_convmemory.stores.base import Store
+from django_convmemory.stores.values import AttemptRecord, Claim, NewVersion
 from django_convmemory.strategies import Strategy
 from django_convmemory.tokens import TokenCounter
 

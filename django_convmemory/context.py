@@ -12,7 +12,7 @@ from django_convmemory.exceptions import InvalidMessage
 from django_convmemory.exchanges import Placed
 from django_convmemory.messages import ChatMessage
 from django_convmemory.options import SYSTEM_MESSAGES, Options, SystemMessages
-from django_convmemory.stores.base import Snapshot
+from django_convmemory.stores.values import Snapshot
 from django_convmemory.strategies import Strategy
 from django_convmemory.tokens import TokenCounter
 

@@ -23,7 +23,8 @@ from django_convmemory.handles import Named, SessionHandle
 from django_convmemory.ledger import Batch, Entry
 from django_convmemory.messages import ChatMessage, check_text, coerce, dumps, freeze
 from django_convmemory.options import Options
-from django_convmemory.stores.base import MAX_KEY_LENGTH, Claim, Edited, SessionName, Store, StoredMessage
+from django_convmemory.stores.base import Store
+from django_convmemory.stores.values import MAX_KEY_LENGTH, Claim, Edited, SessionName, StoredMessage
 from django_convmemory.strategies import Strategy, View
 from django_convmemory.twins import asynchronous
 
@@ -136,7 +137,7 @@ class ConversationMemory:
             raise InvalidSession(
                 f"A session is given as a key, a handle or a Session row, not as a {type(session).__name__}."
             )
-        name = session.memory_name
+        name = session.session_name
         if name.alias != self.alias:
             raise InvalidSession(
                 f"The session {name.key!r} belongs to memories[{name.alias!r}], not to memories[{self.alias!r}]."

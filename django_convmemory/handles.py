@@ -5,7 +5,7 @@ from __future__ import annotations
 import datetime as dt
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
-from django_convmemory.stores.base import SessionName, StoredMessage
+from django_convmemory.stores.values import SessionName, StoredMessage
 from django_convmemory.twins import asynchronous
 
 if TYPE_CHECKING:
@@ -19,7 +19,7 @@ class Named(Protocol):
     """What names a session: a handle, or a ``Session`` row."""
 
     @property
-    def memory_name(self) -> SessionName: ...
+    def session_name(self) -> SessionName: ...
 
 
 class SessionHandle:
@@ -27,15 +27,15 @@ class SessionHandle:
 
     def __init__(self, memory: ConversationMemory, name: SessionName) -> None:
         self.memory = memory
-        self.memory_name = name
+        self.session_name = name
 
     def __repr__(self) -> str:
-        return f"<SessionHandle: {self.memory_name.alias}: {self.memory_name.key}>"
+        return f"<SessionHandle: {self.session_name.alias}: {self.session_name.key}>"
 
     @property
     def key(self) -> str:
         """The site's name for the session."""
-        return self.memory_name.key
+        return self.session_name.key
 
     def append(
         self,

@@ -19,7 +19,7 @@ from django.utils.translation import gettext_lazy as _
 from django_convmemory import clock
 from django_convmemory.fields import ExactJSONField
 from django_convmemory.ledger import Ledger, Pinned
-from django_convmemory.stores.base import SessionName, SummaryVersion
+from django_convmemory.stores.values import SessionName, SummaryVersion
 from django_convmemory.strategies import Threshold
 
 
@@ -149,7 +149,7 @@ class Session(models.Model):
         return f"{self.alias}: {self.key}"
 
     @property
-    def memory_name(self) -> SessionName:
+    def session_name(self) -> SessionName:
         """What names this session: a row can be given wherever a key can."""
         return SessionName(self.alias, self.key, self.owner_id, self.visitor)
 

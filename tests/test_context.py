@@ -12,7 +12,7 @@ from django_convmemory.exceptions import InvalidMessage
 from django_convmemory.exchanges import NO_RESULT, Placed
 from django_convmemory.messages import ChatMessage
 from django_convmemory.options import Options
-from django_convmemory.stores.base import Snapshot, SummaryVersion, shown_pinned
+from django_convmemory.stores.values import Snapshot, SummaryVersion, shown_pinned
 from django_convmemory.strategies import Buffer, Strategy, SummaryBuffer, TokenBuffer, Window
 from django_convmemory.tokens import Utf8TokenCounter
 from tests import conversations

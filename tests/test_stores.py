@@ -19,9 +19,9 @@ from django_convmemory.conversation import ConversationMemory
 from django_convmemory.handles import SessionHandle
 from django_convmemory.messages import ChatMessage
 from django_convmemory.schedulers import InlineScheduler, NullScheduler
-from django_convmemory.stores.base import StoredMessage
 from django_convmemory.stores.in_memory import InMemoryStore
 from django_convmemory.stores.orm import ORMStore
+from django_convmemory.stores.values import StoredMessage
 from django_convmemory.strategies import Buffer, Pruning, Strategy, Summary, SummaryBuffer, TokenBuffer, Window
 from django_convmemory.tokens import SummaryBufferEstimate
 
@@ -170,13 +170,13 @@ class BothStores(RuleBasedStateMachine):
     @rule(key=st.sampled_from(KEYS), back=st.integers(0, 12))
     def regenerate(self, key: str, back: int) -> None:
         """Delete the last messages, as a site does that lets a reply be made again."""
-        last = models.Session.objects.named(self.named(self.memory, key).memory_name).first()
+        last = models.Session.objects.named(self.named(self.memory, key).session_name).first()
         if last is not None:
             self.both(lambda chat: chat.truncate(max(0, last.last_position - back)), key)
 
     @rule(key=st.sampled_from(KEYS), at=st.integers(0, 30), copy=st.sampled_from(("f", "g", "a")))
     def fork(self, key: str, at: int, copy: str) -> None:
-        self.both(lambda memory: memory.fork(self.named(memory, key), at, key=copy).memory_name)
+        self.both(lambda memory: memory.fork(self.named(memory, key), at, key=copy).session_name)
 
     @rule(key=st.sampled_from(KEYS), position=st.integers(1, 30), forks=st.booleans())
     def redact(self, key: str, position: int, forks: bool) -> None:
@@ -216,7 +216,7 @@ class BothStores(RuleBasedStateMachine):
     def sweep(self) -> None:
         swept = []
         for memory in (self.memory, self.measured):
-            ids = {memory.store.find(self.named(memory, key).memory_name): key for key in KEYS}
+            ids = {memory.store.find(self.named(memory, key).session_name): key for key in KEYS}
             # Keys that got a number at login are not among them.
             swept.append(sorted(ids.get(session_id, "another") for session_id in memory.sweep(hint_age=0)))
         # A retry waits for a random time, so that only what never failed is due in both.
@@ -229,8 +229,8 @@ class BothStores(RuleBasedStateMachine):
         store = self.measured.store
         assert isinstance(store, InMemoryStore)
         for key in KEYS:
-            measured = store.session(self.named(self.measured, key).memory_name)
-            row = models.Session.objects.named(self.named(self.memory, key).memory_name).first()
+            measured = store.session(self.named(self.measured, key).session_name)
+            row = models.Session.objects.named(self.named(self.memory, key).session_name).first()
             assert (row is None) == (measured is None)
             if row is None or measured is None:
                 continue

@@ -11,8 +11,8 @@ from django.db.models import Sum
 from django_convmemory import exceptions, models
 from django_convmemory.clock import Clock
 from django_convmemory.ledger import Batch, Ledger
-from django_convmemory.stores import base, statements, transactions
-from django_convmemory.stores.base import SessionName
+from django_convmemory.stores import sql, transactions, values
+from django_convmemory.stores.values import SessionName
 from django_convmemory.strategies import Threshold
 
 # How often an append that met a session in motion looks again.
@@ -21,7 +21,7 @@ _TRIES = 10
 
 def append(
     using: str, name: SessionName, batch: Batch, threshold: Threshold, *, counter: str, hint: bool
-) -> base.Appended:
+) -> values.Appended:
     """Store ``batch``: what :meth:`.base.Store.append` promises."""
     if batch.key_hash is not None:
         return _append_once(using, name, batch, threshold, counter=counter, hint=hint)
@@ -30,7 +30,7 @@ def append(
 
 def _append_once(
     using: str, name: SessionName, batch: Batch, threshold: Threshold, *, counter: str, hint: bool
-) -> base.Appended:
+) -> values.Appended:
     replayed = transactions.run(using, lambda: _replay(using, name, batch), atomic=False)
     if replayed is not None:
         return replayed
@@ -44,7 +44,7 @@ def _append_once(
         return replayed
 
 
-def _replay(using: str, name: SessionName, batch: Batch) -> base.Appended | None:
+def _replay(using: str, name: SessionName, batch: Batch) -> values.Appended | None:
     row = (
         transactions.latest(models.Message.objects.using(using))
         .filter(session__handle=name.handle, idempotency_key=batch.key_hash)
@@ -55,33 +55,33 @@ def _replay(using: str, name: SessionName, batch: Batch) -> base.Appended | None
         return None
     session_id, first, payload_hash, due_since = row
     if payload_hash not in ("", batch.payload_hash):  # empty where the content was redacted
-        raise exceptions.IdempotencyConflict(base.key_conflict(first))
+        raise exceptions.IdempotencyConflict(values.key_conflict(first))
     last = first + len(batch.entries) - 1
     tokens = (
         models.Message.objects.using(using)
         .filter(session_id=session_id, position__gte=first, position__lte=last)
         .aggregate(total=Sum("tokens"))["total"]
     )
-    return base.Appended(session_id, first, last, tokens, due_since is not None, turned_due=False, replayed=True)
+    return values.Appended(session_id, first, last, tokens, due_since is not None, turned_due=False, replayed=True)
 
 
 def _append(
     using: str, name: SessionName, batch: Batch, threshold: Threshold, *, counter: str, hint: bool
-) -> base.Appended:
+) -> values.Appended:
     vendor = connections[using].vendor
     append = {"postgresql": _append_in_one, "sqlite": _append_in_two}.get(vendor, _append_locking)
     keyed = batch.key_hash is not None
     # A statement is a transaction: nothing of the append stands outside it.
-    single = vendor == "postgresql" and len(batch.entries) <= statements.ROWS_PER_INSERT and not keyed
+    single = vendor == "postgresql" and len(batch.entries) <= sql.ROWS_PER_INSERT and not keyed
 
-    def work() -> statements.Advanced | None:
+    def work() -> sql.Advanced | None:
         return append(using, name, batch, threshold, counter, hint)
 
     for _ in range(_TRIES):
         advanced = transactions.run(using, work, savepoint=keyed, atomic=not single)
         if advanced is not None:
             first = advanced.last_position - len(batch.entries) + 1
-            return base.Appended(
+            return values.Appended(
                 advanced.session_id,
                 first,
                 advanced.last_position,
@@ -132,7 +132,7 @@ def _explained(
             (
                 position
                 for position, wire in calls.values_list("position", "wire")[:1000]
-                if call_id in statements.message_of("assistant", "", "", wire, None).call_ids
+                if call_id in sql.message_of("assistant", "", "", wire, None).call_ids
             ),
             None,
         )
@@ -157,25 +157,23 @@ def _explained(
 
 def _append_in_one(
     using: str, name: SessionName, batch: Batch, threshold: Threshold, counter: str, hint: bool
-) -> statements.Advanced | None:
+) -> sql.Advanced | None:
     with connections[using].cursor() as cursor:
-        cursor.execute(
-            *statements.append_in_one("postgresql", name.handle, batch, threshold, counter=counter, hint=hint)
-        )
+        cursor.execute(*sql.append_in_one("postgresql", name.handle, batch, threshold, counter=counter, hint=hint))
         row = cursor.fetchone()
-        advanced = statements.Advanced(*row) if row else None
+        advanced = sql.Advanced(*row) if row else None
         if advanced is not None:
-            _insert(cursor, "postgresql", batch, advanced, statements.ROWS_PER_INSERT)
+            _insert(cursor, "postgresql", batch, advanced, sql.ROWS_PER_INSERT)
         return advanced
 
 
 def _append_in_two(
     using: str, name: SessionName, batch: Batch, threshold: Threshold, counter: str, hint: bool
-) -> statements.Advanced | None:
+) -> sql.Advanced | None:
     with connections[using].cursor() as cursor:
-        cursor.execute(*statements.advance("sqlite", name.handle, batch, threshold, counter=counter, hint=hint))
+        cursor.execute(*sql.advance("sqlite", name.handle, batch, threshold, counter=counter, hint=hint))
         row = cursor.fetchone()
-        advanced = statements.Advanced(*row) if row else None
+        advanced = sql.Advanced(*row) if row else None
         if advanced is not None:
             _insert(cursor, "sqlite", batch, advanced)
         return advanced
@@ -183,7 +181,7 @@ def _append_in_two(
 
 def _append_locking(
     using: str, name: SessionName, batch: Batch, threshold: Threshold, counter: str, hint: bool
-) -> statements.Advanced | None:
+) -> sql.Advanced | None:
     session = models.Session.objects.using(using).select_for_update().named(name).first()
     if session is None:
         return None
@@ -205,7 +203,7 @@ def _append_locking(
         revision=session.revision + 1,
         updated_at=Clock(),
     )
-    advanced = statements.Advanced(
+    advanced = sql.Advanced(
         session.pk,
         after.last_position,
         after.unpinned_tokens,
@@ -218,6 +216,6 @@ def _append_locking(
     return advanced
 
 
-def _insert(cursor: Any, vendor: str, batch: Batch, advanced: statements.Advanced, start: int = 0) -> None:
-    for at in range(start, len(batch.entries), statements.ROWS_PER_INSERT):
-        cursor.execute(*statements.insert(vendor, batch, advanced, at, at + statements.ROWS_PER_INSERT))
+def _insert(cursor: Any, vendor: str, batch: Batch, advanced: sql.Advanced, start: int = 0) -> None:
+    for at in range(start, len(batch.entries), sql.ROWS_PER_INSERT):
+        cursor.execute(*sql.insert(vendor, batch, advanced, at, at + sql.ROWS_PER_INSERT))

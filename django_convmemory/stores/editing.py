@@ -18,8 +18,8 @@ from django_convmemory import models
 from django_convmemory.clock import Clock
 from django_convmemory.ledger import Ending, Ledger, Standing, rewound
 from django_convmemory.messages import PINNED_ROLES, ChatMessage
-from django_convmemory.stores import base, statements, transactions
-from django_convmemory.stores.base import Edited, SessionName
+from django_convmemory.stores import sql, transactions, values
+from django_convmemory.stores.values import Edited, SessionName
 from django_convmemory.strategies import Threshold
 
 
@@ -34,7 +34,7 @@ def truncate(
     if not _begin(reached):
         found = sessions.values_list("revision", flat=True).first()
         if found is not None and revision not in (None, found):
-            raise base.stale(revision or 0, found)
+            raise values.stale(revision or 0, found)
         return 0, None
     session = transactions.latest(sessions).get()
     ledger = rewound(session.ledger, _ending(using, session.pk, after))
@@ -52,7 +52,7 @@ def redact(
     locked = sessions.named(name).filter(last_position__gte=position).update(revision=F("revision"))
     if not locked or position < 1:
         last = sessions.named(name).values_list("last_position", flat=True).first()
-        raise base.no_message(position, last or 0)
+        raise values.no_message(position, last or 0)
     found = list(sessions.named(name).values_list("pk", flat=True))
     generation = found
     while forks and generation:
@@ -66,10 +66,10 @@ def _redact(using: str, session_id: int, position: int, threshold: Threshold, *,
     _begin(sessions)
     messages = models.Message.objects.using(using).filter(session_id=session_id)
     row = transactions.latest(messages.filter(position=position)).get()
-    emptied = statements.message_of(row.role, row.kind, row.content, row.wire, row.metadata).emptied()
+    emptied = sql.message_of(row.role, row.kind, row.content, row.wire, row.metadata).emptied()
     messages.filter(position=position).update(
         content=emptied.content,
-        wire=statements.wire_value(emptied),
+        wire=sql.wire_value(emptied),
         metadata=None,
         redacted_at=Coalesce("redacted_at", Clock()),
     )
@@ -84,16 +84,16 @@ def _redact(using: str, session_id: int, position: int, threshold: Threshold, *,
 
 def fork(
     using: str, source: SessionName, target: SessionName, at: int, threshold: Threshold, *, hint: bool
-) -> base.Forked:
+) -> values.Forked:
     """Copy ``source`` as it was at ``at``: what :meth:`.base.Store.fork` promises."""
     sessions = models.Session.objects.using(using)
     if not sessions.named(source).update(revision=F("revision")):
-        raise base.no_session(source)
+        raise values.no_session(source)
     session = transactions.latest(sessions.named(source)).get()
     if at > session.last_position:
-        raise base.no_message(at, session.last_position)
+        raise values.no_message(at, session.last_position)
     if sessions.named(target).exists():
-        raise base.session_exists(target)
+        raise values.session_exists(target)
     copy = models.Session(
         alias=target.alias,
         key=target.key,
@@ -112,10 +112,10 @@ def fork(
     copy.save(using=using, force_insert=True)
     ledger = rewound(session.ledger, _ending(using, session.pk, at))
     with connections[using].cursor() as cursor:
-        cursor.execute(*statements.copy_messages(connections[using].vendor, session.pk, copy.pk, at))
-        cursor.execute(*statements.copy_summaries(session.pk, copy.pk, at))
+        cursor.execute(*sql.copy_messages(connections[using].vendor, session.pk, copy.pk, at))
+        cursor.execute(*sql.copy_summaries(session.pk, copy.pk, at))
     edited = _finish(using, copy.pk, ledger, at + 1, threshold, hint=hint)
-    return base.Forked(sessions.get(pk=copy.pk), edited)
+    return values.Forked(sessions.get(pk=copy.pk), edited)
 
 
 def erase(using: str, alias: str, *, owner_id: Any, visitor: str) -> int:
@@ -136,7 +136,7 @@ def adopt(using: str, alias: str, visitor: str, owner_id: Any) -> list[SessionNa
         name = SessionName(alias, key, owner_id)
         numbers = itertools.count(2)
         while everyone.named(name).exists():
-            name = SessionName(alias, base.numbered(key, next(numbers)), owner_id)
+            name = SessionName(alias, values.numbered(key, next(numbers)), owner_id)
         everyone.filter(pk=session_id).update(
             handle=name.handle, key=name.key, owner_id=owner_id, visitor="", updated_at=Clock()
         )
@@ -206,4 +206,4 @@ def _ending(using: str, session_id: int, position: int) -> Ending:
 
 
 def _stored(role: str, wire: Any) -> ChatMessage:
-    return statements.message_of(role, "", "", wire, None)
+    return sql.message_of(role, "", "", wire, None)

@@ -18,8 +18,8 @@ from django_convmemory import exceptions, exchanges
 from django_convmemory.exchanges import Placed, Turn
 from django_convmemory.ledger import Batch, Ending, Ledger, Standing, rewound
 from django_convmemory.messages import ChatMessage
-from django_convmemory.stores import base
-from django_convmemory.stores.base import AttemptRecord, Claim, NewVersion, SessionName, SummaryVersion
+from django_convmemory.stores import values
+from django_convmemory.stores.values import AttemptRecord, Claim, NewVersion, SessionName, SummaryVersion
 from django_convmemory.strategies import Threshold, View
 
 
@@ -72,7 +72,7 @@ class _Session:
     fork_position: int = 0
 
     @property
-    def memory_name(self) -> SessionName:
+    def session_name(self) -> SessionName:
         return self.name
 
     @property
@@ -135,11 +135,11 @@ class InMemoryStore:
         self._ids = itertools.count(1)
         self._sessions: dict[int, _Session] = {}
         self._by_handle: dict[str, _Session] = {}
-        self.attempts: list[base.Attempted] = []
+        self.attempts: list[values.Attempted] = []
 
     def append(
         self, name: SessionName, batch: Batch, threshold: Threshold, *, counter: str, hint: bool
-    ) -> base.Appended:
+    ) -> values.Appended:
         with self._lock:
             session = self._by_handle.get(name.handle) or _Session(0, name)
             if batch.key_hash is not None and batch.key_hash in session.keys:
@@ -161,7 +161,7 @@ class InMemoryStore:
             if turned_due:
                 session.due_since = self._clock()
                 session.hinted_at = session.due_since if hint else None
-            return base.Appended(
+            return values.Appended(
                 session.id,
                 rows[0].position,
                 rows[-1].position,
@@ -171,23 +171,23 @@ class InMemoryStore:
                 replayed=False,
             )
 
-    def _replay(self, session: _Session, batch: Batch) -> base.Appended:
+    def _replay(self, session: _Session, batch: Batch) -> values.Appended:
         payload_hash, first, last = session.keys[batch.key_hash or ""]
         if payload_hash not in ("", batch.payload_hash):  # empty where the content was redacted
-            raise exceptions.IdempotencyConflict(base.key_conflict(first))
+            raise exceptions.IdempotencyConflict(values.key_conflict(first))
         tokens = sum(row.tokens for row in session.rows[first - 1 : last])
         due = session.due_since is not None
-        return base.Appended(session.id, first, last, tokens, due, turned_due=False, replayed=True)
+        return values.Appended(session.id, first, last, tokens, due, turned_due=False, replayed=True)
 
-    def load(self, name: SessionName, view: View, max_pinned_tokens: int) -> base.Snapshot | None:
+    def load(self, name: SessionName, view: View, max_pinned_tokens: int) -> values.Snapshot | None:
         with self._lock:
             session = self._by_handle.get(name.handle)
             if session is None:
                 return None
             ledger = session.ledger
-            shown = set(base.shown_pinned(ledger.pinned, max_pinned_tokens))
-            bound = base.view_bound(ledger, view)
-            return base.Snapshot(
+            shown = set(values.shown_pinned(ledger.pinned, max_pinned_tokens))
+            bound = values.view_bound(ledger, view)
+            return values.Snapshot(
                 session_id=session.id,
                 ledger=ledger,
                 due=session.due_since is not None,
@@ -215,27 +215,28 @@ class InMemoryStore:
 
     def history(
         self, name: SessionName, *, before: int | None, after: int | None, limit: int
-    ) -> list[base.StoredMessage]:
+    ) -> list[values.StoredMessage]:
         with self._lock:
             session = self._by_handle.get(name.handle)
             rows = session.rows if session else []
             found = rows[after or 0 : None if before is None else max(0, before - 1)]
             found = found[:limit] if after is not None else found[max(0, len(found) - limit) :]
             return [
-                base.StoredMessage(row.position, row.created_at, row.message, row.tokens, row.redacted) for row in found
+                values.StoredMessage(row.position, row.created_at, row.message, row.tokens, row.redacted)
+                for row in found
             ]
 
     # Changes of what was said.
 
     def truncate(
         self, name: SessionName, after: int, threshold: Threshold, *, revision: int | None, hint: bool
-    ) -> tuple[int, base.Edited | None]:
+    ) -> tuple[int, values.Edited | None]:
         with self._lock:
             session = self._by_handle.get(name.handle)
             if session is None:
                 return 0, None
             if revision is not None and revision != session.revision:
-                raise base.stale(revision, session.revision)
+                raise values.stale(revision, session.revision)
             removed = len(session.rows) - after
             if removed <= 0:
                 return 0, None
@@ -247,13 +248,13 @@ class InMemoryStore:
                 fork.fork_position = after
             return removed, self._edited(session, after + 1, threshold, hint=hint)
 
-    def _edited(self, session: _Session, position: int, threshold: Threshold, *, hint: bool) -> base.Edited:
+    def _edited(self, session: _Session, position: int, threshold: Threshold, *, hint: bool) -> values.Edited:
         """Have the session begin again to fold what the change at ``position`` left."""
         session.stop_compaction()
         session.invalidate(position)
         session.mark_due(threshold, self._clock())
         session.hinted_at = session.due_since if hint else None
-        return base.Edited(session.id, session.due_since is not None)
+        return values.Edited(session.id, session.due_since is not None)
 
     def _forks(self, session: _Session, position: int) -> list[_Session]:
         """Return the direct copies that were made of it at ``position`` or later."""
@@ -263,15 +264,15 @@ class InMemoryStore:
 
     def fork(
         self, source: SessionName, target: SessionName, at: int, threshold: Threshold, *, hint: bool
-    ) -> base.Forked:
+    ) -> values.Forked:
         with self._lock:
             session = self._by_handle.get(source.handle)
             if session is None:
-                raise base.no_session(source)
+                raise values.no_session(source)
             if at > len(session.rows):
-                raise base.no_message(at, len(session.rows))
+                raise values.no_message(at, len(session.rows))
             if target.handle in self._by_handle:
-                raise base.session_exists(target)
+                raise values.session_exists(target)
             copy = _Session(next(self._ids), target, forked_from=session.id, fork_position=at)
             copy.ledger = rewound(session.ledger, session.ending(at))
             copy.rows = [dataclasses.replace(row) for row in session.rows[:at]]
@@ -284,22 +285,22 @@ class InMemoryStore:
             self._sessions[copy.id] = self._by_handle[target.handle] = copy
             edited = self._edited(copy, at + 1, threshold, hint=hint)
             copy.epoch = copy.revision = 0
-            return base.Forked(copy, edited)
+            return values.Forked(copy, edited)
 
     def redact(
         self, name: SessionName, position: int, threshold: Threshold, *, forks: bool, hint: bool
-    ) -> list[base.Edited]:
+    ) -> list[values.Edited]:
         with self._lock:
             session = self._by_handle.get(name.handle)
             if session is None or not 0 < position <= len(session.rows):
-                raise base.no_message(position, len(session.rows) if session else 0)
+                raise values.no_message(position, len(session.rows) if session else 0)
             found = [session]
             if forks:
                 for one in found:
                     found += self._forks(one, position)
             return [self._redact(one, position, threshold, hint=hint) for one in found]
 
-    def _redact(self, session: _Session, position: int, threshold: Threshold, *, hint: bool) -> base.Edited:
+    def _redact(self, session: _Session, position: int, threshold: Threshold, *, hint: bool) -> values.Edited:
         row = session.rows[position - 1]
         row.message, row.redacted = row.message.emptied(), True
         key = max(
@@ -335,7 +336,7 @@ class InMemoryStore:
                 name = SessionName(alias, session.name.key, owner_id)
                 numbers = itertools.count(2)
                 while name.handle in self._by_handle:
-                    name = SessionName(alias, base.numbered(session.name.key, next(numbers)), owner_id)
+                    name = SessionName(alias, values.numbered(session.name.key, next(numbers)), owner_id)
                 del self._by_handle[session.name.handle]
                 self._by_handle[name.handle] = session
                 session.name = name
@@ -395,7 +396,7 @@ class InMemoryStore:
             if session.lease_token and session.lease_expires_at > now:
                 return "busy"
             building = {number: one for number, one in session.versions.items() if one.building and one.valid}
-            line = base.building_line(
+            line = values.building_line(
                 [(number, one.parent, one.prompt_hash) for number, one in sorted(building.items())], prompt_hash
             )
             for number, one in building.items():
@@ -407,7 +408,7 @@ class InMemoryStore:
             session.revision += 1
             return dataclasses.replace(
                 self._claimed(session, due_seconds=0.0),
-                ledger=base.rebuilding(
+                ledger=values.rebuilding(
                     session.ledger,
                     built.summary.last_position if built else 0,
                     built.count if built else 0,
@@ -437,7 +438,7 @@ class InMemoryStore:
     ) -> Claim | None:
         with self._lock:
             session = self._held(claim)
-            if session is None or session.ledger.covered_position != base.covered_by(claim):
+            if session is None or session.ledger.covered_position != values.covered_by(claim):
                 self.record(claim, dataclasses.replace(attempt, outcome="dropped", version=None))
                 return None
             number = session.last_version + 1
@@ -471,7 +472,7 @@ class InMemoryStore:
             session.lease_expires_at = self._clock() + lease
             session.revision += 1
             self.record(claim, dataclasses.replace(attempt, version=number))
-            return base.after_publishing(claim, version, number)
+            return values.after_publishing(claim, version, number)
 
     def _held(self, claim: Claim) -> _Session | None:
         session = self._sessions.get(claim.session_id)
@@ -513,7 +514,7 @@ class InMemoryStore:
     def record(self, claim: Claim, attempt: AttemptRecord) -> None:
         with self._lock:
             started = dt.datetime.fromtimestamp(self._clock() - attempt.duration, dt.UTC)
-            self.attempts.append(base.Attempted(claim.session_id, claim.name.alias, started, attempt))
+            self.attempts.append(values.Attempted(claim.session_id, claim.name.alias, started, attempt))
 
     def paused(self, alias: str, *, seconds: float) -> bool:
         with self._lock:

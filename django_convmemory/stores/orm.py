@@ -16,8 +16,8 @@ from django_convmemory.clock import Clock
 from django_convmemory.exchanges import Placed, Turn
 from django_convmemory.ledger import Batch
 from django_convmemory.messages import PINNED_ROLES
-from django_convmemory.stores import appending, base, editing, statements, transactions
-from django_convmemory.stores.base import AttemptRecord, Claim, NewVersion, SessionName, SummaryVersion
+from django_convmemory.stores import appending, editing, sql, transactions, values
+from django_convmemory.stores.values import AttemptRecord, Claim, NewVersion, SessionName, SummaryVersion
 from django_convmemory.strategies import Threshold, View
 
 # How often sessions are handed over that collide with new ones.
@@ -42,30 +42,30 @@ class ORMStore:
 
     def append(
         self, name: SessionName, batch: Batch, threshold: Threshold, *, counter: str, hint: bool
-    ) -> base.Appended:
+    ) -> values.Appended:
         return appending.append(self.using, name, batch, threshold, counter=counter, hint=hint)
 
     # Load.
 
-    def load(self, name: SessionName, view: View, max_pinned_tokens: int) -> base.Snapshot | None:
+    def load(self, name: SessionName, view: View, max_pinned_tokens: int) -> values.Snapshot | None:
         using = router.db_for_read(models.Session) if self._read_replica else self.using
         while True:
             with connections[using].cursor() as cursor:
-                cursor.execute(statements.SNAPSHOT, [name.handle])
+                cursor.execute(sql.SNAPSHOT, [name.handle])
                 row = cursor.fetchone()
                 if row is None:
                     return None
                 session_id, epoch, revision, due = row[:4]
                 ledger = models.ledger_of(row[4:16])
                 summary = SummaryVersion(*row[16:]) if view.summary and row[16] is not None else None
-                shown = base.shown_pinned(ledger.pinned, max_pinned_tokens)
-                cursor.execute(*statements.context(session_id, shown, base.view_bound(ledger, view)))
+                shown = values.shown_pinned(ledger.pinned, max_pinned_tokens)
+                cursor.execute(*sql.context(session_id, shown, values.view_bound(ledger, view)))
                 found = cursor.fetchall()
             # Rows removed in between: the snapshot's summary may stand for what is gone. Look again.
             if not found or found[0][0] != epoch:
                 continue
             placed = _placed(found)
-            return base.Snapshot(
+            return values.Snapshot(
                 session_id=session_id,
                 ledger=ledger,
                 due=bool(due),
@@ -77,7 +77,7 @@ class ORMStore:
 
     def history(
         self, name: SessionName, *, before: int | None, after: int | None, limit: int
-    ) -> list[base.StoredMessage]:
+    ) -> list[values.StoredMessage]:
         using = router.db_for_read(models.Session) if self._read_replica else self.using
         rows = models.Message.objects.using(using).filter(session__handle=name.handle)
         if before is not None:
@@ -88,7 +88,7 @@ class ORMStore:
         order = ("session_id", "position") if after is not None else ("-session_id", "-position")
         columns = ("position", "created_at", "role", "kind", "content", "wire", "metadata", "tokens", "redacted_at")
         found = [
-            base.StoredMessage(position, created_at, statements.message_of(*stored), tokens, redacted_at is not None)
+            values.StoredMessage(position, created_at, sql.message_of(*stored), tokens, redacted_at is not None)
             for position, created_at, *stored, tokens, redacted_at in (
                 rows.order_by(*order).values_list(*columns)[:limit]
             )
@@ -118,7 +118,7 @@ class ORMStore:
 
     def truncate(
         self, name: SessionName, after: int, threshold: Threshold, *, revision: int | None, hint: bool
-    ) -> tuple[int, base.Edited | None]:
+    ) -> tuple[int, values.Edited | None]:
         using = self.using
         return transactions.run(
             using, lambda: editing.truncate(using, name, after, threshold, revision=revision, hint=hint)
@@ -126,7 +126,7 @@ class ORMStore:
 
     def fork(
         self, source: SessionName, target: SessionName, at: int, threshold: Threshold, *, hint: bool
-    ) -> base.Forked:
+    ) -> values.Forked:
         using = self.using
         try:
             return transactions.run(
@@ -135,11 +135,11 @@ class ORMStore:
         except IntegrityError:
             if not models.Session.objects.using(using).named(target).exists():
                 raise
-            raise base.session_exists(target) from None  # made by another in the meantime
+            raise values.session_exists(target) from None  # made by another in the meantime
 
     def redact(
         self, name: SessionName, position: int, threshold: Threshold, *, forks: bool, hint: bool
-    ) -> list[base.Edited]:
+    ) -> list[values.Edited]:
         using = self.using
         return transactions.run(
             using, lambda: editing.redact(using, name, position, threshold, forks=forks, hint=hint), savepoint=True
@@ -201,7 +201,7 @@ class ORMStore:
             summary = row.value
         return Claim(
             session_id=session.pk,
-            name=session.memory_name,
+            name=session.session_name,
             token=session.lease_token,
             epoch=session.epoch,
             last_version=session.last_version,
@@ -231,7 +231,7 @@ class ORMStore:
                 return "busy" if sessions.filter(current_version__gt=0).exists() else "not_due"
             summaries = models.Summary.objects.using(using).filter(session_id=session_id)
             building = list(summaries.valid().filter(building=True).order_by("version"))
-            line = base.building_line(
+            line = values.building_line(
                 [(one.version, one.parent_version, one.prompt_hash) for one in building], prompt_hash
             )
             summaries.filter(building=True).exclude(version__in=line).valid().update(invalidated_at=Clock())
@@ -239,7 +239,7 @@ class ORMStore:
             claim = self._claimed(sessions.get(), 0.0)
             return dataclasses.replace(
                 claim,
-                ledger=base.rebuilding(
+                ledger=values.rebuilding(
                     claim.ledger,
                     built.last_position if built else 0,
                     built.covered_count if built else 0,
@@ -297,7 +297,7 @@ class ORMStore:
             published = (
                 models.Session.objects.using(using)
                 .held(claim.session_id, claim.token, claim.epoch)
-                .filter(covered_position=base.covered_by(claim), last_version=claim.last_version)
+                .filter(covered_position=values.covered_by(claim), last_version=claim.last_version)
                 .update(
                     **pointer,
                     last_version=number,
@@ -336,7 +336,7 @@ class ORMStore:
         if not transactions.run(using, work):
             self.record(claim, dataclasses.replace(attempt, outcome=models.Attempt.Outcome.DROPPED, version=None))
             return None
-        return base.after_publishing(claim, version, number)
+        return values.after_publishing(claim, version, number)
 
     def release(
         self,
@@ -417,7 +417,7 @@ def _placed(rows: Any) -> list[Placed]:
     placed = [
         Placed(
             position,
-            exchanges.shown(statements.message_of(role, kind, content, wire, metadata), bool(redacted)),
+            exchanges.shown(sql.message_of(role, kind, content, wire, metadata), bool(redacted)),
             tokens,
             answers,
         )

@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 from django_convmemory import clock
 from django_convmemory.ledger import MAX_PINNED, Batch
 from django_convmemory.messages import ChatMessage, FrozenDict, dumps, freeze
-from django_convmemory.stores.base import Bound
+from django_convmemory.stores.values import Bound
 from django_convmemory.strategies import Threshold
 
 SESSION = "convmemory_session"
