@@ -10,7 +10,7 @@ from django.core import checks
 from django.db import connections, router
 
 from django_convmemory import conf, models
-from django_convmemory.memory import memories
+from django_convmemory.memory import ConversationMemory, memories
 from django_convmemory.schedulers import InlineScheduler
 
 
@@ -19,11 +19,12 @@ def register() -> None:
     checks.register(check_settings, "convmemory")
     checks.register(check_scheduler, "convmemory")
     checks.register(check_atomic_requests, "convmemory")
+    checks.register(check_times, "convmemory")
     checks.register(check_database, checks.Tags.database)
 
 
 def check_settings(**kwargs: Any) -> list[checks.CheckMessage]:
-    """convmemory.E001 to E010: ``CONVMEMORY`` cannot be used as it is."""
+    """convmemory.E001 to E009: ``CONVMEMORY`` cannot be used as it is."""
     return [checks.Error(one.message, hint=one.hint, id=one.id) for one in conf.problems()]
 
 
@@ -57,16 +58,30 @@ def check_atomic_requests(**kwargs: Any) -> list[checks.CheckMessage]:
 
 
 def _aliases() -> list[str]:
-    return [] if conf.problem_of_form() else conf.aliases()
+    return [] if conf.shape_problem() else conf.aliases()
+
+
+def _memories() -> list[ConversationMemory]:
+    return [] if conf.problems() else memories.all()
 
 
 def _written() -> list[str]:
-    """Return the databases that the memories of the settings write."""
-    return [using for using in dict.fromkeys(map(_using, _aliases())) if using in list(connections)]
+    """Return the database that sessions are written to, where it can be looked at."""
+    using = router.db_for_write(models.Session)
+    return [using] if using in list(connections) else []
 
 
-def _using(alias: str) -> str:
-    return conf.read(alias).database or router.db_for_write(models.Session)
+def check_times(**kwargs: Any) -> list[checks.CheckMessage]:
+    """convmemory.W006: times are shown in another zone than they are stored in."""
+    if settings.USE_TZ and all(not connections[using].settings_dict.get("TIME_ZONE") for using in _written()):
+        return []
+    return [
+        checks.Warning(
+            "Times of sessions and messages are stored in UTC, and Django reads them in another zone.",
+            hint="Set USE_TZ = True, and no TIME_ZONE in DATABASES. Only what is shown is shifted.",
+            id="convmemory.W006",
+        )
+    ]
 
 
 def check_database(databases: Sequence[str] | None = None, **kwargs: Any) -> list[checks.CheckMessage]:
@@ -88,14 +103,27 @@ def _check_database(using: str) -> list[checks.CheckMessage]:
                         id="convmemory.W003",
                     )
                 )
+            cursor.execute("SELECT @@max_allowed_packet")
+            packet = cursor.fetchone()[0]
+        largest = max((memory.options.max_message_bytes for memory in _memories()), default=0)
+        if packet < 2 * largest:
+            found.append(
+                checks.Warning(
+                    f'DATABASES["{using}"] takes {packet} bytes in a statement; a message of max_message_bytes, '
+                    f"{largest}, can need twice its size.",
+                    hint=f"Set max_allowed_packet of the server to {2 * largest} or more, or lower max_message_bytes.",
+                    id="convmemory.W007",
+                )
+            )
     elif connection.vendor == "sqlite" and not connection.is_in_memory_db():  # type: ignore[attr-defined]
         with connection.cursor() as cursor:
             cursor.execute("PRAGMA journal_mode")
-            if cursor.fetchone()[0] != "wal":
+            mode = connection.settings_dict.get("OPTIONS", {}).get("transaction_mode") or "DEFERRED"
+            if cursor.fetchone()[0] != "wal" or mode.upper() == "DEFERRED":
                 found.append(
                     checks.Warning(
-                        f'DATABASES["{using}"] is SQLite without a write-ahead log: readers and writers shut each '
-                        "other out, and appends may fail with 'database is locked'.",
+                        f'DATABASES["{using}"] is SQLite without a write-ahead log or immediate transactions: readers '
+                        "and writers shut each other out, and appends may fail with 'database is locked'.",
                         hint='Set OPTIONS = {"init_command": "PRAGMA journal_mode=WAL;", '
                         '"transaction_mode": "IMMEDIATE", "timeout": 20}.',
                         id="convmemory.W004",
@@ -108,7 +136,7 @@ def _check_database(using: str) -> list[checks.CheckMessage]:
                 hint="Check the model's name, the key and the quota. It is tried again every minute.",
                 id="convmemory.W005",
             )
-            for memory in ([] if conf.problems() else memories.all())
-            if memory.summarizes and _using(memory.alias) == using and memory.paused
+            for memory in _memories()
+            if memory.summarizes and memory.paused
         ]
     return found

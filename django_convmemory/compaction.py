@@ -7,6 +7,7 @@ loop that does not.
 
 from __future__ import annotations
 
+import asyncio
 import bisect
 import dataclasses
 import enum
@@ -26,7 +27,7 @@ from django_convmemory.context import summary_message
 from django_convmemory.exchanges import Placed, Turn
 from django_convmemory.options import Options
 from django_convmemory.stores.base import Store
-from django_convmemory.stores.values import AttemptRecord, Claim, NewVersion
+from django_convmemory.stores.values import MAX_MODEL_NAME, AttemptOutcome, AttemptRecord, Claim, NewVersion
 from django_convmemory.strategies import Strategy
 from django_convmemory.tokens import TokenCounter
 
@@ -37,6 +38,7 @@ LONGEST_WAIT = 3600.0
 _FIRST_WAIT = 2.0
 _SMALLEST_CHUNK = 50
 _DEFAULT_CHUNK = 8000
+_LONGEST_ERROR = 1000
 
 
 class Outcome(enum.StrEnum):
@@ -87,20 +89,27 @@ def drive(run: Run) -> Result:
     except StopIteration as stop:
         result: Result = stop.value
         return result
+    finally:
+        # Where it is not at its end, the process was told to: the lease is given back.
+        run.close()
 
 
 async def adrive(run: Run) -> Result:
     """Carry out a run: its own steps in a thread, each in turn, and the model's calls on the event loop."""
     step = sync_to_async(_step)
-    call = await step(run.__next__)
-    while not isinstance(call, Result):
-        try:
-            response = await call.model.achat(call.request)
-        except Exception as error:  # noqa: BLE001  the run decides what to do about it
-            call = await step(run.throw, error)
-        else:
-            call = await step(run.send, response)
-    return call
+    try:
+        call = await step(run.__next__)
+        while not isinstance(call, Result):
+            try:
+                response = await call.model.achat(call.request)
+            except Exception as error:  # noqa: BLE001  the run decides what to do about it
+                call = await step(run.throw, error)
+            else:
+                call = await step(run.send, response)
+        return call
+    finally:
+        # Where it is not at its end, the task was cancelled: the lease is given back.
+        await asyncio.shield(sync_to_async(run.close)())
 
 
 def _step(advance: Callable[..., Call], *args: object) -> Call | Result:
@@ -151,9 +160,9 @@ class Compactor:
         folding = _Folding(self, claim)
         try:
             return (yield from folding.run())
-        except Exception as error:
-            # Not a model's failure but a defect, ours or a backend's, or the worker's time limit: give the lease back
-            # and let the error be seen.
+        except BaseException as error:
+            # Not a model's failure but a defect, ours or a backend's, the worker's time limit, or that nobody waits for
+            # the result any more: give the lease back and let the error be seen.
             folding.give_up(error)
             raise
 
@@ -169,9 +178,9 @@ class _Folding:
         self.threshold = compactor.strategy.threshold
         self.claim = claim
         self.started = time.monotonic()
-        # A worker that was killed at this session every time never got to say why.
-        killed = claim.attempts > self.options.max_attempts
-        self.model = compactor.fallback if killed and compactor.fallback else compactor.model
+        # Also where nothing failed that could be seen: a worker that was killed every time never got to say why.
+        given_up = claim.attempts > self.options.max_attempts
+        self.model = compactor.fallback if given_up and compactor.fallback else compactor.model
         self.window = self.options.max_chunk_tokens or max(_DEFAULT_CHUNK, self.threshold.tokens or 0)
 
     def run(self) -> Run:
@@ -213,7 +222,8 @@ class _Folding:
             return False
         if isinstance(error, exceptions.ContextLengthExceeded):
             self.window = min(self.window, sum(turn.tokens for turn in turns)) // 2
-            return self.window >= _SMALLEST_CHUNK
+            if self.window >= _SMALLEST_CHUNK:
+                return True
         fallback = self.compactor.fallback
         given_up = isinstance(error, exceptions.ContentRefused) or self.claim.attempts >= self.options.max_attempts
         if fallback is None or self.model is fallback or not given_up:
@@ -244,28 +254,32 @@ class _Folding:
             Fold(previous=previous, turns=[row.message for row in rows], max_tokens=cap, count=self._count),
         )
         answer = yield from self._ask(request, last)
-        shortened = False
-        if self._count(answer.text) > cap:
-            self.store.record(self.claim, answer.attempt("shorten"))
-            answer, shortened = yield from self._shorten(answer, last)
-        tokens = self._count(answer.text)
-        if not answer.text or tokens > cap:
-            raise exceptions.BadModelOutput("Not even the beginning of the answer fits into max_summary_tokens.")
+        text, attempt = answer.text, None
+        if self._count(text) > cap:
+            self.store.record(self.claim, answer.attempt(AttemptOutcome.SHORTEN))
+            answer, shorter = yield from self._shorten(answer, last)
+            text = gate.fitting(answer.text, lambda text: self._count(text) <= cap)
+            if not text:
+                error = exceptions.BadModelOutput("Not even the beginning of the answer fits into max_summary_tokens.")
+                if shorter:
+                    self.store.record(self.claim, answer.attempt(AttemptOutcome.BAD_OUTPUT, error))
+                raise error
+            attempt = answer.attempt(AttemptOutcome.PUBLISHED) if shorter else None
+        else:
+            attempt = answer.attempt(AttemptOutcome.PUBLISHED)
         version = NewVersion(
             first_position=first,
             last_position=last,
             count=self.claim.ledger.covered_count + len(turns),
             tokens_through=self.claim.ledger.covered_tokens + sum(turn.tokens for turn in turns),
-            text=answer.text,
-            tokens=tokens,
+            text=text,
+            tokens=self._count(text),
             model=answer.model,
-            shortened=shortened,
-            fallback=self.model is self.compactor.fallback,
+            shortened=text != answer.text,
+            fallback=answer.by_fallback,
             prompt_hash=prompts.HASH,
         )
-        claim = self.store.publish(
-            self.claim, version, answer.attempt("published"), self.threshold, lease=self.compactor.lease
-        )
+        claim = self.store.publish(self.claim, version, attempt, self.threshold, lease=self.compactor.lease)
         if claim is None:
             return False
         self.claim = claim
@@ -273,33 +287,38 @@ class _Folding:
         return True
 
     def _shorten(self, answer: _Answer, last: int) -> Generator[Call, ChatResponse, tuple[_Answer, bool]]:
-        """Ask once more for a shorter text; where that fails, keep the sentences that fit."""
+        """Ask once more for a shorter text; where that fails, the answer that there is must do.
+
+        Returns the answer to use, and whether it is the new one.
+        """
         cap = self.options.max_summary_tokens
         request = ChatRequest(
             prompts.shorten(answer.text, max_tokens=cap, counter=self.counter),
             Fold(previous=answer.text, turns=(), max_tokens=cap, count=self._count),
         )
         try:
-            shorter = yield from self._ask(request, last)
+            return (yield from self._ask(request, last)), True
         except exceptions.ChatModelError:
-            shorter = answer  # Its attempt is on record, and a text there is.
-        if self._count(shorter.text) <= cap:
-            return shorter, False
-        fitted = gate.fitting(shorter.text, lambda text: self._count(text) <= cap)
-        return dataclasses.replace(shorter, text=fitted), True
+            return answer, False
 
     def _ask(self, request: ChatRequest, last: int) -> Generator[Call, ChatResponse, _Answer]:
         """Have the model answer, and return its text once it passed the gate; record the attempt where it did not."""
-        began = time.monotonic()
-        response = None
+        model, began = self.model, time.monotonic()
+        response, text = None, ""
+        failure: Exception | None = None
         try:
-            response = yield Call(self.model, request)
+            response = yield Call(model, request)
             text = gate.checked(response)
-        except exceptions.ChatModelError as error:
-            answer = _Answer(self, response, "", time.monotonic() - began, last)
-            self.store.record(self.claim, answer.attempt(_outcome(error), error))
-            raise
-        return _Answer(self, response, text, time.monotonic() - began, last)
+        except Exception as error:  # noqa: BLE001  raised again, once it is in the books
+            failure = error
+        answer = _Answer(self, model, response, text, time.monotonic() - began, last)
+        if failure is None:
+            return answer
+        if isinstance(failure, exceptions.ModelMisconfigured) and answer.by_fallback:
+            # The alias is paused for what is wrong with its own model only.
+            failure = exceptions.ModelUnavailable(f"The fallback model is misconfigured: {failure}")
+        self.store.record(self.claim, answer.attempt(_outcome(failure), failure))
+        raise failure
 
     def _transcript(self, rows: Sequence[Placed]) -> list[str]:
         """Return the turns as texts, the longest of them cut where all together are more than the window."""
@@ -313,7 +332,7 @@ class _Folding:
         if self.claim.rebuilding:
             # The summary that there is stays, and nothing is late.
             again = self.store.release(self.claim, self.threshold, hint=self.compactor.hints)
-            self.compactor.failed(self.claim, error)
+            self._tell(error)
             return Result(Outcome.STALLED, again)
         counted = not isinstance(error, exceptions.ModelMisconfigured)
         delay = self._wait(error) if counted else PAUSE_SECONDS
@@ -321,13 +340,17 @@ class _Folding:
             self.claim,
             self.threshold,
             retry_in=delay,
-            error=f"{type(error).__name__}: {error}",
+            error=_printable(error),
             uncount=not counted,
             hint=self.compactor.hints,
         )
-        logger.warning("Compaction of session %s failed: %s: %s", self.claim.session_id, type(error).__name__, error)
-        self.compactor.failed(self.claim, error)
+        logger.warning("Compaction of session %s failed: %s", self.claim.session_id, _printable(error))
+        self._tell(error)
         return Result(Outcome.STALLED, again, delay)
+
+    def _tell(self, error: exceptions.ChatModelError) -> None:
+        claim = self.claim
+        self.store.on_commit(lambda: self.compactor.failed(claim, error))
 
     def _wait(self, error: exceptions.ChatModelError) -> float:
         """Return the seconds until the next attempt: exponential backoff with full jitter, as the provider asks.
@@ -340,13 +363,12 @@ class _Folding:
         asked = getattr(error, "retry_after", None) or 0.0
         return min(LONGEST_WAIT, max(wait, asked))
 
-    def give_up(self, error: Exception) -> None:
-        self.store.release(
-            self.claim,
-            self.threshold,
-            retry_in=min(LONGEST_WAIT, _FIRST_WAIT * 2**self.claim.attempts),
-            error=type(error).__name__,
-        )
+    def give_up(self, error: BaseException) -> None:
+        if isinstance(error, Exception):
+            retry_in = min(LONGEST_WAIT, _FIRST_WAIT * 2**self.claim.attempts)
+            self.store.release(self.claim, self.threshold, retry_in=retry_in, error=type(error).__name__)
+        else:
+            self.store.release(self.claim, self.threshold, error="Cancelled", uncount=True)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -354,6 +376,7 @@ class _Answer:
     """A model's answer: its text, and what the books say of the call."""
 
     folding: _Folding
+    asked: ChatModel
     response: ChatResponse | None
     text: str
     duration: float
@@ -361,13 +384,17 @@ class _Answer:
 
     @property
     def model(self) -> str:
-        """The name of the model that answered, by its own word or by ours."""
-        return (self.response.model if self.response else "") or self.folding.model.name
+        """The name of the model that answered, by its own word or by ours, in what of it a row holds."""
+        return ((self.response.model if self.response else "") or self.asked.name)[:MAX_MODEL_NAME]
 
-    def attempt(self, outcome: str, error: Exception | None = None) -> AttemptRecord:
+    @property
+    def by_fallback(self) -> bool:
+        return self.asked is self.folding.compactor.fallback
+
+    def attempt(self, outcome: AttemptOutcome, error: Exception | None = None) -> AttemptRecord:
         folding = self.folding
         usage = self.response.usage if self.response else None
-        price = folding.compactor.price if folding.model is folding.compactor.model else None
+        price = None if self.by_fallback else folding.compactor.price
         cost = None
         if usage is not None and price is not None:
             cost = (usage.prompt_tokens * price.input + usage.completion_tokens * price.output) / 1_000_000
@@ -375,7 +402,7 @@ class _Answer:
             first_position=folding.claim.ledger.covered_position + 1,
             last_position=self.last_position,
             due_seconds=folding.claim.due_seconds,
-            duration=self.duration,
+            duration_seconds=self.duration,
             outcome=outcome,
             error=type(error).__name__ if error else "",
             model=self.model,
@@ -385,16 +412,23 @@ class _Answer:
         )
 
 
-def _outcome(error: exceptions.ChatModelError) -> str:
+def _printable(error: Exception) -> str:
+    """Return what an error says in a line of the log, whatever a backend put into it."""
+    said = f"{type(error).__name__}: {error}"[:_LONGEST_ERROR]
+    return "".join(character if character.isprintable() else " " for character in said)
+
+
+def _outcome(error: Exception) -> AttemptOutcome:
     for kind, outcome in (
-        (exceptions.ModelUnavailable, "unavailable"),
-        (exceptions.ModelMisconfigured, "misconfigured"),
-        (exceptions.ContextLengthExceeded, "context_length"),
-        (exceptions.ContentRefused, "refused"),
+        (exceptions.ModelUnavailable, AttemptOutcome.UNAVAILABLE),
+        (exceptions.ModelMisconfigured, AttemptOutcome.MISCONFIGURED),
+        (exceptions.ContextLengthExceeded, AttemptOutcome.TOO_LONG),
+        (exceptions.ContentRefused, AttemptOutcome.REFUSED),
+        (exceptions.ChatModelError, AttemptOutcome.BAD_OUTPUT),
     ):
         if isinstance(error, kind):
             return outcome
-    return "bad_output"
+    return AttemptOutcome.ERROR
 
 
 def _longest(tokens: Sequence[int], window: int) -> int:

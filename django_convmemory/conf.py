@@ -17,16 +17,16 @@ from django.utils.module_loading import import_string
 
 from django_convmemory.chat_models.base import ChatModel
 from django_convmemory.compaction import Price
+from django_convmemory.conversation import ConversationMemory
 from django_convmemory.options import TYPES, check_type
 from django_convmemory.schedulers import Scheduler
+from django_convmemory.stores.values import MAX_ALIAS_LENGTH
 from django_convmemory.tokens import TokenCounter
 
 DEFAULT_ALIAS = "default"
-MAX_ALIAS_LENGTH = 100
 DEFAULTS: Mapping[str, Any] = {
     "MEMORY": "django_convmemory.memory.ConversationSummaryBufferMemory",
     "OPTIONS": {},
-    "DATABASE": None,
     "CHAT_MODEL": {"BACKEND": "django_convmemory.chat_models.openai.OpenAIChatModel"},
     "FALLBACK_CHAT_MODEL": {"BACKEND": "django_convmemory.chat_models.extractive.ExtractiveChatModel"},
     "TOKEN_COUNTER": {"BACKEND": "django_convmemory.tokens.Utf8TokenCounter"},
@@ -49,9 +49,8 @@ class Config:
     """The parts of a memory as the settings describe it."""
 
     alias: str
-    memory: Any = None
+    memory: type[ConversationMemory] | None = None
     options: dict[str, Any] = dataclasses.field(default_factory=dict)
-    database: str | None = None
     chat_model: ChatModel | None = None
     fallback: ChatModel | None = None
     price: Price | None = None
@@ -62,12 +61,12 @@ class Config:
 
 def aliases() -> list[str]:
     """Return the aliases of the settings; without the setting, ``default`` alone. Raises ImproperlyConfigured."""
-    if (problem := problem_of_form()) is not None:
-        raise ImproperlyConfigured(_said([problem]))
+    if (problem := shape_problem()) is not None:
+        raise ImproperlyConfigured(_formatted([problem]))
     return list(_configured())
 
 
-def problem_of_form() -> Problem | None:
+def shape_problem() -> Problem | None:
     """Return what is wrong when the setting is no dict of aliases."""
     configured = _configured()
     if isinstance(configured, Mapping) and configured:
@@ -79,7 +78,7 @@ def problem_of_form() -> Problem | None:
     )
 
 
-def _said(found: list[Problem]) -> str:
+def _formatted(found: list[Problem]) -> str:
     return " ".join(f"({one.id}) {one.message} {one.hint}" for one in found)
 
 
@@ -88,28 +87,29 @@ def _configured() -> Any:
     return {DEFAULT_ALIAS: {}} if configured is None else configured
 
 
-def build(alias: str) -> Any:
+def build(alias: str) -> ConversationMemory:
     """Return the memory of ``alias``. Raises ImproperlyConfigured with all that is wrong with its settings."""
-    config, memory = _assembled(alias)
-    if config.problems:
-        raise ImproperlyConfigured(_said(config.problems))
+    memory = _assembled(alias)
+    if isinstance(memory, list):
+        raise ImproperlyConfigured(_formatted(memory))
     return memory
 
 
 def problems() -> list[Problem]:
     """Return all that is wrong with the settings."""
-    if (problem := problem_of_form()) is not None:
+    if (problem := shape_problem()) is not None:
         return [problem]
-    return [problem for alias in aliases() for problem in _assembled(alias)[0].problems]
+    assembled = map(_assembled, aliases())
+    return [problem for found in assembled if isinstance(found, list) for problem in found]
 
 
-def _assembled(alias: str) -> tuple[Config, Any]:
+def _assembled(alias: str) -> ConversationMemory | list[Problem]:
     # The models need Django's apps, and memories that are built in code do not.
     from django_convmemory.stores.orm import ORMStore
 
     config = read(alias)
-    if config.problems:
-        return config, None
+    if config.problems or config.memory is None:
+        return config.problems
     arguments: dict[str, Any] = {
         **config.options,
         "alias": alias,
@@ -119,14 +119,10 @@ def _assembled(alias: str) -> tuple[Config, Any]:
     if config.memory.summarizes:
         arguments |= {"model": config.chat_model, "fallback": config.fallback, "price": config.price}
     try:
-        return config, config.memory(ORMStore(config.database), **arguments)
+        return config.memory(ORMStore(), **arguments)
     except (TypeError, ValueError) as error:
-        config.problems.append(
-            Problem(
-                "convmemory.E004", f'CONVMEMORY["{alias}"]["OPTIONS"]: {error}', "Correct the option, or remove it."
-            )
-        )
-        return config, None
+        where = f'CONVMEMORY["{alias}"]["OPTIONS"]'
+        return [Problem("convmemory.E004", f"{where}: {error}", "Correct the option, or remove it.")]
 
 
 def read(alias: str) -> Config:
@@ -165,16 +161,6 @@ def read(alias: str) -> Config:
     config.counter = counter.build(chosen["TOKEN_COUNTER"])
     scheduler = _Backend(config, f'{where}["SCHEDULER"]', "convmemory.E008", ("schedule", "after_commit", "hints"))
     config.scheduler = scheduler.build(chosen["SCHEDULER"])
-    if chosen["DATABASE"] is None or chosen["DATABASE"] in list(settings.DATABASES):
-        config.database = chosen["DATABASE"]
-    else:
-        config.problems.append(
-            Problem(
-                "convmemory.E010",
-                f'{where}["DATABASE"] is {chosen["DATABASE"]!r}, which DATABASES does not have.',
-                "Name one of its aliases, or remove the setting to let the routers choose.",
-            )
-        )
     return config
 
 
@@ -187,11 +173,11 @@ def _read_memory(config: Config, chosen: Mapping[str, Any], where: str) -> None:
             Problem("convmemory.E003", f'{where}["MEMORY"] is {path!r}: {error}', "Give the dotted path of a memory.")
         )
         return
-    if not hasattr(memory, "strategy_class"):
+    if not (inspect.isclass(memory) and issubclass(memory, ConversationMemory) and hasattr(memory, "strategy_class")):
         config.problems.append(
             Problem(
                 "convmemory.E003",
-                f'{where}["MEMORY"] is {path!r}, which is not a subclass of ConversationMemory.',
+                f'{where}["MEMORY"] is {path!r}, which is not a memory with a strategy.',
                 "Give the dotted path of a memory, like django_convmemory.memory.ConversationSummaryBufferMemory.",
             )
         )
@@ -261,7 +247,7 @@ class _Backend:
         try:
             _check_call(backend, options)
             made = backend(**options)
-        except (TypeError, ValueError) as error:
+        except (TypeError, ValueError, ImproperlyConfigured) as error:
             return self._problem(f'{self.where}["OPTIONS"]: {error}', "Correct the option, or remove it.")
         missing = [name for name in self.interface if not hasattr(made, name)]
         if missing:

@@ -18,13 +18,13 @@ from django_convmemory import compaction, context, schedulers, signals, tokens
 from django_convmemory.chat_models.base import ChatModel
 from django_convmemory.compaction import Outcome, Price, Result
 from django_convmemory.context import Context
-from django_convmemory.exceptions import InvalidMessage, InvalidSession
-from django_convmemory.handles import Named, SessionHandle
+from django_convmemory.exceptions import InvalidArgument, InvalidMessage, InvalidSession
+from django_convmemory.handles import NOT_GIVEN, Named, SessionHandle
 from django_convmemory.ledger import Batch, Entry
 from django_convmemory.messages import ChatMessage, check_text, coerce, dumps, freeze
 from django_convmemory.options import Options
 from django_convmemory.stores.base import Store
-from django_convmemory.stores.values import MAX_KEY_LENGTH, Claim, Edited, SessionName, StoredMessage
+from django_convmemory.stores.values import MAX_ALIAS_LENGTH, MAX_KEY_LENGTH, Claim, Edited, SessionName, StoredMessage
 from django_convmemory.strategies import Strategy, View
 from django_convmemory.twins import asynchronous
 
@@ -76,7 +76,9 @@ class ConversationMemory:
         self.fallback = fallback
         self.counter = counter or tokens.Utf8TokenCounter()
         self.scheduler = scheduler or schedulers.InlineScheduler()
-        self.alias = alias
+        self.alias = check_text(alias, "alias")
+        if not 0 < len(alias) <= MAX_ALIAS_LENGTH:
+            raise ValueError(f"alias must be a text of 1 to {MAX_ALIAS_LENGTH} characters, not {alias!r:.120}.")
         self.price = price
         unknown = sorted(set(options) - {field.name for field in dataclasses.fields(Options)})
         if unknown:
@@ -97,34 +99,38 @@ class ConversationMemory:
 
     # Sessions.
 
-    def session(self, key: str, *, owner: Any = None, visitor: str | None = None) -> SessionHandle:
+    def session(self, key: str, *, owner: Any = NOT_GIVEN, visitor: Any = NOT_GIVEN) -> SessionHandle:
         """Return a handle of the session ``key`` of a user, of a visitor, or of nobody. It costs no query.
 
+        Without ``owner`` and ``visitor`` it is nobody's, and all who name it share it. Where they are given, one of
+        them must not be None: a visitor whose id is not made yet would get everybody's session.
         Raises :class:`~django_convmemory.exceptions.InvalidSession`.
         """
         return SessionHandle(self, self._name(key, owner, visitor))
 
-    def _name(self, key: object, owner: Any = None, visitor: object = None) -> SessionName:
+    def _name(self, key: object, owner: Any = NOT_GIVEN, visitor: Any = NOT_GIVEN) -> SessionName:
         if not isinstance(key, str) or not key or len(key) > MAX_KEY_LENGTH:
             raise InvalidSession(f"A session's key is a text of 1 to {MAX_KEY_LENGTH} characters, not {key!r:.100}.")
+        given = [scope for scope in (owner, visitor) if scope is not NOT_GIVEN]
+        if given and all(scope is None for scope in given):
+            raise InvalidSession(
+                "Whose session is meant? owner and visitor are None. Leave them out for a session of nobody, which all "
+                "share. Of a visitor, save the site's own session before its key is read."
+            )
+        owner = None if owner is NOT_GIVEN else owner
+        visitor = None if visitor is NOT_GIVEN else visitor
         owner_id = None
         if owner is not None:
-            owner_id = getattr(owner, "pk", None)
-            if owner_id is None:
-                raise InvalidSession(
-                    f"{owner!r} cannot own a session, for it is not saved. For somebody who is not logged in give "
-                    "visitor=…, a random id that the site keeps in its own session."
-                )
+            owner_id = self.store.owner_id(owner)
             if visitor:
                 raise InvalidSession("A session belongs to an owner or to a visitor, not to both.")
         if visitor is not None and (not isinstance(visitor, str) or not 0 < len(visitor) <= MAX_VISITOR_LENGTH):
             raise InvalidSession(f"A visitor is a text of 1 to {MAX_VISITOR_LENGTH} characters, not {visitor!r:.100}.")
         try:
-            check_text(key, "The key")
-            check_text(visitor or "", "The visitor")
+            key, visitor = check_text(key, "The key"), check_text(visitor or "", "The visitor")
         except InvalidMessage as error:
             raise InvalidSession(str(error)) from None
-        return SessionName(self.alias, key, owner_id, visitor or "")
+        return SessionName(self.alias, key, owner_id, visitor)
 
     def resolve(self, session: str | Named) -> SessionName:
         """Return the name of the session that a key, a handle or a ``Session`` row gives.
@@ -137,7 +143,9 @@ class ConversationMemory:
             raise InvalidSession(
                 f"A session is given as a key, a handle or a Session row, not as a {type(session).__name__}."
             )
-        name = session.session_name
+        name: object = session.session_name
+        if not isinstance(name, SessionName):
+            raise InvalidSession(f"A session is given as a key, a handle or a Session row, not as {session!r:.100}.")
         if name.alias != self.alias:
             raise InvalidSession(
                 f"The session {name.key!r} belongs to memories[{name.alias!r}], not to memories[{self.alias!r}]."
@@ -169,14 +177,14 @@ class ConversationMemory:
         name = self.resolve(session)
         batch = self._batch(messages, idempotency_key, usage, created_at)
         appended = self.store.append(
-            name, batch, self.strategy.threshold, counter=self.counter.name, hint=self.scheduler.hints
+            name, batch, self.strategy.threshold, counter=self.counter.name[:100], hint=self.scheduler.hints
         )
         receipt = Receipt(
             appended.first_position, appended.last_position, appended.tokens, appended.due, appended.replayed
         )
         if not appended.replayed and signals.messages_appended.has_listeners(type(self)):
             self.store.on_commit(
-                lambda: self._send(signals.messages_appended, session_id=appended.session_id, receipt=receipt)
+                lambda: self._send(signals.messages_appended, name, appended.session_id, receipt=receipt)
             )
         if appended.turned_due:
             self._schedule(appended.session_id)
@@ -192,14 +200,16 @@ class ConversationMemory:
         if idempotency_key is not None:
             if not isinstance(idempotency_key, str) or not idempotency_key:
                 raise InvalidMessage(f"idempotency_key must be a text that is not empty, not {idempotency_key!r:.100}.")
-            check_text(idempotency_key, "idempotency_key")
+            idempotency_key = check_text(idempotency_key, "idempotency_key")
         values = [coerce(message) for message in messages]
         for value in values:
             self._check_size(value)
         reported: list[Mapping[str, Any] | None] = [None] * len(values)
         if usage is not None:
             spoke = [index for index, value in enumerate(values) if value.role == "assistant"]
-            reported[spoke[-1] if spoke else -1] = _usage(usage)
+            if not spoke:
+                raise InvalidMessage("usage is what a reply took: give it with the assistant's message.")
+            reported[spoke[-1]] = self._usage(usage)
         return Batch(
             [Entry(value, max(1, self.counter.count(value)), one) for value, one in zip(values, reported, strict=True)],
             idempotency_key=idempotency_key,
@@ -208,13 +218,27 @@ class ConversationMemory:
 
     def _check_size(self, message: ChatMessage) -> None:
         most = self.options.max_message_bytes
-        if isinstance(message.content, str) and not (message.tool_calls or message.extra or message.metadata):
+        rest = (message.tool_calls, message.extra, message.metadata, message.name, message.tool_call_id)
+        if isinstance(message.content, str) and not any(rest):
             size = len(message.content.encode()) if len(message.content) * 4 > most else 0
         else:
             size = len(dumps([message.to_openai(), message.metadata]).encode())
+        self._refuse_above(size, "message")
+
+    def _usage(self, usage: Any) -> Mapping[str, Any]:
+        if hasattr(usage, "model_dump"):
+            usage = usage.model_dump(mode="json", exclude_unset=True)
+        if not isinstance(usage, Mapping):
+            raise InvalidMessage(f"usage must be a dict or the openai client's usage, not {type(usage).__name__}.")
+        frozen: Mapping[str, Any] = freeze(usage, "usage")
+        self._refuse_above(len(dumps(frozen).encode()), "usage")
+        return frozen
+
+    def _refuse_above(self, size: int, what: str) -> None:
+        most = self.options.max_message_bytes
         if size > most:
             raise InvalidMessage(
-                f"The message is {size} bytes large, and {most} are allowed. Store large data elsewhere and a "
+                f"The {what} is {size} bytes large, and {most} are allowed. Store large data elsewhere and a "
                 "reference to it here, or raise the option max_message_bytes."
             )
 
@@ -226,7 +250,7 @@ class ConversationMemory:
         gives an empty context.
         """
         if max_tokens is not None and (isinstance(max_tokens, bool) or not isinstance(max_tokens, int)):
-            raise ValueError(f"max_tokens must be a whole number or None, not {max_tokens!r}.")
+            raise InvalidArgument(f"max_tokens must be a whole number or None, not {max_tokens!r:.100}.")
         view = self.strategy.view()
         budget = self.max_context_tokens if max_tokens is None else max(0, max_tokens)
         if budget is not None:
@@ -285,7 +309,7 @@ class ConversationMemory:
 
     atruncate = asynchronous(truncate)
 
-    def fork(self, session: str | Named, at: int, *, key: str, owner: Any = None, visitor: str | None = None) -> Any:
+    def fork(self, session: str | Named, at: int, *, key: str, owner: Any = NOT_GIVEN, visitor: Any = NOT_GIVEN) -> Any:
         """Copy the session as it was at the position ``at`` to a new one, ``key``, and return that.
 
         The copy belongs to ``owner`` or ``visitor``, or, where neither is given, to whom the original does. It has the
@@ -295,7 +319,7 @@ class ConversationMemory:
         """
         _whole(at, "at")
         source = self.resolve(session)
-        if owner is None and visitor is None:
+        if owner is NOT_GIVEN and visitor is NOT_GIVEN:
             target = dataclasses.replace(source, key=self._name(key).key)
         else:
             target = self._name(key, owner, visitor)
@@ -332,8 +356,6 @@ class ConversationMemory:
     def erase(self, *, owner: Any = None, visitor: str | None = None) -> int:
         """Delete every session of a user or of a visitor, with all that is in them; return how many there were."""
         name = self._name("all", owner, visitor)
-        if name.owner_id is None and not name.visitor:
-            raise InvalidSession("Whose sessions are to be erased? Give owner=… or visitor=….")
         return self.store.erase(self.alias, owner_id=name.owner_id, visitor=name.visitor)
 
     aerase = asynchronous(erase)
@@ -344,8 +366,6 @@ class ConversationMemory:
         A key that the user has already gets a number: ``main (2)``.
         """
         source, target = self._name("all", visitor=visitor), self._name("all", owner=user)
-        if not source.visitor or target.owner_id is None:
-            raise InvalidSession("claim() takes a visitor and a user.")
         names = self.store.adopt(self.alias, source.visitor, target.owner_id)
         return [SessionHandle(self, name) for name in names]
 
@@ -432,13 +452,14 @@ class ConversationMemory:
 
     def _published(self, claim: Claim) -> None:
         if claim.summary is not None:
-            self._send(signals.summary_published, session_id=claim.session_id, version=claim.summary.version)
+            self._send(signals.summary_published, claim.name, claim.session_id, version=claim.summary.version)
 
     def _failed(self, claim: Claim, error: Exception) -> None:
-        self._send(signals.compaction_failed, session_id=claim.session_id, error=error)
+        self._send(signals.compaction_failed, claim.name, claim.session_id, error=error)
 
-    def _send(self, signal: Signal, **arguments: Any) -> None:
-        signal.send_robust(sender=type(self), memory=self, **arguments)
+    def _send(self, signal: Signal, name: SessionName, session_id: int, **arguments: Any) -> None:
+        handle = SessionHandle(self, name)
+        signal.send_robust(sender=type(self), memory=self, session=handle, session_id=session_id, **arguments)
 
     def _schedule(self, session_id: int, delay: float = 0.0) -> None:
         schedule = functools.partial(self.scheduler.schedule, self, session_id, delay=delay)
@@ -453,15 +474,6 @@ class ConversationMemory:
         return frozenset(field.name for field in dataclasses.fields(cls.strategy_class))
 
 
-def _usage(usage: Any) -> Mapping[str, Any]:
-    if hasattr(usage, "model_dump"):
-        usage = usage.model_dump(mode="json", exclude_unset=True)
-    if not isinstance(usage, Mapping):
-        raise InvalidMessage(f"usage must be a dict or the openai client's usage, not {type(usage).__name__}.")
-    frozen: Mapping[str, Any] = freeze(usage, "usage")
-    return frozen
-
-
 def _whole(value: object, name: str, least: int = 0) -> None:
     if isinstance(value, bool) or not isinstance(value, int) or value < least:
-        raise ValueError(f"{name} must be a whole number of at least {least}, not {value!r}.")
+        raise InvalidArgument(f"{name} must be a whole number of at least {least}, not {value!r:.100}.")

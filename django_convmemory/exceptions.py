@@ -17,11 +17,19 @@ class InvalidMessage(ConvMemoryError, ValueError):
 
 
 class ToolResultRefused(InvalidMessage):
-    """A tool result answers no call of the open exchange."""
+    """A tool result answers no call of the open exchange. ``call_id`` is that of the call which it names."""
+
+    def __init__(self, message: str, call_id: str = "") -> None:
+        super().__init__(message)
+        self.call_id = call_id
 
 
 class TooManyPinned(InvalidMessage):
     """A session holds as many system and developer messages as it may."""
+
+
+class InvalidArgument(ConvMemoryError, ValueError):
+    """A number is not one that the operation takes."""
 
 
 class InvalidSession(ConvMemoryError, ValueError):
@@ -38,6 +46,14 @@ class UnknownMessage(ConvMemoryError, ValueError):
 
 class StaleRevision(ConvMemoryError):
     """The session was changed since the revision that an edit was made for."""
+
+
+class SessionContended(ConvMemoryError):
+    """A session changed under every attempt to change it. Trying again later may succeed."""
+
+
+class BrokerUnavailable(ConvMemoryError):
+    """A sweep could not send what is due."""
 
 
 class IdempotencyConflict(ConvMemoryError, ValueError):

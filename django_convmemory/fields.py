@@ -1,4 +1,4 @@
-"""JSON kept as text, so that what comes back is what went in."""
+"""Columns whose values come back as they went in, and are found as they are."""
 
 from __future__ import annotations
 
@@ -9,6 +9,17 @@ from django.db import models
 from django.db.backends.base.base import BaseDatabaseWrapper
 
 from django_convmemory.messages import dumps
+
+
+class ExactCharField(models.CharField):  # type: ignore[type-arg]
+    """A text that equals itself alone: MariaDB's usual collations find ``abc``, ``ABC``, ``äbc`` and ``abc `` alike."""
+
+    def db_parameters(self, connection: BaseDatabaseWrapper) -> Any:
+        parameters = super().db_parameters(connection)
+        if connection.vendor == "mysql":
+            mariadb = connection.mysql_is_mariadb  # type: ignore[attr-defined]
+            parameters["collation"] = "utf8mb4_nopad_bin" if mariadb else "utf8mb4_0900_bin"
+        return parameters
 
 
 class ExactJSONField(models.TextField):  # type: ignore[type-arg]

@@ -56,8 +56,7 @@ _ERROR = re.compile(
 )
 _ERROR_KEYS = frozenset({"error", "errors", "detail"})
 _STATUS_KEYS = frozenset({"code", "object", "status", "statusCode", "type"})
-# The second form: some servers give the template's opening tag to the model, and its thoughts have only the closing.
-_THOUGHT = re.compile(r"\A\s*<think>.*?</think>\s*|\A.*?^\s*</think>\s*$\s*", re.DOTALL | re.MULTILINE)
+_THOUGHT, _THOUGHT_ENDS = "<think>", "</think>"
 _CONTROL = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f]")
 # A refusal is short, and says what it will not do; a summary may begin with "Sorry" as well.
 _LONGEST_REFUSAL = 600
@@ -78,14 +77,14 @@ def checked(response: ChatResponse) -> str:
         raise BadModelOutput("The answer was cut off by the model's length limit.")
     if response.message.role != "assistant" or response.message.tool_calls:
         raise BadModelOutput("The model answered with something else than a text.")
-    text = _CONTROL.sub(" ", _THOUGHT.sub("", response.message.text)).strip()
+    text = _CONTROL.sub(" ", _without_thoughts(response.message.text)).strip()
     try:
         check_text(text, "The answer")
     except InvalidMessage as error:
         raise BadModelOutput(str(error)) from None
     if not any(character.isalnum() for character in text):
         raise BadModelOutput("The answer was blank.")
-    if text.startswith("<think>"):
+    if text.startswith(_THOUGHT):
         raise BadModelOutput("The answer was cut off while the model was thinking.")
     if len(text) < _LONGEST_SENTINEL and _AROUND.sub("", text).casefold() in _SENTINELS:
         raise BadModelOutput(f"The answer was {text[:20]!r} instead of a summary.")
@@ -94,6 +93,19 @@ def checked(response: ChatResponse) -> str:
     if len(text) <= _LONGEST_REFUSAL and _REFUSAL.match(text) and _REFUSING.search(text):
         raise ContentRefused("The model apologized instead of summarizing this part of the conversation.")
     return text
+
+
+def _without_thoughts(text: str) -> str:
+    """Return what follows the thoughts of a model that shows them first.
+
+    Some servers give the template's opening tag to the model, and its thoughts have only the closing one, on a line of
+    its own.
+    """
+    thoughts, ends, answer = text.partition(_THOUGHT_ENDS)
+    if not ends:
+        return text
+    alone = not thoughts.rpartition("\n")[2].strip() and not answer.partition("\n")[0].strip()
+    return answer if alone or thoughts.lstrip().startswith(_THOUGHT) else text
 
 
 def _is_error(text: str) -> bool:

@@ -8,6 +8,9 @@ from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 from django_convmemory.stores.values import SessionName, StoredMessage
 from django_convmemory.twins import asynchronous
 
+# Stands for an argument that was not given, where None was.
+NOT_GIVEN: Any = object()
+
 if TYPE_CHECKING:
     from django_convmemory.compaction import Outcome
     from django_convmemory.context import Context
@@ -63,7 +66,7 @@ class SessionHandle:
         """:meth:`ConversationMemory.truncate` for this session."""
         return self.memory.truncate(self, after, revision)
 
-    def fork(self, at: int, *, key: str, owner: Any = None, visitor: str | None = None) -> Any:
+    def fork(self, at: int, *, key: str, owner: Any = NOT_GIVEN, visitor: Any = NOT_GIVEN) -> Any:
         """:meth:`ConversationMemory.fork` of this session."""
         return self.memory.fork(self, at, key=key, owner=owner, visitor=visitor)
 

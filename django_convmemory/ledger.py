@@ -118,8 +118,9 @@ class Ledger:
             call = call_mark(message.tool_call_id or "")
             if not self.open_calls or call not in self.exchange_calls:
                 raise ToolResultRefused(
-                    f"No open exchange has a call with the id {message.tool_call_id!r}. Store a tool result after the "
-                    "assistant message that made the call and before the next assistant message."
+                    f"No open exchange has a call with the id {message.tool_call_id!r:.100}. Store a tool result after "
+                    "the assistant message that made the call and before the next assistant message.",
+                    message.tool_call_id or "",
                 )
             answers = self.call_position
             changes = {"open_calls": self.open_calls.replace(call, "")}

@@ -70,6 +70,15 @@ def freeze(value: Any, where: str, depth: int = 0) -> Any:
     )
 
 
+def frozen_json(value: Any) -> Any:
+    """Return a value that was frozen before, and stored as JSON, in its frozen form. Nothing is checked."""
+    if isinstance(value, dict):
+        return FrozenDict((key, frozen_json(item)) for key, item in value.items())
+    if isinstance(value, list):
+        return tuple(map(frozen_json, value))
+    return value
+
+
 def _check_number(value: object, where: str) -> object:
     if isinstance(value, float) and not math.isfinite(value):
         raise InvalidMessage(f"{where} holds {value}, which JSON has no form for; store it as a string or None.")
@@ -93,7 +102,9 @@ def dumps(value: Any) -> str:
 
 
 def check_text(text: str, where: str) -> str:
-    """Return ``text``, or raise :class:`InvalidMessage` where a database would refuse it."""
+    """Return ``text`` as a plain str, or raise :class:`InvalidMessage` where a database would refuse it."""
+    if type(text) is not str:  # of an enumeration, say, which formats as something else
+        text = str.__str__(text)
     if "\x00" in text:
         raise InvalidMessage(f"{where} contains a NUL character, which PostgreSQL cannot store; remove it.")
     if not text.isascii():
@@ -132,8 +143,9 @@ class ChatMessage:
         if self.role not in ROLES:
             raise InvalidMessage(f"Unknown role {self.role!r}; use one of {', '.join(ROLES)}.")
         put = object.__setattr__
+        put(self, "role", check_text(self.role, "role"))
         if isinstance(self.content, str):
-            check_text(self.content, "content")
+            put(self, "content", check_text(self.content, "content"))
         elif self.content is not None:
             put(self, "content", self._parts(self.content))
         elif self.role != "assistant":
@@ -157,7 +169,7 @@ class ChatMessage:
                 continue
             if not isinstance(value, str) or not value:
                 raise InvalidMessage(f"{field} must be a text that is not empty, or None, not {value!r}.")
-            check_text(value, field)
+            object.__setattr__(self, field, check_text(value, field))
         if (self.role == "tool") != (self.tool_call_id is not None):
             raise InvalidMessage(
                 "A tool message needs tool_call_id, the id of the call that it answers."
@@ -167,7 +179,7 @@ class ChatMessage:
         kind: object = self.kind
         if not isinstance(kind, str) or not 0 < len(kind) <= 32:
             raise InvalidMessage(f"kind must be a text of 1 to 32 characters, not {kind!r:.100}.")
-        check_text(kind, "kind")
+        object.__setattr__(self, "kind", check_text(kind, "kind"))
 
     def _parts(self, content: Any) -> tuple[FrozenDict, ...]:
         if not isinstance(content, (list, tuple)):
@@ -220,7 +232,7 @@ class ChatMessage:
         Of an object only what the server sent is taken: fields that the client filled in are not stored.
         Raises :class:`~django_convmemory.exceptions.InvalidMessage`.
         """
-        if hasattr(message, "model_dump"):
+        if hasattr(message, "model_dump") and not isinstance(message, type):
             message = message.model_dump(mode="json", exclude_unset=True)
         if not isinstance(message, Mapping):
             raise InvalidMessage(

@@ -12,14 +12,15 @@ from typing import Any
 
 from django.conf import settings
 from django.db import models
-from django.db.models import Q
+from django.db.models import Q, signals
+from django.dispatch import receiver
 from django.utils import timezone
 from django.utils.translation import gettext_lazy as _
 
 from django_convmemory import clock
-from django_convmemory.fields import ExactJSONField
+from django_convmemory.fields import ExactCharField, ExactJSONField
 from django_convmemory.ledger import Ledger, Pinned
-from django_convmemory.stores.values import SessionName, SummaryVersion
+from django_convmemory.stores.values import MAX_MODEL_NAME, AttemptOutcome, SessionName, SummaryVersion
 from django_convmemory.strategies import Threshold
 
 
@@ -64,7 +65,7 @@ class Session(models.Model):
     """One conversation, with the counters that make the cost of a request independent of its length."""
 
     public_id = models.UUIDField(_("public id"), unique=True, default=uuid.uuid4, editable=False)
-    alias = models.CharField(_("alias"), max_length=100)
+    alias = ExactCharField(_("alias"), max_length=100)
     owner = models.ForeignKey(
         settings.AUTH_USER_MODEL,
         verbose_name=_("owner"),
@@ -74,8 +75,8 @@ class Session(models.Model):
         related_name="convmemory_sessions",
         db_index=False,  # Meta.indexes has one that begins with it.
     )
-    visitor = models.CharField(_("visitor"), max_length=64, blank=True, default="")
-    key = models.CharField(_("key"), max_length=255)
+    visitor = ExactCharField(_("visitor"), max_length=64, blank=True, default="")
+    key = ExactCharField(_("key"), max_length=255)
     # A unique constraint over a NULL owner admits duplicates, and collations differ on what is equal: hence a hash.
     handle = models.CharField(_("handle"), max_length=64, editable=False)
     title = models.CharField(_("title"), max_length=255, blank=True, default="")
@@ -118,14 +119,16 @@ class Session(models.Model):
     epoch = models.PositiveBigIntegerField(_("epoch"), default=0)
     # Raised by every change.
     revision = models.PositiveBigIntegerField(_("revision"), default=0)
+    # When a session goes, its copies become those of the one that it was copied from: see _hand_on_copies.
     forked_from = models.ForeignKey(
         "self",
         verbose_name=_("forked from"),
         null=True,
         blank=True,
-        on_delete=models.SET_NULL,
+        on_delete=models.DO_NOTHING,
         related_name="convmemory_forks",
     )
+    # The last position that both still share.
     fork_position = models.PositiveBigIntegerField(_("forked at"), null=True, blank=True)
     counter = models.CharField(_("token counter"), max_length=100, blank=True, default="")
     created_at = models.DateTimeField(_("created at"), default=timezone.now)
@@ -208,6 +211,19 @@ EMPTIED: dict[str, Any] = {
 }
 
 
+@receiver(signals.pre_delete, sender=Session)
+def _hand_on_copies(sender: type[Session], instance: Session, using: str, **kwargs: Any) -> None:
+    """Keep the copies of copies within reach: what is redacted in the first must go from the last as well."""
+    sessions = Session.objects.using(using)
+    origin = sessions.filter(pk=instance.pk).values_list("forked_from", "fork_position").first()
+    if origin is None:
+        return
+    copies = sessions.filter(forked_from=instance)
+    if origin[0] is not None:
+        copies.filter(fork_position__gt=origin[1]).update(fork_position=origin[1])
+    copies.update(forked_from=origin[0])
+
+
 class Message(models.Model):
     """One message. Summarizing never touches it."""
 
@@ -281,7 +297,7 @@ class Summary(models.Model):
     covered_tokens = models.PositiveBigIntegerField(_("covered tokens"))
     text = models.TextField(_("text"))
     tokens = models.PositiveIntegerField(_("tokens"))
-    model = models.CharField(_("model"), max_length=200, blank=True, default="")
+    model = models.CharField(_("model"), max_length=MAX_MODEL_NAME, blank=True, default="")
     shortened = models.BooleanField(_("shortened"), default=False)
     fallback = models.BooleanField(_("by the fallback model"), default=False)
     building = models.BooleanField(_("being rebuilt"), default=False)
@@ -307,34 +323,42 @@ class Summary(models.Model):
 
 class AttemptQuerySet(models.QuerySet["Attempt"]):
     def newest(self, alias: str) -> AttemptQuerySet:
-        return self.filter(alias=alias).order_by("-started", "-pk")[:1]
+        return self.filter(alias=alias).order_by("-started_at", "-pk")[:1]
 
 
 class Attempt(models.Model):
     """One call of a model, whatever came of it."""
 
-    class Outcome(models.TextChoices):
-        PUBLISHED = "published", _("published")
-        SHORTEN = "shorten", _("too long, asked for a shorter text")
-        DROPPED = "dropped", _("dropped: the session had changed")
-        UNAVAILABLE = "unavailable", _("model unavailable")
-        MISCONFIGURED = "misconfigured", _("model misconfigured")
-        TOO_LONG = "context_length", _("chunk larger than the model's window")
-        REFUSED = "refused", _("content refused")
-        BAD_OUTPUT = "bad_output", _("unusable answer")
+    OUTCOMES = [
+        (AttemptOutcome.PUBLISHED.value, _("published")),
+        (AttemptOutcome.SHORTEN.value, _("too long, asked for a shorter text")),
+        (AttemptOutcome.DROPPED.value, _("dropped: the session had changed")),
+        (AttemptOutcome.UNAVAILABLE.value, _("model unavailable")),
+        (AttemptOutcome.MISCONFIGURED.value, _("model misconfigured")),
+        (AttemptOutcome.TOO_LONG.value, _("chunk larger than the model's window")),
+        (AttemptOutcome.REFUSED.value, _("content refused")),
+        (AttemptOutcome.BAD_OUTPUT.value, _("unusable answer")),
+        (AttemptOutcome.ERROR.value, _("error of the backend")),
+    ]
 
+    # What was spent stays when the session goes.
     session = models.ForeignKey(
-        Session, verbose_name=_("session"), on_delete=models.CASCADE, related_name="convmemory_attempts"
+        Session,
+        verbose_name=_("session"),
+        null=True,
+        blank=True,
+        on_delete=models.SET_NULL,
+        related_name="convmemory_attempts",
     )
-    alias = models.CharField(_("alias"), max_length=100)
+    alias = ExactCharField(_("alias"), max_length=100)
     first_position = models.PositiveBigIntegerField(_("first position"))
     last_position = models.PositiveBigIntegerField(_("last position"))
-    started = models.DateTimeField(_("started"), default=timezone.now)
+    started_at = models.DateTimeField(_("started at"), default=timezone.now)
     due_seconds = models.FloatField(_("due before the claim (s)"), default=0.0)
-    duration = models.FloatField(_("duration (s)"), default=0.0)
-    outcome = models.CharField(_("outcome"), max_length=16, choices=Outcome.choices)
+    duration_seconds = models.FloatField(_("duration (s)"), default=0.0)
+    outcome = models.CharField(_("outcome"), max_length=16, choices=OUTCOMES)
     error = models.CharField(_("error"), max_length=300, blank=True, default="")
-    model = models.CharField(_("model"), max_length=200, blank=True, default="")
+    model = models.CharField(_("model"), max_length=MAX_MODEL_NAME, blank=True, default="")
     prompt_tokens = models.PositiveIntegerField(_("prompt tokens"), null=True, blank=True)
     completion_tokens = models.PositiveIntegerField(_("completion tokens"), null=True, blank=True)
     cost = models.DecimalField(_("cost"), max_digits=14, decimal_places=8, null=True, blank=True)
@@ -345,7 +369,7 @@ class Attempt(models.Model):
     class Meta:
         verbose_name = _("attempt")
         verbose_name_plural = _("attempts")
-        indexes = [models.Index(fields=["alias", "started"], name="convmemory_attempt_alias")]
+        indexes = [models.Index(fields=["alias", "started_at"], name="convmemory_attempt_alias")]
 
     def __str__(self) -> str:
-        return f"{self.started}: {self.outcome}"
+        return f"{self.started_at}: {self.outcome}"

@@ -28,7 +28,7 @@ class Options:
     system_messages: str = "separate"
 
     # What append takes.
-    max_message_bytes: int = 8 * 1024 * 1024
+    max_message_bytes: int = 4 * 1024 * 1024
 
     # How compaction runs.
     # What one call of the model is given to fold; None: max_token_limit, at least 8000.

@@ -2,11 +2,11 @@
 
 from django.dispatch import Signal
 
-# Messages were appended. Arguments: memory, session_id, receipt.
+# Messages were appended. Arguments: memory, session (a handle), session_id, receipt.
 messages_appended = Signal()
 
-# A summary was published. Arguments: memory, session_id, version.
+# A summary was published. Arguments: memory, session (a handle), session_id, version.
 summary_published = Signal()
 
-# A run failed, and will be tried again. Arguments: memory, session_id, error.
+# A run failed, and will be tried again. Arguments: memory, session (a handle), session_id, error.
 compaction_failed = Signal()

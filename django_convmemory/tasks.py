@@ -4,15 +4,12 @@ The broker carries hints only: what is due stands in the session's row. A hint t
 makes up for it, so a project that uses Celery has it sent by Celery beat, every minute::
 
     CELERY_BEAT_SCHEDULE = {
-        "convmemory-sweep": {"task": "convmemory.sweep", "schedule": 60.0},
+        "convmemory-sweep": {"task": "convmemory.sweep", "schedule": 60.0, "options": {"queue": "convmemory"}},
     }
 
 Sessions are folded by a worker of their own queue, whose concurrency bounds the model calls in flight::
 
     celery --app mysite worker --queues convmemory --concurrency 4
-
-The sweep goes to Celery's default queue; where no worker reads that one, give the entry above
-``"options": {"queue": "convmemory"}``.
 """
 
 from __future__ import annotations
@@ -28,8 +25,9 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from celery import shared_task
+from celery.exceptions import SoftTimeLimitExceeded
 
-from django_convmemory.exceptions import ConvMemoryError, UnknownAlias
+from django_convmemory.exceptions import BrokerUnavailable, UnknownAlias
 from django_convmemory.memory import memories
 from django_convmemory.schedulers import Scheduler
 
@@ -84,13 +82,25 @@ def compact(alias: str, session_id: int) -> None:
 
 
 @shared_task(
-    name="convmemory.sweep", ignore_result=True, expires=HINT_AGE, soft_time_limit=HINT_AGE, time_limit=HINT_AGE + 30
+    name="convmemory.sweep",
+    ignore_result=True,
+    expires=HINT_AGE,
+    soft_time_limit=HINT_AGE,
+    time_limit=HINT_AGE + 30,
 )
 def sweep(limit: int = 1000, hint_age: float = HINT_AGE) -> None:
     """Send the due sessions that nobody was told of for ``hint_age`` seconds: at most ``limit`` of each alias."""
-    for memory in memories.all():
-        if memory.summarizes:
-            collections.deque(send_due(memory, limit=limit, hint_age=hint_age), maxlen=0)
+    for alias in memories:
+        try:
+            memory = memories[alias]
+            if memory.summarizes:
+                for _ in send_due(memory, limit=limit, hint_age=hint_age):
+                    pass
+        except SoftTimeLimitExceeded:
+            raise
+        except Exception:
+            # The other aliases may have another database, and other settings.
+            logger.exception("The sweep of memories[%r] was cut short.", alias)
 
 
 def send_due(memory: ConversationMemory, *, limit: int, hint_age: float = HINT_AGE) -> Iterator[int]:
@@ -117,10 +127,6 @@ def send_due(memory: ConversationMemory, *, limit: int, hint_age: float = HINT_A
         # With a hint_age of 0 those just sent would be found again.
         if len(batch) < most or hint_age <= 0:
             break
-
-
-class BrokerUnavailable(ConvMemoryError):
-    """A sweep could not send what is due."""
 
 
 class CeleryScheduler:
@@ -180,6 +186,8 @@ def _compact_here(memory: ConversationMemory, session_id: int) -> None:
     try:
         # Also with CELERY_TASK_EAGER_PROPAGATES: the task logs its error, and the session's row has it too.
         compact.apply((memory.alias, session_id), throw=False)
+    except SoftTimeLimitExceeded:
+        raise  # of the task that appends
     except Exception:
         logger.exception("Compaction of session %s failed inside append.", session_id)
 
@@ -207,8 +215,10 @@ class Publisher:
     """Sends this process's hints: one thread at a time, on one connection, as long as the broker plays along.
 
     None of its callers waits for another. Each leaves its hint in the deque and then tries to take the lock; one that
-    does not get it goes its way. No hint stays behind: it was in the deque before the attempt failed, so the lock was
-    held then, and its holder looks at the deque once more after it has given the lock back.
+    does not get it goes its way. Its hint does not stay behind: it was in the deque before the attempt failed, so the
+    lock was held then, and its holder looks at the deque once more after it has given the lock back. Only where hints
+    come faster than a broker takes them for ``LONGEST_TURN``, or are more than ``MOST_WAITING``, some are left to the
+    next hint of this process, or to the sweep.
     """
 
     def __init__(self) -> None:
@@ -251,6 +261,8 @@ class Publisher:
             hint = self._waiting.popleft()
             try:
                 self._send(hint)
+            except SoftTimeLimitExceeded:
+                raise  # of the task that appends
             except Exception as error:  # noqa: BLE001  whatever fails here, the append that brought the hint has succeeded
                 self._broken_until = time.monotonic() + BREAKER_SECONDS
                 logger.warning(

@@ -15,7 +15,7 @@ import os
 import pathlib
 import string
 import tempfile
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 from django_convmemory import images
@@ -165,29 +165,30 @@ class TiktokenCounter(_WholeMessage):
 
     @property
     def name(self) -> str:
-        return f"tiktoken:{self.encoding}"
+        exact = _encoder(self.encoding) is not None
+        return f"tiktoken:{self.encoding}" if exact else Utf8TokenCounter.name
 
     def count_text(self, text: str) -> int:
-        return _counting(self.encoding)(text)
+        encode = _encoder(self.encoding)
+        return max(1, len(encode(text))) if encode else Utf8TokenCounter().count_text(text)
 
 
 @functools.cache
-def _counting(encoding: str) -> Callable[[str], int]:
-    fallback = Utf8TokenCounter().count_text
+def _encoder(encoding: str) -> Callable[[str], Sequence[int]] | None:
+    """Return what turns a text into tokens, or None where it is not here; said once."""
     try:
         import tiktoken
     except ImportError:
         logger.warning("tiktoken is not installed: tokens are estimated. Install django-convmemory[tiktoken].")
-        return fallback
+        return None
     if not _is_on_disk(_VOCABULARIES[encoding]):
         logger.warning(
             "The vocabulary of %s is not on disk, or damaged: tokens are estimated. Put it into the folder that "
             "TIKTOKEN_CACHE_DIR names.",
             encoding,
         )
-        return fallback
-    encode = tiktoken.get_encoding(encoding).encode_ordinary
-    return lambda text: max(1, len(encode(text)))
+        return None
+    return tiktoken.get_encoding(encoding).encode_ordinary
 
 
 def _is_on_disk(vocabulary: _Vocabulary) -> bool:

@@ -370,6 +370,28 @@ def in_threads(work: Callable[[], None], count: int) -> None:
 
 
 @pytest.mark.django_db(transaction=True)
+def test_where_autocommit_is_off_the_transaction_is_the_callers(caplog: pytest.LogCaptureFixture) -> None:
+    chat = memory(limit=10, scheduler=Refusing())
+    transaction.set_autocommit(False)
+    try:
+        chat.append("s", ChatMessage.human("kept"), idempotency_key="k")
+        transaction.commit()
+        assert chat.append("s", ChatMessage.human("not kept " * 20), ChatMessage.human("nor this")).due
+        transaction.rollback()
+    finally:
+        transaction.set_autocommit(True)
+    assert [one.message.text for one in chat.history("s")] == ["kept"]
+    assert "autocommit is off" in caplog.text
+
+
+class Refusing(NullScheduler):
+    hints = True
+
+    def schedule(self, memory: Any, session_id: int, *, delay: float = 0.0) -> None:
+        raise AssertionError("not before the commit")
+
+
+@pytest.mark.django_db(transaction=True)
 def test_a_rollback_of_the_caller_takes_the_append_with_it() -> None:
     chat = memory()
     chat.append("s", ChatMessage.human("kept"))

@@ -5,7 +5,6 @@ from collections.abc import Iterator
 from typing import Any, Self
 
 import pytest
-from django.conf import settings
 from django.core import checks
 from django.db import connections
 from django.db.backends.base.base import BaseDatabaseWrapper
@@ -155,12 +154,6 @@ def test_a_price_is_two_numbers_or_none(price: Any) -> None:
     assert found(CHAT_MODEL={**EXTRACTIVE, "PRICE": price}) == []
 
 
-@pytest.mark.parametrize("database", ["nowhere", "", 3, ["default"]])
-def test_convmemory_e010_the_database_is_not_there(database: Any) -> None:
-    assert found(DATABASE=database) == ["E010"]
-    assert found(DATABASE=None) == found(DATABASE="default") == []
-
-
 def test_every_alias_is_checked_and_named() -> None:
     wrong = {"SCHEDULER": NULL, "MEMORY": "no.such.Memory"}
     with override_settings(CONVMEMORY={"good": {"SCHEDULER": NULL}, "bad": wrong, "worse": wrong}):
@@ -198,14 +191,19 @@ def test_convmemory_w001_a_views_transaction_spans_its_call_of_the_model(other_c
     assert found() == []
 
 
-def test_convmemory_w001_is_about_the_database_that_the_memories_write(
-    other_connections: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setitem(settings.DATABASES, "chats", {})
-    other_connections(default=sqlite(":memory:", ATOMIC_REQUESTS=True), chats=sqlite(":memory:"))
-    assert found(DATABASE="chats") == []
-    other_connections(default=sqlite(":memory:"), chats=sqlite(":memory:", ATOMIC_REQUESTS=True))
-    assert found(DATABASE="chats") == ["W001"]
+class ToChats:
+    """A router to the database ``chats``."""
+
+    def db_for_write(self, model: Any, **hints: Any) -> str:
+        return "chats"
+
+
+def test_convmemory_w001_is_about_the_database_that_the_memories_write(other_connections: Any) -> None:
+    with override_settings(DATABASE_ROUTERS=[ToChats()]):
+        other_connections(default=sqlite(":memory:", ATOMIC_REQUESTS=True), chats=sqlite(":memory:"))
+        assert found() == []
+        other_connections(default=sqlite(":memory:"), chats=sqlite(":memory:", ATOMIC_REQUESTS=True))
+        assert found() == ["W001"]
 
 
 def test_convmemory_w002_requests_wait_for_the_model() -> None:
@@ -244,10 +242,11 @@ class Narrow:
     def cursor(self) -> Narrow:
         return self
 
-    def execute(self, statement: str) -> None: ...
+    def execute(self, statement: str) -> None:
+        self.asked = statement
 
-    def fetchone(self) -> tuple[str, ...]:
-        return self.charsets
+    def fetchone(self) -> tuple[Any, ...]:
+        return (16 * 1024 * 1024,) if "max_allowed_packet" in self.asked else self.charsets
 
     def table_names(self) -> list[str]:
         return []
@@ -273,11 +272,32 @@ def test_convmemory_w003_a_connection_with_three_bytes_a_character(db: None, oth
     assert found(databases=["default"]) == ["W003"]
 
 
+@pytest.mark.only_on("mariadb")
+@pytest.mark.django_db
+def test_convmemory_w007_a_message_is_larger_than_the_server_takes() -> None:
+    assert found(databases=["default"], OPTIONS={"max_message_bytes": 2**24}) == ["W007"]
+    assert found(databases=["default"]) == []
+
+
+@pytest.mark.parametrize(
+    ("use_tz", "zone", "ids"), [(True, None, []), (False, None, ["W006"]), (True, "Asia/Tokyo", ["W006"])]
+)
+def test_convmemory_w006_times_are_shown_in_another_zone(
+    use_tz: bool, zone: str | None, ids: list[str], other_connections: Any
+) -> None:
+    other_connections(default=sqlite(":memory:", TIME_ZONE=zone))
+    with override_settings(USE_TZ=use_tz):
+        assert found() == ids
+
+
 @pytest.mark.django_db
 def test_convmemory_w004_sqlite_without_a_write_ahead_log(other_connections: Any, tmp_path: pathlib.Path) -> None:
     other_connections(default=sqlite(tmp_path / "plain.sqlite3"))
     assert found(databases=["default"]) == ["W004"]
     log = {"init_command": "PRAGMA journal_mode=WAL;"}
+    other_connections(default=sqlite(tmp_path / "wal.sqlite3", OPTIONS=log))
+    assert found(databases=["default"]) == ["W004"]
+    log["transaction_mode"] = "IMMEDIATE"
     other_connections(default=sqlite(tmp_path / "wal.sqlite3", OPTIONS=log))
     assert found(databases=["default"]) == []
     other_connections(default=sqlite(":memory:"))
@@ -302,19 +322,6 @@ def test_convmemory_w005_an_alias_is_paused() -> None:
 def test_convmemory_w005_is_not_said_of_other_errors_and_aliases(outcome: str, alias: str) -> None:
     attempt(outcome, alias)
     assert found(databases=["default"]) == []
-
-
-@pytest.mark.django_db
-def test_convmemory_w005_is_said_of_the_database_that_is_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    # "migrate" runs the checks of one database; the tables of another may not be there yet.
-    attempt("misconfigured")
-    monkeypatch.setitem(settings.DATABASES, "chats", {})
-    chats = Narrow("utf8mb4", "utf8mb4")
-    monkeypatch.setattr(app_checks, "connections", {"default": connections["default"], "chats": chats})
-    both = {"default": {"SCHEDULER": NULL}, "chats": {"SCHEDULER": NULL, "DATABASE": "chats"}}
-    with override_settings(CONVMEMORY=both):
-        assert [one.id for one in app_checks.check_database(databases=["default"])] == ["convmemory.W005"]
-        assert app_checks.check_database(databases=["chats"]) == []
 
 
 def test_checks_of_the_database_pass_before_the_first_migration(db: None, other_connections: Any) -> None:

@@ -11,6 +11,7 @@ from decimal import Decimal
 from typing import Any
 
 import pytest
+from asgiref.sync import sync_to_async
 from django.db import connection, connections
 
 from django_convmemory import exceptions, models, signals
@@ -25,6 +26,7 @@ from django_convmemory.messages import ChatMessage
 from django_convmemory.schedulers import NullScheduler
 from django_convmemory.stores.in_memory import InMemoryStore
 from django_convmemory.stores.orm import ORMStore
+from django_convmemory.stores.values import Claim
 
 pytestmark = pytest.mark.django_db
 
@@ -277,8 +279,11 @@ def test_a_text_over_the_cap_is_asked_for_again_shorter() -> None:
     assert "too long" in model.requests[1].messages[-1].text
 
 
-@pytest.mark.parametrize("second", ["A sentence. " * 100, exceptions.ModelUnavailable("down"), "NONE"])
-def test_a_text_that_stays_over_the_cap_is_cut_at_a_sentence(second: Any) -> None:
+@pytest.mark.parametrize(
+    ("second", "outcome"),
+    [("A sentence. " * 100, "published"), (exceptions.ModelUnavailable("down"), "unavailable"), ("NONE", "bad_output")],
+)
+def test_a_text_that_stays_over_the_cap_is_cut_at_a_sentence(second: Any, outcome: str) -> None:
     memory = build(ScriptedChatModel(["A sentence. " * 100, second]), max_summary_tokens=50)
     talk(memory, 10)
     assert memory.compact("s") == "published"
@@ -287,6 +292,14 @@ def test_a_text_that_stays_over_the_cap_is_cut_at_a_sentence(second: Any) -> Non
     assert version.text.endswith("A sentence.")
     assert version.tokens <= 50
     assert memory.load("s").parts[0].tokens == version.tokens
+    assert outcomes() == ["shorten", outcome]
+
+
+def test_each_call_is_in_the_books_once_even_where_nothing_fits() -> None:
+    memory = build(ScriptedChatModel(["word " * 400, "Donau" * 400]), max_summary_tokens=16, summary_prefix="x " * 100)
+    talk(memory, 10)
+    assert memory.compact("s") == "stalled"
+    assert outcomes() == ["shorten", "bad_output"]
 
 
 # Failures.
@@ -336,15 +349,11 @@ def test_without_a_fallback_a_session_stalls_and_is_tried_hourly() -> None:
 
 
 def test_repeated_kills_reach_the_fallback() -> None:
-    def die(request: ChatRequest) -> None:
-        raise KeyboardInterrupt
-
-    memory = build(MarkerModel(die), max_attempts=3, fallback=ExtractiveChatModel())
+    memory = build(MarkerModel(), max_attempts=3, fallback=ExtractiveChatModel())
     talk(memory, 10)
     for _ in range(3):
-        with pytest.raises(KeyboardInterrupt):  # as a process that is killed: nothing is released
-            memory.compact_id(session().pk)
-        assert session().lease_token
+        # As a process that is killed during the call: nothing is released.
+        assert isinstance(memory.store.claim(session().pk, lease=60, force=False), Claim)
         models.Session.objects.update(lease_expires_at=Clock(-1))
     assert memory.compact_id(session().pk).outcome == "published"
     assert versions()[0].fallback
@@ -371,10 +380,76 @@ def test_a_misconfigured_model_pauses_the_alias_without_fallback_and_without_cou
     assert memory.compact_id(session("two").pk).outcome == "stalled"
     assert len(model.requests) == 1
     assert versions("one") == []
-    models.Attempt.objects.update(started=Clock(-61))
+    models.Attempt.objects.update(started_at=Clock(-61))
     models.Session.objects.update(next_attempt_at=None)
     assert not memory.paused
     assert [memory.compact_id(session(key).pk).outcome for key in ("one", "two")] == ["published", "published"]
+
+
+def test_a_misconfigured_fallback_does_not_pause_the_alias() -> None:
+    model, fallback = ScriptedChatModel([exceptions.ContentRefused("no")]), MarkerModel(misconfigured)
+    memory = build(model, fallback=fallback)
+    talk(memory, 10)
+    assert memory.compact("s") == "stalled"
+    assert not memory.paused
+    assert outcomes() == ["refused", "unavailable"]
+    assert session().attempts == 1
+
+
+def misconfigured(request: ChatRequest) -> None:
+    raise exceptions.ModelMisconfigured("401")
+
+
+def test_a_chunk_that_cannot_be_made_smaller_reaches_the_fallback_with_the_last_attempt() -> None:
+    def too_long(request: ChatRequest) -> None:
+        raise exceptions.ContextLengthExceeded("8 tokens at most")
+
+    memory = build(MarkerModel(too_long), max_attempts=2, fallback=ExtractiveChatModel())
+    talk(memory, 10)
+    memory.compact("s")
+    assert versions() == []
+    memory.compact("s")
+    assert [version.fallback for version in versions()] == [True]
+
+
+@pytest.mark.parametrize("stop", [KeyboardInterrupt, SystemExit])
+def test_a_process_that_is_told_to_end_gives_the_lease_back(stop: type[BaseException]) -> None:
+    def end(request: ChatRequest) -> None:
+        raise stop
+
+    memory = build(MarkerModel(end))
+    talk(memory, 10)
+    with pytest.raises(stop):
+        memory.compact("s")
+    row = session()
+    assert (row.lease_token, row.attempts, row.next_attempt_at, row.due_since is not None) == ("", 0, None, True)
+
+
+def test_a_cancelled_acompact_gives_the_lease_back(transactional_db: None) -> None:
+    called = asyncio.Event()
+
+    class Hanging(MarkerModel):
+        async def achat(self, request: ChatRequest) -> ChatResponse:
+            called.set()
+            await asyncio.sleep(60)
+            raise AssertionError
+
+    memory = build(Hanging())
+    talk(memory, 10)
+
+    async def run() -> None:
+        try:
+            task = asyncio.create_task(memory.acompact("s"))
+            await called.wait()
+            task.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await task
+        finally:
+            await sync_to_async(connections.close_all)()
+
+    asyncio.run(run())
+    row = session()
+    assert (row.lease_token, row.attempts, row.due_since is not None) == ("", 0, True)
 
 
 def test_an_error_of_a_backend_is_raised_and_the_lease_given_back() -> None:
@@ -387,6 +462,7 @@ def test_an_error_of_a_backend_is_raised_and_the_lease_given_back() -> None:
         memory.compact("s")
     row = session()
     assert (row.lease_token, row.last_error, row.due_since is not None) == ("", "ZeroDivisionError", True)
+    assert outcomes() == ["error"]
     assert row.next_attempt_at is not None
 
 
@@ -407,11 +483,12 @@ def test_an_attempt_records_range_model_tokens_and_cost() -> None:
     assert version.prompt_hash
 
 
-def test_signals_tell_of_versions_and_failures() -> None:
+def test_signals_tell_of_versions_and_failures_after_the_commit(transactional_db: None) -> None:
     received: list[Any] = []
 
     def receive(sender: Any, **arguments: Any) -> None:
-        received.append(arguments.get("version") or type(arguments["error"]).__name__)
+        assert not connection.in_atomic_block
+        received.append((arguments["session"].key, arguments.get("version") or type(arguments["error"]).__name__))
 
     memory = build(ScriptedChatModel([exceptions.BadModelOutput("bad"), "fine"]))
     talk(memory, 10)
@@ -423,7 +500,7 @@ def test_signals_tell_of_versions_and_failures() -> None:
     finally:
         for signal in (signals.summary_published, signals.compaction_failed):
             signal.disconnect(receive)
-    assert received == (["BadModelOutput", 1] if not connection.in_atomic_block else ["BadModelOutput"])
+    assert received == [("s", "BadModelOutput"), ("s", 1)]
 
 
 def test_the_error_that_is_stored_does_not_quote_the_conversation() -> None:
@@ -448,8 +525,6 @@ def test_acompact_awaits_the_model_on_the_event_loop(transactional_db: None) -> 
     talk(memory, 10)
 
     async def run() -> tuple[str, bool]:
-        from asgiref.sync import sync_to_async
-
         try:
             return await memory.acompact("s"), loops == [asyncio.get_running_loop()]
         finally:

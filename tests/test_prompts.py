@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-import hashlib
+import pathlib
 import re
 
 import pytest
@@ -175,5 +175,11 @@ def test_a_summary_that_is_to_be_shortened_is_fenced_as_well(text: str) -> None:
     assert f"at most {prompts.words(100, COUNTER)} words" in request.text
 
 
-def test_the_hash_of_the_prompt_is_that_of_its_text() -> None:
-    assert hashlib.sha256(prompts.SYSTEM.encode()).hexdigest() == prompts.HASH
+@pytest.mark.parametrize("text", ["SYSTEM", "_PREVIOUS", "_TURNS", "_LENGTH", "_SHORTEN"])
+def test_the_hash_of_the_prompts_changes_with_each_of_their_texts(text: str) -> None:
+    source = pathlib.Path(prompts.__file__).read_text()
+    changed = source.replace(f"\n{text} = ", f'\n{text} = "changed " + ', 1)
+    assert changed != source
+    module: dict[str, object] = {"__name__": "changed"}
+    exec(compile(changed, "changed", "exec"), module)  # noqa: S102
+    assert module["HASH"] != prompts.HASH

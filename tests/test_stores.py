@@ -107,7 +107,8 @@ class BothStores(RuleBasedStateMachine):
 
     def named(self, memory: ConversationMemory, key: str) -> SessionHandle:
         scope, _, rest = key.rpartition(":")
-        return memory.session(rest, owner=self.user if scope == "u" else None, visitor="vera" if scope == "v" else None)
+        whose: dict[str, Any] = {"u": {"owner": self.user}, "v": {"visitor": "vera"}, "": {}}[scope]
+        return memory.session(rest, **whose)
 
     def both(self, operation: Callable[..., Any], *keys: str) -> Any:
         results = []

@@ -41,9 +41,9 @@ def no_network(monkeypatch: pytest.MonkeyPatch) -> list[object]:
 
 @pytest.fixture(autouse=True)
 def _vocabularies_are_looked_for_anew() -> Iterator[None]:
-    tokens._counting.cache_clear()
+    tokens._encoder.cache_clear()
     yield
-    tokens._counting.cache_clear()
+    tokens._encoder.cache_clear()
 
 
 @pytest.fixture
@@ -89,7 +89,7 @@ def test_every_count_is_at_least_one_and_the_same_each_time(conversation: list[C
             assert counter.count_text(message.text) >= 1
 
 
-def test_counters_have_names_that_tell_them_apart() -> None:
+def test_counters_have_names_that_tell_them_apart(vocabularies: pathlib.Path) -> None:
     counters = [*COUNTERS, tokens.TiktokenCounter(), tokens.TiktokenCounter("cl100k_base")]
     assert len({counter.name for counter in counters}) == len(counters)
     assert all(isinstance(counter, tokens.TokenCounter) for counter in counters)

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import functools
 from typing import Any
 
 from django.db import IntegrityError, connections
-from django.db.models import Sum
+from django.db.models import F
 
 from django_convmemory import exceptions, models
 from django_convmemory.clock import Clock
@@ -17,6 +16,10 @@ from django_convmemory.strategies import Threshold
 
 # How often an append that met a session in motion looks again.
 _TRIES = 10
+# For more results at the beginning of a batch the statement would be nested too deep.
+_MANY_RESULTS = 8
+# How many messages that made calls are looked at, to say which of them a refused result belongs to.
+_RECENT = 200
 
 
 def append(
@@ -57,11 +60,8 @@ def _replay(using: str, name: SessionName, batch: Batch) -> values.Appended | No
     if payload_hash not in ("", batch.payload_hash):  # empty where the content was redacted
         raise exceptions.IdempotencyConflict(values.key_conflict(first))
     last = first + len(batch.entries) - 1
-    tokens = (
-        models.Message.objects.using(using)
-        .filter(session_id=session_id, position__gte=first, position__lte=last)
-        .aggregate(total=Sum("tokens"))["total"]
-    )
+    rows = models.Message.objects.using(using).filter(session_id=session_id, position__gte=first, position__lte=last)
+    tokens = sum(transactions.latest(rows).values_list("tokens", flat=True))
     return values.Appended(session_id, first, last, tokens, due_since is not None, turned_due=False, replayed=True)
 
 
@@ -70,9 +70,11 @@ def _append(
 ) -> values.Appended:
     vendor = connections[using].vendor
     append = {"postgresql": _append_in_one, "sqlite": _append_in_two}.get(vendor, _append_locking)
+    if len(batch.leading_results) > _MANY_RESULTS:
+        append = _append_locking
     keyed = batch.key_hash is not None
     # A statement is a transaction: nothing of the append stands outside it.
-    single = vendor == "postgresql" and len(batch.entries) <= sql.ROWS_PER_INSERT and not keyed
+    single = append is _append_in_one and len(batch.entries) <= sql.ROWS_PER_INSERT and not keyed
 
     def work() -> sql.Advanced | None:
         return append(using, name, batch, threshold, counter, hint)
@@ -86,12 +88,12 @@ def _append(
                 first,
                 advanced.last_position,
                 batch.tokens,
-                advanced.due_since is not None,
-                bool(advanced.turned_due),
+                advanced.due,
+                advanced.turned_due,
                 replayed=False,
             )
         _make_way(using, name, batch)
-    raise exceptions.ConvMemoryError(f"The session {name.key!r} changes faster than it can be appended to.")
+    raise exceptions.SessionContended(f"The session {name.key!r} changes faster than it can be appended to.")
 
 
 def _make_way(using: str, name: SessionName, batch: Batch) -> None:
@@ -101,54 +103,40 @@ def _make_way(using: str, name: SessionName, batch: Batch) -> None:
     try:
         ledger.append(batch.entries)
     except exceptions.ToolResultRefused as error:
-        raise _explained(using, session, batch, error) from None
+        raise _explained(using, session, error) from None
     if session is None:
-        session = models.Session(
-            alias=name.alias,
-            key=name.key,
-            owner_id=name.owner_id,
-            visitor=name.visitor,
-            handle=name.handle,
-            created_at=Clock(),
-            updated_at=Clock(),
-        )
-        create = functools.partial(models.Session.objects.using(using).bulk_create, [session], ignore_conflicts=True)
-        transactions.run(using, create, atomic=False)
+        try:
+            transactions.run(using, lambda: _create(using, name), savepoint=True)
+        except IntegrityError:
+            # Another process was first, or the owner is gone.
+            if not transactions.latest(models.Session.objects.using(using)).named(name).exists():
+                raise exceptions.InvalidSession(f"There is no user {name.owner_id!r} (any more).") from None
+
+
+def _create(using: str, name: SessionName) -> None:
+    models.Session.objects.using(using).create(
+        alias=name.alias,
+        key=name.key,
+        owner_id=name.owner_id,
+        visitor=name.visitor,
+        handle=name.handle,
+        created_at=Clock(),
+        updated_at=Clock(),
+    )
 
 
 def _explained(
-    using: str, session: models.Session | None, batch: Batch, error: exceptions.ToolResultRefused
+    using: str, session: models.Session | None, error: exceptions.ToolResultRefused
 ) -> exceptions.ToolResultRefused:
     """Add to ``error`` which message closed the exchange that the result belongs to, where there was one."""
     if session is None:
         return error
-    rows = models.Message.objects.using(using).filter(session=session)
-    for entry in batch.entries:
-        call_id = entry.message.tool_call_id
-        if call_id is None:
-            continue
-        calls = rows.filter(role="assistant", wire__isnull=False).order_by("-position")
-        asked = next(
-            (
-                position
-                for position, wire in calls.values_list("position", "wire")[:1000]
-                if call_id in sql.message_of("assistant", "", "", wire, None).call_ids
-            ),
-            None,
-        )
-        if asked is None:
-            continue
-        closing = rows.filter(role="assistant", position__gt=asked).order_by("position").values_list("position")
-        closed = closing.first()
-        how = (
-            f"the assistant message at position {closed[0]} closed its exchange"
-            if closed
-            else "every call of it has its result"
-        )
-        return exceptions.ToolResultRefused(
-            f"The call {call_id!r} was made by the assistant message at position {asked}, and {how}: a result that "
-            "comes later has no place. Store it before the next assistant message, or leave it out."
-        )
+    rows = models.Message.objects.using(using).filter(session=session, role="assistant")
+    calls = rows.filter(wire__isnull=False).order_by("-position").values_list("position", "wire")
+    for position, wire in calls[:_RECENT]:
+        if error.call_id in sql.message_of("assistant", "", "", wire, None).call_ids:
+            closing = rows.filter(position__gt=position).order_by("position")
+            return values.late_result(error.call_id, position, closing.values_list("position", flat=True).first())
     return error
 
 
@@ -159,9 +147,8 @@ def _append_in_one(
     using: str, name: SessionName, batch: Batch, threshold: Threshold, counter: str, hint: bool
 ) -> sql.Advanced | None:
     with connections[using].cursor() as cursor:
-        cursor.execute(*sql.append_in_one("postgresql", name.handle, batch, threshold, counter=counter, hint=hint))
-        row = cursor.fetchone()
-        advanced = sql.Advanced(*row) if row else None
+        cursor.execute(*sql.append_in_one(name.handle, batch, threshold, counter=counter, hint=hint))
+        advanced = sql.Advanced.of(cursor.fetchone())
         if advanced is not None:
             _insert(cursor, "postgresql", batch, advanced, sql.ROWS_PER_INSERT)
         return advanced
@@ -172,8 +159,7 @@ def _append_in_two(
 ) -> sql.Advanced | None:
     with connections[using].cursor() as cursor:
         cursor.execute(*sql.advance("sqlite", name.handle, batch, threshold, counter=counter, hint=hint))
-        row = cursor.fetchone()
-        advanced = sql.Advanced(*row) if row else None
+        advanced = sql.Advanced.of(cursor.fetchone())
         if advanced is not None:
             _insert(cursor, "sqlite", batch, advanced)
         return advanced
@@ -182,7 +168,12 @@ def _append_in_two(
 def _append_locking(
     using: str, name: SessionName, batch: Batch, threshold: Threshold, counter: str, hint: bool
 ) -> sql.Advanced | None:
-    session = models.Session.objects.using(using).select_for_update().named(name).first()
+    sessions = models.Session.objects.using(using).named(name)
+    if connections[using].features.has_select_for_update:
+        session = sessions.select_for_update().first()
+    else:
+        # SQLite: a write takes the lock, of which a reader that comes to write would be refused.
+        session = sessions.first() if sessions.update(revision=F("revision")) else None
     if session is None:
         return None
     before = session.ledger
@@ -208,7 +199,7 @@ def _append_locking(
         after.last_position,
         after.unpinned_tokens,
         before.call_position,
-        Clock() if turned_due else session.due_since,
+        turned_due or session.due_since is not None,
         turned_due,
     )
     with connections[using].cursor() as cursor:
@@ -217,5 +208,5 @@ def _append_locking(
 
 
 def _insert(cursor: Any, vendor: str, batch: Batch, advanced: sql.Advanced, start: int = 0) -> None:
-    for at in range(start, len(batch.entries), sql.ROWS_PER_INSERT):
-        cursor.execute(*sql.insert(vendor, batch, advanced, at, at + sql.ROWS_PER_INSERT))
+    for first, after in sql.portions(batch, start):
+        cursor.execute(*sql.insert(vendor, batch, advanced, first, after))

@@ -28,6 +28,9 @@ from django_convmemory.strategies import Threshold, View
 class Store(Protocol):
     """Where sessions, messages and summaries are kept."""
 
+    def owner_id(self, owner: Any) -> Any:
+        """Return the id of a user. Raises :class:`~django_convmemory.exceptions.InvalidSession` for anything else."""
+
     def append(self, name: SessionName, batch: Batch, threshold: Threshold, *, counter: str, hint: bool) -> Appended:
         """Store ``batch`` after what the session holds, creating the session where there is none.
 
@@ -108,9 +111,11 @@ class Store(Protocol):
         """Return the unpinned messages at ``first`` to ``last``."""
 
     def publish(
-        self, claim: Claim, version: NewVersion, attempt: AttemptRecord, threshold: Threshold, *, lease: float
+        self, claim: Claim, version: NewVersion, attempt: AttemptRecord | None, threshold: Threshold, *, lease: float
     ) -> Claim | None:
         """Make ``version`` the current summary and extend the lease: compare-and-set.
+
+        ``attempt`` is the call that it came from, where that is not in the books yet.
 
         Returns the claim as it is from then on; None, with nothing written but the attempt, where the lease is not
         held any more or the session was changed under it.

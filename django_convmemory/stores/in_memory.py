@@ -19,7 +19,14 @@ from django_convmemory.exchanges import Placed, Turn
 from django_convmemory.ledger import Batch, Ending, Ledger, Standing, rewound
 from django_convmemory.messages import ChatMessage
 from django_convmemory.stores import values
-from django_convmemory.stores.values import AttemptRecord, Claim, NewVersion, SessionName, SummaryVersion
+from django_convmemory.stores.values import (
+    AttemptOutcome,
+    AttemptRecord,
+    Claim,
+    NewVersion,
+    SessionName,
+    SummaryVersion,
+)
 from django_convmemory.strategies import Threshold, View
 
 
@@ -122,6 +129,16 @@ class _Session:
         )
 
 
+def _explained(session: _Session, error: exceptions.ToolResultRefused) -> exceptions.ToolResultRefused:
+    """Add to ``error`` which message closed the exchange that the result belongs to, where there was one."""
+    spoke = [row for row in session.rows if row.message.role == "assistant"]
+    asked = next((row.position for row in reversed(spoke) if error.call_id in row.message.call_ids), None)
+    if asked is None:
+        return error
+    closed = next((row.position for row in spoke if row.position > asked), None)
+    return values.late_result(error.call_id, asked, closed)
+
+
 def _standing(row: _Row) -> Standing:
     return Standing(row.position, row.tokens, row.tokens_through)
 
@@ -137,6 +154,12 @@ class InMemoryStore:
         self._by_handle: dict[str, _Session] = {}
         self.attempts: list[values.Attempted] = []
 
+    def owner_id(self, owner: Any) -> Any:
+        owner_id = getattr(owner, "pk", None)
+        if owner_id is None:
+            raise values.no_owner(owner)
+        return owner_id
+
     def append(
         self, name: SessionName, batch: Batch, threshold: Threshold, *, counter: str, hint: bool
     ) -> values.Appended:
@@ -144,7 +167,10 @@ class InMemoryStore:
             session = self._by_handle.get(name.handle) or _Session(0, name)
             if batch.key_hash is not None and batch.key_hash in session.keys:
                 return self._replay(session, batch)
-            ledger, rows = session.ledger.append(batch.entries)
+            try:
+                ledger, rows = session.ledger.append(batch.entries)
+            except exceptions.ToolResultRefused as error:
+                raise _explained(session, error) from None
             if not session.id:
                 session.id = next(self._ids)
                 self._sessions[session.id] = self._by_handle[name.handle] = session
@@ -324,7 +350,6 @@ class InMemoryStore:
             ]
             for session in found:
                 del self._sessions[session.id], self._by_handle[session.name.handle]
-                self.attempts = [one for one in self.attempts if one.session_id != session.id]
             return len(found)
 
     def adopt(self, alias: str, visitor: str, owner_id: Any) -> list[SessionName]:
@@ -434,12 +459,13 @@ class InMemoryStore:
             return [row.placed for row in session.rows[covered:last] if not row.message.pinned]
 
     def publish(
-        self, claim: Claim, version: NewVersion, attempt: AttemptRecord, threshold: Threshold, *, lease: float
+        self, claim: Claim, version: NewVersion, attempt: AttemptRecord | None, threshold: Threshold, *, lease: float
     ) -> Claim | None:
         with self._lock:
             session = self._held(claim)
             if session is None or session.ledger.covered_position != values.covered_by(claim):
-                self.record(claim, dataclasses.replace(attempt, outcome="dropped", version=None))
+                if attempt is not None:
+                    self.record(claim, dataclasses.replace(attempt, outcome=AttemptOutcome.DROPPED))
                 return None
             number = session.last_version + 1
             summary = SummaryVersion(
@@ -471,7 +497,8 @@ class InMemoryStore:
             session.last_error = ""
             session.lease_expires_at = self._clock() + lease
             session.revision += 1
-            self.record(claim, dataclasses.replace(attempt, version=number))
+            if attempt is not None:
+                self.record(claim, dataclasses.replace(attempt, version=number))
             return values.after_publishing(claim, version, number)
 
     def _held(self, claim: Claim) -> _Session | None:
@@ -513,15 +540,15 @@ class InMemoryStore:
 
     def record(self, claim: Claim, attempt: AttemptRecord) -> None:
         with self._lock:
-            started = dt.datetime.fromtimestamp(self._clock() - attempt.duration, dt.UTC)
+            started = dt.datetime.fromtimestamp(self._clock() - attempt.duration_seconds, dt.UTC)
             self.attempts.append(values.Attempted(claim.session_id, claim.name.alias, started, attempt))
 
     def paused(self, alias: str, *, seconds: float) -> bool:
         with self._lock:
             newest = next((one for one in reversed(self.attempts) if one.alias == alias), None)
-            if newest is None or newest.record.outcome != "misconfigured":
+            if newest is None or newest.record.outcome != AttemptOutcome.MISCONFIGURED:
                 return False
-            return self._clock() - newest.started.timestamp() < seconds
+            return self._clock() - newest.started_at.timestamp() < seconds
 
     def sweep(self, alias: str, *, limit: int, hint_age: float) -> list[int]:
         with self._lock:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
+import logging
 import uuid
 from collections.abc import Callable
 from typing import Any
 
+from django.contrib.auth import get_user_model
 from django.db import IntegrityError, connections, router, transaction
 from django.db.models import Case, DateTimeField, F, Q, Value, When
 from django.db.models.functions import Coalesce
@@ -17,8 +19,17 @@ from django_convmemory.exchanges import Placed, Turn
 from django_convmemory.ledger import Batch
 from django_convmemory.messages import PINNED_ROLES
 from django_convmemory.stores import appending, editing, sql, transactions, values
-from django_convmemory.stores.values import AttemptRecord, Claim, NewVersion, SessionName, SummaryVersion
+from django_convmemory.stores.values import (
+    AttemptOutcome,
+    AttemptRecord,
+    Claim,
+    NewVersion,
+    SessionName,
+    SummaryVersion,
+)
 from django_convmemory.strategies import Threshold, View
+
+logger = logging.getLogger(__name__)
 
 # How often sessions are handed over that collide with new ones.
 _TRIES = 5
@@ -28,7 +39,7 @@ class ORMStore:
     """Keeps sessions in the tables of this app.
 
     ``using`` names the database; without it, the routers say. Reads go to the database that is written, so that a
-    request sees what it appended, unless ``read_replica=True`` leaves them to the routers.
+    request sees what it appended, unless ``read_replica=True`` leaves them to the routers: for a memory built in code.
     """
 
     def __init__(self, using: str | None = None, *, read_replica: bool = False) -> None:
@@ -39,6 +50,13 @@ class ORMStore:
     def using(self) -> str:
         """The database that is written."""
         return self._using or router.db_for_write(models.Session)
+
+    def owner_id(self, owner: Any) -> Any:
+        # A row of another model may have the id of a user; and one that is being added is not there yet.
+        if not isinstance(owner, get_user_model()) or owner._state.adding:
+            raise values.no_owner(owner)
+        # A UUID that was given as text is the same UUID.
+        return owner._meta.pk.to_python(owner.pk)
 
     def append(
         self, name: SessionName, batch: Batch, threshold: Threshold, *, counter: str, hint: bool
@@ -156,10 +174,17 @@ class ORMStore:
                 return transactions.run(using, lambda: editing.adopt(using, alias, visitor, owner_id), savepoint=True)
             except IntegrityError:
                 continue  # The owner made a session with one of the keys in the meantime.
-        raise exceptions.ConvMemoryError(f"The sessions of owner {owner_id!r} change too fast to be added to.")
+        raise exceptions.SessionContended(
+            f"The sessions of owner {owner_id!r} change faster than they can be added to."
+        )
 
     def on_commit(self, function: Callable[[], None]) -> None:
-        transaction.on_commit(function, using=self.using)
+        connection = connections[self.using]
+        if connection.in_atomic_block or connection.get_autocommit():
+            transaction.on_commit(function, using=self.using)
+        else:
+            # Django does not see the commits of a caller who set autocommit to False: the sweep finds what is due.
+            logger.warning("A task or a signal was left out, for autocommit is off, and no commit can be waited for.")
 
     # Compaction. The lease is the argument: of all the processes that read the tail and call a model, only the one
     # whose token stands in the row, unexpired by the database's clock, may write. Each write checks it, together with
@@ -277,7 +302,7 @@ class ORMStore:
         )
 
     def publish(
-        self, claim: Claim, version: NewVersion, attempt: AttemptRecord, threshold: Threshold, *, lease: float
+        self, claim: Claim, version: NewVersion, attempt: AttemptRecord | None, threshold: Threshold, *, lease: float
     ) -> Claim | None:
         using = self.using
         number = claim.last_version + 1
@@ -330,11 +355,13 @@ class ORMStore:
                     prompt_hash=version.prompt_hash,
                     created_at=Clock(),
                 )
-                self._record(claim, dataclasses.replace(attempt, version=number))
+                if attempt is not None:
+                    self._record(claim, dataclasses.replace(attempt, version=number))
             return bool(published)
 
         if not transactions.run(using, work):
-            self.record(claim, dataclasses.replace(attempt, outcome=models.Attempt.Outcome.DROPPED, version=None))
+            if attempt is not None:
+                self.record(claim, dataclasses.replace(attempt, outcome=AttemptOutcome.DROPPED))
             return None
         return values.after_publishing(claim, version, number)
 
@@ -373,7 +400,7 @@ class ORMStore:
         using = self.using
 
         def work() -> None:
-            # The row's lock: a session that is deleted meanwhile takes its books with it.
+            # The row's lock: the session may be deleted meanwhile.
             session = models.Session.objects.using(using).filter(pk=claim.session_id)
             if session.update(updated_at=F("updated_at")):
                 self._record(claim, attempt)
@@ -384,7 +411,7 @@ class ORMStore:
         models.Attempt.objects.using(self.using).create(
             session_id=claim.session_id,
             alias=claim.name.alias,
-            started=Clock(-attempt.duration),
+            started_at=Clock(-attempt.duration_seconds),
             **dataclasses.asdict(attempt),
         )
 
@@ -392,10 +419,10 @@ class ORMStore:
         newest = (
             models.Attempt.objects.using(self.using)
             .newest(alias)
-            .annotate(recent=Case(When(started__gt=Clock(-seconds), then=Value(1)), default=Value(0)))
+            .annotate(recent=Case(When(started_at__gt=Clock(-seconds), then=Value(1)), default=Value(0)))
             .values_list("outcome", "recent")
         )
-        return list(newest) == [(models.Attempt.Outcome.MISCONFIGURED.value, 1)]
+        return list(newest) == [(AttemptOutcome.MISCONFIGURED, 1)]
 
     def sweep(self, alias: str, *, limit: int, hint_age: float) -> list[int]:
         using = self.using
@@ -405,9 +432,14 @@ class ORMStore:
             return []
 
         def work() -> list[int]:
-            # Two sweepers at once: each row goes to the one whose update comes first.
-            token = Clock()
-            return [pk for pk in found if stale.filter(pk=pk).update(hinted_at=token)]
+            if not connections[using].features.has_select_for_update_skip_locked:
+                # SQLite: the first write keeps every other one out. Two sweepers: each row is the first one's.
+                return [pk for pk in found if stale.filter(pk=pk).update(hinted_at=Clock())]
+            # A row that a request holds is left for another sweep: waiting for it, with the locks of others in hand,
+            # would keep appends to those waiting.
+            free = set(stale.select_for_update(skip_locked=True).filter(pk__in=found).values_list("pk", flat=True))
+            models.Session.objects.using(using).filter(pk__in=free).update(hinted_at=Clock())
+            return [pk for pk in found if pk in free]
 
         return transactions.run(using, work)
 

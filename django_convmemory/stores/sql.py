@@ -12,12 +12,12 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Sequence
-from typing import Any, NamedTuple
+from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple, Self
 
 from django_convmemory import clock
 from django_convmemory.ledger import MAX_PINNED, Batch
-from django_convmemory.messages import ChatMessage, FrozenDict, dumps, freeze
+from django_convmemory.messages import ChatMessage, FrozenDict, dumps, frozen_json
 from django_convmemory.stores.values import Bound
 from django_convmemory.strategies import Threshold
 
@@ -27,6 +27,8 @@ SUMMARY = "convmemory_summary"
 
 # PostgreSQL takes 65 535 parameters in a statement, SQLite 32 766.
 ROWS_PER_INSERT = 1000
+# MariaDB takes 16 MiB in a statement unless told otherwise, and a quoted text may be twice as long.
+BYTES_PER_INSERT = 4 * 1024 * 1024
 # In the place of a position: the call is one from before the batch.
 LEADING = -1
 
@@ -43,8 +45,17 @@ class Advanced(NamedTuple):
     last_position: int
     unpinned_tokens: int
     answered_position: int
-    due_since: Any
+    due: bool
     turned_due: bool
+
+    @classmethod
+    def of(cls, row: Sequence[Any] | None) -> Self | None:
+        """Return what the update says, or None where it changed no row."""
+        if row is None:
+            return None
+        session_id, last_position, unpinned_tokens, answered_position, due_since, turned_due = row
+        due = due_since is not None
+        return cls(session_id, last_position, unpinned_tokens, answered_position, due, bool(turned_due))
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -170,10 +181,10 @@ def _conditions(batch: Batch) -> list[_SQL]:
 
 
 def append_in_one(
-    vendor: str, handle: str, batch: Batch, threshold: Threshold, *, counter: str, hint: bool
+    handle: str, batch: Batch, threshold: Threshold, *, counter: str, hint: bool
 ) -> tuple[str, list[Any]]:
     """Return the one statement that appends the first ``ROWS_PER_INSERT`` messages of ``batch`` (PostgreSQL)."""
-    update, params = advance(vendor, handle, batch, threshold, counter=counter, hint=hint)
+    update, params = advance("postgresql", handle, batch, threshold, counter=counter, hint=hint)
     params += [batch.unpinned_tokens, len(batch.entries), len(batch.entries)]
     entries = batch.entries[:ROWS_PER_INSERT]
     row = (
@@ -194,6 +205,20 @@ def append_in_one(
         f"FROM advanced, (VALUES {', '.join([row] * len(entries))}) AS batch ({_COLUMNS})) "
         "SELECT * FROM advanced"
     ), params
+
+
+def portions(batch: Batch, start: int) -> Iterator[tuple[int, int]]:
+    """Return the entries from ``start`` on in portions that one INSERT takes: where each begins, and where it ends."""
+    first, size = start, 0
+    for index in range(start, len(batch.entries)):
+        message = batch.entries[index].message
+        length = len(message.text.encode()) + len(wire_of(message) or "") + len(dumps(message.metadata))
+        if index > first and (index - first >= ROWS_PER_INSERT or size + length > BYTES_PER_INSERT):
+            yield first, index
+            first, size = index, 0
+        size += length
+    if first < len(batch.entries):
+        yield first, len(batch.entries)
 
 
 def insert(
@@ -297,7 +322,7 @@ def message_of(role: str, kind: str, content: str | None, wire: Any, metadata: A
 
 
 def _frozen(value: Any) -> FrozenDict:
-    frozen: FrozenDict = freeze(json.loads(value) if isinstance(value, str) else value, "a stored message")
+    frozen: FrozenDict = frozen_json(json.loads(value) if isinstance(value, str) else value)
     return frozen
 
 

@@ -25,12 +25,13 @@ _ERRNOS = frozenset({1213, 1020})
 def run(using: str, work: Callable[[], T], *, savepoint: bool = False, atomic: bool = True) -> T:
     """Run ``work`` in a transaction on ``using``, and return what it returns.
 
-    Where none is open, one of our own is begun, committed, and tried again when the database gave it up for another's
-    sake. ``atomic=False`` begins none: for one statement, which is a transaction by itself, or for reading. Inside the
-    caller's, ``work`` joins it (under a savepoint of its own where asked), and an error is the caller's: only they can
-    run all of theirs again.
+    Where none is open, one of our own is begun, committed, and tried again when the database gave it up to resolve a
+    conflict with another. ``atomic=False`` begins none: for one statement, which is a transaction by itself, or for
+    reading. Inside the caller's, ``work`` joins it (under a savepoint of its own where asked), and an error is the
+    caller's: only they can run all of theirs again.
     """
-    if connections[using].in_atomic_block:
+    connection = connections[using]
+    if connection.in_atomic_block or not connection.get_autocommit():
         with transaction.atomic(using=using) if savepoint else nullcontext():
             return work()
     for number in range(1, TRIES + 1):
@@ -53,4 +54,6 @@ def latest(rows: Rows) -> Rows:
 def _given_up(error: OperationalError) -> bool:
     cause = error.__cause__
     number = cause.args[0] if cause is not None and cause.args else None
-    return getattr(cause, "sqlstate", None) in _SQLSTATES or number in _ERRNOS
+    # psycopg has a sqlstate, psycopg2 a pgcode, mysqlclient a number.
+    state = getattr(cause, "sqlstate", None) or getattr(cause, "pgcode", None)
+    return state in _SQLSTATES or number in _ERRNOS

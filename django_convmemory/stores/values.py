@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import dataclasses
 import datetime as dt
+import enum
 import hashlib
 from collections.abc import Sequence
 from decimal import Decimal
 from typing import Any, NamedTuple
 
-from django_convmemory.exceptions import InvalidSession, SessionExists, StaleRevision, UnknownMessage
+from django_convmemory.exceptions import InvalidSession, SessionExists, StaleRevision, ToolResultRefused, UnknownMessage
 from django_convmemory.exchanges import Placed
 from django_convmemory.ledger import Ledger, Pinned
 from django_convmemory.messages import ChatMessage
@@ -127,15 +128,29 @@ class NewVersion:
     prompt_hash: str
 
 
+class AttemptOutcome(enum.StrEnum):
+    """What came of one call of a model."""
+
+    PUBLISHED = "published"
+    SHORTEN = "shorten"
+    DROPPED = "dropped"
+    UNAVAILABLE = "unavailable"
+    MISCONFIGURED = "misconfigured"
+    TOO_LONG = "context_length"
+    REFUSED = "refused"
+    BAD_OUTPUT = "bad_output"
+    ERROR = "error"
+
+
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class AttemptRecord:
-    """One call of a model, for the books. ``version`` is what came of it, or None. Durations are in seconds."""
+    """One call of a model, for the books. ``version`` is what came of it, or None."""
 
     first_position: int
     last_position: int
     due_seconds: float
-    duration: float
-    outcome: str
+    duration_seconds: float
+    outcome: AttemptOutcome
     error: str = ""
     model: str = ""
     prompt_tokens: int | None = None
@@ -210,6 +225,14 @@ def no_message(position: int, last: int) -> UnknownMessage:
     return UnknownMessage(f"The session has no message at position {position}; its last one is at {last}.")
 
 
+def no_owner(owner: object) -> InvalidSession:
+    """Return the error of naming somebody else than a user who is stored."""
+    return InvalidSession(
+        f"A {type(owner).__name__} cannot own a session: an owner is a user of the site, who is saved. For somebody "
+        "who is not logged in give visitor=…, a random id that the site keeps in its own session."
+    )
+
+
 def no_session(name: SessionName) -> InvalidSession:
     """Return the error of copying what is not there."""
     return InvalidSession(f"There is no session {name.key!r} to copy.")
@@ -220,7 +243,9 @@ def session_exists(name: SessionName) -> SessionExists:
     return SessionExists(f"There is a session {name.key!r} already; choose another key for the copy.")
 
 
+MAX_ALIAS_LENGTH = 100
 MAX_KEY_LENGTH = 255
+MAX_MODEL_NAME = 200
 
 
 def numbered(key: str, number: int) -> str:
@@ -274,6 +299,20 @@ def after_publishing(claim: Claim, version: NewVersion, number: int) -> Claim:
     )
 
 
+def late_result(call_id: str, asked: int, closed: int | None) -> ToolResultRefused:
+    """Return the error of a tool result that comes too late, which names the message that closed its exchange."""
+    how = (
+        f"the assistant message at position {closed} closed its exchange"
+        if closed
+        else "every call of it has its result"
+    )
+    return ToolResultRefused(
+        f"The call {call_id!r:.100} was made by the assistant message at position {asked}, and {how}: a result that "
+        "comes later has no place. Store it before the next assistant message, or leave it out.",
+        call_id,
+    )
+
+
 def key_conflict(position: int) -> str:
     """The text of an :class:`~django_convmemory.exceptions.IdempotencyConflict`."""
     return (
@@ -287,5 +326,5 @@ class Attempted(NamedTuple):
 
     session_id: int
     alias: str
-    started: dt.datetime
+    started_at: dt.datetime
     record: AttemptRecord

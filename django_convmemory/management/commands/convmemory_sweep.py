@@ -20,6 +20,7 @@ from django.db import Error, close_old_connections, reset_queries
 from django_convmemory import tasks
 from django_convmemory.compaction import Outcome
 from django_convmemory.conversation import ConversationMemory
+from django_convmemory.exceptions import BrokerUnavailable
 from django_convmemory.memory import memories
 from django_convmemory.schedulers import NullScheduler
 
@@ -125,7 +126,7 @@ class Command(BaseCommand):
                     counts[next(turn)] += 1
                 except StopIteration:
                     turns.remove(turn)
-                except tasks.BrokerUnavailable as error:
+                except BrokerUnavailable as error:
                     logger.error("%s", error)
                     counts["failed"] += 1
                 except Exception:

@@ -1,0 +1,131 @@
+"""Input that is allowed and hard to take, or that looks like what is allowed."""
+
+from __future__ import annotations
+
+import enum
+from typing import Any
+
+import pytest
+from django.contrib.auth import get_user_model
+from django.contrib.auth.models import AnonymousUser, Group
+from django.db import connection
+from django.test.utils import CaptureQueriesContext
+from django.utils.functional import SimpleLazyObject
+
+from django_convmemory import exceptions, models
+from django_convmemory.chat_models.scripted import ScriptedChatModel
+from django_convmemory.memory import ConversationBufferMemory, ConversationSummaryBufferMemory
+from django_convmemory.messages import ChatMessage
+from django_convmemory.schedulers import NullScheduler
+from django_convmemory.stores.orm import ORMStore
+from tests.conversations import call
+
+
+def memory() -> ConversationSummaryBufferMemory:
+    return ConversationSummaryBufferMemory(ORMStore(), ScriptedChatModel([]), 200, scheduler=NullScheduler())
+
+
+@pytest.mark.django_db
+@pytest.mark.parametrize("depth", [60, 61, 62, 63])
+def test_what_is_nested_as_deep_as_allowed_can_be_loaded(depth: int) -> None:
+    value: Any = "deep"
+    for _ in range(depth):
+        value = [value]
+    chat = memory()
+    chat.append("s", {"role": "user", "content": "hello", "extra_field": value})
+    assert chat.load("s")[0].to_openai()["extra_field"] == value
+
+
+@pytest.mark.django_db
+@pytest.mark.parametrize("count", [8, 9, 27, 300])
+def test_many_parallel_results_are_stored_in_one_append(count: int) -> None:
+    chat = memory()
+    chat.append("s", ChatMessage.ai(tool_calls=[call(f"c{number}") for number in range(count)]))
+    results = [ChatMessage.tool("done", f"c{number}") for number in range(count)]
+    with pytest.raises(exceptions.ToolResultRefused, match="'c300'"):
+        chat.append("s", *results, ChatMessage.tool("done", "c300"))
+    receipt = chat.append("s", *results, ChatMessage.human("and?"))
+    assert (receipt.first_position, receipt.last_position) == (2, count + 2)
+    row = models.Session.objects.get()
+    assert (row.open_calls, row.newest_position) == ("", count + 2)
+
+
+@pytest.mark.django_db
+def test_a_refusal_is_about_the_result_that_was_refused() -> None:
+    chat = memory()
+    chat.append("s", ChatMessage.ai(tool_calls=[call("c0"), call("c1")]))
+    with CaptureQueriesContext(connection) as queries, pytest.raises(exceptions.ToolResultRefused, match="'zzz'"):
+        chat.append("s", ChatMessage.tool("done", "c0"), *[ChatMessage.tool("done", "zzz")] * 7)
+    assert len(queries) < 8
+
+
+@pytest.mark.django_db
+def test_an_owner_is_a_user_who_is_saved() -> None:
+    user = get_user_model()
+    ann = user.objects.create(username="ann")
+    chat = memory()
+    chat.session("main", owner=ann).append(ChatMessage.human("ann's secret"))
+    for owner in (Group(pk=ann.pk), user(pk=ann.pk), user(username="new"), AnonymousUser(), ann.pk, user):
+        with pytest.raises(exceptions.InvalidSession, match="an owner is a user of the site, who is saved"):
+            chat.session("main", owner=owner)
+    assert len(chat.session("main", owner=SimpleLazyObject(lambda: ann)).load()) == 1
+
+
+@pytest.mark.django_db(transaction=True)
+def test_a_user_who_is_gone_owns_no_session() -> None:
+    gone = get_user_model().objects.create(username="gone")
+    chat = memory().session("main", owner=gone)
+    get_user_model().objects.filter(pk=gone.pk).delete()
+    with pytest.raises(exceptions.InvalidSession, match="no user"):
+        chat.append(ChatMessage.human("hello?"))
+    assert not models.Session.objects.exists()
+
+
+@pytest.mark.django_db
+@pytest.mark.parametrize("scope", [{"visitor": None}, {"owner": None}, {"owner": None, "visitor": None}])
+def test_a_scope_that_turns_out_to_be_none_is_not_everybodys(scope: dict[str, None]) -> None:
+    with pytest.raises(exceptions.InvalidSession, match="Leave them out"):
+        memory().session("main", **scope)
+    assert memory().session("main", owner=None, visitor="v").session_name.visitor == "v"
+
+
+class Word(str, enum.Enum):  # noqa: UP042  formats as Word.MAIN
+    MAIN = "main"
+
+
+@pytest.mark.django_db
+def test_texts_of_an_enumeration_are_the_texts_that_they_equal() -> None:
+    chat = memory()
+    chat.append(Word.MAIN, ChatMessage.human(Word.MAIN, name=Word.MAIN, metadata={Word.MAIN: Word.MAIN}))
+    row = models.Message.objects.get()
+    assert (row.content, row.wire, row.metadata) == ("main", {"name": "main"}, {"main": "main"})
+    assert len(chat.load("main")) == len(chat.load(models.Session.objects.get())) == 1
+
+
+@pytest.mark.django_db
+def test_texts_are_told_apart_whatever_the_collation() -> None:
+    chat = memory()
+    visitors = ["abc123", "ABC123", "abc123 ", "äbc123"]
+    for visitor in visitors:
+        chat.session("main", visitor=visitor).append(ChatMessage.human(visitor))
+    mallory = get_user_model().objects.create(username="mallory")
+    assert [one.load()[0].text for one in chat.claim("abc123", mallory)] == ["abc123"]
+    assert chat.erase(visitor="ABC123") == 1
+    assert models.Session.objects.count() == 3
+    assert models.Session.objects.filter(alias="Default").count() == 0
+
+
+@pytest.mark.django_db
+def test_a_large_batch_of_large_messages_is_stored() -> None:
+    chat = memory()
+    texts = ["'" * 3_000_000, '"' * 3_000_000, "\\" * 3_000_000, "ü" * 1_500_000]
+    chat.append("s", *map(ChatMessage.human, texts))
+    assert [message.text for message in chat.load("s", max_tokens=10**9)] == texts
+
+
+@pytest.mark.parametrize("field", ["name", "metadata", "usage"])
+def test_everything_in_a_message_counts_towards_its_size(field: str) -> None:
+    chat = ConversationBufferMemory(ORMStore(), max_message_bytes=1000)
+    large = {"name": {"name": "n" * 2000}, "metadata": {"metadata": {"a": "b" * 2000}}, "usage": {}}[field]
+    with pytest.raises(exceptions.InvalidMessage, match="bytes large, and 1000 are allowed"):
+        chat.append("s", ChatMessage.ai("hi", **large), usage={"note": "n" * 2000} if field == "usage" else None)
