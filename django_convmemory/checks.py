@@ -139,4 +139,14 @@ def _check_database(using: str) -> list[checks.CheckMessage]:
             for memory in _memories()
             if memory.summarizes and memory.paused
         ]
+    found += [
+        checks.Warning(
+            f"memories[{memory.alias!r}]: {problem.rstrip('.')}.",
+            hint="Nothing is summarized, or tokens are estimated, until this is mended.",
+            id="convmemory.W008",
+        )
+        for memory in _memories()
+        for problem in (getattr(backend, "problem", None) for backend in (memory.model, memory.counter))
+        if problem
+    ]
     return found

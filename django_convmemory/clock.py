@@ -34,9 +34,10 @@ class Clock(Func):
     def as_sql(  # type: ignore[override]
         self, compiler: Any, connection: BaseDatabaseWrapper, **context: Any
     ) -> tuple[str, tuple[Any, ...]]:
-        now = sql(connection.vendor)
         if connection.vendor == "postgresql":
-            return f"({now} + %s * INTERVAL '1 second')", (self.seconds,)
+            # Not the statement's beginning: it may have waited for a row longer than a lease lasts.
+            return "(CLOCK_TIMESTAMP() + %s * INTERVAL '1 second')", (self.seconds,)
+        now = sql(connection.vendor)
         if connection.vendor == "mysql":
             return f"({now} + INTERVAL %s MICROSECOND)", (round(self.seconds * 1e6),)
         return now[:-1] + ", %s)", (f"{self.seconds:+.3f} seconds",)

@@ -36,9 +36,11 @@ logger = logging.getLogger(__name__)
 PAUSE_SECONDS = 60.0
 LONGEST_WAIT = 3600.0
 _FIRST_WAIT = 2.0
+_LONGEST_PROBE = 540.0
 _SMALLEST_CHUNK = 50
 _DEFAULT_CHUNK = 8000
 _LONGEST_ERROR = 1000
+_MOST_COST = 1_000_000
 
 
 class Outcome(enum.StrEnum):
@@ -180,7 +182,10 @@ class _Folding:
         self.started = time.monotonic()
         # Also where nothing failed that could be seen: a worker that was killed every time never got to say why.
         given_up = claim.attempts > self.options.max_attempts
-        self.model = compactor.fallback if given_up and compactor.fallback else compactor.model
+        self.first = compactor.fallback if given_up and compactor.fallback else compactor.model
+        self.model = self.first
+        # Those that could not fold the chunk at hand.
+        self.failed: list[ChatModel] = []
         self.window = self.options.max_chunk_tokens or max(_DEFAULT_CHUNK, self.threshold.tokens or 0)
 
     def run(self) -> Run:
@@ -199,13 +204,15 @@ class _Folding:
             except exceptions.ChatModelError as error:
                 if not self._adapted(error, turns[at:end]):
                     return self._fail(error)
+                # The lease is long enough for two calls.
+                if not self.store.extend(self.claim, lease=self.compactor.lease):
+                    return self._lost()
                 continue
             if not published:
-                again = self.store.release(self.claim, self.threshold, hint=self.compactor.hints)
-                return Result(Outcome.BUSY if again else Outcome.NOT_DUE, again)
+                return self._lost()
             at = end
             # The next chunk may be one that the model takes.
-            self.model = self.compactor.model
+            self.model, self.failed = self.compactor.model, []
             if not self.claim.rebuilding and time.monotonic() - self.started > self.options.max_run_seconds:
                 break
         due = self.store.release(self.claim, self.threshold, hint=self.compactor.hints)
@@ -224,12 +231,16 @@ class _Folding:
             self.window = min(self.window, sum(turn.tokens for turn in turns)) // 2
             if self.window >= _SMALLEST_CHUNK:
                 return True
-        fallback = self.compactor.fallback
+        self.failed.append(self.model)
         given_up = isinstance(error, exceptions.ContentRefused) or self.claim.attempts >= self.options.max_attempts
-        if fallback is None or self.model is fallback or not given_up:
-            return False
-        self.model = fallback
-        return True
+        # The other one, which is the model itself again where the fallback was asked first: what was wrong with it may
+        # be over, and there may be texts that only it can fold.
+        others = [self.compactor.fallback] if given_up else []
+        others += [self.compactor.model] if self.first is not self.compactor.model else []
+        left = [model for model in others if model is not None and model not in self.failed]
+        if left:
+            self.model = left[0]
+        return bool(left)
 
     def _chunk_end(self, turns: Sequence[Turn], edges: Sequence[int], at: int) -> int:
         """Return where the chunk that begins ``at`` ends: as many whole exchanges as the window holds, at least one."""
@@ -284,6 +295,15 @@ class _Folding:
             return False
         self.claim = claim
         self.store.on_commit(lambda: self.compactor.published(claim))
+        logger.info(
+            "Folded messages %d to %d of session %s into its summary %d: %s, %.1f s.",
+            first,
+            last,
+            claim.session_id,
+            claim.last_version,
+            answer.model,
+            answer.duration,
+        )
         return True
 
     def _shorten(self, answer: _Answer, last: int) -> Generator[Call, ChatResponse, tuple[_Answer, bool]]:
@@ -296,6 +316,8 @@ class _Folding:
             prompts.shorten(answer.text, max_tokens=cap, counter=self.counter),
             Fold(previous=answer.text, turns=(), max_tokens=cap, count=self._count),
         )
+        if not self.store.extend(self.claim, lease=self.compactor.lease):
+            return answer, False
         try:
             return (yield from self._ask(request, last)), True
         except exceptions.ChatModelError:
@@ -306,6 +328,7 @@ class _Folding:
         model, began = self.model, time.monotonic()
         response, text = None, ""
         failure: Exception | None = None
+        self.store.rest()
         try:
             response = yield Call(model, request)
             text = gate.checked(response)
@@ -323,7 +346,8 @@ class _Folding:
     def _transcript(self, rows: Sequence[Placed]) -> list[str]:
         """Return the turns as texts, the longest of them cut where all together are more than the window."""
         longest = _longest([row.tokens for row in rows], self.window)
-        return [prompts.turn(row.message, max_tokens=longest, counter=self.counter) for row in rows]
+        turns = [prompts.turn(row.message, max_tokens=longest, counter=self.counter) for row in rows]
+        return prompts.within(turns, self.window, self.counter)
 
     def _count(self, text: str) -> int:
         return self.counter.count(summary_message(self.options.summary_prefix, text))
@@ -335,7 +359,9 @@ class _Folding:
             self._tell(error)
             return Result(Outcome.STALLED, again)
         counted = not isinstance(error, exceptions.ModelMisconfigured)
-        delay = self._wait(error) if counted else PAUSE_SECONDS
+        # Not all come back when the pause ends: were it one session's content that the model takes for a wrong key, it
+        # would keep all others from trying.
+        delay = self._wait(error) if counted else PAUSE_SECONDS + random.uniform(0, _LONGEST_PROBE)  # noqa: S311
         again = self.store.release(
             self.claim,
             self.threshold,
@@ -344,9 +370,26 @@ class _Folding:
             uncount=not counted,
             hint=self.compactor.hints,
         )
-        logger.warning("Compaction of session %s failed: %s", self.claim.session_id, _printable(error))
+        logger.warning(
+            "Compaction of session %s failed, and is tried again in %.0f s or later: %s",
+            self.claim.session_id,
+            delay,
+            _printable(error),
+        )
         self._tell(error)
         return Result(Outcome.STALLED, again, delay)
+
+    def _lost(self) -> Result:
+        """End a run whose lease ran out, or whose session was changed under it: what it made is dropped."""
+        delay = self._wait(exceptions.ModelUnavailable(""))
+        again = self.store.release(
+            self.claim,
+            self.threshold,
+            retry_in=delay,
+            error="The lease ran out before the result was there.",
+            hint=self.compactor.hints,
+        )
+        return Result(Outcome.BUSY, again, delay) if again else Result(Outcome.NOT_DUE)
 
     def _tell(self, error: exceptions.ChatModelError) -> None:
         claim = self.claim
@@ -398,6 +441,8 @@ class _Answer:
         cost = None
         if usage is not None and price is not None:
             cost = (usage.prompt_tokens * price.input + usage.completion_tokens * price.output) / 1_000_000
+            # A provider that reports nonsense must not keep its answer from being stored.
+            cost = cost if cost < _MOST_COST else None
         return AttemptRecord(
             first_position=folding.claim.ledger.covered_position + 1,
             last_position=self.last_position,

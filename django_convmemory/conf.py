@@ -66,14 +66,27 @@ def aliases() -> list[str]:
     return list(_configured())
 
 
+def shape(value: object) -> str:
+    """Return what kind of value this is, without what it says: there may be a key in it."""
+    if isinstance(value, Mapping):
+        return f"a dict with the keys {', '.join(map(repr, value))}" if value else "an empty dict"
+    return "None" if value is None else f"a {type(value).__name__}"
+
+
 def shape_problem() -> Problem | None:
     """Return what is wrong when the setting is no dict of aliases."""
     configured = _configured()
     if isinstance(configured, Mapping) and configured:
-        return None
+        if not set(configured) <= set(DEFAULTS):
+            return None
+        return Problem(
+            "convmemory.E001",
+            f"CONVMEMORY has the keys of a memory, {', '.join(configured)}, where its aliases should be.",
+            'Write CONVMEMORY = {"default": {…}}, as with CACHES.',
+        )
     return Problem(
         "convmemory.E001",
-        f"CONVMEMORY must be a dict of aliases, not {configured!r:.100}.",
+        f"CONVMEMORY must be a dict of aliases, not {shape(configured)}.",
         'Write CONVMEMORY = {"default": {…}}, as with CACHES.',
     )
 
@@ -186,7 +199,7 @@ def _read_memory(config: Config, chosen: Mapping[str, Any], where: str) -> None:
     given = chosen["OPTIONS"]
     if not isinstance(given, Mapping):
         config.problems.append(
-            Problem("convmemory.E004", f'{where}["OPTIONS"] must be a dict, not {given!r:.100}.', "Write {} for none.")
+            Problem("convmemory.E004", f'{where}["OPTIONS"] must be a dict, not {shape(given)}.', "Write {} for none.")
         )
         return
     own = memory.strategy_options()
@@ -204,8 +217,8 @@ def _read_memory(config: Config, chosen: Mapping[str, Any], where: str) -> None:
 
 def _read_price(config: Config, price: Any, where: str) -> Price | None:
     try:
-        if set(price) != {"input", "output"}:
-            raise ValueError("it has other keys than input and output")
+        if not isinstance(price, Mapping) or set(price) != {"input", "output"}:
+            raise ValueError("it is no dict with the keys input and output")
         read_price = Price(*(Decimal(str(price[key])) for key in ("input", "output")))
         if not all(one.is_finite() and one >= 0 for one in read_price):
             raise ValueError("a price is negative or infinite")
@@ -232,7 +245,7 @@ class _Backend:
 
     def build(self, value: Any, extra: tuple[str, ...] = ()) -> Any:
         if not isinstance(value, Mapping) or not isinstance(value.get("BACKEND"), str):
-            return self._problem(f"{self.where} must be a dict with a BACKEND, not {value!r:.100}.", self._form())
+            return self._problem(f"{self.where} must be a dict with a BACKEND, not {shape(value)}.", self._form())
         for key in value:
             if key not in ("BACKEND", "OPTIONS", *extra):
                 return self._problem(f"{self.where} has the unknown key {key!r}.", self._form())
@@ -243,7 +256,7 @@ class _Backend:
         except (ImportError, AttributeError) as error:
             return self._problem(f'{self.where}["BACKEND"] is {path!r}: {error}', "Give the dotted path of a class.")
         if not isinstance(options, Mapping):
-            return self._problem(f'{self.where}["OPTIONS"] must be a dict, not {options!r:.100}.', "Write {} for none.")
+            return self._problem(f'{self.where}["OPTIONS"] must be a dict, not {shape(options)}.', "Write {} for none.")
         try:
             _check_call(backend, options)
             made = backend(**options)
@@ -278,4 +291,4 @@ def _check_call(backend: Callable[..., Any], options: Mapping[str, Any]) -> None
         return
     for name, value in options.items():
         if hints.get(name) in (int, float, str, bool, int | None, float | None, str | None):
-            check_type(f"option {name}", value, hints[name])
+            check_type(f"option {name}", value, hints[name], shown=False)  # It may be a key.

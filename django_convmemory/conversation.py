@@ -97,6 +97,9 @@ class ConversationMemory:
                     f"max_token_limit together ({least}): what is caught up would not fit. Raise it, or lower those."
                 )
 
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self.alias!r}: {self.strategy}>"
+
     # Sessions.
 
     def session(self, key: str, *, owner: Any = NOT_GIVEN, visitor: Any = NOT_GIVEN) -> SessionHandle:

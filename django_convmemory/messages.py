@@ -237,7 +237,12 @@ class ChatMessage:
         if not isinstance(message, Mapping):
             raise InvalidMessage(
                 f"Cannot read a message from a {type(message).__name__}; "
-                "give a ChatMessage, a chat-completions dict or the openai client's message."
+                "give a ChatMessage, a chat-completions dict or the openai client's message"
+                + (
+                    ", and several of them as append(session, *messages)."
+                    if isinstance(message, (list, tuple))
+                    else "."
+                )
             )
         if "role" not in message:
             raise InvalidMessage(f"The message has no role; add 'role', one of {', '.join(ROLES)}.")

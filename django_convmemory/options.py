@@ -64,8 +64,11 @@ _LEAST = {
 SystemMessages = Literal["separate", "merged"]
 
 
-def check_type(what: str, value: object, annotation: Any) -> None:
-    """Raise ValueError unless ``value`` is of the type that ``annotation`` says: a plain type, or a union of such."""
+def check_type(what: str, value: object, annotation: Any, *, shown: bool = True) -> None:
+    """Raise ValueError unless ``value`` is of the type that ``annotation`` says: a plain type, or a union of such.
+
+    The error shows the value, unless it may be a secret.
+    """
     allowed = typing.get_args(annotation) if isinstance(annotation, types.UnionType) else (annotation,)
     if isinstance(value, bool) and bool not in allowed:
         fits = False
@@ -75,4 +78,5 @@ def check_type(what: str, value: object, annotation: Any) -> None:
         fits = isinstance(value, tuple(allowed))
     if not fits:
         names = " or ".join("None" if one is type(None) else one.__name__ for one in allowed)
-        raise ValueError(f"{what} must be {names}, not {value!r}.")
+        is_not = repr(value)[:100] if shown else f"a {type(value).__name__}"
+        raise ValueError(f"{what} must be {names}, not {is_not}.")

@@ -39,6 +39,7 @@ Rewrite it in at most {words} words, keeping what matters most."""
 HASH = hashlib.sha256((SYSTEM + _PREVIOUS + _TURNS + _LENGTH + _SHORTEN).encode()).hexdigest()
 
 AIM = 0.6
+_BRACKETS = str.maketrans("[]", "()")
 _SAMPLE = "The customer asked on Monday about order 4711; the agent promised a refund of 20 euros by Friday morning."
 
 
@@ -71,8 +72,30 @@ def turn(message: ChatMessage, *, max_tokens: int | None = None, counter: TokenC
     text = spoken(message) or "[nothing]"
     if max_tokens is not None and counter is not None:
         text = cut(text, max_tokens, counter)
-    who = message.role if not message.name else f"{message.role} {message.name}"
+    # A name cannot end the label, and begin another.
+    who = message.role if not message.name else f"{message.role} {message.name.translate(_BRACKETS)}"
     return f"[{' '.join(who.split())}] " + "\n    ".join(text.splitlines() or [""])
+
+
+def within(turns: list[str], max_tokens: int, counter: TokenCounter) -> list[str]:
+    """Return ``turns``, or the first and the last of them that count ``max_tokens`` together, with a mark between.
+
+    For an exchange of very many turns, each of them short already.
+    """
+    costs = [counter.count_text(turn) for turn in turns]
+    if sum(costs) <= max_tokens * 5 // 4:  # the labels of the turns are not counted in their messages
+        return turns
+    first, last, left = 0, len(turns), max_tokens
+    while first < last:
+        cost = costs[first] if first <= len(turns) - last else costs[last - 1]
+        if cost > left and first:
+            break
+        left -= cost
+        if first <= len(turns) - last:
+            first += 1
+        else:
+            last -= 1
+    return [*turns[:first], f"[… {last - first} turns left out …]", *turns[last:]] if first < last else turns
 
 
 def cut(text: str, max_tokens: int, counter: TokenCounter) -> str:

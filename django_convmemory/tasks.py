@@ -43,6 +43,8 @@ logger = logging.getLogger(__name__)
 HINT_AGE = 300
 # Seconds for each step of talking to the broker: to connect, to read, to write.
 BROKER_TIMEOUT = 0.25
+# Seconds after which a thread that sends is left to itself.
+LONGEST_SEND = 0.6
 # Seconds for which a process leaves a broker alone that failed it.
 BREAKER_SECONDS = 30.0
 # Seconds that a thread goes on publishing what other threads left it, and how many messages they can leave.
@@ -119,6 +121,7 @@ def send_due(memory: ConversationMemory, *, limit: int, hint_age: float = HINT_A
             if not isinstance(scheduler, CeleryScheduler):
                 scheduler.schedule(memory, session_id)
             elif not scheduler.send(memory, session_id):
+                _unhint(memory, batch[batch.index(session_id) :])
                 raise BrokerUnavailable(
                     f"The Celery broker failed before all that is due in memories[{memory.alias!r}] was sent: see the "
                     "warning in the log. What was not sent stays due, and a later sweep sends it."
@@ -129,6 +132,15 @@ def send_due(memory: ConversationMemory, *, limit: int, hint_age: float = HINT_A
             break
 
 
+def _unhint(memory: ConversationMemory, session_ids: list[int]) -> None:
+    """Have the next sweep find the sessions again, and not the one in five minutes."""
+    try:
+        memory.store.unhint(session_ids)
+    except Exception:
+        # The append that brought the hint has succeeded; the mark goes out of date by itself.
+        logger.warning("The mark of a task that was not sent could not be taken back.", exc_info=True)
+
+
 class CeleryScheduler:
     """Sends a Celery task for a session that became due, after the transaction's commit.
 
@@ -136,8 +148,8 @@ class CeleryScheduler:
     The app is Celery's current one: with Django, the project's.
 
     An append neither waits nor fails for it. Each process has a connection of its own for this, with timeouts of
-    0.25 s; one thread publishes at a time, and takes along what other threads have to send. A broker that fails is left
-    alone for 30 s: what would be sent is dropped, and the sweep sends it later.
+    0.25 s a step and 0.6 s in all; one thread publishes at a time, and takes along what other threads have to send. A
+    broker that fails is left alone for 30 s: what would be sent is dropped, and the sweep sends it later.
     """
 
     after_commit = True
@@ -148,8 +160,8 @@ class CeleryScheduler:
 
     def schedule(self, memory: ConversationMemory, session_id: int, *, delay: float = 0.0) -> None:
         """Send a task that folds the session in ``delay`` seconds; longer delays than 300 s are left to the sweep."""
-        if delay <= HINT_AGE:
-            self.send(memory, session_id, delay=delay)
+        if delay <= HINT_AGE and not self.send(memory, session_id, delay=delay):
+            _unhint(memory, [session_id])
 
     def send(self, memory: ConversationMemory, session_id: int, *, delay: float = 0.0) -> bool:
         """Send a task that folds the session in ``delay`` seconds, and return whether the broker is there to take it.
@@ -225,9 +237,7 @@ class Publisher:
         self._waiting: collections.deque[Hint] = collections.deque(maxlen=MOST_WAITING)
         self._publishing = threading.Lock()
         self._broken_until = -math.inf
-        self._app: Celery | None = None
-        self._connection: Connection | None = None
-        self._producer: Producer | None = None
+        self._line: Line | None = None
 
     @property
     def broken(self) -> bool:
@@ -250,7 +260,7 @@ class Publisher:
     def close(self) -> None:
         """Close the connection, after the thread that is sending; the next hint opens another."""
         with self._publishing:
-            self._disconnect()
+            self._hang_up()
             self._broken_until = -math.inf
 
     def _take_turn(self, ends: float) -> None:
@@ -271,39 +281,86 @@ class Publisher:
                     "this goes on, see that the broker runs, that the project's Celery settings name it, and that the "
                     "project's package imports its Celery app.",
                     type(error).__name__,
-                    error,
+                    # A URL that cannot be read is quoted, with its password.
+                    "the broker's URL cannot be read" if isinstance(error, ValueError) else error,
                     BREAKER_SECONDS,
                 )
 
     def _send(self, hint: Hint) -> None:
         app: Celery = compact.app
-        reused = self._app is app and self._producer is not None
+        line = self._line
         began = time.monotonic()
+        if line is not None and line.app is app:
+            try:
+                return self._send_on(line, hint)
+            except Exception:
+                # A broker that was restarted has closed the old connection, at once: that says nothing of a new one.
+                # One that times out would do so again.
+                if time.monotonic() - began >= BROKER_TIMEOUT:
+                    raise
+        self._hang_up()
+        return self._send_on(Line(app), hint)
+
+    def _send_on(self, line: Line, hint: Hint) -> None:
+        """Send in a thread that is left behind where it takes too long: no timeout bounds the lookup of a name, nor a
+        broker that answers byte by byte."""
+        failed: list[BaseException] = []
+
+        def send() -> None:
+            try:
+                line.send(hint)
+            except BaseException as error:  # noqa: BLE001  raised again where somebody still waits
+                failed.append(error)
+
+        self._line = None
+        thread = threading.Thread(target=send, name="convmemory-publisher", daemon=True)
+        thread.start()
+        thread.join(LONGEST_SEND)
+        if thread.is_alive():
+            raise TimeoutError(f"it did not take a task within {LONGEST_SEND} s")
+        if failed:
+            line.close()
+            raise failed[0]
+        self._line = line
+
+    def _hang_up(self) -> None:
+        line, self._line = self._line, None
+        if line is not None:
+            line.close()
+
+
+class Line:
+    """A connection to the broker of ``app``, with the timeouts that an append can bear."""
+
+    def __init__(self, app: Celery) -> None:
+        self.app = app
+        self._connection: Connection | None = None
+        self._producer: Producer | None = None
+
+    def send(self, hint: Hint) -> None:
+        """Send a task. Raises whatever keeps it from being sent."""
+        # The app's own task: in a thread of ours, Celery's current app may be another.
+        self.app.tasks[compact.name].apply_async(
+            (hint.alias, hint.session_id),
+            producer=self._connected(),
+            retry=False,
+            add_to_parent=False,
+            **hint.options,
+        )
+
+    def close(self) -> None:
+        """Close the connection, without a farewell, which a broker that hangs would have us wait for."""
+        connection, self._connection, self._producer = self._connection, None, None
+        if connection is None:
+            return
         try:
-            self._send_on_connection(app, hint)
+            connection.collect(socket.getdefaulttimeout())
         except Exception:
-            # A broker that was restarted has closed the old connection, at once: that says nothing of a new one. One
-            # that times out would do so again.
-            if not reused or time.monotonic() - began >= BROKER_TIMEOUT:
-                raise
-            self._send_on_connection(app, hint)
+            logger.debug("The broker's connection did not close.", exc_info=True)
 
-    def _send_on_connection(self, app: Celery, hint: Hint) -> None:
-        done = False
-        try:
-            producer = self._connected(app)
-            compact.apply_async(
-                (hint.alias, hint.session_id), producer=producer, retry=False, add_to_parent=False, **hint.options
-            )
-            done = True
-        finally:
-            # Also after what is no Exception, like a worker's exit: half a message may have been written.
-            if not done:
-                self._disconnect()
-
-    def _connected(self, app: Celery) -> Producer:
-        if self._producer is None or self._app is not app:
-            self._disconnect()
+    def _connected(self) -> Producer:
+        app = self.app
+        if self._producer is None:
             if app.main == "default" and not app.conf.broker_write_url:
                 raise BrokerUnavailable("this process has no Celery app, and Celery's own default app has no broker")
             # For every transport: each takes those that it knows.
@@ -325,19 +382,9 @@ class Publisher:
                     "confirm_publish": True,
                 },
             )
-            self._app, self._connection = app, connection
+            self._connection = connection
             self._producer = app.amqp.Producer(connection, auto_declare=False)
         return self._producer
-
-    def _disconnect(self) -> None:
-        connection, self._connection, self._producer = self._connection, None, None
-        if connection is None:
-            return
-        try:
-            # Without a farewell, which a broker that hangs would have us wait for.
-            connection.collect(socket.getdefaulttimeout())
-        except Exception:
-            logger.debug("The broker's connection did not close.", exc_info=True)
 
 
 def _brokers(app: Celery) -> list[str]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import base64
 import functools
 import hashlib
+import importlib.util
 import logging
 import math
 import os
@@ -162,6 +163,19 @@ class TiktokenCounter(_WholeMessage):
         if encoding not in _VOCABULARIES:
             raise ValueError(f"encoding must be one of {', '.join(_VOCABULARIES)}, not {encoding!r}.")
         self.encoding = encoding
+
+    @property
+    def problem(self) -> str | None:
+        """Why it only estimates, or None."""
+        if importlib.util.find_spec("tiktoken") is None:
+            return "tiktoken is not installed: install django-convmemory[tiktoken]"
+        if not _is_on_disk(_VOCABULARIES[self.encoding]):
+            return (
+                f"the vocabulary of {self.encoding} is not on disk: where there is a network, run "
+                f"TIKTOKEN_CACHE_DIR=FOLDER python -c 'import tiktoken; tiktoken.get_encoding(\"{self.encoding}\")', "
+                "and set TIKTOKEN_CACHE_DIR to that folder"
+            )
+        return None
 
     @property
     def name(self) -> str:

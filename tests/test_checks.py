@@ -20,7 +20,7 @@ NULL = {"BACKEND": "django_convmemory.schedulers.NullScheduler"}
 
 def found(*, databases: list[str] | None = None, **alias: Any) -> list[str]:
     """The ids of what the checks find when the default alias is so; each has a message and a hint."""
-    with override_settings(CONVMEMORY={"default": {"SCHEDULER": NULL, **alias}}):
+    with override_settings(CONVMEMORY={"default": {"CHAT_MODEL": EXTRACTIVE, "SCHEDULER": NULL, **alias}}):
         return run(databases)
 
 
@@ -260,7 +260,7 @@ def test_convmemory_w003_the_database_loses_characters(
     charsets: tuple[str, str], ids: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(app_checks, "connections", {"default": Narrow(*charsets)})
-    with override_settings(CONVMEMORY={"default": {"SCHEDULER": NULL}}):
+    with override_settings(CONVMEMORY={"default": {"CHAT_MODEL": EXTRACTIVE, "SCHEDULER": NULL}}):
         assert [one.id for one in app_checks.check_database(databases=["default"])] == [
             f"convmemory.{one}" for one in ids
         ]
@@ -270,6 +270,19 @@ def test_convmemory_w003_the_database_loses_characters(
 def test_convmemory_w003_a_connection_with_three_bytes_a_character(db: None, other_connections: Any) -> None:
     other_connections(default=connections.settings["default"] | {"OPTIONS": {"charset": "utf8"}})
     assert found(databases=["default"]) == ["W003"]
+
+
+@pytest.mark.django_db
+def test_convmemory_w008_a_backend_cannot_do_its_work(monkeypatch: pytest.MonkeyPatch) -> None:
+    openai = {"BACKEND": "django_convmemory.chat_models.openai.OpenAIChatModel"}
+    monkeypatch.delenv("OPENAI_MODEL", raising=False)
+    monkeypatch.delenv("OPENAI_API_KEY", raising=False)
+    assert found(databases=["default"], CHAT_MODEL=openai) == ["W008"]
+    ready = {**openai, "OPTIONS": {"model": "m", "api_key": "k"}}
+    assert found(databases=["default"], CHAT_MODEL=ready) == []
+    monkeypatch.setenv("TIKTOKEN_CACHE_DIR", "nowhere")
+    tiktoken = {"BACKEND": "django_convmemory.tokens.TiktokenCounter"}
+    assert found(databases=["default"], TOKEN_COUNTER=tiktoken) == ["W008"]
 
 
 @pytest.mark.only_on("mariadb")

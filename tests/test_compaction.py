@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+import datetime as dt
 import itertools
 import re
 from collections.abc import Callable, Sequence
@@ -13,6 +14,8 @@ from typing import Any
 import pytest
 from asgiref.sync import sync_to_async
 from django.db import connection, connections
+from django.db.models import F
+from django.utils import timezone
 
 from django_convmemory import exceptions, models, signals
 from django_convmemory.chat_models.base import ChatRequest, ChatResponse, Usage
@@ -223,6 +226,52 @@ def test_who_slept_through_the_lease_cannot_publish_even_if_nobody_took_it() -> 
     assert session().due_since is not None
 
 
+def test_a_lease_is_extended_before_each_further_call_of_a_chunk() -> None:
+    left: list[float] = []
+
+    def answer(request: ChatRequest) -> None:
+        row = session()
+        left.append((row.lease_expires_at - timezone.now()).total_seconds())
+        models.Session.objects.update(lease_expires_at=Clock(5))
+        if len(left) == 1:
+            raise exceptions.ContentRefused("no")
+
+    memory = build(MarkerModel(answer), fallback=MarkerModel(answer), limit=100)
+    talk(memory, 20)
+    memory.compact("s")
+    assert all(seconds > 20 for seconds in left)
+    assert len(left) == 2
+
+
+def test_a_result_that_comes_after_the_lease_backs_off_and_counts() -> None:
+    memory = build(MarkerModel(lambda request: models.Session.objects.update(lease_expires_at=Clock(-1))))
+    talk(memory, 10)
+    result = memory.compact_id(session().pk)
+    row = session()
+    assert (result.outcome, result.again) == ("busy", True)
+    assert result.delay > 0
+    assert (row.attempts, row.next_attempt_at is not None, row.lease_token) == (1, True, "")
+    assert outcomes() == ["dropped"]
+
+
+def test_no_connection_is_kept_while_a_model_answers(transactional_db: None) -> None:
+    memory = build(MarkerModel(lambda request: held.append(connection.connection)))
+    held: list[Any] = []
+    talk(memory, 10)
+    assert memory.compact("s") == "published"
+    assert held == [None]
+
+
+def test_nonsense_that_a_provider_reports_does_not_keep_its_answer_from_being_stored() -> None:
+    usage = Usage(prompt_tokens=2**31 - 1, completion_tokens=2**31 - 1)
+    answer = ChatResponse(ChatMessage.ai("fine"), usage=usage, model="m" * 500)
+    memory = build(ScriptedChatModel([answer]), price=Price(Decimal(150), Decimal(600)))
+    talk(memory, 10)
+    assert memory.compact("s") == "published"
+    attempt = models.Attempt.objects.get()
+    assert (attempt.cost, len(attempt.model)) == (None, 200)
+
+
 def test_a_run_stops_at_a_chunks_end_when_its_time_is_up() -> None:
     memory = build(MarkerModel(), max_chunk_tokens=100, max_run_seconds=1)
     object.__setattr__(memory.options, "max_run_seconds", 0.0)
@@ -300,6 +349,20 @@ def test_each_call_is_in_the_books_once_even_where_nothing_fits() -> None:
     talk(memory, 10)
     assert memory.compact("s") == "stalled"
     assert outcomes() == ["shorten", "bad_output"]
+
+
+def test_an_exchange_of_very_many_turns_is_cut_to_the_models_window() -> None:
+    model = MarkerModel()
+    memory = build(model, max_chunk_tokens=300)
+    calls = [
+        {"id": f"c{number}", "type": "function", "function": {"name": "f", "arguments": "{}"}} for number in range(400)
+    ]
+    memory.append("s", ChatMessage.ai(tool_calls=calls), *[ChatMessage.tool("0123456789", one["id"]) for one in calls])
+    talk(memory, 10)
+    assert memory.compact("s") == "published"
+    prompt = model.requests[0].messages[-1].text
+    assert len(prompt) < 8 * 300
+    assert "turns left out" in prompt
 
 
 # Failures.
@@ -398,6 +461,28 @@ def test_a_misconfigured_fallback_does_not_pause_the_alias() -> None:
 
 def misconfigured(request: ChatRequest) -> None:
     raise exceptions.ModelMisconfigured("401")
+
+
+def test_after_an_outage_the_model_is_asked_again_for_what_the_fallback_cannot_fold() -> None:
+    def refuse(request: ChatRequest) -> None:
+        raise exceptions.BadModelOutput("only symbols")
+
+    model = ScriptedChatModel([exceptions.ModelUnavailable("503")] * 3 + ["fine"])
+    memory = build(model, max_attempts=2, fallback=MarkerModel(refuse))
+    talk(memory, 10)
+    assert [memory.compact("s") for _ in range(4)] == ["stalled"] * 3 + ["published"]
+    assert [(version.text, version.fallback) for version in versions()] == [("fine", False)]
+
+
+def test_one_sessions_refusal_as_misconfigured_does_not_keep_the_others_waiting() -> None:
+    model = ScriptedChatModel([exceptions.ModelMisconfigured("403"), "fine"])
+    memory = build(model)
+    talk(memory, 10, key="poison")
+    talk(memory, 10, key="healthy")
+    memory.compact_id(session("poison").pk)
+    models.Attempt.objects.update(started_at=Clock(-61))
+    models.Session.objects.filter(key="poison").update(next_attempt_at=F("next_attempt_at") - dt.timedelta(seconds=60))
+    assert keys_of(memory.sweep(hint_age=0)) == ["healthy"]
 
 
 def test_a_chunk_that_cannot_be_made_smaller_reaches_the_fallback_with_the_last_attempt() -> None:

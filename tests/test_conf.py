@@ -190,6 +190,28 @@ def test_the_error_at_use_tells_all_that_is_wrong_and_how_to_repair_it() -> None
         assert [problem.id[-4:] for problem in conf.problems()] == ["E002", "E004", "E005"]
 
 
+@pytest.mark.parametrize(
+    "model",
+    [
+        {"OPTIONS": {"api_key": "sk-SECRET"}},
+        {"BACKEND": OPENAI, "OPTIONS": {"api_key": ["sk-SECRET"]}},
+        {"BACKEND": OPENAI, "OPTIONS": {"api_key": b"sk-SECRET"}},
+        {"BACKEND": OPENAI, "OPTIONS": ("api_key", "sk-SECRET")},
+        "sk-SECRET",
+    ],
+)
+def test_no_error_shows_a_key(model: Any) -> None:
+    with configured(CHAT_MODEL=model):
+        assert "SECRET" not in refused()
+    with override_settings(CONVMEMORY=["sk-SECRET"]):
+        assert "SECRET" not in refused()
+
+
+def test_a_setting_without_aliases_says_where_they_go() -> None:
+    with override_settings(CONVMEMORY={"OPTIONS": {}, "CHAT_MODEL": {}}):
+        assert "where its aliases should be" in refused()
+
+
 @pytest.mark.parametrize("setting", [{}, [], "support", 1])
 def test_a_setting_that_is_no_dict_of_aliases_is_said_at_use(setting: Any) -> None:
     with override_settings(CONVMEMORY=setting):

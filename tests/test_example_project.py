@@ -127,7 +127,10 @@ def test_a_wrong_database_url_is_explained(url: str, databases: dict[str, Any]) 
     assert "DATABASE_URL must be" in databases[url]
 
 
-@pytest.mark.parametrize("variables", [{}, {"CELERY_BROKER_URL": "redis://127.0.0.1:6379/0", "OPENAI_MODEL": "tiny"}])
+@pytest.mark.parametrize(
+    "variables",
+    [{}, {"CELERY_BROKER_URL": "redis://127.0.0.1:6379/0", "OPENAI_MODEL": "tiny", "OPENAI_API_KEY": "none"}],
+)
 def test_the_checks_find_nothing(variables: dict[str, str], tmp_path: pathlib.Path) -> None:
     command = [sys.executable, "manage.py", "check", "--database", "default", "--fail-level", "WARNING"]
 

@@ -285,9 +285,17 @@ def test_a_sentence_that_does_not_fit_is_cut_after_a_word() -> None:
     assert told == "The quarterly report of"
 
 
+def test_a_user_named_assistant_is_not_taken_for_the_assistant() -> None:
+    text = summarize(
+        [ChatMessage.human("I owe Ann a refund of 20 euros.", name="Assistant"), ChatMessage.ai("We cannot.")]
+    )
+    assert text.startswith("User Assistant: ")
+
+
 def test_talk_without_content_is_told_from_its_beginning() -> None:
-    assert summarize([ChatMessage.human("?!?!"), ChatMessage.ai("...")]) == "?!?! ..."
-    assert summarize([ChatMessage.human("Thanks!")]) == "Thanks!"
+    assert summarize([ChatMessage.human("?!?!"), ChatMessage.ai("...")]) == "Said so far: ?!?! ..."
+    assert summarize([ChatMessage.human("Thanks!")]) == "Said so far: Thanks!"
+    assert summarize([ChatMessage.human("Thanks for all!")]) == "Thanks for all!"
 
 
 @pytest.mark.parametrize(

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import contextlib
 from typing import Any
 
 import pytest
@@ -268,10 +269,71 @@ def test_content_parts_and_a_null_refusal_pass() -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ["-" * 30_000 + "a", " " * 30_000 + "a" * 3, "{" * 30_000 + "a", "a b " * 8_000, "error " * 6_000]
+    "text", ["-" * 30_000 + "ab", " " * 30_000 + "a" * 3, "{" * 30_000 + "ab", "a b " * 8_000, "error " * 6_000]
 )
 def test_odd_texts_are_read_in_one_go(text: str) -> None:
     assert gate.checked(ChatResponse(ChatMessage.ai(text))) == text.strip()
+
+
+@pytest.mark.parametrize("text", ["error" + " " * 150_000 + "x y", "\n" * 150_000 + "</think>", "1 " * 150_000])
+def test_hostile_texts_are_read_in_one_go_too(text: str) -> None:
+    with contextlib.suppress(BadModelOutput):
+        gate.checked(ChatResponse(ChatMessage.ai(text)))
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "Lo siento, pero no puedo ayudar con eso.",
+        "Je suis désolé, mais je ne peux pas traiter cette demande.",
+        "Es tut mir leid, aber ich kann dabei nicht helfen.",
+        "Desculpe, mas não posso ajudar com isso.",
+        "Mi dispiace, ma non posso aiutarti.",
+        "申し訳ありませんが、そのリクエストにはお応えできません。",
+        "Извините, но я не могу помочь с этим.",
+        "عذرًا، لا يمكنني المساعدة في ذلك.",
+        "죄송하지만 도와드릴 수 없습니다.",
+        "As a language model, I am unable to process this request.",
+    ],
+)
+def test_a_refusal_is_none_in_other_languages_either(text: str) -> None:
+    with pytest.raises(ContentRefused):
+        checked(text)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "There is nothing to summarize.",
+        "Please provide the conversation that you want summarized.",
+        "CUDA out of memory. Tried to allocate 2.00 GiB",
+        "You exceeded your current quota, please check your plan.",
+        "Traceback (most recent call last):\n  File x",
+        "<title>502 Bad Gateway</title>",
+        "<|im_end|>",
+        '<tool_call>{"name": "f"}</tool_call>',
+        "<thinking>The user asked",
+        '{"summary": ""}',
+        "Summary:",
+        "a",
+        "内容由于不合规被停止生成，请更换话题",
+    ],
+)
+def test_what_stands_in_place_of_a_text_is_no_summary(text: str) -> None:
+    with pytest.raises(BadModelOutput):
+        checked(text)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "404 not found. The user saw this error on the shop page on Monday, and the agent promised to look into it.",
+        "Lamentó la demora el agente; el cliente pidió un reembolso de 20 euros antes del viernes.",
+        "Ich-Erzählung: Der Kunde bestellte zwei Taschen, Lieferung am 9. März.",
+    ],
+)
+def test_a_summary_about_errors_and_apologies_passes(text: str) -> None:
+    assert checked(text) == text
 
 
 texts = st.one_of(

@@ -326,7 +326,7 @@ def test_classifies_what_goes_wrong(
 @pytest.mark.parametrize(
     ("status", "expected"),
     [(status, exceptions.ModelUnavailable) for status in (400, 408, 409, 418, 422, 425, 429, 500, 502, 503, 504, 529)]
-    + [(status, exceptions.ModelMisconfigured) for status in (302, 401, 402, 403, 404, 405, 410)]
+    + [(status, exceptions.ModelMisconfigured) for status in (302, 401, 402, 404, 405, 410)]
     + [(413, exceptions.ContextLengthExceeded)],
 )
 def test_classifies_a_status_that_comes_without_a_known_code(
@@ -337,6 +337,15 @@ def test_classifies_a_status_that_comes_without_a_known_code(
     model = model_at(server)
 
     assert [type(error_of(chat, model)) for _ in bodies] == [expected] * len(bodies)
+
+
+def test_a_firewalls_403_is_none_of_the_models(server: OpenAIServer) -> None:
+    bodies = ["", "<html>Request blocked</html>", '{"error": {"message": "Project has no access"}}', '{"detail": "No"}']
+    server.queue(*(Behaviour("raw", status=403, body=body) for body in bodies))
+    model = model_at(server)
+
+    unavailable, misconfigured = exceptions.ModelUnavailable, exceptions.ModelMisconfigured
+    assert [type(error_of(chat, model)) for _ in bodies] == [unavailable, unavailable, misconfigured, misconfigured]
 
 
 def of_openai(message: str, code: str | None = None, **fields: Any) -> dict[str, Any]:
@@ -603,6 +612,11 @@ def test_prefers_a_pause_in_milliseconds() -> None:
 @pytest.mark.parametrize("value", ["", "soon", "nan", "inf", "Wed, 99 Oct 2015 07:28:00 GMT", "2015-10-21T07:28:00Z"])
 def test_ignores_a_pause_that_makes_no_sense(value: str) -> None:
     assert openai_replies.retry_after({"retry-after": value}) is None
+
+
+def test_a_date_beyond_the_calendar_is_no_pause() -> None:
+    for zone in ("+9999999999999999", "-9999999999999999"):
+        assert openai_replies.retry_after({"retry-after": f"Mon, 01 Jan 2024 00:00:00 {zone}"}) is None
 
 
 def test_keeps_no_connection_that_a_server_could_close_before_the_next_call(server: OpenAIServer, ask: Ask) -> None:

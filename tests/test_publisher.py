@@ -31,6 +31,31 @@ def port(broker_url: str) -> Iterator[Port]:
         yield port
 
 
+def test_an_append_does_not_wait_for_what_no_timeout_bounds(
+    settings: Settings, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    release = threading.Event()
+    monkeypatch.setattr(tasks, "LONGEST_SEND", 0.2)
+    monkeypatch.setattr(tasks.Line, "send", lambda line, hint: release.wait(processes.PATIENCE))
+    with project("memory://") as site:
+        memory = configured(settings, site)
+        session = append_until_due(memory)
+        release.set()
+
+    [said] = warnings_of(caplog)
+    assert "did not take a task" in said
+    assert session.due_since is not None
+
+
+def test_what_could_not_be_sent_is_found_by_the_next_sweep(port: Port, settings: Settings) -> None:
+    with project(port.url()) as site:
+        memory = configured(settings, site)
+        session = append_until_due(memory)
+
+        assert session.hinted_at is None
+        assert memory.sweep() == [session.pk]
+
+
 def test_an_append_succeeds_while_the_broker_hangs(
     port: Port, settings: Settings, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -198,7 +223,7 @@ def test_a_forked_process_opens_a_connection_of_its_own(
         "memory = memories['default']\n"
         "def send(number):\n"
         "    assert memory.scheduler.send(memory, number)\n"
-        "    return tasks.publisher()._connection.connection\n"
+        "    return tasks.publisher()._line\n"
         "before = send(1)\n"
         "child = os.fork()\n"
         "if child == 0:\n"

@@ -28,6 +28,10 @@ _TRIES = 100
 _CUT_FROM = 20_000
 
 
+_REMARKS = "Said so far"
+_TOO_SHORT = 12
+
+
 class ExtractiveChatModel:
     """Summarizes by choosing sentences of the conversation and of the summary before; the same input, the same text.
 
@@ -52,7 +56,12 @@ class ExtractiveChatModel:
         Raises :class:`~django_convmemory.exceptions.BadModelOutput` where there is nothing to summarize, or the cap
         has no room for a single character.
         """
-        text = summarize(request.fold or _whole(request.messages))
+        fold = request.fold or _whole(request.messages)
+        text = summarize(fold)
+        if not any(character.isalnum() for character in text) or len(text) < _TOO_SHORT:
+            # Of symbols, or of a word or two: told as what it is.
+            told = f"{_REMARKS}: {text}"
+            text = told if fold.count(told) <= fold.max_tokens else text
         return base.ChatResponse(messages.ChatMessage.ai(text), usage=None, finish_reason="stop", model=self.name)
 
     async def achat(self, request: base.ChatRequest) -> base.ChatResponse:

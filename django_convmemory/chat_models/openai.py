@@ -78,6 +78,16 @@ class OpenAIChatModel:
         return self._model or os.environ.get("OPENAI_MODEL", "")
 
     @property
+    def problem(self) -> str | None:
+        """Why no call can be made as things are, or None."""
+        try:
+            self._arguments(base.ChatRequest([]))
+            self._client_options()
+        except exceptions.ModelMisconfigured as error:
+            return str(error)
+        return None
+
+    @property
     def deadline(self) -> float:
         """The seconds within which a call returns or raises."""
         return self._deadline

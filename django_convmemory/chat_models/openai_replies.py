@@ -157,7 +157,9 @@ def rejection(
         or (status in {None, 400, 422, 429, 500} and CONTEXT_LENGTH_TEXTS.search(text))
     ):
         return exceptions.ContextLengthExceeded(f"{said}: the request is too large for it.")
-    if words & SETUP_WORDS or SETUP_TEXTS.search(text) or status in SETUP_STATUSES:
+    # A firewall in between answers 403 as well, to what one conversation says, and in HTML.
+    firewall = status == 403 and document is None
+    if words & SETUP_WORDS or SETUP_TEXTS.search(text) or (status in SETUP_STATUSES and not firewall):
         return exceptions.ModelMisconfigured(f"{said}: check api_key, model, base_url and the account's quota.")
     if status is not None and 300 <= status < 400:
         return exceptions.ModelMisconfigured(f"{said}, a redirect: base_url must be where it leads to.")
@@ -177,17 +179,17 @@ def retry_after(headers: Mapping[str, str]) -> float | None:
         value = headers.get(header, "")
         try:
             seconds = float(value) / divisor
-        except ValueError:
+        except (ValueError, OverflowError):
             continue
         if math.isfinite(seconds):
             return max(seconds, 0.0)
     try:
         until = email.utils.parsedate_to_datetime(headers.get("retry-after", ""))
-    except ValueError:
+        if until.tzinfo is None:  # "-0000": UTC, says RFC 5322
+            until = until.replace(tzinfo=dt.UTC)
+        return max((until - dt.datetime.now(dt.UTC)).total_seconds(), 0.0)
+    except (ValueError, OverflowError):
         return None
-    if until.tzinfo is None:  # "-0000": UTC, says RFC 5322
-        until = until.replace(tzinfo=dt.UTC)
-    return max((until - dt.datetime.now(dt.UTC)).total_seconds(), 0.0)
 
 
 def document_of(reply: Reply) -> Any:

@@ -131,7 +131,9 @@ def _speaker_and_text(
     if turn.name and turn.role != "tool":
         # What would end a label, or a sentence, cannot be in one.
         name = re.sub("[:：。！？!?]", " ", turn.name)
-        speaker = sentences.one_line(name)[:_LONGEST_NAME].strip() or speaker
+        name = sentences.one_line(name)[:_LONGEST_NAME].strip()
+        # Nor is it taken for another role.
+        speaker = f"{speaker} {name}" if name in _RESERVED else name or speaker
     elif prefixes.get(label) == turn.role:
         speaker = label
     if prefix and label.lower() == speaker.lower():

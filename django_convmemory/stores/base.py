@@ -6,7 +6,7 @@ A store knows nothing of models, prompts and budgets. Both stores, :class:`~.in_
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
 from django_convmemory.exchanges import Placed, Turn
@@ -110,6 +110,12 @@ class Store(Protocol):
     def messages(self, claim: Claim, first: int, last: int) -> list[Placed]:
         """Return the unpinned messages at ``first`` to ``last``."""
 
+    def extend(self, claim: Claim, *, lease: float) -> bool:
+        """Make the lease last for ``lease`` seconds from now, and return whether it was still held."""
+
+    def rest(self) -> None:
+        """Give back what would be held for nothing while a model answers."""
+
     def publish(
         self, claim: Claim, version: NewVersion, attempt: AttemptRecord | None, threshold: Threshold, *, lease: float
     ) -> Claim | None:
@@ -148,3 +154,6 @@ class Store(Protocol):
 
         They are marked as hinted now.
         """
+
+    def unhint(self, session_ids: Sequence[int]) -> None:
+        """Take the marks back: nobody was told."""

@@ -11,7 +11,7 @@ import itertools
 import threading
 import time
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from django_convmemory import exceptions, exchanges
@@ -458,6 +458,16 @@ class InMemoryStore:
             last = claim.ledger.last_position
             return [row.placed for row in session.rows[covered:last] if not row.message.pinned]
 
+    def extend(self, claim: Claim, *, lease: float) -> bool:
+        with self._lock:
+            session = self._held(claim)
+            if session is not None:
+                session.lease_expires_at = self._clock() + lease
+            return session is not None
+
+    def rest(self) -> None:
+        """Do nothing: nothing is held."""
+
     def publish(
         self, claim: Claim, version: NewVersion, attempt: AttemptRecord | None, threshold: Threshold, *, lease: float
     ) -> Claim | None:
@@ -566,3 +576,9 @@ class InMemoryStore:
             for session_id in ids:
                 self._sessions[session_id].hinted_at = now
             return ids
+
+    def unhint(self, session_ids: Sequence[int]) -> None:
+        with self._lock:
+            for session_id in session_ids:
+                if session_id in self._sessions:
+                    self._sessions[session_id].hinted_at = None

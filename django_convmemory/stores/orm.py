@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import logging
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from django.contrib.auth import get_user_model
@@ -301,6 +301,18 @@ class ORMStore:
             .order_by("position")
         )
 
+    def extend(self, claim: Claim, *, lease: float) -> bool:
+        using = self.using
+        held = models.Session.objects.using(using).held(claim.session_id, claim.token, claim.epoch)
+        return bool(transactions.run(using, lambda: held.update(lease_expires_at=Clock(lease)), savepoint=True))
+
+    def rest(self) -> None:
+        # A database closes connections that idle, and the answer that was waited for could not be stored. The next
+        # statement opens another; one of a pool goes back to it.
+        connection = connections[self.using]
+        if connection.get_autocommit() and not connection.in_atomic_block:
+            connection.close()
+
     def publish(
         self, claim: Claim, version: NewVersion, attempt: AttemptRecord | None, threshold: Threshold, *, lease: float
     ) -> Claim | None:
@@ -359,7 +371,7 @@ class ORMStore:
                     self._record(claim, dataclasses.replace(attempt, version=number))
             return bool(published)
 
-        if not transactions.run(using, work):
+        if not transactions.run(using, work, savepoint=True):
             if attempt is not None:
                 self.record(claim, dataclasses.replace(attempt, outcome=AttemptOutcome.DROPPED))
             return None
@@ -394,7 +406,7 @@ class ORMStore:
             )
             return bool(released) and sessions.due().exists()
 
-        return transactions.run(using, work)
+        return transactions.run(using, work, savepoint=True)
 
     def record(self, claim: Claim, attempt: AttemptRecord) -> None:
         using = self.using
@@ -405,7 +417,7 @@ class ORMStore:
             if session.update(updated_at=F("updated_at")):
                 self._record(claim, attempt)
 
-        transactions.run(using, work)
+        transactions.run(using, work, savepoint=True)
 
     def _record(self, claim: Claim, attempt: AttemptRecord) -> None:
         models.Attempt.objects.using(self.using).create(
@@ -442,6 +454,11 @@ class ORMStore:
             return [pk for pk in found if pk in free]
 
         return transactions.run(using, work)
+
+    def unhint(self, session_ids: Sequence[int]) -> None:
+        using = self.using
+        sessions = models.Session.objects.using(using).filter(pk__in=session_ids)
+        transactions.run(using, lambda: sessions.update(hinted_at=None))
 
 
 def _placed(rows: Any) -> list[Placed]:

@@ -228,8 +228,9 @@ def no_message(position: int, last: int) -> UnknownMessage:
 def no_owner(owner: object) -> InvalidSession:
     """Return the error of naming somebody else than a user who is stored."""
     return InvalidSession(
-        f"A {type(owner).__name__} cannot own a session: an owner is a user of the site, who is saved. For somebody "
-        "who is not logged in give visitor=…, a random id that the site keeps in its own session."
+        f"An object of type {type(owner).__name__} cannot own a session: an owner is a user of the "
+        "site, who is saved. For somebody who is not logged in give visitor=…, a random id that the site keeps in its "
+        "own session."
     )
 
 

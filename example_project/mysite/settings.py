@@ -145,3 +145,4 @@ ROOT_URLCONF = "mysite.urls"
 STATIC_URL = "static/"
 LANGUAGE_CODE = "en"
 USE_TZ = True
+TIME_ZONE = "UTC"

@@ -50,6 +50,10 @@ class Command(BaseCommand):
 
     _stopped = False
 
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self._said_paused: set[str] = set()
+
     def add_arguments(self, parser: CommandParser) -> None:
         """Define the options."""
         parser.add_argument("--watch", action="store_true", help="Sweep again and again, until SIGTERM or SIGINT.")
@@ -137,7 +141,7 @@ class Command(BaseCommand):
 
     def _turn(self, memory: ConversationMemory, limit: int) -> Iterator[str]:
         """Send or fold at most ``limit`` sessions, and yield what came of each."""
-        if _paused(memory):
+        if self._is_paused(memory):
             yield "paused"
             return
         if memory.scheduler.hints:
@@ -149,7 +153,7 @@ class Command(BaseCommand):
             close_old_connections()
             outcome = self._fold_one(memory, session_id)
             yield outcome
-            if outcome == "stalled" and _paused(memory):
+            if outcome == "stalled" and self._is_paused(memory):
                 return
 
     def _fold_one(self, memory: ConversationMemory, session_id: int) -> str:
@@ -167,6 +171,17 @@ class Command(BaseCommand):
                 return "stalled"
             if not result.again or result.outcome != Outcome.PUBLISHED or self.stopping():
                 return "folded" if published else "left"
+
+    def _is_paused(self, memory: ConversationMemory) -> bool:
+        paused = memory.paused
+        if paused and memory.alias not in self._said_paused:
+            logger.warning(
+                "memories[%r] is paused until a minute has passed since its model's last answer, which was that it is "
+                "misconfigured: see the error above, or last_error of its sessions. It is tried again by itself.",
+                memory.alias,
+            )
+        (self._said_paused.add if paused else self._said_paused.discard)(memory.alias)
+        return paused
 
     def stopping(self) -> bool:
         """Whether a signal said to stop."""
@@ -209,13 +224,6 @@ def _folding_here(memory: ConversationMemory) -> ConversationMemory:
     here.scheduler = NullScheduler()
     here.options = dataclasses.replace(memory.options, max_run_seconds=_RUN_SECONDS)
     return here
-
-
-def _paused(memory: ConversationMemory) -> bool:
-    paused = memory.paused
-    if paused:
-        logger.warning("memories[%r] is paused: its model refused the last call as misconfigured.", memory.alias)
-    return paused
 
 
 def _line(counts: Counter[str]) -> str:
