@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import dataclasses
 import itertools
+import json
 import pathlib
 import re
 import shlex
@@ -12,10 +14,11 @@ from typing import Any
 
 import pytest
 from celery.bin.celery import celery
-from django.contrib.auth.models import User
+from django.contrib.auth.models import AnonymousUser, User
+from django.contrib.sessions.backends.signed_cookies import SessionStore
 from django.core import checks
 from django.core.management import get_commands, load_command_class
-from django.test import RequestFactory, override_settings
+from django.test import AsyncRequestFactory, RequestFactory, override_settings
 
 from django_convmemory import conf, models, options
 from tests.openai_server import OpenAIServer
@@ -62,7 +65,12 @@ def of(language: str, file: str | None = None) -> Any:
 
 def test_every_block_has_a_language_that_is_tested() -> None:
     assert {block.language for block in BLOCKS} == {"python", "sh", "text"}
-    assert {block.file for block in BLOCKS if block.language == "python"} == {"", "settings.py", "views.py"}
+    assert {block.file for block in BLOCKS if block.language == "python"} == {
+        "",
+        "settings.py",
+        "views.py",
+        "async_views.py",
+    }
 
 
 @of("python", "")
@@ -99,7 +107,7 @@ def test_view(block: Block, monkeypatch: pytest.MonkeyPatch) -> None:
     with OpenAIServer() as server:
         monkeypatch.setenv("OPENAI_BASE_URL", server.base_url)
         exec(block.code, namespace)  # noqa: S102
-        with namespace["client"]:
+        with namespace["client"]():
             response = namespace["chat"](request)
 
     assert response.status_code == 200
@@ -111,6 +119,29 @@ def test_view(block: Block, monkeypatch: pytest.MonkeyPatch) -> None:
     ]
 
 
+@of("python", "async_views.py")
+@pytest.mark.django_db(transaction=True)
+@pytest.mark.parametrize("logged_in", [True, False])
+def test_async_view(block: Block, logged_in: bool) -> None:
+    namespace: dict[str, Any] = {}
+    exec(block.code, namespace)  # noqa: S102
+    ada = User.objects.create_user("ada")
+    sessions = SessionStore()
+
+    def say() -> Any:
+        request = AsyncRequestFactory().post("/", {"text": "Hello!"}, headers={"Idempotency-Key": "once"})
+        request.session = sessions
+        request.auser = lambda: found(ada if logged_in else AnonymousUser())
+        return asyncio.run(namespace["say"](request))
+
+    async def found(user: Any) -> Any:
+        return user
+
+    assert [json.loads(say().content)["position"] for _ in range(2)] == [1, 1]
+    session = models.Session.objects.get()
+    assert (session.owner, bool(session.visitor)) == ((ada, False) if logged_in else (None, True))
+
+
 @of("sh")
 def test_shell(block: Block) -> None:
     for line in block.code.splitlines():
@@ -119,7 +150,8 @@ def test_shell(block: Block) -> None:
                 assert re.search(rf"^{target}:", (ROOT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE)
             case ["python", "-m", "pip", "install", name]:
                 project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
-                assert name == project["name"]
+                assert name.partition("[")[0] == project["name"]
+                assert set(re.findall(r"[\[,](\w+)", name)) <= set(project["optional-dependencies"])
             case ["python", "manage.py", name, *arguments]:
                 command = load_command_class(get_commands()[name], name)
                 command.create_parser("manage.py", name).parse_args(arguments)

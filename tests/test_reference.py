@@ -1,0 +1,62 @@
+"""docs/reference.md names what there is, and nothing else."""
+
+from __future__ import annotations
+
+import inspect
+import pathlib
+import re
+
+import pytest
+from django.utils.module_loading import import_string
+
+from django_convmemory import exceptions, handles, signals
+from django_convmemory.conversation import ConversationMemory
+
+ROOT = pathlib.Path(__file__).parent.parent
+REFERENCE = (ROOT / "docs" / "reference.md").read_text(encoding="utf-8")
+CODE = "\n".join(path.read_text(encoding="utf-8") for path in (ROOT / "django_convmemory").rglob("*.py"))
+
+
+def first_cells(section: str) -> list[str]:
+    text = REFERENCE.partition(f"## {section}\n")[2].partition("\n## ")[0]
+    return re.findall(r"^\| `([^`]+)`", text, re.MULTILINE)
+
+
+def test_every_operation_is_named_with_its_arguments() -> None:
+    named = {cell.partition("(")[0]: cell for cell in first_cells("Operations")}
+    public = {
+        name
+        for name, _ in inspect.getmembers(handles.SessionHandle, inspect.isfunction)
+        if not name.startswith("_") and f"a{name}" in dir(handles.SessionHandle)
+    }
+    assert set(named) == public | {"session", "erase", "claim"}
+    for name, cell in named.items():
+        method = getattr(ConversationMemory if name in ("session", "erase", "claim") else handles.SessionHandle, name)
+        parameters = inspect.signature(method).parameters
+        given = [argument.strip("* ") for argument in cell.partition("(")[2].rstrip(")").split(",") if argument]
+        assert given == [one for one in parameters if one != "self"], cell
+
+
+@pytest.mark.parametrize("path", re.findall(r"`(django_convmemory\.\w+(?:\.\w+)*\.[A-Z]\w+)`", REFERENCE))
+def test_backends_are_there_with_their_options(path: str) -> None:
+    [row] = [line for line in REFERENCE.splitlines() if f"`{path}`" in line]
+    parameters = inspect.signature(import_string(path)).parameters
+    options = row.split("|")[3]
+    assert all(f"`{name}`" in options for name in parameters) if parameters else "none" in options
+
+
+def test_signals_and_errors_are_all_named() -> None:
+    assert set(first_cells("Signals")) == {name for name in vars(signals) if not name.startswith("_")} - {"Signal"}
+    models_own = {"ConvMemoryError", *(one.__name__ for one in exceptions.ChatModelError.__subclasses__())}
+    assert set(first_cells("Errors")) == {
+        name for name, value in vars(exceptions).items() if inspect.isclass(value)
+    } - models_own - {"ChatModelError"}
+
+
+def test_every_check_is_named() -> None:
+    assert set(first_cells("Checks")) == set(re.findall(r"convmemory\.[EW]\d{3}\b(?= to)?", CODE)) - {""}
+
+
+def test_every_task_is_named() -> None:
+    tasks = set(re.findall(r'name="(convmemory\.\w+)"', CODE))
+    assert tasks <= set(first_cells("Tasks and commands"))
