@@ -94,11 +94,12 @@ class Ledger:
         """
         ledger, rows = self, []
         for entry in entries:
-            ledger, row = ledger._append_one(entry.message, entry.tokens)
+            ledger, row = ledger.append_one(entry.message, entry.tokens)
             rows.append(row)
         return ledger, rows
 
-    def _append_one(self, message: ChatMessage, tokens: int) -> tuple[Ledger, Row]:
+    def append_one(self, message: ChatMessage, tokens: int) -> tuple[Ledger, Row]:
+        """:meth:`append` of a single message."""
         position = self.last_position + 1
         if message.pinned:
             if len(self.pinned) >= MAX_PINNED:

@@ -13,7 +13,7 @@ from django.contrib.auth import get_user_model
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule, run_state_machine_as_test
 
-from django_convmemory import exceptions, models
+from django_convmemory import exceptions, integrity, models
 from django_convmemory.chat_models.base import ChatRequest, ChatResponse
 from django_convmemory.conversation import ConversationMemory
 from django_convmemory.handles import SessionHandle
@@ -236,6 +236,7 @@ class BothStores(RuleBasedStateMachine):
             if row is None or measured is None:
                 continue
             assert row.ledger == measured.ledger
+            assert list(integrity.check(models.Session.objects.filter(pk=row.pk))) == []
             for field in ("epoch", "revision", "last_version", "current_version", "attempts", "last_error"):
                 assert getattr(row, field) == getattr(measured, field), field
             assert (row.due_since is None) == (measured.due_since is None)

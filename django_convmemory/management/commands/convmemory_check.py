@@ -1,0 +1,60 @@
+"""Checks every invariant of the rows, and says what is wrong and where."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from typing import Any
+
+from django.core.management.base import BaseCommand, CommandError, CommandParser
+from django.db import connections, router
+
+from django_convmemory import integrity, models
+from django_convmemory.integrity import Finding
+
+
+class Command(BaseCommand):
+    """``manage.py convmemory_check``: reads every row, in flat memory, and changes none.
+
+    Exits with 0 where nothing is wrong, with 1 where something is, and with 2 when the command line cannot be carried
+    out. It can run beside a busy site: a session that changes meanwhile is read again.
+    """
+
+    help = "Check the rows of all sessions against what must hold for them; exits with 1 if something does not."
+
+    def add_arguments(self, parser: CommandParser) -> None:
+        """Define the options."""
+        parser.add_argument("--alias", action="append", metavar="ALIAS", help="Only sessions of this memory.")
+        parser.add_argument("--database", metavar="ALIAS", help="The database (default: where sessions are written).")
+        parser.add_argument("--json", action="store_true", help="A JSON object for each finding, a line each.")
+
+    def handle(self, *args: Any, **options: Any) -> None:
+        """Check, and report."""
+        using = options["database"] or router.db_for_write(models.Session)
+        if using not in connections.settings:
+            raise CommandError(
+                f"There is no database {using!r}; there are {', '.join(connections.settings)}.", returncode=2
+            )
+        sessions = models.Session.objects.using(using)
+        if options["alias"]:
+            sessions = sessions.filter(alias__in=options["alias"])
+        counts: Counter[str] = Counter()
+        for finding in integrity.check(sessions):
+            counts[finding.code] += 1
+            self._report(finding, as_json=options["json"])
+        for finding in integrity.orphans(using):
+            counts[finding.code] += 1
+            self._report(finding, as_json=options["json"])
+        if counts:
+            kinds = ", ".join(f"{code} ({count})" for code, count in sorted(counts.items()))
+            raise CommandError(
+                f"{counts.total()} findings: {kinds}. Restore the rows from a backup, or clear() the sessions."
+            )
+        if not options["json"] and options["verbosity"]:
+            self.stdout.write(f"{sessions.count()} sessions, nothing wrong.")
+
+    def _report(self, finding: Finding, *, as_json: bool) -> None:
+        if as_json:
+            self.stdout.write(json.dumps(finding._asdict()))
+        else:
+            self.stdout.write(f"session {finding.session_id}: {finding.code}: {finding.message}")
