@@ -1,0 +1,442 @@
+"""What becomes of a conversation that people change: redacted, truncated, copied, rebuilt, handed over, erased."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import time
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from django.contrib.auth import get_user_model
+from django.core import serializers
+from django.db import connection
+from django.test.utils import CaptureQueriesContext
+
+from django_convmemory import exceptions, integrity, models
+from django_convmemory.chat_models.base import ChatRequest
+from django_convmemory.messages import ChatMessage
+from tests.conversations import call
+from tests.test_compaction import MarkerModel, build, covered, session, talk, versions
+
+pytestmark = pytest.mark.django_db
+
+SECRET = "Bohnensuppe um Mitternacht"
+
+
+def dump() -> str:
+    """Everything that the tables of the app hold."""
+    return "\n".join(
+        serializers.serialize("json", model.objects.all(), ensure_ascii=False)
+        if model is not models.Message
+        else json.dumps(list(model.objects.values()), default=str, ensure_ascii=False)
+        for model in (models.Session, models.Message, models.Summary, models.Attempt)
+    )
+
+
+def whole() -> None:
+    assert list(integrity.check(models.Session.objects.all())) == []
+
+
+class Parrot(MarkerModel):
+    """Repeats what it was shown, so that a summary holds what the messages hold."""
+
+    def chat(self, request: ChatRequest) -> Any:
+        response = super().chat(request)
+        said = SECRET if SECRET in request.messages[-1].text else "nothing special"
+        return type(response)(ChatMessage.ai(f"{response.message.text} {said}"))
+
+
+# Redacting.
+
+
+def secretive() -> tuple[Any, str]:
+    """A memory whose session ``s`` says the secret at position 5 in every way, and the hash of what it said."""
+    memory = build(Parrot(), fallback=None)
+    talk(memory, 4)
+    message = ChatMessage.ai(
+        SECRET,
+        tool_calls=[{"id": "c1", "type": "function", "function": {"name": "cook", "arguments": json.dumps([SECRET])}}],
+        metadata={"note": SECRET},
+        extra={"reasoning_content": SECRET},
+    )
+    memory.append("s", message, ChatMessage.tool("done", "c1"), idempotency_key="k")
+    payload = models.Message.objects.get(position=5).payload_hash
+    assert payload
+    talk(memory, 10)
+    assert memory.compact("s") == "published"
+    assert SECRET in memory.load("s").to_text()
+    return memory, payload
+
+
+def test_nothing_of_a_redacted_message_is_left_in_the_database() -> None:
+    memory, payload = secretive()
+    memory.fork("s", 12, key="copy")
+    memory.fork("copy", 8, key="copy of the copy")
+    models.Session.objects.update(last_error=f"ValueError: {SECRET}")
+    tokens = session().unpinned_tokens
+
+    assert memory.redact("s", 5) == 3
+
+    assert SECRET not in dump()
+    assert payload not in dump()
+    assert hashlib.sha256(SECRET.encode()).hexdigest() not in dump()
+    for key in ("s", "copy", "copy of the copy"):
+        assert SECRET not in memory.load(key).to_text()
+        assert SECRET not in str(memory.history(key))
+    assert session().unpinned_tokens == tokens
+    whole()
+
+
+def test_a_redacted_message_keeps_its_place_and_a_provider_accepts_it() -> None:
+    memory, _ = secretive()
+    memory.redact("s", 5)
+    [kept] = memory.history("s", after=4, limit=1)
+    assert kept.redacted
+    assert kept.message.to_openai() == {
+        "role": "assistant",
+        "content": "",
+        "tool_calls": [{"id": "c1", "type": "function", "function": {"name": "cook", "arguments": "{}"}}],
+    }
+    shown = memory.load("s", max_tokens=10**6).to_openai()
+    assert {
+        "role": "assistant",
+        "content": "[This message was removed.]",
+        "tool_calls": kept.message.to_openai()["tool_calls"],
+    } in shown
+    assert memory.append("s", ChatMessage.human("Go on.")).first_position == 17
+
+
+def test_what_came_after_a_redacted_message_is_folded_again_without_it() -> None:
+    memory, _ = secretive()
+    memory.redact("s", 5)
+    assert memory.load("s").summary is None
+    assert session().due_since is not None
+    assert memory.compact("s") == "published"
+    text = memory.load("s").to_text()
+    assert SECRET not in text
+    assert covered(text) == [1, 2, 3, 4, *range(7, 17)]
+    whole()
+
+
+def test_a_retry_does_not_bring_back_what_was_redacted() -> None:
+    memory = build(MarkerModel())
+    memory.append("s", ChatMessage.human(SECRET), idempotency_key="k")
+    memory.redact("s", 1)
+    assert memory.append("s", ChatMessage.human(SECRET), idempotency_key="k").replayed
+    assert SECRET not in dump()
+
+
+def test_a_compaction_in_flight_cannot_publish_what_is_redacted_meanwhile() -> None:
+    memory = build(Parrot(lambda request: memory.redact("s", 3) if not done else None))
+    done: list[bool] = []
+    talk(memory, 2)
+    memory.append("s", ChatMessage.human(SECRET))
+    talk(memory, 10)
+    memory.compact("s")
+    done.append(True)
+    assert SECRET not in dump()
+    assert memory.compact("s") == "published"
+    whole()
+
+
+def test_a_copy_that_went_another_way_is_left_alone() -> None:
+    memory = build(MarkerModel())
+    talk(memory, 6)
+    memory.fork("s", 6, key="copy")
+    memory.truncate("copy", 3)
+    memory.append("copy", ChatMessage.human("something else"))
+    assert memory.redact("s", 4) == 1
+    assert memory.history("copy", after=3)[0].message.text == "something else"
+    assert memory.redact("s", 3) == 2
+
+
+def test_copies_of_a_deleted_copy_stay_within_reach() -> None:
+    memory = build(MarkerModel())
+    talk(memory, 6)
+    memory.fork("s", 6, key="copy")
+    memory.fork("copy", 4, key="copy of the copy")
+    models.Session.objects.get(key="copy").delete()
+    assert memory.redact("s", 4) == 2
+    assert memory.redact("s", 5) == 1
+    assert memory.history("copy of the copy")[3].redacted
+
+
+def test_redacting_what_is_not_there_says_so() -> None:
+    memory = build(MarkerModel())
+    talk(memory, 2)
+    for key, position in (("s", 3), ("nobody", 1)):
+        with pytest.raises(exceptions.UnknownMessage, match="no message at position"):
+            memory.redact(key, position)
+
+
+# Truncating.
+
+
+def test_regenerating_into_a_folded_range_falls_back_to_the_summary_before_it() -> None:
+    memory = build(MarkerModel())
+    for _ in range(4):
+        talk(memory, 10)
+        memory.compact("s")
+    second = versions()[1]
+    assert len(versions()) == 4
+
+    removed = memory.truncate("s", second.last_position + 1)
+
+    assert removed == 40 - second.last_position - 1
+    assert [version.invalidated_at is None for version in versions()] == [True, True, False, False]
+    context = memory.load("s")
+    assert context.summary == second.text
+    assert covered(context.to_text()) == list(range(1, second.last_position + 2))
+    talk(memory, 12)
+    assert memory.compact("s") == "published"
+    newest = versions()[-1]
+    assert (newest.version, newest.parent_version, newest.first_position) == (5, 2, second.last_position + 1)
+    assert covered(memory.load("s").to_text()) == list(range(1, second.last_position + 14))
+    whole()
+
+
+def test_a_compaction_in_flight_cannot_publish_over_a_truncation() -> None:
+    memory = build(MarkerModel(lambda request: memory.truncate("s", 3)))
+    talk(memory, 10)
+    assert memory.compact("s") == "not_due"
+    assert versions() == []
+    assert session().last_position == 3
+    whole()
+
+
+def test_a_stale_revision_is_refused_so_that_a_retry_deletes_no_newer_reply() -> None:
+    memory = build(MarkerModel())
+    talk(memory, 4)
+    revision = memory.load("s").revision
+    assert memory.truncate("s", 2, revision) == 2
+    talk(memory, 2)
+    with pytest.raises(exceptions.StaleRevision, match="load it again"):
+        memory.truncate("s", 2, revision)
+    assert session().last_position == 4
+
+
+@pytest.mark.parametrize("after", [1, 2, 3])
+def test_truncating_inside_of_an_exchange_opens_it_again(after: int) -> None:
+    memory = build(MarkerModel())
+    memory.append("s", ChatMessage.ai(tool_calls=[call("a"), call("b")]))
+    memory.append("s", ChatMessage.tool("one", "a"), ChatMessage.tool("two", "b"), ChatMessage.human("thanks"))
+    memory.truncate("s", after)
+    whole()
+    if after < 3:
+        assert memory.append("s", ChatMessage.tool("two", "b")).first_position == after + 1
+    else:
+        with pytest.raises(exceptions.ToolResultRefused):
+            memory.append("s", ChatMessage.tool("two", "b"))
+    whole()
+
+
+# Copying.
+
+
+def test_a_copy_goes_on_by_itself() -> None:
+    memory = build(MarkerModel())
+    talk(memory, 12)
+    memory.compact("s")
+    copy = memory.fork("s", 11, key="copy")
+    assert (copy.forked_from_id, copy.fork_position) == (session().pk, 11)
+    assert memory.load("copy").summary == memory.load("s").summary
+    talk(memory, 10)
+    talk(memory, 20, key="copy")
+    assert [memory.compact(key) for key in ("s", "copy")] == ["published"] * 2
+    assert covered(memory.load("s").to_text()) == list(range(1, 23))
+    assert covered(memory.load(copy).to_text()) == list(range(1, 32))
+    whole()
+
+
+def test_a_copy_belongs_to_whom_the_original_belongs() -> None:
+    ann, bob = (get_user_model().objects.create(username=name) for name in ("ann", "bob"))
+    chat = build(MarkerModel()).session("main", owner=ann)
+    chat.append(ChatMessage.human("hello"), idempotency_key="k")
+    assert chat.fork(1, key="copy").owner == ann
+    assert chat.fork(1, key="copy", owner=bob).owner == bob
+    with pytest.raises(exceptions.SessionExists, match="choose another key"):
+        chat.fork(1, key="copy")
+    with pytest.raises(exceptions.UnknownMessage):
+        chat.fork(2, key="another")
+    with pytest.raises(exceptions.InvalidSession, match="no session"):
+        chat.memory.fork("nobody", 0, key="another")
+    assert models.Message.objects.filter(idempotency_key__isnull=False).count() == 1
+    whole()
+
+
+def test_the_statements_of_a_fork_do_not_depend_on_its_length(
+    record_property: Callable[[str, object], None],
+) -> None:
+    counts = []
+    for size in (10, 100_000):
+        key = f"of {size}"
+        memory = build(MarkerModel(), 10**9)
+        memory.append(key, ChatMessage.human("one"))
+        row = models.Session.objects.get(key=key)
+        models.Message.objects.bulk_create(
+            [
+                models.Message(session=row, position=n, role="user", content="text", tokens=1, tokens_through=n)
+                for n in range(2, size + 1)
+            ],
+            batch_size=5000,
+        )
+        models.Message.objects.filter(session=row, position=1).update(tokens=1, tokens_through=1)
+        models.Session.objects.filter(pk=row.pk).update(
+            last_position=size, unpinned_count=size, unpinned_tokens=size, settled_tokens=size - 1, newest_position=size
+        )
+        began = time.perf_counter()
+        with CaptureQueriesContext(connection) as queries:
+            copy = memory.fork(key, size, key=f"copy of {size}")
+        counts.append(len(queries))
+        if size > 1000:
+            record_property(f"fork of {size} messages on {connection.vendor}", f"{time.perf_counter() - began:.2f} s")
+        assert copy.convmemory_messages.count() == size
+    assert counts[0] == counts[1]
+    whole()
+
+
+# Rebuilding.
+
+
+def test_a_rebuild_is_shown_once_it_stands_for_as_much() -> None:
+    def look(request: ChatRequest) -> None:
+        seen.append(memory.load("s").summary)
+
+    seen: list[str | None] = []
+    memory = build(MarkerModel(), max_chunk_tokens=100)
+    talk(memory, 40)
+    memory.compact("s")
+    old = memory.load("s").summary
+    count = len(versions())
+    memory.model.meanwhile = look  # type: ignore[union-attr]
+
+    assert memory.rebuild("s") == "published"
+
+    assert len(seen) > 1
+    assert set(seen) == {old}
+    new = versions()[count:]
+    assert new[0].parent_version is None
+    assert not any(version.building for version in new)
+    assert session().current_version == new[-1].version
+    assert covered(memory.load("s").to_text()) == list(range(1, 41))
+    whole()
+
+
+def test_a_rebuild_that_was_interrupted_goes_on_where_it_stopped() -> None:
+    def die(request: ChatRequest) -> None:
+        calls.append(1)
+        if len(calls) == 2:
+            raise KeyboardInterrupt
+
+    calls: list[int] = []
+    memory = build(MarkerModel(), max_chunk_tokens=100)
+    talk(memory, 40)
+    memory.compact("s")
+    old = len(versions())
+    memory.model.meanwhile = die  # type: ignore[union-attr]
+    with pytest.raises(KeyboardInterrupt):
+        memory.rebuild("s")
+    assert [version.building for version in versions()[old:]] == [True]
+    assert session().current_version == old
+    whole()
+
+    assert memory.rebuild("s") == "published"
+
+    assert versions()[old + 1].parent_version == old + 1
+    assert versions()[old + 1].first_position == versions()[old].last_position + 1
+    assert covered(memory.load("s").to_text()) == list(range(1, 41))
+    whole()
+
+
+def test_a_rebuild_whose_model_fails_leaves_the_summary_that_there_is() -> None:
+    def fail(request: ChatRequest) -> None:
+        raise exceptions.ModelUnavailable("down")
+
+    memory = build(MarkerModel())
+    talk(memory, 12)
+    assert memory.rebuild("s") == "not_due"
+    memory.compact("s")
+    before = memory.load("s")
+    memory.model.meanwhile = fail  # type: ignore[union-attr]
+    assert memory.rebuild("s") == "stalled"
+    assert memory.load("s") == before
+    assert (session().lease_token, session().due_since, session().attempts) == ("", None, 0)
+
+
+# People.
+
+
+def test_nothing_of_an_erased_person_is_left_and_all_of_the_others() -> None:
+    ann, bob = (get_user_model().objects.create(username=name) for name in ("ann", "bob"))
+    memory = build(Parrot())
+    for owner in (ann, bob):
+        chat = memory.session("main", owner=owner)
+        chat.append(ChatMessage.human(f"{SECRET} of {owner.username}"), idempotency_key=f"key of {owner.username}")
+        chat.append(*[ChatMessage.human("word " * 20) for _ in range(4)])
+        chat.compact()
+    memory.session("notes", visitor="v").append(ChatMessage.human("a visitor's"))
+    spent = models.Attempt.objects.count()
+
+    assert memory.erase(owner=ann) == 1
+
+    assert f"{SECRET} of ann" not in dump()
+    assert f"{SECRET} of bob" in dump()
+    assert models.Session.objects.count() == 2
+    assert models.Attempt.objects.count() == spent
+    assert memory.erase(visitor="v") == 1
+    with pytest.raises(exceptions.InvalidSession):
+        memory.erase()
+    whole()
+
+
+def test_erasing_is_of_one_memory() -> None:
+    ann = get_user_model().objects.create(username="ann")
+    for alias in ("default", "support"):
+        build(MarkerModel(), alias=alias).session("main", owner=ann).append(ChatMessage.human("hello"))
+    assert build(MarkerModel(), alias="support").erase(owner=ann) == 1
+    assert models.Session.objects.get().alias == "default"
+
+
+def test_a_visitors_sessions_become_the_users_and_no_key_is_lost() -> None:
+    ann = get_user_model().objects.create(username="ann")
+    memory = build(MarkerModel())
+    memory.session("main", owner=ann).append(ChatMessage.human("as ann"))
+    for key in ("main", "k" * 255):
+        memory.session(key, visitor="v").append(ChatMessage.human(f"as a visitor, {key[:4]}"))
+    memory.session("main", visitor="w").append(ChatMessage.human("another's"))
+
+    handles = memory.claim("v", ann)
+
+    assert [handle.key for handle in handles] == ["main (2)", "k" * 255]
+    assert handles[0].load()[0].text == "as a visitor, main"
+    assert len(memory.session("main", owner=ann).load()) == 1
+    assert memory.claim("v", ann) == []
+    assert models.Session.objects.filter(visitor="w").count() == 1
+    whole()
+
+
+@pytest.mark.parametrize(
+    ("name", "arguments"),
+    [("truncate", (-1,)), ("truncate", ("3",)), ("truncate", (1, "x")), ("redact", (0,)), ("redact", (True,))],
+)
+def test_a_number_that_is_none_is_refused(name: str, arguments: tuple[Any, ...]) -> None:
+    memory = build(MarkerModel())
+    with pytest.raises(exceptions.InvalidArgument, match="must be a whole number"):
+        getattr(memory, name)("s", *arguments)
+    with pytest.raises(ValueError, match="limit"):
+        memory.history("s", limit=0)
+
+
+def test_history_pages_through_everything_that_was_said() -> None:
+    memory = build(MarkerModel())
+    talk(memory, 25)
+    memory.compact("s")
+    pages, before = [], None
+    while page := memory.history("s", before=before, limit=10):
+        pages.append([one.position for one in page])
+        before = page[0].position
+    assert pages == [list(range(16, 26)), list(range(6, 16)), list(range(1, 6))]
+    assert [one.position for one in memory.history("s", after=22)] == [23, 24, 25]
+    assert [one.position for one in memory.history("s", after=3, before=9, limit=2)] == [4, 5]
