@@ -20,7 +20,7 @@ from django_convmemory.messages import ChatMessage
 from django_convmemory.schedulers import NullScheduler
 from django_convmemory.stores.orm import ORMStore
 from tests.conversations import call
-from tests.test_compaction import MarkerModel
+from tests.folding import MarkerModel
 
 pytestmark = pytest.mark.django_db
 

@@ -18,7 +18,7 @@ from django_convmemory import exceptions, integrity, models
 from django_convmemory.chat_models.base import ChatRequest
 from django_convmemory.messages import ChatMessage
 from tests.conversations import call
-from tests.test_compaction import MarkerModel, build, covered, session, talk, versions
+from tests.folding import MarkerModel, build, covered, session, talk, versions
 
 pytestmark = pytest.mark.django_db
 

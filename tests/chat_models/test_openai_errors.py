@@ -1,0 +1,417 @@
+"""What the OpenAI chat model makes of every failure, and what its errors say."""
+
+from __future__ import annotations
+
+import email.utils
+import pathlib
+import time
+from typing import Any
+
+import openai as _client_library  # noqa: F401  its import takes longer than the deadlines of these tests
+import pytest
+
+from django_convmemory import exceptions
+from django_convmemory.chat_models import base, openai_replies
+from django_convmemory.chat_models.openai import OpenAIChatModel
+from django_convmemory.messages import ChatMessage
+from tests.chat_models.asking import (
+    KEY,
+    SECRET,
+    Ask,
+    chat,
+    error_of,
+    model_at,
+)
+from tests.openai_server import Behaviour, OpenAIServer
+
+ROOT = pathlib.Path(__file__).parents[2]
+
+
+# Errors, by what a retry would change.
+
+
+@pytest.mark.parametrize(
+    ("kind", "expected"),
+    [
+        ("server_error", exceptions.ModelUnavailable),
+        ("rate_limited", exceptions.ModelUnavailable),
+        ("reset_before_body", exceptions.ModelUnavailable),
+        ("reset_mid_body", exceptions.ModelUnavailable),
+        ("unauthorized", exceptions.ModelMisconfigured),
+        ("unknown_model", exceptions.ModelMisconfigured),
+        ("no_quota", exceptions.ModelMisconfigured),
+        ("context_length", exceptions.ContextLengthExceeded),
+        ("content_filter", exceptions.ContentRefused),
+        ("filtered", exceptions.ContentRefused),
+        ("refusal", exceptions.ContentRefused),
+        ("unfinished", exceptions.BadModelOutput),
+        ("no_choices", exceptions.BadModelOutput),
+        ("no_message", exceptions.BadModelOutput),
+        ("malformed", exceptions.BadModelOutput),
+        ("html", exceptions.BadModelOutput),
+        ("huge", exceptions.BadModelOutput),
+    ],
+)
+def test_classifies_what_goes_wrong(
+    server: OpenAIServer, ask: Ask, kind: str, expected: type[exceptions.ChatModelError]
+) -> None:
+    server.queue(Behaviour(kind))
+
+    assert type(error_of(ask, model_at(server))) is expected
+
+
+@pytest.mark.parametrize(
+    ("status", "expected"),
+    [(status, exceptions.ModelUnavailable) for status in (400, 408, 409, 418, 422, 425, 429, 500, 502, 503, 504, 529)]
+    + [(status, exceptions.ModelMisconfigured) for status in (302, 401, 402, 404, 405, 410)]
+    + [(413, exceptions.ContextLengthExceeded)],
+)
+def test_classifies_a_status_that_comes_without_a_known_code(
+    server: OpenAIServer, status: int, expected: type[exceptions.ChatModelError]
+) -> None:
+    bodies = ["", "<html>Oops</html>", '{"detail": "Oops"}', "[]", "null", '{"error": "Oops"}', "[" * 50_000]
+    server.queue(*(Behaviour("raw", status=status, body=body) for body in bodies))
+    model = model_at(server)
+
+    assert [type(error_of(chat, model)) for _ in bodies] == [expected] * len(bodies)
+
+
+def test_a_firewalls_403_is_none_of_the_models(server: OpenAIServer) -> None:
+    bodies = ["", "<html>Request blocked</html>", '{"error": {"message": "Project has no access"}}', '{"detail": "No"}']
+    server.queue(*(Behaviour("raw", status=403, body=body) for body in bodies))
+    model = model_at(server)
+
+    unavailable, misconfigured = exceptions.ModelUnavailable, exceptions.ModelMisconfigured
+    assert [type(error_of(chat, model)) for _ in bodies] == [unavailable, unavailable, misconfigured, misconfigured]
+
+
+def of_openai(message: str, code: str | None = None, **fields: Any) -> dict[str, Any]:
+    return {"error": {"message": message, "type": "invalid_request_error", "param": None, "code": code} | fields}
+
+
+def of_vllm(message: str) -> dict[str, Any]:
+    return {"object": "error", "message": message, "type": "BadRequestError", "param": None, "code": 400}
+
+
+TOO_LONG = {
+    "OpenAI": (400, of_openai("This model's maximum context length is 8192 tokens.", "context_length_exceeded")),
+    "OpenAI, newer": (400, of_openai("Your input exceeds the context window of this model.")),
+    "OpenAI, one message": (400, of_openai("Invalid 'messages[1].content'.", "string_above_max_length")),
+    "OpenAI, a minute's tokens": (
+        429,
+        of_openai("Request too large for gpt-4o: Limit 30000, Requested 40000.", "rate_limit_exceeded", type="tokens"),
+    ),
+    "Azure": (400, of_openai("This model's maximum context length is 4096 tokens, however you requested 5000.")),
+    "Groq": (413, of_openai("Request too large for model `llama` (TPM): Limit 6000.", "rate_limit_exceeded")),
+    "Groq, the window": (400, of_openai("Please reduce the length of the messages or completion.")),
+    "vLLM": (400, of_vllm("This model's maximum context length is 4096 tokens. However, you requested 5000 tokens.")),
+    "vLLM, newer": (400, of_vllm("The decoder prompt (length 5000) is longer than the maximum model length of 4096.")),
+    "vLLM, older": (400, of_vllm("max_tokens must be at least 1, got -186.")),
+    "SGLang": (400, of_vllm("The input (61709 tokens) is longer than the model's context length (40960 tokens).")),
+    "SGLang, memory": (400, of_vllm("Input length (160062 tokens) exceeds the maximum allowed length (59862 tokens).")),
+    "llama.cpp": (
+        400,
+        {"error": {"code": 400, "message": "request (4390 tokens) is too long", "type": "exceed_context_size_error"}},
+    ),
+    "llama.cpp, older": (
+        500,
+        {"error": {"code": 500, "message": "Context size has been exceeded.", "type": "server_error"}},
+    ),
+    "llama-cpp-python": (500, of_openai("Requested tokens (2285) exceed context window of 2048")),
+    "Ollama": (400, {"error": "the input length exceeds the context length"}),
+    "Ollama, chat": (400, {"error": "prompt too long; exceeded max context length by 10 tokens"}),
+    "LM Studio": (
+        400,
+        {"error": "Trying to keep the first 15857 tokens. The model is loaded with context length of only 4096 tokens"},
+    ),
+    "LiteLLM": (400, of_openai("litellm.ContextWindowExceededError: litellm.BadRequestError: …", "400")),
+    "OpenRouter": (400, of_openai("This endpoint's maximum context length is 16384 tokens.", code=None)),
+    "OpenRouter, from within": (
+        400,
+        {
+            "error": {
+                "message": "Provider returned error",
+                "code": 400,
+                "metadata": {"raw": '{"error": {"message": "prompt is too long: 9 tokens > 8 maximum"}}'},
+            }
+        },
+    ),
+    "Text Generation Inference": (
+        422,
+        {
+            "error": "`inputs` tokens + `max_new_tokens` must be <= 1512.",
+            "error_type": "validation",
+        },
+    ),
+    "Mistral": (
+        400,
+        {
+            "object": "error",
+            "message": "Prompt contains 65673 tokens, too large for model with 32768 maximum context length",
+            "type": "invalid_request_prompt",
+            "code": "3051",
+        },
+    ),
+    "Gemini": (
+        400,
+        [
+            {
+                "error": {
+                    "code": 400,
+                    "message": "The input token count (1196265) exceeds the maximum number of tokens allowed.",
+                    "status": "INVALID_ARGUMENT",
+                }
+            }
+        ],
+    ),
+    "xAI": (
+        400,
+        {"code": "x", "error": "This model's maximum prompt length is 131072 but the request contains 537812"},
+    ),
+    "Anthropic": (400, of_openai("prompt is too long: 213462 tokens > 200000 maximum")),
+    "Moonshot": (400, of_openai("Invalid request: Your request exceeded model token limit: 262144")),
+    "DashScope": (400, of_openai("Range of input length should be [1, 30720]", "invalid_parameter_error")),
+    "FastAPI": (422, {"detail": [{"loc": ["body"], "msg": "too large for model with 8 tokens", "input": "…"}]}),
+    "nginx": (413, "<html><head><title>413 Request Entity Too Large</title></head></html>"),
+}
+
+
+@pytest.mark.parametrize("provider", TOO_LONG)
+def test_knows_a_request_that_is_too_long(server: OpenAIServer, provider: str) -> None:
+    status, body = TOO_LONG[provider]
+    server.queue(Behaviour("raw", status=status, body=body))
+
+    assert type(error_of(chat, model_at(server))) is exceptions.ContextLengthExceeded
+
+
+def test_a_prompt_above_the_servers_limit_is_too_long(server: OpenAIServer, ask: Ask) -> None:
+    server.max_prompt_characters = 40
+    model = model_at(server)
+
+    assert type(error_of(ask, model)) is exceptions.ContextLengthExceeded
+    assert ask(model, base.ChatRequest([ChatMessage.human("[[short]]")])).message.text == "[[short]]"
+
+
+@pytest.mark.parametrize(
+    ("status", "body"),
+    [
+        (400, of_openai("The response was filtered", "content_filter", innererror={"code": "ContentFiltered"})),
+        (400, of_openai("…", innererror={"code": "ResponsibleAIPolicyViolation"})),
+        (400, of_openai("…", provider_specific_fields={"innererror": {"code": "ResponsibleAIPolicyViolation"}})),
+        (400, of_openai("Rejected by our safety system.", "content_policy_violation")),
+        (400, of_openai("…triggering Azure OpenAI's content management policy.", "400")),
+        (400, of_openai("Content Exists Risk", "invalid_request_error")),
+        (400, of_openai("…", "data_inspection_failed")),
+        (403, of_openai("The model requires moderation. Your input was flagged.", None)),
+        (200, {"error": {"code": 403, "message": "The model requires moderation. Your input was flagged."}}),
+        (200, {"choices": [{"message": {"content": ""}, "finish_reason": "content_filter: SAFETY"}]}),
+    ],
+)
+def test_knows_content_that_is_refused(server: OpenAIServer, status: int, body: Any) -> None:
+    server.queue(Behaviour("raw", status=status, body=body))
+
+    assert type(error_of(chat, model_at(server))) is exceptions.ContentRefused
+
+
+@pytest.mark.parametrize(
+    ("status", "body"),
+    [
+        (429, of_openai("You exceeded your current quota", "insufficient_quota")),
+        (429, of_openai("…", "project_spend_limit_exceeded", type="insufficient_quota")),
+        (400, of_openai("…", "billing_hard_limit_reached")),
+        (402, of_openai("Insufficient Balance", "invalid_request_error")),
+        (400, of_openai("Your credit balance is too low to access the API.")),
+        (400, [{"error": {"code": 400, "message": "API key not valid.", "status": "INVALID_ARGUMENT"}}]),
+        (400, of_openai("Model Not Exist", "invalid_request_error")),
+        (400, of_openai("nope/nope is not a valid model ID", None)),
+        (400, of_openai("…", "model_decommissioned")),
+        (404, {"error": {"code": "DeploymentNotFound", "message": "…"}}),
+        (400, of_openai("Unsupported value", "unsupported_value", param="temperature")),
+        (400, of_openai("…", None, param="model")),
+        (200, {"error": {"code": 402, "message": "Insufficient credits."}}),
+    ],
+)
+def test_knows_what_only_a_person_can_mend(server: OpenAIServer, status: int, body: Any) -> None:
+    server.queue(Behaviour("raw", status=status, body=body))
+
+    error = error_of(chat, model_at(server, parameters={"temperature": 0}))
+
+    assert type(error) is exceptions.ModelMisconfigured
+
+
+@pytest.mark.parametrize(
+    ("status", "body"),
+    [
+        (400, of_openai("Invalid value for 'messages[3]'", "invalid_value", param="messages.[3]")),
+        (429, of_openai("Too many tokens, please wait before trying again.")),
+        (
+            429,
+            of_openai("Rate limit reached: Limit 10000, Used 9000, Requested 2000. Try again in 6ms.", type="tokens"),
+        ),
+        (200, {"error": {"code": 502, "message": "Provider disconnected"}}),
+        (200, {"error": {"message": "Something went wrong"}}),
+        (200, {"error": "Something went wrong"}),
+        (200, {"choices": [{"message": {"content": "Half a"}, "finish_reason": "error"}]}),
+        (200, {"choices": [{"message": {"content": "Half a"}, "finish_reason": "insufficient_system_resource"}]}),
+    ],
+)
+def test_takes_other_errors_for_passing_ones(server: OpenAIServer, status: int, body: Any) -> None:
+    server.queue(Behaviour("raw", status=status, body=body))
+
+    assert type(error_of(chat, model_at(server))) is exceptions.ModelUnavailable
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        "",
+        "null",
+        '"text"',
+        "[]",
+        "{}",
+        '{"choices": "none"}',
+        '{"choices": [null]}',
+        '{"choices": [{"message": "text", "finish_reason": "stop"}]}',
+        '{"choices": [{"message": {"content": "Hi"}}]}',
+        '{"choices": [{"message": {"content": "Hi"}, "finish_reason": ""}]}',
+        '{"choices": [{"message": {"content": 5}, "finish_reason": "stop"}]}',
+        '{"choices": [{"message": {"role": "parrot", "content": "Hi"}, "finish_reason": "stop"}]}',
+        '{"choices": [{"message": {"content": "a\\u0000b"}, "finish_reason": "stop"}]}',
+        '{"choices": [{"message": {"content": "a\\ud800b"}, "finish_reason": "stop"}]}',
+        '{"choices": [{"message": {"content": "Hi", "score": NaN}, "finish_reason": "stop"}]}',
+        '{"choices": [{"message": {"content": "Hi"}, "finish_reason": "stop"}], "n": ' + "9" * 5000 + "}",
+        "[" * 100_000,
+        "data: {}\n\ndata: [DONE]\n\n",
+    ],
+    ids=lambda body: body[:60],
+)
+def test_an_answer_that_cannot_be_used_is_bad_output(server: OpenAIServer, body: str) -> None:
+    server.queue(Behaviour("raw", body=body))
+
+    assert type(error_of(chat, model_at(server))) is exceptions.BadModelOutput
+
+
+def test_a_body_that_is_not_utf_8_is_bad_output(server: OpenAIServer, ask: Ask) -> None:
+    server.queue(Behaviour("raw", body="\x1f\x8b", headers={"Content-Encoding": "gzip"}))
+
+    assert isinstance(error_of(ask, model_at(server)), exceptions.ModelUnavailable | exceptions.BadModelOutput)
+
+
+def test_reads_no_error_body_without_end(server: OpenAIServer, ask: Ask) -> None:
+    server.queue(Behaviour("raw", status=503, body="x" * 30_000_000))
+
+    assert type(error_of(ask, model_at(server))) is exceptions.ModelUnavailable
+    assert server.wait_for(lambda log: log[0].aborted)
+
+
+def test_a_server_that_is_not_there_is_unavailable(ask: Ask) -> None:
+    with OpenAIServer() as server:
+        model = model_at(server)
+
+    error = error_of(ask, model)
+
+    assert type(error) is exceptions.ModelUnavailable
+    assert error.retry_after is None
+
+
+@pytest.mark.parametrize(("header", "seconds"), [("7", 7.0), ("0.5", 0.5), ("0", 0.0), ("-3", 0.0)])
+def test_passes_on_the_pause_that_a_provider_asks_for(
+    server: OpenAIServer, ask: Ask, header: str, seconds: float
+) -> None:
+    server.queue(Behaviour("rate_limited", retry_after=header))
+
+    error = error_of(ask, model_at(server))
+
+    assert isinstance(error, exceptions.ModelUnavailable)
+    assert error.retry_after == seconds
+
+
+def test_reads_a_pause_given_as_a_date() -> None:
+    in_an_hour = email.utils.formatdate(time.time() + 3600, usegmt=True)
+
+    pause = openai_replies.retry_after({"retry-after": in_an_hour})
+
+    assert pause is not None
+    assert 3000 < pause <= 3600
+    assert openai_replies.retry_after({"retry-after": "Wed, 21 Oct 2015 07:28:00 GMT"}) == 0.0
+    assert openai_replies.retry_after({"retry-after": "Wed, 21 Oct 2015 07:28:00 -0000"}) == 0.0
+
+
+def test_prefers_a_pause_in_milliseconds() -> None:
+    assert openai_replies.retry_after({"retry-after-ms": "1500", "retry-after": "2"}) == 1.5
+
+
+@pytest.mark.parametrize("value", ["", "soon", "nan", "inf", "Wed, 99 Oct 2015 07:28:00 GMT", "2015-10-21T07:28:00Z"])
+def test_ignores_a_pause_that_makes_no_sense(value: str) -> None:
+    assert openai_replies.retry_after({"retry-after": value}) is None
+
+
+def test_a_date_beyond_the_calendar_is_no_pause() -> None:
+    for zone in ("+9999999999999999", "-9999999999999999"):
+        assert openai_replies.retry_after({"retry-after": f"Mon, 01 Jan 2024 00:00:00 {zone}"}) is None
+
+
+def test_keeps_no_connection_that_a_server_could_close_before_the_next_call(server: OpenAIServer, ask: Ask) -> None:
+    ask(model_at(server))
+
+    assert server.log[0].headers["connection"] == "close"
+
+
+def test_tries_nothing_twice(server: OpenAIServer, ask: Ask) -> None:
+    model = model_at(server)
+    for kind in ("server_error", "rate_limited", "reset_before_body"):
+        server.queue(Behaviour(kind))
+        error_of(ask, model)
+
+    assert len(server.log) == 3
+
+
+def test_follows_no_redirect(server: OpenAIServer, ask: Ask) -> None:
+    server.queue(Behaviour("raw", status=307, headers={"Location": f"{server.base_url}/elsewhere/chat/completions"}))
+
+    assert type(error_of(ask, model_at(server))) is exceptions.ModelMisconfigured
+    assert len(server.log) == 1
+
+
+def test_an_error_handled_by_the_caller_is_not_mistaken_for_this_calls(server: OpenAIServer, ask: Ask) -> None:
+    server.queue(Behaviour("reset_before_body"))
+
+    def handling(model: OpenAIChatModel) -> base.ChatResponse:
+        try:
+            raise exceptions.ContentRefused("an earlier call's")
+        except exceptions.ContentRefused:
+            return ask(model)
+
+    assert type(error_of(handling, model_at(server))) is exceptions.ModelUnavailable
+
+
+# What an exception says.
+
+
+@pytest.mark.parametrize(
+    "behaviour",
+    [
+        Behaviour("raw", status=400, body=of_openai(f"Bad: {SECRET}\n{KEY}", f"{SECRET}")),
+        Behaviour("raw", status=500, body=f"{SECRET}\n{KEY}"),
+        Behaviour("raw", status=200, body=f"{SECRET}\n{KEY}", headers={"Content-Type": SECRET}),
+        Behaviour("raw", status=200, body={"choices": [{"message": {"role": SECRET}, "finish_reason": "stop"}]}),
+        Behaviour("raw", status=422, body={"detail": [{"msg": SECRET, "input": SECRET}]}),
+        Behaviour("reset_mid_body", text=SECRET),
+        Behaviour("reset_before_body"),
+    ],
+)
+def test_no_error_tells_the_key_or_what_was_said(server: OpenAIServer, ask: Ask, behaviour: Behaviour) -> None:
+    server.queue(behaviour)
+
+    error = error_of(ask, model_at(server))
+
+    assert SECRET not in repr(error)
+    assert KEY not in repr(error)
+    assert "\n" not in str(error)
+    assert len(str(error)) < 200
+    assert error.__cause__ is None
+    assert error.__context__ is None
+
+
+def test_the_model_does_not_show_its_key() -> None:
+    assert KEY not in repr(OpenAIChatModel(model="tiny", api_key=KEY))

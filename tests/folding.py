@@ -1,0 +1,72 @@
+"""Conversations whose messages bear markers, and a model that answers with the markers that it was shown."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from django_convmemory import models
+from django_convmemory.chat_models.base import ChatRequest, ChatResponse
+from django_convmemory.conversation import ConversationMemory
+from django_convmemory.memory import ConversationSummaryBufferMemory
+from django_convmemory.messages import ChatMessage
+from django_convmemory.schedulers import NullScheduler
+from django_convmemory.stores.orm import ORMStore
+
+MARKER = re.compile(r"\[\[(\d+)\]\]")
+
+
+@dataclasses.dataclass
+class MarkerModel:
+    """Answers with the markers that it was shown, after doing what a test has it do meanwhile."""
+
+    meanwhile: Callable[[ChatRequest], Any] = lambda request: None
+    name: str = "marker"
+    deadline: float = 5.0
+    requests: list[ChatRequest] = dataclasses.field(default_factory=list)
+
+    def chat(self, request: ChatRequest) -> ChatResponse:
+        self.requests.append(request)
+        self.meanwhile(request)
+        text = request.messages[-1].text
+        return ChatResponse(ChatMessage.ai("seen " + " ".join(f"[[{mark}]]" for mark in MARKER.findall(text))))
+
+    async def achat(self, request: ChatRequest) -> ChatResponse:
+        return self.chat(request)
+
+
+def build(model: Any, limit: int = 60, **options: Any) -> ConversationSummaryBufferMemory:
+    options.setdefault("scheduler", NullScheduler())
+    options.setdefault("max_summary_tokens", 2000)
+    return ConversationSummaryBufferMemory(ORMStore(), model, limit, **options)
+
+
+def talk(memory: ConversationMemory, count: int, key: str = "s", words: int = 8) -> None:
+    """Append messages that bear their position as a marker."""
+    last = memory.store.load(memory.resolve(key), memory.strategy.view(), 0)
+    start = last.ledger.last_position if last else 0
+    for number in range(start + 1, start + count + 1):
+        make = ChatMessage.human if number % 2 else ChatMessage.ai
+        memory.append(key, make(f"[[{number}]] " + "word " * words))
+
+
+def session(key: str = "s") -> models.Session:
+    return models.Session.objects.get(key=key)
+
+
+def versions(key: str = "s") -> list[models.Summary]:
+    return list(models.Summary.objects.filter(session__key=key).order_by("version"))
+
+
+def outcomes() -> list[str]:
+    return list(models.Attempt.objects.order_by("pk").values_list("outcome", flat=True))
+
+
+def covered(text: str) -> list[int]:
+    return [int(mark) for mark in MARKER.findall(text)]
+
+
+def keys_of(ids: Sequence[int]) -> list[str]:
+    return [models.Session.objects.get(pk=session_id).key for session_id in ids]

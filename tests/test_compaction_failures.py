@@ -1,0 +1,204 @@
+"""Compaction when the model fails, refuses, or cannot be paid: what is tried again, when, and by whom."""
+
+from __future__ import annotations
+
+import asyncio
+import datetime as dt
+
+import pytest
+from asgiref.sync import sync_to_async
+from django.db import connections
+from django.db.models import F
+
+from django_convmemory import exceptions, models
+from django_convmemory.chat_models.base import ChatRequest, ChatResponse
+from django_convmemory.chat_models.extractive import ExtractiveChatModel
+from django_convmemory.chat_models.scripted import ScriptedChatModel
+from django_convmemory.clock import Clock
+from django_convmemory.stores.values import Claim
+from tests.folding import MarkerModel, build, keys_of, outcomes, session, talk, versions
+
+pytestmark = pytest.mark.django_db
+
+
+def test_a_failure_backs_off_and_honours_retry_after() -> None:
+    model = ScriptedChatModel([exceptions.ModelUnavailable("busy", retry_after=120.0), "fine"])
+    memory = build(model)
+    talk(memory, 10)
+    result = memory.compact_id(session().pk)
+    assert (result.outcome, result.again, result.delay) == ("stalled", True, 120.0)
+    assert memory.compact_id(session().pk).outcome == "stalled"
+    assert len(model.requests) == 1
+    assert memory.sweep() == []
+    models.Session.objects.update(next_attempt_at=Clock(-1))
+    assert memory.compact_id(session().pk).outcome == "published"
+    assert session().attempts == 0
+
+
+def test_compact_does_not_wait_for_the_next_attempt() -> None:
+    memory = build(ScriptedChatModel([exceptions.ModelUnavailable("busy", retry_after=999.0), "fine"]))
+    talk(memory, 10)
+    assert memory.compact("s") == "stalled"
+    assert memory.compact("s") == "published"
+
+
+def test_after_max_attempts_the_fallback_folds_and_the_version_says_so() -> None:
+    model = ScriptedChatModel([exceptions.ModelUnavailable("down")] * 3)
+    memory = build(model, max_attempts=3, fallback=ExtractiveChatModel())
+    talk(memory, 10)
+    assert [memory.compact("s") for _ in range(3)] == ["stalled", "stalled", "published"]
+    (version,) = versions()
+    assert (version.fallback, version.model) == (True, "extractive")
+    assert outcomes() == ["unavailable"] * 3 + ["published"]
+
+
+def test_without_a_fallback_a_session_stalls_and_is_tried_hourly() -> None:
+    model = ScriptedChatModel([exceptions.ModelUnavailable("down")] * 3)
+    memory = build(model, max_attempts=2)
+    talk(memory, 10)
+    results = [memory.compact_id(session().pk, force=True) for _ in range(3)]
+    assert results[0].delay < 60
+    assert [result.delay for result in results[1:]] == [3600.0, 3600.0]
+    talk(memory, 5)
+    assert memory.sweep(hint_age=0) == []
+    assert "ModelUnavailable" in session().last_error
+
+
+def test_repeated_kills_reach_the_fallback() -> None:
+    memory = build(MarkerModel(), max_attempts=3, fallback=ExtractiveChatModel())
+    talk(memory, 10)
+    for _ in range(3):
+        # As a process that is killed during the call: nothing is released.
+        assert isinstance(memory.store.claim(session().pk, lease=60, force=False), Claim)
+        models.Session.objects.update(lease_expires_at=Clock(-1))
+    assert memory.compact_id(session().pk).outcome == "published"
+    assert versions()[0].fallback
+
+
+def test_a_refusal_of_one_chunk_reaches_the_fallback_for_that_chunk_alone() -> None:
+    refusals = [exceptions.ContentRefused("no"), "I'm sorry, but I can't help with that."]
+    model = ScriptedChatModel(["one", *refusals, "four"])
+    memory = build(model, max_chunk_tokens=100, fallback=ExtractiveChatModel(), limit=100)
+    talk(memory, 34)
+    assert memory.compact("s") == "published"
+    assert [version.fallback for version in versions()] == [False, True, True, False]
+    assert outcomes() == ["published", "refused", "published", "refused", "published", "published"]
+
+
+def test_a_misconfigured_model_pauses_the_alias_without_fallback_and_without_counting() -> None:
+    model = ScriptedChatModel([exceptions.ModelMisconfigured("401"), "fine", "fine too"])
+    memory = build(model, max_attempts=1, fallback=ExtractiveChatModel())
+    talk(memory, 10, key="one")
+    talk(memory, 10, key="two")
+    result = memory.compact_id(session("one").pk)
+    assert (result.outcome, result.again, session("one").attempts) == ("stalled", True, 0)
+    assert memory.paused
+    assert memory.compact_id(session("two").pk).outcome == "stalled"
+    assert len(model.requests) == 1
+    assert versions("one") == []
+    models.Attempt.objects.update(started_at=Clock(-61))
+    models.Session.objects.update(next_attempt_at=None)
+    assert not memory.paused
+    assert [memory.compact_id(session(key).pk).outcome for key in ("one", "two")] == ["published", "published"]
+
+
+def test_a_misconfigured_fallback_does_not_pause_the_alias() -> None:
+    model, fallback = ScriptedChatModel([exceptions.ContentRefused("no")]), MarkerModel(misconfigured)
+    memory = build(model, fallback=fallback)
+    talk(memory, 10)
+    assert memory.compact("s") == "stalled"
+    assert not memory.paused
+    assert outcomes() == ["refused", "unavailable"]
+    assert session().attempts == 1
+
+
+def misconfigured(request: ChatRequest) -> None:
+    raise exceptions.ModelMisconfigured("401")
+
+
+def test_after_an_outage_the_model_is_asked_again_for_what_the_fallback_cannot_fold() -> None:
+    def refuse(request: ChatRequest) -> None:
+        raise exceptions.BadModelOutput("only symbols")
+
+    model = ScriptedChatModel([exceptions.ModelUnavailable("503")] * 3 + ["fine"])
+    memory = build(model, max_attempts=2, fallback=MarkerModel(refuse))
+    talk(memory, 10)
+    assert [memory.compact("s") for _ in range(4)] == ["stalled"] * 3 + ["published"]
+    assert [(version.text, version.fallback) for version in versions()] == [("fine", False)]
+
+
+def test_one_sessions_refusal_as_misconfigured_does_not_keep_the_others_waiting() -> None:
+    model = ScriptedChatModel([exceptions.ModelMisconfigured("403"), "fine"])
+    memory = build(model)
+    talk(memory, 10, key="poison")
+    talk(memory, 10, key="healthy")
+    memory.compact_id(session("poison").pk)
+    models.Attempt.objects.update(started_at=Clock(-61))
+    models.Session.objects.filter(key="poison").update(next_attempt_at=F("next_attempt_at") - dt.timedelta(seconds=60))
+    assert keys_of(memory.sweep(hint_age=0)) == ["healthy"]
+
+
+def test_a_chunk_that_cannot_be_made_smaller_reaches_the_fallback_with_the_last_attempt() -> None:
+    def too_long(request: ChatRequest) -> None:
+        raise exceptions.ContextLengthExceeded("8 tokens at most")
+
+    memory = build(MarkerModel(too_long), max_attempts=2, fallback=ExtractiveChatModel())
+    talk(memory, 10)
+    memory.compact("s")
+    assert versions() == []
+    memory.compact("s")
+    assert [version.fallback for version in versions()] == [True]
+
+
+@pytest.mark.parametrize("stop", [KeyboardInterrupt, SystemExit])
+def test_a_process_that_is_told_to_end_gives_the_lease_back(stop: type[BaseException]) -> None:
+    def end(request: ChatRequest) -> None:
+        raise stop
+
+    memory = build(MarkerModel(end))
+    talk(memory, 10)
+    with pytest.raises(stop):
+        memory.compact("s")
+    row = session()
+    assert (row.lease_token, row.attempts, row.next_attempt_at, row.due_since is not None) == ("", 0, None, True)
+
+
+def test_a_cancelled_acompact_gives_the_lease_back(transactional_db: None) -> None:
+    called = asyncio.Event()
+
+    class Hanging(MarkerModel):
+        async def achat(self, request: ChatRequest) -> ChatResponse:
+            called.set()
+            await asyncio.sleep(60)
+            raise AssertionError
+
+    memory = build(Hanging())
+    talk(memory, 10)
+
+    async def run() -> None:
+        try:
+            task = asyncio.create_task(memory.acompact("s"))
+            await called.wait()
+            task.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await task
+        finally:
+            await sync_to_async(connections.close_all)()
+
+    asyncio.run(run())
+    row = session()
+    assert (row.lease_token, row.attempts, row.due_since is not None) == ("", 0, True)
+
+
+def test_an_error_of_a_backend_is_raised_and_the_lease_given_back() -> None:
+    def fail(request: ChatRequest) -> None:
+        raise ZeroDivisionError
+
+    memory = build(MarkerModel(fail))
+    talk(memory, 10)
+    with pytest.raises(ZeroDivisionError):
+        memory.compact("s")
+    row = session()
+    assert (row.lease_token, row.last_error, row.due_since is not None) == ("", "ZeroDivisionError", True)
+    assert outcomes() == ["error"]
+    assert row.next_attempt_at is not None
