@@ -13,11 +13,13 @@ import tomllib
 from typing import Any
 
 import pytest
+from asgiref.sync import sync_to_async
 from celery.bin.celery import celery
 from django.contrib.auth.models import AnonymousUser, User
 from django.contrib.sessions.backends.signed_cookies import SessionStore
 from django.core import checks
 from django.core.management import get_commands, load_command_class
+from django.db import connections
 from django.test import AsyncRequestFactory, RequestFactory, override_settings
 
 from django_convmemory import conf, models, options
@@ -132,7 +134,13 @@ def test_async_view(block: Block, logged_in: bool) -> None:
         request = AsyncRequestFactory().post("/", {"text": "Hello!"}, headers={"Idempotency-Key": "once"})
         request.session = sessions
         request.auser = lambda: found(ada if logged_in else AnonymousUser())
-        return asyncio.run(namespace["say"](request))
+        return asyncio.run(answer(request))
+
+    async def answer(request: Any) -> Any:
+        try:
+            return await namespace["say"](request)
+        finally:
+            await sync_to_async(connections.close_all)()  # of the thread that did the work
 
     async def found(user: Any) -> Any:
         return user
