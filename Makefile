@@ -60,7 +60,7 @@ $(VENV)/.runtime: $(VENV)/.python pyproject.toml constraints.txt
 
 # MariaDB's client is built here, from C: where that fails the rest is tested without it.
 $(VENV)/.test: $(VENV)/.python pyproject.toml constraints.txt
-	$(INSTALL) --editable '.[redis,postgresql,tiktoken,openapi,test]'
+	$(INSTALL) --editable '.[redis,postgresql,tiktoken,openapi,progress,test]'
 	$(INSTALL) mysqlclient || echo 'No MariaDB: its client library could not be built (see above).'
 	@touch $@ $(VENV)/.runtime
 

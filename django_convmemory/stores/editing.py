@@ -31,7 +31,7 @@ def truncate(
     reached = sessions.filter(last_position__gt=after)
     if revision is not None:
         reached = reached.filter(revision=revision)
-    if not _begin(reached):
+    if not begin(reached):
         found = sessions.values_list("revision", flat=True).first()
         if found is not None and revision not in (None, found):
             raise values.stale(revision or 0, found)
@@ -41,7 +41,7 @@ def truncate(
     removed, _ = models.Message.objects.using(using).filter(session=session, position__gt=after).delete()
     sessions.filter(fork_position__gt=after).update(fork_position=after)
     _forks(using, [session.pk], after + 1).update(fork_position=after)
-    return removed, _finish(using, session.pk, ledger, after + 1, threshold, hint=hint)
+    return removed, finish(using, session.pk, ledger, after + 1, threshold, hint=hint)
 
 
 def redact(
@@ -63,7 +63,7 @@ def redact(
 
 def _redact(using: str, session_id: int, position: int, threshold: Threshold, *, hint: bool) -> Edited:
     sessions = models.Session.objects.using(using).filter(pk=session_id)
-    _begin(sessions)
+    begin(sessions)
     messages = models.Message.objects.using(using).filter(session_id=session_id)
     row = transactions.latest(messages.filter(position=position)).get()
     emptied = sql.message_of(row.role, row.kind, row.content, row.wire, row.metadata).emptied()
@@ -79,7 +79,7 @@ def _redact(using: str, session_id: int, position: int, threshold: Threshold, *,
     if first_of_batch is not None:
         messages.filter(position=first_of_batch).update(payload_hash="")
     models.Summary.objects.using(using).filter(session_id=session_id, last_position__gte=position).update(text="")
-    return _finish(using, session_id, transactions.latest(sessions).get().ledger, position, threshold, hint=hint)
+    return finish(using, session_id, transactions.latest(sessions).get().ledger, position, threshold, hint=hint)
 
 
 def fork(
@@ -114,7 +114,7 @@ def fork(
     with connections[using].cursor() as cursor:
         cursor.execute(*sql.copy_messages(connections[using].vendor, session.pk, copy.pk, at))
         cursor.execute(*sql.copy_summaries(session.pk, copy.pk, at))
-    edited = _finish(using, copy.pk, ledger, at + 1, threshold, hint=hint)
+    edited = finish(using, copy.pk, ledger, at + 1, threshold, hint=hint)
     return values.Forked(sessions.get(pk=copy.pk), edited)
 
 
@@ -144,14 +144,14 @@ def adopt(using: str, alias: str, visitor: str, owner_id: Any) -> list[SessionNa
     return names
 
 
-def _begin(sessions: QuerySet[models.Session]) -> int:
+def begin(sessions: QuerySet[models.Session]) -> int:
     """Take the lock of the session's row, and whatever a compaction of it has or waits for."""
     return sessions.update(
         **models.NOT_COMPACTING, epoch=F("epoch") + 1, revision=F("revision") + 1, updated_at=Clock()
     )
 
 
-def _finish(using: str, session_id: int, ledger: Ledger, position: int, threshold: Threshold, *, hint: bool) -> Edited:
+def finish(using: str, session_id: int, ledger: Ledger, position: int, threshold: Threshold, *, hint: bool) -> Edited:
     """Give up the summaries that stand for ``position``, fall back to the newest that is left, and recount."""
     summaries = models.Summary.objects.using(using).filter(session_id=session_id)
     summaries.filter(last_position__gte=position, invalidated_at__isnull=True).update(invalidated_at=Clock())

@@ -1,0 +1,48 @@
+"""Counts the tokens of stored messages anew, after the token counter of a memory was changed."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from django.core.management.base import BaseCommand, CommandError, CommandParser
+from django.db import connections, router
+
+from django_convmemory import models, recounting
+from django_convmemory.management.progress import Progress
+from django_convmemory.memory import memories
+
+
+class Command(BaseCommand):
+    """``manage.py convmemory_recount``: those sessions that another counter counted, or, with ``--all``, every one.
+
+    A session at a time, each in a transaction of its own: an interrupted run is taken up by the next. Sessions that
+    become due by it are found by the sweep.
+    """
+
+    help = "Count the tokens of sessions anew that were counted by another counter than their memory's."
+
+    def add_arguments(self, parser: CommandParser) -> None:
+        """Define the options."""
+        parser.add_argument("--alias", action="append", metavar="ALIAS", help="Only sessions of this memory.")
+        parser.add_argument("--database", metavar="ALIAS", help="The database (default: where sessions are written).")
+        parser.add_argument("--all", action="store_true", help="Also those that the same counter counted.")
+
+    def handle(self, *args: Any, **options: Any) -> None:
+        """Recount."""
+        using = options["database"] or router.db_for_write(models.Session)
+        if using not in connections.settings:
+            known = ", ".join(connections.settings)
+            raise CommandError(f"There is no database {using!r}; there are {known}.", returncode=2)
+        for alias in options["alias"] or ():
+            if alias not in memories:
+                raise CommandError(f"CONVMEMORY has no alias {alias!r}; there are {', '.join(memories)}.", returncode=2)
+        with Progress(self.stdout, "recounted", shown=options["verbosity"] > 0) as progress:
+            for alias in options["alias"] or memories:
+                memory = memories[alias]
+                sessions = models.Session.objects.using(using).filter(alias=alias)
+                if not options["all"]:
+                    sessions = sessions.exclude(counter=memory.counter.name[:100])
+                for session_id in sessions.order_by("pk").values_list("pk", flat=True).iterator(chunk_size=1000):
+                    progress.advance(recounting.recount(memory, session_id, using=using))
+        if options["verbosity"]:
+            self.stdout.write(f"{progress.count} sessions recounted.")

@@ -1,0 +1,86 @@
+"""``manage.py convmemory_recount`` counts what is stored with the counter that the settings name now."""
+
+from __future__ import annotations
+
+from io import StringIO
+from typing import TYPE_CHECKING
+
+import pytest
+from django.core.management import CommandError, call_command
+
+from django_convmemory import integrity, models
+from django_convmemory.memory import memories
+from django_convmemory.messages import ChatMessage
+from tests.conversations import call
+
+if TYPE_CHECKING:
+    from pytest_django import Settings
+
+pytestmark = pytest.mark.django_db
+
+ESTIMATE = {"BACKEND": "django_convmemory.tokens.SummaryBufferEstimate"}
+
+
+def recount(*arguments: str) -> str:
+    output = StringIO()
+    call_command("convmemory_recount", *arguments, stdout=output)
+    return output.getvalue()
+
+
+def talk(key: str) -> None:
+    memory = memories["default"]
+    memory.append(key, ChatMessage.system("Be kind."))
+    for number in range(12):
+        memory.append(key, ChatMessage.human(f"第{number}个问题。" * 10), ChatMessage.ai("An answer. " * 8))
+    memory.append(key, ChatMessage.ai(tool_calls=[call("c")]), ChatMessage.tool("done", "c"))
+    memory.compact(key)
+
+
+def test_every_count_is_what_it_would_have_been_with_the_new_counter(settings: Settings) -> None:
+    talk("s")
+    talk("redacted")
+    memories["default"].redact("redacted", 3)
+    before = models.Session.objects.get(key="redacted").convmemory_messages.get(position=3).tokens
+    settings.CONVMEMORY = {"default": {**settings.CONVMEMORY["default"], "TOKEN_COUNTER": ESTIMATE}}
+    counter = memories["default"].counter
+
+    assert recount() == "2 sessions recounted.\n"
+
+    assert list(integrity.check(models.Session.objects.all())) == []
+    session = models.Session.objects.get(key="s")
+    assert session.counter == counter.name
+    stored = memories["default"].history("s", limit=100)
+    assert [one.tokens for one in stored] == [counter.count(one.message) for one in stored]
+    assert session.unpinned_tokens == sum(one.tokens for one in stored[1:])
+    shown = memories["default"].load("s").parts
+    assert shown[1].tokens == counter.count(shown[1].message)
+    assert models.Session.objects.get(key="redacted").convmemory_messages.get(position=3).tokens == before
+    assert memories["default"].append("s", ChatMessage.human("Go on.")).first_position == len(stored) + 1
+    assert list(integrity.check(models.Session.objects.all())) == []
+
+
+def test_a_session_becomes_due_or_not_by_its_new_count(settings: Settings) -> None:
+    memory = memories["default"]
+    while not memory.append("s", ChatMessage.human("第个问题" * 4)).due:
+        pass
+    settings.CONVMEMORY = {"default": {**settings.CONVMEMORY["default"], "OPTIONS": {"max_token_limit": 10_000}}}
+    recount("--all")
+    assert models.Session.objects.get().due_since is None
+    settings.CONVMEMORY = {"default": {**settings.CONVMEMORY["default"], "OPTIONS": {"max_token_limit": 50}}}
+    recount("--all")
+    assert models.Session.objects.get().due_since is not None
+
+
+def test_what_the_same_counter_counted_is_left_alone() -> None:
+    talk("s")
+    revision = models.Session.objects.get().revision
+    assert recount() == "0 sessions recounted.\n"
+    assert models.Session.objects.get().revision == revision
+    assert recount("--all") == "1 sessions recounted.\n"
+
+
+@pytest.mark.parametrize("arguments", [("--alias", "nowhere"), ("--database", "nowhere")])
+def test_what_is_not_there_is_said(arguments: tuple[str, ...]) -> None:
+    with pytest.raises(CommandError, match="nowhere") as error:
+        recount(*arguments)
+    assert error.value.returncode == 2
