@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from django.core.management.base import BaseCommand, CommandError, CommandParser
-from django.db import Error, close_old_connections, reset_queries
+from django.db import Error, connections, reset_queries
 
 from django_convmemory import tasks
 from django_convmemory.compaction import Outcome
@@ -119,7 +119,7 @@ class Command(BaseCommand):
         # As around a request: a connection that the database closed meanwhile is opened anew, and DEBUG's list of
         # queries does not grow.
         reset_queries()
-        close_old_connections()
+        _close_old_connections()
         # In turn, so that an alias with much to do does not keep the others waiting.
         turns = [self._turn(memory, limit) for memory in swept]
         while turns and not self.stopping():
@@ -150,7 +150,7 @@ class Command(BaseCommand):
             return
         # Nobody else is told of them, so no hint is waited for; the time of the next attempt is.
         for session_id in memory.sweep(limit=limit, hint_age=0.0):
-            close_old_connections()
+            _close_old_connections()
             outcome = self._fold_one(memory, session_id)
             yield outcome
             if outcome == "stalled" and self._is_paused(memory):
@@ -224,6 +224,16 @@ def _folding_here(memory: ConversationMemory) -> ConversationMemory:
     here.scheduler = NullScheduler()
     here.options = dataclasses.replace(memory.options, max_run_seconds=_RUN_SECONDS)
     return here
+
+
+def _close_old_connections() -> None:
+    """Close the connections that are broken or too old, as Django does around a request.
+
+    But for those in a transaction: of a test, which holds one around the command.
+    """
+    for connection in connections.all(initialized_only=True):
+        if not connection.in_atomic_block:
+            connection.close_if_unusable_or_obsolete()
 
 
 def _line(counts: Counter[str]) -> str:

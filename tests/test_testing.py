@@ -1,0 +1,759 @@
+"""The test kit of sites: what it scripts, what it refuses, and that it leaves nothing behind."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import dataclasses
+import os
+import pathlib
+import subprocess
+import sys
+import threading
+from collections.abc import AsyncIterator, Callable, Iterator
+from typing import Any
+
+import pytest
+from asgiref.sync import sync_to_async
+from django.core.exceptions import ImproperlyConfigured
+from django.core.management import call_command
+from django.db import connections, transaction
+from django.test import override_settings
+
+from django_convmemory import exceptions, models, signals, tasks
+from django_convmemory.chat_models.base import ChatRequest, ChatResponse, Usage
+from django_convmemory.chat_models.extractive import ExtractiveChatModel
+from django_convmemory.chat_models.openai import OpenAIChatModel
+from django_convmemory.chat_models.scripted import ScriptedChatModel, ScriptExhausted
+from django_convmemory.conversation import ConversationMemory
+from django_convmemory.memory import ConversationSummaryBufferMemory, SessionHandle, memories
+from django_convmemory.messages import ChatMessage
+from django_convmemory.schedulers import InlineScheduler, NullScheduler
+from django_convmemory.stores.in_memory import InMemoryStore
+from django_convmemory.testing import (
+    NetworkModelCalled,
+    Queued,
+    QueueScheduler,
+    ScriptedMemories,
+    UnusedReplies,
+    scripted_memories,
+)
+from tests.test_readme import read_blocks
+
+pytest_plugins = ["pytester"]
+
+ROOT = pathlib.Path(__file__).parent.parent
+REQUEST = ChatRequest([ChatMessage.human("What is Rust?")])
+TURN = "The cat sat on the mat and thought about the sea. " * 4
+# A model that no test may reach, and tasks for a broker that is not there.
+ALIAS: dict[str, Any] = {
+    "OPTIONS": {"max_token_limit": 60},
+    "CHAT_MODEL": {
+        "BACKEND": "django_convmemory.chat_models.openai.OpenAIChatModel",
+        "OPTIONS": {"model": "gpt-none", "base_url": "http://127.0.0.1:9/v1"},
+    },
+    "SCHEDULER": {"BACKEND": "django_convmemory.tasks.CeleryScheduler"},
+}
+
+
+@pytest.fixture(autouse=True)
+def site() -> Iterator[None]:
+    """The settings of a site as it runs in production."""
+    with override_settings(CONVMEMORY={"default": ALIAS, "support": ALIAS}):
+        yield
+
+
+@pytest.fixture
+async def asynchronous_db(transactional_db: None) -> AsyncIterator[None]:
+    """The database, for a test on an event loop."""
+    yield
+    # Those of the thread that Django's asynchronous code uses.
+    await sync_to_async(connections.close_all)()
+
+
+def talk(key: str = "user-1", *, alias: str = "default", turns: int = 2) -> None:
+    """Append so much that the session becomes due."""
+    memories[alias].append(key, *[ChatMessage.human(TURN)] * turns)
+
+
+def queued(key: str = "user-1", *, alias: str = "default") -> Queued:
+    return Queued(alias, models.Session.objects.get(alias=alias, key=key).pk)
+
+
+def summary(key: str = "user-1") -> str:
+    return memories["default"].load(key).summary or ""
+
+
+@contextlib.contextmanager
+def ending_in(
+    error: type[AssertionError], *replies: str
+) -> Iterator[tuple[ScriptedMemories, pytest.ExceptionInfo[AssertionError]]]:
+    """Script the memories for a block that must end with an error; give both."""
+    with pytest.raises(error) as raised, scripted_memories(replies) as convmemory:
+        yield convmemory, raised
+
+
+# What is scripted.
+
+
+@pytest.mark.django_db
+def test_what_is_due_waits_until_it_is_told_to_be_folded_as_the_script_says() -> None:
+    with scripted_memories(["They spoke of a cat."]) as convmemory:
+        talk()
+        assert convmemory.queued == [queued()]
+        assert convmemory.requests == []
+        assert summary() == ""
+
+        assert convmemory.run() == ["published"]
+
+        assert summary() == "They spoke of a cat."
+        [request] = convmemory.requests
+        assert "thought about the sea" in request.messages[-1].text
+        assert convmemory.queued == []
+        assert convmemory.run() == []
+
+
+@pytest.mark.django_db
+def test_replies_are_texts_messages_responses_and_exceptions_in_order() -> None:
+    response = ChatResponse(ChatMessage.ai("Third."), usage=Usage(prompt_tokens=7, completion_tokens=3))
+    with scripted_memories(["First."]) as convmemory:
+        convmemory.reply(ChatMessage.ai("Second."), response)
+        convmemory.reply(exceptions.ContentRefused)
+        found = []
+        for key in "abcd":
+            talk(key)
+            convmemory.run()
+            found.append(summary(key))
+    assert found == ["First.", "Second.", "Third.", ""]
+    assert list(models.Attempt.objects.exclude(prompt_tokens=None).values_list("prompt_tokens", flat=True)) == [7]
+
+
+def test_a_reply_of_another_type_is_refused_at_once() -> None:
+    with scripted_memories() as convmemory, pytest.raises(TypeError, match="not dict"):
+        convmemory.reply({"role": "assistant"})  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match="not int"), scripted_memories([1]):  # type: ignore[list-item]
+        pass
+    with scripted_memories():
+        pass  # It was not left in use.
+
+
+def test_memories_made_before_are_changed_in_place_and_put_back() -> None:
+    memory = memories["default"]
+    before = (memory.model, memory.fallback, memory.scheduler)
+    assert [type(part) for part in before] == [OpenAIChatModel, ExtractiveChatModel, tasks.CeleryScheduler]
+
+    with scripted_memories():
+        assert memories["default"] is memory
+        assert isinstance(memory.model, ScriptedChatModel)
+        assert memory.fallback is None
+        assert isinstance(memory.scheduler, QueueScheduler)
+
+    assert memories["default"] is memory
+    assert (memory.model, memory.fallback, memory.scheduler) == before
+
+
+def test_memories_made_later_are_scripted_too_and_become_what_the_settings_say() -> None:
+    with scripted_memories():
+        later = memories["support"]
+        with override_settings(CONVMEMORY={"default": ALIAS}):
+            overridden = memories["default"]
+        made = [later, overridden, memories["default"]]
+        assert len({id(memory) for memory in made}) == 3
+        assert len({memory.model for memory in made}) == 1
+        assert len({memory.scheduler for memory in made}) == 1
+        assert isinstance(later.model, ScriptedChatModel)
+
+    for memory in made:
+        assert isinstance(memory.model, OpenAIChatModel)
+        assert isinstance(memory.fallback, ExtractiveChatModel)
+        assert isinstance(memory.scheduler, tasks.CeleryScheduler)
+
+
+def test_all_else_is_as_the_settings_say() -> None:
+    price = {"input": 1, "output": 2}
+    alias = ALIAS | {
+        "MEMORY": "django_convmemory.memory.ConversationSummaryMemory",
+        "OPTIONS": {"buffer_size": 3, "summary_prefix": "So far: "},
+        "CHAT_MODEL": ALIAS["CHAT_MODEL"] | {"PRICE": price},
+    }
+    with scripted_memories(), override_settings(CONVMEMORY={"default": alias}):
+        memory = memories["default"]
+        assert dataclasses.asdict(memory.strategy) == {"buffer_size": 3}
+        assert memory.options.summary_prefix == "So far: "
+        assert memory.counter.name == "utf8"
+        assert memory.price == (1, 2)
+
+
+@pytest.mark.parametrize("wrong", [{"OPTIONS": {"limit": 1}}, {"CHAT_MODEL": {"BACKEND": "no.Model"}}, {"MODEL": {}}])
+def test_settings_that_are_wrong_raise_as_ever(wrong: dict[str, Any]) -> None:
+    with (
+        scripted_memories(),
+        override_settings(CONVMEMORY={"default": wrong}),
+        pytest.raises(ImproperlyConfigured, match=r"convmemory\.E00"),
+    ):
+        memories["default"]
+
+
+@pytest.mark.django_db
+def test_a_memory_that_does_not_summarize_is_given_no_model() -> None:
+    window = {"MEMORY": "django_convmemory.memory.ConversationWindowMemory", "SCHEDULER": ALIAS["SCHEDULER"]}
+    with scripted_memories() as convmemory, override_settings(CONVMEMORY={"default": window}):
+        talk(turns=50)
+        assert memories["default"].model is None
+        assert isinstance(memories["default"].scheduler, QueueScheduler)
+        assert memories["default"].compact("user-1") == "not_due"
+        assert (convmemory.queued, convmemory.requests) == ([], [])
+
+
+# What is queued, and what becomes of it.
+
+
+@pytest.mark.django_db
+def test_sessions_of_all_aliases_are_queued_once_each_and_folded_in_order() -> None:
+    with scripted_memories(["One.", "Two.", "Three."]) as convmemory:
+        talk("a")
+        talk("a", alias="support")
+        talk("b")
+        memories["default"].truncate("a", after=0)
+        talk("a")  # due a second time
+        due = [queued("a"), queued("a", alias="support"), queued("b")]
+        assert convmemory.queued == due
+
+        assert convmemory.run() == ["published"] * 3
+
+        assert (summary("a"), summary("b")) == ("One.", "Three.")
+
+
+@pytest.mark.django_db(transaction=True)
+def test_what_is_queued_meanwhile_is_folded_too() -> None:
+    def go_on(session: SessionHandle, **kwargs: Any) -> None:
+        if session.key != "c":
+            talk(chr(ord(session.key) + 1))
+
+    signals.summary_published.connect(go_on)
+    try:
+        with scripted_memories(["One.", "Two.", "Three."]) as convmemory:
+            talk("a")
+            assert convmemory.run() == ["published"] * 3
+            assert summary("c") == "Three."
+    finally:
+        signals.summary_published.disconnect(go_on)
+
+
+@pytest.mark.django_db
+def test_a_failure_is_seen_and_tried_again_by_the_next_run() -> None:
+    with scripted_memories([exceptions.ModelUnavailable("busy", retry_after=900)]) as convmemory:
+        talk()
+
+        assert convmemory.run() == ["stalled"]
+        assert convmemory.queued == [queued()]
+
+        convmemory.reply("They spoke of a cat.")
+        assert convmemory.run() == ["published"]
+        assert convmemory.queued == []
+
+
+@pytest.mark.django_db
+def test_no_fallback_hides_a_refusal() -> None:
+    with scripted_memories([exceptions.ContentRefused("no")]) as convmemory:
+        talk()
+        assert convmemory.run() == ["stalled"]
+    assert summary() == ""
+
+
+@pytest.mark.django_db
+def test_a_paused_alias_keeps_no_session_from_being_folded() -> None:
+    with scripted_memories([exceptions.ModelMisconfigured("key"), "Two.", "One."]) as convmemory:
+        talk("a")
+        talk("b")
+        assert convmemory.run() == ["stalled", "published"]
+        assert convmemory.run() == ["published"]
+    assert (summary("a"), summary("b")) == ("One.", "Two.")
+
+
+@pytest.mark.django_db
+def test_an_exception_that_no_model_may_raise_leaves_run_and_the_session_stays_queued() -> None:
+    with scripted_memories([RuntimeError("a defect"), "They spoke of a cat."]) as convmemory:
+        talk()
+        with pytest.raises(RuntimeError, match="a defect"):
+            convmemory.run()
+        assert convmemory.queued == [queued()]
+        assert convmemory.run() == ["published"]
+
+
+@pytest.mark.django_db
+@pytest.mark.parametrize("known", [True, False])
+def test_what_a_rolled_back_transaction_queued_is_not_due(known: bool) -> None:
+    with scripted_memories() as convmemory:
+        if known:
+            memories["default"].append("user-1", ChatMessage.human("Hello."))
+        with transaction.atomic():
+            talk()
+            transaction.set_rollback(True)
+        assert len(convmemory.queued) == 1
+
+        assert convmemory.run() == ["not_due"]
+
+        assert convmemory.queued == []
+
+
+@pytest.mark.django_db(transaction=True)
+def test_nothing_waits_for_a_commit() -> None:
+    with scripted_memories(["They spoke of a cat."]) as convmemory, transaction.atomic():
+        talk()
+        assert convmemory.run() == ["published"]
+        assert summary() == "They spoke of a cat."
+
+
+@pytest.mark.django_db
+@pytest.mark.parametrize("sweep", [tasks.sweep, lambda: call_command("convmemory_sweep", verbosity=0)])
+def test_a_sweep_queues_what_it_finds_and_needs_no_broker(sweep: Callable[[], None]) -> None:
+    unsent = {"SCHEDULER": {"BACKEND": "django_convmemory.schedulers.NullScheduler"}}
+    with override_settings(CONVMEMORY={"default": ALIAS | unsent}):
+        talk()
+
+    with scripted_memories(["They spoke of a cat."]) as convmemory:
+        sweep()
+        assert convmemory.queued == [queued()]
+        assert convmemory.run() == ["published"]
+
+
+async def test_the_asynchronous_twins_are_scripted(asynchronous_db: None) -> None:
+    with scripted_memories(["By compact.", "By run."]) as convmemory:
+        memory = memories["default"]
+        for key in ("a", "b"):
+            await memory.aappend(key, *[ChatMessage.human(TURN)] * 2)
+        assert len(convmemory.queued) == 2
+
+        assert await memory.acompact("b") == "published"
+        assert await convmemory.arun() == ["published", "not_due"]
+
+        assert (await memory.aload("a")).summary == "By run."
+        assert (await memory.aload("b")).summary == "By compact."
+
+
+# What is refused.
+
+
+def chat(model: OpenAIChatModel) -> None:
+    model.chat(REQUEST)
+
+
+def chat_in_a_thread(model: OpenAIChatModel) -> None:
+    raised: list[BaseException] = []
+
+    def call() -> None:
+        try:
+            model.chat(REQUEST)
+        except AssertionError as error:
+            raised.append(error)
+
+    thread = threading.Thread(target=call)
+    thread.start()
+    thread.join()
+    raise raised[0]
+
+
+def achat(model: OpenAIChatModel) -> None:
+    asyncio.run(model.achat(REQUEST))
+
+
+def compact_in_code(model: OpenAIChatModel) -> None:
+    memory = in_code(model, NullScheduler())
+    memory.append("s", *[ChatMessage.human(TURN)] * 2)
+    memory.compact("s")
+
+
+def acompact_in_code(model: OpenAIChatModel) -> None:
+    memory = in_code(model, NullScheduler())
+    memory.append("s", *[ChatMessage.human(TURN)] * 2)
+    asyncio.run(memory.acompact("s"))
+
+
+def in_code(model: OpenAIChatModel, scheduler: Any) -> ConversationMemory:
+    return ConversationSummaryBufferMemory(InMemoryStore(), model, 20, scheduler=scheduler)
+
+
+@pytest.mark.parametrize("call", [chat, chat_in_a_thread, achat, compact_in_code, acompact_in_code])
+def test_a_call_of_a_network_model_is_refused_and_says_what_to_do(call: Callable[[OpenAIChatModel], None]) -> None:
+    model = OpenAIChatModel(model="gpt-none")
+    with scripted_memories() as convmemory:
+        with pytest.raises(NetworkModelCalled, match=r"gpt-none.*ScriptedChatModel.*convmemory\.reply\(\)") as raised:
+            call(model)
+        assert convmemory.failures == [raised.value]
+        convmemory.failures.clear()
+    assert not isinstance(raised.value, exceptions.ConvMemoryError)
+
+
+def test_a_call_that_was_refused_and_swallowed_is_raised_at_the_end(caplog: pytest.LogCaptureFixture) -> None:
+    memory = in_code(OpenAIChatModel(model="gpt-none"), InlineScheduler())
+    with ending_in(NetworkModelCalled) as (_, raised):
+        memory.append("s", *[ChatMessage.human(TURN)] * 2)
+        assert "failed inside append" in caplog.text
+    assert "gpt-none" in str(raised.value)
+    assert raised.value.__notes__ == [
+        "It did not end the test where it was raised, and so it is raised again at the end."
+    ]
+
+
+def test_all_that_was_refused_is_told() -> None:
+    with ending_in(NetworkModelCalled) as (_, raised):
+        for name in ("first", "second"):
+            with contextlib.suppress(NetworkModelCalled):
+                OpenAIChatModel(model=name).chat(REQUEST)
+    assert "first" in str(raised.value)
+    assert "NetworkModelCalled" in raised.value.__notes__[-1]
+    assert "second" in raised.value.__notes__[-1]
+
+
+@pytest.mark.django_db
+def test_a_script_that_ran_out_and_was_swallowed_is_raised_at_the_end() -> None:
+    with ending_in(ScriptExhausted) as (convmemory, raised):
+        talk()
+        with contextlib.suppress(ScriptExhausted):
+            convmemory.run()
+    assert "no reply left for request 1" in str(raised.value)
+    assert "convmemory.reply()" in raised.value.__notes__[0]
+
+
+async def test_a_script_that_ran_out_is_raised_at_the_end_of_an_asynchronous_test(asynchronous_db: None) -> None:
+    with ending_in(ScriptExhausted):
+        await memories["default"].aappend("s", *[ChatMessage.human(TURN)] * 2)
+        with contextlib.suppress(ScriptExhausted):
+            await memories["default"].acompact("s")
+
+
+@pytest.mark.django_db
+def test_replies_that_nobody_asked_for_are_an_error() -> None:
+    with ending_in(UnusedReplies) as (convmemory, raised):
+        convmemory.reply("Used.", "The user asked about a cat.", exceptions.ModelUnavailable("busy"))
+        talk("a")
+        convmemory.run()
+        talk("b")
+    assert isinstance(raised.value, AssertionError)
+    assert str(raised.value).startswith(
+        "The model was asked for 1 replies, and these were left: 'The user asked about a cat.', "
+        "ModelUnavailable('busy'). Sessions still queued: 1."
+    )
+
+
+def test_replies_that_nobody_asked_for_can_be_allowed() -> None:
+    with scripted_memories(["Perhaps."]) as convmemory:
+        convmemory.allow_unused_replies = True
+
+
+def fail_after_a_call_of_the_network() -> None:
+    with contextlib.suppress(NetworkModelCalled):
+        OpenAIChatModel(model="gpt-none").chat(REQUEST)
+    raise AssertionError("the test's own error")
+
+
+def test_the_tests_own_error_is_the_one_that_is_raised_and_all_is_put_back() -> None:
+    memory = memories["default"]
+    model, network = memory.model, OpenAIChatModel.chat
+    with pytest.raises(AssertionError, match="the test's own"), scripted_memories(["Unused."]):
+        fail_after_a_call_of_the_network()
+    assert (memory.model, OpenAIChatModel.chat) == (model, network)
+
+
+def test_everything_is_put_back_where_the_end_raises() -> None:
+    memory = memories["default"]
+    model, network, anetwork = memory.model, OpenAIChatModel.chat, OpenAIChatModel.achat
+    for _ in range(2):
+        with ending_in(UnusedReplies, "Unused."):
+            assert memory.model is not model
+            assert OpenAIChatModel.chat is not network
+            assert OpenAIChatModel.achat is not anetwork
+        assert (memory.model, OpenAIChatModel.chat, OpenAIChatModel.achat) == (model, network, anetwork)
+
+
+def test_one_inside_another_is_refused_and_changes_nothing() -> None:
+    with scripted_memories() as convmemory:
+        convmemory.allow_unused_replies = True
+        model = memories["default"].model
+        with pytest.raises(RuntimeError, match=r"scripted already.*use the one that is there"), scripted_memories():
+            pass
+        assert memories["default"].model is model
+        assert isinstance(model, ScriptedChatModel)
+    assert isinstance(memories["default"].model, OpenAIChatModel)
+
+
+# Where it is imported.
+
+
+def test_it_imports_without_pytest_and_before_the_apps_are_loaded() -> None:
+    code = "import sys; sys.modules['pytest'] = None; from django_convmemory import testing; testing.scripted_memories"
+    environ = {name: value for name, value in os.environ.items() if name != "DJANGO_SETTINGS_MODULE"}
+
+    subprocess.run([sys.executable, "-W", "error", "-c", code], cwd=ROOT, env=environ, check=True)
+
+
+# The fixture and the mixin, in a project of a site.
+
+SITE_SETTINGS = f"""
+SECRET_KEY = "none"
+INSTALLED_APPS = ["django.contrib.auth", "django.contrib.contenttypes", "django_convmemory"]
+DATABASES = {{"default": {{"ENGINE": "django.db.backends.sqlite3", "NAME": ":memory:"}}}}
+USE_TZ = True
+CONVMEMORY = {{"default": {ALIAS!r}}}
+"""
+
+
+@pytest.fixture
+def project(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> pytest.Pytester:
+    """A folder with the settings of a site, which the processes started there use."""
+    pytester.makepyfile(site_settings=SITE_SETTINGS)
+    for name in [name for name in os.environ if name.startswith(("CONVMEMORY_", "PYTEST_XDIST_", "OPENAI_"))]:
+        monkeypatch.delenv(name)
+    monkeypatch.setenv("COLUMNS", "200")  # errors are not cut
+    monkeypatch.setenv("DJANGO_SETTINGS_MODULE", "site_settings")
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(pytester.path), str(ROOT)]))
+    pytester.makeini(
+        "[pytest]\nfilterwarnings = error\nasyncio_mode = auto\nasyncio_default_fixture_loop_scope = function\n"
+    )
+    return pytester
+
+
+FIXTURE_TESTS = """
+import pytest
+
+from django_convmemory.chat_models.openai import OpenAIChatModel
+from django_convmemory.chat_models.base import ChatRequest
+from django_convmemory.memory import ConversationSummaryBufferMemory, memories
+from django_convmemory.messages import ChatMessage
+from django_convmemory.schedulers import InlineScheduler
+from django_convmemory.stores.in_memory import InMemoryStore
+from django_convmemory.tasks import CeleryScheduler
+
+TURNS = [ChatMessage.human("The cat sat on the mat. " * 8)] * 2
+
+
+def ask_the_network():
+    memory = ConversationSummaryBufferMemory(InMemoryStore(), OpenAIChatModel(model="gpt-none"), 20)
+    memory.append("s", *TURNS)
+
+
+def forgotten():
+    memory = memories["default"]
+    assert isinstance(memory.model, OpenAIChatModel)
+    assert isinstance(memory.scheduler, CeleryScheduler)
+    assert "testing" not in OpenAIChatModel.chat.__code__.co_filename
+
+
+def test_forgotten_before():
+    forgotten()
+
+
+@pytest.mark.django_db
+def test_passes(convmemory):
+    convmemory.reply("They spoke of a cat.")
+    memories["default"].append("s", *TURNS)
+    assert convmemory.run() == ["published"]
+    assert memories["default"].load("s").summary == "They spoke of a cat."
+
+
+@pytest.mark.django_db(transaction=True)
+async def test_passes_asynchronously(convmemory):
+    convmemory.reply("They spoke of a cat.")
+    await memories["default"].aappend("s", *TURNS)
+    assert await convmemory.arun() == ["published"]
+
+
+def test_network(convmemory):
+    ask_the_network()
+
+
+def test_unused(convmemory):
+    convmemory.reply("Nobody asks for this.")
+
+
+def test_fails_once(convmemory):
+    convmemory.reply("Nobody asks for this.")
+    assert not "the test's own failure"
+
+
+def test_skips(convmemory):
+    convmemory.reply("Nobody asks for this.")
+    pytest.skip()
+
+
+@pytest.mark.xfail
+def test_expects_to_fail(convmemory):
+    convmemory.reply("Nobody asks for this.")
+    assert not "the test's own failure"
+
+
+@pytest.fixture
+def broken(convmemory):
+    convmemory.reply("Nobody asks for this.")
+    raise LookupError("a fixture's own failure")
+
+
+def test_with_a_broken_fixture(broken):
+    pass
+
+
+def test_forgotten_after(request):
+    forgotten()
+    plugins = request.config.pluginmanager.get_plugins()
+    assert not [one for one in plugins if type(one).__module__ == "django_convmemory.testing"]
+"""
+
+
+@pytest.mark.parametrize("way", ["pytest_plugins = ['django_convmemory.testing']", "as xdist's workers import it"])
+def test_the_fixture(project: pytest.Pytester, way: str) -> None:
+    plugin = way.startswith("pytest_plugins")
+    project.makeconftest(way if plugin else "from django_convmemory.testing import convmemory")
+    project.makepyfile(test_chat=FIXTURE_TESTS)
+
+    result = project.runpytest_subprocess(*([] if plugin else ["-n2"]), "-rEF")
+
+    result.assert_outcomes(passed=6, failed=1, errors=3, skipped=1, xfailed=1)
+    result.stdout.fnmatch_lines_random(
+        [
+            "ERROR test_chat.py::test_network - django_convmemory.testing.NetworkModelCalled: *",
+            "ERROR test_chat.py::test_unused - django_convmemory.testing.UnusedReplies: *",
+            "ERROR test_chat.py::test_with_a_broken_fixture - LookupError: a fixture's own failure",
+            "FAILED test_chat.py::test_fails_once - *",
+        ]
+    )
+
+
+MIXIN_TESTS = """
+import unittest
+
+from django.test import SimpleTestCase, TestCase, TransactionTestCase
+
+from django_convmemory.chat_models.openai import OpenAIChatModel
+from django_convmemory.memory import ConversationSummaryBufferMemory, memories
+from django_convmemory.messages import ChatMessage
+from django_convmemory.stores.in_memory import InMemoryStore
+from django_convmemory.tasks import CeleryScheduler
+from django_convmemory.testing import ConvMemoryTestMixin
+
+TURNS = [ChatMessage.human("The cat sat on the mat. " * 8)] * 2
+
+
+class Folding(ConvMemoryTestMixin):
+    def test_folds(self):
+        self.convmemory.reply("They spoke of a cat.")
+        memories["default"].append("s", *TURNS)
+        self.assertEqual(len(self.convmemory.queued), 1)
+        self.assertEqual(self.convmemory.run(), ["published"])
+        self.assertEqual(memories["default"].load("s").summary, "They spoke of a cat.")
+
+    async def test_folds_asynchronously(self):
+        self.convmemory.reply("They spoke of a cat.")
+        await memories["default"].aappend("s", *TURNS)
+        self.assertEqual(await memories["default"].acompact("s"), "published")
+        self.assertEqual(await self.convmemory.arun(), ["not_due"])
+
+    def test_subtests(self):
+        for key in "abc":
+            with self.subTest(key):
+                self.convmemory.reply(f"They spoke of {key}.")
+                memories["default"].append(key, *TURNS)
+                self.assertEqual(self.convmemory.run(), ["published"])
+
+
+class MixinTests(Folding, TestCase):
+    pass
+
+
+class LastInTheListTests(TestCase, Folding):
+    pass
+
+
+class TransactionTests(Folding, TransactionTestCase):
+    pass
+
+
+del Folding
+
+
+class SimpleTests(ConvMemoryTestMixin, SimpleTestCase):
+    def setUp(self):
+        super().setUp()
+        self.assertEqual(self.convmemory.run(), [])
+
+    def test_network(self):
+        memory = ConversationSummaryBufferMemory(InMemoryStore(), OpenAIChatModel(model="gpt-none"), 20)
+        memory.append("s", *TURNS)
+
+    def test_unused(self):
+        self.convmemory.reply("Nobody asks for this.")
+
+    def test_unused_in_a_cleanup(self):
+        self.addCleanup(self.convmemory.reply, "Nobody asks for this.")
+
+    def test_fails_once(self):
+        self.convmemory.reply("Nobody asks for this.")
+        self.fail("the test's own failure")
+
+    def test_a_subtest_fails_once(self):
+        self.convmemory.reply("Nobody asks for this.")
+        with self.subTest():
+            self.fail("the subtest's own failure")
+
+    def test_skips(self):
+        self.convmemory.reply("Nobody asks for this.")
+        self.skipTest("half way")
+
+    @unittest.expectedFailure
+    def test_expects_to_fail(self):
+        self.convmemory.reply("Nobody asks for this.")
+        self.fail("as expected")
+
+
+class ZForgottenTests(SimpleTestCase):
+    def test_is_not_affected(self):
+        self.assertIsInstance(memories["default"].model, OpenAIChatModel)
+        self.assertIsInstance(memories["default"].scheduler, CeleryScheduler)
+        self.assertFalse(hasattr(self, "convmemory"))
+"""
+
+
+def test_the_mixin_without_pytest(project: pytest.Pytester) -> None:
+    project.makepyfile(tests=MIXIN_TESTS, sitecustomize="import sys\nsys.modules['pytest'] = None\n")
+
+    ended = subprocess.run(
+        [sys.executable, "-W", "error", "-m", "django", "test", "tests"],
+        cwd=project.path,
+        check=False,
+        capture_output=True,
+        text=True,
+    )
+
+    said = ended.stderr
+    assert "Ran 17 tests" in said
+    assert "FAILED (failures=5, skipped=1, expected failures=1)" in said
+    failed = sorted(line.partition(" ")[2].partition(" ")[0] for line in said.splitlines() if line.startswith("FAIL:"))
+    assert failed == [
+        "test_a_subtest_fails_once",
+        "test_fails_once",
+        "test_network",
+        "test_unused",
+        "test_unused_in_a_cleanup",
+    ]
+    assert said.count("NetworkModelCalled: A test called <OpenAIChatModel 'gpt-none'>") >= 1
+    assert said.count("UnusedReplies: ") == 2
+
+
+# The manual.
+
+
+def test_every_block_of_the_manual_runs(project: pytest.Pytester) -> None:
+    blocks = read_blocks((ROOT / "docs" / "testing.md").read_text(encoding="utf-8"))
+    assert {block.language for block in blocks} == {"python"}
+    files = [block.file for block in blocks]
+    assert len(set(files)) == len(files), "each block is a file of its own"
+    for block in blocks:
+        (project.path / block.file).write_text(block.code, encoding="utf-8")
+    project.makepyfile(site_settings=SITE_SETTINGS + 'del CONVMEMORY["default"]["OPTIONS"]\n')
+    with_tests = {block.file for block in blocks if "def test_" in block.code}
+    assert set(files) - with_tests == {"chat.py", "conftest.py"}
+
+    result = project.runpytest_subprocess("-v", *with_tests)
+
+    assert result.ret == 0
+    result.stdout.fnmatch_lines_random([f"{file}::*PASSED*" for file in with_tests])
