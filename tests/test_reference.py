@@ -57,6 +57,8 @@ def test_every_check_is_named() -> None:
     assert set(first_cells("Checks")) == set(re.findall(r"convmemory\.[EW]\d{3}\b(?= to)?", CODE)) - {""}
 
 
-def test_every_task_is_named() -> None:
+def test_every_task_and_command_is_named() -> None:
     tasks = set(re.findall(r'name="(convmemory\.\w+)"', CODE))
-    assert tasks <= set(first_cells("Tasks and commands"))
+    folder = ROOT / "django_convmemory" / "management" / "commands"
+    commands = {f"manage.py {path.stem}" for path in folder.glob("convmemory_*.py")}
+    assert set(first_cells("Tasks and commands")) == tasks | commands

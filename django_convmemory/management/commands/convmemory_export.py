@@ -1,0 +1,105 @@
+"""Exports conversations, in the form that convmemory_import takes."""
+
+from __future__ import annotations
+
+import functools
+import os
+import pathlib
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from django.core.management.base import BaseCommand, CommandError, CommandParser
+from django.db import reset_queries
+
+from django_convmemory import models, transfer
+from django_convmemory.management import choices
+from django_convmemory.management.progress import Progress
+
+
+class Command(BaseCommand):
+    """``manage.py convmemory_export``: a session a line, in the order in which they were made.
+
+    :mod:`django_convmemory.transfer` says what a line holds. Of each session it is what was there at one moment;
+    sessions without messages, and summaries, are left out.
+
+    Exits with 0 when all of it is written; with 1 when it cannot be, and FILE is as it was; with 2 when the command
+    line cannot be carried out.
+    """
+
+    help = "Export sessions with their messages as JSON, one a line, in the form that convmemory_import takes."
+
+    def add_arguments(self, parser: CommandParser) -> None:
+        """Define the options."""
+        choices.add_aliases(parser)
+        choices.add_whose(parser)
+        parser.add_argument(
+            "--output",
+            default="-",
+            metavar="FILE",
+            help="Where to write; - is standard output (default). A file is replaced once all is written, and is "
+            "readable by its owner only.",
+        )
+        choices.add_database(parser)
+
+    def handle(self, *args: Any, **options: Any) -> None:
+        """Export what was chosen."""
+        using = choices.database(options)
+        aliases, whose = choices.aliases(options, using), choices.whose(options, using)
+        to_stdout = options["output"] == "-"
+        # Next to what is exported, nothing is said on standard output.
+        said, shown = self.stderr if to_stdout else self.stdout, options["verbosity"] > 0
+        sessions = whose.among(models.Session.objects.using(using).filter(alias__in=aliases))
+        exported = messages = 0
+        with self._output(options["output"]) as out:
+            progress = Progress(
+                said, "exported", total=None if to_stdout else sessions.count(), shown=shown, bar=not to_stdout
+            )
+            with progress:
+                for head in transfer.heads(sessions):
+                    written = transfer.write(head, using, out)
+                    messages += written
+                    exported += written > 0
+                    progress.advance()
+                    reset_queries()  # of which DEBUG keeps a list
+        if not shown:
+            return
+        said.write(f"{exported} sessions exported with {messages} messages.", str)
+        if len(aliases) > 1 and sessions.order_by().values("alias").distinct().count() > 1:
+            self.stderr.write(
+                "They are of several aliases, and their lines do not say which. To import them into theirs again, "
+                "export one alias at a time.",
+                str,
+            )
+
+    @contextmanager
+    def _output(self, name: str) -> Iterator[Callable[[str], object]]:
+        if name == "-":
+            if (reconfigure := getattr(self.stdout, "reconfigure", None)) is not None:
+                reconfigure(encoding="utf-8")  # as JSON is, whatever the locale
+            yield functools.partial(self.stdout.write, ending="")
+            self.stdout.flush()
+            return
+        path = pathlib.Path(name).resolve()
+        if not path.parent.is_dir() or (path.exists() and not path.is_file()):
+            raise CommandError(
+                f"{name} is not a file, or not in a folder that is there. Correct it; - is standard output.",
+                returncode=2,
+            )
+        try:
+            # In the same folder: a rename within a file system leaves either the old file or the new one.
+            file = tempfile.NamedTemporaryFile(  # noqa: SIM115  it is closed before it is renamed
+                "w", encoding="utf-8", newline="\n", dir=path.parent, prefix=".convmemory-", delete=False
+            )
+            try:
+                with file:
+                    yield file.write
+                    file.flush()
+                    os.fsync(file.fileno())
+                pathlib.Path(file.name).replace(path)
+            except BaseException:
+                pathlib.Path(file.name).unlink(missing_ok=True)
+                raise
+        except OSError as error:
+            raise CommandError(f"{name} cannot be written: {error}. It is as it was.") from error

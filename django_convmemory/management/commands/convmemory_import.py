@@ -1,0 +1,139 @@
+"""Imports conversations from other systems, or from an export."""
+
+from __future__ import annotations
+
+import dataclasses
+import io
+import os
+import pathlib
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, TextIO
+
+from django.core.management.base import BaseCommand, CommandError, CommandParser
+from django.db import reset_queries
+
+from django_convmemory import conf, transfer
+from django_convmemory.management import choices
+from django_convmemory.management.progress import Progress
+from django_convmemory.memory import memories
+
+
+@dataclasses.dataclass(slots=True)
+class _Counts:
+    """What came of the records so far."""
+
+    imported: int = 0
+    messages: int = 0
+    there: int = 0
+    empty: int = 0
+
+    def __str__(self) -> str:
+        said = f"{self.imported} sessions imported with {self.messages} messages, {self.there} were there already"
+        return f"{said}, {self.empty} without messages left out" if self.empty else said
+
+    @property
+    def before_error(self) -> str:
+        if not (self.imported or self.there):
+            return "Nothing was imported."
+        return (
+            f"What comes before it is imported ({self}). Run the command again once it is corrected: it goes on there."
+        )
+
+
+class Command(BaseCommand):
+    """``manage.py convmemory_import FILE…``: each session whole or not at all, those that are there left alone.
+
+    :mod:`django_convmemory.transfer` says what a file holds. No task is sent: sessions become due, and the sweep feeds
+    them to the workers, so many at a time.
+
+    Exits with 0 when all of it is there; with 1 when something cannot be imported (what comes before it stays); with 2
+    when the command line cannot be carried out.
+    """
+
+    help = (
+        "Import sessions from files of JSON: one {'key': …, 'messages': […]} a line, or a list of them. Sessions that "
+        "have messages already are left alone, so that a second run goes on where the first one ended."
+    )
+
+    def add_arguments(self, parser: CommandParser) -> None:
+        """Define the options."""
+        parser.add_argument("files", nargs="+", metavar="FILE", help="A file, or - for standard input.")
+        parser.add_argument(
+            "--alias",
+            default=conf.DEFAULT_ALIAS,
+            metavar="ALIAS",
+            help="The memory that the sessions are imported into (default: %(default)s).",
+        )
+        parser.add_argument(
+            "--no-compact", action="store_true", help="Leave the sessions as they are until their next message."
+        )
+        choices.add_database(parser)
+
+    def handle(self, *args: Any, **options: Any) -> None:
+        """Say what is to be expected, and import."""
+        files, alias, shown = options["files"], options["alias"], options["verbosity"] > 0
+        if alias not in memories:
+            raise CommandError(f"CONVMEMORY has no alias {alias!r}; there are {', '.join(memories)}.", returncode=2)
+        for name in files:
+            if name != "-" and (pathlib.Path(name).is_dir() or not os.access(name, os.R_OK)):
+                raise CommandError(f"{name} is not a file that can be read. Correct the name.", returncode=2)
+        importer = transfer.Importer(memories[alias], choices.database(options), compact=not options["no_compact"])
+        total = None
+        if not options["no_compact"] and memories[alias].summarizes and all(map(os.path.isfile, files)):
+            total = self._announce(files, importer, shown=shown)
+        counts = _Counts()
+        with Progress(self.stdout, "imported", total=total, shown=shown) as progress:
+            for name in files:
+                self._import(name, importer, counts, progress)
+        if shown:
+            self.stdout.write(f"{counts}.")
+
+    def _announce(self, files: list[str], importer: transfer.Importer, *, shown: bool) -> int:
+        """Say what folding the sessions will take, and return how many there are."""
+        total = calls = tokens = 0
+        try:
+            for name in files:
+                with _opened(name) as file:
+                    for record in transfer.read(file):
+                        expected = importer.expect(record)
+                        total, calls, tokens = total + 1, calls + expected.calls, tokens + expected.tokens
+        except (transfer.BadRecord, OSError):
+            pass  # The import stops there as well, and says why.
+        if shown:
+            self.stdout.write(
+                f"{total} sessions to import. To fold the new ones takes about {calls} calls of the model over "
+                f"{tokens} tokens."
+            )
+        return total
+
+    def _import(self, name: str, importer: transfer.Importer, counts: _Counts, progress: Progress) -> None:
+        place = "standard input" if name == "-" else name
+        try:
+            with _opened(name) as file:
+                for record in transfer.read(file):
+                    stored = importer.add(record)
+                    counts.messages += stored
+                    counts.imported += stored > 0
+                    counts.there += not stored and bool(record.said)
+                    counts.empty += not record.said
+                    progress.advance()
+                    reset_queries()  # of which DEBUG keeps a list
+        except transfer.BadRecord as error:
+            raise CommandError(f"{place}, {error} {counts.before_error}") from error
+        except OSError as error:
+            raise CommandError(f"{place} cannot be read: {error}. {counts.before_error}") from error
+
+
+@contextmanager
+def _opened(name: str) -> Iterator[TextIO]:
+    if name != "-":
+        with pathlib.Path(name).open(encoding="utf-8-sig", errors="surrogateescape") as file:
+            yield file
+        return
+    text = io.TextIOWrapper(sys.stdin.buffer, encoding="utf-8-sig", errors="surrogateescape")
+    try:
+        yield text
+    finally:
+        text.detach()

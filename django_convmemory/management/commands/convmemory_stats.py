@@ -1,0 +1,142 @@
+"""Shows how the memories are doing."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from django.core.management.base import BaseCommand, CommandParser
+from django.db.models import Count, F, Max, Q, Sum
+
+from django_convmemory import models
+from django_convmemory.clock import Clock
+from django_convmemory.compaction import PAUSE_SECONDS
+from django_convmemory.management import choices, durations
+from django_convmemory.memory import memories
+from django_convmemory.options import Options
+from django_convmemory.stores.orm import ORMStore
+
+
+class Command(BaseCommand):
+    """``manage.py convmemory_stats``: for each alias its sessions, what compaction is at, and what it took lately.
+
+    ``failing`` are sessions with an attempt that published nothing yet, also one that runs right now; ``stalled`` are
+    those with as many as ``max_attempts``, which are tried once an hour. Costs a few queries for each alias, which
+    count rows and load none.
+    """
+
+    help = "Show, for each memory, its sessions, what is due, and the model calls of late with what they cost."
+
+    def add_arguments(self, parser: CommandParser) -> None:
+        """Define the options."""
+        choices.add_aliases(parser)
+        parser.add_argument("--json", action="store_true", help="Write JSON: an object of the aliases.")
+        parser.add_argument(
+            "--since",
+            default="24h",
+            metavar="DURATION",
+            help="How far back model calls are counted: 90d, 12h, 30m or 45s (default: %(default)s).",
+        )
+        choices.add_database(parser)
+
+    def handle(self, *args: Any, **options: Any) -> None:
+        """Write the figures of each alias."""
+        using = choices.database(options)
+        seconds = durations.seconds(options["since"], "--since")
+        figures = {
+            alias: {
+                **_sessions(alias, using),
+                "attempts": {"since_seconds": seconds, **_attempts(alias, using, seconds)},
+            }
+            for alias in choices.aliases(options, using)
+        }
+        if options["json"]:
+            self.stdout.write(json.dumps(figures, ensure_ascii=False, indent=2))
+        else:
+            self.stdout.write("\n\n".join(_text(alias, found, options["since"]) for alias, found in figures.items()))
+
+
+def _sessions(alias: str, using: str) -> dict[str, Any]:
+    rows = models.Session.objects.using(using).filter(alias=alias)
+    # Of an alias that has gone from the settings nothing is attempted any more.
+    most = memories[alias].options.max_attempts if alias in memories else Options().max_attempts
+    counted = rows.aggregate(
+        sessions=Count("pk"),
+        messages=Sum("last_position"),
+        tokens=Sum(F("unpinned_tokens") + F("pinned_tokens")),
+        due=Count("pk", filter=Q(due_since__isnull=False)),
+        leased=Count("pk", filter=Q(lease_expires_at__gt=Clock())),
+        failing=Count("pk", filter=Q(attempts__gt=0)),
+        stalled=Count("pk", filter=Q(attempts__gte=most)),
+    )
+    oldest = rows.due().order_by("due_since").values_list("due_since", Clock()).first()
+    return {
+        "sessions": counted["sessions"],
+        "messages": counted["messages"] or 0,
+        "tokens": counted["tokens"] or 0,
+        "due": counted["due"],
+        "oldest_due_seconds": round(max(0.0, (oldest[1] - oldest[0]).total_seconds()), 1) if oldest else None,
+        "leased": counted["leased"],
+        "failing": counted["failing"],
+        "stalled": counted["stalled"],
+        "paused": ORMStore(using).paused(alias, seconds=PAUSE_SECONDS),
+    }
+
+
+def _attempts(alias: str, using: str, seconds: int) -> dict[str, Any]:
+    rows = models.Attempt.objects.using(using).filter(alias=alias)
+    began = durations.ago(seconds, rows)
+    rows = rows.filter(started_at__gte=began) if began is not None else rows.none()
+    found = list(
+        rows.order_by("outcome")
+        .values("outcome")
+        .annotate(
+            count=Count("pk"),
+            prompt=Sum("prompt_tokens"),
+            completion=Sum("completion_tokens"),
+            total_cost=Sum("cost"),
+            longest=Max("duration_seconds"),
+        )
+    )
+    costs = [one["total_cost"] for one in found if one["total_cost"] is not None]
+    count = sum(one["count"] for one in found)
+    # No database function of this is known to all of them: one or two rows from the middle are.
+    middle = list(
+        rows.order_by("duration_seconds").values_list("duration_seconds", flat=True)[
+            max(0, count - 1) // 2 : count // 2 + 1
+        ]
+    )
+    return {
+        "count": count,
+        "outcomes": {one["outcome"]: one["count"] for one in found},
+        "prompt_tokens": sum(one["prompt"] or 0 for one in found),
+        "completion_tokens": sum(one["completion"] or 0 for one in found),
+        "cost": float(sum(costs)) if costs else None,
+        "median_seconds": round(sum(middle) / len(middle), 3) if middle else None,
+        "longest_seconds": round(max(one["longest"] for one in found), 3) if found else None,
+    }
+
+
+def _text(alias: str, found: dict[str, Any], since: str) -> str:
+    attempts = found["attempts"]
+    lines = [
+        ("sessions", found["sessions"]),
+        ("messages", found["messages"]),
+        ("tokens", found["tokens"]),
+        ("due", found["due"]),
+        ("oldest due (s)", found["oldest_due_seconds"]),
+        ("leased", found["leased"]),
+        ("failing", found["failing"]),
+        ("stalled", found["stalled"]),
+        ("paused", "yes" if found["paused"] else "no"),
+        (f"attempts in {since}", attempts["count"]),
+        *((f"  {outcome}", count) for outcome, count in attempts["outcomes"].items()),
+        ("prompt tokens", attempts["prompt_tokens"]),
+        ("completion tokens", attempts["completion_tokens"]),
+        ("cost", attempts["cost"]),
+        ("median duration (s)", attempts["median_seconds"]),
+        ("longest duration (s)", attempts["longest_seconds"]),
+    ]
+    shown = [(name, "-" if value is None else str(value)) for name, value in lines]
+    left, right = (max(len(column) for column in columns) for columns in zip(*shown, strict=True))
+    return "\n".join([alias, *(f"  {name:<{left}}  {value:>{right}}" for name, value in shown)])

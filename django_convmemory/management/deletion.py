@@ -1,0 +1,48 @@
+"""Deleting sessions with everything in them."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from django.db.models import Count, F, Sum
+
+from django_convmemory import models
+from django_convmemory.stores import transactions
+
+
+class Holding(NamedTuple):
+    """Sessions, counted, and the messages in them."""
+
+    sessions: int
+    messages: int
+
+    def __add__(self, other: object) -> Holding:
+        if not isinstance(other, Holding):
+            return NotImplemented
+        return Holding(self.sessions + other.sessions, self.messages + other.messages)
+
+    def __str__(self) -> str:
+        return (
+            f"{self.sessions} {'session' if self.sessions == 1 else 'sessions'} with "
+            f"{self.messages} {'message' if self.messages == 1 else 'messages'}"
+        )
+
+
+def holding(sessions: models.SessionQuerySet) -> Holding:
+    """Count ``sessions`` and their messages, by what their rows know of those."""
+    found = sessions.aggregate(sessions=Count("pk"), messages=Sum("last_position"))
+    return Holding(found["sessions"], found["messages"] or 0)
+
+
+def delete(sessions: models.SessionQuerySet) -> Holding:
+    """Delete ``sessions`` in one transaction, and return what was in them."""
+
+    def work() -> Holding:
+        # The write comes first: with the rows' locks in hand, no append can bring a session back into use. Who is
+        # appending right now is waited for, and what they changed is seen.
+        sessions.update(epoch=F("epoch") + 1)
+        found = holding(sessions)
+        sessions.delete()
+        return found
+
+    return transactions.run(sessions.db, work, savepoint=True)

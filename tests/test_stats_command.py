@@ -1,0 +1,191 @@
+"""``manage.py convmemory_stats``: what it counts, and what that costs."""
+
+from __future__ import annotations
+
+import io
+import json
+from decimal import Decimal
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from django.core.management import CommandError, call_command
+
+from django_convmemory import clock, models
+from django_convmemory.memory import memories
+from django_convmemory.stores.values import AttemptOutcome
+
+if TYPE_CHECKING:
+    from pytest_django import DjangoAssertNumQueries, Settings
+
+pytestmark = pytest.mark.django_db
+
+NOTHING = {
+    "sessions": 0,
+    "messages": 0,
+    "tokens": 0,
+    "due": 0,
+    "oldest_due_seconds": None,
+    "leased": 0,
+    "failing": 0,
+    "stalled": 0,
+    "paused": False,
+    "attempts": {
+        "since_seconds": 86400,
+        "count": 0,
+        "outcomes": {},
+        "prompt_tokens": 0,
+        "completion_tokens": 0,
+        "cost": None,
+        "median_seconds": None,
+        "longest_seconds": None,
+    },
+}
+
+
+@pytest.fixture(autouse=True)
+def two(settings: Settings) -> None:
+    """A second memory, ``other``."""
+    settings.CONVMEMORY = dict.fromkeys(("default", "other"), settings.CONVMEMORY["default"])
+
+
+def stats(*arguments: str) -> str:
+    out = io.StringIO()
+    call_command("convmemory_stats", *arguments, stdout=out)
+    return out.getvalue()
+
+
+def figures(*arguments: str) -> dict[str, dict[str, Any]]:
+    found: dict[str, dict[str, Any]] = json.loads(stats("--json", *arguments))
+    return found
+
+
+def attempt(
+    seconds: float, outcome: AttemptOutcome = AttemptOutcome.PUBLISHED, *, age: float = 60, **columns: Any
+) -> None:
+    models.Attempt.objects.create(
+        alias=columns.pop("alias", "default"),
+        first_position=1,
+        last_position=2,
+        outcome=outcome,
+        duration_seconds=seconds,
+        started_at=clock.Clock(-age),
+        **columns,
+    )
+
+
+def test_nothing_is_counted_as_nothing() -> None:
+    assert figures() == {"default": NOTHING, "other": NOTHING}
+
+
+def test_sessions_are_counted_by_alias_with_all_that_is_in_them() -> None:
+    memory = memories["default"]
+    tokens = [
+        memory.append(key, {"role": "system", "content": "Be brief."}, {"role": "user", "content": "Hello"}).tokens
+        for key in "abc"
+    ]
+
+    found = figures()
+
+    assert found["default"] == {**NOTHING, "sessions": 3, "messages": 6, "tokens": sum(tokens)}
+    assert found["other"] == NOTHING
+
+
+def test_what_compaction_is_at_is_counted() -> None:
+    memory, rows = memories["default"], models.Session.objects
+    for key in "abcdef":
+        memory.append(key, {"role": "user", "content": "Hello"})
+    rows.filter(key__in="abcd").update(due_since=clock.Clock(-90))
+    rows.filter(key="a").update(due_since=clock.Clock(-3600), attempts=memory.options.max_attempts)
+    rows.filter(key="b").update(attempts=1, lease_expires_at=clock.Clock(60))
+    rows.filter(key="c").update(lease_expires_at=clock.Clock(-60))
+
+    found = figures()["default"]
+
+    assert [found[name] for name in ("due", "leased", "failing", "stalled", "paused")] == [4, 1, 2, 1, False]
+    assert 3600 <= found["oldest_due_seconds"] < 3660
+
+
+def test_a_paused_alias_is_shown() -> None:
+    attempt(1.0, AttemptOutcome.MISCONFIGURED, age=10)
+
+    assert figures()["default"]["paused"] is True
+    assert figures()["other"]["paused"] is False
+
+
+def test_the_calls_of_late_are_summed_up() -> None:
+    attempt(1.0, prompt_tokens=100, completion_tokens=10, cost=Decimal("0.00000125"))
+    attempt(2.0, prompt_tokens=200, completion_tokens=20, cost=Decimal("0.5"))
+    attempt(9.0, AttemptOutcome.UNAVAILABLE)
+    attempt(100.0, age=2 * 86400, prompt_tokens=5)
+    attempt(100.0, alias="other")
+
+    assert figures()["default"]["attempts"] == {
+        "since_seconds": 86400,
+        "count": 3,
+        "outcomes": {"published": 2, "unavailable": 1},
+        "prompt_tokens": 300,
+        "completion_tokens": 30,
+        "cost": 0.50000125,
+        "median_seconds": 2.0,
+        "longest_seconds": 9.0,
+    }
+    assert figures("--since", "3d")["default"]["attempts"]["count"] == 4
+
+
+@pytest.mark.parametrize(("durations", "median"), [([5], 5), ([1, 5], 3), ([9, 1, 5], 5), ([1, 2, 4, 9], 3)])
+def test_the_median_is_that_of_the_middle(durations: list[float], median: float) -> None:
+    for seconds in durations:
+        attempt(seconds)
+
+    assert figures()["default"]["attempts"]["median_seconds"] == median
+
+
+def test_its_cost_does_not_depend_on_what_it_counts(django_assert_num_queries: DjangoAssertNumQueries) -> None:
+    for key in "abc":
+        memories["default"].append(key, {"role": "user", "content": "Hello"})
+        attempt(1.0)
+
+    with django_assert_num_queries(6):
+        figures("--alias", "default")
+
+
+def test_text_is_aligned() -> None:
+    memories["default"].append("a", {"role": "user", "content": "Hello"})
+    attempt(1.5, cost=Decimal("0.25"))
+    attempt(0.5, AttemptOutcome.TOO_LONG)
+
+    blocks = [block.splitlines() for block in stats("--since", "12h").split("\n\n")]
+
+    assert [block[0] for block in blocks] == ["default", "other"]
+    assert [line.split()[0] for line in blocks[0][10:13]] == ["attempts", "context_length", "published"]
+    assert blocks[0][1].split() == ["sessions", "1"]
+    assert "  attempts in 12h" in blocks[0][10]
+    assert "  cost                  0.25" in blocks[0]
+    assert "  oldest due (s)           -" in blocks[0]
+    assert "  paused                  no" in blocks[0]
+    assert len({len(line) for line in blocks[0][1:]}) == 1
+
+
+def test_an_alias_can_be_chosen_also_one_that_has_gone(settings: Settings) -> None:
+    memories["other"].append("a", {"role": "user", "content": "Hello"})
+    models.Session.objects.update(attempts=5)
+    settings.CONVMEMORY = {"default": settings.CONVMEMORY["default"]}
+
+    assert list(figures()) == ["default"]
+    assert figures("--alias", "other")["other"]["stalled"] == 1
+
+
+@pytest.mark.parametrize("since", ["soon", "0d", "-1d", "1", "d", "1.5h", "1w", "99999d", "٣d"])
+def test_a_duration_that_is_none_is_refused(since: str) -> None:
+    with pytest.raises(CommandError, match="Write a whole number above 0 and d, h, m or s") as raised:
+        stats(f"--since={since}")
+
+    assert raised.value.returncode == 2
+
+
+@pytest.mark.parametrize("option", ["--alias", "--database"])
+def test_what_is_not_there_cannot_be_chosen(option: str) -> None:
+    with pytest.raises(CommandError, match=r"'absent'.*there are default") as raised:
+        stats(option, "absent")
+
+    assert raised.value.returncode == 2
