@@ -195,7 +195,7 @@ class ConversationMemory:
 
     aappend = asynchronous(append)
 
-    def _batch(self, messages: tuple[Any, ...], idempotency_key: object, usage: Any, created_at: object) -> Batch:
+    def _batch(self, messages: tuple[Any, ...], idempotency_key: object, usage: Any, created_at: Any) -> Batch:
         if not messages:
             raise InvalidMessage("append() was given no message.")
         if created_at is not None and not (isinstance(created_at, dt.datetime) and created_at.utcoffset() is not None):
@@ -216,7 +216,8 @@ class ConversationMemory:
         return Batch(
             [Entry(value, max(1, self.counter.count(value)), one) for value, one in zip(values, reported, strict=True)],
             idempotency_key=idempotency_key,
-            created_at=created_at,
+            # MariaDB's driver leaves out the zone.
+            created_at=created_at.astimezone(dt.UTC) if created_at else None,
         )
 
     def _check_size(self, message: ChatMessage) -> None:

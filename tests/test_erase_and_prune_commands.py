@@ -437,10 +437,15 @@ def test_where_there_is_nothing_there_is_nothing_to_prune() -> None:
 
 
 @pytest.mark.django_db
-def test_a_prune_shows_how_far_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_prune_shows_a_bar_on_a_terminal() -> None:
+    pytest.importorskip("tqdm")
     aged("a", "b", "c", days=91)
+
     assert "\rdeleted: 3 sessions" in call("convmemory_prune", "--inactive-for=90d", stream=Terminal())
 
+
+@pytest.mark.django_db
+def test_a_prune_says_how_far_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
     aged("a", "b", "c", days=91)
     monkeypatch.setattr("django_convmemory.management.progress._EACH", 2)
     said = call("convmemory_prune", "--inactive-for=90d", "--batch=1")

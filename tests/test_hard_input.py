@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import enum
 from typing import Any
 
@@ -129,3 +130,14 @@ def test_everything_in_a_message_counts_towards_its_size(field: str) -> None:
     large = {"name": {"name": "n" * 2000}, "metadata": {"metadata": {"a": "b" * 2000}}, "usage": {}}[field]
     with pytest.raises(exceptions.InvalidMessage, match="bytes large, and 1000 are allowed"):
         chat.append("s", ChatMessage.ai("hi", **large), usage={"note": "n" * 2000} if field == "usage" else None)
+
+
+@pytest.mark.django_db
+def test_a_time_of_another_zone_is_the_same_moment() -> None:
+    chat = memory()
+    moment = dt.datetime(2024, 2, 29, 12, tzinfo=dt.timezone(dt.timedelta(hours=2)))
+    chat.append("s", ChatMessage.human("hello"), created_at=moment)
+    assert chat.history("s")[0].created_at == moment
+    for wrong in (dt.datetime(2024, 2, 29), "2024-02-29", 0):  # noqa: DTZ001  without a zone
+        with pytest.raises(exceptions.InvalidMessage, match="a datetime with a time zone"):
+            chat.append("s", ChatMessage.human("hello"), created_at=wrong)

@@ -496,6 +496,7 @@ def test_an_export_is_utf_8_whatever_the_locale(tmp_path: pathlib.Path, monkeypa
 
 @pytest.mark.django_db
 def test_on_a_terminal_there_is_a_bar(write: Any, tmp_path: pathlib.Path) -> None:
+    pytest.importorskip("tqdm")
     path = write(*[record(str(number)) for number in range(3)])
 
     imported = call("convmemory_import", path, stream=Terminal())
