@@ -8,7 +8,7 @@ from __future__ import annotations
 import dataclasses
 import datetime as dt
 import functools
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from asgiref.sync import sync_to_async
@@ -163,7 +163,7 @@ class ConversationMemory:
         *messages: Any,
         idempotency_key: str | None = None,
         usage: Any = None,
-        created_at: dt.datetime | None = None,
+        created_at: dt.datetime | Sequence[dt.datetime | None] | None = None,
     ) -> Receipt:
         """Store messages after what the session holds: all of them, or none.
 
@@ -171,7 +171,7 @@ class ConversationMemory:
         never waits for a model: where the session becomes due, the scheduler is told. ``usage`` is what the provider
         reported for the reply; it is kept with the last assistant message. A retry with the same ``idempotency_key``
         and content stores nothing and returns the first receipt. ``created_at`` is for messages of another system,
-        which were said earlier.
+        which were said earlier: the time of all of them, or a sequence with the time of each, None for now.
 
         Inside a transaction it joins it. Raises :class:`~django_convmemory.exceptions.InvalidMessage` (with its
         subclasses ``ToolResultRefused`` and ``TooManyPinned``), ``IdempotencyConflict`` and ``InvalidSession``, each a
@@ -198,8 +198,6 @@ class ConversationMemory:
     def _batch(self, messages: tuple[Any, ...], idempotency_key: object, usage: Any, created_at: Any) -> Batch:
         if not messages:
             raise InvalidMessage("append() was given no message.")
-        if created_at is not None and not (isinstance(created_at, dt.datetime) and created_at.utcoffset() is not None):
-            raise InvalidMessage(f"created_at must be a datetime with a time zone, not {created_at!r:.100}.")
         if idempotency_key is not None:
             if not isinstance(idempotency_key, str) or not idempotency_key:
                 raise InvalidMessage(f"idempotency_key must be a text that is not empty, not {idempotency_key!r:.100}.")
@@ -213,12 +211,12 @@ class ConversationMemory:
             if not spoke:
                 raise InvalidMessage("usage is what a reply took: give it with the assistant's message.")
             reported[spoke[-1]] = self._usage(usage)
-        return Batch(
-            [Entry(value, max(1, self.counter.count(value)), one) for value, one in zip(values, reported, strict=True)],
-            idempotency_key=idempotency_key,
-            # MariaDB's driver leaves out the zone.
-            created_at=created_at.astimezone(dt.UTC) if created_at else None,
-        )
+        times = _times(created_at, len(values))
+        entries = [
+            Entry(value, max(1, self.counter.count(value)), used, said)
+            for value, used, said in zip(values, reported, times, strict=True)
+        ]
+        return Batch(entries, idempotency_key=idempotency_key)
 
     def _check_size(self, message: ChatMessage) -> None:
         most = self.options.max_message_bytes
@@ -476,6 +474,26 @@ class ConversationMemory:
     def strategy_options(cls) -> frozenset[str]:
         """The names of the options that are the strategy's."""
         return frozenset(field.name for field in dataclasses.fields(cls.strategy_class))
+
+
+def _times(created_at: object, count: int) -> list[dt.datetime | None]:
+    """Return when each of ``count`` messages was said, in UTC, for MariaDB's driver leaves out the zone."""
+    if not isinstance(created_at, Sequence) or isinstance(created_at, str):
+        return [_utc(created_at)] * count
+    if len(created_at) != count:
+        raise InvalidMessage(f"created_at has {len(created_at)} times for {count} messages. Give one for each.")
+    return [_utc(moment) for moment in created_at]
+
+
+def _utc(moment: object) -> dt.datetime | None:
+    if moment is None:
+        return None
+    if not isinstance(moment, dt.datetime) or moment.utcoffset() is None:
+        raise InvalidMessage(f"created_at must be a datetime with a time zone, not {moment!r:.100}.")
+    # What every database can store.
+    if not 1000 < moment.year < 9999:
+        raise InvalidMessage(f"created_at is in the year {moment.year}. Correct it, or leave it out.")
+    return moment.astimezone(dt.UTC)
 
 
 def _whole(value: object, name: str, least: int = 0) -> None:

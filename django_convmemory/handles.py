@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 from django_convmemory.stores.values import SessionName, StoredMessage
@@ -45,7 +46,7 @@ class SessionHandle:
         *messages: Any,
         idempotency_key: str | None = None,
         usage: Any = None,
-        created_at: dt.datetime | None = None,
+        created_at: dt.datetime | Sequence[dt.datetime | None] | None = None,
     ) -> Receipt:
         """:meth:`ConversationMemory.append` to this session."""
         return self.memory.append(self, *messages, idempotency_key=idempotency_key, usage=usage, created_at=created_at)

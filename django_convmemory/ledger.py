@@ -7,6 +7,7 @@ reads nothing before it writes; :class:`Batch` prepares the figures that such an
 from __future__ import annotations
 
 import dataclasses
+import datetime as dt
 import functools
 import hashlib
 import json
@@ -29,11 +30,15 @@ class Pinned(NamedTuple):
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Entry:
-    """A message to be stored, with what it counts, and the usage that the provider reported for it."""
+    """A message to be stored, with what it counts, and the usage that the provider reported for it.
+
+    ``created_at`` is when it was said, in UTC; None is now.
+    """
 
     message: ChatMessage
     tokens: int
     usage: Mapping[str, Any] | None = None
+    created_at: dt.datetime | None = None
 
 
 class Row(NamedTuple):
@@ -215,11 +220,8 @@ class Batch:
     Raises the errors of :meth:`Ledger.append` where no session could take the entries.
     """
 
-    def __init__(
-        self, entries: Sequence[Entry], *, idempotency_key: str | None = None, created_at: Any | None = None
-    ) -> None:
+    def __init__(self, entries: Sequence[Entry], *, idempotency_key: str | None = None) -> None:
         self.entries = tuple(entries)
-        self.created_at = created_at
         self.key_hash = None if idempotency_key is None else hashlib.sha256(idempotency_key.encode()).hexdigest()
         self.tokens = sum(entry.tokens for entry in self.entries)
         first_assistant = next(

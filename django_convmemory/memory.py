@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from django_convmemory import conf, strategies, tokens
@@ -78,6 +79,9 @@ class ConversationSummaryBufferMemory(ConversationMemory):
         super().__init__(store, strategies.SummaryBuffer(max_token_limit), model=model, **options)
 
 
+_Change = Callable[[ConversationMemory], Callable[[], None]]
+
+
 class Memories:
     """The memories of ``settings.CONVMEMORY``, by alias, made when first asked for.
 
@@ -88,6 +92,8 @@ class Memories:
     def __init__(self) -> None:
         self._made: dict[str, ConversationMemory] = {}
         self._lock = threading.RLock()
+        self._change: _Change | None = None
+        self._undo: list[Callable[[], None]] = []
 
     def __getitem__(self, alias: str) -> ConversationMemory:
         memory = self._made.get(alias)
@@ -111,11 +117,32 @@ class Memories:
         with self._lock:
             self._made.clear()
 
+    @contextlib.contextmanager
+    def changed(self, change: _Change) -> Iterator[None]:
+        """Make ``change`` to every memory that is there or is made meanwhile, and take it back at the end.
+
+        ``change`` is called with a memory, changes it in place, for a site may hold one in a variable of a module, and
+        returns what takes that back. For the test kit; one at a time.
+        """
+        try:
+            # Memories are made under this lock: each of them was made before or after.
+            with self._lock:
+                self._undo.extend(map(change, self._made.values()))
+                self._change = change
+            yield
+        finally:
+            with self._lock:
+                self._change = None
+                while self._undo:
+                    self._undo.pop()()
+
     def _make(self, alias: str) -> ConversationMemory:
         if alias not in conf.aliases():
             known = ", ".join(map(repr, conf.aliases()))
             raise UnknownAlias(f"CONVMEMORY has no alias {alias!r}; there are {known}.")
         memory: ConversationMemory = conf.build(alias)
+        if self._change is not None:
+            self._undo.append(self._change(memory))
         return memory
 
 

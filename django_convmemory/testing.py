@@ -16,17 +16,15 @@ from __future__ import annotations
 import contextlib
 import threading
 import unittest
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, NamedTuple, NoReturn
 from unittest import mock
 
-from django_convmemory import conf
-from django_convmemory.chat_models.base import ChatModel, ChatRequest, ChatResponse
+from django_convmemory.chat_models.base import ChatRequest, ChatResponse
 from django_convmemory.chat_models.openai import OpenAIChatModel
 from django_convmemory.chat_models.scripted import Reply, ScriptedChatModel, ScriptExhausted
 from django_convmemory.conversation import ConversationMemory
 from django_convmemory.memory import memories
-from django_convmemory.schedulers import Scheduler
 from django_convmemory.twins import asynchronous
 
 if TYPE_CHECKING:
@@ -157,16 +155,18 @@ class ScriptedMemories:
     @contextlib.contextmanager
     def _installed(self) -> Iterator[None]:
         """Script the memories of the settings, and keep every other one from the network."""
-        replaced: list[tuple[ConversationMemory, ChatModel | None, ChatModel | None, Scheduler]] = []
-        build = conf.build
 
-        def script(memory: ConversationMemory) -> ConversationMemory:
-            replaced.append((memory, memory.model, memory.fallback, memory.scheduler))
+        def script(memory: ConversationMemory) -> Callable[[], None]:
+            replaced = memory.model, memory.fallback, memory.scheduler
             memory.scheduler = self._scheduler
             if memory.model is not None:
                 # No fallback, which would hide that the model failed.
                 memory.model, memory.fallback = self._model, None
-            return memory
+
+            def put_back() -> None:
+                memory.model, memory.fallback, memory.scheduler = replaced
+
+            return put_back
 
         def refuse(model: OpenAIChatModel, request: ChatRequest) -> NoReturn:
             error = NetworkModelCalled(
@@ -181,22 +181,12 @@ class ScriptedMemories:
         async def arefuse(model: OpenAIChatModel, request: ChatRequest) -> NoReturn:
             refuse(model, request)
 
-        with contextlib.ExitStack() as patches:
-            try:
-                patches.enter_context(mock.patch.object(OpenAIChatModel, "chat", refuse))
-                patches.enter_context(mock.patch.object(OpenAIChatModel, "achat", arefuse))
-                # Memories are made under this lock: each was made before, and is changed here, or after, by the other
-                # way. Changed in place, for a site may hold one in a variable of a module.
-                with memories._lock:
-                    patches.enter_context(mock.patch.object(conf, "build", lambda alias: script(build(alias))))
-                    for memory in memories._made.values():
-                        script(memory)
-                yield
-            finally:
-                with memories._lock:
-                    patches.close()
-                    for memory, model, fallback, scheduler in replaced:
-                        memory.model, memory.fallback, memory.scheduler = model, fallback, scheduler
+        with (
+            mock.patch.object(OpenAIChatModel, "chat", refuse),
+            mock.patch.object(OpenAIChatModel, "achat", arefuse),
+            memories.changed(script),
+        ):
+            yield
 
     def _excuse(self) -> None:
         """Report nothing at the end: the test has failed already, and what is left is a consequence of that."""

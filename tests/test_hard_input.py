@@ -141,3 +141,21 @@ def test_a_time_of_another_zone_is_the_same_moment() -> None:
     for wrong in (dt.datetime(2024, 2, 29), "2024-02-29", 0):  # noqa: DTZ001  without a zone
         with pytest.raises(exceptions.InvalidMessage, match="a datetime with a time zone"):
             chat.append("s", ChatMessage.human("hello"), created_at=wrong)
+    for year in (1, 1000, 9999):
+        with pytest.raises(exceptions.InvalidMessage, match=f"in the year {year}"):
+            chat.append("s", ChatMessage.human("hello"), created_at=moment.replace(year=year, day=1))
+    assert len(chat.history("s")) == 1
+
+
+@pytest.mark.django_db
+def test_each_message_has_a_time_of_its_own() -> None:
+    chat = memory()
+    times = [dt.datetime(2024, 2, day, tzinfo=dt.UTC) for day in (1, 2)]
+    chat.append("s", *[ChatMessage.human("hello")] * 3, created_at=[*times, None])
+    one, two, now = (stored.created_at for stored in chat.history("s"))
+    assert [one, two] == times
+    assert abs(now - dt.datetime.now(dt.UTC)) < dt.timedelta(minutes=5)
+    for wrong in ([], times, [*times, "2024-02-29"]):
+        with pytest.raises(exceptions.InvalidMessage, match="created_at"):
+            chat.append("s", *[ChatMessage.human("hello")] * 3, created_at=wrong)
+    assert len(chat.history("s")) == 3

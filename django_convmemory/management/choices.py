@@ -8,10 +8,11 @@ from typing import Any
 from django.core.management.base import CommandError, CommandParser
 from django.db import connections
 
-from django_convmemory import models, transfer
+from django_convmemory import models
 from django_convmemory.exceptions import InvalidSession
 from django_convmemory.memory import memories
 from django_convmemory.stores.orm import ORMStore
+from django_convmemory.transfer import owners
 
 
 def add_database(parser: CommandParser) -> None:
@@ -107,7 +108,7 @@ def whose(options: dict[str, Any], using: str) -> Whose:
     if owner is not None and visitor is not None:
         raise CommandError("A session belongs to an owner or to a visitor: give one of them.", returncode=2)
     try:
-        user = None if owner is None else transfer.find_owner(owner, using)
+        user = None if owner is None else owners.find(owner, using)
     except InvalidSession as error:
         raise CommandError(str(error), returncode=2) from None
     return Whose(user, visitor, key)

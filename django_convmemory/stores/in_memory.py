@@ -175,8 +175,9 @@ class InMemoryStore:
                 session.id = next(self._ids)
                 self._sessions[session.id] = self._by_handle[name.handle] = session
             session.ledger = ledger
-            created_at = batch.created_at or dt.datetime.fromtimestamp(self._clock(), dt.UTC)
+            now = dt.datetime.fromtimestamp(self._clock(), dt.UTC)
             for entry, row in zip(batch.entries, rows, strict=True):
+                created_at = entry.created_at or now
                 session.rows.append(
                     _Row(row.position, entry.message, entry.tokens, row.answers, row.tokens_through, created_at)
                 )

@@ -274,7 +274,7 @@ def row_values(batch: Batch, index: int) -> list[Any]:
         answers,
         batch.key_hash if keyed else None,
         batch.payload_hash if keyed else "",
-        batch.created_at,
+        entry.created_at,
     ]
 
 

@@ -13,16 +13,17 @@ from typing import Any
 from django.core.management.base import BaseCommand, CommandError, CommandParser
 from django.db import reset_queries
 
-from django_convmemory import models, transfer
+from django_convmemory import models
 from django_convmemory.management import choices
 from django_convmemory.management.progress import Progress
+from django_convmemory.transfer import exporting
 
 
 class Command(BaseCommand):
     """``manage.py convmemory_export``: a session a line, in the order in which they were made.
 
-    :mod:`django_convmemory.transfer` says what a line holds. Of each session it is what was there at one moment;
-    sessions without messages, and summaries, are left out.
+    :mod:`~django_convmemory.transfer.records` says what a line holds. Of each session it is what was there at one
+    moment; sessions without messages, and summaries, are left out.
 
     Exits with 0 when all of it is written; with 1 when it cannot be, and FILE is as it was; with 2 when the command
     line cannot be carried out.
@@ -57,8 +58,8 @@ class Command(BaseCommand):
                 said, "exported", total=None if to_stdout else sessions.count(), shown=shown, bar=not to_stdout
             )
             with progress:
-                for head in transfer.heads(sessions):
-                    written = transfer.write(head, using, out)
+                for head in exporting.heads(sessions):
+                    written = exporting.write(head, using, out)
                     messages += written
                     exported += written > 0
                     progress.advance()

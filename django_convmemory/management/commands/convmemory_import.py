@@ -14,10 +14,13 @@ from typing import Any, TextIO
 from django.core.management.base import BaseCommand, CommandError, CommandParser
 from django.db import reset_queries
 
-from django_convmemory import conf, transfer
+from django_convmemory import conf
 from django_convmemory.management import choices
 from django_convmemory.management.progress import Progress
 from django_convmemory.memory import memories
+from django_convmemory.transfer import reading
+from django_convmemory.transfer.importing import Importer
+from django_convmemory.transfer.records import BadRecord
 
 
 @dataclasses.dataclass(slots=True)
@@ -45,8 +48,8 @@ class _Counts:
 class Command(BaseCommand):
     """``manage.py convmemory_import FILE…``: each session whole or not at all, those that are there left alone.
 
-    :mod:`django_convmemory.transfer` says what a file holds. No task is sent: sessions become due, and the sweep feeds
-    them to the workers, so many at a time.
+    :mod:`django_convmemory.transfer.records` says what a file holds. No task is sent: sessions become due, and the
+    sweep feeds them to the workers, so many at a time.
 
     Exits with 0 when all of it is there; with 1 when something cannot be imported (what comes before it stays); with 2
     when the command line cannot be carried out.
@@ -79,7 +82,7 @@ class Command(BaseCommand):
         for name in files:
             if name != "-" and (pathlib.Path(name).is_dir() or not os.access(name, os.R_OK)):
                 raise CommandError(f"{name} is not a file that can be read. Correct the name.", returncode=2)
-        importer = transfer.Importer(memories[alias], choices.database(options), compact=not options["no_compact"])
+        importer = Importer(memories[alias], choices.database(options), compact=not options["no_compact"])
         total = None
         if not options["no_compact"] and memories[alias].summarizes and all(map(os.path.isfile, files)):
             total = self._announce(files, importer, shown=shown)
@@ -90,16 +93,16 @@ class Command(BaseCommand):
         if shown:
             self.stdout.write(f"{counts}.")
 
-    def _announce(self, files: list[str], importer: transfer.Importer, *, shown: bool) -> int:
+    def _announce(self, files: list[str], importer: Importer, *, shown: bool) -> int:
         """Say what folding the sessions will take, and return how many there are."""
         total = calls = tokens = 0
         try:
             for name in files:
                 with _opened(name) as file:
-                    for record in transfer.read(file):
+                    for record in reading.read(file):
                         expected = importer.expect(record)
                         total, calls, tokens = total + 1, calls + expected.calls, tokens + expected.tokens
-        except (transfer.BadRecord, OSError):
+        except (BadRecord, OSError):
             pass  # The import stops there as well, and says why.
         if shown:
             self.stdout.write(
@@ -108,11 +111,11 @@ class Command(BaseCommand):
             )
         return total
 
-    def _import(self, name: str, importer: transfer.Importer, counts: _Counts, progress: Progress) -> None:
+    def _import(self, name: str, importer: Importer, counts: _Counts, progress: Progress) -> None:
         place = "standard input" if name == "-" else name
         try:
             with _opened(name) as file:
-                for record in transfer.read(file):
+                for record in reading.read(file):
                     stored = importer.add(record)
                     counts.messages += stored
                     counts.imported += stored > 0
@@ -120,7 +123,7 @@ class Command(BaseCommand):
                     counts.empty += not record.said
                     progress.advance()
                     reset_queries()  # of which DEBUG keeps a list
-        except transfer.BadRecord as error:
+        except BadRecord as error:
             raise CommandError(f"{place}, {error} {counts.before_error}") from error
         except OSError as error:
             raise CommandError(f"{place} cannot be read: {error}. {counts.before_error}") from error

@@ -1,0 +1,124 @@
+"""Storing records as sessions."""
+
+from __future__ import annotations
+
+import copy
+from typing import NamedTuple
+
+from django.db import DatabaseError
+
+from django_convmemory import models, strategies
+from django_convmemory.conversation import ConversationMemory
+from django_convmemory.exceptions import InvalidMessage, InvalidSession, SessionContended
+from django_convmemory.handles import SessionHandle
+from django_convmemory.schedulers import NullScheduler
+from django_convmemory.stores import transactions
+from django_convmemory.stores.orm import ORMStore
+from django_convmemory.transfer import owners
+from django_convmemory.transfer.records import BadRecord, Record
+
+# Messages that are stored together.
+_BATCH = 1000
+
+
+class Folding(NamedTuple):
+    """What is expected of a model: calls, and the tokens that are folded by them."""
+
+    calls: int
+    tokens: int
+
+
+class Importer:
+    """Stores records as sessions of a memory, on the database ``using``.
+
+    No task is sent: a session is marked due in its row, and the sweep feeds it to the workers. Without ``compact`` it
+    is not even marked, and stays as it is until its next append.
+    """
+
+    def __init__(self, memory: ConversationMemory, using: str, *, compact: bool = True) -> None:
+        self.using = using
+        self.memory = copy.copy(memory)
+        self.memory.store = ORMStore(using)
+        self.memory.scheduler = NullScheduler()
+        if not compact:
+            # The strategy with a threshold that nothing exceeds.
+            self.memory.strategy = strategies.Buffer()
+
+    def add(self, record: Record) -> int:
+        """Store the session whole, and return how many messages it has; 0 where one is there already.
+
+        That is one with messages. So a second run goes on where the first one ended. Raises :class:`BadRecord`.
+        """
+        session = self._session(record)
+        if not record.said or self._is_there(session):
+            return 0
+        try:
+            return self._add(session, record, _BATCH)
+        except InvalidMessage:
+            # Again, one after the other, to find out which one it is.
+            return self._add(session, record, 1)
+
+    def _add(self, session: SessionHandle, record: Record, size: int) -> int:
+        def work() -> int:
+            for start in range(0, len(record.said), size):
+                said = record.said[start : start + size]
+                try:
+                    receipt = self.memory.append(
+                        session, *[one.message for one in said], created_at=[one.created_at for one in said]
+                    )
+                except InvalidMessage as error:
+                    if size > 1:
+                        raise
+                    raise BadRecord(record.place, f"message {start + 1}: {error}") from None
+                if receipt.first_position != start + 1:
+                    # Somebody else has made the session since it was looked for.
+                    raise _IsThere
+            rows = models.Session.objects.using(self.using).named(session.session_name)
+            given = {"title": record.title, "metadata": record.metadata}
+            if changes := {column: value for column, value in given.items() if value is not None}:
+                rows.update(**changes)
+            return len(record.said)
+
+        try:
+            return transactions.run(self.using, work, savepoint=True)
+        except _IsThere:
+            return 0
+        except (InvalidSession, SessionContended) as error:
+            raise BadRecord(record.place, str(error)) from None
+        except DatabaseError as error:
+            raise BadRecord(
+                record.place, f"the database failed it ({type(error).__name__}: {error}). See to what that names."
+            ) from error
+
+    def expect(self, record: Record) -> Folding:
+        """Return what folding the session will take once it is stored. Raises :class:`BadRecord`."""
+        memory = self.memory
+        if not memory.summarizes or self._is_there(self._session(record)):
+            return Folding(0, 0)
+        messages = [said.message for said in record.said if not said.message.pinned]
+        tokens = [max(1, memory.counter.count(message)) for message in messages]
+        threshold = memory.strategy.threshold
+        if not threshold.exceeded(tokens=sum(tokens), messages=len(tokens), settled=len(tokens) > 1):
+            return Folding(0, 0)
+        # As if every message were an exchange: those of tool calls move it by little.
+        folded = sum(tokens[: memory.strategy.plan(tokens, range(len(tokens)))])
+        chunk = memory.options.max_chunk_tokens or max(8000, threshold.tokens or 0)
+        return Folding(-(-folded // chunk), folded)
+
+    def _session(self, record: Record) -> SessionHandle:
+        try:
+            if record.owner is not None:
+                return self.memory.session(record.key, owner=owners.find(record.owner, self.using))
+            if record.visitor is not None:
+                return self.memory.session(record.key, visitor=record.visitor)
+            return self.memory.session(record.key)
+        except InvalidSession as error:
+            raise BadRecord(record.place, str(error)) from None
+
+    def _is_there(self, session: SessionHandle) -> bool:
+        rows = models.Session.objects.using(self.using).named(session.session_name)
+        return rows.filter(last_position__gt=0).exists()
+
+
+class _IsThere(Exception):
+    pass

@@ -1,0 +1,29 @@
+from __future__ import annotations
+
+import json
+import pathlib
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+if TYPE_CHECKING:
+    from pytest_django import Settings
+
+
+@pytest.fixture
+def write(tmp_path: pathlib.Path) -> Iterator[Any]:
+    """Write records to a file, a line each."""
+
+    def write(*records: Any, name: str = "given.jsonl") -> pathlib.Path:
+        path = tmp_path / name
+        path.write_text("".join((one if isinstance(one, str) else json.dumps(one)) + "\n" for one in records))
+        return path
+
+    return write
+
+
+@pytest.fixture
+def two(settings: Settings) -> None:
+    """A second memory, ``other``."""
+    settings.CONVMEMORY = dict.fromkeys(("default", "other"), settings.CONVMEMORY["default"])

@@ -1,0 +1,160 @@
+"""``manage.py convmemory_export``: what is chosen, written whole and in one piece."""
+
+from __future__ import annotations
+
+import io
+import json
+import pathlib
+import stat
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from django.contrib.auth.models import User
+from django.core.management import CommandError, call_command
+
+from django_convmemory.memory import memories
+from django_convmemory.messages import ChatMessage
+
+if TYPE_CHECKING:
+    from pytest_django import Settings
+
+from django_convmemory.transfer import exporting
+from tests.transfer.records import call, exported, human
+
+
+@pytest.fixture
+def sessions(two: None) -> None:
+    """The session ``main`` of two users, a visitor and nobody, and others."""
+    anna, bert = (User.objects.create_user(name) for name in ("anna", "bert"))
+    for alias in ("default", "other"):
+        memory = memories[alias]
+        for number, scope in enumerate(({"owner": anna}, {"owner": bert}, {"visitor": "v1"}, {})):
+            for key in ("main", "Main"):
+                memory.append(memory.session(key, **scope), human(f"{alias} {key} {number}"))
+
+
+@pytest.mark.django_db
+@pytest.mark.usefixtures("sessions")
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        (["--owner", "anna"], ["default main 0", "default Main 0", "other main 0", "other Main 0"]),
+        (["--owner", "bert", "--key", "main"], ["default main 1", "other main 1"]),
+        (["--visitor", "v1", "--alias", "other"], ["other main 2", "other Main 2"]),
+        (["--key", "main"], ["default main 3", "other main 3"]),
+        (["--visitor", "V1"], []),
+        (["--key", "absent"], []),
+    ],
+)
+def test_what_is_exported_can_be_chosen(arguments: list[str], expected: list[str]) -> None:
+    assert [one["messages"][0]["content"] for one in exported(*arguments)] == expected
+
+
+@pytest.mark.django_db
+@pytest.mark.usefixtures("sessions")
+def test_everything_is_exported_in_order_and_aliases_are_spoken_of() -> None:
+    said = io.StringIO()
+    out = io.StringIO()
+
+    call_command("convmemory_export", stdout=out, stderr=said)
+
+    assert len(out.getvalue().splitlines()) == 16
+    assert "export one alias at a time" in said.getvalue()
+    assert out.getvalue() == call("convmemory_export", "--alias", "other", "--alias", "default")
+
+
+@pytest.mark.django_db
+@pytest.mark.parametrize(
+    ("arguments", "why"),
+    [
+        (["--alias", "absent"], "no alias 'absent'"),
+        (["--owner", "absent"], "no user 'absent'"),
+        (["--owner", ""], "--owner is empty"),
+        (["--visitor", ""], "--visitor is empty"),
+        (["--key", ""], "--key is empty"),
+        (["--output", "/dev/null"], "is not a file"),
+        (["--output", "/absent/file"], "is not a file, or not in a folder"),
+        (["--database", "absent"], "There is no database 'absent'"),
+    ],
+)
+def test_an_export_that_is_not_possible_is_a_wrong_command_line(arguments: list[str], why: str) -> None:
+    with pytest.raises(CommandError, match=why) as raised:
+        call("convmemory_export", *arguments)
+
+    assert raised.value.returncode == 2
+
+
+@pytest.mark.django_db
+def test_an_alias_that_has_gone_from_the_settings_can_be_exported(settings: Settings, two: None) -> None:
+    memories["other"].append("a", human())
+    settings.CONVMEMORY = {"default": settings.CONVMEMORY["default"]}
+
+    assert exported() == []
+    assert [one["key"] for one in exported("--alias", "other")] == ["a"]
+
+
+@pytest.mark.django_db
+def test_a_session_without_messages_is_left_out() -> None:
+    memories["default"].append("a", human())
+    memories["default"].clear("a")
+
+    assert exported() == []
+
+
+@pytest.mark.django_db
+def test_a_file_is_written_whole_and_for_its_owner_alone(tmp_path: pathlib.Path) -> None:
+    memories["default"].append("a", human())
+    path, link = tmp_path / "out", tmp_path / "link"
+    path.write_text("before")
+    link.symlink_to(path)
+
+    call("convmemory_export", "--output", link)
+
+    assert json.loads(path.read_text())["key"] == "a"
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    assert link.is_symlink()
+
+
+@pytest.mark.django_db
+@pytest.mark.parametrize(
+    ("error", "raised"), [(OSError("the disk is full"), CommandError), (KeyboardInterrupt(), None)]
+)
+def test_a_file_that_cannot_be_written_is_as_it_was(
+    error: BaseException, raised: type[Exception] | None, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*args: object) -> int:
+        raise error
+
+    path = tmp_path / "out"
+    path.write_text("before")
+    memories["default"].append("a", human())
+    monkeypatch.setattr(exporting, "write", fail)
+
+    with pytest.raises(raised or KeyboardInterrupt):
+        call("convmemory_export", "--output", path)
+
+    assert path.read_text() == "before"
+    assert list(tmp_path.iterdir()) == [path]
+
+
+@pytest.mark.django_db
+def test_a_session_that_is_cut_while_it_is_read_is_read_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    memory = memories["default"]
+    memory.append("a", *[human(str(number)) for number in range(5)])
+    read = exporting.sql.message_of
+    messages: list[str | None] = []
+
+    def reading(role: str, kind: str, content: str | None, *rest: Any) -> ChatMessage:
+        messages.append(content)
+        if len(messages) == 2:
+            memory.truncate("a", after=1)
+            memory.append("a", human("anew"), human("and more"), human("and more"))
+        return read(role, kind, content, *rest)
+
+    monkeypatch.setattr(exporting, "_BATCH", 2)
+    monkeypatch.setattr(exporting.sql, "message_of", reading)
+
+    [found] = exported()
+
+    assert [one["content"] for one in found["messages"]] == ["0", "anew", "and more", "and more"]
+    assert messages[:2] == ["0", "1"]

@@ -1,0 +1,196 @@
+"""``manage.py convmemory_import``: sessions come in whole, once, and with what is said of them."""
+
+from __future__ import annotations
+
+import datetime as dt
+import threading
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from django.contrib.auth.models import User
+from django.core.management import CommandError
+from django.db import connection
+
+from django_convmemory import models
+from django_convmemory.memory import memories
+from django_convmemory.messages import ChatMessage
+from tests import conversations
+
+if TYPE_CHECKING:
+    from pytest_django import Settings
+
+from django_convmemory.transfer import importing
+from tests.transfer.records import TIME, TURN, call, human, record, stored
+
+
+@pytest.mark.django_db
+def test_a_session_belongs_to_whom_the_record_says(write: Any) -> None:
+    user = User.objects.create_user("anna")
+    path = write(record(owner="anna"), record(visitor="v1"), record())
+
+    call("convmemory_import", path)
+
+    assert list(models.Session.objects.order_by("pk").values_list("key", "owner", "visitor")) == [
+        ("a", user.pk, ""),
+        ("a", None, "v1"),
+        ("a", None, ""),
+    ]
+
+
+@pytest.mark.django_db
+def test_what_is_said_of_a_session_and_its_messages_is_kept(write: Any) -> None:
+    notes = {"2": {"kind": "plan", "metadata": {"by": [None]}, "created_at": "2024-05-02T12:00:00.000123+02:00"}}
+    path = write(record("a", human(), human(), human(), title="Rust", metadata={"n": 1}, created_at=TIME, notes=notes))
+
+    call("convmemory_import", path)
+
+    session = models.Session.objects.get()
+    assert (session.title, session.metadata) == ("Rust", {"n": 1})
+    first, second = dt.datetime(2024, 5, 1, 10, tzinfo=dt.UTC), dt.datetime(2024, 5, 2, 10, 0, 0, 123, tzinfo=dt.UTC)
+    rows = models.Message.objects.order_by("position")
+    assert list(rows.values_list("kind", "metadata", "created_at")) == [
+        ("chat", None, first),
+        ("plan", {"by": [None]}, second),
+        ("chat", None, first),
+    ]
+
+
+@pytest.mark.django_db
+def test_a_second_run_goes_on_where_the_first_one_ended(write: Any) -> None:
+    good, bad = [record(key, human(), human()) for key in "abc"], record("d", {"role": "robot", "content": "x"})
+    with pytest.raises(CommandError):
+        call("convmemory_import", write(*good[:2], bad))
+    memories["default"].append("b", human("And now?"))
+
+    said = call("convmemory_import", write(*good))
+
+    assert said.endswith("1 sessions imported with 2 messages, 2 were there already.\n")
+    assert [len(stored(key)) for key in "abc"] == [2, 3, 2]
+
+
+@pytest.mark.django_db
+def test_a_session_that_was_emptied_is_filled(write: Any) -> None:
+    memories["default"].append("a", human("before"))
+    memories["default"].clear("a")
+
+    call("convmemory_import", write(record("a")))
+
+    assert stored("a") == [ChatMessage.human("What is Rust?")]
+
+
+@pytest.mark.django_db
+def test_a_session_that_somebody_else_makes_meanwhile_is_left_alone(
+    write: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    memories["default"].append("a", human("theirs"))
+    monkeypatch.setattr(importing.Importer, "_is_there", lambda self, session: False)
+
+    assert "0 sessions imported with 0 messages, 1 were there" in call("convmemory_import", write(record("a")))
+    assert stored("a") == [ChatMessage.human("theirs")]
+
+
+@pytest.mark.django_db(transaction=True)
+def test_two_imports_at_once_make_each_session_once(write: Any) -> None:
+    path = write(*[record(str(number), *[human()] * 5, title="Rust") for number in range(40)])
+    together, said = threading.Barrier(2), []
+
+    def work() -> None:
+        try:
+            together.wait()
+            said.append(call("convmemory_import", path))
+        finally:
+            connection.close()
+
+    threads = [threading.Thread(target=work) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+
+    imported = [int(one.splitlines()[-1].split()[0]) for one in said]
+    assert len(imported) == 2
+    assert sum(imported) == 40
+    assert list(models.Session.objects.values_list("last_position", "title")) == [(5, "Rust")] * 40
+    assert models.Message.objects.count() == 200
+
+
+@pytest.mark.django_db
+def test_a_record_without_messages_is_left_out(write: Any) -> None:
+    said = call("convmemory_import", write({"key": "a", "messages": []}, record("b")))
+
+    assert said.endswith("1 sessions imported with 1 messages, 0 were there already, 1 without messages left out.\n")
+    assert models.Session.objects.count() == 1
+
+
+@pytest.mark.django_db
+def test_more_messages_than_a_batch_keep_their_exchanges(write: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(importing, "_BATCH", 3)
+    asked = {"role": "assistant", "content": None, "tool_calls": [conversations.call("call_1")]}
+    messages = [human(), human(), asked, {"role": "tool", "tool_call_id": "call_1", "content": ""}, human()]
+
+    call("convmemory_import", write(record("a", *messages)))
+
+    assert [one.to_openai() for one in stored("a")] == messages
+    assert models.Message.objects.get(position=4).answers == 3
+
+
+@pytest.mark.django_db
+def test_sessions_become_due_and_nobody_is_told(write: Any, settings: Settings) -> None:
+    inline = {"BACKEND": "django_convmemory.schedulers.InlineScheduler"}
+    settings.CONVMEMORY = {"default": {**settings.CONVMEMORY["default"], "SCHEDULER": inline}}
+
+    call("convmemory_import", write(record("long", *[human(TURN)] * 30), record("short")))
+
+    due = models.Session.objects.due()
+    assert list(due.values_list("key", "hinted_at")) == [("long", None)]
+    assert not models.Attempt.objects.exists()
+
+
+@pytest.mark.django_db
+def test_without_compaction_they_are_undue_until_their_next_message(write: Any) -> None:
+    said = call("convmemory_import", write(record("long", *[human(TURN)] * 30)), "--no-compact")
+
+    assert "model" not in said
+    assert not models.Session.objects.due().exists()
+    assert memories["default"].append("long", human()).due
+
+
+@pytest.mark.django_db
+def test_it_says_what_folding_will_take(write: Any, settings: Settings) -> None:
+    options = {"max_token_limit": 200, "max_chunk_tokens": 500}
+    settings.CONVMEMORY = {"default": {**settings.CONVMEMORY["default"], "OPTIONS": options}}
+    path = write(record("there", *[human(TURN)] * 30), name="there.jsonl")
+    call("convmemory_import", path)
+    each = memories["default"].counter.count(ChatMessage.human(TURN))
+    kept = 100 // each
+
+    said = call("convmemory_import", path, write(record("long", *[human(TURN)] * 30), record("short", *[human()] * 2)))
+
+    tokens = (30 - kept) * each
+    assert said.startswith(
+        f"3 sessions to import. To fold the new ones takes about {-(-tokens // 500)} calls of the model "
+        f"over {tokens} tokens.\n"
+    )
+
+
+@pytest.mark.django_db
+@pytest.mark.parametrize("memory", ["Summary", "SummaryBuffer", "TokenBuffer"])
+def test_every_memory_can_be_imported_into(memory: str, write: Any, settings: Settings) -> None:
+    settings.CONVMEMORY = {
+        "default": {
+            **settings.CONVMEMORY["default"],
+            "MEMORY": f"django_convmemory.memory.Conversation{memory}Memory",
+            "OPTIONS": {},
+        }
+    }
+    said = call("convmemory_import", write(record("long", *[human(TURN)] * 60)))
+
+    assert ("about 1 calls of the model" in said) == (memory != "TokenBuffer")
+    assert models.Session.objects.due().exists() == (memory != "TokenBuffer")
+
+
+@pytest.mark.django_db
+def test_another_memory_is_left_alone(write: Any, two: None) -> None:
+    call("convmemory_import", write(record("a")), "--alias", "other")
+
+    assert list(models.Session.objects.values_list("alias", flat=True)) == ["other"]

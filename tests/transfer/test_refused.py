@@ -1,0 +1,186 @@
+"""What ``convmemory_import`` refuses, and how it says so."""
+
+from __future__ import annotations
+
+import json
+import pathlib
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from django.core.management import CommandError
+from django.db import OperationalError
+
+from django_convmemory import models
+from django_convmemory.memory import memories
+from tests import processes
+
+if TYPE_CHECKING:
+    pass
+
+from django_convmemory.transfer import importing
+from tests.transfer.records import call, human, record
+
+_LATE = {"role": "tool", "tool_call_id": "call_9", "content": "late"}
+BAD = {
+    "no JSON": ('{"key": "b", nonsense}', "it is not JSON"),
+    "cut off": ('{"key": "b", "messages": [', "it is not JSON"),
+    "nested too deep": ('{"key":' + "[" * 200_000, "nested too deep"),
+    "a number too long": ('{"key": ' + "9" * 5000 + "}", "it is not JSON"),
+    "no object": ('"b"', "a record is an object .* not a text"),
+    "no key": ({"messages": [human()]}, "no 'key'"),
+    "no messages": ({"key": "b"}, "no 'messages'"),
+    "an unknown field": (record("b", user="anna"), "unknown field 'user'"),
+    "a key of another type": ({"key": 7, "messages": [human()]}, "key must be a text, not a number"),
+    "an empty key": (record(""), "1 to 255 characters"),
+    "a key too long": (record("k" * 256), "1 to 255 characters"),
+    "a key with NUL": (record("a\0b"), "key contains a NUL"),
+    "messages of another type": ({"key": "b", "messages": {}}, "messages must be a list, not an object"),
+    "an owner of null": (record("b", owner=None), "owner must be a text, not null"),
+    "an unknown owner": (record("b", owner="nobody"), "no user 'nobody'"),
+    "an owner with NUL": (record("b", owner="an\0na"), "owner contains a NUL"),
+    "an owner and a visitor": (record("b", owner="anna", visitor="v1"), "to an owner or to a visitor"),
+    "an empty visitor": (record("b", visitor=""), "1 to 64 characters"),
+    "a title too long": (record("b", title="t" * 256), "more than 255 characters"),
+    "metadata of another type": (record("b", metadata=[]), "metadata must be an object, not a list"),
+    "metadata that is no JSON": ('{"key": "b", "messages": [], "metadata": {"n": NaN}}', "metadata.n holds nan"),
+    "a time without zone": (record("b", created_at="2024-05-01T10:00:00"), "created_at is .* with its zone"),
+    "a time that is none": (record("b", created_at="yesterday"), "created_at is 'yesterday'"),
+    "a time before all zones": (record("b", created_at="0001-01-01T00:00:00+14:00"), "created_at is"),
+    "a note nowhere": (record("b", notes={"2": {}}), "position '2', and there are 1 to 1"),
+    "a note on no position": (record("b", notes={"first": {}}), "position 'first'"),
+    "a note of another type": (record("b", notes={"1": None}), "note on position 1 must be an object, not null"),
+    "an unknown note": (record("b", notes={"1": {"tokens": 3}}), "note on position 1 has the unknown field 'tokens'"),
+    "a kind of another type": (record("b", notes={"1": {"kind": 7}}), "message 1: kind must be a text"),
+    "a time of a note": (record("b", notes={"1": {"created_at": 7}}), "created_at of the note on position 1 is 7"),
+    "a message of another type": (record("b", human(), 7), "message 2: Cannot read a message from a int"),  # type: ignore[arg-type]
+    "an unknown role": (record("b", human(), {"role": "robot"}), "message 2: Unknown role 'robot'"),
+    "a message with NUL": (record("b", human("a\0b")), "message 1: content contains a NUL"),
+    "half a character": (
+        '{"key": "b", "messages": [{"role": "user", "content": "\\ud83d"}]}',
+        "message 1: .*surrogate",
+    ),
+    "a result of no call": (record("b", human(), human(), _LATE), "message 3: No open exchange has a call"),
+    "too many pinned": (record("b", *[{"role": "system", "content": "x"}] * 65), "message 65: The session holds 64"),
+    "a message too large": (record("b", human(), human("x" * 5_000_000)), "message 2: .*max_message_bytes"),
+}
+
+
+@pytest.mark.django_db
+@pytest.mark.parametrize("listed", [False, True], ids=["lines", "list"])
+@pytest.mark.parametrize("name", BAD)
+def test_what_cannot_be_imported_is_named_and_what_comes_before_it_stays(name: str, listed: bool, write: Any) -> None:
+    given, why = BAD[name]
+    records = [record("a"), given, record("c")]
+    if listed:
+        texts = [one if isinstance(one, str) else json.dumps(one) for one in records]
+        path, place = write("[" + ", ".join(texts) + "]"), "item 2"
+    else:
+        path, place = write("", *records), "line 3"
+
+    with pytest.raises(CommandError, match=rf"^{path}, {place}: (?s:.*){why}") as raised:
+        call("convmemory_import", path)
+
+    assert raised.value.returncode == 1
+    assert "What comes before it is imported (1 sessions imported with 1 messages" in str(raised.value)
+    assert list(models.Session.objects.values_list("key", flat=True)) == ["a"]
+
+
+@pytest.mark.django_db
+def test_bytes_that_are_no_utf_8_are_named(tmp_path: pathlib.Path) -> None:
+    path = tmp_path / "latin.jsonl"
+    path.write_bytes(json.dumps(record("a")).encode() + b"\n" + '{"key": "Zoë"}\n'.encode("latin-1"))
+
+    with pytest.raises(CommandError, match=r"line 2: it is not UTF-8\. Convert"):
+        call("convmemory_import", path)
+    assert models.Session.objects.count() == 1
+
+
+@pytest.mark.django_db
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        ("[{0}", "item 1: neither a comma"),
+        ("[{0} {0}]", "item 1: neither a comma"),
+        ("[{0},]", "item 2: it is not JSON"),
+        ("[{0}] []", "item 1: there is text after"),
+    ],
+)
+def test_a_list_that_does_not_end_well_is_an_error(text: str, why: str, write: Any) -> None:
+    with pytest.raises(CommandError, match=why):
+        call("convmemory_import", write(text.replace("{0}", json.dumps(record("a")))))
+
+
+@pytest.mark.django_db
+@pytest.mark.parametrize("batch", [2, 1000])
+def test_a_session_whose_last_message_is_refused_is_not_there_at_all(
+    batch: int, write: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(importing, "_BATCH", batch)
+
+    with pytest.raises(CommandError, match=r"message 6: .*Nothing was imported\."):
+        call("convmemory_import", write(record("a", *[human()] * 5, _LATE)))
+
+    assert not models.Session.objects.exists()
+    assert not models.Message.objects.exists()
+
+
+@pytest.mark.django_db
+def test_what_the_database_refuses_is_named(write: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    update = models.SessionQuerySet.update
+
+    def refuse(self: models.SessionQuerySet, **columns: Any) -> int:
+        if "title" in columns:
+            raise OperationalError("out of space")
+        return update(self, **columns)
+
+    monkeypatch.setattr(models.SessionQuerySet, "update", refuse)
+
+    with pytest.raises(CommandError, match=r"line 2: the database failed it .*1 sessions imported"):
+        call("convmemory_import", write(record("a"), record("b", title="Rust")))
+    assert list(models.Session.objects.values_list("key", flat=True)) == ["a"]
+
+
+@pytest.mark.django_db
+@pytest.mark.parametrize(
+    ("arguments", "why"),
+    [
+        (["absent.jsonl"], "absent.jsonl is not a file"),
+        ([str(pathlib.Path(__file__).parent)], "is not a file"),
+        (["-", "--alias", "absent"], "no alias 'absent'; there are default"),
+        (["-", "--database", "absent"], "There is no database 'absent'; there are default"),
+    ],
+)
+def test_a_wrong_command_line_is_told_from_a_failure(arguments: list[str], why: str) -> None:
+    with pytest.raises(CommandError, match=why) as raised:
+        call("convmemory_import", *arguments)
+
+    assert raised.value.returncode == 2
+
+
+@pytest.mark.django_db(transaction=True)
+def test_the_process_ends_with_what_the_error_says(tmp_path: pathlib.Path) -> None:
+    (tmp_path / "given").write_text(json.dumps(record("a")) + "\nnonsense\n")
+
+    def run(*arguments: str) -> tuple[int, str]:
+        code = processes.start(tmp_path, "django", *arguments).wait(processes.PATIENCE)
+        return code, (tmp_path / "output").read_text()
+
+    code, output = run("convmemory_import", str(tmp_path / "given"))
+    assert code == 1
+    assert output.count("CommandError: ") == 1
+    assert "line 2: it is not JSON" in output
+    assert "Traceback" not in output
+    assert run("convmemory_import")[0] == 2
+    assert run("convmemory_export", "--alias", "absent")[0] == 2
+    assert run("convmemory_export", "--output", str(tmp_path / "out"))[0] == 0
+    assert json.loads((tmp_path / "out").read_text())["key"] == "a"
+
+
+@pytest.mark.django_db(transaction=True)
+def test_an_export_is_utf_8_whatever_the_locale(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PYTHONIOENCODING", "latin-1")
+    memories["default"].append("a", human("一种语言"))
+
+    assert processes.start(tmp_path, "django", "convmemory_export", "--verbosity=0").wait(processes.PATIENCE) == 0
+
+    assert json.loads((tmp_path / "output").read_text("utf-8"))["messages"] == [human("一种语言")]

@@ -1,0 +1,101 @@
+"""What is exported after an import is what was imported."""
+
+from __future__ import annotations
+
+import io
+import json
+import pathlib
+import sys
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from django.contrib.auth.models import User
+from hypothesis import given, strategies as st
+
+from django_convmemory import integrity, models
+from django_convmemory.memory import memories
+from django_convmemory.messages import ChatMessage
+from tests import conversations, dialogues
+
+if TYPE_CHECKING:
+    pass
+
+from tests.transfer import records
+from tests.transfer.records import TIME, call, exported, record
+
+HARD: list[dict[str, Any]] = [
+    {"role": "developer", "content": [{"type": "text", "text": "Be brief."}], "name": "site"},
+    {
+        "role": "user",
+        "content": [{"type": "image_url", "image_url": {"url": "https://x/y.png"}}, {"type": "new", "a": None}],
+    },
+    {"role": "assistant", "content": None, "tool_calls": [conversations.call("c", '{"n":1e300}')], "refusal": None},
+    {"role": "tool", "tool_call_id": "c", "content": ""},
+    {
+        "role": "assistant",
+        "content": "a\nb\u2028c\u0085d\r\ne 🙂",
+        "audio": {"x": [[None, {"y": None}], 1e300, -0.0, 2**70]},
+    },
+    {"role": "assistant", "content": "", "tool_calls": [], "annotations": [], "": {"": ""}},
+]
+
+
+@pytest.mark.django_db
+def test_hard_messages_come_back_as_they_were(write: Any, two: None, tmp_path: pathlib.Path) -> None:
+    User.objects.create_user("anna")
+    notes = {
+        "2": {"kind": "plan"},
+        "5": {"metadata": {"n": [1e300, None, {"z": 1, "a": {}}]}, "created_at": "2024-05-01T10:00:00.000001+00:00"},
+    }
+    given = record("a", *HARD, owner="anna", title="Zoë 一", metadata={"n": None}, created_at=TIME, notes=notes)
+    given_visitor = record("b", *HARD, visitor="v1", created_at="1970-01-01T00:00:00+00:00")
+    call("convmemory_import", write(given, given_visitor))
+    first, second = tmp_path / "first", tmp_path / "second"
+
+    call("convmemory_export", "--output", first)
+    call("convmemory_import", first, "--alias", "other")
+    call("convmemory_export", "--alias", "other", "--output", second)
+
+    assert [json.loads(line) for line in first.read_text().splitlines()] == [given, given_visitor]
+    assert first.read_bytes() == second.read_bytes()
+
+
+@pytest.mark.django_db(transaction=True)
+@given(talks=st.lists(conversations.conversations(min_size=1), max_size=3), data=st.data())
+def test_any_conversation_comes_back_as_it_was(talks: list[list[ChatMessage]], data: st.DataObject) -> None:
+    memory = memories["default"]
+    kinds, notes = st.sampled_from(["chat", "plan"]), st.dictionaries(records.TEXTS, records.JSON, max_size=2)
+    models.Session.objects.all().delete()
+    for number, talk in enumerate(talks):
+        for message in talk:
+            wire = {**message.to_openai(), "x": data.draw(records.JSON)}
+            value = ChatMessage.from_openai(wire, kind=data.draw(kinds), metadata=data.draw(notes))
+            memory.append(f"talk {number}", value)
+    columns = ("session__key", "position", "role", "kind", "content", "wire", "metadata", "tokens", "created_at")
+    rows = models.Message.objects.order_by("session_id", "position").values_list(*columns)
+    before, text = list(rows), call("convmemory_export")
+
+    models.Session.objects.all().delete()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(text.encode()), "utf-8"))
+        call("convmemory_import", "-")
+
+    assert list(rows) == before
+    assert call("convmemory_export") == text
+    assert list(integrity.check(models.Session.objects.all())) == []
+
+
+@dialogues.needed
+@pytest.mark.django_db
+@pytest.mark.parametrize("reader", [dialogues.locomo, dialogues.taubench, dialogues.crosswoz])
+def test_real_conversations_come_back_as_they_were(reader: dialogues.Reader, write: Any, two: None) -> None:
+    real = [record(key, *messages) for key, messages in reader()]
+
+    said = call("convmemory_import", write(*real))
+    once = exported("--alias", "default")
+    call("convmemory_import", write(*once), "--alias", "other")
+
+    assert f"{len(real)} sessions imported with {sum(len(one['messages']) for one in real)} messages" in said
+    assert [{"key": one["key"], "messages": one["messages"]} for one in once] == real
+    assert exported("--alias", "other") == once
+    assert list(integrity.check(models.Session.objects.all())) == []
