@@ -14,6 +14,8 @@ from tests import servers, settings
 if TYPE_CHECKING:
     from tests import projects
 
+pytest_plugins = ["django_convmemory.testing"]
+
 # A slow machine is no failure; what failed is printed so that it can be replayed.
 hypothesis.settings.register_profile("ci", deadline=None, derandomize=False, print_blob=True)
 hypothesis.settings.load_profile("ci")

@@ -20,6 +20,7 @@ from django_convmemory import clock, integrity, models
 from django_convmemory.management import deletion
 from django_convmemory.memory import memories
 from django_convmemory.stores.values import AttemptOutcome
+from django_convmemory.testing import ScriptedMemories
 
 if TYPE_CHECKING:
     from pytest_django import Settings
@@ -378,12 +379,14 @@ def test_what_is_being_worked_at_is_left_alone() -> None:
 
 
 @pytest.mark.django_db
-def test_a_pruned_session_still_folds_and_falls_back() -> None:
+def test_a_pruned_session_still_folds_and_falls_back(convmemory: ScriptedMemories) -> None:
     memory = memories["default"]
+    convmemory.reply(*["It is about a cat."] * 100)
+    convmemory.allow_unused_replies = True
     text = {"role": "user", "content": "The cat sat on the mat and thought about the sea. " * 4}
     for _ in range(30):
         memory.append("a", text)
-        memory.compact("a")
+        convmemory.run()
     session = models.Session.objects.get()
     made = numbers(session)
     models.Summary.objects.update(created_at=clock.Clock(-91 * DAY))

@@ -15,6 +15,7 @@ from django.contrib.auth import get_user_model
 
 from django_convmemory import integrity, models
 from django_convmemory.memory import memories
+from django_convmemory.testing import ScriptedMemories
 
 PAGE = pathlib.Path(__file__).parent.parent / "docs" / "moving.md"
 START = dt.datetime(2024, 2, 29, 12, tzinfo=dt.UTC)
@@ -42,7 +43,9 @@ class Rows:
             yield row
 
 
-def test_a_table_is_moved_over_and_a_second_run_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_table_is_moved_over_and_a_second_run_goes_on(
+    monkeypatch: pytest.MonkeyPatch, convmemory: ScriptedMemories
+) -> None:
     [code] = re.findall(r"```python\n(.*?)```", PAGE.read_text(encoding="utf-8"), re.DOTALL)
     ann = get_user_model().objects.create(username="ann")
     old = [
@@ -74,4 +77,6 @@ def test_a_table_is_moved_over_and_a_second_run_goes_on(monkeypatch: pytest.Monk
     ]
     assert moved == [(row.text, row.created_at) for row in old]
     assert models.Session.objects.due().count() == 3
+    convmemory.reply(*["They counted."] * 3)
+    assert convmemory.run() == ["published"] * 3
     assert list(integrity.check(models.Session.objects.all())) == []

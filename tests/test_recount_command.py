@@ -11,6 +11,7 @@ from django.core.management import CommandError, call_command
 from django_convmemory import integrity, models
 from django_convmemory.memory import memories
 from django_convmemory.messages import ChatMessage
+from django_convmemory.testing import ScriptedMemories
 from tests.conversations import call
 
 if TYPE_CHECKING:
@@ -27,18 +28,21 @@ def recount(*arguments: str) -> str:
     return output.getvalue()
 
 
-def talk(key: str) -> None:
+def talk(convmemory: ScriptedMemories, key: str) -> None:
     memory = memories["default"]
     memory.append(key, ChatMessage.system("Be kind."))
     for number in range(12):
         memory.append(key, ChatMessage.human(f"第{number}个问题。" * 10), ChatMessage.ai("An answer. " * 8))
     memory.append(key, ChatMessage.ai(tool_calls=[call("c")]), ChatMessage.tool("done", "c"))
-    memory.compact(key)
+    convmemory.reply("Questions were asked, 一个 after the other.")
+    assert convmemory.run() == ["published"]
 
 
-def test_every_count_is_what_it_would_have_been_with_the_new_counter(settings: Settings) -> None:
-    talk("s")
-    talk("redacted")
+def test_every_count_is_what_it_would_have_been_with_the_new_counter(
+    settings: Settings, convmemory: ScriptedMemories
+) -> None:
+    talk(convmemory, "s")
+    talk(convmemory, "redacted")
     memories["default"].redact("redacted", 3)
     before = models.Session.objects.get(key="redacted").convmemory_messages.get(position=3).tokens
     settings.CONVMEMORY = {"default": {**settings.CONVMEMORY["default"], "TOKEN_COUNTER": ESTIMATE}}
@@ -71,8 +75,8 @@ def test_a_session_becomes_due_or_not_by_its_new_count(settings: Settings) -> No
     assert models.Session.objects.get().due_since is not None
 
 
-def test_what_the_same_counter_counted_is_left_alone() -> None:
-    talk("s")
+def test_what_the_same_counter_counted_is_left_alone(convmemory: ScriptedMemories) -> None:
+    talk(convmemory, "s")
     revision = models.Session.objects.get().revision
     assert recount() == "0 sessions recounted.\n"
     assert models.Session.objects.get().revision == revision

@@ -10,9 +10,12 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from django.core.management import CommandError, call_command
 
-from django_convmemory import clock, models
+from django_convmemory import clock, exceptions, models
+from django_convmemory.chat_models.base import ChatResponse, Usage
 from django_convmemory.memory import memories
+from django_convmemory.messages import ChatMessage
 from django_convmemory.stores.values import AttemptOutcome
+from django_convmemory.testing import ScriptedMemories
 
 if TYPE_CHECKING:
     from pytest_django import DjangoAssertNumQueries, Settings
@@ -130,6 +133,19 @@ def test_the_calls_of_late_are_summed_up() -> None:
         "longest_seconds": 9.0,
     }
     assert figures("--since", "3d")["default"]["attempts"]["count"] == 4
+
+
+def test_what_folding_took_is_in_the_books(convmemory: ScriptedMemories) -> None:
+    reply = ChatResponse(ChatMessage.ai("They went on about a word."), Usage(prompt_tokens=300, completion_tokens=7))
+    convmemory.reply(exceptions.ModelUnavailable("down"), reply)
+    while not memories["default"].append("a", {"role": "user", "content": "word " * 50}).due:
+        pass
+    assert [*convmemory.run(), *convmemory.run()] == ["stalled", "published"]
+
+    attempts = figures()["default"]["attempts"]
+
+    assert attempts["outcomes"] == {"published": 1, "unavailable": 1}
+    assert (attempts["prompt_tokens"], attempts["completion_tokens"]) == (300, 7)
 
 
 @pytest.mark.parametrize(("durations", "median"), [([5], 5), ([1, 5], 3), ([9, 1, 5], 5), ([1, 2, 4, 9], 3)])
