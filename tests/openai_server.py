@@ -80,6 +80,8 @@ class OpenAIServer:
         self.default = Behaviour()
         self.mix: list[tuple[float, Behaviour]] = []
         self.max_prompt_characters: int | None = None
+        # A prompt in which this stands is refused for its content.
+        self.refused = ""
         self.log: list[Exchange] = []
         self.stopping = threading.Event()
         self._random = random.Random(0)
@@ -132,10 +134,20 @@ class OpenAIServer:
             if "max_prompt_characters" in options:
                 self.max_prompt_characters = options["max_prompt_characters"]
 
+    @property
+    def queued(self) -> int:
+        """How many behaviours are left in the queue."""
+        return len(self._queue)
+
     def forget(self) -> None:
         """Empty the log and the queue."""
         with self._changed:
             self.log.clear()
+            self._queue.clear()
+
+    def forget_queue(self) -> None:
+        """Empty the queue."""
+        with self._changed:
             self._queue.clear()
 
     @contextlib.contextmanager
@@ -159,6 +171,8 @@ class OpenAIServer:
     def _next(self, body: dict[str, Any]) -> Behaviour:
         if self.max_prompt_characters is not None and len(prompt(body)) > self.max_prompt_characters:
             return Behaviour("context_length")
+        if self.refused and self.refused in prompt(body):
+            return Behaviour("content_filter")
         if self._queue:
             return self._queue.popleft()
         if self.mix:

@@ -1,0 +1,20 @@
+"""The Celery app of the site: ``celery --app tests.chaos.app worker``."""
+
+import pathlib
+from typing import Any
+
+from celery import Celery
+from django.conf import settings
+from django.dispatch import receiver
+
+from django_convmemory import signals
+from tests.chaos import gates
+
+app = Celery("chaos")
+app.config_from_object("django.conf:settings", namespace="CELERY")
+app.autodiscover_tasks()
+
+
+@receiver(signals.summary_published)
+def wait_after_publishing(**kwargs: Any) -> None:
+    gates.pass_through(pathlib.Path(settings.SITE["gates"]), gates.AFTER_PUBLISH)

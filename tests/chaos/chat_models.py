@@ -1,0 +1,29 @@
+"""Chat models of the site."""
+
+from __future__ import annotations
+
+import os
+import pathlib
+import signal
+
+from django.conf import settings
+
+from django_convmemory.chat_models.base import ChatRequest, ChatResponse
+from django_convmemory.chat_models.openai import OpenAIChatModel
+from tests.chaos import gates
+
+# A turn with this in it takes more memory than the worker has.
+HUGE = "[too much for the worker]"
+
+
+class GatedChatModel(OpenAIChatModel):
+    """The OpenAI chat model, with a gate before its call and one after."""
+
+    def chat(self, request: ChatRequest) -> ChatResponse:
+        folder = pathlib.Path(settings.SITE["gates"])
+        gates.pass_through(folder, gates.BEFORE_CALL)
+        if any(HUGE in message.text for message in request.messages):
+            os.kill(os.getpid(), signal.SIGKILL)  # as the kernel does
+        response = super().chat(request)
+        gates.pass_through(folder, gates.AFTER_ANSWER)
+        return response

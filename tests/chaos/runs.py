@@ -1,0 +1,248 @@
+"""A run: somebody talks, one thing goes wrong, it ends, and what is left is looked at."""
+
+from __future__ import annotations
+
+import concurrent.futures
+import dataclasses
+import functools
+import os
+import random
+import signal
+import string
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+from django.db import close_old_connections, connections, transaction
+from django.db.models import F
+
+from django_convmemory import clock, exceptions, models, tasks
+from django_convmemory.memory import memories
+from django_convmemory.stores.values import AttemptOutcome
+from tests.chaos import servers
+from tests.chaos.site import Died, Site
+from tests.chaos.talk import Talk
+from tests.openai_server import prompt
+
+
+@dataclasses.dataclass
+class Report:
+    """What came of a run. ``waste`` are the model's answers that made no summary; ``recovery`` is in seconds."""
+
+    fault: str
+    site: str
+    seed: int
+    messages: int
+    summaries: int
+    waste: int
+    recovery: float
+    problems: list[str]
+
+
+class Run:
+    """One run on a site. ``may_waste`` is how many answers of the model its fault may cost."""
+
+    def __init__(self, site: Site, seed: int) -> None:
+        self.site = site
+        self.seed = seed
+        self.rng = random.Random(seed)
+        self.talks: list[Talk] = []
+        self.may_waste = 0
+        self.problems: list[str] = []
+        site.model.forget()
+
+    # Talking.
+
+    def talk(self, **options: Any) -> Talk:
+        """Begin a conversation."""
+        key = f"r{self.seed}{string.ascii_lowercase[len(self.talks)]}"
+        talk = Talk(key, random.Random(key), **options)
+        self.talks.append(talk)
+        return talk
+
+    def say(self, talk: Talk, messages: list[dict[str, Any]] | None = None) -> dict[str, Any]:
+        """Append, as a front end does that tries again until it has an answer, and return that."""
+        messages = messages or talk.messages()
+        key = f"{talk.key}-{talk.number}"
+        ends = time.monotonic() + servers.PATIENCE
+        answer: dict[str, Any] = {}
+        while time.monotonic() < ends:
+            client = talk.rng.choice(self.site.clients)
+            try:
+                answer = talk.say(client, messages, key)
+            except Died:
+                if not client.runs and client in self.site.clients:
+                    self.site.replace(client)
+                continue
+            if "error" not in answer:
+                return answer
+            time.sleep(0.05)
+        raise TimeoutError(f"nobody would store what {talk.key} said: {answer}")
+
+    def until_due(self, talk: Talk) -> None:
+        """Talk until the session is due."""
+        while not self.say(talk)["due"]:
+            pass
+
+    def some_talks(self, **options: Any) -> list[Talk]:
+        """Have up to three conversations at once, each until it is due."""
+        talks = [self.talk(**options) for _ in range(self.rng.randint(1, 3))]
+        in_threads(*[functools.partial(self.until_due, talk) for talk in talks])
+        return talks
+
+    # Waiting.
+
+    def asked(self, talk: Talk, times: int = 1) -> None:
+        """Wait until the model was asked about the talk."""
+        self.until(lambda: len(self.calls(talk)) >= times, f"the model is asked about {talk.key}")
+
+    def calls(self, talk: Talk) -> list[Any]:
+        return [call for call in list(self.site.model.log) if f"[[{talk.key}." in prompt(call.body)]
+
+    def until(self, condition: Callable[[], Any], what: str) -> None:
+        """Wait until ``condition`` holds, while the sweep goes on."""
+
+        def holds() -> bool:
+            if condition():
+                return True
+            self.sweep()
+            time.sleep(0.03)
+            return False
+
+        servers.until(holds, what)
+
+    def sweep(self) -> None:
+        """Do what Celery beat does every minute, with the waits of five minutes skipped, and supervise the workers."""
+        for worker in list(self.site.workers):
+            if not worker.runs:
+                self.site.workers.remove(worker)
+                self.site.start_worker()
+        close_old_connections()
+        try:
+            models.Session.objects.filter(lease_token="").update(next_attempt_at=None)
+            for memory in memories.all():
+                list(tasks.send_due(memory, limit=1000, hint_age=0.5))
+        except exceptions.BrokerUnavailable:
+            tasks.publisher().close()  # which also forgets for how long to leave it alone
+        except Exception:  # noqa: BLE001  the database is away, for which the caller waits
+            connections.close_all()
+
+    def end_leases(self, *talks: Talk) -> None:
+        """Skip the time to the end of the leases."""
+        for talk in talks or self.talks:
+            talk.rows.exclude(lease_token="").update(lease_expires_at=clock.Clock(-1))
+
+    def end_pause(self) -> None:
+        """Skip the minute for which an alias is paused."""
+        models.Attempt.objects.filter(outcome=AttemptOutcome.MISCONFIGURED).update(started_at=clock.Clock(-61))
+
+    # What became of a talk.
+
+    def summaries(self, talk: Talk) -> list[models.Summary]:
+        return list(models.Summary.objects.filter(session__in=talk.rows).order_by("version"))
+
+    def versions(self, talk: Talk) -> list[tuple[int, int, str]]:
+        return [(one.version, one.last_position, one.text) for one in self.summaries(talk)]
+
+    def dropped(self, talk: Talk) -> int:
+        """How many answers came too late."""
+        return models.Attempt.objects.filter(session__in=talk.rows, outcome=AttemptOutcome.DROPPED).count()
+
+    def folded(self, talk: Talk, *, end_leases: bool = False) -> bool:
+        """Whether nothing of it is due. With ``end_leases`` whoever works at it is given no time."""
+        if end_leases:
+            self.end_leases(talk)
+        return not talk.rows.due().exists() and talk.rows.unleased().exists()
+
+    # Killing, and standing in the way.
+
+    def arrival(self, gate: str) -> int:
+        """Wait until a process stands at the gate, and return its id."""
+        self.until(lambda: self.site.gates.arrivals(gate), f"a worker comes to {gate}")
+        return self.site.gates.arrivals(gate)[0]
+
+    def kill(self, pid: int) -> None:
+        """Kill a process that carries out tasks, which may cost a call."""
+        os.kill(pid, signal.SIGKILL)
+        self.may_waste += 1
+
+    def kill_children(self) -> None:
+        """Kill every process that carries out tasks; their workers start others."""
+        for worker in self.site.workers:
+            for pid in worker.children():
+                self.kill(pid)
+
+    def hold(self, talk: Talk) -> Holding:
+        """Begin to hold what an update of the session's row has to wait for."""
+        return Holding(talk)
+
+    def forget_connections(self) -> None:
+        """Give up the connections of this process, as a request does that finds them broken."""
+        connections.close_all()
+
+    # The end.
+
+    def recover(self) -> float:
+        """Wait until nothing is due, and return the seconds."""
+        began = time.monotonic()
+        self.until(self._settled, "the sessions are compacted")
+        return time.monotonic() - began
+
+    def _settled(self) -> bool:
+        try:
+            return all(talk.gone or self.folded(talk) for talk in self.talks)
+        except Exception:  # noqa: BLE001  as in sweep
+            connections.close_all()
+            return False
+
+    def report(self, fault: str, recovery: float) -> Report:
+        problems = [*self.problems]
+        for talk in self.talks:
+            problems += talk.problems()
+        answered = sum(
+            call.behaviour == "answer" and not call.aborted for talk in self.talks for call in self.calls(talk)
+        )
+        keys = [talk.key for talk in self.talks]
+        made = models.Attempt.objects.filter(outcome=AttemptOutcome.PUBLISHED, session__key__in=keys).count()
+        waste = answered - made
+        if waste > self.may_waste:
+            problems.append(f"{waste} answers of the model made no summary; {self.may_waste} may have been lost")
+        marks = sum(len(talk.said) for talk in self.talks)
+        return Report(fault, self.site.name, self.seed, marks, made, max(0, waste), recovery, problems)
+
+
+class Holding:
+    """A transaction that holds a session's row, or on SQLite the database, from now until it is released."""
+
+    def __init__(self, talk: Talk) -> None:
+        self._held, self._released = threading.Event(), threading.Event()
+        self._thread = threading.Thread(target=self._hold, args=(talk,))
+        self._thread.start()
+        self._held.wait()
+
+    def _hold(self, talk: Talk) -> None:
+        using = models.Session.objects.db
+        with transaction.atomic(using=using):
+            talk.rows.update(revision=F("revision"))
+            self._held.set()
+            self._released.wait()
+        connections.close_all()
+
+    def release(self) -> None:
+        self._released.set()
+        self._thread.join()
+
+
+def in_threads(*work: Callable[[], object]) -> None:
+    """Do all of this at once. Raises what one of them raises."""
+
+    def close_after(one: Callable[[], object]) -> None:
+        try:
+            one()
+        finally:
+            connections.close_all()
+
+    with concurrent.futures.ThreadPoolExecutor(len(work)) as threads:
+        for done in [threads.submit(close_after, one) for one in work]:
+            done.result()

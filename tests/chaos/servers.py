@@ -1,0 +1,336 @@
+"""Servers of one's own, to be killed, frozen and started again: PostgreSQL, PgBouncer, MariaDB, Redis and RabbitMQ.
+
+Each is the Debian package's program, on a free port of the loopback and a folder of its own.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import glob
+import os
+import pathlib
+import shutil
+import signal
+import socket
+import subprocess
+import time
+from collections.abc import Callable
+from typing import Any, ClassVar, Self
+
+# Seconds in which a server starts or ends, or never does.
+PATIENCE = 60.0
+
+
+class Absent(Exception):
+    """The program of a server is not on this machine."""
+
+
+def program(*names: str) -> str:
+    """Return the path of the first of these programs that there is; a name may be a pattern. Raises :class:`Absent`."""
+    for name in names:
+        found = shutil.which(name) or max(glob.glob(name), default=None)  # noqa: PTH207
+        if found:
+            return found
+    raise Absent(f"{names[0]} is not installed")
+
+
+def free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        return int(listener.getsockname()[1])
+
+
+class Server:
+    """A server process and what belongs to it. ``user`` is who runs it where we are root, which some refuse to be."""
+
+    user: ClassVar[str] = ""
+    ends_by: ClassVar[signal.Signals] = signal.SIGTERM
+    crashes_by: ClassVar[signal.Signals] = signal.SIGKILL
+
+    def __init__(self, folder: pathlib.Path) -> None:
+        self.folder = folder / type(self).__name__.lower()
+        self.folder.mkdir()
+        self.port = free_port()
+        self._process: subprocess.Popen[bytes] | None = None
+        for parent in (folder, self.folder):
+            parent.chmod(0o755)
+        if self._identity:
+            shutil.chown(self.folder, self.user, self.user)
+        self.prepare()
+
+    # What each of them says.
+
+    def prepare(self) -> None:
+        """Make what has to be there before the first start."""
+
+    def command(self) -> list[str]:
+        raise NotImplementedError
+
+    def environment(self) -> dict[str, str]:
+        return {}
+
+    def ping(self) -> None:
+        """Raise an error unless the server can be used."""
+        raise NotImplementedError
+
+    # What can be done to all of them.
+
+    def start(self) -> Self:
+        with (self.folder / "output").open("ab") as output:
+            self._process = subprocess.Popen(
+                self.command(),
+                cwd=self.folder,
+                env={**os.environ, **self.environment()},
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+                **self._identity,
+            )
+        until(self._answers, f"{type(self).__name__} starts")
+        return self
+
+    def stop(self) -> None:
+        """End the server as an administrator does."""
+        self._signal(self.ends_by)
+        self._wait()
+
+    def crash(self) -> None:
+        """End the server as it is."""
+        self._signal(self.crashes_by)
+        self._wait()
+
+    def freeze(self) -> None:
+        """Have the server take connections, and answer nothing."""
+        self._signal(signal.SIGSTOP)
+
+    def thaw(self) -> None:
+        self._signal(signal.SIGCONT)
+
+    def __enter__(self) -> Self:
+        return self.start()
+
+    def __exit__(self, *exc_info: object) -> None:
+        if self._process is not None and self._process.poll() is None:
+            self.thaw()
+            self._signal(signal.SIGKILL)
+            self._wait()
+
+    @property
+    def _identity(self) -> dict[str, Any]:
+        return {"user": self.user, "group": self.user, "extra_groups": []} if self.user and os.getuid() == 0 else {}
+
+    def run(self, *command: str) -> None:
+        """Run a program to its end, as the server's user. Raises CalledProcessError with what it said."""
+        done = subprocess.run(command, cwd=self.folder, capture_output=True, text=True, check=False, **self._identity)
+        if done.returncode:
+            raise RuntimeError(f"{command[0]} failed: {done.stdout}{done.stderr}")
+
+    def _answers(self) -> bool:
+        assert self._process is not None
+        if self._process.poll() is not None:
+            raise RuntimeError(f"{type(self).__name__} has ended: {(self.folder / 'output').read_text()[-2000:]}")
+        try:
+            self.ping()
+        except Exception:  # noqa: BLE001  each client has its own errors; any of them means: not yet
+            return False
+        return True
+
+    def _signal(self, number: signal.Signals) -> None:
+        assert self._process is not None
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self._process.pid, number)
+
+    def _wait(self) -> None:
+        assert self._process is not None
+        self._process.wait(PATIENCE)
+
+
+def until(condition: Callable[[], Any], what: str, patience: float = PATIENCE) -> None:
+    """Wait until ``condition`` holds. Raises TimeoutError, naming ``what``, if it never does."""
+    ends = time.monotonic() + patience
+    while not condition():
+        if time.monotonic() > ends:
+            raise TimeoutError(f"never happened: {what}")
+        time.sleep(0.02)
+
+
+class PostgreSQL(Server):
+    """A PostgreSQL cluster. Its crash is the one that its manual calls immediate shutdown: it recovers at the start."""
+
+    user = "postgres"
+    ends_by = signal.SIGINT
+
+    def prepare(self) -> None:
+        programs = program("/usr/lib/postgresql/*/bin/initdb", "initdb")
+        self._programs = pathlib.Path(programs).parent
+        self.run(programs, "--pgdata=data", "--auth=trust", "--username=postgres", "--no-sync", "--no-locale", "-EUTF8")
+
+    def command(self) -> list[str]:
+        options = {"listen_addresses": "127.0.0.1", "unix_socket_directories": "", "max_connections": "200"}
+        settings = [f"--{name}={value}" for name, value in options.items()]
+        return [str(self._programs / "postgres"), "-D", "data", "-p", str(self.port), *settings]
+
+    def crash(self) -> None:
+        # The first process tells the others to end at once. Killed itself, it would leave them holding the memory.
+        assert self._process is not None
+        self._process.send_signal(signal.SIGQUIT)
+        self._wait()
+
+    def stop(self) -> None:
+        assert self._process is not None
+        self._process.send_signal(signal.SIGINT)
+        self._wait()
+
+    def ping(self) -> None:
+        import psycopg
+
+        psycopg.connect(f"postgresql://postgres@127.0.0.1:{self.port}/postgres", connect_timeout=3).close()
+
+    def database(self, name: str = "postgres") -> dict[str, Any]:
+        return {
+            "ENGINE": "django.db.backends.postgresql",
+            "NAME": name,
+            "HOST": "127.0.0.1",
+            "PORT": str(self.port),
+            "USER": "postgres",
+        }
+
+
+class PgBouncer(Server):
+    """PgBouncer in front of a PostgreSQL, with a server connection for each transaction."""
+
+    user = "postgres"
+
+    def __init__(self, folder: pathlib.Path, behind: PostgreSQL) -> None:
+        self.behind = behind
+        super().__init__(folder)
+
+    def prepare(self) -> None:
+        self._program = program("pgbouncer", "/usr/sbin/pgbouncer")
+        lines = [
+            "[databases]",
+            f"* = host=127.0.0.1 port={self.behind.port} user=postgres",
+            "[pgbouncer]",
+            f"listen_port = {self.port}",
+            "listen_addr = 127.0.0.1",
+            "unix_socket_dir =",
+            "auth_type = any",
+            "pool_mode = transaction",
+            "default_pool_size = 4",
+            "max_client_conn = 500",
+        ]
+        (self.folder / "pgbouncer.ini").write_text("\n".join(lines) + "\n")
+
+    def command(self) -> list[str]:
+        return [self._program, "pgbouncer.ini"]
+
+    def ping(self) -> None:
+        import psycopg
+
+        psycopg.connect(f"postgresql://postgres@127.0.0.1:{self.port}/postgres", connect_timeout=3).close()
+
+    def database(self) -> dict[str, Any]:
+        # What Django's documentation says of transaction pooling.
+        return {
+            **self.behind.database(),
+            "PORT": str(self.port),
+            "DISABLE_SERVER_SIDE_CURSORS": True,
+        }
+
+
+class MariaDB(Server):
+    """A MariaDB server, with InnoDB's ordinary durability."""
+
+    user = "mysql"
+
+    def prepare(self) -> None:
+        self._program = program("mariadbd", "/usr/sbin/mariadbd")
+        self.run(
+            program("mariadb-install-db"),
+            *("--no-defaults", f"--datadir={self.folder}/data", "--auth-root-authentication-method=normal"),
+            *("--skip-test-db", "--innodb-log-file-size=16M"),
+        )
+
+    def command(self) -> list[str]:
+        return [
+            *(self._program, "--no-defaults", f"--datadir={self.folder}/data", f"--port={self.port}"),
+            *("--bind-address=127.0.0.1", f"--socket={self.folder}/socket", f"--pid-file={self.folder}/pid"),
+            *("--innodb-log-file-size=16M", "--max-connections=200"),
+        ]
+
+    def ping(self) -> None:
+        import MySQLdb
+
+        connection = MySQLdb.connect(host="127.0.0.1", port=self.port, user="root", connect_timeout=3)
+        connection.cursor().execute("CREATE DATABASE IF NOT EXISTS convmemory CHARACTER SET utf8mb4")
+        connection.close()
+
+    def database(self) -> dict[str, Any]:
+        return {
+            "ENGINE": "django.db.backends.mysql",
+            "NAME": "convmemory",
+            "HOST": "127.0.0.1",
+            "PORT": str(self.port),
+            "USER": "root",
+            "OPTIONS": {"charset": "utf8mb4"},
+        }
+
+
+class Redis(Server):
+    """A Redis that keeps nothing on disk: what it held when it crashed is gone."""
+
+    def prepare(self) -> None:
+        self._program = program("redis-server")
+
+    def command(self) -> list[str]:
+        options = {"port": str(self.port), "bind": "127.0.0.1", "save": "", "appendonly": "no"}
+        return [self._program, *(word for name, value in options.items() for word in (f"--{name}", value))]
+
+    def ping(self) -> None:
+        import redis
+
+        with redis.Redis(port=self.port, socket_timeout=3) as client:
+            client.ping()
+
+    @property
+    def url(self) -> str:
+        return f"redis://127.0.0.1:{self.port}/0"
+
+
+class RabbitMQ(Server):
+    """A RabbitMQ node."""
+
+    def prepare(self) -> None:
+        self._program = program("/usr/lib/rabbitmq/bin/rabbitmq-server", "rabbitmq-server")
+        self._distribution_port = free_port()
+        (self.folder / "plugins").write_text("[].\n")
+        (self.folder / "rabbitmq.conf").write_text(f"listeners.tcp.1 = 127.0.0.1:{self.port}\n")
+
+    def command(self) -> list[str]:
+        return [self._program]
+
+    def environment(self) -> dict[str, str]:
+        return {
+            "HOME": str(self.folder),
+            "RABBITMQ_NODENAME": f"chaos{self.port}@localhost",
+            "RABBITMQ_CONFIG_FILE": str(self.folder / "rabbitmq.conf"),
+            "RABBITMQ_ADVANCED_CONFIG_FILE": str(self.folder / "advanced.config"),
+            "RABBITMQ_DIST_PORT": str(self._distribution_port),
+            "RABBITMQ_MNESIA_BASE": str(self.folder / "mnesia"),
+            "RABBITMQ_LOG_BASE": str(self.folder / "log"),
+            "RABBITMQ_PID_FILE": str(self.folder / "pid"),
+            "RABBITMQ_ENABLED_PLUGINS_FILE": str(self.folder / "plugins"),
+            "RABBITMQ_CONF_ENV_FILE": "/dev/null",
+            # It spins while it waits, which two cores have no room for.
+            "RABBITMQ_SERVER_ADDITIONAL_ERL_ARGS": "+sbwt none +sbwtdcpu none +sbwtdio none",
+        }
+
+    def ping(self) -> None:
+        import kombu
+
+        with kombu.Connection(self.url, connect_timeout=3) as connection:
+            connection.ensure_connection(max_retries=1, interval_start=0, timeout=3)
+
+    @property
+    def url(self) -> str:
+        return f"amqp://guest:guest@127.0.0.1:{self.port}//"

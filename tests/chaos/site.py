@@ -1,0 +1,271 @@
+"""A site under test: its database, its broker, the model it asks, its workers, and what serves its requests."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import json
+import os
+import pathlib
+import signal
+import subprocess
+import sys
+import threading
+import uuid
+from collections.abc import Iterator
+from typing import Any
+
+from tests.chaos import servers
+from tests.chaos.gates import Gates
+from tests.openai_server import OpenAIServer
+
+ROOT = pathlib.Path(__file__).parent.parent.parent
+DATABASES = ("sqlite", "postgresql", "mariadb", "pgbouncer", "routed")
+BROKERS = ("redis", "rabbitmq")
+# Seconds: what the chat model gives itself, so that a lease is 32 s.
+DEADLINE = 1.0
+# A session is due after few messages, and its summary holds the marks of all.
+LIMITS = {"max_token_limit": 120, "max_summary_tokens": 4000, "max_chunk_tokens": 400}
+
+
+class Died(Exception):
+    """The process ended before it answered."""
+
+
+class Process:
+    """A process of the site."""
+
+    def __init__(self, site: Site, name: str, *arguments: str, wrapper: tuple[str, ...] = (), **pipes: Any) -> None:
+        self.log = site.folder / f"{name}.log"
+        with self.log.open("ab") as log:
+            self._process = subprocess.Popen(
+                [*wrapper, sys.executable, "-m", *arguments],
+                cwd=ROOT,
+                env=site.environment,
+                stderr=log,
+                start_new_session=True,
+                **({"stdout": log} | pipes),
+            )
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    @property
+    def runs(self) -> bool:
+        return self._process.poll() is None
+
+    def kill(self) -> None:
+        """Kill the process and all that it started."""
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self._process.pid, signal.SIGKILL)
+        self._process.wait(servers.PATIENCE)
+
+    def stop(self) -> None:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(self._process.pid, signal.SIGTERM)
+        try:
+            self._process.wait(20)
+        except subprocess.TimeoutExpired:
+            self.kill()
+
+
+class Worker(Process):
+    """A Celery worker of the app's queue, with two processes that carry out its tasks."""
+
+    def __init__(self, site: Site, name: str, *, wrapper: tuple[str, ...] = ()) -> None:
+        super().__init__(
+            site,
+            name,
+            *("celery", "--app", "tests.chaos.app", "worker", "--queues", site.queue, "--pool", "prefork"),
+            *("--concurrency", "2", "--without-gossip", "--without-mingle", "--without-heartbeat"),
+            *("--hostname", f"{name}@%h", "--loglevel", "INFO"),
+            wrapper=wrapper,
+        )
+
+    def children(self) -> list[int]:
+        """Return the ids of the processes that carry out the tasks."""
+        with contextlib.suppress(FileNotFoundError):
+            return [int(pid) for pid in pathlib.Path(f"/proc/{self.pid}/task/{self.pid}/children").read_text().split()]
+        return []
+
+    @property
+    def ready(self) -> bool:
+        return " ready." in self.log.read_text()
+
+
+class Client(Process):
+    """A process that serves requests, one after the other."""
+
+    def __init__(self, site: Site, name: str) -> None:
+        super().__init__(site, name, "tests.chaos.client", stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+        self._turn = threading.Lock()
+
+    def wait_until_ready(self) -> None:
+        self._answer()
+
+    def ask(self, **request: Any) -> dict[str, Any]:
+        """Send a request and return the answer. Raises :class:`Died`."""
+        with self._turn:
+            try:
+                self._process.stdin.write(json.dumps(request).encode() + b"\n")
+                self._process.stdin.flush()
+            except BrokenPipeError:
+                raise Died from None
+            return self._answer()
+
+    def _answer(self) -> dict[str, Any]:
+        line = self._process.stdout.readline()
+        if not line.endswith(b"\n"):
+            raise Died
+        answer: dict[str, Any] = json.loads(line)
+        return answer
+
+
+@dataclasses.dataclass
+class Site:
+    """What is running. Made by :func:`running`."""
+
+    folder: pathlib.Path
+    database: Any
+    broker: Any
+    model: OpenAIServer
+    environment: dict[str, str]
+    queue: str
+    gates: Gates
+    name: str
+    workers: list[Worker] = dataclasses.field(default_factory=list)
+    clients: list[Client] = dataclasses.field(default_factory=list)
+    started: int = 0
+
+    def start_worker(self, *, wrapper: tuple[str, ...] = ()) -> Worker:
+        self.started += 1
+        worker = Worker(self, f"worker{self.started}", wrapper=wrapper)
+        self.workers.append(worker)
+        servers.until(lambda: worker.ready or not worker.runs, "the worker is ready")
+        if not worker.runs:
+            raise RuntimeError(worker.log.read_text()[-2000:])
+        return worker
+
+    def start_clients(self, count: int) -> None:
+        new = []
+        for _ in range(count):
+            self.started += 1
+            new.append(Client(self, f"client{self.started}"))
+        for client in new:
+            client.wait_until_ready()
+        self.clients += new
+
+    def replace(self, client: Client) -> None:
+        """Start another in the place of one that died."""
+        self.started += 1
+        other = Client(self, f"client{self.started}")
+        other.wait_until_ready()
+        self.clients[self.clients.index(client)] = other
+
+    def close(self) -> None:
+        for process in [*self.workers, *self.clients]:
+            process.kill()
+
+
+class Memory(dict[str, Any]):
+    """The settings of a memory of the site."""
+
+    def __init__(self, model: OpenAIServer, queue: str, **more: Any) -> None:
+        super().__init__(
+            MEMORY="django_convmemory.memory.ConversationSummaryBufferMemory",
+            OPTIONS=LIMITS | more.pop("options", {}),
+            CHAT_MODEL={
+                "BACKEND": "tests.chaos.chat_models.GatedChatModel",
+                "OPTIONS": {
+                    "model": "fake",
+                    "api_key": "none",
+                    "base_url": more.pop("base_url", model.base_url),
+                    "timeout": more.pop("timeout", DEADLINE),
+                },
+            },
+            FALLBACK_CHAT_MODEL=None,
+            SCHEDULER={"BACKEND": "django_convmemory.tasks.CeleryScheduler", "OPTIONS": {"queue": queue}},
+            **more,
+        )
+
+
+@contextlib.contextmanager
+def running(folder: pathlib.Path, database: str, broker: str, *, workers: int = 1, clients: int = 4) -> Iterator[Site]:
+    """Start a site on servers of its own, and set this process up as one of the site's. Once in a process.
+
+    Raises :class:`~.servers.Absent` where a server is not installed.
+    """
+    with contextlib.ExitStack() as stack:
+        served, databases, routers = _databases(stack, folder, database)
+        queued = stack.enter_context({"redis": servers.Redis, "rabbitmq": servers.RabbitMQ}[broker](folder))
+        model = stack.enter_context(OpenAIServer())
+        name = f"convmemory-{uuid.uuid4().hex[:8]}"
+        fallback = {"BACKEND": "django_convmemory.chat_models.extractive.ExtractiveChatModel"}
+        settings = {
+            "databases": databases,
+            "routers": routers,
+            "broker": queued.url,
+            "gates": str(folder / "gates"),
+            "memories": {
+                "default": Memory(model, name),
+                "fallback": Memory(model, name, options={"max_attempts": 2}) | {"FALLBACK_CHAT_MODEL": fallback},
+            },
+        }
+        (folder / "site.json").write_text(json.dumps(settings))
+        environment = {
+            **os.environ,
+            "CONVMEMORY_CHAOS": str(folder / "site.json"),
+            "DJANGO_SETTINGS_MODULE": "tests.chaos.settings",
+            "PYTHONPATH": str(ROOT),
+            "TMPDIR": str(folder),
+        }
+        os.environ.update({key: environment[key] for key in ("CONVMEMORY_CHAOS", "DJANGO_SETTINGS_MODULE")})
+        _set_up(list(databases))
+        site = Site(folder, served, queued, model, environment, name, Gates(folder / "gates"), f"{database}, {broker}")
+        stack.callback(site.close)
+        for _ in range(workers):
+            site.start_worker()
+        site.start_clients(clients)
+        yield site
+
+
+def _databases(stack: contextlib.ExitStack, folder: pathlib.Path, name: str) -> tuple[Any, dict[str, Any], list[str]]:
+    """Start what holds the rows, and return it with the settings that lead there."""
+    if name == "sqlite":
+        return None, {"default": _sqlite(folder / "main.sqlite3")}, []
+    if name == "mariadb":
+        mariadb = stack.enter_context(servers.MariaDB(folder))
+        return mariadb, {"default": mariadb.database()}, []
+    postgresql = stack.enter_context(servers.PostgreSQL(folder))
+    if name == "pgbouncer":
+        bouncer = stack.enter_context(servers.PgBouncer(folder, postgresql))
+        return postgresql, {"default": bouncer.database()}, []
+    if name == "routed":
+        # Users in one database, conversations in another.
+        databases = {"default": _sqlite(folder / "main.sqlite3"), "memory": postgresql.database()}
+        return postgresql, databases, ["tests.chaos.routers.MemoryRouter"]
+    return postgresql, {"default": postgresql.database()}, []
+
+
+def _sqlite(path: pathlib.Path) -> dict[str, Any]:
+    return {
+        "ENGINE": "django.db.backends.sqlite3",
+        "NAME": str(path),
+        "OPTIONS": {
+            "init_command": "PRAGMA journal_mode = WAL; PRAGMA synchronous = NORMAL;",
+            "timeout": 20,
+            "transaction_mode": "IMMEDIATE",
+        },
+    }
+
+
+def _set_up(databases: list[str]) -> None:
+    import django
+    from django.core.management import call_command
+
+    django.setup()
+    import tests.chaos.app  # noqa: F401  Celery's current app
+
+    for alias in databases:
+        call_command("migrate", database=alias, verbosity=0)

@@ -1,0 +1,122 @@
+"""A conversation whose every message bears a mark of its own, and the proof that nothing of it is lost or doubled.
+
+The model answers with the marks that it is shown. So the text of a summary says which messages it was made from.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import random
+from collections.abc import Sequence
+from typing import Any
+
+from django_convmemory import integrity, models
+from django_convmemory.handles import SessionHandle
+from django_convmemory.memory import memories
+from tests.chaos.site import Client
+from tests.openai_server import MARKER
+
+
+@dataclasses.dataclass
+class Talk:
+    """A session, and what it must hold: the mark of the message at each position, None where it was redacted."""
+
+    key: str
+    rng: random.Random
+    alias: str = "default"
+    owner: Any = None
+    said: dict[int, str | None] = dataclasses.field(default_factory=dict)
+    gone: bool = False
+    number: int = 0
+
+    @property
+    def session(self) -> SessionHandle:
+        scope = {"owner": self.owner} if self.owner is not None else {}
+        return memories[self.alias].session(self.key, **scope)
+
+    @property
+    def rows(self) -> Any:
+        """The session's row, as a query set."""
+        return models.Session.objects.named(self.session.session_name)
+
+    @property
+    def name(self) -> dict[str, Any]:
+        owner = {"owner": self.owner.pk} if self.owner is not None else {}
+        return {"key": self.key, "alias": self.alias} | owner
+
+    def mark(self) -> str:
+        self.number += 1
+        return f"[[{self.key}.{self.number}]]"
+
+    def messages(self, count: int = 0) -> list[dict[str, Any]]:
+        """Return what is said next, in one append: plain turns, or an exchange with tools."""
+        rng = self.rng
+        if rng.random() < 0.2:
+            ids = [f"call_{index}" for index in range(rng.randint(1, 3))]
+            made = [{"id": one, "type": "function", "function": {"name": "look_up", "arguments": "{}"}} for one in ids]
+            results = [{"role": "tool", "tool_call_id": one, "content": f"{self.mark()} found"} for one in ids]
+            return [{"role": "assistant", "content": f"{self.mark()} I look it up.", "tool_calls": made}, *results]
+        return [
+            {"role": rng.choice(["user", "assistant"]), "content": f"{self.mark()} " + "word " * rng.randint(1, 25)}
+            for _ in range(count or rng.randint(1, 3))
+        ]
+
+    def say(self, client: Client, messages: Sequence[dict[str, Any]], key: str | None = None) -> dict[str, Any]:
+        """Have a client append, and note what it says was stored. Raises :class:`Died` where it says nothing."""
+        answer = client.ask(session=self.name, messages=messages, key=key)
+        if "error" not in answer:
+            stored = range(answer["first"], answer["last"] + 1)
+            marks = [MARKER.findall(message["content"])[0] for message in messages]
+            self.said.update(zip(stored, marks, strict=True))
+        return answer
+
+    # The proof.
+
+    def problems(self) -> list[str]:
+        """Return what is wrong with what is stored, a line each."""
+        if self.gone:
+            return [f"{self.key} is still there"] if self.rows.exists() else []
+        row = self.rows.first()
+        if row is None:
+            return [f"{self.key} is not there"] if self.said else []
+        found = [f"{self.key}: {problem}" for problem in integrity.check(self.rows)]
+        stored = {
+            position: (MARKER.findall(content or "") or [None])[0]
+            for position, content in models.Message.objects.filter(session=row).values_list("position", "content")
+        }
+        lost = {position: mark for position, mark in self.said.items() if stored.get(position) != mark}
+        more = {position: mark for position, mark in stored.items() if position not in self.said}
+        if lost:
+            found.append(f"{self.key}: lost {lost}; stored are {stored}")
+        if more:
+            found.append(f"{self.key}: stored without being said, or twice: {more}")
+        return found + self._wrong_summaries(row) + self._wrong_context()
+
+    def marks(self, first: int, last: int) -> list[str]:
+        return [mark for position in range(first, last + 1) if (mark := self.said.get(position)) is not None]
+
+    def _wrong_summaries(self, row: models.Session) -> list[str]:
+        wrong = []
+        for version in models.Summary.objects.filter(session=row).valid():
+            if version.fallback:
+                continue  # It says what it likes.
+            shown = MARKER.findall(version.text)
+            if shown != self.marks(1, version.last_position):
+                stands_for = f"summary {version.version} stands for 1 to {version.last_position}"
+                wrong.append(f"{self.key}: {stands_for}, and is made of {shown}")
+        return wrong
+
+    def _wrong_context(self) -> list[str]:
+        """All that was said is shown once: in the summary, or by itself."""
+        context = self.session.load()
+        if context.summary is not None and self._by_fallback(context):
+            return []
+        shown = [mark for message in context for mark in MARKER.findall(message.text)]
+        if shown != self.marks(1, max(self.said, default=0)) and not context.omitted:
+            return [f"{self.key}: the context shows {shown}, said were {self.said}"]
+        return []
+
+    def _by_fallback(self, context: Any) -> bool:
+        row = self.rows.get()
+        line = models.Summary.objects.filter(session=row, version__lte=row.current_version).valid()
+        return line.filter(fallback=True).exists()
