@@ -132,8 +132,9 @@ def _check_database(using: str) -> list[checks.CheckMessage]:
     if models.Attempt._meta.db_table in connection.introspection.table_names():
         found += [
             checks.Warning(
-                f"Compaction of memories[{memory.alias!r}] is paused: its chat model is misconfigured, it says.",
-                hint="Check the model's name, the key and the quota. It is tried again every minute.",
+                f"Compaction of memories[{memory.alias!r}] is paused: its chat model says that it is misconfigured.",
+                hint="Check the model's name, the key and the quota. What it said is in the last_error of the sessions "
+                "that are due. It is tried again every minute.",
                 id="convmemory.W005",
             )
             for memory in _memories()

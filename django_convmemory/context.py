@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Literal, overload
 
 from django_convmemory import exchanges, messages
-from django_convmemory.exceptions import InvalidMessage
+from django_convmemory.exceptions import InvalidArgument, InvalidMessage
 from django_convmemory.exchanges import Placed
 from django_convmemory.messages import ChatMessage
 from django_convmemory.options import SYSTEM_MESSAGES, Options, SystemMessages
@@ -92,7 +92,7 @@ class Context(Sequence[ChatMessage]):
         wire = [message.to_openai() for message in self]
         form = system or self._system_messages
         if form not in SYSTEM_MESSAGES:
-            raise ValueError(f"system must be one of {', '.join(SYSTEM_MESSAGES)}, not {form!r}.")
+            raise InvalidArgument(f"system must be one of {', '.join(SYSTEM_MESSAGES)}, not {form!r}.")
         if form == "separate":
             return wire
         leading = [part.message for part in self.parts if part.name != "tail"]
@@ -149,7 +149,7 @@ def assemble(
     are the oldest exchanges of the tail, then the summary; never system, pinned messages or the newest exchange.
     """
     parts: list[Part] = []
-    if system is not None:
+    if system is not None and system != "":
         message = ChatMessage.system(system) if isinstance(system, str) else messages.coerce(system)
         if not message.pinned:
             raise InvalidMessage(f"system must be a text, or a system or developer message, not from {message.role!r}.")

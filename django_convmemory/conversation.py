@@ -29,6 +29,8 @@ from django_convmemory.strategies import Strategy, View
 from django_convmemory.twins import asynchronous
 
 MAX_VISITOR_LENGTH = 64
+# More than a session can hold, and no more than every database, and JSON, can tell.
+_MOST = 2**53 - 1
 
 
 class Receipt(NamedTuple):
@@ -102,13 +104,16 @@ class ConversationMemory:
 
     # Sessions.
 
-    def session(self, key: str, *, owner: Any = NOT_GIVEN, visitor: Any = NOT_GIVEN) -> SessionHandle:
+    def session(self, key: str | Named, *, owner: Any = NOT_GIVEN, visitor: Any = NOT_GIVEN) -> SessionHandle:
         """Return a handle of the session ``key`` of a user, of a visitor, or of nobody. It costs no query.
 
         Without ``owner`` and ``visitor`` it is nobody's, and all who name it share it. Where they are given, one of
         them must not be None: a visitor whose id is not made yet would get everybody's session.
+        A ``Session`` row in place of the key gives the handle of that session.
         Raises :class:`~django_convmemory.exceptions.InvalidSession`.
         """
+        if isinstance(key, Named) and owner is NOT_GIVEN and visitor is NOT_GIVEN:
+            return SessionHandle(self, self.resolve(key))
         return SessionHandle(self, self._name(key, owner, visitor))
 
     def _name(self, key: object, owner: Any = NOT_GIVEN, visitor: Any = NOT_GIVEN) -> SessionName:
@@ -356,17 +361,25 @@ class ConversationMemory:
     # People.
 
     def erase(self, *, owner: Any = None, visitor: str | None = None) -> int:
-        """Delete every session of a user or of a visitor, with all that is in them; return how many there were."""
+        """Delete every session of a user or of a visitor, with all that is in them; return how many there were.
+
+        Those of this memory: ``memories.erase`` does it in all. Deleting a user deletes the sessions as well.
+        """
+        if owner is None and visitor is None:
+            raise InvalidSession("Whose sessions are to go? owner and visitor are None.")
         name = self._name("all", owner, visitor)
         return self.store.erase(self.alias, owner_id=name.owner_id, visitor=name.visitor)
 
     aerase = asynchronous(erase)
 
     def claim(self, visitor: str, user: Any) -> list[SessionHandle]:
-        """Give a visitor's sessions to a user, as at login, and return them.
+        """Give a visitor's sessions to a user, as at login, and return them: those of this memory.
 
         A key that the user has already gets a number: ``main (2)``.
         """
+        for scope, given in (("visitor", visitor), ("user", user)):
+            if given is None:
+                raise InvalidSession(f"The {scope} is None: give both, the visitor and the user who has logged in.")
         source, target = self._name("all", visitor=visitor), self._name("all", owner=user)
         names = self.store.adopt(self.alias, source.visitor, target.owner_id)
         return [SessionHandle(self, name) for name in names]
@@ -497,5 +510,5 @@ def _utc(moment: object) -> dt.datetime | None:
 
 
 def _whole(value: object, name: str, least: int = 0) -> None:
-    if isinstance(value, bool) or not isinstance(value, int) or value < least:
-        raise InvalidArgument(f"{name} must be a whole number of at least {least}, not {value!r:.100}.")
+    if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= _MOST:
+        raise InvalidArgument(f"{name} must be a whole number from {least} to {_MOST}, not {value!r:.100}.")

@@ -34,7 +34,7 @@ class SessionHandle:
         self.session_name = name
 
     def __repr__(self) -> str:
-        return f"<SessionHandle: {self.session_name.alias}: {self.session_name.key}>"
+        return f"<SessionHandle: {self.session_name}>"
 
     @property
     def key(self) -> str:

@@ -33,11 +33,12 @@ _COUNTERS = (
 
 
 class Finding(NamedTuple):
-    """A piece of damage: of which kind, in which session, and what exactly."""
+    """A piece of damage: of which kind, in which session, and what exactly. ``name`` is the session's, for people."""
 
     code: str
     session_id: int
     message: str
+    name: str = ""
 
 
 def check(sessions: QuerySet[models.Session]) -> Iterator[Finding]:
@@ -72,7 +73,7 @@ class _Examination:
 
     def findings(self) -> Iterator[Finding]:
         for code, message in self._all():
-            yield Finding(code, self.session.pk, message)
+            yield Finding(code, self.session.pk, message, str(self.session.session_name))
 
     def _all(self) -> Iterator[tuple[str, str]]:
         summaries = list(self.session.convmemory_summaries.order_by("version"))

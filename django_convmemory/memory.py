@@ -14,6 +14,7 @@ from django_convmemory.conversation import ConversationMemory, Receipt
 from django_convmemory.exceptions import UnknownAlias
 from django_convmemory.handles import SessionHandle
 from django_convmemory.stores.base import Store
+from django_convmemory.twins import asynchronous
 
 __all__ = [
     "BufferSummaryChatMemory",
@@ -111,6 +112,21 @@ class Memories:
     def all(self) -> list[ConversationMemory]:
         """Return the memories of all aliases."""
         return [self[alias] for alias in self]
+
+    def erase(self, *, owner: Any = None, visitor: str | None = None) -> int:
+        """Delete every session of a user or of a visitor, in all memories; return how many there were.
+
+        Sessions of an alias that has gone from the settings are deleted by ``manage.py convmemory_erase``.
+        """
+        return sum(memory.erase(owner=owner, visitor=visitor) for memory in self.all())
+
+    aerase = asynchronous(erase)
+
+    def claim(self, visitor: str, user: Any) -> list[SessionHandle]:
+        """Give a visitor's sessions to a user, as at login, in all memories, and return them."""
+        return [session for memory in self.all() for session in memory.claim(visitor, user)]
+
+    aclaim = asynchronous(claim)
 
     def forget(self) -> None:
         """Read the settings again at the next use."""

@@ -343,4 +343,9 @@ def text_parts(parts: Iterable[Mapping[str, Any]]) -> list[str]:
 
 def coerce(message: Any) -> ChatMessage:
     """Return ``message`` as a :class:`ChatMessage`, whichever of the accepted forms it has."""
-    return message if isinstance(message, ChatMessage) else ChatMessage.from_openai(message)
+    if isinstance(message, ChatMessage):
+        return message
+    for attribute, repair in (("choices", ".choices[0].message"), ("message", ".message")):
+        if hasattr(message, attribute) and not hasattr(message, "role"):
+            raise InvalidMessage(f"A {type(message).__name__} is no message. Give its {repair}.")
+    return ChatMessage.from_openai(message)

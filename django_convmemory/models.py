@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 import uuid
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from django.conf import settings
@@ -38,6 +38,15 @@ class SessionQuerySet(models.QuerySet["Session"]):
     def ready(self) -> SessionQuerySet:
         """Sessions whose next attempt may be made now."""
         return self.filter(Q(next_attempt_at__isnull=True) | Q(next_attempt_at__lte=clock.Clock()))
+
+    def aliases(self) -> Iterator[str]:
+        """The aliases of which there are sessions, in a query each: by the index, however many sessions there are."""
+        last = ""
+        while (
+            found := self.filter(alias__gt=last).order_by("alias").values_list("alias", flat=True).first()
+        ) is not None:
+            yield found
+            last = found
 
     def unhinted(self, seconds: float) -> SessionQuerySet:
         """Sessions for which no task was sent in the last ``seconds``."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable
 from io import StringIO
 from typing import Any
@@ -15,7 +16,7 @@ from django.db.models import F
 
 from django_convmemory import integrity, models
 from django_convmemory.clock import Clock
-from django_convmemory.memory import ConversationSummaryBufferMemory
+from django_convmemory.memory import ConversationBufferMemory, ConversationSummaryBufferMemory
 from django_convmemory.messages import ChatMessage
 from django_convmemory.schedulers import NullScheduler
 from django_convmemory.stores.orm import ORMStore
@@ -150,7 +151,7 @@ def test_damage_is_found_and_named(memory: ConversationSummaryBufferMemory, what
     assert {finding.session_id for finding in found} == {session.pk}
     status, said = check()
     assert status == 1
-    assert f"session {session.pk}: {code}: " in said
+    assert re.search(rf"^session {session.pk} \(default: s.*\): {code}: ", said, re.MULTILINE)
 
 
 def test_the_kinds_of_damage_are_many() -> None:
@@ -177,6 +178,8 @@ def test_findings_can_be_read_by_a_program(memory: ConversationSummaryBufferMemo
 
 def test_one_memory_can_be_chosen_and_a_database_must_be_there(memory: ConversationSummaryBufferMemory) -> None:
     models.Session.objects.filter(key="s").update(unpinned_count=1)
+    ConversationBufferMemory(ORMStore(), alias="other").append("s", ChatMessage.human("hello"))
     assert check("--alias", "other")[0] == 0
     assert check("--alias", "default")[0] == 1
+    assert check("--alias", "a name with a slip")[0] == 2
     assert check("--database", "nowhere")[0] == 2

@@ -478,14 +478,14 @@ def test_every_command_can_be_told_the_database(second: str, tmp_path: pathlib.P
     path, there = tmp_path / "given", f"--database={second}"
     path.write_text(json.dumps({"key": "main", "owner": "anna", "messages": [HELLO]}))
 
-    assert "1 sessions imported" in call("convmemory_import", str(path), there)
-    assert "1 sessions imported" not in call("convmemory_import", str(path), there)
+    assert "1 session imported" in call("convmemory_import", str(path), there)
+    assert "1 session imported" not in call("convmemory_import", str(path), there)
     exported = json.loads(call("convmemory_export", "--owner=anna", there, stderr=io.StringIO()))
     assert exported["messages"] == [HELLO]
     assert json.loads(call("convmemory_stats", "--json", there))["default"]["sessions"] == 1
     models.Session.objects.using(second).update(updated_at=clock.Clock(-91 * DAY))
     assert call("convmemory_prune", "--inactive-for=90d", there).startswith("1 session ")
     call("convmemory_import", str(path), there)
-    assert call("convmemory_erase", "--owner=anna", "--no-input", there) == "1 sessions deleted.\n"
+    assert call("convmemory_erase", "--owner=anna", "--no-input", there) == "1 session deleted.\n"
     assert not models.Session.objects.using(second).exists()
     assert not models.Session.objects.exists()

@@ -49,7 +49,10 @@ def environment(folder: pathlib.Path, **variables: str) -> dict[str, str]:
 # Settings.
 
 URLS: dict[str, dict[str, Any]] = {
-    "sqlite:///chat.sqlite3": {"ENGINE": "django.db.backends.sqlite3", "NAME": "chat.sqlite3"},
+    "sqlite:///chat.sqlite3": {
+        "ENGINE": "django.db.backends.sqlite3",
+        "NAME": str(PROJECT / "chat.sqlite3"),
+    },
     "sqlite:////srv/my%20site/chat.sqlite3": {
         "ENGINE": "django.db.backends.sqlite3",
         "NAME": "/srv/my site/chat.sqlite3",

@@ -80,7 +80,7 @@ def test_what_the_same_counter_counted_is_left_alone(convmemory: ScriptedMemorie
     revision = models.Session.objects.get().revision
     assert recount() == "0 sessions recounted.\n"
     assert models.Session.objects.get().revision == revision
-    assert recount("--all") == "1 sessions recounted.\n"
+    assert recount("--all") == "1 session recounted.\n"
 
 
 @pytest.mark.parametrize("arguments", [("--alias", "nowhere"), ("--database", "nowhere")])

@@ -187,7 +187,8 @@ def test_an_alias_can_be_chosen_also_one_that_has_gone(settings: Settings) -> No
     models.Session.objects.update(attempts=5)
     settings.CONVMEMORY = {"default": settings.CONVMEMORY["default"]}
 
-    assert list(figures()) == ["default"]
+    assert list(figures()) == ["default", "other"]
+    assert list(figures("--alias", "default")) == ["default"]
     assert figures("--alias", "other")["other"]["stalled"] == 1
 
 

@@ -38,12 +38,15 @@ def add_aliases(parser: CommandParser) -> None:
         "--alias",
         action="append",
         metavar="ALIAS",
-        help="Only sessions of this memory; may be given more than once (default: all memories of the settings).",
+        help="Only sessions of this memory; may be given more than once (default: all memories).",
     )
 
 
-def aliases(options: dict[str, Any], using: str) -> list[str]:
+def aliases(options: dict[str, Any], using: str, *, gone: bool = False) -> list[str]:
     """Return the aliases that were chosen: those of the settings, or given ones, which may have gone from there.
+
+    With ``gone`` those of the sessions are among them that were not given: sessions stay where their alias goes from
+    the settings, or gets another name there.
 
     Raises CommandError for one of which there is nothing.
     """
@@ -55,7 +58,9 @@ def aliases(options: dict[str, Any], using: str) -> list[str]:
                 f"CONVMEMORY has no alias {alias!r}, nor are there sessions of it; there are {', '.join(memories)}.",
                 returncode=2,
             )
-    return given or list(memories)
+    if given:
+        return given
+    return list(dict.fromkeys([*memories, *(models.Session.objects.using(using).aliases() if gone else ())]))
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

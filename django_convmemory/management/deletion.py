@@ -7,6 +7,7 @@ from typing import NamedTuple
 from django.db.models import Count, F, Sum
 
 from django_convmemory import models
+from django_convmemory.management.progress import counted
 from django_convmemory.stores import transactions
 
 
@@ -22,10 +23,7 @@ class Holding(NamedTuple):
         return Holding(self.sessions + other.sessions, self.messages + other.messages)
 
     def __str__(self) -> str:
-        return (
-            f"{self.sessions} {'session' if self.sessions == 1 else 'sessions'} with "
-            f"{self.messages} {'message' if self.messages == 1 else 'messages'}"
-        )
+        return f"{counted(self.sessions, 'session')} with {counted(self.messages, 'message')}"
 
 
 def holding(sessions: models.SessionQuerySet) -> Holding:

@@ -11,6 +11,16 @@ from django.core.management.base import OutputWrapper
 _EACH = 1000
 
 
+def counted(number: int, noun: str) -> str:
+    """Return the number of things: ``1 session``, ``2 sessions``."""
+    return f"{number} {noun}{'' if number == 1 else 's'}"
+
+
+def printable(text: str) -> str:
+    """Return ``text`` as a terminal may show it: nothing in it moves the cursor, or looks like a line of ours."""
+    return "".join(character if character.isprintable() else "?" for character in text)
+
+
 class Progress:
     """Counts sessions, and shows on ``stream`` how many there are so far.
 
@@ -51,7 +61,7 @@ class Progress:
         if self._bar is not None:
             self._bar.update(sessions)
         elif self.shown and before // _EACH < self.count // _EACH:
-            self.stream.write(f"{self.count} sessions {self.done} so far", str)
+            self.stream.write(f"{counted(self.count, 'session')} {self.done} so far", str)
             self.stream.flush()
 
 

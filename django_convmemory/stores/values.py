@@ -29,6 +29,10 @@ class SessionName:
     owner_id: Any = None
     visitor: str = ""
 
+    def __str__(self) -> str:
+        whose = f", owner {self.owner_id}" if self.owner_id is not None else f", visitor {self.visitor}"
+        return f"{self.alias}: {self.key}{whose if self.owner_id is not None or self.visitor else ''}"
+
     @property
     def handle(self) -> str:
         """The SHA-256 in hex by which stores find the session, whatever a database thinks equal."""

@@ -11,6 +11,7 @@ from django_convmemory import models, strategies
 from django_convmemory.conversation import ConversationMemory
 from django_convmemory.exceptions import InvalidMessage, InvalidSession, SessionContended
 from django_convmemory.handles import SessionHandle
+from django_convmemory.ledger import Ledger
 from django_convmemory.schedulers import NullScheduler
 from django_convmemory.stores import transactions
 from django_convmemory.stores.orm import ORMStore
@@ -43,6 +44,9 @@ class Importer:
         if not compact:
             # The strategy with a threshold that nothing exceeds.
             self.memory.strategy = strategies.Buffer()
+        # The primary keys of the sessions that were made here. They follow one another, but for those that somebody
+        # else makes meanwhile.
+        self._made: list[range] = []
 
     def add(self, record: Record) -> int:
         """Store the session whole, and return how many messages it has; 0 where one is there already.
@@ -50,7 +54,14 @@ class Importer:
         That is one with messages. So a second run goes on where the first one ended. Raises :class:`BadRecord`.
         """
         session = self._session(record)
-        if not record.said or self._is_there(session):
+        if not record.said:
+            return 0
+        there = self._find(session)
+        if there is not None:
+            if any(there in made for made in self._made):
+                raise BadRecord(
+                    record.place, "a record before it has the same key and owner. Give one of them another key."
+                )
             return 0
         try:
             return self._add(session, record, _BATCH)
@@ -77,10 +88,11 @@ class Importer:
             given = {"title": record.title, "metadata": record.metadata}
             if changes := {column: value for column, value in given.items() if value is not None}:
                 rows.update(**changes)
-            return len(record.said)
+            return rows.values_list("pk", flat=True).get()
 
         try:
-            return transactions.run(self.using, work, savepoint=True)
+            self._note(transactions.run(self.using, work, savepoint=True))
+            return len(record.said)
         except _IsThere:
             return 0
         except (InvalidSession, SessionContended) as error:
@@ -90,10 +102,17 @@ class Importer:
                 record.place, f"the database failed it ({type(error).__name__}: {error}). See to what that names."
             ) from error
 
+    def _note(self, pk: int) -> None:
+        if self._made and self._made[-1].stop == pk:
+            self._made[-1] = range(self._made[-1].start, pk + 1)
+        else:
+            self._made.append(range(pk, pk + 1))
+
     def expect(self, record: Record) -> Folding:
         """Return what folding the session will take once it is stored. Raises :class:`BadRecord`."""
+        self._check(record)
         memory = self.memory
-        if not memory.summarizes or self._is_there(self._session(record)):
+        if not memory.summarizes or self._find(self._session(record)) is not None:
             return Folding(0, 0)
         messages = [said.message for said in record.said if not said.message.pinned]
         tokens = [max(1, memory.counter.count(message)) for message in messages]
@@ -105,6 +124,15 @@ class Importer:
         chunk = memory.options.max_chunk_tokens or max(8000, threshold.tokens or 0)
         return Folding(-(-folded // chunk), folded)
 
+    def _check(self, record: Record) -> None:
+        """Raise :class:`BadRecord` where a message cannot follow those before it."""
+        ledger = Ledger()
+        for number, said in enumerate(record.said, 1):
+            try:
+                ledger, _ = ledger.append_one(said.message, 1)
+            except InvalidMessage as error:
+                raise BadRecord(record.place, f"message {number}: {error}") from None
+
     def _session(self, record: Record) -> SessionHandle:
         try:
             if record.owner is not None:
@@ -115,9 +143,10 @@ class Importer:
         except InvalidSession as error:
             raise BadRecord(record.place, str(error)) from None
 
-    def _is_there(self, session: SessionHandle) -> bool:
+    def _find(self, session: SessionHandle) -> int | None:
+        """Return the primary key of the session, if there is one with messages."""
         rows = models.Session.objects.using(self.using).named(session.session_name)
-        return rows.filter(last_position__gt=0).exists()
+        return rows.filter(last_position__gt=0).values_list("pk", flat=True).first()
 
 
 class _IsThere(Exception):

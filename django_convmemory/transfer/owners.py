@@ -18,5 +18,5 @@ def find(name: str, using: str) -> Any:
         return users.get_by_natural_key(check_text(name, "The owner"))
     except (ObjectDoesNotExist, MultipleObjectsReturned, ValidationError, ValueError):
         raise InvalidSession(
-            f"There is no user {name!r:.100}. An owner is named as at login; create the user, or correct the name."
+            f"There is no user {name!r:.100}: an owner is named by what the user logs in with. Correct the name."
         ) from None

@@ -40,8 +40,8 @@ ENGINE_OPTIONS: dict[str, dict[str, Any]] = {
 def database(url: str) -> dict[str, Any]:
     """Return the entry of ``DATABASES`` for ``url``.
 
-    ``sqlite:///file.sqlite3`` (four slashes before an absolute path), ``postgresql://user:password@host:5432/name`` or
-    ``mysql://…``. What follows a question mark becomes ``OPTIONS``. Special characters are percent-encoded.
+    ``sqlite:///file.sqlite3`` (in the folder of manage.py; four slashes before an absolute path),
+    ``postgresql://user:password@host:5432/name`` or XX
     """
     parts = urlsplit(url)
     engine = ENGINES.get(parts.scheme)
@@ -51,6 +51,9 @@ def database(url: str) -> dict[str, Any]:
             f"DATABASE_URL must be {', '.join(ENGINES)}, then ://, and name a database: "
             "sqlite:///chat.sqlite3, or postgresql://user:password@host:5432/chat."
         )
+    if engine == "sqlite3":
+        # The same file for the site, the worker and the replay, wherever each was started.
+        name = str(BASE_DIR / name)
     given = {key: int(value) if value.isdecimal() else value for key, value in parse_qsl(parts.query)}
     entry = {
         "ENGINE": f"django.db.backends.{engine}",

@@ -14,12 +14,11 @@ from django.core.management import CommandError, call_command
 
 from django_convmemory.memory import memories
 from django_convmemory.messages import ChatMessage
+from django_convmemory.transfer import exporting
+from tests.transfer.records import call, exported, human
 
 if TYPE_CHECKING:
     from pytest_django import Settings
-
-from django_convmemory.transfer import exporting
-from tests.transfer.records import call, exported, human
 
 
 @pytest.fixture
@@ -89,8 +88,9 @@ def test_an_alias_that_has_gone_from_the_settings_can_be_exported(settings: Sett
     memories["other"].append("a", human())
     settings.CONVMEMORY = {"default": settings.CONVMEMORY["default"]}
 
-    assert exported() == []
+    assert [one["key"] for one in exported()] == ["a"]
     assert [one["key"] for one in exported("--alias", "other")] == ["a"]
+    assert exported("--alias", "default") == []
 
 
 @pytest.mark.django_db

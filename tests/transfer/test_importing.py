@@ -3,24 +3,24 @@
 from __future__ import annotations
 
 import datetime as dt
+import io
 import threading
 from typing import TYPE_CHECKING, Any
 
 import pytest
 from django.contrib.auth.models import User
-from django.core.management import CommandError
+from django.core.management import CommandError, call_command
 from django.db import connection
 
 from django_convmemory import models
 from django_convmemory.memory import memories
 from django_convmemory.messages import ChatMessage
+from django_convmemory.transfer import importing
 from tests import conversations
+from tests.transfer.records import TIME, TURN, call, human, record, stored
 
 if TYPE_CHECKING:
     from pytest_django import Settings
-
-from django_convmemory.transfer import importing
-from tests.transfer.records import TIME, TURN, call, human, record, stored
 
 
 @pytest.mark.django_db
@@ -64,7 +64,7 @@ def test_a_second_run_goes_on_where_the_first_one_ended(write: Any) -> None:
 
     said = call("convmemory_import", write(*good))
 
-    assert said.endswith("1 sessions imported with 2 messages, 2 were there already.\n")
+    assert said.endswith("1 session imported with 2 messages, 2 were there already.\n")
     assert [len(stored(key)) for key in "abc"] == [2, 3, 2]
 
 
@@ -83,9 +83,9 @@ def test_a_session_that_somebody_else_makes_meanwhile_is_left_alone(
     write: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     memories["default"].append("a", human("theirs"))
-    monkeypatch.setattr(importing.Importer, "_is_there", lambda self, session: False)
+    monkeypatch.setattr(importing.Importer, "_find", lambda self, session: None)
 
-    assert "0 sessions imported with 0 messages, 1 were there" in call("convmemory_import", write(record("a")))
+    assert "0 sessions imported with 0 messages, 1 was there" in call("convmemory_import", write(record("a")))
     assert stored("a") == [ChatMessage.human("theirs")]
 
 
@@ -118,7 +118,7 @@ def test_two_imports_at_once_make_each_session_once(write: Any) -> None:
 def test_a_record_without_messages_is_left_out(write: Any) -> None:
     said = call("convmemory_import", write({"key": "a", "messages": []}, record("b")))
 
-    assert said.endswith("1 sessions imported with 1 messages, 0 were there already, 1 without messages left out.\n")
+    assert said.endswith("1 session imported with 1 message, 0 were there already, 1 without messages left out.\n")
     assert models.Session.objects.count() == 1
 
 
@@ -185,7 +185,7 @@ def test_every_memory_can_be_imported_into(memory: str, write: Any, settings: Se
     }
     said = call("convmemory_import", write(record("long", *[human(TURN)] * 60)))
 
-    assert ("about 1 calls of the model" in said) == (memory != "TokenBuffer")
+    assert ("about 1 call of the model" in said) == (memory != "TokenBuffer")
     assert models.Session.objects.due().exists() == (memory != "TokenBuffer")
 
 
@@ -194,3 +194,32 @@ def test_another_memory_is_left_alone(write: Any, two: None) -> None:
     call("convmemory_import", write(record("a")), "--alias", "other")
 
     assert list(models.Session.objects.values_list("alias", flat=True)) == ["other"]
+
+
+@pytest.mark.django_db
+def test_a_second_record_of_the_same_name_is_refused(write: Any) -> None:
+    with pytest.raises(CommandError, match=r"line 3: a record before it has the same key and owner\. .*2 sessions"):
+        call("convmemory_import", write(record("a"), record("b"), record("a", human("another"))))
+    assert [one.text for one in stored("a")] == ["What is Rust?"]
+
+
+@pytest.mark.django_db
+def test_a_dry_run_reads_everything_and_stores_nothing(write: Any) -> None:
+    path = write(record("long", *[human(TURN)] * 30), record("b"))
+    assert call("convmemory_import", path, "--dry-run").startswith("2 sessions to import. To fold the new ones takes")
+    late = write(record("a"), record("b", human(), {"role": "tool", "tool_call_id": "call_9", "content": "late"}))
+    with pytest.raises(CommandError, match="line 2: message 2: No open exchange"):
+        call("convmemory_import", late, "--dry-run")
+    assert not models.Session.objects.exists()
+
+
+@pytest.mark.django_db
+def test_fields_that_models_will_be_sent_are_spoken_of(write: Any) -> None:
+    said = io.StringIO()
+    path = write(record("a", human() | {"created_at": TIME, "refusal": None}), record("b"))
+
+    call_command("convmemory_import", str(path), stdout=io.StringIO(), stderr=said)
+
+    assert "will be sent to models: 'created_at' (1)" in said.getvalue()
+    assert "refusal" not in said.getvalue()
+    assert stored("a")[0].to_openai()["created_at"] == TIME

@@ -76,6 +76,6 @@ def test_standard_input_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
     )
     monkeypatch.setattr(sys, "stdin", given)
 
-    assert call("convmemory_import", "-") == "1 sessions imported with 1 messages, 0 were there already.\n"
+    assert call("convmemory_import", "-") == "1 session imported with 1 message, 0 were there already.\n"
     assert stored("a") == [ChatMessage.human("一种语言")]
     assert not given.buffer.closed

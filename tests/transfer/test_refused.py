@@ -81,7 +81,7 @@ def test_what_cannot_be_imported_is_named_and_what_comes_before_it_stays(name: s
         call("convmemory_import", path)
 
     assert raised.value.returncode == 1
-    assert "What comes before it is imported (1 sessions imported with 1 messages" in str(raised.value)
+    assert "What comes before it is imported (1 session imported with 1 message" in str(raised.value)
     assert list(models.Session.objects.values_list("key", flat=True)) == ["a"]
 
 
@@ -135,7 +135,7 @@ def test_what_the_database_refuses_is_named(write: Any, monkeypatch: pytest.Monk
 
     monkeypatch.setattr(models.SessionQuerySet, "update", refuse)
 
-    with pytest.raises(CommandError, match=r"line 2: the database failed it .*1 sessions imported"):
+    with pytest.raises(CommandError, match=r"line 2: the database failed it .*1 session imported"):
         call("convmemory_import", write(record("a"), record("b", title="Rust")))
     assert list(models.Session.objects.values_list("key", flat=True)) == ["a"]
 

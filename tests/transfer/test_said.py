@@ -37,7 +37,7 @@ def test_without_tqdm_there_are_lines_on_a_terminal_too(write: Any, monkeypatch:
     said = call("convmemory_import", write(record("a")), stream=Terminal())
 
     assert "\r" not in said
-    assert said.endswith("1 sessions imported with 1 messages, 0 were there already.\n")
+    assert said.endswith("1 session imported with 1 message, 0 were there already.\n")
 
 
 @pytest.mark.django_db
@@ -66,4 +66,4 @@ def test_what_is_exported_to_standard_output_is_alone_there(write: Any) -> None:
     call_command("convmemory_export", stdout=out, stderr=said)
 
     assert [json.loads(line)["key"] for line in out.getvalue().splitlines()] == ["a"]
-    assert said.getvalue() == "1 sessions exported with 1 messages.\n"
+    assert said.getvalue() == "1 session exported with 1 message.\n"

@@ -7,10 +7,11 @@ from collections import Counter
 from typing import Any
 
 from django.core.management.base import BaseCommand, CommandError, CommandParser
-from django.db import connections, router
 
 from django_convmemory import integrity, models
 from django_convmemory.integrity import Finding
+from django_convmemory.management import choices
+from django_convmemory.management.progress import counted, printable
 
 
 class Command(BaseCommand):
@@ -24,20 +25,16 @@ class Command(BaseCommand):
 
     def add_arguments(self, parser: CommandParser) -> None:
         """Define the options."""
-        parser.add_argument("--alias", action="append", metavar="ALIAS", help="Only sessions of this memory.")
-        parser.add_argument("--database", metavar="ALIAS", help="The database (default: where sessions are written).")
+        choices.add_aliases(parser)
+        choices.add_database(parser)
         parser.add_argument("--json", action="store_true", help="A JSON object for each finding, a line each.")
 
     def handle(self, *args: Any, **options: Any) -> None:
         """Check, and report."""
-        using = options["database"] or router.db_for_write(models.Session)
-        if using not in connections.settings:
-            raise CommandError(
-                f"There is no database {using!r}; there are {', '.join(connections.settings)}.", returncode=2
-            )
+        using = choices.database(options)
         sessions = models.Session.objects.using(using)
         if options["alias"]:
-            sessions = sessions.filter(alias__in=options["alias"])
+            sessions = sessions.filter(alias__in=choices.aliases(options, using))
         counts: Counter[str] = Counter()
         for finding in integrity.check(sessions):
             counts[finding.code] += 1
@@ -51,10 +48,11 @@ class Command(BaseCommand):
                 f"{counts.total()} findings: {kinds}. Restore the rows from a backup, or clear() the sessions."
             )
         if not options["json"] and options["verbosity"]:
-            self.stdout.write(f"{sessions.count()} sessions, nothing wrong.")
+            self.stdout.write(f"{counted(sessions.count(), 'session')}, nothing wrong.")
 
     def _report(self, finding: Finding, *, as_json: bool) -> None:
         if as_json:
             self.stdout.write(json.dumps(finding._asdict()))
         else:
-            self.stdout.write(f"session {finding.session_id}: {finding.code}: {finding.message}")
+            name = f" ({printable(finding.name)})" if finding.name else ""
+            self.stdout.write(f"session {finding.session_id}{name}: {finding.code}: {finding.message}")

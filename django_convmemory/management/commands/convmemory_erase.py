@@ -10,6 +10,7 @@ from django.core.management.base import BaseCommand, CommandError, CommandParser
 
 from django_convmemory import models
 from django_convmemory.management import choices, deletion
+from django_convmemory.management.progress import counted
 from django_convmemory.memory import memories
 from django_convmemory.stores.orm import ORMStore
 
@@ -52,7 +53,7 @@ class Command(BaseCommand):
         elif whose.key is not None:
             said = f"{deletion.delete(sessions)} deleted."
         else:
-            said = f"{self._erase(sessions, whose, using)} sessions deleted."
+            said = f"{counted(self._erase(sessions, whose, using), 'session')} deleted."
         if options["verbosity"] > 0:
             self.stdout.write(said)
 
@@ -64,7 +65,12 @@ class Command(BaseCommand):
             )
         self.stdout.write(f"This deletes {found} of {whose}. It cannot be undone.")
         self.stdout.flush()
-        if input("Type 'yes' to go on: ") != "yes":
+        try:
+            answer = input("Type 'yes' to go on: ")
+        except (EOFError, KeyboardInterrupt):
+            answer = ""
+            self.stdout.write("")
+        if answer != "yes":
             raise CommandError("Nothing was deleted.")
 
     def _erase(self, sessions: models.SessionQuerySet, whose: choices.Whose, using: str) -> int:

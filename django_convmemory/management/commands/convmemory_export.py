@@ -15,7 +15,7 @@ from django.db import reset_queries
 
 from django_convmemory import models
 from django_convmemory.management import choices
-from django_convmemory.management.progress import Progress
+from django_convmemory.management.progress import Progress, counted
 from django_convmemory.transfer import exporting
 
 
@@ -47,7 +47,7 @@ class Command(BaseCommand):
     def handle(self, *args: Any, **options: Any) -> None:
         """Export what was chosen."""
         using = choices.database(options)
-        aliases, whose = choices.aliases(options, using), choices.whose(options, using)
+        aliases, whose = choices.aliases(options, using, gone=True), choices.whose(options, using)
         to_stdout = options["output"] == "-"
         # Next to what is exported, nothing is said on standard output.
         said, shown = self.stderr if to_stdout else self.stdout, options["verbosity"] > 0
@@ -66,7 +66,7 @@ class Command(BaseCommand):
                     reset_queries()  # of which DEBUG keeps a list
         if not shown:
             return
-        said.write(f"{exported} sessions exported with {messages} messages.", str)
+        said.write(f"{counted(exported, 'session')} exported with {counted(messages, 'message')}.", str)
         if len(aliases) > 1 and sessions.order_by().values("alias").distinct().count() > 1:
             self.stderr.write(
                 "They are of several aliases, and their lines do not say which. To import them into theirs again, "

@@ -7,6 +7,7 @@ import io
 import os
 import pathlib
 import sys
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, TextIO
@@ -16,7 +17,7 @@ from django.db import reset_queries
 
 from django_convmemory import conf
 from django_convmemory.management import choices
-from django_convmemory.management.progress import Progress
+from django_convmemory.management.progress import Progress, counted, printable
 from django_convmemory.memory import memories
 from django_convmemory.transfer import reading
 from django_convmemory.transfer.importing import Importer
@@ -32,8 +33,12 @@ class _Counts:
     there: int = 0
     empty: int = 0
 
+    # Fields of messages that chat completions do not have, and in how many sessions.
+    unknown: Counter[str] = dataclasses.field(default_factory=Counter)
+
     def __str__(self) -> str:
-        said = f"{self.imported} sessions imported with {self.messages} messages, {self.there} were there already"
+        imported = f"{counted(self.imported, 'session')} imported with {counted(self.messages, 'message')}"
+        said = f"{imported}, {self.there} {'was' if self.there == 1 else 'were'} there already"
         return f"{said}, {self.empty} without messages left out" if self.empty else said
 
     @property
@@ -56,8 +61,9 @@ class Command(BaseCommand):
     """
 
     help = (
-        "Import sessions from files of JSON: one {'key': …, 'messages': […]} a line, or a list of them. Sessions that "
-        "have messages already are left alone, so that a second run goes on where the first one ended."
+        'Import sessions from files of JSON: one {"key": …, "messages": […]} a line, or a list of them; docs/moving.md '
+        "has all fields. Sessions that have messages already are left alone, so that a second run goes on where the "
+        "first one ended."
     )
 
     def add_arguments(self, parser: CommandParser) -> None:
@@ -72,6 +78,9 @@ class Command(BaseCommand):
         parser.add_argument(
             "--no-compact", action="store_true", help="Leave the sessions as they are until their next message."
         )
+        parser.add_argument(
+            "--dry-run", action="store_true", help="Read the files, say what is in them, store nothing."
+        )
         choices.add_database(parser)
 
     def handle(self, *args: Any, **options: Any) -> None:
@@ -83,6 +92,9 @@ class Command(BaseCommand):
             if name != "-" and (pathlib.Path(name).is_dir() or not os.access(name, os.R_OK)):
                 raise CommandError(f"{name} is not a file that can be read. Correct the name.", returncode=2)
         importer = Importer(memories[alias], choices.database(options), compact=not options["no_compact"])
+        if options["dry_run"]:
+            self._announce(files, importer, shown=True, strict=True)
+            return
         total = None
         if not options["no_compact"] and memories[alias].summarizes and all(map(os.path.isfile, files)):
             total = self._announce(files, importer, shown=shown)
@@ -92,27 +104,43 @@ class Command(BaseCommand):
                 self._import(name, importer, counts, progress)
         if shown:
             self.stdout.write(f"{counts}.")
+            if counts.unknown:
+                fields = ", ".join(
+                    f"{printable(name)!r:.50} ({count})" for name, count in counts.unknown.most_common(10)
+                )
+                self.stderr.write(
+                    f"Fields of messages that chat completions do not know were kept, and will be sent to models: "
+                    f"{fields}. Where they are not meant for those, give them as notes: docs/moving.md says how.",
+                    str,
+                )
 
-    def _announce(self, files: list[str], importer: Importer, *, shown: bool) -> int:
-        """Say what folding the sessions will take, and return how many there are."""
+    def _announce(self, files: list[str], importer: Importer, *, shown: bool, strict: bool = False) -> int:
+        """Say what folding the sessions will take, and return how many there are.
+
+        ``strict`` raises CommandError for what cannot be imported; otherwise the import stops there, and says why.
+        """
         total = calls = tokens = 0
-        try:
-            for name in files:
+        stops = ""
+        for name in files:
+            try:
                 with _opened(name) as file:
                     for record in reading.read(file):
                         expected = importer.expect(record)
                         total, calls, tokens = total + 1, calls + expected.calls, tokens + expected.tokens
-        except (BadRecord, OSError):
-            pass  # The import stops there as well, and says why.
+            except (BadRecord, OSError) as error:
+                if strict:
+                    raise CommandError(f"{_place(name)}, {error}") from error
+                stops = f", as far as {_place(name)} can be read"
+                break
         if shown:
             self.stdout.write(
-                f"{total} sessions to import. To fold the new ones takes about {calls} calls of the model over "
-                f"{tokens} tokens."
+                f"{counted(total, 'session')} to import{stops}. To fold the new ones takes about "
+                f"{counted(calls, 'call')} of the model over {counted(tokens, 'token')}."
             )
         return total
 
     def _import(self, name: str, importer: Importer, counts: _Counts, progress: Progress) -> None:
-        place = "standard input" if name == "-" else name
+        place = _place(name)
         try:
             with _opened(name) as file:
                 for record in reading.read(file):
@@ -121,12 +149,21 @@ class Command(BaseCommand):
                     counts.imported += stored > 0
                     counts.there += not stored and bool(record.said)
                     counts.empty += not record.said
+                    counts.unknown.update({field for said in record.said for field in said.message.extra} - _KNOWN)
                     progress.advance()
                     reset_queries()  # of which DEBUG keeps a list
         except BadRecord as error:
             raise CommandError(f"{place}, {error} {counts.before_error}") from error
         except OSError as error:
             raise CommandError(f"{place} cannot be read: {error}. {counts.before_error}") from error
+
+
+# What of a message has no place of its own in a ChatMessage, and is known to providers.
+_KNOWN = frozenset({"refusal", "annotations", "audio", "function_call", "reasoning_content", "reasoning"})
+
+
+def _place(name: str) -> str:
+    return "standard input" if name == "-" else name
 
 
 @contextmanager

@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 from django.core.management.base import BaseCommand, CommandError, CommandParser
-from django.db import connections, router
 
 from django_convmemory import models, recounting
-from django_convmemory.management.progress import Progress
+from django_convmemory.management import choices
+from django_convmemory.management.progress import Progress, counted
 from django_convmemory.memory import memories
 
 
@@ -23,16 +23,15 @@ class Command(BaseCommand):
 
     def add_arguments(self, parser: CommandParser) -> None:
         """Define the options."""
-        parser.add_argument("--alias", action="append", metavar="ALIAS", help="Only sessions of this memory.")
-        parser.add_argument("--database", metavar="ALIAS", help="The database (default: where sessions are written).")
+        parser.add_argument(
+            "--alias", action="append", metavar="ALIAS", help="Only this memory; may be given more than once."
+        )
+        choices.add_database(parser)
         parser.add_argument("--all", action="store_true", help="Also those that the same counter counted.")
 
     def handle(self, *args: Any, **options: Any) -> None:
         """Recount."""
-        using = options["database"] or router.db_for_write(models.Session)
-        if using not in connections.settings:
-            known = ", ".join(connections.settings)
-            raise CommandError(f"There is no database {using!r}; there are {known}.", returncode=2)
+        using = choices.database(options)
         for alias in options["alias"] or ():
             if alias not in memories:
                 raise CommandError(f"CONVMEMORY has no alias {alias!r}; there are {', '.join(memories)}.", returncode=2)
@@ -45,4 +44,4 @@ class Command(BaseCommand):
                 for session_id in sessions.order_by("pk").values_list("pk", flat=True).iterator(chunk_size=1000):
                     progress.advance(recounting.recount(memory, session_id, using=using))
         if options["verbosity"]:
-            self.stdout.write(f"{progress.count} sessions recounted.")
+            self.stdout.write(f"{counted(progress.count, 'session')} recounted.")

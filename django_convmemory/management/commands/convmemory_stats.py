@@ -48,7 +48,7 @@ class Command(BaseCommand):
                 **_sessions(alias, using),
                 "attempts": {"since_seconds": seconds, **_attempts(alias, using, seconds)},
             }
-            for alias in choices.aliases(options, using)
+            for alias in choices.aliases(options, using, gone=True)
         }
         if options["json"]:
             self.stdout.write(json.dumps(figures, ensure_ascii=False, indent=2))

@@ -82,12 +82,17 @@ class Command(BaseCommand):
         """Sweep once, or until told to stop."""
         swept = self._memories(options["alias"], inline=options["inline"])
         self._stopped = False
+        said: Counter[str] | None = None
+        if options["watch"] and options["verbosity"]:
+            self._say(f"Watching {', '.join(memory.alias for memory in swept)}. SIGINT or SIGTERM ends it.")
         with self._stopping_on_signals():
             while True:
                 counts = self._sweep(swept, options["limit"])
-                if options["verbosity"] > 1 or (options["verbosity"] and (counts or not options["watch"])):
-                    self.stdout.write(_line(counts))
-                    self.stdout.flush()
+                # A pause is said once, and not with every sweep.
+                news = counts != said if counts.keys() <= {"paused"} else True
+                if options["verbosity"] > 1 or (options["verbosity"] and (not options["watch"] or (counts and news))):
+                    self._say(_line(counts))
+                said = counts
                 if self.stopping():
                     return
                 if not options["watch"]:
@@ -98,6 +103,10 @@ class Command(BaseCommand):
                         return
         if counts["stalled"] or counts["failed"] or counts["paused"]:
             raise CommandError("Not everything that is due was dealt with; the log says why. It stays due.")
+
+    def _say(self, line: str) -> None:
+        self.stdout.write(line)
+        self.stdout.flush()
 
     def _memories(self, aliases: list[str] | None, *, inline: bool) -> list[ConversationMemory]:
         """Return the memories to sweep; those that are to be folded here as :func:`_folding_here` makes them."""
