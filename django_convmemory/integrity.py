@@ -10,7 +10,8 @@ import dataclasses
 from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple
 
-from django.db.models import QuerySet
+from django.db import transaction
+from django.db.models import F
 
 from django_convmemory import models
 from django_convmemory.exceptions import ConvMemoryError, ToolResultRefused
@@ -41,23 +42,45 @@ class Finding(NamedTuple):
     name: str = ""
 
 
-def check(sessions: QuerySet[models.Session]) -> Iterator[Finding]:
+def check(sessions: models.SessionQuerySet) -> Iterator[Finding]:
     """Yield what is wrong with ``sessions`` and the rows that belong to them.
 
-    Sessions that change while they are looked at are looked at again, and judged when they hold still.
+    A session that changes while it is looked at is looked at again, and in the end under its lock.
     """
-    for session in sessions.order_by("pk").iterator(chunk_size=_CHUNK):
-        for _ in range(_TRIES):
-            found = list(_Examination(session).findings())
-            now = models.Session.objects.using(sessions.db).filter(pk=session.pk).first()
-            if not found or now is None or now.revision == session.revision:
-                break
-            session = now
-        if found and now is not None:
-            yield from found
+    last = 0
+    while page := list(sessions.filter(pk__gt=last).order_by("pk").values_list("pk", flat=True)[:_CHUNK]):
+        for session_id in page:
+            yield from _settled(session_id, sessions.db)
+        last = page[-1]
 
 
-_TRIES = 5
+def _settled(session_id: int, using: str) -> list[Finding]:
+    """Return what is wrong with a session that holds still."""
+    rows = models.Session.objects.using(using).filter(pk=session_id)
+    for _ in range(_TRIES):
+        before = rows.values_list("revision", flat=True).first()
+        found = _examined(rows)
+        if not found or rows.values_list("revision", flat=True).first() == before:
+            return found
+    with transaction.atomic(using=using):
+        rows.update(revision=F("revision"))
+        return _examined(rows)
+
+
+def _examined(rows: models.SessionQuerySet) -> list[Finding]:
+    session_id, name = -1, ""
+    try:
+        for session_id in rows.values_list("pk", flat=True):
+            for session in rows:
+                name = str(session.session_name)
+                return [Finding(code, session_id, message, name) for code, message in _Examination(session).findings()]
+    except (ValueError, TypeError) as error:
+        # JSON that is none, or pinned positions that are no numbers: the rest cannot be judged.
+        return [Finding("unreadable", session_id, f"a row of it cannot be read: {error}", name)]
+    return []
+
+
+_TRIES = 3
 
 
 class _Examination:
@@ -71,11 +94,8 @@ class _Examination:
         self.totals: dict[int, tuple[int, int]] = {0: (0, 0)}
         self.answers: list[tuple[int, int]] = []
 
-    def findings(self) -> Iterator[Finding]:
-        for code, message in self._all():
-            yield Finding(code, self.session.pk, message, str(self.session.session_name))
-
-    def _all(self) -> Iterator[tuple[str, str]]:
+    def findings(self) -> Iterator[tuple[str, str]]:
+        """Yield the kind of each finding, and what exactly it is."""
         summaries = list(self.session.convmemory_summaries.order_by("version"))
         ends = {summary.last_position for summary in summaries}
         yield from self._name()
@@ -171,6 +191,8 @@ class _Examination:
     def _valid(self, name: str, summary: models.Summary) -> Iterator[tuple[str, str]]:
         if not summary.text.strip():
             yield "blank", f"{name} is blank"
+        if summary.tokens < 1:
+            yield "tokens", f"{name} counts {summary.tokens} tokens"
         if summary.last_position > self.session.last_position:
             yield "beyond", f"{name} stands for more than there is, through {summary.last_position}"
             return
@@ -222,8 +244,12 @@ class _Examination:
 
     def _copy(self) -> Iterator[tuple[str, str]]:
         session = self.session
-        if session.fork_position is not None and session.fork_position > session.last_position:
-            yield "copy", f"it shares messages through {session.fork_position}, and has {session.last_position}"
+        if session.forked_from_id is None:
+            return
+        if session.fork_position is None:
+            yield "copy", "it is a copy, and does not say through which position"
+        if session.forked_from_id >= session.pk:
+            yield "copy", f"it is a copy of session {session.forked_from_id}, which is not older"
 
 
 def _value(row: models.Message) -> tuple[ChatMessage, list[tuple[str, str]]]:
@@ -231,6 +257,12 @@ def _value(row: models.Message) -> tuple[ChatMessage, list[tuple[str, str]]]:
     where, problems = f"the message at {row.position}", []
     if row.payload_hash and row.idempotency_key is None:
         problems.append(("key", f"{where} has the hash of a payload, and no idempotency key"))
+    if row.wire is not None and not (isinstance(row.wire, dict) and row.wire.keys() <= sql.WIRE_FIELDS):
+        problems.append(("wire", f"{where} has a wire form with fields of its own"))
+    elif row.wire is not None and "content" in row.wire and row.content is not None:
+        problems.append(("wire", f"{where} says two things: one in its content, one in its wire form"))
+    if row.usage is not None and not isinstance(row.usage, dict):
+        problems.append(("usage", f"the usage of {where} is no object"))
     try:
         message = sql.message_of(row.role, row.kind, row.content, row.wire, row.metadata)
         if row.role not in ROLES:

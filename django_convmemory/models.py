@@ -12,7 +12,7 @@ from typing import Any
 
 from django.conf import settings
 from django.db import models
-from django.db.models import Q, signals
+from django.db.models import F, Q, signals
 from django.dispatch import receiver
 from django.utils import timezone
 from django.utils.translation import gettext_lazy as _
@@ -224,13 +224,10 @@ EMPTIED: dict[str, Any] = {
 def _hand_on_copies(sender: type[Session], instance: Session, using: str, **kwargs: Any) -> None:
     """Keep the copies of copies within reach: what is redacted in the first must go from the last as well."""
     sessions = Session.objects.using(using)
-    origin = sessions.filter(pk=instance.pk).values_list("forked_from", "fork_position").first()
-    if origin is None:
-        return
-    copies = sessions.filter(forked_from=instance)
-    if origin[0] is not None:
-        copies.filter(fork_position__gt=origin[1]).update(fork_position=origin[1])
-    copies.update(forked_from=origin[0])
+    # Its lock comes before those of its copies, as in every edit; and no append brings in a row that would be left.
+    sessions.filter(pk=instance.pk).update(epoch=F("epoch") + 1)
+    for origin in sessions.filter(pk=instance.pk).values_list("forked_from", flat=True):
+        sessions.filter(forked_from=instance).update(forked_from=origin)
 
 
 class Message(models.Model):
@@ -262,7 +259,8 @@ class Message(models.Model):
     idempotency_key = models.CharField(  # noqa: DJ001
         _("idempotency key"), max_length=64, null=True, blank=True, editable=False
     )
-    payload_hash = models.CharField(max_length=64, blank=True, default="", editable=False)
+    # The hash and the number of the messages that came with the key: values.Payload.
+    payload_hash = models.CharField(max_length=80, blank=True, default="", editable=False)
 
     class Meta:
         verbose_name = _("message")

@@ -135,7 +135,12 @@ DAMAGE: dict[str, tuple[str, Callable[[models.Session], Any]]] = {
     "a lease without an end": ("lease", row(lease_token="f" * 32, lease_expires_at=None)),
     "an end without a lease": ("lease", row(lease_token="", lease_expires_at=Clock(60))),
     "a mark for nothing": ("due", row(due_since=Clock(), settled_tokens=0)),
-    "a copy of more than there is": ("copy", row(fork_position=999)),
+    "a copy of its own": ("copy", row(forked_from=F("pk"), fork_position=1)),
+    "pinned positions that cannot be read": ("unreadable", row(pinned="garbage")),
+    "a wire form with more in it": ("wire", messages(9, wire={"secret": "text"})),
+    "a wire form that says another thing": ("wire", messages(9, wire={"content": [{"type": "text", "text": "x"}]})),
+    "a usage that is none": ("usage", messages(9, usage=[1])),
+    "a summary that counts nothing": ("tokens", summaries(3, tokens=0)),
 }
 
 
@@ -152,6 +157,18 @@ def test_damage_is_found_and_named(memory: ConversationSummaryBufferMemory, what
     status, said = check()
     assert status == 1
     assert re.search(rf"^session {session.pk} \(default: s.*\): {code}: ", said, re.MULTILINE)
+
+
+@pytest.mark.only_on("sqlite")  # The others do not take it.
+def test_what_is_no_json_is_found_and_the_rest_is_checked(memory: ConversationSummaryBufferMemory) -> None:
+    with connection.cursor() as cursor:
+        cursor.execute("UPDATE convmemory_message SET metadata = 'x' WHERE position = 9")
+    models.Session.objects.filter(key="copy").update(fork_position=None)
+
+    assert [finding.code for finding in integrity.check(models.Session.objects.all())] == ["unreadable"] * 2
+
+    models.Message.objects.filter(position=9).update(metadata=None)
+    assert [finding.code for finding in integrity.check(models.Session.objects.all())] == ["copy"]
 
 
 def test_the_kinds_of_damage_are_many() -> None:

@@ -128,6 +128,19 @@ def test_a_retry_does_not_bring_back_what_was_redacted() -> None:
     assert SECRET not in dump()
 
 
+def test_a_redaction_is_of_the_batch_that_it_is_in() -> None:
+    memory = build(MarkerModel(), 10**6)
+    memory.append("s", *[ChatMessage.human("one")] * 2, idempotency_key="k")
+    memory.append("s", ChatMessage.human(SECRET))
+    memory.redact("s", 3)
+    with pytest.raises(exceptions.IdempotencyConflict):
+        memory.append("s", *[ChatMessage.human("other")] * 2, idempotency_key="k")
+    memory.redact("s", 2)
+    assert memory.append("s", *[ChatMessage.human("one")] * 2, idempotency_key="k")[:2] == (1, 2)
+    with pytest.raises(exceptions.IdempotencyConflict):
+        memory.append("s", *[ChatMessage.human("one")] * 3, idempotency_key="k")
+
+
 def test_a_compaction_in_flight_cannot_publish_what_is_redacted_meanwhile() -> None:
     memory = build(Parrot(lambda request: memory.redact("s", 3) if not done else None))
     done: list[bool] = []
@@ -194,6 +207,16 @@ def test_regenerating_into_a_folded_range_falls_back_to_the_summary_before_it() 
     newest = versions()[-1]
     assert (newest.version, newest.parent_version, newest.first_position) == (5, 2, second.last_position + 1)
     assert covered(memory.load("s").to_text()) == list(range(1, second.last_position + 14))
+    whole()
+
+
+def test_nothing_of_what_was_truncated_is_left_in_the_database() -> None:
+    memory, _ = secretive()
+    talk(memory, 10)
+    memory.compact("s")
+    assert SECRET in dump()
+    memory.truncate("s", 2)
+    assert SECRET not in dump()
     whole()
 
 

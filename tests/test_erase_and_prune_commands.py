@@ -316,7 +316,9 @@ def test_old_attempts_are_deleted(batch: int) -> None:
 # Pruning: versions.
 
 
-def versions(receipt: object, *rows: tuple[int, int | None, float], current: int = 0) -> models.Session:
+def versions(
+    receipt: object, *rows: tuple[int, int | None, float], current: int = 0, given_up: tuple[int, ...] = ()
+) -> models.Session:
     """Give the newest session these versions: number, parent, and age in days."""
     session = models.Session.objects.latest("pk")
     for version, parent, days in rows:
@@ -330,6 +332,7 @@ def versions(receipt: object, *rows: tuple[int, int | None, float], current: int
             text="They spoke.",
             tokens=4,
             created_at=clock.Clock(-days * DAY),
+            invalidated_at=clock.Clock() if version in given_up else None,
         )
     models.Session.objects.filter(pk=session.pk).update(current_version=current, last_version=len(rows))
     return session
@@ -339,7 +342,7 @@ def numbers(session: models.Session) -> list[int]:
     return list(session.convmemory_summaries.order_by("version").values_list("version", flat=True))
 
 
-# Versions 1, 3 and 5 are the line of the current one, 2 and 4 were given up, 6 is newer than the limit.
+# Versions 1, 3 and 5 are the line of the current one, the others were given up, and 6 is newer than the limit.
 LINE: list[tuple[int, int | None, float]] = [(1, None, 99), (2, 1, 98), (3, 1, 97), (4, 3, 96), (5, 3, 95), (6, 2, 1)]
 
 
@@ -347,9 +350,9 @@ LINE: list[tuple[int, int | None, float]] = [(1, None, 99), (2, 1, 98), (3, 1, 9
 @pytest.mark.parametrize("batch", [1, 500])
 def test_old_versions_are_deleted_that_the_current_one_was_not_made_from(batch: int) -> None:
     memory = memories["default"]
-    first = versions(memory.append("a", HELLO), *LINE, current=5)
-    second = versions(memory.append("b", HELLO), *LINE, current=5)
-    none_current = versions(memory.append("c", HELLO), *LINE)
+    first = versions(memory.append("a", HELLO), *LINE, current=5, given_up=(2, 4, 6))
+    second = versions(memory.append("b", HELLO), *LINE, current=5, given_up=(2, 4, 6))
+    none_current = versions(memory.append("c", HELLO), *LINE, given_up=(1, 2, 3, 4, 5, 6))
     other = versions(memories["other"].append("a", HELLO), *LINE, current=5)
 
     said = call("convmemory_prune", "--versions-older-than=90d", "--alias=default", f"--batch={batch}")
@@ -358,6 +361,14 @@ def test_old_versions_are_deleted_that_the_current_one_was_not_made_from(batch: 
     assert numbers(first) == numbers(second) == [1, 3, 5, 6]
     assert numbers(none_current) == [6]
     assert numbers(other) == [1, 2, 3, 4, 5, 6]
+
+
+@pytest.mark.django_db
+def test_a_valid_version_keeps_those_that_it_was_made_from() -> None:
+    session = versions(memories["default"].append("a", HELLO), (1, None, 99), (2, 1, 89), (3, None, 95), current=3)
+
+    assert call("convmemory_prune", "--versions-older-than=90d") == "0 versions deleted.\n"
+    assert numbers(session) == [1, 2, 3]
 
 
 @pytest.mark.django_db

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from django.db.models import Count, F, Sum
+from django.db.models import Count, Sum
 
 from django_convmemory import models
 from django_convmemory.management.progress import counted
-from django_convmemory.stores import transactions
+from django_convmemory.stores import editing, transactions
 
 
 class Holding(NamedTuple):
@@ -36,11 +36,10 @@ def delete(sessions: models.SessionQuerySet) -> Holding:
     """Delete ``sessions`` in one transaction, and return what was in them."""
 
     def work() -> Holding:
-        # The write comes first: with the rows' locks in hand, no append can bring a session back into use. Who is
-        # appending right now is waited for, and what they changed is seen.
-        sessions.update(epoch=F("epoch") + 1)
-        found = holding(sessions)
-        sessions.delete()
+        found = Holding(0, 0)
+        for locked in editing.locked(sessions):
+            found += holding(locked)
+            locked.delete()
         return found
 
     return transactions.run(sessions.db, work, savepoint=True)

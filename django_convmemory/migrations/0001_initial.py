@@ -82,7 +82,7 @@ class Migration(migrations.Migration):
                 ('created_at', models.DateTimeField(default=django.utils.timezone.now, verbose_name='created at')),
                 ('redacted_at', models.DateTimeField(blank=True, null=True, verbose_name='redacted at')),
                 ('idempotency_key', models.CharField(blank=True, editable=False, max_length=64, null=True, verbose_name='idempotency key')),
-                ('payload_hash', models.CharField(blank=True, default='', editable=False, max_length=64)),
+                ('payload_hash', models.CharField(blank=True, default='', editable=False, max_length=80)),
                 ('session', models.ForeignKey(db_index=False, on_delete=django.db.models.deletion.CASCADE, related_name='convmemory_messages', to='convmemory.session', verbose_name='session')),
             ],
             options={

@@ -10,7 +10,7 @@ from django.db.models import F
 from django_convmemory import exceptions, models
 from django_convmemory.clock import Clock
 from django_convmemory.ledger import Batch, Ledger
-from django_convmemory.stores import sql, transactions, values
+from django_convmemory.stores import owners, sql, transactions, values
 from django_convmemory.stores.values import SessionName
 from django_convmemory.strategies import Threshold
 
@@ -56,8 +56,8 @@ def _replay(using: str, name: SessionName, batch: Batch) -> values.Appended | No
     )
     if row is None:
         return None
-    session_id, first, payload_hash, due_since = row
-    if payload_hash not in ("", batch.payload_hash):  # empty where the content was redacted
+    session_id, first, payload, due_since = row
+    if not values.payload_of(payload).is_retried_by(batch):
         raise exceptions.IdempotencyConflict(values.key_conflict(first))
     last = first + len(batch.entries) - 1
     rows = models.Message.objects.using(using).filter(session_id=session_id, position__gte=first, position__lte=last)
@@ -108,12 +108,12 @@ def _make_way(using: str, name: SessionName, batch: Batch) -> None:
         try:
             transactions.run(using, lambda: _create(using, name), savepoint=True)
         except IntegrityError:
-            # Another process was first, or the owner is gone.
-            if not transactions.latest(models.Session.objects.using(using)).named(name).exists():
-                raise exceptions.InvalidSession(f"There is no user {name.owner_id!r} (any more).") from None
+            # Another process was first, whatever became of it since, or the owner is gone.
+            owners.require(using, name.owner_id)
 
 
 def _create(using: str, name: SessionName) -> None:
+    owners.require(using, name.owner_id)
     models.Session.objects.using(using).create(
         alias=name.alias,
         key=name.key,

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
+from collections.abc import Iterator
 from typing import Any
 
 from django.db import connections
@@ -18,9 +19,12 @@ from django_convmemory import models
 from django_convmemory.clock import Clock
 from django_convmemory.ledger import Ending, Ledger, Standing, rewound
 from django_convmemory.messages import PINNED_ROLES, ChatMessage
-from django_convmemory.stores import sql, transactions, values
+from django_convmemory.stores import owners, sql, transactions, values
 from django_convmemory.stores.values import Edited, SessionName
 from django_convmemory.strategies import Threshold
+
+# Rows that one statement names.
+_PORTION = 500
 
 
 def truncate(
@@ -39,8 +43,8 @@ def truncate(
     session = transactions.latest(sessions).get()
     ledger = rewound(session.ledger, _ending(using, session.pk, after))
     removed, _ = models.Message.objects.using(using).filter(session=session, position__gt=after).delete()
-    sessions.filter(fork_position__gt=after).update(fork_position=after)
-    _forks(using, [session.pk], after + 1).update(fork_position=after)
+    # With the messages goes what was made of them: nothing could reach it any more, to redact it.
+    models.Summary.objects.using(using).filter(session=session, last_position__gt=after).update(text="")
     return removed, finish(using, session.pk, ledger, after + 1, threshold, hint=hint)
 
 
@@ -53,12 +57,52 @@ def redact(
     if not locked or position < 1:
         last = sessions.named(name).values_list("last_position", flat=True).first()
         raise values.no_message(position, last or 0)
-    found = list(sessions.named(name).values_list("pk", flat=True))
-    generation = found
-    while forks and generation:
-        generation = list(_forks(using, generation, position).order_by("pk").values_list("pk", flat=True))
+    session_id = transactions.latest(sessions.named(name)).values_list("pk", flat=True).get()
+    copies = _copies(using, session_id, position) if forks else []
+    return [_redact(using, one, position, threshold, hint=hint) for one in [session_id, *copies]]
+
+
+def _copies(using: str, session_id: int, position: int) -> list[int]:
+    """Lock the sessions that were copied from this one, or from a copy of it, and return those with its message.
+
+    To make a copy takes the lock of what is copied. So once all of them are locked, and looking again finds no more,
+    there is none that could be missed. Older ones first, as everywhere: a copy is younger than what it was made from.
+    """
+    sessions = models.Session.objects.using(using)
+    locked: set[int] = set()
+    while new := sorted(set(_descendants(using, session_id, position)) - locked):
+        rows = sessions.filter(pk__in=new).order_by("pk")
+        if connections[using].features.has_select_for_update:
+            locked.update(rows.select_for_update().values_list("pk", flat=True))
+        locked.update(new)
+    messages = transactions.latest(models.Message.objects.using(using)).filter(position=position)
+    original = messages.get(session_id=session_id)
+    found = messages.filter(session_id__in=_descendants(using, session_id, position))
+    return [row.session_id for row in found.order_by("session_id") if _is_copy(row, original)]
+
+
+def _descendants(using: str, session_id: int, position: int) -> list[int]:
+    """Return the copies that were made at ``position`` or later, and the copies of those."""
+    sessions = transactions.latest(models.Session.objects.using(using))
+    found: list[int] = []
+    generation = [session_id]
+    while generation:
+        copied = sessions.filter(forked_from__in=generation, fork_position__gte=position)
+        generation = [pk for pk in copied.values_list("pk", flat=True) if pk not in (session_id, *found)]
         found += generation
-    return [_redact(using, session_id, position, threshold, hint=hint) for session_id in found]
+    return found
+
+
+def _is_copy(row: models.Message, original: models.Message) -> bool:
+    """Whether a message at the same position is the same, and its session was not cut since it was copied.
+
+    It bears the same time, and says the same unless one of them was redacted.
+    """
+    if row.created_at != original.created_at:
+        return False
+    if row.redacted_at is not None or original.redacted_at is not None:
+        return row.role == original.role
+    return all(getattr(row, field) == getattr(original, field) for field in ("role", "kind", "content", "wire"))
 
 
 def _redact(using: str, session_id: int, position: int, threshold: Threshold, *, hint: bool) -> Edited:
@@ -75,9 +119,10 @@ def _redact(using: str, session_id: int, position: int, threshold: Threshold, *,
     )
     # The key stays: a retry of the append must not bring back what was removed.
     keyed = messages.filter(position__lte=position, idempotency_key__isnull=False).order_by("-position")
-    first_of_batch = keyed.values_list("position", flat=True).first()
-    if first_of_batch is not None:
-        messages.filter(position=first_of_batch).update(payload_hash="")
+    for first, payload in keyed.values_list("position", "payload_hash")[:1]:
+        size = values.payload_of(payload).size
+        if position < first + size:
+            messages.filter(position=first).update(payload_hash=values.Payload("", size).text)
     models.Summary.objects.using(using).filter(session_id=session_id, last_position__gte=position).update(text="")
     return finish(using, session_id, transactions.latest(sessions).get().ledger, position, threshold, hint=hint)
 
@@ -92,8 +137,9 @@ def fork(
     session = transactions.latest(sessions.named(source)).get()
     if at > session.last_position:
         raise values.no_message(at, session.last_position)
-    if sessions.named(target).exists():
+    if transactions.latest(sessions.named(target)).exists():
         raise values.session_exists(target)
+    owners.require(using, target.owner_id)
     copy = models.Session(
         alias=target.alias,
         key=target.key,
@@ -121,9 +167,22 @@ def fork(
 def erase(using: str, alias: str, *, owner_id: Any, visitor: str) -> int:
     """Delete a person's sessions: what :meth:`.base.Store.erase` promises."""
     sessions = models.Session.objects.using(using).filter(alias=alias, owner_id=owner_id, visitor=visitor)
+    return sum(one.delete()[1].get(models.Session._meta.label, 0) for one in locked(sessions))
+
+
+def locked(sessions: models.SessionQuerySet) -> Iterator[models.SessionQuerySet]:
+    """Yield ``sessions`` in portions whose rows are locked, to be deleted or read while nothing is appended to them.
+
+    The write comes first: with the rows' locks in hand, no append can bring a session back into use. Who is appending
+    right now is waited for, and what they changed is seen. A session that is made meanwhile is locked before it is
+    yielded, or is not among them.
+    """
     sessions.update(epoch=F("epoch") + 1)
-    _, rows = sessions.delete()
-    return rows.get(models.Session._meta.label, 0)
+    found = list(transactions.latest(sessions).order_by("pk").values_list("pk", flat=True))
+    for first in range(0, len(found), _PORTION):
+        portion = models.Session.objects.using(sessions.db).filter(pk__in=found[first : first + _PORTION])
+        portion.update(epoch=F("epoch") + 1)
+        yield portion
 
 
 def adopt(using: str, alias: str, visitor: str, owner_id: Any) -> list[SessionName]:
@@ -131,11 +190,13 @@ def adopt(using: str, alias: str, visitor: str, owner_id: Any) -> list[SessionNa
     everyone = models.Session.objects.using(using)
     sessions = everyone.filter(alias=alias, visitor=visitor)
     sessions.update(revision=F("revision") + 1)
+    sessions = transactions.latest(sessions)
+    owners.require(using, owner_id)
     names = []
     for session_id, key in list(sessions.order_by("pk").values_list("pk", "key")):
         name = SessionName(alias, key, owner_id)
         numbers = itertools.count(2)
-        while everyone.named(name).exists():
+        while transactions.latest(everyone.named(name)).exists():
             name = SessionName(alias, values.numbered(key, next(numbers)), owner_id)
         everyone.filter(pk=session_id).update(
             handle=name.handle, key=name.key, owner_id=owner_id, visitor="", updated_at=Clock()
@@ -175,11 +236,6 @@ def _covered(ledger: Ledger, summary: models.Summary | None) -> Ledger:
         covered_count=summary.covered_count if summary else 0,
         covered_tokens=summary.covered_tokens if summary else 0,
     )
-
-
-def _forks(using: str, session_ids: list[int], position: int) -> models.SessionQuerySet:
-    """The copies that were made of these sessions at ``position`` or later, and share it still."""
-    return models.Session.objects.using(using).filter(forked_from__in=session_ids, fork_position__gte=position)
 
 
 def _ending(using: str, session_id: int, position: int) -> Ending:

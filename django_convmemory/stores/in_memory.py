@@ -38,6 +38,8 @@ class _Row:
     answers: int | None
     tokens_through: int
     created_at: dt.datetime
+    # The same in the copies of it.
+    id: int
     redacted: bool = False
 
     @property
@@ -62,7 +64,7 @@ class _Session:
     name: SessionName
     ledger: Ledger = dataclasses.field(default_factory=Ledger)
     rows: list[_Row] = dataclasses.field(default_factory=list)
-    keys: dict[str, tuple[str, int, int]] = dataclasses.field(default_factory=dict)
+    keys: dict[str, tuple[values.Payload, int]] = dataclasses.field(default_factory=dict)
     versions: dict[int, _Version] = dataclasses.field(default_factory=dict)
     last_version: int = 0
     current_version: int = 0
@@ -178,11 +180,11 @@ class InMemoryStore:
             now = dt.datetime.fromtimestamp(self._clock(), dt.UTC)
             for entry, row in zip(batch.entries, rows, strict=True):
                 created_at = entry.created_at or now
-                session.rows.append(
-                    _Row(row.position, entry.message, entry.tokens, row.answers, row.tokens_through, created_at)
-                )
+                stored = (row.position, entry.message, entry.tokens, row.answers, row.tokens_through, created_at)
+                session.rows.append(_Row(*stored, next(self._ids)))
             if batch.key_hash is not None:
-                session.keys[batch.key_hash] = (batch.payload_hash, rows[0].position, rows[-1].position)
+                payload = values.Payload(batch.payload_hash, len(batch.entries))
+                session.keys[batch.key_hash] = (payload, rows[0].position)
             session.revision += 1
             turned_due = session.due_since is None and ledger.due(threshold)
             if turned_due:
@@ -199,9 +201,10 @@ class InMemoryStore:
             )
 
     def _replay(self, session: _Session, batch: Batch) -> values.Appended:
-        payload_hash, first, last = session.keys[batch.key_hash or ""]
-        if payload_hash not in ("", batch.payload_hash):  # empty where the content was redacted
+        payload, first = session.keys[batch.key_hash or ""]
+        if not payload.is_retried_by(batch):
             raise exceptions.IdempotencyConflict(values.key_conflict(first))
+        last = first + payload.size - 1
         tokens = sum(row.tokens for row in session.rows[first - 1 : last])
         due = session.due_since is not None
         return values.Appended(session.id, first, last, tokens, due, turned_due=False, replayed=True)
@@ -233,12 +236,9 @@ class InMemoryStore:
             session = self._by_handle.get(name.handle)
             if session is None:
                 return
-            for fork in self._forks(session, 1):
-                fork.fork_position = 0
             session.stop_compaction()
             session.ledger, session.current_version = Ledger(), 0
             session.rows, session.keys, session.versions = [], {}, {}
-            session.fork_position = 0
 
     def history(
         self, name: SessionName, *, before: int | None, after: int | None, limit: int
@@ -270,9 +270,9 @@ class InMemoryStore:
             session.ledger = rewound(session.ledger, session.ending(after))
             del session.rows[after:]
             session.keys = {key: kept for key, kept in session.keys.items() if kept[1] <= after}
-            session.fork_position = min(session.fork_position, after)
-            for fork in self._forks(session, after + 1):
-                fork.fork_position = after
+            for version in session.versions.values():
+                if version.summary.last_position > after:
+                    version.summary = dataclasses.replace(version.summary, text="")
             return removed, self._edited(session, after + 1, threshold, hint=hint)
 
     def _edited(self, session: _Session, position: int, threshold: Threshold, *, hint: bool) -> values.Edited:
@@ -321,22 +321,19 @@ class InMemoryStore:
             session = self._by_handle.get(name.handle)
             if session is None or not 0 < position <= len(session.rows):
                 raise values.no_message(position, len(session.rows) if session else 0)
-            found = [session]
+            found, row = [session], session.rows[position - 1]
             if forks:
                 for one in found:
                     found += self._forks(one, position)
-            return [self._redact(one, position, threshold, hint=hint) for one in found]
+            holding = [one for one in found if len(one.rows) >= position and one.rows[position - 1].id == row.id]
+            return [self._redact(one, position, threshold, hint=hint) for one in holding]
 
     def _redact(self, session: _Session, position: int, threshold: Threshold, *, hint: bool) -> values.Edited:
         row = session.rows[position - 1]
         row.message, row.redacted = row.message.emptied(), True
-        key = max(
-            (key for key in session.keys if session.keys[key][1] <= position),
-            key=lambda key: session.keys[key][1],
-            default=None,
-        )
-        if key is not None:
-            session.keys[key] = ("", *session.keys[key][1:])
+        for key, (payload, first) in session.keys.items():
+            if first <= position < first + payload.size:
+                session.keys[key] = (payload._replace(hash=""), first)
         for version in session.versions.values():
             if version.summary.last_position >= position:
                 version.summary = dataclasses.replace(version.summary, text="")
@@ -350,6 +347,8 @@ class InMemoryStore:
                 if (one.name.alias, one.name.owner_id, one.name.visitor) == (alias, owner_id, visitor)
             ]
             for session in found:
+                for copy in self._forks(session, 0):
+                    copy.forked_from = session.forked_from
                 del self._sessions[session.id], self._by_handle[session.name.handle]
             return len(found)
 

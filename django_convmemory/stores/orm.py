@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import dataclasses
 import logging
+import random
+import time
 import uuid
 from collections.abc import Callable, Sequence
 from typing import Any
 
 from django.contrib.auth import get_user_model
 from django.db import IntegrityError, connections, router, transaction
-from django.db.models import Case, DateTimeField, F, Q, Value, When
+from django.db.models import Case, DateTimeField, F, Value, When
 from django.db.models.functions import Coalesce
 
 from django_convmemory import exceptions, exchanges, models
@@ -32,7 +34,8 @@ from django_convmemory.strategies import Threshold, View
 logger = logging.getLogger(__name__)
 
 # How often sessions are handed over that collide with new ones.
-_TRIES = 5
+_TRIES = 20
+_LONGEST_PAUSE = 0.05
 
 
 class ORMStore:
@@ -53,7 +56,7 @@ class ORMStore:
 
     def owner_id(self, owner: Any) -> Any:
         # A row of another model may have the id of a user; and one that is being added is not there yet.
-        if not isinstance(owner, get_user_model()) or owner._state.adding:
+        if not isinstance(owner, get_user_model()) or owner._state.adding or owner.pk is None:
             raise values.no_owner(owner)
         # A UUID that was given as text is the same UUID.
         return owner._meta.pk.to_python(owner.pk)
@@ -127,8 +130,6 @@ class ORMStore:
             )
             session_id = self.find(name) if changed else None
             if session_id is not None:
-                sharing = models.Session.objects.using(using).filter(fork_position__gt=0)
-                sharing.filter(Q(pk=session_id) | Q(forked_from=session_id)).update(fork_position=0)
                 models.Message.objects.using(using).filter(session_id=session_id).delete()
                 models.Summary.objects.using(using).filter(session_id=session_id).delete()
 
@@ -151,7 +152,7 @@ class ORMStore:
                 using, lambda: editing.fork(using, source, target, at, threshold, hint=hint), savepoint=True
             )
         except IntegrityError:
-            if not models.Session.objects.using(using).named(target).exists():
+            if not transactions.latest(models.Session.objects.using(using)).named(target).exists():
                 raise
             raise values.session_exists(target) from None  # made by another in the meantime
 
@@ -173,7 +174,8 @@ class ORMStore:
             try:
                 return transactions.run(using, lambda: editing.adopt(using, alias, visitor, owner_id), savepoint=True)
             except IntegrityError:
-                continue  # The owner made a session with one of the keys in the meantime.
+                # The owner made a session with one of the keys in the meantime, and may be making another.
+                time.sleep(random.uniform(0, _LONGEST_PAUSE))  # noqa: S311
         raise exceptions.SessionContended(
             f"The sessions of owner {owner_id!r} change faster than they can be added to."
         )
@@ -192,8 +194,8 @@ class ORMStore:
     # through its lease, or that folded what was cleared meanwhile, changes no row.
 
     def find(self, name: SessionName) -> int | None:
-        found = models.Session.objects.using(self.using).named(name).values_list("pk").first()
-        return found[0] if found else None
+        found = transactions.latest(models.Session.objects.using(self.using)).named(name)
+        return found.values_list("pk", flat=True).first()
 
     def claim(self, session_id: int, *, lease: float, force: bool) -> Claim | str:
         using = self.using
@@ -210,19 +212,21 @@ class ORMStore:
                 attempts=F("attempts") + 1,
                 revision=F("revision") + 1,
             )
+            seen = transactions.latest(sessions)
             if claimed:
-                session, now = sessions.get(), sessions.values_list(Clock()).get()[0]
+                session, now = seen.get(), sessions.values_list(Clock()).get()[0]
                 return self._claimed(session, (now - session.due_since).total_seconds())
-            if not sessions.due().exists():
+            if not seen.due().exists():
                 return "not_due"
-            return "waiting" if sessions.unleased().exists() else "busy"
+            return "waiting" if seen.unleased().exists() else "busy"
 
         return transactions.run(using, work)
 
     def _claimed(self, session: models.Session, due_seconds: float) -> Claim:
         summary = None
         if session.current_version:
-            row = models.Summary.objects.using(self.using).get(session=session, version=session.current_version)
+            rows = transactions.latest(models.Summary.objects.using(self.using))
+            row = rows.get(session=session, version=session.current_version)
             summary = row.value
         return Claim(
             session_id=session.pk,
@@ -255,13 +259,13 @@ class ORMStore:
             if not claimed:
                 return "busy" if sessions.filter(current_version__gt=0).exists() else "not_due"
             summaries = models.Summary.objects.using(using).filter(session_id=session_id)
-            building = list(summaries.valid().filter(building=True).order_by("version"))
+            building = list(transactions.latest(summaries).valid().filter(building=True).order_by("version"))
             line = values.building_line(
                 [(one.version, one.parent_version, one.prompt_hash) for one in building], prompt_hash
             )
             summaries.filter(building=True).exclude(version__in=line).valid().update(invalidated_at=Clock())
             built = next((one for one in building if line and one.version == line[-1]), None)
-            claim = self._claimed(sessions.get(), 0.0)
+            claim = self._claimed(transactions.latest(sessions).get(), 0.0)
             return dataclasses.replace(
                 claim,
                 ledger=values.rebuilding(

@@ -18,7 +18,7 @@ from typing import Any, NamedTuple, Self
 from django_convmemory import clock
 from django_convmemory.ledger import MAX_PINNED, Batch
 from django_convmemory.messages import ChatMessage, FrozenDict, dumps, frozen_json
-from django_convmemory.stores.values import Bound
+from django_convmemory.stores.values import Bound, Payload
 from django_convmemory.strategies import Threshold
 
 SESSION = "convmemory_session"
@@ -273,7 +273,7 @@ def row_values(batch: Batch, index: int) -> list[Any]:
         row.position,
         answers,
         batch.key_hash if keyed else None,
-        batch.payload_hash if keyed else "",
+        Payload(batch.payload_hash, len(batch.entries)).text if keyed else "",
         entry.created_at,
     ]
 
@@ -301,6 +301,8 @@ def wire_value(message: ChatMessage) -> dict[str, Any] | None:
 
 
 _EMPTY = FrozenDict()
+# What the column ``wire`` can hold.
+WIRE_FIELDS = frozenset({"content", "name", "tool_calls", "tool_call_id", "extra"})
 
 
 def message_of(role: str, kind: str, content: str | None, wire: Any, metadata: Any) -> ChatMessage:

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 from django_convmemory.exceptions import InvalidSession, SessionExists, StaleRevision, ToolResultRefused, UnknownMessage
 from django_convmemory.exchanges import Placed
-from django_convmemory.ledger import Ledger, Pinned
+from django_convmemory.ledger import Batch, Ledger, Pinned
 from django_convmemory.messages import ChatMessage
 from django_convmemory.strategies import View
 
@@ -324,6 +324,28 @@ def key_conflict(position: int) -> str:
         f"This idempotency key stored other content at position {position}. Use a new key for new content, and the "
         "same content for a retry."
     )
+
+
+class Payload(NamedTuple):
+    """What was stored with an idempotency key: its hash, or "" where some of it was redacted, and how many messages."""
+
+    hash: str
+    size: int
+
+    @property
+    def text(self) -> str:
+        """The form that a column holds."""
+        return f"{self.hash}/{self.size}"
+
+    def is_retried_by(self, batch: Batch) -> bool:
+        """Whether ``batch``, which came with the same key, has the same content, as far as that can be told."""
+        return self.size == len(batch.entries) and self.hash in ("", batch.payload_hash)
+
+
+def payload_of(text: str) -> Payload:
+    """Return what :attr:`Payload.text` says."""
+    payload_hash, _, size = text.partition("/")
+    return Payload(payload_hash, int(size or 0))
 
 
 class Attempted(NamedTuple):

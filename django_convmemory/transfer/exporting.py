@@ -99,11 +99,10 @@ class _Script:
 
 def _transcribe(session_id: int, using: str, messages: IO[str], notes: IO[str]) -> _Script:
     """Write the messages of a session, and what is to be noted of them. Raises :class:`_Changed`."""
-    script, epochs = _Script(), set()
-    for position, role, kind, content, wire, metadata, created_at, epoch in _rows(session_id, using):
-        epochs.add(epoch)
-        if len(epochs) > 1:
-            raise _Changed
+    script = _Script()
+    rows = models.Session.objects.using(using).filter(pk=session_id).values_list("epoch", flat=True)
+    epoch = rows.first()
+    for position, role, kind, content, wire, metadata, created_at in _rows(session_id, using):
         message, moment = sql.message_of(role, kind, content, wire, metadata), _utc(created_at, using)
         script.created_at = script.created_at or moment
         note: dict[str, Any] = {}
@@ -118,12 +117,14 @@ def _transcribe(session_id: int, using: str, messages: IO[str], notes: IO[str]) 
             script.notes += 1
         messages.write(("," if script.messages else "") + _json(message.to_openai()))
         script.messages += 1
+    if rows.first() != epoch:
+        raise _Changed
     return script
 
 
 def _rows(session_id: int, using: str) -> Iterator[tuple[Any, ...]]:
     rows = models.Message.objects.using(using).filter(session_id=session_id).order_by("session_id", "position")
-    columns = ("position", "role", "kind", "content", "wire", "metadata", "created_at", "session__epoch")
+    columns = ("position", "role", "kind", "content", "wire", "metadata", "created_at")
     last = 0
     while page := list(rows.filter(position__gt=last).values_list(*columns)[:_BATCH]):
         yield from page

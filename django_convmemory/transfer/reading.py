@@ -44,7 +44,7 @@ def _values(file: TextIO) -> Iterator[tuple[str, Any]]:
             place = f"line {number}"
             _check_encoding(place, line)
             try:
-                value = json.loads(line)
+                value = json.loads(line, object_pairs_hook=_object)
             except (ValueError, RecursionError) as error:
                 raise _no_json(place, error) from None
             yield place, value
@@ -72,7 +72,7 @@ class _Ahead:
     def __init__(self, file: TextIO) -> None:
         self._file = file
         self._text, self._at = "", 0
-        self._decoder = json.JSONDecoder()
+        self._decoder = json.JSONDecoder(object_pairs_hook=_object)
 
     def next(self) -> str:
         """Return the next character that is no white space, or "" at the end."""
@@ -112,6 +112,15 @@ class _Ahead:
         more = self._file.read(max(_CHUNK, len(self._text) - self._at))
         self._text, self._at = self._text[self._at :] + more, 0
         return bool(more)
+
+
+def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    value = dict(pairs)
+    if len(value) < len(pairs):
+        names = [name for name, _ in pairs]
+        twice = next(name for name in names if names.count(name) > 1)
+        raise ValueError(f"{twice!r:.100} stands in one object twice")
+    return value
 
 
 def _check_encoding(place: str, text: str) -> None:

@@ -158,3 +158,19 @@ def test_a_session_that_is_cut_while_it_is_read_is_read_again(monkeypatch: pytes
 
     assert [one["content"] for one in found["messages"]] == ["0", "anew", "and more", "and more"]
     assert messages[:2] == ["0", "1"]
+
+
+@pytest.mark.django_db
+def test_a_session_that_goes_while_it_is_read_is_not_exported_by_half(monkeypatch: pytest.MonkeyPatch) -> None:
+    memory = memories["default"]
+    memory.append("a", *[human()] * 6)
+    read = exporting.sql.message_of
+
+    def reading(*columns: Any) -> ChatMessage:
+        models.Session.objects.all().delete()
+        return read(*columns)
+
+    monkeypatch.setattr(exporting, "_BATCH", 2)
+    monkeypatch.setattr(exporting.sql, "message_of", reading)
+
+    assert exported() == []

@@ -38,6 +38,15 @@ def test_a_session_belongs_to_whom_the_record_says(write: Any) -> None:
 
 
 @pytest.mark.django_db
+@pytest.mark.parametrize("name", ["ANNA", "änna", "anna "])
+def test_an_owner_is_named_exactly_whatever_the_collation(name: str, write: Any) -> None:
+    User.objects.create(username="anna")
+    with pytest.raises(CommandError, match="There is no user"):
+        call("convmemory_import", write(record("a", owner=name)))
+    assert not models.Session.objects.exists()
+
+
+@pytest.mark.django_db
 def test_what_is_said_of_a_session_and_its_messages_is_kept(write: Any) -> None:
     notes = {"2": {"kind": "plan", "metadata": {"by": [None]}, "created_at": "2024-05-02T12:00:00.000123+02:00"}}
     path = write(record("a", human(), human(), human(), title="Rust", metadata={"n": 1}, created_at=TIME, notes=notes))

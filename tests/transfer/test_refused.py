@@ -30,6 +30,15 @@ BAD = {
     "no key": ({"messages": [human()]}, "no 'key'"),
     "no messages": ({"key": "b"}, "no 'messages'"),
     "an unknown field": (record("b", user="anna"), "unknown field 'user'"),
+    "a name that stands there twice": (
+        '{"key": "b", "messages": [], "messages": []}',
+        "'messages' stands in one object",
+    ),
+    "metadata with a sequence for terminals": (
+        '{"key": "b", "messages": [], "metadata": {"\\u001b[31m": NaN}}',
+        r"\?\[31m",
+    ),
+    "a role of great length": (record("b", {"role": "r" * 5000, "content": ""}), "r…|…"),
     "a key of another type": ({"key": 7, "messages": [human()]}, "key must be a text, not a number"),
     "an empty key": (record(""), "1 to 255 characters"),
     "a key too long": (record("k" * 256), "1 to 255 characters"),

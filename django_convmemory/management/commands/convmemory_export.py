@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import os
 import pathlib
+import sys
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -79,8 +80,13 @@ class Command(BaseCommand):
         if name == "-":
             if (reconfigure := getattr(self.stdout, "reconfigure", None)) is not None:
                 reconfigure(encoding="utf-8")  # as JSON is, whatever the locale
-            yield functools.partial(self.stdout.write, ending="")
-            self.stdout.flush()
+            try:
+                yield functools.partial(self.stdout.write, ending="")
+                self.stdout.flush()
+            except OSError as error:
+                # Python would try once more at its end, and say so.
+                sys.stdout = open(os.devnull, "w")  # noqa: SIM115, PTH123
+                raise CommandError(f"Standard output took not all of it: {error}.") from error
             return
         path = pathlib.Path(name).resolve()
         if not path.parent.is_dir() or (path.exists() and not path.is_file()):

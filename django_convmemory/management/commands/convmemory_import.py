@@ -129,7 +129,7 @@ class Command(BaseCommand):
                         total, calls, tokens = total + 1, calls + expected.calls, tokens + expected.tokens
             except (BadRecord, OSError) as error:
                 if strict:
-                    raise CommandError(f"{_place(name)}, {error}") from error
+                    raise CommandError(f"{_place(name)}, {_said(error)}") from error
                 stops = f", as far as {_place(name)} can be read"
                 break
         if shown:
@@ -153,13 +153,22 @@ class Command(BaseCommand):
                     progress.advance()
                     reset_queries()  # of which DEBUG keeps a list
         except BadRecord as error:
-            raise CommandError(f"{place}, {error} {counts.before_error}") from error
+            raise CommandError(f"{place}, {_said(error)} {counts.before_error}") from error
         except OSError as error:
             raise CommandError(f"{place} cannot be read: {error}. {counts.before_error}") from error
 
 
 # What of a message has no place of its own in a ChatMessage, and is known to providers.
 _KNOWN = frozenset({"refusal", "annotations", "audio", "function_call", "reasoning_content", "reasoning"})
+
+
+_LONGEST_ERROR = 1000
+
+
+def _said(error: Exception) -> str:
+    """Return what an error says, of which the file may have chosen a part."""
+    said = printable(str(error))
+    return said if len(said) <= _LONGEST_ERROR else f"{said[:_LONGEST_ERROR]}…"
 
 
 def _place(name: str) -> str:
@@ -172,6 +181,8 @@ def _opened(name: str) -> Iterator[TextIO]:
         with pathlib.Path(name).open(encoding="utf-8-sig", errors="surrogateescape") as file:
             yield file
         return
+    if sys.stdin is None:
+        raise OSError("it is closed")
     text = io.TextIOWrapper(sys.stdin.buffer, encoding="utf-8-sig", errors="surrogateescape")
     try:
         yield text

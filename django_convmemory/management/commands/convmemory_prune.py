@@ -20,6 +20,9 @@ from django_convmemory.stores import transactions
 _DURATION = "90d, 12h, 30m or 45s"
 
 
+_LARGEST_BATCH = 10_000
+
+
 class Command(BaseCommand):
     """``manage.py convmemory_prune``: at least one of its three options says what is too old.
 
@@ -55,8 +58,8 @@ class Command(BaseCommand):
         """Delete what is too old."""
         using = choices.database(options)
         aliases, batch, dry_run = choices.aliases(options, using), options["batch"], options["dry_run"]
-        if batch < 1:
-            raise CommandError(f"--batch is {batch}. Give a whole number of at least 1.", returncode=2)
+        if not 0 < batch <= _LARGEST_BATCH:
+            raise CommandError(f"--batch is {batch}. Give a whole number from 1 to {_LARGEST_BATCH}.", returncode=2)
         ages = {
             name: durations.seconds(options[name], f"--{name.replace('_', '-')}")
             for name in ("inactive_for", "attempts_older_than", "versions_older_than")
@@ -134,7 +137,7 @@ def _stale(versions: models.SummaryQuerySet, before: dt.datetime, batch: int) ->
         .distinct()[:batch]
     ):
         rows = versions.filter(session_id__gt=last, session_id__lte=page[-1]).order_by("session_id", "version")
-        columns = ("session_id", "session__current_version", "version", "parent_version", "created_at")
+        columns = ("session_id", "session__current_version", *_OF_A_LINE)
         of_sessions = itertools.groupby(
             rows.values_list(*columns).iterator(chunk_size=1000), key=operator.itemgetter(0, 1)
         )
@@ -147,17 +150,24 @@ def _stale(versions: models.SummaryQuerySet, before: dt.datetime, batch: int) ->
         last = page[-1]
 
 
+_OF_A_LINE = ("version", "parent_version", "created_at", "invalidated_at")
+
+
 def _outside_line(
-    current: int, versions: Iterable[tuple[int, int | None, dt.datetime]], before: dt.datetime
+    current: int, versions: Iterable[tuple[int, int | None, dt.datetime, dt.datetime | None]], before: dt.datetime
 ) -> list[int]:
-    """Return the versions from ``before`` that the current one was not made from."""
-    rows = {version: (parent, created_at) for version, parent, created_at in versions}
-    line: set[int] = set()
-    one: int | None = current
-    while one is not None and one in rows:
-        line.add(one)
-        one = rows[one][0]
-    return [version for version, (_, created_at) in rows.items() if version not in line and created_at < before]
+    """Return the versions from ``before`` that no version was made from which stays and is valid, the newest first."""
+    rows = {version: (parent, created_at, invalidated_at) for version, parent, created_at, invalidated_at in versions}
+    kept: set[int] = set()
+    for version, (_, created_at, invalidated_at) in rows.items():
+        one: int | None = version
+        if version != current and (created_at < before or invalidated_at is not None):
+            continue
+        while one in rows and one not in kept:
+            kept.add(one)
+            one = rows[one][0]
+    stale = [version for version, row in rows.items() if version not in kept and row[1] < before]
+    return sorted(stale, reverse=True)
 
 
 def _thin(session_id: int, using: str, before: dt.datetime, batch: int) -> int:
@@ -169,7 +179,7 @@ def _thin(session_id: int, using: str, before: dt.datetime, batch: int) -> int:
         # a line that nothing points to yet.
         if not sessions.unleased().update(revision=F("revision")):
             return 0
-        rows = versions.values_list("version", "parent_version", "created_at")
+        rows = versions.values_list(*_OF_A_LINE)
         stale = _outside_line(sessions.values_list("current_version", flat=True).get(), rows, before)
         return versions.filter(version__in=stale[:batch]).delete()[0]
 

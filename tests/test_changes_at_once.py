@@ -1,0 +1,227 @@
+"""Changes of one conversation that are made at the same time: each sees what the others left."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from django.contrib.auth import get_user_model
+from django.db import connection, transaction
+from django.db.models import F
+
+from django_convmemory import exceptions, integrity, models
+from django_convmemory.memory import ConversationSummaryBufferMemory
+from django_convmemory.messages import ChatMessage
+from tests import processes
+from tests.folding import MarkerModel, build
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+SECRET = "Bohnensuppe um Mitternacht"
+
+# SQLite has one writer at a time: there is nothing to meet.
+beside = pytest.mark.only_on("postgresql", "mariadb")
+
+
+class InThread:
+    """Work in a thread with a connection of its own; ``result`` is what came of it."""
+
+    def __init__(self, work: Callable[[], Any]) -> None:
+        self.error: BaseException | None = None
+        self._thread = threading.Thread(target=self._run, args=(work,))
+        self._thread.start()
+
+    def _run(self, work: Callable[[], Any]) -> None:
+        try:
+            self.value = work()
+        except BaseException as error:  # noqa: BLE001  raised where the result is asked for
+            self.error = error
+        finally:
+            connection.close()
+
+    def result(self) -> Any:
+        self._thread.join(processes.PATIENCE)
+        assert not self._thread.is_alive()
+        if self.error is not None:
+            raise self.error
+        return self.value
+
+    def is_waiting(self) -> bool:
+        """Whether it goes on waiting for a lock, as far as half a second tells."""
+        self._thread.join(0.5)
+        return self._thread.is_alive()
+
+
+def line_of_copies(count: int) -> ConversationSummaryBufferMemory:
+    """A memory with the sessions 0 to ``count``, each copied from the one before, which all have the secret at 2."""
+    memory = build(MarkerModel(), 10**6)
+    memory.append("0", ChatMessage.human("hello"), ChatMessage.human(SECRET), ChatMessage.ai("I see."))
+    for number in range(count):
+        memory.fork(str(number), 3, key=str(number + 1))
+    return memory
+
+
+def secrets() -> int:
+    return models.Message.objects.filter(content__contains=SECRET).count()
+
+
+@beside
+def test_a_copy_that_is_made_during_a_redaction_is_redacted_too() -> None:
+    memory = line_of_copies(1)
+    with transaction.atomic():
+        memory.fork("1", 3, key="2")
+        redaction = InThread(lambda: memory.redact("0", 2))
+        assert redaction.is_waiting()
+
+    assert redaction.result() == 3
+    assert secrets() == 0
+    assert list(integrity.check(models.Session.objects.all())) == []
+
+
+@beside
+@pytest.mark.parametrize("change", ["truncate", "clear", "delete"])
+def test_a_copy_that_is_cut_during_a_redaction_keeps_what_it_says_then(change: str) -> None:
+    memory = line_of_copies(1)
+    with transaction.atomic():
+        if change == "truncate":
+            memory.truncate("1", 1)
+        elif change == "clear":
+            memory.clear("1")
+            memory.append("1", ChatMessage.human("hello"))
+        else:
+            models.Session.objects.get(key="1").delete()
+            memory.append("1", ChatMessage.human("hello"))
+        memory.append("1", ChatMessage.human("of no concern"))
+        redaction = InThread(lambda: memory.redact("0", 2))
+        assert redaction.is_waiting()
+
+    assert redaction.result() == 1
+    assert secrets() == 0
+    assert memory.load("1").to_text() == "user: hello\nuser: of no concern"
+
+
+@pytest.mark.parametrize("change", ["truncate", "clear"])
+def test_a_copy_that_was_cut_does_not_hide_its_copies(change: str) -> None:
+    memory = line_of_copies(3)
+    memory.truncate("1", 1) if change == "truncate" else memory.clear("1")
+    memory.append("1", *[ChatMessage.human("of no concern")] * 2)
+
+    assert memory.redact("0", 2) == 3
+    assert secrets() == 0
+    assert "of no concern" in memory.load("1").to_text()
+
+
+def test_an_original_that_was_cut_has_another_message_in_the_place() -> None:
+    memory = line_of_copies(1)
+    memory.truncate("0", 1)
+    memory.append("0", ChatMessage.human("said anew"))
+
+    assert memory.redact("0", 2) == 1
+    assert SECRET in memory.load("1").to_text()
+
+
+def test_what_was_redacted_in_the_original_alone_can_be_redacted_in_the_copies_later() -> None:
+    memory = line_of_copies(2)
+    assert memory.redact("0", 2, forks=False) == 1
+    assert secrets() == 2
+    assert memory.redact("0", 2) == 3
+    assert secrets() == 0
+
+
+@beside
+def test_a_session_that_is_made_while_its_person_is_erased_is_whole_or_gone() -> None:
+    memory = build(MarkerModel(), 10**6)
+    ended = threading.Event()
+
+    def append() -> int:
+        count = 0
+        while not ended.is_set():
+            memory.session(f"s{count % 3}", visitor="v").append(ChatMessage.human("hello"))
+            count += 1
+        return count
+
+    appending = [InThread(append) for _ in range(2)]
+    try:
+        erased = sum(memory.erase(visitor="v") for _ in range(30))
+    finally:
+        ended.set()
+
+    assert all(one.result() > 0 for one in appending)
+    assert erased > 0
+    assert list(integrity.check(models.Session.objects.all())) == []
+
+
+# MariaDB may give up either of the two, and a deletion by the ORM is not tried again by itself.
+@pytest.mark.only_on("postgresql")
+def test_a_session_can_be_deleted_beside_an_edit_of_what_it_was_copied_from() -> None:
+    for _ in range(5):
+        memory = line_of_copies(2)
+        sessions = {session.key: session for session in models.Session.objects.all()}
+        deleting = [InThread(sessions[key].delete) for key in "12"]
+        assert memory.redact("0", 2) >= 1
+        for one in deleting:
+            one.result()
+        assert secrets() == 0
+        models.Session.objects.all().delete()
+
+
+def test_a_busy_session_is_looked_at_under_its_lock(monkeypatch: pytest.MonkeyPatch) -> None:
+    memory = line_of_copies(0)
+    monkeypatch.setattr(integrity, "_TRIES", 0)
+    assert list(integrity.check(models.Session.objects.all())) == []
+
+    models.Session.objects.update(unpinned_count=F("unpinned_count") + 1)
+    assert [finding.code for finding in integrity.check(models.Session.objects.all())] == ["counter_unpinned_count"]
+    memory.clear("0")
+
+
+@pytest.mark.only_on("mariadb")
+def test_what_was_made_after_the_callers_transaction_began_to_look_is_seen() -> None:
+    memory = line_of_copies(0)
+    connection.close()
+    connection.settings_dict["OPTIONS"]["isolation_level"] = "repeatable read"
+    try:
+        with transaction.atomic():
+            assert models.Session.objects.count() == 1  # From now on it reads what was there then.
+            InThread(lambda: memory.fork("0", 3, key="1")).result()
+            assert memory.redact("0", 2) == 2
+            with pytest.raises(exceptions.SessionExists):
+                memory.fork("0", 1, key="1")
+    finally:
+        connection.close()
+        del connection.settings_dict["OPTIONS"]["isolation_level"]
+    assert secrets() == 0
+
+
+def test_a_user_who_was_deleted_is_not_nobody() -> None:
+    memory = build(MarkerModel(), 10**6)
+    memory.append("everybody's", ChatMessage.human("hello"))
+    memory.session("a visitor's", visitor="v").append(ChatMessage.human("hello"))
+    ann = get_user_model().objects.create(username="ann")
+    ann.delete()
+
+    with pytest.raises(exceptions.InvalidSession, match="who is saved"):
+        memory.erase(owner=ann)
+    with pytest.raises(exceptions.InvalidSession, match="who is saved"):
+        memory.session("everybody's", owner=ann)
+    with pytest.raises(exceptions.InvalidSession, match="who is saved"):
+        memory.claim("v", ann)
+    assert models.Session.objects.count() == 2
+
+
+def test_a_user_whose_row_is_gone_is_refused_before_the_commit() -> None:
+    memory = line_of_copies(0)
+    memory.session("main", visitor="v").append(ChatMessage.human("hello"))
+    ann = get_user_model().objects.create(username="ann")
+    get_user_model().objects.all().delete()
+
+    for work in (
+        lambda: memory.session("main", owner=ann).append(ChatMessage.human("hello")),
+        lambda: memory.fork("0", 1, key="copy", owner=ann),
+        lambda: memory.claim("v", ann),
+    ):
+        with transaction.atomic(), pytest.raises(exceptions.InvalidSession, match="no user"):
+            work()
+    assert models.Session.objects.count() == 2
