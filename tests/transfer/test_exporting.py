@@ -12,6 +12,7 @@ import pytest
 from django.contrib.auth.models import User
 from django.core.management import CommandError, call_command
 
+from django_convmemory import models
 from django_convmemory.memory import memories
 from django_convmemory.messages import ChatMessage
 from django_convmemory.transfer import exporting
