@@ -12,10 +12,12 @@ from typing import Any
 
 import pytest
 from django.contrib.auth import get_user_model
+from django.core.management import call_command
 
-from django_convmemory import integrity, models
+from django_convmemory import exceptions, integrity, models
 from django_convmemory.memory import memories
 from django_convmemory.testing import ScriptedMemories
+from django_convmemory.transfer import records
 
 PAGE = pathlib.Path(__file__).parent.parent / "docs" / "moving.md"
 START = dt.datetime(2024, 2, 29, 12, tzinfo=dt.UTC)
@@ -43,40 +45,63 @@ class Rows:
             yield row
 
 
+def move(monkeypatch: pytest.MonkeyPatch, rows: Rows) -> None:
+    """Run what the page has, on a site with these rows."""
+    [code] = re.findall(r"```python\n(.*?)```", PAGE.read_text(encoding="utf-8"), re.DOTALL)
+    table = types.SimpleNamespace(objects=rows)
+    monkeypatch.setitem(sys.modules, "chats", types.ModuleType("chats"))
+    monkeypatch.setitem(sys.modules, "chats.models", types.SimpleNamespace(OldMessage=table))
+    namespace: dict[str, Any] = {}
+    exec(code, namespace)  # noqa: S102
+    namespace["move"]()
+
+
 def test_a_table_is_moved_over_and_a_second_run_goes_on(
     monkeypatch: pytest.MonkeyPatch, convmemory: ScriptedMemories
 ) -> None:
-    [code] = re.findall(r"```python\n(.*?)```", PAGE.read_text(encoding="utf-8"), re.DOTALL)
     ann = get_user_model().objects.create(username="ann")
     old = [
         types.SimpleNamespace(
             pk=number,
             conversation_id=number // 20,
-            user=ann,
-            role="assistant" if number % 2 else "user",
+            user=ann if number < 40 else None,
+            role="bot" if number % 2 else "human",
             text=f"message {number} " + "word " * 30,
             created_at=START + dt.timedelta(minutes=number),
         )
         for number in range(60)
     ]
-    table = types.SimpleNamespace(objects=Rows(old, fails_at=33))
-    monkeypatch.setitem(sys.modules, "chats", types.ModuleType("chats"))
-    monkeypatch.setitem(sys.modules, "chats.models", types.SimpleNamespace(OldMessage=table))
-    namespace: dict[str, Any] = {}
-    exec(code, namespace)  # noqa: S102
-
     with pytest.raises(ConnectionError):
-        namespace["move"]()
-    table.objects = Rows(old)
-    namespace["move"]()
+        move(monkeypatch, Rows(old, fails_at=33))
+    move(monkeypatch, Rows(old))
 
     moved = [
         (one.message.text, one.created_at)
-        for number in range(3)
-        for one in memories["default"].session(f"conversation-{number}", owner=ann).history(limit=100)
+        for number, whose in enumerate([{"owner": ann}, {"owner": ann}, {"visitor": "conversation-2"}])
+        for one in memories["default"].session(f"conversation-{number}", **whose).history(limit=100)
     ]
     assert moved == [(row.text, row.created_at) for row in old]
     assert models.Session.objects.due().count() == 3
     convmemory.reply(*["They counted."] * 3)
     assert convmemory.run() == ["published"] * 3
     assert list(integrity.check(models.Session.objects.all())) == []
+
+
+def test_what_cannot_be_moved_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    old = types.SimpleNamespace(pk=7, conversation_id=1, user=None, role="oracle", text="I see.", created_at=START)
+    with pytest.raises(exceptions.InvalidMessage, match="oracle") as raised:
+        move(monkeypatch, Rows([old]))
+    assert raised.value.__notes__ == ["It is about the old message 7, of conversation 1."]
+
+
+def test_the_record_of_the_page_can_be_imported(tmp_path: pathlib.Path) -> None:
+    [record] = re.findall(r"```json\n(.*?)```", PAGE.read_text(encoding="utf-8"), re.DOTALL)
+    get_user_model().objects.create(username="anna")
+    (tmp_path / "sessions.jsonl").write_text(record)
+
+    call_command("convmemory_import", str(tmp_path / "sessions.jsonl"), verbosity=0)
+
+    [message] = memories["default"].history(models.Session.objects.get(owner__username="anna"))
+    assert message.message.metadata == {"old_id": 711}
+    table = re.findall(r"^\| `(\w+)`(?:, `(\w+)`)?", PAGE.read_text(encoding="utf-8"), re.MULTILINE)
+    assert {name for row in table for name in row if name} | {"visitor"} == set(records.FIELDS)

@@ -113,7 +113,8 @@ def whose(options: dict[str, Any], using: str) -> Whose:
     if owner is not None and visitor is not None:
         raise CommandError("A session belongs to an owner or to a visitor: give one of them.", returncode=2)
     try:
-        user = None if owner is None else owners.find(owner, using)
+        # call_command() takes the user as well.
+        user = owners.find(owner, using) if isinstance(owner, str) else owner
     except InvalidSession as error:
         raise CommandError(str(error), returncode=2) from None
     return Whose(user, visitor, key)

@@ -1,0 +1,127 @@
+"""The code of docs/conversations.md does what the page says."""
+
+from __future__ import annotations
+
+import json
+import pathlib
+import re
+import sys
+import types
+from typing import Any
+
+import pytest
+from django.contrib.auth.models import AnonymousUser, User
+from django.contrib.auth.signals import user_logged_in
+from django.contrib.sessions.backends.signed_cookies import SessionStore
+from django.test import RequestFactory
+
+from django_convmemory import models
+from django_convmemory.memory import memories
+from django_convmemory.messages import ChatMessage
+
+PAGE = (pathlib.Path(__file__).parent.parent / "docs" / "conversations.md").read_text(encoding="utf-8")
+BLOCKS = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
+
+pytestmark = pytest.mark.django_db
+
+
+def module_of(name: str) -> dict[str, Any]:
+    """Run the blocks of one file: those that name it, and those that follow without a name."""
+    file, code = "", ""
+    for block in BLOCKS:
+        named = re.match(r"# (\w+\.py)\n", block)
+        file = named[1] if named else file
+        code += block + "\n\n" if file == name else ""
+    namespace: dict[str, Any] = {"__name__": "chats.page", "__package__": "chats"}
+    exec(code, namespace)  # noqa: S102
+    return namespace
+
+
+@pytest.fixture
+def views(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
+    site = types.SimpleNamespace(ask=lambda context: ChatMessage.ai(f"I saw {len(context)} messages."))
+    monkeypatch.setitem(sys.modules, "chats", types.ModuleType("chats"))
+    monkeypatch.setitem(sys.modules, "chats.models", site)
+    return module_of("views.py")
+
+
+@pytest.fixture
+def ann() -> User:
+    return User.objects.create_user("ann")
+
+
+def said(views: dict[str, Any], view: str, user: User, *arguments: str, **data: Any) -> tuple[int, Any]:
+    make = RequestFactory().get if view in ("index", "transcript") else RequestFactory().post
+    request = make("/", data)
+    request.user = user
+    response = views[view](request, *arguments)
+    return response.status_code, json.loads(response.content)
+
+
+def talk(user: User) -> None:
+    chat = memories["default"].session("main", owner=user)
+    chat.append(ChatMessage.system("Be kind."), ChatMessage.human("What is Rust?"), ChatMessage.ai("A language."))
+
+
+def test_a_list_and_a_transcript(views: dict[str, Any], ann: User) -> None:
+    talk(ann)
+    talk(User.objects.create_user("bob"))
+    said(views, "rename", ann, "main", title="Rust")
+
+    assert said(views, "index", ann) == (200, {"conversations": [{"key": "main", "title": "Rust"}]})
+    _, found = said(views, "transcript", ann, "main")
+    assert [(one["position"], one["role"]) for one in found["messages"]] == [(2, "user"), (3, "assistant")]
+    assert said(views, "transcript", ann, "main", before=3)[1]["messages"] == found["messages"][:1]
+
+
+def test_another_answer_once(views: dict[str, Any], ann: User) -> None:
+    talk(ann)
+    revision = memories["default"].session("main", owner=ann).load().revision
+
+    assert said(views, "regenerate", ann, "main", position=2, revision=revision)[0] == 200
+    assert said(views, "regenerate", ann, "main", position=2, revision=revision)[0] == 409
+
+    history = memories["default"].session("main", owner=ann).history()
+    assert [one.message.text for one in history] == ["Be kind.", "What is Rust?", "I saw 3 messages."]
+
+
+def test_two_ways_and_a_message_taken_back(views: dict[str, Any], ann: User) -> None:
+    talk(ann)
+    assert said(views, "branch", ann, "main", position=2, name="other") == (200, {"key": "other"})
+    assert said(views, "branch", ann, "main", position=2, name="other")[0] == 409
+
+    assert said(views, "redact", ann, "main", position=2)[0] == 200
+
+    for key in ("main", "other"):
+        assert "What is Rust?" not in memories["default"].session(key, owner=ann).load().to_text()
+
+
+def test_a_visitor_logs_in(ann: User) -> None:
+    talk(ann)
+    memories["default"].session("main", visitor="v").append(ChatMessage.human("And before?"))
+    receiver = module_of("login.py")["bring_conversations_along"]
+    request = RequestFactory().get("/")
+    request.session, request.user = SessionStore(), AnonymousUser()
+    request.session["visitor"] = "v"
+    try:
+        user_logged_in.send(User, request=request, user=ann)
+    finally:
+        user_logged_in.disconnect(receiver)
+
+    assert request.session["conversation"] == "main (2)"
+    chat = memories["default"].session("main (2)", owner=ann)
+    assert chat.load().to_text() == "user: And before?"
+
+
+def test_somebody_leaves(ann: User, tmp_path: pathlib.Path) -> None:
+    talk(ann)
+    people = module_of("people.py")
+
+    people["export"](ann, tmp_path / "ann.jsonl")
+    assert json.loads((tmp_path / "ann.jsonl").read_text("utf-8"))["owner"] == "ann"
+    assert people["forget"](ann) == 1
+
+    talk(ann)
+    ann.delete()
+    assert not models.Session.objects.exists()
+    assert not models.Message.objects.exists()
