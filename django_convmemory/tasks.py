@@ -15,6 +15,7 @@ Sessions are folded by a worker of their own queue, whose concurrency bounds the
 from __future__ import annotations
 
 import collections
+import contextlib
 import logging
 import math
 import os
@@ -27,6 +28,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from celery import shared_task
 from celery.exceptions import SoftTimeLimitExceeded
 
+from django_convmemory.compaction import Outcome
 from django_convmemory.exceptions import BrokerUnavailable, UnknownAlias
 from django_convmemory.memory import memories
 from django_convmemory.schedulers import Scheduler
@@ -39,8 +41,10 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-# Seconds for which a session is not told of again. A task that nobody took in that time expires.
+# Seconds for which a session is not told of again.
 HINT_AGE = 300
+# Seconds in which workers that keep up have taken a task.
+PATIENCE = 60
 # Seconds for each step of talking to the broker: to connect, to read, to write.
 BROKER_TIMEOUT = 0.25
 # Seconds after which a thread that sends is left to itself.
@@ -68,8 +72,13 @@ _SWEEP_BATCH = 100
     soft_time_limit=390,
     time_limit=420,
 )
-def compact(alias: str, session_id: int) -> None:
-    """Fold what is due in a session. Twice, late or for nothing, it does no harm."""
+def compact(alias: str, session_id: int, swept: bool = False) -> None:
+    """Fold what is due in a session. Twice, late or for nothing, it does no harm.
+
+    One that was ``swept`` has the next due session sent when it is done. So a backlog is worked off as fast as the
+    workers can, while no more of its tasks are in the queue than a sweep sent, and the task of a session that has just
+    become due does not wait behind thousands.
+    """
     try:
         memory = memories[alias]
     except UnknownAlias:
@@ -80,18 +89,23 @@ def compact(alias: str, session_id: int) -> None:
             alias,
         )
         return
-    memory.compact_id(session_id)
+    result = memory.compact_id(session_id)
+    if swept and result.outcome == Outcome.PUBLISHED:
+        with contextlib.suppress(BrokerUnavailable):  # The publisher has said so, and the sweep begins again.
+            _send_all(memory, memory.sweep(limit=1, hint_age=HINT_AGE))
 
 
 @shared_task(
     name="convmemory.sweep",
     ignore_result=True,
-    expires=HINT_AGE,
     soft_time_limit=HINT_AGE,
     time_limit=HINT_AGE + 30,
 )
-def sweep(limit: int = 1000, hint_age: float = HINT_AGE) -> None:
-    """Send the due sessions that nobody was told of for ``hint_age`` seconds: at most ``limit`` of each alias."""
+def sweep(limit: int = 100, hint_age: float = HINT_AGE) -> None:
+    """Send the due sessions that nobody was told of for ``hint_age`` seconds.
+
+    Of each alias, ``limit`` at most are in the queue, beside those that were sent by appends within a minute.
+    """
     for alias in memories:
         try:
             memory = memories[alias]
@@ -108,28 +122,35 @@ def sweep(limit: int = 1000, hint_age: float = HINT_AGE) -> None:
 def send_due(memory: ConversationMemory, *, limit: int, hint_age: float = HINT_AGE) -> Iterator[int]:
     """Send at most ``limit`` due sessions of ``memory``, longest due first, and yield the id of each.
 
-    By the memory's own scheduler where that sends hints, otherwise by a :class:`CeleryScheduler` as it is by default.
+    Fewer, where workers have not taken for a minute what was sent: more would only make the queue longer. By the
+    memory's own scheduler where that sends hints, otherwise by a :class:`CeleryScheduler` as it is by default.
     None are sent while the alias is paused. Raises :class:`BrokerUnavailable` when the broker cannot be reached.
     """
     if memory.paused:
         return
-    scheduler: Scheduler = memory.scheduler if memory.scheduler.hints else CeleryScheduler()
+    if hint_age > PATIENCE:
+        limit -= memory.store.waiting(memory.alias, after=PATIENCE, within=hint_age, most=limit)
     for at in range(0, limit, _SWEEP_BATCH):
         most = min(_SWEEP_BATCH, limit - at)
         batch = memory.sweep(limit=most, hint_age=hint_age)
-        for session_id in batch:
-            if not isinstance(scheduler, CeleryScheduler):
-                scheduler.schedule(memory, session_id)
-            elif not scheduler.send(memory, session_id):
-                _unhint(memory, batch[batch.index(session_id) :])
-                raise BrokerUnavailable(
-                    f"The Celery broker failed before all that is due in memories[{memory.alias!r}] was sent: see the "
-                    "warning in the log. What was not sent stays due, and a later sweep sends it."
-                )
-            yield session_id
+        yield from _send_all(memory, batch)
         # With a hint_age of 0 those just sent would be found again.
         if len(batch) < most or hint_age <= 0:
             break
+
+
+def _send_all(memory: ConversationMemory, batch: list[int]) -> list[int]:
+    scheduler: Scheduler = memory.scheduler if memory.scheduler.hints else CeleryScheduler()
+    for number, session_id in enumerate(batch):
+        if not isinstance(scheduler, CeleryScheduler):
+            scheduler.schedule(memory, session_id)
+        elif not scheduler.send(memory, session_id, swept=True):
+            _unhint(memory, batch[number:])
+            raise BrokerUnavailable(
+                f"The Celery broker failed before all that is due in memories[{memory.alias!r}] was sent: see the "
+                "warning in the log. What was not sent stays due, and a later sweep sends it."
+            )
+    return batch
 
 
 def _unhint(memory: ConversationMemory, session_ids: list[int]) -> None:
@@ -163,7 +184,7 @@ class CeleryScheduler:
         if delay <= HINT_AGE and not self.send(memory, session_id, delay=delay):
             _unhint(memory, [session_id])
 
-    def send(self, memory: ConversationMemory, session_id: int, *, delay: float = 0.0) -> bool:
+    def send(self, memory: ConversationMemory, session_id: int, *, delay: float = 0.0, swept: bool = False) -> bool:
         """Send a task that folds the session in ``delay`` seconds, and return whether the broker is there to take it.
 
         Never raises. Where ``CELERY_TASK_ALWAYS_EAGER`` is set, the session is folded here and now; one that is to wait
@@ -176,7 +197,9 @@ class CeleryScheduler:
         soft, hard = time_limits(memory)
         options: dict[str, Any] = {
             "countdown": delay + _CLOCK_SKEW if delay > 0 else None,
-            "expires": HINT_AGE + delay,
+            # By the broker's clock, as far as it keeps one for messages (RabbitMQ does, Redis does not). Celery's own
+            # "expires" compares the worker's clock with the sender's: of two that differ, all tasks would be expired.
+            "expiration": HINT_AGE + delay,
             "soft_time_limit": soft,
             "time_limit": hard,
             # Not written to disk, which RabbitMQ would confirm 4 ms later: a hint need not outlive the broker.
@@ -184,7 +207,7 @@ class CeleryScheduler:
         }
         if self.queue is not None:
             options["queue"] = self.queue
-        return publisher().publish(Hint(memory.alias, session_id, options))
+        return publisher().publish(Hint(memory.alias, session_id, options, swept))
 
 
 def _eager() -> bool:
@@ -221,6 +244,7 @@ class Hint(NamedTuple):
     alias: str
     session_id: int
     options: dict[str, Any]
+    swept: bool = False
 
 
 class Publisher:
@@ -342,6 +366,7 @@ class Line:
         # The app's own task: in a thread of ours, Celery's current app may be another.
         self.app.tasks[compact.name].apply_async(
             (hint.alias, hint.session_id),
+            {"swept": True} if hint.swept else {},
             producer=self._connected(),
             retry=False,
             add_to_parent=False,

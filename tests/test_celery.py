@@ -78,7 +78,9 @@ def test_what_is_rolled_back_sends_nothing(site: Project, settings: Settings) ->
     assert site.depth() == 1
 
 
-def test_a_task_expires_when_the_sweep_would_send_it_again(site: Project, settings: Settings) -> None:
+def test_a_task_expires_by_the_brokers_clock_when_the_sweep_would_send_it_again(
+    site: Project, settings: Settings
+) -> None:
     memory = configured(settings, site)
 
     memory.scheduler.schedule(memory, 7, delay=2.0)
@@ -86,7 +88,9 @@ def test_a_task_expires_when_the_sweep_would_send_it_again(site: Project, settin
     message = site.take()
     assert message.payload[0] == ["default", 7]
     assert message.headers["timelimit"] == list(reversed(tasks.time_limits(memory)))
-    assert message.headers["eta"] < message.headers["expires"]
+    assert message.headers["eta"]
+    assert message.headers["expires"] is None
+    assert message.properties["expiration"] == "302000"
     assert message.headers["ignore_result"]
 
 
@@ -147,6 +151,39 @@ def test_the_sweep_sends_no_more_than_its_limit(local_site: Project, settings: S
     tasks.sweep(limit=2)
 
     assert local_site.depth() == 2
+
+
+def test_the_sweep_sends_less_when_workers_do_not_keep_up(local_site: Project, settings: Settings) -> None:
+    memory = configured(settings, None)
+    waiting = [append_until_due(memory, key) for key in "ab"]
+    for key in "cde":
+        append_until_due(memory, key)
+    for session in waiting:
+        change(session, hinted_at=clock.Clock(-61))
+    configured(settings, local_site)
+
+    tasks.sweep(limit=2)
+    assert local_site.depth() == 0
+
+    change(waiting[0], lease_expires_at=clock.Clock(60))  # A worker took it.
+    tasks.sweep(limit=2)
+    tasks.sweep(limit=2)
+    assert local_site.depth() == 2
+
+
+def test_a_swept_session_that_was_folded_has_the_next_one_sent(local_site: Project, settings: Settings) -> None:
+    memory = configured(settings, None)
+    sessions = [append_until_due(memory, key) for key in "abc"]
+    configured(settings, local_site)
+    tasks.sweep(limit=1)
+    [first] = local_site.take().payload[0][1:]
+
+    tasks.compact("default", first, swept=True)
+    assert local_site.take().payload[:2] == [["default", sessions[1].pk], {"swept": True}]
+    tasks.compact("default", first, swept=True)
+    assert local_site.depth() == 0  # It folded nothing.
+    tasks.compact("default", sessions[1].pk)
+    assert local_site.depth() == 0  # It was not swept.
 
 
 def test_the_sweep_sends_for_a_memory_that_schedules_nothing(local_site: Project, settings: Settings) -> None:

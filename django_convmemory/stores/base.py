@@ -155,5 +155,11 @@ class Store(Protocol):
         They are marked as hinted now.
         """
 
+    def waiting(self, alias: str, *, after: float, within: float, most: int) -> int:
+        """Count, up to ``most``, the due sessions that nobody took since they were hinted.
+
+        That is between ``within`` and ``after`` seconds ago.
+        """
+
     def unhint(self, session_ids: Sequence[int]) -> None:
         """Take the marks back: nobody was told."""

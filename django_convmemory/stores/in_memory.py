@@ -11,7 +11,7 @@ import itertools
 import threading
 import time
 import uuid
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from django_convmemory import exceptions, exchanges
@@ -560,22 +560,32 @@ class InMemoryStore:
                 return False
             return self._clock() - newest.started_at.timestamp() < seconds
 
+    def _free(self, alias: str, now: float) -> Iterator[_Session]:
+        """Yield the sessions that are due, and that somebody could fold now."""
+        for session in self._sessions.values():
+            leased = session.lease_token and session.lease_expires_at > now
+            ready = session.next_attempt_at is None or session.next_attempt_at <= now
+            if session.due_since is not None and session.name.alias == alias and not leased and ready:
+                yield session
+
     def sweep(self, alias: str, *, limit: int, hint_age: float) -> list[int]:
         with self._lock:
             now = self._clock()
             found = sorted(
-                (session.due_since, session.id)
-                for session in self._sessions.values()
-                if session.due_since is not None
-                and session.name.alias == alias
-                and not (session.lease_token and session.lease_expires_at > now)
-                and (session.next_attempt_at is None or session.next_attempt_at <= now)
-                and (session.hinted_at is None or session.hinted_at <= now - hint_age)
+                (session.due_since or 0.0, session.id)
+                for session in self._free(alias, now)
+                if session.hinted_at is None or session.hinted_at <= now - hint_age
             )
             ids = [session_id for _, session_id in found[:limit]]
             for session_id in ids:
                 self._sessions[session_id].hinted_at = now
             return ids
+
+    def waiting(self, alias: str, *, after: float, within: float, most: int) -> int:
+        with self._lock:
+            now = self._clock()
+            hinted = [session.hinted_at for session in self._free(alias, now)]
+            return min(most, sum(one is not None and now - within < one <= now - after for one in hinted))
 
     def unhint(self, session_ids: Sequence[int]) -> None:
         with self._lock:

@@ -459,6 +459,10 @@ class ORMStore:
 
         return transactions.run(using, work)
 
+    def waiting(self, alias: str, *, after: float, within: float, most: int) -> int:
+        due = models.Session.objects.using(self.using).due().unleased().ready().filter(alias=alias)
+        return due.filter(hinted_at__lte=Clock(-after), hinted_at__gt=Clock(-within)).order_by()[:most].count()
+
     def unhint(self, session_ids: Sequence[int]) -> None:
         using = self.using
         sessions = models.Session.objects.using(using).filter(pk__in=session_ids)
