@@ -3,6 +3,8 @@
 PYTHON ?= python3
 VENV ?= .venv
 ARGS ?=
+RUNS ?= 1000
+SEED ?=
 # For `make constraints`: the two Pythons whose packages are pinned.
 PYTHON_LOW ?= python3.11
 PYTHON_HIGH ?= python3.13
@@ -14,13 +16,16 @@ INSTALL := $(BIN)/python -m pip --disable-pip-version-check install -qq
 export PIP_CONSTRAINT = constraints.txt
 
 .DEFAULT_GOAL := help
-.PHONY: help test test-lowest lint format demo replay constraints clean
+.PHONY: help test test-chaos test-lowest lint format demo replay constraints clean
 
 help: ## List the targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 14
 
 test: $(VENV)/.test ## Run the tests on SQLite, PostgreSQL and MariaDB, as far as they are there (ARGS: pytest's)
 	$(BIN)/python -m tests.run $(ARGS)
+
+test-chaos: $(VENV)/.test ## Kill, freeze and lie to servers and workers (RUNS: how often, 0 for each fault once; SEED)
+	$(BIN)/python -m tests.chaos.suite --runs $(RUNS) $(if $(SEED),--seed $(SEED)) $(ARGS)
 
 test-lowest: ## Run the tests on SQLite with the lowest versions of the dependencies (PYTHON: 3.11)
 	$(MAKE) VENV=.venv-lowest .venv-lowest/.lowest

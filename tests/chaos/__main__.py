@@ -34,7 +34,7 @@ def main() -> int:
                 return run_all(site, arguments)
         except servers.Absent as absent:
             print(f"Not run: {absent}.", file=sys.stderr)
-            return 77
+            return sites.ABSENT
 
 
 def run_all(site: sites.Site, arguments: argparse.Namespace) -> int:

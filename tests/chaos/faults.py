@@ -12,9 +12,10 @@ from django.contrib.auth.models import User
 
 from django_convmemory import tasks
 from django_convmemory.memory import memories
-from tests.chaos import gates
+from tests.chaos import gates, servers
 from tests.chaos.chat_models import HUGE
 from tests.chaos.runs import Run, in_threads
+from tests.chaos.site import DEADLINE
 from tests.chaos.talk import Talk
 from tests.openai_server import MARKER, Behaviour, prompt
 
@@ -139,6 +140,21 @@ def stopped_for_longer_than_its_lease(run: Run) -> None:
     run.until(lambda: run.dropped(talk) == 1, "the zombie's answer is dropped")
     if run.versions(talk)[: len(made)] != made:
         run.problems.append(f"the zombie changed {made} to {run.versions(talk)}")
+
+
+@fault()
+def clocks_an_hour_apart(run: Run) -> None:
+    """One worker's clock is an hour ahead, the other's an hour behind, and the model fails once."""
+    run.site.stop_workers()
+    try:
+        for offset in ("+1h", "-1h"):
+            run.site.start_worker(wrapper=(servers.program("faketime"), "-f", offset))
+        run.site.model.queue(Behaviour("server_error"))
+        for talk in run.some_talks():
+            run.until(lambda talk=talk: run.folded(talk), "it is folded by a worker whose clock is wrong")
+    finally:
+        run.site.stop_workers()
+        run.site.start_worker()
 
 
 @fault()
@@ -313,18 +329,17 @@ def owner_deleted(run: Run, talk: Talk) -> None:
     if talk.owner is None:
         talk.rows.get().delete()
     else:
-        talk.owner.delete()
+        User.objects.get(pk=talk.owner.pk).delete()
     talk.gone = True
 
 
 # The model.
 
 
-def model_behaves(name: str, *behaviours: Behaviour, waste: int = 0) -> None:
+def model_behaves(name: str, *behaviours: Behaviour) -> None:
     """Note a fault: the model's next answers are these."""
 
     def run_it(run: Run) -> None:
-        run.may_waste += waste
         run.site.model.queue(*behaviours)
         run.some_talks()
         run.until(lambda: not run.site.model.queued, f"the model answers with {name}")
@@ -337,17 +352,17 @@ APOLOGY = "I'm sorry, but I can't help with summarizing this conversation."
 ERROR_PAGE = "<html><head><title>502 Bad Gateway</title></head><body><h1>502 Bad Gateway</h1></body></html>"
 
 model_behaves("model_hangs", Behaviour("hang"), Behaviour("hang"))
-model_behaves("model_is_slow", Behaviour(latency=0.9), Behaviour(latency=0.9))
-model_behaves("model_drips_beyond_the_deadline", Behaviour("drip", seconds=3.0))
+model_behaves("model_is_slow", Behaviour(latency=DEADLINE * 0.8))
+model_behaves("model_drips_beyond_the_deadline", Behaviour("drip", seconds=DEADLINE * 2))
 model_behaves("rate_limited", Behaviour("rate_limited", retry_after="7"), Behaviour("rate_limited", retry_after="x"))
 model_behaves("server_error", Behaviour("server_error"), Behaviour("server_error"))
 model_behaves("connection_reset", Behaviour("reset_before_body"), Behaviour("reset_mid_body"))
 model_behaves("malformed_json", Behaviour("raw", body='{"choices": [{"mess'))
 model_behaves("empty_choices", Behaviour("no_choices"))
-model_behaves("empty_content", Behaviour("empty"), Behaviour(text=" \n "), waste=1)
-model_behaves("sentinel", Behaviour("none"), Behaviour(text="None."), waste=1)
-model_behaves("apology", Behaviour("apology"), Behaviour(text=APOLOGY), waste=1)
-model_behaves("error_page_with_status_200", Behaviour("raw", body=ERROR_PAGE), Behaviour(text=ERROR_PAGE), waste=1)
+model_behaves("empty_content", Behaviour("empty"), Behaviour(text=" \n "))
+model_behaves("sentinel", Behaviour("none"), Behaviour(text="None."))
+model_behaves("apology", Behaviour("apology"), Behaviour(text=APOLOGY))
+model_behaves("error_page_with_status_200", Behaviour("raw", body=ERROR_PAGE), Behaviour(text=ERROR_PAGE))
 model_behaves("cut_by_the_length_limit", Behaviour("cut_off"), Behaviour("unfinished"))
 
 
@@ -357,7 +372,6 @@ def larger_than_the_cap(run: Run) -> None:
     too_much = " and so on" * 20_000
     run.site.model.queue(Behaviour(text=lambda body: " ".join(MARKER.findall(prompt(body))) + too_much))
     run.until_due(run.talk())
-    run.may_waste += 1
 
 
 @fault()

@@ -28,7 +28,11 @@ from tests.openai_server import prompt
 
 @dataclasses.dataclass
 class Report:
-    """What came of a run. ``waste`` are the model's answers that made no summary; ``recovery`` is in seconds."""
+    """What came of a run.
+
+    ``waste`` are the calls of the model that are not in the books, for who made them was killed, or whose answer was
+    dropped, for the session had changed. ``recovery`` is in seconds.
+    """
 
     fault: str
     site: str
@@ -200,14 +204,14 @@ class Run:
         problems = [*self.problems]
         for talk in self.talks:
             problems += talk.problems()
-        answered = sum(
-            call.behaviour == "answer" and not call.aborted for talk in self.talks for call in self.calls(talk)
-        )
-        keys = [talk.key for talk in self.talks]
-        made = models.Attempt.objects.filter(outcome=AttemptOutcome.PUBLISHED, session__key__in=keys).count()
-        waste = answered - made
+        # Of a session that is gone the books do not say any more which calls were about it.
+        stay = [talk for talk in self.talks if not talk.gone]
+        calls = sum(len(self.calls(talk)) for talk in stay)
+        booked = models.Attempt.objects.filter(session__key__in=[talk.key for talk in stay], model="fake")
+        made = booked.filter(outcome=AttemptOutcome.PUBLISHED).count()
+        waste = calls - booked.exclude(outcome=AttemptOutcome.DROPPED).count()
         if waste > self.may_waste:
-            problems.append(f"{waste} answers of the model made no summary; {self.may_waste} may have been lost")
+            problems.append(f"{waste} calls of the model came to nothing, and {self.may_waste} may have been lost")
         marks = sum(len(talk.said) for talk in self.talks)
         return Report(fault, self.site.name, self.seed, marks, made, max(0, waste), recovery, problems)
 
@@ -234,15 +238,14 @@ class Holding:
         self._thread.join()
 
 
-def in_threads(*work: Callable[[], object]) -> None:
-    """Do all of this at once. Raises what one of them raises."""
+def in_threads(*work: Callable[[], Any]) -> list[Any]:
+    """Do all of this at once, and return what came of each. Raises what one of them raises."""
 
-    def close_after(one: Callable[[], object]) -> None:
+    def close_after(one: Callable[[], Any]) -> Any:
         try:
-            one()
+            return one()
         finally:
             connections.close_all()
 
     with concurrent.futures.ThreadPoolExecutor(len(work)) as threads:
-        for done in [threads.submit(close_after, one) for one in work]:
-            done.result()
+        return [done.result() for done in [threads.submit(close_after, one) for one in work]]

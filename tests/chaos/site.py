@@ -22,8 +22,10 @@ from tests.openai_server import OpenAIServer
 ROOT = pathlib.Path(__file__).parent.parent.parent
 DATABASES = ("sqlite", "postgresql", "mariadb", "pgbouncer", "routed")
 BROKERS = ("redis", "rabbitmq")
-# Seconds: what the chat model gives itself, so that a lease is 32 s.
-DEADLINE = 1.0
+# The exit code of a run whose servers are not installed.
+ABSENT = 77
+# Seconds: what the chat model gives itself, so that a lease is 34 s.
+DEADLINE = 2.0
 # A session is due after few messages, and its summary holds the marks of all.
 LIMITS = {"max_token_limit": 120, "max_summary_tokens": 4000, "max_chunk_tokens": 400}
 
@@ -147,6 +149,11 @@ class Site:
             raise RuntimeError(worker.log.read_text()[-2000:])
         return worker
 
+    def stop_workers(self) -> None:
+        for worker in self.workers:
+            worker.stop()
+        self.workers.clear()
+
     def start_clients(self, count: int) -> None:
         new = []
         for _ in range(count):
@@ -219,6 +226,8 @@ def running(folder: pathlib.Path, database: str, broker: str, *, workers: int = 
             "DJANGO_SETTINGS_MODULE": "tests.chaos.settings",
             "PYTHONPATH": str(ROOT),
             "TMPDIR": str(folder),
+            # Of a worker whose clock is set wrong: what it measures stays as long as it is.
+            "FAKETIME_DONT_FAKE_MONOTONIC": "1",
         }
         os.environ.update({key: environment[key] for key in ("CONVMEMORY_CHAOS", "DJANGO_SETTINGS_MODULE")})
         _set_up(list(databases))
