@@ -49,7 +49,7 @@ def run_all(site: sites.Site, arguments: argparse.Namespace) -> int:
         run = Run(site, arguments.seed + number)
         recovery = 0.0
         try:
-            faults.FAULTS[name](run)
+            (faults.FAULTS | faults.SLOW)[name](run)
             recovery = run.recover()
         except Exception:  # noqa: BLE001  reported as what is wrong with the run
             run.problems.append(traceback.format_exc())

@@ -76,8 +76,7 @@ class Run:
             try:
                 answer = talk.say(client, messages, key)
             except Died:
-                if not client.runs and client in self.site.clients:
-                    self.site.replace(client)
+                self.site.replace(client)
                 continue
             if "error" not in answer:
                 return answer

@@ -37,13 +37,15 @@ class Died(Exception):
 class Process:
     """A process of the site."""
 
-    def __init__(self, site: Site, name: str, *arguments: str, wrapper: tuple[str, ...] = (), **pipes: Any) -> None:
+    def __init__(
+        self, site: Site, name: str, *arguments: str, environment: dict[str, str] | None = None, **pipes: Any
+    ) -> None:
         self.log = site.folder / f"{name}.log"
         with self.log.open("ab") as log:
             self._process = subprocess.Popen(
-                [*wrapper, sys.executable, "-m", *arguments],
+                [sys.executable, "-m", *arguments],
                 cwd=ROOT,
-                env=site.environment,
+                env=site.environment | (environment or {}),
                 stderr=log,
                 start_new_session=True,
                 **({"stdout": log} | pipes),
@@ -75,14 +77,14 @@ class Process:
 class Worker(Process):
     """A Celery worker of the app's queue, with two processes that carry out its tasks."""
 
-    def __init__(self, site: Site, name: str, *, wrapper: tuple[str, ...] = ()) -> None:
+    def __init__(self, site: Site, name: str, *, environment: dict[str, str] | None = None) -> None:
         super().__init__(
             site,
             name,
             *("celery", "--app", "tests.chaos.app", "worker", "--queues", site.queue, "--pool", "prefork"),
             *("--concurrency", "2", "--without-gossip", "--without-mingle", "--without-heartbeat"),
             *("--hostname", f"{name}@%h", "--loglevel", "INFO"),
-            wrapper=wrapper,
+            environment=environment,
         )
 
     def children(self) -> list[int]:
@@ -139,10 +141,11 @@ class Site:
     workers: list[Worker] = dataclasses.field(default_factory=list)
     clients: list[Client] = dataclasses.field(default_factory=list)
     started: int = 0
+    replacing: threading.Lock = dataclasses.field(default_factory=threading.Lock)
 
-    def start_worker(self, *, wrapper: tuple[str, ...] = ()) -> Worker:
+    def start_worker(self, environment: dict[str, str] | None = None) -> Worker:
         self.started += 1
-        worker = Worker(self, f"worker{self.started}", wrapper=wrapper)
+        worker = Worker(self, f"worker{self.started}", environment=environment)
         self.workers.append(worker)
         servers.until(lambda: worker.ready or not worker.runs, "the worker is ready")
         if not worker.runs:
@@ -164,11 +167,13 @@ class Site:
         self.clients += new
 
     def replace(self, client: Client) -> None:
-        """Start another in the place of one that died."""
-        self.started += 1
-        other = Client(self, f"client{self.started}")
-        other.wait_until_ready()
-        self.clients[self.clients.index(client)] = other
+        """Start another in the place of one that died, unless somebody has."""
+        with self.replacing:
+            if client in self.clients:
+                self.started += 1
+                other = Client(self, f"client{self.started}")
+                other.wait_until_ready()
+                self.clients[self.clients.index(client)] = other
 
     def close(self) -> None:
         for process in [*self.workers, *self.clients]:
@@ -226,8 +231,6 @@ def running(folder: pathlib.Path, database: str, broker: str, *, workers: int = 
             "DJANGO_SETTINGS_MODULE": "tests.chaos.settings",
             "PYTHONPATH": str(ROOT),
             "TMPDIR": str(folder),
-            # Of a worker whose clock is set wrong: what it measures stays as long as it is.
-            "FAKETIME_DONT_FAKE_MONOTONIC": "1",
         }
         os.environ.update({key: environment[key] for key in ("CONVMEMORY_CHAOS", "DJANGO_SETTINGS_MODULE")})
         _set_up(list(databases))
