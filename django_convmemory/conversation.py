@@ -443,6 +443,11 @@ class ConversationMemory:
         return result
 
     @property
+    def lease_seconds(self) -> float:
+        """For how long a session is left to who began to fold it, and gave no sign of life since."""
+        return 0.0 if self.model is None else self._compactor(self.model).lease
+
+    @property
     def paused(self) -> bool:
         """Whether the model's newest answer, less than a minute ago, was that it is misconfigured."""
         return self.store.paused(self.alias, seconds=compaction.PAUSE_SECONDS)

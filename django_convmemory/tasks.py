@@ -34,7 +34,7 @@ from django_convmemory.memory import memories
 from django_convmemory.schedulers import Scheduler
 
 if TYPE_CHECKING:
-    from celery import Celery
+    from celery import Celery, Task
     from kombu import Connection, Producer
 
     from django_convmemory.conversation import ConversationMemory
@@ -62,6 +62,7 @@ _SWEEP_BATCH = 100
 
 @shared_task(
     name="convmemory.compact",
+    bind=True,
     # Acknowledged when done, however it ends: a worker that is killed gives the task back, and no failure runs again,
     # for when to try again stands in the session's row.
     acks_late=True,
@@ -72,7 +73,7 @@ _SWEEP_BATCH = 100
     soft_time_limit=390,
     time_limit=420,
 )
-def compact(alias: str, session_id: int, swept: bool = False) -> None:
+def compact(self: Task[..., None], alias: str, session_id: int, swept: bool = False) -> None:
     """Fold what is due in a session. Twice, late or for nothing, it does no harm.
 
     One that was ``swept`` has the next due session sent when it is done. So a backlog is worked off as fast as the
@@ -90,6 +91,9 @@ def compact(alias: str, session_id: int, swept: bool = False) -> None:
         )
         return
     result = memory.compact_id(session_id)
+    if result.outcome == Outcome.BUSY and (self.request.delivery_info or {}).get("redelivered"):
+        # Whoever had this task before was killed, most likely, and its lease still stands.
+        memory.scheduler.schedule(memory, session_id, delay=memory.lease_seconds)
     if swept and result.outcome == Outcome.PUBLISHED:
         with contextlib.suppress(BrokerUnavailable):  # The publisher has said so, and the sweep begins again.
             _send_all(memory, memory.sweep(limit=1, hint_age=HINT_AGE))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import pathlib
 from typing import TYPE_CHECKING
 
@@ -246,3 +247,24 @@ def test_an_eager_task_that_fails_does_not_fail_the_append(propagates: bool, set
         assert "ZeroDivisionError" in row(session).last_error
         assert row(session).due_since is not None
         assert not tasks.publisher().broken
+
+
+@pytest.mark.parametrize("redelivered", [True, False])
+def test_a_task_that_comes_back_to_the_lease_of_the_dead_is_sent_again(
+    redelivered: bool, local_site: Project, settings: Settings
+) -> None:
+    memory = configured(settings, None)
+    session = append_until_due(memory)
+    change(session, lease_token="a" * 32, lease_expires_at=clock.Clock(60))
+    configured(settings, local_site)
+
+    tasks.compact.push_request(delivery_info={"redelivered": redelivered})
+    try:
+        tasks.compact.run("default", session.pk)
+    finally:
+        tasks.compact.pop_request()
+
+    assert local_site.depth() == redelivered
+    if redelivered:
+        sent, now = dt.datetime.fromisoformat(local_site.take().headers["eta"]), dt.datetime.now(dt.UTC)
+        assert 30 < (sent - now).total_seconds() <= memories["default"].lease_seconds + 2
