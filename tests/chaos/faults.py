@@ -270,7 +270,7 @@ def database_restarted(run: Run) -> None:
         run.site.database.start()
 
     in_threads(restart, *[lambda talk=talk: run.until_due(talk) for talk in talks])
-    run.forget_connections()
+    run.connect_again()
     run.end_leases()
 
 

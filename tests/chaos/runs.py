@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from django.db import close_old_connections, connections, transaction
+from django.db import DatabaseError, close_old_connections, connections, transaction
 from django.db.models import F
 
 from django_convmemory import clock, exceptions, models, tasks
@@ -180,9 +180,21 @@ class Run:
         """Begin to hold what an update of the session's row has to wait for."""
         return Holding(talk)
 
-    def forget_connections(self) -> None:
-        """Give up the connections of this process, as a request does that finds them broken."""
-        connections.close_all()
+    def connect_again(self) -> None:
+        """Give up the connections of this process, as a request does that finds them broken, until one works.
+
+        PgBouncer hands on the errors of the connections that it had before a restart.
+        """
+
+        def answers() -> bool:
+            connections.close_all()
+            try:
+                models.Session.objects.first()
+                return True
+            except DatabaseError:
+                return False
+
+        servers.until(answers, "the database answers")
 
     # The end.
 
@@ -200,6 +212,7 @@ class Run:
             return False
 
     def report(self, fault: str, recovery: float) -> Report:
+        self.connect_again()
         problems = [*self.problems]
         for talk in self.talks:
             problems += talk.problems()
