@@ -85,7 +85,7 @@ def check_times(**kwargs: Any) -> list[checks.CheckMessage]:
 
 
 def check_database(databases: Sequence[str] | None = None, **kwargs: Any) -> list[checks.CheckMessage]:
-    """convmemory.W003 to W005: the database loses characters, gives locks up at once, or an alias is paused."""
+    """convmemory.W003 to W005: the database loses characters, gives locks up at once, or a model is misconfigured."""
     return [found for using in _written() if using in (databases or ()) for found in _check_database(using)]
 
 
@@ -132,13 +132,13 @@ def _check_database(using: str) -> list[checks.CheckMessage]:
     if models.Attempt._meta.db_table in connection.introspection.table_names():
         found += [
             checks.Warning(
-                f"Compaction of memories[{memory.alias!r}] is paused: its chat model says that it is misconfigured.",
+                f"memories[{memory.alias!r}]: the chat model says that it is misconfigured, and nothing is folded.",
                 hint="Check the model's name, the key and the quota. What it said is in the last_error of the sessions "
-                "that are due. It is tried again every minute.",
+                "that are due. It is tried again every minute or two.",
                 id="convmemory.W005",
             )
             for memory in _memories()
-            if memory.summarizes and memory.paused
+            if memory.summarizes and memory.misconfigured
         ]
     found += [
         checks.Warning(

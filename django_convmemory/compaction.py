@@ -35,8 +35,9 @@ logger = logging.getLogger(__name__)
 
 PAUSE_SECONDS = 60.0
 LONGEST_WAIT = 3600.0
-_FIRST_WAIT = 2.0
-_LONGEST_PROBE = 540.0
+# Doubled each time, and half of that on average: an outage of minutes is waited for, and not left to the fallback.
+_FIRST_WAIT = 8.0
+_LONGEST_PROBE = 60.0
 _SMALLEST_CHUNK = 50
 _DEFAULT_CHUNK = 8000
 _LONGEST_ERROR = 1000
@@ -295,12 +296,14 @@ class _Folding:
             return False
         self.claim = claim
         self.store.on_commit(lambda: self.compactor.published(claim))
-        logger.info(
-            "Folded messages %d to %d of session %s into its summary %d: %s, %.1f s.",
+        logger.log(
+            logging.WARNING if answer.by_fallback else logging.INFO,
+            "Folded messages %d to %d of session %s into its summary %d: %s%s, %.1f s.",
             first,
             last,
             claim.session_id,
             claim.last_version,
+            "the fallback, " if answer.by_fallback else "",
             answer.model,
             answer.duration,
         )
@@ -356,6 +359,7 @@ class _Folding:
         if self.claim.rebuilding:
             # The summary that there is stays, and nothing is late.
             again = self.store.release(self.claim, self.threshold, hint=self.compactor.hints)
+            logger.warning("The summary of session %s was not made anew: %s", self.claim.session_id, _printable(error))
             self._tell(error)
             return Result(Outcome.STALLED, again)
         counted = not isinstance(error, exceptions.ModelMisconfigured)
@@ -402,13 +406,18 @@ class _Folding:
         """
         if self.claim.attempts >= self.options.max_attempts:
             return LONGEST_WAIT
-        wait = random.uniform(0, _FIRST_WAIT * 2**self.claim.attempts)  # noqa: S311
+        wait = random.uniform(0, self._backoff)  # noqa: S311
         asked = getattr(error, "retry_after", None) or 0.0
         return min(LONGEST_WAIT, max(wait, asked))
 
+    @property
+    def _backoff(self) -> float:
+        # No power of a number that grows for ever.
+        return min(LONGEST_WAIT, _FIRST_WAIT * 2.0 ** min(self.claim.attempts, 20))
+
     def give_up(self, error: BaseException) -> None:
         if isinstance(error, Exception):
-            retry_in = min(LONGEST_WAIT, _FIRST_WAIT * 2**self.claim.attempts)
+            retry_in = self._backoff
             self.store.release(self.claim, self.threshold, retry_in=retry_in, error=type(error).__name__)
         else:
             self.store.release(self.claim, self.threshold, error="Cancelled", uncount=True)

@@ -29,6 +29,8 @@ from django_convmemory.strategies import Strategy, View
 from django_convmemory.twins import asynchronous
 
 MAX_VISITOR_LENGTH = 64
+# Seconds: ten years.
+_EVER = 10 * 366 * 86400.0
 # More than a session can hold, and no more than every database, and JSON, can tell.
 _MOST = 2**53 - 1
 
@@ -451,6 +453,11 @@ class ConversationMemory:
     def paused(self) -> bool:
         """Whether the model's newest answer, less than a minute ago, was that it is misconfigured."""
         return self.store.paused(self.alias, seconds=compaction.PAUSE_SECONDS)
+
+    @property
+    def misconfigured(self) -> bool:
+        """Whether the model's newest answer, whenever that was, was that it is misconfigured."""
+        return self.store.paused(self.alias, seconds=_EVER)
 
     def sweep(self, *, limit: int = 1000, hint_age: float = 300.0) -> list[int]:
         """Return the ids of due sessions that nobody works at and none was told of for ``hint_age`` seconds."""

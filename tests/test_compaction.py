@@ -10,7 +10,9 @@ from typing import Any
 
 import pytest
 from asgiref.sync import sync_to_async
-from django.db import connection, connections
+from django.core.exceptions import ImproperlyConfigured
+from django.db import connection, connections, transaction
+from django.db.models import F
 from django.utils import timezone
 
 from django_convmemory import exceptions, models, signals
@@ -397,3 +399,55 @@ def test_sweeps_send_each_due_session_once_for_each_age_of_its_hint() -> None:
     assert memory.sweep() == []
     models.Session.objects.filter(key="b").update(hinted_at=Clock(-301))
     assert keys_of(memory.sweep()) == ["b"]
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"epoch": F("epoch") + 1},
+        {"lease_token": "f" * 32},
+        {"lease_expires_at": Clock(-1)},
+        {"covered_position": 1},
+        {"last_version": 7},
+    ],
+    ids=lambda change: next(iter(change)),
+)
+def test_each_of_the_guards_alone_keeps_a_result_from_being_published(change: dict[str, Any]) -> None:
+    memory = build(MarkerModel(lambda request: models.Session.objects.update(**change)))
+    talk(memory, 12)
+
+    memory.compact("s")
+
+    assert versions() == []
+    assert outcomes() == ["dropped"]
+
+
+def test_a_defect_that_lasts_is_still_booked_and_tried_hourly() -> None:
+    def fail(request: Any) -> None:
+        raise RuntimeError("a defect")
+
+    memory = build(MarkerModel(fail))
+    talk(memory, 12)
+    models.Session.objects.update(attempts=5000)
+
+    with pytest.raises(RuntimeError, match="a defect"):
+        memory.compact("s")
+
+    row = session()
+    assert (row.lease_token, row.last_error) == ("", "RuntimeError")
+    assert row.next_attempt_at is not None
+
+
+@pytest.mark.django_db(transaction=True)
+def test_nothing_is_folded_that_nobody_would_commit() -> None:
+    model = MarkerModel()
+    memory = build(model)
+    talk(memory, 12)
+    transaction.set_autocommit(False)
+    try:
+        with pytest.raises(ImproperlyConfigured, match="AUTOCOMMIT"):
+            memory.compact("s")
+    finally:
+        transaction.rollback()
+        transaction.set_autocommit(True)
+    assert model.requests == []

@@ -18,8 +18,10 @@ from django.test import RequestFactory
 from django_convmemory import models
 from django_convmemory.memory import memories
 from django_convmemory.messages import ChatMessage
+from django_convmemory.testing import ScriptedMemories
 
 PAGE = (pathlib.Path(__file__).parent.parent / "docs" / "conversations.md").read_text(encoding="utf-8")
+PAGE_OF_RELIABILITY = pathlib.Path(__file__).parent.parent / "docs" / "reliability.md"
 BLOCKS = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
 
 pytestmark = pytest.mark.django_db
@@ -71,24 +73,29 @@ def test_a_list_and_a_transcript(views: dict[str, Any], ann: User) -> None:
     assert said(views, "index", ann) == (200, {"conversations": [{"key": "main", "title": "Rust"}]})
     _, found = said(views, "transcript", ann, "main")
     assert [(one["position"], one["role"]) for one in found["messages"]] == [(2, "user"), (3, "assistant")]
+    assert found["before"] == 1
     assert said(views, "transcript", ann, "main", before=3)[1]["messages"] == found["messages"][:1]
 
 
 def test_another_answer_once(views: dict[str, Any], ann: User) -> None:
     talk(ann)
-    revision = memories["default"].session("main", owner=ann).load().revision
+    revision = said(views, "transcript", ann, "main")[1]["revision"]
 
-    assert said(views, "regenerate", ann, "main", position=2, revision=revision)[0] == 200
-    assert said(views, "regenerate", ann, "main", position=2, revision=revision)[0] == 409
+    assert said(views, "regenerate", ann, "main", revision=revision)[0] == 200
+    assert said(views, "regenerate", ann, "main", revision=revision)[0] == 409
+    assert said(views, "regenerate", ann, "another", revision=0)[0] == 404
 
     history = memories["default"].session("main", owner=ann).history()
     assert [one.message.text for one in history] == ["Be kind.", "What is Rust?", "I saw 3 messages."]
+    assert models.Session.objects.count() == 1
 
 
 def test_two_ways_and_a_message_taken_back(views: dict[str, Any], ann: User) -> None:
     talk(ann)
     assert said(views, "branch", ann, "main", position=2, name="other") == (200, {"key": "other"})
     assert said(views, "branch", ann, "main", position=2, name="other")[0] == 409
+    assert said(views, "branch", ann, "main", position=9, name="third")[0] == 404
+    assert said(views, "branch", ann, "main", position=2, name="")[0] == 400
 
     assert said(views, "redact", ann, "main", position=2)[0] == 200
 
@@ -111,6 +118,23 @@ def test_a_visitor_logs_in(ann: User) -> None:
     assert request.session["conversation"] == "main (2)"
     chat = memories["default"].session("main (2)", owner=ann)
     assert chat.load().to_text() == "user: And before?"
+
+
+def test_what_the_fallback_made_is_made_anew(ann: User, convmemory: ScriptedMemories) -> None:
+    page = PAGE_OF_RELIABILITY.read_text(encoding="utf-8")
+    [code] = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
+    namespace: dict[str, Any] = {}
+    exec(code, namespace)  # noqa: S102
+    chat = memories["default"].session("main", owner=ann)
+    while not chat.append(ChatMessage.human("word " * 50)).due:
+        pass
+    convmemory.reply("by the fallback", "by the model")
+    assert namespace["try_now"](models.Session.objects.get().pk) == "published"
+    models.Summary.objects.update(fallback=True)
+
+    namespace["rebuild_what_the_fallback_made"]()
+
+    assert chat.load().summary == "by the model"
 
 
 def test_somebody_leaves(ann: User, tmp_path: pathlib.Path) -> None:

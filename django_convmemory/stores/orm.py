@@ -11,8 +11,9 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from django.contrib.auth import get_user_model
+from django.core.exceptions import ImproperlyConfigured
 from django.db import IntegrityError, connections, router, transaction
-from django.db.models import Case, DateTimeField, F, Value, When
+from django.db.models import Case, DateTimeField, F, When
 from django.db.models.functions import Coalesce
 
 from django_convmemory import exceptions, exchanges, models
@@ -200,6 +201,7 @@ class ORMStore:
     def claim(self, session_id: int, *, lease: float, force: bool) -> Claim | str:
         using = self.using
         token = uuid.uuid4().hex
+        self._must_commit()
 
         def work() -> Claim | str:
             sessions = models.Session.objects.using(using).filter(pk=session_id)
@@ -222,6 +224,15 @@ class ORMStore:
 
         return transactions.run(using, work)
 
+    def _must_commit(self) -> None:
+        """Raise ImproperlyConfigured where nobody would commit what is claimed and published."""
+        connection = connections[self.using]
+        if not (connection.get_autocommit() or connection.in_atomic_block):
+            raise ImproperlyConfigured(
+                f"AUTOCOMMIT of the database {self.using!r} is off: a summary would be paid for and never be "
+                "committed. Turn it on for the processes that fold."
+            )
+
     def _claimed(self, session: models.Session, due_seconds: float) -> Claim:
         summary = None
         if session.current_version:
@@ -243,6 +254,7 @@ class ORMStore:
     def claim_rebuild(self, session_id: int, *, lease: float, prompt_hash: str) -> Claim | str:
         using = self.using
         token = uuid.uuid4().hex
+        self._must_commit()
 
         def work() -> Claim | str:
             sessions = models.Session.objects.using(using).filter(pk=session_id)
@@ -432,31 +444,37 @@ class ORMStore:
         )
 
     def paused(self, alias: str, *, seconds: float) -> bool:
-        newest = (
-            models.Attempt.objects.using(self.using)
-            .newest(alias)
-            .annotate(recent=Case(When(started_at__gt=Clock(-seconds), then=Value(1)), default=Value(0)))
-            .values_list("outcome", "recent")
+        newest = models.Attempt.objects.using(self.using).newest(alias)
+        return any(
+            outcome == AttemptOutcome.MISCONFIGURED and (now - started).total_seconds() - duration < seconds
+            for outcome, started, duration, now in newest.values_list(
+                "outcome", "started_at", "duration_seconds", Clock()
+            )
         )
-        return list(newest) == [(AttemptOutcome.MISCONFIGURED, 1)]
 
     def sweep(self, alias: str, *, limit: int, hint_age: float) -> list[int]:
         using = self.using
         stale = models.Session.objects.using(using).due().unleased().ready().filter(alias=alias).unhinted(hint_age)
-        found = list(stale.order_by("due_since", "pk").values_list("pk", flat=True)[:limit])
-        if not found:
-            return []
+        longest_due = stale.order_by("due_since", "pk").values_list("pk", flat=True)
 
         def work() -> list[int]:
             if not connections[using].features.has_select_for_update_skip_locked:
-                # SQLite: the first write keeps every other one out. Two sweepers: each row is the first one's.
-                return [pk for pk in found if stale.filter(pk=pk).update(hinted_at=Clock())]
-            # A row that a request holds is left for another sweep: waiting for it, with the locks of others in hand,
-            # would keep appends to those waiting.
-            free = set(stale.select_for_update(skip_locked=True).filter(pk__in=found).values_list("pk", flat=True))
-            models.Session.objects.using(using).filter(pk__in=free).update(hinted_at=Clock())
-            return [pk for pk in found if pk in free]
+                # SQLite: the first write keeps every other one out. Two sweepers: each row is the first one's, and
+                # whoever comes second looks for others.
+                found: list[int] = []
+                while len(found) < limit and (page := list(longest_due[: limit - len(found)])):
+                    found += [pk for pk in page if stale.filter(pk=pk).update(hinted_at=Clock())]
+                    if hint_age <= 0:
+                        break
+                return found
+            # Sweepers that come at once take different rows. One that a request holds is left for another sweep:
+            # waiting for it, with the locks of others in hand, would keep appends to those waiting.
+            found = list(longest_due.select_for_update(skip_locked=True)[:limit])
+            models.Session.objects.using(using).filter(pk__in=found).update(hinted_at=Clock())
+            return found
 
+        if not longest_due.exists():
+            return []
         return transactions.run(using, work)
 
     def waiting(self, alias: str, *, after: float, within: float, most: int) -> int:

@@ -102,7 +102,7 @@ def _transcribe(session_id: int, using: str, messages: IO[str], notes: IO[str]) 
     script = _Script()
     rows = models.Session.objects.using(using).filter(pk=session_id).values_list("epoch", flat=True)
     epoch = rows.first()
-    for position, role, kind, content, wire, metadata, created_at in _rows(session_id, using):
+    for position, role, kind, content, wire, metadata, created_at, redacted_at in _rows(session_id, using):
         message, moment = sql.message_of(role, kind, content, wire, metadata), _utc(created_at, using)
         script.created_at = script.created_at or moment
         note: dict[str, Any] = {}
@@ -112,6 +112,8 @@ def _transcribe(session_id: int, using: str, messages: IO[str], notes: IO[str]) 
             note["metadata"] = message.metadata
         if moment != script.created_at:
             note["created_at"] = moment
+        if redacted_at is not None:
+            note["redacted"] = True
         if note:
             notes.write(("," if script.notes else "") + f'"{position}":{_json(note)}')
             script.notes += 1
@@ -124,7 +126,7 @@ def _transcribe(session_id: int, using: str, messages: IO[str], notes: IO[str]) 
 
 def _rows(session_id: int, using: str) -> Iterator[tuple[Any, ...]]:
     rows = models.Message.objects.using(using).filter(session_id=session_id).order_by("session_id", "position")
-    columns = ("position", "role", "kind", "content", "wire", "metadata", "created_at")
+    columns = ("position", "role", "kind", "content", "wire", "metadata", "created_at", "redacted_at")
     last = 0
     while page := list(rows.filter(position__gt=last).values_list(*columns)[:_BATCH]):
         yield from page

@@ -8,6 +8,7 @@ from typing import NamedTuple
 from django.db import DatabaseError
 
 from django_convmemory import models, strategies
+from django_convmemory.clock import Clock
 from django_convmemory.conversation import ConversationMemory
 from django_convmemory.exceptions import InvalidMessage, InvalidSession, SessionContended
 from django_convmemory.handles import SessionHandle
@@ -20,13 +21,15 @@ from django_convmemory.transfer.records import BadRecord, Record
 
 # Messages that are stored together.
 _BATCH = 1000
+SAME_NAME = "a record before it has the same key and owner. Give one of them another key."
 
 
 class Folding(NamedTuple):
-    """What is expected of a model: calls, and the tokens that are folded by them."""
+    """What is expected of a model: calls, and the tokens that are folded by them. ``there``: nothing is imported."""
 
     calls: int
     tokens: int
+    there: bool = False
 
 
 class Importer:
@@ -59,9 +62,7 @@ class Importer:
         there = self._find(session)
         if there is not None:
             if any(there in made for made in self._made):
-                raise BadRecord(
-                    record.place, "a record before it has the same key and owner. Give one of them another key."
-                )
+                raise BadRecord(record.place, SAME_NAME)
             return 0
         try:
             return self._add(session, record, _BATCH)
@@ -84,11 +85,7 @@ class Importer:
                 if receipt.first_position != start + 1:
                     # Somebody else has made the session since it was looked for.
                     raise _IsThere
-            rows = models.Session.objects.using(self.using).named(session.session_name)
-            given = {"title": record.title, "metadata": record.metadata}
-            if changes := {column: value for column, value in given.items() if value is not None}:
-                rows.update(**changes)
-            return rows.values_list("pk", flat=True).get()
+            return self._complete(session, record)
 
         try:
             self._note(transactions.run(self.using, work, savepoint=True))
@@ -102,6 +99,25 @@ class Importer:
                 record.place, f"the database failed it ({type(error).__name__}: {error}). See to what that names."
             ) from error
 
+    def _complete(self, session: SessionHandle, record: Record) -> int:
+        """Write what a record says beside the messages, and return the session's primary key."""
+        rows = models.Session.objects.using(self.using).named(session.session_name)
+        given = {
+            "title": record.title,
+            "metadata": record.metadata,
+            # As if it had been talked in here: lists are in its order, and what is old can be pruned.
+            "created_at": record.said[0].created_at,
+            "updated_at": record.said[-1].created_at,
+        }
+        if changes := {column: value for column, value in given.items() if value is not None}:
+            rows.update(**changes)
+        pk = rows.values_list("pk", flat=True).get()
+        redacted = [position for position, said in enumerate(record.said, 1) if said.redacted]
+        if redacted:
+            messages = models.Message.objects.using(self.using).filter(session_id=pk)
+            messages.filter(position__in=redacted).update(redacted_at=Clock())
+        return pk
+
     def _note(self, pk: int) -> None:
         if self._made and self._made[-1].stop == pk:
             self._made[-1] = range(self._made[-1].start, pk + 1)
@@ -112,7 +128,9 @@ class Importer:
         """Return what folding the session will take once it is stored. Raises :class:`BadRecord`."""
         self._check(record)
         memory = self.memory
-        if not memory.summarizes or self._find(self._session(record)) is not None:
+        if self._find(self._session(record)) is not None:
+            return Folding(0, 0, there=True)
+        if not memory.summarizes:
             return Folding(0, 0)
         messages = [said.message for said in record.said if not said.message.pinned]
         tokens = [max(1, memory.counter.count(message)) for message in messages]

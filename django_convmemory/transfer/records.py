@@ -4,13 +4,14 @@ A record is a session as JSON::
 
     {"key": "main", "messages": [{"role": "user", "content": "What is Rust?"}, …],
      "owner": "anna", "title": "Rust", "metadata": {…}, "created_at": "2024-05-01T10:00:00+00:00",
-     "notes": {"2": {"kind": "plan", "metadata": {…}, "created_at": "…"}}}
+     "notes": {"2": {"kind": "plan", "metadata": {…}, "created_at": "…", "redacted": true}}}
 
 ``messages`` are in chat-completions form; all but it and ``key`` may be left out. ``owner`` is what the user logs in
 with; ``visitor`` stands in its place for somebody who does not, and neither for nobody. ``created_at`` is said of every
 message, and ``notes`` of the message at a position, the first being 1. A file holds a record a line, or a list of them.
 
-Summaries are no part of it, nor is what a provider reported as usage; a message that was redacted is an empty one.
+Summaries are no part of it, nor is what a provider reported as usage; a message that was redacted is an empty one, and
+noted to be so.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from django_convmemory.exceptions import ConvMemoryError, InvalidMessage
 from django_convmemory.messages import ChatMessage, check_text, freeze
 
 FIELDS = ("key", "messages", "owner", "visitor", "title", "metadata", "created_at", "notes")
-NOTE_FIELDS = ("kind", "metadata", "created_at")
+NOTE_FIELDS = ("kind", "metadata", "created_at", "redacted")
 
 _MAX_TITLE = 255
 
@@ -38,10 +39,11 @@ class BadRecord(ConvMemoryError, ValueError):
 
 
 class Said(NamedTuple):
-    """A message, and when it was said; None where that is not known."""
+    """A message, and when it was said; None where that is not known. ``redacted``: it was emptied."""
 
     message: ChatMessage
     created_at: dt.datetime | None
+    redacted: bool = False
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -97,8 +99,12 @@ def _said(message: Any, note: Any, position: int, created_at: dt.datetime | None
     _check_fields(noted, NOTE_FIELDS, where)
     if "created_at" in noted:
         created_at = _time(noted.pop("created_at"), f"created_at of {where}")
+    redacted = noted.pop("redacted", False)
+    if not isinstance(redacted, bool):
+        raise ValueError(f"redacted of {where} must be true or false, not {_kind(redacted)}. Correct or remove it.")
     try:
-        return Said(ChatMessage.from_openai(message, **noted), created_at)
+        said = ChatMessage.from_openai(message, **noted)
+        return Said(said.emptied() if redacted else said, created_at, redacted)
     except InvalidMessage as error:
         raise ValueError(f"message {position}: {error}") from None
 

@@ -41,7 +41,8 @@ def database(url: str) -> dict[str, Any]:
     """Return the entry of ``DATABASES`` for ``url``.
 
     ``sqlite:///file.sqlite3`` (in the folder of manage.py; four slashes before an absolute path),
-    ``postgresql://user:password@host:5432/name`` or XX
+    ``postgresql://user:password@host:5432/name`` or ``mysql://…``. What follows a question mark becomes ``OPTIONS``.
+    Special characters are percent-encoded.
     """
     parts = urlsplit(url)
     engine = ENGINES.get(parts.scheme)

@@ -223,7 +223,7 @@ def backlog(site: sites.Site, scale: float) -> list[str]:
     live: list[float] = []
     left, swept = count, 0.0
     while left:
-        if time.monotonic() - swept > 5:  # a minute, were there more than a backlog to wait for
+        if time.monotonic() - swept > 60:  # as Celery beat does
             swept = time.monotonic()
             list(tasks.send_due(memory, limit=100))
             left = models.Session.objects.filter(key__startswith="b").due().count()

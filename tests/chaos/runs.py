@@ -53,6 +53,9 @@ class Run:
         self.rng = random.Random(seed)
         self.talks: list[Talk] = []
         self.may_waste = 0
+        # Whether an append may fail, and how long one took at most.
+        self.may_fail = False
+        self.slowest = 0.0
         self.problems: list[str] = []
         site.model.forget()
 
@@ -79,7 +82,10 @@ class Run:
                 self.site.replace(client)
                 continue
             if "error" not in answer:
+                self.slowest = max(self.slowest, answer["seconds"])
                 return answer
+            if not self.may_fail:
+                self.problems.append(f"{talk.key}: an append failed: {answer['error']}")
             time.sleep(0.05)
         raise TimeoutError(f"nobody would store what {talk.key} said: {answer}")
 
@@ -175,6 +181,24 @@ class Run:
         for worker in self.site.workers:
             for pid in worker.children():
                 self.kill(pid)
+
+    def somebody_waits(self) -> None:
+        """Wait until somebody waits for a lock, as far as the database tells."""
+        using = models.Session.objects.db
+        asked = {
+            "postgresql": "SELECT count(*) FROM pg_locks WHERE NOT granted",
+            "mysql": "SELECT count(*) FROM information_schema.innodb_trx WHERE trx_state = 'LOCK WAIT'",
+        }.get(connections[using].vendor)
+        if asked is None:
+            time.sleep(0.3)
+            return
+
+        def waits() -> bool:
+            with connections[using].cursor() as cursor:
+                cursor.execute(asked)
+                return bool(cursor.fetchone()[0])
+
+        servers.until(waits, "somebody waits for a lock")
 
     def hold(self, talk: Talk) -> Holding:
         """Begin to hold what an update of the session's row has to wait for."""

@@ -26,6 +26,8 @@ class Talk:
     alias: str = "default"
     owner: Any = None
     said: dict[int, str | None] = dataclasses.field(default_factory=dict)
+    # What was said, by its mark.
+    texts: dict[str, str] = dataclasses.field(default_factory=dict)
     gone: bool = False
     number: int = 0
 
@@ -68,6 +70,7 @@ class Talk:
             stored = range(answer["first"], answer["last"] + 1)
             marks = [MARKER.findall(message["content"])[0] for message in messages]
             self.said.update(zip(stored, marks, strict=True))
+            self.texts |= {mark: message["content"] for mark, message in zip(marks, messages, strict=True)}
         return answer
 
     # The proof.
@@ -80,10 +83,13 @@ class Talk:
         if row is None:
             return [f"{self.key} is not there"] if self.said else []
         found = [f"{self.key}: {problem}" for problem in integrity.check(self.rows)]
-        stored = {
-            position: (MARKER.findall(content or "") or [None])[0]
-            for position, content in models.Message.objects.filter(session=row).values_list("position", "content")
-        }
+        rows = dict(models.Message.objects.filter(session=row).values_list("position", "content"))
+        stored = {position: (MARKER.findall(content or "") or [None])[0] for position, content in rows.items()}
+        texts = {mark: rows[position] for position, mark in stored.items() if mark is not None}
+        found += [f"{self.key}: {mark} says something else" for mark in texts if texts[mark] != self.texts.get(mark)]
+        due = row.ledger.due(memories[self.alias].strategy.threshold)
+        if due != (row.due_since is not None):
+            found.append(f"{self.key}: it is {'' if due else 'not '}due, and its row does not say so")
         lost = {position: mark for position, mark in self.said.items() if stored.get(position) != mark}
         more = {position: mark for position, mark in stored.items() if position not in self.said}
         if lost:
@@ -112,7 +118,7 @@ class Talk:
         if context.summary is not None and self._by_fallback(context):
             return []
         shown = [mark for message in context for mark in MARKER.findall(message.text)]
-        if shown != self.marks(1, max(self.said, default=0)) and not context.omitted:
+        if shown != self.marks(1, max(self.said, default=0)) or context.omitted:
             return [f"{self.key}: the context shows {shown}, said were {self.said}"]
         return []
 

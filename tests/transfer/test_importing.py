@@ -177,8 +177,8 @@ def test_it_says_what_folding_will_take(write: Any, settings: Settings) -> None:
 
     tokens = (30 - kept) * each
     assert said.startswith(
-        f"3 sessions to import. To fold the new ones takes about {-(-tokens // 500)} calls of the model "
-        f"over {tokens} tokens.\n"
+        "3 sessions to import, 1 of them there already. "
+        f"To fold the new ones takes about {-(-tokens // 500)} calls of the model over {tokens} tokens.\n"
     )
 
 
@@ -215,7 +215,9 @@ def test_a_second_record_of_the_same_name_is_refused(write: Any) -> None:
 @pytest.mark.django_db
 def test_a_dry_run_reads_everything_and_stores_nothing(write: Any) -> None:
     path = write(record("long", *[human(TURN)] * 30), record("b"))
-    assert call("convmemory_import", path, "--dry-run").startswith("2 sessions to import. To fold the new ones takes")
+    assert call("convmemory_import", path, "--dry-run").startswith(
+        "2 sessions to import, 0 of them there already. To fold"
+    )
     late = write(record("a"), record("b", human(), {"role": "tool", "tool_call_id": "call_9", "content": "late"}))
     with pytest.raises(CommandError, match="line 2: message 2: No open exchange"):
         call("convmemory_import", late, "--dry-run")

@@ -45,7 +45,8 @@ class Command(BaseCommand):
         if counts:
             kinds = ", ".join(f"{code} ({count})" for code, count in sorted(counts.items()))
             raise CommandError(
-                f"{counts.total()} findings: {kinds}. Restore the rows from a backup, or clear() the sessions."
+                f"{counts.total()} findings: {kinds}. Restore the rows from a backup: messages cannot be made anew. "
+                "Where a summary alone is damaged, rebuild() makes another."
             )
         if not options["json"] and options["verbosity"]:
             self.stdout.write(f"{counted(sessions.count(), 'session')}, nothing wrong.")

@@ -20,7 +20,7 @@ from django_convmemory.management import choices
 from django_convmemory.management.progress import Progress, counted, printable
 from django_convmemory.memory import memories
 from django_convmemory.transfer import reading
-from django_convmemory.transfer.importing import Importer
+from django_convmemory.transfer.importing import SAME_NAME, Importer
 from django_convmemory.transfer.records import BadRecord
 
 
@@ -119,23 +119,28 @@ class Command(BaseCommand):
 
         ``strict`` raises CommandError for what cannot be imported; otherwise the import stops there, and says why.
         """
-        total = calls = tokens = 0
-        stops = ""
-        for name in files:
+        total = there = calls = tokens = 0
+        stops, names = "", set[tuple[str, str, str]]()
+        for file_name in files:
             try:
-                with _opened(name) as file:
+                with _opened(file_name) as file:
                     for record in reading.read(file):
                         expected = importer.expect(record)
-                        total, calls, tokens = total + 1, calls + expected.calls, tokens + expected.tokens
+                        total, there = total + 1, there + expected.there
+                        calls, tokens = calls + expected.calls, tokens + expected.tokens
+                        name = (record.owner or "", record.visitor or "", record.key)
+                        if strict and name in names:
+                            raise BadRecord(record.place, SAME_NAME)
+                        names.update([name] if strict and record.said else ())
             except (BadRecord, OSError) as error:
                 if strict:
-                    raise CommandError(f"{_place(name)}, {_said(error)}") from error
-                stops = f", as far as {_place(name)} can be read"
+                    raise CommandError(f"{_place(file_name)}, {_said(error)}") from error
+                stops = f", as far as {_place(file_name)} can be read"
                 break
         if shown:
             self.stdout.write(
-                f"{counted(total, 'session')} to import{stops}. To fold the new ones takes about "
-                f"{counted(calls, 'call')} of the model over {counted(tokens, 'token')}."
+                f"{counted(total, 'session')} to import{stops}, {there} of them there already. To fold the new "
+                f"ones takes about {counted(calls, 'call')} of the model over {counted(tokens, 'token')}."
             )
         return total
 

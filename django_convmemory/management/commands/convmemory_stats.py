@@ -15,14 +15,19 @@ from django_convmemory.management import choices, durations
 from django_convmemory.memory import memories
 from django_convmemory.options import Options
 from django_convmemory.stores.orm import ORMStore
+from django_convmemory.stores.values import MAX_MODEL_NAME, AttemptOutcome
+
+_IDLE = Q(lease_expires_at__isnull=True) | Q(lease_expires_at__lte=Clock())
+# Seconds: ten years.
+_EVER = 10 * 366 * 86400.0
 
 
 class Command(BaseCommand):
     """``manage.py convmemory_stats``: for each alias its sessions, what compaction is at, and what it took lately.
 
-    ``failing`` are sessions with an attempt that published nothing yet, also one that runs right now; ``stalled`` are
-    those with as many as ``max_attempts``, which are tried once an hour. Costs a few queries for each alias, which
-    count rows and load none.
+    ``failing`` are due sessions whose last attempt published nothing, and that nobody is at; ``stalled`` are those with
+    as many attempts as ``max_attempts``, which are tried once an hour. ``misconfigured`` says of the model what its
+    newest answer did. Costs a few queries for each alias, which count rows and load none.
     """
 
     help = "Show, for each memory, its sessions, what is due, and the model calls of late with what they cost."
@@ -66,7 +71,7 @@ def _sessions(alias: str, using: str) -> dict[str, Any]:
         tokens=Sum(F("unpinned_tokens") + F("pinned_tokens")),
         due=Count("pk", filter=Q(due_since__isnull=False)),
         leased=Count("pk", filter=Q(lease_expires_at__gt=Clock())),
-        failing=Count("pk", filter=Q(attempts__gt=0)),
+        failing=Count("pk", filter=Q(due_since__isnull=False) & _IDLE & (Q(attempts__gt=0) | ~Q(last_error=""))),
         stalled=Count("pk", filter=Q(attempts__gte=most)),
     )
     oldest = rows.due().order_by("due_since").values_list("due_since", Clock()).first()
@@ -80,11 +85,13 @@ def _sessions(alias: str, using: str) -> dict[str, Any]:
         "failing": counted["failing"],
         "stalled": counted["stalled"],
         "paused": ORMStore(using).paused(alias, seconds=PAUSE_SECONDS),
+        "misconfigured": ORMStore(using).paused(alias, seconds=_EVER),
     }
 
 
 def _attempts(alias: str, using: str, seconds: int) -> dict[str, Any]:
     rows = models.Attempt.objects.using(using).filter(alias=alias)
+    fallback = memories[alias].fallback if alias in memories else None
     began = durations.ago(seconds, rows)
     rows = rows.filter(started_at__gte=began) if began is not None else rows.none()
     found = list(
@@ -92,6 +99,7 @@ def _attempts(alias: str, using: str, seconds: int) -> dict[str, Any]:
         .values("outcome")
         .annotate(
             count=Count("pk"),
+            by_fallback=Count("pk", filter=Q(model=fallback.name[:MAX_MODEL_NAME]) if fallback else Q(pk__in=[])),
             prompt=Sum("prompt_tokens"),
             completion=Sum("completion_tokens"),
             total_cost=Sum("cost"),
@@ -108,6 +116,7 @@ def _attempts(alias: str, using: str, seconds: int) -> dict[str, Any]:
     )
     return {
         "count": count,
+        "by_fallback": sum(one["by_fallback"] for one in found if one["outcome"] == AttemptOutcome.PUBLISHED),
         "outcomes": {one["outcome"]: one["count"] for one in found},
         "prompt_tokens": sum(one["prompt"] or 0 for one in found),
         "completion_tokens": sum(one["completion"] or 0 for one in found),
@@ -128,9 +137,11 @@ def _text(alias: str, found: dict[str, Any], since: str) -> str:
         ("leased", found["leased"]),
         ("failing", found["failing"]),
         ("stalled", found["stalled"]),
+        ("misconfigured", "yes" if found["misconfigured"] else "no"),
         ("paused", "yes" if found["paused"] else "no"),
         (f"attempts in {since}", attempts["count"]),
         *((f"  {outcome}", count) for outcome, count in attempts["outcomes"].items()),
+        ("  by the fallback", attempts["by_fallback"]),
         ("prompt tokens", attempts["prompt_tokens"]),
         ("completion tokens", attempts["completion_tokens"]),
         ("cost", attempts["cost"]),
