@@ -184,18 +184,14 @@ class Run:
 
     def somebody_waits(self) -> None:
         """Wait until somebody waits for a lock, as far as the database tells."""
-        using = models.Session.objects.db
-        asked = {
-            "postgresql": "SELECT count(*) FROM pg_locks WHERE NOT granted",
-            "mysql": "SELECT count(*) FROM information_schema.innodb_trx WHERE trx_state = 'LOCK WAIT'",
-        }.get(connections[using].vendor)
-        if asked is None:
+        connection = connections[models.Session.objects.db]
+        if connection.vendor != "postgresql":
             time.sleep(0.3)
             return
 
         def waits() -> bool:
-            with connections[using].cursor() as cursor:
-                cursor.execute(asked)
+            with connection.cursor() as cursor:
+                cursor.execute("SELECT count(*) FROM pg_locks WHERE NOT granted")
                 return bool(cursor.fetchone()[0])
 
         servers.until(waits, "somebody waits for a lock")

@@ -1,4 +1,4 @@
-"""Runs faults on every kind of site, two sites at a time: ``python -m tests.chaos.suite --runs 1000 --seed 1``.
+"""Runs faults on every kind of site, three sites at a time: ``python -m tests.chaos.suite --runs 1000 --seed 1``.
 
 Without ``--runs`` each fault is had once on a site of each database, which is the short form. Prints a table, in
 Markdown, of what came of each fault, and ends with 1 where anything was lost, doubled or wrong. With
@@ -32,7 +32,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.chaos.suite", description=__doc__.split("\n")[0])
     parser.add_argument("--runs", type=int, default=0)
     parser.add_argument("--seed", type=int, default=random.randrange(10**6))
-    parser.add_argument("--jobs", type=int, default=2)
+    parser.add_argument("--jobs", type=int, default=3)
     parser.add_argument("--report", type=pathlib.Path, help="where to add what came of each run, as JSON")
     arguments = parser.parse_args()
     sites = LONG if arguments.runs else SHORT
