@@ -412,7 +412,7 @@ model_behaves("cut_by_the_length_limit", Behaviour("cut_off"), Behaviour("unfini
 @fault()
 def larger_than_the_cap(run: Run) -> None:
     """The model is asked for a shorter one, and that is taken."""
-    too_much = " and so on" * 3_000
+    too_much = " and so on" * 6_000
     run.site.model.queue(Behaviour(text=lambda body: " ".join(MARKER.findall(prompt(body))) + too_much))
     talk = run.talk()
     run.until_due(talk)

@@ -27,7 +27,7 @@ ABSENT = 77
 # Seconds: what the chat model gives itself, so that a lease is 34 s.
 DEADLINE = 2.0
 # A session is due after few messages, and its summary holds the marks of all.
-LIMITS = {"max_token_limit": 120, "max_summary_tokens": 4000, "max_chunk_tokens": 400}
+LIMITS = {"max_token_limit": 120, "max_summary_tokens": 8000, "max_chunk_tokens": 400}
 
 
 class Died(Exception):
