@@ -13,6 +13,7 @@ from asgiref.sync import sync_to_async
 from django.core.exceptions import ImproperlyConfigured
 from django.db import connection, connections, transaction
 from django.db.models import F
+from django.db.models.signals import pre_save
 from django.utils import timezone
 
 from django_convmemory import exceptions, models, signals
@@ -420,6 +421,25 @@ def test_each_of_the_guards_alone_keeps_a_result_from_being_published(change: di
 
     assert versions() == []
     assert outcomes() == ["dropped"]
+
+
+def test_a_version_that_cannot_be_stored_moves_nothing(transactional_db: None) -> None:
+    def refuse(**kwargs: Any) -> None:
+        raise RuntimeError("no room")
+
+    memory = build(MarkerModel())
+    talk(memory, 12)
+    pre_save.connect(refuse, sender=models.Summary)
+    try:
+        with pytest.raises(RuntimeError, match="no room"):
+            memory.compact("s")
+    finally:
+        pre_save.disconnect(refuse, sender=models.Summary)
+
+    row = session()
+    assert (versions(), row.covered_position, row.last_version, row.current_version) == ([], 0, 0, 0)
+    assert row.due_since is not None
+    assert memory.compact("s") == "published"
 
 
 def test_a_defect_that_lasts_is_still_booked_and_tried_hourly() -> None:

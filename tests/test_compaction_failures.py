@@ -16,7 +16,7 @@ from django_convmemory.chat_models.extractive import ExtractiveChatModel
 from django_convmemory.chat_models.scripted import ScriptedChatModel
 from django_convmemory.clock import Clock
 from django_convmemory.stores.values import Claim
-from tests.folding import MarkerModel, build, keys_of, outcomes, session, talk, versions
+from tests.folding import MarkerModel, build, covered, keys_of, outcomes, session, talk, versions
 
 pytestmark = pytest.mark.django_db
 
@@ -50,6 +50,14 @@ def test_after_max_attempts_the_fallback_folds_and_the_version_says_so() -> None
     (version,) = versions()
     assert (version.fallback, version.model) == (True, "extractive")
     assert outcomes() == ["unavailable"] * 3 + ["published"]
+
+
+def test_the_fallback_is_shown_all_that_its_version_stands_for() -> None:
+    memory = build(ScriptedChatModel([exceptions.ModelUnavailable("down")]), max_attempts=1, fallback=MarkerModel())
+    talk(memory, 10)
+    assert memory.compact("s") == "published"
+    (version,) = versions()
+    assert (version.fallback, covered(version.text)) == (True, list(range(1, version.last_position + 1)))
 
 
 def test_without_a_fallback_a_session_stalls_and_is_tried_hourly() -> None:

@@ -5,6 +5,7 @@ from typing import Any
 
 from celery import Celery
 from django.conf import settings
+from django.db.models.signals import pre_save
 from django.dispatch import receiver
 
 from django_convmemory import signals
@@ -13,6 +14,13 @@ from tests.chaos import gates
 app = Celery("chaos")
 app.config_from_object("django.conf:settings", namespace="CELERY")
 app.autodiscover_tasks()
+
+
+@receiver(pre_save)
+def wait_between_the_writes(sender: type, **kwargs: Any) -> None:
+    # By its name: this is imported before the apps are ready.
+    if sender.__name__ == "Summary":
+        gates.pass_through(pathlib.Path(settings.SITE["gates"]), gates.BETWEEN_WRITES)
 
 
 @receiver(signals.summary_published)

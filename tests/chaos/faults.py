@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import signal
+import threading
 import time
 from collections.abc import Callable
 
@@ -93,6 +94,47 @@ def killed_while_publishing(run: Run) -> None:
 
 
 @fault()
+def killed_between_its_writes(run: Run) -> None:
+    """In the middle of the transaction: the session's row points to a version that is not there yet."""
+    talk = run.talk()
+    with run.site.gates.closed(gates.BETWEEN_WRITES):
+        run.until_due(talk)
+        run.kill(run.stands_between_writes())
+    run.end_leases()
+
+
+@fault()
+def stopped_between_its_writes(run: Run) -> None:
+    """For a second, in which other sessions go on, but for SQLite, where there is one writer at a time."""
+    talk = run.talk()
+    with run.site.gates.closed(gates.BETWEEN_WRITES):
+        run.until_due(talk)
+        stopped = run.stands_between_writes()
+        os.kill(stopped, signal.SIGSTOP)
+    ends = threading.Timer(1.0, os.kill, (stopped, signal.SIGCONT))
+    ends.start()
+    run.some_talks()
+    ends.join()
+
+
+@fault("postgresql", "pooled", "mariadb", "routed")
+def cut_off_between_its_writes(run: Run) -> None:
+    """It is stopped for so long that the database ends its transaction, and goes on when others have folded."""
+    talk = run.talk()
+    with run.site.gates.closed(gates.BETWEEN_WRITES):
+        run.until_due(talk)
+        stopped = run.stands_between_writes()
+        os.kill(stopped, signal.SIGSTOP)
+    run.may_waste += 1
+    try:
+        run.cut_off()
+        run.end_leases(talk)
+        run.until(lambda: run.versions(talk), "another process folds it")
+    finally:
+        os.kill(stopped, signal.SIGCONT)
+
+
+@fault()
 def killed_after_publishing(run: Run) -> None:
     talk = run.talk()
     with run.site.gates.closed(gates.AFTER_PUBLISH):
@@ -112,6 +154,32 @@ def killed_at_some_moment(run: Run) -> None:
 
     in_threads(kill, *[lambda talk=talk: run.until_due(talk) for talk in talks])
     run.end_leases()
+
+
+@fault()
+def killed_again_and_again(run: Run) -> None:
+    """While hundreds of messages are folded, chunk by chunk."""
+    talk = run.talk()
+    run.site.model.queue(*[Behaviour(latency=run.rng.uniform(0, 0.2)) for _ in range(10)])
+    while len(talk.said) < 200:
+        run.say(talk, talk.messages(40))
+    for _ in range(4):
+        time.sleep(run.rng.uniform(0, 0.6))
+        run.kill_children()
+        run.end_leases()
+        run.sweep()
+    run.site.model.forget_queue()
+
+
+@fault()
+def nobody_sweeps(run: Run) -> None:
+    """What appends send is enough where nothing goes wrong, also for what takes many chunks."""
+    talk = run.talk()
+    for _ in range(2):
+        while len(talk.said) < run.rng.randint(1, 60):
+            run.say(talk, talk.messages(20))
+        run.until_due(talk)
+        servers.until(lambda: run.folded(talk), "it is folded without a sweep")
 
 
 @fault()
@@ -173,7 +241,7 @@ SLOW: dict[str, Fault] = {one.__name__: one for one in (slept_through_its_lease,
 
 
 # With SQLite every process is on one machine, and its clock is the database's.
-@fault("postgresql", "pgbouncer", "mariadb", "routed")
+@fault("postgresql", "pooled", "pgbouncer", "mariadb", "routed")
 def clocks_an_hour_apart(run: Run) -> None:
     """One worker's clock is an hour ahead, the other's an hour behind, and the model fails once."""
     run.site.stop_workers()
@@ -265,7 +333,7 @@ def a_task_delivered_five_times(run: Run) -> None:
 # The database.
 
 
-@fault("postgresql", "pgbouncer", "mariadb", "routed")
+@fault("postgresql", "pooled", "pgbouncer", "mariadb", "routed")
 def database_restarted(run: Run) -> None:
     run.site.model.queue(*[Behaviour(latency=run.rng.uniform(0, 0.5))] * 3)
     talks = [run.talk() for _ in range(3)]
@@ -324,7 +392,7 @@ def noted(change: Callable[[Run, Talk], None]) -> Callable[[Run, Talk], None]:
 @noted
 def cleared(run: Run, talk: Talk) -> None:
     talk.session.clear()
-    talk.said = {}
+    talk.forget()
     run.until_due(talk)
 
 
@@ -332,7 +400,7 @@ def cleared(run: Run, talk: Talk) -> None:
 def truncated(run: Run, talk: Talk) -> None:
     after = run.rng.randint(0, len(talk.said))
     talk.session.truncate(after)
-    talk.said = {position: mark for position, mark in talk.said.items() if position <= after}
+    talk.forget(after)
     run.until_due(talk)
 
 

@@ -8,8 +8,10 @@ import pathlib
 import time
 from collections.abc import Iterator
 
-# Between the claim and the model's call; between its answer and the publishing; between that and the task's end.
-BEFORE_CALL, AFTER_ANSWER, AFTER_PUBLISH = "before_call", "after_answer", "after_publish"
+# Between the claim and the model's call; between its answer and the publishing; between the two rows that are written
+# then; between that and the task's end.
+BEFORE_CALL, AFTER_ANSWER = "before_call", "after_answer"
+BETWEEN_WRITES, AFTER_PUBLISH = "between_writes", "after_publish"
 
 
 def pass_through(folder: pathlib.Path, name: str) -> None:

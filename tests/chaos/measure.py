@@ -19,7 +19,7 @@ import time
 from collections.abc import Callable, Sequence
 from functools import partial
 
-from tests.chaos import site as sites
+from tests.chaos import servers, site as sites
 from tests.openai_server import Behaviour, prompt
 
 # Four times what a session may count before it is due.
@@ -97,7 +97,7 @@ def _retries(site: sites.Site, rounds: int) -> list[str]:
     problems = talk.problems()
     # After a clear the keys are free again.
     talk.session.clear()
-    talk.said = {}
+    talk.forget()
     talk.say(site.clients[0], [human(f"{talk.mark()} anew")], "k0")
     print(f"{site.name}: {rounds} appends, each made by {len(site.clients)} processes at once with one key")
     return errors + problems + talk.problems()
@@ -247,8 +247,7 @@ def _until_folded(site: sites.Site, key: str) -> float:
 
     site.clients[0].ask(session={"key": key}, messages=[human(LONG), human("hello")])
     began = time.monotonic()
-    while models.Session.objects.filter(key=key).due().exists():
-        time.sleep(0.05)
+    servers.until(lambda: not models.Session.objects.filter(key=key).due().exists(), f"{key} is folded", patience=120)
     return time.monotonic() - began
 
 

@@ -20,7 +20,7 @@ from django.db.models import F
 from django_convmemory import clock, exceptions, models, tasks
 from django_convmemory.memory import memories
 from django_convmemory.stores.values import AttemptOutcome
-from tests.chaos import servers
+from tests.chaos import gates, servers
 from tests.chaos.site import Died, Site
 from tests.chaos.talk import Talk
 from tests.openai_server import prompt
@@ -171,6 +171,11 @@ class Run:
         self.until(lambda: self.site.gates.arrivals(gate), f"a worker comes to {gate}")
         return self.site.gates.arrivals(gate)[0]
 
+    def stands_between_writes(self) -> int:
+        """Wait until a process stands in the middle of its transaction, without waiting for it, and return its id."""
+        servers.until(lambda: self.site.gates.arrivals(gates.BETWEEN_WRITES), "a worker writes")
+        return self.site.gates.arrivals(gates.BETWEEN_WRITES)[0]
+
     def kill(self, pid: int) -> None:
         """Kill a process that carries out tasks, which may cost a call."""
         os.kill(pid, signal.SIGKILL)
@@ -185,16 +190,37 @@ class Run:
     def somebody_waits(self) -> None:
         """Wait until somebody waits for a lock, as far as the database tells."""
         connection = connections[models.Session.objects.db]
-        if connection.vendor != "postgresql":
+        if connection.vendor == "sqlite":
             time.sleep(0.3)
             return
+        waiting = {
+            "postgresql": "SELECT count(*) FROM pg_locks WHERE NOT granted",
+            "mysql": "SELECT count(*) FROM information_schema.innodb_trx WHERE trx_state = 'LOCK WAIT'",
+        }
 
         def waits() -> bool:
+            time.sleep(0.15)  # MariaDB renews its table when nobody has read it for 0.1 s.
             with connection.cursor() as cursor:
-                cursor.execute("SELECT count(*) FROM pg_locks WHERE NOT granted")
+                cursor.execute(waiting[connection.vendor])
                 return bool(cursor.fetchone()[0])
 
         servers.until(waits, "somebody waits for a lock")
+
+    def cut_off(self) -> None:
+        """Have the database end the connections that stand in a transaction and say nothing, as its timeouts do."""
+        connection = connections[models.Session.objects.db]
+        with connection.cursor() as cursor:
+            if connection.vendor == "postgresql":
+                cursor.execute(
+                    "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE state = 'idle in transaction'"
+                )
+                return
+            cursor.execute(
+                "SELECT trx_mysql_thread_id FROM information_schema.innodb_trx"
+                " JOIN information_schema.processlist ON id = trx_mysql_thread_id WHERE command = 'Sleep'"
+            )
+            for (idle,) in cursor.fetchall():
+                cursor.execute("KILL %s", [idle])
 
     def hold(self, talk: Talk) -> Holding:
         """Begin to hold what an update of the session's row has to wait for."""

@@ -10,7 +10,7 @@ SITE = json.loads(pathlib.Path(os.environ["CONVMEMORY_CHAOS"]).read_text())
 
 KEPT = {"CONN_MAX_AGE": 600, "CONN_HEALTH_CHECKS": True}
 # Connections are kept between requests, as on a site that minds what they cost.
-DATABASES = {alias: entry | KEPT for alias, entry in SITE["databases"].items()}
+DATABASES = {alias: KEPT | entry for alias, entry in SITE["databases"].items()}
 DATABASE_ROUTERS = SITE["routers"]
 CONVMEMORY = SITE["memories"]
 

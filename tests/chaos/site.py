@@ -20,7 +20,7 @@ from tests.chaos.gates import Gates
 from tests.openai_server import OpenAIServer
 
 ROOT = pathlib.Path(__file__).parent.parent.parent
-DATABASES = ("sqlite", "postgresql", "mariadb", "pgbouncer", "routed")
+DATABASES = ("sqlite", "postgresql", "pooled", "mariadb", "pgbouncer", "routed")
 BROKERS = ("redis", "rabbitmq")
 # The exit code of a run whose servers are not installed.
 ABSENT = 77
@@ -257,7 +257,11 @@ def _databases(stack: contextlib.ExitStack, folder: pathlib.Path, name: str) -> 
         # Users in one database, conversations in another.
         databases = {"default": _sqlite(folder / "main.sqlite3"), "memory": postgresql.database()}
         return postgresql, databases, ["tests.chaos.routers.MemoryRouter"]
-    return postgresql, {"default": postgresql.database()}, []
+    database = postgresql.database()
+    if name == "pooled":
+        # Connections are kept by a pool in each process, and not by Django.
+        database |= {"OPTIONS": {"pool": {"min_size": 1, "max_size": 4}}, "CONN_MAX_AGE": 0}
+    return postgresql, {"default": database}, []
 
 
 def _sqlite(path: pathlib.Path) -> dict[str, Any]:

@@ -30,6 +30,8 @@ class Talk:
     texts: dict[str, str] = dataclasses.field(default_factory=dict)
     gone: bool = False
     number: int = 0
+    # The ids of the calls that the assistant has made and nobody has answered.
+    asked: list[str] = dataclasses.field(default_factory=list)
 
     @property
     def session(self) -> SessionHandle:
@@ -51,17 +53,31 @@ class Talk:
         return f"[[{self.key}.{self.number}]]"
 
     def messages(self, count: int = 0) -> list[dict[str, Any]]:
-        """Return what is said next, in one append: plain turns, or an exchange with tools."""
+        """Return what is said next, in one append: plain turns, or an exchange with tools, or as much of one."""
         rng = self.rng
+        if self.asked:
+            return self._results(rng.randint(1, len(self.asked)))
         if rng.random() < 0.2:
-            ids = [f"call_{index}" for index in range(rng.randint(1, 3))]
-            made = [{"id": one, "type": "function", "function": {"name": "look_up", "arguments": "{}"}} for one in ids]
-            results = [{"role": "tool", "tool_call_id": one, "content": f"{self.mark()} found"} for one in ids]
-            return [{"role": "assistant", "content": f"{self.mark()} I look it up.", "tool_calls": made}, *results]
+            self.asked = [f"call_{index}" for index in range(rng.randint(1, 3))]
+            calls = [
+                {"id": one, "type": "function", "function": {"name": "look_up", "arguments": "{}"}}
+                for one in self.asked
+            ]
+            turn = {"role": "assistant", "content": f"{self.mark()} I look it up.", "tool_calls": calls}
+            return [turn, *self._results(rng.randint(0, len(calls)))]
         return [
             {"role": rng.choice(["user", "assistant"]), "content": f"{self.mark()} " + "word " * rng.randint(1, 25)}
             for _ in range(count or rng.randint(1, 3))
         ]
+
+    def _results(self, count: int) -> list[dict[str, Any]]:
+        answered, self.asked = self.asked[:count], self.asked[count:]
+        return [{"role": "tool", "tool_call_id": one, "content": f"{self.mark()} found"} for one in answered]
+
+    def forget(self, after: int = 0) -> None:
+        """Note that what was said after a position is not there any more."""
+        self.said = {position: mark for position, mark in self.said.items() if position <= after}
+        self.asked = []
 
     def say(self, client: Client, messages: Sequence[dict[str, Any]], key: str | None = None) -> dict[str, Any]:
         """Have a client append, and note what it says was stored. Raises :class:`Died` where it says nothing."""
