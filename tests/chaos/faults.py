@@ -173,13 +173,25 @@ def killed_again_and_again(run: Run) -> None:
 
 @fault()
 def nobody_sweeps(run: Run) -> None:
-    """What appends send is enough where nothing goes wrong, also for what takes many chunks."""
+    """What appends send is enough where nothing goes wrong, also for what takes many chunks.
+
+    Somebody may have found the broker gone, or slow, and leave it alone for a while; but then its log says so.
+    """
+    for client in list(run.site.clients):
+        client.kill()
+        run.site.replace(client)
+    run.site.stop_workers()
+    run.site.start_worker()
+    before = run.site.complaints()
     talk = run.talk()
     for _ in range(2):
         while len(talk.said) < run.rng.randint(1, 60):
             run.say(talk, talk.messages(20))
         run.until_due(talk)
-        servers.until(lambda: run.folded(talk), "it is folded without a sweep")
+        servers.until(
+            lambda: run.folded(talk) or run.site.complaints() > before,
+            "it is folded without a sweep, or a log says why",
+        )
 
 
 @fault()

@@ -175,6 +175,10 @@ class Site:
                 other.wait_until_ready()
                 self.clients[self.clients.index(client)] = other
 
+    def complaints(self) -> int:
+        """How often a process of the site has noted that it cannot reach the broker."""
+        return sum(log.read_text().count("Cannot send tasks") for log in self.folder.glob("*.log"))
+
     def close(self) -> None:
         for process in [*self.workers, *self.clients]:
             process.kill()
