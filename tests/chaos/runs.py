@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import concurrent.futures
+import contextlib
 import dataclasses
 import functools
 import os
@@ -189,9 +190,10 @@ class Run:
         return self.site.gates.arrivals(gates.BETWEEN_WRITES)[0]
 
     def kill(self, pid: int) -> None:
-        """Kill a process that carries out tasks, which may cost a call."""
-        os.kill(pid, signal.SIGKILL)
-        self.may_waste += 1
+        """Kill a process that carries out tasks, which may cost a call. One that has just ended is no loss."""
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+            self.may_waste += 1
 
     def kill_children(self) -> None:
         """Kill every process that carries out tasks; their workers start others."""
