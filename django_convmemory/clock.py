@@ -19,7 +19,12 @@ def sql(vendor: str) -> str:
         return "STATEMENT_TIMESTAMP()"
     if vendor == "mysql":
         return "UTC_TIMESTAMP(6)"
-    return "STRFTIME('%%Y-%%m-%%d %%H:%%M:%%f', 'now')"
+    return _sqlite("'now'")
+
+
+def _sqlite(arguments: str) -> str:
+    # As Python writes a time, with microseconds or, where there are none, without: SQLite compares texts.
+    return f"REPLACE(STRFTIME('%%Y-%%m-%%d %%H:%%M:%%f', {arguments}) || '000', '.000000', '')"
 
 
 class Clock(Func):
@@ -40,4 +45,4 @@ class Clock(Func):
         now = sql(connection.vendor)
         if connection.vendor == "mysql":
             return f"({now} + INTERVAL %s MICROSECOND)", (round(self.seconds * 1e6),)
-        return now[:-1] + ", %s)", (f"{self.seconds:+.3f} seconds",)
+        return _sqlite("'now', %s"), (f"{self.seconds:+.3f} seconds",)

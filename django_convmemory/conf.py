@@ -172,7 +172,9 @@ def read(alias: str) -> Config:
             config.fallback = fallback.build(chosen["FALLBACK_CHAT_MODEL"])
     counter = _Backend(config, f'{where}["TOKEN_COUNTER"]', "convmemory.E007", ("name", "count", "count_text"))
     config.counter = counter.build(chosen["TOKEN_COUNTER"])
-    scheduler = _Backend(config, f'{where}["SCHEDULER"]', "convmemory.E008", ("schedule", "after_commit", "hints"))
+    scheduler = _Backend(
+        config, f'{where}["SCHEDULER"]', "convmemory.E008", ("schedule", "order", "after_commit", "hints")
+    )
     config.scheduler = scheduler.build(chosen["SCHEDULER"])
     return config
 

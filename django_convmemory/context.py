@@ -32,10 +32,10 @@ class Part:
 class Context(Sequence[ChatMessage]):
     """The messages to send, in order: system, pinned, the summary, then the tail or what of it fits.
 
-    ``summary`` is the text that stands for the beginning, or None. ``tokens`` is what all of it counts. ``omitted`` are
-    the stored messages that are shown neither themselves nor through the summary. ``over_budget``: what may never be
-    left out is already more than the budget. ``pending``: a compaction is due. ``revision`` is the session's, which
-    every change raises: what an edit can be made conditional on.
+    ``summary`` is the text that stands for the messages through the position ``covered``, or None. ``tokens`` is what
+    all of it counts. ``omitted`` are the stored messages that are shown neither themselves nor through the summary.
+    ``over_budget``: what may never be left out is already more than the budget. ``pending``: a compaction is due.
+    ``revision`` is the session's, which every change raises: what an edit can be made conditional on.
     """
 
     def __init__(
@@ -43,6 +43,7 @@ class Context(Sequence[ChatMessage]):
         parts: Sequence[Part] = (),
         *,
         summary: str | None = None,
+        covered: int = 0,
         omitted: int = 0,
         over_budget: bool = False,
         pending: bool = False,
@@ -51,6 +52,7 @@ class Context(Sequence[ChatMessage]):
     ) -> None:
         self.parts = tuple(parts)
         self.summary = summary
+        self.covered = covered
         self.tokens = sum(part.tokens for part in self.parts)
         self.omitted = omitted
         self.over_budget = over_budget
@@ -187,6 +189,7 @@ def assemble(
     return Context(
         parts,
         summary=summary.text if summary else None,
+        covered=ledger.covered_position if summary else 0,
         omitted=ledger.unpinned_count + len(ledger.pinned) - covered - stored,
         over_budget=total > left,
         pending=snapshot.due,

@@ -416,9 +416,7 @@ class ConversationMemory:
         summary), ``"busy"`` or ``"stalled"``. What is built when the process ends is used by the next call.
         """
         session_id = self.store.find(self.resolve(session))
-        if session_id is None or self.model is None:
-            return Outcome.NOT_DUE
-        return self._came_to(session_id, compaction.drive(self._compactor(self.model).rebuild(session_id)))
+        return Outcome.NOT_DUE if session_id is None else self.carry_out(session_id, "rebuild")
 
     async def arebuild(self, session: str | Named) -> Outcome:
         """The asynchronous twin of :meth:`rebuild`; the model's calls do not take a thread."""
@@ -427,6 +425,37 @@ class ConversationMemory:
             return Outcome.NOT_DUE
         result = await compaction.adrive(self._compactor(self.model).rebuild(session_id))
         return await sync_to_async(self._came_to)(session_id, result)
+
+    def request_compaction(self, session: str | Named) -> bool:
+        """Have what is due in the session folded soon, also where a run would still have to wait.
+
+        For web requests, which must not wait for a model: the scheduler is told. Returns whether somebody is there to
+        do it; where not, what is due stays due, and the sweep finds it.
+        """
+        return self._request(session, "compact")
+
+    arequest_compaction = asynchronous(request_compaction)
+
+    def request_rebuild(self, session: str | Named) -> bool:
+        """Have the summary of the session made anew soon, as :meth:`request_compaction` does.
+
+        Returns whether somebody is there to do it; where not, nothing comes of it.
+        """
+        return self._request(session, "rebuild")
+
+    arequest_rebuild = asynchronous(request_rebuild)
+
+    def _request(self, session: str | Named, work: schedulers.Work) -> bool:
+        session_id = self.store.find(self.resolve(session))
+        return session_id is not None and self.model is not None and self.scheduler.order(self, session_id, work)
+
+    def carry_out(self, session_id: int, work: schedulers.Work) -> Outcome:
+        """Do what was requested for the session with this id, here and now. For schedulers and tasks."""
+        if self.model is None:
+            return Outcome.NOT_DUE
+        if work == "compact":
+            return self.compact_id(session_id, force=True).outcome
+        return self._came_to(session_id, compaction.drive(self._compactor(self.model).rebuild(session_id)))
 
     def _came_to(self, session_id: int, result: Result) -> Outcome:
         if result.again:

@@ -91,6 +91,14 @@ class SessionHandle:
         """The asynchronous twin of :meth:`rebuild`."""
         return await self.memory.arebuild(self)
 
+    def request_compaction(self) -> bool:
+        """:meth:`ConversationMemory.request_compaction` for this session."""
+        return self.memory.request_compaction(self)
+
+    def request_rebuild(self) -> bool:
+        """:meth:`ConversationMemory.request_rebuild` for this session."""
+        return self.memory.request_rebuild(self)
+
     aappend = asynchronous(append)
     aload = asynchronous(load)
     ahistory = asynchronous(history)
@@ -98,3 +106,5 @@ class SessionHandle:
     atruncate = asynchronous(truncate)
     afork = asynchronous(fork)
     aredact = asynchronous(redact)
+    arequest_compaction = asynchronous(request_compaction)
+    arequest_rebuild = asynchronous(request_rebuild)

@@ -12,7 +12,7 @@ from typing import Any
 
 from django.conf import settings
 from django.db import models
-from django.db.models import F, Q, signals
+from django.db.models import Case, F, Q, Value, When, signals
 from django.dispatch import receiver
 from django.utils import timezone
 from django.utils.translation import gettext_lazy as _
@@ -22,6 +22,15 @@ from django_convmemory.fields import ExactCharField, ExactJSONField
 from django_convmemory.ledger import Ledger, Pinned
 from django_convmemory.stores.values import MAX_MODEL_NAME, AttemptOutcome, SessionName, SummaryVersion
 from django_convmemory.strategies import Threshold
+
+
+class SessionState(models.TextChoices):
+    """What compaction makes of a session."""
+
+    IDLE = "idle", _("idle")
+    DUE = "due", _("due")
+    COMPACTING = "compacting", _("being compacted")
+    FAILING = "failing", _("failing")
 
 
 class SessionQuerySet(models.QuerySet["Session"]):
@@ -51,6 +60,18 @@ class SessionQuerySet(models.QuerySet["Session"]):
     def unhinted(self, seconds: float) -> SessionQuerySet:
         """Sessions for which no task was sent in the last ``seconds``."""
         return self.filter(Q(hinted_at__isnull=True) | Q(hinted_at__lte=clock.Clock(-seconds)))
+
+    def with_state(self) -> SessionQuerySet:
+        """Add ``state`` to each session: one of :class:`SessionState`, by the database's clock."""
+        return self.annotate(
+            state=Case(
+                When(lease_expires_at__gt=clock.Clock(), then=Value(SessionState.COMPACTING.value)),
+                When(due_since__isnull=False, last_error="", then=Value(SessionState.DUE.value)),
+                When(due_since__isnull=False, then=Value(SessionState.FAILING.value)),
+                default=Value(SessionState.IDLE.value),
+                output_field=models.CharField(),
+            )
+        )
 
     def held(self, session_id: int, token: str, epoch: int) -> SessionQuerySet:
         """The session, if this lease still stands and nothing was removed since it was taken."""
@@ -156,6 +177,7 @@ class Session(models.Model):
             models.Index(fields=["owner", "id"], name="convmemory_session_owner"),
             models.Index(fields=["visitor", "id"], name="convmemory_session_visitor"),
         ]
+        permissions = [("write_any_role", _("Can write messages of any role through the API"))]
 
     def __str__(self) -> str:
         return f"{self.alias}: {self.key}"

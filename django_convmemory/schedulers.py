@@ -6,12 +6,16 @@ The one that sends a Celery task is :class:`django_convmemory.tasks.CelerySchedu
 from __future__ import annotations
 
 import logging
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Literal, Protocol
 
 if TYPE_CHECKING:
     from django_convmemory.conversation import ConversationMemory
 
 logger = logging.getLogger(__name__)
+
+
+# What a person can ask for: to fold what is due, or to make the summary anew.
+Work = Literal["compact", "rebuild"]
 
 
 class Scheduler(Protocol):
@@ -28,6 +32,9 @@ class Scheduler(Protocol):
     def schedule(self, memory: ConversationMemory, session_id: int, *, delay: float = 0.0) -> None:
         """Have the session folded, in ``delay`` seconds or later. Must not raise for want of a broker."""
 
+    def order(self, memory: ConversationMemory, session_id: int, work: Work) -> bool:
+        """Have what a person asked for done soon, and return whether somebody is there to do it. As ``schedule``."""
+
 
 class NullScheduler:
     """Leaves everything to the sweeper."""
@@ -37,6 +44,10 @@ class NullScheduler:
 
     def schedule(self, memory: ConversationMemory, session_id: int, *, delay: float = 0.0) -> None:
         """Do nothing."""
+
+    def order(self, memory: ConversationMemory, session_id: int, work: Work) -> bool:
+        """Do nothing: the sweeper knows of what is due, and of nothing else."""
+        return False
 
 
 class InlineScheduler:
@@ -59,3 +70,11 @@ class InlineScheduler:
             # The promise of append: nothing that a model or its backend does can make it fail. The traceback is here,
             # the error in the session's row.
             logger.exception("Compaction of session %s failed inside append.", session_id)
+
+    def order(self, memory: ConversationMemory, session_id: int, work: Work) -> bool:
+        """Do it now."""
+        try:
+            memory.carry_out(session_id, work)
+        except Exception:
+            logger.exception("What was asked for, to %s session %s, failed.", work, session_id)
+        return True

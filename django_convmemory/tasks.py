@@ -31,7 +31,7 @@ from celery.exceptions import SoftTimeLimitExceeded
 from django_convmemory.compaction import Outcome
 from django_convmemory.exceptions import BrokerUnavailable, UnknownAlias
 from django_convmemory.memory import memories
-from django_convmemory.schedulers import Scheduler
+from django_convmemory.schedulers import Scheduler, Work
 
 if TYPE_CHECKING:
     from celery import Celery, Task
@@ -73,15 +73,51 @@ _SWEEP_BATCH = 100
     soft_time_limit=390,
     time_limit=420,
 )
-def compact(self: Task[..., None], alias: str, session_id: int, swept: bool = False) -> None:
+def compact(self: Task[..., None], alias: str, session_id: int, swept: bool = False, asked: bool = False) -> None:
     """Fold what is due in a session. Twice, late or for nothing, it does no harm.
+
+    One that was ``asked`` for by a person does not wait for the time of the next attempt.
 
     One that was ``swept`` has the next due session sent when it is done. So a backlog is worked off as fast as the
     workers can, while no more of its tasks are in the queue than a sweep sent, and the task of a session that has just
     become due does not wait behind thousands.
     """
+    memory = _memory(alias, session_id)
+    if memory is None:
+        return
+    result = memory.compact_id(session_id, force=asked)
+    if result.outcome == Outcome.BUSY and (self.request.delivery_info or {}).get("redelivered"):
+        # Whoever had this task before was killed, most likely, and its lease still stands.
+        memory.scheduler.schedule(memory, session_id, delay=memory.lease_seconds)
+    if swept and result.outcome == Outcome.PUBLISHED:
+        with contextlib.suppress(BrokerUnavailable):  # The publisher has said so, and the sweep begins again.
+            _send_all(memory, memory.sweep(limit=1, hint_age=HINT_AGE))
+
+
+@shared_task(
+    name="convmemory.rebuild",
+    acks_late=True,
+    acks_on_failure_or_timeout=True,
+    reject_on_worker_lost=True,
+    ignore_result=True,
+    soft_time_limit=390,
+    time_limit=420,
+)
+def rebuild(alias: str, session_id: int) -> None:
+    """Make the summary of a session anew. One that takes longer than a task may goes on in another one."""
+    memory = _memory(alias, session_id)
+    if memory is None:
+        return
     try:
-        memory = memories[alias]
+        memory.carry_out(session_id, "rebuild")
+    except SoftTimeLimitExceeded:
+        # What is built so far is used.
+        memory.scheduler.order(memory, session_id, "rebuild")
+
+
+def _memory(alias: str, session_id: int) -> ConversationMemory | None:
+    try:
+        return memories[alias]
     except UnknownAlias:
         logger.warning(
             "Dropped the compaction of session %s: CONVMEMORY has no alias %r any more. If it should, this worker runs "
@@ -89,14 +125,7 @@ def compact(self: Task[..., None], alias: str, session_id: int, swept: bool = Fa
             session_id,
             alias,
         )
-        return
-    result = memory.compact_id(session_id)
-    if result.outcome == Outcome.BUSY and (self.request.delivery_info or {}).get("redelivered"):
-        # Whoever had this task before was killed, most likely, and its lease still stands.
-        memory.scheduler.schedule(memory, session_id, delay=memory.lease_seconds)
-    if swept and result.outcome == Outcome.PUBLISHED:
-        with contextlib.suppress(BrokerUnavailable):  # The publisher has said so, and the sweep begins again.
-            _send_all(memory, memory.sweep(limit=1, hint_age=HINT_AGE))
+        return None
 
 
 @shared_task(
@@ -190,6 +219,14 @@ class CeleryScheduler:
         if delay <= HINT_AGE and not self.send(memory, session_id, delay=delay):
             _unhint(memory, [session_id])
 
+    def order(self, memory: ConversationMemory, session_id: int, work: Work) -> bool:
+        """Send the task, and return whether the broker is there to take it. Never raises."""
+        if _eager():
+            _here(rebuild if work == "rebuild" else compact, memory, session_id)
+            return True
+        task, arguments = (rebuild.name, {}) if work == "rebuild" else (compact.name, {"asked": True})
+        return publisher().publish(Hint(task, memory.alias, session_id, self._options(memory), arguments))
+
     def send(self, memory: ConversationMemory, session_id: int, *, delay: float = 0.0, swept: bool = False) -> bool:
         """Send a task that folds the session in ``delay`` seconds, and return whether the broker is there to take it.
 
@@ -198,8 +235,14 @@ class CeleryScheduler:
         """
         if _eager():
             if delay <= 0:
-                _compact_here(memory, session_id)
+                _here(compact, memory, session_id)
             return True
+        arguments = {"swept": True} if swept else {}
+        return publisher().publish(
+            Hint(compact.name, memory.alias, session_id, self._options(memory, delay), arguments)
+        )
+
+    def _options(self, memory: ConversationMemory, delay: float = 0.0) -> dict[str, Any]:
         soft, hard = time_limits(memory)
         options: dict[str, Any] = {
             "countdown": delay + _CLOCK_SKEW if delay > 0 else None,
@@ -213,7 +256,7 @@ class CeleryScheduler:
         }
         if self.queue is not None:
             options["queue"] = self.queue
-        return publisher().publish(Hint(memory.alias, session_id, options, swept))
+        return options
 
 
 def _eager() -> bool:
@@ -223,10 +266,10 @@ def _eager() -> bool:
         return False
 
 
-def _compact_here(memory: ConversationMemory, session_id: int) -> None:
+def _here(task: Task[..., None], memory: ConversationMemory, session_id: int) -> None:
     try:
         # Also with CELERY_TASK_EAGER_PROPAGATES: the task logs its error, and the session's row has it too.
-        compact.apply((memory.alias, session_id), throw=False)
+        task.apply((memory.alias, session_id), throw=False)
     except SoftTimeLimitExceeded:
         raise  # of the task that appends
     except Exception:
@@ -245,12 +288,13 @@ def time_limits(memory: ConversationMemory) -> tuple[int, int]:
 
 
 class Hint(NamedTuple):
-    """A task to be sent: its arguments, and its options as ``apply_async`` takes them."""
+    """A task to be sent: its name and arguments, and its options as ``apply_async`` takes them."""
 
+    task: str
     alias: str
     session_id: int
     options: dict[str, Any]
-    swept: bool = False
+    arguments: dict[str, Any]
 
 
 class Publisher:
@@ -370,9 +414,9 @@ class Line:
     def send(self, hint: Hint) -> None:
         """Send a task. Raises whatever keeps it from being sent."""
         # The app's own task: in a thread of ours, Celery's current app may be another.
-        self.app.tasks[compact.name].apply_async(
+        self.app.tasks[hint.task].apply_async(
             (hint.alias, hint.session_id),
-            {"swept": True} if hint.swept else {},
+            hint.arguments,
             producer=self._connected(),
             retry=False,
             add_to_parent=False,

@@ -29,6 +29,7 @@ from django_convmemory.twins import asynchronous
 
 if TYPE_CHECKING:
     from django_convmemory.compaction import Outcome
+    from django_convmemory.schedulers import Work
 
 # Held while memories are scripted: they are those of the whole process.
 _in_use = threading.Lock()
@@ -66,18 +67,24 @@ class QueueScheduler:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         # In order, each session once, with the memory that noted it last and whether it is to wait.
-        self._noted: dict[Queued, tuple[ConversationMemory, bool]] = {}
+        self._noted: dict[tuple[Queued, Work], tuple[ConversationMemory, bool]] = {}
 
     @property
     def queued(self) -> list[Queued]:
         """The sessions that are noted and not folded yet, in order, those that wait to be tried again included."""
         with self._lock:
-            return list(self._noted)
+            return list(dict.fromkeys(queued for queued, _ in self._noted))
 
     def schedule(self, memory: ConversationMemory, session_id: int, *, delay: float = 0.0) -> None:
         """Note the session. With a ``delay`` the :meth:`run` at hand leaves it to the next one."""
         with self._lock:
-            self._noted[Queued(memory.alias, session_id)] = memory, delay > 0
+            self._noted[Queued(memory.alias, session_id), "compact"] = memory, delay > 0
+
+    def order(self, memory: ConversationMemory, session_id: int, work: Work) -> bool:
+        """Note what was asked for."""
+        with self._lock:
+            self._noted[Queued(memory.alias, session_id), work] = memory, False
+        return True
 
     def run(self) -> list[Outcome]:
         """Fold what is noted, and what is noted meanwhile, until nothing is left; return what came of each, in order.
@@ -90,25 +97,25 @@ class QueueScheduler:
         still noted.
         """
         with self._lock:
-            self._noted = {queued: (memory, False) for queued, (memory, _) in self._noted.items()}
+            self._noted = {noted: (memory, False) for noted, (memory, _) in self._noted.items()}
         outcomes: list[Outcome] = []
         while (taken := self._take()) is not None:
-            memory, session_id = taken
+            memory, session_id, work = taken
             try:
-                outcomes.append(memory.compact_id(session_id, force=True).outcome)
+                outcomes.append(memory.carry_out(session_id, work))
             except BaseException:
-                self.schedule(memory, session_id)  # It is due as before.
+                self.order(memory, session_id, work)  # It is to be done as before.
                 raise
         return outcomes
 
     arun = asynchronous(run)
 
-    def _take(self) -> tuple[ConversationMemory, int] | None:
+    def _take(self) -> tuple[ConversationMemory, int, Work] | None:
         with self._lock:
-            for queued, (memory, waits) in self._noted.items():
+            for (queued, work), (memory, waits) in self._noted.items():
                 if not waits:
-                    del self._noted[queued]
-                    return memory, queued.session_id
+                    del self._noted[queued, work]
+                    return memory, queued.session_id, work
         return None
 
 

@@ -60,6 +60,7 @@ INSTALLED_APPS = [
     "django.contrib.messages",
     "django.contrib.sessions",
     "django.contrib.staticfiles",
+    "drf_spectacular",
     "rest_framework",
     "django_convmemory",
 ]
@@ -92,3 +93,5 @@ CONVMEMORY = {
         "SCHEDULER": {"BACKEND": "django_convmemory.schedulers.NullScheduler"},
     },
 }
+
+REST_FRAMEWORK = {"DEFAULT_SCHEMA_CLASS": "drf_spectacular.openapi.AutoSchema"}

@@ -160,12 +160,13 @@ def test_no_thread_waits_for_another_and_no_hint_stays_behind(monkeypatch: pytes
 
     monkeypatch.setattr(tasks, "LONGEST_TURN", processes.PATIENCE)
     monkeypatch.setattr(publisher, "_send", send)
-    first = threading.Thread(target=publisher.publish, args=(tasks.Hint("default", 0, {}),))
+    first = threading.Thread(target=publisher.publish, args=(tasks.Hint("convmemory.compact", "default", 0, {}, {}),))
     first.start()
     assert entered.wait(processes.PATIENCE)
 
     others = [
-        threading.Thread(target=publisher.publish, args=(tasks.Hint("default", number, {}),)) for number in range(1, 20)
+        threading.Thread(target=publisher.publish, args=(tasks.Hint("convmemory.compact", "default", number, {}, {}),))
+        for number in range(1, 20)
     ]
     for other in others:
         other.start()
@@ -199,14 +200,16 @@ def test_a_failure_drops_what_was_left_for_the_broker(monkeypatch: pytest.Monkey
         tried.append(hint.session_id)
         if len(tried) == 1:
             for number in range(2, 2 + 2 * tasks.MOST_WAITING):
-                publisher.publish(tasks.Hint("default", number, {}))  # as other threads do meanwhile
+                publisher.publish(
+                    tasks.Hint("convmemory.compact", "default", number, {}, {})
+                )  # as other threads do meanwhile
             assert len(publisher._waiting) == tasks.MOST_WAITING
         raise ConnectionError
 
     monkeypatch.setattr(publisher, "_send", send)
 
-    assert not publisher.publish(tasks.Hint("default", 1, {}))
-    assert not publisher.publish(tasks.Hint("default", 2, {}))
+    assert not publisher.publish(tasks.Hint("convmemory.compact", "default", 1, {}, {}))
+    assert not publisher.publish(tasks.Hint("convmemory.compact", "default", 2, {}, {}))
     assert tried == [1]
     assert not publisher._waiting
 

@@ -63,6 +63,7 @@ class Migration(migrations.Migration):
             options={
                 'verbose_name': 'session',
                 'verbose_name_plural': 'sessions',
+                'permissions': [('write_any_role', 'Can write messages of any role through the API')],
             },
         ),
         migrations.CreateModel(

@@ -1,0 +1,1 @@
+"""The HTTP API: ``path("api/memory/", include("django_convmemory.api.urls"))``."""

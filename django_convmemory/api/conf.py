@@ -1,0 +1,103 @@
+"""``settings.CONVMEMORY_API``: what the HTTP API lets a client do."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from collections.abc import Mapping
+from typing import Any, get_type_hints
+
+from django.conf import settings
+from django.core.exceptions import ImproperlyConfigured
+from django.core.signals import setting_changed
+from django.dispatch import receiver
+from django.utils.module_loading import import_string
+
+from django_convmemory.messages import ROLES
+from django_convmemory.options import check_type
+
+NAME = "CONVMEMORY_API"
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class Limits:
+    """What can stand in ``CONVMEMORY_API``, in capitals. Raises ValueError, naming the key, for what cannot be."""
+
+    # Whose sessions a request reaches: a class as those of :mod:`~django_convmemory.api.scopes`.
+    scope: str = "django_convmemory.api.scopes.UserScope"
+    # The memories that can be reached; None: all.
+    aliases: tuple[str, ...] | None = None
+    # Roles of the messages that a client may store without the permission ``convmemory.write_any_role``.
+    writable_roles: tuple[str, ...] = ("user",)
+    # What must hold beside the scope: DRF permission classes.
+    permission_classes: tuple[str, ...] = ()
+    # Who is asking: DRF authentication classes; None: those of the site.
+    authentication_classes: tuple[str, ...] | None = None
+
+    max_body_bytes: int = 1024 * 1024
+    # Messages in one append.
+    max_messages: int = 100
+    max_metadata_bytes: int = 16 * 1024
+    max_metadata_depth: int = 8
+    # Entries of a page, unless the request says how many, and at most.
+    page_size: int = 50
+    max_page_size: int = 200
+
+    def __post_init__(self) -> None:
+        for field in dataclasses.fields(self):
+            value = getattr(self, field.name)
+            annotation = _TYPES[field.name]
+            if isinstance(value, list):
+                value = tuple(value)
+                object.__setattr__(self, field.name, value)
+            if annotation is int:
+                check_type(field.name.upper(), value, int)
+                if value < 1:
+                    raise ValueError(f"{field.name.upper()} must be at least 1, not {value}.")
+            elif annotation is str:
+                check_type(field.name.upper(), value, str)
+            elif not (value is None and field.default is None):
+                self._check_texts(field.name.upper(), value)
+        for role in self.writable_roles:
+            if role not in ROLES:
+                raise ValueError(f"WRITABLE_ROLES has {role!r:.100}; there are {', '.join(ROLES)}.")
+
+    @staticmethod
+    def _check_texts(name: str, value: object) -> None:
+        if not isinstance(value, tuple) or not all(isinstance(one, str) for one in value):
+            raise ValueError(f"{name} must be a list of texts, not {value!r:.100}.")
+
+
+_TYPES: Mapping[str, Any] = get_type_hints(Limits)
+KEYS = tuple(field.name.upper() for field in dataclasses.fields(Limits))
+
+
+@functools.cache
+def limits() -> Limits:
+    """Return the limits of the settings. Raises ImproperlyConfigured, which says what to repair."""
+    given = getattr(settings, NAME, {})
+    try:
+        if not isinstance(given, Mapping):
+            raise ValueError(f"it must be a dict, not a {type(given).__name__}.")
+        unknown = [key for key in given if key not in KEYS]
+        if unknown:
+            raise ValueError(f"it has the unknown key {unknown[0]!r:.100}; there are {', '.join(KEYS)}.")
+        return Limits(**{key.lower(): value for key, value in given.items()})
+    except ValueError as error:
+        raise ImproperlyConfigured(f"{NAME}: {error}") from None
+
+
+@functools.cache
+def classes(paths: tuple[str, ...]) -> tuple[type[Any], ...]:
+    """Return the classes with these dotted paths. Raises ImproperlyConfigured."""
+    try:
+        return tuple(map(import_string, paths))
+    except ImportError as error:
+        raise ImproperlyConfigured(f"{NAME}: {error}") from None
+
+
+@receiver(setting_changed)
+def _forget(*, setting: str, **kwargs: object) -> None:
+    if setting == NAME:
+        limits.cache_clear()
+        classes.cache_clear()

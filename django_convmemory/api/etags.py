@@ -1,0 +1,58 @@
+"""Entity tags: a session's revision, which every change raises, so that a page can ask whether anything is new.
+
+A tag is ``"<revision>-<the rest>"``. The rest tells apart what changes without the row: that a lease has ended, and how
+the memory is configured.
+"""
+
+from __future__ import annotations
+
+import functools
+import zlib
+from typing import Any
+
+from django.utils.http import parse_etags, quote_etag
+
+from django_convmemory import models
+from django_convmemory.api.problems import Problem
+from django_convmemory.conversation import ConversationMemory
+
+
+def of(session: models.Session, memory: ConversationMemory) -> str:
+    """Return the tag of a session's state; ``session`` must have been read with its ``state``."""
+    state: Any = session.state  # type: ignore[attr-defined]
+    return quote_etag(f"{session.revision}-{state[0]}{_configured(memory):08x}")
+
+
+@functools.lru_cache(maxsize=256)
+def _configured(memory: ConversationMemory) -> int:
+    said = (memory.strategy, memory.options, memory.max_context_tokens, type(memory.counter).__name__)
+    return zlib.crc32(repr(said).encode())
+
+
+def matches(header: str | None, tag: str) -> bool:
+    """Whether ``If-None-Match`` names the tag. Weakly, as RFC 9110 has it."""
+    if not header:
+        return False
+    given = parse_etags(header)
+    return given == ["*"] or tag in {one.removeprefix("W/") for one in given}
+
+
+def required_revision(header: str | None) -> int | None:
+    """Return the revision that ``If-Match`` names; None for ``*``, which is any.
+
+    A tag that a proxy has made weak still names it. Raises a 428 where there is no header: without it a retry could
+    delete what came after the first try; and a 412 for what is no tag of ours.
+    """
+    if not header or not header.strip():
+        raise Problem(
+            428,
+            "precondition_required",
+            'Say which state you mean: send If-Match with the ETag of the session or its context, or "*" for any.',
+        )
+    if header.strip() == "*":
+        return None
+    for tag in parse_etags(header):
+        revision = tag.removeprefix("W/").strip('"').partition("-")[0]
+        if revision.isascii() and revision.isdigit() and len(revision) < 16:
+            return int(revision)
+    raise Problem(412, "stale_revision", "If-Match has no ETag of this session. Read the session again.")

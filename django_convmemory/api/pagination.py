@@ -1,0 +1,53 @@
+"""Pages by cursor: as fast at the end of a long list as at its beginning, and none is shown twice."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from django.core.exceptions import ValidationError as InvalidValue
+from rest_framework.exceptions import NotFound, ValidationError
+from rest_framework.pagination import Cursor, CursorPagination
+from rest_framework.request import Request
+
+from django_convmemory.api import conf
+
+
+class Pages(CursorPagination):
+    """DRF's cursors, over an ordering that the view has validated, with ``limit`` for the size of a page."""
+
+    page_size_query_param = "limit"
+    names = ("cursor", "limit")
+
+    def paginate_queryset(self, queryset: Any, request: Request, view: Any = None) -> list[Any] | None:
+        self._column = queryset.model._meta.get_field(view.page_ordering[0].lstrip("-"))
+        return super().paginate_queryset(queryset, request, view)
+
+    def get_ordering(self, request: Request, queryset: Any, view: Any) -> tuple[str, ...]:
+        ordering: tuple[str, ...] = view.page_ordering
+        return ordering
+
+    def get_page_size(self, request: Request) -> int:
+        return page_size(request.query_params.get("limit"))
+
+    def decode_cursor(self, request: Request) -> Cursor | None:
+        cursor = super().decode_cursor(request)
+        if cursor is not None and cursor.position is not None:
+            # DRF leaves it to the database to refuse what is no value of the column.
+            position = str(cursor.position)
+            try:
+                if "\x00" in position:
+                    raise ValueError
+                self._column.to_python(position)
+            except (InvalidValue, ValueError, OverflowError):
+                raise NotFound(self.invalid_cursor_message) from None
+        return cursor
+
+
+def page_size(given: str | None) -> int:
+    """Return how many entries a page has. Raises a 400 for what is no number, or too large a one."""
+    limits = conf.limits()
+    if given is None:
+        return min(limits.page_size, limits.max_page_size)
+    if not (given.isascii() and given.isdigit() and len(given) < 10 and 1 <= int(given) <= limits.max_page_size):
+        raise ValidationError({"limit": [f"It must be a whole number from 1 to {limits.max_page_size}."]})
+    return int(given)

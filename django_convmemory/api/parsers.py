@@ -1,0 +1,42 @@
+"""Reading a body: JSON alone, and never more of it than is allowed."""
+
+from __future__ import annotations
+
+import codecs
+import json
+from collections.abc import Mapping
+from typing import IO, Any, NoReturn
+
+from rest_framework.exceptions import ParseError
+from rest_framework.parsers import BaseParser
+
+from django_convmemory.api import conf, problems
+
+
+class BoundedJSONParser(BaseParser):
+    """Parses JSON (RFC 8259) in UTF-8.
+
+    Raises a 413 where there is more than ``MAX_BODY_BYTES``, whatever the header says, and a 400 for what is no JSON:
+    NaN and Infinity are none, and neither is what is nested so deep that Python gives up.
+    """
+
+    media_type = "application/json"
+
+    def parse(
+        self, stream: IO[Any], media_type: str | None = None, parser_context: Mapping[str, Any] | None = None
+    ) -> Any:
+        most = conf.limits().max_body_bytes
+        body = stream.read(most + 1)
+        if len(body) > most:
+            raise problems.too_large()
+        try:
+            text = codecs.decode(body, "utf-8-sig")
+            return json.loads(text, parse_constant=_refuse)
+        except RecursionError:
+            raise ParseError("JSON parse error - it is nested too deep.") from None
+        except ValueError as error:
+            raise ParseError(f"JSON parse error - {error}") from None
+
+
+def _refuse(constant: str) -> NoReturn:
+    raise ValueError(f"{constant} is no JSON")

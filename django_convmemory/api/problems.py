@@ -1,0 +1,134 @@
+"""Errors in one shape: the problem details of RFC 9457, each with a code that stays.
+
+``{"type", "title", "status", "detail", "code"}``, and for input that is refused ``errors``, a list of ``{"pointer",
+"detail", "code"}``, whose pointers (RFC 6901) say where in the body, or which query parameter.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from http import HTTPStatus
+from typing import Any
+
+from django.core.exceptions import PermissionDenied, RequestDataTooBig
+from django.http import Http404
+from rest_framework import exceptions as drf, status
+from rest_framework.response import Response
+from rest_framework.views import set_rollback
+
+from django_convmemory import exceptions
+
+MEDIA_TYPE = "application/problem+json"
+_TYPE = "urn:problem-type:convmemory:"
+# Seconds after which a request may be made again that met a session in motion.
+_RETRY_AFTER = 1
+
+
+class Problem(drf.APIException):
+    """An error with a code of ours."""
+
+    def __init__(self, status_code: int, code: str, detail: str, **more: Any) -> None:
+        super().__init__(detail, code)
+        self.status_code = status_code
+        self.more = more
+
+
+def handle(error: Exception, context: Mapping[str, Any]) -> Response | None:
+    """Return the answer to an error, or None for one that is nobody's but ours: DRF's exception handler."""
+    problem = _problem_of(error)
+    if problem is None:
+        return None
+    set_rollback()
+    headers = {}
+    if getattr(problem, "auth_header", None):
+        headers["WWW-Authenticate"] = problem.auth_header  # type: ignore[attr-defined]
+    wait = getattr(problem, "wait", None)
+    if wait is not None:
+        headers["Retry-After"] = str(int(wait) + 1)
+    if isinstance(error, exceptions.SessionContended):
+        headers["Retry-After"] = str(_RETRY_AFTER)
+    return Response(
+        _document(problem), status=problem.status_code, headers=headers, content_type=_content_type(context)
+    )
+
+
+def _content_type(context: Mapping[str, Any]) -> str | None:
+    """A person who looks at the browsable API gets a page, and everybody else a problem document."""
+    renderer = getattr(context.get("request"), "accepted_renderer", None)
+    return None if getattr(renderer, "format", None) == "api" else MEDIA_TYPE
+
+
+# What the memory raises, the more special first: the class, the status and the code.
+_OURS: tuple[tuple[type[Exception], int, str], ...] = (
+    (exceptions.ToolResultRefused, 409, "tool_result_refused"),
+    (exceptions.TooManyPinned, 409, "too_many_pinned"),
+    (exceptions.InvalidMessage, 400, "invalid_message"),
+    (exceptions.InvalidArgument, 400, "invalid_argument"),
+    (exceptions.InvalidSession, 400, "invalid_session"),
+    (exceptions.UnknownAlias, 400, "unknown_alias"),
+    (exceptions.SessionExists, 409, "session_exists"),
+    (exceptions.UnknownMessage, 404, "unknown_message"),
+    (exceptions.StaleRevision, 412, "stale_revision"),
+    (exceptions.IdempotencyConflict, 422, "idempotency_conflict"),
+    (exceptions.SessionContended, 503, "session_contended"),
+    (exceptions.BrokerUnavailable, 503, "broker_unavailable"),
+)
+
+
+def _problem_of(error: Exception) -> drf.APIException | None:
+    if isinstance(error, drf.APIException):
+        return error
+    if isinstance(error, Http404):
+        return drf.NotFound()
+    if isinstance(error, PermissionDenied):
+        return drf.PermissionDenied()
+    if isinstance(error, RequestDataTooBig):
+        return too_large()
+    for kind, status_code, code in _OURS:
+        if isinstance(error, kind):
+            return Problem(status_code, code, str(error))
+    return None
+
+
+def too_large() -> Problem:
+    return Problem(status.HTTP_413_REQUEST_ENTITY_TOO_LARGE, "body_too_large", "The body is larger than is allowed.")
+
+
+def _document(problem: drf.APIException) -> dict[str, Any]:
+    errors: list[dict[str, str]] = []
+    if isinstance(problem, drf.ValidationError):
+        code, detail = "invalid", "The request has errors: each is listed, with where it is."
+        errors = [
+            {"pointer": pointer, "detail": str(one), "code": getattr(one, "code", "invalid")}
+            for pointer, one in _leaves(problem.detail)
+        ]
+    else:
+        codes = problem.get_codes()
+        code, detail = codes if isinstance(codes, str) else problem.default_code, str(problem.detail)
+    document: dict[str, Any] = {
+        "type": _TYPE + code,
+        "title": HTTPStatus(problem.status_code).phrase,
+        "status": problem.status_code,
+        "detail": detail,
+        "code": code,
+    }
+    if errors:
+        document["errors"] = errors
+    return document | getattr(problem, "more", {})
+
+
+def _leaves(detail: Any, pointer: str = "") -> Iterator[tuple[str, Any]]:
+    """Yield what is wrong, and where."""
+    if isinstance(detail, Mapping):
+        for key, value in detail.items():
+            here = pointer
+            if key != "non_field_errors":
+                here += "/" + str(key).replace("~", "~0").replace("/", "~1")
+            yield from _leaves(value, here)
+    elif isinstance(detail, list):
+        for index, value in enumerate(detail):
+            # A list of errors of one thing, or a list with the errors of each of many.
+            nested = isinstance(value, (Mapping, list))
+            yield from _leaves(value, f"{pointer}/{index}" if nested else pointer)
+    else:
+        yield pointer, detail

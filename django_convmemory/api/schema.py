@@ -1,0 +1,431 @@
+"""What drf-spectacular is told of the endpoints. Without that extra nothing reads this module."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from drf_spectacular.extensions import (
+    OpenApiSerializerExtension,
+    OpenApiSerializerFieldExtension,
+    OpenApiViewExtension,
+)
+from drf_spectacular.types import OpenApiTypes
+from drf_spectacular.utils import OpenApiExample, OpenApiParameter, OpenApiResponse, extend_schema, extend_schema_view
+from rest_framework import serializers
+
+from django_convmemory.api import problems, serializers as forms
+from django_convmemory.api.fields import MOST
+from django_convmemory.api.negotiation import JSONLinesRenderer
+from django_convmemory.messages import ROLES
+
+# Fields and serializers whose form cannot be read off them.
+
+_CONTENT: dict[str, Any] = {
+    "oneOf": [
+        {"type": "string"},
+        {
+            "type": "array",
+            "items": {"type": "object", "properties": {"type": {"type": "string"}}, "required": ["type"]},
+        },
+    ],
+    "description": "A text, or a list of content parts.",
+}
+_TOOL_CALLS: dict[str, Any] = {
+    "type": "array",
+    "items": {"type": "object", "properties": {"id": {"type": "string", "minLength": 1}}, "required": ["id"]},
+}
+_OBJECT: dict[str, Any] = {"type": "object", "additionalProperties": {}}
+_WIRE: dict[str, Any] = {
+    "type": "object",
+    "description": "A message in chat-completions form.",
+    "properties": {"role": {"type": "string", "enum": list(ROLES)}},
+    "required": ["role"],
+    "additionalProperties": {},
+}
+
+
+class _Content(OpenApiSerializerFieldExtension):  # type: ignore[no-untyped-call]
+    target_class = "django_convmemory.api.serializers.Content"
+
+    def map_serializer_field(self, auto_schema: Any, direction: Any) -> dict[str, Any]:
+        return _CONTENT
+
+
+class _ToolCalls(OpenApiSerializerFieldExtension):  # type: ignore[no-untyped-call]
+    target_class = "django_convmemory.api.serializers.ToolCalls"
+
+    def map_serializer_field(self, auto_schema: Any, direction: Any) -> dict[str, Any]:
+        return _TOOL_CALLS
+
+
+class _Metadata(OpenApiSerializerFieldExtension):  # type: ignore[no-untyped-call]
+    target_class = "django_convmemory.api.fields.Metadata"
+
+    def map_serializer_field(self, auto_schema: Any, direction: Any) -> dict[str, Any]:
+        return _OBJECT
+
+
+class _Wire(OpenApiSerializerFieldExtension):  # type: ignore[no-untyped-call]
+    target_class = "django_convmemory.api.serializers.Wire"
+
+    def map_serializer_field(self, auto_schema: Any, direction: Any) -> dict[str, Any]:
+        return _WIRE
+
+
+class _Strict(OpenApiSerializerExtension):  # type: ignore[no-untyped-call]
+    """What is strict says so."""
+
+    target_class = "django_convmemory.api.serializers.StrictSerializer"
+    match_subclasses = True
+
+    def map_serializer(self, auto_schema: Any, direction: Any) -> dict[str, Any]:
+        schema: dict[str, Any] = auto_schema._map_serializer(self.target, direction, bypass_extensions=True)
+        return schema | {"additionalProperties": False}
+
+
+class _NewMessage(OpenApiSerializerExtension):  # type: ignore[no-untyped-call]
+    """What a message must have depends on who speaks."""
+
+    target_class = "django_convmemory.api.serializers.NewMessage"
+    priority = 1
+
+    def map_serializer(self, auto_schema: Any, direction: Any) -> dict[str, Any]:
+        schema: dict[str, Any] = auto_schema._map_serializer(self.target, direction, bypass_extensions=True)
+        fields = schema["properties"]
+
+        def spoken_by(roles: list[str], *required: str, own: str = "") -> dict[str, Any]:
+            left_out = {"tool_calls", "tool_call_id"} - {own}
+            properties = {name: field for name, field in fields.items() if name not in left_out}
+            content = dict(_CONTENT) | ({"nullable": True} if roles == ["assistant"] else {})
+            return {
+                "type": "object",
+                "properties": properties | {"role": {"type": "string", "enum": roles}, "content": content},
+                "required": ["role", *required],
+                "additionalProperties": False,
+            }
+
+        return {
+            "oneOf": [
+                spoken_by(["user", "system", "developer"], "content"),
+                spoken_by(["assistant"], own="tool_calls"),
+                spoken_by(["tool"], "content", "tool_call_id", own="tool_call_id"),
+            ],
+            "description": schema.get("description", ""),
+        }
+
+
+class _ProblemError(serializers.Serializer[Any]):
+    pointer = serializers.CharField(help_text="Where in the body, or which parameter (RFC 6901).")
+    detail = serializers.CharField()
+    code = serializers.CharField()
+
+    class Meta:
+        ref_name = "ConvMemoryProblemError"
+
+
+class _Problem(serializers.Serializer[Any]):
+    """What went wrong (RFC 9457)."""
+
+    type = serializers.CharField()
+    title = serializers.CharField()
+    status = serializers.IntegerField()
+    detail = serializers.CharField()
+    code = serializers.CharField(help_text="Stays the same; what is to be read by programs.")
+    errors = _ProblemError(many=True, required=False)  # type: ignore[assignment]
+
+    class Meta:
+        ref_name = "ConvMemoryProblem"
+
+
+# Parameters and answers.
+
+_ID = OpenApiParameter("session_id", OpenApiTypes.UUID, OpenApiParameter.PATH, description="The session's `id`.")
+_POSITION = OpenApiParameter(
+    "position",
+    {"type": "integer", "minimum": 1, "maximum": MOST},
+    OpenApiParameter.PATH,
+    description="The message's position in the session, from 1.",
+)
+_VERSION = OpenApiParameter("version", {"type": "integer", "minimum": 1, "maximum": MOST}, OpenApiParameter.PATH)
+_CURSOR = OpenApiParameter("cursor", str, description="Where a page begins: from `next` or `previous` of another page.")
+_LIMIT = OpenApiParameter(
+    "limit", {"type": "integer", "minimum": 1, "maximum": 200}, description="How many a page has at most."
+)
+_IF_NONE_MATCH = OpenApiParameter(
+    "If-None-Match", str, OpenApiParameter.HEADER, description="The `ETag` of an answer: 304 where nothing has changed."
+)
+_IF_MATCH = OpenApiParameter(
+    "If-Match",
+    str,
+    OpenApiParameter.HEADER,
+    description="The `ETag` of the session or its context that is meant: 412 where it has changed since.",
+)
+_NEEDED_MATCH = OpenApiParameter(
+    "If-Match",
+    str,
+    OpenApiParameter.HEADER,
+    required=True,
+    description="The `ETag` of the session or its context that is meant, or `*` for any.",
+)
+_IDEMPOTENCY_KEY = OpenApiParameter(
+    "Idempotency-Key",
+    {"type": "string", "minLength": 1, "maxLength": 255},
+    OpenApiParameter.HEADER,
+    description="A retry with the same key and content stores nothing, and is answered with what was stored before.",
+)
+
+_ETAG = OpenApiParameter("ETag", str, OpenApiParameter.HEADER, response=[200, 201, 304])
+_LOCATION = OpenApiParameter("Location", OpenApiTypes.URI, OpenApiParameter.HEADER, response=[201, 202])
+
+_WHY = {
+    400: "The input is wrong; `errors` says where.",
+    401: "Nobody is logged in.",
+    403: "Not allowed.",
+    404: "There is no such session, or nothing there.",
+    406: "No answer is to be had in a form that `Accept` names.",
+    409: "The session is not in a state for it.",
+    412: "The session has changed.",
+    413: "The body is too large.",
+    415: "The body is no JSON.",
+    422: "The idempotency key was used for other content.",
+    428: "`If-Match` is missing.",
+    429: "Too many requests.",
+    503: "Not at the moment.",
+}
+_READ = (401, 403, 404, 406)
+_WRITE = (400, 401, 403, 404, 406, 413, 415)
+
+
+def _answers(good: Mapping[Any, Any], *bad: int) -> dict[Any, Any]:
+    refused = {(code, problems.MEDIA_TYPE): OpenApiResponse(_Problem, description=_WHY[code]) for code in sorted(bad)}
+    return {**good, **refused}
+
+
+_UNCHANGED = {304: OpenApiResponse(description="Nothing has changed.")}
+_REPLY = OpenApiExample("A turn", {"messages": [{"role": "user", "content": "What is Rust?"}]}, request_only=True)
+_EXCHANGE = OpenApiExample(
+    "A reply of the model, from a trusted service",
+    {
+        "messages": [{"role": "assistant", "content": "A systems language."}],
+        "usage": {"prompt_tokens": 120, "completion_tokens": 7},
+    },
+    request_only=True,
+)
+
+_Operation = dict[str, Any]
+
+
+def _session(name: str, summary: str, tag: str, **more: Any) -> _Operation:
+    parameters = [_ID, *more.pop("parameters", [])]
+    return {"operation_id": f"convmemory_{name}", "summary": summary, "tags": [tag], "parameters": parameters, **more}
+
+
+SESSIONS, MESSAGES, CONTEXT, COMPACTION = "Sessions", "Messages", "Context", "Compaction"
+
+OPERATIONS: dict[str, dict[str, _Operation]] = {
+    "SessionList": {
+        "get": {
+            "operation_id": "convmemory_sessions_list",
+            "summary": "List sessions",
+            "tags": [SESSIONS],
+            "parameters": [forms.SessionQuery, _CURSOR, _LIMIT],
+            "responses": _answers({200: forms.SessionSerializer(many=True)}, 400, *_READ),
+        },
+        "post": {
+            "operation_id": "convmemory_sessions_create",
+            "summary": "Make a session",
+            "tags": [SESSIONS],
+            "parameters": [_LOCATION, _ETAG],
+            "request": forms.NewSession,
+            "responses": _answers({201: forms.SessionSerializer}, 409, *_WRITE),
+            "examples": [OpenApiExample("With a title", {"key": "trip", "title": "Lisbon"}, request_only=True)],
+        },
+    },
+    "SessionDetail": {
+        "get": _session(
+            "sessions_retrieve",
+            "Read a session",
+            SESSIONS,
+            parameters=[_IF_NONE_MATCH, _ETAG],
+            responses=_answers({200: forms.SessionSerializer, **_UNCHANGED}, *_READ),
+        ),
+        "patch": _session(
+            "sessions_update",
+            "Change title and metadata",
+            SESSIONS,
+            parameters=[_IF_MATCH, _ETAG],
+            request=forms.SessionChanges,
+            responses=_answers({200: forms.SessionSerializer}, 412, *_WRITE),
+            examples=[OpenApiExample("A title", {"title": "Lisbon in May"}, request_only=True)],
+        ),
+        "delete": _session(
+            "sessions_delete",
+            "Delete a session with all that is in it",
+            SESSIONS,
+            responses=_answers({204: None}, *_READ),
+        ),
+    },
+    "SessionStatus": {
+        "get": _session(
+            "sessions_status",
+            "Where compaction stands",
+            COMPACTION,
+            parameters=[_IF_NONE_MATCH, _ETAG],
+            responses=_answers({200: forms.StatusSerializer, **_UNCHANGED}, *_READ),
+        ),
+    },
+    "MessageList": {
+        "get": _session(
+            "messages_list",
+            "List messages, whatever was folded",
+            MESSAGES,
+            parameters=[forms.MessageQuery, _CURSOR, _LIMIT],
+            responses=_answers({200: forms.MessageSerializer(many=True)}, 400, *_READ),
+        ),
+        "post": _session(
+            "messages_append",
+            "Append messages: all of them, or none",
+            MESSAGES,
+            parameters=[_IDEMPOTENCY_KEY],
+            request=forms.NewMessages,
+            responses=_answers(
+                {
+                    201: OpenApiResponse(forms.ReceiptSerializer, description="Stored."),
+                    200: OpenApiResponse(forms.ReceiptSerializer, description="Stored before, with this key."),
+                },
+                *(409, 422, 429, 503),
+                *_WRITE,
+            ),
+            examples=[_REPLY, _EXCHANGE],
+        ),
+    },
+    "MessageDetail": {
+        "get": _session(
+            "messages_retrieve",
+            "Read a message",
+            MESSAGES,
+            parameters=[_POSITION],
+            responses=_answers({200: forms.MessageSerializer}, *_READ),
+        ),
+    },
+    "MessageRedaction": {
+        "post": _session(
+            "messages_redact",
+            "Empty a message, and every summary that reaches it",
+            MESSAGES,
+            parameters=[_POSITION],
+            request=forms.Redaction,
+            responses=_answers({200: forms.Redacted}, 503, *_WRITE),
+        ),
+    },
+    "ContextDetail": {
+        "get": _session(
+            "context_retrieve",
+            "What a model is sent next",
+            CONTEXT,
+            parameters=[forms.ContextQuery, _IF_NONE_MATCH, _ETAG],
+            responses=_answers({200: forms.ContextSerializer, **_UNCHANGED}, 400, *_READ),
+        ),
+    },
+    "SummaryList": {
+        "get": _session(
+            "summaries_list",
+            "List the versions of the summary, the newest first",
+            CONTEXT,
+            parameters=[_CURSOR, _LIMIT],
+            responses=_answers({200: forms.SummarySerializer(many=True)}, 400, *_READ),
+        ),
+    },
+    "SummaryDetail": {
+        "get": _session(
+            "summaries_retrieve",
+            "Read a version of the summary",
+            CONTEXT,
+            parameters=[_VERSION],
+            responses=_answers({200: forms.SummarySerializer}, *_READ),
+        ),
+    },
+    "Truncate": {
+        "post": _session(
+            "sessions_truncate",
+            "Delete the messages after a position, to have them said anew",
+            MESSAGES,
+            parameters=[_NEEDED_MATCH],
+            request=forms.Truncation,
+            responses=_answers({200: forms.Truncated}, 412, 428, 503, *_WRITE),
+            examples=[OpenApiExample("All but the first two", {"after": 2}, request_only=True)],
+        ),
+    },
+    "Clear": {
+        "post": _session(
+            "sessions_clear",
+            "Delete all messages and summaries; the session stays",
+            SESSIONS,
+            request=forms.Nothing,
+            responses=_answers({204: None}, 503, *_WRITE),
+        ),
+    },
+    "ForkView": {
+        "post": _session(
+            "sessions_fork",
+            "Copy a session as it was at a position",
+            SESSIONS,
+            parameters=[_LOCATION, _ETAG],
+            request=forms.Fork,
+            responses=_answers({201: forms.SessionSerializer}, 409, 503, *_WRITE),
+            examples=[OpenApiExample("What if", {"at": 4, "key": "what if"}, request_only=True)],
+        ),
+    },
+    "Compact": {
+        "post": _session(
+            "sessions_compact",
+            "Have folded what is due, by a worker",
+            COMPACTION,
+            parameters=[_LOCATION],
+            request=forms.Nothing,
+            responses=_answers({202: forms.Accepted}, 409, 429, *_WRITE),
+        ),
+    },
+    "Rebuild": {
+        "post": _session(
+            "sessions_rebuild",
+            "Have the summary made anew from the messages, by a worker",
+            COMPACTION,
+            parameters=[_LOCATION],
+            request=forms.Nothing,
+            responses=_answers({202: forms.Accepted}, 409, 429, 503, *_WRITE),
+        ),
+    },
+    "Export": {
+        "get": _session(
+            "sessions_export",
+            "Export a session as a record",
+            SESSIONS,
+            responses=_answers(
+                {(200, JSONLinesRenderer.media_type): OpenApiResponse(OpenApiTypes.STR, description="A line of JSON.")},
+                400,
+                *_READ,
+            ),
+        ),
+    },
+}
+
+
+class _Documented(OpenApiViewExtension):  # type: ignore[no-untyped-call]
+    """A view with what is said of it here. Its subclasses register themselves."""
+
+    operations: dict[str, _Operation]
+
+    def view_replacement(self) -> Any:
+        documented = {method: extend_schema(**operation) for method, operation in self.operations.items()}
+        view: Any = self.target_class
+        return extend_schema_view(**documented)(type(view.__name__, (view,), {}))
+
+
+for _name, _operations in OPERATIONS.items():
+    type(
+        f"_{_name}",
+        (_Documented,),
+        {"target_class": f"django_convmemory.api.views.{_name}", "operations": _operations},
+    )

@@ -1,0 +1,385 @@
+"""The forms of what goes in and out. Input that has a field too many is refused: a misspelt one would be ignored."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from rest_framework import serializers
+
+from django_convmemory import models
+from django_convmemory.api import conf
+from django_convmemory.api.fields import Choice, Flag, Metadata, Text, Whole, WholeInQuery
+from django_convmemory.conversation import Receipt
+from django_convmemory.explaining import Explained, Fate
+from django_convmemory.messages import ROLES, ChatMessage
+from django_convmemory.stores import sql
+from django_convmemory.stores.values import MAX_ALIAS_LENGTH, MAX_KEY_LENGTH
+
+_Data = Mapping[str, Any]
+
+
+class StrictSerializer(serializers.Serializer[Any]):
+    """Input that has these fields and no others."""
+
+    default_error_messages = {"unknown_field": "There is no such field; there are {fields}."}
+
+    def to_internal_value(self, data: Any) -> Any:
+        if isinstance(data, Mapping) and not data.keys() <= self.fields.keys():
+            known = ", ".join(name for name, field in self.fields.items() if not field.read_only)
+            error = self.error_messages["unknown_field"].format(fields=known)
+            unknown = sorted(data.keys() - self.fields.keys())
+            raise serializers.ValidationError(
+                {name: [serializers.ErrorDetail(error, "unknown_field")] for name in unknown}
+            )
+        return super().to_internal_value(data)
+
+
+# Sessions.
+
+
+class SessionSerializer(serializers.ModelSerializer[models.Session]):
+    """A session, as it is shown."""
+
+    id = serializers.UUIDField(source="public_id", read_only=True)
+    state = serializers.ChoiceField(choices=models.SessionState.choices, read_only=True)
+    messages = serializers.IntegerField(source="last_position", read_only=True)
+    tokens = serializers.SerializerMethodField()
+    metadata = serializers.JSONField(read_only=True)
+
+    class Meta:
+        model = models.Session
+        fields = [
+            "id",
+            "alias",
+            "key",
+            "title",
+            "metadata",
+            "state",
+            "messages",
+            "tokens",
+            "covered_position",
+            "current_version",
+            "fork_position",
+            "revision",
+            "created_at",
+            "updated_at",
+        ]
+        read_only_fields = fields
+
+    def get_tokens(self, session: models.Session) -> int:
+        return session.unpinned_tokens + session.pinned_tokens
+
+
+class NewSession(StrictSerializer):
+    """What a session is made of; all of it may be left out."""
+
+    alias = Text(max_length=MAX_ALIAS_LENGTH, default="default")
+    key = Text(max_length=MAX_KEY_LENGTH, required=False)
+    title = Text(max_length=255, allow_blank=True, default="")
+    metadata = Metadata(default=dict)
+
+
+class SessionChanges(StrictSerializer):
+    """What of a session is its owner's to change."""
+
+    title = Text(max_length=255, allow_blank=True, required=False)
+    metadata = Metadata(required=False)
+
+
+class Moment(serializers.DateTimeField):
+    """A time with its zone (RFC 3339)."""
+
+    def to_internal_value(self, value: Any) -> Any:
+        moment = super().to_internal_value(value)
+        if not isinstance(value, str) or not value.upper().rstrip("0123456789:").endswith(("Z", "+", "-")):
+            self.fail("invalid", format="RFC 3339, with a zone: 2026-01-31T12:00:00Z")
+        return moment
+
+
+class SessionQuery(StrictSerializer):
+    """How a list of sessions is narrowed down."""
+
+    alias = Text(max_length=MAX_ALIAS_LENGTH, required=False)
+    state = Choice(choices=models.SessionState.choices, required=False)
+    created_after = Moment(required=False)
+    created_before = Moment(required=False)
+    updated_after = Moment(required=False)
+    updated_before = Moment(required=False)
+    search = Text(max_length=255, required=False)
+    ordering = Choice(choices=["-created", "created", "-updated", "updated"], default="-created")
+
+
+class StatusSerializer(serializers.ModelSerializer[models.Session]):
+    """Where compaction stands."""
+
+    state = serializers.ChoiceField(choices=models.SessionState.choices, read_only=True)
+    lag = serializers.SerializerMethodField()
+    last_error = serializers.SerializerMethodField()
+
+    class Meta:
+        model = models.Session
+        fields = [
+            "state",
+            "due_since",
+            "lag",
+            "attempts",
+            "next_attempt_at",
+            "last_error",
+            "last_position",
+            "covered_position",
+            "current_version",
+            "revision",
+        ]
+        read_only_fields = fields
+
+    def get_lag(self, session: models.Session) -> dict[str, int]:
+        """What no summary stands for yet: ``{"messages", "tokens"}``."""
+        ledger = session.ledger
+        return {
+            "messages": ledger.unpinned_count - ledger.covered_count,
+            "tokens": ledger.unpinned_tokens - ledger.covered_tokens,
+        }
+
+    def get_last_error(self, session: models.Session) -> str:
+        """The kind of the error. What the provider said is for the site's staff."""
+        return session.last_error.partition(":")[0]
+
+
+# Messages.
+
+
+class Content(serializers.Field[Any, Any, Any, Any]):
+    """A text, or a list of content parts: objects with a ``type``."""
+
+    default_error_messages = {"invalid": "It must be a text, or a list of objects with a type."}
+
+    def to_internal_value(self, data: Any) -> Any:
+        parts = isinstance(data, list) and all(
+            isinstance(part, Mapping) and isinstance(part.get("type"), str) for part in data
+        )
+        if not (isinstance(data, str) or parts):
+            self.fail("invalid")
+        return data
+
+    def to_representation(self, value: Any) -> Any:
+        return value
+
+
+class ToolCalls(serializers.Field[Any, Any, Any, Any]):
+    """The calls of an assistant: objects with an ``id``."""
+
+    default_error_messages = {"invalid": "It must be a list of objects with an id."}
+
+    def to_internal_value(self, data: Any) -> Any:
+        if not isinstance(data, list) or not all(
+            isinstance(call, Mapping) and isinstance(call.get("id"), str) and call["id"] for call in data
+        ):
+            self.fail("invalid")
+        return data
+
+    def to_representation(self, value: Any) -> Any:
+        return value
+
+
+class NewMessage(StrictSerializer):
+    """A message of a chat, as a model's provider takes it, with what the site notes about it."""
+
+    role = Choice(choices=ROLES)
+    content = Content(allow_null=True, required=False)
+    name = Text(max_length=64, required=False)
+    tool_calls = ToolCalls(required=False)
+    tool_call_id = Text(max_length=255, required=False)
+    kind = Text(max_length=32, default="chat")
+    metadata = Metadata(default=dict)
+
+    def validate(self, attrs: dict[str, Any]) -> Any:
+        kind, metadata = attrs.pop("kind"), attrs.pop("metadata")
+        return ChatMessage.from_openai(attrs, kind=kind, metadata=metadata)
+
+
+class NewMessages(StrictSerializer):
+    """What is appended: all of it, or nothing. ``usage`` is what the provider reported for a reply."""
+
+    messages = serializers.ListField(child=NewMessage(), allow_empty=False)
+    usage = Metadata(required=False)
+
+    def validate_messages(self, messages: list[ChatMessage]) -> list[ChatMessage]:
+        most = conf.limits().max_messages
+        if len(messages) > most:
+            raise serializers.ValidationError(
+                f"There are {len(messages)} messages, and {most} may come together. Send them in portions.",
+                "too_many_messages",
+            )
+        return messages
+
+
+class ReceiptSerializer(serializers.Serializer[Receipt]):
+    """What an append stored."""
+
+    first_position = serializers.IntegerField()
+    last_position = serializers.IntegerField()
+    tokens = serializers.IntegerField()
+    due = serializers.BooleanField()
+    replayed = serializers.BooleanField()
+
+
+class Wire(serializers.Field[Any, Any, Any, Any]):
+    """A message in chat-completions form."""
+
+    def to_representation(self, value: ChatMessage) -> Any:
+        return value.to_openai()
+
+
+class MessageSerializer(serializers.Serializer[models.Message]):
+    """A message, as it is stored."""
+
+    position = serializers.IntegerField()
+    message = Wire()
+    kind = serializers.CharField()
+    metadata = serializers.JSONField()
+    tokens = serializers.IntegerField()
+    created_at = serializers.DateTimeField()
+    redacted = serializers.BooleanField()
+
+    def to_representation(self, row: models.Message) -> dict[str, Any]:
+        # By hand: of a page's cost most would be the fields'.
+        message = sql.message_of(row.role, row.kind, row.content, row.wire, row.metadata)
+        return {
+            "position": row.position,
+            "message": message.to_openai(),
+            "kind": message.kind,
+            "metadata": message.metadata,
+            "tokens": row.tokens,
+            "created_at": row.created_at,
+            "redacted": row.redacted_at is not None,
+        }
+
+
+class MessageQuery(StrictSerializer):
+    """Which messages of a session are listed."""
+
+    after = WholeInQuery(required=False)
+    before = WholeInQuery(required=False)
+    ordering = Choice(choices=["position", "-position"], default="position")
+
+
+# The context.
+
+
+class ContextQuery(StrictSerializer):
+    """How a context is asked for. With ``explain=1`` it says of the messages what became of them, a page at a time."""
+
+    max_tokens = WholeInQuery(required=False)
+    format = Choice(choices=["messages", "openai", "text"], default="messages")
+    explain = Choice(choices=["0", "1"], default="0")
+    before = WholeInQuery(required=False)
+    limit = WholeInQuery(required=False, min_value=1)
+
+
+class PartSerializer(serializers.Serializer[Any]):
+    """A message of a context, and what it is there for."""
+
+    part = serializers.ChoiceField(choices=["system", "pinned", "summary", "tail"])
+    position = serializers.IntegerField(allow_null=True)
+    tokens = serializers.IntegerField()
+    message = Wire()
+
+
+class ExplainedSerializer(serializers.Serializer[Explained]):
+    """A message of the session, and what became of it in the context."""
+
+    position = serializers.IntegerField()
+    role = serializers.ChoiceField(choices=ROLES)
+    tokens = serializers.IntegerField()
+    fate = serializers.ChoiceField(choices=[fate.value for fate in Fate])
+    version = serializers.IntegerField(allow_null=True)
+
+
+class ContextSerializer(serializers.Serializer[Any]):
+    """What a model is sent next. ``text`` is there with ``format=text``, ``messages`` otherwise."""
+
+    messages = PartSerializer(many=True, required=False)
+    text = serializers.CharField(required=False)
+    summary = serializers.CharField(allow_null=True)
+    covered_position = serializers.IntegerField()
+    tokens = serializers.IntegerField()
+    omitted = serializers.IntegerField()
+    over_budget = serializers.BooleanField()
+    pending = serializers.BooleanField()
+    revision = serializers.IntegerField()
+    explanation = ExplainedSerializer(many=True, required=False)
+
+
+# Summaries.
+
+
+class SummarySerializer(serializers.ModelSerializer[models.Summary]):
+    """A version of the summary: it stands for everything through ``last_position``."""
+
+    valid = serializers.SerializerMethodField()
+
+    class Meta:
+        model = models.Summary
+        fields = [
+            "version",
+            "parent_version",
+            "first_position",
+            "last_position",
+            "text",
+            "tokens",
+            "model",
+            "shortened",
+            "fallback",
+            "building",
+            "valid",
+            "created_at",
+        ]
+        read_only_fields = fields
+
+    def get_valid(self, summary: models.Summary) -> bool:
+        return summary.invalidated_at is None
+
+
+# Actions.
+
+
+class Nothing(StrictSerializer):
+    """An action that needs to be told nothing."""
+
+
+class Truncation(StrictSerializer):
+    """The position after which the messages go."""
+
+    after = Whole()
+
+
+class Truncated(serializers.Serializer[Any]):
+    """How many messages went."""
+
+    removed = serializers.IntegerField()
+
+
+class Redaction(StrictSerializer):
+    """Whether the copies that were made of the session are redacted too."""
+
+    forks = Flag(default=True)
+
+
+class Redacted(serializers.Serializer[Any]):
+    """In how many sessions the message was emptied."""
+
+    sessions = serializers.IntegerField()
+
+
+class Fork(StrictSerializer):
+    """Where the copy ends, and the key that it gets."""
+
+    at = Whole()
+    key = Text(max_length=MAX_KEY_LENGTH, required=False)
+
+
+class Accepted(serializers.Serializer[Any]):
+    """What was asked for is being done; ``status`` is where to look."""
+
+    status = serializers.URLField()

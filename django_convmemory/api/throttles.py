@@ -1,0 +1,41 @@
+"""How often a client may do what costs something.
+
+The rates are DRF's: ``REST_FRAMEWORK = {"DEFAULT_THROTTLE_RATES": {"convmemory_append": "60/min", …}}``; a rate of None
+is no limit. They are counted by user, and for visitors by address.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from rest_framework.request import Request
+from rest_framework.settings import api_settings
+from rest_framework.throttling import SimpleRateThrottle
+
+
+class _ScopedThrottle(SimpleRateThrottle):
+    default: str | None = None
+
+    def get_rate(self) -> str | None:
+        rates: Any = api_settings.DEFAULT_THROTTLE_RATES or {}
+        rate: str | None = rates.get(self.scope, self.default)
+        return rate
+
+    def get_cache_key(self, request: Request, view: Any) -> str:
+        return self.cache_format % {
+            "scope": self.scope,
+            "ident": view.scope.identity or f"address-{self.get_ident(request)}",
+        }
+
+
+class AppendThrottle(_ScopedThrottle):
+    """Appends: ``convmemory_append``, unlimited unless it is set."""
+
+    scope = "convmemory_append"
+
+
+class ModelThrottle(_ScopedThrottle):
+    """What has a model called, ``compact`` and ``rebuild``: ``convmemory_model``, 30 in an hour unless it is set."""
+
+    scope = "convmemory_model"
+    default = "30/hour"

@@ -1,0 +1,52 @@
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from django.contrib.auth.models import User
+from rest_framework.test import APIClient
+
+from django_convmemory import models
+from django_convmemory.handles import SessionHandle
+from django_convmemory.memory import memories
+from django_convmemory.messages import ChatMessage
+
+ROOT = "/api/memory/sessions/"
+
+
+@pytest.fixture
+def anna(db: None) -> User:
+    return User.objects.create_user("anna")
+
+
+@pytest.fixture
+def api(anna: User) -> APIClient:
+    """The API as anna sees it."""
+    return client_of(anna)
+
+
+@pytest.fixture
+def chat(anna: User) -> SessionHandle:
+    """A conversation of anna's."""
+    session = memories["default"].session("main", owner=anna)
+    session.append(ChatMessage.human("What is Rust?"), ChatMessage.ai("A systems language."))
+    return session
+
+
+def client_of(user: User) -> APIClient:
+    client = APIClient()
+    client.force_login(user)
+    return client
+
+
+def row_of(chat: SessionHandle) -> models.Session:
+    return models.Session.objects.get(handle=chat.session_name.handle)
+
+
+def url_of(chat: SessionHandle, path: str = "") -> str:
+    return f"{ROOT}{row_of(chat).public_id}/{path}"
+
+
+def said(*texts: str, role: str = "user") -> dict[str, Any]:
+    """What is posted to append these."""
+    return {"messages": [{"role": role, "content": text} for text in texts]}

@@ -1,0 +1,180 @@
+"""Sessions over HTTP: made, found, named, followed and deleted."""
+
+from __future__ import annotations
+
+import datetime as dt
+import uuid
+
+import pytest
+from django.contrib.auth.models import User
+from django.utils import timezone
+from pytest_django import DjangoAssertNumQueries
+from rest_framework.test import APIClient
+
+from django_convmemory import models
+from django_convmemory.clock import Clock
+from django_convmemory.handles import SessionHandle
+from django_convmemory.memory import memories
+from tests.api.conftest import ROOT, row_of, url_of
+
+
+def test_a_session_is_made_and_found(api: APIClient, anna: User) -> None:
+    made = api.post(ROOT, {"key": "trip", "title": "Lisbon", "metadata": {"plan": ["a"]}}, format="json")
+    assert made.status_code == 201, made.data
+    assert (made.data["key"], made.data["title"], made.data["metadata"]) == ("trip", "Lisbon", {"plan": ["a"]})
+    assert (made.data["messages"], made.data["tokens"], made.data["state"]) == (0, 0, "idle")
+    row = models.Session.objects.get()
+    assert (row.owner, row.alias, str(row.public_id)) == (anna, "default", made.data["id"])
+
+    found = api.get(made["Location"])
+    assert (found.status_code, found.data) == (200, made.data)
+    assert found["ETag"] == made["ETag"]
+    # It is the one that the memory knows by that name.
+    memories["default"].session("trip", owner=anna).append({"role": "user", "content": "hello"})
+    assert api.get(made["Location"]).data["messages"] == 1
+
+
+def test_all_of_a_new_session_may_be_left_out(api: APIClient) -> None:
+    one, two = (api.post(ROOT, {}, format="json") for _ in range(2))
+    assert (one.status_code, two.status_code) == (201, 201)
+    assert uuid.UUID(one.data["key"]) != uuid.UUID(two.data["key"])
+
+
+def test_a_key_is_used_once(api: APIClient, chat: SessionHandle) -> None:
+    again = api.post(ROOT, {"key": "main"}, format="json")
+    assert (again.status_code, again.json()["code"]) == (409, "session_exists")
+
+
+def test_an_alias_that_is_not_there(api: APIClient) -> None:
+    refused = api.post(ROOT, {"alias": "nobody"}, format="json")
+    assert (refused.status_code, refused.json()["code"]) == (400, "unknown_alias")
+
+
+def test_aliases_can_be_kept_from_the_api(api: APIClient, chat: SessionHandle, settings: object) -> None:
+    settings.CONVMEMORY_API = {"ALIASES": []}  # type: ignore[attr-defined]
+    assert api.get(url_of(chat)).status_code == 404
+    assert api.get(ROOT).json()["results"] == []
+    assert api.post(ROOT, {}, format="json").json()["code"] == "unknown_alias"
+
+
+def test_an_alias_that_is_gone_from_the_settings(api: APIClient, chat: SessionHandle) -> None:
+    models.Session.objects.update(alias="gone")
+    assert api.get(url_of(chat)).status_code == 404
+
+
+def test_sessions_are_listed_page_by_page_in_both_directions(api: APIClient, anna: User) -> None:
+    for number in range(5):
+        api.post(ROOT, {"key": f"k{number}"}, format="json")
+
+    def keys(url: str) -> tuple[list[str], dict[str, str]]:
+        page = api.get(url).json()
+        return [one["key"] for one in page["results"]], page
+
+    first, page = keys(f"{ROOT}?limit=2")
+    second, page = keys(page["next"])
+    third, page = keys(page["next"])
+    assert [*first, *second, *third] == ["k4", "k3", "k2", "k1", "k0"]
+    assert page["next"] is None
+    assert keys(page["previous"])[0] == second
+    assert keys(f"{ROOT}?ordering=created")[0] == ["k0", "k1", "k2", "k3", "k4"]
+
+
+def test_the_order_of_the_last_change(api: APIClient, anna: User) -> None:
+    moment = timezone.now()
+    for key, seconds in (("a", 0), ("b", 5), ("c", 5), ("d", 2)):
+        memories["default"].session(key, owner=anna).append({"role": "user", "content": key})
+        models.Session.objects.filter(key=key).update(updated_at=moment - dt.timedelta(seconds=seconds))
+    seen, url = [], f"{ROOT}?ordering=-updated&limit=1"
+    while url:
+        page = api.get(url).json()
+        seen += [one["key"] for one in page["results"]]
+        url = page["next"]
+    assert seen == ["a", "d", "c", "b"]
+
+
+def test_a_stored_time_is_the_one_that_is_read(chat: SessionHandle) -> None:
+    for _ in range(5):
+        models.Session.objects.update(updated_at=Clock())
+        for digits in ("", ".000", ".100"):
+            moment = row_of(chat).updated_at
+            if digits:
+                moment = moment.replace(microsecond=int(digits[1:]) * 1000)
+                models.Session.objects.update(updated_at=moment)
+            assert models.Session.objects.filter(updated_at=moment).exists()
+            assert not models.Session.objects.filter(updated_at__lt=moment).exists()
+
+
+def test_filters(api: APIClient, anna: User) -> None:
+    for key, title in (("a", "Trip to Lisbon"), ("b", "The boiler"), ("c", "lisbon again")):
+        api.post(ROOT, {"key": key, "title": title}, format="json")
+    sessions = models.Session.objects
+    sessions.filter(key="a").update(due_since=Clock(-60))
+    sessions.filter(key="b").update(
+        due_since=Clock(-60), last_error="ModelUnavailable: it is tired", created_at=Clock(-900)
+    )
+    sessions.filter(key="c").update(lease_expires_at=Clock(60), updated_at=Clock(-900))
+
+    def keys(query: str) -> list[str]:
+        answer = api.get(f"{ROOT}?{query}")
+        assert answer.status_code == 200, answer.data
+        return sorted(one["key"] for one in answer.json()["results"])
+
+    assert keys("search=LISBON") == ["a", "c"]
+    assert keys("search=%25") == []
+    assert [keys(f"state={state}") for state in ("due", "failing", "compacting", "idle")] == [["a"], ["b"], ["c"], []]
+    middle = sessions.get(key="a").created_at.isoformat().replace("+", "%2B")
+    assert keys(f"created_before={middle}") == ["b"]
+    assert keys(f"created_after={middle}") == ["a", "c"]
+    assert keys("updated_after=2000-01-01T00:00:00Z&alias=default&ordering=-updated") == ["a", "b", "c"]
+    assert keys(f"updated_before={middle}") == ["c"]
+    assert keys("alias=other") == []
+
+
+def test_title_and_metadata_are_the_owners_to_change(api: APIClient, chat: SessionHandle) -> None:
+    before = api.get(url_of(chat))
+    changed = api.patch(url_of(chat), {"title": "Rust"}, format="json", headers={"If-Match": before["ETag"]})
+    assert (changed.status_code, changed.data["title"], changed.data["metadata"]) == (200, "Rust", {})
+    assert changed["ETag"] != before["ETag"]
+    assert api.patch(url_of(chat), {"metadata": {"a": 1}}, format="json").data["title"] == "Rust"
+    stale = api.patch(url_of(chat), {"title": "C"}, format="json", headers={"If-Match": before["ETag"]})
+    assert (stale.status_code, stale.json()["code"]) == (412, "stale_revision")
+    assert row_of(chat).title == "Rust"
+
+
+def test_a_session_is_deleted_with_what_is_in_it(api: APIClient, chat: SessionHandle) -> None:
+    url = url_of(chat)
+    assert api.delete(url).status_code == 204
+    assert (models.Session.objects.count(), models.Message.objects.count()) == (0, 0)
+    assert api.delete(url).status_code == 404
+
+
+@pytest.mark.parametrize("path", ["", "status/", "context/"])
+def test_a_page_follows_a_session_at_the_price_of_one_statement(
+    api: APIClient, chat: SessionHandle, django_assert_num_queries: DjangoAssertNumQueries, path: str
+) -> None:
+    url = url_of(chat, path)
+    first = api.get(url)
+    # Beside what the site spends on finding out who is asking.
+    with django_assert_num_queries(2 + 1):
+        same = api.get(url, headers={"If-None-Match": f'"other", W/{first["ETag"]}'})
+    assert (same.status_code, same.content, same["ETag"]) == (304, b"", first["ETag"])
+    assert "private" in same["Cache-Control"]
+    chat.append({"role": "user", "content": "more"})
+    changed = api.get(url, headers={"If-None-Match": first["ETag"]})
+    assert (changed.status_code, changed["ETag"] == first["ETag"]) == (200, False)
+
+
+def test_a_lease_that_ends_is_news(api: APIClient, chat: SessionHandle) -> None:
+    models.Session.objects.update(lease_expires_at=Clock(60))
+    leased = api.get(url_of(chat, "status/"))
+    assert leased.data["state"] == "compacting"
+    models.Session.objects.update(lease_expires_at=Clock(-1))
+    ended = api.get(url_of(chat, "status/"), headers={"If-None-Match": leased["ETag"]})
+    assert (ended.status_code, ended.data["state"]) == (200, "idle")
+
+
+def test_other_options_are_news(api: APIClient, chat: SessionHandle, settings: object) -> None:
+    before = api.get(url_of(chat, "context/"))
+    options = settings.CONVMEMORY["default"] | {"OPTIONS": {"max_token_limit": 100}}  # type: ignore[attr-defined]
+    settings.CONVMEMORY = {"default": options}  # type: ignore[attr-defined]
+    assert api.get(url_of(chat, "context/"), headers={"If-None-Match": before["ETag"]}).status_code == 200
