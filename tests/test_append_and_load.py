@@ -20,6 +20,7 @@ from django_convmemory.chat_models.scripted import ScriptedChatModel
 from django_convmemory.memory import ConversationBufferMemory, ConversationSummaryBufferMemory, memories
 from django_convmemory.messages import ChatMessage
 from django_convmemory.schedulers import NullScheduler
+from django_convmemory.stores import appending
 from django_convmemory.stores.orm import ORMStore
 
 CONTROL = ("BEGIN", "COMMIT", "SAVEPOINT", "RELEASE", "ROLLBACK")
@@ -288,6 +289,26 @@ def test_a_retry_with_the_same_key_returns_the_first_receipt() -> None:
     chat.append("another session", *batch, idempotency_key="k")
     chat.clear("s")
     assert not chat.append("s", ChatMessage.human("other"), idempotency_key="k").replayed
+
+
+@pytest.mark.django_db
+@pytest.mark.parametrize(
+    "message", [ChatMessage.tool("found", "c1"), ChatMessage.system("the last that fits")], ids=["result", "pin"]
+)
+def test_a_retry_that_met_the_first_try_is_answered_with_what_that_stored(
+    message: ChatMessage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It looks for its key before the other has committed, and then the session cannot take its message any more."""
+    chat = memory()
+    call = {"id": "c1", "type": "function", "function": {"name": "look", "arguments": "{}"}}
+    chat.append("s", *[ChatMessage.system("one more")] * 63, ChatMessage.ai(tool_calls=[call]))
+    first = chat.append("s", message, idempotency_key="k")
+
+    look = appending._replay
+    looks = iter([lambda *given: None, look])
+    monkeypatch.setattr(appending, "_replay", lambda *given: next(looks)(*given))
+    assert chat.append("s", message, idempotency_key="k") == first._replace(replayed=True)
+    assert models.Message.objects.count() == first.last_position
 
 
 @pytest.mark.django_db(transaction=True)

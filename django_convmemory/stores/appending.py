@@ -39,9 +39,10 @@ def _append_once(
         return replayed
     try:
         return _append(using, name, batch, threshold, counter=counter, hint=hint)
-    except IntegrityError:
-        # Two retries met: the other one's rows are there now, for it held the session's row until it committed.
-        replayed = _replay(using, name, batch)
+    except (IntegrityError, exceptions.InvalidMessage):
+        # Two retries met: the other one's rows are there now, for it held the session's row until it committed. What
+        # this one brings is refused for them: its key is taken, and its tool results are there already.
+        replayed = transactions.run(using, lambda: _replay(using, name, batch), atomic=False)
         if replayed is None:
             raise
         return replayed

@@ -80,6 +80,7 @@ def crowd(site: sites.Site, scale: float) -> list[str]:
     in_threads(*map(partial, itertools.repeat(append), site.clients, said))
     rate = len(took) / (time.monotonic() - began)
     print(f"{site.name}: {len(site.clients)} processes, one session: {rate:.0f} appends a second; {milliseconds(took)}")
+    _catch_up()
     return errors + talk.problems() + _retries(site, max(1, int(20 * scale)))
 
 
@@ -94,6 +95,7 @@ def _retries(site: sites.Site, rounds: int) -> list[str]:
         errors += [answer["error"] for answer in answers if "error" in answer]
         if len({(answer.get("first"), answer.get("last")) for answer in answers}) != 1:
             errors.append(f"the same append had different receipts: {answers}")
+    _catch_up()
     problems = talk.problems()
     # After a clear the keys are free again.
     talk.session.clear()
@@ -101,6 +103,18 @@ def _retries(site: sites.Site, rounds: int) -> list[str]:
     talk.say(site.clients[0], [human(f"{talk.mark()} anew")], "k0")
     print(f"{site.name}: {rounds} appends, each made by {len(site.clients)} processes at once with one key")
     return errors + problems + talk.problems()
+
+
+def _catch_up() -> None:
+    """Wait until everything is folded."""
+    from django_convmemory import models, tasks
+    from django_convmemory.memory import memories
+
+    def caught_up() -> bool:
+        list(tasks.send_due(memories["default"], limit=100, hint_age=5))
+        return not models.Session.objects.due().exists()
+
+    servers.until(caught_up, "everything is folded", patience=300)
 
 
 # An outage of the broker.
