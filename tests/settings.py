@@ -95,3 +95,4 @@ CONVMEMORY = {
 }
 
 REST_FRAMEWORK = {"DEFAULT_SCHEMA_CLASS": "drf_spectacular.openapi.AutoSchema"}
+SPECTACULAR_SETTINGS = {"TITLE": "Conversation memory", "VERSION": "1.0.0"}

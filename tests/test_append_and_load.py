@@ -7,6 +7,7 @@ import itertools
 import threading
 from collections.abc import Callable, Iterator
 from typing import Any
+from unittest import mock
 
 import pytest
 from django.contrib.auth import get_user_model
@@ -304,9 +305,8 @@ def test_a_retry_that_met_the_first_try_is_answered_with_what_that_stored(
     chat.append("s", *[ChatMessage.system("one more")] * 63, ChatMessage.ai(tool_calls=[call]))
     first = chat.append("s", message, idempotency_key="k")
 
-    look = appending._replay
-    looks = iter([lambda *given: None, look])
-    monkeypatch.setattr(appending, "_replay", lambda *given: next(looks)(*given))
+    looks = mock.Mock(wraps=appending._replay, side_effect=[None, mock.DEFAULT])
+    monkeypatch.setattr(appending, "_replay", looks)
     assert chat.append("s", message, idempotency_key="k") == first._replace(replayed=True)
     assert models.Message.objects.count() == first.last_position
 

@@ -13,6 +13,7 @@ from django.core.signals import setting_changed
 from django.dispatch import receiver
 from django.utils.module_loading import import_string
 
+from django_convmemory.conf import aliases as memory_aliases
 from django_convmemory.messages import ROLES
 from django_convmemory.options import check_type
 
@@ -85,6 +86,12 @@ def limits() -> Limits:
         return Limits(**{key.lower(): value for key, value in given.items()})
     except ValueError as error:
         raise ImproperlyConfigured(f"{NAME}: {error}") from None
+
+
+def aliases() -> list[str]:
+    """Return the aliases of the memories that can be reached: an alias that is not in the settings has none."""
+    reached = limits().aliases
+    return [alias for alias in memory_aliases() if reached is None or alias in reached]
 
 
 @functools.cache

@@ -19,12 +19,26 @@ class Text(serializers.CharField):
     """A text as it is: a number is none, and blanks at its ends stay."""
 
     def __init__(self, **options: Any) -> None:
-        super().__init__(**{"trim_whitespace": False, **options})
+        # Said in numbers too, for the schema.
+        least = {} if options.get("allow_blank") else {"min_length": 1}
+        super().__init__(**{"trim_whitespace": False, **least, **options})
 
     def to_internal_value(self, data: Any) -> str:
         if not isinstance(data, str):
             self.fail("invalid")
         return super().to_internal_value(data)
+
+
+class Alias(Text):
+    """The alias of a memory that can be reached."""
+
+    default_error_messages = {"unknown_alias": "There is no such memory here; there are {known}."}
+
+    def to_internal_value(self, data: Any) -> str:
+        alias, known = super().to_internal_value(data), conf.aliases()
+        if alias not in known:
+            self.fail("unknown_alias", known=", ".join(known) or "none")
+        return alias
 
 
 class Choice(serializers.ChoiceField):

@@ -11,10 +11,17 @@ from drf_spectacular.extensions import (
     OpenApiViewExtension,
 )
 from drf_spectacular.types import OpenApiTypes
-from drf_spectacular.utils import OpenApiExample, OpenApiParameter, OpenApiResponse, extend_schema, extend_schema_view
+from drf_spectacular.utils import (
+    OpenApiExample,
+    OpenApiParameter,
+    OpenApiResponse,
+    extend_schema,
+    extend_schema_serializer,
+    extend_schema_view,
+)
 from rest_framework import serializers
 
-from django_convmemory.api import problems, serializers as forms
+from django_convmemory.api import conf, problems, serializers as forms
 from django_convmemory.api.fields import MOST
 from django_convmemory.api.negotiation import JSONLinesRenderer
 from django_convmemory.messages import ROLES
@@ -50,6 +57,13 @@ class _Content(OpenApiSerializerFieldExtension):  # type: ignore[no-untyped-call
 
     def map_serializer_field(self, auto_schema: Any, direction: Any) -> dict[str, Any]:
         return _CONTENT
+
+
+class _Alias(OpenApiSerializerFieldExtension):  # type: ignore[no-untyped-call]
+    target_class = "django_convmemory.api.fields.Alias"
+
+    def map_serializer_field(self, auto_schema: Any, direction: Any) -> dict[str, Any]:
+        return {"type": "string", "enum": conf.aliases()}
 
 
 class _ToolCalls(OpenApiSerializerFieldExtension):  # type: ignore[no-untyped-call]
@@ -98,9 +112,11 @@ class _NewMessage(OpenApiSerializerExtension):  # type: ignore[no-untyped-call]
             left_out = {"tool_calls", "tool_call_id"} - {own}
             properties = {name: field for name, field in fields.items() if name not in left_out}
             content = dict(_CONTENT) | ({"nullable": True} if roles == ["assistant"] else {})
+            # Wrapped, or drf-spectacular makes one enumeration of all that are called "role".
+            role = {"allOf": [{"type": "string", "enum": roles}]}
             return {
                 "type": "object",
-                "properties": properties | {"role": {"type": "string", "enum": roles}, "content": content},
+                "properties": properties | {"role": role, "content": content},
                 "required": ["role", *required],
                 "additionalProperties": False,
             }
@@ -120,9 +136,6 @@ class _ProblemError(serializers.Serializer[Any]):
     detail = serializers.CharField()
     code = serializers.CharField()
 
-    class Meta:
-        ref_name = "ConvMemoryProblemError"
-
 
 class _Problem(serializers.Serializer[Any]):
     """What went wrong (RFC 9457)."""
@@ -134,9 +147,12 @@ class _Problem(serializers.Serializer[Any]):
     code = serializers.CharField(help_text="Stays the same; what is to be read by programs.")
     errors = _ProblemError(many=True, required=False)  # type: ignore[assignment]
 
-    class Meta:
-        ref_name = "ConvMemoryProblem"
 
+# The site may have a Session of its own.
+for _form in (_Problem, _ProblemError, *vars(forms).values()):
+    if isinstance(_form, type) and issubclass(_form, serializers.BaseSerializer):
+        _named = _form.__name__.strip("_").removesuffix("Serializer")
+        extend_schema_serializer(component_name=f"ConvMemory{_named}")(_form)
 
 # Parameters and answers.
 
@@ -148,6 +164,8 @@ _POSITION = OpenApiParameter(
     description="The message's position in the session, from 1.",
 )
 _VERSION = OpenApiParameter("version", {"type": "integer", "minimum": 1, "maximum": MOST}, OpenApiParameter.PATH)
+# It is told by Accept alone.
+_NO_FORMAT = OpenApiParameter("format", exclude=True)
 _CURSOR = OpenApiParameter("cursor", str, description="Where a page begins: from `next` or `previous` of another page.")
 _LIMIT = OpenApiParameter(
     "limit", {"type": "integer", "minimum": 1, "maximum": 200}, description="How many a page has at most."
@@ -157,13 +175,13 @@ _IF_NONE_MATCH = OpenApiParameter(
 )
 _IF_MATCH = OpenApiParameter(
     "If-Match",
-    str,
+    {"type": "string", "minLength": 1},
     OpenApiParameter.HEADER,
     description="The `ETag` of the session or its context that is meant: 412 where it has changed since.",
 )
 _NEEDED_MATCH = OpenApiParameter(
     "If-Match",
-    str,
+    {"type": "string", "minLength": 1},
     OpenApiParameter.HEADER,
     required=True,
     description="The `ETag` of the session or its context that is meant, or `*` for any.",
@@ -256,7 +274,7 @@ OPERATIONS: dict[str, dict[str, _Operation]] = {
             SESSIONS,
             parameters=[_IF_MATCH, _ETAG],
             request=forms.SessionChanges,
-            responses=_answers({200: forms.SessionSerializer}, 412, *_WRITE),
+            responses=_answers({200: forms.SessionSerializer}, 412, 428, *_WRITE),
             examples=[OpenApiExample("A title", {"title": "Lisbon in May"}, request_only=True)],
         ),
         "delete": _session(
@@ -324,7 +342,7 @@ OPERATIONS: dict[str, dict[str, _Operation]] = {
             "context_retrieve",
             "What a model is sent next",
             CONTEXT,
-            parameters=[forms.ContextQuery, _IF_NONE_MATCH, _ETAG],
+            parameters=[forms.ContextQuery, _LIMIT, _IF_NONE_MATCH, _ETAG],
             responses=_answers({200: forms.ContextSerializer, **_UNCHANGED}, 400, *_READ),
         ),
     },
@@ -402,6 +420,7 @@ OPERATIONS: dict[str, dict[str, _Operation]] = {
             "sessions_export",
             "Export a session as a record",
             SESSIONS,
+            parameters=[_NO_FORMAT],
             responses=_answers(
                 {(200, JSONLinesRenderer.media_type): OpenApiResponse(OpenApiTypes.STR, description="A line of JSON.")},
                 400,

@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+import datetime as dt
 from collections.abc import Mapping
 from typing import Any
 
-from rest_framework import serializers
+from django.db.models import DateTimeField
+from rest_framework import ISO_8601, serializers
 
 from django_convmemory import models
 from django_convmemory.api import conf
-from django_convmemory.api.fields import Choice, Flag, Metadata, Text, Whole, WholeInQuery
+from django_convmemory.api.fields import Alias, Choice, Flag, Metadata, Text, Whole, WholeInQuery
+from django_convmemory.conf import DEFAULT_ALIAS
 from django_convmemory.conversation import Receipt
 from django_convmemory.explaining import Explained, Fate
 from django_convmemory.messages import ROLES, ChatMessage
 from django_convmemory.stores import sql
-from django_convmemory.stores.values import MAX_ALIAS_LENGTH, MAX_KEY_LENGTH
+from django_convmemory.stores.values import MAX_KEY_LENGTH
 
 _Data = Mapping[str, Any]
 
@@ -35,10 +38,23 @@ class StrictSerializer(serializers.Serializer[Any]):
         return super().to_internal_value(data)
 
 
+class Time(serializers.DateTimeField):
+    """A time in UTC, whatever the site's own zone and form are."""
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**{"format": ISO_8601, "default_timezone": dt.UTC, **options})
+
+
+class RowSerializer(serializers.ModelSerializer[Any]):
+    """A row, as it is shown."""
+
+    serializer_field_mapping = {**serializers.ModelSerializer.serializer_field_mapping, DateTimeField: Time}
+
+
 # Sessions.
 
 
-class SessionSerializer(serializers.ModelSerializer[models.Session]):
+class SessionSerializer(RowSerializer):
     """A session, as it is shown."""
 
     id = serializers.UUIDField(source="public_id", read_only=True)
@@ -74,7 +90,7 @@ class SessionSerializer(serializers.ModelSerializer[models.Session]):
 class NewSession(StrictSerializer):
     """What a session is made of; all of it may be left out."""
 
-    alias = Text(max_length=MAX_ALIAS_LENGTH, default="default")
+    alias = Alias(default=DEFAULT_ALIAS)
     key = Text(max_length=MAX_KEY_LENGTH, required=False)
     title = Text(max_length=255, allow_blank=True, default="")
     metadata = Metadata(default=dict)
@@ -100,7 +116,7 @@ class Moment(serializers.DateTimeField):
 class SessionQuery(StrictSerializer):
     """How a list of sessions is narrowed down."""
 
-    alias = Text(max_length=MAX_ALIAS_LENGTH, required=False)
+    alias = Alias(required=False)
     state = Choice(choices=models.SessionState.choices, required=False)
     created_after = Moment(required=False)
     created_before = Moment(required=False)
@@ -110,7 +126,7 @@ class SessionQuery(StrictSerializer):
     ordering = Choice(choices=["-created", "created", "-updated", "updated"], default="-created")
 
 
-class StatusSerializer(serializers.ModelSerializer[models.Session]):
+class StatusSerializer(RowSerializer):
     """Where compaction stands."""
 
     state = serializers.ChoiceField(choices=models.SessionState.choices, read_only=True)
@@ -201,7 +217,7 @@ class NewMessage(StrictSerializer):
 class NewMessages(StrictSerializer):
     """What is appended: all of it, or nothing. ``usage`` is what the provider reported for a reply."""
 
-    messages = serializers.ListField(child=NewMessage(), allow_empty=False)
+    messages = serializers.ListField(child=NewMessage(), min_length=1)
     usage = Metadata(required=False)
 
     def validate_messages(self, messages: list[ChatMessage]) -> list[ChatMessage]:
@@ -239,7 +255,7 @@ class MessageSerializer(serializers.Serializer[models.Message]):
     kind = serializers.CharField()
     metadata = serializers.JSONField()
     tokens = serializers.IntegerField()
-    created_at = serializers.DateTimeField()
+    created_at = Time()
     redacted = serializers.BooleanField()
 
     def to_representation(self, row: models.Message) -> dict[str, Any]:
@@ -251,7 +267,7 @@ class MessageSerializer(serializers.Serializer[models.Message]):
             "kind": message.kind,
             "metadata": message.metadata,
             "tokens": row.tokens,
-            "created_at": row.created_at,
+            "created_at": self.fields["created_at"].to_representation(row.created_at),
             "redacted": row.redacted_at is not None,
         }
 
@@ -274,7 +290,7 @@ class ContextQuery(StrictSerializer):
     format = Choice(choices=["messages", "openai", "text"], default="messages")
     explain = Choice(choices=["0", "1"], default="0")
     before = WholeInQuery(required=False)
-    limit = WholeInQuery(required=False, min_value=1)
+    limit = serializers.CharField(required=False)
 
 
 class PartSerializer(serializers.Serializer[Any]):
@@ -314,7 +330,7 @@ class ContextSerializer(serializers.Serializer[Any]):
 # Summaries.
 
 
-class SummarySerializer(serializers.ModelSerializer[models.Summary]):
+class SummarySerializer(RowSerializer):
     """A version of the summary: it stands for everything through ``last_position``."""
 
     valid = serializers.SerializerMethodField()

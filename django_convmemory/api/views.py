@@ -34,6 +34,7 @@ from django_convmemory.api.throttles import AppendThrottle, ModelThrottle
 from django_convmemory.clock import Clock
 from django_convmemory.context import Context
 from django_convmemory.conversation import ConversationMemory
+from django_convmemory.exceptions import UnknownMessage
 from django_convmemory.handles import SessionHandle
 from django_convmemory.memory import memories
 from django_convmemory.messages import ChatMessage
@@ -63,7 +64,7 @@ class ScopedView(GenericAPIView[Any]):
     metadata_class = SimpleMetadata
     versioning_class = None
     filter_backends = []
-    pagination_class = None
+    pagination_class: type[pagination.Pages] | None = None
     throttle_classes = []
 
     @functools.cached_property
@@ -94,9 +95,7 @@ class ScopedView(GenericAPIView[Any]):
         """Return the sessions that the request reaches: every query of every view begins here."""
         # From the database that is written, so that a client sees what it has just stored.
         reached = self.scope.sessions().using(router.db_for_write(models.Session))
-        aliases = conf.limits().aliases
-        # An alias that is gone from the settings has no memory that could show its sessions.
-        return reached.filter(alias__in=list(memories) if aliases is None else aliases).with_state()
+        return reached.filter(alias__in=conf.aliases()).with_state()
 
     def _found(self, session_id: str) -> models.Session:
         try:
@@ -205,10 +204,7 @@ class SessionList(ScopedView):
 
     def post(self, request: Request) -> Response:
         given = self.body()
-        alias, aliases = given["alias"], conf.limits().aliases
-        if alias not in memories or not (aliases is None or alias in aliases):
-            raise Problem(400, "unknown_alias", f"There is no memory {alias!r:.120} here.")
-        memory = memories[alias]
+        memory = memories[given["alias"]]
         name = memory.session(given.get("key") or str(uuid.uuid4()), **self.scope.whose()).session_name
         using = router.db_for_write(models.Session)
         sessions = models.Session.objects.using(using)
@@ -254,7 +250,7 @@ class SessionDetail(TaggedView):
         changes = self.body()
         row = models.Session.objects.using(self.session._state.db).filter(pk=self.session.pk)
         match = request.headers.get("If-Match")
-        revision = etags.required_revision(match) if match else None
+        revision = None if match is None else etags.required_revision(match)
         changed = (row if revision is None else row.filter(revision=revision)).update(
             **changes, revision=F("revision") + 1, updated_at=Clock()
         )
@@ -369,6 +365,7 @@ class ContextDetail(TaggedView):
 
     def get(self, request: Request, session_id: str) -> Response:
         query = self.query(forms.ContextQuery)
+        limit = pagination.page_size(query.get("limit"))
         if self.unchanged():
             return Response(status=304)
         context = self.handle.load(max_tokens=query.get("max_tokens"))
@@ -383,7 +380,6 @@ class ContextDetail(TaggedView):
             "revision": context.revision,
         }
         if query["explain"] == "1":
-            limit = pagination.page_size(str(query["limit"]) if "limit" in query else None)
             found = explaining.explain(self.memory, self.session, context, before=query.get("before"), limit=limit)
             answer["explanation"] = [one._asdict() for one in found]
         return Response(answer)
@@ -467,7 +463,11 @@ class ForkView(ScopedView):
 
     def post(self, request: Request, session_id: str) -> Response:
         given = self.body()
-        row = self.handle.fork(given["at"], key=given.get("key") or str(uuid.uuid4()), **self.scope.whose())
+        try:
+            row = self.handle.fork(given["at"], key=given.get("key") or str(uuid.uuid4()), **self.scope.whose())
+        except UnknownMessage as error:
+            # The session is there; it is its state that does not fit.
+            raise Problem(409, "unknown_message", str(error)) from None
         copy = models.Session.objects.using(row._state.db).with_state().get(pk=row.pk)
         return Response(
             forms.SessionSerializer(copy).data,
