@@ -11,8 +11,10 @@ class ConvMemoryConfig(AppConfig):
 
     def ready(self) -> None:
         from django_convmemory import checks
+        from django_convmemory.api import checks as api_checks
 
         checks.register()
+        api_checks.register()
         setting_changed.connect(_forget, dispatch_uid="convmemory.forget")
 
 

@@ -38,6 +38,9 @@ class PageRenderer(BrowsableAPIRenderer):
     def render_form_for_serializer(self, serializer: Any) -> Any:
         return ""
 
+    def get_filter_form(self, data: Any, view: Any, request: Any) -> Any:
+        return None
+
 
 class _Settings:
     URL_FORMAT_OVERRIDE = None

@@ -14,6 +14,7 @@ from django.core.exceptions import PermissionDenied, RequestDataTooBig
 from django.http import Http404
 from rest_framework import exceptions as drf, status
 from rest_framework.response import Response
+from rest_framework.settings import api_settings
 from rest_framework.views import set_rollback
 
 from django_convmemory import exceptions
@@ -122,7 +123,7 @@ def _leaves(detail: Any, pointer: str = "") -> Iterator[tuple[str, Any]]:
     if isinstance(detail, Mapping):
         for key, value in detail.items():
             here = pointer
-            if key != "non_field_errors":
+            if key != api_settings.NON_FIELD_ERRORS_KEY:
                 here += "/" + str(key).replace("~", "~0").replace("/", "~1")
             yield from _leaves(value, here)
     elif isinstance(detail, list):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -103,12 +104,18 @@ class SessionChanges(StrictSerializer):
     metadata = Metadata(required=False)
 
 
+_ZONED = re.compile(r"[-\d]+[Tt ][\d:.]+(?:[Zz]|[-+]\d\d:\d\d)", re.ASCII)
+
+
 class Moment(serializers.DateTimeField):
     """A time with its zone (RFC 3339)."""
 
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**{"input_formats": [ISO_8601], **options})
+
     def to_internal_value(self, value: Any) -> Any:
         moment = super().to_internal_value(value)
-        if not isinstance(value, str) or not value.upper().rstrip("0123456789:").endswith(("Z", "+", "-")):
+        if not isinstance(value, str) or not _ZONED.fullmatch(value):
             self.fail("invalid", format="RFC 3339, with a zone: 2026-01-31T12:00:00Z")
         return moment
 

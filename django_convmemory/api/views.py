@@ -11,6 +11,7 @@ import uuid
 from collections.abc import Callable, Iterator
 from typing import Any
 
+from django.apps import apps
 from django.db import IntegrityError, router
 from django.db.models import F, QuerySet
 from django.http import StreamingHttpResponse
@@ -79,6 +80,11 @@ class ScopedView(GenericAPIView[Any]):
 
     def get_permissions(self) -> list[Any]:
         return [InScope(), *(made() for made in conf.classes(conf.limits().permission_classes))]
+
+    def get_renderers(self) -> list[Any]:
+        # The pages' templates are DRF's, where the site has it among its apps.
+        pages = apps.is_installed("rest_framework")
+        return [made() for made in self.renderer_classes if pages or made is not PageRenderer]
 
     def get_authenticators(self) -> list[Any]:
         configured = conf.limits().authentication_classes

@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 from django.contrib.auth.models import User
+from django.core.cache import cache
 from rest_framework.test import APIClient
 
 from django_convmemory import models
@@ -12,6 +13,12 @@ from django_convmemory.memory import memories
 from django_convmemory.messages import ChatMessage
 
 ROOT = "/api/memory/sessions/"
+
+
+@pytest.fixture(autouse=True)
+def nothing_counted() -> None:
+    """Requests that other tests made count for no limit."""
+    cache.clear()
 
 
 @pytest.fixture

@@ -6,7 +6,6 @@ from typing import Any
 
 import pytest
 from django.contrib.auth.models import User
-from django.core.cache import cache
 from rest_framework.test import APIClient
 
 from django_convmemory.explaining import Fate
@@ -159,10 +158,8 @@ def test_a_memory_without_summaries(api: APIClient, chat: SessionHandle, setting
 
 
 def test_what_costs_model_calls_is_limited(api: APIClient, folded: SessionHandle, convmemory: ScriptedMemories) -> None:
-    cache.clear()
     codes = [api.post(url_of(folded, "compact/"), {}, format="json").status_code for _ in range(31)]
     assert codes == [202] * 30 + [429]
     limited = api.post(url_of(folded, "rebuild/"), {}, format="json")
     assert (limited.status_code, limited.json()["code"]) == (429, "throttled")
     assert 0 < int(limited["Retry-After"]) <= 3601
-    cache.clear()

@@ -1,0 +1,27 @@
+"""The system check of ``settings.CONVMEMORY_API``."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from django.conf import settings
+from django.core import checks
+from django.core.exceptions import ImproperlyConfigured
+
+from django_convmemory.api import conf
+
+
+def register() -> None:
+    checks.register(check_settings)
+
+
+def check_settings(**kwargs: Any) -> list[checks.CheckMessage]:
+    """Report what is wrong with the setting, where there is one."""
+    if not hasattr(settings, conf.NAME):
+        return []
+    try:
+        limits = conf.limits()
+        conf.classes((limits.scope, *limits.permission_classes, *(limits.authentication_classes or ())))
+    except ImproperlyConfigured as error:
+        return [checks.Error(str(error), hint="Correct it, or leave it out.", id="convmemory.E010")]
+    return []

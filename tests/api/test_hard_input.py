@@ -1,0 +1,290 @@
+"""Input that no client should send: refused with a problem document, and nothing is written."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from rest_framework.test import APIClient
+
+from django_convmemory.api import problems
+from django_convmemory.handles import SessionHandle
+from tests.api.conftest import ROOT, row_of, said, url_of
+from tests.api.test_owners import everything
+
+DEEP = "[" * 100_000 + "]" * 100_000
+
+
+def nested(depth: int) -> Any:
+    value: Any = 1
+    for _ in range(depth):
+        value = {"a": value}
+    return value
+
+
+def refused(answer: Any, status: int, code: str, pointer: str | None = None) -> None:
+    assert answer.status_code == status, answer.content[:500]
+    assert answer["Content-Type"] == problems.MEDIA_TYPE
+    problem = answer.json()
+    assert problem["status"] == status
+    assert problem["type"].endswith(problem["code"])
+    assert problem["title"]
+    assert problem["detail"]
+    codes = {one["code"] for one in problem.get("errors", [])} | {problem["code"]}
+    assert code in codes, problem
+    if pointer is not None:
+        assert pointer in {one["pointer"] for one in problem["errors"]}, problem
+
+
+@pytest.mark.parametrize(
+    ("body", "status", "code"),
+    [
+        (b"", 400, "required"),
+        (b"{", 400, "parse_error"),
+        (b"\xff\xfe", 400, "parse_error"),
+        (b'{"messages": [{"role": "user", "content": NaN}]}', 400, "parse_error"),
+        (b'{"messages": [{"role": "user", "content": Infinity}]}', 400, "parse_error"),
+        (f'{{"messages": {DEEP}}}'.encode(), 400, "parse_error"),
+        (b'{"messages": [{"role": "user", "metadata": {"n": ' + b"9" * 5000 + b"}}]}", 400, "parse_error"),
+        (b'{"messages": "' + b"x" * (10 * 1024 * 1024) + b'"}', 413, "body_too_large"),
+        (b"[]", 400, "invalid"),
+        (b"null", 400, "invalid"),
+        (b'"text"', 400, "invalid"),
+        (b"1e999", 400, "invalid"),
+    ],
+    ids=lambda value: value[:40].decode(errors="replace") if isinstance(value, bytes) else None,
+)
+def test_a_body_that_is_none(api: APIClient, chat: SessionHandle, body: bytes, status: int, code: str) -> None:
+    before = everything()
+    refused(api.generic("POST", url_of(chat, "messages/"), body, content_type="application/json"), status, code)
+    assert everything() == before
+
+
+def test_a_body_may_not_be_longer_than_it_says(api: APIClient, chat: SessionHandle, settings: Any) -> None:
+    settings.CONVMEMORY_API = {"MAX_BODY_BYTES": 100}
+    refused(api.post(url_of(chat, "messages/"), said("x" * 100), format="json"), 413, "body_too_large")
+    assert api.post(url_of(chat, "messages/"), said("x"), format="json").status_code == 201
+
+
+@pytest.mark.parametrize("content_type", ["text/plain", "multipart/form-data; boundary=x", "application/xml", ""])
+def test_a_body_in_another_form(api: APIClient, chat: SessionHandle, content_type: str) -> None:
+    answer = api.generic("POST", url_of(chat, "messages/"), json.dumps(said("x")), content_type=content_type)
+    refused(answer, 415, "unsupported_media_type")
+
+
+MESSAGES: list[tuple[Any, str, str]] = [
+    ({}, "required", "/messages"),
+    ({"messages": []}, "min_length", "/messages"),
+    ({"messages": {}}, "not_a_list", "/messages"),
+    ({"messages": ["text"]}, "invalid", "/messages/0"),
+    ({"messages": [{"content": "x"}]}, "required", "/messages/0/role"),
+    ({"messages": [{"role": "king", "content": "x"}]}, "invalid_choice", "/messages/0/role"),
+    ({"messages": [{"role": ["user"], "content": "x"}]}, "invalid_choice", "/messages/0/role"),
+    ({"messages": [{"role": "user", "content": 7}]}, "invalid", "/messages/0/content"),
+    ({"messages": [{"role": "user", "content": [{"text": "x"}]}]}, "invalid", "/messages/0/content"),
+    ({"messages": [{"role": "user", "content": "x", "naem": "y"}]}, "unknown_field", "/messages/0/naem"),
+    ({"messages": [{"role": "user", "content": "x", "name": 7}]}, "invalid", "/messages/0/name"),
+    ({"messages": [{"role": "user", "content": "x", "tool_calls": "no"}]}, "invalid", "/messages/0/tool_calls"),
+    ({"messages": [{"role": "user", "content": "x", "kind": "k" * 33}]}, "max_length", "/messages/0/kind"),
+    ({"messages": [{"role": "user", "content": "x", "metadata": 7}]}, "not_an_object", "/messages/0/metadata"),
+    ({"messages": [{"role": "user", "content": "x", "metadata": nested(9)}]}, "too_deep", "/messages/0/metadata"),
+    ({"messages": [{"role": "user", "content": "x", "metadata": {"a": "\0"}}]}, "unstorable", "/messages/0/metadata"),
+    ({"messages": [{"role": "user", "content": "x"}] * 101}, "too_many_messages", "/messages"),
+    ({"messages": [{"role": "user", "content": "x", "metadata": {"a": "x" * 20_000}}]}, "too_large", ""),
+    ({"messages": [{"role": "user", "content": "x"}], "position": 7}, "unknown_field", "/position"),
+]
+
+
+@pytest.mark.parametrize(("body", "code", "pointer"), MESSAGES, ids=lambda value: str(value)[:60])
+def test_messages_that_are_none(api: APIClient, chat: SessionHandle, body: Any, code: str, pointer: str) -> None:
+    before = everything()
+    refused(api.post(url_of(chat, "messages/"), body, format="json"), 400, code, pointer or None)
+    assert everything() == before
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        {"role": "user", "content": "a\0b"},
+        {"role": "user", "content": "half a \ud800 pair"},
+        {"role": "user", "content": None},
+        {"role": "user"},
+        {"role": "user", "content": "x", "tool_call_id": "c"},
+        {"role": "user", "content": "x", "tool_calls": [{"id": "c"}]},
+        {"role": "user", "content": [{"type": "text", "text": "\0"}]},
+        {"role": "user", "content": [{"type": "x", "deep": nested(70)}]},
+    ],
+    ids=str,
+)
+def test_messages_that_no_store_takes(api: APIClient, chat: SessionHandle, message: Any) -> None:
+    before = everything()
+    body = json.dumps({"messages": [{"role": "user", "content": "fine"}, message]})
+    answer = api.generic("POST", url_of(chat, "messages/"), body, content_type="application/json")
+    refused(answer, 400, "invalid_message")
+    assert everything() == before
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "pointer"),
+    [
+        ("truncate/", {}, "/after"),
+        ("truncate/", {"after": -1}, "/after"),
+        ("truncate/", {"after": "1"}, "/after"),
+        ("truncate/", {"after": True}, "/after"),
+        ("truncate/", {"after": 1.5}, "/after"),
+        ("truncate/", {"after": 2**53}, "/after"),
+        ("truncate/", {"after": 10**400}, "/after"),
+        ("truncate/", {"after": None}, "/after"),
+        ("truncate/", {"after": 1, "before": 2}, "/before"),
+        ("fork/", {"at": -1}, "/at"),
+        ("fork/", {"at": 1, "key": ""}, "/key"),
+        ("fork/", {"at": 1, "key": "k" * 256}, "/key"),
+        ("fork/", {"at": 1, "key": "a\0b"}, "/key"),
+        ("messages/1/redact/", {"forks": "yes"}, "/forks"),
+        ("messages/1/redact/", {"forks": 1}, "/forks"),
+        ("clear/", {"all": True}, "/all"),
+        ("compact/", {"now": True}, "/now"),
+        ("rebuild/", {"x": 1}, "/x"),
+    ],
+    ids=str,
+)
+def test_actions_that_are_told_nonsense(
+    api: APIClient, chat: SessionHandle, path: str, body: Any, pointer: str
+) -> None:
+    before = everything()
+    answer = api.post(url_of(chat, path), body, format="json", headers={"If-Match": "*"})
+    assert pointer in {one["pointer"] for one in answer.json()["errors"]}
+    assert answer.status_code == 400
+    assert everything() == before
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        {"key": ""},
+        {"key": 7},
+        {"key": "a\0b"},
+        {"title": "t" * 256},
+        {"title": None},
+        {"title": "\ud800"},
+        {"metadata": []},
+        {"metadata": nested(9)},
+        {"metadata": {"a": 1e308, "b": "\0"}},
+        {"alias": "nobody"},
+        {"alias": ["default"]},
+        {"state": "due"},
+    ],
+    ids=lambda body: ascii(body)[:60],
+)
+def test_sessions_that_are_none(api: APIClient, chat: SessionHandle, body: Any) -> None:
+    before = everything()
+    for method, url in (("POST", ROOT), ("PATCH", url_of(chat))):
+        if method == "PATCH" and body.keys() & {"key", "alias"}:
+            continue
+        answer = api.generic(method, url, json.dumps(body), content_type="application/json")
+        refused(answer, 400, "invalid")
+    assert everything() == before
+
+
+QUERIES = {
+    "": [
+        *("limit=0", "limit=-1", "limit=x", "limit=201", "limit=1&limit=2", "limit=%00", "limit=٣", "limit=1e1"),
+        *(
+            "state=sleeping",
+            "created_after=yesterday",
+            "created_before=2026-01-01",
+            "updated_after=2026-01-01T00:00:00",
+        ),
+        *("ordering=owner__password", "ordering=", "search=", "search=%00", "alias=nobody", "owner=1", "seach=x"),
+        *("created_after=9999-12-31T23:59:59-23:00", "updated_before=0001-01-01T00:00:00%2B23:00"),
+    ],
+    "messages/": ["after=-1", "after=x", "before=99999999999999999999", "after=1.5", "ordering=created", "page=2"],
+    "context/": [
+        *("max_tokens=-1", "max_tokens=x", "max_tokens=9007199254740992", "format=xml", "explain=yes", "system=x"),
+        *("explain=1&limit=0", "limit=9999", "before=-2", "explain=1&before=x"),
+    ],
+    "summaries/": ["after=1", "limit=x"],
+    "export/": ["format=csv"],
+}
+
+
+@pytest.mark.parametrize(("path", "query"), [(path, one) for path, queries in QUERIES.items() for one in queries])
+def test_queries_that_ask_for_nonsense(api: APIClient, chat: SessionHandle, path: str, query: str) -> None:
+    url = url_of(chat, path) if path else ROOT
+    refused(api.get(f"{url}?{query}"), 400, "invalid")
+
+
+def cursor(text: str) -> str:
+    from base64 import b64encode
+
+    return b64encode(text.encode()).decode()
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "x",
+        "%00",
+        "====",
+        cursor("p=x"),
+        cursor("p=%00"),
+        cursor("o=-1"),
+        cursor("o=99999"),
+        cursor("p=1e400"),
+        cursor("r=x"),
+    ],
+)
+@pytest.mark.parametrize("path", ["", "messages/", "summaries/"])
+def test_cursors_that_are_none(api: APIClient, chat: SessionHandle, path: str, text: str) -> None:
+    url = url_of(chat, path) if path else ROOT
+    answer = api.get(url, {"cursor": text})
+    # What says nothing at all is the first page.
+    if answer.status_code != 200:
+        refused(answer, 404, "not_found")
+    assert api.get(url, {"cursor": text, "ordering": "-updated"}).status_code in (200, 400, 404)
+
+
+@pytest.mark.parametrize("position", ["99999999999999999999999", "-5", "1.5", ""])
+def test_a_cursor_far_away(api: APIClient, chat: SessionHandle, position: str) -> None:
+    answer = api.get(url_of(chat, "messages/"), {"cursor": cursor(f"p={position}")})
+    assert answer.status_code in (200, 404), answer.content
+
+
+@pytest.mark.parametrize("accept", ["image/png", "text/plain", "application/xml"])
+def test_a_form_that_there_is_not(api: APIClient, chat: SessionHandle, accept: str) -> None:
+    for url in (ROOT, url_of(chat), url_of(chat, "context/"), url_of(chat, "export/")):
+        refused(api.get(url, headers={"Accept": accept}), 406, "not_acceptable")
+
+
+@pytest.mark.parametrize("key", ["", " ", "k" * 256])
+def test_idempotency_keys_that_are_none(api: APIClient, chat: SessionHandle, key: str) -> None:
+    answer = api.post(url_of(chat, "messages/"), said("x"), format="json", headers={"Idempotency-Key": key})
+    refused(answer, 400, "invalid_idempotency_key")
+    assert row_of(chat).last_position == 2
+
+
+@pytest.mark.parametrize("session", ["x", "1", "../..", "00000000-0000-0000-0000-00000000000g", "%00", "é" * 300])
+def test_ids_that_are_none(api: APIClient, session: str) -> None:
+    answer = api.get(f"{ROOT}{session}/")
+    assert answer.status_code == 404
+
+
+def test_what_a_client_says_is_nowhere_read_as_markup(api: APIClient, chat: SessionHandle) -> None:
+    script = "<script>alert(1)</script>"
+    api.patch(url_of(chat), {"title": script}, format="json")
+    api.post(url_of(chat, "messages/"), said(script), format="json")
+    for url in (ROOT, url_of(chat), url_of(chat, "messages/"), url_of(chat, "context/"), f"{ROOT}?ordering={script}"):
+        page = api.get(url, headers={"Accept": "text/html"})
+        assert page["Content-Type"].startswith("text/html")
+        assert script not in page.content.decode()
+        assert "&lt;script&gt;" in page.content.decode()
+
+
+@pytest.mark.parametrize("method", ["get", "post"])
+def test_errors_are_pages_for_people(api: APIClient, chat: SessionHandle, method: str) -> None:
+    call: Callable[..., Any] = getattr(api, method)
+    page = call(url_of(chat, "messages/9/redact/"), {}, format="json", headers={"Accept": "text/html"})
+    assert page.status_code in (404, 405)
+    assert page["Content-Type"].startswith("text/html")
