@@ -5,6 +5,7 @@ DRF's ``?format=`` is switched off: the context takes a ``format`` of its own.
 
 from __future__ import annotations
 
+import json
 from types import SimpleNamespace
 from typing import Any
 
@@ -37,6 +38,13 @@ class PageRenderer(BrowsableAPIRenderer):
 
     def render_form_for_serializer(self, serializer: Any) -> Any:
         return ""
+
+    def get_raw_data_form(self, data: Any, view: Any, method: str, request: Any) -> Any:
+        form = super().get_raw_data_form(data, view, method, request)
+        if form and view.example is not None:
+            # What can be sent as it is.
+            form.fields["_content"].initial = json.dumps(view.example, indent=4)
+        return form
 
     def get_filter_form(self, data: Any, view: Any, request: Any) -> Any:
         return None

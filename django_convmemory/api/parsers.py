@@ -11,6 +11,7 @@ from rest_framework.exceptions import ParseError
 from rest_framework.parsers import BaseParser
 
 from django_convmemory.api import conf, problems
+from django_convmemory.api.negotiation import UTF8JSONRenderer
 
 
 class BoundedJSONParser(BaseParser):
@@ -21,6 +22,8 @@ class BoundedJSONParser(BaseParser):
     """
 
     media_type = "application/json"
+    # With which the browsable API fills in what may be sent.
+    renderer_class = UTF8JSONRenderer
 
     def parse(
         self, stream: IO[Any], media_type: str | None = None, parser_context: Mapping[str, Any] | None = None

@@ -87,6 +87,14 @@ class _Wire(OpenApiSerializerFieldExtension):  # type: ignore[no-untyped-call]
         return _WIRE
 
 
+class _ContextMessages(OpenApiSerializerFieldExtension):  # type: ignore[no-untyped-call]
+    target_class = "django_convmemory.api.serializers.ContextMessages"
+
+    def map_serializer_field(self, auto_schema: Any, direction: Any) -> dict[str, Any]:
+        part = auto_schema.resolve_serializer(forms.PartSerializer, direction).ref
+        return {"type": "array", "items": {"anyOf": [part, _WIRE]}}
+
+
 class _Strict(OpenApiSerializerExtension):  # type: ignore[no-untyped-call]
     """What is strict says so."""
 
@@ -384,7 +392,7 @@ OPERATIONS: dict[str, dict[str, _Operation]] = {
             responses=_answers({204: None}, 503, *_WRITE),
         ),
     },
-    "ForkView": {
+    "Fork": {
         "post": _session(
             "sessions_fork",
             "Copy a session as it was at a position",

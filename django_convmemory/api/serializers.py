@@ -63,11 +63,13 @@ class SessionSerializer(RowSerializer):
     messages = serializers.IntegerField(source="last_position", read_only=True)
     tokens = serializers.SerializerMethodField()
     metadata = serializers.JSONField(read_only=True)
+    url = serializers.SerializerMethodField()
 
     class Meta:
         model = models.Session
         fields = [
             "id",
+            "url",
             "alias",
             "key",
             "title",
@@ -83,6 +85,10 @@ class SessionSerializer(RowSerializer):
             "updated_at",
         ]
         read_only_fields = fields
+
+    def get_url(self, session: models.Session) -> str:
+        url: str = self.context["url"]("session", session)
+        return url
 
     def get_tokens(self, session: models.Session) -> int:
         return session.unpinned_tokens + session.pinned_tokens
@@ -319,10 +325,17 @@ class ExplainedSerializer(serializers.Serializer[Explained]):
     version = serializers.IntegerField(allow_null=True)
 
 
+class ContextMessages(serializers.Field[Any, Any, Any, Any]):
+    """The messages of a context: with what they are there for, or as a provider takes them."""
+
+    def to_representation(self, value: Any) -> Any:
+        return value
+
+
 class ContextSerializer(serializers.Serializer[Any]):
     """What a model is sent next. ``text`` is there with ``format=text``, ``messages`` otherwise."""
 
-    messages = PartSerializer(many=True, required=False)
+    messages = ContextMessages(required=False)
     text = serializers.CharField(required=False)
     summary = serializers.CharField(allow_null=True)
     covered_position = serializers.IntegerField()

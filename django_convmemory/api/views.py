@@ -67,6 +67,8 @@ class ScopedView(GenericAPIView[Any]):
     filter_backends = []
     pagination_class: type[pagination.Pages] | None = None
     throttle_classes = []
+    # What the browsable API has somebody send who has nothing else in mind.
+    example: dict[str, Any] | None = None
 
     @functools.cached_property
     def scope(self) -> UserScope:
@@ -148,6 +150,15 @@ class ScopedView(GenericAPIView[Any]):
         found = self.paginate_queryset(rows)
         return self.get_paginated_response(serializer(found, many=True).data)
 
+    def shown(self, session: models.Session) -> Any:
+        """Return a session as it is shown."""
+        return forms.SessionSerializer(session, context={"url": self.url}).data
+
+    def made(self, session: models.Session, memory: ConversationMemory) -> Response:
+        """Answer with a session that was made."""
+        headers = {"Location": self.url("session", session), "ETag": etags.of(session, memory)}
+        return Response(self.shown(session), status=201, headers=headers)
+
     def url(self, name: str, session: models.Session) -> str:
         """Return the address of an endpoint of ``session``."""
         namespace = getattr(self.request.resolver_match, "namespace", "")
@@ -181,6 +192,7 @@ class SessionList(ScopedView):
     """The conversations of who is asking."""
 
     serializer_class = forms.NewSession
+    example: dict[str, Any] | None = {"title": "Lisbon in May"}
     pagination_class = pagination.Pages
     page_ordering: tuple[str, ...] = ("-id",)
 
@@ -206,7 +218,7 @@ class SessionList(ScopedView):
         rows = self.sessions().filter(
             **{column: query[name] for name, column in self._FILTERS.items() if name in query}
         )
-        return self.page(rows, forms.SessionSerializer)
+        return self.page(rows, functools.partial(forms.SessionSerializer, context={"url": self.url}))
 
     def post(self, request: Request) -> Response:
         given = self.body()
@@ -235,11 +247,7 @@ class SessionList(ScopedView):
                 raise
             raise Problem(409, "session_exists", f"There is a session {name.key!r:.300} already.") from None
         self.session = sessions.with_state().get(handle=name.handle)
-        return Response(
-            forms.SessionSerializer(self.session).data,
-            status=201,
-            headers={"Location": self.url("session", self.session), "ETag": etags.of(self.session, memory)},
-        )
+        return self.made(self.session, memory)
 
 
 class SessionDetail(TaggedView):
@@ -250,7 +258,7 @@ class SessionDetail(TaggedView):
     def get(self, request: Request, session_id: str) -> Response:
         if self.unchanged():
             return Response(status=304)
-        return Response(forms.SessionSerializer(self.session).data)
+        return Response(self.shown(self.session))
 
     def patch(self, request: Request, session_id: str) -> Response:
         changes = self.body()
@@ -263,7 +271,7 @@ class SessionDetail(TaggedView):
         if not changed:
             raise Problem(412, "stale_revision", "The session was changed since. Read it again.")
         self.session = row.with_state().get()
-        return Response(forms.SessionSerializer(self.session).data, headers={"ETag": self.tag()})
+        return Response(self.shown(self.session), headers={"ETag": self.tag()})
 
     def delete(self, request: Request, session_id: str) -> Response:
         transactions.run(self.session._state.db or "default", self.session.delete)
@@ -288,6 +296,7 @@ class MessageList(ScopedView):
     """The transcript as people see it, whatever was folded."""
 
     serializer_class = forms.NewMessages
+    example: dict[str, Any] | None = {"messages": [{"role": "user", "content": "What is Rust?"}]}
     pagination_class = pagination.Pages
     page_ordering: tuple[str, ...] = ("position",)
 
@@ -349,6 +358,7 @@ class MessageRedaction(ScopedView):
     """Emptying a message, for good."""
 
     serializer_class = forms.Redaction
+    example: dict[str, Any] | None = {"forks": True}
 
     def post(self, request: Request, session_id: str, position: str) -> Response:
         return Response({"sessions": self.handle.redact(whole(position), self.body()["forks"])})
@@ -365,7 +375,7 @@ def whole(position: str) -> int:
 
 
 class ContextDetail(TaggedView):
-    """What a model is sent next, computed by ``load``."""
+    """What a model is sent next."""
 
     serializer_class = forms.Nothing
 
@@ -442,9 +452,10 @@ class SummaryDetail(ScopedView):
 
 
 class Truncate(ScopedView):
-    """Deleting what came after a position, to have it said anew. ``If-Match`` keeps a retry from deleting more."""
+    """Deleting what came after a position, to have it said anew. If-Match keeps a retry from deleting more."""
 
     serializer_class = forms.Truncation
+    example: dict[str, Any] | None = {"after": 2}
 
     def post(self, request: Request, session_id: str) -> Response:
         revision = etags.required_revision(request.headers.get("If-Match"))
@@ -462,10 +473,11 @@ class Clear(ScopedView):
         return Response(status=204)
 
 
-class ForkView(ScopedView):
+class Fork(ScopedView):
     """Copying the session as it was at a position; the copy belongs to who asks."""
 
     serializer_class = forms.Fork
+    example: dict[str, Any] | None = {"at": 1}
 
     def post(self, request: Request, session_id: str) -> Response:
         given = self.body()
@@ -475,11 +487,7 @@ class ForkView(ScopedView):
             # The session is there; it is its state that does not fit.
             raise Problem(409, "unknown_message", str(error)) from None
         copy = models.Session.objects.using(row._state.db).with_state().get(pk=row.pk)
-        return Response(
-            forms.SessionSerializer(copy).data,
-            status=201,
-            headers={"Location": self.url("session", copy), "ETag": etags.of(copy, self.memory)},
-        )
+        return self.made(copy, self.memory)
 
 
 class WorkView(ScopedView):
@@ -519,7 +527,7 @@ class Rebuild(WorkView):
 
 
 class Export(ScopedView):
-    """The session as a record, a line of JSON, which ``manage.py convmemory_import`` takes."""
+    """The session as a record, a line of JSON, which the command convmemory_import takes."""
 
     serializer_class = forms.Nothing
     renderer_classes = [JSONLinesRenderer, UTF8JSONRenderer]

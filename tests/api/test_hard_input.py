@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import html
 import json
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -280,6 +282,14 @@ def test_what_a_client_says_is_nowhere_read_as_markup(api: APIClient, chat: Sess
         assert page["Content-Type"].startswith("text/html")
         assert script not in page.content.decode()
         assert "&lt;script&gt;" in page.content.decode()
+
+
+@pytest.mark.parametrize("path", ["", "messages/", "fork/", "messages/1/redact/"])
+def test_what_a_page_offers_to_send_can_be_sent(api: APIClient, chat: SessionHandle, path: str) -> None:
+    url = url_of(chat, path) if path else ROOT
+    page = api.get(url, headers={"Accept": "text/html"}).content.decode()
+    offered = html.unescape(re.findall(r'<textarea name="_content"[^>]*>([^<]*)</textarea>', page)[-1])
+    assert api.post(url, json.loads(offered), format="json").status_code in (200, 201)
 
 
 @pytest.mark.parametrize("method", ["get", "post"])
