@@ -16,6 +16,7 @@ from django.db import IntegrityError, router
 from django.db.models import F, QuerySet
 from django.http import StreamingHttpResponse
 from django.http.response import HttpResponseBase
+from django.urls import reverse
 from django.utils.cache import patch_cache_control, patch_vary_headers
 from rest_framework.exceptions import NotFound, ValidationError
 from rest_framework.generics import GenericAPIView
@@ -23,7 +24,6 @@ from rest_framework.metadata import SimpleMetadata
 from rest_framework.permissions import BasePermission
 from rest_framework.request import Request
 from rest_framework.response import Response
-from rest_framework.reverse import reverse
 
 from django_convmemory import explaining, models
 from django_convmemory.api import conf, etags, pagination, problems, serializers as forms
@@ -163,7 +163,8 @@ class ScopedView(GenericAPIView[Any]):
         """Return the address of an endpoint of ``session``."""
         namespace = getattr(self.request.resolver_match, "namespace", "")
         name = f"{namespace}:{name}" if namespace else name
-        return reverse(name, kwargs={"session_id": str(session.public_id)}, request=self.request)
+        # Not DRF's own reverse, which would carry parameters of this request over.
+        return self.request.build_absolute_uri(reverse(name, kwargs={"session_id": str(session.public_id)}))
 
 
 class TaggedView(ScopedView):
