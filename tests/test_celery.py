@@ -268,3 +268,74 @@ def test_a_task_that_comes_back_to_the_lease_of_the_dead_is_sent_again(
     if redelivered:
         sent, now = dt.datetime.fromisoformat(local_site.take().headers["eta"]), dt.datetime.now(dt.UTC)
         assert 30 < (sent - now).total_seconds() <= memories["default"].lease_seconds + 2
+
+
+# What a person asks for.
+
+
+def test_what_is_asked_for_is_sent_and_done(local_site: Project, settings: Settings) -> None:
+    memory = configured(settings, None, model=scripted(replies=["one", "anew"]))
+    session = append_until_due(memory)
+    change(session, next_attempt_at=clock.Clock(600), attempts=1)
+    memory.scheduler = tasks.CeleryScheduler(local_site.queue)
+
+    assert memory.request_compaction("user-1")
+    assert local_site.take().payload[:2] == [["default", session.pk], {"asked": True}]
+    tasks.compact("default", session.pk)
+    assert row(session).current_version == 0  # It waits for the time of its next attempt,
+    tasks.compact("default", session.pk, asked=True)
+    assert row(session).current_version == 1  # which a person need not.
+
+    assert memory.request_rebuild("user-1")
+    message = local_site.take()
+    assert message.headers["task"] == "convmemory.rebuild"
+    assert message.payload[:2] == [["default", session.pk], {}]
+    tasks.rebuild("default", session.pk)
+    assert memory.load("user-1").summary == "anew"
+
+
+def test_nothing_is_sent_for_a_session_that_is_not_there(local_site: Project, settings: Settings) -> None:
+    memory = configured(settings, local_site)
+    assert not memory.request_compaction("nobody")
+    assert not memory.request_rebuild("nobody")
+    assert local_site.depth() == 0
+
+
+def test_who_asks_is_told_that_the_broker_is_away(settings: Settings) -> None:
+    with Port() as port, project(port.url("redis")) as away:
+        memory = configured(settings, away)
+        append_until_due(memory)
+        tasks.publisher().close()
+        assert not memory.request_rebuild("user-1")
+
+
+def test_a_rebuild_that_takes_too_long_goes_on_in_another_task(local_site: Project, settings: Settings) -> None:
+    memory = configured(settings, None, model=scripted(replies=["one", SoftTimeLimitExceeded()]))
+    session = append_until_due(memory)
+    assert memory.compact("user-1") == "published"
+    memory.scheduler = tasks.CeleryScheduler(local_site.queue)
+
+    tasks.rebuild("default", session.pk)
+
+    assert local_site.take().headers["task"] == "convmemory.rebuild"
+    assert row(session).lease_expires_at is None
+    assert memory.load("user-1").summary == "one"
+
+
+def test_a_rebuild_for_an_alias_that_is_gone_is_dropped(caplog: pytest.LogCaptureFixture) -> None:
+    tasks.rebuild("gone", 1)
+
+    [said] = warnings_of(caplog)
+    assert "no alias 'gone'" in said
+
+
+def test_with_eager_tasks_what_is_asked_for_is_done_here(local_site: Project, settings: Settings) -> None:
+    memory = configured(settings, None, model=scripted(replies=["one", "anew"]))
+    append_until_due(memory)
+    memory.scheduler = tasks.CeleryScheduler(local_site.queue)
+    local_site.app.conf.task_always_eager = True
+
+    assert memory.request_compaction("user-1")
+    assert memory.load("user-1").summary == "one"
+    assert memory.request_rebuild("user-1")
+    assert memory.load("user-1").summary == "anew"

@@ -59,6 +59,18 @@ def test_a_worker_folds_what_an_append_made_due(worker: Worker, settings: Settin
     assert memory.load("user-1").summary is not None
 
 
+def test_a_worker_makes_a_summary_anew_when_it_is_asked_to(worker: Worker, settings: Settings) -> None:
+    memory = configured(settings, worker.site)
+    session = append_until_due(memory)
+    processes.wait_until(worker.folded(session), "the session is folded")
+
+    assert memory.request_rebuild("user-1")
+
+    processes.wait_until(lambda: row(session).current_version == 2, "the summary is made anew")
+    assert memory.load("user-1").covered == row(session).covered_position
+    assert len(worker.server.log) == 2
+
+
 def test_a_task_that_comes_again_makes_no_second_call(worker: Worker, settings: Settings) -> None:
     memory, before = configured(settings, worker.site), worker.done()
     worker.server.queue(Behaviour(latency=1.0))
