@@ -6,13 +6,14 @@ What is written to these tables goes through a store; what reads them may use th
 from __future__ import annotations
 
 import dataclasses
+import datetime as dt
 import uuid
 from collections.abc import Iterator, Sequence
 from typing import Any
 
 from django.conf import settings
 from django.db import models
-from django.db.models import Case, F, Q, Value, When, signals
+from django.db.models import F, Q, signals
 from django.dispatch import receiver
 from django.utils import timezone
 from django.utils.translation import gettext_lazy as _
@@ -61,17 +62,19 @@ class SessionQuerySet(models.QuerySet["Session"]):
         """Sessions for which no task was sent in the last ``seconds``."""
         return self.filter(Q(hinted_at__isnull=True) | Q(hinted_at__lte=clock.Clock(-seconds)))
 
-    def with_state(self) -> SessionQuerySet:
-        """Add ``state`` to each session: one of :class:`SessionState`, by the database's clock."""
-        return self.annotate(
-            state=Case(
-                When(lease_expires_at__gt=clock.Clock(), then=Value(SessionState.COMPACTING.value)),
-                When(due_since__isnull=False, last_error="", then=Value(SessionState.DUE.value)),
-                When(due_since__isnull=False, then=Value(SessionState.FAILING.value)),
-                default=Value(SessionState.IDLE.value),
-                output_field=models.CharField(),
-            )
-        )
+    def with_clock(self) -> SessionQuerySet:
+        """Add ``now``, the database's time, by which :attr:`Session.state` goes."""
+        return self.annotate(now=clock.Clock())
+
+    def in_state(self, state: str) -> SessionQuerySet:
+        """Sessions whose :attr:`Session.state` is this one."""
+        if state == SessionState.COMPACTING:
+            return self.filter(lease_expires_at__gt=clock.Clock())
+        free = self.unleased()
+        if state == SessionState.IDLE:
+            return free.filter(due_since__isnull=True)
+        failing = Q(last_error="")
+        return free.due().filter(failing if state == SessionState.DUE else ~failing)
 
     def held(self, session_id: int, token: str, epoch: int) -> SessionQuerySet:
         """The session, if this lease still stands and nothing was removed since it was taken."""
@@ -186,6 +189,16 @@ class Session(models.Model):
     def session_name(self) -> SessionName:
         """What names this session: a row can be given wherever a key can."""
         return SessionName(self.alias, self.key, self.owner_id, self.visitor)
+
+    @property
+    def state(self) -> SessionState:
+        """What compaction makes of it, as of ``now``: of a row that was read ``with_clock``."""
+        now: dt.datetime = self.now  # type: ignore[attr-defined]
+        if self.lease_expires_at is not None and self.lease_expires_at > now:
+            return SessionState.COMPACTING
+        if self.due_since is None:
+            return SessionState.IDLE
+        return SessionState.FAILING if self.last_error else SessionState.DUE
 
     @property
     def ledger(self) -> Ledger:

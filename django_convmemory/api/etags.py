@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import functools
 import zlib
-from typing import Any
 
 from django.utils.http import parse_etags, quote_etag
 
@@ -18,9 +17,8 @@ from django_convmemory.conversation import ConversationMemory
 
 
 def of(session: models.Session, memory: ConversationMemory) -> str:
-    """Return the tag of a session's state; ``session`` must have been read with its ``state``."""
-    state: Any = session.state  # type: ignore[attr-defined]
-    return quote_etag(f"{session.revision}-{state[0]}{_configured(memory):08x}")
+    """Return the tag of a session's state; ``session`` must have been read ``with_clock``."""
+    return quote_etag(f"{session.revision}-{session.state[0]}{_configured(memory):08x}")
 
 
 @functools.lru_cache(maxsize=256)

@@ -5,7 +5,7 @@ own::
 
     class TeamScope(UserScope):
         def sessions(self):
-            return Session.objects.filter(owner__teams__in=self.request.user.teams.all()).distinct()
+            return Session.objects.filter(owner__in=User.objects.filter(team=self.user.team))
 
 What is not among them does not exist for the request, and is answered with 404.
 """

@@ -84,7 +84,8 @@ class TeamScope(UserScope):
     """The sessions of everybody who is in a group with the user."""
 
     def sessions(self) -> models.SessionQuerySet:
-        return models.Session.objects.filter(owner__groups__in=self.user.groups.all()).distinct()
+        team = User.objects.filter(groups__in=self.user.groups.all())
+        return models.Session.objects.filter(owner__in=team)
 
 
 def test_a_team_shares_its_sessions(anna: User, chat: SessionHandle, settings: Any) -> None:

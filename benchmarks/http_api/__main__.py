@@ -1,0 +1,233 @@
+"""What the HTTP API costs beside a minimal DRF endpoint: ``python -m benchmarks.http_api``.
+
+Starts gunicorn with two workers on a database of the local PostgreSQL that it makes and drops, a Celery worker on the
+local Redis, and a model that takes two seconds. Clients take turns at the endpoints, in rounds, so that what else the
+machine does meets all of them. Prints requests per second, percentiles and ratios.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import http.client
+import itertools
+import json
+import os
+import socket
+import statistics
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import django
+
+DATABASE = f"bench_http_{os.getpid()}"
+TURN = "word " * 40
+LONG = "word " * 2200
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.http_api", description=__doc__.split("\n")[0])
+    parser.add_argument("--clients", type=int, default=8)
+    parser.add_argument("--seconds", type=float, default=5.0, help="how long each endpoint has its turn in a round")
+    parser.add_argument("--rounds", type=int, default=4)
+    arguments = parser.parse_args()
+
+    from tests.openai_server import Behaviour, OpenAIServer
+
+    with OpenAIServer() as model, database(), contextlib.ExitStack() as stack:
+        model.default = Behaviour(text="A summary of what was said.", latency=2.0)
+        os.environ |= {
+            "BENCH_DATABASE": DATABASE,
+            "BENCH_MODEL_URL": model.base_url,
+            "DJANGO_SETTINGS_MODULE": "benchmarks.http_api.settings",
+            "BENCH_BROKER": "redis://127.0.0.1:6379/9",
+        }
+        sessions, token = prepare(arguments.clients)
+        port = free_port()
+        command = ["gunicorn", "benchmarks.http_api.site:application", "--bind", f"127.0.0.1:{port}", "--workers", "2"]
+        stack.enter_context(running(*command, "--worker-class", "gthread", "--threads", "4", "--log-level", "error"))
+        worker = [
+            "celery",
+            "--app",
+            "benchmarks.http_api.site:app",
+            "worker",
+            "--queues",
+            "convmemory",
+            "--pool",
+            "threads",
+        ]
+        stack.enter_context(running(*worker, "--concurrency", "8", "--loglevel", "error"))
+        wait_for(port)
+        measure(port, token, sessions, arguments)
+        measure_triggering(port, token, arguments)
+
+
+def prepare(count: int) -> tuple[list[str], str]:
+    """Make the user and the sessions, each with a context of 2 000 tokens, half of it a summary's tail."""
+    django.setup()
+    from django.contrib.auth.models import User
+    from django.core.management import call_command
+    from rest_framework.authtoken.models import Token
+
+    from django_convmemory import models
+    from django_convmemory.chat_models.scripted import ScriptedChatModel
+    from django_convmemory.memory import ConversationSummaryBufferMemory
+    from django_convmemory.messages import ChatMessage
+    from django_convmemory.stores.orm import ORMStore
+
+    call_command("migrate", verbosity=0)
+    anna = User.objects.create_user("anna")
+    memory = ConversationSummaryBufferMemory(ORMStore(), ScriptedChatModel(["a summary " * 100] * 1000), 2000)
+    for number in range(count):
+        for _ in range(35):
+            memory.session(f"s{number}", owner=anna).append(ChatMessage.human(TURN), ChatMessage.ai(TURN))
+    ids = [str(one) for one in models.Session.objects.values_list("public_id", flat=True)]
+    return ids, Token.objects.create(user=anna).key
+
+
+def measure(port: int, token: str, sessions: list[str], arguments: argparse.Namespace) -> None:
+    body = json.dumps({"messages": [{"role": "user", "content": "hello there"}]})
+    endpoints: dict[str, Callable[[str], tuple[str, str, str | None]]] = {
+        "GET context, minimal": lambda session: ("GET", f"/plain/sessions/{session}/context/", None),
+        "GET context": lambda session: ("GET", f"/api/sessions/{session}/context/", None),
+        "POST message, minimal": lambda session: ("POST", f"/plain/sessions/{session}/messages/", body),
+        "POST message": lambda session: ("POST", f"/api/sessions/{session}/messages/", body),
+    }
+    # Contexts are read before anything is written: what is written makes them longer.
+    taken: dict[str, list[float]] = {name: [] for name in endpoints}
+    rates: dict[str, list[float]] = {name: [] for name in endpoints}
+    names = list(endpoints)
+    for pair in (names[:2], names[2:]):
+        # What minimal endpoints write is not what the memory reckons with: each has sessions of its own.
+        for _, name in itertools.product(range(arguments.rounds + 1), pair):
+            of = (
+                sessions[: len(sessions) // 2]
+                if "minimal" in name and "POST" in name
+                else sessions[len(sessions) // 2 :]
+            )
+            seconds, took = load(port, token, [endpoints[name](one) for one in of], arguments)
+            taken[name] += took
+            rates[name].append(len(took) / seconds)
+    for name in names:
+        del rates[name][0]  # to warm up
+        print(f"{name}: {statistics.median(rates[name]):.0f} a second; {percentiles(taken[name])}")
+    for what in ("GET context", "POST message"):
+        ratios = [ours / plain for ours, plain in zip(rates[what], rates[f"{what}, minimal"], strict=True)]
+        print(
+            f"{what}: {statistics.median(ratios):.2f} times the requests of the minimal endpoint, "
+            f"{min(ratios):.2f} at least"
+        )
+
+
+def measure_triggering(port: int, token: str, arguments: argparse.Namespace) -> None:
+    """Append to sessions of which each second append makes one due, while the model takes two seconds."""
+    connection = http.client.HTTPConnection("127.0.0.1", port)
+    plain, due = [], []
+    for number in range(200):
+        status, made = call(connection, token, "POST", "/api/sessions/", json.dumps({"key": f"due {number}"}))
+        assert status == 201, made
+        path = f"/api/sessions/{json.loads(made)['id']}/messages/"
+        for text, into in ((LONG[:100], None), (LONG, plain if number % 2 else due)):
+            # One exchange alone is never due: of the same size, the first append of a session makes nothing due.
+            if number % 2 and text is not LONG:
+                continue
+            body = json.dumps({"messages": [{"role": "user", "content": text}]})
+            began = time.perf_counter()
+            status, answer = call(connection, token, "POST", path, body)
+            if into is not None:
+                into.append(time.perf_counter() - began)
+                assert json.loads(answer)["due"] == (into is due), answer
+        time.sleep(0.02)
+    print(f"POST message of {len(LONG)} characters, nothing due: {percentiles(plain)}")
+    print(f"POST message of {len(LONG)} characters, compaction due: {percentiles(due)}")
+    print(f"median: {statistics.median(due) / statistics.median(plain):.2f} times")
+
+
+def load(
+    port: int, token: str, requests: list[tuple[str, str, str | None]], arguments: argparse.Namespace
+) -> tuple[float, list[float]]:
+    """Have every client make its request again and again, and return the seconds and how long each request took."""
+    taken: list[list[float]] = [[] for _ in range(arguments.clients)]
+    ends = time.perf_counter() + arguments.seconds
+
+    def client(number: int) -> None:
+        connection = http.client.HTTPConnection("127.0.0.1", port)
+        method, path, body = requests[number % len(requests)]
+        while time.perf_counter() < ends:
+            began = time.perf_counter()
+            status, answer = call(connection, token, method, path, body)
+            taken[number].append(time.perf_counter() - began)
+            assert status in (200, 201), answer
+
+    threads = [threading.Thread(target=client, args=(number,)) for number in range(arguments.clients)]
+    began = time.perf_counter()
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    return time.perf_counter() - began, [one for each in taken for one in each]
+
+
+def call(
+    connection: http.client.HTTPConnection, token: str, method: str, path: str, body: str | None = None
+) -> tuple[int, bytes]:
+    connection.request(
+        method, path, body, headers={"Authorization": f"Token {token}", "Content-Type": "application/json"}
+    )
+    response = connection.getresponse()
+    return response.status, response.read()
+
+
+def percentiles(seconds: list[float]) -> str:
+    ordered = sorted(seconds)
+    p50, p99 = (ordered[min(len(ordered) - 1, int(len(ordered) * part))] * 1e3 for part in (0.5, 0.99))
+    return f"p50 {p50:.1f} ms, p99 {p99:.1f} ms"
+
+
+@contextlib.contextmanager
+def database() -> Iterator[None]:
+    import psycopg
+
+    with psycopg.connect("postgresql://postgres@127.0.0.1:5432/postgres", autocommit=True) as connection:
+        connection.execute(f'CREATE DATABASE "{DATABASE}"')
+        try:
+            yield
+        finally:
+            connection.execute(f'DROP DATABASE "{DATABASE}" WITH (FORCE)')
+
+
+@contextlib.contextmanager
+def running(*command: str) -> Iterator[None]:
+    process = subprocess.Popen([sys.executable, "-m", *command], stdout=subprocess.DEVNULL)
+    try:
+        yield
+    finally:
+        process.terminate()
+        process.wait(20)
+
+
+def wait_for(port: int) -> None:
+    ends = time.monotonic() + 30
+    while True:
+        try:
+            socket.create_connection(("127.0.0.1", port), 1).close()
+            return
+        except OSError:
+            if time.monotonic() > ends:
+                raise
+            time.sleep(0.1)
+
+
+def free_port() -> int:
+    with socket.socket() as bound:
+        bound.bind(("127.0.0.1", 0))
+        port: Any = bound.getsockname()[1]
+        return int(port)
+
+
+if __name__ == "__main__":
+    main()

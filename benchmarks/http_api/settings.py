@@ -1,0 +1,43 @@
+"""A site with the HTTP API, and beside it the least that a DRF endpoint can do with the same rows.
+
+``BENCH_DATABASE`` names a database of the PostgreSQL on this machine, ``BENCH_MODEL_URL`` an OpenAI-compatible server.
+"""
+
+import os
+
+SECRET_KEY = "the benchmark's own"
+ALLOWED_HOSTS = ["*"]
+USE_TZ = True
+ROOT_URLCONF = "benchmarks.http_api.urls"
+INSTALLED_APPS = [
+    "django.contrib.auth",
+    "django.contrib.contenttypes",
+    "rest_framework",
+    "rest_framework.authtoken",
+    "django_convmemory",
+]
+MIDDLEWARE = ["django.middleware.common.CommonMiddleware"]
+DATABASES = {
+    "default": {
+        "ENGINE": "django.db.backends.postgresql",
+        "NAME": os.environ.get("BENCH_DATABASE", "bench"),
+        "HOST": "127.0.0.1",
+        "USER": os.environ.get("BENCH_USER", "postgres"),
+        "CONN_MAX_AGE": None,
+    }
+}
+REST_FRAMEWORK = {"DEFAULT_AUTHENTICATION_CLASSES": ["rest_framework.authentication.TokenAuthentication"]}
+CONVMEMORY = {
+    "default": {
+        "OPTIONS": {"max_token_limit": 2000},
+        "CHAT_MODEL": {
+            "BACKEND": "django_convmemory.chat_models.openai.OpenAIChatModel",
+            "OPTIONS": {
+                "model": "fake",
+                "api_key": "none",
+                "base_url": os.environ.get("BENCH_MODEL_URL", "http://127.0.0.1:9/v1"),
+            },
+        },
+    },
+}
+CELERY_BROKER_URL = os.environ.get("BENCH_BROKER", "redis://127.0.0.1:6379/")

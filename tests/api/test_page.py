@@ -1,0 +1,118 @@
+"""The requests and the code of docs/api.md do what the page says."""
+
+from __future__ import annotations
+
+import pathlib
+import re
+from typing import Any
+
+import pytest
+from django.contrib.auth.models import Group, User
+from django.core.checks import run_checks
+from rest_framework.test import APIClient
+
+from django_convmemory.api import conf, problems, urls
+from django_convmemory.api.scopes import UserScope
+from django_convmemory.handles import SessionHandle
+from tests.api.conftest import ROOT, url_of
+
+PAGE = (pathlib.Path(__file__).parent.parent.parent / "docs" / "api.md").read_text(encoding="utf-8")
+REQUESTS = re.findall(r"```http\n(\w+) (\S+)\n(.*?)```", PAGE, re.DOTALL)
+PYTHON = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
+
+
+@pytest.mark.django_db
+def test_the_requests_are_answered_in_turn(api: APIClient) -> None:
+    known: dict[str, str] = {}
+    statuses = []
+    for method, path, rest in REQUESTS:
+        headed, _, body = rest.partition("\n\n") if not rest.startswith("\n") else ("", "", rest)
+        headers = dict(line.split(": ", 1) for line in headed.strip().splitlines())
+        headers = {name: value.replace("{etag}", known.get("etag", "")) for name, value in headers.items()}
+        path = path.replace("{id}", known.get("id", ""))
+        answer = api.generic(method, path, body.strip(), content_type="application/json", headers=headers)
+        statuses.append(answer.status_code)
+        known.setdefault("id", answer.json()["id"] if statuses == [201] else "")
+        known["etag"] = answer.headers.get("ETag", known.get("etag", ""))
+    assert statuses == [201, 201, 200, 200, 304, 200]
+
+
+def test_the_page_names_every_address() -> None:
+    table = PAGE.replace("`…/rebuild/`", "`sessions/{id}/rebuild/`")
+    for pattern in urls.urlpatterns:
+        address = re.sub(r"<str:(\w+)>", r"{\1}", str(pattern.pattern)).replace("{session_id}", "{id}")
+        assert f"`{address}`" in table, address
+
+
+def test_the_page_names_every_setting() -> None:
+    defaults = conf.Limits()
+    for key in conf.KEYS:
+        assert f"`{key}`" in PAGE
+    assert f"{defaults.max_body_bytes:,}".replace(",", " ") in PAGE
+    assert f'"{defaults.scope}"' in PAGE
+
+
+def test_the_page_names_every_code() -> None:
+    for _, status, code in problems._OURS:
+        if code not in ("invalid_argument", "unknown_alias"):  # which the forms refuse before
+            assert re.search(rf"`{code}`.*\b{status}\b", PAGE), code
+
+
+def test_the_settings_of_the_page(settings: Any) -> None:
+    namespace: dict[str, Any] = {}
+    exec(PYTHON[2], namespace)  # noqa: S102
+    settings.CONVMEMORY_API = namespace["CONVMEMORY_API"]
+    assert run_checks(tags=None) is not None
+    assert conf.limits().aliases == ("default",)
+
+
+def test_the_urls_of_the_page() -> None:
+    namespace: dict[str, Any] = {}
+    exec(PYTHON[0], namespace)  # noqa: S102
+    assert namespace["urlpatterns"]
+
+
+def test_the_team_of_the_page(anna: User, chat: SessionHandle) -> None:
+    namespace: dict[str, Any] = {}
+    exec(PYTHON[1], namespace)  # noqa: S102
+    berta, carla = (User.objects.create_user(name) for name in ("berta", "carla"))
+    for name in ("support", "sales"):
+        Group.objects.create(name=name).user_set.add(anna, berta)
+
+    def reached(user: User) -> int:
+        request: Any = type("Request", (), {"user": user})()
+        scope: UserScope = namespace["TeamScope"](request)
+        return scope.sessions().count()
+
+    assert [reached(user) for user in (anna, berta, carla)] == [1, 1, 0]
+
+
+WRONG: list[tuple[Any, str]] = [
+    ([], "must be a dict"),
+    ({"SCOPES": "x"}, "unknown key 'SCOPES'"),
+    ({"SCOPE": 7}, "SCOPE must be str"),
+    ({"SCOPE": "nowhere.Scope"}, "nowhere"),
+    ({"ALIASES": "default"}, "ALIASES must be a list of texts"),
+    ({"WRITABLE_ROLES": ["king"]}, "WRITABLE_ROLES has 'king'"),
+    ({"WRITABLE_ROLES": None}, "WRITABLE_ROLES must be a list of texts"),
+    ({"PERMISSION_CLASSES": ["a.b"]}, "No module named 'a'"),
+    ({"AUTHENTICATION_CLASSES": [1]}, "AUTHENTICATION_CLASSES must be a list of texts"),
+    ({"MAX_MESSAGES": 0}, "MAX_MESSAGES must be at least 1"),
+    ({"MAX_MESSAGES": "7"}, "MAX_MESSAGES must be int"),
+    ({"PAGE_SIZE": True}, "PAGE_SIZE must be int"),
+]
+
+
+@pytest.mark.parametrize(("given", "says"), WRONG, ids=str)
+def test_a_check_says_what_is_wrong_with_the_settings(given: Any, says: str, settings: Any) -> None:
+    settings.CONVMEMORY_API = given
+    [found] = [one for one in run_checks() if one.id == "convmemory.E010"]
+    assert says in found.msg
+
+
+def test_appends_are_limited_where_the_site_says_so(api: APIClient, chat: SessionHandle, settings: Any) -> None:
+    settings.REST_FRAMEWORK = settings.REST_FRAMEWORK | {"DEFAULT_THROTTLE_RATES": {"convmemory_append": "2/min"}}
+    body = {"messages": [{"role": "user", "content": "hello"}]}
+    codes = [api.post(url_of(chat, "messages/"), body, format="json").status_code for _ in range(3)]
+    assert codes == [201, 201, 429]
+    assert api.get(ROOT).status_code == 200
