@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 from django.contrib.auth.models import Group, User
-from django.core.checks import run_checks
+from django.core.checks.registry import registry
 from rest_framework.test import APIClient
 
-from django_convmemory.api import conf, problems, urls
+from django_convmemory.api import checks, conf, problems, urls
 from django_convmemory.api.scopes import UserScope
 from django_convmemory.handles import SessionHandle
 from tests.api.conftest import ROOT, url_of
@@ -62,7 +62,7 @@ def test_the_settings_of_the_page(settings: Any) -> None:
     namespace: dict[str, Any] = {}
     exec(PYTHON[2], namespace)  # noqa: S102
     settings.CONVMEMORY_API = namespace["CONVMEMORY_API"]
-    assert run_checks(tags=None) is not None
+    assert checks.check_settings() == []
     assert conf.limits().aliases == ("default",)
 
 
@@ -106,8 +106,9 @@ WRONG: list[tuple[Any, str]] = [
 @pytest.mark.parametrize(("given", "says"), WRONG, ids=str)
 def test_a_check_says_what_is_wrong_with_the_settings(given: Any, says: str, settings: Any) -> None:
     settings.CONVMEMORY_API = given
-    [found] = [one for one in run_checks() if one.id == "convmemory.E010"]
-    assert says in found.msg
+    [found] = checks.check_settings()
+    assert (found.id, says in found.msg) == ("convmemory.E010", True)
+    assert checks.check_settings in registry.registered_checks
 
 
 def test_appends_are_limited_where_the_site_says_so(api: APIClient, chat: SessionHandle, settings: Any) -> None:
