@@ -7,7 +7,9 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
+from django.conf import settings
 from django.db.models import DateTimeField
+from django.utils import timezone
 from rest_framework import ISO_8601, serializers
 
 from django_convmemory import models
@@ -117,13 +119,14 @@ class Moment(serializers.DateTimeField):
     """A time with its zone (RFC 3339)."""
 
     def __init__(self, **options: Any) -> None:
-        super().__init__(**{"input_formats": [ISO_8601], **options})
+        # In UTC: in the site's own zone the first and the last hours that there are would be none.
+        super().__init__(**{"input_formats": [ISO_8601], "default_timezone": dt.UTC, **options})
 
     def to_internal_value(self, value: Any) -> Any:
         moment = super().to_internal_value(value)
         if not isinstance(value, str) or not _ZONED.fullmatch(value):
             self.fail("invalid", format="RFC 3339, with a zone: 2026-01-31T12:00:00Z")
-        return moment
+        return moment if settings.USE_TZ else timezone.make_naive(moment, timezone.get_default_timezone())
 
 
 class SessionQuery(StrictSerializer):

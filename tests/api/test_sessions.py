@@ -117,7 +117,9 @@ def test_filters(api: APIClient, anna: User) -> None:
     def keys(query: str) -> list[str]:
         answer = api.get(f"{ROOT}?{query}")
         assert answer.status_code == 200, answer.data
-        return sorted(one["key"] for one in answer.json()["results"])
+        found = answer.json()["results"]
+        assert "state=" not in query or all(f"state={one['state']}" in query for one in found)
+        return sorted(one["key"] for one in found)
 
     assert keys("search=LISBON") == ["a", "c"]
     assert keys("search=%25") == []
@@ -125,6 +127,7 @@ def test_filters(api: APIClient, anna: User) -> None:
     middle = sessions.get(key="a").created_at.isoformat().replace("+", "%2B")
     assert keys(f"created_before={middle}") == ["b"]
     assert keys(f"created_after={middle}") == ["a", "c"]
+    assert keys("created_after=0001-01-01T00:00:00Z&created_before=9999-12-31T23:59:59Z") == ["a", "b", "c"]
     assert keys("updated_after=2000-01-01T00:00:00Z&alias=default&ordering=-updated") == ["a", "b", "c"]
     assert keys(f"updated_before={middle}") == ["c"]
     assert api.get(f"{ROOT}?alias=other").status_code == 400
