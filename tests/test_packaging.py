@@ -81,7 +81,7 @@ def test_the_lowest_versions_tested_are_the_lowest_admitted() -> None:
         *(
             project["optional-dependencies"][name]
             for name in project["optional-dependencies"]
-            if name not in ("test", "lint")
+            if name not in ("test", "bench", "lint")
         ),
     ]
     floors = (re.match(r"([\w-]+)(?:\[.*\])?>=([\w.]+)", requirement) for group in groups for requirement in group)
