@@ -10,6 +10,8 @@ import enum
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
+from django.db.models import Subquery
+
 from django_convmemory import models
 from django_convmemory.context import Context
 from django_convmemory.conversation import ConversationMemory
@@ -51,19 +53,25 @@ def explain(
     found = list(page)[::-1]
     if not found:
         return []
-    versions = (
-        models.Summary.objects.using(using)
-        .filter(session=session, last_position__gte=found[0][0], first_position__lte=found[-1][0], building=False)
-        .valid()
-        .order_by("last_position")
-        .values_list("last_position", "version")
-    )
-    return _explained(found, context, list(versions))
+    return explained(found, context, versions(session, found[0][0], found[-1][0], using))
 
 
-def _explained(
+def versions(session: models.Session, first: int, last: int, using: str) -> list[tuple[int, int]]:
+    """Return the versions that folded anything from ``first`` to ``last``: the last position and the number of each.
+
+    Of the line of the current one: where the summary was made anew, the versions before that stand for nothing now.
+    """
+    rows = models.Summary.objects.using(using).filter(session=session, version__lte=session.current_version)
+    rows = rows.filter(building=False).valid()
+    begins = rows.filter(parent_version=None).order_by("-version").values("version")[:1]
+    line = rows.filter(version__gte=Subquery(begins), last_position__gte=first, first_position__lte=last)
+    return list(line.order_by("last_position").values_list("last_position", "version"))
+
+
+def explained(
     rows: Sequence[tuple[int, str, int]], context: Context, versions: Sequence[tuple[int, int]]
 ) -> list[Explained]:
+    """Say of messages (position, role and tokens of each) what became of them, given the versions that fold them."""
     shown = {part.position: part.name for part in context.parts if part.position is not None}
     ends = [end for end, _ in versions]
 

@@ -137,6 +137,8 @@ def test_a_summary_is_made_anew(api: APIClient, folded: SessionHandle, convmemor
     assert folded.load().summary == "the second summary"
     assert convmemory.run() == ["published"]
     assert folded.load().summary == "made anew"
+    explained = api.get(url_of(folded, "context/?explain=1")).json()["explanation"]
+    assert {one["version"] for one in explained if one["fate"] == "folded"} == {3}
 
 
 def test_there_is_nothing_to_make_anew(api: APIClient, chat: SessionHandle) -> None:

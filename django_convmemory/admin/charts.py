@@ -1,0 +1,132 @@
+"""Charts as SVG, computed here: no script, no style attribute, and a text beside each for who does not see it."""
+
+from __future__ import annotations
+
+import bisect
+import dataclasses
+import datetime as dt
+from collections.abc import Sequence
+from typing import NamedTuple
+
+WIDTH, HEIGHT, MARGIN = 720, 220, 8
+
+
+class Sample(NamedTuple):
+    """The totals of a conversation at one position: all tokens so far, and when."""
+
+    position: int
+    tokens: int
+    created_at: dt.datetime
+
+
+class Fold(NamedTuple):
+    """A version of the summary: what it stands for, what it costs to show, and when it was made."""
+
+    version: int
+    parent: int | None
+    last_position: int
+    covered_tokens: int
+    tokens: int
+    created_at: dt.datetime
+
+
+def line(folds: Sequence[Fold], current: int) -> list[tuple[int, int]]:
+    """Return the last position and the number of the versions that lead to the ``current`` one, in order."""
+    known = sorted((fold for fold in folds if fold.version <= current), key=lambda fold: fold.version)
+    begins = max((fold.version for fold in known if fold.parent is None), default=0)
+    return [(fold.last_position, fold.version) for fold in known if fold.version >= begins]
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Mark:
+    """A fold on the chart."""
+
+    x: float
+    version: int
+    position: int
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class TokenChart:
+    """Tokens over positions: the history, what a model was sent at each, and the budget."""
+
+    history: str
+    context: str
+    budget_y: float | None
+    marks: Sequence[Mark]
+    most: int
+    last_position: int
+    rows: Sequence[tuple[int, int, int]]
+    width: int = WIDTH
+    height: int = HEIGHT
+
+
+def positions(last: int, most: int = 60) -> list[int]:
+    """Return at most ``most`` positions from 1 to ``last``, evenly, with both ends."""
+    if last <= most:
+        return list(range(1, last + 1))
+    return sorted({1 + round(number * (last - 1) / (most - 1)) for number in range(most)})
+
+
+def token_chart(samples: Sequence[Sample], folds: Sequence[Fold], budget: int | None) -> TokenChart | None:
+    """Draw the tokens of a conversation, or None where there are none.
+
+    What a model was sent at a position is the summary of that time with what came after it.
+    """
+    if not samples:
+        return None
+    ordered = sorted(folds, key=lambda fold: fold.version)
+    times = [fold.created_at for fold in ordered]
+    rows = []
+    for sample in samples:
+        made = [
+            fold
+            for fold in ordered[: bisect.bisect_right(times, sample.created_at)]
+            if fold.last_position < sample.position
+        ]
+        fold = made[-1] if made else None
+        rows.append(
+            (
+                sample.position,
+                sample.tokens,
+                sample.tokens - fold.covered_tokens + fold.tokens if fold else sample.tokens,
+            )
+        )
+    last, most = samples[-1].position, max(*(row[1] for row in rows), budget or 0, 1)
+
+    def x(position: int) -> float:
+        return round(MARGIN + (position - 1) / max(last - 1, 1) * (WIDTH - 2 * MARGIN), 1)
+
+    def y(tokens: int) -> float:
+        return round(HEIGHT - MARGIN - tokens / most * (HEIGHT - 2 * MARGIN), 1)
+
+    return TokenChart(
+        history=" ".join(f"{x(position)},{y(tokens)}" for position, tokens, _ in rows),
+        context=" ".join(f"{x(position)},{y(tokens)}" for position, _, tokens in rows),
+        budget_y=None if budget is None else y(budget),
+        marks=[Mark(x(fold.last_position), fold.version, fold.last_position) for fold in ordered],
+        most=most,
+        last_position=last,
+        rows=rows,
+    )
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Piece:
+    """A part of a stacked bar."""
+
+    name: str
+    tokens: int
+    x: float
+    width: float
+
+
+def stacked(parts: Sequence[tuple[str, int]], budget: int | None = None) -> list[Piece]:
+    """Lay parts side by side on a bar of a hundred units: of the budget, or of their sum where that is more."""
+    total = max(sum(tokens for _, tokens in parts), budget or 0, 1)
+    pieces, x = [], 0.0
+    for name, tokens in parts:
+        width = tokens / total * 100
+        pieces.append(Piece(name, tokens, round(x, 2), round(width, 2)))
+        x += width
+    return pieces

@@ -1,0 +1,33 @@
+"""What changed between two versions of a summary, word by word."""
+
+from __future__ import annotations
+
+import difflib
+import re
+from typing import NamedTuple
+
+# Words of a text; of longer ones no difference is looked for.
+MOST = 3000
+# Runs of letters, or single characters of scripts that leave no blanks between words.
+_WORDS = re.compile(r"[\u3040-\u30ff\u3400-\u9fff]|[^\s\u3040-\u30ff\u3400-\u9fff]+|\s+")
+
+
+class Run(NamedTuple):
+    """Words that are in both texts (``same``), or in one of them (``gone``, ``new``)."""
+
+    kind: str
+    text: str
+
+
+def words(before: str, after: str) -> list[Run]:
+    """Return how ``after`` came of ``before``."""
+    old, new = _WORDS.findall(before), _WORDS.findall(after)
+    if not old or len(old) > MOST or len(new) > MOST:
+        return [Run("same", after)]
+    runs = []
+    for kind, i1, i2, j1, j2 in difflib.SequenceMatcher(None, old, new, autojunk=False).get_opcodes():
+        if kind == "equal":
+            runs.append(Run("same", "".join(new[j1:j2])))
+            continue
+        runs += [Run("gone", "".join(old[i1:i2]))] * (i2 > i1) + [Run("new", "".join(new[j1:j2]))] * (j2 > j1)
+    return runs

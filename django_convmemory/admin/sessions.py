@@ -1,0 +1,274 @@
+"""Sessions in the admin: a list that stays fast, and a page that says why the model said what it said."""
+
+from __future__ import annotations
+
+import functools
+from typing import TYPE_CHECKING, Any
+
+from django.contrib import admin, messages
+from django.contrib.auth import get_user_model
+from django.core.exceptions import PermissionDenied
+from django.db import router
+from django.db.models import QuerySet
+from django.http import (
+    Http404,
+    HttpRequest,
+    HttpResponse,
+    HttpResponseNotAllowed,
+    HttpResponseRedirect,
+    StreamingHttpResponse,
+)
+from django.http.response import HttpResponseBase
+from django.template.response import TemplateResponse
+from django.urls import NoReverseMatch, URLPattern, path, reverse
+from django.utils.html import format_html
+from django.utils.translation import gettext_lazy as _
+
+from django_convmemory import models
+from django_convmemory.admin import lists
+from django_convmemory.admin.page import SessionPage
+from django_convmemory.admin.work import REDACT_ASKS, WORK
+from django_convmemory.exceptions import UnknownAlias, UnknownMessage
+from django_convmemory.memory import memories
+from django_convmemory.transfer import exporting
+
+if TYPE_CHECKING:
+    _Admin = admin.ModelAdmin[models.Session]
+else:
+    _Admin = admin.ModelAdmin
+
+
+@admin.register(models.Session)
+class SessionAdmin(_Admin):
+    """Shows sessions. Their rows are not edited by hand: what changes one is an action of its memory."""
+
+    list_display = ("key", "alias", "whose", "title", "last_position", "budget", "state", "updated_at")
+    list_display_links = ("key",)
+    list_filter = (lists.AliasFilter, lists.StateFilter)
+    list_per_page = 50
+    list_max_show_all = 0
+    show_full_result_count = False
+    show_facets = admin.ShowFacets.NEVER
+    sortable_by = ()
+    ordering = ("-id",)
+    search_fields = ("public_id",)  # which has the search box shown: see get_search_results
+    search_help_text = _("A public id, what an owner logs in with, a visitor, a key of nobody's, or owner/key")
+    change_list_template = "admin/convmemory/session/list.html"
+
+    class Media:
+        css = {"all": ("convmemory/admin.css",)}
+
+    # The list.
+
+    def get_queryset(self, request: HttpRequest) -> QuerySet[models.Session]:
+        # From the database that is written: what an action has just changed is shown.
+        owner = f"owner__{get_user_model().USERNAME_FIELD}"
+        rows = models.Session.objects.using(router.db_for_write(models.Session)).with_clock()
+        return rows.select_related("owner").only(
+            *("key", "alias", "owner", owner, "visitor", "title", "last_position", "updated_at", "public_id"),
+            *("unpinned_tokens", "covered_tokens", "lease_expires_at", "due_since", "last_error"),
+        )
+
+    def get_paginator(self, request: HttpRequest, queryset: Any, per_page: int, *args: Any, **kwargs: Any) -> Any:
+        number = request.GET.get("p", "1")
+        page = int(number) if number.isascii() and number.isdigit() and len(number) < 7 else 1
+        return lists.UncountedPaginator(queryset, per_page, page_number=page)
+
+    def get_search_results(
+        self, request: HttpRequest, queryset: QuerySet[Any], search_term: str
+    ) -> tuple[QuerySet[Any], bool]:
+        term = search_term.strip()
+        if not term or "\x00" in term:
+            return queryset, False
+        return lists.searched(queryset, term, get_user_model()._default_manager.all()), False
+
+    @admin.display(description=_("of"))
+    def whose(self, session: models.Session) -> str:
+        if session.owner is not None:
+            return session.owner.get_username()
+        return f"{_('visitor')} {session.visitor[:12]}" if session.visitor else "–"
+
+    @admin.display(description=_("not folded"))
+    def budget(self, session: models.Session) -> str:
+        tokens = session.unpinned_tokens - session.covered_tokens
+        limit = self._limit(session.alias)
+        if limit is None:
+            return str(tokens)
+        return format_html(
+            '<meter class="convmemory-meter" min="0" max="{}" high="{}" value="{}" title="{}">{}</meter> {}',
+            *(
+                limit * 2,
+                limit,
+                min(tokens, limit * 2),
+                _("%(tokens)s of %(limit)s") % {"tokens": tokens, "limit": limit},
+            ),
+            *(f"{tokens}/{limit}", tokens),
+        )
+
+    @admin.display(description=_("state"))
+    def state(self, session: models.Session) -> str:
+        return format_html('<span class="convmemory-state {}">{}</span>', session.state.value, session.state.label)
+
+    def _limit(self, alias: str) -> int | None:
+        return memories[alias].strategy.threshold.tokens if alias in memories else None
+
+    # What nobody may do by hand.
+
+    def has_add_permission(self, request: HttpRequest) -> bool:
+        return False
+
+    def get_actions(self, request: HttpRequest) -> Any:
+        actions = super().get_actions(request)
+        actions.pop("delete_selected", None)  # which would fetch every message to list it
+        return actions
+
+    # The page of one.
+
+    def get_urls(self) -> list[URLPattern]:
+        name = f"{self.opts.app_label}_{self.opts.model_name}"
+        wrap = self.admin_site.admin_view
+        own = [
+            path(f"<int:pk>/{work}/", wrap(functools.partial(self.work_view, work=work)), name=f"{name}_{work}")
+            for work in WORK
+        ]
+        return [
+            *own,
+            path("<int:pk>/export/", wrap(self.export_view), name=f"{name}_export"),
+            path("<int:pk>/redact/<int:position>/", wrap(self.redact_view), name=f"{name}_redact"),
+            *super().get_urls(),
+        ]
+
+    def change_view(
+        self, request: HttpRequest, object_id: str, form_url: str = "", extra_context: dict[str, Any] | None = None
+    ) -> HttpResponse:
+        if request.method not in ("GET", "HEAD"):
+            return HttpResponseNotAllowed(["GET", "HEAD"])
+        session = self._session(request, object_id)
+        if not self.has_view_or_change_permission(request, session):
+            raise PermissionDenied
+        before = request.GET.get("before", "")
+        page = SessionPage(session, int(before) if before.isascii() and before.isdigit() and len(before) < 16 else None)
+        return TemplateResponse(
+            request,
+            "admin/convmemory/session/page.html",
+            {
+                **self.admin_site.each_context(request),
+                "title": str(session),
+                "subtitle": None,
+                "opts": self.opts,
+                "media": self.media,
+                "original": session,
+                "page": page,
+                "owner_url": self._owner_url(session),
+                "work": [(name, WORK[name].label) for name in WORK if self._may(request, name, session)],
+                "may_redact": self._may_redact(request),
+                **(extra_context or {}),
+            },
+        )
+
+    def _session(self, request: HttpRequest, object_id: str) -> models.Session:
+        rows = models.Session.objects.using(router.db_for_write(models.Session)).with_clock()
+        found = rows.select_related("owner").filter(pk=int(object_id)).first() if object_id.isdigit() else None
+        if found is None:
+            raise Http404
+        return found
+
+    def _owner_url(self, session: models.Session) -> str | None:
+        """Where the site's admin has the owner, if it has users at all."""
+        if session.owner_id is None or not self.admin_site.is_registered(get_user_model()):
+            return None
+        user = get_user_model()._meta
+        try:
+            return reverse(
+                f"{self.admin_site.name}:{user.app_label}_{user.model_name}_change", args=(session.owner_id,)
+            )
+        except NoReverseMatch:
+            return None
+
+    # What can be done.
+
+    def _may(self, request: HttpRequest, work: str, session: models.Session) -> bool:
+        return all(getattr(self, f"has_{one}_permission")(request, session) for one in WORK[work].permissions)
+
+    def _may_redact(self, request: HttpRequest) -> bool:
+        return request.user.has_perm("convmemory.change_message")
+
+    def work_view(self, request: HttpRequest, pk: int, work: str) -> HttpResponse:
+        """Do one of :data:`.work.WORK`, after asking where it destroys something."""
+        session, doing = self._session(request, str(pk)), WORK[work]
+        if not self._may(request, work, session):
+            raise PermissionDenied
+        if request.method != "POST":
+            return HttpResponseNotAllowed(["POST"])
+        if doing.asks and "confirmed" not in request.POST:
+            return self._ask(request, session, doing.label, doing.asks)
+        if session.alias not in memories:
+            self.message_user(request, _("Its memory is not in the settings any more."), messages.ERROR)
+            return self._back(session)
+        # Noted before it is done: of what is deleted nothing can be said afterwards.
+        self.log_change(request, session, str(doing.label))
+        said = doing.run(memories[session.alias].session(session), session)
+        if said is None:
+            self.message_user(request, _("Nobody could be told to do it: the broker is away."), messages.ERROR)
+        else:
+            self.message_user(request, said, messages.SUCCESS)
+        if work == "delete":
+            return HttpResponseRedirect(self._url("changelist"))
+        return self._back(session)
+
+    def redact_view(self, request: HttpRequest, pk: int, position: int) -> HttpResponse:
+        """Empty a message, after asking."""
+        session = self._session(request, str(pk))
+        if not (self.has_view_or_change_permission(request, session) and self._may_redact(request)):
+            raise PermissionDenied
+        if request.method != "POST":
+            return HttpResponseNotAllowed(["POST"])
+        label = _("Redact the message at position %(position)s") % {"position": position}
+        if "confirmed" not in request.POST:
+            return self._ask(request, session, label, REDACT_ASKS)
+        try:
+            memories[session.alias].redact(session, position)
+        except (UnknownMessage, UnknownAlias) as error:
+            self.message_user(request, str(error), messages.ERROR)
+            return self._back(session)
+        self.log_change(request, session, str(label))
+        self.message_user(request, _("The message was emptied."), messages.SUCCESS)
+        return self._back(session)
+
+    def export_view(self, request: HttpRequest, pk: int) -> HttpResponseBase:
+        """Send the session as a record."""
+        session = self._session(request, str(pk))
+        if not self.has_view_or_change_permission(request, session):
+            raise PermissionDenied
+        using = session._state.db or "default"
+        pieces: list[str] = []
+        for head in exporting.heads(models.Session.objects.using(using).filter(pk=session.pk)):
+            exporting.write(head, using, pieces.append)
+        response = StreamingHttpResponse(pieces, content_type="application/jsonl")
+        response["Content-Disposition"] = f'attachment; filename="{session.public_id}.jsonl"'
+        return response
+
+    def delete_view(self, request: HttpRequest, object_id: str, extra_context: Any = None) -> HttpResponse:
+        """Not Django's own, which would fetch every message to list it."""
+        return HttpResponseRedirect(self._url("change", object_id))
+
+    def _ask(self, request: HttpRequest, session: models.Session, label: Any, asks: Any) -> HttpResponse:
+        return TemplateResponse(
+            request,
+            "admin/convmemory/session/confirm.html",
+            {
+                **self.admin_site.each_context(request),
+                "title": label,
+                "subtitle": str(session),
+                "opts": self.opts,
+                "media": self.media,
+                "original": session,
+                "asks": asks,
+            },
+        )
+
+    def _back(self, session: models.Session) -> HttpResponse:
+        return HttpResponseRedirect(self._url("change", session.pk))
+
+    def _url(self, name: str, *arguments: Any) -> str:
+        return reverse(f"{self.admin_site.name}:{self.opts.app_label}_{self.opts.model_name}_{name}", args=arguments)

@@ -1,0 +1,309 @@
+"""Sessions in the admin: found, looked at, and changed by those who may."""
+
+from __future__ import annotations
+
+import itertools
+import json
+from typing import Any
+
+import pytest
+from django.contrib.admin.models import LogEntry
+from django.contrib.auth.models import Permission, User
+from django.db import connection
+from django.test import Client
+from django.test.utils import CaptureQueriesContext
+from django.urls import reverse
+
+from django_convmemory import models
+from django_convmemory.admin.work import WORK
+from django_convmemory.handles import SessionHandle
+from django_convmemory.memory import memories
+from django_convmemory.messages import ChatMessage
+from django_convmemory.testing import ScriptedMemories
+
+LIST = "/admin/convmemory/session/"
+EVIL = "<script>alert(1)</script> {{ 7|add:7 }} \u202e <b>bold</b>"
+
+
+def staff(*permissions: str) -> Client:
+    """Somebody of the staff with these permissions."""
+    user = User.objects.create_user(f"staff{User.objects.count()}", is_staff=True)
+    found = Permission.objects.filter(content_type__app_label="convmemory", codename__in=permissions)
+    assert found.count() == len(permissions)
+    user.user_permissions.set(found)
+    client = Client()
+    client.force_login(user)
+    return client
+
+
+@pytest.fixture
+def anna(db: None) -> User:
+    return User.objects.create_user("anna")
+
+
+@pytest.fixture
+def chat(anna: User, convmemory: ScriptedMemories) -> SessionHandle:
+    """A conversation whose beginning is folded twice, with a call of a tool at its end."""
+    convmemory.allow_unused_replies = True
+    convmemory.reply("They spoke of Rust.", "They spoke of Rust and of ownership.")
+    session = memories["default"].session("main", owner=anna)
+    session.append(ChatMessage.system("Be kind."))
+    for number in range(2):
+        session.append(*[ChatMessage.human(f"turn {number} {index} " + "word " * 20) for index in range(12)])
+        convmemory.run()
+    call = {"id": "c1", "type": "function", "function": {"name": "look_up", "arguments": '{"q": "<i>"}'}}
+    image = {"type": "image_url", "image_url": {"url": "http://evil.example/pixel.png"}}
+    session.append(
+        ChatMessage.human([{"type": "text", "text": EVIL}, image]),
+        ChatMessage.ai(tool_calls=[call]),
+        ChatMessage.tool("found", "c1"),
+    )
+    return session
+
+
+def row_of(chat: SessionHandle) -> models.Session:
+    return models.Session.objects.get(handle=chat.session_name.handle)
+
+
+def url_of(chat: SessionHandle, path: str = "change/") -> str:
+    return f"{LIST}{row_of(chat).pk}/{path}"
+
+
+# The list.
+
+
+def test_the_list_pages_without_counting(anna: User) -> None:
+    for number in range(120):
+        memories["default"].session(f"k{number}", owner=anna).append(ChatMessage.human("hello"))
+    client = staff("view_session")
+    seen = []
+    for page in (1, 2, 3):
+        with CaptureQueriesContext(connection) as captured:
+            answer = client.get(f"{LIST}?p={page}&alias=default")
+        assert "COUNT(" not in " ".join(one["sql"] for one in captured.captured_queries)
+        assert len(captured) < 15
+        seen += [one.key for one in answer.context["cl"].result_list]
+        text = answer.content.decode()
+        assert (f"p={page + 1}" in text, "alias=default" in text) == (page < 3, True)
+    assert seen == [f"k{number}" for number in reversed(range(120))]
+    for page in ("0", "x", "-1", "9999999999"):
+        assert client.get(f"{LIST}?p={page}").status_code in (200, 302)
+
+
+def test_the_filters(chat: SessionHandle, convmemory: ScriptedMemories) -> None:
+    memories["default"].session("idle", visitor="v1").append(ChatMessage.human("hello"))
+    models.Session.objects.filter(key="main").update(due_since="2026-01-01T00:00:00Z", last_error="BadModelOutput: x")
+    client = staff("view_session")
+
+    def keys(query: str) -> list[str]:
+        return sorted(one.key for one in client.get(f"{LIST}?{query}").context["cl"].result_list)
+
+    assert keys("") == ["idle", "main"]
+    assert keys("state=failing") == ["main"]
+    assert keys("state=due") == keys("state=compacting") == []
+    assert keys("alias=default") == ["idle", "main"]
+
+
+def test_the_search_goes_by_names(chat: SessionHandle, anna: User) -> None:
+    memory = memories["default"]
+    memory.append("nobodys", ChatMessage.human("hello"))
+    memory.session("theirs", visitor="v1").append(ChatMessage.human("hello"))
+    client = staff("view_session")
+
+    def keys(term: str) -> list[str]:
+        return sorted(one.key for one in client.get(LIST, {"q": term}).context["cl"].result_list)
+
+    assert keys(str(row_of(chat).public_id)) == ["main"]
+    assert keys("anna") == keys("anna/main") == keys(" anna ") == ["main"]
+    assert keys("v1") == keys("v1/theirs") == ["theirs"]
+    assert keys("nobodys") == ["nobodys"]
+    assert keys("main") == keys("anna/other") == keys("%") == keys("'; DROP TABLE") == []
+    assert keys("") == ["main", "nobodys", "theirs"]
+    assert client.get(LIST, {"q": "a\0b"}).status_code == 200
+
+
+# The page.
+
+
+def test_the_page_says_what_became_of_each_message(chat: SessionHandle) -> None:
+    answer = staff("view_session").get(url_of(chat))
+    page, context = answer.context["page"], chat.load()
+    fates = {bubble.row.position: bubble.fate.fate.value for bubble in page.timeline}
+    assert list(fates) == list(range(1, 29))
+    assert fates[1] == "pinned"
+    assert fates[2] == "folded"
+    assert {fates[position] for position in (26, 27, 28)} == {"verbatim"}
+    assert page.context == context
+    assert sum(piece.tokens for piece in page.parts) == context.tokens
+    text = answer.content.decode()
+    for shown in ("They spoke of Rust", "<ins>", "look_up", "answers 27", "folded into", "[an image]"):
+        assert shown in text, shown
+
+
+def test_what_people_said_is_shown_harmlessly(chat: SessionHandle) -> None:
+    models.Session.objects.update(title=EVIL, last_error=EVIL)
+    models.Summary.objects.update(text=EVIL)
+    text = staff("view_session", "change_session", "change_message").get(url_of(chat)).content.decode()
+    assert "<script>alert(1)</script>" not in text
+    assert "<b>bold</b>" not in text
+    assert "{{ 7|add:7 }}" in text
+    assert "&lt;script&gt;" in text
+    assert 'src="http://evil.example' not in text
+    assert " style=" not in text.partition('<div id="content"')[2]
+    assert "onclick" not in text
+
+
+def test_the_page_takes_as_many_statements_for_a_long_conversation(
+    chat: SessionHandle, anna: User, convmemory: ScriptedMemories
+) -> None:
+    long = memories["default"].session("long", owner=anna)
+    convmemory.reply(*["a summary"] * 60)
+    for _ in range(4):
+        long.append(*[ChatMessage.human("word " * 20) for _ in range(250)])
+        convmemory.run()
+    client, taken = staff("view_session"), []
+    client.get(url_of(chat))  # what Django caches
+    for session in (chat, long):
+        with CaptureQueriesContext(connection) as captured:
+            assert client.get(url_of(session)).status_code == 200
+        taken.append(len(captured))
+    assert taken[0] == taken[1] < 15
+
+
+def test_pages_of_a_long_conversation(anna: User) -> None:
+    long = memories["default"].session("long", owner=anna)
+    long.append(*[ChatMessage.human(f"m{number}") for number in range(1, 131)])
+    client = staff("view_session")
+
+    def shown(query: str) -> list[int]:
+        page = client.get(url_of(long) + query).context["page"]
+        return [page.timeline[0].row.position, page.timeline[-1].row.position, page.earlier, page.later]
+
+    assert shown("") == [81, 130, 81, None]
+    assert shown("?before=81") == [31, 80, 31, 131]
+    assert shown("?before=31") == [1, 30, None, 81]
+    for query in ("?before=0", "?before=x", "?before=-3", f"?before={9**40}"):
+        assert client.get(url_of(long) + query).status_code == 200
+
+
+def test_a_session_without_messages_and_one_whose_memory_is_gone(anna: User, chat: SessionHandle) -> None:
+    empty = memories["default"].session("empty", owner=anna)
+    empty.append(ChatMessage.human("hello"))
+    empty.clear()
+    client = staff("view_session")
+    assert client.get(url_of(empty)).status_code == 200
+    url = url_of(chat)
+    models.Session.objects.update(alias="gone")
+    answer = client.get(url)
+    assert (answer.status_code, b"not in the settings" in answer.content) == (200, True)
+
+
+def test_what_a_summary_that_was_made_anew_folds(chat: SessionHandle, convmemory: ScriptedMemories) -> None:
+    convmemory.reply("made anew")
+    assert chat.rebuild() == "published"
+    page = staff("view_session").get(url_of(chat)).context["page"]
+    assert {bubble.fate.version for bubble in page.timeline if bubble.fate.fate == "folded"} == {3}
+
+
+# What can be done.
+
+
+def test_who_may_only_look_changes_nothing_by_any_address(chat: SessionHandle) -> None:
+    client, pk = staff("view_session", "view_message", "view_summary"), row_of(chat).pk
+    before = list(models.Session.objects.values()), list(models.Message.objects.values())
+    paths = [f"{work}/" for work in WORK] + ["redact/2/", "change/", "delete/", "export/", "history/"]
+    for path, method in itertools.product(paths, ("get", "post", "put", "patch", "delete")):
+        call = getattr(client, method)
+        answer = call(f"{LIST}{pk}/{path}", {"confirmed": "yes", "key": "x"} if method == "post" else {})
+        assert answer.status_code in (200, 302, 403, 405), (path, method)
+        if path.removesuffix("/") in WORK or path.startswith("redact"):
+            assert answer.status_code == 403, (path, method)
+    for action in ("delete_selected",):
+        client.post(LIST, {"action": action, "_selected_action": [pk], "post": "yes"})
+    assert client.post(f"{LIST}add/", {"key": "x"}).status_code == 403
+    assert (list(models.Session.objects.values()), list(models.Message.objects.values())) == before
+
+
+@pytest.mark.parametrize("work", list(WORK))
+def test_each_action_takes_its_permission_and_is_noted(
+    chat: SessionHandle, work: str, convmemory: ScriptedMemories
+) -> None:
+    url, (needed,) = url_of(chat, f"{work}/"), WORK[work].permissions
+    others = {"view_session", "change_session", "delete_session", "add_session"} - {f"{needed}_session"}
+    assert staff(*others).post(url, {"confirmed": "yes"}).status_code == 403
+    client = staff("view_session", f"{needed}_session")
+    assert client.get(url).status_code == 405
+    if WORK[work].asks:
+        asked = client.post(url)
+        assert (asked.status_code, b"for good" in asked.content) == (200, True)
+        assert LogEntry.objects.count() == 0
+    assert row_of(chat).last_position == 28
+    assert client.post(url, {"confirmed": "yes"}).status_code == 302
+    assert LogEntry.objects.get().change_message == str(WORK[work].label)
+    if work == "clear":
+        assert row_of(chat).last_position == 0
+    elif work == "delete":
+        assert not models.Session.objects.exists()
+    elif work == "rebuild":
+        convmemory.reply("made anew", "and more")
+        assert convmemory.run()[0] == "published"
+        assert models.Summary.objects.filter(text="made anew").exists()
+    else:
+        assert [one.session_id for one in convmemory.queued] == [row_of(chat).pk]
+
+
+def test_a_message_is_emptied(chat: SessionHandle) -> None:
+    url = url_of(chat, "redact/26/")
+    assert staff("view_session", "change_session", "delete_session").post(url, {"confirmed": "yes"}).status_code == 403
+    assert staff("change_message").post(url, {"confirmed": "yes"}).status_code == 403
+    client = staff("view_session", "change_message")
+    assert b"is emptied" in client.post(url).content
+    assert models.Message.objects.get(position=26).redacted_at is None
+    assert client.post(url, {"confirmed": "yes"}).status_code == 302
+    assert models.Message.objects.get(position=26).redacted_at is not None
+    assert "position 26" in LogEntry.objects.get().change_message
+    client.post(url_of(chat, "redact/999/"), {"confirmed": "yes"})
+    assert LogEntry.objects.count() == 1
+
+
+def test_an_export(chat: SessionHandle) -> None:
+    answer = staff("view_session").get(url_of(chat, "export/"))
+    record = json.loads(b"".join(answer.streaming_content))  # type: ignore[attr-defined]
+    assert (record["key"], len(record["messages"])) == ("main", 28)
+    assert staff().get(url_of(chat, "export/")).status_code == 403
+
+
+def test_who_asks_is_told_that_nobody_can_do_it(chat: SessionHandle) -> None:
+    from django_convmemory.schedulers import NullScheduler
+
+    memories["default"].scheduler = NullScheduler()
+    answer = staff("view_session", "change_session").post(url_of(chat, "rebuild/"), follow=True)
+    assert b"the broker is away" in answer.content
+
+
+def test_forged_requests_are_refused(chat: SessionHandle, admin_user: User) -> None:
+    client = Client(enforce_csrf_checks=True)
+    client.force_login(admin_user)
+    assert client.post(url_of(chat, "clear/"), {"confirmed": "yes"}).status_code == 403
+    assert row_of(chat).last_position == 28
+
+
+def test_nobody_else_gets_in(chat: SessionHandle, anna: User) -> None:
+    client = Client()
+    for user in (None, anna):
+        if user:
+            client.force_login(user)
+        for path in ("change/", "export/", "clear/"):
+            answer = client.post(url_of(chat, path)) if path == "clear/" else client.get(url_of(chat, path))
+            assert answer.status_code == 302
+            assert "/login/" in answer["Location"]
+    assert row_of(chat).last_position == 28
+
+
+def test_the_owner_is_linked_where_the_site_has_users(chat: SessionHandle, anna: User) -> None:
+    text = staff("view_session").get(url_of(chat)).content.decode()
+    assert reverse("admin:auth_user_change", args=(anna.pk,)) in text
+
+
+def test_two_sites_have_pages_of_their_own(chat: SessionHandle, settings: Any) -> None:
+    assert staff("view_session").get(f"{LIST}999999/change/").status_code == 404
