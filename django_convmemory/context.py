@@ -104,8 +104,11 @@ class Context(Sequence[ChatMessage]):
         return [merged.to_openai(), *wire[len(leading) :]]
 
     def to_text(self) -> str:
-        """Return the messages as lines of ``role: text``, for people and for models that take a single text."""
-        return "\n".join(f"{message.role}: {spoken(message)}" for message in self)
+        """Return the messages as lines of ``role: text``, for people and for models that take a single text.
+
+        Further lines of a message are indented, so that none can pass for another message.
+        """
+        return "\n".join("\n  ".join(f"{message.role}: {spoken(message)}".splitlines()) for message in self)
 
 
 def spoken(message: ChatMessage) -> str:

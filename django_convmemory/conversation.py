@@ -329,7 +329,7 @@ class ConversationMemory:
         _whole(at, "at")
         source = self.resolve(session)
         if owner is NOT_GIVEN and visitor is NOT_GIVEN:
-            target = dataclasses.replace(source, key=self._name(key).key)
+            target = dataclasses.replace(source, key=self._name(key).key, row_id=None)
         else:
             target = self._name(key, owner, visitor)
         forked = self.store.fork(source, target, at, self.strategy.threshold, hint=self.scheduler.hints)

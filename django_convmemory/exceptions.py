@@ -36,6 +36,10 @@ class InvalidSession(ConvMemoryError, ValueError):
     """What was given does not name a session of this memory."""
 
 
+class UnknownSession(ConvMemoryError, ValueError):
+    """The session that was found a moment ago is gone, or belongs to somebody else now."""
+
+
 class SessionExists(ConvMemoryError, ValueError):
     """A session is to be made under a name that another one has."""
 

@@ -36,7 +36,8 @@ class SessionState(models.TextChoices):
 
 class SessionQuerySet(models.QuerySet["Session"]):
     def named(self, name: SessionName) -> SessionQuerySet:
-        return self.filter(handle=name.handle)
+        rows = self.filter(handle=name.handle)
+        return rows if name.row_id is None else rows.filter(pk=name.row_id)
 
     def due(self) -> SessionQuerySet:
         """Sessions with something to fold, by the mark that appends leave."""

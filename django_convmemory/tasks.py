@@ -56,6 +56,10 @@ LONGEST_TURN = 1.0
 MOST_WAITING = 1000
 # Seconds by which a retry comes late rather than early: the worker's clock is not the database's.
 _CLOCK_SKEW = 1.0
+# With what arguments the task is sent that a person asks for.
+_ASKED: dict[Work, dict[str, Any]] = {"compact": {"asked": True}, "rebuild": {}}
+# How often a rebuild waits for whoever is at work on the session.
+_REBUILD_TRIES = 5
 # How many sessions are marked as hinted before they are sent: as many marks are wasted when the broker goes away.
 _SWEEP_BATCH = 100
 
@@ -96,6 +100,8 @@ def compact(self: Task[..., None], alias: str, session_id: int, swept: bool = Fa
 
 @shared_task(
     name="convmemory.rebuild",
+    bind=True,
+    max_retries=_REBUILD_TRIES,
     acks_late=True,
     acks_on_failure_or_timeout=True,
     reject_on_worker_lost=True,
@@ -103,16 +109,24 @@ def compact(self: Task[..., None], alias: str, session_id: int, swept: bool = Fa
     soft_time_limit=390,
     time_limit=420,
 )
-def rebuild(alias: str, session_id: int) -> None:
-    """Make the summary of a session anew. One that takes longer than a task may goes on in another one."""
+def rebuild(self: Task[..., None], alias: str, session_id: int) -> None:
+    """Make the summary of a session anew. One that takes longer than a task may goes on in another one.
+
+    Where somebody is at work on the session, it is tried again when their lease has ended, some times.
+    """
     memory = _memory(alias, session_id)
     if memory is None:
         return
     try:
-        memory.carry_out(session_id, "rebuild")
+        outcome = memory.carry_out(session_id, "rebuild")
     except SoftTimeLimitExceeded:
         # What is built so far is used.
         memory.scheduler.order(memory, session_id, "rebuild")
+        return
+    if outcome == Outcome.BUSY and not self.request.called_directly and not self.request.is_eager:
+        if self.request.retries < _REBUILD_TRIES:
+            raise self.retry(countdown=memory.lease_seconds)
+        logger.warning("Session %s was not rebuilt: others were at work on it every time.", session_id)
 
 
 def _memory(alias: str, session_id: int) -> ConversationMemory | None:
@@ -222,10 +236,12 @@ class CeleryScheduler:
     def order(self, memory: ConversationMemory, session_id: int, work: Work) -> bool:
         """Send the task, and return whether the broker is there to take it. Never raises."""
         if _eager():
-            _here(rebuild if work == "rebuild" else compact, memory, session_id)
+            _here(rebuild if work == "rebuild" else compact, memory, session_id, **_ASKED[work])
             return True
-        task, arguments = (rebuild.name, {}) if work == "rebuild" else (compact.name, {"asked": True})
-        return publisher().publish(Hint(task, memory.alias, session_id, self._options(memory), arguments))
+        task = rebuild.name if work == "rebuild" else compact.name
+        # Nobody sends it again: it waits as long as it takes.
+        options = self._options(memory) | {"expiration": None}
+        return publisher().publish(Hint(task, memory.alias, session_id, options, _ASKED[work]))
 
     def send(self, memory: ConversationMemory, session_id: int, *, delay: float = 0.0, swept: bool = False) -> bool:
         """Send a task that folds the session in ``delay`` seconds, and return whether the broker is there to take it.
@@ -266,10 +282,10 @@ def _eager() -> bool:
         return False
 
 
-def _here(task: Task[..., None], memory: ConversationMemory, session_id: int) -> None:
+def _here(task: Task[..., None], memory: ConversationMemory, session_id: int, **arguments: Any) -> None:
     try:
         # Also with CELERY_TASK_EAGER_PROPAGATES: the task logs its error, and the session's row has it too.
-        task.apply((memory.alias, session_id), throw=False)
+        task.apply((memory.alias, session_id), arguments, throw=False)
     except SoftTimeLimitExceeded:
         raise  # of the task that appends
     except Exception:

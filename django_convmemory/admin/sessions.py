@@ -241,10 +241,8 @@ class SessionAdmin(_Admin):
         if not self.has_view_or_change_permission(request, session):
             raise PermissionDenied
         using = session._state.db or "default"
-        pieces: list[str] = []
-        for head in exporting.heads(models.Session.objects.using(using).filter(pk=session.pk)):
-            exporting.write(head, using, pieces.append)
-        response = StreamingHttpResponse(pieces, content_type="application/jsonl")
+        (head,) = exporting.heads(models.Session.objects.using(using).filter(pk=session.pk))
+        response = StreamingHttpResponse(exporting.pieces(head, using), content_type="application/jsonl")
         response["Content-Disposition"] = f'attachment; filename="{session.public_id}.jsonl"'
         return response
 

@@ -21,7 +21,8 @@ def check_settings(**kwargs: Any) -> list[checks.CheckMessage]:
         return []
     try:
         limits = conf.limits()
-        conf.classes((limits.scope, *limits.permission_classes, *(limits.authentication_classes or ())))
+        conf.classes((limits.scope, *limits.permission_classes, *limits.throttle_classes))
+        conf.classes(limits.authentication_classes or ())
     except ImproperlyConfigured as error:
         return [checks.Error(str(error), hint="Correct it, or leave it out.", id="convmemory.E010")]
     return []

@@ -32,6 +32,8 @@ class Limits:
     writable_roles: tuple[str, ...] = ("user",)
     # What must hold beside the scope: DRF permission classes.
     permission_classes: tuple[str, ...] = ()
+    # How often: DRF throttle classes, beside those of this API.
+    throttle_classes: tuple[str, ...] = ()
     # Who is asking: DRF authentication classes; None: those of the site.
     authentication_classes: tuple[str, ...] | None = None
 

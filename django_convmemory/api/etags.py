@@ -18,7 +18,9 @@ from django_convmemory.conversation import ConversationMemory
 
 def of(session: models.Session, memory: ConversationMemory) -> str:
     """Return the tag of a session's state; ``session`` must have been read ``with_clock``."""
-    return quote_etag(f"{session.revision}-{session.state[0]}{_configured(memory):08x}")
+    # A site may change title and metadata by itself.
+    own = zlib.crc32(repr((session.title, session.metadata)).encode("utf-8", "surrogatepass"))
+    return quote_etag(f"{session.revision}-{session.state[0]}{_configured(memory) ^ own:08x}")
 
 
 @functools.lru_cache(maxsize=256)
@@ -35,22 +37,24 @@ def matches(header: str | None, tag: str) -> bool:
     return given == ["*"] or tag in {one.removeprefix("W/") for one in given}
 
 
-def required_revision(header: str | None) -> int | None:
-    """Return the revision that ``If-Match`` names; None for ``*``, which is any.
-
-    A tag that a proxy has made weak still names it. Raises a 428 where there is no header: without it a retry could
-    delete what came after the first try; and a 412 for what is no tag of ours.
-    """
+def required(header: str | None) -> None:
+    """Raise a 428 where there is no ``If-Match``: without it a retry could delete what came after the first try."""
     if not header or not header.strip():
         raise Problem(
             428,
             "precondition_required",
             'Say which state you mean: send If-Match with the ETag of the session or its context, or "*" for any.',
         )
+
+
+def require(header: str, revision: int) -> None:
+    """Raise a 412 unless ``If-Match`` names this revision, or is ``*``.
+
+    A tag that a proxy has made weak still names it. Raises a 428 for a header without a tag.
+    """
+    required(header)
     if header.strip() == "*":
-        return None
-    for tag in parse_etags(header):
-        revision = tag.removeprefix("W/").strip('"').partition("-")[0]
-        if revision.isascii() and revision.isdigit() and len(revision) < 16:
-            return int(revision)
-    raise Problem(412, "stale_revision", "If-Match has no ETag of this session. Read the session again.")
+        return
+    named = {tag.removeprefix("W/").strip('"').partition("-")[0] for tag in parse_etags(header)}
+    if str(revision) not in named:
+        raise Problem(412, "stale_revision", "The session has changed since. Read it again, and decide anew.")

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import datetime as dt
 from typing import Any
 
+from django.conf import settings
 from django.core.exceptions import ValidationError as InvalidValue
 from rest_framework.exceptions import NotFound, ValidationError
 from rest_framework.pagination import Cursor, CursorPagination
@@ -33,14 +35,26 @@ class Pages(CursorPagination):
         cursor = super().decode_cursor(request)
         if cursor is not None and cursor.position is not None:
             # DRF leaves it to the database to refuse what is no value of the column.
-            position = str(cursor.position)
             try:
-                if "\x00" in position:
-                    raise ValueError
-                self._column.to_python(position)
+                position: Any = _read(self._column, str(cursor.position))
+                cursor = cursor._replace(position=position)
             except (InvalidValue, ValueError, OverflowError):
                 raise NotFound(self.invalid_cursor_message) from None
         return cursor
+
+
+def _read(column: Any, text: str) -> str:
+    """Return a cursor's position as the database takes it. Raises various errors for what is none."""
+    value = column.to_python(text)
+    if isinstance(value, dt.datetime):
+        # A time without a zone is one that this site has written, which then has none.
+        if (value.tzinfo is None) == settings.USE_TZ:
+            raise ValueError("a time of another site")
+        # What every database can compare.
+        if not 1 < (value.astimezone(dt.UTC) if value.tzinfo else value).year < 9999:
+            raise ValueError("no time of ours")
+        value = value.astimezone(dt.UTC) if value.tzinfo else value
+    return str(value)
 
 
 def page_size(given: str | None) -> int:

@@ -7,8 +7,9 @@ import json
 from collections.abc import Mapping
 from typing import IO, Any, NoReturn
 
-from rest_framework.exceptions import ParseError
+from rest_framework.exceptions import ParseError, UnsupportedMediaType
 from rest_framework.parsers import BaseParser
+from rest_framework.request import Request
 
 from django_convmemory.api import conf, problems
 from django_convmemory.api.negotiation import UTF8JSONRenderer
@@ -34,11 +35,28 @@ class BoundedJSONParser(BaseParser):
             raise problems.too_large()
         try:
             text = codecs.decode(body, "utf-8-sig")
-            return json.loads(text, parse_constant=_refuse)
+            value = json.loads(text, parse_constant=_refuse)
+            if "\\u" in text:
+                # Half of a surrogate pair, which no answer could repeat.
+                json.dumps(value, ensure_ascii=False).encode()
+            return value
         except RecursionError:
             raise ParseError("JSON parse error - it is nested too deep.") from None
         except ValueError as error:
             raise ParseError(f"JSON parse error - {error}") from None
+
+
+def require_readable(request: Request) -> None:
+    """Raise a 411 for a body without a length, which would be taken for none, and a 415 for one that is no JSON.
+
+    Also one that is empty: a page of another site can have a browser send a form.
+    """
+    plain = request._request
+    if not plain.META.get("CONTENT_LENGTH") and ("HTTP_TRANSFER_ENCODING" in plain.META or plain.read(1)):
+        raise problems.Problem(411, "length_required", "Send the body with its Content-Length.")
+    given = plain.content_type
+    if given and given != BoundedJSONParser.media_type:
+        raise UnsupportedMediaType(given)
 
 
 def _refuse(constant: str) -> NoReturn:

@@ -6,11 +6,13 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator, Mapping
 from http import HTTPStatus
 from typing import Any
 
 from django.core.exceptions import PermissionDenied, RequestDataTooBig
+from django.db import OperationalError
 from django.http import Http404
 from rest_framework import exceptions as drf, status
 from rest_framework.response import Response
@@ -18,11 +20,15 @@ from rest_framework.settings import api_settings
 from rest_framework.views import set_rollback
 
 from django_convmemory import exceptions
+from django_convmemory.stores import transactions
 
 MEDIA_TYPE = "application/problem+json"
 _TYPE = "urn:problem-type:convmemory:"
 # Seconds after which a request may be made again that met a session in motion.
 _RETRY_AFTER = 1
+# Errors of one body that are listed.
+_MOST_ERRORS = 50
+_PHRASES = {one.value: one.phrase for one in HTTPStatus}
 
 
 class Problem(drf.APIException):
@@ -46,8 +52,8 @@ def handle(error: Exception, context: Mapping[str, Any]) -> Response | None:
     wait = getattr(problem, "wait", None)
     if wait is not None:
         headers["Retry-After"] = str(int(wait) + 1)
-    if isinstance(error, exceptions.SessionContended):
-        headers["Retry-After"] = str(_RETRY_AFTER)
+    if problem.status_code == status.HTTP_503_SERVICE_UNAVAILABLE:
+        headers.setdefault("Retry-After", str(_RETRY_AFTER))
     return Response(
         _document(problem), status=problem.status_code, headers=headers, content_type=_content_type(context)
     )
@@ -68,6 +74,7 @@ _OURS: tuple[tuple[type[Exception], int, str], ...] = (
     (exceptions.InvalidSession, 400, "invalid_session"),
     (exceptions.UnknownAlias, 400, "unknown_alias"),
     (exceptions.SessionExists, 409, "session_exists"),
+    (exceptions.UnknownSession, 404, "not_found"),
     (exceptions.UnknownMessage, 404, "unknown_message"),
     (exceptions.StaleRevision, 412, "stale_revision"),
     (exceptions.IdempotencyConflict, 422, "idempotency_conflict"),
@@ -85,6 +92,9 @@ def _problem_of(error: Exception) -> drf.APIException | None:
         return drf.PermissionDenied()
     if isinstance(error, RequestDataTooBig):
         return too_large()
+    if isinstance(error, OperationalError) and transactions.given_up(error):
+        # In a transaction of the site's own, which nobody here can begin again.
+        return Problem(503, "session_contended", "Somebody else was changing the same. Try again.")
     for kind, status_code, code in _OURS:
         if isinstance(error, kind):
             return Problem(status_code, code, str(error))
@@ -101,14 +111,18 @@ def _document(problem: drf.APIException) -> dict[str, Any]:
         code, detail = "invalid", "The request has errors: each is listed, with where it is."
         errors = [
             {"pointer": pointer, "detail": str(one), "code": getattr(one, "code", "invalid")}
-            for pointer, one in _leaves(problem.detail)
+            for pointer, one in itertools.islice(_leaves(problem.detail), _MOST_ERRORS)
         ]
     else:
         codes = problem.get_codes()
-        code, detail = codes if isinstance(codes, str) else problem.default_code, str(problem.detail)
+        code = codes if isinstance(codes, str) else problem.default_code
+        said: Any = problem.detail
+        if isinstance(said, Mapping):  # as that of Simple JWT
+            code, said = str(said.get("code", code)), said.get("detail", problem.default_detail)
+        detail = str(said)
     document: dict[str, Any] = {
         "type": _TYPE + code,
-        "title": HTTPStatus(problem.status_code).phrase,
+        "title": _PHRASES.get(problem.status_code, "Error"),
         "status": problem.status_code,
         "detail": detail,
         "code": code,

@@ -211,7 +211,8 @@ _WHY = {
     404: "There is no such session, or nothing there.",
     406: "No answer is to be had in a form that `Accept` names.",
     409: "The session is not in a state for it.",
-    412: "The session has changed.",
+    411: "The body has no length.",
+    412: "The session is not in the state that `If-Match` names.",
     413: "The body is too large.",
     415: "The body is no JSON.",
     422: "The idempotency key was used for other content.",
@@ -220,11 +221,13 @@ _WHY = {
     503: "Not at the moment.",
 }
 _READ = (401, 403, 404, 406)
-_WRITE = (400, 401, 403, 404, 406, 413, 415)
+_WRITE = (400, 401, 403, 404, 406, 411, 412, 413, 415)
 
 
 def _answers(good: Mapping[Any, Any], *bad: int) -> dict[Any, Any]:
-    refused = {(code, problems.MEDIA_TYPE): OpenApiResponse(_Problem, description=_WHY[code]) for code in sorted(bad)}
+    refused = {
+        (code, problems.MEDIA_TYPE): OpenApiResponse(_Problem, description=_WHY[code]) for code in sorted(set(bad))
+    }
     return {**good, **refused}
 
 

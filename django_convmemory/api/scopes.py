@@ -12,13 +12,15 @@ What is not among them does not exist for the request, and is answered with 404.
 
 from __future__ import annotations
 
-import secrets
 from typing import TYPE_CHECKING, Any
 
+from django.contrib.auth import get_user_model
+from django.utils.crypto import salted_hmac
 from rest_framework.authentication import CSRFCheck
 from rest_framework.exceptions import PermissionDenied
 from rest_framework.permissions import SAFE_METHODS
 
+from django_convmemory.memory import memories
 from django_convmemory.models import Session
 
 if TYPE_CHECKING:
@@ -28,6 +30,13 @@ if TYPE_CHECKING:
 
 # Where a visitor's id stands in the site's own session.
 VISITOR = "convmemory_visitor"
+
+
+def claim_at_login(sender: object, request: Any, user: Any, **kwargs: object) -> None:
+    """Give the visitor's sessions to the user who logs in: a receiver of ``user_logged_in``."""
+    visitor = request.session.pop(VISITOR, None) if hasattr(request, "session") else None
+    if visitor is not None:
+        memories.claim(visitor, user)
 
 
 class UserScope:
@@ -41,7 +50,8 @@ class UserScope:
         """Who is logged in, or None."""
         # A site can have DRF put None in the place of an anonymous user.
         user: Any = self.request.user
-        return user if user is not None and user.is_authenticated else None
+        # Another object that an authenticator returns, a device, say, may have the id of a user.
+        return user if isinstance(user, get_user_model()) and user.is_authenticated else None
 
     def admits(self) -> bool:
         """Whether the request may reach any session at all."""
@@ -89,7 +99,10 @@ class UserOrVisitorScope(UserScope):
             return super().whose()
         session = self._site_request.session
         if VISITOR not in session:
-            session[VISITOR] = secrets.token_urlsafe(32)
+            if session.session_key is None:
+                session.create()
+            # Of the site's own session, so that of several requests at once each finds the same one.
+            session[VISITOR] = salted_hmac(VISITOR, session.session_key, algorithm="sha256").hexdigest()
         return {"visitor": session[VISITOR]}
 
     @property

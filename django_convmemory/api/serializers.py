@@ -25,6 +25,10 @@ from django_convmemory.stores.values import MAX_KEY_LENGTH
 _Data = Mapping[str, Any]
 
 
+# Fields that are said to be unknown.
+_MOST_NAMED = 5
+
+
 class StrictSerializer(serializers.Serializer[Any]):
     """Input that has these fields and no others."""
 
@@ -34,7 +38,7 @@ class StrictSerializer(serializers.Serializer[Any]):
         if isinstance(data, Mapping) and not data.keys() <= self.fields.keys():
             known = ", ".join(name for name, field in self.fields.items() if not field.read_only)
             error = self.error_messages["unknown_field"].format(fields=known)
-            unknown = sorted(data.keys() - self.fields.keys())
+            unknown = sorted(data.keys() - self.fields.keys())[:_MOST_NAMED]
             raise serializers.ValidationError(
                 {name: [serializers.ErrorDetail(error, "unknown_field")] for name in unknown}
             )
@@ -230,20 +234,25 @@ class NewMessage(StrictSerializer):
         return ChatMessage.from_openai(attrs, kind=kind, metadata=metadata)
 
 
+class Messages(serializers.ListField):
+    """Messages, counted before they are looked at."""
+
+    default_error_messages = {
+        "too_many_messages": "There are {given} messages, and {most} may come together. Send them in portions.",
+    }
+
+    def to_internal_value(self, data: Any) -> Any:
+        most = conf.limits().max_messages
+        if isinstance(data, list) and len(data) > most:
+            self.fail("too_many_messages", given=len(data), most=most)
+        return super().to_internal_value(data)
+
+
 class NewMessages(StrictSerializer):
     """What is appended: all of it, or nothing. ``usage`` is what the provider reported for a reply."""
 
-    messages = serializers.ListField(child=NewMessage(), min_length=1)
+    messages = Messages(child=NewMessage(), min_length=1)
     usage = Metadata(required=False)
-
-    def validate_messages(self, messages: list[ChatMessage]) -> list[ChatMessage]:
-        most = conf.limits().max_messages
-        if len(messages) > most:
-            raise serializers.ValidationError(
-                f"There are {len(messages)} messages, and {most} may come together. Send them in portions.",
-                "too_many_messages",
-            )
-        return messages
 
 
 class ReceiptSerializer(serializers.Serializer[Receipt]):

@@ -6,6 +6,7 @@ is no limit. They are counted by user, and for visitors by address.
 
 from __future__ import annotations
 
+import hashlib
 from typing import Any
 
 from rest_framework.request import Request
@@ -22,10 +23,21 @@ class _ScopedThrottle(SimpleRateThrottle):
         return rate
 
     def get_cache_key(self, request: Request, view: Any) -> str:
-        return self.cache_format % {
-            "scope": self.scope,
-            "ident": view.scope.identity or f"address-{self.get_ident(request)}",
-        }
+        identity = view.scope.identity or f"address-{self.get_ident(request)}"
+        # Hashed: it may be longer than a cache's keys are.
+        return self.cache_format % {"scope": self.scope, "ident": hashlib.sha256(identity.encode()).hexdigest()}
+
+    def get_ident(self, request: Request) -> str:
+        # Without NUM_PROXIES a header that anybody can send would count for the address.
+        if api_settings.NUM_PROXIES is None:
+            return str(request.META.get("REMOTE_ADDR", ""))
+        return str(super().get_ident(request))
+
+
+class CreateThrottle(_ScopedThrottle):
+    """Sessions that are made, and copies: ``convmemory_create``, unlimited unless it is set."""
+
+    scope = "convmemory_create"
 
 
 class AppendThrottle(_ScopedThrottle):

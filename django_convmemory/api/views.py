@@ -6,9 +6,10 @@ is looked at, so that one of somebody else's does not exist here.
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 from django.apps import apps
@@ -21,17 +22,17 @@ from django.utils.cache import patch_cache_control, patch_vary_headers
 from rest_framework.exceptions import NotFound, ValidationError
 from rest_framework.generics import GenericAPIView
 from rest_framework.metadata import SimpleMetadata
-from rest_framework.permissions import BasePermission
+from rest_framework.permissions import SAFE_METHODS, BasePermission
 from rest_framework.request import Request
 from rest_framework.response import Response
 
 from django_convmemory import explaining, models
-from django_convmemory.api import conf, etags, pagination, problems, serializers as forms
+from django_convmemory.api import conf, etags, pagination, parsers, problems, serializers as forms
 from django_convmemory.api.negotiation import JSONLinesRenderer, Negotiation, PageRenderer, UTF8JSONRenderer
 from django_convmemory.api.parsers import BoundedJSONParser
 from django_convmemory.api.problems import Problem
 from django_convmemory.api.scopes import UserScope
-from django_convmemory.api.throttles import AppendThrottle, ModelThrottle
+from django_convmemory.api.throttles import AppendThrottle, CreateThrottle, ModelThrottle
 from django_convmemory.clock import Clock
 from django_convmemory.context import Context
 from django_convmemory.conversation import ConversationMemory
@@ -66,7 +67,6 @@ class ScopedView(GenericAPIView[Any]):
     versioning_class = None
     filter_backends = []
     pagination_class: type[pagination.Pages] | None = None
-    throttle_classes = []
     # What the browsable API has somebody send who has nothing else in mind.
     example: dict[str, Any] | None = None
 
@@ -83,6 +83,9 @@ class ScopedView(GenericAPIView[Any]):
     def get_permissions(self) -> list[Any]:
         return [InScope(), *(made() for made in conf.classes(conf.limits().permission_classes))]
 
+    def get_throttles(self) -> list[Any]:
+        return [made() for made in conf.classes(conf.limits().throttle_classes)]
+
     def get_renderers(self) -> list[Any]:
         # The pages' templates are DRF's, where the site has it among its apps.
         pages = apps.is_installed("rest_framework")
@@ -96,14 +99,35 @@ class ScopedView(GenericAPIView[Any]):
 
     def initial(self, request: Request, *args: Any, **kwargs: Any) -> None:
         super().initial(request, *args, **kwargs)
+        if request.method not in SAFE_METHODS:
+            parsers.require_readable(request)
         if "session_id" in kwargs:
             self.session = self._found(kwargs["session_id"])
+            self.check_object_permissions(request, self.session)
+            match = request.headers.get("If-Match")
+            if request.method not in SAFE_METHODS and match is not None:
+                etags.require(match, self.session.revision)
+
+    def finalize_response(self, request: Request, response: Any, *args: Any, **kwargs: Any) -> Any:
+        response = super().finalize_response(request, response, *args, **kwargs)
+        # Whatever caches stand between: it is for who asked, and not for long.
+        patch_cache_control(response, private=True, no_cache=True)
+        patch_vary_headers(response, ["Accept", "Authorization", "Cookie"])
+        return response
 
     def sessions(self) -> models.SessionQuerySet:
         """Return the sessions that the request reaches: every query of every view begins here."""
         # From the database that is written, so that a client sees what it has just stored.
-        reached = self.scope.sessions().using(router.db_for_write(models.Session))
+        using = router.db_for_write(models.Session)
+        reached = self.scope.sessions().using(using)
+        if reached.query.distinct or reached.query.combinator:
+            # The time that is added to the rows would tell apart what is the same.
+            reached = models.Session.objects.using(using).filter(pk__in=reached.values("pk"))
         return reached.filter(alias__in=conf.aliases()).with_clock()
+
+    def get_queryset(self) -> QuerySet[Any]:
+        """The same, for permission classes that ask for the model."""
+        return self.sessions()
 
     def _found(self, session_id: str) -> models.Session:
         try:
@@ -121,8 +145,9 @@ class ScopedView(GenericAPIView[Any]):
 
     @property
     def handle(self) -> SessionHandle:
-        """The session, with the operations of its memory."""
-        return self.memory.session(self.session)
+        """The session, with the operations of its memory: this row, and none that is made in its place."""
+        name = dataclasses.replace(self.session.session_name, row_id=self.session.pk)
+        return SessionHandle(self.memory, name)
 
     def query(self, serializer: type[forms.StrictSerializer], *more: str) -> dict[str, Any]:
         """Return the parameters of the query string. Raises a 400 for one that is wrong, unknown, or given twice.
@@ -179,8 +204,6 @@ class TaggedView(ScopedView):
         response = super().finalize_response(request, response, *args, **kwargs)
         if request.method in ("GET", "HEAD") and response.status_code in (200, 304):
             response["ETag"] = self.tag()
-            patch_cache_control(response, private=True, no_cache=True)
-            patch_vary_headers(response, ["Accept", "Authorization", "Cookie"])
         return response
 
     def unchanged(self) -> bool:
@@ -223,6 +246,9 @@ class SessionList(ScopedView):
         "search": "title__icontains",
     }
 
+    def get_throttles(self) -> list[Any]:
+        return [*super().get_throttles(), *([CreateThrottle()] if self.request.method == "POST" else [])]
+
     def get(self, request: Request) -> Response:
         query = self.query(forms.SessionQuery, *pagination.Pages.names)
         self.page_ordering = self._ORDERINGS[query["ordering"]]
@@ -256,7 +282,7 @@ class SessionList(ScopedView):
                 savepoint=True,
             )
         except IntegrityError:
-            if not sessions.named(name).exists():
+            if not transactions.latest(sessions).named(name).exists():
                 raise
             raise Problem(409, "session_exists", f"There is a session {name.key!r:.300} already.") from None
         self.session = sessions.with_clock().get(handle=name.handle)
@@ -277,11 +303,8 @@ class SessionDetail(TaggedView):
         changes = self.body()
         row = models.Session.objects.using(self.session._state.db).filter(pk=self.session.pk)
         match = request.headers.get("If-Match")
-        revision = None if match is None else etags.required_revision(match)
-        changed = (row if revision is None else row.filter(revision=revision)).update(
-            **changes, revision=F("revision") + 1, updated_at=Clock()
-        )
-        if not changed:
+        guarded = row if match in (None, "*") else row.filter(revision=self.session.revision)
+        if not guarded.update(**changes, revision=F("revision") + 1, updated_at=Clock()):
             raise Problem(412, "stale_revision", "The session was changed since. Read it again.")
         self.session = row.with_clock().get()
         return Response(self.shown(self.session), headers={"ETag": self.tag()})
@@ -314,7 +337,7 @@ class MessageList(ScopedView):
     page_ordering: tuple[str, ...] = ("position",)
 
     def get_throttles(self) -> list[Any]:
-        return [AppendThrottle()] if self.request.method == "POST" else []
+        return [*super().get_throttles(), *([AppendThrottle()] if self.request.method == "POST" else [])]
 
     def get(self, request: Request, session_id: str) -> Response:
         query = self.query(forms.MessageQuery, *pagination.Pages.names)
@@ -338,7 +361,7 @@ class MessageList(ScopedView):
     def _check_roles(self, messages: list[ChatMessage], *, usage: bool) -> None:
         writable = conf.limits().writable_roles
         refused = sorted({message.role for message in messages} - set(writable))
-        if (refused or usage) and not self.request.user.has_perm(WRITE_ANY_ROLE):
+        if (refused or usage) and not (self.scope.user and self.scope.user.has_perm(WRITE_ANY_ROLE)):
             what = f"messages of the role {refused[0]}" if refused else "what a reply used"
             raise Problem(
                 403,
@@ -379,9 +402,13 @@ class MessageRedaction(ScopedView):
 
 def whole(position: str) -> int:
     """Return the position that an address names. Raises a 404 for what is none."""
-    if position.isascii() and position.isdigit() and len(position) < 16 and int(position) > 0:
+    if _is_whole(position):
         return int(position)
     raise Problem(404, "unknown_message", "The session has no message at this position.")
+
+
+def _is_whole(text: str) -> bool:
+    return text.isascii() and text.isdigit() and len(text) < 16 and int(text) > 0
 
 
 # The context.
@@ -397,7 +424,9 @@ class ContextDetail(TaggedView):
         limit = pagination.page_size(query.get("limit"))
         if self.unchanged():
             return Response(status=304)
-        context = self.handle.load(max_tokens=query.get("max_tokens"))
+        most, asked = self.memory.max_context_tokens, query.get("max_tokens")
+        # Never more than the memory shows by itself.
+        context = self.handle.load(max_tokens=asked if asked is None or most is None else min(asked, most))
         answer: dict[str, Any] = {
             **_shown(context, query["format"]),
             "summary": context.summary,
@@ -455,7 +484,7 @@ class SummaryDetail(ScopedView):
 
     def get(self, request: Request, session_id: str, version: str) -> Response:
         rows = models.Summary.objects.using(self.session._state.db).filter(session=self.session)
-        row = rows.filter(version=int(version)).first() if version.isascii() and version.isdigit() else None
+        row = rows.filter(version=int(version)).first() if _is_whole(version) else None
         if row is None:
             raise Problem(404, "unknown_version", "The session has no such version of its summary.")
         return Response(forms.SummarySerializer(row).data)
@@ -471,7 +500,8 @@ class Truncate(ScopedView):
     example: dict[str, Any] | None = {"after": 2}
 
     def post(self, request: Request, session_id: str) -> Response:
-        revision = etags.required_revision(request.headers.get("If-Match"))
+        etags.required(request.headers.get("If-Match"))
+        revision = None if request.headers["If-Match"].strip() == "*" else self.session.revision
         return Response({"removed": self.handle.truncate(self.body()["after"], revision)})
 
 
@@ -492,6 +522,9 @@ class Fork(ScopedView):
     serializer_class = forms.Fork
     example: dict[str, Any] | None = {"at": 1}
 
+    def get_throttles(self) -> list[Any]:
+        return [*super().get_throttles(), *([CreateThrottle()] if self.request.method == "POST" else [])]
+
     def post(self, request: Request, session_id: str) -> Response:
         given = self.body()
         try:
@@ -507,7 +540,9 @@ class WorkView(ScopedView):
     """Something that takes a model, and so is done by a worker: the answer is where to look."""
 
     serializer_class = forms.Nothing
-    throttle_classes = [ModelThrottle]
+
+    def get_throttles(self) -> list[Any]:
+        return [*super().get_throttles(), *([ModelThrottle()] if self.request.method == "POST" else [])]
 
     def post(self, request: Request, session_id: str) -> Response:
         self.body()
@@ -550,14 +585,9 @@ class Export(ScopedView):
         using = self.session._state.db or "default"
         (head,) = exporting.heads(models.Session.objects.using(using).filter(pk=self.session.pk))
         response = StreamingHttpResponse(
-            _record(head, using), content_type=JSONLinesRenderer.media_type, headers={"X-Accel-Buffering": "no"}
+            exporting.pieces(head, using),
+            content_type=JSONLinesRenderer.media_type,
+            headers={"X-Accel-Buffering": "no"},
         )
         response["Content-Disposition"] = f'attachment; filename="{self.session.public_id}.jsonl"'
         return response
-
-
-def _record(head: exporting.Head, using: str) -> Iterator[str]:
-    # In pieces: the writer spools what is large, and hands it over when it is whole.
-    pieces: list[str] = []
-    exporting.write(head, using, pieces.append)
-    yield from pieces

@@ -100,6 +100,8 @@ def _append(
 def _make_way(using: str, name: SessionName, batch: Batch) -> None:
     """Create the session that is missing, or raise what keeps it from taking ``batch``."""
     session = transactions.latest(models.Session.objects.using(using)).named(name).first()
+    if session is None and name.row_id is not None:
+        raise values.gone(name)
     ledger = session.ledger if session else Ledger()
     try:
         ledger.append(batch.entries)
@@ -148,7 +150,7 @@ def _append_in_one(
     using: str, name: SessionName, batch: Batch, threshold: Threshold, counter: str, hint: bool
 ) -> sql.Advanced | None:
     with connections[using].cursor() as cursor:
-        cursor.execute(*sql.append_in_one(name.handle, batch, threshold, counter=counter, hint=hint))
+        cursor.execute(*sql.append_in_one(name, batch, threshold, counter=counter, hint=hint))
         advanced = sql.Advanced.of(cursor.fetchone())
         if advanced is not None:
             _insert(cursor, "postgresql", batch, advanced, sql.ROWS_PER_INSERT)
@@ -159,7 +161,7 @@ def _append_in_two(
     using: str, name: SessionName, batch: Batch, threshold: Threshold, counter: str, hint: bool
 ) -> sql.Advanced | None:
     with connections[using].cursor() as cursor:
-        cursor.execute(*sql.advance("sqlite", name.handle, batch, threshold, counter=counter, hint=hint))
+        cursor.execute(*sql.advance("sqlite", name, batch, threshold, counter=counter, hint=hint))
         advanced = sql.Advanced.of(cursor.fetchone())
         if advanced is not None:
             _insert(cursor, "sqlite", batch, advanced)

@@ -36,7 +36,9 @@ def truncate(
     if revision is not None:
         reached = reached.filter(revision=revision)
     if not begin(reached):
-        found = sessions.values_list("revision", flat=True).first()
+        found = transactions.latest(sessions).values_list("revision", flat=True).first()
+        if found is None and name.row_id is not None:
+            raise values.gone(name)
         if found is not None and revision not in (None, found):
             raise values.stale(revision or 0, found)
         return 0, None
@@ -133,7 +135,7 @@ def fork(
     """Copy ``source`` as it was at ``at``: what :meth:`.base.Store.fork` promises."""
     sessions = models.Session.objects.using(using)
     if not sessions.named(source).update(revision=F("revision")):
-        raise values.no_session(source)
+        raise values.no_session(source) if source.row_id is None else values.gone(source)
     session = transactions.latest(sessions.named(source)).get()
     if at > session.last_position:
         raise values.no_message(at, session.last_position)

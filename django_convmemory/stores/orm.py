@@ -129,6 +129,8 @@ class ORMStore:
                 .named(name)
                 .update(**models.EMPTIED, epoch=F("epoch") + 1, revision=F("revision") + 1, updated_at=Clock())
             )
+            if not changed and name.row_id is not None:
+                raise values.gone(name)
             session_id = self.find(name) if changed else None
             if session_id is not None:
                 models.Message.objects.using(using).filter(session_id=session_id).delete()

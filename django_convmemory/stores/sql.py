@@ -18,7 +18,7 @@ from typing import Any, NamedTuple, Self
 from django_convmemory import clock
 from django_convmemory.ledger import MAX_PINNED, Batch
 from django_convmemory.messages import ChatMessage, FrozenDict, dumps, frozen_json
-from django_convmemory.stores.values import Bound, Payload
+from django_convmemory.stores.values import Bound, Payload, SessionName
 from django_convmemory.strategies import Threshold
 
 SESSION = "convmemory_session"
@@ -67,7 +67,7 @@ class _SQL:
 
 
 def advance(
-    vendor: str, handle: str, batch: Batch, threshold: Threshold, *, counter: str, hint: bool
+    vendor: str, name: SessionName, batch: Batch, threshold: Threshold, *, counter: str, hint: bool
 ) -> tuple[str, list[Any]]:
     """Return the UPDATE that moves a session's counters past ``batch``, and marks it due when ``threshold`` says so.
 
@@ -89,7 +89,9 @@ def advance(
         "revision": _SQL("revision + 1"),
         "updated_at": now,
     }
-    conditions = [_SQL("handle = %s", (handle,)), *_conditions(batch)]
+    conditions = [_SQL("handle = %s", (name.handle,)), *_conditions(batch)]
+    if name.row_id is not None:
+        conditions.append(_SQL("id = %s", (name.row_id,)))
     statement = (
         f"UPDATE {SESSION} SET {', '.join(f'{column} = {value.text}' for column, value in columns.items())} "
         f"WHERE {' AND '.join(condition.text for condition in conditions)} "
@@ -181,10 +183,10 @@ def _conditions(batch: Batch) -> list[_SQL]:
 
 
 def append_in_one(
-    handle: str, batch: Batch, threshold: Threshold, *, counter: str, hint: bool
+    name: SessionName, batch: Batch, threshold: Threshold, *, counter: str, hint: bool
 ) -> tuple[str, list[Any]]:
     """Return the one statement that appends the first ``ROWS_PER_INSERT`` messages of ``batch`` (PostgreSQL)."""
-    update, params = advance("postgresql", handle, batch, threshold, counter=counter, hint=hint)
+    update, params = advance("postgresql", name, batch, threshold, counter=counter, hint=hint)
     params += [batch.unpinned_tokens, len(batch.entries), len(batch.entries)]
     entries = batch.entries[:ROWS_PER_INSERT]
     row = (

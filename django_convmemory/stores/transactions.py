@@ -39,7 +39,7 @@ def run(using: str, work: Callable[[], T], *, savepoint: bool = False, atomic: b
             with transaction.atomic(using=using) if atomic else nullcontext():
                 return work()
         except OperationalError as error:
-            if number == TRIES or not _given_up(error):
+            if number == TRIES or not given_up(error):
                 raise
         time.sleep(random.uniform(0, min(_FIRST_PAUSE * 2**number, _LONGEST_PAUSE)))  # noqa: S311
     raise AssertionError("unreachable")
@@ -51,7 +51,8 @@ def latest(rows: Rows) -> Rows:
     return rows.select_for_update() if connection.vendor == "mysql" and connection.in_atomic_block else rows
 
 
-def _given_up(error: OperationalError) -> bool:
+def given_up(error: OperationalError) -> bool:
+    """Whether the database gave a transaction up to resolve a conflict with another, so that it can be tried again."""
     cause = error.__cause__
     number = cause.args[0] if cause is not None and cause.args else None
     # psycopg has a sqlstate, psycopg2 a pgcode, mysqlclient a number.

@@ -10,7 +10,14 @@ from collections.abc import Sequence
 from decimal import Decimal
 from typing import Any, NamedTuple
 
-from django_convmemory.exceptions import InvalidSession, SessionExists, StaleRevision, ToolResultRefused, UnknownMessage
+from django_convmemory.exceptions import (
+    InvalidSession,
+    SessionExists,
+    StaleRevision,
+    ToolResultRefused,
+    UnknownMessage,
+    UnknownSession,
+)
 from django_convmemory.exchanges import Placed
 from django_convmemory.ledger import Batch, Ledger, Pinned
 from django_convmemory.messages import ChatMessage
@@ -21,13 +28,15 @@ from django_convmemory.strategies import View
 class SessionName:
     """A session, named: by alias, scope and key.
 
-    The scope is a user of the site (``owner_id``), a visitor, or nobody.
+    The scope is a user of the site (``owner_id``), a visitor, or nobody. With ``row_id`` the row of that id is meant,
+    and no other that has come to bear the name since it was looked up.
     """
 
     alias: str
     key: str
     owner_id: Any = None
     visitor: str = ""
+    row_id: int | None = dataclasses.field(default=None, compare=False)
 
     def __str__(self) -> str:
         whose = f", owner {self.owner_id}" if self.owner_id is not None else f", visitor {self.visitor}"
@@ -241,6 +250,11 @@ def no_owner(owner: object) -> InvalidSession:
 def no_session(name: SessionName) -> InvalidSession:
     """Return the error of copying what is not there."""
     return InvalidSession(f"There is no session {name.key!r} to copy.")
+
+
+def gone(name: SessionName) -> UnknownSession:
+    """Return the error of meaning a row that is not there any more."""
+    return UnknownSession(f"The session {name.key!r:.300} is gone, or belongs to somebody else now.")
 
 
 def session_exists(name: SessionName) -> SessionExists:

@@ -6,7 +6,7 @@ import dataclasses
 import datetime as dt
 import itertools
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from typing import IO, Any, NamedTuple
 
 from django.contrib.auth import get_user_model
@@ -51,7 +51,17 @@ def heads(sessions: models.SessionQuerySet) -> Iterator[Head]:
 
 
 def write(head: Head, using: str, out: Callable[[str], object]) -> int:
-    """Hand the session's record to ``out``, a line in pieces, and return how many messages it has.
+    """Hand the session's record to ``out``, a line in pieces, and return how many messages it has."""
+    written = pieces(head, using)
+    while True:
+        try:
+            out(next(written))
+        except StopIteration as end:
+            return int(end.value)
+
+
+def pieces(head: Head, using: str) -> Generator[str, None, int]:
+    """Yield the session's record, a line in pieces; return how many messages it has.
 
     A session without messages has no record. It is read message by message, and held in memory up to a size.
     """
@@ -73,14 +83,14 @@ def write(head: Head, using: str, out: Callable[[str], object]) -> int:
             if head.metadata:
                 fields["metadata"] = head.metadata
             fields["created_at"] = script.created_at
-            out(_json(fields)[:-1] + ',"messages":[')
-            _copy(messages, out)
-            out("]")
+            yield _json(fields)[:-1] + ',"messages":['
+            yield from _copied(messages)
+            yield "]"
             if script.notes:
-                out(',"notes":{')
-                _copy(notes, out)
-                out("}")
-            out("}\n")
+                yield ',"notes":{'
+                yield from _copied(notes)
+                yield "}"
+            yield "}\n"
             return script.messages
 
 
@@ -154,7 +164,7 @@ def _spool() -> IO[str]:
     return tempfile.SpooledTemporaryFile(_IN_MEMORY, "w+", encoding="utf-8", newline="\n")
 
 
-def _copy(spool: IO[str], out: Callable[[str], object]) -> None:
+def _copied(spool: IO[str]) -> Iterator[str]:
     spool.seek(0)
     while piece := spool.read(_CHUNK):
-        out(piece)
+        yield piece

@@ -51,6 +51,12 @@ def test_a_budget(api: APIClient, folded: SessionHandle) -> None:
     )
 
 
+def test_no_budget_is_larger_than_the_memorys_own(api: APIClient, chat: SessionHandle) -> None:
+    chat.append(*[ChatMessage.human("word " * 50) for _ in range(60)])
+    by_itself = api.get(url_of(chat, "context/")).json()["tokens"]
+    assert api.get(url_of(chat, "context/?max_tokens=9007199254740991")).json()["tokens"] <= by_itself
+
+
 @pytest.mark.parametrize("query", ["", "&max_tokens=60", "&max_tokens=0"])
 def test_what_became_of_each_message(api: APIClient, folded: SessionHandle, query: str) -> None:
     shown = api.get(url_of(folded, f"context/?explain=1&limit=200{query}")).json()

@@ -60,7 +60,7 @@ def test_the_page_names_every_code() -> None:
 
 def test_the_settings_of_the_page(settings: Any) -> None:
     namespace: dict[str, Any] = {}
-    exec(PYTHON[2], namespace)  # noqa: S102
+    exec(PYTHON[3], namespace)  # noqa: S102
     settings.CONVMEMORY_API = namespace["CONVMEMORY_API"]
     assert checks.check_settings() == []
     assert conf.limits().aliases == ("default",)
@@ -74,7 +74,7 @@ def test_the_urls_of_the_page() -> None:
 
 def test_the_team_of_the_page(anna: User, chat: SessionHandle) -> None:
     namespace: dict[str, Any] = {}
-    exec(PYTHON[1], namespace)  # noqa: S102
+    exec(PYTHON[2], namespace)  # noqa: S102
     berta, carla = (User.objects.create_user(name) for name in ("berta", "carla"))
     for name in ("support", "sales"):
         Group.objects.create(name=name).user_set.add(anna, berta)

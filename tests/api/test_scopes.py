@@ -10,12 +10,16 @@ from typing import Any
 
 import pytest
 from django.contrib.auth.models import AnonymousUser, Group, User
+from django.contrib.auth.signals import user_logged_in
+from django.contrib.sessions.backends.db import SessionStore
+from django.test import RequestFactory
+from rest_framework.permissions import BasePermission
+from rest_framework.request import Request
 from rest_framework.test import APIClient
 
 from django_convmemory import models
-from django_convmemory.api.scopes import VISITOR, UserScope
+from django_convmemory.api.scopes import VISITOR, UserOrVisitorScope, UserScope, claim_at_login
 from django_convmemory.handles import SessionHandle
-from django_convmemory.memory import memories
 from tests.api.conftest import ROOT, client_of, row_of, said, url_of
 
 ROOT_FOLDER = pathlib.Path(__file__).parent.parent.parent
@@ -46,11 +50,87 @@ def test_a_visitor_has_conversations_until_the_cookie_goes() -> None:
 def test_at_login_the_conversations_are_claimed(anna: User) -> None:
     browser = APIClient()
     made = browser.post(ROOT, {"key": "main"}, format="json")
-    visitor = browser.session[VISITOR]
-    browser.force_login(anna)
-    assert browser.get(made["Location"]).status_code == 404
-    memories.claim(visitor, anna)
+    user_logged_in.connect(claim_at_login)
+    try:
+        browser.force_login(anna)
+        APIClient().force_login(anna)  # who never was a visitor
+    finally:
+        user_logged_in.disconnect(claim_at_login)
     assert browser.get(made["Location"]).json()["key"] == "main"
+    assert VISITOR not in browser.session
+
+
+@pytest.mark.django_db
+@pytest.mark.usefixtures("visitors")
+def test_several_first_requests_of_a_visitor_find_one_another(rf: RequestFactory) -> None:
+    stored = SessionStore()
+    stored.create()
+    scopes = []
+    for _ in range(2):
+        request: Any = rf.post("/")
+        request.session = SessionStore(stored.session_key)
+        request.user = AnonymousUser()
+        scopes.append(UserOrVisitorScope(Request(request)))
+    assert scopes[0].whose() == scopes[1].whose()
+
+
+class Device:
+    """What an authenticator for machines returns in the place of a user."""
+
+    is_authenticated = True
+
+    def __init__(self, pk: int) -> None:
+        self.pk = pk
+
+
+def test_what_is_no_user_has_no_users_sessions(anna: User, chat: SessionHandle) -> None:
+    client = APIClient()
+    client.force_authenticate(Device(anna.pk))  # type: ignore[arg-type]
+    assert client.get(ROOT).status_code == 403
+    assert client.delete(url_of(chat)).status_code == 403
+
+
+class OnlyOwners(BasePermission):
+    """Who is in the team may look; only the owner may change."""
+
+    def has_object_permission(self, request: Any, view: Any, obj: Any) -> bool:
+        return request.method == "GET" or obj.owner == request.user
+
+
+def test_permissions_of_the_site_are_asked_for_the_session(anna: User, chat: SessionHandle, settings: Any) -> None:
+    settings.CONVMEMORY_API = {
+        "SCOPE": "tests.api.test_scopes.TeamScope",
+        "PERMISSION_CLASSES": ["tests.api.test_scopes.OnlyOwners"],
+    }
+    berta = User.objects.create_user("berta")
+    Group.objects.create(name="support").user_set.add(anna, berta)
+    assert client_of(berta).get(url_of(chat)).status_code == 200
+    assert client_of(berta).delete(url_of(chat)).status_code == 403
+    assert client_of(berta).patch(url_of(chat), {"title": "x"}, format="json").status_code == 403
+    assert client_of(anna).patch(url_of(chat), {"title": "x"}, format="json").status_code == 200
+
+
+class DistinctScope(UserScope):
+    """With a join, and the rows once."""
+
+    def sessions(self) -> models.SessionQuerySet:
+        return models.Session.objects.filter(owner__groups__in=self.user.groups.all()).distinct()
+
+
+def test_a_session_is_listed_once(anna: User, chat: SessionHandle, settings: Any) -> None:
+    settings.CONVMEMORY_API = {"SCOPE": "tests.api.test_scopes.DistinctScope"}
+    for name in ("support", "sales", "board"):
+        Group.objects.create(name=name).user_set.add(anna)
+    assert [one["key"] for one in client_of(anna).get(ROOT).json()["results"]] == ["main"]
+
+
+def test_a_made_up_address_escapes_no_limit(settings: Any, visitors: None, db: None) -> None:
+    settings.REST_FRAMEWORK = settings.REST_FRAMEWORK | {"DEFAULT_THROTTLE_RATES": {"convmemory_create": "2/min"}}
+    codes = [
+        APIClient().post(ROOT, {}, format="json", headers={"X-Forwarded-For": f"10.0.0.{number}" * 100}).status_code
+        for number in range(3)
+    ]
+    assert codes == [201, 201, 429]
 
 
 @pytest.mark.django_db

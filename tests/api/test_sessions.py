@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import datetime as dt
 import uuid
+from typing import Any
 
 import pytest
 from django.contrib.auth.models import User
+from django.db import OperationalError
 from django.utils import timezone
 from pytest_django import DjangoAssertNumQueries
 from rest_framework.test import APIClient
 
 from django_convmemory import models
+from django_convmemory.api import problems, views
 from django_convmemory.clock import Clock
 from django_convmemory.handles import SessionHandle
 from django_convmemory.memory import memories
@@ -181,3 +184,70 @@ def test_other_options_are_news(api: APIClient, chat: SessionHandle, settings: o
     options = settings.CONVMEMORY["default"] | {"OPTIONS": {"max_token_limit": 100}}  # type: ignore[attr-defined]
     settings.CONVMEMORY = {"default": options}  # type: ignore[attr-defined]
     assert api.get(url_of(chat, "context/"), headers={"If-None-Match": before["ETag"]}).status_code == 200
+
+
+def test_nothing_is_kept_by_a_cache_for_others(api: APIClient, chat: SessionHandle) -> None:
+    for path in ("", "messages/", "messages/1/", "messages/9/", "summaries/", "context/", "status/", "export/"):
+        answer = api.get(url_of(chat, path))
+        assert {"private", "no-cache"} <= set(answer["Cache-Control"].split(", ")), path
+        assert {"Accept", "Authorization", "Cookie"} <= set(answer["Vary"].split(", ")), path
+
+
+def test_a_title_that_the_site_changes_itself_is_news(api: APIClient, chat: SessionHandle) -> None:
+    tag = api.get(url_of(chat))["ETag"]
+    models.Session.objects.update(title="another")
+    assert api.get(url_of(chat), headers={"If-None-Match": tag}).status_code == 200
+
+
+@pytest.mark.parametrize("path", ["", "clear/", "fork/", "messages/1/redact/", "messages/"])
+def test_a_state_that_is_named_must_be_the_one(api: APIClient, chat: SessionHandle, path: str) -> None:
+    tag, method = api.get(url_of(chat))["ETag"], "DELETE" if not path else "POST"
+    body = {"fork/": '{"at": 1}', "messages/": '{"messages": [{"role": "user", "content": "x"}]}'}.get(path, "{}")
+
+    def ask(header: str) -> int:
+        headers = {"If-Match": header}
+        url = url_of(chat, path)
+        return api.generic(method, url, body, content_type="application/json", headers=headers).status_code
+
+    models.Session.objects.update(revision=7)
+    assert ask(tag) == 412
+    assert row_of(chat).last_position == 2
+    assert ask(f'{tag}, "7-x"') < 300
+
+
+def deleted_and_made_anew(chat: SessionHandle) -> None:
+    row_of(chat).delete()
+    chat.append({"role": "user", "content": "another conversation of that name"})
+
+
+@pytest.mark.parametrize("meanwhile", [lambda chat: row_of(chat).delete(), deleted_and_made_anew])
+@pytest.mark.parametrize("path", ["messages/", "truncate/", "clear/", "fork/", "messages/1/redact/"])
+def test_a_session_that_goes_meanwhile_is_not_found(
+    api: APIClient, chat: SessionHandle, meanwhile: Any, path: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nothing of it comes back, and what has taken its name is left alone."""
+    found = views.ScopedView._found
+
+    def find(view: views.ScopedView, session_id: str) -> models.Session:
+        session = found(view, session_id)
+        meanwhile(chat)
+        return session
+
+    url = url_of(chat, path)
+    monkeypatch.setattr(views.ScopedView, "_found", find)
+    body = {"after": 0} if path == "truncate/" else {"at": 1} if path == "fork/" else {}
+    body = {"messages": [{"role": "user", "content": "late"}]} if path == "messages/" else body
+    answer = api.post(url, body, format="json", headers={"If-Match": "*"})
+    assert answer.status_code == 404, answer.content
+    assert [row.content for row in models.Message.objects.all()] == ["another conversation of that name"] * (
+        meanwhile is deleted_and_made_anew
+    )
+
+
+def test_who_comes_second_is_told_so(anna: User, settings: Any) -> None:
+    error = OperationalError()
+    error.__cause__ = Exception(1213, "Deadlock found")
+    answer = problems.handle(error, {})
+    assert answer is not None
+    assert (answer.status_code, answer.data["code"], answer["Retry-After"]) == (503, "session_contended", "1")
+    assert problems.handle(OperationalError("the server is gone"), {}) is None
