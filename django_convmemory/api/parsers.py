@@ -55,6 +55,8 @@ def require_readable(request: Request) -> None:
     if not plain.META.get("CONTENT_LENGTH") and ("HTTP_TRANSFER_ENCODING" in plain.META or plain.read(1)):
         raise problems.Problem(411, "length_required", "Send the body with its Content-Length.")
     given = plain.content_type
+    if given == "text/plain" and plain.META.get("SERVER_SOFTWARE", "").startswith("WSGIServer"):
+        return  # Python's own server, runserver's, says so of a body that has no type.
     if given and given != BoundedJSONParser.media_type:
         raise UnsupportedMediaType(given)
 

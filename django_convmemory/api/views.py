@@ -99,13 +99,14 @@ class ScopedView(GenericAPIView[Any]):
 
     def initial(self, request: Request, *args: Any, **kwargs: Any) -> None:
         super().initial(request, *args, **kwargs)
-        if request.method not in SAFE_METHODS:
+        changes = request.method not in SAFE_METHODS and request.method in self.allowed_methods
+        if changes:
             parsers.require_readable(request)
         if "session_id" in kwargs:
             self.session = self._found(kwargs["session_id"])
             self.check_object_permissions(request, self.session)
             match = request.headers.get("If-Match")
-            if request.method not in SAFE_METHODS and match is not None:
+            if changes and match is not None:
                 etags.require(match, self.session.revision)
 
     def finalize_response(self, request: Request, response: Any, *args: Any, **kwargs: Any) -> Any:
