@@ -22,6 +22,9 @@ from django_convmemory.messages import ROLES, ChatMessage
 from django_convmemory.testing import ScriptedMemories
 from tests.api.conftest import client_of, row_of
 
+# Whose a session is does not depend on the database.
+pytestmark = pytest.mark.only_on("sqlite")
+
 ROOT = "/api/memory/"
 METHODS = ("GET", "HEAD", "OPTIONS", "POST", "PUT", "PATCH", "DELETE")
 # What each endpoint is sent, so that its owner is not refused for it.
