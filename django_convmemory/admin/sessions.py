@@ -53,6 +53,7 @@ class SessionAdmin(_Admin):
     ordering = ("-id",)
     search_fields = ("public_id",)  # which has the search box shown: see get_search_results
     search_help_text = _("A public id, what an owner logs in with, a visitor, a key of nobody's, or owner/key")
+    actions = None  # Django's own would fetch every message to list it.
     change_list_template = "admin/convmemory/session/list.html"
 
     class Media:
@@ -116,11 +117,6 @@ class SessionAdmin(_Admin):
 
     def has_add_permission(self, request: HttpRequest) -> bool:
         return False
-
-    def get_actions(self, request: HttpRequest) -> Any:
-        actions = super().get_actions(request)
-        actions.pop("delete_selected", None)  # which would fetch every message to list it
-        return actions
 
     # The page of one.
 
@@ -241,7 +237,9 @@ class SessionAdmin(_Admin):
         if not self.has_view_or_change_permission(request, session):
             raise PermissionDenied
         using = session._state.db or "default"
-        (head,) = exporting.heads(models.Session.objects.using(using).filter(pk=session.pk))
+        head = next(exporting.heads(models.Session.objects.using(using).filter(pk=session.pk)), None)
+        if head is None:
+            raise Http404
         response = StreamingHttpResponse(exporting.pieces(head, using), content_type="application/jsonl")
         response["Content-Disposition"] = f'attachment; filename="{session.public_id}.jsonl"'
         return response

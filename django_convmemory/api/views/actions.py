@@ -1,0 +1,125 @@
+"""What is done to a session as a whole."""
+
+from __future__ import annotations
+
+import abc
+import uuid
+from typing import Any
+
+from django.http import StreamingHttpResponse
+from django.http.response import HttpResponseBase
+from rest_framework.exceptions import NotFound
+from rest_framework.request import Request
+from rest_framework.response import Response
+
+from django_convmemory import models
+from django_convmemory.api import etags, serializers as forms
+from django_convmemory.api.negotiation import JSONLinesRenderer, UTF8JSONRenderer
+from django_convmemory.api.problems import Problem
+from django_convmemory.api.throttles import CreateThrottle, ModelThrottle
+from django_convmemory.api.views.base import ScopedView
+from django_convmemory.exceptions import UnknownMessage
+from django_convmemory.transfer import exporting
+
+
+class Truncate(ScopedView):
+    """Deleting what came after a position, to have it said anew. If-Match keeps a retry from deleting more."""
+
+    serializer_class = forms.Truncation
+    example: dict[str, Any] | None = {"after": 2}
+
+    def post(self, request: Request, session_id: str) -> Response:
+        etags.required(request.headers.get("If-Match"))
+        revision = None if request.headers["If-Match"].strip() == "*" else self.session.revision
+        return Response({"removed": self.handle.truncate(self.body()["after"], revision)})
+
+
+class Clear(ScopedView):
+    """Deleting all messages and summaries; the session stays."""
+
+    serializer_class = forms.Nothing
+
+    def post(self, request: Request, session_id: str) -> Response:
+        self.body()
+        self.handle.clear()
+        return Response(status=204)
+
+
+class Fork(ScopedView):
+    """Copying the session as it was at a position; the copy belongs to who asks."""
+
+    serializer_class = forms.Fork
+    example: dict[str, Any] | None = {"at": 1}
+
+    def get_throttles(self) -> list[Any]:
+        return [*super().get_throttles(), *([CreateThrottle()] if self.request.method == "POST" else [])]
+
+    def post(self, request: Request, session_id: str) -> Response:
+        given = self.body()
+        try:
+            row = self.handle.fork(given["at"], key=given.get("key") or str(uuid.uuid4()), **self.scope.whose())
+        except UnknownMessage as error:
+            # The session is there; it is its state that does not fit.
+            raise Problem(409, "unknown_message", str(error)) from None
+        copy = models.Session.objects.using(row._state.db).with_clock().get(pk=row.pk)
+        return self.made(copy, self.memory)
+
+
+class WorkView(ScopedView):
+    """Something that takes a model, and so is done by a worker: the answer is where to look."""
+
+    serializer_class = forms.Nothing
+
+    def get_throttles(self) -> list[Any]:
+        return [*super().get_throttles(), *([ModelThrottle()] if self.request.method == "POST" else [])]
+
+    def post(self, request: Request, session_id: str) -> Response:
+        self.body()
+        if not self.memory.summarizes:
+            raise Problem(409, "nothing_to_do", "This memory makes no summaries.")
+        self.ask()
+        status = self.url("session-status", self.session)
+        return Response({"status": status}, status=202, headers={"Location": status})
+
+    @abc.abstractmethod
+    def ask(self) -> None:
+        """Tell whoever does it."""
+
+
+class Compact(WorkView):
+    """Having folded what is due, also where an attempt has just failed."""
+
+    def ask(self) -> None:
+        # Where nobody can be told, what is due is found by the sweep.
+        self.handle.request_compaction()
+
+
+class Rebuild(WorkView):
+    """Having the summary made anew from the messages."""
+
+    def ask(self) -> None:
+        if not self.session.current_version:
+            raise Problem(409, "nothing_to_do", "The session has no summary yet.")
+        if not self.handle.request_rebuild():
+            raise Problem(503, "broker_unavailable", "Nobody can be told to do it at the moment. Try again later.")
+
+
+class Export(ScopedView):
+    """The session as a record, a line of JSON, which the command convmemory_import takes."""
+
+    serializer_class = forms.Nothing
+    renderer_classes = [JSONLinesRenderer, UTF8JSONRenderer]
+
+    def get(self, request: Request, session_id: str) -> HttpResponseBase:
+        self.query(forms.Nothing)
+        using = self.session._state.db or "default"
+        head = next(exporting.heads(models.Session.objects.using(using).filter(pk=self.session.pk)), None)
+        if head is None:
+            raise NotFound("There is no such session.")
+        response = StreamingHttpResponse(
+            exporting.pieces(head, using),
+            content_type=JSONLinesRenderer.media_type,
+            headers={"X-Accel-Buffering": "no"},
+        )
+        response["Content-Disposition"] = f'attachment; filename="{self.session.public_id}.jsonl"'
+        return response

@@ -1,0 +1,89 @@
+"""Messages: listed, stored, read and emptied."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from rest_framework.request import Request
+from rest_framework.response import Response
+
+from django_convmemory import models
+from django_convmemory.api import conf, pagination, serializers as forms
+from django_convmemory.api.problems import Problem
+from django_convmemory.api.throttles import AppendThrottle
+from django_convmemory.api.views.base import ScopedView, whole
+from django_convmemory.messages import ChatMessage
+
+WRITE_ANY_ROLE = "convmemory.write_any_role"
+
+
+class MessageList(ScopedView):
+    """The transcript as people see it, whatever was folded."""
+
+    serializer_class = forms.NewMessages
+    example: dict[str, Any] | None = {"messages": [{"role": "user", "content": "What is Rust?"}]}
+    pagination_class = pagination.Pages
+    page_ordering: tuple[str, ...] = ("position",)
+
+    def get_throttles(self) -> list[Any]:
+        return [*super().get_throttles(), *([AppendThrottle()] if self.request.method == "POST" else [])]
+
+    def get(self, request: Request, session_id: str) -> Response:
+        query = self.query(forms.MessageQuery, *pagination.Pages.names)
+        rows = models.Message.objects.using(self.session._state.db).filter(session=self.session)
+        if "after" in query:
+            rows = rows.filter(position__gt=query["after"])
+        if "before" in query:
+            rows = rows.filter(position__lt=query["before"])
+        sign = query["ordering"].removesuffix("position")
+        # By both columns of the key: by the position alone the whole table may be walked.
+        self.page_ordering = (f"{sign}position", f"{sign}session_id")
+        return self.page(rows, forms.MessageSerializer)
+
+    def post(self, request: Request, session_id: str) -> Response:
+        given = self.body()
+        messages: list[ChatMessage] = given["messages"]
+        self._check_roles(messages, usage="usage" in given)
+        receipt = self.handle.append(*messages, idempotency_key=self._idempotency_key(), usage=given.get("usage"))
+        return Response(receipt._asdict(), status=200 if receipt.replayed else 201)
+
+    def _check_roles(self, messages: list[ChatMessage], *, usage: bool) -> None:
+        writable = conf.limits().writable_roles
+        refused = sorted({message.role for message in messages} - set(writable))
+        if (refused or usage) and not (self.scope.user and self.scope.user.has_perm(WRITE_ANY_ROLE)):
+            what = f"messages of the role {refused[0]}" if refused else "what a reply used"
+            raise Problem(
+                403,
+                "role_not_allowed",
+                f"Storing {what} takes the permission {WRITE_ANY_ROLE}, which is for services that are trusted: to a "
+                "model it would say what its user makes it say.",
+            )
+
+    def _idempotency_key(self) -> str | None:
+        key = self.request.headers.get("Idempotency-Key")
+        if key is not None and not 0 < len(key.strip()) <= 255:
+            raise Problem(400, "invalid_idempotency_key", "Idempotency-Key must have 1 to 255 characters.")
+        return key
+
+
+class MessageDetail(ScopedView):
+    """One message."""
+
+    serializer_class = forms.Nothing
+
+    def get(self, request: Request, session_id: str, position: str) -> Response:
+        rows = models.Message.objects.using(self.session._state.db).filter(session=self.session)
+        row = rows.filter(position=whole(position)).first()
+        if row is None:
+            raise Problem(404, "unknown_message", "The session has no message at this position.")
+        return Response(forms.MessageSerializer(row).data)
+
+
+class MessageRedaction(ScopedView):
+    """Emptying a message, for good."""
+
+    serializer_class = forms.Redaction
+    example: dict[str, Any] | None = {"forks": True}
+
+    def post(self, request: Request, session_id: str, position: str) -> Response:
+        return Response({"sessions": self.handle.redact(whole(position), self.body()["forks"])})
