@@ -244,6 +244,23 @@ def test_a_session_that_goes_meanwhile_is_not_found(
     )
 
 
+@pytest.mark.parametrize("method", ["PATCH", "DELETE"])
+def test_a_session_that_goes_meanwhile_is_neither_changed_nor_deleted(
+    api: APIClient, chat: SessionHandle, method: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = views.ScopedView._found
+
+    def find(view: views.ScopedView, session_id: str) -> models.Session:
+        session = found(view, session_id)
+        models.Session.objects.all().delete()
+        return session
+
+    url = url_of(chat)
+    monkeypatch.setattr(views.ScopedView, "_found", find)
+    answer = api.generic(method, url, '{"title": "x"}', content_type="application/json")
+    assert answer.status_code == (404 if method == "PATCH" else 204)
+
+
 def test_who_comes_second_is_told_so(anna: User, settings: Any) -> None:
     error = OperationalError()
     error.__cause__ = Exception(1213, "Deadlock found")

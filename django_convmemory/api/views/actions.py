@@ -61,8 +61,8 @@ class Fork(ScopedView):
         except UnknownMessage as error:
             # The session is there; it is its state that does not fit.
             raise Problem(409, "unknown_message", str(error)) from None
-        copy = models.Session.objects.using(row._state.db).with_clock().get(pk=row.pk)
-        return self.made(copy, self.memory)
+        copy = models.Session.objects.using(row._state.db).filter(pk=row.pk)
+        return self.made(self.again(copy), self.memory)
 
 
 class WorkView(ScopedView):

@@ -128,6 +128,13 @@ class ScopedView(GenericAPIView[Any]):
             raise NotFound("There is no such session.")
         return found
 
+    def again(self, row: models.SessionQuerySet) -> models.Session:
+        """Read a session that was just written; somebody may have deleted it since."""
+        found = row.with_clock().first()
+        if found is None:
+            raise NotFound("The session is gone.")
+        return found
+
     @property
     def memory(self) -> ConversationMemory:
         """The memory of the session."""

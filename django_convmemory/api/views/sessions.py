@@ -83,8 +83,7 @@ class SessionList(ScopedView):
             if not transactions.latest(sessions).named(name).exists():
                 raise
             raise Problem(409, "session_exists", f"There is a session {name.key!r:.300} already.") from None
-        self.session = sessions.with_clock().get(handle=name.handle)
-        return self.made(self.session, memory)
+        return self.made(self.again(sessions.named(name)), memory)
 
 
 class SessionDetail(TaggedView):
@@ -102,9 +101,10 @@ class SessionDetail(TaggedView):
         row = models.Session.objects.using(self.session._state.db).filter(pk=self.session.pk)
         match = request.headers.get("If-Match")
         guarded = row if match in (None, "*") else row.filter(revision=self.session.revision)
-        if not guarded.update(**changes, revision=F("revision") + 1, updated_at=Clock()):
+        changed = guarded.update(**changes, revision=F("revision") + 1, updated_at=Clock())
+        self.session = self.again(row)
+        if not changed:
             raise Problem(412, "stale_revision", "The session was changed since. Read it again.")
-        self.session = row.with_clock().get()
         return Response(self.shown(self.session), headers={"ETag": self.tag()})
 
     def delete(self, request: Request, session_id: str) -> Response:
