@@ -7,10 +7,13 @@ text for the statements that are written by hand.
 
 from __future__ import annotations
 
+import datetime as dt
 from typing import Any
 
+from django.db import connections
 from django.db.backends.base.base import BaseDatabaseWrapper
 from django.db.models import DateTimeField, Func
+from django.utils import timezone
 
 
 def sql(vendor: str) -> str:
@@ -46,3 +49,18 @@ class Clock(Func):
         if connection.vendor == "mysql":
             return f"({now} + INTERVAL %s MICROSECOND)", (round(self.seconds * 1e6),)
         return _sqlite("'now', %s"), (f"{self.seconds:+.3f} seconds",)
+
+
+def aware(moment: dt.datetime, using: str) -> dt.datetime:
+    """Return a row's time in UTC, also where the site has no ``USE_TZ``."""
+    return (moment if moment.tzinfo else moment.replace(tzinfo=_zone(using))).astimezone(dt.UTC)
+
+
+def naive(moment: dt.datetime, using: str) -> dt.datetime:
+    """Return a time as the rows of a site without ``USE_TZ`` have it."""
+    return moment.astimezone(_zone(using)).replace(tzinfo=None)
+
+
+def _zone(using: str) -> dt.tzinfo:
+    # Without USE_TZ a row's time is read as it is stored: in UTC, but where the database knows zones.
+    return timezone.get_default_timezone() if connections[using].vendor == "postgresql" else dt.UTC

@@ -8,11 +8,11 @@ from collections.abc import Mapping
 from typing import Any
 
 from django.conf import settings
+from django.db import router
 from django.db.models import DateTimeField
-from django.utils import timezone
 from rest_framework import ISO_8601, serializers
 
-from django_convmemory import models
+from django_convmemory import clock, models
 from django_convmemory.api import conf
 from django_convmemory.api.fields import Alias, Choice, Flag, Metadata, Text, Whole, WholeInQuery
 from django_convmemory.conf import DEFAULT_ALIAS
@@ -50,6 +50,10 @@ class Time(serializers.DateTimeField):
 
     def __init__(self, **options: Any) -> None:
         super().__init__(**{"format": ISO_8601, "default_timezone": dt.UTC, **options})
+
+    def get_attribute(self, instance: Any) -> Any:
+        moment = super().get_attribute(instance)
+        return moment and clock.aware(moment, instance._state.db)
 
 
 class RowSerializer(serializers.ModelSerializer[Any]):
@@ -130,7 +134,7 @@ class Moment(serializers.DateTimeField):
         moment = super().to_internal_value(value)
         if not isinstance(value, str) or not _ZONED.fullmatch(value):
             self.fail("invalid", format="RFC 3339, with a zone: 2026-01-31T12:00:00Z")
-        return moment if settings.USE_TZ else timezone.make_naive(moment, timezone.get_default_timezone())
+        return moment if settings.USE_TZ else clock.naive(moment, router.db_for_write(models.Session))
 
 
 class SessionQuery(StrictSerializer):
@@ -292,7 +296,9 @@ class MessageSerializer(serializers.Serializer[models.Message]):
             "kind": message.kind,
             "metadata": message.metadata,
             "tokens": row.tokens,
-            "created_at": self.fields["created_at"].to_representation(row.created_at),
+            "created_at": self.fields["created_at"].to_representation(
+                clock.aware(row.created_at, row._state.db or "default")
+            ),
             "redacted": row.redacted_at is not None,
         }
 

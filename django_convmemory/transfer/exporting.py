@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
-import datetime as dt
 import itertools
 import tempfile
 from collections.abc import Callable, Generator, Iterator
 from typing import IO, Any, NamedTuple
 
 from django.contrib.auth import get_user_model
-from django.db import connections
-from django.utils import timezone
 
-from django_convmemory import models
+from django_convmemory import clock, models
 from django_convmemory.messages import dumps
 from django_convmemory.stores import sql
 
@@ -113,7 +110,10 @@ def _transcribe(session_id: int, using: str, messages: IO[str], notes: IO[str]) 
     rows = models.Session.objects.using(using).filter(pk=session_id).values_list("epoch", flat=True)
     epoch = rows.first()
     for position, role, kind, content, wire, metadata, created_at, redacted_at in _rows(session_id, using):
-        message, moment = sql.message_of(role, kind, content, wire, metadata), _utc(created_at, using)
+        message, moment = (
+            sql.message_of(role, kind, content, wire, metadata),
+            clock.aware(created_at, using).isoformat(),
+        )
         script.created_at = script.created_at or moment
         note: dict[str, Any] = {}
         if message.kind != "chat":
@@ -150,14 +150,6 @@ _LINE_ENDS = {ord(end): f"\\u{ord(end):04x}" for end in "\x85\u2028\u2029"}
 def _json(value: Any) -> str:
     text = dumps(value)
     return text if text.isascii() else text.translate(_LINE_ENDS)
-
-
-def _utc(moment: dt.datetime, using: str) -> str:
-    if moment.tzinfo is None:
-        # Without USE_TZ a row's time is read as it is stored: in UTC, but where the database knows zones.
-        zone = timezone.get_default_timezone() if connections[using].vendor == "postgresql" else dt.UTC
-        moment = moment.replace(tzinfo=zone)
-    return moment.astimezone(dt.UTC).isoformat()
 
 
 def _spool() -> IO[str]:

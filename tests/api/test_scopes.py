@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import json
 import pathlib
 import subprocess
@@ -13,6 +14,7 @@ from django.contrib.auth.models import AnonymousUser, Group, User
 from django.contrib.auth.signals import user_logged_in
 from django.contrib.sessions.backends.db import SessionStore
 from django.test import RequestFactory
+from django.urls import include, path
 from rest_framework.permissions import BasePermission
 from rest_framework.request import Request
 from rest_framework.test import APIClient
@@ -183,6 +185,43 @@ def test_a_team_shares_its_sessions(anna: User, chat: SessionHandle, settings: A
     assert models.Session.objects.get(key="hers").owner == berta
     assert client_of(carla).get(url_of(chat)).status_code == 404
     assert theirs.delete(url_of(chat)).status_code == 204
+
+
+class TenantScope(UserScope):
+    """The sessions of the tenant that the address names."""
+
+    def sessions(self) -> models.SessionQuerySet:
+        tenant = self.request.resolver_match.kwargs["tenant"]
+        return super().sessions().filter(metadata__tenant=tenant)
+
+
+class Tenants:
+    urlpatterns = [path("<slug:tenant>/memory/", include("django_convmemory.api.urls"))]
+
+
+def test_the_address_can_begin_with_a_parameter_of_the_site(api: APIClient, chat: SessionHandle, settings: Any) -> None:
+    models.Session.objects.update(metadata={"tenant": "acme"})
+    settings.ROOT_URLCONF = Tenants
+    settings.CONVMEMORY_API = {"SCOPE": "tests.api.test_scopes.TenantScope"}
+    (found,) = api.get("/acme/memory/sessions/").json()["results"]
+    assert found["url"] == f"http://testserver/acme/memory/sessions/{found['id']}/"
+    assert api.get(found["url"]).status_code == 200
+    assert api.get(f"{found['url']}messages/1/").status_code == 200
+    assert api.get(f"/other/memory/sessions/{found['id']}/").status_code == 404
+
+
+def test_a_site_without_time_zones_is_told_the_time(api: APIClient, settings: Any) -> None:
+    settings.USE_TZ, settings.TIME_ZONE = False, "Asia/Tokyo"
+    made = api.post(ROOT, {"key": "now"}, format="json").json()
+    api.post(f"{ROOT}{made['id']}/messages/", said("hello"), format="json")
+    (message,) = api.get(f"{ROOT}{made['id']}/messages/").json()["results"]
+    now = dt.datetime.now(dt.UTC)
+    for time in (made["created_at"], made["updated_at"], message["created_at"]):
+        assert abs(now - dt.datetime.fromisoformat(time)) < dt.timedelta(minutes=5)
+    before, after = ((now + dt.timedelta(minutes=each)).strftime("%Y-%m-%dT%H:%M:%SZ") for each in (-5, 5))
+    assert len(api.get(f"{ROOT}?created_after={before}&created_before={after}").json()["results"]) == 1
+    assert api.get(f"{ROOT}?created_after={after}").json()["results"] == []
+    assert api.get(f"{ROOT}?created_before={before}").json()["results"] == []
 
 
 def test_a_site_adds_what_must_hold_beside(api: APIClient, settings: Any) -> None:

@@ -34,6 +34,9 @@ from django_convmemory.conversation import ConversationMemory
 from django_convmemory.handles import SessionHandle
 from django_convmemory.memory import memories
 
+# The parameters of our own addresses.
+_OURS = {"session_id", "position", "version"}
+
 
 class InScope(BasePermission):
     """Whether the scope admits the request."""
@@ -65,6 +68,11 @@ class ScopedView(GenericAPIView[Any]):
         (scope,) = conf.classes((conf.limits().scope,))
         made: UserScope = scope(self.request)
         return made
+
+    def dispatch(self, request: Any, *args: Any, **kwargs: Any) -> Any:
+        # What the address has before ours, as a tenant, is the site's: its scope finds it in the resolver's match.
+        self.mount = {name: value for name, value in kwargs.items() if name not in _OURS}
+        return super().dispatch(request, **{name: value for name, value in kwargs.items() if name in _OURS})
 
     def get_exception_handler(self) -> Any:
         return problems.handle
@@ -188,7 +196,8 @@ class ScopedView(GenericAPIView[Any]):
         namespace = getattr(self.request.resolver_match, "namespace", "")
         name = f"{namespace}:{name}" if namespace else name
         # Not DRF's own reverse, which would carry parameters of this request over.
-        return self.request.build_absolute_uri(reverse(name, kwargs={"session_id": str(session.public_id)}))
+        of = self.mount | {"session_id": str(session.public_id)}
+        return self.request.build_absolute_uri(reverse(name, kwargs=of))
 
 
 class TaggedView(ScopedView):
