@@ -16,7 +16,7 @@ INSTALL := $(BIN)/python -m pip --disable-pip-version-check install -qq
 export PIP_CONSTRAINT = constraints.txt
 
 .DEFAULT_GOAL := help
-.PHONY: help test test-chaos schema test-lowest lint format demo replay constraints clean
+.PHONY: help test test-chaos screenshots schema test-lowest lint format demo replay constraints clean
 
 help: ## List the targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 14
@@ -37,6 +37,9 @@ lint: $(VENV)/.lint ## Check format, lint, types, layers and migrations
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 	$(BIN)/python -m django makemigrations --check --dry-run --settings tests.settings
+
+screenshots: $(VENV)/.test ## Write the pictures of the docs, docs/images, anew (needs Chromium)
+	CONVMEMORY_SCREENSHOTS=docs/images $(BIN)/python -m pytest -q tests/admin/test_browser.py
 
 schema: $(VENV)/.test ## Write the schema of the HTTP API, docs/openapi.yaml, anew
 	$(BIN)/python -m django spectacular --settings tests.settings --validate --fail-on-warn --file docs/openapi.yaml

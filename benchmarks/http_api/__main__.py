@@ -34,6 +34,7 @@ def main() -> None:
     parser.add_argument("--clients", type=int, default=8)
     parser.add_argument("--seconds", type=float, default=5.0, help="how long each endpoint has its turn in a round")
     parser.add_argument("--rounds", type=int, default=4)
+    parser.add_argument("--appends", type=int, default=200, help="how many appends make a session due")
     arguments = parser.parse_args()
 
     from tests.openai_server import Behaviour, OpenAIServer
@@ -50,6 +51,10 @@ def main() -> None:
         port = free_port()
         command = ["gunicorn", "benchmarks.http_api.site:application", "--bind", f"127.0.0.1:{port}", "--workers", "2"]
         stack.enter_context(running(*command, "--worker-class", "gthread", "--threads", "4", "--log-level", "error"))
+        wait_for(port)
+        if arguments.rounds:
+            measure(port, token, sessions, arguments)
+        measure_triggering(port, token, arguments, "no worker")
         worker = [
             "celery",
             "--app",
@@ -61,9 +66,8 @@ def main() -> None:
             "threads",
         ]
         stack.enter_context(running(*worker, "--concurrency", "8", "--loglevel", "error"))
-        wait_for(port)
-        measure(port, token, sessions, arguments)
-        measure_triggering(port, token, arguments)
+        time.sleep(10)
+        measure_triggering(port, token, arguments, "a worker folding")
 
 
 def prepare(count: int) -> tuple[list[str], str]:
@@ -123,28 +127,29 @@ def measure(port: int, token: str, sessions: list[str], arguments: argparse.Name
         )
 
 
-def measure_triggering(port: int, token: str, arguments: argparse.Namespace) -> None:
-    """Append to sessions of which each second append makes one due, while the model takes two seconds."""
+def measure_triggering(port: int, token: str, arguments: argparse.Namespace, label: str) -> None:
+    """Append the same to sessions of a memory that is then due, and of one whose limit is far away, in turns."""
     connection = http.client.HTTPConnection("127.0.0.1", port)
-    plain, due = [], []
-    for number in range(200):
-        status, made = call(connection, token, "POST", "/api/sessions/", json.dumps({"key": f"due {number}"}))
-        assert status == 201, made
-        path = f"/api/sessions/{json.loads(made)['id']}/messages/"
-        for text, into in ((LONG[:100], None), (LONG, plain if number % 2 else due)):
-            # One exchange alone is never due: of the same size, the first append of a session makes nothing due.
-            if number % 2 and text is not LONG:
-                continue
+    taken: dict[str, list[float]] = {"wide": [], "default": []}
+    for number in range(2 * arguments.appends):
+        alias = "default" if number % 2 else "wide"
+        made = json.dumps({"alias": alias, "key": f"{label} {number}"})
+        status, answer = call(connection, token, "POST", "/api/sessions/", made)
+        assert status == 201, answer
+        path = f"/api/sessions/{json.loads(answer)['id']}/messages/"
+        # Twice, for the newest exchange alone makes nothing due.
+        for text in (LONG[:100], LONG):
             body = json.dumps({"messages": [{"role": "user", "content": text}]})
             began = time.perf_counter()
             status, answer = call(connection, token, "POST", path, body)
-            if into is not None:
-                into.append(time.perf_counter() - began)
-                assert json.loads(answer)["due"] == (into is due), answer
-        time.sleep(0.02)
-    print(f"POST message of {len(LONG)} characters, nothing due: {percentiles(plain)}")
-    print(f"POST message of {len(LONG)} characters, compaction due: {percentiles(due)}")
-    print(f"median: {statistics.median(due) / statistics.median(plain):.2f} times")
+            took = time.perf_counter() - began
+        taken[alias].append(took)
+        assert json.loads(answer)["due"] == (alias == "default"), answer
+    plain, due = taken["wide"], taken["default"]
+    print(f"POST message of {len(LONG)} characters, {label}: nothing due {percentiles(plain)}")
+    print(f"POST message of {len(LONG)} characters, {label}: compaction due {percentiles(due)}")
+    added = statistics.median(due) - statistics.median(plain)
+    print(f"{label}: {statistics.median(due) / statistics.median(plain):.2f} times, {added * 1e3:+.1f} ms")
 
 
 def load(

@@ -27,17 +27,17 @@ DATABASES = {
     }
 }
 REST_FRAMEWORK = {"DEFAULT_AUTHENTICATION_CLASSES": ["rest_framework.authentication.TokenAuthentication"]}
-CONVMEMORY = {
-    "default": {
-        "OPTIONS": {"max_token_limit": 2000},
-        "CHAT_MODEL": {
-            "BACKEND": "django_convmemory.chat_models.openai.OpenAIChatModel",
-            "OPTIONS": {
-                "model": "fake",
-                "api_key": "none",
-                "base_url": os.environ.get("BENCH_MODEL_URL", "http://127.0.0.1:9/v1"),
-            },
-        },
+_MODEL = {
+    "BACKEND": "django_convmemory.chat_models.openai.OpenAIChatModel",
+    "OPTIONS": {
+        "model": "fake",
+        "api_key": "none",
+        "base_url": os.environ.get("BENCH_MODEL_URL", "http://127.0.0.1:9/v1"),
     },
+}
+CONVMEMORY = {
+    "default": {"OPTIONS": {"max_token_limit": 2000}, "CHAT_MODEL": _MODEL},
+    # Whose sessions are not due yet where those of the other are.
+    "wide": {"OPTIONS": {"max_token_limit": 20_000}, "CHAT_MODEL": _MODEL},
 }
 CELERY_BROKER_URL = os.environ.get("BENCH_BROKER", "redis://127.0.0.1:6379/")

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 WIDTH, HEIGHT, MARGIN = 720, 220, 8
+COLUMNS_HEIGHT = 120
 
 
 class Sample(NamedTuple):
@@ -71,7 +72,7 @@ def positions(last: int, most: int = 60) -> list[int]:
 def token_chart(samples: Sequence[Sample], folds: Sequence[Fold], budget: int | None) -> TokenChart | None:
     """Draw the tokens of a conversation, or None where there are none.
 
-    What a model was sent at a position is the summary of that time with what came after it.
+    What a model was sent at a position is the summary of that time with what came after it, as far as the budget went.
     """
     if not samples:
         return None
@@ -85,13 +86,8 @@ def token_chart(samples: Sequence[Sample], folds: Sequence[Fold], budget: int | 
             if fold.last_position < sample.position
         ]
         fold = made[-1] if made else None
-        rows.append(
-            (
-                sample.position,
-                sample.tokens,
-                sample.tokens - fold.covered_tokens + fold.tokens if fold else sample.tokens,
-            )
-        )
+        sent = sample.tokens - fold.covered_tokens + fold.tokens if fold else sample.tokens
+        rows.append((sample.position, sample.tokens, sent if budget is None else min(sent, budget)))
     last, most = samples[-1].position, max(*(row[1] for row in rows), budget or 0, 1)
 
     def x(position: int) -> float:
@@ -130,3 +126,50 @@ def stacked(parts: Sequence[tuple[str, int]], budget: int | None = None) -> list
         pieces.append(Piece(name, tokens, round(x, 2), round(width, 2)))
         x += width
     return pieces
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Box:
+    """A part of a column."""
+
+    name: str
+    y: float
+    height: float
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Column:
+    """What there was in the step that began at ``begins``."""
+
+    begins: dt.datetime
+    values: Sequence[float]
+    boxes: Sequence[Box]
+    x: float
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Columns:
+    """Values over time, those of a step on top of one another."""
+
+    columns: Sequence[Column]
+    most: float
+    column_width: float
+    width: int = WIDTH
+    height: int = COLUMNS_HEIGHT
+
+
+def columns(steps: Sequence[dt.datetime], names: Sequence[str], values: Sequence[Sequence[float]]) -> Columns:
+    """Draw for each step its ``values``, of which there is one for each of ``names``, from the bottom up."""
+    most = max((sum(one) for one in values), default=0)
+    room = WIDTH / max(len(steps), 1)
+    drawn = []
+    for number, (begins, found) in enumerate(zip(steps, values, strict=True)):
+        boxes, top = [], float(COLUMNS_HEIGHT)
+        for name, value in zip(names, found, strict=True):
+            if value:
+                # What is there at all can be seen.
+                height = max(value / most * COLUMNS_HEIGHT, 2)
+                top = max(top - height, 0)
+                boxes.append(Box(name, round(top, 1), round(height, 1)))
+        drawn.append(Column(begins, found, boxes, round(number * room + room * 0.1, 1)))
+    return Columns(drawn, most, round(room * 0.8, 1))

@@ -8,8 +8,8 @@ from typing import NamedTuple
 
 # Words of a text; of longer ones no difference is looked for.
 MOST = 3000
-# Runs of letters, or single characters of scripts that leave no blanks between words.
-_WORDS = re.compile(r"[\u3040-\u30ff\u3400-\u9fff]|[^\s\u3040-\u30ff\u3400-\u9fff]+|\s+")
+# Single characters of scripts that leave no blanks between words, words with the blanks after them, and other signs.
+_WORDS = re.compile(r"[\u3040-\u30ff\u3400-\u9fff]|[^\W\u3040-\u30ff\u3400-\u9fff]+\s*|\W")
 
 
 class Run(NamedTuple):

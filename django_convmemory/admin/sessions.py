@@ -22,10 +22,12 @@ from django.http.response import HttpResponseBase
 from django.template.response import TemplateResponse
 from django.urls import NoReverseMatch, URLPattern, path, reverse
 from django.utils.html import format_html
+from django.utils.text import capfirst
 from django.utils.translation import gettext_lazy as _
 
 from django_convmemory import models
 from django_convmemory.admin import lists
+from django_convmemory.admin.overview import PERIODS, Overview
 from django_convmemory.admin.page import SessionPage
 from django_convmemory.admin.work import REDACT_ASKS, WORK
 from django_convmemory.exceptions import UnknownAlias, UnknownMessage
@@ -42,7 +44,7 @@ else:
 class SessionAdmin(_Admin):
     """Shows sessions. Their rows are not edited by hand: what changes one is an action of its memory."""
 
-    list_display = ("key", "alias", "whose", "title", "last_position", "budget", "state", "updated_at")
+    list_display = ("key", "title", "whose", "alias", "messages", "budget", "state", "updated_at")
     list_display_links = ("key",)
     list_filter = (lists.AliasFilter, lists.StateFilter)
     list_per_page = 50
@@ -82,6 +84,18 @@ class SessionAdmin(_Admin):
         if not term or "\x00" in term:
             return queryset, False
         return lists.searched(queryset, term, get_user_model()._default_manager.all()), False
+
+    def get_list_display(self, request: HttpRequest) -> Any:
+        return [name for name in self.list_display if name != "alias" or len(list(memories)) > 1]
+
+    def changelist_view(self, request: HttpRequest, extra_context: dict[str, Any] | None = None) -> Any:
+        # Nothing is selected here to be changed.
+        title = {"title": capfirst(self.opts.verbose_name_plural)}
+        return super().changelist_view(request, title | (extra_context or {}))
+
+    @admin.display(description=_("messages"))
+    def messages(self, session: models.Session) -> int:
+        return session.last_position
 
     @admin.display(description=_("of"))
     def whose(self, session: models.Session) -> str:
@@ -129,6 +143,7 @@ class SessionAdmin(_Admin):
         ]
         return [
             *own,
+            path("overview/", wrap(self.overview_view), name=f"{name}_overview"),
             path("<int:pk>/export/", wrap(self.export_view), name=f"{name}_export"),
             path("<int:pk>/redact/<int:position>/", wrap(self.redact_view), name=f"{name}_redact"),
             *super().get_urls(),
@@ -139,30 +154,43 @@ class SessionAdmin(_Admin):
     ) -> HttpResponse:
         if request.method not in ("GET", "HEAD"):
             return HttpResponseNotAllowed(["GET", "HEAD"])
-        session = self._session(request, object_id)
+        session = self._session(object_id)
         if not self.has_view_or_change_permission(request, session):
             raise PermissionDenied
         before = request.GET.get("before", "")
-        page = SessionPage(session, int(before) if before.isascii() and before.isdigit() and len(before) < 16 else None)
-        return TemplateResponse(
+        return self._page(
             request,
-            "admin/convmemory/session/page.html",
-            {
-                **self.admin_site.each_context(request),
-                "title": str(session),
-                "subtitle": None,
-                "opts": self.opts,
-                "media": self.media,
-                "original": session,
-                "page": page,
-                "owner_url": self._owner_url(session),
-                "work": [(name, WORK[name].label) for name in WORK if self._may(request, name, session)],
-                "may_redact": self._may_redact(request),
-                **(extra_context or {}),
-            },
+            "page",
+            title=str(session),
+            original=session,
+            page=SessionPage(
+                session, int(before) if before.isascii() and before.isdigit() and len(before) < 16 else None
+            ),
+            owner_url=self._owner_url(session),
+            work=[(name, WORK[name].label) for name in WORK if self._may(request, name, session)],
+            may_redact=self._may_redact(request),
+            **(extra_context or {}),
         )
 
-    def _session(self, request: HttpRequest, object_id: str) -> models.Session:
+    def overview_view(self, request: HttpRequest) -> HttpResponse:
+        """Show how the memories are doing."""
+        if not self.has_view_or_change_permission(request):
+            raise PermissionDenied
+        alias, period = request.GET.get("alias"), request.GET.get("period")
+        overview = Overview(
+            router.db_for_write(models.Session),
+            alias if alias in memories else None,
+            period if period in PERIODS else next(iter(PERIODS)),
+        )
+        return self._page(request, "overview", title=_("Overview"), overview=overview, all_aliases=list(memories))
+
+    def _page(self, request: HttpRequest, template: str, **context: Any) -> HttpResponse:
+        # By which the templates' addresses are those of this admin site, where there are several.
+        request.current_app = self.admin_site.name
+        shared = {**self.admin_site.each_context(request), "subtitle": None, "opts": self.opts, "media": self.media}
+        return TemplateResponse(request, f"admin/convmemory/session/{template}.html", shared | context)
+
+    def _session(self, object_id: str) -> models.Session:
         rows = models.Session.objects.using(router.db_for_write(models.Session)).with_clock()
         found = rows.select_related("owner").filter(pk=int(object_id)).first() if object_id.isdigit() else None
         if found is None:
@@ -191,7 +219,7 @@ class SessionAdmin(_Admin):
 
     def work_view(self, request: HttpRequest, pk: int, work: str) -> HttpResponse:
         """Do one of :data:`.work.WORK`, after asking where it destroys something."""
-        session, doing = self._session(request, str(pk)), WORK[work]
+        session, doing = self._session(str(pk)), WORK[work]
         if not self._may(request, work, session):
             raise PermissionDenied
         if request.method != "POST":
@@ -214,7 +242,7 @@ class SessionAdmin(_Admin):
 
     def redact_view(self, request: HttpRequest, pk: int, position: int) -> HttpResponse:
         """Empty a message, after asking."""
-        session = self._session(request, str(pk))
+        session = self._session(str(pk))
         if not (self.has_view_or_change_permission(request, session) and self._may_redact(request)):
             raise PermissionDenied
         if request.method != "POST":
@@ -233,7 +261,7 @@ class SessionAdmin(_Admin):
 
     def export_view(self, request: HttpRequest, pk: int) -> HttpResponseBase:
         """Send the session as a record."""
-        session = self._session(request, str(pk))
+        session = self._session(str(pk))
         if not self.has_view_or_change_permission(request, session):
             raise PermissionDenied
         using = session._state.db or "default"
@@ -249,19 +277,7 @@ class SessionAdmin(_Admin):
         return HttpResponseRedirect(self._url("change", object_id))
 
     def _ask(self, request: HttpRequest, session: models.Session, label: Any, asks: Any) -> HttpResponse:
-        return TemplateResponse(
-            request,
-            "admin/convmemory/session/confirm.html",
-            {
-                **self.admin_site.each_context(request),
-                "title": label,
-                "subtitle": str(session),
-                "opts": self.opts,
-                "media": self.media,
-                "original": session,
-                "asks": asks,
-            },
-        )
+        return self._page(request, "confirm", title=label, subtitle=str(session), original=session, asks=asks)
 
     def _back(self, session: models.Session) -> HttpResponse:
         return HttpResponseRedirect(self._url("change", session.pk))

@@ -82,6 +82,7 @@ def test_what_the_schema_promises_is_kept(
             *("--workers", "1", "--no-color"),
         ],
         cwd=tmp_path,
+        env=os.environ | {"SCHEMATHESIS_HOOKS": str(ROOT / "tests/api/schemathesis_hooks.py")},
         capture_output=True,
         text=True,
         check=False,

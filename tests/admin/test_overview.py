@@ -1,0 +1,155 @@
+"""The overview: its figures are those of the rows, and it stays cheap however many there are."""
+
+from __future__ import annotations
+
+import datetime as dt
+from decimal import Decimal
+from typing import Any
+
+import pytest
+from django.db import connection
+from django.test.utils import CaptureQueriesContext
+from django.utils import timezone
+
+from django_convmemory import models
+from django_convmemory.admin import overview
+from django_convmemory.admin.overview import Overview
+from django_convmemory.memory import memories
+from django_convmemory.messages import ChatMessage
+from django_convmemory.testing import ScriptedMemories
+from tests.admin.test_sessions import LIST, staff
+
+URL = f"{LIST}overview/"
+
+
+def call(hours: float = 0.5, alias: str = "default", **columns: Any) -> None:
+    given = {"model": "m", "outcome": "published", "duration_seconds": 2.0, "due_seconds": 3.0} | columns
+    at = timezone.now() - dt.timedelta(hours=hours)
+    models.Attempt.objects.create(alias=alias, first_position=1, last_position=2, started_at=at, **given)
+
+
+@pytest.mark.django_db
+def test_without_anything() -> None:
+    answer = staff("view_session").get(URL)
+    shown = answer.context["overview"]
+    assert (shown.stored.sessions, shown.calls, shown.due, shown.lag, shown.cost) == (0, 0, 0, None, None)
+    assert "No model was called." in answer.content.decode()
+
+
+@pytest.mark.django_db
+def test_what_is_saved_is_what_loading_leaves_out(convmemory: ScriptedMemories) -> None:
+    convmemory.allow_unused_replies = True
+    convmemory.reply("They spoke.", "They spoke on.")
+    sessions = [memories["default"].session(str(number)) for number in range(3)]
+    for number, session in enumerate(sessions):
+        session.append(ChatMessage.system("Be kind."))
+        session.append(*[ChatMessage.human(f"turn {index} " + "word " * 20) for index in range(1 + 12 * number)])
+    convmemory.run()
+    stored = Overview("default").stored
+    rows = models.Session.objects.all()
+    assert (stored.sessions, stored.messages, stored.estimated) == (3, 3 + 39, False)
+    assert stored.history == sum(row.unpinned_tokens + row.pinned_tokens for row in rows)
+    assert stored.context == sum(session.load(max_tokens=10**6).tokens for session in sessions)
+    assert 0 < stored.saved_percent < 100
+
+
+@pytest.mark.django_db
+def test_of_many_sessions_a_sample_is_taken(monkeypatch: pytest.MonkeyPatch, convmemory: ScriptedMemories) -> None:
+    monkeypatch.setattr(overview, "STRETCHES", 10)
+    monkeypatch.setattr(overview, "STRETCH", 5)
+    for number in range(200):
+        memories["default"].append(str(number), *[ChatMessage.human("word")] * (1 + number // 40))
+    stored = Overview("default").stored
+    assert stored.estimated
+    assert stored.sessions == 200
+    assert 500 < stored.messages < 700  # 600
+
+
+@pytest.mark.django_db
+def test_the_calls_by_time_outcome_and_model(settings: Any) -> None:
+    settings.CONVMEMORY = settings.CONVMEMORY | {"other": settings.CONVMEMORY["default"]}
+    call(prompt_tokens=100, completion_tokens=10, cost=Decimal("0.5"))
+    call(hours=1.5, model="big", prompt_tokens=7, completion_tokens=1, cost=Decimal("2.25"), due_seconds=60)
+    call(hours=1.5, outcome="unavailable")
+    call(hours=1.5, outcome="dropped")
+    call(hours=23.5, alias="other", due_seconds=9)
+    call(hours=24.5)
+    call(alias="gone")
+    shown = Overview("default")
+    assert (shown.calls, shown.published, shown.failed) == (5, 3, 1)
+    assert [(one.model, one.calls, one.failed, one.prompt_tokens, one.cost) for one in shown.by_model] == [
+        ("big", 1, 0, 7, Decimal("2.25")),
+        ("m", 4, 1, 100, Decimal("0.5")),
+    ]
+    assert shown.cost == Decimal("2.75")
+    values = [list(column.values) for column in shown.calls_chart.columns]
+    assert (values[-1], values[-2], values[0], sum(map(sum, values))) == ([1, 0], [2, 1], [1, 0], 5)
+    assert [column.values[0] for column in shown.lag_chart.columns][-2:] == [60, 3]
+    assert Overview("default", alias="other").calls == 1
+    assert Overview("default", period="7d").calls == 6
+    text = staff("view_session").get(f"{URL}?period=7d").content.decode()
+    assert "2.7500" in text or "2.75" in text
+    assert "unavailable" in text
+
+
+@pytest.mark.django_db
+def test_of_many_calls_the_newest_are_shown(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(overview, "MOST_CALLS", 10)
+    for minutes in range(30, 0, -1):
+        call(hours=minutes / 60)
+    shown = Overview("default")
+    assert shown.calls == 10
+    assert shown.since is not None
+    assert dt.timedelta(minutes=9) < timezone.now() - shown.since < dt.timedelta(minutes=12)
+    assert "There are so many calls" in staff("view_session").get(URL).content.decode()
+
+
+@pytest.mark.django_db
+def test_what_is_due_and_what_fails(monkeypatch: pytest.MonkeyPatch) -> None:
+    for number in range(12):
+        memories["default"].append(str(number), ChatMessage.human("word"))
+    now = timezone.now()
+    rows = models.Session.objects
+    rows.filter(key__in=["1", "2", "3"]).update(due_since=now - dt.timedelta(minutes=3), last_error="Boom: <b>")
+    rows.filter(key="2").update(due_since=now - dt.timedelta(minutes=9))
+    rows.filter(key="3").update(lease_expires_at=now + dt.timedelta(minutes=9))
+    rows.filter(key="4").update(due_since=now)
+    shown = Overview("default")
+    assert (shown.due, shown.due_is_more, shown.failing) == (4, False, 2)
+    assert [one.key for one in shown.failures] == ["2", "1"]
+    assert shown.lag is not None
+    assert dt.timedelta(minutes=8) < shown.lag < dt.timedelta(minutes=10)
+    answer = staff("view_session").get(URL)
+    assert "Boom: &lt;b&gt;" in answer.content.decode()
+    monkeypatch.setattr(overview, "MOST_DUE", 3)
+    assert (Overview("default").due, Overview("default").due_is_more) == (3, True)
+
+
+@pytest.mark.django_db
+def test_it_takes_few_statements_and_none_more_for_more_rows(settings: Any) -> None:
+    settings.CONVMEMORY = {f"m{number}": settings.CONVMEMORY["default"] for number in range(8)}
+    client = staff("view_session")
+    client.get(URL)
+    taken = []
+    for count in (1, 40):
+        for number in range(count):
+            memories["m0"].append(f"{count} {number}", ChatMessage.human("word"))
+            call(alias="m0", model=f"model {number}")
+        models.Session.objects.update(due_since=timezone.now(), last_error="Boom")
+        with CaptureQueriesContext(connection) as captured:
+            assert client.get(URL).status_code == 200
+        taken.append(len(captured))
+    assert taken[0] == taken[1] < 12
+
+
+@pytest.mark.parametrize("query", ["?alias=nobody", "?period=9y", "?alias=%00", "?period=%3Cscript%3E"])
+def test_nonsense_is_as_if_nothing_had_been_asked(query: str, admin_client: Any) -> None:
+    answer = admin_client.get(URL + query)
+    assert (answer.status_code, answer.context["overview"].alias) == (200, None)
+    assert answer.context["overview"].period == "1d"
+
+
+@pytest.mark.django_db
+def test_it_takes_the_permission_to_look() -> None:
+    assert staff().get(URL).status_code == 403
+    assert staff("view_session").post(URL).status_code in (200, 405)
