@@ -1,4 +1,4 @@
-"""What an append pays for its hint: the time to send a task to a broker that is healthy, refuses, or hangs.
+"""What an append pays for its hint: the time to hand a task over for a broker that is healthy, refuses, or hangs.
 
 Usage: ``python benchmarks/publish.py [URL …]`` with the URLs of brokers that run (default: Redis and RabbitMQ of this
 machine). Prints milliseconds for the first task of a process and for those that follow, through this app's scheduler
@@ -68,6 +68,7 @@ def main(urls: list[str]) -> None:
     django.setup()
     from django_convmemory import tasks
     from django_convmemory.memory import memories
+    from django_convmemory.publishing import publisher
 
     logging.disable()
     memory = memories["default"]
@@ -75,20 +76,24 @@ def main(urls: list[str]) -> None:
     def hint() -> None:
         memory.scheduler.schedule(memory, 1)
 
+    def sent() -> None:
+        memory.scheduler.send(memory, 1)
+
     def celery() -> None:
         tasks.compact.apply_async(("default", 1), queue=QUEUE)
 
     for url in urls:
         scheme = urlsplit(url).scheme
+        measure(f"{scheme}, healthy, until it is sent", url, sent)
         measure(f"{scheme}, healthy", url, hint)
         measure(f"{scheme}, healthy, by apply_async", url, celery)
         with Celery("purge", broker=url).connection_for_write() as connection:
             connection.default_channel.queue_purge(QUEUE)
         for hangs, what in ((False, "refuses"), (True, "hangs")):
-            tasks.publisher().close()
+            publisher().close()
             with port(hangs=hangs) as number:
                 measure(f"{scheme}, {what}", f"{scheme}://127.0.0.1:{number}//", hint)
-        tasks.publisher().close()
+        publisher().close()
 
 
 if __name__ == "__main__":

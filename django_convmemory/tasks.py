@@ -14,28 +14,24 @@ Sessions are folded by a worker of their own queue, whose concurrency bounds the
 
 from __future__ import annotations
 
-import collections
 import contextlib
 import logging
 import math
-import os
-import socket
-import threading
-import time
-from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any, NamedTuple
+import sys
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any
 
-from celery import shared_task
+from celery import current_task, shared_task
 from celery.exceptions import SoftTimeLimitExceeded
 
 from django_convmemory.compaction import Outcome
 from django_convmemory.exceptions import BrokerUnavailable, UnknownAlias
 from django_convmemory.memory import memories
+from django_convmemory.publishing import Hint, publisher
 from django_convmemory.schedulers import Scheduler, Work
 
 if TYPE_CHECKING:
-    from celery import Celery, Task
-    from kombu import Connection, Producer
+    from celery import Task
 
     from django_convmemory.conversation import ConversationMemory
 
@@ -45,15 +41,6 @@ logger = logging.getLogger(__name__)
 HINT_AGE = 300
 # Seconds in which workers that keep up have taken a task.
 PATIENCE = 60
-# Seconds for each step of talking to the broker: to connect, to read, to write.
-BROKER_TIMEOUT = 0.25
-# Seconds after which a thread that sends is left to itself.
-LONGEST_SEND = 0.6
-# Seconds for which a process leaves a broker alone that failed it.
-BREAKER_SECONDS = 30.0
-# Seconds that a thread goes on publishing what other threads left it, and how many messages they can leave.
-LONGEST_TURN = 1.0
-MOST_WAITING = 1000
 # Seconds by which a retry comes late rather than early: the worker's clock is not the database's.
 _CLOCK_SKEW = 1.0
 # With what arguments the task is sent that a person asks for.
@@ -217,9 +204,9 @@ class CeleryScheduler:
     ``queue`` is the one that the tasks go to; None leaves that to the project's Celery settings, as with other tasks.
     The app is Celery's current one: with Django, the project's.
 
-    An append neither waits nor fails for it. Each process has a connection of its own for this, with timeouts of
-    0.25 s a step and 0.6 s in all; one thread publishes at a time, and takes along what other threads have to send. A
-    broker that fails is left alone for 30 s: what would be sent is dropped, and the sweep sends it later.
+    An append neither waits nor fails for it: each process has a thread that sends, on a connection of its own, with
+    timeouts of 0.25 s a step and 0.6 s in all. A broker that fails is left alone for 30 s: what would be sent is
+    dropped, and the sweep sends it later.
     """
 
     after_commit = True
@@ -230,8 +217,14 @@ class CeleryScheduler:
 
     def schedule(self, memory: ConversationMemory, session_id: int, *, delay: float = 0.0) -> None:
         """Send a task that folds the session in ``delay`` seconds; longer delays than 300 s are left to the sweep."""
-        if delay <= HINT_AGE and not self.send(memory, session_id, delay=delay):
+        if delay > HINT_AGE:
+            return
+
+        def unhint() -> None:
             _unhint(memory, [session_id])
+
+        if not self.send(memory, session_id, delay=delay, wait=_must_wait(), undelivered=unhint):
+            unhint()
 
     def order(self, memory: ConversationMemory, session_id: int, work: Work) -> bool:
         """Send the task, and return whether the broker is there to take it. Never raises."""
@@ -241,22 +234,33 @@ class CeleryScheduler:
         task = rebuild.name if work == "rebuild" else compact.name
         # Nobody sends it again: it waits as long as it takes.
         options = self._options(memory) | {"expiration": None}
-        return publisher().publish(Hint(task, memory.alias, session_id, options, _ASKED[work]))
+        hint = Hint(task, memory.alias, session_id, options, _ASKED[work])
+        return publisher().publish(hint, compact.app, wait=True)
 
-    def send(self, memory: ConversationMemory, session_id: int, *, delay: float = 0.0, swept: bool = False) -> bool:
+    def send(
+        self,
+        memory: ConversationMemory,
+        session_id: int,
+        *,
+        delay: float = 0.0,
+        swept: bool = False,
+        wait: bool = True,
+        undelivered: Callable[[], None] | None = None,
+    ) -> bool:
         """Send a task that folds the session in ``delay`` seconds, and return whether the broker is there to take it.
 
-        Never raises. Where ``CELERY_TASK_ALWAYS_EAGER`` is set, the session is folded here and now; one that is to wait
-        is left to the sweep.
+        Never raises. Without ``wait`` the task is handed over to a thread, and ``undelivered`` is told where it could
+        not be sent after all. Where ``CELERY_TASK_ALWAYS_EAGER`` is set, the session is folded here and now; one that
+        is to wait is left to the sweep.
         """
         if _eager():
             if delay <= 0:
                 _here(compact, memory, session_id)
             return True
-        arguments = {"swept": True} if swept else {}
-        return publisher().publish(
-            Hint(compact.name, memory.alias, session_id, self._options(memory, delay), arguments)
+        hint = Hint(
+            compact.name, memory.alias, session_id, self._options(memory, delay), {"swept": True} if swept else {}
         )
+        return publisher().publish(hint, compact.app, wait=wait, undelivered=undelivered)
 
     def _options(self, memory: ConversationMemory, delay: float = 0.0) -> dict[str, Any]:
         soft, hard = time_limits(memory)
@@ -282,6 +286,19 @@ def _eager() -> bool:
         return False
 
 
+def _must_wait() -> bool:
+    """Whether a thread might not come to send anything: in a task, whose process may end with it, and in uWSGI."""
+    if current_task:  # type: ignore[truthy-bool]  # a proxy, false where there is none
+        return True
+    # Without this option its processes run no thread but the request's own, and that only during a request.
+    uwsgi = sys.modules.get("uwsgi")
+    return uwsgi is not None and not {"enable-threads", "threads"} & {_text(name) for name in getattr(uwsgi, "opt", ())}
+
+
+def _text(name: str | bytes) -> str:
+    return name.decode() if isinstance(name, bytes) else name
+
+
 def _here(task: Task[..., None], memory: ConversationMemory, session_id: int, **arguments: Any) -> None:
     try:
         # Also with CELERY_TASK_EAGER_PROPAGATES: the task logs its error, and the session's row has it too.
@@ -301,195 +318,3 @@ def time_limits(memory: ConversationMemory) -> tuple[int, int]:
     call = max((model.deadline for model in models), default=0.0)
     soft = math.ceil(memory.options.max_run_seconds + 2 * call + 30)
     return soft, soft + 30
-
-
-class Hint(NamedTuple):
-    """A task to be sent: its name and arguments, and its options as ``apply_async`` takes them."""
-
-    task: str
-    alias: str
-    session_id: int
-    options: dict[str, Any]
-    arguments: dict[str, Any]
-
-
-class Publisher:
-    """Sends this process's hints: one thread at a time, on one connection, as long as the broker plays along.
-
-    None of its callers waits for another. Each leaves its hint in the deque and then tries to take the lock; one that
-    does not get it goes its way. Its hint does not stay behind: it was in the deque before the attempt failed, so the
-    lock was held then, and its holder looks at the deque once more after it has given the lock back. Only where hints
-    come faster than a broker takes them for ``LONGEST_TURN``, or are more than ``MOST_WAITING``, some are left to the
-    next hint of this process, or to the sweep.
-    """
-
-    def __init__(self) -> None:
-        self._waiting: collections.deque[Hint] = collections.deque(maxlen=MOST_WAITING)
-        self._publishing = threading.Lock()
-        self._broken_until = -math.inf
-        self._line: Line | None = None
-
-    @property
-    def broken(self) -> bool:
-        """Whether the broker failed less than ``BREAKER_SECONDS`` ago."""
-        return time.monotonic() < self._broken_until
-
-    def publish(self, hint: Hint) -> bool:
-        """Send ``hint``, or leave it to the thread that is sending; return whether the broker is there to take it."""
-        if self.broken:
-            return False
-        self._waiting.append(hint)
-        ends = time.monotonic() + LONGEST_TURN
-        while self._waiting and time.monotonic() < ends and self._publishing.acquire(blocking=False):
-            try:
-                self._take_turn(ends)
-            finally:
-                self._publishing.release()
-        return not self.broken
-
-    def close(self) -> None:
-        """Close the connection, after the thread that is sending; the next hint opens another."""
-        with self._publishing:
-            self._hang_up()
-            self._broken_until = -math.inf
-
-    def _take_turn(self, ends: float) -> None:
-        while self._waiting and time.monotonic() < ends:
-            if self.broken:
-                self._waiting.clear()
-                break
-            hint = self._waiting.popleft()
-            try:
-                self._send(hint)
-            except SoftTimeLimitExceeded:
-                raise  # of the task that appends
-            except Exception as error:  # noqa: BLE001  whatever fails here, the append that brought the hint has succeeded
-                self._broken_until = time.monotonic() + BREAKER_SECONDS
-                logger.warning(
-                    "Cannot send tasks to the Celery broker (%s: %s); the next attempt is made in %d s or later. "
-                    "Nothing is lost: the task convmemory.sweep or 'manage.py convmemory_sweep' sends what is due. If "
-                    "this goes on, see that the broker runs, that the project's Celery settings name it, and that the "
-                    "project's package imports its Celery app.",
-                    type(error).__name__,
-                    # A URL that cannot be read is quoted, with its password.
-                    "the broker's URL cannot be read" if isinstance(error, ValueError) else error,
-                    BREAKER_SECONDS,
-                )
-
-    def _send(self, hint: Hint) -> None:
-        app: Celery = compact.app
-        line = self._line
-        began = time.monotonic()
-        if line is not None and line.app is app:
-            try:
-                return self._send_on(line, hint)
-            except Exception:
-                # A broker that was restarted has closed the old connection, at once: that says nothing of a new one.
-                # One that times out would do so again.
-                if time.monotonic() - began >= BROKER_TIMEOUT:
-                    raise
-        self._hang_up()
-        return self._send_on(Line(app), hint)
-
-    def _send_on(self, line: Line, hint: Hint) -> None:
-        """Send in a thread that is left behind where it takes too long: no timeout bounds the lookup of a name, nor a
-        broker that answers byte by byte."""
-        failed: list[BaseException] = []
-
-        def send() -> None:
-            try:
-                line.send(hint)
-            except BaseException as error:  # noqa: BLE001  raised again where somebody still waits
-                failed.append(error)
-
-        self._line = None
-        thread = threading.Thread(target=send, name="convmemory-publisher", daemon=True)
-        thread.start()
-        thread.join(LONGEST_SEND)
-        if thread.is_alive():
-            raise TimeoutError(f"it did not take a task within {LONGEST_SEND} s")
-        if failed:
-            line.close()
-            raise failed[0]
-        self._line = line
-
-    def _hang_up(self) -> None:
-        line, self._line = self._line, None
-        if line is not None:
-            line.close()
-
-
-class Line:
-    """A connection to the broker of ``app``, with the timeouts that an append can bear."""
-
-    def __init__(self, app: Celery) -> None:
-        self.app = app
-        self._connection: Connection | None = None
-        self._producer: Producer | None = None
-
-    def send(self, hint: Hint) -> None:
-        """Send a task. Raises whatever keeps it from being sent."""
-        # The app's own task: in a thread of ours, Celery's current app may be another.
-        self.app.tasks[hint.task].apply_async(
-            (hint.alias, hint.session_id),
-            hint.arguments,
-            producer=self._connected(),
-            retry=False,
-            add_to_parent=False,
-            **hint.options,
-        )
-
-    def close(self) -> None:
-        """Close the connection, without a farewell, which a broker that hangs would have us wait for."""
-        connection, self._connection, self._producer = self._connection, None, None
-        if connection is None:
-            return
-        try:
-            connection.collect(socket.getdefaulttimeout())
-        except Exception:
-            logger.debug("The broker's connection did not close.", exc_info=True)
-
-    def _connected(self) -> Producer:
-        app = self.app
-        if self._producer is None:
-            if app.main == "default" and not app.conf.broker_write_url:
-                raise BrokerUnavailable("this process has no Celery app, and Celery's own default app has no broker")
-            # For every transport: each takes those that it knows.
-            connection = app.connection_for_write(
-                connect_timeout=BROKER_TIMEOUT,
-                transport_options={
-                    # kombu tries a refused connection again and again, with pauses; so, each broker once.
-                    "max_retries": len(_brokers(app)) - 1,
-                    "interval_start": 0,
-                    "interval_step": 0,
-                    "interval_max": 0,
-                    # Redis.
-                    "socket_connect_timeout": BROKER_TIMEOUT,
-                    "socket_timeout": BROKER_TIMEOUT,
-                    "retry_on_timeout": False,
-                    # RabbitMQ. Without its confirmation a message to a broker that is gone looks sent.
-                    "read_timeout": BROKER_TIMEOUT,
-                    "write_timeout": BROKER_TIMEOUT,
-                    "confirm_publish": True,
-                },
-            )
-            self._connection = connection
-            self._producer = app.amqp.Producer(connection, auto_declare=False)
-        return self._producer
-
-
-def _brokers(app: Celery) -> list[str]:
-    """Return the brokers that the app names: Celery takes a list of URLs, and one text of several."""
-    named: Any = app.conf.broker_write_url or "amqp://"
-    return [url for one in ([named] if isinstance(named, str) else named) for url in one.split(";")]
-
-
-# By process: a child that was forked must neither use nor close its parent's connection, nor wait for its lock. The
-# parent's entry stays in the child, unused, for its connection would be closed if it were collected.
-_publishers: dict[int, Publisher] = {}
-
-
-def publisher() -> Publisher:
-    """Return the publisher of this process."""
-    pid = os.getpid()
-    return _publishers.get(pid) or _publishers.setdefault(pid, Publisher())

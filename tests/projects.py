@@ -12,10 +12,12 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from celery import Celery, _state
 
-from django_convmemory import models, tasks
+from django_convmemory import models
 from django_convmemory.conversation import ConversationMemory
 from django_convmemory.memory import memories
 from django_convmemory.messages import ChatMessage
+from django_convmemory.publishing import publisher
+from tests import processes
 
 if TYPE_CHECKING:
     from pytest_django import Settings
@@ -36,6 +38,8 @@ class Project:
     queue: str
 
     def depth(self) -> int:
+        """How many tasks are in it, with those that this process has still to send."""
+        assert publisher().flush(processes.PATIENCE)
         with self.app.connection_for_read() as connection:
             channel = connection.default_channel
             if connection.transport.driver_type != "amqp":
@@ -46,6 +50,7 @@ class Project:
                 return 0  # Nothing was ever sent.
 
     def take(self) -> Any:
+        assert publisher().flush(processes.PATIENCE)
         with self.app.connection_for_read() as connection:
             return self.app.amqp.queues[self.queue].bind(connection.default_channel).get(no_ack=True)
 
@@ -108,7 +113,7 @@ def current(made: Project) -> Iterator[None]:
     try:
         yield
     finally:
-        tasks.publisher().close()
+        publisher().close()
         _state._set_current_app(before)
         _state.set_default_app(default)
 
@@ -137,6 +142,7 @@ def configured(
 def append_until_due(memory: ConversationMemory, key: str = "user-1") -> models.Session:
     while not memory.append(key, ChatMessage.human(TURN)).due:
         pass
+    assert publisher().flush(processes.PATIENCE)
     return models.Session.objects.get(key=key)
 
 
@@ -152,5 +158,6 @@ def warnings_of(caplog: pytest.LogCaptureFixture) -> list[str]:
     return [
         record.getMessage()
         for record in caplog.records
-        if record.name == "django_convmemory.tasks" and record.levelno >= logging.WARNING
+        if record.name in ("django_convmemory.tasks", "django_convmemory.publishing")
+        and record.levelno >= logging.WARNING
     ]

@@ -13,6 +13,7 @@ from django.db import transaction
 from django_convmemory import clock, exceptions, models, tasks
 from django_convmemory.memory import memories
 from django_convmemory.messages import ChatMessage
+from django_convmemory.publishing import publisher
 from django_convmemory.schedulers import NullScheduler
 from tests.ports import Port
 from tests.projects import TURN, Project, append_until_due, change, configured, project, row, scripted, warnings_of
@@ -246,7 +247,7 @@ def test_an_eager_task_that_fails_does_not_fail_the_append(propagates: bool, set
 
         assert "ZeroDivisionError" in row(session).last_error
         assert row(session).due_since is not None
-        assert not tasks.publisher().broken
+        assert not publisher().broken
 
 
 @pytest.mark.parametrize("redelivered", [True, False])
@@ -305,7 +306,7 @@ def test_who_asks_is_told_that_the_broker_is_away(settings: Settings) -> None:
     with Port() as port, project(port.url("redis")) as away:
         memory = configured(settings, away)
         append_until_due(memory)
-        tasks.publisher().close()
+        publisher().close()
         assert not memory.request_rebuild("user-1")
 
 

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import pathlib
 import socket
+import subprocess
+import sys
 import threading
 from collections.abc import Iterator
+from types import SimpleNamespace
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
@@ -13,7 +16,8 @@ import celery
 import pytest
 from celery import _state
 
-from django_convmemory import tasks
+from django_convmemory import publishing
+from django_convmemory.publishing import Hint, Publisher, publisher
 from tests import processes
 from tests.ports import Port
 from tests.projects import Project, append_until_due, celery_settings, configured, project, warnings_of
@@ -35,8 +39,8 @@ def test_an_append_does_not_wait_for_what_no_timeout_bounds(
     settings: Settings, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     release = threading.Event()
-    monkeypatch.setattr(tasks, "LONGEST_SEND", 0.2)
-    monkeypatch.setattr(tasks.Line, "send", lambda line, hint: release.wait(processes.PATIENCE))
+    monkeypatch.setattr(publishing, "LONGEST_SEND", 0.2)
+    monkeypatch.setattr(publishing.Line, "send", lambda line, hint: release.wait(processes.PATIENCE))
     with project("memory://") as site:
         memory = configured(settings, site)
         session = append_until_due(memory)
@@ -82,7 +86,7 @@ def test_an_append_succeeds_while_the_broker_refuses(
             for number in range(5):
                 append_until_due(memory, f"user-{number}")
 
-            assert tasks.publisher().broken
+            assert publisher().broken
             [said] = warnings_of(caplog)
             assert "refused" in said
 
@@ -90,18 +94,18 @@ def test_an_append_succeeds_while_the_broker_refuses(
 def test_the_broker_is_tried_again_when_the_breaker_closes(
     port: Port, broker_url: str, settings: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(tasks, "BREAKER_SECONDS", 0.2)
+    monkeypatch.setattr(publishing, "BREAKER_SECONDS", 0.2)
     with project(port.url(), real=broker_url) as site:
         memory = configured(settings, site)
         append_until_due(memory, "user-1")
-        assert tasks.publisher().broken
+        assert publisher().broken
 
         port.leads_on = True
-        processes.wait_until(lambda: not tasks.publisher().broken, "the breaker closes")
+        processes.wait_until(lambda: not publisher().broken, "the breaker closes")
         append_until_due(memory, "user-2")
 
         assert site.depth() == 1
-        assert not tasks.publisher().broken
+        assert not publisher().broken
 
 
 def test_a_broker_that_was_restarted_costs_no_hint(
@@ -126,7 +130,7 @@ def test_each_of_several_brokers_is_tried_once(broker_url: str, settings: Settin
         with project(f"{refusing};{broker_url}", real=broker_url) as site:
             append_until_due(configured(settings, site))
 
-            assert not tasks.publisher().broken
+            assert not publisher().broken
             site.app.conf.broker_read_url = broker_url
             assert site.depth() == 1
 
@@ -139,44 +143,123 @@ def test_without_a_celery_app_the_append_succeeds_and_the_log_says_why(
 
     append_until_due(configured(settings, Project(celery.current_app, "convmemory-none")))
 
-    assert tasks.publisher().broken
+    assert publisher().broken
     [said] = warnings_of(caplog)
     assert "imports its Celery app" in said
-    tasks.publisher().close()
+    publisher().close()
 
 
 # Threads and processes.
 
 
-def test_no_thread_waits_for_another_and_no_hint_stays_behind(monkeypatch: pytest.MonkeyPatch) -> None:
-    publisher = tasks.Publisher()
-    sent: list[int] = []
-    entered, go_on = threading.Event(), threading.Event()
+def hint_of(session_id: int) -> Hint:
+    return Hint("convmemory.compact", "default", session_id, {}, {})
 
-    def send(hint: tasks.Hint) -> None:
-        entered.set()
-        assert go_on.wait(processes.PATIENCE)
-        sent.append(hint.session_id)
 
-    monkeypatch.setattr(tasks, "LONGEST_TURN", processes.PATIENCE)
-    monkeypatch.setattr(publisher, "_send", send)
-    first = threading.Thread(target=publisher.publish, args=(tasks.Hint("convmemory.compact", "default", 0, {}, {}),))
-    first.start()
-    assert entered.wait(processes.PATIENCE)
+class Broker:
+    """What a publisher sends to in place of a broker: it can be slow, and fail."""
 
-    others = [
-        threading.Thread(target=publisher.publish, args=(tasks.Hint("convmemory.compact", "default", number, {}, {}),))
-        for number in range(1, 20)
-    ]
-    for other in others:
-        other.start()
-    for other in others:
-        other.join()  # while the first one still sends
-    assert sent == []
-    go_on.set()
-    first.join()
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.tried: list[int] = []
+        self.go_on, self.entered = threading.Event(), threading.Event()
+        self.fails = False
+        monkeypatch.setattr(publishing.Line, "send", lambda line, hint: self.take(hint))
 
-    assert sorted(sent) == list(range(20))
+    def take(self, hint: Hint) -> None:
+        self.tried.append(hint.session_id)
+        self.entered.set()
+        assert self.go_on.wait(processes.PATIENCE)
+        if self.fails:
+            raise ConnectionError("it is away")
+
+
+@pytest.fixture
+def broker(monkeypatch: pytest.MonkeyPatch) -> Iterator[Broker]:
+    made = Broker(monkeypatch)
+    yield made
+    made.go_on.set()
+
+
+@pytest.fixture
+def own() -> Iterator[Publisher]:
+    """A publisher that no other test knows."""
+    made = Publisher()
+    yield made
+    made.close()
+
+
+APP = celery.Celery("nobody", set_as_current=False)
+
+
+def test_nobody_waits_and_what_is_handed_over_is_sent_in_order(
+    broker: Broker, own: Publisher, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(publishing, "LONGEST_SEND", processes.PATIENCE)
+    for number in range(20):
+        assert own.publish(hint_of(number), APP)
+    assert broker.entered.wait(processes.PATIENCE)
+    assert broker.tried == [0]
+    broker.go_on.set()
+    assert own.flush(processes.PATIENCE)
+    assert broker.tried == list(range(20))
+
+
+def test_who_waits_knows_that_it_was_sent(broker: Broker, own: Publisher) -> None:
+    broker.go_on.set()
+    assert own.publish(hint_of(1), APP, wait=True)
+    assert broker.tried == [1]
+    broker.fails = True
+    assert not own.publish(hint_of(2), APP, wait=True)
+    # The line that failed may only have been old.
+    assert broker.tried == [1, 2, 2]
+    assert not own.publish(hint_of(3), APP, wait=True)
+    assert broker.tried == [1, 2, 2]
+
+
+def test_a_failure_gives_back_what_waits_for_the_broker(
+    broker: Broker, own: Publisher, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(publishing, "LONGEST_SEND", processes.PATIENCE)
+    given_back: list[int] = []
+    broker.fails = True
+
+    def hand_over(number: int) -> bool:
+        return own.publish(hint_of(number), APP, undelivered=lambda: given_back.append(number))
+
+    assert hand_over(0)
+    assert broker.entered.wait(processes.PATIENCE)
+    taken = [hand_over(number) for number in range(1, 2 * publishing.MOST_WAITING)]
+    assert taken == [True] * publishing.MOST_WAITING + [False] * (publishing.MOST_WAITING - 1)
+    broker.go_on.set()
+    assert own.flush(processes.PATIENCE)
+    assert own.broken
+    assert broker.tried == [0]
+    assert given_back == list(range(publishing.MOST_WAITING + 1))
+    assert not hand_over(9999)
+    assert 9999 not in given_back
+
+
+def test_a_thread_that_is_stuck_is_left_to_itself(
+    broker: Broker, own: Publisher, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(publishing, "LONGEST_SEND", 0.1)
+    given_back: list[int] = []
+    assert own.publish(hint_of(1), APP, undelivered=lambda: given_back.append(1))
+    assert own.publish(hint_of(2), APP, undelivered=lambda: given_back.append(2))
+    processes.wait_until(lambda: own._stuck, "the broker takes too long")
+    assert not own.publish(hint_of(3), APP, undelivered=lambda: given_back.append(3))
+    assert (given_back, broker.tried) == ([1, 2], [1])
+    [said] = warnings_of(caplog)
+    assert "did not take a task" in said
+
+    # When the first thread comes free it neither sends nor says anything, and another takes its place.
+    stuck = next(one for one in threading.enumerate() if one.name == "convmemory-publisher")
+    broker.go_on.set()
+    stuck.join(processes.PATIENCE)
+    monkeypatch.setattr(own, "_broken_until", 0.0)
+    assert own.publish(hint_of(4), APP, wait=True)
+    assert (given_back, broker.tried) == ([1, 2], [1, 4])
+    assert len(warnings_of(caplog)) == 1
 
 
 def test_every_hint_of_many_threads_arrives(site: Project, settings: Settings) -> None:
@@ -189,58 +272,81 @@ def test_every_hint_of_many_threads_arrives(site: Project, settings: Settings) -
     for thread in threads:
         thread.join()
 
+    assert publisher().flush(processes.PATIENCE)
     assert site.depth() == 100
 
 
-def test_a_failure_drops_what_was_left_for_the_broker(monkeypatch: pytest.MonkeyPatch) -> None:
-    publisher = tasks.Publisher()
-    tried: list[int] = []
+def start(site: Project, folder: pathlib.Path, script: str) -> subprocess.Popen[bytes]:
+    """Start a process of the site that runs ``script``."""
+    (folder / "script.py").write_text(
+        "import os, sys, django\n"
+        "django.setup()\n"
+        "from tests import celery_app\n"
+        "from django_convmemory.publishing import publisher\n"
+        "from django_convmemory.memory import memories\n"
+        "memory = memories['default']\n" + script
+    )
+    memory = {"SCHEDULER": {"BACKEND": "django_convmemory.tasks.CeleryScheduler", "OPTIONS": {"queue": site.queue}}}
+    options = celery_settings(str(site.app.conf.broker_url), site.queue)
+    return processes.start(
+        folder,
+        "script",
+        **{f"CELERY_{name.upper()}": value for name, value in options.items()},
+        CONVMEMORY={"default": memory},
+    )
 
-    def send(hint: tasks.Hint) -> None:
-        tried.append(hint.session_id)
-        if len(tried) == 1:
-            for number in range(2, 2 + 2 * tasks.MOST_WAITING):
-                publisher.publish(
-                    tasks.Hint("convmemory.compact", "default", number, {}, {})
-                )  # as other threads do meanwhile
-            assert len(publisher._waiting) == tasks.MOST_WAITING
-        raise ConnectionError
 
-    monkeypatch.setattr(publisher, "_send", send)
+def test_a_process_that_ends_at_once_has_sent_what_it_had_to(
+    site: Project, settings: Settings, tmp_path: pathlib.Path
+) -> None:
+    process = start(site, tmp_path, "for number in range(20):\n    memory.scheduler.schedule(memory, number)\n")
+    assert process.wait(processes.PATIENCE) == 0, (tmp_path / "output").read_text()
+    assert site.depth() == 20
 
-    assert not publisher.publish(tasks.Hint("convmemory.compact", "default", 1, {}, {}))
-    assert not publisher.publish(tasks.Hint("convmemory.compact", "default", 2, {}, {}))
-    assert tried == [1]
-    assert not publisher._waiting
+
+@pytest.mark.parametrize(
+    ("options", "waits"), [({}, True), ({b"threads": b"4"}, False), ({b"enable-threads": True}, False)]
+)
+def test_a_process_that_runs_no_threads_waits(
+    options: dict[bytes, object], waits: bool, local_site: Project, settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[bool] = []
+    monkeypatch.setitem(sys.modules, "uwsgi", SimpleNamespace(opt=options))
+    monkeypatch.setattr(Publisher, "publish", lambda self, *args, wait, **more: asked.append(wait) or True)
+    append_until_due(configured(settings, local_site))
+    assert asked == [waits]
+
+
+def test_a_task_waits_until_its_hints_are_sent(
+    local_site: Project, settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[bool] = []
+    monkeypatch.setattr(Publisher, "publish", lambda self, *args, wait, **more: asked.append(wait) or True)
+    memory = configured(settings, local_site)
+
+    @local_site.app.task
+    def appends() -> None:
+        append_until_due(memory)
+
+    appends()
+    assert asked == [True]
 
 
 def test_a_forked_process_opens_a_connection_of_its_own(
     site: Project, settings: Settings, tmp_path: pathlib.Path
 ) -> None:
-    (tmp_path / "forking.py").write_text(
-        "import os, sys, django\n"
-        "django.setup()\n"
-        "from tests import celery_app\n"
-        "from django_convmemory import tasks\n"
-        "from django_convmemory.memory import memories\n"
-        "memory = memories['default']\n"
+    process = start(
+        site,
+        tmp_path,
         "def send(number):\n"
         "    assert memory.scheduler.send(memory, number)\n"
-        "    return tasks.publisher()._line\n"
+        "    return publisher()._thread\n"
         "before = send(1)\n"
         "child = os.fork()\n"
         "if child == 0:\n"
         "    os._exit(send(2) is before)\n"
         "assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0\n"
-        "assert send(3) is before\n"
-    )
-    memory = {"SCHEDULER": {"BACKEND": "django_convmemory.tasks.CeleryScheduler", "OPTIONS": {"queue": site.queue}}}
-    options = celery_settings(str(site.app.conf.broker_url), site.queue)
-    process = processes.start(
-        tmp_path,
-        "forking",
-        **{f"CELERY_{name.upper()}": value for name, value in options.items()},
-        CONVMEMORY={"default": memory},
+        "assert send(3) is before\n",
     )
 
     assert process.wait(processes.PATIENCE) == 0, (tmp_path / "output").read_text()
