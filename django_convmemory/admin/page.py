@@ -3,28 +3,21 @@
 from __future__ import annotations
 
 import dataclasses
-import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from django.utils.functional import cached_property
-from django.utils.translation import gettext as _, gettext_lazy
+from django.utils.translation import gettext_lazy
 
 from django_convmemory import explaining, models
-from django_convmemory.admin import charts, differences
+from django_convmemory.admin import charts, differences, timeline
 from django_convmemory.context import Context
 from django_convmemory.conversation import ConversationMemory
-from django_convmemory.explaining import Explained
 from django_convmemory.memory import memories
-from django_convmemory.messages import ChatMessage
-from django_convmemory.stores import sql
 
-MESSAGES = 50
 ATTEMPTS = 10
 # Versions whose texts are shown, and those that are marked on the chart.
 VERSIONS, MARKED = 5, 200
-# Characters of a text that are shown.
-LONGEST = 20_000
 
 PART_NAMES = {
     "system": gettext_lazy("system"),
@@ -32,28 +25,6 @@ PART_NAMES = {
     "summary": gettext_lazy("summary"),
     "tail": gettext_lazy("tail"),
 }
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class Bubble:
-    """A message of the timeline."""
-
-    row: models.Message
-    said: Sequence[str]
-    calls: Sequence[tuple[str, str, str]]
-    fate: Explained
-    cut: bool
-
-    @property
-    def fate_label(self) -> str:
-        return str(
-            {
-                "pinned": _("pinned"),
-                "verbatim": _("verbatim"),
-                "folded": _("folded"),
-                "omitted": _("omitted"),
-            }[self.fate.fate.value]
-        )
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -109,18 +80,15 @@ class SessionPage:
         return self.memory.max_context_tokens if self.memory else None
 
     @cached_property
-    def timeline(self) -> list[Bubble]:
-        rows = models.Message.objects.using(self.using).filter(session=self.session)
-        if self.before is not None:
-            rows = rows.filter(position__lt=self.before)
-        found = list(rows.order_by("-session_id", "-position")[:MESSAGES])[::-1]
+    def timeline(self) -> list[timeline.Bubble]:
+        found = timeline.rows(self.session, self.before, self.using)
         if not found:
             return []
         spans = charts.line(self.folds, self.session.current_version)
         if len(self.folds) == MARKED:  # There are more, and these messages may be theirs.
             spans = explaining.versions(self.session, found[0].position, found[-1].position, self.using)
         fates = explaining.explained([(row.position, row.role, row.tokens) for row in found], self.context, spans)
-        return [_bubble(row, fate) for row, fate in zip(found, fates, strict=True)]
+        return [timeline.bubble(row, fate) for row, fate in zip(found, fates, strict=True)]
 
     @property
     def earlier(self) -> int | None:
@@ -131,7 +99,7 @@ class SessionPage:
     def later(self) -> int | None:
         """Before which position the page of later messages ends; None on the last."""
         last = self.timeline[-1].row.position if self.timeline else self.session.last_position
-        return last + 1 + MESSAGES if last < self.session.last_position else None
+        return last + 1 + timeline.MESSAGES if last < self.session.last_position else None
 
     @cached_property
     def folds(self) -> list[charts.Fold]:
@@ -165,32 +133,3 @@ class SessionPage:
     def attempts(self) -> list[models.Attempt]:
         """The newest calls of the model."""
         return list(models.Attempt.objects.using(self.using).filter(session=self.session).order_by("-pk")[:ATTEMPTS])
-
-
-def _bubble(row: models.Message, fate: Explained) -> Bubble:
-    message = sql.message_of(row.role, row.kind, row.content, row.wire, row.metadata)
-    texts = [message.content] if isinstance(message.content, str) else [_part(part) for part in message.content or ()]
-    said = [text[:LONGEST] for text in texts if text]
-    return Bubble(row, said, _calls(message), fate, any(len(text) > LONGEST for text in texts))
-
-
-def _part(part: Mapping[str, Any]) -> str:
-    if isinstance(part.get("text"), str):
-        return str(part["text"])
-    if str(part.get("type")).startswith(("image", "input_image")):
-        # Never loaded: an address in a conversation may be anybody's.
-        return _("[an image]")
-    return f"[{part.get('type')}]"
-
-
-def _calls(message: ChatMessage) -> list[tuple[str, str, str]]:
-    """Return the id, the name and the arguments of each tool call."""
-    found = []
-    for call in message.tool_calls:
-        function = call.get("function") or call.get("custom") or {}
-        if not isinstance(function, Mapping):
-            function = {}
-        arguments = function.get("arguments", function.get("input", ""))
-        text = arguments if isinstance(arguments, str) else json.dumps(arguments, ensure_ascii=False)
-        found.append((str(call["id"]), str(function.get("name", "")), text[:LONGEST]))
-    return found

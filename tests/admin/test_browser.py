@@ -12,6 +12,8 @@ from django.test import Client
 from pytest_django.live_server_helper import LiveServer
 
 from django_convmemory import models
+from django_convmemory.memory import memories
+from django_convmemory.messages import ChatMessage
 from django_convmemory.testing import ScriptedMemories
 from tests.admin import showcase
 from tests.browser import browser, picture
@@ -59,7 +61,7 @@ def visit(live_server: LiveServer, browser: Browser, settings: Any, request: Any
     options = getattr(request, "param", {})
     client = Client()
     client.force_login(User.objects.create_superuser("staff"))
-    context = browser.new_context(viewport={"width": 1280, "height": 800}, **options)
+    context = browser.new_context(**{"viewport": {"width": 1280, "height": 800}} | options)
     context.add_cookies(
         [
             {
@@ -107,3 +109,93 @@ def test_the_pages_of_the_admin(visit: Visit, shown: models.Session, request: An
         wide = page.evaluate("document.documentElement.scrollWidth - document.documentElement.clientWidth")
         assert wide <= 0, f"{name} is {wide} pixels too wide"
         picture(page, f"admin-{name}-{scheme}")
+
+
+@pytest.mark.parametrize("visit", [{"viewport": {"width": 375, "height": 740}}], indirect=True)
+def test_the_pages_fit_a_telephone(visit: Visit, shown: models.Session) -> None:
+    for path in (LIST, f"{LIST}{shown.pk}/change/", f"{LIST}overview/"):
+        page = visit.open(path)
+        wide = page.evaluate("document.documentElement.scrollWidth - document.documentElement.clientWidth")
+        assert wide <= 0, f"{path} is {wide} pixels too wide"
+        for button in page.locator("#content .button, .convmemory summary").all():
+            if button.is_visible():
+                box = button.bounding_box()
+                assert box is not None
+                assert box["height"] >= 24, button.inner_text()
+
+
+EVIL = [
+    "<script>document.title = 'owned'; alert(1)</script>",
+    "<img src=x onerror=alert(1)><svg/onload=alert(1)>",
+    "</pre></li></ol></section></body><script>alert(1)</script>",
+    "{% debug %}{{ settings.SECRET_KEY }}{{ 7|add:7 }}{% include 'admin/base.html' %}",
+    "javascript:alert(1) \x1b[31mred \x07",
+    "left \u202e right to left \u2066 isolate \u202d",
+    "zero\u200bwidth\u200d\ufeff\u2060 \u0301\u0301\u0301" + "\u0301" * 300,
+    "x" * 1_000_000,
+    "مرحبا بالعالم " * 30,
+]
+
+
+def test_what_people_say_is_shown_and_not_run(visit: Visit, convmemory: ScriptedMemories) -> None:
+    convmemory.allow_unused_replies = True
+    convmemory.reply(*[text[:2000] for text in EVIL * 4])
+    session = memories["default"].session(EVIL[0], owner=User.objects.create_user("anna"))
+    for number, text in enumerate(EVIL):
+        call = {"id": f"c{number}{EVIL[1]}", "type": "function", "function": {"name": EVIL[0], "arguments": text}}
+        image = {"type": "image_url", "image_url": {"url": f'{visit.root}/{number}.png"><script>alert(1)</script>'}}
+        session.append(
+            ChatMessage.human([{"type": "text", "text": text}, image], name="anna", metadata={"note": text[:99]}),
+            ChatMessage.ai(text[:100_000], tool_calls=[call]),
+            ChatMessage.tool(text[:100_000], call["id"]),
+        )
+        convmemory.run()
+    row = models.Session.objects.get()
+    models.Session.objects.update(title=EVIL[0], last_error=EVIL[1], due_since=row.created_at)
+    models.Attempt.objects.update(error=EVIL[2], model=EVIL[0][:40])
+    assert models.Summary.objects.exists()
+
+    page = visit.open(f"{LIST}{row.pk}/change/")
+    assert page.title() != "owned"
+    shown = page.locator("#timeline pre").all_text_contents()
+    for text in EVIL:
+        kept = text.replace("\x07", "")[:20_000]
+        assert any(kept in one.replace("\x07", "") for one in shown), text[:50]
+    assert page.locator("#content script, #content img, #content iframe, #content [style]").count() == 0
+    assert (
+        page.locator("#content *").evaluate_all(
+            "all => all.flatMap(one => one.getAttributeNames()).filter(name => name.startsWith('on'))"
+        )
+        == []
+    )
+    wide = page.evaluate("document.documentElement.scrollWidth - document.documentElement.clientWidth")
+    assert wide <= 0
+    # What runs from right to left in a message stays in it.
+    assert page.locator("#timeline li").first.evaluate("one => getComputedStyle(one).direction") == "ltr"
+    for path in (LIST, f"{LIST}overview/"):
+        page = visit.open(path)
+        assert page.title() != "owned"
+        assert page.locator("#content script").count() == page.locator("#content script[src]").count()
+
+
+def test_an_action_by_keyboard_alone(visit: Visit, shown: models.Session) -> None:
+    page = visit.open(f"{LIST}{shown.pk}/change/")
+    page.get_by_role("button", name="Clear").focus()
+    page.keyboard.press("Enter")
+    page.wait_for_url("**/clear/")
+    assert "for good" in page.locator("#content").inner_text()
+    page.get_by_role("button", name="Yes, I’m sure").focus()
+    page.keyboard.press("Enter")
+    page.wait_for_url("**/change/")
+    assert "All messages and summaries were deleted." in page.locator(".messagelist").inner_text()
+    assert not models.Message.objects.filter(session=shown).exists()
+
+
+def test_charts_have_a_text_for_who_does_not_see_them(visit: Visit, shown: models.Session) -> None:
+    for path in (f"{LIST}{shown.pk}/change/", f"{LIST}overview/?period=7d"):
+        page = visit.open(path)
+        for chart in page.locator("#content svg[role=img]").all():
+            named = (chart.get_attribute("aria-labelledby") or "").split()
+            assert named or chart.get_attribute("aria-label")
+            for one in named + (chart.get_attribute("aria-describedby") or "").split():
+                assert page.locator(f"#{one}").count() == 1, one

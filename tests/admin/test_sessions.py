@@ -136,7 +136,14 @@ def test_the_page_says_what_became_of_each_message(chat: SessionHandle) -> None:
     assert page.context == context
     assert sum(piece.tokens for piece in page.parts) == context.tokens
     text = answer.content.decode()
-    for shown in ("They spoke of Rust", "<ins>", "look_up", "answers 27", "folded into", "[an image]"):
+    for shown in (
+        "They spoke of Rust",
+        "<ins>",
+        "look_up",
+        "answers 27",
+        "folded into",
+        "[an image: http://evil.example/pixel.png]",
+    ):
         assert shown in text, shown
 
 
@@ -196,6 +203,18 @@ def test_a_session_without_messages_and_one_whose_memory_is_gone(anna: User, cha
     models.Session.objects.update(alias="gone")
     answer = client.get(url)
     assert (answer.status_code, b"not in the settings" in answer.content) == (200, True)
+
+
+def test_of_what_is_large_only_what_is_shown_is_read(chat: SessionHandle) -> None:
+    data = "data:image/png;base64," + "A" * 700_000
+    small = "data:image/png;base64," + "A" * 8000
+    parts = [[{"type": "image_url", "image_url": {"url": url}}] for url in (data, small)]
+    chat.append(ChatMessage.human("word " * 20_000), *[ChatMessage.human(part) for part in parts])
+    page = staff("view_session").get(url_of(chat)).context["page"]
+    text, image, thumbnail = page.timeline[-3:]
+    assert ([len(one) for one in text.said], text.cut) == ([20_000], True)
+    assert (image.said, image.cut) == ([], True)
+    assert (thumbnail.said, thumbnail.cut) == (["[an image: image/png;base64, 6 kB]"], False)
 
 
 def test_what_a_summary_that_was_made_anew_folds(chat: SessionHandle, convmemory: ScriptedMemories) -> None:

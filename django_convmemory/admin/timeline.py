@@ -1,0 +1,105 @@
+"""The messages of a session as people read them: a page of them at a time, and of each no more than fits one."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from django.db.models import Case, F, Q, Value, When
+from django.db.models.functions import Length, Substr
+from django.utils.translation import gettext as _
+
+from django_convmemory import models
+from django_convmemory.explaining import Explained
+from django_convmemory.fields import ExactJSONField
+from django_convmemory.messages import ChatMessage
+from django_convmemory.stores import sql
+
+MESSAGES = 50
+# Characters of a text that are shown, and of the rest of a message that are looked at.
+LONGEST, LONGEST_WIRE = 20_000, 500_000
+# Characters of the address of an image.
+LONGEST_ADDRESS = 300
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Bubble:
+    """A message of the timeline. ``cut`` where there is more of it than is shown."""
+
+    row: models.Message
+    said: Sequence[str]
+    calls: Sequence[tuple[str, str, str]]
+    fate: Explained
+    cut: bool
+
+    @property
+    def fate_label(self) -> str:
+        return str(
+            {
+                "pinned": _("pinned"),
+                "verbatim": _("verbatim"),
+                "folded": _("folded"),
+                "omitted": _("omitted"),
+            }[self.fate.fate.value]
+        )
+
+
+def rows(session: models.Session, before: int | None, using: str) -> list[Any]:
+    """Return the last messages, or the last ones before the position ``before``, in order.
+
+    Each with the ``beginning`` of its text and, where that is ``small``, the rest of its wire form: of a megabyte only
+    what is shown is read.
+    """
+    found = models.Message.objects.using(using).filter(session=session)
+    if before is not None:
+        found = found.filter(position__lt=before)
+    # By both columns of the key: by the position alone the whole table may be walked.
+    found = found.order_by("-session_id", "-position").defer("content", "wire", "metadata", "usage")
+    large = Q(wire_length__gt=LONGEST_WIRE)
+    shown = found.alias(wire_length=Length("wire")).annotate(
+        beginning=Substr("content", 1, LONGEST + 1),
+        small=Case(When(large, then=Value(None)), default=F("wire"), output_field=ExactJSONField()),
+        large=Case(When(large, then=Value(1)), default=Value(0)),
+    )
+    return list(shown[:MESSAGES])[::-1]
+
+
+def bubble(row: Any, fate: Explained) -> Bubble:
+    """Return how a message of :func:`rows` is shown."""
+    if row.large:
+        return Bubble(row, [row.beginning[:LONGEST]] if row.beginning else [], (), fate, cut=True)
+    message = sql.message_of(row.role, row.kind, row.beginning, row.small, None)
+    texts = [message.content] if isinstance(message.content, str) else [_part(part) for part in message.content or ()]
+    said = [text[:LONGEST] for text in texts if text]
+    return Bubble(row, said, _calls(message), fate, cut=any(len(text) > LONGEST for text in texts))
+
+
+def _part(part: Mapping[str, Any]) -> str:
+    if isinstance(part.get("text"), str):
+        return str(part["text"])
+    if not str(part.get("type")).startswith(("image", "input_image")):
+        return f"[{part.get('type')}]"
+    image = part.get("image_url")
+    address = image.get("url") if isinstance(image, Mapping) else image
+    if not isinstance(address, str):
+        return _("[an image]")
+    # Never loaded, nor linked: an address in a conversation may be anybody's.
+    kind, _comma, data = address.partition(",")
+    if kind.startswith("data:"):
+        return _("[an image: %(kind)s, %(size)d kB]") % {"kind": kind[5:60], "size": len(data) * 3 // 4000}
+    return _("[an image: %(address)s]") % {"address": address[:LONGEST_ADDRESS]}
+
+
+def _calls(message: ChatMessage) -> list[tuple[str, str, str]]:
+    """Return the id, the name and the arguments of each tool call."""
+    found = []
+    for call in message.tool_calls:
+        function = call.get("function") or call.get("custom") or {}
+        if not isinstance(function, Mapping):
+            function = {}
+        arguments = function.get("arguments", function.get("input", ""))
+        text = arguments if isinstance(arguments, str) else json.dumps(arguments, ensure_ascii=False)
+        found.append((str(call["id"]), str(function.get("name", "")), text[:LONGEST]))
+    return found
