@@ -16,7 +16,7 @@ INSTALL := $(BIN)/python -m pip --disable-pip-version-check install -qq
 export PIP_CONSTRAINT = constraints.txt
 
 .DEFAULT_GOAL := help
-.PHONY: help test test-chaos screenshots schema test-lowest lint format demo replay constraints clean
+.PHONY: help test test-chaos screenshots messages schema test-lowest lint format demo replay constraints clean
 
 help: ## List the targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 14
@@ -40,6 +40,10 @@ lint: $(VENV)/.lint ## Check format, lint, types, layers and migrations
 
 screenshots: $(VENV)/.test ## Write the pictures of the docs, docs/images, anew (needs Chromium)
 	CONVMEMORY_SCREENSHOTS=docs/images $(BIN)/python -m pytest -q tests/admin/test_browser.py
+
+messages: $(VENV)/.test ## Collect the texts to be translated, and compile what is translated (needs gettext)
+	cd django_convmemory && $(abspath $(BIN))/python -m django makemessages --all --no-location --no-wrap --no-obsolete
+	cd django_convmemory && $(abspath $(BIN))/python -m django compilemessages
 
 schema: $(VENV)/.test ## Write the schema of the HTTP API, docs/openapi.yaml, anew
 	$(BIN)/python -m django spectacular --settings tests.settings --validate --fail-on-warn --file docs/openapi.yaml

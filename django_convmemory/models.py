@@ -30,7 +30,7 @@ class SessionState(models.TextChoices):
 
     IDLE = "idle", _("idle")
     DUE = "due", _("due")
-    COMPACTING = "compacting", _("being compacted")
+    COMPACTING = "compacting", _("compacting")
     FAILING = "failing", _("failing")
 
 

@@ -52,6 +52,7 @@ def test_the_wheel_holds_every_file_of_the_package_and_nothing_else(wheel: pathl
 
     assert names == set(files_of_the_package())
     assert f"{PACKAGE}/py.typed" in names
+    assert any(name.endswith(".mo") for name in names)
 
 
 def test_the_core_depends_on_four_projects(wheel: pathlib.Path) -> None:

@@ -6,7 +6,7 @@ import bisect
 import dataclasses
 import datetime as dt
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 WIDTH, HEIGHT, MARGIN = 720, 220, 8
 COLUMNS_HEIGHT = 120
@@ -112,18 +112,22 @@ class Piece:
     """A part of a stacked bar."""
 
     name: str
+    label: Any
     tokens: int
     x: float
     width: float
 
 
-def stacked(parts: Sequence[tuple[str, int]], budget: int | None = None) -> list[Piece]:
-    """Lay parts side by side on a bar of a hundred units: of the budget, or of their sum where that is more."""
-    total = max(sum(tokens for _, tokens in parts), budget or 0, 1)
+def stacked(parts: Sequence[tuple[str, Any, int]], budget: int | None = None) -> list[Piece]:
+    """Lay parts side by side on a bar of a hundred units: of the budget, or of their sum where that is more.
+
+    Of each part its name, what it is called, and its tokens.
+    """
+    total = max(sum(tokens for _, _, tokens in parts), budget or 0, 1)
     pieces, x = [], 0.0
-    for name, tokens in parts:
+    for name, label, tokens in parts:
         width = tokens / total * 100
-        pieces.append(Piece(name, tokens, round(x, 2), round(width, 2)))
+        pieces.append(Piece(name, label, tokens, round(x, 2), round(width, 2)))
         x += width
     return pieces
 

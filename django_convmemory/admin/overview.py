@@ -62,7 +62,7 @@ class Stored:
 
     @property
     def parts(self) -> list[charts.Piece]:
-        return charts.stacked([("context", self.context), ("saved", self.saved)])
+        return charts.stacked([("context", _("sent"), self.context), ("saved", _("saved"), self.saved)])
 
 
 class Called(NamedTuple):

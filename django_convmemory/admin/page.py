@@ -73,7 +73,9 @@ class SessionPage:
         sums: dict[str, int] = {}
         for part in self.context.parts:
             sums[part.name] = sums.get(part.name, 0) + part.tokens
-        return charts.stacked([(name, sums[name]) for name in PART_NAMES if name in sums], self.budget)
+        return charts.stacked(
+            [(name, label, sums[name]) for name, label in PART_NAMES.items() if name in sums], self.budget
+        )
 
     @property
     def budget(self) -> int | None:

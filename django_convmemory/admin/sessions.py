@@ -21,8 +21,11 @@ from django.http import (
 from django.http.response import HttpResponseBase
 from django.template.response import TemplateResponse
 from django.urls import NoReverseMatch, URLPattern, path, reverse
+from django.utils import formats
 from django.utils.html import format_html
 from django.utils.text import capfirst
+from django.utils.timesince import timesince
+from django.utils.timezone import is_aware, localtime
 from django.utils.translation import gettext_lazy as _
 
 from django_convmemory import models
@@ -44,8 +47,8 @@ else:
 class SessionAdmin(_Admin):
     """Shows sessions. Their rows are not edited by hand: what changes one is an action of its memory."""
 
-    list_display = ("key", "title", "whose", "alias", "messages", "budget", "state", "updated_at")
-    list_display_links = ("key",)
+    list_display = ("named", "whose", "alias", "messages", "budget", "state", "updated")
+    list_display_links = ("named",)
     list_filter = (lists.AliasFilter, lists.StateFilter)
     list_per_page = 50
     list_max_show_all = 0
@@ -93,11 +96,17 @@ class SessionAdmin(_Admin):
         title = {"title": capfirst(self.opts.verbose_name_plural)}
         return super().changelist_view(request, title | (extra_context or {}))
 
+    @admin.display(description=_("session"))
+    def named(self, session: models.Session) -> str:
+        if not session.title:
+            return str(session.key)
+        return format_html('<bdi>{}</bdi><br><small class="quiet">{}</small>', session.title, session.key)
+
     @admin.display(description=_("messages"))
     def messages(self, session: models.Session) -> int:
         return session.last_position
 
-    @admin.display(description=_("of"))
+    @admin.display(description=_("owner"))
     def whose(self, session: models.Session) -> str:
         if session.owner is not None:
             return session.owner.get_username()
@@ -110,7 +119,8 @@ class SessionAdmin(_Admin):
         if limit is None:
             return str(tokens)
         return format_html(
-            '<meter class="convmemory-meter" min="0" max="{}" high="{}" value="{}" title="{}">{}</meter> {}',
+            '<span class="convmemory-budget">'
+            '<meter min="0" max="{}" high="{}" value="{}" title="{}">{}</meter> {}</span>',
             *(
                 limit * 2,
                 limit,
@@ -123,6 +133,16 @@ class SessionAdmin(_Admin):
     @admin.display(description=_("state"))
     def state(self, session: models.Session) -> str:
         return format_html('<span class="convmemory-state {}">{}</span>', session.state.value, session.state.label)
+
+    @admin.display(description=_("updated"))
+    def updated(self, session: models.Session) -> str:
+        now: Any = session.now  # type: ignore[attr-defined]
+        at = localtime(session.updated_at) if is_aware(session.updated_at) else session.updated_at
+        ago = _("%(time)s ago") % {"time": timesince(session.updated_at, now, depth=1)}
+        return format_html(
+            '<time datetime="{}" title="{}">{}</time>',
+            *(session.updated_at.isoformat(), formats.localize(at), ago),
+        )
 
     def _limit(self, alias: str) -> int | None:
         return memories[alias].strategy.threshold.tokens if alias in memories else None

@@ -12,7 +12,7 @@ from django.db.models.functions import Length, Substr
 from django.utils.translation import gettext as _
 
 from django_convmemory import models
-from django_convmemory.explaining import Explained
+from django_convmemory.explaining import Explained, Fate
 from django_convmemory.fields import ExactJSONField
 from django_convmemory.messages import ChatMessage
 from django_convmemory.stores import sql
@@ -36,14 +36,15 @@ class Bubble:
 
     @property
     def fate_label(self) -> str:
-        return str(
-            {
-                "pinned": _("pinned"),
-                "verbatim": _("verbatim"),
-                "folded": _("folded"),
-                "omitted": _("omitted"),
-            }[self.fate.fate.value]
-        )
+        if self.fate.version is not None:
+            return _("folded into %(version)s") % {"version": self.fate.version}
+        labels = {
+            Fate.PINNED: _("pinned"),
+            Fate.VERBATIM: _("verbatim"),
+            Fate.FOLDED: _("folded"),
+            Fate.OMITTED: _("omitted"),
+        }
+        return labels[self.fate.fate]
 
 
 def rows(session: models.Session, before: int | None, using: str) -> list[Any]:

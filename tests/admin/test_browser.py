@@ -16,6 +16,7 @@ from django_convmemory.memory import memories
 from django_convmemory.messages import ChatMessage
 from django_convmemory.testing import ScriptedMemories
 from tests.admin import showcase
+from tests.admin.test_translations import PACKAGE, texts
 from tests.browser import browser, picture
 
 if TYPE_CHECKING:
@@ -25,6 +26,7 @@ __all__ = ["browser"]
 
 pytestmark = pytest.mark.only_on("sqlite")
 LIST = "/admin/convmemory/session/"
+PAGES = [("list", LIST), ("session", LIST + "{}/change/"), ("overview", f"{LIST}overview/?period=7d")]
 
 
 class Visit:
@@ -99,16 +101,30 @@ def shown(short: None, convmemory: ScriptedMemories) -> models.Session:
 )
 def test_the_pages_of_the_admin(visit: Visit, shown: models.Session, request: Any) -> None:
     scheme = request.node.callspec.id
-    for name, path in (
-        ("list", LIST),
-        ("session", f"{LIST}{shown.pk}/change/"),
-        ("overview", f"{LIST}overview/?period=7d"),
-    ):
-        page = visit.open(path)
+    for name, path in PAGES:
+        page = visit.open(path.format(shown.pk))
         assert page.locator("h1").first.is_visible()
         wide = page.evaluate("document.documentElement.scrollWidth - document.documentElement.clientWidth")
         assert wide <= 0, f"{name} is {wide} pixels too wide"
         picture(page, f"admin-{name}-{scheme}")
+
+
+def test_the_pages_in_chinese(visit: Visit, shown: models.Session, settings: Any) -> None:
+    settings.LANGUAGE_CODE = "zh-hans"
+    ours = texts((PACKAGE / "locale/zh_Hans/LC_MESSAGES/django.mo").read_bytes())
+    english = {name for name, text in ours.items() if isinstance(name, str) and "%" not in name and name != text}
+    for name, path in PAGES:
+        page = visit.open(path.format(shown.pk))
+        said = page.locator("#content").evaluate(
+            """content => {
+                const walker = document.createTreeWalker(content, NodeFilter.SHOW_TEXT), found = [];
+                while (walker.nextNode()) found.push(walker.currentNode.data.trim());
+                return found;
+            }"""
+        )
+        # But roles are what they are in every language.
+        assert english & set(said) - {"system"} == set(), name
+        picture(page, f"admin-{name}-zh")
 
 
 @pytest.mark.parametrize("visit", [{"viewport": {"width": 375, "height": 740}}], indirect=True)
