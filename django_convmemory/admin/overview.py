@@ -157,12 +157,16 @@ class Overview:
         """How many of them are due again because they could not be folded."""
         return len(self._failing)
 
+    @property
+    def all_failing(self) -> models.SessionQuerySet:
+        """All of them."""
+        rows = models.Session.objects.using(self.using).filter(pk__in=[one.pk for one in self._failing])
+        return rows.order_by("due_since")
+
     @cached_property
     def failures(self) -> list[models.Session]:
         """Those of them that have waited longest."""
-        longest = sorted(self._failing, key=lambda one: str(one.due_since))[:FAILURES]
-        rows = models.Session.objects.using(self.using).filter(pk__in=[one.pk for one in longest])
-        return list(rows.with_clock().select_related("owner").order_by("due_since")) if longest else []
+        return list(self.all_failing.with_clock().select_related("owner")[:FAILURES])
 
     # What was done.
 

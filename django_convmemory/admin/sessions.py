@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from django.contrib import admin, messages
@@ -29,7 +30,7 @@ from django.utils.timezone import is_aware, localtime
 from django.utils.translation import gettext_lazy as _
 
 from django_convmemory import models
-from django_convmemory.admin import lists
+from django_convmemory.admin import bulk, lists
 from django_convmemory.admin.overview import PERIODS, Overview
 from django_convmemory.admin.page import SessionPage
 from django_convmemory.admin.work import REDACT_ASKS, WORK
@@ -47,7 +48,7 @@ else:
 class SessionAdmin(_Admin):
     """Shows sessions. Their rows are not edited by hand: what changes one is an action of its memory."""
 
-    list_display = ("named", "whose", "alias", "messages", "budget", "state", "updated")
+    list_display = ("named", "whose", "alias", "length", "budget", "state", "updated")
     list_display_links = ("named",)
     list_filter = (lists.AliasFilter, lists.StateFilter)
     list_per_page = 50
@@ -58,7 +59,7 @@ class SessionAdmin(_Admin):
     ordering = ("-id",)
     search_fields = ("public_id",)  # which has the search box shown: see get_search_results
     search_help_text = _("A public id, what an owner logs in with, a visitor, a key of nobody's, or owner/key")
-    actions = None  # Django's own would fetch every message to list it.
+    actions = (bulk.compact, bulk.export)
     change_list_template = "admin/convmemory/session/list.html"
 
     class Media:
@@ -88,6 +89,10 @@ class SessionAdmin(_Admin):
             return queryset, False
         return lists.searched(queryset, term, get_user_model()._default_manager.all()), False
 
+    def get_actions(self, request: HttpRequest) -> dict[str, Any]:
+        # Django's own deletion would fetch every message to list it.
+        return {name: action for name, action in super().get_actions(request).items() if name != "delete_selected"}
+
     def get_list_display(self, request: HttpRequest) -> Any:
         return [name for name in self.list_display if name != "alias" or len(list(memories)) > 1]
 
@@ -103,7 +108,7 @@ class SessionAdmin(_Admin):
         return format_html('<bdi>{}</bdi><br><small class="quiet">{}</small>', session.title, session.key)
 
     @admin.display(description=_("messages"))
-    def messages(self, session: models.Session) -> int:
+    def length(self, session: models.Session) -> int:
         return session.last_position
 
     @admin.display(description=_("owner"))
@@ -164,6 +169,7 @@ class SessionAdmin(_Admin):
         return [
             *own,
             path("overview/", wrap(self.overview_view), name=f"{name}_overview"),
+            path("retry/", wrap(self.retry_view), name=f"{name}_retry"),
             path("<int:pk>/export/", wrap(self.export_view), name=f"{name}_export"),
             path("<int:pk>/redact/<int:position>/", wrap(self.redact_view), name=f"{name}_redact"),
             *super().get_urls(),
@@ -196,13 +202,31 @@ class SessionAdmin(_Admin):
         """Show how the memories are doing."""
         if not self.has_view_or_change_permission(request):
             raise PermissionDenied
-        alias, period = request.GET.get("alias"), request.GET.get("period")
-        overview = Overview(
+        return self._page(
+            request,
+            "overview",
+            title=_("Overview"),
+            overview=self._overview(request.GET),
+            all_aliases=list(memories),
+            may_retry=self.has_change_permission(request),
+        )
+
+    def retry_view(self, request: HttpRequest) -> HttpResponse:
+        """Have the sessions folded that could not be, as many as are reckoned with at once."""
+        if not self.has_change_permission(request):
+            raise PermissionDenied
+        if request.method != "POST":
+            return HttpResponseNotAllowed(["POST"])
+        bulk.compact(self, request, self._overview(request.POST).all_failing)
+        return HttpResponseRedirect(self._url("overview"))
+
+    def _overview(self, asked: Mapping[str, Any]) -> Overview:
+        alias, period = asked.get("alias"), asked.get("period")
+        return Overview(
             router.db_for_write(models.Session),
             alias if alias in memories else None,
             period if period in PERIODS else next(iter(PERIODS)),
         )
-        return self._page(request, "overview", title=_("Overview"), overview=overview, all_aliases=list(memories))
 
     def _page(self, request: HttpRequest, template: str, **context: Any) -> HttpResponse:
         # By which the templates' addresses are those of this admin site, where there are several.

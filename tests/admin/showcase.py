@@ -141,7 +141,7 @@ def others(seed: int = 7) -> None:
         for _ in range(chance.randint(1, 4)):
             session.append(ChatMessage.human("words " * chance.randint(5, 25)), ChatMessage.ai("words " * 12))
         row = models.Session.objects.filter(key=f"chat-{number}")
-        row.update(title=title)
+        row.update(title=title, updated_at=now - dt.timedelta(minutes=3 + 19 * (len(TITLES) - number)))
         if number in (1, 5):
             row.update(
                 due_since=now - dt.timedelta(minutes=7 + number),

@@ -126,6 +126,27 @@ def test_what_is_due_and_what_fails(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.django_db
+def test_what_failed_is_tried_again(convmemory: ScriptedMemories, settings: Any) -> None:
+    settings.CONVMEMORY = settings.CONVMEMORY | {"other": settings.CONVMEMORY["default"]}
+    for alias, key in (("default", "a"), ("default", "b"), ("other", "c"), ("default", "well")):
+        memories[alias].append(key, ChatMessage.human("word"))
+    models.Session.objects.exclude(key="well").update(due_since=timezone.now(), last_error="Boom")
+    url = f"{LIST}retry/"
+    for client in (staff(), staff("view_session")):
+        assert client.post(url).status_code == 403
+    client = staff("view_session", "change_session")
+    assert "Retry all of them" in client.get(URL).content.decode()
+    assert "Retry all of them" not in staff("view_session").get(URL).content.decode()
+    assert client.get(url).status_code == 405
+    assert convmemory.queued == []
+    client.post(url, {"alias": "other"})
+    assert [one.alias for one in convmemory.queued] == ["other"]
+    assert client.post(url)["Location"] == URL
+    keys = dict(models.Session.objects.values_list("pk", "key"))
+    assert {keys[one.session_id] for one in convmemory.queued} == {"a", "b", "c"}
+
+
+@pytest.mark.django_db
 def test_it_takes_few_statements_and_none_more_for_more_rows(settings: Any) -> None:
     settings.CONVMEMORY = {f"m{number}": settings.CONVMEMORY["default"] for number in range(8)}
     client = staff("view_session")

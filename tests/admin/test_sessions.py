@@ -15,6 +15,7 @@ from django.test.utils import CaptureQueriesContext
 from django.urls import reverse
 
 from django_convmemory import models
+from django_convmemory.admin import bulk
 from django_convmemory.admin.work import WORK
 from django_convmemory.handles import SessionHandle
 from django_convmemory.memory import memories
@@ -290,6 +291,34 @@ def test_an_export(chat: SessionHandle) -> None:
     record = json.loads(b"".join(answer.streaming_content))  # type: ignore[attr-defined]
     assert (record["key"], len(record["messages"])) == ("main", 28)
     assert staff().get(url_of(chat, "export/")).status_code == 403
+
+
+def test_several_at_once(anna: User, convmemory: ScriptedMemories, monkeypatch: pytest.MonkeyPatch) -> None:
+    for number in range(3):
+        memories["default"].session(f"k{number}", owner=anna).append(ChatMessage.human("hello"))
+    first, second, gone = models.Session.objects.order_by("key")
+    models.Session.objects.filter(pk=gone.pk).update(alias="gone")
+    chosen = {"_selected_action": [first.pk, second.pk, gone.pk]}
+    looks, changes = staff("view_session"), staff("view_session", "change_session")
+    for action in ("compact", "delete_selected"):
+        assert looks.post(LIST, chosen | {"action": action}).status_code in (200, 302)
+    assert changes.post(LIST, chosen | {"action": "delete_selected", "post": "yes"}).status_code in (200, 302)
+    assert models.Session.objects.count() == 3
+    assert (convmemory.queued, LogEntry.objects.count()) == ([], 0)
+
+    answer = changes.post(LIST, chosen | {"action": "compact"}, follow=True).content.decode()
+    assert "Workers were asked for 2 sessions." in answer
+    assert "Nobody could be told of 1 session" in answer
+    assert {one.session_id for one in convmemory.queued} == {first.pk, second.pk}
+    assert {entry.object_id for entry in LogEntry.objects.all()} == {str(first.pk), str(second.pk)}
+
+    sent = looks.post(LIST, chosen | {"action": "export"})
+    records = b"".join(sent.streaming_content).splitlines()  # type: ignore[attr-defined]
+    assert [json.loads(record)["key"] for record in records] == ["k0", "k1", "k2"]
+    # Of all that there are, not more than can be taken at once.
+    monkeypatch.setattr(bulk, "MOST", 2)
+    sent = looks.post(LIST, {"action": "export", "select_across": "1", "_selected_action": [first.pk]})
+    assert len(b"".join(sent.streaming_content).splitlines()) == 2  # type: ignore[attr-defined]
 
 
 def test_who_asks_is_told_that_nobody_can_do_it(chat: SessionHandle) -> None:

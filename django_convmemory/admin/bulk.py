@@ -1,0 +1,60 @@
+"""What can be done with several sessions at once."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING, Any
+
+from django.contrib import admin, messages
+from django.contrib.admin.models import CHANGE, LogEntry
+from django.http import HttpRequest, StreamingHttpResponse
+from django.utils.translation import gettext_lazy, ngettext
+
+from django_convmemory import models
+from django_convmemory.memory import memories
+from django_convmemory.transfer import exporting
+
+if TYPE_CHECKING:
+    from django_convmemory.admin.sessions import SessionAdmin
+
+# Sessions that are taken at once.
+MOST = 1000
+
+
+@admin.action(permissions=["change"], description=gettext_lazy("Compact now"))
+def compact(modeladmin: SessionAdmin, request: HttpRequest, queryset: Any) -> None:
+    """Have what is due in the sessions folded, also where an attempt failed and the next one would be made later."""
+    asked, refused = [], 0
+    for session in queryset[:MOST]:
+        known = session.alias in memories
+        if known and memories[session.alias].session(session).request_compaction():
+            asked.append(session)
+        else:
+            refused += 1
+    if asked:
+        note = str(gettext_lazy("Compact now"))
+        LogEntry.objects.log_actions(request.user.pk, asked, CHANGE, change_message=note)  # type: ignore[arg-type]
+        text = ngettext("A worker was asked for %(n)d session.", "Workers were asked for %(n)d sessions.", len(asked))
+        modeladmin.message_user(request, text % {"n": len(asked)}, messages.SUCCESS)
+    if refused:
+        text = ngettext(
+            "Nobody could be told of %(n)d session: the broker is away, or its memory is not in the settings.",
+            "Nobody could be told of %(n)d sessions: the broker is away, or their memory is not in the settings.",
+            refused,
+        )
+        modeladmin.message_user(request, text % {"n": refused}, messages.ERROR)
+
+
+@admin.action(permissions=["view"], description=gettext_lazy("Export as JSONL"))
+def export(modeladmin: SessionAdmin, request: HttpRequest, queryset: Any) -> StreamingHttpResponse:
+    """Send the sessions as records, a line each."""
+    chosen = list(queryset.values_list("pk", flat=True)[:MOST])
+    rows = models.Session.objects.using(queryset.db).filter(pk__in=chosen)
+    response = StreamingHttpResponse(_records(exporting.heads(rows), queryset.db), content_type="application/jsonl")
+    response["Content-Disposition"] = 'attachment; filename="sessions.jsonl"'
+    return response
+
+
+def _records(heads: Iterable[Any], using: str) -> Iterator[str]:
+    for head in heads:
+        yield from exporting.pieces(head, using)
