@@ -39,30 +39,24 @@ def line(folds: Sequence[Fold], current: int) -> list[tuple[int, int]]:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Mark:
-    """A fold on the chart."""
-
-    x: float
-    version: int
-    position: int
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
 class TokenChart:
-    """Tokens over positions: the history, what a model was sent at each, and the budget."""
+    """Tokens over positions: the history, what a model was sent at each, the budget, and where folds end.
+
+    ``history`` and ``context`` are the points of lines, ``marks`` is a path.
+    """
 
     history: str
     context: str
     budget_y: float | None
-    marks: Sequence[Mark]
+    marks: str
     most: int
     last_position: int
-    rows: Sequence[tuple[int, int, int]]
+    rows: Sequence[tuple[str, str, str]]
     width: int = WIDTH
     height: int = HEIGHT
 
 
-def positions(last: int, most: int = 60) -> list[int]:
+def positions(last: int, most: int = 40) -> list[int]:
     """Return at most ``most`` positions from 1 to ``last``, evenly, with both ends."""
     if last <= most:
         return list(range(1, last + 1))
@@ -100,10 +94,10 @@ def token_chart(samples: Sequence[Sample], folds: Sequence[Fold], budget: int | 
         history=" ".join(f"{x(position)},{y(tokens)}" for position, tokens, _ in rows),
         context=" ".join(f"{x(position)},{y(tokens)}" for position, _, tokens in rows),
         budget_y=None if budget is None else y(budget),
-        marks=[Mark(x(fold.last_position), fold.version, fold.last_position) for fold in ordered],
+        marks=" ".join(f"M{x(fold.last_position)} 0V{HEIGHT}" for fold in ordered),
         most=most,
         last_position=last,
-        rows=rows,
+        rows=[(str(position), str(tokens), str(sent)) for position, tokens, sent in rows],
     )
 
 

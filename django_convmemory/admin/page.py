@@ -15,7 +15,7 @@ from django_convmemory.context import Context
 from django_convmemory.conversation import ConversationMemory
 from django_convmemory.memory import memories
 
-ATTEMPTS = 10
+ATTEMPTS = 5
 # Versions whose texts are shown, and those that are marked on the chart.
 VERSIONS, MARKED = 5, 200
 
@@ -95,12 +95,12 @@ class SessionPage:
     @property
     def earlier(self) -> int | None:
         """Before which position the page of earlier messages ends; None on the first."""
-        return self.timeline[0].row.position if self.timeline and self.timeline[0].row.position > 1 else None
+        return self.timeline[0].position if self.timeline and self.timeline[0].position > 1 else None
 
     @property
     def later(self) -> int | None:
         """Before which position the page of later messages ends; None on the last."""
-        last = self.timeline[-1].row.position if self.timeline else self.session.last_position
+        last = self.timeline[-1].position if self.timeline else self.session.last_position
         return last + 1 + timeline.MESSAGES if last < self.session.last_position else None
 
     @cached_property

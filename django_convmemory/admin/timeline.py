@@ -9,7 +9,9 @@ from typing import Any
 
 from django.db.models import Case, F, Q, Value, When
 from django.db.models.functions import Length, Substr
-from django.utils.translation import gettext as _
+from django.utils.formats import date_format
+from django.utils.timezone import is_aware, localtime
+from django.utils.translation import gettext as _, ngettext
 
 from django_convmemory import models
 from django_convmemory.explaining import Explained, Fate
@@ -26,25 +28,32 @@ LONGEST_ADDRESS = 300
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Bubble:
-    """A message of the timeline. ``cut`` where there is more of it than is shown."""
+    """A message of the timeline, in the texts that are shown. ``cut`` where there is more of it.
 
-    row: models.Message
+    In texts and not in numbers, because a template takes ten times as long for a number.
+    """
+
+    position: int
+    role: str
+    kind: str
+    fate: str
+    fate_label: str
+    tokens_label: str
+    stamp: str
+    time: str
+    answers: str
+    redacted: bool
     said: Sequence[str]
     calls: Sequence[tuple[str, str, str]]
-    fate: Explained
     cut: bool
 
     @property
-    def fate_label(self) -> str:
-        if self.fate.version is not None:
-            return _("folded into %(version)s") % {"version": self.fate.version}
-        labels = {
-            Fate.PINNED: _("pinned"),
-            Fate.VERBATIM: _("verbatim"),
-            Fate.FOLDED: _("folded"),
-            Fate.OMITTED: _("omitted"),
-        }
-        return labels[self.fate.fate]
+    def at(self) -> str:
+        return str(self.position)
+
+    @property
+    def after(self) -> str:
+        return str(self.position + 1)
 
 
 def rows(session: models.Session, before: int | None, using: str) -> list[Any]:
@@ -62,19 +71,44 @@ def rows(session: models.Session, before: int | None, using: str) -> list[Any]:
     shown = found.alias(wire_length=Length("wire")).annotate(
         beginning=Substr("content", 1, LONGEST + 1),
         small=Case(When(large, then=Value(None)), default=F("wire"), output_field=ExactJSONField()),
-        large=Case(When(large, then=Value(1)), default=Value(0)),
+        large=Case(When(large, then=Value(True)), default=Value(False)),
     )
     return list(shown[:MESSAGES])[::-1]
 
 
 def bubble(row: Any, fate: Explained) -> Bubble:
     """Return how a message of :func:`rows` is shown."""
-    if row.large:
-        return Bubble(row, [row.beginning[:LONGEST]] if row.beginning else [], (), fate, cut=True)
-    message = sql.message_of(row.role, row.kind, row.beginning, row.small, None)
+    at = localtime(row.created_at) if is_aware(row.created_at) else row.created_at
+    wire = None if row.large else row.small
+    message = sql.message_of(row.role, row.kind, row.beginning, wire, None)
     texts = [message.content] if isinstance(message.content, str) else [_part(part) for part in message.content or ()]
-    said = [text[:LONGEST] for text in texts if text]
-    return Bubble(row, said, _calls(message), fate, cut=any(len(text) > LONGEST for text in texts))
+    return Bubble(
+        position=row.position,
+        role=row.role,
+        kind="" if row.kind == "chat" else row.kind,
+        fate=fate.fate.value,
+        fate_label=_fate(fate),
+        tokens_label=ngettext("%(n)s token", "%(n)s tokens", row.tokens) % {"n": row.tokens},
+        stamp=at.isoformat(),
+        time=date_format(at, "SHORT_DATETIME_FORMAT"),
+        answers=str(row.answers or ""),
+        redacted=row.redacted_at is not None,
+        said=[text[:LONGEST] for text in texts if text],
+        calls=_calls(message),
+        cut=row.large or any(len(text) > LONGEST for text in texts),
+    )
+
+
+def _fate(fate: Explained) -> str:
+    if fate.version is not None:
+        return _("folded into %(version)s") % {"version": fate.version}
+    labels = {
+        Fate.PINNED: _("pinned"),
+        Fate.VERBATIM: _("verbatim"),
+        Fate.FOLDED: _("folded"),
+        Fate.OMITTED: _("omitted"),
+    }
+    return labels[fate.fate]
 
 
 def _part(part: Mapping[str, Any]) -> str:

@@ -129,7 +129,7 @@ def test_the_search_goes_by_names(chat: SessionHandle, anna: User) -> None:
 def test_the_page_says_what_became_of_each_message(chat: SessionHandle) -> None:
     answer = staff("view_session").get(url_of(chat))
     page, context = answer.context["page"], chat.load()
-    fates = {bubble.row.position: bubble.fate.fate.value for bubble in page.timeline}
+    fates = {bubble.position: bubble.fate for bubble in page.timeline}
     assert list(fates) == list(range(1, 29))
     assert fates[1] == "pinned"
     assert fates[2] == "folded"
@@ -185,7 +185,7 @@ def test_pages_of_a_long_conversation(anna: User) -> None:
 
     def shown(query: str) -> list[int]:
         page = client.get(url_of(long) + query).context["page"]
-        return [page.timeline[0].row.position, page.timeline[-1].row.position, page.earlier, page.later]
+        return [page.timeline[0].position, page.timeline[-1].position, page.earlier, page.later]
 
     assert shown("") == [81, 130, 81, None]
     assert shown("?before=81") == [31, 80, 31, 131]
@@ -222,7 +222,7 @@ def test_what_a_summary_that_was_made_anew_folds(chat: SessionHandle, convmemory
     convmemory.reply("made anew")
     assert chat.rebuild() == "published"
     page = staff("view_session").get(url_of(chat)).context["page"]
-    assert {bubble.fate.version for bubble in page.timeline if bubble.fate.fate == "folded"} == {3}
+    assert {bubble.fate_label for bubble in page.timeline if bubble.fate == "folded"} == {"folded into 3"}
 
 
 # What can be done.

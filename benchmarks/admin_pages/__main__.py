@@ -1,0 +1,111 @@
+"""How long the admin's pages take beside millions of rows: ``python -m benchmarks.admin_pages``.
+
+Makes a database on the local PostgreSQL, fills it, and drops it in the end. With ``--keep`` it stays, and is
+used again.
+Prints, for each page, the median and the worst milliseconds in the server and how many statements it took.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import statistics
+import time
+
+import django
+
+PAGES = {
+    "list": "",
+    "list, page 100": "?p=100",
+    "list, one memory": "?alias=default",
+    "list, failing": "?state=failing",
+    "list, due": "?state=due",
+    "search: an owner": "?q=user500",
+    "search: owner/key": "?q=user500/chat 500",
+    "search: a public id": "?q={public_id}",
+    "search: nothing there": "?q=nobody",
+    "session of 10 messages": "{short}/change/",
+    "session of 100 000 messages": "{long}/change/",
+    "its middle": "{long}/change/?before=50000",
+    "overview": "overview/",
+    "overview, 30 days": "overview/?period=30d",
+}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.admin_pages", description=__doc__.split("\n")[0])
+    parser.add_argument("--sessions", type=int, default=1_000_000, help="of ten messages each")
+    parser.add_argument("--long", type=int, default=100_000, help="the messages of the long session")
+    parser.add_argument("--rounds", type=int, default=15)
+    parser.add_argument("--keep", action="store_true", help="keep the database, and use the one that was kept")
+    arguments = parser.parse_args()
+    name = f"bench_admin_{arguments.sessions}"
+    os.environ |= {"DJANGO_SETTINGS_MODULE": "benchmarks.admin_pages.settings", "BENCH_DATABASE": name}
+
+    import psycopg
+
+    with psycopg.connect("postgresql://postgres@127.0.0.1:5432/postgres", autocommit=True) as server:
+        there = server.execute("SELECT 1 FROM pg_database WHERE datname = %s", (name,)).fetchone()
+        if not there:
+            server.execute(f'CREATE DATABASE "{name}"')
+        django.setup()
+        if not there:
+            fill(arguments)
+        measure(arguments)
+        if not arguments.keep:
+            server.execute(f'DROP DATABASE "{name}" WITH (FORCE)')
+
+
+def fill(arguments: argparse.Namespace) -> None:
+    from django.contrib.auth.models import User
+    from django.core.management import call_command
+
+    from benchmarks import tables
+
+    began = time.perf_counter()
+    call_command("migrate", verbosity=0)
+    User.objects.create_superuser("staff")
+    tables.conversation("short", 10)
+    tables.conversation("long", arguments.long)
+    tables.fill(arguments.sessions)
+    print(f"filled in {time.perf_counter() - began:.0f} s")
+
+
+def measure(arguments: argparse.Namespace) -> None:
+    from django.contrib.auth.models import User
+    from django.db import connection
+    from django.test import Client
+    from django.test.utils import CaptureQueriesContext
+
+    from django_convmemory import models
+
+    client = Client(headers={"host": "localhost"})
+    client.force_login(User.objects.get(username="staff"))
+    named = {
+        "public_id": str(models.Session.objects.order_by("pk").last().public_id),  # type: ignore[union-attr]
+        "short": models.Session.objects.get(key="short").pk,
+        "long": models.Session.objects.get(key="long").pk,
+    }
+    print(f"{models.Session.objects.count():,} sessions, {models.Message.objects.count():,} messages")
+    taken: dict[str, list[float]] = {page: [] for page in PAGES}
+    statements = {}
+    for page, path in PAGES.items():
+        with CaptureQueriesContext(connection) as captured:
+            answer = client.get("/admin/convmemory/session/" + path.format(**named))
+            assert answer.status_code == 200, (page, answer)
+        statements[page] = len(captured)
+    for _ in range(arguments.rounds):
+        for page, path in PAGES.items():
+            began = time.perf_counter()
+            client.get("/admin/convmemory/session/" + path.format(**named)).content  # noqa: B018  so that it is rendered
+            taken[page].append((time.perf_counter() - began) * 1e3)
+    for page, each in taken.items():
+        print(
+            f"{page:<30} {statistics.median(each):7.1f} ms, {max(each):7.1f} at most, {statements[page]:3d} statements"
+        )
+    ratio = statistics.median(taken["session of 100 000 messages"]) / statistics.median(taken["session of 10 messages"])
+    print(f"the session of 100 000 messages takes {ratio:.2f} times the one of 10")
+
+
+if __name__ == "__main__":
+    main()

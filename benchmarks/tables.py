@@ -1,0 +1,86 @@
+"""Tables as large as a busy site's, on PostgreSQL: conversations that the product made itself, multiplied in SQL."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from django.contrib.auth.models import User
+from django.db import connection, models as orm
+
+from django_convmemory import models
+from django_convmemory.chat_models.scripted import ScriptedChatModel
+from django_convmemory.memory import ConversationSummaryBufferMemory
+from django_convmemory.messages import ChatMessage
+from django_convmemory.schedulers import InlineScheduler
+from django_convmemory.stores.orm import ORMStore
+
+LIMIT = 300
+TURN = "We talked about this and that, and then about the weather in Lisbon, which was fine. "
+# Of so many sessions one has failed.
+FAILING = 5000
+
+
+def memory() -> ConversationSummaryBufferMemory:
+    """The memory that the conversations are made with; its sessions are those of the alias ``default``."""
+    model = ScriptedChatModel(["They talked about this and that. " * 20] * 100_000)
+    return ConversationSummaryBufferMemory(ORMStore(), model, LIMIT, scheduler=InlineScheduler())
+
+
+def conversation(key: str, messages: int, owner: User | None = None) -> models.Session:
+    """Make a conversation of so many messages, that was folded all along."""
+    session = memory().session(key, **({} if owner is None else {"owner": owner}))
+    made = 0
+    while made < messages:
+        count = min(1000, messages - made)
+        session.append(*[ChatMessage.human(TURN * 2) if n % 2 == 0 else ChatMessage.ai(TURN * 3) for n in range(count)])
+        made += count
+    return models.Session.objects.get(handle=session.session_name.handle)
+
+
+def fill(sessions: int, messages: int = 10, owners: int = 1000) -> None:
+    """Add ``sessions`` conversations of ``messages`` each, of ``owners`` users in turns, as copies of one."""
+    first = conversation("template", messages)
+    users = User.objects.bulk_create([User(username=f"user{number}") for number in range(owners)])
+    with connection.cursor() as cursor:
+        given = {
+            "id": "%(last)s + n",
+            "public_id": "gen_random_uuid()",
+            "key": "'chat ' || n",
+            "owner_id": "%(user)s + n %% %(owners)s",
+            "handle": "encode(sha256('default'::bytea || '\\000'::bytea || ('u:' || %(user)s + n %% %(owners)s)::bytea"
+            " || '\\000'::bytea || ('chat ' || n)::bytea), 'hex')",
+            "created_at": "now() - (%(sessions)s - n) * interval '10 seconds'",
+            "updated_at": "now() - (%(sessions)s - n) * interval '10 seconds'",
+            "due_since": f"CASE WHEN n %% {FAILING} = 0 THEN now() - n * interval '1 second' END",
+            "last_error": f"CASE WHEN n %% {FAILING} = 0 THEN 'ChatModelUnavailable: 529' ELSE '' END",
+        }
+        values = {"template": first.pk, "last": first.pk, "user": users[0].pk, "owners": owners, "sessions": sessions}
+        _multiply(cursor, models.Session, given, values, "t.id = %(template)s")
+        belongs = {"session_id": "%(last)s + n"}
+        _multiply(cursor, models.Message, belongs, values, "t.session_id = %(template)s")
+        _multiply(cursor, models.Summary, belongs, values, "t.session_id = %(template)s")
+        calls = belongs | {"started_at": "now() - (%(sessions)s - n) * interval '3 seconds'"}
+        _multiply(cursor, models.Attempt, calls, values, "t.session_id = %(template)s")
+        for table in (models.Session, models.Message, models.Summary, models.Attempt):
+            name = table._meta.db_table
+            if table is not models.Message:
+                newest = f"(SELECT max(id) FROM {name})"  # noqa: S608  the names are the models'
+                cursor.execute(f"SELECT setval(pg_get_serial_sequence('{name}', 'id'), {newest})")
+            cursor.execute(f"VACUUM ANALYZE {name}")
+
+
+def _multiply(
+    cursor: Any, table: type[orm.Model], given: dict[str, str], values: dict[str, object], where: str
+) -> None:
+    """Copy the rows of the template for every ``n``, but for the columns that are ``given``."""
+    columns = [field.column for field in table._meta.concrete_fields if isinstance(field.column, str)]
+    if table is not models.Session and "id" in columns:
+        columns.remove("id")
+    chosen = [given.get(column, f't."{column}"') for column in columns]
+    name = table._meta.db_table
+    order = "n, t.position" if table is models.Message else "n"
+    cursor.execute(
+        f"INSERT INTO {name} ({', '.join(columns)}) SELECT {', '.join(chosen)}"  # noqa: S608  all of it is written here
+        f" FROM generate_series(1, %(sessions)s) n, {name} t WHERE {where} ORDER BY {order}",
+        values,
+    )
