@@ -22,7 +22,9 @@ FAILING = 5000
 
 def memory() -> ConversationSummaryBufferMemory:
     """The memory that the conversations are made with; its sessions are those of the alias ``default``."""
-    model = ScriptedChatModel(["They talked about this and that. " * 20] * 100_000)
+    words = ["Lisbon", "trains", "tiles", "May", "Jonas", "the navy museum", "a budget", "fado", "stairs", "the sea"]
+    replies = [", then ".join(f"{words[(n + k) % 10]} {n + k}" for k in range(30)) for n in range(20_000)]
+    model = ScriptedChatModel(replies)
     return ConversationSummaryBufferMemory(ORMStore(), model, LIMIT, scheduler=InlineScheduler())
 
 

@@ -27,6 +27,9 @@ PAGES = {
     "session of 10 messages": "{short}/change/",
     "session of 100 000 messages": "{long}/change/",
     "its middle": "{long}/change/?before=50000",
+    "session of 10 messages, those": "{short}/change/?before=11",
+    "session of 100 000, its first 10": "{long}/change/?before=11",
+    "session of 200 messages": "{medium}/change/",
     "overview": "overview/",
     "overview, 30 days": "overview/?period=30d",
 }
@@ -66,6 +69,7 @@ def fill(arguments: argparse.Namespace) -> None:
     call_command("migrate", verbosity=0)
     User.objects.create_superuser("staff")
     tables.conversation("short", 10)
+    tables.conversation("medium", 200)
     tables.conversation("long", arguments.long)
     tables.fill(arguments.sessions)
     print(f"filled in {time.perf_counter() - began:.0f} s")
@@ -84,6 +88,7 @@ def measure(arguments: argparse.Namespace) -> None:
     named = {
         "public_id": str(models.Session.objects.order_by("pk").last().public_id),  # type: ignore[union-attr]
         "short": models.Session.objects.get(key="short").pk,
+        "medium": models.Session.objects.get(key="medium").pk,
         "long": models.Session.objects.get(key="long").pk,
     }
     print(f"{models.Session.objects.count():,} sessions, {models.Message.objects.count():,} messages")
@@ -103,8 +108,12 @@ def measure(arguments: argparse.Namespace) -> None:
         print(
             f"{page:<30} {statistics.median(each):7.1f} ms, {max(each):7.1f} at most, {statements[page]:3d} statements"
         )
-    ratio = statistics.median(taken["session of 100 000 messages"]) / statistics.median(taken["session of 10 messages"])
-    print(f"the session of 100 000 messages takes {ratio:.2f} times the one of 10")
+    for many, few in (
+        ("session of 100 000 messages", "session of 10 messages"),
+        ("session of 100 000, its first 10", "session of 10 messages, those"),
+        ("session of 100 000 messages", "session of 200 messages"),
+    ):
+        print(f"{many} / {few}: {statistics.median(taken[many]) / statistics.median(taken[few]):.2f}")
 
 
 if __name__ == "__main__":

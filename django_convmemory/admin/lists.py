@@ -104,9 +104,10 @@ def searched(queryset: Any, text: str, owners: QuerySet[Any]) -> Any:
     found = list(owners.filter(**{owners.model.USERNAME_FIELD: text})[:1])
     wanted |= Q(owner__in=found)
     name, _slash, key = text.partition("/")
-    names = [SessionName(alias, text) for alias in queryset.model.objects.aliases()]
+    aliases = list(queryset.model.objects.aliases())
+    names = [SessionName(alias, text) for alias in aliases]
     if key:
         for owner in owners.filter(**{owners.model.USERNAME_FIELD: name})[:1]:
-            names += [SessionName(alias, key, owner.pk) for alias in queryset.model.objects.aliases()]
-        names += [SessionName(alias, key, visitor=name) for alias in queryset.model.objects.aliases()]
+            names += [SessionName(alias, key, owner.pk) for alias in aliases]
+        names += [SessionName(alias, key, visitor=name) for alias in aliases]
     return queryset.filter(wanted | Q(handle__in=[name.handle for name in names]))

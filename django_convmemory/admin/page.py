@@ -17,7 +17,7 @@ from django_convmemory.memory import memories
 
 ATTEMPTS = 5
 # Versions whose texts are shown, and those that are marked on the chart.
-VERSIONS, MARKED = 5, 200
+VERSIONS, MARKED = 4, 60
 
 PART_NAMES = {
     "system": gettext_lazy("system"),
@@ -87,7 +87,8 @@ class SessionPage:
         if not found:
             return []
         spans = charts.line(self.folds, self.session.current_version)
-        if len(self.folds) == MARKED:  # There are more, and these messages may be theirs.
+        if len(self.folds) == MARKED and found[0].position <= self.folds[-1].last_position:
+            # There are more versions, and these messages may be theirs.
             spans = explaining.versions(self.session, found[0].position, found[-1].position, self.using)
         fates = explaining.explained([(row.position, row.role, row.tokens) for row in found], self.context, spans)
         return [timeline.bubble(row, fate) for row, fate in zip(found, fates, strict=True)]
