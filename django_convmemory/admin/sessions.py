@@ -98,8 +98,11 @@ class SessionAdmin(_Admin):
 
     def changelist_view(self, request: HttpRequest, extra_context: dict[str, Any] | None = None) -> Any:
         # Nothing is selected here to be changed.
-        title = {"title": capfirst(self.opts.verbose_name_plural)}
-        return super().changelist_view(request, title | (extra_context or {}))
+        context = {
+            "title": capfirst(self.opts.verbose_name_plural),
+            "may_see_overview": self.has_overview_permission(request),
+        }
+        return super().changelist_view(request, context | (extra_context or {}))
 
     @admin.display(description=_("session"))
     def named(self, session: models.Session) -> str:
@@ -157,6 +160,10 @@ class SessionAdmin(_Admin):
     def has_add_permission(self, request: HttpRequest) -> bool:
         return False
 
+    def has_overview_permission(self, request: HttpRequest) -> bool:
+        """Whether somebody may see the figures of all sessions, of which ``get_queryset`` may show them some."""
+        return self.has_view_or_change_permission(request)
+
     # The page of one.
 
     def get_urls(self) -> list[URLPattern]:
@@ -180,7 +187,7 @@ class SessionAdmin(_Admin):
     ) -> HttpResponse:
         if request.method not in ("GET", "HEAD"):
             return HttpResponseNotAllowed(["GET", "HEAD"])
-        session = self._session(object_id)
+        session = self._session(request, object_id)
         if not self.has_view_or_change_permission(request, session):
             raise PermissionDenied
         before = request.GET.get("before", "")
@@ -200,7 +207,7 @@ class SessionAdmin(_Admin):
 
     def overview_view(self, request: HttpRequest) -> HttpResponse:
         """Show how the memories are doing."""
-        if not self.has_view_or_change_permission(request):
+        if not self.has_overview_permission(request):
             raise PermissionDenied
         return self._page(
             request,
@@ -213,7 +220,7 @@ class SessionAdmin(_Admin):
 
     def retry_view(self, request: HttpRequest) -> HttpResponse:
         """Have the sessions folded that could not be, as many as are reckoned with at once."""
-        if not self.has_change_permission(request):
+        if not (self.has_overview_permission(request) and self.has_change_permission(request)):
             raise PermissionDenied
         if request.method != "POST":
             return HttpResponseNotAllowed(["POST"])
@@ -234,9 +241,10 @@ class SessionAdmin(_Admin):
         shared = {**self.admin_site.each_context(request), "subtitle": None, "opts": self.opts, "media": self.media}
         return TemplateResponse(request, f"admin/convmemory/session/{template}.html", shared | context)
 
-    def _session(self, object_id: str) -> models.Session:
-        rows = models.Session.objects.using(router.db_for_write(models.Session)).with_clock()
-        found = rows.select_related("owner").filter(pk=int(object_id)).first() if object_id.isdigit() else None
+    def _session(self, request: HttpRequest, object_id: str) -> models.Session:
+        # With all columns, of which the list needs few.
+        rows = self.get_queryset(request).defer(None).filter(pk=int(object_id)) if object_id.isdecimal() else None
+        found = rows.first() if rows is not None else None
         if found is None:
             raise Http404
         return found
@@ -263,7 +271,7 @@ class SessionAdmin(_Admin):
 
     def work_view(self, request: HttpRequest, pk: int, work: str) -> HttpResponse:
         """Do one of :data:`.work.WORK`, after asking where it destroys something."""
-        session, doing = self._session(str(pk)), WORK[work]
+        session, doing = self._session(request, str(pk)), WORK[work]
         if not self._may(request, work, session):
             raise PermissionDenied
         if request.method != "POST":
@@ -286,7 +294,7 @@ class SessionAdmin(_Admin):
 
     def redact_view(self, request: HttpRequest, pk: int, position: int) -> HttpResponse:
         """Empty a message, after asking."""
-        session = self._session(str(pk))
+        session = self._session(request, str(pk))
         if not (self.has_view_or_change_permission(request, session) and self._may_redact(request)):
             raise PermissionDenied
         if request.method != "POST":
@@ -305,7 +313,7 @@ class SessionAdmin(_Admin):
 
     def export_view(self, request: HttpRequest, pk: int) -> HttpResponseBase:
         """Send the session as a record."""
-        session = self._session(str(pk))
+        session = self._session(request, str(pk))
         if not self.has_view_or_change_permission(request, session):
             raise PermissionDenied
         using = session._state.db or "default"

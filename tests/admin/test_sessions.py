@@ -7,15 +7,19 @@ import json
 from typing import Any
 
 import pytest
+from django.contrib import admin
+from django.contrib.admin import AdminSite, register
 from django.contrib.admin.models import LogEntry
 from django.contrib.auth.models import Permission, User
 from django.db import connection
+from django.db.models import QuerySet
+from django.http import HttpRequest
 from django.test import Client
 from django.test.utils import CaptureQueriesContext
-from django.urls import reverse
+from django.urls import path as at, reverse
 
 from django_convmemory import models
-from django_convmemory.admin import bulk
+from django_convmemory.admin import SessionAdmin, bulk
 from django_convmemory.admin.work import WORK
 from django_convmemory.handles import SessionHandle
 from django_convmemory.memory import memories
@@ -353,5 +357,44 @@ def test_the_owner_is_linked_where_the_site_has_users(chat: SessionHandle, anna:
     assert reverse("admin:auth_user_change", args=(anna.pk,)) in text
 
 
-def test_two_sites_have_pages_of_their_own(chat: SessionHandle, settings: Any) -> None:
-    assert staff("view_session").get(f"{LIST}999999/change/").status_code == 404
+support = AdminSite(name="support")
+
+
+@register(models.Session, site=support)
+class SupportAdmin(SessionAdmin):
+    """An admin of some of the sessions, under a name of its own."""
+
+    def get_queryset(self, request: HttpRequest) -> QuerySet[models.Session]:
+        return super().get_queryset(request).filter(key__startswith="s")
+
+    def has_overview_permission(self, request: HttpRequest) -> bool:
+        return False
+
+
+class Sites:
+    urlpatterns = [at("admin/", admin.site.urls), at("support/", support.urls)]
+
+
+def test_two_sites_have_pages_of_their_own(chat: SessionHandle, anna: User, settings: Any) -> None:
+    settings.ROOT_URLCONF = Sites
+    memories["default"].session("s1", owner=anna).append(ChatMessage.human("hello"))
+    client = staff("view_session", "change_session", "delete_session", "change_message")
+    theirs = LIST.replace("/admin/", "/support/", 1)
+    answer = client.get(theirs)
+    assert [one.key for one in answer.context["cl"].result_list] == ["s1"]
+    assert b"overview" not in answer.content
+    own = models.Session.objects.get(key="s1").pk
+    page = client.get(f"{theirs}{own}/change/").content.decode()
+    assert '"/support/convmemory/session/"' in page
+    assert "/admin/" not in page.replace("/static/admin/", "")
+    other = row_of(chat).pk
+    for work in ("change/", "export/"):
+        assert client.get(f"{theirs}{other}/{work}").status_code == 404
+    for work in (*(f"{one}/" for one in WORK), "redact/2/"):
+        assert client.post(f"{theirs}{other}/{work}", {"confirmed": "yes"}).status_code == 404
+    assert client.get(f"{theirs}overview/").status_code == 403
+    assert client.post(f"{theirs}retry/").status_code == 403
+    assert client.post(f"{theirs}{own}/clear/", {"confirmed": "yes"})["Location"] == f"{theirs}{own}/change/"
+    assert b"for good" in client.post(f"{theirs}{own}/delete/").content
+    assert client.post(f"{theirs}{own}/delete/", {"confirmed": "yes"})["Location"] == theirs
+    assert client.get(f"{LIST}999999/change/").status_code == 404

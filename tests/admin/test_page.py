@@ -1,0 +1,48 @@
+"""What docs/admin.md says is so."""
+
+from __future__ import annotations
+
+import pathlib
+import re
+from typing import Any
+
+import pytest
+from django.test import RequestFactory
+
+from django_convmemory import models
+from django_convmemory.admin import bulk, timeline
+from django_convmemory.admin.work import WORK
+from django_convmemory.memory import memories
+from django_convmemory.messages import ChatMessage
+
+DOCS = pathlib.Path(__file__).parent.parent.parent / "docs"
+PAGE = (DOCS / "admin.md").read_text(encoding="utf-8")
+
+
+def test_every_picture_is_there() -> None:
+    pictures = re.findall(r"!\[.+?\]\((.+?)\)", PAGE)
+    assert len(pictures) == 3
+    assert all((DOCS / picture).is_file() for picture in pictures)
+
+
+def test_the_page_names_every_action_with_what_it_needs() -> None:
+    for work in WORK.values():
+        (needed,) = work.permissions
+        assert re.search(rf"^\| {work.label} .*`{needed}_session`", PAGE, re.MULTILINE), work.label
+    for action in (bulk.compact, bulk.export):
+        assert f"| {action.short_description} " in PAGE  # type: ignore[attr-defined]
+    assert (timeline.MESSAGES, bulk.MOST) == (50, 1000)
+
+
+@pytest.mark.django_db
+def test_the_admin_of_the_page(settings: Any, admin_user: Any) -> None:
+    settings.CONVMEMORY = settings.CONVMEMORY | {"support": settings.CONVMEMORY["default"]}
+    for alias in ("default", "support"):
+        memories[alias].append("main", ChatMessage.human("hello"))
+    namespace: dict[str, Any] = {}
+    exec(re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)[0], namespace)  # noqa: S102
+    made = namespace["support"].get_model_admin(models.Session)
+    request = RequestFactory().get("/")
+    request.user = admin_user
+    assert [one.alias for one in made.get_queryset(request)] == ["support"]
+    assert made.has_overview_permission(request)
