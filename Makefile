@@ -3,6 +3,7 @@
 PYTHON ?= python3
 VENV ?= .venv
 ARGS ?=
+PORT ?= 8000
 RUNS ?= 1000
 SEED ?=
 # For `make constraints`: the two Pythons whose packages are pinned.
@@ -52,10 +53,11 @@ format: $(VENV)/.lint ## Format the code and mend what ruff can mend
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
-demo: $(VENV)/.runtime ## Show a conversation being folded
-	$(BIN)/python example_project/replay.py $(ARGS)
+demo: $(VENV)/.example ## Serve a chat site with the memory at work beside it (PORT: 8000)
+	@$(BIN)/python example_project/serve.py --port $(PORT) $(ARGS)
 
-replay: demo
+replay: $(VENV)/.runtime ## Replay four conversations in the terminal, while a worker folds them
+	$(BIN)/python example_project/replay.py $(ARGS)
 
 constraints: ## Pin the newest versions again, in constraints.txt
 	scripts/pin $(PYTHON_LOW) $(PYTHON_HIGH) > constraints.txt.new
@@ -73,11 +75,15 @@ $(VENV)/.runtime: $(VENV)/.python pyproject.toml constraints.txt
 	$(INSTALL) --editable .
 	@touch $@
 
+$(VENV)/.example: $(VENV)/.python pyproject.toml constraints.txt
+	$(INSTALL) --editable '.[example]'
+	@touch $@ $(VENV)/.runtime
+
 # MariaDB's client is built here, from C: where that fails the rest is tested without it.
 $(VENV)/.test: $(VENV)/.python pyproject.toml constraints.txt
-	$(INSTALL) --editable '.[redis,postgresql,tiktoken,openapi,progress,test]'
+	$(INSTALL) --editable '.[redis,postgresql,tiktoken,openapi,progress,example,test]'
 	$(INSTALL) mysqlclient || echo 'No MariaDB: its client library could not be built (see above).'
-	@touch $@ $(VENV)/.runtime
+	@touch $@ $(VENV)/.runtime $(VENV)/.example
 
 $(VENV)/.lowest: $(VENV)/.test lowest.txt
 	PIP_CONSTRAINT= $(INSTALL) --requirement lowest.txt

@@ -1,7 +1,8 @@
 """Settings of the example project. It runs as it is: SQLite, a folder as the broker, and a model that needs no key.
 
 The environment puts servers in their place: ``DATABASE_URL``, ``CELERY_BROKER_URL``, and ``OPENAI_MODEL`` with
-``OPENAI_API_KEY`` and ``OPENAI_BASE_URL``.
+``OPENAI_API_KEY`` and ``OPENAI_BASE_URL``. With ``SECRET_KEY`` it is a site for production: without debugging and
+without the demo user, for the hosts that ``ALLOWED_HOSTS`` names, by HTTPS.
 """
 
 import os
@@ -17,10 +18,22 @@ BASE_DIR = Path(__file__).resolve().parent.parent
 DATA_DIR = Path(os.environ.get("EXAMPLE_DATA_DIR", BASE_DIR / "data"))
 DATA_DIR.mkdir(parents=True, exist_ok=True)
 
-# For demonstrations only: this project is not to be put on a server as it is.
-SECRET_KEY = os.environ.get("SECRET_KEY", "an example has no secrets")
-DEBUG = True
-ALLOWED_HOSTS = ["localhost", "127.0.0.1", "[::1]"]
+PRODUCTION = bool(os.environ.get("SECRET_KEY"))
+SECRET_KEY = os.environ.get("SECRET_KEY") or "an example has no secrets"
+DEBUG = not PRODUCTION
+ALLOWED_HOSTS = os.environ.get("ALLOWED_HOSTS", "").split(",") if PRODUCTION else ["localhost", "127.0.0.1", "[::1]"]
+CSRF_TRUSTED_ORIGINS = [f"https://{host}" for host in ALLOWED_HOSTS if host] if PRODUCTION else []
+# A name that is its own password, for a first look.
+DEMO_USER = "" if PRODUCTION else "demo"
+if PRODUCTION:
+    # HTTPS ends at a proxy, which says so.
+    SECURE_PROXY_SSL_HEADER = ("HTTP_X_FORWARDED_PROTO", "https")
+    SECURE_SSL_REDIRECT = os.environ.get("SECURE_SSL_REDIRECT", "1") != "0"
+    SECURE_HSTS_SECONDS = 31_536_000
+    SECURE_HSTS_INCLUDE_SUBDOMAINS = True
+    SECURE_HSTS_PRELOAD = True
+    SESSION_COOKIE_SECURE = True
+    CSRF_COOKIE_SECURE = True
 
 ENGINES = {
     "sqlite": "sqlite3",
@@ -122,9 +135,11 @@ INSTALLED_APPS = [
     "django.contrib.staticfiles",
     "rest_framework",
     "django_convmemory",
+    "chat",
 ]
 MIDDLEWARE = [
     "django.middleware.security.SecurityMiddleware",
+    "whitenoise.middleware.WhiteNoiseMiddleware",
     "django.contrib.sessions.middleware.SessionMiddleware",
     "django.middleware.common.CommonMiddleware",
     "django.middleware.csrf.CsrfViewMiddleware",
@@ -147,6 +162,20 @@ TEMPLATES = [
 ]
 ROOT_URLCONF = "mysite.urls"
 STATIC_URL = "static/"
+STATIC_ROOT = DATA_DIR / "static"
+WHITENOISE_USE_FINDERS = DEBUG
+LOGIN_URL = "login"
+LOGIN_REDIRECT_URL = LOGOUT_REDIRECT_URL = "chat:index"
+
+REST_FRAMEWORK = {
+    "DEFAULT_THROTTLE_RATES": {
+        "chat": os.environ.get("CHAT_RATE") or "30/min",
+        "convmemory_append": "60/min",
+        "convmemory_create": "30/min",
+    },
+}
+# The API is for the page's visitors too.
+CONVMEMORY_API = {"SCOPE": "django_convmemory.api.scopes.UserOrVisitorScope"}
 LANGUAGE_CODE = "en"
 USE_TZ = True
 TIME_ZONE = "UTC"

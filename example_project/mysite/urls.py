@@ -1,4 +1,12 @@
+from django.conf import settings
 from django.contrib import admin
-from django.urls import path
+from django.contrib.auth import views as auth
+from django.urls import include, path
 
-urlpatterns = [path("admin/", admin.site.urls)]
+urlpatterns = [
+    path("", include("chat.urls")),
+    path("sign-in/", auth.LoginView.as_view(extra_context={"demo": settings.DEMO_USER}), name="login"),
+    path("sign-out/", auth.LogoutView.as_view(), name="logout"),
+    path("api/memory/", include("django_convmemory.api.urls")),
+    path("admin/", admin.site.urls),
+]

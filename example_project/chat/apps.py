@@ -1,0 +1,13 @@
+from django.apps import AppConfig
+
+
+class ChatConfig(AppConfig):
+    name = "chat"
+
+    def ready(self) -> None:
+        """What a visitor has said is theirs when they sign in."""
+        from django.contrib.auth.signals import user_logged_in
+
+        from django_convmemory.api.scopes import claim_at_login
+
+        user_logged_in.connect(claim_at_login, dispatch_uid="chat.claim")

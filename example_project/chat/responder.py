@@ -1,0 +1,117 @@
+"""Who answers: the endpoint that the environment names, or a responder that says plainly that it is none."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import os
+import re
+from collections.abc import AsyncIterator, Sequence
+from typing import Any
+
+import openai
+
+from django_convmemory.context import Context
+
+SYSTEM = "You are a helpful assistant. Be brief and concrete."
+
+# Seconds between two words of the offline responder.
+PACE = float(os.environ.get("EXAMPLE_PACE") or 0.03)
+_SENTENCE = re.compile(r"[^.!?。！？\n]+[.!?。！？]?")
+_WORD = re.compile(r"[^\W_]{4,}|[\u3400-\u9fff]{2}")
+
+
+class Reply:
+    """A reply on its way: ``pieces`` of text, and afterwards ``usage``, what it took, where that is known."""
+
+    usage: Any = None
+
+    def pieces(self) -> AsyncIterator[str]:
+        raise NotImplementedError
+
+
+def reply_to(context: Context) -> Reply:
+    """Return the reply to a context. Nothing is asked before its pieces are."""
+    return ModelReply(context) if os.environ.get("OPENAI_MODEL") else OfflineReply(context)
+
+
+def by_whom() -> str:
+    """Say who answers."""
+    return os.environ.get("OPENAI_MODEL") or "the offline responder"
+
+
+@functools.cache
+def _client() -> openai.AsyncOpenAI:
+    return openai.AsyncOpenAI(timeout=60, max_retries=1)
+
+
+class ModelReply(Reply):
+    """Streamed from any OpenAI-compatible endpoint: ``OPENAI_BASE_URL``, ``OPENAI_API_KEY`` and ``OPENAI_MODEL``."""
+
+    def __init__(self, context: Context) -> None:
+        self.context = context
+
+    async def pieces(self) -> AsyncIterator[str]:
+        """Yield the text. Raises ``openai.OpenAIError`` where the endpoint fails, also in the middle."""
+        messages: Any = self.context.to_openai()
+        stream = await _client().chat.completions.create(
+            model=os.environ["OPENAI_MODEL"],
+            messages=messages,
+            stream=True,
+            stream_options={"include_usage": True},
+        )
+        async with stream:
+            async for chunk in stream:
+                if chunk.usage is not None:
+                    self.usage = chunk.usage
+                if chunk.choices and chunk.choices[0].delta.content:
+                    yield chunk.choices[0].delta.content
+
+
+class OfflineReply(Reply):
+    """Answers from the conversation's own memory, by quoting what has most words in common with the question."""
+
+    def __init__(self, context: Context) -> None:
+        self.context = context
+
+    async def pieces(self) -> AsyncIterator[str]:
+        for piece in re.findall(r"\s*\S+|\s+", answer(self.context)):
+            await asyncio.sleep(PACE)
+            yield piece
+
+
+def answer(context: Context) -> str:
+    """Return what the offline responder says."""
+    asked = next((one.text for one in reversed(context) if one.role == "user"), "")
+    found = quotes(asked, context)
+    said = ["I am the built-in offline responder: no model is connected, and I only repeat what I am sent."]
+    if found:
+        said += ["About this, the conversation's memory has:", *found]
+    else:
+        said.append("It has nothing about this yet.")
+    verbatim = sum(part.name == "tail" for part in context.parts)
+    said.append(
+        f"(I was sent {context.tokens} tokens: {verbatim} messages as they were"
+        + (f", and a summary of everything through message {context.covered}.)" if context.summary else ".)")
+    )
+    return "\n".join(said)
+
+
+def quotes(asked: str, context: Context, most: int = 3) -> list[str]:
+    """Return the sentences of the context that have most words in common with what was asked."""
+    wanted = {word.lower() for word in _WORD.findall(asked)}
+    last = max((part.position or 0 for part in context.parts if part.message.role == "user"), default=0)
+    scored: list[tuple[int, int, str]] = []
+    for part in context.parts:
+        if part.name == "system" or part.position == last or part.message.role == "tool":
+            continue
+        where = "the summary" if part.name == "summary" else f"message {part.position}"
+        for sentence in _sentences(part.message.text):
+            common = len(wanted & {word.lower() for word in _WORD.findall(sentence)})
+            if common and not sentence.startswith(("I am the built-in", "(I was sent", "“")):
+                scored.append((common, -len(scored), f"“{sentence}” ({where})"))
+    return [text for _, _, text in sorted(scored, reverse=True)[:most]]
+
+
+def _sentences(text: str) -> Sequence[str]:
+    return [one.strip() for one in _SENTENCE.findall(text) if one.strip()]

@@ -1,0 +1,173 @@
+// Streams replies, follows the memory by its entity tag, and shows which messages are in the summary.
+"use strict";
+
+const messages = document.getElementById("messages");
+const panel = document.getElementById("panel");
+const notice = () => document.getElementById("notice");
+const token = document.body.dataset.token;
+
+// The reply.
+
+let streaming = false;
+
+async function answer() {
+  if (streaming) return;
+  streaming = true;
+  const item = document.createElement("li");
+  item.className = "message assistant writing";
+  const text = document.createElement("div");
+  text.className = "text";
+  text.dir = "auto";
+  item.append(text);
+  messages.append(item);
+  show(item);
+  let failed = null;
+  let done = null;
+  try {
+    const response = await fetch(messages.dataset.reply, { method: "POST", headers: { "X-CSRFToken": token } });
+    if (!response.ok) throw new Error(`The site answered ${response.status}.`);
+    for await (const line of lines(response.body)) {
+      if (line.text) {
+        text.append(line.text);
+        show(item);
+      }
+      failed = line.error ?? failed;
+      done = line.done ?? done;
+    }
+    if (done === null && failed === null) failed = "The reply broke off.";
+  } catch (error) {
+    failed = error instanceof TypeError ? "The connection broke off. Your message is kept." : error.message;
+  }
+  streaming = false;
+  item.classList.remove("writing");
+  if (failed !== null) {
+    item.classList.add("failed");
+    refused(failed);
+  } else {
+    // With its menu, as the server shows it.
+    location.reload();
+  }
+}
+
+async function* lines(body) {
+  const reader = body.pipeThrough(new TextDecoderStream()).getReader();
+  let rest = "";
+  for (;;) {
+    const { value, done } = await reader.read();
+    if (done) return;
+    const parts = (rest + value).split("\n");
+    rest = parts.pop();
+    for (const part of parts) yield JSON.parse(part);
+  }
+}
+
+function refused(said) {
+  const paragraph = document.createElement("p");
+  paragraph.className = "refused";
+  paragraph.append(said + " ");
+  const retry = document.createElement("button");
+  retry.append("Try again");
+  retry.addEventListener("click", () => {
+    messages.querySelectorAll(".failed").forEach((one) => one.remove());
+    notice().replaceChildren();
+    answer();
+  });
+  paragraph.append(retry);
+  notice().replaceChildren(paragraph);
+}
+
+function show(item) {
+  item.scrollIntoView({ block: "end" });
+}
+
+// The memory.
+
+let tag = "";
+
+async function follow() {
+  if (document.visibilityState === "visible") {
+    try {
+      const response = await fetch(panel.dataset.url, {
+        headers: tag ? { "If-None-Match": tag } : {},
+        cache: "no-store",
+      });
+      if (response.ok) {
+        tag = response.headers.get("ETag") ?? "";
+        const open = panel.querySelector("details.next")?.open;
+        panel.innerHTML = await response.text();
+        if (open) panel.querySelector("details.next").open = true;
+        mark();
+      }
+    } catch {
+      // The server is away; the next look will tell.
+    }
+  }
+  setTimeout(follow, 1000);
+}
+
+function mark() {
+  const covered = Number(panel.querySelector("[data-covered]")?.dataset.covered ?? 0);
+  for (const one of messages.querySelectorAll(".message[data-position]")) {
+    one.classList.toggle("folded", Number(one.dataset.position) <= covered);
+  }
+}
+
+// What is done with keys and buttons.
+
+document.addEventListener("keydown", (event) => {
+  if (event.key === "Enter" && !event.shiftKey && !event.isComposing && event.target.matches(".say textarea")) {
+    event.preventDefault();
+    event.target.form.requestSubmit();
+  }
+});
+
+document.addEventListener("submit", (event) => {
+  const asks = event.submitter?.dataset.confirm;
+  if (asks && !confirm(asks)) event.preventDefault();
+});
+
+document.addEventListener("click", (event) => {
+  const edit = event.target.closest("[data-edit]");
+  if (edit) begin(edit.closest(".message"), edit.dataset.edit);
+});
+
+function begin(item, position) {
+  const said = item.querySelector(".text");
+  const box = document.createElement("textarea");
+  box.value = said.textContent;
+  box.rows = 3;
+  box.setAttribute("aria-label", "Your message, edited");
+  const send = document.createElement("button");
+  send.className = "primary";
+  send.append("Ask again");
+  send.addEventListener("click", () => {
+    const revision = document.getElementById("revision").value;
+    htmx.ajax("POST", messages.dataset.reply.replace(/reply\/$/, "again/"), {
+      values: { position, revision, text: box.value },
+      target: "#notice",
+      headers: { "X-CSRFToken": token },
+    });
+  });
+  item.querySelector(".menu").open = false;
+  said.replaceChildren(box, send);
+  box.focus();
+}
+
+if (messages) {
+  mark();
+  follow();
+  document.querySelector("#messages li:last-child")?.scrollIntoView({ block: "end" });
+  document.body.addEventListener("htmx:afterRequest", (event) => {
+    if (event.detail.elt.matches("form.say") && event.detail.successful && event.detail.xhr.status === 200) {
+      event.detail.elt.elements.text.value = "";
+      answer();
+    }
+  });
+  document.body.addEventListener("htmx:sendError", () => {
+    const paragraph = document.createElement("p");
+    paragraph.className = "refused";
+    paragraph.append("The site cannot be reached. What you have written stays in the box: send it again.");
+    notice().replaceChildren(paragraph);
+  });
+  if ("unanswered" in messages.dataset) answer();
+}

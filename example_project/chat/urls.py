@@ -1,0 +1,18 @@
+from django.urls import path
+
+from chat import replies, views
+
+app_name = "chat"
+
+urlpatterns = [
+    path("", views.index, name="index"),
+    path("begin/", views.begin, name="begin"),
+    path("c/<uuid:public_id>/", views.conversation, name="conversation"),
+    path("c/<uuid:public_id>/panel/", views.panel, name="panel"),
+    path("c/<uuid:public_id>/send/", views.send, name="send"),
+    path("c/<uuid:public_id>/reply/", replies.reply, name="reply"),
+    path("c/<uuid:public_id>/again/", views.again, name="again"),
+    path("c/<uuid:public_id>/fork/<int:position>/", views.fork, name="fork"),
+    path("c/<uuid:public_id>/redact/<int:position>/", views.redact, name="redact"),
+    path("c/<uuid:public_id>/delete/", views.delete, name="delete"),
+]
