@@ -39,9 +39,10 @@ class StrictPolicy:
         return response
 
 
-@pytest.fixture(scope="session")
+# Not for longer than a module: its event loop runs in this thread, where tests of others run loops of their own.
+@pytest.fixture(scope="module")
 def browser() -> Iterator[Browser]:
-    """Chromium, started once."""
+    """Chromium, started once for a module."""
     found = next((path for name in NAMES if (path := shutil.which(name))), None)
     if found is None:
         if servers.REQUIRED:
@@ -62,7 +63,7 @@ def browser() -> Iterator[Browser]:
             del os.environ["DJANGO_ALLOW_ASYNC_UNSAFE"]
 
 
-def picture(page: Page, name: str) -> None:
+def picture(page: Page, name: str, *, full_page: bool = True) -> None:
     """Keep what the page looks like, where pictures are wanted."""
     if folder := os.environ.get("CONVMEMORY_SCREENSHOTS"):
-        page.screenshot(path=pathlib.Path(folder) / f"{name}.png", full_page=True)
+        page.screenshot(path=pathlib.Path(folder) / f"{name}.png", full_page=full_page)

@@ -40,7 +40,8 @@ class Behaviour:
     """What the server does with one request.
 
     ``kind`` is a key of :data:`KINDS`. ``text`` is what the model says: a text, a function of the request's body, or
-    None to repeat the ``[[markers]]`` of the prompt. ``latency`` is waited before anything is sent; ``seconds`` is how
+    None to repeat the ``[[markers]]`` of the prompt. ``latency`` is waited before anything is sent, ``pace``
+    between the words of a stream; ``seconds`` is how
     long a hang or a drip lasts. ``status``, ``headers`` and ``body`` are those of the kind ``raw``, whose body is a
     text or JSON.
     """
@@ -50,6 +51,7 @@ class Behaviour:
     latency: float = 0.0
     seconds: float = 30.0
     size: int = 20_000_000
+    pace: float = 0.02
     retry_after: str = "1"
     status: int = 200
     headers: Mapping[str, str] = dataclasses.field(default_factory=dict)
@@ -312,6 +314,29 @@ class _Handler(http.server.BaseHTTPRequestHandler):
             self.wait(0.05)
         self.wfile.write(content)
 
+    def stream(self, document: dict[str, Any], pace: float, *, part: float = 1.0) -> None:
+        """Send a completion as events, a word each, ``pace`` seconds apart; or the first ``part`` of them."""
+        self.close_connection = True
+        self.send_response(200)
+        self.send_header("Content-Type", "text/event-stream")
+        self.send_header("Connection", "close")
+        self.end_headers()
+        chunk = {**document, "object": "chat.completion.chunk", "usage": None}
+        words = re.findall(r"\S+\s*", document["choices"][0]["message"]["content"])
+        for word in words[: int(len(words) * part)]:
+            delta = {"index": 0, "delta": {"role": "assistant", "content": word}, "finish_reason": None}
+            self._event({**chunk, "choices": [delta]})
+            self.wait(pace)
+        if part < 1:
+            return
+        self._event({**chunk, "choices": [{"index": 0, "delta": {}, "finish_reason": "stop"}]})
+        self._event({**chunk, "choices": [], "usage": document["usage"]})
+        self.wfile.write(b"data: [DONE]\n\n")
+
+    def _event(self, document: Any) -> None:
+        self.wfile.write(f"data: {json.dumps(document)}\n\n".encode())
+        self.wfile.flush()
+
     def reset(self) -> None:
         """Break the connection off, as a crashed server or a firewall does."""
         self.close_connection = True
@@ -338,7 +363,17 @@ def _changed(behaviour: Behaviour, body: dict[str, Any], **choice: Any) -> dict[
 
 @_kind
 def answer(handler: _Handler, behaviour: Behaviour, body: dict[str, Any]) -> None:
-    handler.send_json(completion(behaviour, body))
+    if body.get("stream"):
+        handler.stream(completion(behaviour, body), behaviour.pace)
+    else:
+        handler.send_json(completion(behaviour, body))
+
+
+@_kind
+def breaks_off(handler: _Handler, behaviour: Behaviour, body: dict[str, Any]) -> None:
+    """Stream half of what there is to say, and go."""
+    handler.stream(completion(behaviour, body), behaviour.pace, part=0.5)
+    handler.reset()
 
 
 @_kind

@@ -38,8 +38,8 @@ def compact(modeladmin: SessionAdmin, request: HttpRequest, queryset: Any) -> No
         modeladmin.message_user(request, text % {"n": len(asked)}, messages.SUCCESS)
     if refused:
         text = ngettext(
-            "Nobody could be told of %(n)d session: the broker is away, or its memory is not in the settings.",
-            "Nobody could be told of %(n)d sessions: the broker is away, or their memory is not in the settings.",
+            "Nobody could be told of %(n)d session; if it is due, the next sweep folds it.",
+            "Nobody could be told of %(n)d sessions; those that are due are folded by the next sweep.",
             refused,
         )
         modeladmin.message_user(request, text % {"n": refused}, messages.ERROR)

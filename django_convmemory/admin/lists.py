@@ -95,12 +95,14 @@ class StateFilter(admin.SimpleListFilter):
 def searched(queryset: Any, text: str, owners: QuerySet[Any]) -> Any:
     """Return the sessions that ``text`` names exactly, by indexes alone.
 
-    It may be a public id, what an owner logs in with, a visitor, a key of nobody's session, or the key of one's after
-    what they log in with or their id: ``anna/main``.
+    It may be a public id, a primary key as the logs have it, what an owner logs in with, a visitor, a key of nobody's
+    session, or the key of one's after what they log in with or their id: ``anna/main``.
     """
     wanted = Q(visitor=text)
     with contextlib.suppress(ValueError):
         wanted |= Q(public_id=uuid.UUID(text))
+    if text.isascii() and text.isdecimal() and len(text) < 19:
+        wanted |= Q(pk=int(text))
     found = list(owners.filter(**{owners.model.USERNAME_FIELD: text})[:1])
     wanted |= Q(owner__in=found)
     name, _slash, key = text.partition("/")

@@ -44,6 +44,12 @@ else:
     _Admin = admin.ModelAdmin
 
 
+NOBODY = _(
+    "Nobody could be told to do it: the broker is away, or the memory's scheduler tells nobody. "
+    "What is due is folded by the next sweep."
+)
+
+
 @admin.register(models.Session)
 class SessionAdmin(_Admin):
     """Shows sessions. Their rows are not edited by hand: what changes one is an action of its memory."""
@@ -58,7 +64,9 @@ class SessionAdmin(_Admin):
     sortable_by = ()
     ordering = ("-id",)
     search_fields = ("public_id",)  # which has the search box shown: see get_search_results
-    search_help_text = _("A public id, what an owner logs in with, a visitor, a key of nobody's, or owner/key")
+    search_help_text = _(
+        "A public or primary id, what an owner logs in with, a visitor, a key of nobody's, or owner/key"
+    )
     actions = (bulk.compact, bulk.export)
     change_list_template = "admin/convmemory/session/list.html"
 
@@ -200,7 +208,11 @@ class SessionAdmin(_Admin):
                 session, int(before) if before.isascii() and before.isdigit() and len(before) < 16 else None
             ),
             owner_url=self._owner_url(session),
-            work=[(name, WORK[name].label) for name in WORK if self._may(request, name, session)],
+            work=[
+                (name, WORK[name].label)
+                for name in WORK
+                if self._may(request, name, session) and (name != "rebuild" or session.current_version)
+            ],
             may_redact=self._may_redact(request),
             **(extra_context or {}),
         )
@@ -285,7 +297,7 @@ class SessionAdmin(_Admin):
         self.log_change(request, session, str(doing.label))
         said = doing.run(memories[session.alias].session(session), session)
         if said is None:
-            self.message_user(request, _("Nobody could be told to do it: the broker is away."), messages.ERROR)
+            self.message_user(request, NOBODY, messages.ERROR)
         else:
             self.message_user(request, said, messages.SUCCESS)
         if work == "delete":

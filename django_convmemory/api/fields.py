@@ -44,10 +44,12 @@ class Alias(Text):
 class Choice(serializers.ChoiceField):
     """One of some texts."""
 
+    default_error_messages = {"invalid_choice": '"{input}" is none of these: {choices}.'}
+
     def to_internal_value(self, data: Any) -> Any:
-        if not isinstance(data, str):
-            self.fail("invalid_choice", input=data)
-        return super().to_internal_value(data)
+        if not isinstance(data, str) or data not in self.choices:
+            self.fail("invalid_choice", input=str(data)[:100], choices=", ".join(map(str, self.choices)))
+        return data
 
 
 class Whole(serializers.IntegerField):

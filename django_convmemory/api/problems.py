@@ -120,6 +120,8 @@ def _document(problem: drf.APIException) -> dict[str, Any]:
         if isinstance(said, Mapping):  # as that of Simple JWT
             code, said = str(said.get("code", code)), said.get("detail", problem.default_detail)
         detail = str(said)
+        if isinstance(problem, drf.PermissionDenied) and detail.startswith("CSRF Failed"):
+            code = "csrf_failed"  # DRF's own authentication has no code for it.
     document: dict[str, Any] = {
         "type": _TYPE + code,
         "title": _PHRASES.get(problem.status_code, "Error"),

@@ -17,6 +17,7 @@ from django_convmemory.api import conf
 from django_convmemory.api.fields import Alias, Choice, Flag, Metadata, Text, Whole, WholeInQuery
 from django_convmemory.conf import DEFAULT_ALIAS
 from django_convmemory.conversation import Receipt
+from django_convmemory.exceptions import InvalidMessage
 from django_convmemory.explaining import Explained, Fate
 from django_convmemory.messages import ROLES, ChatMessage
 from django_convmemory.stores import sql
@@ -36,8 +37,9 @@ class StrictSerializer(serializers.Serializer[Any]):
 
     def to_internal_value(self, data: Any) -> Any:
         if isinstance(data, Mapping) and not data.keys() <= self.fields.keys():
-            known = ", ".join(name for name, field in self.fields.items() if not field.read_only)
-            error = self.error_messages["unknown_field"].format(fields=known)
+            known = [name for name, field in self.fields.items() if not field.read_only]
+            named = ", ".join([*known, *self.context.get("also", ())]) or "none"
+            error = self.error_messages["unknown_field"].format(fields=named)
             unknown = sorted(data.keys() - self.fields.keys())[:_MOST_NAMED]
             raise serializers.ValidationError(
                 {name: [serializers.ErrorDetail(error, "unknown_field")] for name in unknown}
@@ -131,9 +133,9 @@ class Moment(serializers.DateTimeField):
         super().__init__(**{"input_formats": [ISO_8601], "default_timezone": dt.UTC, **options})
 
     def to_internal_value(self, value: Any) -> Any:
-        moment = super().to_internal_value(value)
         if not isinstance(value, str) or not _ZONED.fullmatch(value):
-            self.fail("invalid", format="RFC 3339, with a zone: 2026-01-31T12:00:00Z")
+            self.fail("invalid", format='RFC 3339, with a zone: 2026-01-31T12:00:00Z, or +02:00 (a "+" written as %2B)')
+        moment = super().to_internal_value(value)
         return moment if settings.USE_TZ else clock.naive(moment, router.db_for_write(models.Session))
 
 
@@ -235,7 +237,10 @@ class NewMessage(StrictSerializer):
 
     def validate(self, attrs: dict[str, Any]) -> Any:
         kind, metadata = attrs.pop("kind"), attrs.pop("metadata")
-        return ChatMessage.from_openai(attrs, kind=kind, metadata=metadata)
+        try:
+            return ChatMessage.from_openai(attrs, kind=kind, metadata=metadata)
+        except InvalidMessage as error:
+            raise serializers.ValidationError(str(error), "invalid_message") from None
 
 
 class Messages(serializers.ListField):

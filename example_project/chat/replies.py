@@ -60,7 +60,7 @@ async def stream(session: SessionHandle, reply: Reply, answered: int) -> AsyncIt
         raise
     except openai.OpenAIError as error:
         logger.warning("No reply to message %s: %s", answered, type(error).__name__)
-        yield line(error=explained(error))
+        yield line(error="The model broke off. Your message is kept." if said else explained(error))
     except ConvMemoryError as error:
         yield line(error=str(error))
     else:
@@ -81,8 +81,6 @@ def explained(error: openai.OpenAIError) -> str:
         what = "The model took too long."
     elif isinstance(error, openai.APIStatusError):
         what = f"The model failed ({error.status_code})."
-    elif isinstance(error, openai.APIConnectionError):
-        what = "The model cannot be reached."
     else:
-        what = "The model broke off."
+        what = "The model cannot be reached."
     return f"{what} Your message is kept."

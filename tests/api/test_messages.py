@@ -128,8 +128,11 @@ def test_truncating_takes_the_state_that_is_meant(api: APIClient, chat: SessionH
     again = api.post(url, body, format="json", headers={"If-Match": f"W/{tag}"})
     assert (again.status_code, again.json()["code"]) == (412, "stale_revision")
     assert row_of(chat).last_position == 2
-    for header in ('"x-1"', "x", '"99999999999999999999-a"'):
+    for header in ('"x-1"', '"99999999999999999999-a"'):
         assert api.post(url, body, format="json", headers={"If-Match": header}).status_code == 412
+    for header in ("x", tag.strip('"')):
+        refused = api.post(url, body, format="json", headers={"If-Match": header})
+        assert (refused.status_code, refused.json()["code"]) == (400, "invalid_etag")
     assert api.post(url, body, format="json", headers={"If-Match": "*"}).json() == {"removed": 1}
 
 
@@ -156,3 +159,17 @@ def test_an_export_is_a_record(api: APIClient, chat: SessionHandle) -> None:
     assert (record["key"], len(record["messages"]), record["owner"]) == ("main", 2, "anna")
     empty = api.post(ROOT, {}, format="json")
     assert b"".join(api.get(f"{empty['Location']}export/").streaming_content) == b""  # type: ignore[attr-defined]
+
+
+def test_what_is_wrong_is_said_with_where_it_is(api: APIClient, chat: SessionHandle) -> None:
+    messages = [{"role": "user", "content": "a"}, {"role": "user"}]
+    [error] = api.post(url_of(chat, "messages/"), {"messages": messages}, format="json").json()["errors"]
+    assert (error["pointer"], error["code"]) == ("/messages/1", "invalid_message")
+    [error] = api.get(f"{ROOT}?ordering=-updated_at").json()["errors"]
+    assert "-created, created, -updated, updated" in error["detail"]
+    [error] = api.get(f"{ROOT}?key=main").json()["errors"]
+    assert "cursor" in error["detail"]
+    [error] = api.get(f"{ROOT}?created_after=2026-01-01T00:00:00").json()["errors"]
+    assert "%2B" in error["detail"]
+    used = api.post(url_of(chat, "messages/"), said("a") | {"usage": {"total_tokens": 3}}, format="json")
+    assert (used.status_code, "Leave usage out" in used.json()["detail"]) == (403, True)

@@ -101,7 +101,12 @@ class Rebuild(WorkView):
         if not self.session.current_version:
             raise Problem(409, "nothing_to_do", "The session has no summary yet.")
         if not self.handle.request_rebuild():
-            raise Problem(503, "broker_unavailable", "Nobody can be told to do it at the moment. Try again later.")
+            raise Problem(
+                503,
+                "broker_unavailable",
+                "Nobody can be told to do it: the broker is away, so try again later, or the memory's scheduler tells "
+                "nobody, as the NullScheduler does, and rebuild() must be called where it can take its time.",
+            )
 
 
 class Export(ScopedView):

@@ -165,7 +165,7 @@ class ScopedView(GenericAPIView[Any]):
         for name in given:
             if len(given.getlist(name)) > 1:
                 raise ValidationError({name: ["It is given more than once."]})
-        read = serializer(data={name: given[name] for name in given if name not in more})
+        read = serializer(data={name: given[name] for name in given if name not in more}, context={"also": more})
         read.is_valid(raise_exception=True)
         values: dict[str, Any] = read.validated_data
         return values

@@ -51,13 +51,12 @@ class MessageList(ScopedView):
         writable = conf.limits().writable_roles
         refused = sorted({message.role for message in messages} - set(writable))
         if (refused or usage) and not (self.scope.user and self.scope.user.has_perm(WRITE_ANY_ROLE)):
-            what = f"messages of the role {refused[0]}" if refused else "what a reply used"
-            raise Problem(
-                403,
-                "role_not_allowed",
-                f"Storing {what} takes the permission {WRITE_ANY_ROLE}, which is for services that are trusted: to a "
-                "model it would say what its user makes it say.",
-            )
+            if refused:
+                why = f"Storing messages of the role {refused[0]} takes the permission {WRITE_ANY_ROLE}, which is for "
+                why += "services that are trusted: to a model it would say what its user makes it say."
+            else:
+                why = f"Saying what a reply used takes the permission {WRITE_ANY_ROLE}. Leave usage out."
+            raise Problem(403, "role_not_allowed", why)
 
     def _idempotency_key(self) -> str | None:
         key = self.request.headers.get("Idempotency-Key")

@@ -92,6 +92,8 @@ def _sessions(alias: str, using: str) -> dict[str, Any]:
 def _attempts(alias: str, using: str, seconds: int) -> dict[str, Any]:
     rows = models.Attempt.objects.using(using).filter(alias=alias)
     fallback = memories[alias].fallback if alias in memories else None
+    if fallback is not None and (model := memories[alias].model) is not None and model.name == fallback.name:
+        fallback = None  # What of the two it was, the name does not tell: then it is the memory's model.
     began = durations.ago(seconds, rows)
     rows = rows.filter(started_at__gte=began) if began is not None else rows.none()
     found = list(

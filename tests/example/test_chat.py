@@ -1,0 +1,286 @@
+"""The example's chat site in a real browser: the whole journey, with and without a model."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import pathlib
+import re
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from tests.browser import browser, picture
+from tests.openai_server import Behaviour, OpenAIServer
+from tests.processes import PATIENCE
+from tests.test_example_project import PROJECT, environment
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser, Page
+
+__all__ = ["browser"]
+
+MILLISECONDS = PATIENCE * 1000
+
+
+@contextlib.contextmanager
+def served(folder: pathlib.Path, **variables: str) -> Iterator[str]:
+    """Serve the example as ``make demo`` does, and yield its address."""
+    with (folder / "errors").open("wb") as errors:
+        process = subprocess.Popen(
+            [sys.executable, "serve.py", "--port", "0"],
+            cwd=PROJECT,
+            env=environment(folder, **({"EXAMPLE_PACE": "0.005"} | variables)),
+            stdout=subprocess.PIPE,
+            stderr=errors,
+            text=True,
+        )
+    try:
+        assert process.stdout is not None
+        said = next((line for line in process.stdout if " is the site" in line), "")
+        found = re.match(r"(http://\S+)/ is the site", said)
+        assert found, (folder / "errors").read_text()
+        yield found.group(1)
+    finally:
+        process.send_signal(signal.SIGINT)
+        process.communicate(timeout=PATIENCE)
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """The site as it is, without a model."""
+    with served(tmp_path_factory.mktemp("site")) as url:
+        yield url
+
+
+@pytest.fixture
+def page(browser: Browser) -> Iterator[Page]:
+    """A window of somebody's, in which nothing may go wrong unnoticed."""
+    yield from window(browser)
+
+
+@pytest.fixture
+def other(browser: Browser) -> Iterator[Page]:
+    """A window of somebody else's."""
+    yield from window(browser)
+
+
+def window(browser: Browser, **options: Any) -> Iterator[Page]:
+    context = browser.new_context(**{"viewport": {"width": 1360, "height": 860}} | options)
+    context.set_default_timeout(MILLISECONDS)
+    page, wrong = context.new_page(), []
+    page.on("pageerror", lambda error: wrong.append(str(error)))
+    yield page
+    context.close()
+    assert wrong == []
+
+
+def sign_in(page: Page, site: str) -> None:
+    page.goto(f"{site}/sign-in/")
+    page.click("text=Sign in as demo")
+    page.wait_for_url(f"{site}/")
+
+
+def say(page: Page, text: str) -> None:
+    """Say something, and wait for the answer."""
+    page.fill("#text", text)
+    page.keyboard.press("Enter")
+    answered(page, text)
+
+
+def answered(page: Page, text: str) -> None:
+    """Wait until the last thing said by the user is ``text``, and the answer to it is stored and shown."""
+    page.wait_for_function(
+        """text => {
+            const all = [...document.querySelectorAll("#messages > .message")];
+            const users = all.filter(one => one.matches(".user"));
+            return document.readyState === "complete" && !document.querySelector(".writing")
+                && users.at(-1)?.innerText.includes(text) && all.at(-1).matches(".assistant:has(.menu)");
+        }""",
+        arg=text.strip(),
+    )
+
+
+def test_a_visitor_talks_until_the_conversation_is_folded(site: str, page: Page, other: Page) -> None:
+    page.goto(site)
+    page.fill("#text", "My name is Ada, and I collect stamps from Portugal.")
+    page.click("text=Send")
+    page.wait_for_selector("#panel")
+    answered(page, "My name is Ada")
+    assert "offline responder" in page.locator("#messages .assistant").first.inner_text()
+    assert "None yet" in page.locator("#panel .summary").inner_text()
+
+    # The summary arrives while somebody looks on.
+    for number in range(3):
+        say(page, f"Something else, number {number}: the weather is fine, and the trains run on time. " * 3)
+    page.wait_for_function("!document.querySelector('#panel .summary .quiet')")
+    page.wait_for_selector("#messages .message.folded")
+    say(page, "Which stamps do I collect?")
+    assert "Portugal" in page.locator("#messages .assistant").last.inner_text()
+
+    address = page.url
+    assert other.goto(address).status == 404  # type: ignore[union-attr]
+
+    # What a visitor has said is theirs when they sign in.
+    sign_in(page, site)
+    assert page.goto(address).status == 200  # type: ignore[union-attr]
+    assert "Ada" in page.locator("#messages").inner_text()
+
+
+def test_the_journey_of_a_user(site: str, page: Page, other: Page) -> None:
+    sign_in(page, site)
+    assert page.locator(".list li").count() >= 4
+    page.click("text=Slovenia with my mother")
+    page.wait_for_selector("#messages .message.folded")
+    count = page.locator("#messages .message").count()
+    address = page.url
+
+    # Edited and asked again, the last turn is another one.
+    say(page, "And what about a zeppelin?")
+    page.locator("#messages .user").last.locator(".menu summary").click()
+    page.click("text=Edit and ask again")
+    page.get_by_label("Your message, edited").fill("And what about the birthday dinner?")
+    page.click("text=Ask again >> visible=true")
+    page.wait_for_function("!document.querySelector('#messages').innerText.includes('a zeppelin?')")
+    answered(page, "birthday dinner")
+
+    # A branch is another conversation, with what was said up to there.
+    page.locator("#messages .user").last.locator(".menu summary").click()
+    page.click("text=Branch from here >> visible=true")
+    page.wait_for_function("address => location.href !== address", arg=address)
+    answered(page, "birthday dinner")
+    assert "(branch)" in page.locator(".bar h1").inner_text()
+    branch = page.url
+
+    # Redacted there, it is gone here too: it was said there.
+    with page.expect_download() as download:
+        page.click("text=Export")
+    assert "Slovenia" in pathlib.Path(download.value.path()).read_text()
+    page.goto(address)
+    page.on("dialog", lambda dialog: dialog.accept())
+    last = page.locator("#messages .user").last
+    last.locator(".menu summary").click()
+    last.get_by_text("Redact").click()
+    page.wait_for_function("!document.querySelector('#messages').innerText.includes('birthday dinner?')")
+    page.goto(branch)
+    assert "birthday dinner?" not in page.locator("#messages").inner_text()
+
+    page.click("text=Delete")
+    page.wait_for_url(f"{site}/")
+    assert page.goto(branch).status == 404  # type: ignore[union-attr]
+    assert other.goto(address).status == 404  # type: ignore[union-attr]
+
+    page.goto(address)
+    assert page.locator("#messages .message").count() >= count
+    page.click("text=Sign out")
+    page.wait_for_url(f"{site}/")
+    assert page.goto(address).status == 404  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_the_pictures(site: str, browser: Browser, scheme: Any) -> None:
+    for page in window(browser, color_scheme=scheme):
+        sign_in(page, site)
+        page.click("text=Refund for damaged panniers")
+        page.wait_for_selector("#messages .message.folded")
+        page.wait_for_timeout(300)
+        picture(page, f"chat-{scheme}", full_page=False)
+
+
+def test_the_site_on_a_telephone(site: str, browser: Browser) -> None:
+    for page in window(browser, viewport={"width": 375, "height": 740}, has_touch=True):
+        sign_in(page, site)
+        for link in ("Slovenia with my mother", None):
+            if link:
+                page.click(f"text={link}")
+                page.wait_for_selector("#messages .message.folded")
+            wide = page.evaluate("document.documentElement.scrollWidth - document.documentElement.clientWidth")
+            assert wide <= 0
+
+
+# With a model.
+
+
+@pytest.fixture(scope="module")
+def model() -> Iterator[OpenAIServer]:
+    with OpenAIServer() as server:
+        server.default = Behaviour(text="A fine answer to what was asked.", pace=0.05)
+        yield server
+
+
+@pytest.fixture(scope="module")
+def modelled(model: OpenAIServer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """The site with a model."""
+    variables = {"OPENAI_MODEL": "fake", "OPENAI_API_KEY": "none", "OPENAI_BASE_URL": model.base_url}
+    with served(tmp_path_factory.mktemp("modelled"), **variables) as url:
+        yield url
+
+
+def begun(page: Page, site: str) -> None:
+    page.goto(site)
+    page.fill("#text", "Hello there.")
+    page.click("text=Send")
+    page.wait_for_selector("#panel")
+
+
+def test_a_streamed_reply(modelled: str, page: Page) -> None:
+    begun(page, modelled)
+    page.wait_for_selector(".writing")
+    page.wait_for_function("document.querySelector('.writing .text')?.innerText.startsWith('A fine')")
+    answered(page, "Hello there.")
+    assert "A fine answer to what was asked." in page.locator("#messages .assistant").inner_text()
+
+
+@pytest.mark.parametrize(
+    ("behaviours", "says"),
+    [
+        ([Behaviour("rate_limited", retry_after="0")] * 2, "too much to do"),
+        ([Behaviour("breaks_off", text="Half of this " * 10)], "broke off"),
+        ([Behaviour("raw", status=500, body={"error": {"message": "secret-org"}})] * 2, "The model failed (500)"),
+    ],
+    ids=["429", "breaks off", "500"],
+)
+def test_a_model_that_fails(
+    modelled: str, model: OpenAIServer, page: Page, behaviours: list[Behaviour], says: str
+) -> None:
+    begun(page, modelled)
+    answered(page, "Hello there.")
+    model.queue(*behaviours)
+    page.fill("#text", "Are you still there?")
+    page.keyboard.press("Enter")
+    page.wait_for_selector(".refused")
+    shown = page.locator("#notice").inner_text()
+    assert says in shown
+    assert "kept" in shown
+    assert "secret-org" not in page.content()
+    page.click("text=Try again")
+    answered(page, "Are you still there?")
+    said = page.locator("#messages .user").all_inner_texts()
+    assert [text for text in said if "still there" in text] == [said[-1]]
+    assert page.locator("#messages .assistant").count() == 2
+
+
+def test_a_reply_that_nobody_waits_for_is_kept_as_far_as_it_came(
+    modelled: str, model: OpenAIServer, page: Page
+) -> None:
+    begun(page, modelled)
+    answered(page, "Hello there.")
+    address = page.url
+    model.queue(Behaviour(text="word " * 200, pace=0.05))
+    page.fill("#text", "Tell me something long.")
+    page.keyboard.press("Enter")
+    page.wait_for_function("document.querySelector('.writing .text')?.innerText.length > 20")
+    page.goto("about:blank")
+    for _ in range(100):
+        page.goto(address)
+        if page.locator("#messages .partial").count():
+            break
+        page.wait_for_timeout(100)
+    kept = page.locator("#messages .partial").inner_text()
+    assert 20 < len(kept) < 900
+    assert page.locator("#messages .assistant").count() == 2
+    assert os.environ.get("OPENAI_MODEL") is None
