@@ -47,23 +47,29 @@ class Hint(NamedTuple):
     arguments: dict[str, Any]
 
 
-class Letter:
-    """A hint on its way: with the app that it is sent for, and what is to be done if it is not."""
+# Is told the ids of sessions.
+Undelivered = Callable[[list[int]], object]
 
-    def __init__(self, hint: Hint, app: Celery, awaited: bool, undelivered: Callable[[], None] | None) -> None:
+
+class Letter:
+    """A hint on its way: with the app that it is sent for, and who is to be told the session's id if it is not sent."""
+
+    def __init__(self, hint: Hint, app: Celery, awaited: bool, undelivered: Undelivered | None) -> None:
         self.hint = hint
         self.app = app
         self.awaited = awaited
-        self.undelivered = None if awaited else undelivered
+        self.undelivered = undelivered
+        self.sent = False
         self.done = threading.Event()
 
 
 class Publisher:
     """Sends this process's hints in a thread of its own, on one connection, as long as the broker plays along.
 
-    A hint is handed over, and whoever brought it goes on. Of one that is not sent after all, ``undelivered`` is told,
-    in the thread that found out. A thread that takes longer for a hint than ``LONGEST_SEND`` is left to itself, and so
-    is the broker then, as after any failure.
+    A hint is handed over, and whoever brought it goes on. Of those that are not sent after all, ``undelivered`` is told
+    the ids of the sessions, by another thread: what it does may wait for a lock, and neither an append nor a hint
+    should. A thread that takes longer for a hint than ``LONGEST_SEND`` is left to itself, and so is the broker then, as
+    after any failure.
     """
 
     def __init__(self) -> None:
@@ -75,33 +81,42 @@ class Publisher:
         self._sending: Letter | None = None
         self._began = 0.0
         self._broken_until = -math.inf
+        # What is given back, and the thread that does it.
+        self._lost: list[Letter] = []
+        self._returner: threading.Thread | None = None
 
     @property
     def broken(self) -> bool:
         """Whether the broker failed less than ``BREAKER_SECONDS`` ago."""
         return time.monotonic() < self._broken_until
 
-    def publish(
-        self, hint: Hint, app: Celery, *, wait: bool = False, undelivered: Callable[[], None] | None = None
-    ) -> bool:
+    def publish(self, hint: Hint, app: Celery, *, wait: bool = False, undelivered: Undelivered | None = None) -> bool:
         """Send ``hint`` as a task of ``app``, and return whether the broker is there to take it, as far as is known.
 
-        With ``wait`` it is known: the hint was sent, or False is returned. ``undelivered`` is called only of a hint
-        for which True was returned.
+        With ``wait`` it is known: True says that the hint was sent. Never raises, and waits for ``LONGEST_SEND`` at
+        most.
         """
         letter = Letter(hint, app, wait, undelivered)
         self._leave_stuck()
         with self._changed:
-            taken = not self.broken and len(self._waiting) < MOST_WAITING
-            if taken:
+            taken = not self.broken and len(self._waiting) < MOST_WAITING and self._running()
+            if not taken:
+                self._lose([letter])
+            elif wait:
+                self._waiting.appendleft(letter)
+            else:
                 self._waiting.append(letter)
-                self._start()
-                self._changed.notify_all()
+            self._changed.notify_all()
         if not (taken and wait):
             return taken
         if not letter.done.wait(LONGEST_SEND):
             self._leave_stuck()
-        return not self.broken
+            with self._changed:
+                # What was not begun is not sent any more: whoever waited for it does something else now.
+                if letter in self._waiting:
+                    self._waiting.remove(letter)
+                    self._lose([letter])
+        return letter.sent
 
     def flush(self, seconds: float = LONGEST_SEND) -> bool:
         """Wait until what was handed over is sent or given back, ``seconds`` at most, and return whether it is."""
@@ -115,9 +130,6 @@ class Publisher:
             if not left:
                 return False
 
-    def _idle(self) -> bool:
-        return not self._waiting and self._sending is None
-
     def close(self) -> None:
         """Send what was handed over, and hang up; the next hint opens another connection."""
         self.flush()
@@ -128,10 +140,8 @@ class Publisher:
         if thread is not None:
             thread.join(LONGEST_SEND)
 
-    def _start(self) -> None:
-        if self._thread is None or not self._thread.is_alive():
-            self._thread = threading.Thread(target=self._run, name="convmemory-publisher", daemon=True)
-            self._thread.start()
+    def _idle(self) -> bool:
+        return not self._waiting and self._sending is None and self._returner is None
 
     @property
     def _stuck(self) -> bool:
@@ -145,20 +155,34 @@ class Publisher:
         with self._changed:
             if self._sending is None or not self._stuck:
                 return
-            lost = [self._sending, *self._stopped()]
-            self._thread, self._sending = None, None
-            self._changed.notify_all()
+            self._thread = None
+            self._stop(self._sending)
         _say(TimeoutError(f"it did not take a task within {LONGEST_SEND} s"))
-        _give_back(lost)
 
-    def _stopped(self) -> list[Letter]:
-        """Leave the broker alone for a while, and return what was to be sent to it."""
+    # With the lock held.
+
+    def _running(self) -> bool:
+        """Have the thread run, and return whether it does: a process may be out of threads, or at its end."""
+        if self._thread is None or not self._thread.is_alive():
+            self._thread = _started(self._run, "convmemory-publisher")
+        return self._thread is not None
+
+    def _stop(self, failed: Letter) -> None:
+        """Leave the broker alone for a while, and give back what was to be sent to it."""
         self._broken_until = time.monotonic() + BREAKER_SECONDS
-        waiting = list(self._waiting)
+        self._lose([failed, *self._waiting])
         self._waiting.clear()
-        return waiting
+        self._sending = None
+        self._changed.notify_all()
 
-    # What the thread does.
+    def _lose(self, letters: list[Letter]) -> None:
+        for letter in letters:
+            letter.done.set()
+        self._lost += [letter for letter in letters if letter.undelivered is not None]
+        if self._lost and self._returner is None:
+            self._returner = _started(self._give_back, "convmemory-returner")
+
+    # What the threads do.
 
     def _run(self) -> None:
         me, line = threading.current_thread(), None
@@ -171,15 +195,15 @@ class Publisher:
             with self._changed:
                 if self._thread is not me:
                     break
-                lost = [] if error is None else [letter, *self._stopped()]
+                if error is None:
+                    letter.sent = True
+                    letter.done.set()
+                    self._sending = None
+                    self._changed.notify_all()
+                else:
+                    self._stop(letter)
             if error is not None:
                 _say(error)
-            _give_back(lost, here=True)
-            letter.done.set()
-            with self._changed:
-                if self._thread is me:
-                    self._sending = None
-                self._changed.notify_all()
         if line is not None:
             line.close()
 
@@ -196,6 +220,39 @@ class Publisher:
                 hurry = any(letter.awaited for letter in self._waiting)
             if not hurry:
                 time.sleep(COURTESY)
+
+    def _give_back(self) -> None:
+        """Say which hints were not sent: to each who is to be told, of all at once."""
+        while True:
+            with self._changed:
+                lost, self._lost = self._lost, []
+                if not lost:
+                    self._returner = None
+                    self._changed.notify_all()
+                    return
+            told: dict[Undelivered, list[int]] = {}
+            for letter in lost:
+                if letter.undelivered is not None:
+                    told.setdefault(letter.undelivered, []).append(letter.hint.session_id)
+            for tell, session_ids in told.items():
+                try:
+                    tell(session_ids)
+                except Exception:
+                    with contextlib.suppress(Exception):
+                        logger.warning("The mark of tasks that were not sent could not be taken back.", exc_info=True)
+            with contextlib.suppress(Exception):
+                connections.close_all()  # this thread's
+
+
+def _started(run: Callable[[], None], name: str) -> threading.Thread | None:
+    thread = threading.Thread(target=run, name=name, daemon=True)
+    try:
+        thread.start()
+    except RuntimeError:
+        with contextlib.suppress(Exception):
+            logger.warning("No thread could be started to send tasks; the next sweep sends them.", exc_info=True)
+        return None
+    return thread
 
 
 def _send(line: Line | None, letter: Letter) -> Line:
@@ -224,30 +281,17 @@ def _send(line: Line | None, letter: Letter) -> Line:
 
 
 def _say(error: BaseException) -> None:
-    logger.warning(
-        "Cannot send tasks to the Celery broker (%s: %s); the next attempt is made in %d s or later. Nothing is lost: "
-        "the task convmemory.sweep or 'manage.py convmemory_sweep' sends what is due. If this goes on, see that the "
-        "broker runs, that the project's Celery settings name it, and that the project's package imports its Celery "
-        "app.",
-        type(error).__name__,
-        # A URL that cannot be read is quoted, with its password.
-        "the broker's URL cannot be read" if isinstance(error, ValueError) else error,
-        BREAKER_SECONDS,
-    )
-
-
-def _give_back(letters: list[Letter], *, here: bool = False) -> None:
-    """Say of letters that they were not sent; ``here`` is the thread that has nothing else to do with a database."""
-    undelivered = [letter.undelivered for letter in letters if letter.undelivered is not None]
-    try:
-        for call in undelivered:
-            call()
-    finally:
-        if here and undelivered:
-            with contextlib.suppress(Exception):
-                connections.close_all()
-        for letter in letters:
-            letter.done.set()
+    with contextlib.suppress(Exception):  # What a site has for its logs may fail, too.
+        logger.warning(
+            "Cannot send tasks to the Celery broker (%s: %s); the next attempt is made in %d s or later. Nothing is "
+            "lost: the task convmemory.sweep or 'manage.py convmemory_sweep' sends what is due. If this goes on, see "
+            "that the broker runs, that the project's Celery settings name it, and that the project's package imports "
+            "its Celery app.",
+            type(error).__name__,
+            # A URL that cannot be read is quoted, with its password.
+            "the broker's URL cannot be read" if isinstance(error, ValueError) else error,
+            BREAKER_SECONDS,
+        )
 
 
 class Line:

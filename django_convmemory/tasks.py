@@ -18,7 +18,7 @@ import contextlib
 import logging
 import math
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from celery import current_task, shared_task
@@ -27,7 +27,7 @@ from celery.exceptions import SoftTimeLimitExceeded
 from django_convmemory.compaction import Outcome
 from django_convmemory.exceptions import BrokerUnavailable, UnknownAlias
 from django_convmemory.memory import memories
-from django_convmemory.publishing import Hint, publisher
+from django_convmemory.publishing import Hint, Undelivered, publisher
 from django_convmemory.schedulers import Scheduler, Work
 
 if TYPE_CHECKING:
@@ -217,14 +217,8 @@ class CeleryScheduler:
 
     def schedule(self, memory: ConversationMemory, session_id: int, *, delay: float = 0.0) -> None:
         """Send a task that folds the session in ``delay`` seconds; longer delays than 300 s are left to the sweep."""
-        if delay > HINT_AGE:
-            return
-
-        def unhint() -> None:
-            _unhint(memory, [session_id])
-
-        if not self.send(memory, session_id, delay=delay, wait=_must_wait(), undelivered=unhint):
-            unhint()
+        if delay <= HINT_AGE:
+            self.send(memory, session_id, delay=delay, wait=_must_wait(), undelivered=memory.store.unhint)
 
     def order(self, memory: ConversationMemory, session_id: int, work: Work) -> bool:
         """Send the task, and return whether the broker is there to take it. Never raises."""
@@ -245,12 +239,12 @@ class CeleryScheduler:
         delay: float = 0.0,
         swept: bool = False,
         wait: bool = True,
-        undelivered: Callable[[], None] | None = None,
+        undelivered: Undelivered | None = None,
     ) -> bool:
         """Send a task that folds the session in ``delay`` seconds, and return whether the broker is there to take it.
 
-        Never raises. Without ``wait`` the task is handed over to a thread, and ``undelivered`` is told where it could
-        not be sent after all. Where ``CELERY_TASK_ALWAYS_EAGER`` is set, the session is folded here and now; one that
+        Never raises. Without ``wait`` the task is handed over to a thread. Where it is not sent, ``undelivered`` is
+        told, sooner or later. Where ``CELERY_TASK_ALWAYS_EAGER`` is set, the session is folded here and now; one that
         is to wait is left to the sweep.
         """
         if _eager():
