@@ -40,7 +40,7 @@ lint: $(VENV)/.lint ## Check format, lint, types, layers and migrations
 	$(BIN)/python -m django makemigrations --check --dry-run --settings tests.settings
 
 screenshots: $(VENV)/.test ## Write the pictures of the docs, docs/images, anew (needs Chromium)
-	CONVMEMORY_SCREENSHOTS=docs/images $(BIN)/python -m pytest -q tests/admin/test_browser.py
+	CONVMEMORY_SCREENSHOTS=docs/images $(BIN)/python -m pytest -q tests/admin/test_browser.py tests/example -k "pages or pictures"
 
 messages: $(VENV)/.test ## Collect the texts to be translated, and compile what is translated (needs gettext)
 	cd django_convmemory && $(abspath $(BIN))/python -m django makemessages --all --no-location --no-wrap --no-obsolete

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from django.contrib import admin, messages
 from django.contrib.admin.models import CHANGE, LogEntry
 from django.http import HttpRequest, StreamingHttpResponse
-from django.utils.translation import gettext_lazy, ngettext
+from django.utils.translation import gettext as _, gettext_lazy, ngettext
 
 from django_convmemory import models
 from django_convmemory.memory import memories
@@ -24,6 +24,8 @@ MOST = 1000
 @admin.action(permissions=["change"], description=gettext_lazy("Compact now"))
 def compact(modeladmin: SessionAdmin, request: HttpRequest, queryset: Any) -> None:
     """Have what is due in the sessions folded, also where an attempt failed and the next one would be made later."""
+    if _all(modeladmin, request):
+        return
     asked, refused = [], 0
     for session in queryset[:MOST]:
         known = session.alias in memories
@@ -46,13 +48,24 @@ def compact(modeladmin: SessionAdmin, request: HttpRequest, queryset: Any) -> No
 
 
 @admin.action(permissions=["view"], description=gettext_lazy("Export as JSONL"))
-def export(modeladmin: SessionAdmin, request: HttpRequest, queryset: Any) -> StreamingHttpResponse:
+def export(modeladmin: SessionAdmin, request: HttpRequest, queryset: Any) -> StreamingHttpResponse | None:
     """Send the sessions as records, a line each."""
+    if _all(modeladmin, request):
+        return None
     chosen = list(queryset.values_list("pk", flat=True)[:MOST])
     rows = models.Session.objects.using(queryset.db).filter(pk__in=chosen)
     response = StreamingHttpResponse(_records(exporting.heads(rows), queryset.db), content_type="application/jsonl")
     response["Content-Disposition"] = 'attachment; filename="sessions.jsonl"'
     return response
+
+
+def _all(modeladmin: SessionAdmin, request: HttpRequest) -> bool:
+    """Refuse what is meant for all that there are, which nobody has counted."""
+    if request.POST.get("select_across", "0") in ("", "0"):
+        return False
+    text = _("Choose the sessions by hand: how many there are is not known here.")
+    modeladmin.message_user(request, text, messages.ERROR)
+    return True
 
 
 def _records(heads: Iterable[Any], using: str) -> Iterator[str]:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import collections
 import difflib
 import re
 from typing import NamedTuple
 
-# Words of a text; of longer ones no difference is looked for.
-MOST = 3000
+# Words of a text, and pairs of equal words of two; where there are more, no difference is looked for: it takes as many
+# steps, for each run that is found.
+MOST, MOST_PAIRS = 3000, 20_000
 # Single characters of scripts that leave no blanks between words, words with the blanks after them, and other signs.
 _WORDS = re.compile(r"[\u3040-\u30ff\u3400-\u9fff]|[^\W\u3040-\u30ff\u3400-\u9fff]+\s*|\W")
 
@@ -22,7 +24,7 @@ class Run(NamedTuple):
 def words(before: str, after: str) -> list[Run]:
     """Return how ``after`` came of ``before``."""
     old, new = _WORDS.findall(before), _WORDS.findall(after)
-    if not old or len(old) > MOST or len(new) > MOST:
+    if not old or len(old) > MOST or len(new) > MOST or _pairs(old, new) > MOST_PAIRS:
         return [Run("same", after)]
     runs = []
     for kind, i1, i2, j1, j2 in difflib.SequenceMatcher(None, old, new, autojunk=False).get_opcodes():
@@ -31,3 +33,8 @@ def words(before: str, after: str) -> list[Run]:
             continue
         runs += [Run("gone", "".join(old[i1:i2]))] * (i2 > i1) + [Run("new", "".join(new[j1:j2]))] * (j2 > j1)
     return runs
+
+
+def _pairs(old: list[str], new: list[str]) -> int:
+    counts = collections.Counter(new)
+    return sum(counts[word] for word in old)

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from django.contrib import admin
+from django.core.exceptions import ValidationError
 from django.core.paginator import Page, Paginator
 from django.db.models import Q, QuerySet
 from django.http import HttpRequest
@@ -103,13 +104,18 @@ def searched(queryset: Any, text: str, owners: QuerySet[Any]) -> Any:
         wanted |= Q(public_id=uuid.UUID(text))
     if text.isascii() and text.isdecimal() and len(text) < 19:
         wanted |= Q(pk=int(text))
-    found = list(owners.filter(**{owners.model.USERNAME_FIELD: text})[:1])
-    wanted |= Q(owner__in=found)
     name, _slash, key = text.partition("/")
+    wanted |= Q(owner__in=_named(owners, text))
     aliases = list(queryset.model.objects.aliases())
     names = [SessionName(alias, text) for alias in aliases]
     if key:
-        for owner in owners.filter(**{owners.model.USERNAME_FIELD: name})[:1]:
-            names += [SessionName(alias, key, owner.pk) for alias in aliases]
+        names += [SessionName(alias, key, owner.pk) for owner in _named(owners, name) for alias in aliases]
         names += [SessionName(alias, key, visitor=name) for alias in aliases]
     return queryset.filter(wanted | Q(handle__in=[name.handle for name in names]))
+
+
+def _named(owners: QuerySet[Any], name: str) -> list[Any]:
+    try:
+        return list(owners.filter(**{owners.model.USERNAME_FIELD: name})[:1])
+    except (ValueError, ValidationError):  # What users log in with is a number, say, and this is none.
+        return []

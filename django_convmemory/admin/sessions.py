@@ -34,7 +34,7 @@ from django_convmemory.admin import bulk, lists
 from django_convmemory.admin.overview import PERIODS, Overview
 from django_convmemory.admin.page import SessionPage
 from django_convmemory.admin.work import REDACT_ASKS, WORK
-from django_convmemory.exceptions import UnknownAlias, UnknownMessage
+from django_convmemory.exceptions import ConvMemoryError
 from django_convmemory.memory import memories
 from django_convmemory.transfer import exporting
 
@@ -255,7 +255,7 @@ class SessionAdmin(_Admin):
 
     def _session(self, request: HttpRequest, object_id: str) -> models.Session:
         # With all columns, of which the list needs few.
-        rows = self.get_queryset(request).defer(None).filter(pk=int(object_id)) if object_id.isdecimal() else None
+        rows = self.get_queryset(request).defer(None).filter(pk=int(object_id)) if _is_id(object_id) else None
         found = rows.first() if rows is not None else None
         if found is None:
             raise Http404
@@ -316,7 +316,7 @@ class SessionAdmin(_Admin):
             return self._ask(request, session, label, REDACT_ASKS)
         try:
             memories[session.alias].redact(session, position)
-        except (UnknownMessage, UnknownAlias) as error:
+        except ConvMemoryError as error:
             self.message_user(request, str(error), messages.ERROR)
             return self._back(session)
         self.log_change(request, session, str(label))
@@ -348,3 +348,7 @@ class SessionAdmin(_Admin):
 
     def _url(self, name: str, *arguments: Any) -> str:
         return reverse(f"{self.admin_site.name}:{self.opts.app_label}_{self.opts.model_name}_{name}", args=arguments)
+
+
+def _is_id(text: str) -> bool:
+    return text.isascii() and text.isdecimal() and len(text) < 19

@@ -22,6 +22,8 @@ from django_convmemory.stores import sql
 MESSAGES = 50
 # Characters of a text that are shown, and of the rest of a message that are looked at.
 LONGEST, LONGEST_WIRE = 20_000, 500_000
+# Parts of a message, and its tool calls, that are shown.
+MOST_PARTS = 100
 # Characters of the address of an image.
 LONGEST_ADDRESS = 300
 
@@ -81,7 +83,9 @@ def bubble(row: Any, fate: Explained) -> Bubble:
     at = localtime(row.created_at) if is_aware(row.created_at) else row.created_at
     wire = None if row.large else row.small
     message = sql.message_of(row.role, row.kind, row.beginning, wire, None)
-    texts = [message.content] if isinstance(message.content, str) else [_part(part) for part in message.content or ()]
+    parts = [{"text": message.content}] if isinstance(message.content, str) else list(message.content or ())
+    texts = [text for part in parts[:MOST_PARTS] if (text := _part(part))]
+    calls = _calls(message)
     return Bubble(
         position=row.position,
         role=row.role,
@@ -93,9 +97,9 @@ def bubble(row: Any, fate: Explained) -> Bubble:
         time=date_format(at, "SHORT_DATETIME_FORMAT"),
         answers=str(row.answers or ""),
         redacted=row.redacted_at is not None,
-        said=[text[:LONGEST] for text in texts if text],
-        calls=_calls(message),
-        cut=row.large or any(len(text) > LONGEST for text in texts),
+        said=[text[:LONGEST] for text in texts],
+        calls=calls[:MOST_PARTS],
+        cut=row.large or any(len(text) > LONGEST for text in texts) or max(len(parts), len(calls)) > MOST_PARTS,
     )
 
 

@@ -92,7 +92,7 @@ def _problem_of(error: Exception) -> drf.APIException | None:
         return drf.PermissionDenied()
     if isinstance(error, RequestDataTooBig):
         return too_large()
-    if isinstance(error, OperationalError) and transactions.given_up(error):
+    if isinstance(error, OperationalError) and (transactions.given_up(error) or "database is locked" in str(error)):
         # In a transaction of the site's own, which nobody here can begin again.
         return Problem(503, "session_contended", "Somebody else was changing the same. Try again.")
     for kind, status_code, code in _OURS:

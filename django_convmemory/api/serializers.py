@@ -136,7 +136,10 @@ class Moment(serializers.DateTimeField):
         if not isinstance(value, str) or not _ZONED.fullmatch(value):
             self.fail("invalid", format='RFC 3339, with a zone: 2026-01-31T12:00:00Z, or +02:00 (a "+" written as %2B)')
         moment = super().to_internal_value(value)
-        return moment if settings.USE_TZ else clock.naive(moment, router.db_for_write(models.Session))
+        try:
+            return moment if settings.USE_TZ else clock.naive(moment, router.db_for_write(models.Session))
+        except OverflowError:  # In the site's own zone there is no such time.
+            self.fail("overflow")
 
 
 class SessionQuery(StrictSerializer):

@@ -19,7 +19,7 @@ from django.test.utils import CaptureQueriesContext
 from django.urls import path as at, reverse
 
 from django_convmemory import models
-from django_convmemory.admin import SessionAdmin, bulk
+from django_convmemory.admin import SessionAdmin, differences
 from django_convmemory.admin.work import WORK
 from django_convmemory.handles import SessionHandle
 from django_convmemory.memory import memories
@@ -290,6 +290,33 @@ def test_a_message_is_emptied(chat: SessionHandle) -> None:
     assert LogEntry.objects.count() == 1
 
 
+@pytest.mark.parametrize("pk", ["²", "9" * 30, "9" * 5000, "-1", "x"])
+def test_an_address_that_names_no_session(pk: str, db: None) -> None:
+    assert staff("view_session").get(f"{LIST}{pk}/change/").status_code in (302, 404)
+
+
+def test_a_position_that_is_none(chat: SessionHandle) -> None:
+    client = staff("view_session", "change_message")
+    for position in (0, 29, 10**18 - 1):
+        answer = client.post(url_of(chat, f"redact/{position}/"), {"confirmed": "yes"}, follow=True)
+        assert answer.status_code == 200
+    assert LogEntry.objects.count() == 0
+
+
+def test_two_texts_of_the_same_words_are_not_compared_for_ever() -> None:
+    before, after = "a b " * 500, "a " * 1000
+    assert [run.kind for run in differences.words(before, after)] == ["same"]
+    runs = differences.words("They spoke of Rust.", "They spoke of Rust and trains.")
+    assert [(run.kind, run.text) for run in runs if run.kind != "same"] != []
+
+
+def test_a_message_of_very_many_parts_is_shown_in_part(anna: User) -> None:
+    session = memories["default"].session("parts", owner=anna)
+    session.append(ChatMessage.human([{"type": "text", "text": f"part {number}"} for number in range(5000)]))
+    [shown] = staff("view_session").get(url_of(session)).context["page"].timeline
+    assert (len(shown.said), shown.cut) == (100, True)
+
+
 def test_an_export(chat: SessionHandle) -> None:
     answer = staff("view_session").get(url_of(chat, "export/"))
     record = json.loads(b"".join(answer.streaming_content))  # type: ignore[attr-defined]
@@ -297,7 +324,7 @@ def test_an_export(chat: SessionHandle) -> None:
     assert staff().get(url_of(chat, "export/")).status_code == 403
 
 
-def test_several_at_once(anna: User, convmemory: ScriptedMemories, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_several_at_once(anna: User, convmemory: ScriptedMemories) -> None:
     for number in range(3):
         memories["default"].session(f"k{number}", owner=anna).append(ChatMessage.human("hello"))
     first, second, gone = models.Session.objects.order_by("key")
@@ -319,10 +346,11 @@ def test_several_at_once(anna: User, convmemory: ScriptedMemories, monkeypatch: 
     sent = looks.post(LIST, chosen | {"action": "export"})
     records = b"".join(sent.streaming_content).splitlines()  # type: ignore[attr-defined]
     assert [json.loads(record)["key"] for record in records] == ["k0", "k1", "k2"]
-    # Of all that there are, not more than can be taken at once.
-    monkeypatch.setattr(bulk, "MOST", 2)
-    sent = looks.post(LIST, {"action": "export", "select_across": "1", "_selected_action": [first.pk]})
-    assert len(b"".join(sent.streaming_content).splitlines()) == 2  # type: ignore[attr-defined]
+    # All that there are cannot be meant: nobody has counted them.
+    for action in ("compact", "export"):
+        everything = {"action": action, "select_across": "1", "_selected_action": [first.pk]}
+        assert "Choose the sessions by hand" in changes.post(LIST, everything, follow=True).content.decode()
+    assert len(convmemory.queued) == 2
 
 
 def test_who_asks_is_told_that_nobody_can_do_it(chat: SessionHandle) -> None:

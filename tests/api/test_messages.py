@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import json
+from typing import Any
 
 import pytest
 from django.contrib.auth.models import Permission, User
+from rest_framework.permissions import BasePermission
 from rest_framework.test import APIClient
 
 from django_convmemory import models
 from django_convmemory.handles import SessionHandle
+from django_convmemory.memory import memories
 from django_convmemory.messages import ChatMessage
 from tests.api.conftest import ROOT, client_of, row_of, said, url_of
 
@@ -173,3 +176,35 @@ def test_what_is_wrong_is_said_with_where_it_is(api: APIClient, chat: SessionHan
     assert "%2B" in error["detail"]
     used = api.post(url_of(chat, "messages/"), said("a") | {"usage": {"total_tokens": 3}}, format="json")
     assert (used.status_code, "Leave usage out" in used.json()["detail"]) == (403, True)
+
+
+class WhileSomebodyElseWrites(BasePermission):
+    """Has somebody else say something after the session was found, and before anything is done to it."""
+
+    def has_object_permission(self, request: Any, view: Any, obj: models.Session) -> bool:
+        memories[obj.alias].append(obj, ChatMessage.human("from another window"))
+        return True
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "body"),
+    [
+        ("delete", "", None),
+        ("patch", "", {"title": "x"}),
+        ("post", "clear/", {}),
+        ("post", "truncate/", {"after": 1}),
+        ("post", "messages/", said("a")),
+        ("post", "messages/1/redact/", {}),
+        ("post", "fork/", {"at": 1}),
+    ],
+)
+def test_what_is_guarded_is_not_done_to_what_has_changed_meanwhile(
+    api: APIClient, chat: SessionHandle, settings: Any, method: str, path: str, body: Any
+) -> None:
+    tag = api.get(url_of(chat))["ETag"]
+    settings.CONVMEMORY_API = {"PERMISSION_CLASSES": ["tests.api.test_messages.WhileSomebodyElseWrites"]}
+    before = row_of(chat).last_position
+    answer = getattr(api, method)(url_of(chat, path), body, format="json", headers={"If-Match": tag})
+    assert (answer.status_code, answer.json()["code"]) == (412, "stale_revision")
+    assert (row_of(chat).last_position, models.Session.objects.count()) == (before + 1, 1)
+    assert not models.Message.objects.exclude(redacted_at=None).exists()

@@ -196,7 +196,12 @@ class TenantScope(UserScope):
 
 
 class Tenants:
-    urlpatterns = [path("<slug:tenant>/memory/", include("django_convmemory.api.urls"))]
+    urlpatterns = [
+        path("<slug:tenant>/memory/", include("django_convmemory.api.urls")),
+        path(
+            "<slug:tenant>/<str:version>/<int:position>/", include(("django_convmemory.api.urls", "v"), namespace="v")
+        ),
+    ]
 
 
 def test_the_address_can_begin_with_a_parameter_of_the_site(api: APIClient, chat: SessionHandle, settings: Any) -> None:
@@ -208,6 +213,11 @@ def test_the_address_can_begin_with_a_parameter_of_the_site(api: APIClient, chat
     assert api.get(found["url"]).status_code == 200
     assert api.get(f"{found['url']}messages/1/").status_code == 200
     assert api.get(f"/other/memory/sessions/{found['id']}/").status_code == 404
+    # Also by names that addresses of ours have.
+    [found] = api.get("/acme/v2/7/sessions/").json()["results"]
+    assert found["url"] == f"http://testserver/acme/v2/7/sessions/{found['id']}/"
+    assert api.get(found["url"]).status_code == 200
+    assert api.post(f"{found['url']}messages/", said("a"), format="json").status_code == 201
 
 
 def test_a_site_without_time_zones_is_told_the_time(api: APIClient, settings: Any) -> None:
@@ -222,6 +232,8 @@ def test_a_site_without_time_zones_is_told_the_time(api: APIClient, settings: An
     assert len(api.get(f"{ROOT}?created_after={before}&created_before={after}").json()["results"]) == 1
     assert api.get(f"{ROOT}?created_after={after}").json()["results"] == []
     assert api.get(f"{ROOT}?created_before={before}").json()["results"] == []
+    for edge in ("0001-01-01T00:00:00Z", "9999-12-31T23:59:59Z"):
+        assert api.get(f"{ROOT}?created_before={edge}").status_code in (200, 400)
 
 
 def test_a_site_adds_what_must_hold_beside(api: APIClient, settings: Any) -> None:

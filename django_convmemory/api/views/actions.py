@@ -41,7 +41,8 @@ class Clear(ScopedView):
 
     def post(self, request: Request, session_id: str) -> Response:
         self.body()
-        self.handle.clear()
+        with self.guarded():
+            self.handle.clear()
         return Response(status=204)
 
 
@@ -57,7 +58,8 @@ class Fork(ScopedView):
     def post(self, request: Request, session_id: str) -> Response:
         given = self.body()
         try:
-            row = self.handle.fork(given["at"], key=given.get("key") or str(uuid.uuid4()), **self.scope.whose())
+            with self.guarded():
+                row = self.handle.fork(given["at"], key=given.get("key") or str(uuid.uuid4()), **self.scope.whose())
         except UnknownMessage as error:
             # The session is there; it is its state that does not fit.
             raise Problem(409, "unknown_message", str(error)) from None

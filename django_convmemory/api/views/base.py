@@ -6,15 +6,17 @@ not exist here.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import functools
+import inspect
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from django.apps import apps
-from django.db import router
-from django.db.models import QuerySet
+from django.db import router, transaction
+from django.db.models import F, QuerySet
 from django.urls import reverse
 from django.utils.cache import patch_cache_control, patch_vary_headers
 from rest_framework.exceptions import NotFound, ValidationError
@@ -33,9 +35,6 @@ from django_convmemory.api.scopes import UserScope
 from django_convmemory.conversation import ConversationMemory
 from django_convmemory.handles import SessionHandle
 from django_convmemory.memory import memories
-
-# The parameters of our own addresses.
-_OURS = {"session_id", "position", "version"}
 
 
 class InScope(BasePermission):
@@ -71,8 +70,10 @@ class ScopedView(GenericAPIView[Any]):
 
     def dispatch(self, request: Any, *args: Any, **kwargs: Any) -> Any:
         # What the address has before ours, as a tenant, is the site's: its scope finds it in the resolver's match.
-        self.mount = {name: value for name, value in kwargs.items() if name not in _OURS}
-        return super().dispatch(request, **{name: value for name, value in kwargs.items() if name in _OURS})
+        handler = getattr(self, request.method.lower(), None) if request.method.isalpha() else None
+        ours = {"session_id", *(inspect.signature(handler).parameters if handler else ())}
+        self.mount = {name: value for name, value in kwargs.items() if name not in ours}
+        return super().dispatch(request, **{name: value for name, value in kwargs.items() if name in ours})
 
     def get_exception_handler(self) -> Any:
         return problems.handle
@@ -135,6 +136,20 @@ class ScopedView(GenericAPIView[Any]):
         if found is None:
             raise NotFound("There is no such session.")
         return found
+
+    @contextlib.contextmanager
+    def guarded(self) -> Iterator[None]:
+        """Keep the session as ``If-Match`` has it while something is done to it. Raises a 412 where it has changed."""
+        if self.request.headers.get("If-Match", "*").strip() == "*":
+            yield
+            return
+        using = self.session._state.db
+        with transaction.atomic(using=using):
+            row = models.Session.objects.using(using).filter(pk=self.session.pk, revision=self.session.revision)
+            # Locks the row, also where the database knows no other way.
+            if not row.update(revision=F("revision")):
+                raise Problem(412, "stale_revision", "The session has changed since. Read it again, and decide anew.")
+            yield
 
     def again(self, row: models.SessionQuerySet) -> models.Session:
         """Read a session that was just written; somebody may have deleted it since."""

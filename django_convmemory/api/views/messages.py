@@ -44,7 +44,9 @@ class MessageList(ScopedView):
         given = self.body()
         messages: list[ChatMessage] = given["messages"]
         self._check_roles(messages, usage="usage" in given)
-        receipt = self.handle.append(*messages, idempotency_key=self._idempotency_key(), usage=given.get("usage"))
+        key = self._idempotency_key()
+        with self.guarded():
+            receipt = self.handle.append(*messages, idempotency_key=key, usage=given.get("usage"))
         return Response(receipt._asdict(), status=200 if receipt.replayed else 201)
 
     def _check_roles(self, messages: list[ChatMessage], *, usage: bool) -> None:
@@ -85,4 +87,6 @@ class MessageRedaction(ScopedView):
     example: dict[str, Any] | None = {"forks": True}
 
     def post(self, request: Request, session_id: str, position: str) -> Response:
-        return Response({"sessions": self.handle.redact(whole(position), self.body()["forks"])})
+        forks = self.body()["forks"]
+        with self.guarded():
+            return Response({"sessions": self.handle.redact(whole(position), forks)})

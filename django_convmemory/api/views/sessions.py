@@ -108,7 +108,8 @@ class SessionDetail(TaggedView):
         return Response(self.shown(self.session), headers={"ETag": self.tag()})
 
     def delete(self, request: Request, session_id: str) -> Response:
-        transactions.run(self.session._state.db or "default", self.session.delete)
+        with self.guarded():
+            transactions.run(self.session._state.db or "default", self.session.delete)
         return Response(status=204)
 
 
