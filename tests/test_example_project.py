@@ -333,3 +333,29 @@ def test_a_replay_without_its_database_says_so(copy: pathlib.Path) -> None:
     assert done.returncode == 1
     assert "unable to open database file" in done.stderr
     assert "Traceback" not in done.stderr
+
+
+# For production.
+
+
+def test_the_checks_for_deployment_find_nothing(tmp_path: pathlib.Path) -> None:
+    variables = {
+        "SECRET_KEY": "not one of ours: " + "kP3-vT9_xQ7" * 5,
+        "ALLOWED_HOSTS": "chat.example",
+        "DATABASE_URL": "postgresql://chat:secret@db:5432/chat",
+        "CELERY_BROKER_URL": "redis://redis:6379/0",
+        "OPENAI_MODEL": "tiny",
+        "OPENAI_API_KEY": "none",
+    }
+    command = [sys.executable, "manage.py", "check", "--deploy", "--fail-level", "WARNING"]
+    subprocess.run(command, cwd=PROJECT, env=environment(tmp_path, **variables), check=True)
+
+
+def test_what_compose_gives_is_read() -> None:
+    yaml = pytest.importorskip("yaml")
+    services = yaml.safe_load((PROJECT / "compose.yaml").read_text())["services"]
+    assert set(services) == {"db", "redis", "migrate", "web", "worker", "beat"}
+    source = "".join(path.read_text() for path in PROJECT.rglob("*.py"))
+    read = set(re.findall(r"environ(?:\.get\(|\[)\"(\w+)\"", source)) | {"OPENAI_API_KEY", "OPENAI_BASE_URL"}
+    assert set(services["web"]["environment"]) <= read
+    assert services["worker"]["environment"] == services["beat"]["environment"] == services["web"]["environment"]

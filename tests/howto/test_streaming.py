@@ -1,0 +1,81 @@
+"""The view of docs/howto/streaming.md streams, and stores what it should."""
+
+from __future__ import annotations
+
+import pathlib
+import re
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from django.contrib.auth.models import User
+from django.test import AsyncRequestFactory
+
+from django_convmemory.handles import SessionHandle
+from django_convmemory.memory import memories
+from django_convmemory.models import Message
+from tests.openai_server import Behaviour, OpenAIServer
+
+PAGE = (pathlib.Path(__file__).parents[2] / "docs/howto/streaming.md").read_text(encoding="utf-8")
+ANSWER = "Ownership says who frees the memory."
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+
+@pytest.fixture
+def view() -> Any:
+    namespace: dict[str, Any] = {}
+    exec(re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)[0], namespace)  # noqa: S102
+    return namespace["chat"]
+
+
+@pytest.fixture
+def model(monkeypatch: pytest.MonkeyPatch) -> Iterator[OpenAIServer]:
+    with OpenAIServer() as server:
+        server.default = Behaviour(text=ANSWER, pace=0.01)
+        monkeypatch.setenv("OPENAI_BASE_URL", server.base_url)
+        monkeypatch.setenv("OPENAI_API_KEY", "none")
+        yield server
+
+
+async def asked(view: Any) -> tuple[Any, SessionHandle]:
+    anna = await User.objects.acreate(username="anna")
+    request: Any = AsyncRequestFactory().post("/", {"text": "What is ownership?"})
+
+    async def auser() -> User:
+        return anna
+
+    request.auser, request.user = auser, anna
+    return await view(request), memories["default"].session("main", owner=anna)
+
+
+async def said(session: SessionHandle) -> list[tuple[str, str, dict[str, Any]]]:
+    stored = await session.ahistory()
+    return [(one.message.role, one.message.text, dict(one.message.metadata)) for one in stored]
+
+
+async def test_a_reply_is_streamed_and_stored_with_what_it_took(view: Any, model: OpenAIServer) -> None:
+    response, session = await asked(view)
+    assert await said(session) == [("user", "What is ownership?", {})]
+    pieces = [piece async for piece in response]
+    assert len(pieces) > 3
+    assert b"".join(pieces).decode() == ANSWER
+    assert (await said(session))[1:] == [("assistant", ANSWER, {})]
+    stored = await Message.objects.aget(role="assistant")
+    assert stored.usage["completion_tokens"] > 0
+
+
+async def test_a_reply_that_nobody_waits_for_is_stored_as_far_as_it_came(view: Any, model: OpenAIServer) -> None:
+    response, session = await asked(view)
+    stream = response._iterator
+    first = await anext(stream)
+    await stream.aclose()
+    assert (await said(session))[1:] == [("assistant", first, {"partial": True})]
+
+
+async def test_a_model_that_fails_loses_nothing(view: Any, model: OpenAIServer) -> None:
+    model.queue(Behaviour("breaks_off", text=ANSWER))
+    response, session = await asked(view)
+    with pytest.raises(Exception, match=r"(?i)connection|peer|incomplete"):
+        _ = [piece async for piece in response]
+    assert await said(session) == [("user", "What is ownership?", {})]
