@@ -17,7 +17,7 @@ INSTALL := $(BIN)/python -m pip --disable-pip-version-check install -qq
 export PIP_CONSTRAINT = constraints.txt
 
 .DEFAULT_GOAL := help
-.PHONY: help test test-chaos screenshots messages schema test-lowest lint format demo replay constraints clean
+.PHONY: help test test-chaos docs screenshots messages schema test-lowest lint format demo replay constraints clean
 
 help: ## List the targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 14
@@ -38,6 +38,9 @@ lint: $(VENV)/.lint ## Check format, lint, types, layers and migrations
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 	$(BIN)/python -m django makemigrations --check --dry-run --settings tests.settings
+
+docs: $(VENV)/.docs ## Make a site of the documentation, in build/docs, and fail at a warning
+	$(BIN)/sphinx-build -q -W -b html docs build/docs
 
 screenshots: $(VENV)/.test ## Write the pictures of the docs, docs/images, anew (needs Chromium)
 	CONVMEMORY_SCREENSHOTS=docs/images $(BIN)/python -m pytest -q tests/admin/test_browser.py tests/example -k "pages or pictures"
@@ -88,6 +91,10 @@ $(VENV)/.test: $(VENV)/.python pyproject.toml constraints.txt
 $(VENV)/.lowest: $(VENV)/.test lowest.txt
 	PIP_CONSTRAINT= $(INSTALL) --requirement lowest.txt
 	@touch $@
+
+$(VENV)/.docs: $(VENV)/.python pyproject.toml constraints.txt
+	$(INSTALL) --editable '.[docs]'
+	@touch $@ $(VENV)/.runtime
 
 $(VENV)/.lint: $(VENV)/.test
 	$(INSTALL) --editable '.[lint]'

@@ -17,7 +17,7 @@ from django_convmemory.handles import SessionHandle
 from tests.api.conftest import ROOT, url_of
 
 PAGE = (pathlib.Path(__file__).parent.parent.parent / "docs" / "api.md").read_text(encoding="utf-8")
-REQUESTS = re.findall(r"```http\n(\w+) (\S+)\n(.*?)```", PAGE, re.DOTALL)
+REQUESTS = re.findall(r"```http\n(\w+) (\S+) HTTP/1.1\n(.*?)```", PAGE, re.DOTALL)
 PYTHON = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
 
 
