@@ -1,0 +1,190 @@
+"""The example's chat site under load: ``python -m benchmarks.chat_site``.
+
+Serves the example with uvicorn, PostgreSQL, Redis, a Celery worker with threads, and a model that takes two seconds for
+every call. Visitors talk at the same time, each in turns: they say something, follow the panel as the page does, and
+wait for the streamed reply. Prints what the page's own requests took, which wait for no model, and checks in the end
+that nothing was lost.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import contextlib
+import os
+import pathlib
+import re
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections import defaultdict
+from collections.abc import Iterator
+
+import aiohttp
+
+ROOT = pathlib.Path(__file__).parents[2]
+EXAMPLE = ROOT / "example_project"
+DATABASE = f"bench_chat_{os.getpid()}"
+TEXT = "We talked about this and that, and then about the weather in Lisbon, which was fine. " * 2
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.chat_site", description=__doc__.split("\n")[0])
+    parser.add_argument("--chats", type=int, default=200, help="how many talk at the same time")
+    parser.add_argument("--turns", type=int, default=8, help="how often each says something")
+    parser.add_argument("--pause", type=float, default=5.0, help="seconds that somebody reads a reply")
+    arguments = parser.parse_args()
+
+    from benchmarks.http_api.__main__ import free_port, wait_for
+    from tests.openai_server import Behaviour, OpenAIServer
+
+    with (
+        OpenAIServer() as model,
+        database() as url,
+        tempfile.TemporaryDirectory() as folder,
+        contextlib.ExitStack() as on,
+    ):
+        model.default = Behaviour(text="A fine answer to what was asked, in a few words more.", latency=2.0)
+        environment = os.environ | {
+            "DATABASE_URL": url,
+            "CELERY_BROKER_URL": "redis://127.0.0.1:6379/10",
+            "OPENAI_MODEL": "fake",
+            "OPENAI_API_KEY": "none",
+            "OPENAI_BASE_URL": model.base_url,
+            "CHAT_RATE": "100000/min",
+            "EXAMPLE_DATA_DIR": folder,
+            "DJANGO_SETTINGS_MODULE": "mysite.settings",
+        }
+        python = [sys.executable]
+        subprocess.run([*python, "manage.py", "migrate", "--verbosity", "0"], cwd=EXAMPLE, env=environment, check=True)
+        port = free_port()
+        uvicorn = ["uvicorn", "mysite.asgi:application", "--port", str(port), "--workers", "2", "--log-level", "error"]
+        worker = ["celery", "-A", "mysite", "worker", "--queues", "convmemory", "--pool", "threads"]
+        beat = ["celery", "-A", "mysite", "beat", "--schedule", f"{folder}/beat", "--loglevel", "ERROR"]
+        for command in (uvicorn, [*worker, "--concurrency", "32", "--loglevel", "ERROR"], beat):
+            on.enter_context(running([*python, "-m", *command], environment))
+        wait_for(port)
+        taken = asyncio.run(talk(f"http://127.0.0.1:{port}", arguments))
+        for what, each in sorted(taken.items()):
+            print(f"{what:<22} {len(each):6d} requests; {percentiles(each)}")
+        time.sleep(10)
+        stats = subprocess.run(
+            [*python, "manage.py", "convmemory_stats"],
+            cwd=EXAMPLE,
+            env=environment,
+            check=True,
+            capture_output=True,
+            text=True,
+        )
+        print(stats.stdout)
+        subprocess.run([*python, "manage.py", "convmemory_check"], cwd=EXAMPLE, env=environment, check=True)
+
+
+async def talk(site: str, arguments: argparse.Namespace) -> dict[str, list[float]]:
+    taken: dict[str, list[float]] = defaultdict(list)
+    connector = aiohttp.TCPConnector(limit=0)
+    async with contextlib.AsyncExitStack() as stack:
+        chats = []
+        for number in range(arguments.chats):
+            # A browser of its own each, on connections that all share.
+            client = aiohttp.ClientSession(
+                connector=connector, connector_owner=False, cookie_jar=aiohttp.CookieJar(unsafe=True)
+            )
+            await stack.enter_async_context(client)
+            chats.append(chat(client, site, number, arguments, taken))
+        await asyncio.gather(*chats)
+    await connector.close()
+    return taken
+
+
+async def chat(
+    client: aiohttp.ClientSession, site: str, number: int, arguments: argparse.Namespace, taken: dict[str, list[float]]
+) -> None:
+    await asyncio.sleep(number / arguments.chats * arguments.pause)
+    _, page = await request(client, taken, "GET the start page", "GET", f"{site}/")
+    token = found(r'name="csrfmiddlewaretoken" value="(\w+)"', page)
+    form = {"csrfmiddlewaretoken": token, "text": f"{TEXT} {number}", "key": str(number)}
+    address, page = await request(client, taken, "POST the first message", "POST", f"{site}/begin/", data=form)
+    headers = {"X-CSRFToken": token}
+    for turn in range(arguments.turns):
+        if turn:
+            form = {"text": f"{TEXT} {number}, {turn}", "key": f"{number}-{turn}"}
+            await request(client, taken, "POST a message", "POST", f"{address}send/", data=form, headers=headers)
+        stop = asyncio.Event()
+        following = asyncio.create_task(follow(client, f"{address}panel/", taken, stop))
+        began = time.perf_counter()
+        async with client.post(f"{address}reply/", headers=headers) as reply:
+            await reply.content.readany()
+            taken["(reply, first word)"].append(time.perf_counter() - began)
+            said = await reply.text()
+        assert '"error"' not in said, said
+        await asyncio.sleep(arguments.pause)
+        stop.set()
+        await following
+
+
+async def follow(client: aiohttp.ClientSession, url: str, taken: dict[str, list[float]], stop: asyncio.Event) -> None:
+    """Look at the panel once a second, as the page does."""
+    headers = {}
+    while not stop.is_set():
+        began = time.perf_counter()
+        async with client.get(url, headers=headers) as answer:
+            await answer.read()
+            what = "GET the panel, 304" if answer.status == 304 else "GET the panel"
+            taken[what].append(time.perf_counter() - began)
+            assert answer.status in (200, 304), answer
+            headers = {"If-None-Match": answer.headers["ETag"]}
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(stop.wait(), 1.0)
+
+
+async def request(
+    client: aiohttp.ClientSession, taken: dict[str, list[float]], what: str, method: str, url: str, **options: object
+) -> tuple[str, str]:
+    began = time.perf_counter()
+    async with client.request(method, url, **options) as answer:  # type: ignore[arg-type]
+        page = await answer.text()
+        assert answer.status == 200, (answer.status, page[:300])
+    taken[what].append(time.perf_counter() - began)
+    return str(answer.url), page
+
+
+def found(pattern: str, page: str) -> str:
+    match = re.search(pattern, page)
+    assert match, page[:300]
+    return match[1]
+
+
+def percentiles(seconds: list[float]) -> str:
+    ordered = sorted(seconds)
+    p50, p95, p99 = (ordered[min(len(ordered) - 1, int(len(ordered) * part))] * 1e3 for part in (0.5, 0.95, 0.99))
+    return f"p50 {p50:.0f} ms, p95 {p95:.0f} ms, p99 {p99:.0f} ms"
+
+
+@contextlib.contextmanager
+def database() -> Iterator[str]:
+    import psycopg
+
+    with psycopg.connect("postgresql://postgres@127.0.0.1:5432/postgres", autocommit=True) as server:
+        server.execute(f'CREATE DATABASE "{DATABASE}"')
+        try:
+            yield f"postgresql://postgres@127.0.0.1:5432/{DATABASE}"
+        finally:
+            server.execute(f'DROP DATABASE "{DATABASE}" WITH (FORCE)')
+
+
+@contextlib.contextmanager
+def running(command: list[str], environment: dict[str, str]) -> Iterator[None]:
+    process = subprocess.Popen(command, cwd=EXAMPLE, env=environment, start_new_session=True, stdout=subprocess.DEVNULL)
+    try:
+        yield
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGTERM)
+        process.wait(30)
+
+
+if __name__ == "__main__":
+    main()
