@@ -192,6 +192,8 @@ class Publisher:
                 line = _send(line, letter)
             except Exception as failed:  # noqa: BLE001  whatever fails, the append that brought the hint has succeeded
                 line, error = None, failed
+            if error is not None and self._thread is me:
+                _say(error)
             with self._changed:
                 if self._thread is not me:
                     break
@@ -202,8 +204,6 @@ class Publisher:
                     self._changed.notify_all()
                 else:
                     self._stop(letter)
-            if error is not None:
-                _say(error)
         if line is not None:
             line.close()
 

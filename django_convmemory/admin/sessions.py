@@ -97,9 +97,12 @@ class SessionAdmin(_Admin):
             return queryset, False
         return lists.searched(queryset, term, get_user_model()._default_manager.all()), False
 
-    def get_actions(self, request: HttpRequest) -> dict[str, Any]:
-        # Django's own deletion would fetch every message to list it.
-        return {name: action for name, action in super().get_actions(request).items() if name != "delete_selected"}
+    def get_actions(self, request: HttpRequest, action_location: Any = None) -> dict[str, Any]:
+        # Django asks for a location since 6.1.
+        where = {} if action_location is None else {"action_location": action_location}
+        # Its own deletion would fetch every message to list it.
+        found = super().get_actions(request, **where)
+        return {name: action for name, action in found.items() if name != "delete_selected"}
 
     def get_list_display(self, request: HttpRequest) -> Any:
         return [name for name in self.list_display if name != "alias" or len(list(memories)) > 1]

@@ -50,15 +50,15 @@ def required(header: str | None) -> None:
 def require(header: str, revision: int) -> None:
     """Raise a 412 unless ``If-Match`` names this revision, or is ``*``.
 
-    A tag that a proxy has made weak still names it. Raises a 428 for an empty header, and a 400 for one that names no
-    tag.
+    A tag that a proxy has made weak still names it. Raises a 428 for an empty header, and a 412 with a code of its own
+    for one that names no tag.
     """
     required(header)
     if header.strip() == "*":
         return
     given = parse_etags(header)
     if not given:
-        raise Problem(400, "invalid_etag", 'If-Match takes an ETag as it was given, with its quotes, or "*".')
+        raise Problem(412, "invalid_etag", 'If-Match takes an ETag as it was given, with its quotes, or "*".')
     named = {tag.removeprefix("W/").strip('"').partition("-")[0] for tag in given}
     if str(revision) not in named:
         raise Problem(412, "stale_revision", "The session has changed since. Read it again, and decide anew.")
