@@ -68,14 +68,26 @@ def rows(session: models.Session, before: int | None, using: str) -> list[Any]:
     if before is not None:
         found = found.filter(position__lt=before)
     # By both columns of the key: by the position alone the whole table may be walked.
-    found = found.order_by("-session_id", "-position").defer("content", "wire", "metadata", "usage")
+    found = found.order_by("-session_id", "-position")
     large = Q(wire_length__gt=LONGEST_WIRE)
     shown = found.alias(wire_length=Length("wire")).annotate(
         beginning=Substr("content", 1, LONGEST + 1),
         small=Case(When(large, then=Value(None)), default=F("wire"), output_field=ExactJSONField()),
         large=Case(When(large, then=Value(True)), default=Value(False)),
     )
-    return list(shown[:MESSAGES])[::-1]
+    columns = (
+        "position",
+        "role",
+        "kind",
+        "tokens",
+        "answers",
+        "created_at",
+        "redacted_at",
+        "beginning",
+        "small",
+        "large",
+    )
+    return list(shown.values_list(*columns, named=True)[:MESSAGES])[::-1]
 
 
 def bubble(row: Any, fate: Explained) -> Bubble:
