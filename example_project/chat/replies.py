@@ -10,12 +10,13 @@ from collections.abc import AsyncIterator
 
 import openai
 from asgiref.sync import sync_to_async
-from django.http import HttpRequest, JsonResponse, StreamingHttpResponse
+from django.http import HttpRequest, HttpResponse, StreamingHttpResponse
 from django.http.response import HttpResponseBase
 from django.views.decorators.http import require_POST
 
 from chat import people
 from chat.responder import SYSTEM, Reply, reply_to
+from chat.throttles import ReplyThrottle, seconds_to_wait
 from django_convmemory.exceptions import ConvMemoryError
 from django_convmemory.handles import SessionHandle
 from django_convmemory.memory import memories
@@ -23,20 +24,29 @@ from django_convmemory.messages import ChatMessage
 
 logger = logging.getLogger(__name__)
 
+LINES = "application/x-ndjson"
+
 
 @require_POST
 async def reply(request: HttpRequest, public_id: uuid.UUID) -> HttpResponseBase:
     """Stream the reply to the conversation's last message, as lines of JSON: ``text``, then ``done`` or ``error``."""
     await request.auser()  # looked up here, where it may be awaited
     row = await sync_to_async(people.conversation)(request, public_id)
+    if seconds := await sync_to_async(seconds_to_wait)(request, ReplyThrottle()):
+        return lines_of(line(error=f"That was a lot. Please wait {seconds} seconds. Your message is kept."))
     session = memories[row.alias].session(row)
     [last] = await session.ahistory(limit=1) or [None]
     if last is None or last.message.role == "assistant":
-        return JsonResponse({"done": row.last_position})  # It was answered meanwhile.
+        return lines_of(line(done=row.last_position))  # It was answered meanwhile.
     context = await session.aload(system=SYSTEM)
-    lines = stream(session, reply_to(context), last.position)
+    answer = StreamingHttpResponse(stream(session, reply_to(context), last.position), content_type=LINES)
     # A proxy that collected the lines would show them all at once.
-    return StreamingHttpResponse(lines, content_type="application/x-ndjson", headers={"X-Accel-Buffering": "no"})
+    answer["X-Accel-Buffering"] = "no"
+    return answer
+
+
+def lines_of(text: str) -> HttpResponse:
+    return HttpResponse(text, content_type=LINES)
 
 
 async def stream(session: SessionHandle, reply: Reply, answered: int) -> AsyncIterator[str]:

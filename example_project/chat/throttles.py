@@ -12,9 +12,20 @@ from rest_framework.throttling import UserRateThrottle
 
 
 class ChatThrottle(UserRateThrottle):
-    """``DEFAULT_THROTTLE_RATES["chat"]``."""
+    """``DEFAULT_THROTTLE_RATES["chat"]``: what is said."""
 
     scope = "chat"
+
+
+class ReplyThrottle(UserRateThrottle):
+    """``DEFAULT_THROTTLE_RATES["reply"]``: what a model is asked, again and again where it fails."""
+
+    scope = "reply"
+
+
+def seconds_to_wait(request: HttpRequest, throttle: Any) -> int:
+    """Return for how long somebody has to wait; 0 where they may go on."""
+    return 0 if throttle.allow_request(request, None) else int(throttle.wait() or 1) + 1
 
 
 def limited(view: Callable[..., HttpResponse]) -> Callable[..., HttpResponse]:
@@ -22,17 +33,12 @@ def limited(view: Callable[..., HttpResponse]) -> Callable[..., HttpResponse]:
 
     @functools.wraps(view)
     def wrapped(request: HttpRequest, *args: Any, **kwargs: Any) -> HttpResponse:
-        throttle: Any = ChatThrottle()
-        if throttle.allow_request(request, None):
+        seconds = seconds_to_wait(request, ChatThrottle())
+        if not seconds:
             return view(request, *args, **kwargs)
-        seconds = int(throttle.wait() or 1) + 1
         error = f"That was a lot. Please wait {seconds} seconds; what you have written stays in the box."
-        return _refused(request, error, seconds)
+        response = render(request, "chat/refused.html", {"error": error}, status=429)
+        response["Retry-After"] = str(seconds)
+        return response
 
     return wrapped
-
-
-def _refused(request: HttpRequest, error: str, seconds: int) -> HttpResponse:
-    response = render(request, "chat/refused.html", {"error": error}, status=429)
-    response["Retry-After"] = str(seconds)
-    return response

@@ -170,6 +170,7 @@ LOGIN_REDIRECT_URL = LOGOUT_REDIRECT_URL = "chat:index"
 REST_FRAMEWORK = {
     "DEFAULT_THROTTLE_RATES": {
         "chat": os.environ.get("CHAT_RATE") or "30/min",
+        "reply": os.environ.get("CHAT_RATE") or "40/min",
         "convmemory_append": "60/min",
         "convmemory_create": "30/min",
     },

@@ -131,6 +131,36 @@ def test_a_visitor_talks_until_the_conversation_is_folded(site: str, page: Page,
     assert "Ada" in page.locator("#messages").inner_text()
 
 
+def test_what_was_answered_is_not_answered_again(site: str, page: Page) -> None:
+    page.goto(site)
+    page.fill("#text", "Hello.")
+    page.click("text=Send")
+    page.wait_for_selector("#panel")
+    answered(page, "Hello.")
+    said = page.evaluate(
+        """async () => (await fetch(document.getElementById("messages").dataset.reply, {
+            method: "POST", headers: {"X-CSRFToken": document.body.dataset.token},
+        })).text()"""
+    )
+    assert said == '{"done": 2}\n'
+
+
+def test_who_says_too_much_is_told_when_to_go_on(browser: Browser, tmp_path_factory: pytest.TempPathFactory) -> None:
+    with served(tmp_path_factory.mktemp("limited"), CHAT_RATE="2/min") as url:
+        for page in window(browser):
+            page.goto(url)
+            page.fill("#text", "One.")
+            page.click("text=Send")
+            page.wait_for_selector("#panel")
+            answered(page, "One.")
+            say(page, "Two.")
+            page.fill("#text", "Three.")
+            page.keyboard.press("Enter")
+            page.wait_for_selector("#notice .refused")
+            assert "Please wait" in page.locator("#notice").inner_text()
+            assert page.input_value("#text") == "Three."
+
+
 def test_the_journey_of_a_user(site: str, page: Page, other: Page) -> None:
     sign_in(page, site)
     assert page.locator(".list li").count() >= 4
