@@ -73,6 +73,10 @@ async def stream(session: SessionHandle, reply: Reply, answered: int) -> AsyncIt
         yield line(error="The model broke off. Your message is kept." if said else explained(error))
     except ConvMemoryError as error:
         yield line(error=str(error))
+    except Exception:
+        # In the middle of a stream, older clients raise what their HTTP library raises.
+        logger.exception("No reply to message %s.", answered)
+        yield line(error="The model broke off. Your message is kept.")
     else:
         yield line(done=receipt.last_position)
 

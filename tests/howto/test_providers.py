@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from django.contrib.auth.models import User
-from openai.types.responses import ResponseInputParam
 from pydantic import TypeAdapter
 
 from django_convmemory.memory import memories
@@ -37,7 +37,10 @@ def test_the_responses_api() -> None:
     )
     page = module_of("providers", "responses.py")
     items = page["to_responses"](session.load())
-    TypeAdapter(ResponseInputParam).validate_python(items)
+    with contextlib.suppress(ImportError):  # Older clients do not know this API.
+        from openai.types.responses import ResponseInputParam
+
+        TypeAdapter(ResponseInputParam).validate_python(items)
     assert [item.get("type", item.get("role")) for item in items] == [
         *("system", "user", "assistant", "function_call", "function_call_output")
     ]

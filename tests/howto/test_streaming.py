@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import pathlib
 import re
 from collections.abc import Iterator
 from typing import Any
 
+import openai
 import pytest
 from django.contrib.auth.models import User
 from django.test import AsyncRequestFactory
@@ -15,6 +17,13 @@ from django_convmemory.handles import SessionHandle
 from django_convmemory.memory import memories
 from django_convmemory.models import Message
 from tests.openai_server import Behaviour, OpenAIServer
+
+# In the middle of a stream, older clients raise what their HTTP library raises.
+FAILURES: tuple[type[Exception], ...] = (openai.OpenAIError,)
+with contextlib.suppress(ImportError):
+    import httpx
+
+    FAILURES += (httpx.HTTPError,)
 
 PAGE = (pathlib.Path(__file__).parents[2] / "docs/howto/streaming.md").read_text(encoding="utf-8")
 ANSWER = "Ownership says who frees the memory."
@@ -76,6 +85,6 @@ async def test_a_reply_that_nobody_waits_for_is_stored_as_far_as_it_came(view: A
 async def test_a_model_that_fails_loses_nothing(view: Any, model: OpenAIServer) -> None:
     model.queue(Behaviour("breaks_off", text=ANSWER))
     response, session = await asked(view)
-    with pytest.raises(Exception, match=r"(?i)connection|peer|incomplete"):
+    with pytest.raises(FAILURES):
         _ = [piece async for piece in response]
     assert await said(session) == [("user", "What is ownership?", {})]
