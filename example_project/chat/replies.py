@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import logging
 import uuid
@@ -17,7 +18,7 @@ from django.views.decorators.http import require_POST
 from chat import people
 from chat.responder import SYSTEM, Reply, reply_to
 from chat.throttles import ReplyThrottle, seconds_to_wait
-from django_convmemory.exceptions import ConvMemoryError
+from django_convmemory.exceptions import ConvMemoryError, IdempotencyConflict
 from django_convmemory.handles import SessionHandle
 from django_convmemory.memory import memories
 from django_convmemory.messages import ChatMessage
@@ -66,7 +67,8 @@ async def stream(session: SessionHandle, reply: Reply, answered: int) -> AsyncIt
     except (asyncio.CancelledError, GeneratorExit):
         if said:
             partial = ChatMessage.ai("".join(said), metadata={"partial": True})
-            await asyncio.shield(session.aappend(partial, idempotency_key=key))
+            with contextlib.suppress(IdempotencyConflict):  # Another window has the reply to it.
+                await asyncio.shield(session.aappend(partial, idempotency_key=key))
         raise
     except openai.OpenAIError as error:
         logger.warning("No reply to message %s: %s", answered, type(error).__name__)
