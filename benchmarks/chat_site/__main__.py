@@ -69,6 +69,7 @@ def main() -> None:
         taken = asyncio.run(talk(f"http://127.0.0.1:{port}", arguments))
         for what, each in sorted(taken.items()):
             print(f"{what:<22} {len(each):6d} requests; {percentiles(each)}")
+        # Five calls of the model: the worker is done with what became due last.
         time.sleep(10)
         stats = subprocess.run(
             [*python, "manage.py", "convmemory_stats"],

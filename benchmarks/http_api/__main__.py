@@ -66,6 +66,7 @@ def main() -> None:
             "threads",
         ]
         stack.enter_context(running(*worker, "--concurrency", "8", "--loglevel", "error"))
+        # The worker starts, and is at what the turn before left due.
         time.sleep(10)
         measure_triggering(port, token, arguments, "a worker folding")
 

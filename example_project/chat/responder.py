@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import abc
 import asyncio
 import functools
 import os
@@ -21,13 +22,14 @@ _SENTENCE = re.compile(r"[^.!?。！？\n]+[.!?。！？]?")
 _WORD = re.compile(r"[^\W_]{4,}|[\u3400-\u9fff]{2}")
 
 
-class Reply:
+class Reply(abc.ABC):
     """A reply on its way: ``pieces`` of text, and afterwards ``usage``, what it took, where that is known."""
 
     usage: Any = None
 
+    @abc.abstractmethod
     def pieces(self) -> AsyncIterator[str]:
-        raise NotImplementedError
+        """Yield the text, piece by piece."""
 
 
 def reply_to(context: Context) -> Reply:
