@@ -392,6 +392,8 @@ class Attempt(models.Model):
         blank=True,
         on_delete=models.SET_NULL,
         related_name="convmemory_attempts",
+        # The index below begins with it.
+        db_index=False,
     )
     alias = ExactCharField(_("alias"), max_length=100)
     first_position = models.PositiveBigIntegerField(_("first position"))
@@ -412,7 +414,11 @@ class Attempt(models.Model):
     class Meta:
         verbose_name = _("attempt")
         verbose_name_plural = _("attempts")
-        indexes = [models.Index(fields=["alias", "started_at"], name="convmemory_attempt_alias")]
+        indexes = [
+            models.Index(fields=["alias", "started_at"], name="convmemory_attempt_alias"),
+            # The newest of a session.
+            models.Index(fields=["session", "id"], name="convmemory_attempt_session"),
+        ]
 
     def __str__(self) -> str:
         return f"{self.started_at}: {self.outcome}"

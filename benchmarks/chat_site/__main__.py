@@ -85,7 +85,7 @@ def main() -> None:
 
 async def talk(site: str, arguments: argparse.Namespace) -> dict[str, list[float]]:
     taken: dict[str, list[float]] = defaultdict(list)
-    connector = aiohttp.TCPConnector(limit=0)
+    connector = aiohttp.TCPConnector(limit=0, keepalive_timeout=3)
     async with contextlib.AsyncExitStack() as stack:
         chats = []
         for number in range(arguments.chats):

@@ -16,8 +16,8 @@ from django_convmemory.conversation import ConversationMemory
 from django_convmemory.memory import memories
 
 ATTEMPTS = 5
-# Versions whose texts are shown, and those that are marked on the chart.
-VERSIONS, MARKED = 4, 60
+# Versions whose texts are shown at once, and those that are marked on the chart.
+VERSIONS, MARKED = 2, 60
 
 PART_NAMES = {
     "system": gettext_lazy("system"),
@@ -38,14 +38,28 @@ class Version:
 
 @dataclasses.dataclass
 class SessionPage:
-    """The page of ``session``, with the messages before the position ``before``, or the last ones."""
+    """The page of ``session``, with the messages before the position ``before``, or the last ones.
+
+    Of the summaries, the version ``version`` and what came before it, or the newest.
+    """
 
     session: models.Session
     before: int | None = None
+    version: int | None = None
 
     @property
     def using(self) -> str:
         return self.session._state.db or "default"
+
+    @property
+    def same_messages(self) -> str:
+        """What an address ends with that shows other versions beside the same messages."""
+        return "" if self.before is None else f"&before={self.before}"
+
+    @property
+    def same_versions(self) -> str:
+        """What an address ends with that shows other messages beside the same versions."""
+        return "" if self.version is None else f"&version={self.version}"
 
     @cached_property
     def memory(self) -> ConversationMemory | None:
@@ -118,16 +132,33 @@ class SessionPage:
         return charts.token_chart([charts.Sample(*row) for row in found], self.folds, self.budget)
 
     @cached_property
-    def versions(self) -> list[Version]:
-        """The newest versions, each with what it changed."""
+    def summaries(self) -> list[models.Summary]:
+        """The versions to show, newest first, and the one before them."""
         rows = models.Summary.objects.using(self.using).filter(session=self.session)
-        found = list(rows.order_by("-version")[: VERSIONS + 1])
-        texts = {one.version: one.text for one in found}
-        made = {attempt.version: attempt for attempt in self._made([one.version for one in found])}
+        if self.version is not None:
+            rows = rows.filter(version__lte=self.version)
+        return list(rows.order_by("-version")[: VERSIONS + 1])
+
+    @cached_property
+    def versions(self) -> list[Version]:
+        """The versions to show, each with what it changed."""
+        texts = {one.version: one.text for one in self.summaries}
+        made = {attempt.version: attempt for attempt in self._made(list(texts))}
         return [
             Version(one, differences.words(texts.get(one.parent_version or 0, ""), one.text), made.get(one.version))
-            for one in found[:VERSIONS]
+            for one in self.summaries[:VERSIONS]
         ]
+
+    @property
+    def older(self) -> int | None:
+        """The version with which the ones before those that are shown begin; None with the first."""
+        return self.summaries[VERSIONS].version if len(self.summaries) > VERSIONS else None
+
+    @property
+    def newer(self) -> int | None:
+        """The version with which the ones after those that are shown begin; None with the last."""
+        shown = self.version if self.version is not None else self.session.last_version
+        return shown + VERSIONS if shown < self.session.last_version else None
 
     def _made(self, versions: Sequence[int]) -> Any:
         return models.Attempt.objects.using(self.using).filter(session=self.session, version__in=versions)
@@ -135,4 +166,8 @@ class SessionPage:
     @cached_property
     def attempts(self) -> list[models.Attempt]:
         """The newest calls of the model."""
-        return list(models.Attempt.objects.using(self.using).filter(session=self.session).order_by("-pk")[:ATTEMPTS])
+        return list(
+            models.Attempt.objects.using(self.using)
+            .filter(session=self.session)
+            .order_by("-session_id", "-pk")[:ATTEMPTS]
+        )

@@ -201,15 +201,12 @@ class SessionAdmin(_Admin):
         session = self._session(request, object_id)
         if not self.has_view_or_change_permission(request, session):
             raise PermissionDenied
-        before = request.GET.get("before", "")
         return self._page(
             request,
             "page",
             title=str(session),
             original=session,
-            page=SessionPage(
-                session, int(before) if before.isascii() and before.isdigit() and len(before) < 16 else None
-            ),
+            page=SessionPage(session, _number(request.GET.get("before")), _number(request.GET.get("version"))),
             owner_url=self._owner_url(session),
             work=[
                 (name, WORK[name].label)
@@ -355,3 +352,8 @@ class SessionAdmin(_Admin):
 
 def _is_id(text: str) -> bool:
     return text.isascii() and text.isdecimal() and len(text) < 19
+
+
+def _number(text: str | None) -> int | None:
+    """A position or a version of an address, or None for what is none."""
+    return int(text) if text and text.isascii() and text.isdecimal() and len(text) < 16 else None

@@ -19,7 +19,7 @@ from django_convmemory.fields import ExactJSONField
 from django_convmemory.messages import ChatMessage
 from django_convmemory.stores import sql
 
-MESSAGES = 50
+MESSAGES = 30
 # Characters of a text that are shown, and of the rest of a message that are looked at.
 LONGEST, LONGEST_WIRE = 20_000, 500_000
 # Parts of a message, and its tool calls, that are shown.
@@ -40,6 +40,7 @@ class Bubble:
     kind: str
     fate: str
     fate_label: str
+    version: str
     tokens_label: str
     stamp: str
     time: str
@@ -104,6 +105,7 @@ def bubble(row: Any, fate: Explained) -> Bubble:
         kind="" if row.kind == "chat" else row.kind,
         fate=fate.fate.value,
         fate_label=_fate(fate),
+        version=str(fate.version or ""),
         tokens_label=ngettext("%(n)s token", "%(n)s tokens", row.tokens) % {"n": row.tokens},
         stamp=at.isoformat(),
         time=date_format(at, "SHORT_DATETIME_FORMAT"),

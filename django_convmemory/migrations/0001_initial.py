@@ -108,7 +108,7 @@ class Migration(migrations.Migration):
                 ('completion_tokens', models.PositiveIntegerField(blank=True, null=True, verbose_name='completion tokens')),
                 ('cost', models.DecimalField(blank=True, decimal_places=8, max_digits=14, null=True, verbose_name='cost')),
                 ('version', models.PositiveBigIntegerField(blank=True, null=True, verbose_name='version')),
-                ('session', models.ForeignKey(blank=True, null=True, on_delete=django.db.models.deletion.SET_NULL, related_name='convmemory_attempts', to='convmemory.session', verbose_name='session')),
+                ('session', models.ForeignKey(blank=True, db_index=False, null=True, on_delete=django.db.models.deletion.SET_NULL, related_name='convmemory_attempts', to='convmemory.session', verbose_name='session')),
             ],
             options={
                 'verbose_name': 'attempt',
@@ -172,6 +172,10 @@ class Migration(migrations.Migration):
         migrations.AddIndex(
             model_name='attempt',
             index=models.Index(fields=['alias', 'started_at'], name='convmemory_attempt_alias'),
+        ),
+        migrations.AddIndex(
+            model_name='attempt',
+            index=models.Index(fields=['session', 'id'], name='convmemory_attempt_session'),
         ),
         migrations.AddConstraint(
             model_name='summary',

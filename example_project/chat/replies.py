@@ -11,6 +11,7 @@ from collections.abc import AsyncIterator
 
 import openai
 from asgiref.sync import sync_to_async
+from django.db import close_old_connections
 from django.http import HttpRequest, HttpResponse, StreamingHttpResponse
 from django.http.response import HttpResponseBase
 from django.views.decorators.http import require_POST
@@ -40,6 +41,8 @@ async def reply(request: HttpRequest, public_id: uuid.UUID) -> HttpResponseBase:
     if last is None or last.message.role == "assistant":
         return lines_of(line(done=row.last_position))  # It was answered meanwhile.
     context = await session.aload(system=SYSTEM)
+    # Others have the connection while the model talks; the next statement gets another.
+    await sync_to_async(close_old_connections)()
     answer = StreamingHttpResponse(stream(session, reply_to(context), last.position), content_type=LINES)
     # A proxy that collected the lines would show them all at once.
     answer["X-Accel-Buffering"] = "no"

@@ -1,8 +1,9 @@
 """Settings of the example project. It runs as it is: SQLite, a folder as the broker, and a model that needs no key.
 
-The environment puts servers in their place: ``DATABASE_URL``, ``CELERY_BROKER_URL``, and ``OPENAI_MODEL`` with
-``OPENAI_API_KEY`` and ``OPENAI_BASE_URL``. With ``SECRET_KEY`` it is a site for production: without debugging and
-without the demo user, for the hosts that ``ALLOWED_HOSTS`` names, by HTTPS.
+The environment puts servers in their place: ``DATABASE_URL`` (and ``DATABASE_POOL``, how many connections to PostgreSQL
+a process keeps at most), ``CELERY_BROKER_URL``, and ``OPENAI_MODEL`` with ``OPENAI_API_KEY`` and ``OPENAI_BASE_URL``.
+With ``SECRET_KEY`` it is a site for production: without debugging and without the demo user, for the hosts that
+``ALLOWED_HOSTS`` names, by HTTPS.
 """
 
 import os
@@ -45,7 +46,8 @@ ENGINES = {
 ENGINE_OPTIONS: dict[str, dict[str, Any]] = {
     # Readers and writers at the same time, and a writer that finds another one at work waits for it.
     "sqlite3": {"init_command": "PRAGMA journal_mode=WAL;", "transaction_mode": "IMMEDIATE", "timeout": 20},
-    "postgresql": {},
+    # Under ASGI each request has a thread of its own, and would have a connection of its own, too.
+    "postgresql": {"pool": {"min_size": 1, "max_size": int(os.environ.get("DATABASE_POOL") or 20), "timeout": 10}},
     "mysql": {"charset": "utf8mb4"},
 }
 

@@ -191,11 +191,36 @@ def test_pages_of_a_long_conversation(anna: User) -> None:
         page = client.get(url_of(long) + query).context["page"]
         return [page.timeline[0].position, page.timeline[-1].position, page.earlier, page.later]
 
-    assert shown("") == [81, 130, 81, None]
-    assert shown("?before=81") == [31, 80, 31, 131]
-    assert shown("?before=31") == [1, 30, None, 81]
-    for query in ("?before=0", "?before=x", "?before=-3", f"?before={9**40}"):
+    assert shown("") == [101, 130, 101, None]
+    assert shown("?before=81") == [51, 80, 51, 111]
+    assert shown("?before=31") == [1, 30, None, 61]
+    for query in ("?before=0", "?before=x", "?before=-3", f"?before={9**40}", "?version=x", f"?version={9**40}"):
         assert client.get(url_of(long) + query).status_code == 200
+
+
+def test_pages_of_the_summaries(anna: User, convmemory: ScriptedMemories) -> None:
+    long = memories["default"].session("long", owner=anna)
+    for number in range(5):
+        convmemory.reply(f"summary {number}")
+        long.append(*[ChatMessage.human("word " * 20) for _ in range(10)])
+        convmemory.run()
+    client = staff("view_session")
+
+    def shown(query: str) -> tuple[list[int], int | None, int | None]:
+        page = client.get(url_of(long) + query).context["page"]
+        return [one.summary.version for one in page.versions], page.older, page.newer
+
+    newest = row_of(long).current_version
+    assert newest >= 5
+    assert shown("") == ([newest, newest - 1], newest - 2, None)
+    assert shown(f"?version={newest - 2}") == ([newest - 2, newest - 3], newest - 4, newest)
+    assert shown("?version=2") == ([2, 1], None, 4)
+    assert shown("?version=1") == ([1], None, 3)
+    # A message leads to the version that folds it, and messages and versions are paged apart.
+    text = client.get(url_of(long) + "?before=9&version=4").content.decode()
+    assert '?version=1&amp;before=9#convmemory-summaries"' in text
+    assert '?version=2&amp;before=9#convmemory-summaries"' in text
+    assert '&amp;version=4#timeline"' in text
 
 
 def test_a_session_without_messages_and_one_whose_memory_is_gone(anna: User, chat: SessionHandle) -> None:

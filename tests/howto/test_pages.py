@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 from django.contrib.auth.models import Group, User
 from django.core.checks import run_checks
-from django.db import transaction
+from django.db import connections, transaction
+from django.db.utils import ConnectionHandler
 from django.test import RequestFactory
 from django.utils import timezone
 
@@ -111,3 +112,22 @@ def test_limits(settings: Any, ann: User, convmemory: ScriptedMemories) -> None:
     spent = module_of("limits", "spending.py")["spent"]
     assert spent(ann, since)["replies"] == 32
     assert spent(User.objects.create_user("berta"), since) == {"replies": 0, "summaries": 0}
+
+
+@pytest.mark.only_on("postgresql")
+def test_production_with_a_pool(db: None) -> None:
+    """A connection that is closed goes back to the pool, and is used again."""
+    here = connections["default"].settings_dict
+    databases = module_of("production", "settings.py")["DATABASES"]
+    databases["default"] |= {name: here[name] for name in ("NAME", "HOST", "PORT", "USER", "PASSWORD")}
+    connection = ConnectionHandler(databases)["default"]
+    served = set()
+    try:
+        for _ in range(3):
+            with connection.cursor() as cursor:
+                cursor.execute("SELECT pg_backend_pid()")
+                served.add(cursor.fetchone()[0])
+            connection.close()
+        assert len(served) == 1
+    finally:
+        connection.close_pool()
