@@ -5,12 +5,14 @@ from __future__ import annotations
 import contextlib
 import pathlib
 import re
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
 from typing import Any
 
 import openai
 import pytest
+from asgiref.sync import sync_to_async
 from django.contrib.auth.models import User
+from django.db import connections
 from django.test import AsyncRequestFactory
 
 from django_convmemory.handles import SessionHandle
@@ -29,6 +31,12 @@ PAGE = (pathlib.Path(__file__).parents[2] / "docs/howto/streaming.md").read_text
 ANSWER = "Ownership says who frees the memory."
 
 pytestmark = pytest.mark.django_db(transaction=True)
+
+
+@pytest.fixture(autouse=True)
+async def closed() -> AsyncIterator[None]:
+    yield
+    await sync_to_async(connections.close_all)()  # of the thread that did the work
 
 
 @pytest.fixture
