@@ -48,6 +48,7 @@ def environment(folder: pathlib.Path, **variables: str) -> dict[str, str]:
 
 # Settings.
 
+POOL = {"min_size": 1, "max_size": 20, "timeout": 10}
 URLS: dict[str, dict[str, Any]] = {
     "sqlite:///chat.sqlite3": {
         "ENGINE": "django.db.backends.sqlite3",
@@ -64,7 +65,7 @@ URLS: dict[str, dict[str, Any]] = {
         "PORT": "5433",
         "USER": "ada",
         "PASSWORD": "p@ss/word",
-        "OPTIONS": {"sslmode": "require", "connect_timeout": 3},
+        "OPTIONS": {"pool": POOL, "sslmode": "require", "connect_timeout": 3},
     },
     "postgres:///chat?host=/run/postgresql": {
         "ENGINE": "django.db.backends.postgresql",
@@ -73,7 +74,7 @@ URLS: dict[str, dict[str, Any]] = {
         "PORT": "",
         "USER": "",
         "PASSWORD": "",
-        "OPTIONS": {"host": "/run/postgresql"},
+        "OPTIONS": {"pool": POOL, "host": "/run/postgresql"},
     },
     "mariadb://root@127.0.0.1/%E8%81%8A%E5%A4%A9": {
         "ENGINE": "django.db.backends.mysql",

@@ -1,9 +1,9 @@
 """The example's chat site under load: ``python -m benchmarks.chat_site``.
 
 Serves the example with uvicorn, PostgreSQL, Redis, a Celery worker with threads, and a model that takes two seconds for
-every call. Visitors talk at the same time, each in turns: they say something, follow the panel as the page does, and
-wait for the streamed reply. Prints what the page's own requests took, which wait for no model, and checks in the end
-that nothing was lost.
+every call. Visitors talk at the same time, each in turns: they say something, wait for the streamed reply, see the page
+anew, and follow the panel as the page does, every second while something happens and less often after that. Prints what
+the page's own requests took, which wait for no model, and checks in the end that nothing was lost.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from collections import defaultdict
 from collections.abc import Iterator
 
 import aiohttp
+import yarl
 
 ROOT = pathlib.Path(__file__).parents[2]
 EXAMPLE = ROOT / "example_project"
@@ -34,7 +35,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.chat_site", description=__doc__.split("\n")[0])
     parser.add_argument("--chats", type=int, default=200, help="how many talk at the same time")
     parser.add_argument("--turns", type=int, default=8, help="how often each says something")
-    parser.add_argument("--pause", type=float, default=5.0, help="seconds that somebody reads a reply")
+    parser.add_argument("--pause", type=float, default=20.0, help="seconds that somebody reads a reply and writes")
     arguments = parser.parse_args()
 
     from benchmarks.http_api.__main__ import free_port, wait_for
@@ -54,6 +55,9 @@ def main() -> None:
             "OPENAI_API_KEY": "none",
             "OPENAI_BASE_URL": model.base_url,
             "CHAT_RATE": "100000/min",
+            # As in production, behind a proxy that ends HTTPS.
+            "SECRET_KEY": "of a benchmark " * 5,
+            "ALLOWED_HOSTS": "127.0.0.1",
             "EXAMPLE_DATA_DIR": folder,
             "DJANGO_SETTINGS_MODULE": "mysite.settings",
         }
@@ -85,14 +89,15 @@ def main() -> None:
 
 async def talk(site: str, arguments: argparse.Namespace) -> dict[str, list[float]]:
     taken: dict[str, list[float]] = defaultdict(list)
+    # Less than the 5 s after which uvicorn closes a connection.
     connector = aiohttp.TCPConnector(limit=0, keepalive_timeout=3)
     async with contextlib.AsyncExitStack() as stack:
         chats = []
         for number in range(arguments.chats):
             # A browser of its own each, on connections that all share.
-            client = aiohttp.ClientSession(
-                connector=connector, connector_owner=False, cookie_jar=aiohttp.CookieJar(unsafe=True)
-            )
+            jar = aiohttp.CookieJar(unsafe=True, treat_as_secure_origin=[yarl.URL(site)])
+            proxied = {"X-Forwarded-Proto": "https", "Referer": f"https://127.0.0.1:{yarl.URL(site).port}/"}
+            client = aiohttp.ClientSession(connector=connector, connector_owner=False, cookie_jar=jar, headers=proxied)
             await stack.enter_async_context(client)
             chats.append(chat(client, site, number, arguments, taken))
         await asyncio.gather(*chats)
@@ -113,32 +118,40 @@ async def chat(
         if turn:
             form = {"text": f"{TEXT} {number}, {turn}", "key": f"{number}-{turn}"}
             await request(client, taken, "POST a message", "POST", f"{address}send/", data=form, headers=headers)
-        stop = asyncio.Event()
-        following = asyncio.create_task(follow(client, f"{address}panel/", taken, stop))
+        seen = asyncio.Event()
+        following = asyncio.create_task(follow(client, f"{address}panel/", taken, seen))
         began = time.perf_counter()
         async with client.post(f"{address}reply/", headers=headers) as reply:
             await reply.content.readany()
             taken["(reply, first word)"].append(time.perf_counter() - began)
             said = await reply.text()
         assert '"error"' not in said, said
+        seen.set()
+        await following
+        await request(client, taken, "GET the conversation", "GET", address)
+        seen = asyncio.Event()
+        following = asyncio.create_task(follow(client, f"{address}panel/", taken, seen))
         await asyncio.sleep(arguments.pause)
-        stop.set()
+        seen.set()
         await following
 
 
 async def follow(client: aiohttp.ClientSession, url: str, taken: dict[str, list[float]], stop: asyncio.Event) -> None:
-    """Look at the panel once a second, as the page does."""
-    headers = {}
+    """Look at the panel as the page does: see follow() in chat.js."""
+    headers, pause = {}, 1.0
     while not stop.is_set():
         began = time.perf_counter()
         async with client.get(url, headers=headers) as answer:
-            await answer.read()
+            text = await answer.text()
             what = "GET the panel, 304" if answer.status == 304 else "GET the panel"
             taken[what].append(time.perf_counter() - began)
             assert answer.status in (200, 304), answer
             headers = {"If-None-Match": answer.headers["ETag"]}
+        if answer.status == 200:
+            busy = "state compacting" in text or "state due" in text
+        pause = 1.0 if busy or answer.status == 200 else min(pause * 1.5, 8.0)
         with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(stop.wait(), 1.0)
+            await asyncio.wait_for(stop.wait(), pause)
 
 
 async def request(

@@ -14,7 +14,6 @@ from django.views.decorators.http import require_GET, require_POST
 from chat import people
 from chat.responder import SYSTEM, by_whom
 from chat.throttles import limited
-from django_convmemory import explaining
 from django_convmemory.exceptions import ConvMemoryError
 from django_convmemory.memory import memories
 from django_convmemory.messages import ChatMessage
@@ -165,5 +164,4 @@ def _panel(session: Session) -> dict[str, Any]:
         "limit": limit,
         "unfolded": session.unpinned_tokens - session.covered_tokens,
         "total": session.unpinned_tokens + session.pinned_tokens,
-        "fates": {one.position: one.fate for one in explaining.explain(memory, session, context, limit=PAGE)},
     }

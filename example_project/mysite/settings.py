@@ -141,13 +141,13 @@ INSTALLED_APPS = [
 ]
 MIDDLEWARE = [
     "django.middleware.security.SecurityMiddleware",
-    "whitenoise.middleware.WhiteNoiseMiddleware",
     "django.contrib.sessions.middleware.SessionMiddleware",
     "django.middleware.common.CommonMiddleware",
     "django.middleware.csrf.CsrfViewMiddleware",
     "django.contrib.auth.middleware.AuthenticationMiddleware",
     "django.contrib.messages.middleware.MessageMiddleware",
     "django.middleware.clickjacking.XFrameOptionsMiddleware",
+    "mysite.threads.in_one_thread",
 ]
 TEMPLATES = [
     {
@@ -165,7 +165,6 @@ TEMPLATES = [
 ROOT_URLCONF = "mysite.urls"
 STATIC_URL = "static/"
 STATIC_ROOT = BASE_DIR / "static"
-WHITENOISE_USE_FINDERS = DEBUG
 LOGIN_URL = "login"
 LOGIN_REDIRECT_URL = LOGOUT_REDIRECT_URL = "chat:index"
 

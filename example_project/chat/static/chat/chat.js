@@ -82,10 +82,17 @@ function show(item) {
 
 // The memory.
 
+// Milliseconds between two looks: while something happens, and at most, where nothing has for a while.
+const SOON = 1000;
+const SELDOM = 8000;
+
 let tag = "";
+let pause = SOON;
+let next = 0;
 
 async function follow() {
   if (document.visibilityState === "visible") {
+    pause = Math.min(pause * 1.5, SELDOM);
     try {
       const response = await fetch(panel.dataset.url, {
         headers: tag ? { "If-None-Match": tag } : {},
@@ -97,12 +104,14 @@ async function follow() {
         panel.innerHTML = await response.text();
         if (open) panel.querySelector("details.next").open = true;
         mark();
+        pause = SOON;
       }
     } catch {
       // The server is away; the next look will tell.
     }
   }
-  setTimeout(follow, 1000);
+  clearTimeout(next);
+  next = setTimeout(follow, streaming || panel.querySelector(".state.compacting, .state.due") ? SOON : pause);
 }
 
 function mark() {
@@ -156,6 +165,7 @@ function begin(item, position) {
 if (messages) {
   mark();
   follow();
+  document.addEventListener("visibilitychange", follow);
   document.querySelector("#messages li:last-child")?.scrollIntoView({ block: "end" });
   document.body.addEventListener("htmx:afterRequest", (event) => {
     if (event.detail.elt.matches("form.say") && event.detail.successful && event.detail.xhr.status === 200) {
