@@ -1,13 +1,19 @@
 """The documentation as a site: ``make docs``."""
 
+import functools
 import pathlib
 import re
 from typing import Any
 
+import django
+from django.conf import settings
+from django.core.management import get_commands, load_command_class
+from django.core.management.base import DjangoHelpFormatter
+
 project = "django_convmemory"
 author = "django-convmemory contributors"
 copyright = author  # noqa: A001  its name in Sphinx
-extensions = ["myst_parser"]
+extensions = ["myst_parser", "sphinx.ext.autodoc"]
 html_theme = "furo"
 html_title = "django_convmemory"
 root_doc = "index"
@@ -16,14 +22,44 @@ exclude_patterns = ["_build"]
 myst_heading_anchors = 3
 myst_enable_extensions = ["colon_fence"]
 html_extra_path = ["openapi.yaml"]
+autodoc_member_order = "bysource"
+autodoc_typehints = "description"
+autodoc_typehints_description_target = "documented"
+autodoc_preserve_defaults = True
+add_module_names = False
+
+# What autodoc imports is the code of a Django app.
+settings.configure(
+    INSTALLED_APPS=["django.contrib.contenttypes", "django.contrib.auth", "rest_framework", "django_convmemory"],
+    CONVMEMORY={"default": {"MEMORY": "django_convmemory.memory.ConversationBufferMemory"}},
+    USE_TZ=True,
+)
+django.setup()
 
 
 def setup(app: Any) -> None:
-    """Put the README where the index names it, and name the repository's other files instead of linking them."""
+    """Put the README where the index names it, the commands where theirs does, and name the repository's other files."""
     app.connect("source-read", lambda app, name, content: read(content))
 
 
 def read(content: list[str]) -> None:
     readme = (pathlib.Path(__file__).parent.parent / "README.md").read_text(encoding="utf-8")
     text = content[0].replace("{{ README }}", readme.partition("\n")[2].replace("](docs/", "]("))
+    text = text.replace("{{ COMMANDS }}", commands())
     content[0] = re.sub(r"\[([^]]+)\]\((?:\.\./)*example_project/[^)]*\)", r"\1", text)
+
+
+def commands() -> str:
+    """Return what each command's ``--help`` says, but for the options of all Django commands."""
+    ours = sorted(name for name, app in get_commands().items() if app == "django_convmemory")
+    parts = []
+    for name in ours:
+        parser = load_command_class("django_convmemory", name).create_parser("manage.py", name)
+        parser.formatter_class = functools.partial(DjangoHelpFormatter, max_help_position=30, width=86)
+        shared = {"--version", "--verbosity", "--settings", "--pythonpath", "--traceback", "--no-color"}
+        shared |= {"--force-color", "--skip-checks"}
+        parser._actions = [one for one in parser._actions if shared.isdisjoint(one.option_strings)]
+        for group in parser._action_groups:
+            group._group_actions = [one for one in group._group_actions if one in parser._actions]
+        parts.append(f"## {name}\n\n```text\n{parser.format_help()}```\n")
+    return "\n".join(parts)

@@ -10,9 +10,7 @@ import types
 from typing import Any
 
 import pytest
-from django.contrib.auth.models import AnonymousUser, User
-from django.contrib.auth.signals import user_logged_in
-from django.contrib.sessions.backends.signed_cookies import SessionStore
+from django.contrib.auth.models import User
 from django.test import RequestFactory
 
 from django_convmemory import models
@@ -103,23 +101,6 @@ def test_two_ways_and_a_message_taken_back(views: dict[str, Any], ann: User) -> 
         assert "What is Rust?" not in memories["default"].session(key, owner=ann).load().to_text()
 
 
-def test_a_visitor_logs_in(ann: User) -> None:
-    talk(ann)
-    memories["default"].session("main", visitor="v").append(ChatMessage.human("And before?"))
-    receiver = module_of("login.py")["bring_conversations_along"]
-    request = RequestFactory().get("/")
-    request.session, request.user = SessionStore(), AnonymousUser()
-    request.session["visitor"] = "v"
-    try:
-        user_logged_in.send(User, request=request, user=ann)
-    finally:
-        user_logged_in.disconnect(receiver)
-
-    assert request.session["conversation"] == "main (2)"
-    chat = memories["default"].session("main (2)", owner=ann)
-    assert chat.load().to_text() == "user: And before?"
-
-
 def test_what_the_fallback_made_is_made_anew(ann: User, convmemory: ScriptedMemories) -> None:
     page = PAGE_OF_RELIABILITY.read_text(encoding="utf-8")
     [code] = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
@@ -135,17 +116,3 @@ def test_what_the_fallback_made_is_made_anew(ann: User, convmemory: ScriptedMemo
     namespace["rebuild_what_the_fallback_made"]()
 
     assert chat.load().summary == "by the model"
-
-
-def test_somebody_leaves(ann: User, tmp_path: pathlib.Path) -> None:
-    talk(ann)
-    people = module_of("people.py")
-
-    people["export"](ann, tmp_path / "ann.jsonl")
-    assert json.loads((tmp_path / "ann.jsonl").read_text("utf-8"))["owner"] == "ann"
-    assert people["forget"](ann) == 1
-
-    talk(ann)
-    ann.delete()
-    assert not models.Session.objects.exists()
-    assert not models.Message.objects.exists()

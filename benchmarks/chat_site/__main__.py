@@ -11,6 +11,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import contextlib
+import html
 import os
 import pathlib
 import re
@@ -28,6 +29,7 @@ import yarl
 ROOT = pathlib.Path(__file__).parents[2]
 EXAMPLE = ROOT / "example_project"
 DATABASE = f"bench_chat_{os.getpid()}"
+TAG = r'data-tag="([^"]+)"'
 TEXT = "We talked about this and that, and then about the weather in Lisbon, which was fine. " * 2
 
 
@@ -113,13 +115,13 @@ async def chat(
     token = found(r'name="csrfmiddlewaretoken" value="(\w+)"', page)
     form = {"csrfmiddlewaretoken": token, "text": f"{TEXT} {number}", "key": str(number)}
     address, page = await request(client, taken, "POST the first message", "POST", f"{site}/begin/", data=form)
-    headers = {"X-CSRFToken": token}
+    headers, tag = {"X-CSRFToken": token}, found(TAG, page)
     for turn in range(arguments.turns):
         if turn:
             form = {"text": f"{TEXT} {number}, {turn}", "key": f"{number}-{turn}"}
             await request(client, taken, "POST a message", "POST", f"{address}send/", data=form, headers=headers)
         seen = asyncio.Event()
-        following = asyncio.create_task(follow(client, f"{address}panel/", taken, seen))
+        following = asyncio.create_task(follow(client, address, tag, taken, seen))
         began = time.perf_counter()
         async with client.post(f"{address}reply/", headers=headers) as reply:
             await reply.content.readany()
@@ -128,28 +130,33 @@ async def chat(
         assert '"error"' not in said, said
         seen.set()
         await following
-        await request(client, taken, "GET the conversation", "GET", address)
+        _, page = await request(client, taken, "GET the conversation", "GET", address)
+        tag = found(TAG, page)
         seen = asyncio.Event()
-        following = asyncio.create_task(follow(client, f"{address}panel/", taken, seen))
+        following = asyncio.create_task(follow(client, address, tag, taken, seen))
         await asyncio.sleep(arguments.pause)
         seen.set()
         await following
 
 
-async def follow(client: aiohttp.ClientSession, url: str, taken: dict[str, list[float]], stop: asyncio.Event) -> None:
+async def follow(
+    client: aiohttp.ClientSession, address: str, tag: str, taken: dict[str, list[float]], stop: asyncio.Event
+) -> None:
     """Look at the panel as the page does: see follow() in chat.js."""
-    headers, pause = {}, 1.0
+    pause, busy = 1.0, False
+    with contextlib.suppress(TimeoutError):
+        await asyncio.wait_for(stop.wait(), pause)
     while not stop.is_set():
         began = time.perf_counter()
-        async with client.get(url, headers=headers) as answer:
+        async with client.get(f"{address}panel/", headers={"If-None-Match": html.unescape(tag)}) as answer:
             text = await answer.text()
             what = "GET the panel, 304" if answer.status == 304 else "GET the panel"
             taken[what].append(time.perf_counter() - began)
             assert answer.status in (200, 304), answer
-            headers = {"If-None-Match": answer.headers["ETag"]}
+            tag = answer.headers["ETag"]
         if answer.status == 200:
             busy = "state compacting" in text or "state due" in text
-        pause = 1.0 if busy or answer.status == 200 else min(pause * 1.5, 8.0)
+        pause = 1.0 if busy or answer.status == 200 else min(pause * 2, 16.0)
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(stop.wait(), pause)
 

@@ -41,7 +41,7 @@ def conversation(request: HttpRequest, public_id: uuid.UUID) -> HttpResponse:
 def panel(request: HttpRequest, public_id: uuid.UUID) -> HttpResponse:
     """What the memory does now; 304 where nothing is new."""
     session = people.conversation(request, public_id)
-    tag = quote_etag(f"{session.revision}-{session.state}")
+    tag = _tag(session)
     if request.headers.get("If-None-Match") == tag:
         return HttpResponse(status=304, headers={"ETag": tag})
     response = render(request, "chat/panel.html", {"session": session} | _panel(session))
@@ -154,11 +154,17 @@ def _messages(session: Session, before: int | None) -> dict[str, Any]:
     }
 
 
+def _tag(session: Session) -> str:
+    """What changes whenever the panel does."""
+    return quote_etag(f"{session.revision}-{session.state}")
+
+
 def _panel(session: Session) -> dict[str, Any]:
     memory = memories[session.alias]
     context = memory.load(session, system=SYSTEM)
     limit = memory.strategy.threshold.tokens
     return {
+        "tag": _tag(session),
         "context": context,
         "budget": memory.max_context_tokens,
         "limit": limit,

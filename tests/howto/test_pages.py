@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import datetime as dt
+import json
 import pathlib
 import re
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from django.contrib.auth.models import Group, User
+from django.contrib.auth.models import AnonymousUser, Group, User
+from django.contrib.auth.signals import user_logged_in
+from django.contrib.sessions.backends.signed_cookies import SessionStore
 from django.core.checks import run_checks
+from django.core.management import call_command
 from django.db import connections, transaction
 from django.db.utils import ConnectionHandler
 from django.test import RequestFactory
@@ -20,6 +25,7 @@ from django_convmemory.memory import memories
 from django_convmemory.messages import ChatMessage
 from django_convmemory.models import Message, Session
 from django_convmemory.testing import ScriptedMemories
+from tests.openai_server import Behaviour, OpenAIServer
 
 FOLDER = pathlib.Path(__file__).parents[2] / "docs/howto"
 PAGES = {path.stem: path.read_text(encoding="utf-8") for path in FOLDER.glob("*.md")}
@@ -33,6 +39,15 @@ def module_of(page: str, name: str) -> dict[str, Any]:
     namespace: dict[str, Any] = {}
     exec(code, namespace)  # noqa: S102
     return namespace
+
+
+def test_the_code_of_every_page_is_run() -> None:
+    tests = "".join(path.read_text(encoding="utf-8") for path in pathlib.Path(__file__).parent.glob("test_*.py"))
+    for name, page in PAGES.items():
+        for code in re.findall(r"```python\n(.*?)```", page, re.DOTALL):
+            named = re.match(r"# (\w+\.py)", code)
+            assert named, (name, code)
+            assert f'"{name}", "{named[1]}"' in tests or f"{name}.md" in tests, (name, named[1])
 
 
 @pytest.fixture
@@ -96,22 +111,13 @@ def test_tools_and_images(ann: User) -> None:
     assert context.to_openai()[0]["content"][1]["image_url"]["detail"] == "low"
 
 
-def test_limits(settings: Any, ann: User, convmemory: ScriptedMemories) -> None:
+def test_limits() -> None:
     rates = module_of("limits", "settings.py")["REST_FRAMEWORK"]["DEFAULT_THROTTLE_RATES"]
     scopes = {made.scope for made in vars(throttles).values() if getattr(made, "scope", None)}
     assert rates.keys() <= scopes
     for key in ("MAX_BODY_BYTES", "MAX_MESSAGES"):
         assert f"`{key}`" in PAGES["limits"]
         assert key in conf.KEYS
-    convmemory.reply("They counted.")
-    session = memories["default"].session("main", owner=ann)
-    since = timezone.now()
-    session.append(*[ChatMessage.human("word " * 20) for _ in range(12)])
-    session.append(ChatMessage.ai("Fine."), usage={"prompt_tokens": 30, "completion_tokens": 2, "total_tokens": 32})
-    assert convmemory.run() == ["published"]
-    spent = module_of("limits", "spending.py")["spent"]
-    assert spent(ann, since)["replies"] == 32
-    assert spent(User.objects.create_user("berta"), since) == {"replies": 0, "summaries": 0}
 
 
 @pytest.mark.only_on("postgresql")
@@ -131,3 +137,64 @@ def test_production_with_a_pool(db: None) -> None:
         assert len(served) < 30
     finally:
         connection.close_pool()
+
+
+def test_costs(settings: Any, ann: User, convmemory: ScriptedMemories, model: OpenAIServer) -> None:
+    model.default = Behaviour(text="They counted.")
+    since = timezone.now()
+    for number in range(12):
+        assert module_of("costs", "replies.py")["reply"](ann, f"{number} " * 20) == "They counted."
+    convmemory.reply("They counted.")
+    assert convmemory.run() == ["published"]
+    spent = module_of("costs", "spending.py")["spent"](ann, since)
+    reported = [message.usage["total_tokens"] for message in Message.objects.filter(role="assistant")]
+    assert (len(reported), spent["replies"]) == (12, sum(reported))
+    assert module_of("costs", "spending.py")["spent"](User.objects.create_user("berta"), since) == {
+        "replies": 0,
+        "summaries": 0,
+    }
+
+
+def test_costs_have_prices(settings: Any, ann: User, model: OpenAIServer) -> None:
+    settings.CONVMEMORY = module_of("costs", "settings.py")["CONVMEMORY"]
+    session = memories["default"].session("main", owner=ann)
+    session.append(*[ChatMessage.human("word " * 40) for _ in range(60)])
+    assert session.compact() == "published"
+    spent = module_of("costs", "spending.py")["spent"](ann, timezone.now() - dt.timedelta(hours=1))
+    assert spent["summaries"] > 0
+
+
+def test_visitors(ann: User) -> None:
+    memories["default"].session("main", owner=ann).append(ChatMessage.human("I was here before."))
+    say = module_of("visitors", "views.py")["say"]
+    request = RequestFactory().post("/", {"text": "And before?"})
+    request.session, request.user = SessionStore(), AnonymousUser()
+    assert say(request).status_code == 200
+    assert len(request.session["visitor"]) == 32
+    receiver = module_of("visitors", "login.py")["bring_conversations_along"]
+    try:
+        user_logged_in.send(User, request=request, user=ann)
+    finally:
+        user_logged_in.disconnect(receiver)
+
+    assert "visitor" not in request.session
+    assert request.session["conversation"] == "main (2)"
+    chat = memories["default"].session("main (2)", owner=ann)
+    assert chat.load().to_text() == "user: And before?"
+
+
+def test_deleting(ann: User, tmp_path: pathlib.Path) -> None:
+    people = module_of("deleting", "people.py")
+    memories["default"].session("main", owner=ann).append(ChatMessage.human("What is Rust?"))
+    memories["default"].session("main", visitor="v").append(ChatMessage.human("What is Rust?"))
+
+    people["export"](ann, tmp_path / "ann.jsonl")
+    assert json.loads((tmp_path / "ann.jsonl").read_text("utf-8"))["owner"] == "ann"
+    assert people["forget"](ann) == people["forget_visitor"]("v") == 1
+
+    memories["default"].session("main", owner=ann).append(ChatMessage.human("What is Rust?"))
+    ann.delete()
+    assert not Session.objects.exists()
+    assert not Message.objects.exists()
+    [command] = re.findall(r"```sh\npython manage\.py (.*)\n```", PAGES["deleting"])
+    call_command(*command.split(), verbosity=0)

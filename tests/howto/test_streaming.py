@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import pathlib
 import re
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from typing import Any
 
 import openai
@@ -44,15 +44,6 @@ def view() -> Any:
     namespace: dict[str, Any] = {}
     exec(re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)[0], namespace)  # noqa: S102
     return namespace["chat"]
-
-
-@pytest.fixture
-def model(monkeypatch: pytest.MonkeyPatch) -> Iterator[OpenAIServer]:
-    with OpenAIServer() as server:
-        server.default = Behaviour(text=ANSWER, pace=0.01)
-        monkeypatch.setenv("OPENAI_BASE_URL", server.base_url)
-        monkeypatch.setenv("OPENAI_API_KEY", "none")
-        yield server
 
 
 async def asked(view: Any) -> tuple[Any, SessionHandle]:

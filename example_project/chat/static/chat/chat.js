@@ -84,15 +84,15 @@ function show(item) {
 
 // Milliseconds between two looks: while something happens, and at most, where nothing has for a while.
 const SOON = 1000;
-const SELDOM = 8000;
+const SELDOM = 16000;
 
-let tag = "";
+let tag = panel?.dataset.tag ?? "";
 let pause = SOON;
 let next = 0;
 
 async function follow() {
   if (document.visibilityState === "visible") {
-    pause = Math.min(pause * 1.5, SELDOM);
+    pause = Math.min(pause * 2, SELDOM);
     try {
       const response = await fetch(panel.dataset.url, {
         headers: tag ? { "If-None-Match": tag } : {},
@@ -164,7 +164,7 @@ function begin(item, position) {
 
 if (messages) {
   mark();
-  follow();
+  next = setTimeout(follow, SOON);
   document.addEventListener("visibilitychange", follow);
   document.querySelector("#messages li:last-child")?.scrollIntoView({ block: "end" });
   document.body.addEventListener("htmx:afterRequest", (event) => {
