@@ -38,7 +38,7 @@ django.setup()
 
 
 def setup(app: Any) -> None:
-    """Put the README where the index names it, the commands where theirs does, and name the repository's other files."""
+    """Put the README where the index names it, the commands where theirs does; name other files."""
     app.connect("source-read", lambda app, name, content: read(content))
 
 
