@@ -149,13 +149,12 @@ class ConversationMemory:
         """
         if isinstance(session, str):
             return self._name(session)
-        if not isinstance(session, Named):
+        # Not by isinstance: of a protocol it takes longer than all the rest of this.
+        name = getattr(session, "session_name", None)
+        if not isinstance(name, SessionName):
             raise InvalidSession(
                 f"A session is given as a key, a handle or a Session row, not as a {type(session).__name__}."
             )
-        name: object = session.session_name
-        if not isinstance(name, SessionName):
-            raise InvalidSession(f"A session is given as a key, a handle or a Session row, not as {session!r:.100}.")
         if name.alias != self.alias:
             raise InvalidSession(
                 f"The session {name.key!r} belongs to memories[{name.alias!r}], not to memories[{self.alias!r}]."
