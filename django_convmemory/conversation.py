@@ -111,7 +111,8 @@ class ConversationMemory:
 
         Without ``owner`` and ``visitor`` it is nobody's, and all who name it share it. Where they are given, one of
         them must not be None: a visitor whose id is not made yet would get everybody's session.
-        A ``Session`` row in place of the key gives the handle of that session.
+        A ``Session`` row in place of the key gives the handle of that row: once it is gone, nothing is made in its
+        place, and what would change it raises :class:`~django_convmemory.exceptions.UnknownSession`.
         Raises :class:`~django_convmemory.exceptions.InvalidSession`.
         """
         if isinstance(key, Named) and owner is NOT_GIVEN and visitor is NOT_GIVEN:

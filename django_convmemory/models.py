@@ -188,8 +188,11 @@ class Session(models.Model):
 
     @property
     def session_name(self) -> SessionName:
-        """What names this session: a row can be given wherever a key can."""
-        return SessionName(self.alias, self.key, self.owner_id, self.visitor)
+        """What names this session: a row can be given wherever a key can.
+
+        It is this row that is meant: once it is gone, no other is made in its place.
+        """
+        return SessionName(self.alias, self.key, self.owner_id, self.visitor, self.pk)
 
     @property
     def state(self) -> SessionState:

@@ -75,7 +75,7 @@ class ORMStore:
             with connections[using].cursor() as cursor:
                 cursor.execute(sql.SNAPSHOT, [name.handle])
                 row = cursor.fetchone()
-                if row is None:
+                if row is None or name.row_id not in (None, row[0]):
                     return None
                 session_id, epoch, revision, due = row[:4]
                 ledger = models.ledger_of(row[4:16])
@@ -102,6 +102,8 @@ class ORMStore:
     ) -> list[values.StoredMessage]:
         using = router.db_for_read(models.Session) if self._read_replica else self.using
         rows = models.Message.objects.using(using).filter(session__handle=name.handle)
+        if name.row_id is not None:
+            rows = rows.filter(session_id=name.row_id)
         if before is not None:
             rows = rows.filter(position__lt=before)
         if after is not None:

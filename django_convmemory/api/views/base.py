@@ -7,7 +7,6 @@ not exist here.
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import functools
 import inspect
 import uuid
@@ -166,8 +165,7 @@ class ScopedView(GenericAPIView[Any]):
     @property
     def handle(self) -> SessionHandle:
         """The session, with the operations of its memory: this row, and none that is made in its place."""
-        name = dataclasses.replace(self.session.session_name, row_id=self.session.pk)
-        return SessionHandle(self.memory, name)
+        return self.memory.session(self.session)
 
     def query(self, serializer: type[forms.StrictSerializer], *more: str) -> dict[str, Any]:
         """Return the parameters of the query string. Raises a 400 for one that is wrong, unknown, or given twice.
