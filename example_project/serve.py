@@ -76,7 +76,9 @@ def main() -> int:
 
     supervisor = Supervisor(settings.DATA_DIR)
     try:
-        supervisor.start("site", "-m", "uvicorn", "mysite.asgi:application", f"--host={options.host}", f"--port={port}")
+        # There is no proxy in front of it whose word would count.
+        site = ["uvicorn", "mysite.asgi:application", "--no-proxy-headers", f"--host={options.host}", f"--port={port}"]
+        supervisor.start("site", "-m", *site)
         supervisor.start("worker", "-m", "celery", "-A", "mysite", "worker", *WORKER)
         supervisor.start("beat", "-m", "celery", "-A", "mysite", "beat", f"--schedule={settings.DATA_DIR / 'beat'}")
         return watch(supervisor, f"http://{options.host}:{port}/")

@@ -7,7 +7,8 @@ import contextlib
 import json
 import logging
 import uuid
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator
+from typing import Any
 
 import openai
 from asgiref.sync import sync_to_async
@@ -16,17 +17,20 @@ from django.http import HttpRequest, HttpResponse, StreamingHttpResponse
 from django.http.response import HttpResponseBase
 from django.views.decorators.http import require_POST
 
-from chat import people
+from chat import people, turns
 from chat.responder import SYSTEM, Reply, reply_to
 from chat.throttles import ReplyThrottle, seconds_to_wait
-from django_convmemory.exceptions import ConvMemoryError, IdempotencyConflict
-from django_convmemory.handles import SessionHandle
+from django_convmemory.exceptions import ConvMemoryError
 from django_convmemory.memory import memories
 from django_convmemory.messages import ChatMessage
+from django_convmemory.models import Session
+from django_convmemory.stores.values import StoredMessage
 
 logger = logging.getLogger(__name__)
 
 LINES = "application/x-ndjson"
+# Characters of a reply. What goes on after that is not waited for.
+LONGEST = 50_000
 
 
 @require_POST
@@ -43,7 +47,7 @@ async def reply(request: HttpRequest, public_id: uuid.UUID) -> HttpResponseBase:
     context = await session.aload(system=SYSTEM)
     # Others have the connection while the model talks; the next statement gets another.
     await sync_to_async(close_old_connections)()
-    answer = StreamingHttpResponse(stream(session, reply_to(context), last.position), content_type=LINES)
+    answer = StreamingHttpResponse(stream(row, reply_to(context), last), content_type=LINES)
     # A proxy that collected the lines would show them all at once.
     answer["X-Accel-Buffering"] = "no"
     return answer
@@ -53,37 +57,67 @@ def lines_of(text: str) -> HttpResponse:
     return HttpResponse(text, content_type=LINES)
 
 
-async def stream(session: SessionHandle, reply: Reply, answered: int) -> AsyncIterator[str]:
+async def stream(row: Session, reply: Reply, asked: StoredMessage) -> AsyncIterator[str]:
     """Yield the lines. What was said when the browser goes away is stored, and marked as partial."""
     said: list[str] = []
-    # One reply to a message is stored, however often it is asked for.
-    key = f"reply-to-{answered}"
     try:
-        async for piece in reply.pieces():
-            said.append(piece)
-            yield line(text=piece)
+        async with contextlib.aclosing(storable(reply.pieces())) as pieces:
+            async for piece in pieces:
+                said.append(piece)
+                yield line(text=piece)
         if not "".join(said).strip():
             yield line(error="The model answered nothing. Your message is kept.")
             return
-        message = ChatMessage.ai("".join(said))
-        receipt = await session.aappend(message, idempotency_key=key, usage=reply.usage)
+        await keep(row, asked, ChatMessage.ai("".join(said)), reply.usage)
+        # Also where it was not stored: the page then shows what was stored instead.
+        yield line(done=asked.position + 1)
     except (asyncio.CancelledError, GeneratorExit):
-        if said:
-            partial = ChatMessage.ai("".join(said), metadata={"partial": True})
-            with contextlib.suppress(IdempotencyConflict):  # Another window has the reply to it.
-                await asyncio.shield(session.aappend(partial, idempotency_key=key))
+        await asyncio.shield(keep_part(row, asked, said))
         raise
     except openai.OpenAIError as error:
-        logger.warning("No reply to message %s: %s", answered, type(error).__name__)
+        logger.warning("No reply to message %s: %s", asked.position, type(error).__name__)
         yield line(error="The model broke off. Your message is kept." if said else explained(error))
     except ConvMemoryError as error:
         yield line(error=str(error))
     except Exception:
         # In the middle of a stream, older clients raise what their HTTP library raises.
-        logger.exception("No reply to message %s.", answered)
+        logger.exception("No reply to message %s.", asked.position)
         yield line(error="The model broke off. Your message is kept.")
-    else:
-        yield line(done=receipt.last_position)
+
+
+async def keep(row: Session, asked: StoredMessage, reply: ChatMessage, usage: Any = None) -> None:
+    """Store a reply, where it still is one, and give the connection back."""
+    try:
+        await sync_to_async(turns.answer)(row, asked, reply, usage)
+    finally:
+        await sync_to_async(close_old_connections)()
+
+
+async def keep_part(row: Session, asked: StoredMessage, said: list[str]) -> None:
+    """Store what there is of a reply. Raises nothing: nobody is there to be told, and Django would not clean up."""
+    try:
+        if "".join(said).strip():
+            await keep(row, asked, ChatMessage.ai("".join(said), metadata={"partial": True}))
+    except Exception:
+        logger.exception("What there was of the reply to message %s is lost.", asked.position)
+
+
+async def storable(pieces: AsyncGenerator[str, None]) -> AsyncGenerator[str, None]:
+    """Yield the pieces without what no database stores, and no more of them than a reply may have.
+
+    A character may be cut in half between two pieces, as some servers do with emoji.
+    """
+    rest, left = "", LONGEST
+    async with contextlib.aclosing(pieces):
+        async for piece in pieces:
+            text = rest + piece
+            whole = len(text) - ("\ud800" <= text[-1:] <= "\udbff")
+            text, rest = text[:whole].replace("\0", ""), text[whole:]
+            if text:
+                yield text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")[:left]
+            left -= len(text)
+            if left <= 0:
+                return
 
 
 def line(**values: object) -> str:

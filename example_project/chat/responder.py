@@ -7,7 +7,7 @@ import asyncio
 import functools
 import os
 import re
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncGenerator, Sequence
 from typing import Any
 
 import openai
@@ -16,6 +16,7 @@ from django_convmemory.context import Context
 
 SYSTEM = "You are a helpful assistant. Be brief and concrete."
 
+OFFLINE = "I am the built-in offline responder: no model is connected, and I only repeat what I am sent."
 # Seconds between two words of the offline responder.
 PACE = float(os.environ.get("EXAMPLE_PACE") or 0.03)
 _SENTENCE = re.compile(r"[^.!?。！？\n]+[.!?。！？]?")
@@ -28,7 +29,7 @@ class Reply(abc.ABC):
     usage: Any = None
 
     @abc.abstractmethod
-    def pieces(self) -> AsyncIterator[str]:
+    def pieces(self) -> AsyncGenerator[str, None]:
         """Yield the text, piece by piece."""
 
 
@@ -53,7 +54,7 @@ class ModelReply(Reply):
     def __init__(self, context: Context) -> None:
         self.context = context
 
-    async def pieces(self) -> AsyncIterator[str]:
+    async def pieces(self) -> AsyncGenerator[str, None]:
         """Yield the text. Raises ``openai.OpenAIError`` where the endpoint fails, also in the middle."""
         messages: Any = self.context.to_openai()
         stream = await _client().chat.completions.create(
@@ -76,7 +77,7 @@ class OfflineReply(Reply):
     def __init__(self, context: Context) -> None:
         self.context = context
 
-    async def pieces(self) -> AsyncIterator[str]:
+    async def pieces(self) -> AsyncGenerator[str, None]:
         for piece in re.findall(r"\s*\S+|\s+", answer(self.context)):
             await asyncio.sleep(PACE)
             yield piece
@@ -86,14 +87,17 @@ def answer(context: Context) -> str:
     """Return what the offline responder says."""
     asked = next((one.text for one in reversed(context) if one.role == "user"), "")
     found = quotes(asked, context)
-    said = ["I am the built-in offline responder: no model is connected, and I only repeat what I am sent."]
+    # Said once, so that it does not fill the summary.
+    told = any(one.role == "assistant" and OFFLINE in one.text for one in context)
+    said = ["(The offline responder:)" if told else OFFLINE]
     if found:
         said += ["About this, the conversation's memory has:", *found]
     else:
         said.append("It has nothing about this yet.")
     verbatim = sum(part.name == "tail" for part in context.parts)
+    messages = "1 message as it was" if verbatim == 1 else f"{verbatim} messages as they were"
     said.append(
-        f"(I was sent {context.tokens} tokens: {verbatim} messages as they were"
+        f"(I was sent {context.tokens} tokens: {messages}"
         + (f", and a summary of everything through message {context.covered}.)" if context.summary else ".)")
     )
     return "\n".join(said)
@@ -110,7 +114,7 @@ def quotes(asked: str, context: Context, most: int = 3) -> list[str]:
         where = "the summary" if part.name == "summary" else f"message {part.position}"
         for sentence in _sentences(part.message.text):
             common = len(wanted & {word.lower() for word in _WORD.findall(sentence)})
-            if common and not sentence.startswith(("I am the built-in", "(I was sent", "“")):
+            if common and not sentence.startswith((OFFLINE[:20], "(The offline", "(I was sent", "“")):
                 scored.append((common, -len(scored), f"“{sentence}” ({where})"))
     return [text for _, _, text in sorted(scored, reverse=True)[:most]]
 

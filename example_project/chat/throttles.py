@@ -8,16 +8,25 @@ from typing import Any
 
 from django.http import HttpRequest, HttpResponse
 from django.shortcuts import render
+from rest_framework.settings import api_settings
 from rest_framework.throttling import UserRateThrottle
 
 
-class ChatThrottle(UserRateThrottle):
+class _Throttle(UserRateThrottle):
+    def get_ident(self, request: Any) -> str:
+        # Without NUM_PROXIES a header that anybody can send would count for the address.
+        if api_settings.NUM_PROXIES is None:
+            return str(request.META.get("REMOTE_ADDR", ""))
+        return str(super().get_ident(request))
+
+
+class ChatThrottle(_Throttle):
     """``DEFAULT_THROTTLE_RATES["chat"]``: what is said."""
 
     scope = "chat"
 
 
-class ReplyThrottle(UserRateThrottle):
+class ReplyThrottle(_Throttle):
     """``DEFAULT_THROTTLE_RATES["reply"]``: what a model is asked, again and again where it fails."""
 
     scope = "reply"

@@ -2,24 +2,28 @@
 
 from __future__ import annotations
 
+import textwrap
 import uuid
 from typing import Any
 
 from django.conf import settings
-from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
+from django.http import Http404, HttpRequest, HttpResponse, HttpResponseRedirect
 from django.shortcuts import redirect, render
 from django.utils.http import quote_etag
 from django.views.decorators.http import require_GET, require_POST
 
-from chat import people
+from chat import people, turns
 from chat.responder import SYSTEM, by_whom
 from chat.throttles import limited
-from django_convmemory.exceptions import ConvMemoryError
+from django_convmemory.exceptions import ConvMemoryError, IdempotencyConflict, InvalidArgument, UnknownMessage
+from django_convmemory.handles import SessionHandle
 from django_convmemory.memory import memories
 from django_convmemory.messages import ChatMessage
 from django_convmemory.models import Session
 
 PAGE = 60
+# What a branch is called, after the conversation that it was made of.
+BRANCH = " (branch)"
 
 
 @require_GET
@@ -32,8 +36,7 @@ def index(request: HttpRequest) -> HttpResponse:
 def conversation(request: HttpRequest, public_id: uuid.UUID) -> HttpResponse:
     """A conversation: its last messages, and beside them the memory at work."""
     session = people.conversation(request, public_id)
-    before = request.GET.get("before", "")
-    context = _shared(request) | {"session": session} | _messages(session, int(before) if before.isdecimal() else None)
+    context = _shared(request) | {"session": session} | _messages(session, _number(request.GET.get("before")) or None)
     return render(request, "chat/conversation.html", context | _panel(session))
 
 
@@ -56,12 +59,28 @@ def begin(request: HttpRequest) -> HttpResponse:
     text = request.POST.get("text", "").strip()
     if not text:
         return redirect("chat:index")
-    handle = people.begin(request, request.POST.get("key") or uuid.uuid4().hex)
-    handle.append(ChatMessage.human(text), idempotency_key="first")
+    try:
+        handle = _begun(request, request.POST.get("key") or uuid.uuid4().hex, text)
+    except ConvMemoryError as error:
+        return render(request, "chat/index.html", _shared(request) | {"error": error, "text": text}, status=422)
     row = people.conversations(request).get(handle=handle.session_name.handle)
     if not row.title:
-        Session.objects.filter(pk=row.pk, title="").update(title=" ".join(text.split())[:60])
+        Session.objects.filter(pk=row.pk, title="").update(title=_title(text))
     return redirect("chat:conversation", row.public_id)
+
+
+def _begun(request: HttpRequest, key: str, text: str) -> SessionHandle:
+    handle = people.begin(request, key)
+    try:
+        handle.append(ChatMessage.human(text), idempotency_key="first")
+    except IdempotencyConflict:
+        # Sent, taken back in the browser, changed, and sent: another conversation.
+        return _begun(request, uuid.uuid4().hex, text)
+    return handle
+
+
+def _title(text: str) -> str:
+    return textwrap.shorten(text, 60, placeholder="…") or text[:60]
 
 
 @require_POST
@@ -76,7 +95,7 @@ def send(request: HttpRequest, public_id: uuid.UUID) -> HttpResponse:
     try:
         receipt = handle.append(ChatMessage.human(text), idempotency_key=request.POST.get("key") or None)
     except ConvMemoryError as error:
-        return render(request, "chat/refused.html", {"error": error}, status=422)
+        return _refused(request, error)
     stored = handle.history(after=receipt.first_position - 1, limit=1)
     return render(request, "chat/sent.html", {"session": session, "messages": stored, "key": uuid.uuid4().hex})
 
@@ -86,27 +105,26 @@ def send(request: HttpRequest, public_id: uuid.UUID) -> HttpResponse:
 def again(request: HttpRequest, public_id: uuid.UUID) -> HttpResponse:
     """Have the last turn answered anew, with another question where there is ``text``."""
     session = people.conversation(request, public_id)
-    handle = memories[session.alias].session(session)
-    position, text = request.POST.get("position", ""), request.POST.get("text", "").strip()
-    asked = [one for one in handle.history(limit=10) if one.message.role == "user" and str(one.position) == position]
-    if asked:
-        try:
-            # Of a page that is out of date nothing is deleted.
-            revision = int(request.POST.get("revision") or 0)
-            handle.truncate(after=asked[0].position - bool(text), revision=revision)
-            if text:
-                handle.append(ChatMessage.human(text))
-        except (ConvMemoryError, ValueError) as error:
-            return render(request, "chat/refused.html", {"error": error}, status=409)
+    position, last = (_number(request.POST.get(name)) for name in ("position", "last"))
+    try:
+        turns.ask_again(session, position, request.POST.get("text", "").strip(), last)
+    except turns.WentOn:
+        return _refused(request, "The conversation went on meanwhile. Load the page anew to see it.", status=409)
+    except ConvMemoryError as error:
+        return _refused(request, error)
     return _go(request, session)
 
 
 @require_POST
+@limited
 def fork(request: HttpRequest, public_id: uuid.UUID, position: int) -> HttpResponse:
     """Begin another conversation with the messages up to this one."""
     session = people.conversation(request, public_id)
-    copy = memories[session.alias].fork(session, at=position, key=uuid.uuid4().hex, **_whose(session))
-    Session.objects.filter(pk=copy.pk).update(title=f"{session.title[:50]} (branch)")
+    try:
+        copy = memories[session.alias].fork(session, at=position, key=uuid.uuid4().hex, **_whose(session))
+    except (UnknownMessage, InvalidArgument):
+        raise Http404 from None
+    Session.objects.filter(pk=copy.pk).update(title=f"{session.title.removesuffix(BRANCH)}{BRANCH}")
     return _go(request, copy)
 
 
@@ -114,7 +132,15 @@ def fork(request: HttpRequest, public_id: uuid.UUID, position: int) -> HttpRespo
 def redact(request: HttpRequest, public_id: uuid.UUID, position: int) -> HttpResponse:
     """Empty a message, here and in branches, and every summary that knew of it."""
     session = people.conversation(request, public_id)
-    memories[session.alias].redact(session, position)
+    memory = memories[session.alias]
+    try:
+        said = [one.message.text for one in memory.history(session, after=position - 1, limit=1)]
+        memory.redact(session, position)
+    except (UnknownMessage, InvalidArgument):
+        raise Http404 from None
+    # Conversations are called by what they begin with.
+    titles = [title + branch for title in map(_title, said) for branch in ("", BRANCH)]
+    people.conversations(request).filter(title__in=titles).update(title="")
     return _go(request, session)
 
 
@@ -123,6 +149,15 @@ def delete(request: HttpRequest, public_id: uuid.UUID) -> HttpResponse:
     """Delete the conversation."""
     people.conversation(request, public_id).delete()
     return _go(request, None)
+
+
+def _refused(request: HttpRequest, error: object, status: int = 422) -> HttpResponse:
+    return render(request, "chat/refused.html", {"error": error}, status=status)
+
+
+def _number(text: str | None) -> int:
+    """Return the position that an address or a form gives; 0 for what is none."""
+    return int(text) if text and text.isascii() and text.isdecimal() and len(text) < 16 else 0
 
 
 def _go(request: HttpRequest, session: Session | None) -> HttpResponse:
@@ -144,13 +179,13 @@ def _shared(request: HttpRequest) -> dict[str, Any]:
 
 def _messages(session: Session, before: int | None) -> dict[str, Any]:
     messages = memories[session.alias].history(session, before=before, limit=PAGE)
-    last = messages[-1] if messages and before is None else None
+    newest = messages[-1].message.role if messages and before is None else None
     return {
         "messages": messages,
         "earlier": messages[0].position if messages and messages[0].position > 1 else None,
-        # What the user asked last can be asked otherwise, and answered anew.
-        "editable": next((one.position for one in reversed(messages) if one.message.role == "user"), None),
-        "unanswered": last is not None and last.message.role in ("user", "tool"),
+        "editable": turns.question(messages) if before is None else None,
+        "last": messages[-1].position if messages else None,
+        "unanswered": newest in ("user", "tool"),
     }
 
 

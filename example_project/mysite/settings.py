@@ -1,9 +1,9 @@
 """Settings of the example project. It runs as it is: SQLite, a folder as the broker, and a model that needs no key.
 
 The environment puts servers in their place: ``DATABASE_URL`` (and ``DATABASE_POOL``, how many connections to PostgreSQL
-a process keeps at most), ``CELERY_BROKER_URL``, and ``OPENAI_MODEL`` with ``OPENAI_API_KEY`` and ``OPENAI_BASE_URL``.
-With ``SECRET_KEY`` it is a site for production: without debugging and without the demo user, for the hosts that
-``ALLOWED_HOSTS`` names, by HTTPS.
+a process keeps at most), ``CELERY_BROKER_URL``, ``CACHE_URL`` (Redis), and ``OPENAI_MODEL`` with ``OPENAI_API_KEY`` and
+``OPENAI_BASE_URL``. With ``SECRET_KEY`` it is a site for production: without debugging and without the demo user, for
+the hosts that ``ALLOWED_HOSTS`` names, by HTTPS.
 """
 
 import os
@@ -119,6 +119,8 @@ CONVMEMORY = {
         "MEMORY": "django_convmemory.memory.ConversationSummaryBufferMemory",
         "OPTIONS": {
             "max_token_limit": TOKEN_LIMIT,
+            # Nobody writes more into the page, and no reply is longer.
+            "max_message_bytes": 200_000,
             "max_summary_tokens": SUMMARY_TOKENS,
             # With some room for what the worker has not folded yet.
             "max_context_tokens": SUMMARY_TOKENS + TOKEN_LIMIT + TOKEN_LIMIT // 3,
@@ -178,6 +180,12 @@ REST_FRAMEWORK = {
 }
 # The API is for the page's visitors too.
 CONVMEMORY_API = {"SCOPE": "django_convmemory.api.scopes.UserOrVisitorScope"}
+# Counts requests for the limits: one that all processes share, where there is one.
+CACHES = {
+    "default": {"BACKEND": "django.core.cache.backends.redis.RedisCache", "LOCATION": os.environ["CACHE_URL"]}
+    if os.environ.get("CACHE_URL")
+    else {"BACKEND": "django.core.cache.backends.locmem.LocMemCache"}
+}
 LANGUAGE_CODE = "en"
 USE_TZ = True
 TIME_ZONE = "UTC"

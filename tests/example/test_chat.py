@@ -314,3 +314,113 @@ def test_a_reply_that_nobody_waits_for_is_kept_as_far_as_it_came(
     assert 20 < len(kept) < 900
     assert page.locator("#messages .assistant").count() == 2
     assert os.environ.get("OPENAI_MODEL") is None
+
+
+# What comes at the same time, and what comes wrong.
+
+
+def post(page: Page, address: str, **form: str) -> Any:
+    """Send a form as the page's scripts do."""
+    token = page.evaluate("document.body.dataset.token")
+    return page.request.post(address, form=form, headers={"X-CSRFToken": token}, max_redirects=0)
+
+
+def writing(page: Page, site: str, model: OpenAIServer) -> str:
+    """Begin a conversation, and return its address while a long reply is being written."""
+    model.queue(Behaviour(text="old " * 200, pace=0.05))
+    begun(page, site)
+    page.wait_for_function("document.querySelector('.writing .text')?.innerText.length > 20")
+    return page.url
+
+
+def test_a_conversation_that_is_deleted_while_a_reply_is_written_stays_so(
+    modelled: str, model: OpenAIServer, page: Page
+) -> None:
+    address = writing(page, modelled, model)
+    assert post(page, f"{address}delete/").status == 302
+    page.goto(modelled)
+    page.wait_for_timeout(500)
+    page.goto(modelled)
+    assert page.locator(".list li a").count() == 0
+
+
+def test_a_reply_to_a_question_that_was_asked_otherwise_is_not_kept(
+    modelled: str, model: OpenAIServer, page: Page
+) -> None:
+    writing(page, modelled, model)
+    page.locator("#messages .user").last.locator(".menu summary").click()
+    page.click("text=Edit and ask again")
+    page.get_by_label("Your message, edited").fill("Something else?")
+    page.keyboard.press("Enter")
+    answered(page, "Something else?")
+    shown = page.locator("#messages").inner_text()
+    assert "A fine answer" in shown
+    assert "old old" not in shown
+
+
+def test_a_question_that_is_refused_leaves_the_turn_as_it_is(modelled: str, page: Page) -> None:
+    begun(page, modelled)
+    answered(page, "Hello there.")
+    address = page.url
+    assert post(page, f"{address}again/", position="1", last="2", text="a\0b").status == 422
+    # Another window shows less than there is.
+    assert post(page, f"{address}again/", position="1", last="1").status == 409
+    assert post(page, f"{address}again/", position="x", last="2").status == 409
+    page.reload()
+    assert page.locator("#messages .message").count() == 2
+    assert "A fine answer" in page.locator("#messages").inner_text()
+
+
+def test_what_no_database_stores_is_left_out_of_a_reply(modelled: str, model: OpenAIServer, page: Page) -> None:
+    model.queue(Behaviour(text="half \ud83d a\0b end"))
+    begun(page, modelled)
+    answered(page, "Hello there.")
+    assert "half \ufffd ab end" in page.locator("#messages .assistant").inner_text()
+
+
+def test_wrong_addresses_and_forms(modelled: str, page: Page) -> None:
+    begun(page, modelled)
+    answered(page, "Hello there.")
+    address, huge = page.url, "9" * 30
+    for path in ("fork/99/", f"fork/{huge}/", "redact/0/", "redact/99/", f"redact/{huge}/"):
+        assert post(page, f"{address}{path}").status == 404, path
+    for before in ("x", huge, "9" * 5000, "-1"):
+        assert page.request.get(address, params={"before": before}).status == 200
+    for form in (
+        {"text": "a\0b"},
+        {"text": "a", "key": "k" * 300},
+        {"text": "a", "key": "\0"},
+        {"text": "a" * 300_000},
+    ):
+        assert post(page, f"{modelled}/begin/", **form).status == 422, form
+    # Sent, taken back, changed and sent again, it is another conversation.
+    sent = [post(page, f"{modelled}/begin/", text=text, key="one").headers["location"] for text in ("a", "b", "a")]
+    assert sent[0] == sent[2] != sent[1]
+
+
+def test_a_redacted_beginning_is_no_title(modelled: str, page: Page) -> None:
+    begun(page, modelled)
+    answered(page, "Hello there.")
+    assert post(page, f"{page.url}fork/1/").status == 302
+    assert post(page, f"{page.url}redact/1/").status == 302
+    page.goto(modelled)
+    assert page.locator(".list li").all_inner_texts() == ["Untitled", "Untitled"]
+
+
+def test_who_says_too_much_is_known_by_the_connection(
+    browser: Browser, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    with served(tmp_path_factory.mktemp("counted"), CHAT_RATE="2/min") as url:
+        for page in window(browser):
+            page.goto(url)
+            token = page.evaluate("document.body.dataset.token")
+            statuses = [
+                page.request.post(
+                    f"{url}/begin/",
+                    form={"text": "Hello."},
+                    headers={"X-CSRFToken": token, "X-Forwarded-For": f"10.0.0.{number}"},
+                    max_redirects=0,
+                ).status
+                for number in range(4)
+            ]
+            assert statuses == [302, 302, 429, 429]

@@ -148,10 +148,10 @@ def test_costs(settings: Any, ann: User, convmemory: ScriptedMemories, model: Op
     assert convmemory.run() == ["published"]
     spent = module_of("costs", "spending.py")["spent"](ann, since)
     reported = [message.usage["total_tokens"] for message in Message.objects.filter(role="assistant")]
-    assert (len(reported), spent["replies"]) == (12, sum(reported))
+    assert (len(reported), spent["reply_tokens"]) == (12, sum(reported))
     assert module_of("costs", "spending.py")["spent"](User.objects.create_user("berta"), since) == {
-        "replies": 0,
-        "summaries": 0,
+        "reply_tokens": 0,
+        "summary_cost": 0,
     }
 
 
@@ -161,7 +161,7 @@ def test_costs_have_prices(settings: Any, ann: User, model: OpenAIServer) -> Non
     session.append(*[ChatMessage.human("word " * 40) for _ in range(60)])
     assert session.compact() == "published"
     spent = module_of("costs", "spending.py")["spent"](ann, timezone.now() - dt.timedelta(hours=1))
-    assert spent["summaries"] > 0
+    assert spent["summary_cost"] > 0
 
 
 def test_visitors(ann: User) -> None:

@@ -137,11 +137,23 @@ document.addEventListener("submit", (event) => {
 
 document.addEventListener("click", (event) => {
   const edit = event.target.closest("[data-edit]");
-  if (edit) begin(edit.closest(".message"), edit.dataset.edit);
+  if (edit) begin(edit.closest(".message"), edit.dataset);
+  close(event.target.closest(".menu"));
 });
 
-function begin(item, position) {
+document.addEventListener("keydown", (event) => {
+  if (event.key === "Escape") close(null);
+});
+
+function close(but) {
+  for (const menu of document.querySelectorAll(".menu[open]")) {
+    if (menu !== but) menu.open = false;
+  }
+}
+
+function begin(item, { edit: position, last }) {
   const said = item.querySelector(".text");
+  const before = [...said.childNodes];
   const box = document.createElement("textarea");
   box.value = said.textContent;
   box.rows = 3;
@@ -149,16 +161,27 @@ function begin(item, position) {
   const send = document.createElement("button");
   send.className = "primary";
   send.append("Ask again");
-  send.addEventListener("click", () => {
-    const revision = document.getElementById("revision").value;
+  const ask = () => {
     htmx.ajax("POST", messages.dataset.reply.replace(/reply\/$/, "again/"), {
-      values: { position, revision, text: box.value },
+      values: { position, last, text: box.value },
       target: "#notice",
       headers: { "X-CSRFToken": token },
     });
+  };
+  const cancel = document.createElement("button");
+  cancel.append("Cancel");
+  const leave = () => said.replaceChildren(...before);
+  send.addEventListener("click", ask);
+  cancel.addEventListener("click", leave);
+  box.addEventListener("keydown", (event) => {
+    if (event.key === "Enter" && !event.shiftKey && !event.isComposing) {
+      event.preventDefault();
+      ask();
+    }
+    if (event.key === "Escape") leave();
   });
   item.querySelector(".menu").open = false;
-  said.replaceChildren(box, send);
+  said.replaceChildren(box, send, cancel);
   box.focus();
 }
 
@@ -167,6 +190,10 @@ if (messages) {
   next = setTimeout(follow, SOON);
   document.addEventListener("visibilitychange", follow);
   document.querySelector("#messages li:last-child")?.scrollIntoView({ block: "end" });
+  document.body.addEventListener("htmx:beforeRequest", (event) => {
+    // What is said meanwhile would be said to a reply that nobody has seen.
+    if (streaming && event.detail.elt.matches("form.say")) event.preventDefault();
+  });
   document.body.addEventListener("htmx:afterRequest", (event) => {
     if (event.detail.elt.matches("form.say") && event.detail.successful && event.detail.xhr.status === 200) {
       event.detail.elt.elements.text.value = "";
