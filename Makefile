@@ -41,6 +41,7 @@ lint: $(VENV)/.lint ## Check format, lint, types, layers and migrations
 
 docs: $(VENV)/.docs ## Make a site of the documentation, in build/docs, and fail at a warning
 	$(BIN)/sphinx-build -q -W -b html docs build/docs
+	@echo build/docs/index.html
 
 screenshots: $(VENV)/.test ## Write the pictures of the docs, docs/images, anew (needs Chromium)
 	CONVMEMORY_SCREENSHOTS=docs/images $(BIN)/python -m pytest -q tests/admin/test_browser.py tests/example -k "pages or pictures"
@@ -71,6 +72,7 @@ clean: ## Remove the virtual environments, builds and caches
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 $(VENV)/.python:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python 3.11 or newer is needed: make PYTHON=python3.12")'
 	$(PYTHON) -m venv $(VENV)
 	@touch $@
 

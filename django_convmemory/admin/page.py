@@ -134,7 +134,7 @@ class SessionPage:
     @cached_property
     def summaries(self) -> list[models.Summary]:
         """The versions to show, newest first, and the one before them."""
-        rows = models.Summary.objects.using(self.using).filter(session=self.session)
+        rows = self._summaries
         if self.version is not None:
             rows = rows.filter(version__lte=self.version)
         return list(rows.order_by("-version")[: VERSIONS + 1])
@@ -143,7 +143,10 @@ class SessionPage:
     def versions(self) -> list[Version]:
         """The versions to show, each with what it changed."""
         texts = {one.version: one.text for one in self.summaries}
-        made = {attempt.version: attempt for attempt in self._made(list(texts))}
+        parents = {one.parent_version for one in self.summaries[:VERSIONS] if one.parent_version} - texts.keys()
+        if parents:
+            texts |= dict(self._summaries.filter(version__in=parents).values_list("version", "text"))
+        made = {attempt.version: attempt for attempt in self._made([one.version for one in self.summaries])}
         return [
             Version(one, differences.words(texts.get(one.parent_version or 0, ""), one.text), made.get(one.version))
             for one in self.summaries[:VERSIONS]
@@ -154,11 +157,17 @@ class SessionPage:
         """The version with which the ones before those that are shown begin; None with the first."""
         return self.summaries[VERSIONS].version if len(self.summaries) > VERSIONS else None
 
-    @property
+    @cached_property
     def newer(self) -> int | None:
         """The version with which the ones after those that are shown begin; None with the last."""
-        shown = self.version if self.version is not None else self.session.last_version
-        return shown + VERSIONS if shown < self.session.last_version else None
+        if self.version is None:
+            return None
+        after = self._summaries.filter(version__gt=self.version).order_by("version")
+        return max(after.values_list("version", flat=True)[:VERSIONS], default=None)
+
+    @property
+    def _summaries(self) -> Any:
+        return models.Summary.objects.using(self.using).filter(session=self.session)
 
     def _made(self, versions: Sequence[int]) -> Any:
         return models.Attempt.objects.using(self.using).filter(session=self.session, version__in=versions)

@@ -216,11 +216,18 @@ def test_pages_of_the_summaries(anna: User, convmemory: ScriptedMemories) -> Non
     assert shown(f"?version={newest - 2}") == ([newest - 2, newest - 3], newest - 4, newest)
     assert shown("?version=2") == ([2, 1], None, 4)
     assert shown("?version=1") == ([1], None, 3)
+    assert shown("?version=0") == ([], None, 2)
+    assert shown("?version=999") == ([newest, newest - 1], newest - 2, None)
     # A message leads to the version that folds it, and messages and versions are paged apart.
     text = client.get(url_of(long) + "?before=9&version=4").content.decode()
     assert '?version=1&amp;before=9#convmemory-summaries"' in text
     assert '?version=2&amp;before=9#convmemory-summaries"' in text
     assert '&amp;version=4#timeline"' in text
+    # A version may be gone, and is not offered; what came of it still has something to be compared with, or nothing.
+    models.Summary.objects.filter(session__key="long", version__in=(3, 4)).delete()
+    left = models.Summary.objects.filter(session__key="long", version__gt=2).order_by("version")
+    assert shown("?version=2") == ([2, 1], None, max(left.values_list("version", flat=True)[:2]))
+    assert shown("?version=5")[0] == [5, 2]
 
 
 def test_a_session_without_messages_and_one_whose_memory_is_gone(anna: User, chat: SessionHandle) -> None:
