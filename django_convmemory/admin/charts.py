@@ -64,7 +64,7 @@ class TokenChart:
         return mark_safe("".join(f"<tr>{row}</tr>" for row in cells))  # noqa: S308  made of integers
 
 
-def positions(last: int, most: int = 40) -> list[int]:
+def positions(last: int, most: int = 24) -> list[int]:
     """Return at most ``most`` positions from 1 to ``last``, evenly, with both ends."""
     if last <= most:
         return list(range(1, last + 1))

@@ -17,7 +17,7 @@ from django_convmemory.memory import memories
 
 ATTEMPTS = 5
 # Versions whose texts are shown at once, and those that are marked on the chart.
-VERSIONS, MARKED = 2, 60
+VERSIONS, MARKED = 1, 60
 
 PART_NAMES = {
     "system": gettext_lazy("system"),

@@ -19,7 +19,7 @@ from django_convmemory.fields import ExactJSONField
 from django_convmemory.messages import ChatMessage
 from django_convmemory.stores import sql
 
-MESSAGES = 30
+MESSAGES = 20
 # Characters of a text that are shown, and of the rest of a message that are looked at.
 LONGEST, LONGEST_WIRE = 20_000, 500_000
 # Parts of a message, and its tool calls, that are shown.

@@ -12,6 +12,7 @@ from django.test import Client
 from pytest_django.live_server_helper import LiveServer
 
 from django_convmemory import models
+from django_convmemory.admin import timeline
 from django_convmemory.memory import memories
 from django_convmemory.messages import ChatMessage
 from django_convmemory.testing import ScriptedMemories
@@ -171,9 +172,11 @@ def test_what_people_say_is_shown_and_not_run(visit: Visit, convmemory: Scripted
     models.Attempt.objects.update(error=EVIL[2], model=EVIL[0][:40])
     assert models.Summary.objects.exists()
 
+    earlier = f"?before={row.last_position + 1 - timeline.MESSAGES}"
+    shown = visit.open(f"{LIST}{row.pk}/change/{earlier}").locator("#timeline pre").all_text_contents()
     page = visit.open(f"{LIST}{row.pk}/change/")
     assert page.title() != "owned"
-    shown = page.locator("#timeline pre").all_text_contents()
+    shown += page.locator("#timeline pre").all_text_contents()
     for text in EVIL:
         kept = text.replace("\x07", "")[:20_000]
         assert any(kept in one.replace("\x07", "") for one in shown), text[:50]

@@ -31,7 +31,7 @@ def test_the_page_names_every_action_with_what_it_needs() -> None:
         assert re.search(rf"^\| {work.label} .*`{needed}_session`", PAGE, re.MULTILINE), work.label
     for action in (bulk.compact, bulk.export):
         assert f"| {action.short_description} " in PAGE  # type: ignore[attr-defined]
-    assert (timeline.MESSAGES, bulk.MOST) == (30, 1000)
+    assert (timeline.MESSAGES, bulk.MOST) == (20, 1000)
 
 
 @pytest.mark.django_db

@@ -20,6 +20,7 @@ from django.urls import path as at, reverse
 
 from django_convmemory import models
 from django_convmemory.admin import SessionAdmin, differences
+from django_convmemory.admin.page import SessionPage
 from django_convmemory.admin.work import WORK
 from django_convmemory.handles import SessionHandle
 from django_convmemory.memory import memories
@@ -134,7 +135,9 @@ def test_the_page_says_what_became_of_each_message(chat: SessionHandle) -> None:
     answer = staff("view_session").get(url_of(chat))
     page, context = answer.context["page"], chat.load()
     fates = {bubble.position: bubble.fate for bubble in page.timeline}
-    assert list(fates) == list(range(1, 29))
+    assert list(fates) == list(range(9, 29))
+    fates |= {bubble.position: bubble.fate for bubble in SessionPage(row_of(chat), before=9).timeline}
+    assert len(fates) == 28
     assert fates[1] == "pinned"
     assert fates[2] == "folded"
     assert {fates[position] for position in (26, 27, 28)} == {"verbatim"}
@@ -191,9 +194,9 @@ def test_pages_of_a_long_conversation(anna: User) -> None:
         page = client.get(url_of(long) + query).context["page"]
         return [page.timeline[0].position, page.timeline[-1].position, page.earlier, page.later]
 
-    assert shown("") == [101, 130, 101, None]
-    assert shown("?before=81") == [51, 80, 51, 111]
-    assert shown("?before=31") == [1, 30, None, 61]
+    assert shown("") == [111, 130, 111, None]
+    assert shown("?before=81") == [61, 80, 61, 101]
+    assert shown("?before=21") == [1, 20, None, 41]
     for query in ("?before=0", "?before=x", "?before=-3", f"?before={9**40}", "?version=x", f"?version={9**40}"):
         assert client.get(url_of(long) + query).status_code == 200
 
@@ -212,12 +215,11 @@ def test_pages_of_the_summaries(anna: User, convmemory: ScriptedMemories) -> Non
 
     newest = row_of(long).current_version
     assert newest >= 5
-    assert shown("") == ([newest, newest - 1], newest - 2, None)
-    assert shown(f"?version={newest - 2}") == ([newest - 2, newest - 3], newest - 4, newest)
-    assert shown("?version=2") == ([2, 1], None, 4)
-    assert shown("?version=1") == ([1], None, 3)
-    assert shown("?version=0") == ([], None, 2)
-    assert shown("?version=999") == ([newest, newest - 1], newest - 2, None)
+    assert shown("") == ([newest], newest - 1, None)
+    assert shown(f"?version={newest - 2}") == ([newest - 2], newest - 3, newest - 1)
+    assert shown("?version=1") == ([1], None, 2)
+    assert shown("?version=0") == ([], None, 1)
+    assert shown("?version=999") == ([newest], newest - 1, None)
     # A message leads to the version that folds it, and messages and versions are paged apart.
     text = client.get(url_of(long) + "?before=9&version=4").content.decode()
     assert '?version=1&amp;before=9#convmemory-summaries"' in text
@@ -225,9 +227,8 @@ def test_pages_of_the_summaries(anna: User, convmemory: ScriptedMemories) -> Non
     assert '&amp;version=4#timeline"' in text
     # A version may be gone, and is not offered; what came of it still has something to be compared with, or nothing.
     models.Summary.objects.filter(session__key="long", version__in=(3, 4)).delete()
-    left = models.Summary.objects.filter(session__key="long", version__gt=2).order_by("version")
-    assert shown("?version=2") == ([2, 1], None, max(left.values_list("version", flat=True)[:2]))
-    assert shown("?version=5")[0] == [5, 2]
+    assert shown("?version=2") == ([2], 1, 5)
+    assert shown("?version=5") == ([5], 2, None if newest == 5 else 6)
 
 
 def test_a_session_without_messages_and_one_whose_memory_is_gone(anna: User, chat: SessionHandle) -> None:

@@ -1,0 +1,157 @@
+"""What append and load cost beside the drivers and the peers: ``python -m benchmarks.operations``, or ``make bench``.
+
+Each contender is a process, and each has its turn, again and again, so that what else the machine does meets all of
+them. Prints milliseconds and ratios to the driver on the same database, and writes them as JSON.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import os
+import pathlib
+import statistics
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+HERE = pathlib.Path(__file__).parent
+ROOT = HERE.parents[1]
+# Operations of a turn: few enough for many turns of each.
+TURN = 10
+
+
+class Entry(NamedTuple):
+    """A contender: how it is called, what it is, which database it uses, and whether it is a peer's."""
+
+    title: str
+    what: str
+    postgresql: bool
+    peer: bool = True
+
+
+ENTRIES = [
+    Entry("psycopg", "raw:Driver", postgresql=True, peer=False),
+    Entry("django_convmemory", "ours:Convmemory", postgresql=True, peer=False),
+    Entry("django_convmemory, prepared", "ours:Prepared", postgresql=True, peer=False),
+    Entry("LangChain SQLChatMessageHistory", "langchain_history:History", postgresql=True),
+    Entry("Agents SDK SQLAlchemySession", "agents_sdk:Sessions", postgresql=True),
+    Entry("LlamaIndex Memory", "llama_index_memory:Queue", postgresql=True),
+    Entry("sqlite3", "raw:Driver", postgresql=False, peer=False),
+    Entry("django_convmemory", "ours:Convmemory", postgresql=False, peer=False),
+    Entry("LangChain SQLChatMessageHistory", "langchain_history:History", postgresql=False),
+    Entry("Agents SDK SQLiteSession", "agents_sdk:Sessions", postgresql=False),
+    Entry("LlamaIndex Memory", "llama_index_memory:Queue", postgresql=False),
+]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.operations", description=__doc__.split("\n")[0])
+    parser.add_argument("--sizes", type=int, nargs="+", default=[10, 1000, 10_000, 100_000], help="messages stored")
+    parser.add_argument("--turns", type=int, default=20, help=f"of {TURN} operations each")
+    parser.add_argument("--budget", type=float, default=20.0, help="seconds that one may take for a size's loads")
+    parser.add_argument("--peers", help="the Python of an environment with peers.txt; without it they are left out")
+    parser.add_argument("--output", type=pathlib.Path, default=ROOT / "build/bench/operations.json")
+    arguments = parser.parse_args()
+    entries = [entry for entry in ENTRIES if arguments.peers or not entry.peer]
+    results = []
+    with contextlib.ExitStack() as stack:
+        processes = {}
+        for number, entry in enumerate(entries):
+            place = database(number) if entry.postgresql else tempfile.TemporaryDirectory()
+            processes[entry] = stack.enter_context(running(entry, stack.enter_context(place), arguments.peers))
+        for size in arguments.sizes:
+            for process in processes.values():
+                order(process, "fill", size, size)
+            results += measured(processes, size, arguments)
+    report(results)
+    arguments.output.parent.mkdir(parents=True, exist_ok=True)
+    arguments.output.write_text(json.dumps(results, indent=1) + "\n")
+
+
+def measured(processes: dict[Entry, Any], size: int, arguments: argparse.Namespace) -> list[dict[str, Any]]:
+    found = []
+    for what in ("load", "append"):
+        taken: dict[Entry, list[int]] = {entry: [] for entry in processes}
+        for turn in range(-1, arguments.turns):
+            for entry, process in processes.items():
+                if sum(taken[entry]) > arguments.budget * 1e9:
+                    continue
+                times = order(process, what, size, TURN)
+                if turn >= 0:  # the first warms it up
+                    taken[entry] += times
+        for entry, each in taken.items():
+            ordered = sorted(each or times)
+            found.append(
+                {
+                    "size": size,
+                    "operation": what,
+                    "database": "postgresql" if entry.postgresql else "sqlite",
+                    "contender": entry.title,
+                    "count": len(each),
+                    "p50": statistics.median(ordered) / 1e6,
+                    "p95": ordered[int(len(ordered) * 0.95)] / 1e6,
+                    "p99": ordered[int(len(ordered) * 0.99)] / 1e6,
+                }
+            )
+    return found
+
+
+def report(results: list[dict[str, Any]]) -> None:
+    floors = {
+        (one["size"], one["operation"], one["database"]): one["p50"]
+        for one in results
+        if one["contender"] in ("psycopg", "sqlite3")
+    }
+    for key in dict.fromkeys((one["database"], one["operation"], one["size"]) for one in results):
+        database, operation, size = key
+        print(f"\n{database}, {operation}, {size:,} messages stored (ms)")
+        for one in results:
+            if (one["database"], one["operation"], one["size"]) == key:
+                ratio = one["p50"] / floors[size, operation, database]
+                print(
+                    f"  {one['contender']:<34} p50 {one['p50']:9.3f}   p95 {one['p95']:9.3f}   p99 {one['p99']:9.3f}"
+                    f"   {ratio:7.2f} times the driver"
+                )
+
+
+def order(process: Any, what: str, size: int, times: int) -> list[int]:
+    process.stdin.write(json.dumps({"do": what, "session": f"s{size}", "times": times}) + "\n")
+    process.stdin.flush()
+    line = process.stdout.readline()
+    if not line:
+        raise SystemExit(f"{process.args} ended.")
+    taken: list[int] = json.loads(line)["ns"]
+    return taken
+
+
+@contextlib.contextmanager
+def running(entry: Entry, place: str, peers: str | None) -> Iterator[Any]:
+    python = peers if entry.peer else sys.executable
+    command = [str(python), str(HERE / "contender.py"), entry.what, place]
+    environment = os.environ | {"PYTHONPATH": "" if entry.peer else str(ROOT), "OPENAI_AGENTS_DISABLE_TRACING": "1"}
+    with subprocess.Popen(
+        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment, cwd=HERE
+    ) as process:
+        yield process
+        process.stdin.close()  # type: ignore[union-attr]  which ends it
+
+
+@contextlib.contextmanager
+def database(number: int) -> Iterator[str]:
+    import psycopg
+
+    name = f"bench_operations_{os.getpid()}_{number}"
+    with psycopg.connect("postgresql://postgres@127.0.0.1:5432/postgres", autocommit=True) as server:
+        server.execute(f'CREATE DATABASE "{name}"')
+        try:
+            yield f"postgresql://postgres@127.0.0.1:5432/{name}"
+        finally:
+            server.execute(f'DROP DATABASE "{name}" WITH (FORCE)')
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,115 @@
+"""django_convmemory: ``memories["default"]`` with a summary buffer of 2 000 tokens."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+from urllib.parse import urlsplit
+
+from contender import TOKENS, Contender
+
+
+class Convmemory(Contender):
+    """As a site has it: PostgreSQL with Django's own options."""
+
+    options: dict[str, Any] = {}
+
+    def __init__(self, place: str) -> None:
+        super().__init__(place)
+        import django
+        from django.conf import settings
+        from django.core.management import call_command
+
+        if self.postgresql:
+            parts = urlsplit(place)
+            database = {
+                "ENGINE": "django.db.backends.postgresql",
+                "NAME": parts.path[1:],
+                "USER": parts.username,
+                "HOST": parts.hostname,
+                "PORT": parts.port or "",
+                "CONN_MAX_AGE": None,
+                "OPTIONS": self.options,
+            }
+        else:
+            database = {
+                "ENGINE": "django.db.backends.sqlite3",
+                "NAME": f"{place}/ours.sqlite3",
+                "OPTIONS": {
+                    "transaction_mode": "IMMEDIATE",
+                    "timeout": 20,
+                    "init_command": "PRAGMA journal_mode=WAL; PRAGMA synchronous=NORMAL;",
+                },
+            }
+        # Its calls are synchronous, and are timed as such, on the event loop that serves the others.
+        os.environ["DJANGO_ALLOW_ASYNC_UNSAFE"] = "1"
+        settings.configure(
+            SECRET_KEY="benchmark",
+            DATABASES={"default": database},
+            USE_TZ=True,
+            INSTALLED_APPS=["django.contrib.contenttypes", "django.contrib.auth", "django_convmemory"],
+            CONVMEMORY={
+                "default": {
+                    "OPTIONS": {"max_token_limit": TOKENS},
+                    "CHAT_MODEL": {"BACKEND": "django_convmemory.chat_models.extractive.ExtractiveChatModel"},
+                    "SCHEDULER": {"BACKEND": "django_convmemory.schedulers.NullScheduler"},
+                }
+            },
+        )
+        django.setup()
+        call_command("migrate", verbosity=0)
+        from django_convmemory.memory import memories
+        from django_convmemory.messages import ChatMessage
+
+        self.memory = memories["default"]
+        self.make = {"user": ChatMessage.human, "assistant": ChatMessage.ai}
+
+    def fill(self, name: str, texts: list[str]) -> None:
+        """Store a conversation that was folded all along: 2 000 tokens verbatim, a summary of what came before."""
+        from django_convmemory.models import Session, Summary
+
+        session = self.memory.session(name)
+        session.clear()
+        for at in range(0, len(texts), 500):
+            roles = ["user", "assistant"] * 250
+            session.append(*[self.make[role](text) for role, text in zip(roles, texts[at : at + 500], strict=False)])
+        row = Session.objects.get(key=name)
+        left = row.convmemory_messages.filter(tokens_through__lte=row.unpinned_tokens - TOKENS)
+        last = left.order_by("-session_id", "-position").first()
+        if last is None:
+            return
+        version = row.last_version + 1
+        Summary.objects.create(
+            session=row,
+            version=version,
+            first_position=1,
+            last_position=last.position,
+            covered_count=last.position,
+            covered_tokens=last.tokens_through,
+            text="What was said before. " * 40,
+            tokens=200,
+        )
+        Session.objects.filter(pk=row.pk).update(
+            last_version=version,
+            current_version=version,
+            covered_position=last.position,
+            covered_count=last.position,
+            covered_tokens=last.tokens_through,
+            due_since=None,
+        )
+
+    def session(self, name: str) -> Any:
+        return self.memory.session(name)
+
+    def append(self, session: Any, role: str, text: str) -> None:
+        session.append(self.make[role](text))
+
+    def load(self, session: Any) -> list[dict[str, Any]]:
+        context: list[dict[str, Any]] = session.load().to_openai()
+        return context
+
+
+class Prepared(Convmemory):
+    """With statements that PostgreSQL keeps prepared for a connection."""
+
+    options = {"server_side_binding": True, "prepare_threshold": 5}

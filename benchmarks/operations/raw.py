@@ -1,0 +1,70 @@
+"""The drivers alone: what no library on the same database can be faster than."""
+
+from __future__ import annotations
+
+import sqlite3
+from typing import Any
+
+from contender import MESSAGES, Contender
+
+SCHEMA = """
+CREATE TABLE IF NOT EXISTS raw_session (
+    name TEXT PRIMARY KEY, last_position BIGINT NOT NULL, tokens BIGINT NOT NULL, updated_at TEXT NOT NULL);
+CREATE TABLE IF NOT EXISTS raw_message (
+    session TEXT NOT NULL, position BIGINT NOT NULL, role TEXT NOT NULL, content TEXT NOT NULL,
+    created_at TIMESTAMP DEFAULT CURRENT_TIMESTAMP, PRIMARY KEY (session, position));
+"""
+
+
+class Driver(Contender):
+    """Two statements in a transaction: the session's counters, and the message."""
+
+    def __init__(self, place: str) -> None:
+        super().__init__(place)
+        if self.postgresql:
+            import psycopg
+
+            self.connection: Any = psycopg.connect(place, autocommit=True)
+            self.connection.execute(SCHEMA)
+            self.mark = "%s"
+        else:
+            self.connection = sqlite3.connect(f"{place}/raw.sqlite3", isolation_level=None, timeout=20)
+            self.connection.execute("PRAGMA journal_mode=WAL")
+            self.connection.execute("PRAGMA synchronous=NORMAL")
+            self.connection.executescript(SCHEMA)
+            self.mark = "?"
+
+    def _run(self, statement: str, values: tuple[Any, ...]) -> Any:
+        return self.connection.execute(statement.replace("?", self.mark), values)
+
+    def fill(self, name: str, texts: list[str]) -> None:
+        self._run("DELETE FROM raw_message WHERE session = ?", (name,))
+        self._run("DELETE FROM raw_session WHERE name = ?", (name,))
+        self._run("INSERT INTO raw_session VALUES (?, ?, 0, '')", (name, len(texts)))
+        rows = [(name, position, "user", text) for position, text in enumerate(texts, 1)]
+        insert = "INSERT INTO raw_message (session, position, role, content) VALUES (?, ?, ?, ?)"
+        cursor = self.connection.cursor()
+        cursor.execute("BEGIN")
+        cursor.executemany(insert.replace("?", self.mark), rows)
+        cursor.execute("COMMIT")
+
+    def append(self, session: str, role: str, text: str) -> None:
+        update = (
+            "UPDATE raw_session SET last_position = last_position + 1, tokens = tokens + ?, updated_at = "
+            "CURRENT_TIMESTAMP WHERE name = ? RETURNING last_position"
+        )
+        insert = "INSERT INTO raw_message (session, position, role, content) VALUES (?, ?, ?, ?)"
+        if self.postgresql:
+            with self.connection.transaction():
+                [position] = self._run(update, (50, session)).fetchone()
+                self._run(insert, (session, position, role, text))
+            return
+        self.connection.execute("BEGIN IMMEDIATE")
+        [position] = self._run(update, (50, session)).fetchone()
+        self._run(insert, (session, position, role, text))
+        self.connection.execute("COMMIT")
+
+    def load(self, session: str) -> list[dict[str, str]]:
+        select = "SELECT role, content FROM raw_message WHERE session = ? ORDER BY position DESC LIMIT ?"
+        found = self._run(select, (session, MESSAGES)).fetchall()
+        return [{"role": role, "content": content} for role, content in reversed(found)]
