@@ -9,6 +9,8 @@ SEED ?=
 # For `make constraints`: the two Pythons whose packages are pinned.
 PYTHON_LOW ?= python3.11
 PYTHON_HIGH ?= python3.13
+# For `make bench`: the one that the peers' packages were pinned for.
+PYTHON_PEERS ?= python3.12
 
 BIN := $(VENV)/bin
 INSTALL := $(BIN)/python -m pip --disable-pip-version-check install -qq
@@ -17,7 +19,7 @@ INSTALL := $(BIN)/python -m pip --disable-pip-version-check install -qq
 export PIP_CONSTRAINT = constraints.txt
 
 .DEFAULT_GOAL := help
-.PHONY: help test test-chaos docs screenshots messages schema test-lowest lint format demo replay constraints clean
+.PHONY: help test test-chaos bench docs screenshots messages schema test-lowest lint format demo replay constraints clean
 
 help: ## List the targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 14
@@ -57,6 +59,9 @@ format: $(VENV)/.lint ## Format the code and mend what ruff can mend
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
+bench: $(VENV)/.test .venv-peers/.installed ## Measure append and load beside the drivers and the peers, on PostgreSQL and SQLite
+	$(BIN)/python -m benchmarks.operations --peers .venv-peers/bin/python $(ARGS)
+
 demo: $(VENV)/.example ## Serve a chat site with the memory at work beside it (PORT: 8000)
 	@$(BIN)/python example_project/serve.py --port $(PORT) $(ARGS)
 
@@ -92,6 +97,11 @@ $(VENV)/.test: $(VENV)/.python pyproject.toml constraints.txt
 
 $(VENV)/.lowest: $(VENV)/.test lowest.txt
 	PIP_CONSTRAINT= $(INSTALL) --requirement lowest.txt
+	@touch $@
+
+.venv-peers/.installed: benchmarks/operations/peers.txt
+	$(PYTHON_PEERS) -m venv .venv-peers
+	PIP_CONSTRAINT= .venv-peers/bin/python -m pip --disable-pip-version-check install -qq --requirement $<
 	@touch $@
 
 $(VENV)/.docs: $(VENV)/.python pyproject.toml constraints.txt

@@ -38,7 +38,7 @@ class Convmemory(Contender):
                 "OPTIONS": {
                     "transaction_mode": "IMMEDIATE",
                     "timeout": 20,
-                    "init_command": "PRAGMA journal_mode=WAL; PRAGMA synchronous=NORMAL;",
+                    "init_command": "PRAGMA journal_mode=WAL;",
                 },
             }
         # Its calls are synchronous, and are timed as such, on the event loop that serves the others.

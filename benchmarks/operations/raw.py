@@ -9,7 +9,8 @@ from contender import MESSAGES, Contender
 
 SCHEMA = """
 CREATE TABLE IF NOT EXISTS raw_session (
-    name TEXT PRIMARY KEY, last_position BIGINT NOT NULL, tokens BIGINT NOT NULL, updated_at TEXT NOT NULL);
+    name TEXT PRIMARY KEY, last_position BIGINT NOT NULL, tokens BIGINT NOT NULL, updated_at TEXT NOT NULL,
+    summary TEXT NOT NULL);
 CREATE TABLE IF NOT EXISTS raw_message (
     session TEXT NOT NULL, position BIGINT NOT NULL, role TEXT NOT NULL, content TEXT NOT NULL,
     created_at TIMESTAMP DEFAULT CURRENT_TIMESTAMP, PRIMARY KEY (session, position));
@@ -17,7 +18,7 @@ CREATE TABLE IF NOT EXISTS raw_message (
 
 
 class Driver(Contender):
-    """Two statements in a transaction: the session's counters, and the message."""
+    """An append is two statements in a transaction, the session's counters and the message; a load is two as well."""
 
     def __init__(self, place: str) -> None:
         super().__init__(place)
@@ -30,7 +31,6 @@ class Driver(Contender):
         else:
             self.connection = sqlite3.connect(f"{place}/raw.sqlite3", isolation_level=None, timeout=20)
             self.connection.execute("PRAGMA journal_mode=WAL")
-            self.connection.execute("PRAGMA synchronous=NORMAL")
             self.connection.executescript(SCHEMA)
             self.mark = "?"
 
@@ -40,7 +40,7 @@ class Driver(Contender):
     def fill(self, name: str, texts: list[str]) -> None:
         self._run("DELETE FROM raw_message WHERE session = ?", (name,))
         self._run("DELETE FROM raw_session WHERE name = ?", (name,))
-        self._run("INSERT INTO raw_session VALUES (?, ?, 0, '')", (name, len(texts)))
+        self._run("INSERT INTO raw_session VALUES (?, ?, 0, '', ?)", (name, len(texts), "Before. " * 100))
         rows = [(name, position, "user", text) for position, text in enumerate(texts, 1)]
         insert = "INSERT INTO raw_message (session, position, role, content) VALUES (?, ?, ?, ?)"
         cursor = self.connection.cursor()
@@ -65,6 +65,8 @@ class Driver(Contender):
         self.connection.execute("COMMIT")
 
     def load(self, session: str) -> list[dict[str, str]]:
-        select = "SELECT role, content FROM raw_message WHERE session = ? ORDER BY position DESC LIMIT ?"
-        found = self._run(select, (session, MESSAGES)).fetchall()
-        return [{"role": role, "content": content} for role, content in reversed(found)]
+        select = "SELECT summary, last_position FROM raw_session WHERE name = ?"
+        [summary, last] = self._run(select, (session,)).fetchone()
+        select = "SELECT role, content FROM raw_message WHERE session = ? AND position > ? ORDER BY position"
+        found = self._run(select, (session, last - MESSAGES)).fetchall()
+        return [{"role": "system", "content": summary}, *({"role": one[0], "content": one[1]} for one in found)]

@@ -80,7 +80,9 @@ def _begun(request: HttpRequest, key: str, text: str) -> SessionHandle:
 
 
 def _title(text: str) -> str:
-    return textwrap.shorten(text, 60, placeholder="…") or text[:60]
+    short = textwrap.shorten(text, 60, placeholder="…")
+    # Of a text without blanks nothing would be left.
+    return short if len(short) > 20 else " ".join(text.split())[:60]
 
 
 @require_POST
