@@ -23,6 +23,7 @@ from django_convmemory.messages import ChatMessage
 from django_convmemory.schedulers import NullScheduler
 from django_convmemory.stores import appending
 from django_convmemory.stores.orm import ORMStore
+from tests.long_sessions import lengthen
 
 CONTROL = ("BEGIN", "COMMIT", "SAVEPOINT", "RELEASE", "ROLLBACK")
 
@@ -44,20 +45,7 @@ def fill(chat: ConversationSummaryBufferMemory, key: str, count: int) -> None:
     chat.append(key, ChatMessage.human("one"), ChatMessage.ai("two"))
     session = models.Session.objects.get(key=key)
     tokens = session.unpinned_tokens // 2
-    models.Message.objects.bulk_create(
-        [
-            models.Message(
-                session=session,
-                position=position,
-                role="user" if position % 2 else "assistant",
-                content="text",
-                tokens=tokens,
-                tokens_through=position * tokens,
-            )
-            for position in range(3, count + 1)
-        ],
-        batch_size=1000,
-    )
+    lengthen(session, 3, count, content="text", tokens=tokens)
     covered = count - 6
     models.Summary.objects.create(
         session=session,
