@@ -1,6 +1,7 @@
 """Run the tests on every database that is there: ``python -m tests.run [options of pytest]``.
 
-All of them on SQLite; those that use a database on the others too (see conftest.py).
+All of them on SQLite; those that use a database on the others too (see conftest.py). ``CONVMEMORY_TEST_DATABASES``
+names those that are wanted, with blanks between them, where not all are.
 """
 
 import os
@@ -23,7 +24,11 @@ def main(pytest_args: list[str]) -> int:
         return 1
 
     failed = []
-    for database in [name for name in DATABASES if name not in absent]:
+    wanted = os.environ.get("CONVMEMORY_TEST_DATABASES", "").split() or DATABASES
+    if unknown := set(wanted) - set(DATABASES):
+        print(f"CONVMEMORY_TEST_DATABASES names what is not tested on: {', '.join(unknown)}.", file=sys.stderr)
+        return 1
+    for database in [name for name in wanted if name not in absent]:
         print(f"\nTests on {database}", flush=True)
         command = [sys.executable, "-m", "pytest", "-n", "auto", *pytest_args]
         environ = {"CONVMEMORY_TEST_DATABASE": database, servers.ABSENT: ", ".join(absent)}
