@@ -147,7 +147,8 @@ def _check_database(using: str) -> list[checks.CheckMessage]:
             id="convmemory.W008",
         )
         for memory in _memories()
-        for problem in (getattr(backend, "problem", None) for backend in (memory.model, memory.counter))
+        for backend in (memory.model, memory.counter, memory.scheduler if memory.summarizes else None)
+        for problem in [getattr(backend, "problem", None)]
         if problem
     ]
     return found

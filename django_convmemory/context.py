@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import dataclasses
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, Literal, overload
+from typing import Any, Literal, NamedTuple, overload
 
 from django_convmemory import exchanges, messages
 from django_convmemory.exceptions import InvalidArgument, InvalidMessage
@@ -19,8 +18,7 @@ from django_convmemory.tokens import TokenCounter
 PartName = Literal["system", "pinned", "summary", "tail"]
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class Part:
+class Part(NamedTuple):
     """A message of a context: what it is there for, what it counts, and its position; None where none is stored."""
 
     name: PartName
@@ -171,7 +169,7 @@ def assemble(
         left = max_context_tokens
 
     shown = _exchanges(snapshot, strategy, counter)
-    costs = [sum(part.tokens for part in one) for one in shown]
+    costs = [one[0].tokens if len(one) == 1 else sum(part.tokens for part in one) for one in shown]
     summary = snapshot.summary
     total = sum(costs) + (summary.tokens if summary else 0)
     first = 0
@@ -211,6 +209,9 @@ def _exchanges(snapshot: Snapshot, strategy: Strategy, counter: TokenCounter) ->
     tail = snapshot.tail
     starts = exchanges.starts(tail, snapshot.ledger.open_position)
     first = strategy.shown_from([row.tokens for row in tail], starts)
+    if len(starts) == len(tail) and not any(row.message.tool_calls for row in tail):
+        # As most are: each message is an exchange.
+        return [[Part("tail", row.message, row.tokens, row.position)] for row in tail[first:]]
     found = []
     for at, begin in enumerate(starts):
         if begin >= first:

@@ -115,7 +115,7 @@ class ConversationMemory:
         place, and what would change it raises :class:`~django_convmemory.exceptions.UnknownSession`.
         Raises :class:`~django_convmemory.exceptions.InvalidSession`.
         """
-        if isinstance(key, Named) and owner is NOT_GIVEN and visitor is NOT_GIVEN:
+        if not isinstance(key, str) and owner is NOT_GIVEN and visitor is NOT_GIVEN:
             return SessionHandle(self, self.resolve(key))
         return SessionHandle(self, self._name(key, owner, visitor))
 

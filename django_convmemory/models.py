@@ -357,6 +357,8 @@ class Summary(models.Model):
         verbose_name = _("summary")
         verbose_name_plural = _("summaries")
         constraints = [models.UniqueConstraint(fields=["session", "version"], name="convmemory_summary_version")]
+        # Which one was shown at a time.
+        indexes = [models.Index(fields=["session", "created_at"], name="convmemory_summary_time")]
 
     def __str__(self) -> str:
         return f"{self.version}: {self.first_position}–{self.last_position}"

@@ -215,6 +215,16 @@ class CeleryScheduler:
     def __init__(self, queue: str | None = "convmemory") -> None:
         self.queue = queue
 
+    @property
+    def problem(self) -> str | None:
+        """Why no worker would be told, or None. Whether the broker answers is not asked."""
+        if compact.app.conf.broker_url or _eager():
+            return None
+        return (
+            "no broker is configured for Celery: set CELERY_BROKER_URL, and import the project's Celery app where its "
+            "settings are, in the __init__.py of its package. Without Celery, choose another SCHEDULER"
+        )
+
     def schedule(self, memory: ConversationMemory, session_id: int, *, delay: float = 0.0) -> None:
         """Send a task that folds the session in ``delay`` seconds; longer delays than 300 s are left to the sweep."""
         if delay <= HINT_AGE:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import json
+import re
 import threading
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -94,6 +96,25 @@ def test_statements_of_append_and_load_do_not_depend_on_the_history() -> None:
     assert counts[0][:3] == [1 if connection.vendor == "postgresql" else most] * 3
     assert counts[0][3] <= most + 1
     assert counts[0][4] == 2
+
+
+@pytest.mark.only_on("postgresql")
+@pytest.mark.django_db
+def test_a_page_of_a_long_history_among_short_ones_reads_no_more_than_it_shows() -> None:
+    """The planner takes a session for one of the usual length."""
+    chat = memory()
+    for number in range(300):
+        chat.append(f"short {number}", *[ChatMessage.human("hello")] * 10)
+    fill(chat, "long", 20_000)
+    with connection.cursor() as cursor:
+        cursor.execute("ANALYZE convmemory_message")
+        cursor.execute("ANALYZE convmemory_session")
+    for place in ({}, {"before": 9_000}, {"after": 9_000}):
+        [asked] = statements(lambda place=place: chat.history("long", limit=50, **place))
+        with connection.cursor() as cursor:
+            cursor.execute(f"EXPLAIN (ANALYZE, FORMAT JSON) {asked}")
+            plan = json.dumps(cursor.fetchone()[0])
+        assert max(int(rows) for rows in re.findall(r"Actual Rows\W+(\d+)", plan)) == 50
 
 
 @pytest.mark.django_db

@@ -12,6 +12,7 @@ from django.db.utils import ConnectionHandler
 from django.test import override_settings
 
 from django_convmemory import checks as app_checks, models
+from tests import projects
 
 MEMORY = "django_convmemory.memory."
 EXTRACTIVE = {"BACKEND": "django_convmemory.chat_models.extractive.ExtractiveChatModel"}
@@ -283,6 +284,16 @@ def test_convmemory_w008_a_backend_cannot_do_its_work(monkeypatch: pytest.Monkey
     monkeypatch.setenv("TIKTOKEN_CACHE_DIR", "nowhere")
     tiktoken = {"BACKEND": "django_convmemory.tokens.TiktokenCounter"}
     assert found(databases=["default"], TOKEN_COUNTER=tiktoken) == ["W008"]
+
+
+@pytest.mark.django_db
+@pytest.mark.parametrize(("broker_url", "ids"), [("", ["W008"]), ("memory://", [])])
+def test_convmemory_w008_celery_without_a_broker(broker_url: str, ids: list[str]) -> None:
+    celery = {"BACKEND": "django_convmemory.tasks.CeleryScheduler"}
+    with projects.project(broker_url):
+        assert found(databases=["default"], SCHEDULER=celery) == ids
+        window = "django_convmemory.memory.ConversationWindowMemory"
+        assert found(databases=["default"], SCHEDULER=celery, MEMORY=window, OPTIONS={}) == []
 
 
 @pytest.mark.only_on("mariadb")

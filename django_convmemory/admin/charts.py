@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import bisect
 import dataclasses
 import datetime as dt
 from collections.abc import Sequence
@@ -15,22 +14,21 @@ COLUMNS_HEIGHT = 120
 
 
 class Sample(NamedTuple):
-    """The totals of a conversation at one position: all tokens so far, and when."""
+    """A conversation at one position: all tokens so far, and the version of the summary that was shown there."""
 
     position: int
     tokens: int
-    created_at: dt.datetime
+    shown: int | None
 
 
 class Fold(NamedTuple):
-    """A version of the summary: what it stands for, what it costs to show, and when it was made."""
+    """A version of the summary: what it stands for, and what it costs to show."""
 
     version: int
     parent: int | None
     last_position: int
     covered_tokens: int
     tokens: int
-    created_at: dt.datetime
 
 
 def line(folds: Sequence[Fold], current: int) -> list[tuple[int, int]]:
@@ -64,7 +62,7 @@ class TokenChart:
         return mark_safe("".join(f"<tr>{row}</tr>" for row in cells))  # noqa: S308  made of integers
 
 
-def positions(last: int, most: int = 24) -> list[int]:
+def positions(last: int, most: int = 18) -> list[int]:
     """Return at most ``most`` positions from 1 to ``last``, evenly, with both ends."""
     if last <= most:
         return list(range(1, last + 1))
@@ -75,17 +73,15 @@ def token_chart(samples: Sequence[Sample], folds: Sequence[Fold], budget: int | 
     """Draw the tokens of a conversation, or None where there are none.
 
     What a model was sent at a position is the summary of that time with what came after it, as far as the budget went.
+    ``folds`` has the versions that the samples name.
     """
     if not samples:
         return None
     ordered = sorted(folds, key=lambda fold: fold.version)
-    times = [fold.created_at for fold in ordered]
+    known = {fold.version: fold for fold in ordered}
     rows = []
     for sample in samples:
-        made = bisect.bisect_right(times, sample.created_at)
-        # The newest of those that had been made, and that ends before it.
-        before = (one for one in reversed(ordered[:made]) if one.last_position < sample.position)
-        fold = next(before, None)
+        fold = known.get(sample.shown) if sample.shown else None
         sent = sample.tokens - fold.covered_tokens + fold.tokens if fold else sample.tokens
         rows.append((sample.position, sample.tokens, sent if budget is None else min(sent, budget)))
     last, most = samples[-1].position, max(*(row[1] for row in rows), budget or 0, 1)
@@ -162,9 +158,14 @@ class Columns:
     height: int = COLUMNS_HEIGHT
 
 
-def columns(steps: Sequence[dt.datetime], names: Sequence[str], values: Sequence[Sequence[float]]) -> Columns:
-    """Draw for each step its ``values``, of which there is one for each of ``names``, from the bottom up."""
-    most = max((sum(one) for one in values), default=0)
+def columns(
+    steps: Sequence[dt.datetime], names: Sequence[str], values: Sequence[Sequence[float]], least: float = 0
+) -> Columns:
+    """Draw for each step its ``values``, of which there is one for each of ``names``, from the bottom up.
+
+    The scale reaches to ``least``, or further.
+    """
+    most = max([least, *map(sum, values)])
     room = WIDTH / max(len(steps), 1)
     drawn = []
     for number, (begins, found) in enumerate(zip(steps, values, strict=True)):

@@ -243,7 +243,8 @@ class Overview:
         longest = [[0.0] for _ in self.steps]
         for one in self._counted:
             longest[one["step"]][0] = max(longest[one["step"]][0], one["longest"] or 0.0)
-        return charts.columns(self.steps, ["lag"], longest)
+        # A second or two is no delay, and should not look like one.
+        return charts.columns(self.steps, ["lag"], longest, least=10)
 
     @cached_property
     def by_model(self) -> list[Called]:

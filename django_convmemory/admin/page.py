@@ -6,7 +6,9 @@ import dataclasses
 from collections.abc import Sequence
 from typing import Any
 
+from django.db.models import OuterRef, Subquery
 from django.utils.functional import cached_property
+from django.utils.safestring import SafeString
 from django.utils.translation import gettext_lazy
 
 from django_convmemory import explaining, models
@@ -15,9 +17,9 @@ from django_convmemory.context import Context
 from django_convmemory.conversation import ConversationMemory
 from django_convmemory.memory import memories
 
-ATTEMPTS = 5
-# Versions whose texts are shown at once, and those that are marked on the chart.
-VERSIONS, MARKED = 1, 60
+ATTEMPTS = 3
+# Versions whose texts are shown at once, and the newest ones, which are known whatever the chart shows.
+VERSIONS, RECENT = 1, 12
 
 PART_NAMES = {
     "system": gettext_lazy("system"),
@@ -32,7 +34,7 @@ class Version:
     """A version of the summary beside the one that it was made from."""
 
     summary: models.Summary
-    runs: Sequence[differences.Run]
+    text: SafeString
     attempt: models.Attempt | None
 
 
@@ -100,12 +102,13 @@ class SessionPage:
         found = timeline.rows(self.session, self.before, self.using)
         if not found:
             return []
-        spans = charts.line(self.folds, self.session.current_version)
-        if len(self.folds) == MARKED and found[0].position <= self.folds[-1].last_position:
+        recent = [fold for fold in self.folds if fold.version > self.session.current_version - RECENT]
+        spans = charts.line(recent, self.session.current_version)
+        if self.session.current_version > RECENT and recent and found[0].position <= recent[-1].last_position:
             # There are more versions, and these messages may be theirs.
             spans = explaining.versions(self.session, found[0].position, found[-1].position, self.using)
         fates = explaining.explained([(row.position, row.role, row.tokens) for row in found], self.context, spans)
-        return [timeline.bubble(row, fate) for row, fate in zip(found, fates, strict=True)]
+        return [timeline.bubble(row, fate, self.same_messages) for row, fate in zip(found, fates, strict=True)]
 
     @property
     def earlier(self) -> int | None:
@@ -118,18 +121,35 @@ class SessionPage:
         last = self.timeline[-1].position if self.timeline else self.session.last_position
         return last + 1 + timeline.MESSAGES if last < self.session.last_position else None
 
+    @property
+    def _finished(self) -> Any:
+        return self._summaries.filter(building=False).valid()
+
     @cached_property
     def folds(self) -> list[charts.Fold]:
-        rows = models.Summary.objects.using(self.using).filter(session=self.session, building=False).valid()
-        columns = ("version", "parent_version", "last_position", "covered_tokens", "tokens", "created_at")
-        return [charts.Fold(*row) for row in rows.order_by("-version").values_list(*columns)[:MARKED]]
+        """The newest versions, and of the older ones those that were shown where the chart looks; newest first."""
+        rows = self._finished
+        if self.session.current_version > RECENT:
+            newest = self.session.current_version
+            shown = {sample.shown for sample in self._samples if sample.shown}
+            rows = rows.filter(version__in=shown.union(range(newest - RECENT + 1, newest + 1)))
+        columns = ("version", "parent_version", "last_position", "covered_tokens", "tokens")
+        return [charts.Fold(*row) for row in rows.order_by("-version").values_list(*columns)]
+
+    @cached_property
+    def _samples(self) -> list[charts.Sample]:
+        """The conversation where the chart looks."""
+        wanted = charts.positions(self.session.last_position)
+        made = self._finished.filter(created_at__lte=OuterRef("created_at"), last_position__lt=OuterRef("position"))
+        rows = models.Message.objects.using(self.using).filter(session=self.session, position__in=wanted)
+        found = rows.order_by("position").annotate(
+            shown=Subquery(made.order_by("-session_id", "-created_at").values("version")[:1])
+        )
+        return [charts.Sample(*row) for row in found.values_list("position", "tokens_through", "shown")]
 
     @cached_property
     def chart(self) -> charts.TokenChart | None:
-        wanted = charts.positions(self.session.last_position)
-        rows = models.Message.objects.using(self.using).filter(session=self.session, position__in=wanted)
-        found = rows.order_by("position").values_list("position", "tokens_through", "created_at")
-        return charts.token_chart([charts.Sample(*row) for row in found], self.folds, self.budget)
+        return charts.token_chart(self._samples, self.folds, self.budget)
 
     @cached_property
     def summaries(self) -> list[models.Summary]:
@@ -148,8 +168,9 @@ class SessionPage:
             texts |= dict(self._summaries.filter(version__in=parents).values_list("version", "text"))
         made = {attempt.version: attempt for attempt in self._made([one.version for one in self.summaries])}
         return [
-            Version(one, differences.words(texts.get(one.parent_version or 0, ""), one.text), made.get(one.version))
+            Version(one, differences.marked(differences.words(before, one.text)), made.get(one.version))
             for one in self.summaries[:VERSIONS]
+            for before in [texts.get(one.parent_version or 0, "")]
         ]
 
     @property

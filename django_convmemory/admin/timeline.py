@@ -10,8 +10,10 @@ from typing import Any
 from django.db.models import Case, F, Q, Value, When
 from django.db.models.functions import Length, Substr
 from django.utils.formats import date_format
+from django.utils.html import format_html, format_html_join
+from django.utils.safestring import SafeString
 from django.utils.timezone import is_aware, localtime
-from django.utils.translation import gettext as _, ngettext
+from django.utils.translation import gettext as _, ngettext, pgettext
 
 from django_convmemory import models
 from django_convmemory.explaining import Explained, Fate
@@ -22,6 +24,8 @@ from django_convmemory.stores import sql
 MESSAGES = 20
 # Characters of a text that are shown, and of the rest of a message that are looked at.
 LONGEST, LONGEST_WIRE = 20_000, 500_000
+# Characters of a call's arguments that are shown without being asked for.
+SHORT = 400
 # Parts of a message, and its tool calls, that are shown.
 MOST_PARTS = 100
 # Characters of the address of an image.
@@ -30,33 +34,51 @@ LONGEST_ADDRESS = 300
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Bubble:
-    """A message of the timeline, in the texts that are shown. ``cut`` where there is more of it.
-
-    In texts and not in numbers, because a template takes ten times as long for a number.
-    """
+    """A message of the timeline: what stands above it, as HTML, and its texts. ``cut`` where there is more of it."""
 
     position: int
     role: str
-    kind: str
     fate: str
-    fate_label: str
-    version: str
-    tokens_label: str
-    stamp: str
-    time: str
-    answers: str
+    head: SafeString
     redacted: bool
     said: Sequence[str]
     calls: Sequence[tuple[str, str, str]]
     cut: bool
 
     @property
-    def at(self) -> str:
-        return str(self.position)
+    def html(self) -> SafeString:
+        """The message as an item of a list: a template takes several times as long, for most of a page."""
+        return self._html(SafeString())
 
     @property
-    def after(self) -> str:
-        return str(self.position + 1)
+    def html_with_redact(self) -> SafeString:
+        """The same for those who may redact it."""
+        if self.redacted:
+            return self.html
+        button = '<button type="submit" class="convmemory-link" formaction="../redact/{}/">{}</button>'
+        return self._html(format_html(button, str(self.position), _("redact")))
+
+    def _html(self, button: SafeString) -> SafeString:
+        paragraphs = [_("redacted")] * self.redacted
+        more = [_("It goes on; an export has all of it.")] * self.cut
+        calls = ((_opened(text), pgettext("a tool", "calls"), name, number, text) for number, name, text in self.calls)
+        return format_html(
+            '<li id="m{}" class="{} {}"><div class="convmemory-line">{} {}</div>{}{}{}{}</li>',
+            str(self.position),
+            self.fate,
+            self.role,
+            self.head,
+            button,
+            format_html_join("", "<p><em>{}</em></p>", zip(paragraphs, strict=True)),
+            format_html_join("", '<pre dir="auto">{}</pre>', zip(self.said, strict=True)),
+            format_html_join("", "<p><em>{}</em></p>", zip(more, strict=True)),
+            format_html_join(
+                "",
+                '<details class="convmemory-call"{}><summary>{} <code>{}</code> <small>{}</small></summary>'
+                '<pre dir="auto">{}</pre></details>',
+                calls,
+            ),
+        )
 
 
 def rows(session: models.Session, before: int | None, using: str) -> list[Any]:
@@ -91,9 +113,8 @@ def rows(session: models.Session, before: int | None, using: str) -> list[Any]:
     return list(shown.values_list(*columns, named=True)[:MESSAGES])[::-1]
 
 
-def bubble(row: Any, fate: Explained) -> Bubble:
-    """Return how a message of :func:`rows` is shown."""
-    at = localtime(row.created_at) if is_aware(row.created_at) else row.created_at
+def bubble(row: Any, fate: Explained, same_messages: str = "") -> Bubble:
+    """Return how a message of :func:`rows` is shown. ``same_messages`` is :attr:`.SessionPage.same_messages`."""
     wire = None if row.large else row.small
     message = sql.message_of(row.role, row.kind, row.beginning, wire, None)
     parts = [{"text": message.content}] if isinstance(message.content, str) else list(message.content or ())
@@ -102,18 +123,50 @@ def bubble(row: Any, fate: Explained) -> Bubble:
     return Bubble(
         position=row.position,
         role=row.role,
-        kind="" if row.kind == "chat" else row.kind,
         fate=fate.fate.value,
-        fate_label=_fate(fate),
-        version=str(fate.version or ""),
-        tokens_label=ngettext("%(n)s token", "%(n)s tokens", row.tokens) % {"n": row.tokens},
-        stamp=at.isoformat(),
-        time=date_format(at, "SHORT_DATETIME_FORMAT"),
-        answers=str(row.answers or ""),
+        head=_head(row, fate, same_messages),
         redacted=row.redacted_at is not None,
         said=[text[:LONGEST] for text in texts],
         calls=calls[:MOST_PARTS],
         cut=row.large or any(len(text) > LONGEST for text in texts) or max(len(parts), len(calls)) > MOST_PARTS,
+    )
+
+
+def _opened(arguments: str) -> str:
+    """Return the attribute of a call whose arguments are short enough to be shown at once."""
+    return " open" if len(arguments) < SHORT else ""
+
+
+def _head(row: Any, fate: Explained, same_messages: str) -> SafeString:
+    """Return what stands above a message, which in a template would be most of a page's work."""
+    at = localtime(row.created_at) if is_aware(row.created_at) else row.created_at
+    kind = "" if row.kind == "chat" else format_html(" <em>{}</em>", row.kind)
+    answers = (
+        ""
+        if not row.answers
+        else format_html(
+            ' <small><a href="?before={}#m{}">{}</a></small>',
+            row.position + 1,
+            row.answers,
+            _("answers %(position)s") % {"position": row.answers},
+        )
+    )
+    label: str = _fate(fate)
+    if fate.version is not None:
+        address = f"?version={fate.version}{same_messages}#convmemory-summaries"
+        label = format_html('<a href="{}">{}</a>', address, label)
+    return format_html(
+        '<span class="convmemory-position">{}</span> <strong>{}</strong>{}{} <span class="convmemory-tag {}">{}</span> '
+        '<small>{} · <time datetime="{}">{}</time></small>',
+        str(row.position),
+        row.role,
+        kind,
+        answers,
+        fate.fate.value,
+        label,
+        ngettext("%(n)s token", "%(n)s tokens", row.tokens) % {"n": row.tokens},
+        at.isoformat(),
+        date_format(at, "SHORT_DATETIME_FORMAT"),
     )
 
 

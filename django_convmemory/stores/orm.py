@@ -101,9 +101,9 @@ class ORMStore:
         self, name: SessionName, *, before: int | None, after: int | None, limit: int
     ) -> list[values.StoredMessage]:
         using = router.db_for_read(models.Session) if self._read_replica else self.using
-        rows = models.Message.objects.using(using).filter(session__handle=name.handle)
-        if name.row_id is not None:
-            rows = rows.filter(session_id=name.row_id)
+        # As a value and not as a join: of a join PostgreSQL may fetch all messages of the session, and sort them.
+        sessions = models.Session.objects.using(using).named(name)
+        rows = models.Message.objects.using(using).filter(session_id=sessions.values("pk")[:1])
         if before is not None:
             rows = rows.filter(position__lt=before)
         if after is not None:

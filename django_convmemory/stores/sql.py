@@ -224,16 +224,20 @@ def _added_one(batch: Batch) -> tuple[str, list[Any]]:
     ]
 
 
+_TYPES = (*["text"] * 6, "int", *["bigint"] * 3, *["text"] * 2, "timestamptz")
+
+
 def _added(batch: Batch) -> tuple[str, list[Any]]:
     """The rest of the INSERT of a batch of several messages."""
-    entries = batch.entries[:ROWS_PER_INSERT]
-    row = (
-        "(%s::text, %s::text, %s::text, %s::text, %s::text, %s::text, %s::int, %s::bigint, %s::bigint, %s::bigint, "
-        "%s::text, %s::text, %s::timestamptz)"
-    )
-    params: list[Any] = [batch.unpinned_tokens, len(batch.entries), len(batch.entries)]
-    for index in range(len(entries)):
-        params += row_values(batch, index)
+    rows = [row_values(batch, index) for index in range(len(batch.entries[:ROWS_PER_INSERT]))]
+    # An array for each column, and not a placeholder for each value, which the driver would take longer to find.
+    columns = ", ".join(f"%s::{kind}[]" for kind in _TYPES)
+    params: list[Any] = [
+        batch.unpinned_tokens,
+        len(batch.entries),
+        len(batch.entries),
+        *map(list, zip(*rows, strict=True)),
+    ]
     return (
         f"(session_id, {_COLUMNS}) "
         "SELECT advanced.id, batch.role, batch.kind, batch.content, batch.wire, batch.metadata, batch.usage, "
@@ -242,7 +246,7 @@ def _added(batch: Batch) -> tuple[str, list[Any]]:
         f"CASE WHEN batch.answers = {LEADING} THEN advanced.answered_position "
         "ELSE advanced.last_position - %s + batch.answers END, "
         "batch.idempotency_key, batch.payload_hash, COALESCE(batch.created_at, STATEMENT_TIMESTAMP()) "
-        f"FROM advanced, (VALUES {', '.join([row] * len(entries))}) AS batch ({_COLUMNS})"
+        f"FROM advanced, UNNEST({columns}) AS batch ({_COLUMNS})"
     ), params
 
 
@@ -349,6 +353,8 @@ def message_of(role: str, kind: str, content: str | None, wire: Any, metadata: A
 
     ``wire`` and ``metadata`` are JSON, as text from a cursor or as values from the ORM, or None.
     """
+    if not wire and not metadata:
+        return ChatMessage.restore(role, content, kind)
     rest = _frozen(wire) if wire else _EMPTY
     return ChatMessage.restore(
         role,

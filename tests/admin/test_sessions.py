@@ -20,7 +20,7 @@ from django.urls import path as at, reverse
 
 from django_convmemory import models
 from django_convmemory.admin import SessionAdmin, differences
-from django_convmemory.admin.page import SessionPage
+from django_convmemory.admin.page import RECENT, SessionPage
 from django_convmemory.admin.work import WORK
 from django_convmemory.handles import SessionHandle
 from django_convmemory.memory import memories
@@ -185,6 +185,28 @@ def test_the_page_takes_as_many_statements_for_a_long_conversation(
     assert taken[0] == taken[1] < 15
 
 
+def test_the_chart_knows_what_was_sent_however_long_ago(anna: User, convmemory: ScriptedMemories) -> None:
+    long = memories["default"].session("long", owner=anna)
+    while models.Summary.objects.filter(session__key="long").count() < 3 * RECENT:
+        long.append(*[ChatMessage.human("word " * 20) for _ in range(6)])
+        if convmemory.queued:
+            convmemory.reply("a summary")
+            convmemory.run()
+    page = SessionPage(models.Session.objects.with_clock().get(key="long"))
+    assert page.chart
+    summaries = list(models.Summary.objects.filter(session=page.session).order_by("version"))
+    assert RECENT < len(page.folds) < len(summaries)
+    for position, said, sent in page.chart.rows:
+        message = page.session.convmemory_messages.get(position=position)
+        made = [one for one in summaries if one.created_at <= message.created_at and one.last_position < position]
+        shown = message.tokens_through - made[-1].covered_tokens + made[-1].tokens if made else said
+        assert (said, sent) == (message.tokens_through, min(shown, page.budget or shown))
+    assert len({sent for _, _, sent in page.chart.rows}) > 2
+    # And each message, which version folds it.
+    early = SessionPage(page.session, before=30)
+    assert {bubble.head.count("folded into") for bubble in early.timeline} == {1}
+
+
 def test_pages_of_a_long_conversation(anna: User) -> None:
     long = memories["default"].session("long", owner=anna)
     long.append(*[ChatMessage.human(f"m{number}") for number in range(1, 131)])
@@ -259,7 +281,9 @@ def test_what_a_summary_that_was_made_anew_folds(chat: SessionHandle, convmemory
     convmemory.reply("made anew")
     assert chat.rebuild() == "published"
     page = staff("view_session").get(url_of(chat)).context["page"]
-    assert {bubble.fate_label for bubble in page.timeline if bubble.fate == "folded"} == {"folded into 3"}
+    folded = [bubble.head for bubble in page.timeline if bubble.fate == "folded"]
+    assert folded
+    assert all("folded into 3<" in head for head in folded)
 
 
 # What can be done.
