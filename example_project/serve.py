@@ -8,14 +8,15 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import http.client
 import os
 import signal
 import socket
 import subprocess
 import sys
 import time
-import urllib.request
 from pathlib import Path
+from urllib.parse import urlsplit
 
 HERE = Path(__file__).resolve().parent
 # Seconds in which the site answers, and in which a process ends when it is told to.
@@ -42,7 +43,9 @@ class Supervisor:
         return next((name for name, process in self.processes.items() if process.poll() is not None), None)
 
     def stop(self) -> None:
-        """End all of them, in their own time first, and by force after that."""
+        """End all of them, in their own time first, and by force after that, or when told so again meanwhile."""
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+            signal.signal(number, lambda received, frame: self.kill())
         for process in self.processes.values():
             with contextlib.suppress(ProcessLookupError):
                 process.terminate()
@@ -51,9 +54,15 @@ class Supervisor:
             try:
                 process.wait(max(0.1, ends - time.monotonic()))
             except subprocess.TimeoutExpired:
+                self.kill()
+                process.wait()
+
+    def kill(self) -> None:
+        """End all of them at once, with what they have started."""
+        for process in self.processes.values():
+            if process.poll() is None:
                 with contextlib.suppress(ProcessLookupError):
                     os.killpg(process.pid, signal.SIGKILL)
-                process.wait()
 
 
 def main() -> int:
@@ -61,6 +70,8 @@ def main() -> int:
     parser.add_argument("--host", default="127.0.0.1")
     parser.add_argument("--port", type=int, default=8000, help="0 for any that is free")
     options = parser.parse_args()
+    if not 0 <= options.port < 65536:
+        parser.error(f"A port is a number from 0 to 65535, not {options.port}.")
     for number in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, lambda received, frame: sys.exit(128 + received))
     signal.signal(signal.SIGINT, signal.default_int_handler)  # which a shell script's background jobs ignore
@@ -81,7 +92,8 @@ def main() -> int:
         supervisor.start("site", "-m", *site)
         supervisor.start("worker", "-m", "celery", "-A", "mysite", "worker", *WORKER)
         supervisor.start("beat", "-m", "celery", "-A", "mysite", "beat", f"--schedule={settings.DATA_DIR / 'beat'}")
-        return watch(supervisor, f"http://{options.host}:{port}/")
+        host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(options.host, options.host)  # noqa: S104
+        return watch(supervisor, f"http://[{host}]:{port}/" if host == "::1" else f"http://{host}:{port}/")
     except KeyboardInterrupt:
         print("\nStopped.")
         return 0
@@ -98,7 +110,7 @@ WORKER = [
 
 def free(host: str, port: int) -> int | None:
     """Return the port, or one that is free for 0; None where it is taken."""
-    with socket.socket() as bound:
+    with socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET) as bound:
         bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             bound.bind((host, port))
@@ -126,11 +138,16 @@ def watch(supervisor: Supervisor, url: str) -> int:
 
 
 def answers(url: str) -> bool:
+    """Return whether there is an answer, of whatever kind: in production it leads elsewhere."""
+    parts = urlsplit(url)
+    connection = http.client.HTTPConnection(parts.hostname or "", parts.port, timeout=1)
     try:
-        with urllib.request.urlopen(url, timeout=1) as answer:  # noqa: S310  our own
-            return bool(answer.status == 200)
+        connection.request("GET", "/")
+        return connection.getresponse().status > 0
     except OSError:
         return False
+    finally:
+        connection.close()
 
 
 if __name__ == "__main__":

@@ -20,7 +20,7 @@ from django.views.decorators.http import require_POST
 from chat import people, turns
 from chat.responder import SYSTEM, Reply, reply_to
 from chat.throttles import ReplyThrottle, seconds_to_wait
-from django_convmemory.exceptions import ConvMemoryError
+from django_convmemory.exceptions import ConvMemoryError, InvalidMessage
 from django_convmemory.memory import memories
 from django_convmemory.messages import ChatMessage
 from django_convmemory.models import Session
@@ -68,7 +68,13 @@ async def stream(row: Session, reply: Reply, asked: StoredMessage) -> AsyncItera
         if not "".join(said).strip():
             yield line(error="The model answered nothing. Your message is kept.")
             return
-        await keep(row, asked, ChatMessage.ai("".join(said)), reply.usage)
+        try:
+            await keep(row, asked, ChatMessage.ai("".join(said)), reply.usage)
+        except InvalidMessage:
+            if reply.usage is None:
+                raise
+            logger.warning("What the model says that the reply to message %s took is not kept.", asked.position)
+            await keep(row, asked, ChatMessage.ai("".join(said)))
         # Also where it was not stored: the page then shows what was stored instead.
         yield line(done=asked.position + 1)
     except (asyncio.CancelledError, GeneratorExit):

@@ -19,6 +19,9 @@ SYSTEM = "You are a helpful assistant. Be brief and concrete."
 OFFLINE = "I am the built-in offline responder: no model is connected, and I only repeat what I am sent."
 # Seconds between two words of the offline responder.
 PACE = float(os.environ.get("EXAMPLE_PACE") or 0.03)
+# How what it says itself begins, which is not worth quoting.
+OWN = (OFFLINE[:20], "(The offline", "About this, the", "It has nothing", "“", "no model is connected")
+_SPEAKER = re.compile(r"(?:User|Assistant): ?")
 _SENTENCE = re.compile(r"[^.!?。！？\n]+[.!?。！？]?")
 _WORD = re.compile(r"[^\W_]{4,}|[\u3400-\u9fff]{2}")
 
@@ -94,12 +97,6 @@ def answer(context: Context) -> str:
         said += ["About this, the conversation's memory has:", *found]
     else:
         said.append("It has nothing about this yet.")
-    verbatim = sum(part.name == "tail" for part in context.parts)
-    messages = "1 message as it was" if verbatim == 1 else f"{verbatim} messages as they were"
-    said.append(
-        f"(I was sent {context.tokens} tokens: {messages}"
-        + (f", and a summary of everything through message {context.covered}.)" if context.summary else ".)")
-    )
     return "\n".join(said)
 
 
@@ -114,10 +111,12 @@ def quotes(asked: str, context: Context, most: int = 3) -> list[str]:
         where = "the summary" if part.name == "summary" else f"message {part.position}"
         for sentence in _sentences(part.message.text):
             common = len(wanted & {word.lower() for word in _WORD.findall(sentence)})
-            if common and not sentence.startswith((OFFLINE[:20], "(The offline", "(I was sent", "“")):
+            if common and not sentence.startswith(OWN):
                 scored.append((common, -len(scored), f"“{sentence}” ({where})"))
     return [text for _, _, text in sorted(scored, reverse=True)[:most]]
 
 
 def _sentences(text: str) -> Sequence[str]:
-    return [one.strip() for one in _SENTENCE.findall(text) if one.strip()]
+    # A summary says who said it.
+    found = (_SPEAKER.sub("", one.strip()) for one in _SENTENCE.findall(text))
+    return [one for one in found if one]

@@ -34,10 +34,12 @@ def answer(session: Session, asked: StoredMessage, reply: ChatMessage, usage: An
     It is not where that is not the last message any more, or not the same. A reply that is whole takes the place of
     one that broke off.
     """
-    handle = memories[session.alias].session(session)
     with transaction.atomic():
-        if not _held(session):
+        held = _held(session)
+        if held is None:
             return False
+        # A visitor may have signed in meanwhile: then the conversation is a user's now.
+        handle = memories[held.alias].session(held)
         *_, before, last = [None, None, *handle.history(limit=2)]
         if last is not None and before == asked and _partial(last.message) and not _partial(reply):
             handle.truncate(after=asked.position)
@@ -63,9 +65,9 @@ def ask_again(session: Session, position: int, text: str, last: int) -> None:
             handle.append(ChatMessage.human(text))
 
 
-def _held(session: Session) -> bool:
-    """Keep others from changing the conversation until the transaction ends; False where it is gone."""
-    return Session.objects.select_for_update().filter(pk=session.pk).first() is not None
+def _held(session: Session) -> Session | None:
+    """Keep others from changing the conversation until the transaction ends, and return it as it is; None if gone."""
+    return Session.objects.select_for_update().filter(pk=session.pk).first()
 
 
 def _partial(message: ChatMessage) -> bool:

@@ -2,36 +2,43 @@
 
 from __future__ import annotations
 
-import textwrap
 import uuid
 from typing import Any
 
 from django.conf import settings
+from django.db import transaction
 from django.http import Http404, HttpRequest, HttpResponse, HttpResponseRedirect
 from django.shortcuts import redirect, render
 from django.utils.http import quote_etag
+from django.views.decorators.cache import never_cache
 from django.views.decorators.http import require_GET, require_POST
 
-from chat import people, turns
+from chat import people, titles, turns
 from chat.responder import SYSTEM, by_whom
 from chat.throttles import limited
-from django_convmemory.exceptions import ConvMemoryError, IdempotencyConflict, InvalidArgument, UnknownMessage
+from django_convmemory.exceptions import (
+    ConvMemoryError,
+    IdempotencyConflict,
+    InvalidArgument,
+    UnknownMessage,
+    UnknownSession,
+)
 from django_convmemory.handles import SessionHandle
 from django_convmemory.memory import memories
 from django_convmemory.messages import ChatMessage
 from django_convmemory.models import Session
 
 PAGE = 60
-# What a branch is called, after the conversation that it was made of.
-BRANCH = " (branch)"
 
 
+@never_cache
 @require_GET
 def index(request: HttpRequest) -> HttpResponse:
     """The list, and a place to begin a conversation."""
     return render(request, "chat/index.html", _shared(request))
 
 
+@never_cache
 @require_GET
 def conversation(request: HttpRequest, public_id: uuid.UUID) -> HttpResponse:
     """A conversation: its last messages, and beside them the memory at work."""
@@ -40,6 +47,7 @@ def conversation(request: HttpRequest, public_id: uuid.UUID) -> HttpResponse:
     return render(request, "chat/conversation.html", context | _panel(session))
 
 
+@never_cache
 @require_GET
 def panel(request: HttpRequest, public_id: uuid.UUID) -> HttpResponse:
     """What the memory does now; 304 where nothing is new."""
@@ -56,16 +64,16 @@ def panel(request: HttpRequest, public_id: uuid.UUID) -> HttpResponse:
 @limited
 def begin(request: HttpRequest) -> HttpResponse:
     """Begin a conversation with its first message."""
-    text = request.POST.get("text", "").strip()
+    text = _written(request)
     if not text:
         return redirect("chat:index")
     try:
-        handle = _begun(request, request.POST.get("key") or uuid.uuid4().hex, text)
+        handle = _begun(request, _key(request), text)
     except ConvMemoryError as error:
         return render(request, "chat/index.html", _shared(request) | {"error": error, "text": text}, status=422)
     row = people.conversations(request).get(handle=handle.session_name.handle)
     if not row.title:
-        Session.objects.filter(pk=row.pk, title="").update(title=_title(text))
+        titles.rename(row, text)
     return redirect("chat:conversation", row.public_id)
 
 
@@ -79,23 +87,23 @@ def _begun(request: HttpRequest, key: str, text: str) -> SessionHandle:
     return handle
 
 
-def _title(text: str) -> str:
-    short = textwrap.shorten(text, 60, placeholder="…")
-    # Of a text without blanks nothing would be left.
-    return short if len(short) > 20 else " ".join(text.split())[:60]
-
-
 @require_POST
 @limited
 def send(request: HttpRequest, public_id: uuid.UUID) -> HttpResponse:
     """Store what the user says, and have the page ask for the reply. A retry with the same key stores nothing twice."""
     session = people.conversation(request, public_id)
-    text = request.POST.get("text", "").strip()
+    text = _written(request)
     if not text:
         return HttpResponse(status=204)
     handle = memories[session.alias].session(session)
     try:
-        receipt = handle.append(ChatMessage.human(text), idempotency_key=request.POST.get("key") or None)
+        receipt = handle.append(ChatMessage.human(text), idempotency_key=_key(request))
+    except IdempotencyConflict:
+        # The answer to the first try was lost, and the text was changed since: both were said.
+        handle.append(ChatMessage.human(text))
+        return _go(request, session)
+    except UnknownSession:
+        raise Http404 from None
     except ConvMemoryError as error:
         return _refused(request, error)
     stored = handle.history(after=receipt.first_position - 1, limit=1)
@@ -108,12 +116,15 @@ def again(request: HttpRequest, public_id: uuid.UUID) -> HttpResponse:
     """Have the last turn answered anew, with another question where there is ``text``."""
     session = people.conversation(request, public_id)
     position, last = (_number(request.POST.get(name)) for name in ("position", "last"))
+    text = _written(request)
     try:
-        turns.ask_again(session, position, request.POST.get("text", "").strip(), last)
+        turns.ask_again(session, position, text, last)
     except turns.WentOn:
         return _refused(request, "The conversation went on meanwhile. Load the page anew to see it.", status=409)
     except ConvMemoryError as error:
         return _refused(request, error)
+    if text and position == 1:
+        titles.rename(session, text)
     return _go(request, session)
 
 
@@ -123,10 +134,11 @@ def fork(request: HttpRequest, public_id: uuid.UUID, position: int) -> HttpRespo
     """Begin another conversation with the messages up to this one."""
     session = people.conversation(request, public_id)
     try:
-        copy = memories[session.alias].fork(session, at=position, key=uuid.uuid4().hex, **_whose(session))
-    except (UnknownMessage, InvalidArgument):
+        with transaction.atomic():
+            copy = memories[session.alias].fork(session, at=position, key=uuid.uuid4().hex, **_whose(session))
+            Session.objects.filter(pk=copy.pk).update(title=titles.branch_of(session.title))
+    except (UnknownSession, UnknownMessage, InvalidArgument):
         raise Http404 from None
-    Session.objects.filter(pk=copy.pk).update(title=f"{session.title.removesuffix(BRANCH)}{BRANCH}")
     return _go(request, copy)
 
 
@@ -136,14 +148,14 @@ def redact(request: HttpRequest, public_id: uuid.UUID, position: int) -> HttpRes
     session = people.conversation(request, public_id)
     memory = memories[session.alias]
     try:
-        said = [one.message.text for one in memory.history(session, after=position - 1, limit=1)]
         memory.redact(session, position)
-    except (UnknownMessage, InvalidArgument):
+    except (UnknownSession, UnknownMessage, InvalidArgument):
         raise Http404 from None
-    # Conversations are called by what they begin with.
-    titles = [title + branch for title in map(_title, said) for branch in ("", BRANCH)]
-    people.conversations(request).filter(title__in=titles).update(title="")
-    return _go(request, session)
+    if position == 1:
+        titles.forget(session)
+        return _go(request, session)
+    shown = {"session": session, "messages": memory.history(session, after=position - 1, limit=1)}
+    return render(request, "chat/messages.html", shown)
 
 
 @require_POST
@@ -155,6 +167,20 @@ def delete(request: HttpRequest, public_id: uuid.UUID) -> HttpResponse:
 
 def _refused(request: HttpRequest, error: object, status: int = 422) -> HttpResponse:
     return render(request, "chat/refused.html", {"error": error}, status=status)
+
+
+def _written(request: HttpRequest) -> str:
+    """Return what somebody has written, in characters that a page can show again."""
+    text = request.POST.get("text", "").encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+    return text.strip()
+
+
+def _key(request: HttpRequest) -> str:
+    """Return the key that the page gave its form, or a new one."""
+    try:
+        return uuid.UUID(request.POST.get("key", "")).hex
+    except ValueError:
+        return uuid.uuid4().hex
 
 
 def _number(text: str | None) -> int:

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import pathlib
 import re
 import signal
+import socket
 import subprocess
 import sys
+import time
+import uuid
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
@@ -34,7 +38,7 @@ def served(folder: pathlib.Path, **variables: str) -> Iterator[str]:
         process = subprocess.Popen(
             [sys.executable, "serve.py", "--port", "0"],
             cwd=PROJECT,
-            env=environment(folder, **({"EXAMPLE_PACE": "0.005"} | variables)),
+            env=environment(folder, **({"EXAMPLE_PACE": "0.005", "CHAT_RATE": "1000/min"} | variables)),
             stdout=subprocess.PIPE,
             stderr=errors,
             text=True,
@@ -183,7 +187,7 @@ def test_the_journey_of_a_user(site: str, page: Page, other: Page) -> None:
     page.click("text=Branch from here >> visible=true")
     page.wait_for_function("address => location.href !== address", arg=address)
     answered(page, "birthday dinner")
-    assert "(branch)" in page.locator(".bar h1").inner_text()
+    assert "Branch: " in page.locator(".bar h1").inner_text()
     branch = page.url
 
     # Redacted there, it is gone here too: it was said there.
@@ -316,6 +320,41 @@ def test_a_reply_that_nobody_waits_for_is_kept_as_far_as_it_came(
     assert os.environ.get("OPENAI_MODEL") is None
 
 
+def test_a_reply_can_be_stopped(modelled: str, model: OpenAIServer, page: Page) -> None:
+    model.queue(Behaviour(text="Once upon a time. " * 50, pace=0.05))
+    begun(page, modelled)
+    page.wait_for_function("document.querySelector('.writing .text')?.innerText.length > 20")
+    asked = len(model.log)
+    page.click("#stop")
+    page.wait_for_selector("#messages .partial")
+    assert 20 < len(page.locator("#messages .partial .text").inner_text()) < 900
+    assert page.locator("#stop").is_hidden()
+    assert len(model.log) == asked
+    say(page, "And then?")
+    assert page.locator("#messages .assistant").count() == 2
+
+    # Before the first word there is nothing to keep but the question.
+    model.queue(Behaviour(text="Late.", latency=30))
+    page.fill("#text", "Are you there?")
+    page.click("text=Send")
+    page.click("#stop")
+    page.wait_for_selector("#notice .refused")
+    assert "Your message is kept." in page.locator("#notice").inner_text()
+    page.click("text=Try again")
+    answered(page, "Are you there?")
+    assert page.locator("#messages .user").count() == 3
+
+
+def test_pages_of_a_conversation_are_not_kept_by_caches(site: str, page: Page) -> None:
+    page.goto(site)
+    page.fill("#text", "A secret.")
+    page.click("text=Send")
+    page.wait_for_selector("#panel")
+    for address in (page.url, f"{page.url}panel/", site):
+        answer = page.request.get(address)
+        assert (answer.status, answer.headers["cache-control"].count("no-store")) == (200, 1)
+
+
 # What comes at the same time, and what comes wrong.
 
 
@@ -386,25 +425,135 @@ def test_wrong_addresses_and_forms(modelled: str, page: Page) -> None:
         assert post(page, f"{address}{path}").status == 404, path
     for before in ("x", huge, "9" * 5000, "-1"):
         assert page.request.get(address, params={"before": before}).status == 200
-    for form in (
-        {"text": "a\0b"},
-        {"text": "a", "key": "k" * 300},
-        {"text": "a", "key": "\0"},
-        {"text": "a" * 300_000},
-    ):
-        assert post(page, f"{modelled}/begin/", **form).status == 422, form
+    for text in ("a\0b", "a" * 300_000):
+        assert post(page, f"{modelled}/begin/", text=text).status == 422
+    for key in ("k" * 300, "\0", ""):
+        assert post(page, f"{modelled}/begin/", text="a", key=key).status == 302
+    half = b'--x\r\nContent-Disposition: form-data; name="text"\r\n\r\na\\ud800\r\n--x--\r\n'
+    headers = {
+        "X-CSRFToken": page.evaluate("document.body.dataset.token"),
+        "Content-Type": "multipart/form-data; boundary=x; charset=unicode_escape",
+    }
+    assert page.request.post(f"{modelled}/begin/", data=half, headers=headers, max_redirects=0).status == 302
     # Sent, taken back, changed and sent again, it is another conversation.
-    sent = [post(page, f"{modelled}/begin/", text=text, key="one").headers["location"] for text in ("a", "b", "a")]
+    key = uuid.uuid4().hex
+    sent = [post(page, f"{modelled}/begin/", text=text, key=key).headers["location"] for text in ("a", "b", "a")]
     assert sent[0] == sent[2] != sent[1]
 
 
 def test_a_redacted_beginning_is_no_title(modelled: str, page: Page) -> None:
     begun(page, modelled)
     answered(page, "Hello there.")
-    assert post(page, f"{page.url}fork/1/").status == 302
-    assert post(page, f"{page.url}redact/1/").status == 302
+    address = page.url
+    branch = post(page, f"{address}fork/2/").headers["location"]
+    assert post(page, f"{modelled}/begin/", text="Hello there.").status == 302
     page.goto(modelled)
-    assert page.locator(".list li").all_inner_texts() == ["Untitled", "Untitled"]
+    assert sorted(page.locator(".list li").all_inner_texts()) == ["Branch: Hello there.", *["Hello there."] * 2]
+
+    # Asked otherwise, it is called otherwise, and what is redacted in a branch stays in what it was made of.
+    assert post(page, f"{address}again/", position="1", last="2", text="Good day.").status == 302
+    assert post(page, f"{modelled}{branch}redact/1/").status == 302
+    page.goto(modelled)
+    assert sorted(page.locator(".list li").all_inner_texts()) == ["Good day.", "Hello there.", "Untitled"]
+    assert post(page, f"{modelled}/begin/", text="\u200b").status == 302
+    page.goto(modelled)
+    assert page.locator(".list li").all_inner_texts().count("Untitled") == 2
+
+
+def test_a_branch_of_a_long_title(modelled: str, page: Page) -> None:
+    begun(page, modelled)
+    answered(page, "Hello there.")
+    headers = {"X-CSRFToken": page.evaluate("document.body.dataset.token")}
+    api = page.url.replace("/c/", "/api/memory/sessions/")
+    assert page.request.patch(api, data={"title": "b" * 255}, headers=headers).status == 200
+    assert post(page, f"{page.url}fork/1/").status == 302
+
+
+def test_a_message_is_redacted_where_it_stands(modelled: str, page: Page) -> None:
+    begun(page, modelled)
+    answered(page, "Hello there.")
+    say(page, "My password is hunter2.")
+    page.on("dialog", lambda dialog: dialog.accept())
+    page.evaluate("window.same = true")
+    page.locator("#messages .user").last.locator(".menu summary").click()
+    page.locator("#messages .user").last.get_by_text("Redact").click()
+    page.wait_for_function("!document.querySelector('#messages').innerText.includes('hunter2')")
+    assert page.evaluate("window.same")
+    assert page.locator("#messages .message").count() == 4
+
+
+def test_what_is_written_while_a_reply_comes_stays(modelled: str, model: OpenAIServer, page: Page) -> None:
+    model.queue(Behaviour(text="word " * 30, pace=0.05))
+    begun(page, modelled)
+    page.wait_for_function("document.querySelector('.writing .text')?.innerText.length > 20")
+    page.locator("#text").press_sequentially("And then")
+    answered(page, "Hello there.")
+    assert page.input_value("#text") == "And then"
+    say(page, "And now?")
+    assert page.input_value("#text") == ""
+
+
+def test_a_message_that_was_changed_after_its_answer_was_lost(modelled: str, page: Page) -> None:
+    begun(page, modelled)
+    answered(page, "Hello there.")
+
+    def lose(route: Any) -> None:
+        route.fetch()
+        route.abort()
+
+    page.route("**/send/", lose, times=1)
+    page.fill("#text", "First.")
+    page.keyboard.press("Enter")
+    page.wait_for_selector("#notice .refused")
+    say(page, "Second.")
+    said = [text.splitlines()[0] for text in page.locator("#messages .user").all_inner_texts()]
+    assert said == ["Hello there.", "First.", "Second."]
+
+
+@pytest.mark.parametrize("usage", ["abc", {"x": "a\0b"}])
+def test_a_reply_is_kept_where_its_usage_makes_no_sense(
+    modelled: str, model: OpenAIServer, page: Page, usage: Any
+) -> None:
+    chunks = [
+        {
+            "id": "1",
+            "object": "chat.completion.chunk",
+            "created": 1,
+            "model": "fake",
+            "choices": choices,
+            "usage": spent,
+        }
+        for choices, spent in (
+            ([{"index": 0, "delta": {"role": "assistant", "content": "A good one."}}], None),
+            ([], usage),
+        )
+    ]
+    body = "".join(f"data: {json.dumps(chunk)}\n\n" for chunk in chunks) + "data: [DONE]\n\n"
+    model.queue(Behaviour("raw", body=body, headers={"Content-Type": "text/event-stream"}))
+    begun(page, modelled)
+    answered(page, "Hello there.")
+    assert "A good one." in page.locator("#messages .assistant").inner_text()
+
+
+def test_ended_twice_it_leaves_nothing_behind(tmp_path: pathlib.Path) -> None:
+    process = subprocess.Popen(
+        [sys.executable, "serve.py", "--port", "0"],
+        cwd=PROJECT,
+        env=environment(tmp_path),
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    assert process.stdout is not None
+    said = next(line for line in process.stdout if " is the site" in line)
+    port = int(re.findall(r":(\d+)/", said)[0])
+    with socket.create_connection(("127.0.0.1", port)) as held:
+        held.sendall(b"POST / HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: 9\r\n\r\n")
+        process.send_signal(signal.SIGINT)
+        time.sleep(0.5)
+        process.send_signal(signal.SIGINT)
+        process.communicate(timeout=PATIENCE)
+    with pytest.raises(ConnectionRefusedError):
+        socket.create_connection(("127.0.0.1", port)).close()
 
 
 def test_who_says_too_much_is_known_by_the_connection(

@@ -9,10 +9,15 @@ const token = document.body.dataset.token;
 // The reply.
 
 let streaming = false;
+const stop = document.getElementById("stop");
 
 async function answer() {
   if (streaming) return;
   streaming = true;
+  const cut = new AbortController();
+  const cutShort = () => cut.abort();
+  stop.addEventListener("click", cutShort);
+  stop.hidden = false;
   const item = document.createElement("li");
   item.className = "message assistant writing";
   const text = document.createElement("div");
@@ -24,7 +29,11 @@ async function answer() {
   let failed = null;
   let done = null;
   try {
-    const response = await fetch(messages.dataset.reply, { method: "POST", headers: { "X-CSRFToken": token } });
+    const response = await fetch(messages.dataset.reply, {
+      method: "POST",
+      headers: { "X-CSRFToken": token },
+      signal: cut.signal,
+    });
     if (!response.ok) throw new Error(`The site answered ${response.status}.`);
     for await (const line of lines(response.body)) {
       if (line.text) {
@@ -36,17 +45,32 @@ async function answer() {
     }
     if (done === null && failed === null) failed = "The reply broke off.";
   } catch (error) {
-    failed = error instanceof TypeError ? "The connection broke off. Your message is kept." : error.message;
+    if (cut.signal.aborted) failed = (await isKept(text)) ? null : "Stopped. Your message is kept.";
+    else failed = error instanceof TypeError ? "The connection broke off. Your message is kept." : error.message;
   }
   streaming = false;
+  stop.hidden = true;
+  stop.removeEventListener("click", cutShort);
   item.classList.remove("writing");
   if (failed !== null) {
     item.classList.add("failed");
+    item.hidden = !text.textContent;
     refused(failed);
-  } else {
-    // With its menu, as the server shows it.
+  } else if (!messages.querySelector("textarea")) {
+    // With its menu, as the server shows it; but not while somebody edits a message.
     location.reload();
   }
+}
+
+// Whether what there is of a stopped reply is stored, which the server does when it notices that nobody reads on.
+async function isKept(text) {
+  const asked = Number([...messages.querySelectorAll("[data-position]")].at(-1)?.dataset.position);
+  for (let tries = 0; text.textContent.trim() && tries < 20; tries++) {
+    await new Promise((resolve) => setTimeout(resolve, 250));
+    await follow();
+    if (Number(panel.querySelector("[data-last]").dataset.last) > asked) return true;
+  }
+  return false;
 }
 
 async function* lines(body) {
@@ -61,10 +85,15 @@ async function* lines(body) {
   }
 }
 
-function refused(said) {
+function say(text) {
   const paragraph = document.createElement("p");
   paragraph.className = "refused";
-  paragraph.append(said + " ");
+  paragraph.append(text);
+  notice().replaceChildren(paragraph);
+  return paragraph;
+}
+
+function refused(said) {
   const retry = document.createElement("button");
   retry.append("Try again");
   retry.addEventListener("click", () => {
@@ -72,8 +101,7 @@ function refused(said) {
     notice().replaceChildren();
     answer();
   });
-  paragraph.append(retry);
-  notice().replaceChildren(paragraph);
+  say(`${said} `).append(retry);
 }
 
 function show(item) {
@@ -185,7 +213,13 @@ function begin(item, { edit: position, last }) {
   box.focus();
 }
 
+// What is written and not sent yet, so that it is there again when the page was loaded anew.
+const draft = `draft ${location.pathname}`;
+
 if (messages) {
+  const box = document.getElementById("text");
+  box.value ||= sessionStorage.getItem(draft) ?? "";
+  box.addEventListener("input", () => sessionStorage.setItem(draft, box.value));
   mark();
   next = setTimeout(follow, SOON);
   document.addEventListener("visibilitychange", follow);
@@ -197,14 +231,18 @@ if (messages) {
   document.body.addEventListener("htmx:afterRequest", (event) => {
     if (event.detail.elt.matches("form.say") && event.detail.successful && event.detail.xhr.status === 200) {
       event.detail.elt.elements.text.value = "";
+      sessionStorage.removeItem(draft);
       answer();
     }
   });
   document.body.addEventListener("htmx:sendError", () => {
-    const paragraph = document.createElement("p");
-    paragraph.className = "refused";
-    paragraph.append("The site cannot be reached. What you have written stays in the box: send it again.");
-    notice().replaceChildren(paragraph);
+    say("The site cannot be reached. What you have written stays in the box: send it again.");
+  });
+  document.body.addEventListener("htmx:responseError", (event) => {
+    const { status } = event.detail.xhr;
+    if (status === 404) say("This conversation, or this message of it, is gone. Load the page anew.");
+    else if (status === 403) say("You have signed in or out elsewhere. Load the page anew.");
+    else if (![409, 422, 429].includes(status)) say(`The site answered ${status}.`);
   });
   if ("unanswered" in messages.dataset) answer();
 }
