@@ -59,8 +59,13 @@ format: $(VENV)/.lint ## Format the code and mend what ruff can mend
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
-bench: $(VENV)/.test .venv-peers/.installed ## Measure append and load beside the drivers and the peers, on PostgreSQL and SQLite
+bench: $(VENV)/.bench .venv-peers/.installed ## Measure beside the drivers and the peers, as things grow, and draw it (an hour)
 	$(BIN)/python -m benchmarks.operations --peers .venv-peers/bin/python $(ARGS)
+	$(BIN)/python -m benchmarks.growth
+	$(BIN)/python -m benchmarks.model_calls --peers .venv-peers/bin/python
+	$(BIN)/python -m benchmarks.worker_rate
+	$(BIN)/python -m benchmarks.importing
+	$(BIN)/python -m benchmarks.plots
 
 demo: $(VENV)/.example ## Serve a chat site with the memory at work beside it (PORT: 8000)
 	@$(BIN)/python example_project/serve.py --port $(PORT) $(ARGS)
@@ -86,6 +91,7 @@ $(VENV)/.runtime: $(VENV)/.python pyproject.toml constraints.txt
 	@touch $@
 
 $(VENV)/.example: $(VENV)/.python pyproject.toml constraints.txt
+	@echo "Installing packages into $(VENV): a minute or two."
 	$(INSTALL) --editable '.[example]'
 	@touch $@ $(VENV)/.runtime
 
@@ -97,6 +103,10 @@ $(VENV)/.test: $(VENV)/.python pyproject.toml constraints.txt
 
 $(VENV)/.lowest: $(VENV)/.test lowest.txt
 	PIP_CONSTRAINT= $(INSTALL) --requirement lowest.txt
+	@touch $@
+
+$(VENV)/.bench: $(VENV)/.test
+	$(INSTALL) --editable '.[bench]'
 	@touch $@
 
 .venv-peers/.installed: benchmarks/operations/peers.txt

@@ -20,17 +20,17 @@ TURN = "We talked about this and that, and then about the weather in Lisbon, whi
 FAILING = 5000
 
 
-def memory() -> ConversationSummaryBufferMemory:
+def memory(limit: int = LIMIT) -> ConversationSummaryBufferMemory:
     """The memory that the conversations are made with; its sessions are those of the alias ``default``."""
     words = ["Lisbon", "trains", "tiles", "May", "Jonas", "the navy museum", "a budget", "fado", "stairs", "the sea"]
     replies = [", then ".join(f"{words[(n + k) % 10]} {n + k}" for k in range(30)) for n in range(20_000)]
     model = ScriptedChatModel(replies)
-    return ConversationSummaryBufferMemory(ORMStore(), model, LIMIT, scheduler=InlineScheduler())
+    return ConversationSummaryBufferMemory(ORMStore(), model, limit, scheduler=InlineScheduler())
 
 
-def conversation(key: str, messages: int, owner: User | None = None) -> models.Session:
+def conversation(key: str, messages: int, owner: User | None = None, limit: int = LIMIT) -> models.Session:
     """Make a conversation of so many messages, that was folded all along."""
-    session = memory().session(key, **({} if owner is None else {"owner": owner}))
+    session = memory(limit).session(key, **({} if owner is None else {"owner": owner}))
     made = 0
     while made < messages:
         count = min(1000, messages - made)
@@ -39,9 +39,9 @@ def conversation(key: str, messages: int, owner: User | None = None) -> models.S
     return models.Session.objects.get(handle=session.session_name.handle)
 
 
-def fill(sessions: int, messages: int = 10, owners: int = 1000) -> None:
+def fill(sessions: int, messages: int = 10, owners: int = 1000, limit: int = LIMIT) -> None:
     """Add ``sessions`` conversations of ``messages`` each, of ``owners`` users in turns, as copies of one."""
-    first = conversation("template", messages)
+    first = conversation("template", messages, limit=limit)
     users = User.objects.bulk_create([User(username=f"user{number}") for number in range(owners)])
     with connection.cursor() as cursor:
         given = {

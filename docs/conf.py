@@ -45,7 +45,7 @@ def setup(app: Any) -> None:
 def read(content: list[str]) -> None:
     readme = (pathlib.Path(__file__).parent.parent / "README.md").read_text(encoding="utf-8")
     text = content[0].replace("{{ README }}", readme.partition("\n")[2].replace("](docs/", "]("))
-    text = text.replace("{{ COMMANDS }}", commands())
+    text = text.replace("{{ COMMANDS }}", commands()).replace(" `make docs` fills this page in.", "")
     content[0] = re.sub(r"\[([^]]+)\]\((?:\.\./)*example_project/[^)]*\)", r"\1", text)
 
 

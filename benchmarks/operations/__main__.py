@@ -35,13 +35,16 @@ class Entry(NamedTuple):
 
 ENTRIES = [
     Entry("psycopg", "raw:Driver", postgresql=True, peer=False),
+    Entry("psycopg, not prepared", "raw:Unprepared", postgresql=True, peer=False),
     Entry("django_convmemory", "ours:Convmemory", postgresql=True, peer=False),
     Entry("django_convmemory, prepared", "ours:Prepared", postgresql=True, peer=False),
+    Entry("a plain Django model", "naive:Naive", postgresql=True, peer=False),
     Entry("LangChain SQLChatMessageHistory", "langchain_history:History", postgresql=True),
     Entry("Agents SDK SQLAlchemySession", "agents_sdk:Sessions", postgresql=True),
     Entry("LlamaIndex Memory", "llama_index_memory:Queue", postgresql=True),
     Entry("sqlite3", "raw:Driver", postgresql=False, peer=False),
     Entry("django_convmemory", "ours:Convmemory", postgresql=False, peer=False),
+    Entry("a plain Django model", "naive:Naive", postgresql=False, peer=False),
     Entry("LangChain SQLChatMessageHistory", "langchain_history:History", postgresql=False),
     Entry("Agents SDK SQLiteSession", "agents_sdk:Sessions", postgresql=False),
     Entry("LlamaIndex Memory", "llama_index_memory:Queue", postgresql=False),
@@ -130,8 +133,9 @@ def order(process: Any, what: str, size: int, times: int) -> list[int]:
 
 @contextlib.contextmanager
 def running(entry: Entry, place: str, peers: str | None) -> Iterator[Any]:
-    python = peers if entry.peer else sys.executable
-    command = [str(python), str(HERE / "contender.py"), entry.what, place]
+    # Not resolved: an environment's Python is a link.
+    python = os.path.abspath(peers) if entry.peer and peers else sys.executable  # noqa: PTH100
+    command = [python, str(HERE / "contender.py"), entry.what, place]
     environment = os.environ | {"PYTHONPATH": "" if entry.peer else str(ROOT), "OPENAI_AGENTS_DISABLE_TRACING": "1"}
     with subprocess.Popen(
         command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment, cwd=HERE

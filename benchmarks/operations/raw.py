@@ -20,12 +20,15 @@ CREATE TABLE IF NOT EXISTS raw_message (
 class Driver(Contender):
     """An append is two statements in a transaction, the session's counters and the message; a load is two as well."""
 
+    # psycopg's own: statements that come again are prepared.
+    prepare_threshold: int | None = 5
+
     def __init__(self, place: str) -> None:
         super().__init__(place)
         if self.postgresql:
             import psycopg
 
-            self.connection: Any = psycopg.connect(place, autocommit=True)
+            self.connection: Any = psycopg.connect(place, autocommit=True, prepare_threshold=self.prepare_threshold)
             self.connection.execute(SCHEMA)
             self.mark = "%s"
         else:
@@ -70,3 +73,9 @@ class Driver(Contender):
         select = "SELECT role, content FROM raw_message WHERE session = ? AND position > ? ORDER BY position"
         found = self._run(select, (session, last - MESSAGES)).fetchall()
         return [{"role": "system", "content": summary}, *({"role": one[0], "content": one[1]} for one in found)]
+
+
+class Unprepared(Driver):
+    """With each statement planned each time, as Django has it, for the sake of poolers."""
+
+    prepare_threshold = None

@@ -1,0 +1,209 @@
+"""What append and load cost as things grow: ``python -m benchmarks.growth``.
+
+The length of one conversation, the number of rows in the tables, and the conversations at the same time; each beside
+psycopg on the same tables, in turns. Makes databases on the local PostgreSQL, and drops them in the end. With
+``--keep`` they stay, and are used again.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import os
+import pathlib
+import random
+import statistics
+import subprocess
+import sys
+import time
+from collections import defaultdict
+from collections.abc import Iterator
+from typing import Any
+
+ROOT = pathlib.Path(__file__).parents[2]
+SERVER = "postgresql://postgres@127.0.0.1:5432/postgres"
+KINDS = ("ours", "driver")
+MESSAGES, OWNERS, LIMIT = 100, 1000, 2000
+# Of the conversations that differ in length, so that ten messages are shown of each: of a longer one, with its summary.
+LENGTHS_LIMIT = 1100
+# Operations of a turn.
+TURN = 10
+
+Named = tuple[str | None, str]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.growth", description=__doc__.split("\n")[0])
+    parser.add_argument("--lengths", type=int, nargs="+", default=[10, 1000, 10_000, 100_000], help="of a conversation")
+    parser.add_argument("--sessions", type=int, nargs="+", default=[100, 10_000, 100_000], help=f"of {MESSAGES} each")
+    parser.add_argument("--at-once", type=int, nargs="+", default=[1, 4, 16, 64], help="conversations")
+    parser.add_argument("--turns", type=int, default=30, help=f"of {TURN} operations each")
+    parser.add_argument("--keep", action="store_true", help="keep the databases, and use those that were kept")
+    parser.add_argument("--output", type=pathlib.Path, default=ROOT / "build/bench/growth.json")
+    arguments = parser.parse_args()
+    with contextlib.ExitStack() as stack:
+        lengths = stack.enter_context(database("bench_growth_lengths", arguments.keep, "lengths", *arguments.lengths))
+        tables = {
+            count: stack.enter_context(database(f"bench_growth_{count}", arguments.keep, "sessions", count))
+            for count in arguments.sessions
+        }
+        results = {
+            "lengths": of_lengths(lengths, arguments),
+            "memory": of_memory(lengths, arguments),
+            "tables": of_tables(tables, arguments),
+            "at_once": at_once(tables[sorted(tables)[len(tables) // 2]], arguments),
+        }
+    arguments.output.parent.mkdir(parents=True, exist_ok=True)
+    arguments.output.write_text(json.dumps(results, indent=1) + "\n")
+
+
+def of_lengths(name: str, arguments: argparse.Namespace) -> list[dict[str, Any]]:
+    taken: dict[Any, list[int]] = defaultdict(list)
+    with contextlib.ExitStack() as stack:
+        processes = {kind: stack.enter_context(running(kind, name)) for kind in KINDS}
+        for what in ("load", "append"):
+            for turn in range(-1, arguments.turns):
+                for length in arguments.lengths:
+                    for kind, process in processes.items():
+                        found = order(process, what, [(None, f"length {length}")] * TURN)["ns"]
+                        if turn >= 0:  # the first warms it up
+                            taken[what, length, kind] += found
+    return table("messages in the conversation", arguments.lengths, taken)
+
+
+def of_memory(name: str, arguments: argparse.Namespace) -> dict[int, int]:
+    """Measure a process for each length, that knows no other."""
+    peaks = {}
+    for length in arguments.lengths:
+        with running("ours", name) as process:
+            order(process, "load", [(None, f"length {length}")] * 50)
+            peaks[length] = order(process, "append", [(None, f"length {length}")] * 5)["peak"]
+        print(f"{length:>11,} messages: a process that loads and appends takes {peaks[length] / 1024:.1f} MB at most")
+    return peaks
+
+
+def of_tables(names: dict[int, str], arguments: argparse.Namespace) -> list[dict[str, Any]]:
+    taken: dict[Any, list[int]] = defaultdict(list)
+    chance = random.Random(0)
+    with contextlib.ExitStack() as stack:
+        processes = {
+            (count, kind): stack.enter_context(running(kind, name)) for count, name in names.items() for kind in KINDS
+        }
+        for what in ("load", "append"):
+            for turn in range(-1, arguments.turns):
+                for (count, kind), process in processes.items():
+                    found = order(process, what, chosen(chance, count, TURN))["ns"]
+                    if turn >= 0:
+                        taken[what, count * MESSAGES, kind] += found
+    return table("messages in the table", [count * MESSAGES for count in names], taken)
+
+
+def at_once(name: str, arguments: argparse.Namespace) -> list[dict[str, Any]]:
+    """Have many conversations at once, in two processes of as many threads."""
+    count = int(name.rpartition("_")[2])
+    chance = random.Random(1)
+    results = []
+    print("\nconversations at once, in two processes (operations a second, median and p99 in ms)")
+    for what in ("load", "append"):
+        for threads in arguments.at_once:
+            for kind in KINDS:
+                with contextlib.ExitStack() as stack:
+                    # All of them at once would be more connections than a server has by default.
+                    used = [stack.enter_context(running(kind, name)) for _ in range(1 if threads == 1 else 2)]
+                    rate, times = together(used, what, threads, chance, count)
+                p50, p99 = times[len(times) // 2] / 1e6, times[len(times) * 99 // 100] / 1e6
+                results.append(
+                    {"operation": what, "at_once": threads, "kind": kind, "rate": rate, "p50": p50, "p99": p99}
+                )
+                print(f"{what:<7} {threads:>3}  {kind:<7} {rate:9.0f} {p50:9.2f} {p99:9.2f}", flush=True)
+    return results
+
+
+def together(used: list[Any], what: str, threads: int, chance: random.Random, count: int) -> tuple[float, list[int]]:
+    each = max(200, 8 * threads) // len(used)
+    rates, times = [], list[int]()
+    for turn in range(6):
+        for process in used:
+            send(process, what, chosen(chance, count, each), threads=max(1, threads // len(used)))
+        began = time.perf_counter()
+        found = [one for process in used for one in receive(process)["ns"]]
+        if turn:  # the first warms them up
+            rates.append(len(found) / (time.perf_counter() - began))
+            times += found
+    return statistics.median(rates), sorted(times)
+
+
+def table(title: str, sizes: list[int], taken: dict[Any, list[int]]) -> list[dict[str, Any]]:
+    results = []
+    for what in ("load", "append"):
+        print(f"\n{what}, by {title} (median and p99 in ms, and of the first)")
+        first = {kind: statistics.median(taken[what, sizes[0], kind]) for kind in KINDS}
+        for size in sizes:
+            line = f"{size:>11,} "
+            for kind in KINDS:
+                times = sorted(taken[what, size, kind])
+                p50, p99 = statistics.median(times), times[len(times) * 99 // 100]
+                results.append({"operation": what, "size": size, "kind": kind, "p50": p50 / 1e6, "p99": p99 / 1e6})
+                line += f"   {kind} {p50 / 1e6:7.3f} {p99 / 1e6:8.3f} {p50 / first[kind]:6.2f}"
+            print(line)
+    return results
+
+
+def chosen(chance: random.Random, sessions: int, count: int) -> list[Named]:
+    """Return sessions by chance, as :func:`benchmarks.tables.fill` named them."""
+    return [(f"user{number % OWNERS}", f"chat {number}") for number in chance.choices(range(1, sessions + 1), k=count)]
+
+
+def order(process: Any, what: str, sessions: list[Named]) -> dict[str, Any]:
+    send(process, what, sessions)
+    return receive(process)
+
+
+def send(process: Any, what: str, sessions: list[Named], threads: int = 1) -> None:
+    process.stdin.write(json.dumps({"do": what, "sessions": sessions, "threads": threads}) + "\n")
+    process.stdin.flush()
+
+
+def receive(process: Any) -> dict[str, Any]:
+    line = process.stdout.readline()
+    if not line:
+        raise SystemExit(f"{process.args} ended.")
+    found: dict[str, Any] = json.loads(line)
+    return found
+
+
+@contextlib.contextmanager
+def running(kind: str, name: str) -> Iterator[Any]:
+    command = [sys.executable, "-m", "benchmarks.growth.contender", kind, name]
+    with subprocess.Popen(command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+        yield process
+        process.stdin.close()  # type: ignore[union-attr]  which ends it
+
+
+@contextlib.contextmanager
+def database(name: str, keep: bool, what: str, *counts: int) -> Iterator[str]:
+    """Make a database, and have another process fill it, for this one has many."""
+    import psycopg
+
+    with psycopg.connect(SERVER, autocommit=True) as server:
+        if not server.execute("SELECT 1 FROM pg_database WHERE datname = %s", (name,)).fetchone():
+            server.execute(f'CREATE DATABASE "{name}"')
+            began = time.perf_counter()
+            environment = os.environ | {"DJANGO_SETTINGS_MODULE": "benchmarks.admin_pages.settings"}
+            subprocess.run(
+                [sys.executable, "-m", "benchmarks.growth.filling", what, *map(str, counts)],
+                cwd=ROOT,
+                env=environment | {"BENCH_DATABASE": name},
+                check=True,
+            )
+            print(f"{name}: filled in {time.perf_counter() - began:.0f} s", flush=True)
+        try:
+            yield name
+        finally:
+            if not keep:
+                server.execute(f'DROP DATABASE "{name}" WITH (FORCE)')
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,104 @@
+"""Draws what the benchmarks have written to build/bench: ``python -m benchmarks.plots [--output docs/images]``."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import pathlib
+from collections import defaultdict
+from typing import Any
+
+import matplotlib as mpl
+
+mpl.use("svg")
+# The same bytes for the same figures.
+mpl.rcParams["svg.hashsalt"] = "convmemory"
+
+from matplotlib import pyplot as plt  # noqa: E402  after the choice of what draws
+
+ROOT = pathlib.Path(__file__).parents[1]
+OURS, DRIVERS = "#1f6feb", "#8b949e"
+PEERS = ["#d29922", "#a371f7", "#3fb950", "#f85149"]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.plots", description=__doc__)
+    parser.add_argument("--input", type=pathlib.Path, default=ROOT / "build/bench")
+    parser.add_argument("--output", type=pathlib.Path, default=ROOT / "docs/images")
+    arguments = parser.parse_args()
+    operations = json.loads((arguments.input / "operations.json").read_text())
+    for database in ("postgresql", "sqlite"):
+        save(lengths(operations, database), arguments.output / f"bench-{database}.svg")
+    calls = json.loads((arguments.input / "model_calls.json").read_text())
+    save(summaries(calls), arguments.output / "bench-summaries.svg")
+
+
+def lengths(operations: list[dict[str, Any]], database: str) -> Any:
+    """Draw what an append and a load take by the messages that are stored, of each contender."""
+    lines: dict[tuple[str, str], list[tuple[int, float]]] = defaultdict(list)
+    for one in operations:
+        if one["database"] == database:
+            lines[one["operation"], one["contender"]].append((one["size"], one["p50"]))
+    figure, axes = plt.subplots(1, 2, figsize=(9.5, 3.6), sharey=True, layout="constrained")
+    colours: dict[str, str] = {}
+    for axis, operation in zip(axes, ("append", "load"), strict=True):
+        for (what, contender), points in lines.items():
+            if what == operation:
+                axis.plot(
+                    *zip(*sorted(points), strict=True),
+                    marker="o",
+                    markersize=4,
+                    label=contender,
+                    color=colours.setdefault(contender, colour(contender, len(colours))),
+                    linewidth=2.4 if contender.startswith("django_convmemory") else 1.4,
+                    linestyle="--" if ", " in contender else "-",
+                )
+        axis.set(xscale="log", yscale="log", title=operation, xlabel="messages in the conversation")
+        axis.grid(visible=True, alpha=0.3)
+    axes[0].set_ylabel("milliseconds, median")
+    handles, labels = axes[0].get_legend_handles_labels()
+    figure.legend(handles, labels, loc="outside lower center", ncols=3, frameon=False, fontsize=8)
+    return figure
+
+
+def colour(contender: str, number: int) -> str:
+    if contender.startswith("django_convmemory"):
+        return OURS
+    return DRIVERS if contender.startswith(("psycopg", "sqlite3")) else PEERS[number % len(PEERS)]
+
+
+def summaries(calls: list[dict[str, Any]]) -> Any:
+    """Draw the calls of a model and the tokens of their prompts, by the limit, for each contender."""
+    figure, axes = plt.subplots(1, 2, figsize=(9.5, 3), layout="constrained")
+    contenders = list(dict.fromkeys(one["contender"] for one in calls))
+    limits = sorted({one["limit"] for one in calls})
+    for axis, column, title in (
+        (axes[0], "calls", "calls for 1 000 messages"),
+        (axes[1], "prompt_tokens", "prompt tokens for 1 000 messages"),
+    ):
+        for number, contender in enumerate(contenders):
+            heights = [
+                one[column] / one["messages"] * 1000
+                for limit in limits
+                for one in calls
+                if (one["contender"], one["limit"]) == (contender, limit)
+            ]
+            places = [at + (number - 1) * 0.27 for at in range(len(limits))]
+            axis.bar(places, heights, 0.25, label=contender, color=colour(contender, number))
+        axis.set_xticks(range(len(limits)), [f"{limit:,}" for limit in limits])
+        axis.set(title=title, xlabel="max_token_limit")
+        axis.grid(visible=True, axis="y", alpha=0.3)
+    handles, labels = axes[0].get_legend_handles_labels()
+    figure.legend(handles, labels, loc="outside lower center", ncols=3, frameon=False, fontsize=8)
+    return figure
+
+
+def save(figure: Any, path: pathlib.Path) -> None:
+    # White, for it is also shown on dark pages.
+    figure.savefig(path, metadata={"Date": None}, facecolor="white")
+    plt.close(figure)
+    print(path)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,1 @@
+"""How many sessions a second one Celery worker folds, and what a fold costs it."""
