@@ -1,4 +1,4 @@
-"""Every block of code in README.md does what it says."""
+"""Every block of Python in README.md does what it says; what it tells to type is in test_new_site.py."""
 
 from __future__ import annotations
 
@@ -8,17 +8,13 @@ import itertools
 import json
 import pathlib
 import re
-import shlex
-import tomllib
 from typing import Any
 
 import pytest
 from asgiref.sync import sync_to_async
-from celery.bin.celery import celery
 from django.contrib.auth.models import AnonymousUser, User
 from django.contrib.sessions.backends.signed_cookies import SessionStore
 from django.core import checks
-from django.core.management import get_commands, load_command_class
 from django.db import connections
 from django.test import AsyncRequestFactory, RequestFactory, override_settings
 
@@ -65,7 +61,7 @@ def of(language: str, file: str | None = None) -> Any:
     return pytest.mark.parametrize("block", chosen, ids=lambda block: f"line {block.line}")
 
 
-def test_every_block_has_a_language_that_is_tested() -> None:
+def test_every_block_has_a_language_and_a_file_that_are_tested() -> None:
     assert {block.language for block in BLOCKS} == {"python", "sh", "text"}
     assert {block.file for block in BLOCKS if block.language == "python"} == {
         "",
@@ -148,26 +144,6 @@ def test_async_view(block: Block, logged_in: bool) -> None:
     assert [json.loads(say().content)["position"] for _ in range(2)] == [1, 1]
     session = models.Session.objects.get()
     assert (session.owner, bool(session.visitor)) == ((ada, False) if logged_in else (None, True))
-
-
-@of("sh")
-def test_shell(block: Block) -> None:
-    for line in block.code.splitlines():
-        match shlex.split(line):
-            case ["make", target]:
-                assert re.search(rf"^{target}:", (ROOT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE)
-            case ["python", "-m", "pip", "install", name]:
-                project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
-                assert name.partition("[")[0] == project["name"]
-                assert set(re.findall(r"[\[,](\w+)", name)) <= set(project["optional-dependencies"])
-            case ["python", "manage.py", name, *arguments]:
-                command = load_command_class(get_commands()[name], name)
-                command.create_parser("manage.py", name).parse_args(arguments)
-            case ["celery", "--app", "mysite", name, *arguments]:
-                known = {option for parameter in celery.commands[name].params for option in parameter.opts}
-                assert {argument for argument in arguments if argument.startswith("-")} <= known
-            case _:
-                pytest.fail(f"README.md has a command that this test does not know: {line}")
 
 
 def table(section: str, number: int) -> dict[str, str]:

@@ -1,0 +1,227 @@
+"""A project begun from nothing and set up as README.md says, and every command that README.md and the docs have."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import pathlib
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+import urllib.request
+import uuid
+from collections.abc import Iterator
+
+import pytest
+import redis
+
+from tests import processes
+from tests.openai_server import Behaviour, OpenAIServer
+
+ROOT = pathlib.Path(__file__).parent.parent
+# Without what the make, if one runs these tests, tells the programs that it starts: they would obey it here too.
+ENVIRONMENT = {
+    name: value
+    for name, value in os.environ.items()
+    if not name.startswith(("PYTEST_", "DJANGO_", "PIP_", "MAKE")) and name not in {"MFLAGS", "ARGS"}
+}
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+
+
+def blocks(page: pathlib.Path, language: str) -> list[str]:
+    return re.findall(rf"```{language}\n(.*?)```", page.read_text(encoding="utf-8"), re.DOTALL)
+
+
+COMMANDS = [shlex.split(line) for page in PAGES for block in blocks(page, "sh") for line in block.splitlines()]
+MAKE = [rest for program, *rest in COMMANDS if program == "make"]
+PIP = [rest for program, *rest in COMMANDS if [program, *rest[:2]] == ["python", "-m", "pip"]]
+MANAGE = [rest for program, *rest in COMMANDS if [program, *rest[:1]] == ["python", "manage.py"]]
+CELERY = [rest for program, *rest in COMMANDS if program == "celery"]
+
+# What README.md takes for granted: a view that has an address.
+URLS = """
+from django.urls import path
+
+from mysite import views
+
+urlpatterns = [path("chat/", views.chat)]
+"""
+# Somebody who talks until there is something to fold.
+VISIT = """
+from django.contrib.auth.models import User
+from django.test import Client
+
+client = Client()
+client.force_login(User.objects.get_or_create(username="ada")[0])
+for number in range(12):
+    answer = client.post("/chat/", {"text": f"In place {number} I see a castle. " * 40})
+    assert answer.json() == {"text": "A fine place."}, answer
+"""
+
+
+class Site:
+    """The project in ``folder``, whose model is ``server``."""
+
+    def __init__(self, folder: pathlib.Path, server: OpenAIServer) -> None:
+        self.folder = folder
+        self.environment = {
+            **ENVIRONMENT,
+            "OPENAI_BASE_URL": server.base_url,
+            "OPENAI_API_KEY": "none",
+        }
+
+    def manage(self, *arguments: str) -> str:
+        """Run ``manage.py``, and return what it prints, warnings included."""
+        done = subprocess.run(
+            [sys.executable, "manage.py", *arguments],
+            check=False,
+            cwd=self.folder,
+            env=self.environment,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+        assert done.returncode == 0, done.stdout
+        return done.stdout
+
+    @contextlib.contextmanager
+    def running(self, *arguments: str) -> Iterator[pathlib.Path]:
+        """Run a Celery process, and yield the file of its log."""
+        log = self.folder / f"{uuid.uuid4().hex}.log"
+        with log.open("wb") as output:
+            command = [sys.executable, "-m", "celery", *arguments]
+            process = subprocess.Popen(command, cwd=self.folder, env=self.environment, stdout=output, stderr=output)
+        try:
+            yield log
+        finally:
+            processes.stop(process)
+
+    def is_idle(self) -> bool:
+        stats = json.loads(self.manage("convmemory_stats", "--json"))["default"]
+        return bool(stats["messages"]) and not stats["due"] and not stats["leased"]
+
+
+@pytest.fixture
+def site(tmp_path: pathlib.Path, broker_url: str) -> Iterator[Site]:
+    """What ``startproject`` makes, with what README.md says to put where."""
+    readme = ROOT / "README.md"
+    subprocess.run([sys.executable, "-m", "django", "startproject", "mysite", tmp_path], check=True)
+    package = tmp_path / "mysite"
+    for name in ("celery.py", "__init__.py"):
+        shutil.copy(ROOT / "example_project/mysite" / name, package)
+    for block in blocks(readme, "python"):
+        if block.startswith("# views.py"):
+            (package / "views.py").write_text(block)
+    (package / "urls.py").write_text(URLS)
+    queue = uuid.uuid4().hex
+    [settings] = [block for block in blocks(readme, "python") if block.startswith("# settings.py")]
+    assert '"schedule": 60.0' in settings
+    with (package / "settings.py").open("a") as file:
+        file.write(settings.replace('"schedule": 60.0', '"schedule": 1.0'))
+        # The site's own: a broker, which it shares with other tests here, and SQLite as the checks want it.
+        file.write(f"""
+CELERY_BROKER_URL = {broker_url!r}
+CELERY_BROKER_TRANSPORT_OPTIONS = {{"global_keyprefix": "{queue}:"}}
+CELERY_BROKER_CONNECTION_RETRY_ON_STARTUP = True
+CELERY_WORKER_ENABLE_REMOTE_CONTROL = False
+ALLOWED_HOSTS = ["testserver"]
+DATABASES["default"]["OPTIONS"] = {{
+    "init_command": "PRAGMA journal_mode=WAL;", "transaction_mode": "IMMEDIATE", "timeout": 20
+}}
+""")
+    with OpenAIServer() as server:
+        server.default = Behaviour(text="A fine place.")
+        yield Site(tmp_path, server)
+    with redis.Redis.from_url(broker_url) as client:
+        for key in client.scan_iter(match=f"{queue}:*"):
+            client.delete(key)
+
+
+def test_every_command_is_of_a_kind_that_is_run_here() -> None:
+    assert len(MAKE) + len(PIP) + len(MANAGE) + len(CELERY) == len(COMMANDS)
+    assert all((MAKE, PIP, MANAGE, CELERY))
+    for page in PAGES:
+        assert set(re.findall(r"^```(\w+)", page.read_text(encoding="utf-8"), re.MULTILINE)) <= {
+            *("python", "sh", "text", "http", "json"),
+        }, page
+
+
+@pytest.mark.parametrize("broker_url", ["redis"], indirect=True)
+def test_the_site_works_and_so_does_every_command(site: Site) -> None:
+    for _, *arguments in MANAGE:
+        said = site.manage(*arguments)
+        assert "WARNING" not in said, (arguments, said)
+
+    [beat] = [arguments for arguments in CELERY if "beat" in arguments]
+    with site.running(*beat):
+        for worker in CELERY:
+            if worker == beat:
+                continue
+            site.manage("shell", "--command", VISIT)
+            assert not site.is_idle()
+            with site.running(*worker) as log:
+                processes.wait_until(site.is_idle, f"all is folded by celery {shlex.join(worker)}")
+                if "INFO" in worker:
+                    processes.wait_until(lambda: "Task convmemory.sweep" in log.read_text(), "beat has it sweep")
+    assert "nothing wrong" in site.manage("convmemory_check")
+
+
+def make(target: str, *arguments: str, **variables: str) -> subprocess.Popen[str]:
+    """Start ``make``, with the packages that are installed here in place of an environment of its own."""
+    installed = [f"--old-file={sys.prefix}/.{name}" for name in ("example", "runtime", "test")]
+    return subprocess.Popen(
+        ["make", "--no-print-directory", *installed, target, f"VENV={sys.prefix}", *arguments],
+        cwd=ROOT,
+        env=ENVIRONMENT | variables,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        start_new_session=True,
+    )
+
+
+@pytest.mark.parametrize("command", MAKE, ids=" ".join)
+def test_make(command: list[str], tmp_path: pathlib.Path) -> None:
+    match command:
+        case ["demo"]:
+            with make(*command, "PORT=0", EXAMPLE_DATA_DIR=str(tmp_path)) as process:
+                assert process.stdout is not None
+                said = next((line for line in process.stdout if " is the site" in line), "")
+                found = re.match(r"(http://\S+)/ is the site", said)
+                try:
+                    assert found
+                    with urllib.request.urlopen(f"{found[1]}/") as page:  # noqa: S310
+                        assert b'href="/sign-in/' in page.read()
+                finally:
+                    process.terminate()
+        case ["test"]:
+            with make(*command, "ARGS=tests/test_gate.py", CONVMEMORY_TEST_DATABASES="sqlite") as process:
+                assert process.stdout is not None
+                assert re.search(r"\d+ passed", process.stdout.read())
+            assert process.returncode == 0
+        case _:
+            pytest.fail(f"This test does not know how to run: make {shlex.join(command)}")
+
+
+@pytest.mark.parametrize("command", PIP, ids=" ".join)
+def test_pip_finds_every_extra(command: list[str], tmp_path: pathlib.Path) -> None:
+    """With a clone in place of the name, as README.md says, and with what is installed here."""
+    *rest, name = command
+    extras = re.fullmatch(r"django-convmemory(\[.*\])", name)
+    assert extras
+    offline = ("--dry-run", "--no-index", "--no-build-isolation", "--ignore-installed", "--no-deps", "--quiet")
+    done = subprocess.run(
+        [sys.executable, *rest, *offline, f"{ROOT}{extras[1]}"],
+        check=False,
+        cwd=tmp_path,
+        env=ENVIRONMENT,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+    assert done.returncode == 0, done.stdout
+    assert "does not provide the extra" not in done.stdout
