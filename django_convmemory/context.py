@@ -169,12 +169,11 @@ def assemble(
         left = max_context_tokens
 
     shown = _exchanges(snapshot, strategy, counter)
-    costs = [one[0].tokens if len(one) == 1 else sum(part.tokens for part in one) for one in shown]
     summary = snapshot.summary
-    total = sum(costs) + (summary.tokens if summary else 0)
+    total = sum(part.tokens for one in shown for part in one) + (summary.tokens if summary else 0)
     first = 0
     while total > left and first < len(shown) - 1:
-        total -= costs[first]
+        total -= sum(part.tokens for part in shown[first])
         first += 1
     if summary is not None and total > left:
         total -= summary.tokens

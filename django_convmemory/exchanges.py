@@ -76,9 +76,9 @@ class Placed(NamedTuple):
     answers: int | None = None
 
 
-def shown(message: ChatMessage, redacted: bool) -> ChatMessage:
-    """Return the message as a model sees it: where its content was redacted, one of ours that says so."""
-    return dataclasses.replace(message, content=REDACTED) if redacted and message.content == "" else message
+def redacted(message: ChatMessage) -> ChatMessage:
+    """Return a message that was redacted as a model sees it: where there was content, one of ours says so."""
+    return dataclasses.replace(message, content=REDACTED) if message.content == "" else message
 
 
 def well_formed(rows: Iterable[Placed]) -> list[Placed]:

@@ -287,7 +287,9 @@ class ChatMessage:
     def to_openai(self) -> dict[str, Any]:
         """Return the chat-completions form, as plain dicts and lists that the caller may change."""
         wire: dict[str, Any] = {"role": self.role}
-        if self.content is not None:
+        if isinstance(self.content, str):
+            wire["content"] = self.content
+        elif self.content is not None:
             wire["content"] = thaw(self.content)
         if self.name is not None:
             wire["name"] = self.name

@@ -82,20 +82,21 @@ def test_statements_of_append_and_load_do_not_depend_on_the_history() -> None:
     for size in (10, 1_000, 100_000):
         key = f"session of {size}"
         fill(chat, key, size)
+        loaded = statements(lambda key=key: chat.load(key, system="Be kind."))
         pinned = statements(lambda key=key: chat.append(key, ChatMessage.system("Answer in French.")))
         appended = statements(lambda key=key: chat.append(key, ChatMessage.human("question")))
         many = statements(lambda key=key: chat.append(key, *[ChatMessage.ai("answer")] * 50))
         keyed = statements(lambda key=key: chat.append(key, ChatMessage.human("once"), idempotency_key="k"))
-        loaded = statements(lambda key=key: chat.load(key, system="Be kind."))
+        with_pinned = statements(lambda key=key: chat.load(key, system="Be kind."))
         context = chat.load(key)
         assert context.summary == "what was said"
         assert context.omitted == 0
         assert context[0].text == "Answer in French."
-        counts.append([len(one) for one in (pinned, appended, many, keyed, loaded)])
+        counts.append([len(one) for one in (pinned, appended, many, keyed, loaded, with_pinned)])
     assert counts[0] == counts[1] == counts[2]
     assert counts[0][:3] == [1 if connection.vendor == "postgresql" else most] * 3
     assert counts[0][3] <= most + 1
-    assert counts[0][4] == 2
+    assert counts[0][4:] == [1, 2]
 
 
 @pytest.mark.only_on("postgresql")
@@ -492,25 +493,28 @@ def test_messages_appended_is_sent_after_commit() -> None:
 @pytest.mark.django_db(transaction=True)
 def test_load_looks_again_when_messages_were_removed_between_its_statements() -> None:
     chat = memory()
-    chat.append("s", ChatMessage.human("before"))
+    chat.append("s", ChatMessage.system("Speak English."), ChatMessage.human("before"))
     cleared: list[bool] = []
 
     def clear_in_between(execute: Any, sql: str, params: Any, many: bool, context: Any) -> Any:
-        result = execute(sql, params, many, context)
-        if "LEFT JOIN convmemory_summary" in sql and not cleared:
+        if "LEFT JOIN convmemory_message" in sql and not cleared:
             cleared.append(True)
-            rows = context["cursor"].fetchall()
             chat.clear("s")
-            chat.append("s", ChatMessage.human("after"))
-            execute(sql, params, many, context)
-            cleared.append(bool(rows))
-        return result
+            chat.append("s", ChatMessage.system("Speak French."), ChatMessage.human("after"))
+        return execute(sql, params, many, context)
 
-    row = models.Session.objects.get()
-    old = row.epoch
     with connection.execute_wrapper(clear_in_between):
-        assert [message.text for message in chat.load("s")] == ["after"]
-    assert models.Session.objects.get().epoch == old + 1
+        assert [message.text for message in chat.load("s")] == ["Speak French.", "after"]
+    assert cleared
+
+
+@pytest.mark.django_db
+def test_a_session_that_lost_its_pinned_rows_is_loaded_all_the_same() -> None:
+    """Somebody deleted them by hand: convmemory_check says so, and a request does not wait for them."""
+    chat = memory()
+    chat.append("s", ChatMessage.system("Speak English."), ChatMessage.human("hello"))
+    models.Message.objects.filter(role="system").delete()
+    assert [message.text for message in chat.load("s")] == ["hello"]
 
 
 # Everything else that append takes.
@@ -537,6 +541,20 @@ def test_a_message_comes_back_as_it_was() -> None:
     assert list(chat.load("s")) == given
     assert chat.load("s").to_openai() == [message.to_openai() for message in given]
     assert list(chat.load("s")[1].metadata) == ["score", "n", "z", "a"]
+
+
+@pytest.mark.django_db
+def test_a_summary_comes_back_as_it_was() -> None:
+    """It travels as JSON, which each database writes in its own way."""
+    hard = (
+        "".join(map(chr, range(1, 300)))
+        + '"\\" \\u0041 \\ud83d \u2028\u2029\ufeff\ufffe\U0001f469\u200d\U0010ffff {"a": [1]} %s %% null'
+    )
+    chat = memory()
+    fill(chat, "s", 20)
+    for text in (hard, "null", "17", '{"a": 1}', "[1, 2]", "true", "1e400", hard * 1000):
+        models.Summary.objects.update(text=text)
+        assert chat.load("s").summary == text
 
 
 @pytest.mark.django_db

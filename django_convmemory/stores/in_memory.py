@@ -44,7 +44,8 @@ class _Row:
 
     @property
     def placed(self) -> Placed:
-        return Placed(self.position, exchanges.shown(self.message, self.redacted), self.tokens, self.answers)
+        message = exchanges.redacted(self.message) if self.redacted else self.message
+        return Placed(self.position, message, self.tokens, self.answers)
 
 
 @dataclasses.dataclass(slots=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 import logging
 import random
 import time
@@ -71,30 +72,38 @@ class ORMStore:
 
     def load(self, name: SessionName, view: View, max_pinned_tokens: int) -> values.Snapshot | None:
         using = router.db_for_read(models.Session) if self._read_replica else self.using
+        connection = connections[using]
         while True:
-            with connections[using].cursor() as cursor:
-                cursor.execute(sql.SNAPSHOT, [name.handle])
-                row = cursor.fetchone()
-                if row is None or name.row_id not in (None, row[0]):
+            with connection.cursor() as cursor:
+                cursor.execute(*sql.load(connection.vendor, name, view))
+                found = {row[0]: row for row in cursor.fetchall()}
+                if not found:
                     return None
-                session_id, epoch, revision, due = row[:4]
-                ledger = models.ledger_of(row[4:16])
-                summary = SummaryVersion(*row[16:]) if view.summary and row[16] is not None else None
-                shown = values.shown_pinned(ledger.pinned, max_pinned_tokens)
-                cursor.execute(*sql.context(session_id, shown, values.view_bound(ledger, view)))
-                found = cursor.fetchall()
-            # Rows removed in between: the snapshot's summary may stand for what is gone. Look again.
-            if not found or found[0][0] != epoch:
-                continue
-            placed = _placed(found)
+                session_id, epoch, revision, due, *rest = json.loads(found.pop(None)[sql.SESSION_AND_SUMMARY])
+                if name.row_id not in (None, session_id):
+                    return None
+                ledger = models.ledger_of(rest[:12])
+                tail, pinned = _placed(found.values()), []
+                if ledger.pinned:
+                    bound = values.view_bound(ledger, view)
+                    tail = [
+                        one for one in tail if one.message.role not in PINNED_ROLES and one.position > bound.position
+                    ]
+                    shown = values.shown_pinned(ledger.pinned, max_pinned_tokens)
+                    cursor.execute(*sql.placed(session_id, shown))
+                    rows = cursor.fetchall()
+                    # Messages were removed in between: the summary may stand for what is gone. Look again.
+                    if not rows or rows[0][0] != epoch:
+                        continue
+                    pinned = _placed(row[1:] for row in rows if row[1] is not None)
             return values.Snapshot(
                 session_id=session_id,
                 ledger=ledger,
                 due=bool(due),
                 revision=revision,
-                summary=summary,
-                pinned=[one for one in placed if one.message.role in PINNED_ROLES],
-                tail=[one for one in placed if one.message.role not in PINNED_ROLES],
+                summary=SummaryVersion(*rest[12:]) if view.summary and rest[12] is not None else None,
+                pinned=pinned,
+                tail=tail,
             )
 
     def history(
@@ -303,8 +312,7 @@ class ORMStore:
     def messages(self, claim: Claim, first: int, last: int) -> list[Placed]:
         rows = self._tail(claim).filter(position__gte=first, position__lte=last)
         return _placed(
-            (None, *row)
-            for row in rows.values_list(
+            rows.values_list(
                 *("position", "role", "kind", "content", "wire", "metadata", "tokens", "answers", "redacted_at")
             )
         )
@@ -493,17 +501,11 @@ class ORMStore:
 
 def _placed(rows: Any) -> list[Placed]:
     """Return the messages that these rows hold, by position."""
-    placed = [
-        Placed(
-            position,
-            exchanges.shown(sql.message_of(role, kind, content, wire, metadata), bool(redacted)),
-            tokens,
-            answers,
-        )
-        for _, position, role, kind, content, wire, metadata, tokens, answers, redacted in rows
-        if position is not None
-    ]
-    placed.sort(key=lambda one: one.position)
+    placed = []
+    for position, role, kind, content, wire, metadata, tokens, answers, redacted in rows:
+        message = sql.message_of(role, kind, content, wire, metadata)
+        placed.append(Placed(position, exchanges.redacted(message) if redacted else message, tokens, answers))
+    placed.sort()  # by position: no two have the same
     return placed
 
 

@@ -10,6 +10,7 @@ UPDATE returns nothing and assigns from left to right, locks the row and compute
 
 from __future__ import annotations
 
+import functools
 import json
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple, Self
@@ -17,8 +18,8 @@ from typing import Any, NamedTuple, Self
 from django_convmemory import clock
 from django_convmemory.ledger import MAX_PINNED, Batch
 from django_convmemory.messages import ChatMessage, FrozenDict, dumps, frozen_json
-from django_convmemory.stores.values import Bound, Payload, SessionName
-from django_convmemory.strategies import Threshold
+from django_convmemory.stores.values import Payload, SessionName
+from django_convmemory.strategies import Threshold, View
 
 SESSION = "convmemory_session"
 MESSAGE = "convmemory_message"
@@ -252,6 +253,9 @@ def _added(batch: Batch) -> tuple[str, list[Any]]:
 
 def portions(batch: Batch, start: int) -> Iterator[tuple[int, int]]:
     """Return the entries from ``start`` on in portions that one INSERT takes: where each begins, and where it ends."""
+    if len(batch.entries) - start == 1:
+        yield start, start + 1
+        return
     first, size = start, 0
     for index in range(start, len(batch.entries)):
         message = batch.entries[index].message
@@ -403,37 +407,61 @@ def copy_summaries(source: int, target: int, last_position: int) -> tuple[str, l
 
 # Reading.
 
-SNAPSHOT = (
-    "SELECT s.id, s.epoch, s.revision, s.due_since IS NOT NULL, s.last_position, s.unpinned_count, s.unpinned_tokens, "
+_SNAPSHOT = (
+    "s.id, s.epoch, s.revision, s.due_since IS NOT NULL, s.last_position, s.unpinned_count, s.unpinned_tokens, "
     "s.settled_tokens, s.newest_position, s.pinned, s.call_position, s.exchange_calls, s.open_calls, "
     "s.covered_position, s.covered_count, s.covered_tokens, "
-    "v.version, v.first_position, v.last_position, v.text, v.tokens "
-    f"FROM {SESSION} s LEFT JOIN {SUMMARY} v ON v.session_id = s.id AND v.version = s.current_version "
-    "WHERE s.handle = %s"
+    "v.version, v.first_position, v.last_position, v.text, v.tokens"
 )
-
-_MESSAGE = (
-    f"SELECT s.epoch, m.position, m.role, m.kind, m.content, m.wire, m.metadata, m.tokens, m.answers, "
-    "m.redacted_at IS NOT NULL "
-    f"FROM {SESSION} s LEFT JOIN {MESSAGE} m ON m.session_id = s.id AND "
-)
+_PLACED = "m.position, m.role, m.kind, m.content, m.wire, m.metadata, m.tokens, m.answers, m.redacted_at IS NOT NULL"
+SESSION_AND_SUMMARY = 4
+# More than a session holds, and no more than a database can add to it.
+_MOST = 2**53
 
 
-def context(session_id: int, pinned: Sequence[int], bound: Bound) -> tuple[str, list[Any]]:
-    """Return the SELECT of the pinned messages and of those within ``bound``.
+@functools.lru_cache(maxsize=64)
+def _load(vendor: str, *, messages: bool, tokens: bool, summary: bool) -> str:
+    array = "JSON_BUILD_ARRAY({})::text" if vendor == "postgresql" else "JSON_ARRAY({})"
+    greatest, least = ("MAX", "MIN") if vendor == "sqlite" else ("GREATEST", "LEAST")
+    first, covered = ("s.covered_position + 1", "s.covered_tokens") if summary else ("1", "0")
+    # The arithmetic of values.view_bound, without a difference below zero, which MariaDB refuses.
+    conditions = []
+    if messages:
+        # As if all that are pinned stood among the last ones.
+        last = f"s.last_position + 1 - {least}(%s + s.pinned_count, s.last_position)"
+        conditions.append(f"m.position >= {greatest}({first}, {least}({last}, s.newest_position))")
+    if tokens:
+        left_out = f"{least}(s.unpinned_tokens - {least}(%s, s.unpinned_tokens), s.settled_tokens)"
+        conditions.append(f"m.tokens_through > {greatest}({covered}, {left_out})")
+    if not conditions:
+        conditions.append(f"m.position >= {first}")
+    return (
+        f"SELECT {_PLACED} FROM {SESSION} s JOIN {MESSAGE} m ON m.session_id = s.id "
+        f"WHERE s.handle = %s AND {' AND '.join(conditions)} "
+        f"UNION ALL SELECT NULL, NULL, NULL, NULL, {array.format(_SNAPSHOT)}, NULL, NULL, NULL, NULL FROM {SESSION} s "
+        f"LEFT JOIN {SUMMARY} v ON v.session_id = s.id AND v.version = s.current_version WHERE s.handle = %s"
+    )
 
-    Both parts are joined to the session, so that its epoch comes back even when no message does: an epoch other than
-    the snapshot's says that messages were removed in between.
+
+def load(vendor: str, name: SessionName, view: View) -> tuple[str, list[Any]]:
+    """Return the SELECT of a session as it is at one moment: of itself in one row, and of what ``view`` asks for.
+
+    The row of its own has no position, and in its column ``SESSION_AND_SUMMARY`` a JSON array, in the order of
+    ``_SNAPSHOT``. Of the messages there are at least those within :func:`.values.view_bound`, and pinned ones among
+    them.
     """
-    # One bound is enough to find the range, and tells the planner which index to use.
-    if bound.tokens_through:
-        within, params = "m.tokens_through > %s AND m.position > %s", [bound.tokens_through, bound.position]
-    else:
-        within, params = "m.position > %s", [bound.position]
-    tail = f"{_MESSAGE}{within} AND m.position <= %s AND m.role NOT IN ('system', 'developer') WHERE s.id = %s"
-    params += [bound.last_position, session_id]
-    if not pinned:
-        return tail, params
-    places = ", ".join(["%s"] * len(pinned))
-    first = f"{_MESSAGE}m.position IN ({places}) WHERE s.id = %s"
-    return f"{first} UNION ALL {tail}", [*pinned, session_id, *params]
+    bounds = [min(bound, _MOST) for bound in (view.messages, view.tokens) if bound is not None]
+    messages, tokens = view.messages is not None, view.tokens is not None
+    return (
+        _load(vendor, messages=messages, tokens=tokens, summary=view.summary),
+        [name.handle, *bounds, name.handle],
+    )
+
+
+def placed(session_id: int, positions: Sequence[int]) -> tuple[str, list[Any]]:
+    """Return the SELECT of the session's epoch, once at least, and of the messages at ``positions`` beside it."""
+    places = ", ".join(["%s"] * len(positions))
+    return (
+        f"SELECT s.epoch, {_PLACED} FROM {SESSION} s "
+        f"LEFT JOIN {MESSAGE} m ON m.session_id = s.id AND m.position IN ({places}) WHERE s.id = %s"
+    ), [*positions, session_id]

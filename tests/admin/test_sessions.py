@@ -172,6 +172,7 @@ def test_the_page_takes_as_many_statements_for_a_long_conversation(
     chat: SessionHandle, anna: User, convmemory: ScriptedMemories
 ) -> None:
     long = memories["default"].session("long", owner=anna)
+    long.append(ChatMessage.system("Be kind."))
     convmemory.reply(*["a summary"] * 60)
     for _ in range(4):
         long.append(*[ChatMessage.human("word " * 20) for _ in range(250)])

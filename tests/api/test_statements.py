@@ -24,7 +24,7 @@ STATEMENTS: dict[tuple[str, str], tuple[int, int, int]] = {
     ("PATCH", "session"): (3, 3, 3),
     ("DELETE", "session"): (8, 8, 8),
     ("GET", "session-status"): (1, 1, 1),
-    ("GET", "context"): (3, 3, 3),
+    ("GET", "context"): (2, 2, 2),
     ("GET", "messages"): (2, 2, 2),
     ("POST", "messages"): (3, 2, 4),
     ("GET", "message"): (2, 2, 2),
@@ -122,4 +122,4 @@ def test_an_explanation_takes_two_more(client: APIClient, sizes: list[str]) -> N
     for session in sizes:
         with CaptureQueriesContext(connection) as captured:
             assert client.get(f"{session}context/?explain=1&limit=200").status_code == 200
-        assert len(captured) == 5
+        assert len(captured) == 4
