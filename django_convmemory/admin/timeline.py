@@ -59,26 +59,35 @@ class Bubble:
         return self._html(format_html(button, str(self.position), _("redact")))
 
     def _html(self, button: SafeString) -> SafeString:
-        paragraphs = [_("redacted")] * self.redacted
-        more = [_("It goes on; an export has all of it.")] * self.cut
-        calls = ((_opened(text), pgettext("a tool", "calls"), name, number, text) for number, name, text in self.calls)
+        body = [format_html('<pre dir="auto">{}</pre>', text) for text in self.said]
+        if self.redacted:
+            body.insert(0, format_html("<p><em>{}</em></p>", _("redacted")))
+        if self.cut:
+            body.append(format_html("<p><em>{}</em></p>", _("It goes on; an export has all of it.")))
+        body += [_call_html(*call) for call in self.calls]
         return format_html(
-            '<li id="m{}" class="{} {}"><div class="convmemory-line">{} {}</div>{}{}{}{}</li>',
+            '<li id="m{}" class="{} {}"><div class="convmemory-line">{} {}</div>{}</li>',
             str(self.position),
             self.fate,
             self.role,
             self.head,
             button,
-            format_html_join("", "<p><em>{}</em></p>", zip(paragraphs, strict=True)),
-            format_html_join("", '<pre dir="auto">{}</pre>', zip(self.said, strict=True)),
-            format_html_join("", "<p><em>{}</em></p>", zip(more, strict=True)),
-            format_html_join(
-                "",
-                '<details class="convmemory-call"{}><summary>{} <code>{}</code> <small>{}</small></summary>'
-                '<pre dir="auto">{}</pre></details>',
-                calls,
-            ),
+            format_html_join("", "{}", zip(body, strict=True)),
         )
+
+
+def _call_html(number: str, name: str, arguments: str) -> SafeString:
+    # Open where the arguments are short enough to be shown at once.
+    opened = " open" if len(arguments) < SHORT else ""
+    return format_html(
+        '<details class="convmemory-call"{}><summary>{} <code>{}</code> <small>{}</small></summary>'
+        '<pre dir="auto">{}</pre></details>',
+        opened,
+        pgettext("a tool", "calls"),
+        name,
+        number,
+        arguments,
+    )
 
 
 def rows(session: models.Session, before: int | None, using: str) -> list[Any]:
@@ -130,11 +139,6 @@ def bubble(row: Any, fate: Explained, same_messages: str = "") -> Bubble:
         calls=calls[:MOST_PARTS],
         cut=row.large or any(len(text) > LONGEST for text in texts) or max(len(parts), len(calls)) > MOST_PARTS,
     )
-
-
-def _opened(arguments: str) -> str:
-    """Return the attribute of a call whose arguments are short enough to be shown at once."""
-    return " open" if len(arguments) < SHORT else ""
 
 
 def _head(row: Any, fate: Explained, same_messages: str) -> SafeString:
