@@ -20,7 +20,12 @@ from django.test.utils import CaptureQueriesContext
 
 from django_convmemory import exceptions, models, signals
 from django_convmemory.chat_models.scripted import ScriptedChatModel
-from django_convmemory.memory import ConversationBufferMemory, ConversationSummaryBufferMemory, memories
+from django_convmemory.memory import (
+    ConversationBufferMemory,
+    ConversationSummaryBufferMemory,
+    ConversationWindowMemory,
+    memories,
+)
 from django_convmemory.messages import ChatMessage
 from django_convmemory.schedulers import NullScheduler
 from django_convmemory.stores import appending
@@ -101,7 +106,8 @@ def test_statements_of_append_and_load_do_not_depend_on_the_history() -> None:
 
 @pytest.mark.only_on("postgresql")
 @pytest.mark.django_db
-def test_a_page_of_a_long_history_among_short_ones_reads_no_more_than_it_shows() -> None:
+@pytest.mark.parametrize("plan", ["force_custom_plan", "force_generic_plan"])
+def test_of_a_long_conversation_among_short_ones_no_more_is_read_than_is_shown(plan: str) -> None:
     """The planner takes a session for one of the usual length."""
     chat = memory()
     for number in range(300):
@@ -110,12 +116,34 @@ def test_a_page_of_a_long_history_among_short_ones_reads_no_more_than_it_shows()
     with connection.cursor() as cursor:
         cursor.execute("ANALYZE convmemory_message")
         cursor.execute("ANALYZE convmemory_session")
-    for place in ({}, {"before": 9_000}, {"after": 9_000}):
-        [asked] = statements(lambda place=place: chat.history("long", limit=50, **place))
+        cursor.execute("SELECT set_config('plan_cache_mode', %s, false)", [plan])
+    reads = [
+        (50, lambda: chat.history("long", limit=50)),
+        (50, lambda: chat.history("long", limit=50, before=9_000)),
+        (50, lambda: chat.history("long", limit=50, after=9_000)),
+        (6 + 1, lambda: chat.load("long")),
+        (6 + 1, lambda: chat.load("long", max_tokens=10_000)),
+        (3 + 1, lambda: ConversationWindowMemory(ORMStore(), 3).load("long")),
+    ]
+    for most, read in reads:
+        asked: list[tuple[str, Any]] = []
+
+        def note(execute: Any, sql: str, params: Any, many: bool, context: Any, asked: Any = asked) -> Any:
+            asked.append((sql, params))
+            return execute(sql, params, many, context)
+
+        with connection.execute_wrapper(note):
+            read()
+        [(sql, params)] = asked
+        numbers = itertools.count(1)
+        marked = re.sub("%s", lambda _, numbers=numbers: f"${next(numbers)}", sql)
         with connection.cursor() as cursor:
-            cursor.execute(f"EXPLAIN (ANALYZE, FORMAT JSON) {asked}")
-            plan = json.dumps(cursor.fetchone()[0])
-        assert max(int(rows) for rows in re.findall(r"Actual Rows\W+(\d+)", plan)) == 50
+            cursor.execute(f"PREPARE asked AS {marked}")
+            values = ", ".join(["%s"] * len(params))
+            cursor.execute(f"EXPLAIN (ANALYZE, FORMAT JSON) EXECUTE asked({values})", params)
+            found = json.dumps(cursor.fetchone()[0])
+            cursor.execute("DEALLOCATE asked")
+        assert max(int(rows) for rows in re.findall(r"Actual Rows\W+(\d+)", found)) == most
 
 
 @pytest.mark.django_db
