@@ -78,6 +78,11 @@ class Ledger:
         return self.call_position if self.open_calls else 0
 
     @property
+    def first_unfoldable(self) -> int:
+        """The first position that no summary may stand for: where the open exchange begins, or the session ends."""
+        return self.open_position or self.last_position + 1
+
+    @property
     def tail_tokens(self) -> int:
         return self.unpinned_tokens - self.covered_tokens
 

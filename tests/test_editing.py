@@ -256,6 +256,26 @@ def test_truncating_inside_of_an_exchange_opens_it_again(after: int) -> None:
     whole()
 
 
+@pytest.mark.parametrize("cut", ["truncate", "fork"])
+def test_a_call_without_a_result_is_not_left_folded_where_the_conversation_is_cut_behind_it(cut: str) -> None:
+    """Its exchange is open again: a result may still come, and must not stand without its call."""
+    memory = build(MarkerModel())
+    memory.append("s", ChatMessage.human("[[1]] " + "word " * 30))
+    assert memory.compact("s") == "not_due"
+    memory.append("s", ChatMessage.ai(tool_calls=[call("a")]), ChatMessage.ai("never mind " * 30))
+    assert memory.compact("s") == "published"
+    assert session().covered_position == 2
+    if cut == "truncate":
+        memory.truncate("s", 2)
+        cut_off = "s"
+    else:
+        cut_off = memory.fork("s", 2, key="copy").key
+    whole()
+    memory.append(cut_off, ChatMessage.tool("found", "a"))
+    whole()
+    assert [message.role for message in memory.load(cut_off)] == ["user", "assistant", "tool"]
+
+
 # Copying.
 
 

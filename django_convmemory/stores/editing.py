@@ -47,7 +47,7 @@ def truncate(
     removed, _ = models.Message.objects.using(using).filter(session=session, position__gt=after).delete()
     # With the messages goes what was made of them: nothing could reach it any more, to redact it.
     models.Summary.objects.using(using).filter(session=session, last_position__gt=after).update(text="")
-    return removed, finish(using, session.pk, ledger, after + 1, threshold, hint=hint)
+    return removed, finish(using, session.pk, ledger, ledger.first_unfoldable, threshold, hint=hint)
 
 
 def redact(
@@ -162,7 +162,7 @@ def fork(
     with connections[using].cursor() as cursor:
         cursor.execute(*sql.copy_messages(connections[using].vendor, session.pk, copy.pk, at))
         cursor.execute(*sql.copy_summaries(session.pk, copy.pk, at))
-    edited = finish(using, copy.pk, ledger, at + 1, threshold, hint=hint)
+    edited = finish(using, copy.pk, ledger, ledger.first_unfoldable, threshold, hint=hint)
     return values.Forked(sessions.get(pk=copy.pk), edited)
 
 

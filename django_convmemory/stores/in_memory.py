@@ -274,7 +274,7 @@ class InMemoryStore:
             for version in session.versions.values():
                 if version.summary.last_position > after:
                     version.summary = dataclasses.replace(version.summary, text="")
-            return removed, self._edited(session, after + 1, threshold, hint=hint)
+            return removed, self._edited(session, session.ledger.first_unfoldable, threshold, hint=hint)
 
     def _edited(self, session: _Session, position: int, threshold: Threshold, *, hint: bool) -> values.Edited:
         """Have the session begin again to fold what the change at ``position`` left."""
@@ -311,7 +311,7 @@ class InMemoryStore:
             }
             copy.last_version = session.last_version
             self._sessions[copy.id] = self._by_handle[target.handle] = copy
-            edited = self._edited(copy, at + 1, threshold, hint=hint)
+            edited = self._edited(copy, copy.ledger.first_unfoldable, threshold, hint=hint)
             copy.epoch = copy.revision = 0
             return values.Forked(copy, edited)
 
