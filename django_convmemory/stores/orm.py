@@ -79,10 +79,11 @@ class ORMStore:
                 found = {row[0]: row for row in cursor.fetchall()}
                 if not found:
                     return None
-                session_id, epoch, revision, due, *rest = json.loads(found.pop(None)[sql.SESSION_AND_SUMMARY])
+                session = found.pop(None)
+                session_id, epoch, revision, due, *counters = json.loads(session[sql.AT_SESSION])
                 if name.row_id not in (None, session_id):
                     return None
-                ledger = models.ledger_of(rest[:12])
+                ledger, summary = models.ledger_of(counters), session[sql.AT_SUMMARY]
                 tail, pinned = _placed(found.values()), []
                 if ledger.pinned:
                     bound = values.view_bound(ledger, view)
@@ -101,7 +102,7 @@ class ORMStore:
                 ledger=ledger,
                 due=bool(due),
                 revision=revision,
-                summary=SummaryVersion(*rest[12:]) if view.summary and rest[12] is not None else None,
+                summary=SummaryVersion(*json.loads(summary)) if view.summary and summary else None,
                 pinned=pinned,
                 tail=tail,
             )
