@@ -23,6 +23,7 @@ from django_convmemory.chat_models.scripted import ScriptedChatModel
 from django_convmemory.memory import (
     ConversationBufferMemory,
     ConversationSummaryBufferMemory,
+    ConversationTokenBufferMemory,
     ConversationWindowMemory,
     memories,
 )
@@ -104,10 +105,59 @@ def test_statements_of_append_and_load_do_not_depend_on_the_history() -> None:
     assert counts[0][4:] == [1, 2]
 
 
+def reads(key: str) -> dict[str, tuple[int, tuple[str, list[Any]]]]:
+    """What is read of a session of :func:`fill`: the rows of each statement at most, and the statement."""
+    chat, store = memory(), ORMStore()
+    found = {}
+    for name, most, read in (
+        ("the newest page", 50, lambda: chat.history(key, limit=50)),
+        ("a page before", 50, lambda: chat.history(key, limit=50, before=9_000)),
+        ("a page after", 50, lambda: chat.history(key, limit=50, after=9_000)),
+        ("load", 6 + 1, lambda: chat.load(key)),
+        ("load by tokens", 6 + 1, lambda: chat.load(key, max_tokens=10_000)),
+        ("a window", 3 + 1, lambda: ConversationWindowMemory(store, 3).load(key)),
+        ("a window by tokens", 3 + 1, lambda: ConversationWindowMemory(store, 3).load(key, max_tokens=10_000)),
+        ("a buffer of tokens", 30 + 1, lambda: ConversationTokenBufferMemory(store, 30).load(key)),
+    ):
+        asked: list[tuple[str, list[Any]]] = []
+
+        def note(execute: Any, sql: str, params: Any, many: bool, context: Any, asked: Any = asked) -> Any:
+            asked.append((sql, list(params)))
+            return execute(sql, params, many, context)
+
+        with connection.execute_wrapper(note):
+            read()
+        [statement] = asked
+        found[name] = most, statement
+    return found
+
+
+def rows_read(name: str, params: list[Any]) -> int:
+    """Carry a prepared statement out, and return the most rows that any part of its plan was through."""
+    values = ", ".join(["%s"] * len(params))
+    with connection.cursor() as cursor:
+        cursor.execute(f'EXPLAIN (ANALYZE, FORMAT JSON) EXECUTE "{name}"({values})', params)
+        plan = json.dumps(cursor.fetchone()[0])
+    return max(int(rows) for rows in re.findall(r"(?:Actual Rows|Rows Removed by Filter)\W+(\d+)", plan))
+
+
+def prepare(name: str, sql: str) -> None:
+    numbers = itertools.count(1)
+    with connection.cursor() as cursor:
+        cursor.execute(f'PREPARE "{name}" AS {re.sub("%s", lambda _: f"${next(numbers)}", sql)}')
+
+
+@pytest.fixture
+def plans() -> Iterator[None]:
+    yield
+    with connection.cursor() as cursor:
+        cursor.execute("DEALLOCATE ALL")
+
+
 @pytest.mark.only_on("postgresql")
 @pytest.mark.django_db
 @pytest.mark.parametrize("plan", ["force_custom_plan", "force_generic_plan"])
-def test_of_a_long_conversation_among_short_ones_no_more_is_read_than_is_shown(plan: str) -> None:
+def test_of_a_long_conversation_among_short_ones_no_more_is_read_than_is_shown(plan: str, plans: None) -> None:
     """The planner takes a session for one of the usual length."""
     chat = memory()
     for number in range(300):
@@ -116,34 +166,42 @@ def test_of_a_long_conversation_among_short_ones_no_more_is_read_than_is_shown(p
     with connection.cursor() as cursor:
         cursor.execute("ANALYZE convmemory_message")
         cursor.execute("ANALYZE convmemory_session")
-        cursor.execute("SELECT set_config('plan_cache_mode', %s, false)", [plan])
-    reads = [
-        (50, lambda: chat.history("long", limit=50)),
-        (50, lambda: chat.history("long", limit=50, before=9_000)),
-        (50, lambda: chat.history("long", limit=50, after=9_000)),
-        (6 + 1, lambda: chat.load("long")),
-        (6 + 1, lambda: chat.load("long", max_tokens=10_000)),
-        (3 + 1, lambda: ConversationWindowMemory(ORMStore(), 3).load("long")),
-    ]
-    for most, read in reads:
-        asked: list[tuple[str, Any]] = []
+        cursor.execute("SELECT set_config('plan_cache_mode', %s, true)", [plan])
+    for name, (most, (sql, params)) in reads("long").items():
+        prepare(name, sql)
+        assert rows_read(name, params) <= most, name
 
-        def note(execute: Any, sql: str, params: Any, many: bool, context: Any, asked: Any = asked) -> Any:
-            asked.append((sql, params))
-            return execute(sql, params, many, context)
 
-        with connection.execute_wrapper(note):
-            read()
-        [(sql, params)] = asked
-        numbers = itertools.count(1)
-        marked = re.sub("%s", lambda _, numbers=numbers: f"${next(numbers)}", sql)
-        with connection.cursor() as cursor:
-            cursor.execute(f"PREPARE asked AS {marked}")
-            values = ", ".join(["%s"] * len(params))
-            cursor.execute(f"EXPLAIN (ANALYZE, FORMAT JSON) EXECUTE asked({values})", params)
-            found = json.dumps(cursor.fetchone()[0])
-            cursor.execute("DEALLOCATE asked")
-        assert max(int(rows) for rows in re.findall(r"Actual Rows\W+(\d+)", found)) == most
+@pytest.mark.only_on("postgresql")
+@pytest.mark.django_db
+def test_a_plan_that_was_made_when_there_was_little_serves_a_long_conversation(plans: None) -> None:
+    """For the planner any index is as good then, and a prepared statement keeps its plan."""
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT set_config('plan_cache_mode', 'force_generic_plan', true)")
+        # Of a table of one page it would read the page.
+        cursor.execute("SELECT set_config('enable_seqscan', 'off', true)")
+    chat = memory()
+    asked = reads("long")
+    for name, (_, (sql, params)) in asked.items():
+        prepare(name, sql)
+        rows_read(name, params)
+    fill(chat, "long", 20_000)
+    session = models.Session.objects.get()
+    models.Summary.objects.bulk_create(
+        models.Summary(
+            session=session,
+            version=version,
+            first_position=1,
+            last_position=1,
+            covered_count=1,
+            covered_tokens=1,
+            text="b",
+            tokens=1,
+        )
+        for version in range(2, 500)
+    )
+    for name, (most, (_, params)) in asked.items():
+        assert rows_read(name, params) <= most, name
 
 
 @pytest.mark.django_db
@@ -163,6 +221,7 @@ def test_load_reads_no_row_that_it_does_not_show() -> None:
 
     with connection.execute_wrapper(count):
         shown = chat.load("s")
+    assert {type(part.tokens) for part in shown.parts} == {type(part.position) for part in shown.parts} == {int}
     assert shown.tokens <= 150
     assert shown.omitted == 500 - len(shown)
     assert rows == [pytest.approx(len(shown), abs=1)]

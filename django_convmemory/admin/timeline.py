@@ -96,9 +96,8 @@ def rows(session: models.Session, before: int | None, using: str) -> list[Any]:
     Each with the ``beginning`` of its text and, where that is ``small``, the rest of its wire form: of a megabyte only
     what is shown is read.
     """
-    found = models.Message.objects.using(using).filter(session=session)
-    if before is not None:
-        found = found.filter(position__lt=before)
+    end = session.last_position + 1 if before is None else min(session.last_position + 1, before)
+    found = models.Message.objects.using(using).filter(session=session, position__gte=end - MESSAGES, position__lt=end)
     # By both columns of the key: by the position alone the whole table may be walked.
     found = found.order_by("-session_id", "-position")
     large = Q(wire_length__gt=LONGEST_WIRE)

@@ -14,8 +14,8 @@ from typing import Any
 from django.contrib.auth import get_user_model
 from django.core.exceptions import ImproperlyConfigured
 from django.db import IntegrityError, connections, router, transaction
-from django.db.models import Case, DateTimeField, F, When
-from django.db.models.functions import Coalesce
+from django.db.models import Case, DateTimeField, F, Value, When
+from django.db.models.functions import Coalesce, Least
 
 from django_convmemory import exceptions, exchanges, models
 from django_convmemory.clock import Clock
@@ -111,13 +111,20 @@ class ORMStore:
         self, name: SessionName, *, before: int | None, after: int | None, limit: int
     ) -> list[values.StoredMessage]:
         using = router.db_for_read(models.Session) if self._read_replica else self.using
-        # As a value and not as a join: of a join PostgreSQL may fetch all messages of the session, and sort them.
+        # As values and not as a join, and between two positions: PostgreSQL, which takes a session for one of the usual
+        # length, may otherwise fetch all of its messages, and sort them.
         sessions = models.Session.objects.using(using).named(name)
         rows = models.Message.objects.using(using).filter(session_id=sessions.values("pk")[:1])
         if before is not None:
             rows = rows.filter(position__lt=before)
         if after is not None:
-            rows = rows.filter(position__gt=after)
+            rows = rows.filter(position__gt=after, position__lte=after + limit)
+        else:
+            end: Any = F("last_position") + 1
+            if before is not None:
+                end = Least(end, Value(before))
+            first = end - Least(end, Value(limit))  # without a difference below zero, which MariaDB refuses
+            rows = rows.filter(position__gte=sessions.values(first=first)[:1])
         # By both columns of the key: by the position alone the whole table may be walked.
         order = ("session_id", "position") if after is not None else ("-session_id", "-position")
         columns = ("position", "created_at", "role", "kind", "content", "wire", "metadata", "tokens", "redacted_at")

@@ -423,25 +423,29 @@ _MOST = 2**53
 @functools.lru_cache(maxsize=64)
 def _load(vendor: str, *, messages: bool, tokens: bool, summary: bool) -> str:
     array, text = ("JSON_BUILD_ARRAY", "::text") if vendor == "postgresql" else ("JSON_ARRAY", "")
+    # Beside a plain NULL the numbers of the other rows are decimal ones, to MariaDB.
+    none = "CAST(NULL AS UNSIGNED)" if vendor == "mysql" else "NULL"
     greatest, least = ("MAX", "MIN") if vendor == "sqlite" else ("GREATEST", "LEAST")
     first, covered = ("covered_position + 1", "covered_tokens") if summary else ("1", "0")
-    # The arithmetic of values.view_bound, without a difference below zero, which MariaDB refuses.
-    conditions = []
+    # The arithmetic of values.view_bound, without a difference below zero, which MariaDB refuses. One bound, for the
+    # planner to take the index that has it, and in its order, for where sessions of one message are the rule it would
+    # take another for as good.
     if messages:
         # As if all that are pinned stood among the last ones.
         last = f"last_position + 1 - {least}(%s + pinned_count, last_position)"
-        conditions.append(f"m.position >= (SELECT {greatest}({first}, {least}({last}, newest_position)) FROM s)")
-    if tokens:
+        bound = f"m.position >= (SELECT {greatest}({first}, {least}({last}, newest_position)) FROM s)"
+    elif tokens:
         left_out = f"{least}(unpinned_tokens - {least}(%s, unpinned_tokens), settled_tokens)"
-        conditions.append(f"m.tokens_through > (SELECT {greatest}({covered}, {left_out}) FROM s)")
-    if not conditions:
-        conditions.append(f"m.position >= (SELECT {first} FROM s)")
+        bound = f"m.tokens_through > (SELECT {greatest}({covered}, {left_out}) FROM s)"
+    else:
+        bound = f"m.position >= (SELECT {first} FROM s)"
+    order = "m.tokens_through" if tokens and not messages else "m.position"
     # Values of subqueries, not joins: PostgreSQL plans this in three quarters of the time.
     return (
-        f"WITH s AS (SELECT * FROM {SESSION} WHERE handle = %s) "
-        f"SELECT {_PLACED} FROM {MESSAGE} m WHERE m.session_id = (SELECT id FROM s) AND {' AND '.join(conditions)} "
-        f"UNION ALL SELECT NULL, NULL, NULL, NULL, {array}({_SESSION}){text}, (SELECT {array}({_SUMMARY}){text} "
-        f"FROM {SUMMARY} v WHERE v.session_id = s.id AND v.version = s.current_version), NULL, NULL, NULL FROM s"
+        f"WITH s AS (SELECT * FROM {SESSION} WHERE handle = %s) SELECT * FROM (SELECT {_PLACED} FROM {MESSAGE} m "
+        f"WHERE m.session_id = (SELECT id FROM s) AND {bound} ORDER BY {order}) AS shown "
+        f"UNION ALL SELECT {none}, NULL, NULL, NULL, {array}({_SESSION}){text}, (SELECT {array}({_SUMMARY}){text} FROM "
+        f"{SUMMARY} v WHERE v.session_id = s.id AND v.version = s.current_version), {none}, {none}, NULL FROM s"
     )
 
 
@@ -450,14 +454,12 @@ def load(vendor: str, name: SessionName, view: View) -> tuple[str, list[Any]]:
 
     The row of its own has no position. In the column ``AT_SESSION`` it has a JSON array of ``_SESSION``, and in
     ``AT_SUMMARY`` one of ``_SUMMARY``, or NULL. Of the messages there are at least those within
-    :func:`.values.view_bound`, and pinned ones among them.
+    :func:`.values.view_bound`, and pinned ones among them; of a view by messages and by tokens those by messages.
     """
-    bounds = [min(bound, _MOST) for bound in (view.messages, view.tokens) if bound is not None]
     messages, tokens = view.messages is not None, view.tokens is not None
-    return (
-        _load(vendor, messages=messages, tokens=tokens, summary=view.summary),
-        [name.handle, *bounds],
-    )
+    text = _load(vendor, messages=messages, tokens=tokens, summary=view.summary)
+    bounds = [bound for bound in (view.messages, view.tokens) if bound is not None]
+    return text, [name.handle, *[min(bound, _MOST) for bound in bounds[:1]]]
 
 
 def placed(session_id: int, positions: Sequence[int]) -> tuple[str, list[Any]]:
