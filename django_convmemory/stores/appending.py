@@ -49,9 +49,11 @@ def _append_once(
 
 
 def _replay(using: str, name: SessionName, batch: Batch) -> values.Appended | None:
+    # As a value and not by a join, which could begin with the keys of all sessions.
+    session = models.Session.objects.using(using).named(name).values("pk")[:1]
     row = (
         transactions.latest(models.Message.objects.using(using))
-        .filter(session__handle=name.handle, idempotency_key=batch.key_hash)
+        .filter(session_id=session, idempotency_key=batch.key_hash)
         .values_list("session_id", "position", "payload_hash", "session__due_since")
         .first()
     )
