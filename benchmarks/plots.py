@@ -26,11 +26,21 @@ def main() -> None:
     parser.add_argument("--input", type=pathlib.Path, default=ROOT / "build/bench")
     parser.add_argument("--output", type=pathlib.Path, default=ROOT / "docs/images")
     arguments = parser.parse_args()
-    operations = json.loads((arguments.input / "operations.json").read_text())
+    for name, draw in (("operations", draw_operations), ("model_calls", draw_model_calls)):
+        file = arguments.input / f"{name}.json"
+        if file.exists():
+            draw(json.loads(file.read_text()), arguments.output)
+        else:
+            print(f"{file} is not there: python -m benchmarks.{name} writes it.")
+
+
+def draw_operations(operations: list[dict[str, Any]], output: pathlib.Path) -> None:
     for database in ("postgresql", "sqlite"):
-        save(lengths(operations, database), arguments.output / f"bench-{database}.svg")
-    calls = json.loads((arguments.input / "model_calls.json").read_text())
-    save(summaries(calls), arguments.output / "bench-summaries.svg")
+        save(lengths(operations, database), output / f"bench-{database}.svg")
+
+
+def draw_model_calls(calls: list[dict[str, Any]], output: pathlib.Path) -> None:
+    save(summaries(calls), output / "bench-summaries.svg")
 
 
 def lengths(operations: list[dict[str, Any]], database: str) -> Any:
