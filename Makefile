@@ -65,7 +65,7 @@ bench: $(VENV)/.bench .venv-peers/.installed ## Measure beside the drivers and t
 	$(BIN)/python -m benchmarks.model_calls --peers .venv-peers/bin/python
 	$(BIN)/python -m benchmarks.worker_rate
 	$(BIN)/python -m benchmarks.importing
-	$(BIN)/python -m benchmarks.plots
+	$(BIN)/python -m benchmarks.plots --output docs/images
 
 demo: $(VENV)/.example ## Serve a chat site with the memory at work beside it (PORT: 8000)
 	@$(BIN)/python example_project/serve.py --port $(PORT) $(ARGS)

@@ -7,6 +7,7 @@ without an index.
 
 from __future__ import annotations
 
+import argparse
 import json
 import os
 import random
@@ -18,16 +19,23 @@ import django
 
 
 def main() -> None:
-    os.environ |= {"DJANGO_SETTINGS_MODULE": "benchmarks.admin_pages.settings", "BENCH_DATABASE": sys.argv[1]}
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.plans", description=__doc__.split("\n")[0])
+    parser.add_argument("database", help="bench_growth_100000, say, which benchmarks.growth --keep leaves")
+    name = parser.parse_args().database
+    os.environ |= {"DJANGO_SETTINGS_MODULE": "benchmarks.admin_pages.settings", "BENCH_DATABASE": name}
     django.setup()
     from django.contrib.auth.models import User
-    from django.db import connection, transaction
+    from django.db import OperationalError, connection, transaction
 
     from django_convmemory.chat_models.scripted import ScriptedChatModel
     from django_convmemory.memory import memories
     from django_convmemory.messages import ChatMessage
     from django_convmemory.models import Session
 
+    try:
+        connection.ensure_connection()
+    except OperationalError as error:
+        sys.exit(f"{str(error).strip()}\nFill one with: python -m benchmarks.growth --keep")
     memory = memories["default"]
     memory.model = ScriptedChatModel(["They spoke of Lisbon."] * 9)
     count = Session.objects.filter(key__startswith="chat ").count()

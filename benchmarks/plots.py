@@ -1,4 +1,4 @@
-"""Draws what the benchmarks have written to build/bench: ``python -m benchmarks.plots [--output docs/images]``."""
+"""Draws what the benchmarks have written to build/bench: ``python -m benchmarks.plots [--output FOLDER]``."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ PEERS = ["#d29922", "#a371f7", "#3fb950", "#f85149"]
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.plots", description=__doc__)
     parser.add_argument("--input", type=pathlib.Path, default=ROOT / "build/bench")
-    parser.add_argument("--output", type=pathlib.Path, default=ROOT / "docs/images")
+    parser.add_argument("--output", type=pathlib.Path, default=ROOT / "build/bench")
     arguments = parser.parse_args()
     for name, draw in (("operations", draw_operations), ("model_calls", draw_model_calls)):
         file = arguments.input / f"{name}.json"

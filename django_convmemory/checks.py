@@ -85,8 +85,25 @@ def check_times(**kwargs: Any) -> list[checks.CheckMessage]:
 
 
 def check_database(databases: Sequence[str] | None = None, **kwargs: Any) -> list[checks.CheckMessage]:
-    """convmemory.W003 to W005: the database loses characters, gives locks up at once, or a model is misconfigured."""
+    """convmemory.W003 to W009, but W006: what only a database can tell, and the backends of the memories."""
     return [found for using in _written() if using in (databases or ()) for found in _check_database(using)]
+
+
+def _check_isolation(using: str) -> list[checks.CheckMessage]:
+    with connections[using].cursor() as cursor:
+        cursor.execute("SHOW VARIABLES LIKE '%isolation'")
+        variables = dict(cursor.fetchall())
+    level = variables.get("transaction_isolation") or variables.get("tx_isolation")
+    if level != "REPEATABLE-READ" or variables.get("innodb_snapshot_isolation") == "ON":
+        return []
+    return [
+        checks.Warning(
+            f'DATABASES["{using}"] is at REPEATABLE READ: in a transaction of yours that appends, a load after it may '
+            "show some of what others changed meanwhile, and not the rest.",
+            hint='Leave "isolation_level" out of OPTIONS: Django\'s default is "read committed".',
+            id="convmemory.W009",
+        )
+    ]
 
 
 def _check_database(using: str) -> list[checks.CheckMessage]:
@@ -115,6 +132,7 @@ def _check_database(using: str) -> list[checks.CheckMessage]:
                     id="convmemory.W007",
                 )
             )
+        found += _check_isolation(using)
     elif connection.vendor == "sqlite" and not connection.is_in_memory_db():  # type: ignore[attr-defined]
         with connection.cursor() as cursor:
             cursor.execute("PRAGMA journal_mode")

@@ -32,6 +32,7 @@ from django_convmemory.schedulers import NullScheduler
 from django_convmemory.stores import appending
 from django_convmemory.stores.orm import ORMStore
 from tests.long_sessions import lengthen
+from tests.settings import DATABASE
 
 CONTROL = ("BEGIN", "COMMIT", "SAVEPOINT", "RELEASE", "ROLLBACK")
 
@@ -225,6 +226,27 @@ def test_load_reads_no_row_that_it_does_not_show() -> None:
     assert shown.tokens <= 150
     assert shown.omitted == 500 - len(shown)
     assert rows == [pytest.approx(len(shown), abs=1)]
+
+
+@pytest.mark.django_db
+@pytest.mark.parametrize("binding", ["client", "server"] if DATABASE == "postgresql" else ["client"])
+@pytest.mark.parametrize("most", [32_767, 2**31 - 1, 2**31, 2**32 + 5, 2**53 - 1])
+def test_a_number_larger_than_any_conversation_shows_all_of_it(
+    most: int, binding: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if binding == "server":
+        from django.db.backends.postgresql.base import ServerBindingCursor
+
+        connection.ensure_connection()
+        monkeypatch.setattr(connection.connection, "cursor_factory", ServerBindingCursor)
+        monkeypatch.setattr(connection.features, "uses_server_side_binding", True)
+    chat = ConversationWindowMemory(ORMStore(), most)
+    chat.append("s", *[ChatMessage.system("Be kind.")] * 2, *[ChatMessage.human("hello")] * 3)
+    assert len(chat.load("s")) == len(chat.load("s", max_tokens=most)) == 5
+    assert len(ConversationTokenBufferMemory(ORMStore(), most).load("s")) == 5
+    assert len(chat.history("s", limit=most)) == len(chat.history("s", limit=most, after=0)) == 5
+    assert [one.position for one in chat.history("s", limit=most, before=4)] == [1, 2, 3]
+    assert len(chat.history("s", limit=2, before=most)) == 2
 
 
 @pytest.mark.django_db

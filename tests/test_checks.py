@@ -249,6 +249,9 @@ class Narrow:
     def fetchone(self) -> tuple[Any, ...]:
         return (16 * 1024 * 1024,) if "max_allowed_packet" in self.asked else self.charsets
 
+    def fetchall(self) -> list[Any]:
+        return []
+
     def table_names(self) -> list[str]:
         return []
 
@@ -300,6 +303,18 @@ def test_convmemory_w008_celery_without_a_broker(broker_url: str, ids: list[str]
 @pytest.mark.django_db
 def test_convmemory_w007_a_message_is_larger_than_the_server_takes() -> None:
     assert found(databases=["default"], OPTIONS={"max_message_bytes": 2**24}) == ["W007"]
+    assert found(databases=["default"]) == []
+
+
+@pytest.mark.only_on("mariadb")
+@pytest.mark.django_db
+def test_convmemory_w009_a_load_may_show_a_session_half_changed() -> None:
+    with connections["default"].cursor() as cursor:
+        cursor.execute("SET SESSION TRANSACTION ISOLATION LEVEL REPEATABLE READ")
+        try:
+            assert found(databases=["default"]) == ["W009"]
+        finally:
+            cursor.execute("SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED")
     assert found(databases=["default"]) == []
 
 

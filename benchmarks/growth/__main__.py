@@ -183,25 +183,33 @@ def running(kind: str, name: str) -> Iterator[Any]:
 
 @contextlib.contextmanager
 def database(name: str, keep: bool, what: str, *counts: int) -> Iterator[str]:
-    """Make a database, and have another process fill it, for this one has many."""
+    """Make a database, and have another process fill it, for this one has many.
+
+    With ``keep`` it stays, and one that stayed is used. Without it, one that is there belongs to somebody else.
+    """
     import psycopg
 
     with psycopg.connect(SERVER, autocommit=True) as server:
-        if not server.execute("SELECT 1 FROM pg_database WHERE datname = %s", (name,)).fetchone():
-            server.execute(f'CREATE DATABASE "{name}"')
-            began = time.perf_counter()
-            environment = os.environ | {"DJANGO_SETTINGS_MODULE": "benchmarks.admin_pages.settings"}
-            subprocess.run(
-                [sys.executable, "-m", "benchmarks.growth.filling", what, *map(str, counts)],
-                cwd=ROOT,
-                env=environment | {"BENCH_DATABASE": name},
-                check=True,
-            )
-            print(f"{name}: filled in {time.perf_counter() - began:.0f} s", flush=True)
+        there = server.execute("SELECT 1 FROM pg_database WHERE datname = %s", (name,)).fetchone()
+        if there and not keep:
+            sys.exit(f"The database {name} is there: give --keep to use it, or drop it.")
+        done = bool(there)
         try:
+            if not there:
+                server.execute(f'CREATE DATABASE "{name}"')
+                began = time.perf_counter()
+                environment = os.environ | {"DJANGO_SETTINGS_MODULE": "benchmarks.admin_pages.settings"}
+                subprocess.run(
+                    [sys.executable, "-m", "benchmarks.growth.filling", what, *map(str, counts)],
+                    cwd=ROOT,
+                    env=environment | {"BENCH_DATABASE": name},
+                    check=True,
+                )
+                done = True
+                print(f"{name}: filled in {time.perf_counter() - began:.0f} s", flush=True)
             yield name
         finally:
-            if not keep:
+            if not (keep and done):
                 server.execute(f'DROP DATABASE "{name}" WITH (FORCE)')
 
 

@@ -31,6 +31,9 @@ def main() -> None:
     arguments = parser.parse_args()
     from tests import dialogues
 
+    if not dialogues.FOLDER.is_dir():
+        print(f"Left out: there are no conversations in {dialogues.FOLDER}. CONVMEMORY_DATA names their folder.")
+        return
     conversations = [turns for _, turns in dialogues.locomo()]
     messages = sum(map(len, conversations))
     results = []

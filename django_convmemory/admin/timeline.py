@@ -135,8 +135,10 @@ def bubble(row: Any, fate: Explained, same_messages: str = "") -> Bubble:
         head=_head(row, fate, same_messages),
         redacted=row.redacted_at is not None,
         said=[text[:LONGEST] for text in texts],
-        calls=calls[:MOST_PARTS],
-        cut=row.large or any(len(text) > LONGEST for text in texts) or max(len(parts), len(calls)) > MOST_PARTS,
+        calls=[(number, name[:SHORT], text[:LONGEST]) for number, name, text in calls[:MOST_PARTS]],
+        cut=row.large
+        or any(len(text) > LONGEST for text in [*texts, *(arguments for _number, _name, arguments in calls)])
+        or max(len(parts), len(calls)) > MOST_PARTS,
     )
 
 
@@ -210,5 +212,5 @@ def _calls(message: ChatMessage) -> list[tuple[str, str, str]]:
             function = {}
         arguments = function.get("arguments", function.get("input", ""))
         text = arguments if isinstance(arguments, str) else json.dumps(arguments, ensure_ascii=False)
-        found.append((str(call["id"]), str(function.get("name", "")), text[:LONGEST]))
+        found.append((str(call["id"]), str(function.get("name", "")), text))
     return found

@@ -14,7 +14,7 @@ from typing import Any
 from django.contrib.auth import get_user_model
 from django.core.exceptions import ImproperlyConfigured
 from django.db import IntegrityError, connections, router, transaction
-from django.db.models import Case, DateTimeField, F, Value, When
+from django.db.models import BigIntegerField, Case, DateTimeField, F, Value, When
 from django.db.models.functions import Coalesce, Least
 
 from django_convmemory import exceptions, exchanges, models
@@ -122,8 +122,8 @@ class ORMStore:
         else:
             end: Any = F("last_position") + 1
             if before is not None:
-                end = Least(end, Value(before))
-            first = end - Least(end, Value(limit))  # without a difference below zero, which MariaDB refuses
+                end = _least(end, before)
+            first = end - _least(end, limit)  # without a difference below zero, which MariaDB refuses
             rows = rows.filter(position__gte=sessions.values(first=first)[:1])
         # By both columns of the key: by the position alone the whole table may be walked.
         order = ("session_id", "position") if after is not None else ("-session_id", "-position")
@@ -515,6 +515,11 @@ def _placed(rows: Any) -> list[Placed]:
         placed.append(Placed(position, exchanges.redacted(message) if redacted else message, tokens, answers))
     placed.sort()  # by position: no two have the same
     return placed
+
+
+def _least(expression: Any, number: int) -> Least:
+    # A plain value would be sent to PostgreSQL as an integer of four bytes, whatever its size.
+    return Least(expression, Value(number, BigIntegerField()), output_field=BigIntegerField())
 
 
 def _due_since(threshold: Threshold, covered_tokens: Any, covered_count: Any) -> Case:

@@ -425,6 +425,8 @@ def _load(vendor: str, *, messages: bool, tokens: bool, summary: bool) -> str:
     array, text = ("JSON_BUILD_ARRAY", "::text") if vendor == "postgresql" else ("JSON_ARRAY", "")
     # Beside a plain NULL the numbers of the other rows are decimal ones, to MariaDB.
     none = "CAST(NULL AS UNSIGNED)" if vendor == "mysql" else "NULL"
+    # A small number in the place of a parameter is a small integer, to PostgreSQL, and so would be a sum with it.
+    given = "%s::bigint" if vendor == "postgresql" else "%s"
     greatest, least = ("MAX", "MIN") if vendor == "sqlite" else ("GREATEST", "LEAST")
     first, covered = ("covered_position + 1", "covered_tokens") if summary else ("1", "0")
     # The arithmetic of values.view_bound, without a difference below zero, which MariaDB refuses. One bound, for the
@@ -432,10 +434,10 @@ def _load(vendor: str, *, messages: bool, tokens: bool, summary: bool) -> str:
     # take another for as good.
     if messages:
         # As if all that are pinned stood among the last ones.
-        last = f"last_position + 1 - {least}(%s + pinned_count, last_position)"
+        last = f"last_position + 1 - {least}({given} + pinned_count, last_position)"
         bound = f"m.position >= (SELECT {greatest}({first}, {least}({last}, newest_position)) FROM s)"
     elif tokens:
-        left_out = f"{least}(unpinned_tokens - {least}(%s, unpinned_tokens), settled_tokens)"
+        left_out = f"{least}(unpinned_tokens - {least}({given}, unpinned_tokens), settled_tokens)"
         bound = f"m.tokens_through > (SELECT {greatest}({covered}, {left_out}) FROM s)"
     else:
         bound = f"m.position >= (SELECT {first} FROM s)"

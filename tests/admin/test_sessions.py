@@ -26,6 +26,7 @@ from django_convmemory.handles import SessionHandle
 from django_convmemory.memory import memories
 from django_convmemory.messages import ChatMessage
 from django_convmemory.testing import ScriptedMemories
+from tests.conversations import call
 
 LIST = "/admin/convmemory/session/"
 EVIL = "<script>alert(1)</script> {{ 7|add:7 }} \u202e <b>bold</b>"
@@ -184,6 +185,22 @@ def test_the_page_takes_as_many_statements_for_a_long_conversation(
             assert client.get(url_of(session)).status_code == 200
         taken.append(len(captured))
     assert taken[0] == taken[1] < 15
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        ChatMessage.human("long " * 5_000),
+        ChatMessage.ai(tool_calls=[{**call("a"), "function": {"name": "look", "arguments": "long " * 5_000}}]),
+    ],
+    ids=["text", "arguments"],
+)
+def test_a_message_that_is_not_shown_whole_says_so(anna: User, message: ChatMessage) -> None:
+    session = memories["default"].session("long", owner=anna)
+    session.append(message)
+    shown = staff("view_session").get(url_of(session)).content.decode()
+    assert "It goes on" in shown
+    assert 3_900 < shown.count("long ") < 5_000
 
 
 def test_the_chart_knows_what_was_sent_however_long_ago(anna: User, convmemory: ScriptedMemories) -> None:
