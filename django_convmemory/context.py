@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+import itertools
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Literal, NamedTuple, overload
@@ -38,7 +40,8 @@ class Context(Sequence[ChatMessage]):
 
     def __init__(
         self,
-        parts: Sequence[Part] = (),
+        leading: Sequence[Part] = (),
+        tail: Sequence[Placed] = (),
         *,
         summary: str | None = None,
         covered: int = 0,
@@ -48,35 +51,41 @@ class Context(Sequence[ChatMessage]):
         revision: int = 0,
         system_messages: str = "separate",
     ) -> None:
-        self.parts = tuple(parts)
+        self._leading = leading
+        self._tail = tail
+        self._messages = [part.message for part in leading] + [row.message for row in tail]
         self.summary = summary
         self.covered = covered
-        self.tokens = sum(part.tokens for part in self.parts)
+        self.tokens = sum([part.tokens for part in leading]) + sum([row.tokens for row in tail])
         self.omitted = omitted
         self.over_budget = over_budget
         self.pending = pending
         self.revision = revision
         self._system_messages = system_messages
 
+    @functools.cached_property
+    def parts(self) -> tuple[Part, ...]:
+        """The messages with what each is there for, what it counts, and where it stands."""
+        tail = (Part("tail", row.message, row.tokens, row.position or None) for row in self._tail)
+        return (*self._leading, *tail)
+
     @overload
     def __getitem__(self, index: int) -> ChatMessage: ...
     @overload
     def __getitem__(self, index: slice) -> list[ChatMessage]: ...
     def __getitem__(self, index: int | slice) -> ChatMessage | list[ChatMessage]:
-        if isinstance(index, slice):
-            return [part.message for part in self.parts[index]]
-        return self.parts[index].message
+        return self._messages[index]
 
     def __len__(self) -> int:
-        return len(self.parts)
+        return len(self._messages)
 
     def __iter__(self) -> Iterator[ChatMessage]:
-        return (part.message for part in self.parts)
+        return iter(self._messages)
 
     def __eq__(self, other: object) -> bool:
         if isinstance(other, Context):
             return self.parts == other.parts
-        return list(self) == other if isinstance(other, list) else NotImplemented
+        return self._messages == other if isinstance(other, list) else NotImplemented
 
     __hash__ = None  # type: ignore[assignment]
 
@@ -89,13 +98,13 @@ class Context(Sequence[ChatMessage]):
         With ``system="merged"`` all system messages are one, the first, which some servers insist on; with
         ``"separate"`` each stands for itself. Without it the memory's option ``system_messages`` decides.
         """
-        wire = [message.to_openai() for message in self]
+        wire = [message.to_openai() for message in self._messages]
         form = system or self._system_messages
         if form not in SYSTEM_MESSAGES:
             raise InvalidArgument(f"system must be one of {', '.join(SYSTEM_MESSAGES)}, not {form!r}.")
         if form == "separate":
             return wire
-        leading = [part.message for part in self.parts if part.name != "tail"]
+        leading = self._messages[: len(self._leading)]
         if not leading or [message.role for message in leading] == ["system"]:
             return wire
         merged = ChatMessage.system(_joined(leading))
@@ -151,43 +160,46 @@ def assemble(
     ``max_tokens`` bounds all of it; without it ``max_context_tokens`` bounds the summary and the tail. Left out first
     are the oldest exchanges of the tail, then the summary; never system, pinned messages or the newest exchange.
     """
-    parts: list[Part] = []
+    leading: list[Part] = []
     if system is not None and system != "":
         message = ChatMessage.system(system) if isinstance(system, str) else messages.coerce(system)
         if not message.pinned:
             raise InvalidMessage(f"system must be a text, or a system or developer message, not from {message.role!r}.")
-        parts.append(Part("system", message, counter.count(message)))
+        leading.append(Part("system", message, counter.count(message)))
     if snapshot is None:
-        over = max_tokens is not None and sum(part.tokens for part in parts) > max_tokens
-        return Context(parts, over_budget=over, system_messages=options.system_messages)
-    parts += [Part("pinned", row.message, row.tokens, row.position) for row in snapshot.pinned]
+        over = max_tokens is not None and sum(part.tokens for part in leading) > max_tokens
+        return Context(leading, over_budget=over, system_messages=options.system_messages)
+    leading += [Part("pinned", row.message, row.tokens, row.position) for row in snapshot.pinned]
 
     left = math.inf
     if max_tokens is not None:
-        left = max_tokens - sum(part.tokens for part in parts)
+        left = max_tokens - sum(part.tokens for part in leading)
     elif max_context_tokens is not None:
         left = max_context_tokens
 
-    shown = _exchanges(snapshot, strategy, counter)
+    shown, begins = _shown(snapshot, strategy, counter)
     summary = snapshot.summary
-    total = sum(part.tokens for one in shown for part in one) + (summary.tokens if summary else 0)
+    total = sum([row.tokens for row in shown]) + (summary.tokens if summary else 0)
     first = 0
-    while total > left and first < len(shown) - 1:
-        total -= sum(part.tokens for part in shown[first])
-        first += 1
+    for begin in begins[1:]:
+        if total <= left:
+            break
+        total -= sum(row.tokens for row in shown[first:begin])
+        first = begin
     if summary is not None and total > left:
         total -= summary.tokens
         summary = None
     if summary is not None:
         said = summary_message(options.summary_prefix, summary.text)
-        parts.append(Part("summary", said, summary.tokens))
-    parts += [part for one in shown[first:] for part in one]
+        leading.append(Part("summary", said, summary.tokens))
+    tail = shown[first:]
 
     ledger = snapshot.ledger
-    stored = sum(part.position is not None for part in parts)
+    stored = len(snapshot.pinned) + len(tail) - [row.position for row in tail].count(0)
     covered = ledger.covered_count if summary is not None else 0
     return Context(
-        parts,
+        leading,
+        tail,
         summary=summary.text if summary else None,
         covered=ledger.covered_position if summary else 0,
         omitted=ledger.unpinned_count + len(ledger.pinned) - covered - stored,
@@ -203,29 +215,22 @@ def summary_message(prefix: str, text: str) -> ChatMessage:
     return ChatMessage.system(prefix + text, kind="summary")
 
 
-def _exchanges(snapshot: Snapshot, strategy: Strategy, counter: TokenCounter) -> list[list[Part]]:
-    """Return what the strategy shows of the tail, exchange by exchange, each as a provider accepts it."""
+def _shown(snapshot: Snapshot, strategy: Strategy, counter: TokenCounter) -> tuple[Sequence[Placed], Sequence[int]]:
+    """Return what the strategy shows of the tail, as a provider accepts it, and where in that each exchange begins."""
     tail = snapshot.tail
     starts = exchanges.starts(tail, snapshot.ledger.open_position)
     first = strategy.shown_from([row.tokens for row in tail], starts)
     if len(starts) == len(tail) and not any(row.message.tool_calls for row in tail):
         # As most are: each message is an exchange.
-        return [[Part("tail", row.message, row.tokens, row.position)] for row in tail[first:]]
-    found = []
-    for at, begin in enumerate(starts):
+        shown = tail[first:]
+        return shown, range(len(shown))
+    arranged: list[Placed] = []
+    begins = []
+    for begin, end in itertools.pairwise([*starts, len(tail)]):
         if begin >= first:
-            end = starts[at + 1] if at + 1 < len(starts) else len(tail)
-            found.append(_parts(tail[begin:end], counter))
-    return found
-
-
-def _parts(rows: Sequence[Placed], counter: TokenCounter) -> list[Part]:
-    if len(rows) == 1 and not rows[0].message.tool_calls:
-        row = rows[0]
-        return [Part("tail", row.message, row.tokens, row.position)]
-    return [
-        Part("tail", row.message, row.tokens, row.position)
-        if row.position
-        else Part("tail", row.message, counter.count(row.message))
-        for row in exchanges.well_formed(rows)
-    ]
+            begins.append(len(arranged))
+            arranged += [
+                row if row.position else row._replace(tokens=counter.count(row.message))
+                for row in exchanges.well_formed(tail[begin:end])
+            ]
+    return arranged, begins

@@ -43,10 +43,9 @@ def starts(turns: Sequence[_Placed], open_position: int = 0) -> list[int]:
     them have no start. ``open_position`` is the position of the assistant message whose exchange is open, or 0: that
     exchange reaches to the end.
     """
-    ends: dict[int, int] = {}
-    for index, turn in enumerate(turns):
-        if turn.answers is not None:
-            ends[turn.answers] = index
+    ends = {turn.answers: index for index, turn in enumerate(turns) if turn.answers is not None}
+    if not ends and not open_position:
+        return list(range(len(turns)))  # as most are: each message is an exchange
     found = []
     inside = -1
     if turns:

@@ -287,19 +287,19 @@ class ChatMessage:
     def to_openai(self) -> dict[str, Any]:
         """Return the chat-completions form, as plain dicts and lists that the caller may change."""
         wire: dict[str, Any] = {"role": self.role}
-        if isinstance(self.content, str):
-            wire["content"] = self.content
-        elif self.content is not None:
-            wire["content"] = thaw(self.content)
+        content = self.content
+        if content is not None:
+            wire["content"] = content if type(content) is str else thaw(content)
         if self.name is not None:
             wire["name"] = self.name
         if self.tool_calls:
             wire["tool_calls"] = thaw(self.tool_calls)
         if self.tool_call_id is not None:
             wire["tool_call_id"] = self.tool_call_id
-        for field, value in self.extra.items():
-            # A field spelled out as null may have been given a value since, by dataclasses.replace().
-            wire.setdefault(field, thaw(value))
+        if self.extra:
+            for field, value in self.extra.items():
+                # A field spelled out as null may have been given a value since, by dataclasses.replace().
+                wire.setdefault(field, thaw(value))
         return wire
 
     def emptied(self) -> Self:

@@ -22,6 +22,8 @@ HERE = pathlib.Path(__file__).parent
 ROOT = HERE.parents[1]
 # Operations of a turn: few enough for many turns of each.
 TURN = 10
+# Other conversations in the tables, and the messages of each: a table with nothing else in it is read as a whole.
+OTHERS, OF_EACH = 50, 100
 
 
 class Entry(NamedTuple):
@@ -62,13 +64,19 @@ def main() -> None:
     entries = [entry for entry in ENTRIES if arguments.peers or not entry.peer]
     results = []
     with contextlib.ExitStack() as stack:
-        processes = {}
+        processes, places = {}, {}
         for number, entry in enumerate(entries):
             place = database(number) if entry.postgresql else tempfile.TemporaryDirectory()
-            processes[entry] = stack.enter_context(running(entry, stack.enter_context(place), arguments.peers))
+            places[entry] = stack.enter_context(place)
+            processes[entry] = stack.enter_context(running(entry, places[entry], arguments.peers))
+        for process in processes.values():
+            for number in range(OTHERS):
+                order(process, "fill", f"other{number}", OF_EACH)
         for size in arguments.sizes:
-            for process in processes.values():
-                order(process, "fill", size, size)
+            for entry, process in processes.items():
+                order(process, "fill", f"s{size}", size)
+                if entry.postgresql:
+                    vacuum(places[entry])
             results += measured(processes, size, arguments)
     report(results)
     arguments.output.parent.mkdir(parents=True, exist_ok=True)
@@ -83,7 +91,7 @@ def measured(processes: dict[Entry, Any], size: int, arguments: argparse.Namespa
             for entry, process in processes.items():
                 if sum(taken[entry]) > arguments.budget * 1e9:
                     continue
-                times = order(process, what, size, TURN)
+                times = order(process, what, f"s{size}", TURN)
                 if turn >= 0:  # the first warms it up
                     taken[entry] += times
         for entry, each in taken.items():
@@ -121,14 +129,22 @@ def report(results: list[dict[str, Any]]) -> None:
                 )
 
 
-def order(process: Any, what: str, size: int, times: int) -> list[int]:
-    process.stdin.write(json.dumps({"do": what, "session": f"s{size}", "times": times}) + "\n")
+def order(process: Any, what: str, session: str, times: int) -> list[int]:
+    process.stdin.write(json.dumps({"do": what, "session": session, "times": times}) + "\n")
     process.stdin.flush()
     line = process.stdout.readline()
     if not line:
         raise SystemExit(f"{process.args} ended.")
     taken: list[int] = json.loads(line)["ns"]
     return taken
+
+
+def vacuum(place: str) -> None:
+    """Do at once what PostgreSQL does by itself a minute later."""
+    import psycopg
+
+    with psycopg.connect(place, autocommit=True) as server:
+        server.execute("VACUUM ANALYZE")
 
 
 @contextlib.contextmanager

@@ -429,25 +429,30 @@ def _load(vendor: str, *, messages: bool, tokens: bool, summary: bool) -> str:
     given = "%s::bigint" if vendor == "postgresql" else "%s"
     greatest, least = ("MAX", "MIN") if vendor == "sqlite" else ("GREATEST", "LEAST")
     first, covered = ("covered_position + 1", "covered_tokens") if summary else ("1", "0")
-    # The arithmetic of values.view_bound, without a difference below zero, which MariaDB refuses. One bound, for the
-    # planner to take the index that has it, and in its order, for where sessions of one message are the rule it would
-    # take another for as good.
+    # The arithmetic of values.view_bound, without a difference below zero, which MariaDB refuses.
     if messages:
         # As if all that are pinned stood among the last ones.
         last = f"last_position + 1 - {least}({given} + pinned_count, last_position)"
-        bound = f"m.position >= (SELECT {greatest}({first}, {least}({last}, newest_position)) FROM s)"
+        column, bound = "m.position", f">= (SELECT {greatest}({first}, {least}({last}, newest_position))"
     elif tokens:
         left_out = f"{least}(unpinned_tokens - {least}({given}, unpinned_tokens), settled_tokens)"
-        bound = f"m.tokens_through > (SELECT {greatest}({covered}, {left_out}) FROM s)"
+        column, bound = "m.tokens_through", f"> (SELECT {greatest}({covered}, {left_out})"
     else:
-        bound = f"m.position >= (SELECT {first} FROM s)"
-    order = "m.tokens_through" if tokens and not messages else "m.position"
-    # Values of subqueries, not joins, which took this statement a quarter longer on PostgreSQL, planned each time.
+        column, bound = "m.position", f">= (SELECT {first}"
+    # Values of subqueries, not joins nor a common table, which are planned for longer: PostgreSQL does that each time.
+    session = f"FROM {SESSION} s WHERE s.handle = %s"
+    shown = (
+        f"SELECT {_PLACED} FROM {MESSAGE} m "
+        f"WHERE m.session_id = (SELECT s.id {session}) AND {column} {bound} {session})"
+    )
+    if vendor == "postgresql":
+        # One bound, for the planner to take the index that has it, and in its order, for where sessions of one message
+        # are the rule it would take another for as good.
+        shown = f"({shown} ORDER BY {column})"
     return (
-        f"WITH s AS (SELECT * FROM {SESSION} WHERE handle = %s) SELECT * FROM (SELECT {_PLACED} FROM {MESSAGE} m "
-        f"WHERE m.session_id = (SELECT id FROM s) AND {bound} ORDER BY {order}) AS shown "
-        f"UNION ALL SELECT {none}, NULL, NULL, NULL, {array}({_SESSION}){text}, (SELECT {array}({_SUMMARY}){text} FROM "
-        f"{SUMMARY} v WHERE v.session_id = s.id AND v.version = s.current_version), {none}, {none}, NULL FROM s"
+        f"{shown} UNION ALL SELECT {none}, NULL, NULL, NULL, {array}({_SESSION}){text}, "
+        f"(SELECT {array}({_SUMMARY}){text} FROM {SUMMARY} v WHERE v.session_id = s.id AND v.version = "
+        f"s.current_version), {none}, {none}, NULL {session}"
     )
 
 
@@ -461,7 +466,8 @@ def load(vendor: str, name: SessionName, view: View) -> tuple[str, list[Any]]:
     messages, tokens = view.messages is not None, view.tokens is not None
     text = _load(vendor, messages=messages, tokens=tokens, summary=view.summary)
     bounds = [bound for bound in (view.messages, view.tokens) if bound is not None]
-    return text, [name.handle, *[min(bound, _MOST) for bound in bounds[:1]]]
+    handle = name.handle
+    return text, [handle, *[min(bound, _MOST) for bound in bounds[:1]], handle, handle]
 
 
 def placed(session_id: int, positions: Sequence[int]) -> tuple[str, list[Any]]:
