@@ -153,6 +153,9 @@ class Ledger:
         )
 
 
+_EMPTY = Ledger()
+
+
 @dataclasses.dataclass(frozen=True, slots=True)
 class Standing:
     """An unpinned message where a conversation is cut off: its position, its tokens, and the total through it."""
@@ -239,7 +242,7 @@ class Batch:
         )
         self.has_assistant = first_assistant < len(self.entries)
         # What follows the first assistant message does not depend on the session: a ledger of its own tells.
-        self.after, self.rows = Ledger().append(
+        self.after, self.rows = _EMPTY.append(
             [
                 Entry(ChatMessage.human(""), entry.tokens)
                 if entry.message.role == "tool" and index < first_assistant

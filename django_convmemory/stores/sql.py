@@ -58,197 +58,244 @@ class Advanced(NamedTuple):
         return cls(session_id, last_position, unpinned_tokens, answered_position, bool(due), bool(turned_due))
 
 
-class _SQL(NamedTuple):
-    """A piece of a statement with its parameters."""
+class _Shape(NamedTuple):
+    """What of an append decides how its UPDATE reads; the rest is in its parameters."""
 
-    text: str
-    params: tuple[Any, ...] = ()
+    vendor: str
+    by_tokens: bool  # the threshold has a limit of tokens, and of messages
+    by_messages: bool
+    hint: bool
+    by_id: bool
+    speaks: bool  # there is an assistant message, and the last of them makes calls
+    calls: bool
+    starts_exchange: bool
+    pinned: int
+    results: int  # to calls from before the batch: the ids, each once
+    repeats: bool  # the last of them is an id that came before
+
+    @property
+    def open_calls(self) -> str:
+        """The open calls less those that are answered."""
+        return _without(self.results)
+
+    @property
+    def settled_tokens(self) -> str:
+        """The tokens before the newest exchange."""
+        return self._where_exchange_starts("unpinned_tokens + %(settled)s", "settled_tokens")
+
+    @property
+    def newest_position(self) -> str:
+        """Where the newest exchange begins."""
+        return self._where_exchange_starts("last_position + %(newest)s", "newest_position")
+
+    def _where_exchange_starts(self, value: str, column: str) -> str:
+        if self.speaks:
+            return value
+        if not self.starts_exchange:
+            return column
+        # A user's turn: inside of the open exchange, or an exchange of its own.
+        return f"CASE WHEN {self.open_calls} = '' THEN {value} ELSE {column} END"
 
 
-def _plus(column: str, amount: int) -> _SQL:
-    return _SQL(f"{column} + %s", (amount,)) if amount else _SQL(column)
+def _without(results: int) -> str:
+    text = "open_calls"
+    for number in range(results):
+        text = f"REPLACE({text}, %(result{number})s, '')"
+    return text
 
 
 def advance(
     vendor: str, name: SessionName, batch: Batch, threshold: Threshold, *, counter: str, hint: bool
-) -> tuple[str, list[Any]]:
+) -> tuple[str, dict[str, Any]]:
     """Return the UPDATE that moves a session's counters past ``batch``, and marks it due when ``threshold`` says so.
 
     It changes no row where there is no such session, or where the session cannot take the batch.
     """
-    now = _SQL(clock.sql(vendor))
-    settled, newest = _newest_exchange(batch)
+    after = batch.after
+    results = tuple(dict.fromkeys(batch.leading_results))
+    shape = _Shape(
+        vendor=vendor,
+        by_tokens=threshold.tokens is not None,
+        by_messages=threshold.messages is not None,
+        hint=hint,
+        by_id=name.row_id is not None,
+        speaks=batch.has_assistant,
+        calls=after.call_position > 0,
+        starts_exchange=batch.unpinned_count > 0 and not batch.ends_with_result,
+        pinned=len(batch.pinned),
+        results=len(results),
+        repeats=bool(results) and batch.leading_results[-1] in batch.leading_results[:-1],
+    )
+    params = {
+        "handle": name.handle,
+        "id": name.row_id,
+        "counter": counter,
+        "added": len(batch.entries),
+        "added_unpinned": batch.unpinned_count,
+        "added_tokens": batch.unpinned_tokens,
+        "most_tokens": (threshold.tokens or 0) - batch.unpinned_tokens,
+        "most_messages": (threshold.messages or 0) - batch.unpinned_count,
+        "settled": after.settled_tokens,
+        "newest": after.newest_position,
+        "exchange_calls": after.exchange_calls,
+        "open_calls": after.open_calls,
+        "call_position": after.call_position,
+    }
+    for number, mark in enumerate(results):
+        params |= {f"result{number}": mark, f"like{number}": f"%{mark}%"}
+    if batch.pinned:
+        params |= {
+            "added_pinned": len(batch.pinned),
+            "pinned_tokens": sum(one.tokens for one in batch.pinned),
+            "most_pinned": MAX_PINNED - len(batch.pinned),
+        }
+        for number, one in enumerate(batch.pinned):
+            params |= {f"pinned{number}": one.position, f"tokens{number}": f":{one.tokens}"}
+    return _advance(shape), params
+
+
+@functools.lru_cache(maxsize=256)
+def _advance(shape: _Shape) -> str:
+    now = clock.sql(shape.vendor)
     columns = {
-        **_due_mark(threshold, batch, settled, now, hint=hint),
-        "last_position": _plus("last_position", len(batch.entries)),
-        "unpinned_count": _plus("unpinned_count", batch.unpinned_count),
-        "unpinned_tokens": _plus("unpinned_tokens", batch.unpinned_tokens),
-        "settled_tokens": settled,
-        "newest_position": newest,
-        **_pins(batch),
-        "answered_position": _SQL("call_position"),
-        **_calls(batch),
-        "counter": _SQL("%s", (counter,)),
-        "revision": _SQL("revision + 1"),
+        **_due_mark(shape, now),
+        "last_position": "last_position + %(added)s",
+        "unpinned_count": "unpinned_count + %(added_unpinned)s",
+        "unpinned_tokens": "unpinned_tokens + %(added_tokens)s",
+        "settled_tokens": shape.settled_tokens,
+        "newest_position": shape.newest_position,
+        **_pins(shape),
+        "answered_position": "call_position",
+        **_calls(shape),
+        "counter": "%(counter)s",
+        "revision": "revision + 1",
         "updated_at": now,
     }
-    conditions = [_SQL("handle = %s", (name.handle,)), *_conditions(batch)]
-    if name.row_id is not None:
-        conditions.append(_SQL("id = %s", (name.row_id,)))
     # Of PostgreSQL's, the driver need not read a time. SQLite 3.40 finds NULL to be NOT NULL where it returns it.
-    due = "due_since IS NOT NULL" if vendor == "postgresql" else "due_since"
-    statement = (
-        f"UPDATE {SESSION} SET {', '.join(f'{column} = {value.text}' for column, value in columns.items())} "
-        f"WHERE {' AND '.join(condition.text for condition in conditions)} "
+    due = "due_since IS NOT NULL" if shape.vendor == "postgresql" else "due_since"
+    return (
+        f"UPDATE {SESSION} SET {', '.join(f'{column} = {value}' for column, value in columns.items())} "
+        f"WHERE {' AND '.join(_conditions(shape))} "
         f"RETURNING id, last_position, unpinned_tokens, answered_position, {due} AS due, "
         "due_revision = revision AS turned_due"
     )
-    return statement, [param for piece in (*columns.values(), *conditions) for param in piece.params]
 
 
-def _without(marks: Sequence[str]) -> _SQL:
-    """The open calls less those that are answered."""
-    text, params = "open_calls", tuple(dict.fromkeys(marks))
-    for _ in params:
-        text = f"REPLACE({text}, %s, '')"
-    return _SQL(text, params)
-
-
-def _newest_exchange(batch: Batch) -> tuple[_SQL, _SQL]:
-    """The tokens before the newest exchange, and where it begins."""
-    tokens = _plus("unpinned_tokens", batch.after.settled_tokens)
-    position = _plus("last_position", batch.after.newest_position)
-    if batch.has_assistant:
-        return tokens, position
-    if not batch.unpinned_count or batch.ends_with_result:
-        return _SQL("settled_tokens"), _SQL("newest_position")
-    # A user's turn: inside of the open exchange, or an exchange of its own.
-    left = _without(batch.leading_results)
-    return (
-        _SQL(f"CASE WHEN {left.text} = '' THEN {tokens.text} ELSE settled_tokens END", (*left.params, *tokens.params)),
-        _SQL(
-            f"CASE WHEN {left.text} = '' THEN {position.text} ELSE newest_position END",
-            (*left.params, *position.params),
-        ),
-    )
-
-
-def _due_mark(threshold: Threshold, batch: Batch, settled: _SQL, now: _SQL, *, hint: bool) -> dict[str, _SQL]:
+def _due_mark(shape: _Shape, now: str) -> dict[str, str]:
     over = []
-    if threshold.tokens is not None:
-        over.append(_SQL("unpinned_tokens - covered_tokens > %s", (threshold.tokens - batch.unpinned_tokens,)))
-    if threshold.messages is not None:
-        over.append(_SQL("unpinned_count - covered_count > %s", (threshold.messages - batch.unpinned_count,)))
+    if shape.by_tokens:
+        over.append("unpinned_tokens - covered_tokens > %(most_tokens)s")
+    if shape.by_messages:
+        over.append("unpinned_count - covered_count > %(most_messages)s")
     if not over:
         return {}
-    condition = f"due_since IS NULL AND ({' OR '.join(one.text for one in over)}) AND {settled.text} > covered_tokens"
-    params = (*(param for one in over for param in one.params), *settled.params)
+    condition = f"due_since IS NULL AND ({' OR '.join(over)}) AND {shape.settled_tokens} > covered_tokens"
     return {
-        column: _SQL(f"CASE WHEN {condition} THEN {value} ELSE {column} END", params)
+        column: f"CASE WHEN {condition} THEN {value} ELSE {column} END"
         for column, value in (
             ("due_revision", "revision + 1"),
-            ("hinted_at", now.text if hint else "NULL"),
-            ("due_since", now.text),
+            ("hinted_at", now if shape.hint else "NULL"),
+            ("due_since", now),
         )
     }
 
 
-def _pins(batch: Batch) -> dict[str, _SQL]:
-    if not batch.pinned:
+def _pins(shape: _Shape) -> dict[str, str]:
+    if not shape.pinned:
         return {}
-    texts = " || ".join("' ' || CAST(last_position + %s AS VARCHAR(20)) || %s" for _ in batch.pinned)
+    texts = " || ".join(
+        f"' ' || CAST(last_position + %(pinned{number})s AS VARCHAR(20)) || %(tokens{number})s"
+        for number in range(shape.pinned)
+    )
     return {
-        "pinned": _SQL(
-            f"pinned || {texts}", tuple(part for one in batch.pinned for part in (one.position, f":{one.tokens}"))
-        ),
-        "pinned_count": _SQL("pinned_count + %s", (len(batch.pinned),)),
-        "pinned_tokens": _SQL("pinned_tokens + %s", (sum(one.tokens for one in batch.pinned),)),
+        "pinned": f"pinned || {texts}",
+        "pinned_count": "pinned_count + %(added_pinned)s",
+        "pinned_tokens": "pinned_tokens + %(pinned_tokens)s",
     }
 
 
-def _calls(batch: Batch) -> dict[str, _SQL]:
-    after = batch.after
-    if not batch.has_assistant:
-        return {"open_calls": _without(batch.leading_results)} if batch.leading_results else {}
-    return {
-        "exchange_calls": _SQL("%s", (after.exchange_calls,)),
-        "open_calls": _SQL("%s", (after.open_calls,)),
-        "call_position": _SQL("last_position + %s", (after.call_position,)) if after.call_position else _SQL("0"),
-    }
+def _calls(shape: _Shape) -> dict[str, str]:
+    if shape.speaks:
+        return {
+            "exchange_calls": "%(exchange_calls)s",
+            "open_calls": "%(open_calls)s",
+            "call_position": "last_position + %(call_position)s" if shape.calls else "0",
+        }
+    return {"open_calls": shape.open_calls} if shape.results else {}
 
 
-def _conditions(batch: Batch) -> list[_SQL]:
+def _conditions(shape: _Shape) -> list[str]:
     """What must hold for the session to take the batch."""
-    conditions = []
-    if batch.leading_results:
+    conditions = ["handle = %(handle)s"]
+    if shape.results:
         # Open until before the last of the results, and each of them answers a call of the exchange.
-        left = _without(batch.leading_results[:-1])
-        conditions.append(_SQL(f"{left.text} <> ''", left.params))
-        conditions += [_SQL("exchange_calls LIKE %s", (f"%{mark}%",)) for mark in dict.fromkeys(batch.leading_results)]
-    if batch.pinned:
-        conditions.append(_SQL("pinned_count <= %s", (MAX_PINNED - len(batch.pinned),)))
+        before = shape.results if shape.repeats else shape.results - 1
+        conditions.append(f"{_without(before)} <> ''")
+        conditions += [f"exchange_calls LIKE %(like{number})s" for number in range(shape.results)]
+    if shape.pinned:
+        conditions.append("pinned_count <= %(most_pinned)s")
+    if shape.by_id:
+        conditions.append("id = %(id)s")
     return conditions
 
 
 def append_in_one(
     name: SessionName, batch: Batch, threshold: Threshold, *, counter: str, hint: bool
-) -> tuple[str, list[Any]]:
+) -> tuple[str, dict[str, Any]]:
     """Return the one statement that appends the first ``ROWS_PER_INSERT`` messages of ``batch`` (PostgreSQL)."""
     update, params = advance("postgresql", name, batch, threshold, counter=counter, hint=hint)
     added, values = _added_one(batch) if len(batch.entries) == 1 else _added(batch)
     return (
         f"WITH advanced AS ({update}), added AS (INSERT INTO {MESSAGE} {added}) SELECT * FROM advanced",
-        params + values,
+        params | values,
     )
 
 
-def _added_one(batch: Batch) -> tuple[str, list[Any]]:
+def _added_one(batch: Batch) -> tuple[str, dict[str, Any]]:
     """The rest of the INSERT of a batch of one message, which stands where the session ends now.
 
     What is None is left out: the statement is read and planned each time, and takes half as long for half as much.
     """
-    values = dict(zip(_NAMES, row_values(batch, 0), strict=True))
+    row = dict(zip(_NAMES, row_values(batch, 0), strict=True))
+    answers = row.pop("answers") is not None
+    del row["tokens_through"], row["position"]
+    given = {column: value for column, value in row.items() if value is not None}
+    return _added_one_text(tuple(given), answers=answers), {f"new_{column}": value for column, value in given.items()}
+
+
+@functools.lru_cache(maxsize=256)
+def _added_one_text(given: tuple[str, ...], *, answers: bool) -> str:
     columns = {
         "session_id": "id",
         "tokens_through": "unpinned_tokens",
         "position": "last_position",
         "created_at": "STATEMENT_TIMESTAMP()",
+        **({"answers": "answered_position"} if answers else {}),
+        **{column: f"%(new_{column})s" for column in given},
     }
-    if values.pop("answers") is not None:
-        columns["answers"] = "answered_position"
-    del values["tokens_through"], values["position"]
-    given = {column: value for column, value in values.items() if value is not None}
-    columns |= dict.fromkeys(given, "%s")
-    # In the order of their values, of those that have one.
-    return f"({', '.join(columns)}) SELECT {', '.join(columns.values())} FROM advanced", [
-        given[column] for column in columns if column in given
-    ]
+    return f"({', '.join(columns)}) SELECT {', '.join(columns.values())} FROM advanced"
 
 
-_TYPES = (*["text"] * 6, "int", *["bigint"] * 3, *["text"] * 2, "timestamptz")
-
-
-def _added(batch: Batch) -> tuple[str, list[Any]]:
+def _added(batch: Batch) -> tuple[str, dict[str, Any]]:
     """The rest of the INSERT of a batch of several messages."""
     rows = [row_values(batch, index) for index in range(len(batch.entries[:ROWS_PER_INSERT]))]
-    # An array for each column, and not a placeholder for each value, which the driver would take longer to find.
-    columns = ", ".join(f"%s::{kind}[]" for kind in _TYPES)
-    params: list[Any] = [
-        batch.unpinned_tokens,
-        len(batch.entries),
-        len(batch.entries),
-        *map(list, zip(*rows, strict=True)),
-    ]
-    return (
-        f"(session_id, {_COLUMNS}) "
-        "SELECT advanced.id, batch.role, batch.kind, batch.content, batch.wire, batch.metadata, batch.usage, "
-        "batch.tokens, advanced.unpinned_tokens - %s + batch.tokens_through, "
-        "advanced.last_position - %s + batch.position, "
-        f"CASE WHEN batch.answers = {LEADING} THEN advanced.answered_position "
-        "ELSE advanced.last_position - %s + batch.answers END, "
-        "batch.idempotency_key, batch.payload_hash, COALESCE(batch.created_at, STATEMENT_TIMESTAMP()) "
-        f"FROM advanced, UNNEST({columns}) AS batch ({_COLUMNS})"
-    ), params
+    return _ADDED, dict(zip(_NEW, map(list, zip(*rows, strict=True)), strict=True))
+
+
+_NEW = [f"new_{column}" for column in _NAMES]
+_TYPES = (*["text"] * 6, "int", *["bigint"] * 3, *["text"] * 2, "timestamptz")
+# An array for each column, and not a placeholder for each value, which the driver would take longer to find.
+_ARRAYS = ", ".join(f"%({name})s::{kind}[]" for name, kind in zip(_NEW, _TYPES, strict=True))
+_ADDED = (
+    f"(session_id, {_COLUMNS}) "
+    "SELECT advanced.id, batch.role, batch.kind, batch.content, batch.wire, batch.metadata, batch.usage, "
+    "batch.tokens, advanced.unpinned_tokens - %(added_tokens)s + batch.tokens_through, "
+    "advanced.last_position - %(added)s + batch.position, "
+    f"CASE WHEN batch.answers = {LEADING} THEN advanced.answered_position "
+    "ELSE advanced.last_position - %(added)s + batch.answers END, "
+    "batch.idempotency_key, batch.payload_hash, COALESCE(batch.created_at, STATEMENT_TIMESTAMP()) "
+    f"FROM advanced, UNNEST({_ARRAYS}) AS batch ({_COLUMNS})"
+)
 
 
 def portions(batch: Batch, start: int) -> Iterator[tuple[int, int]]:
@@ -270,23 +317,37 @@ def portions(batch: Batch, start: int) -> Iterator[tuple[int, int]]:
 
 def insert(
     vendor: str, batch: Batch, advanced: Advanced, start: int = 0, stop: int | None = None
-) -> tuple[str, list[Any]]:
+) -> tuple[str, list[Any] | dict[str, Any]]:
     """Return the INSERT of the entries from ``start`` to ``stop``, in the place that ``advanced`` made for them."""
     position = advanced.last_position - len(batch.entries)
     through = advanced.unpinned_tokens - batch.unpinned_tokens
-    params: list[Any] = []
-    rows = range(start, len(batch.entries) if stop is None else min(stop, len(batch.entries)))
-    for index in rows:
-        values = row_values(batch, index)
-        values[_THROUGH] += through
-        values[_POSITION] += position
-        if values[_ANSWERS] == LEADING:
-            values[_ANSWERS] = advanced.answered_position
-        elif values[_ANSWERS] is not None:
-            values[_ANSWERS] += position
-        params += [advanced.session_id, *values]
-    row = f"(%s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, COALESCE(%s, {clock.sql(vendor)}))"
-    return f"INSERT INTO {MESSAGE} (session_id, {_quoted(vendor)}) VALUES {', '.join([row] * len(rows))}", params
+    rows = []
+    for index in range(start, len(batch.entries) if stop is None else min(stop, len(batch.entries))):
+        row = row_values(batch, index)
+        row[_THROUGH] += through
+        row[_POSITION] += position
+        if row[_ANSWERS] == LEADING:
+            row[_ANSWERS] = advanced.answered_position
+        elif row[_ANSWERS] is not None:
+            row[_ANSWERS] += position
+        rows.append([advanced.session_id, *row])
+    if len(rows) == 1:
+        # By names, in which Django finds the places of SQLite's parameters faster.
+        return _insert_one(vendor), dict(zip(("session_id", *_NAMES), rows[0], strict=True))
+    marks = f"(%s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, COALESCE(%s, {clock.sql(vendor)}))"
+    return (
+        f"INSERT INTO {MESSAGE} (session_id, {_quoted(vendor)}) VALUES {', '.join([marks] * len(rows))}",
+        [value for row in rows for value in row],
+    )
+
+
+@functools.cache
+def _insert_one(vendor: str) -> str:
+    *marks, created_at = (f"%({column})s" for column in ("session_id", *_NAMES))
+    return (
+        f"INSERT INTO {MESSAGE} (session_id, {_quoted(vendor)}) "
+        f"VALUES ({', '.join(marks)}, COALESCE({created_at}, {clock.sql(vendor)}))"
+    )
 
 
 _THROUGH, _POSITION, _ANSWERS = 7, 8, 9
