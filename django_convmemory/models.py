@@ -116,43 +116,44 @@ class Session(models.Model):
     title = models.CharField(_("title"), max_length=255, blank=True, default="")
     metadata = models.JSONField(_("metadata"), blank=True, default=dict)
 
-    # What the row knows of its messages: see ledger.Ledger.
-    last_position = models.PositiveBigIntegerField(_("last position"), default=0)
-    unpinned_count = models.PositiveBigIntegerField(_("unpinned messages"), default=0)
-    unpinned_tokens = models.PositiveBigIntegerField(_("unpinned tokens"), default=0)
-    settled_tokens = models.PositiveBigIntegerField(_("tokens before the newest exchange"), default=0)
-    newest_position = models.PositiveBigIntegerField(_("newest exchange begins at"), default=0)
+    # What the row knows of its messages: see ledger.Ledger. Signed, here and in a message: the checks of positive ones
+    # would be read and carried out with each append.
+    last_position = models.BigIntegerField(_("last position"), default=0)
+    unpinned_count = models.BigIntegerField(_("unpinned messages"), default=0)
+    unpinned_tokens = models.BigIntegerField(_("unpinned tokens"), default=0)
+    settled_tokens = models.BigIntegerField(_("tokens before the newest exchange"), default=0)
+    newest_position = models.BigIntegerField(_("newest exchange begins at"), default=0)
     pinned = models.TextField(_("pinned positions"), blank=True, default="")
-    pinned_count = models.PositiveSmallIntegerField(_("pinned messages"), default=0)
-    pinned_tokens = models.PositiveBigIntegerField(_("pinned tokens"), default=0)
-    call_position = models.PositiveBigIntegerField(_("last tool calls at"), default=0)
+    pinned_count = models.SmallIntegerField(_("pinned messages"), default=0)
+    pinned_tokens = models.BigIntegerField(_("pinned tokens"), default=0)
+    call_position = models.BigIntegerField(_("last tool calls at"), default=0)
     # Scratch for the one update of an append: call_position as it was before, which leading tool results answer.
-    answered_position = models.PositiveBigIntegerField(default=0, editable=False)
+    answered_position = models.BigIntegerField(default=0, editable=False)
     exchange_calls = models.TextField(_("calls of the newest tool exchange"), blank=True, default="")
     open_calls = models.TextField(_("calls without a result"), blank=True, default="")
 
     # The current summary, by its version, and what it stands for.
-    last_version = models.PositiveBigIntegerField(_("last version"), default=0)
-    current_version = models.PositiveBigIntegerField(_("current version"), default=0)
-    covered_position = models.PositiveBigIntegerField(_("covered through"), default=0)
-    covered_count = models.PositiveBigIntegerField(_("covered messages"), default=0)
-    covered_tokens = models.PositiveBigIntegerField(_("covered tokens"), default=0)
+    last_version = models.BigIntegerField(_("last version"), default=0)
+    current_version = models.BigIntegerField(_("current version"), default=0)
+    covered_position = models.BigIntegerField(_("covered through"), default=0)
+    covered_count = models.BigIntegerField(_("covered messages"), default=0)
+    covered_tokens = models.BigIntegerField(_("covered tokens"), default=0)
 
     # Compaction. All times are the database's, in UTC.
     due_since = models.DateTimeField(_("due since"), null=True, blank=True)
     # The revision at which the session became due: tells the append that did it from those that follow.
-    due_revision = models.PositiveBigIntegerField(default=0, editable=False)
+    due_revision = models.BigIntegerField(default=0, editable=False)
     hinted_at = models.DateTimeField(_("hinted at"), null=True, blank=True)
-    attempts = models.PositiveIntegerField(_("attempts"), default=0)
+    attempts = models.IntegerField(_("attempts"), default=0)
     next_attempt_at = models.DateTimeField(_("next attempt at"), null=True, blank=True)
     lease_token = models.CharField(_("lease"), max_length=32, blank=True, default="", editable=False)
     lease_expires_at = models.DateTimeField(_("leased until"), null=True, blank=True)
     last_error = models.TextField(_("last error"), blank=True, default="")
 
     # Raised when rows go or change, so that a compaction that began before can never publish.
-    epoch = models.PositiveBigIntegerField(_("epoch"), default=0)
+    epoch = models.BigIntegerField(_("epoch"), default=0)
     # Raised by every change.
-    revision = models.PositiveBigIntegerField(_("revision"), default=0)
+    revision = models.BigIntegerField(_("revision"), default=0)
     # When a session goes, its copies become those of the one that it was copied from: see _hand_on_copies.
     forked_from = models.ForeignKey(
         "self",
@@ -163,7 +164,7 @@ class Session(models.Model):
         related_name="convmemory_forks",
     )
     # The last position that both still share.
-    fork_position = models.PositiveBigIntegerField(_("forked at"), null=True, blank=True)
+    fork_position = models.BigIntegerField(_("forked at"), null=True, blank=True)
     counter = models.CharField(_("token counter"), max_length=100, blank=True, default="")
     created_at = models.DateTimeField(_("created at"), default=timezone.now)
     # Not indexed, nor is any other column that an append changes: PostgreSQL then updates the row in place (HOT).
@@ -280,7 +281,7 @@ class Message(models.Model):
         related_name="convmemory_messages",
         db_index=False,  # The primary key begins with it.
     )
-    position = models.PositiveBigIntegerField(_("position"))
+    position = models.BigIntegerField(_("position"))
     role = models.CharField(_("role"), max_length=16)
     kind = models.CharField(_("kind"), max_length=32, default="chat")
     # Text content; content parts, tool calls and whatever else the wire form holds are in ``wire``.
@@ -288,11 +289,11 @@ class Message(models.Model):
     wire = ExactJSONField(_("rest of the wire form"), null=True, blank=True)
     metadata = ExactJSONField(_("metadata"), null=True, blank=True)
     usage = ExactJSONField(_("usage"), null=True, blank=True)
-    tokens = models.PositiveIntegerField(_("tokens"))
+    tokens = models.IntegerField(_("tokens"))
     # The running total of unpinned tokens through this message.
-    tokens_through = models.PositiveBigIntegerField(_("tokens through"))
+    tokens_through = models.BigIntegerField(_("tokens through"))
     # The assistant message whose call a tool result answers.
-    answers = models.PositiveBigIntegerField(_("answers"), null=True, blank=True)
+    answers = models.BigIntegerField(_("answers"), null=True, blank=True)
     created_at = models.DateTimeField(_("created at"), default=timezone.now)
     redacted_at = models.DateTimeField(_("redacted at"), null=True, blank=True)
     idempotency_key = models.CharField(  # noqa: DJ001

@@ -122,9 +122,8 @@ class ORMStore:
         else:
             end: Any = F("last_position") + 1
             if before is not None:
-                end = _least(end, before)
-            first = end - _least(end, limit)  # without a difference below zero, which MariaDB refuses
-            rows = rows.filter(position__gte=sessions.values(first=first)[:1])
+                end = Least(end, _number(before), output_field=BigIntegerField())
+            rows = rows.filter(position__gte=sessions.values(first=end - _number(limit))[:1])
         # By both columns of the key: by the position alone the whole table may be walked.
         order = ("session_id", "position") if after is not None else ("-session_id", "-position")
         columns = ("position", "created_at", "role", "kind", "content", "wire", "metadata", "tokens", "redacted_at")
@@ -517,9 +516,9 @@ def _placed(rows: Any) -> list[Placed]:
     return placed
 
 
-def _least(expression: Any, number: int) -> Least:
+def _number(number: int) -> Value:
     # A plain value would be sent to PostgreSQL as an integer of four bytes, whatever its size.
-    return Least(expression, Value(number, BigIntegerField()), output_field=BigIntegerField())
+    return Value(number, BigIntegerField())
 
 
 def _due_since(threshold: Threshold, covered_tokens: Any, covered_count: Any) -> Case:

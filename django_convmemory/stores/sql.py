@@ -485,18 +485,15 @@ _MOST = 2**53
 def _load(vendor: str, *, messages: bool, tokens: bool, summary: bool) -> str:
     array, text = ("JSON_BUILD_ARRAY", "::text") if vendor == "postgresql" else ("JSON_ARRAY", "")
     # Beside a plain NULL the numbers of the other rows are decimal ones, to MariaDB.
-    none = "CAST(NULL AS UNSIGNED)" if vendor == "mysql" else "NULL"
-    # A small number in the place of a parameter is a small integer, to PostgreSQL, and so would be a sum with it.
-    given = "%s::bigint" if vendor == "postgresql" else "%s"
+    none = "CAST(NULL AS SIGNED)" if vendor == "mysql" else "NULL"
     greatest, least = ("MAX", "MIN") if vendor == "sqlite" else ("GREATEST", "LEAST")
     first, covered = ("covered_position + 1", "covered_tokens") if summary else ("1", "0")
-    # The arithmetic of values.view_bound, without a difference below zero, which MariaDB refuses.
+    # The arithmetic of values.view_bound, as if all that are pinned stood among the last messages.
     if messages:
-        # As if all that are pinned stood among the last ones.
-        last = f"last_position + 1 - {least}({given} + pinned_count, last_position)"
-        column, bound = "m.position", f">= (SELECT {greatest}({first}, {least}({last}, newest_position))"
+        last = f"{least}(last_position + 1 - pinned_count - %s, newest_position)"
+        column, bound = "m.position", f">= (SELECT {greatest}({first}, {last})"
     elif tokens:
-        left_out = f"{least}(unpinned_tokens - {least}({given}, unpinned_tokens), settled_tokens)"
+        left_out = f"{least}(unpinned_tokens - %s, settled_tokens)"
         column, bound = "m.tokens_through", f"> (SELECT {greatest}({covered}, {left_out})"
     else:
         column, bound = "m.position", f">= (SELECT {first}"
