@@ -165,9 +165,13 @@ def _append_in_two(
     with connections[using].cursor() as cursor:
         cursor.execute(*sql.advance("sqlite", name, batch, threshold, counter=counter, hint=hint))
         advanced = sql.Advanced.of(cursor.fetchone())
-        if advanced is not None:
-            _insert(cursor, "sqlite", batch, advanced)
-        return advanced
+        if advanced is None:
+            return None
+        turned_due = advanced.turned_due and not advanced.due
+        if turned_due:
+            cursor.execute(*sql.mark_due(advanced.session_id, hint=hint))
+        _insert(cursor, "sqlite", batch, advanced)
+        return advanced._replace(due=advanced.due or turned_due, turned_due=turned_due)
 
 
 def _append_locking(

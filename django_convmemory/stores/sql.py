@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import functools
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, Self
 
 from django_convmemory import clock
@@ -40,7 +40,10 @@ _NAMES = _COLUMNS.split(", ")
 
 
 class Advanced(NamedTuple):
-    """What the update of an append returns."""
+    """What the update of an append returns.
+
+    On SQLite ``turned_due`` is whether the tail exceeds the threshold, and nothing is marked yet.
+    """
 
     session_id: int
     last_position: int
@@ -133,8 +136,8 @@ def advance(
         "added": len(batch.entries),
         "added_unpinned": batch.unpinned_count,
         "added_tokens": batch.unpinned_tokens,
-        "most_tokens": (threshold.tokens or 0) - batch.unpinned_tokens,
-        "most_messages": (threshold.messages or 0) - batch.unpinned_count,
+        "most_tokens": threshold.tokens,
+        "most_messages": threshold.messages,
         "settled": after.settled_tokens,
         "newest": after.newest_position,
         "exchange_calls": after.exchange_calls,
@@ -154,11 +157,19 @@ def advance(
     return _advance(shape), params
 
 
+def mark_due(session_id: int, *, hint: bool) -> tuple[str, list[Any]]:
+    """Return the UPDATE that marks a session due from now on (SQLite)."""
+    now = clock.sql("sqlite")
+    return (
+        f"UPDATE {SESSION} SET due_since = {now}, due_revision = revision, "
+        f"hinted_at = {now if hint else 'NULL'} WHERE id = %s"
+    ), [session_id]
+
+
 @functools.lru_cache(maxsize=256)
 def _advance(shape: _Shape) -> str:
     now = clock.sql(shape.vendor)
     columns = {
-        **_due_mark(shape, now),
         "last_position": "last_position + %(added)s",
         "unpinned_count": "unpinned_count + %(added_unpinned)s",
         "unpinned_tokens": "unpinned_tokens + %(added_tokens)s",
@@ -171,25 +182,36 @@ def _advance(shape: _Shape) -> str:
         "revision": "revision + 1",
         "updated_at": now,
     }
+    if shape.vendor != "sqlite":
+        columns |= _due_mark(shape, columns, now)
     # Of PostgreSQL's, the driver need not read a time. SQLite 3.40 finds NULL to be NOT NULL where it returns it.
     due = "due_since IS NOT NULL" if shape.vendor == "postgresql" else "due_since"
+    turned_due = "due_revision = revision"
+    if shape.vendor == "sqlite":
+        # An index is written to where its column is set, be it to what it is: mark_due sets it when it has to change.
+        turned_due = _over(shape, "unpinned_tokens", "unpinned_count", "settled_tokens")
     return (
         f"UPDATE {SESSION} SET {', '.join(f'{column} = {value}' for column, value in columns.items())} "
         f"WHERE {' AND '.join(_conditions(shape))} "
-        f"RETURNING id, last_position, unpinned_tokens, answered_position, {due} AS due, "
-        "due_revision = revision AS turned_due"
+        f"RETURNING id, last_position, unpinned_tokens, answered_position, {due} AS due, {turned_due} AS turned_due"
     )
 
 
-def _due_mark(shape: _Shape, now: str) -> dict[str, str]:
+def _over(shape: _Shape, tokens: str, messages: str, settled: str) -> str:
+    """Whether the tail exceeds the threshold."""
     over = []
     if shape.by_tokens:
-        over.append("unpinned_tokens - covered_tokens > %(most_tokens)s")
+        over.append(f"{tokens} - covered_tokens > %(most_tokens)s")
     if shape.by_messages:
-        over.append("unpinned_count - covered_count > %(most_messages)s")
-    if not over:
+        over.append(f"{messages} - covered_count > %(most_messages)s")
+    return f"({' OR '.join(over)}) AND {settled} > covered_tokens" if over else "1 = 0"
+
+
+def _due_mark(shape: _Shape, columns: Mapping[str, str], now: str) -> dict[str, str]:
+    if not (shape.by_tokens or shape.by_messages):
         return {}
-    condition = f"due_since IS NULL AND ({' OR '.join(over)}) AND {shape.settled_tokens} > covered_tokens"
+    over = _over(shape, columns["unpinned_tokens"], columns["unpinned_count"], columns["settled_tokens"])
+    condition = f"due_since IS NULL AND {over}"
     return {
         column: f"CASE WHEN {condition} THEN {value} ELSE {column} END"
         for column, value in (
