@@ -126,7 +126,7 @@ class _Examination:
             elif row.position < expected:
                 yield "duplicate", f"position {row.position} comes twice"
                 continue
-            self.ledger = dataclasses.replace(self.ledger, last_position=row.position - 1)
+            self.ledger = self.ledger._replace(last_position=row.position - 1)
             message, problems = _value(row)
             yield from problems
             yield from self._book(row, message)
@@ -145,13 +145,13 @@ class _Examination:
             self.ledger, _ = self.ledger.append_one(ChatMessage.human(""), row.tokens)
         except ConvMemoryError:
             yield "pinned", f"{where} is one pinned message too many: there may be {MAX_PINNED}"
-            self.ledger = dataclasses.replace(self.ledger, last_position=row.position)
+            self.ledger = self.ledger._replace(last_position=row.position)
         if row.tokens < 1:
             yield "tokens", f"{where} counts {row.tokens} tokens"
         if row.tokens_through != self.ledger.unpinned_tokens:
             yield "total", f"the total through position {row.position} is {row.tokens_through}, not the sum"
             # Said once: what follows is compared with what is there.
-            self.ledger = dataclasses.replace(self.ledger, unpinned_tokens=row.tokens_through)
+            self.ledger = self.ledger._replace(unpinned_tokens=row.tokens_through)
         if row.answers != answers:
             yield "answers", f"{where} answers {row.answers}, and should answer {answers}"
         if row.answers is not None:

@@ -28,8 +28,7 @@ class Pinned(NamedTuple):
     tokens: int
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class Entry:
+class Entry(NamedTuple):
     """A message to be stored, with what it counts, and the usage that the provider reported for it.
 
     ``created_at`` is when it was said, in UTC; None is now.
@@ -49,8 +48,7 @@ class Row(NamedTuple):
     answers: int | None
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class Ledger:
+class Ledger(NamedTuple):
     """The counters of a session.
 
     ``unpinned_*`` count the unpinned messages and their tokens, ``covered_*`` those of them that the current summary
@@ -119,7 +117,7 @@ class Ledger:
                 )
             pinned = (*self.pinned, Pinned(position, tokens))
             return (
-                dataclasses.replace(self, last_position=position, pinned=pinned),
+                self._replace(last_position=position, pinned=pinned),
                 Row(position, self.unpinned_tokens, None),
             )
         through = self.unpinned_tokens + tokens
@@ -142,8 +140,7 @@ class Ledger:
                 call_position = position if calls else 0
                 changes |= {"exchange_calls": calls, "open_calls": calls, "call_position": call_position}
         return (
-            dataclasses.replace(
-                self,
+            self._replace(
                 last_position=position,
                 unpinned_count=self.unpinned_count + 1,
                 unpinned_tokens=through,

@@ -5,7 +5,6 @@ What is written to these tables goes through a store; what reads them may use th
 
 from __future__ import annotations
 
-import dataclasses
 import datetime as dt
 import uuid
 from collections.abc import Iterator, Sequence
@@ -211,14 +210,14 @@ class Session(models.Model):
         return ledger_of([getattr(self, column) for column in LEDGER_COLUMNS])
 
 
-LEDGER_COLUMNS = tuple(field.name for field in dataclasses.fields(Ledger))
+LEDGER_COLUMNS = Ledger._fields
 
 
 def ledger_of(values: Sequence[Any]) -> Ledger:
     """Return the value of the columns ``LEDGER_COLUMNS``: the one place where a session's row becomes a ledger."""
-    columns = dict(zip(LEDGER_COLUMNS, values, strict=True))
-    columns["pinned"] = read_pinned(columns["pinned"])
-    return Ledger(**columns)
+    ledger = Ledger(*values)
+    text: Any = ledger.pinned
+    return ledger._replace(pinned=read_pinned(text))
 
 
 def counters(ledger: Ledger) -> dict[str, Any]:

@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import dataclasses
 from typing import Any
 
 import pytest
@@ -44,9 +43,7 @@ def snapshot(
         last = covered[-1].position
         tokens = sum(row.tokens for row in covered)
         summary = SummaryVersion(1, 1, last, "They spoke of Rust.", summary_tokens)
-        counters = dataclasses.replace(
-            counters, covered_position=last, covered_count=len(covered), covered_tokens=tokens
-        )
+        counters = counters._replace(covered_position=last, covered_count=len(covered), covered_tokens=tokens)
     shown = shown_pinned(counters.pinned, max_pinned_tokens)
     pinned = [row for row in placed if row.position in shown]
     return Snapshot(1, counters, due, 1, summary, pinned, unpinned[len(covered) :])

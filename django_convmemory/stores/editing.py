@@ -6,7 +6,6 @@ refuses to turn a reader into a writer, and what is read after it is what is the
 
 from __future__ import annotations
 
-import dataclasses
 import itertools
 from collections.abc import Iterator
 from typing import Any
@@ -232,8 +231,7 @@ def finish(using: str, session_id: int, ledger: Ledger, position: int, threshold
 
 def _covered(ledger: Ledger, summary: models.Summary | None) -> Ledger:
     """Return the counters with ``summary`` as the current one."""
-    return dataclasses.replace(
-        ledger,
+    return ledger._replace(
         covered_position=summary.last_position if summary else 0,
         covered_count=summary.covered_count if summary else 0,
         covered_tokens=summary.covered_tokens if summary else 0,

@@ -110,8 +110,7 @@ class _Session:
             (number for number, one in self.versions.items() if one.valid and not one.building), default=0
         )
         current = self.versions.get(self.current_version)
-        self.ledger = dataclasses.replace(
-            self.ledger,
+        self.ledger = self.ledger._replace(
             covered_position=current.summary.last_position if current else 0,
             covered_count=current.count if current else 0,
             covered_tokens=current.tokens_through if current else 0,
@@ -494,8 +493,7 @@ class InMemoryStore:
             session.last_version = number
             if not building:
                 session.current_version = number
-                session.ledger = dataclasses.replace(
-                    session.ledger,
+                session.ledger = session.ledger._replace(
                     covered_position=version.last_position,
                     covered_count=version.count,
                     covered_tokens=version.tokens_through,

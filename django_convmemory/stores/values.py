@@ -308,8 +308,7 @@ def after_publishing(claim: Claim, version: NewVersion, number: int) -> Claim:
         claim,
         last_version=number,
         attempts=0,
-        ledger=dataclasses.replace(
-            claim.ledger,
+        ledger=claim.ledger._replace(
             covered_position=version.last_position,
             covered_count=version.count,
             covered_tokens=version.tokens_through,
