@@ -1,17 +1,16 @@
 """What an append pays for its hint: the time to hand a task over for a broker that is healthy, refuses, or hangs.
 
-Usage: ``python benchmarks/publish.py [URL …]`` with the URLs of brokers that run (default: Redis and RabbitMQ of this
-machine). Prints milliseconds for the first task of a process and for those that follow, through this app's scheduler
-and, on the healthy broker, through Celery's own ``apply_async``.
+``python benchmarks/publish.py [URL …]``. Prints milliseconds for the first task of a process and for those that follow,
+through this app's scheduler and, on the healthy broker, through Celery's own ``apply_async``.
 """
 
 from __future__ import annotations
 
+import argparse
 import contextlib
 import logging
 import socket
 import statistics
-import sys
 import time
 from collections.abc import Callable, Iterator
 from urllib.parse import urlsplit
@@ -54,7 +53,10 @@ def measure(title: str, url: str, send: Callable[[], object]) -> None:
     app.close()
 
 
-def main(urls: list[str]) -> None:
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("urls", nargs="*", default=DEFAULT, metavar="URL", help=f"of brokers that run; {DEFAULT}")
+    urls = parser.parse_args().urls
     settings.configure(
         INSTALLED_APPS=["django.contrib.contenttypes", "django.contrib.auth", "django_convmemory"],
         DATABASES={"default": {"ENGINE": "django.db.backends.sqlite3", "NAME": ":memory:"}},
@@ -97,4 +99,4 @@ def main(urls: list[str]) -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1:] or DEFAULT)
+    main()

@@ -1,12 +1,12 @@
 """How far the token counters are from tiktoken's o200k_base, on real conversations.
 
-``python benchmarks/token_counters.py [FOLDER]``: FOLDER holds the conversations and, in ``tiktoken/``, the vocabulary
-(default: ``CONVMEMORY_DATA``, or ``../shared/data`` beside the project). Prints the ratio of each counter's sum to
-tiktoken's, and the share of single messages within a quarter of it.
+``python benchmarks/token_counters.py [FOLDER]``. Prints the ratio of each counter's sum to tiktoken's, and the share of
+single messages within a quarter of it.
 """
 
 from __future__ import annotations
 
+import argparse
 import os
 import pathlib
 import sys
@@ -15,10 +15,18 @@ ROOT = pathlib.Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
 
-def main(folder: pathlib.Path) -> int:
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument(
+        "folder",
+        type=pathlib.Path,
+        nargs="?",
+        default=os.environ.get("CONVMEMORY_DATA", "."),
+        help="of the conversations, with the vocabulary in tiktoken/; without it, CONVMEMORY_DATA names it",
+    )
+    folder = parser.parse_args().folder
     if not (folder / "tiktoken").is_dir():
-        print(f"There is no {folder}/tiktoken: give the folder of the conversations.", file=sys.stderr)
-        return 1
+        parser.error(f"There is no folder {folder}/tiktoken.")
     os.environ["CONVMEMORY_DATA"] = str(folder)
     os.environ["TIKTOKEN_CACHE_DIR"] = str(folder / "tiktoken")
     from django_convmemory import tokens
@@ -55,9 +63,7 @@ def main(folder: pathlib.Path) -> int:
             near = sum(abs(a - b) <= max(2, b / 4) for a, b in zip(counted, truth, strict=True)) / len(truth)
             row += f"{sum(counted) / sum(truth):14.2f} ({near:4.0%} near)"
         print(row)
-    return 0
 
 
 if __name__ == "__main__":
-    default = os.environ.get("CONVMEMORY_DATA") or ROOT.parent / "shared" / "data"
-    sys.exit(main(pathlib.Path(sys.argv[1] if len(sys.argv) > 1 else default)))
+    main()

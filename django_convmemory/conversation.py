@@ -256,12 +256,13 @@ class ConversationMemory:
 
         ``system`` is the site's own prompt, a text or a message, which is not stored. ``max_tokens`` bounds all that is
         returned; what may never be left out is returned all the same, and ``over_budget`` says so. An unknown session
-        gives an empty context.
+        gives an empty context. Raises :class:`~django_convmemory.exceptions.InvalidArgument`.
         """
-        if max_tokens is not None and (isinstance(max_tokens, bool) or not isinstance(max_tokens, int)):
-            raise InvalidArgument(f"max_tokens must be a whole number or None, not {max_tokens!r:.100}.")
+        most: object = max_tokens
+        if most is not None and (isinstance(most, bool) or not isinstance(most, int) or most < 0):
+            raise InvalidArgument(f"max_tokens must be a whole number of at least 0, or None, not {most!r:.100}.")
         view = self.strategy.view()
-        budget = self.max_context_tokens if max_tokens is None else max(0, max_tokens)
+        budget = self.max_context_tokens if max_tokens is None else max_tokens
         if budget is not None:
             view = View(view.messages, budget if view.tokens is None else min(view.tokens, budget), view.summary)
         snapshot = self.store.load(self.resolve(session), view, self.options.max_pinned_tokens)

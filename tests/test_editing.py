@@ -465,6 +465,9 @@ def test_a_number_that_is_none_is_refused(name: str, arguments: tuple[Any, ...])
         getattr(memory, name)("s", *arguments)
     with pytest.raises(ValueError, match="limit"):
         memory.history("s", limit=0)
+    for most in (-1, 1.5, True, "9"):
+        with pytest.raises(exceptions.InvalidArgument, match="max_tokens must be a whole number of at least 0"):
+            memory.load("s", max_tokens=most)  # type: ignore[arg-type]
 
 
 def test_history_pages_through_everything_that_was_said() -> None:

@@ -2,7 +2,7 @@
 
 The length of one conversation, the number of rows in the tables, and the conversations at the same time; each beside
 psycopg on the same tables, in turns. Makes databases on the local PostgreSQL, and drops them in the end. With
-``--keep`` they stay, and are used again.
+``--keep`` the large ones stay, and are used again.
 """
 
 from __future__ import annotations
@@ -39,11 +39,12 @@ def main() -> None:
     parser.add_argument("--sessions", type=int, nargs="+", default=[100, 10_000, 100_000], help=f"of {MESSAGES} each")
     parser.add_argument("--at-once", type=int, nargs="+", default=[1, 4, 16, 64], help="conversations")
     parser.add_argument("--turns", type=int, default=30, help=f"of {TURN} operations each")
-    parser.add_argument("--keep", action="store_true", help="keep the databases, and use those that were kept")
+    parser.add_argument("--keep", action="store_true", help="keep the tables, and use those that were kept")
     parser.add_argument("--output", type=pathlib.Path, default=ROOT / "build/bench/growth.json")
     arguments = parser.parse_args()
     with contextlib.ExitStack() as stack:
-        lengths = stack.enter_context(database("bench_growth_lengths", arguments.keep, "lengths", *arguments.lengths))
+        # Never kept, for it is appended to.
+        lengths = stack.enter_context(database("bench_growth_lengths", False, "lengths", *arguments.lengths))
         tables = {
             count: stack.enter_context(database(f"bench_growth_{count}", arguments.keep, "sessions", count))
             for count in arguments.sessions

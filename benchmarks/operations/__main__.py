@@ -41,12 +41,14 @@ ENTRIES = [
     Entry("django_convmemory", "ours:Convmemory", postgresql=True, peer=False),
     Entry("django_convmemory, prepared", "ours:Prepared", postgresql=True, peer=False),
     Entry("a plain Django model", "naive:Naive", postgresql=True, peer=False),
+    Entry("a plain Django model, last 40", "naive:Limited", postgresql=True, peer=False),
     Entry("LangChain SQLChatMessageHistory", "langchain_history:History", postgresql=True),
     Entry("Agents SDK SQLAlchemySession", "agents_sdk:Sessions", postgresql=True),
     Entry("LlamaIndex Memory", "llama_index_memory:Queue", postgresql=True),
     Entry("sqlite3", "raw:Driver", postgresql=False, peer=False),
     Entry("django_convmemory", "ours:Convmemory", postgresql=False, peer=False),
     Entry("a plain Django model", "naive:Naive", postgresql=False, peer=False),
+    Entry("a plain Django model, last 40", "naive:Limited", postgresql=False, peer=False),
     Entry("LangChain SQLChatMessageHistory", "langchain_history:History", postgresql=False),
     Entry("Agents SDK SQLiteSession", "agents_sdk:Sessions", postgresql=False),
     Entry("LlamaIndex Memory", "llama_index_memory:Queue", postgresql=False),
@@ -61,6 +63,10 @@ def main() -> None:
     parser.add_argument("--peers", help="the Python of an environment with peers.txt; without it they are left out")
     parser.add_argument("--output", type=pathlib.Path, default=ROOT / "build/bench/operations.json")
     arguments = parser.parse_args()
+    if min(arguments.turns, *arguments.sizes) < 1:
+        parser.error("--turns and --sizes take numbers from 1 on.")
+    if arguments.peers and not os.access(arguments.peers, os.X_OK):
+        parser.error(f"--peers: there is no Python at {arguments.peers}; make .venv-peers/.installed makes one.")
     entries = [entry for entry in ENTRIES if arguments.peers or not entry.peer]
     results = []
     with contextlib.ExitStack() as stack:

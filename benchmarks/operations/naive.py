@@ -1,4 +1,7 @@
-"""What a Django developer writes first: a model of messages, all of which a load reads and cuts to the budget."""
+"""What a Django developer writes first: a model of messages, all of which a load reads and cuts to the budget.
+
+And what they write next: a load of the last messages, however many tokens those are.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +9,7 @@ import os
 from typing import Any
 from urllib.parse import urlsplit
 
-from contender import TOKENS, Contender
+from contender import MESSAGES, TOKENS, Contender
 
 
 class Naive(Contender):
@@ -67,3 +70,11 @@ class Naive(Contender):
                 break
             found.append({"role": message.role, "content": message.content})
         return found[::-1]
+
+
+class Limited(Naive):
+    """The same with a ``LIMIT``."""
+
+    def load(self, session: str) -> list[dict[str, Any]]:
+        newest = self.messages.filter(session=session).order_by("-pk")[:MESSAGES]
+        return [{"role": message.role, "content": message.content} for message in reversed(newest)]
