@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 from django.db import connection
+from django.db.models import F
 
 from django_convmemory import models
+from django_convmemory.memory import ConversationMemory
+from django_convmemory.messages import ChatMessage
 
 
 def lengthen(session: models.Session, first: int, last: int, *, content: str, tokens: int) -> None:
@@ -24,3 +27,35 @@ def lengthen(session: models.Session, first: int, last: int, *, content: str, to
     """  # noqa: S608  made of digits
     with connection.cursor() as cursor:
         cursor.execute(statement, [first, session.pk, content, tokens, tokens, last])
+
+
+def fill(chat: ConversationMemory, key: str, count: int) -> None:
+    """Give a session ``count`` messages, all but the last few folded."""
+    chat.append(key, ChatMessage.human("one"), ChatMessage.ai("two"))
+    session = models.Session.objects.get(key=key)
+    tokens = session.unpinned_tokens // 2
+    lengthen(session, 3, count, content="text", tokens=tokens)
+    covered = count - 6
+    models.Summary.objects.create(
+        session=session,
+        version=1,
+        first_position=1,
+        last_position=covered,
+        covered_count=covered,
+        covered_tokens=covered * tokens,
+        text="what was said",
+        tokens=9,
+    )
+    models.Session.objects.filter(pk=session.pk).update(
+        last_position=count,
+        unpinned_count=count,
+        unpinned_tokens=count * tokens,
+        settled_tokens=(count - 1) * tokens,
+        newest_position=count,
+        last_version=1,
+        current_version=1,
+        covered_position=covered,
+        covered_count=covered,
+        covered_tokens=covered * tokens,
+        revision=F("revision") + 1,
+    )

@@ -1,11 +1,9 @@
-"""``append`` and ``load`` over the ORM store: what they cost, what they refuse, and how they behave in transactions."""
+"""``append`` and ``load`` over the ORM store: what they take and refuse, and how they behave in transactions."""
 
 from __future__ import annotations
 
 import asyncio
 import itertools
-import json
-import re
 import threading
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -15,7 +13,6 @@ import pytest
 from django.contrib.auth import get_user_model
 from django.contrib.auth.models import AnonymousUser
 from django.db import connection, connections, transaction
-from django.db.models import F
 from django.test.utils import CaptureQueriesContext
 
 from django_convmemory import exceptions, models, signals
@@ -23,230 +20,18 @@ from django_convmemory.chat_models.scripted import ScriptedChatModel
 from django_convmemory.memory import (
     ConversationBufferMemory,
     ConversationSummaryBufferMemory,
-    ConversationTokenBufferMemory,
-    ConversationWindowMemory,
     memories,
 )
 from django_convmemory.messages import ChatMessage
 from django_convmemory.schedulers import NullScheduler
 from django_convmemory.stores import appending
 from django_convmemory.stores.orm import ORMStore
-from tests.long_sessions import lengthen
-from tests.settings import DATABASE
-
-CONTROL = ("BEGIN", "COMMIT", "SAVEPOINT", "RELEASE", "ROLLBACK")
+from tests.long_sessions import fill
 
 
 def memory(limit: int = 200, **options: Any) -> ConversationSummaryBufferMemory:
     options.setdefault("scheduler", NullScheduler())
     return ConversationSummaryBufferMemory(ORMStore(), ScriptedChatModel([]), limit, **options)
-
-
-def statements(work: Callable[[], Any]) -> list[str]:
-    """The statements that ``work`` sends, transaction control left out."""
-    with CaptureQueriesContext(connection) as captured:
-        work()
-    return [query["sql"] for query in captured if not query["sql"].upper().startswith(CONTROL)]
-
-
-def fill(chat: ConversationSummaryBufferMemory, key: str, count: int) -> None:
-    """Give a session ``count`` messages, all but the last few folded."""
-    chat.append(key, ChatMessage.human("one"), ChatMessage.ai("two"))
-    session = models.Session.objects.get(key=key)
-    tokens = session.unpinned_tokens // 2
-    lengthen(session, 3, count, content="text", tokens=tokens)
-    covered = count - 6
-    models.Summary.objects.create(
-        session=session,
-        version=1,
-        first_position=1,
-        last_position=covered,
-        covered_count=covered,
-        covered_tokens=covered * tokens,
-        text="what was said",
-        tokens=9,
-    )
-    models.Session.objects.filter(pk=session.pk).update(
-        last_position=count,
-        unpinned_count=count,
-        unpinned_tokens=count * tokens,
-        settled_tokens=(count - 1) * tokens,
-        newest_position=count,
-        last_version=1,
-        current_version=1,
-        covered_position=covered,
-        covered_count=covered,
-        covered_tokens=covered * tokens,
-        revision=F("revision") + 1,
-    )
-
-
-@pytest.mark.django_db(transaction=True)
-def test_statements_of_append_and_load_do_not_depend_on_the_history() -> None:
-    chat = memory()
-    most = 3 if connection.vendor == "mysql" else 2
-    counts = []
-    for size in (10, 1_000, 100_000):
-        key = f"session of {size}"
-        fill(chat, key, size)
-        loaded = statements(lambda key=key: chat.load(key, system="Be kind."))
-        pinned = statements(lambda key=key: chat.append(key, ChatMessage.system("Answer in French.")))
-        appended = statements(lambda key=key: chat.append(key, ChatMessage.human("question")))
-        many = statements(lambda key=key: chat.append(key, *[ChatMessage.ai("answer")] * 50))
-        keyed = statements(lambda key=key: chat.append(key, ChatMessage.human("once"), idempotency_key="k"))
-        with_pinned = statements(lambda key=key: chat.load(key, system="Be kind."))
-        context = chat.load(key)
-        assert context.summary == "what was said"
-        assert context.omitted == 0
-        assert context[0].text == "Answer in French."
-        counts.append([len(one) for one in (pinned, appended, many, keyed, loaded, with_pinned)])
-    assert counts[0] == counts[1] == counts[2]
-    assert counts[0][:3] == [1 if connection.vendor == "postgresql" else most] * 3
-    assert counts[0][3] <= most + 1
-    assert counts[0][4:] == [1, 2]
-
-
-def reads(key: str) -> dict[str, tuple[int, tuple[str, list[Any]]]]:
-    """What is read of a session of :func:`fill`: the rows of each statement at most, and the statement."""
-    chat, store = memory(), ORMStore()
-    found = {}
-    for name, most, read in (
-        ("the newest page", 50, lambda: chat.history(key, limit=50)),
-        ("a page before", 50, lambda: chat.history(key, limit=50, before=9_000)),
-        ("a page after", 50, lambda: chat.history(key, limit=50, after=9_000)),
-        ("load", 6 + 1, lambda: chat.load(key)),
-        ("load by tokens", 6 + 1, lambda: chat.load(key, max_tokens=10_000)),
-        ("a window", 3 + 1, lambda: ConversationWindowMemory(store, 3).load(key)),
-        ("a window by tokens", 3 + 1, lambda: ConversationWindowMemory(store, 3).load(key, max_tokens=10_000)),
-        ("a buffer of tokens", 30 + 1, lambda: ConversationTokenBufferMemory(store, 30).load(key)),
-    ):
-        asked: list[tuple[str, list[Any]]] = []
-
-        def note(execute: Any, sql: str, params: Any, many: bool, context: Any, asked: Any = asked) -> Any:
-            asked.append((sql, list(params)))
-            return execute(sql, params, many, context)
-
-        with connection.execute_wrapper(note):
-            read()
-        [statement] = asked
-        found[name] = most, statement
-    return found
-
-
-def rows_read(name: str, params: list[Any]) -> int:
-    """Carry a prepared statement out, and return the most rows that any part of its plan was through."""
-    values = ", ".join(["%s"] * len(params))
-    with connection.cursor() as cursor:
-        cursor.execute(f'EXPLAIN (ANALYZE, FORMAT JSON) EXECUTE "{name}"({values})', params)
-        plan = json.dumps(cursor.fetchone()[0])
-    return max(int(rows) for rows in re.findall(r"(?:Actual Rows|Rows Removed by Filter)\W+(\d+)", plan))
-
-
-def prepare(name: str, sql: str) -> None:
-    numbers = itertools.count(1)
-    with connection.cursor() as cursor:
-        cursor.execute(f'PREPARE "{name}" AS {re.sub("%s", lambda _: f"${next(numbers)}", sql)}')
-
-
-@pytest.fixture
-def plans() -> Iterator[None]:
-    yield
-    with connection.cursor() as cursor:
-        cursor.execute("DEALLOCATE ALL")
-
-
-@pytest.mark.only_on("postgresql")
-@pytest.mark.django_db
-@pytest.mark.parametrize("plan", ["force_custom_plan", "force_generic_plan"])
-def test_of_a_long_conversation_among_short_ones_no_more_is_read_than_is_shown(plan: str, plans: None) -> None:
-    """The planner takes a session for one of the usual length."""
-    chat = memory()
-    for number in range(300):
-        chat.append(f"short {number}", *[ChatMessage.human("hello")] * 10)
-    fill(chat, "long", 20_000)
-    with connection.cursor() as cursor:
-        cursor.execute("ANALYZE convmemory_message")
-        cursor.execute("ANALYZE convmemory_session")
-        cursor.execute("SELECT set_config('plan_cache_mode', %s, true)", [plan])
-    for name, (most, (sql, params)) in reads("long").items():
-        prepare(name, sql)
-        assert rows_read(name, params) <= most, name
-
-
-@pytest.mark.only_on("postgresql")
-@pytest.mark.django_db
-def test_a_plan_that_was_made_when_there_was_little_serves_a_long_conversation(plans: None) -> None:
-    """For the planner any index is as good then, and a prepared statement keeps its plan."""
-    with connection.cursor() as cursor:
-        cursor.execute("SELECT set_config('plan_cache_mode', 'force_generic_plan', true)")
-        # Of a table of one page it would read the page.
-        cursor.execute("SELECT set_config('enable_seqscan', 'off', true)")
-    chat = memory()
-    asked = reads("long")
-    for name, (_, (sql, params)) in asked.items():
-        prepare(name, sql)
-        rows_read(name, params)
-    fill(chat, "long", 20_000)
-    session = models.Session.objects.get()
-    models.Summary.objects.bulk_create(
-        models.Summary(
-            session=session,
-            version=version,
-            first_position=1,
-            last_position=1,
-            covered_count=1,
-            covered_tokens=1,
-            text="b",
-            tokens=1,
-        )
-        for version in range(2, 500)
-    )
-    for name, (most, (_, params)) in asked.items():
-        assert rows_read(name, params) <= most, name
-
-
-@pytest.mark.django_db
-def test_load_reads_no_row_that_it_does_not_show() -> None:
-    """While compaction lags, no more is read than the budget holds."""
-    chat = memory(limit=50, max_summary_tokens=50)
-    for number in range(500):
-        chat.append("s", ChatMessage.human(f"message {number}"))
-    rows: list[int] = []
-
-    def count(execute: Any, sql: str, params: Any, many: bool, context: Any) -> Any:
-        result = execute(sql, params, many, context)
-        if "convmemory_message" in sql:
-            rows.append(len(context["cursor"].fetchall()))
-            return execute(sql, params, many, context)
-        return result
-
-    with connection.execute_wrapper(count):
-        shown = chat.load("s")
-    assert {type(part.tokens) for part in shown.parts} == {type(part.position) for part in shown.parts} == {int}
-    assert shown.tokens <= 150
-    assert shown.omitted == 500 - len(shown)
-    assert rows == [pytest.approx(len(shown), abs=1)]
-
-
-@pytest.mark.django_db
-@pytest.mark.parametrize("binding", ["client", "server"] if DATABASE == "postgresql" else ["client"])
-@pytest.mark.parametrize("most", [32_767, 2**31 - 1, 2**31, 2**32 + 5, 2**53 - 1])
-def test_a_number_larger_than_any_conversation_shows_all_of_it(
-    most: int, binding: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    if binding == "server":
-        from django.db.backends.postgresql.base import ServerBindingCursor
-
-        connection.ensure_connection()
-        monkeypatch.setattr(connection.connection, "cursor_factory", ServerBindingCursor)
-        monkeypatch.setattr(connection.features, "uses_server_side_binding", True)
-    chat = ConversationWindowMemory(ORMStore(), most)
-    chat.append("s", *[ChatMessage.system("Be kind.")] * 2, *[ChatMessage.human("hello")] * 3)
-    assert len(chat.load("s")) == len(chat.load("s", max_tokens=most)) == 5
-    assert len(ConversationTokenBufferMemory(ORMStore(), most).load("s")) == 5
-    assert len(chat.history("s", limit=most)) == len(chat.history("s", limit=most, after=0)) == 5
-    assert [one.position for one in chat.history("s", limit=most, before=4)] == [1, 2, 3]
-    assert len(chat.history("s", limit=2, before=most)) == 2
 
 
 @pytest.mark.django_db
