@@ -161,11 +161,15 @@ def _check_database(using: str) -> list[checks.CheckMessage]:
     found += [
         checks.Warning(
             f"memories[{memory.alias!r}]: {problem.rstrip('.')}.",
-            hint="Nothing is summarized, or tokens are estimated, until this is mended.",
+            hint=f"Until this is mended {consequence}.",
             id="convmemory.W008",
         )
         for memory in _memories()
-        for backend in (memory.model, memory.counter, memory.scheduler if memory.summarizes else None)
+        for backend, consequence in (
+            (memory.model, "nothing is summarized"),
+            (memory.counter, "tokens are estimated"),
+            (memory.scheduler if memory.summarizes else None, "nothing is summarized but by convmemory_sweep"),
+        )
         for problem in [getattr(backend, "problem", None)]
         if problem
     ]
