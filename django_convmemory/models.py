@@ -140,7 +140,7 @@ class Session(models.Model):
 
     # Compaction. All times are the database's, in UTC.
     due_since = models.DateTimeField(_("due since"), null=True, blank=True)
-    # The revision at which the session became due: tells the append that did it from those that follow.
+    # The revision at which the session became due, which tells the append that did it from those that follow.
     due_revision = models.BigIntegerField(default=0, editable=False)
     hinted_at = models.DateTimeField(_("hinted at"), null=True, blank=True)
     attempts = models.IntegerField(_("attempts"), default=0)
@@ -215,7 +215,7 @@ LEDGER_COLUMNS = Ledger._fields
 
 def ledger_of(values: Sequence[Any]) -> Ledger:
     """Return the value of the columns ``LEDGER_COLUMNS``: the one place where a session's row becomes a ledger."""
-    ledger = Ledger(*values)
+    ledger = Ledger._make(values)
     text: Any = ledger.pinned
     return ledger._replace(pinned=read_pinned(text))
 

@@ -193,7 +193,8 @@ def database(name: str, keep: bool, what: str, *counts: int) -> Iterator[str]:
     with psycopg.connect(SERVER, autocommit=True) as server:
         there = server.execute("SELECT 1 FROM pg_database WHERE datname = %s", (name,)).fetchone()
         if there and not keep:
-            sys.exit(f"The database {name} is there: give --keep to use it, or drop it.")
+            use = ", or give --keep to use it" if what == "sessions" else ""
+            sys.exit(f"The database {name} is there, and not of this run: drop it{use}.")
         done = bool(there)
         try:
             if not there:

@@ -75,14 +75,15 @@ def main() -> None:
             place = database(number) if entry.postgresql else tempfile.TemporaryDirectory()
             places[entry] = stack.enter_context(place)
             processes[entry] = stack.enter_context(running(entry, places[entry], arguments.peers))
-        for process in processes.values():
-            for number in range(OTHERS):
-                order(process, "fill", f"other{number}", OF_EACH)
+        # All of it before the first load: PostgreSQL keeps plans for a table that is not what it was any more.
+        lengths = {f"other{number}": OF_EACH for number in range(OTHERS)}
+        lengths |= {f"s{size}": size for size in arguments.sizes}
+        for entry, process in processes.items():
+            for name, length in lengths.items():
+                order(process, "fill", name, length)
+            if entry.postgresql:
+                vacuum(places[entry])
         for size in arguments.sizes:
-            for entry, process in processes.items():
-                order(process, "fill", f"s{size}", size)
-                if entry.postgresql:
-                    vacuum(places[entry])
             results += measured(processes, size, arguments)
     report(results)
     arguments.output.parent.mkdir(parents=True, exist_ok=True)

@@ -1,132 +1,71 @@
 """Let the counters be signed, without a check of each that it is not negative.
 
 PostgreSQL reads and carries out the checks of a table with each statement that writes to it, and there were nineteen of
-a session's row: a seventh of what an append took. ``convmemory_check`` compares the counters with the messages instead.
+a session's row: a seventh of what an append took. ``convmemory_check`` compares what they count with the messages.
+
+MariaDB, which makes a table anew for such a change, makes each of them anew once.
 """
+
+from typing import Any
 
 from django.db import migrations, models
 
+COUNTERS: dict[str, dict[str, Any]] = {
+    "message": {
+        "answers": models.BigIntegerField("answers", blank=True, null=True),
+        "position": models.BigIntegerField("position"),
+        "tokens": models.IntegerField("tokens"),
+        "tokens_through": models.BigIntegerField("tokens through"),
+    },
+    "session": {
+        "answered_position": models.BigIntegerField(default=0, editable=False),
+        "attempts": models.IntegerField("attempts", default=0),
+        "call_position": models.BigIntegerField("last tool calls at", default=0),
+        "covered_count": models.BigIntegerField("covered messages", default=0),
+        "covered_position": models.BigIntegerField("covered through", default=0),
+        "covered_tokens": models.BigIntegerField("covered tokens", default=0),
+        "current_version": models.BigIntegerField("current version", default=0),
+        "due_revision": models.BigIntegerField(default=0, editable=False),
+        "epoch": models.BigIntegerField("epoch", default=0),
+        "fork_position": models.BigIntegerField("forked at", blank=True, null=True),
+        "last_position": models.BigIntegerField("last position", default=0),
+        "last_version": models.BigIntegerField("last version", default=0),
+        "newest_position": models.BigIntegerField("newest exchange begins at", default=0),
+        "pinned_count": models.SmallIntegerField("pinned messages", default=0),
+        "pinned_tokens": models.BigIntegerField("pinned tokens", default=0),
+        "revision": models.BigIntegerField("revision", default=0),
+        "settled_tokens": models.BigIntegerField("tokens before the newest exchange", default=0),
+        "unpinned_count": models.BigIntegerField("unpinned messages", default=0),
+        "unpinned_tokens": models.BigIntegerField("unpinned tokens", default=0),
+    },
+}
+
+
+class AlterCounter(migrations.AlterField):
+    """Alters a field where that is not done for the whole table."""
+
+    def database_forwards(self, app_label: str, schema_editor: Any, from_state: Any, to_state: Any) -> None:
+        if schema_editor.connection.vendor != "mysql":
+            super().database_forwards(app_label, schema_editor, from_state, to_state)
+
+
+def modify(apps: Any, schema_editor: Any) -> None:
+    """Give the columns the types that they have in ``apps`` (MariaDB)."""
+    if schema_editor.connection.vendor != "mysql":
+        return
+    for name, columns in COUNTERS.items():
+        model = apps.get_model("convmemory", name)
+        changes = [
+            f"MODIFY `{column}` {schema_editor.column_sql(model, model._meta.get_field(column))[0]}"
+            for column in columns
+        ]
+        schema_editor.execute(f"ALTER TABLE {model._meta.db_table} {', '.join(changes)}")
+
 
 class Migration(migrations.Migration):
-
-    dependencies = [
-        ('convmemory', '0003_indexes'),
-    ]
-
+    dependencies = [("convmemory", "0003_indexes")]
     operations = [
-        migrations.AlterField(
-            model_name='message',
-            name='answers',
-            field=models.BigIntegerField(blank=True, null=True, verbose_name='answers'),
-        ),
-        migrations.AlterField(
-            model_name='message',
-            name='position',
-            field=models.BigIntegerField(verbose_name='position'),
-        ),
-        migrations.AlterField(
-            model_name='message',
-            name='tokens',
-            field=models.IntegerField(verbose_name='tokens'),
-        ),
-        migrations.AlterField(
-            model_name='message',
-            name='tokens_through',
-            field=models.BigIntegerField(verbose_name='tokens through'),
-        ),
-        migrations.AlterField(
-            model_name='session',
-            name='answered_position',
-            field=models.BigIntegerField(default=0, editable=False),
-        ),
-        migrations.AlterField(
-            model_name='session',
-            name='attempts',
-            field=models.IntegerField(default=0, verbose_name='attempts'),
-        ),
-        migrations.AlterField(
-            model_name='session',
-            name='call_position',
-            field=models.BigIntegerField(default=0, verbose_name='last tool calls at'),
-        ),
-        migrations.AlterField(
-            model_name='session',
-            name='covered_count',
-            field=models.BigIntegerField(default=0, verbose_name='covered messages'),
-        ),
-        migrations.AlterField(
-            model_name='session',
-            name='covered_position',
-            field=models.BigIntegerField(default=0, verbose_name='covered through'),
-        ),
-        migrations.AlterField(
-            model_name='session',
-            name='covered_tokens',
-            field=models.BigIntegerField(default=0, verbose_name='covered tokens'),
-        ),
-        migrations.AlterField(
-            model_name='session',
-            name='current_version',
-            field=models.BigIntegerField(default=0, verbose_name='current version'),
-        ),
-        migrations.AlterField(
-            model_name='session',
-            name='due_revision',
-            field=models.BigIntegerField(default=0, editable=False),
-        ),
-        migrations.AlterField(
-            model_name='session',
-            name='epoch',
-            field=models.BigIntegerField(default=0, verbose_name='epoch'),
-        ),
-        migrations.AlterField(
-            model_name='session',
-            name='fork_position',
-            field=models.BigIntegerField(blank=True, null=True, verbose_name='forked at'),
-        ),
-        migrations.AlterField(
-            model_name='session',
-            name='last_position',
-            field=models.BigIntegerField(default=0, verbose_name='last position'),
-        ),
-        migrations.AlterField(
-            model_name='session',
-            name='last_version',
-            field=models.BigIntegerField(default=0, verbose_name='last version'),
-        ),
-        migrations.AlterField(
-            model_name='session',
-            name='newest_position',
-            field=models.BigIntegerField(default=0, verbose_name='newest exchange begins at'),
-        ),
-        migrations.AlterField(
-            model_name='session',
-            name='pinned_count',
-            field=models.SmallIntegerField(default=0, verbose_name='pinned messages'),
-        ),
-        migrations.AlterField(
-            model_name='session',
-            name='pinned_tokens',
-            field=models.BigIntegerField(default=0, verbose_name='pinned tokens'),
-        ),
-        migrations.AlterField(
-            model_name='session',
-            name='revision',
-            field=models.BigIntegerField(default=0, verbose_name='revision'),
-        ),
-        migrations.AlterField(
-            model_name='session',
-            name='settled_tokens',
-            field=models.BigIntegerField(default=0, verbose_name='tokens before the newest exchange'),
-        ),
-        migrations.AlterField(
-            model_name='session',
-            name='unpinned_count',
-            field=models.BigIntegerField(default=0, verbose_name='unpinned messages'),
-        ),
-        migrations.AlterField(
-            model_name='session',
-            name='unpinned_tokens',
-            field=models.BigIntegerField(default=0, verbose_name='unpinned tokens'),
-        ),
+        migrations.RunPython(migrations.RunPython.noop, modify, atomic=False),
+        *[AlterCounter(model, name, field) for model, fields in COUNTERS.items() for name, field in fields.items()],
+        migrations.RunPython(modify, migrations.RunPython.noop, atomic=False),
     ]

@@ -34,8 +34,8 @@ class Store(Protocol):
     def append(self, name: SessionName, batch: Batch, threshold: Threshold, *, counter: str, hint: bool) -> Appended:
         """Store ``batch`` after what the session holds, creating the session where there is none.
 
-        Whole or not at all; the session is marked due when ``threshold`` says so, in the same statement as its
-        counters. ``counter`` names the token counter; ``hint`` notes that a task will be sent.
+        Whole or not at all; the session is marked due when ``threshold`` says so, in the same transaction.
+        ``counter`` names the token counter; ``hint`` notes that a task will be sent.
         Raises :class:`~django_convmemory.exceptions.ToolResultRefused`, ``TooManyPinned``, ``IdempotencyConflict``.
         """
 

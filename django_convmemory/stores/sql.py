@@ -4,8 +4,9 @@ They are the app's hot path. An append through one data-modifying statement cost
 transaction costs; the ORM's way costs three times that. Every name here is a constant, every value a parameter.
 
 PostgreSQL appends in one statement, SQLite in two: an UPDATE that advances the counters and returns them, and an
-INSERT. The arithmetic is that of :meth:`.ledger.Ledger.append`, in SQL, and a test compares the two. MariaDB, whose
-UPDATE returns nothing and assigns from left to right, locks the row and computes in Python.
+INSERT; and one more where the session becomes due. The arithmetic is that of :meth:`.ledger.Ledger.append`, in SQL, and
+a test compares the two. MariaDB, whose UPDATE returns nothing and assigns from left to right, locks the row and
+computes in Python.
 """
 
 from __future__ import annotations
