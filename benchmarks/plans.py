@@ -71,7 +71,7 @@ def main() -> None:
             transaction.set_rollback(True)
         print(f"\n== {name}")
         for sql, params in found:
-            if sql.split()[0] in ("SELECT", "UPDATE", "INSERT", "WITH", "DELETE") and "convmemory" in sql:
+            if sql.lstrip("(").split()[0] in ("SELECT", "UPDATE", "INSERT", "WITH", "DELETE") and "convmemory" in sql:
                 print(plan(connection, transaction, sql, params))
 
 

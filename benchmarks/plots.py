@@ -54,14 +54,15 @@ def lengths(operations: list[dict[str, Any]], database: str) -> Any:
     for axis, operation in zip(axes, ("append", "load"), strict=True):
         for (what, contender), points in lines.items():
             if what == operation:
+                kind, _, variant = contender.partition(", ")
                 axis.plot(
                     *zip(*sorted(points), strict=True),
                     marker="o",
                     markersize=4,
                     label=contender,
-                    color=colours.setdefault(contender, colour(contender, len(colours))),
+                    color=colours.setdefault(kind, colour(kind, len(colours))),
                     linewidth=2.4 if contender.startswith("django_convmemory") else 1.4,
-                    linestyle="--" if ", " in contender else "-",
+                    linestyle="--" if variant else "-",
                 )
         axis.set(xscale="log", yscale="log", title=operation, xlabel="messages in the conversation")
         axis.grid(visible=True, alpha=0.3)
