@@ -10,6 +10,9 @@ import bisect
 import dataclasses
 from collections.abc import Sequence
 
+# More than a session holds: no limit. Databases cannot reckon with any number.
+_MOST = 2**53
+
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Threshold:
@@ -20,6 +23,11 @@ class Threshold:
 
     tokens: int | None = None
     messages: int | None = None
+
+    def __post_init__(self) -> None:
+        for field in ("tokens", "messages"):
+            if (getattr(self, field) or 0) > _MOST:
+                object.__setattr__(self, field, None)
 
     def exceeded(self, *, tokens: int, messages: int, settled: bool) -> bool:
         """Whether a tail of that size is due; ``settled``: it has more than its newest exchange."""

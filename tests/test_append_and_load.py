@@ -20,6 +20,7 @@ from django_convmemory.chat_models.scripted import ScriptedChatModel
 from django_convmemory.memory import (
     ConversationBufferMemory,
     ConversationSummaryBufferMemory,
+    ConversationSummaryMemory,
     memories,
 )
 from django_convmemory.messages import ChatMessage
@@ -83,6 +84,17 @@ def test_bad_messages_are_refused_and_nothing_is_written(wrong: list[Any], repai
     assert repair in str(caught.value)
     assert isinstance(caught.value, ValueError)
     assert not models.Session.objects.exists()
+
+
+@pytest.mark.django_db
+@pytest.mark.parametrize("limit", [2**31, 2**53, 2**63, 2**200])
+def test_a_limit_larger_than_any_conversation_is_none(limit: int) -> None:
+    for chat in (memory(limit), ConversationSummaryMemory(ORMStore(), ScriptedChatModel([]), limit)):
+        chat.append("s", *[ChatMessage.human("hello")] * 3)
+        assert not chat.append("s", ChatMessage.human("hello")).due
+        assert chat.compact("s") == "not_due"
+        assert chat.sweep() == []
+        assert len(chat.load("s")) == chat.append("s", ChatMessage.system("x")).last_position - 1
 
 
 @pytest.mark.django_db

@@ -22,4 +22,4 @@ def fill(apps: Any, schema_editor: Any) -> None:
 
 class Migration(migrations.Migration):
     dependencies = [("convmemory", "0001_initial")]
-    operations = [migrations.RunPython(leave_room, fill)]
+    operations = [migrations.RunPython(leave_room, fill, hints={"model_name": "session"})]

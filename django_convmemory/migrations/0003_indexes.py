@@ -45,5 +45,5 @@ class Migration(migrations.Migration):
             model_name="summary",
             index=models.Index(fields=["session", "created_at"], name="convmemory_summary_time"),
         ),
-        migrations.RunPython(narrow, widen),
+        migrations.RunPython(narrow, widen, hints={"model_name": "message"}),
     ]

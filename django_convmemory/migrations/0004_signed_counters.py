@@ -3,7 +3,7 @@
 PostgreSQL reads and carries out the checks of a table with each statement that writes to it, and there were nineteen of
 a session's row: a seventh of what an append took. ``convmemory_check`` compares what they count with the messages.
 
-MariaDB, which makes a table anew for such a change, makes each of them anew once.
+MariaDB and SQLite make a table anew for each of its columns that changes.
 """
 
 from typing import Any
@@ -41,31 +41,10 @@ COUNTERS: dict[str, dict[str, Any]] = {
 }
 
 
-class AlterCounter(migrations.AlterField):
-    """Alters a field where that is not done for the whole table."""
-
-    def database_forwards(self, app_label: str, schema_editor: Any, from_state: Any, to_state: Any) -> None:
-        if schema_editor.connection.vendor != "mysql":
-            super().database_forwards(app_label, schema_editor, from_state, to_state)
-
-
-def modify(apps: Any, schema_editor: Any) -> None:
-    """Give the columns the types that they have in ``apps`` (MariaDB)."""
-    if schema_editor.connection.vendor != "mysql":
-        return
-    for name, columns in COUNTERS.items():
-        model = apps.get_model("convmemory", name)
-        changes = [
-            f"MODIFY `{column}` {schema_editor.column_sql(model, model._meta.get_field(column))[0]}"
-            for column in columns
-        ]
-        schema_editor.execute(f"ALTER TABLE {model._meta.db_table} {', '.join(changes)}")
-
-
 class Migration(migrations.Migration):
     dependencies = [("convmemory", "0003_indexes")]
     operations = [
-        migrations.RunPython(migrations.RunPython.noop, modify, atomic=False),
-        *[AlterCounter(model, name, field) for model, fields in COUNTERS.items() for name, field in fields.items()],
-        migrations.RunPython(modify, migrations.RunPython.noop, atomic=False),
+        migrations.AlterField(model, name, field)
+        for model, counters in COUNTERS.items()
+        for name, field in counters.items()
     ]
