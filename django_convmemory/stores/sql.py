@@ -66,16 +66,16 @@ class _Shape(NamedTuple):
     """What of an append decides how its UPDATE reads; the rest is in its parameters."""
 
     vendor: str
-    by_tokens: bool  # the threshold has a limit of tokens, and of messages
+    by_tokens: bool  # The threshold has a limit of tokens.
     by_messages: bool
     hint: bool
-    by_id: bool
-    speaks: bool  # there is an assistant message, and the last of them makes calls
-    calls: bool
-    starts_exchange: bool
+    by_id: bool  # The row is named, too.
+    speaks: bool  # There is an assistant message.
+    calls: bool  # The last assistant message makes calls.
+    starts_exchange: bool  # The last message is no result.
     pinned: int
-    results: int  # to calls from before the batch: the ids, each once
-    repeats: bool  # the last of them is an id that came before
+    results: int  # To how many calls from before the batch there are results.
+    repeats: bool  # The last of them answers a call that another one answers, too.
 
     @property
     def open_calls(self) -> str:
