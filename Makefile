@@ -59,7 +59,7 @@ format: $(VENV)/.lint ## Format the code and mend what ruff can mend
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
-bench: $(VENV)/.bench .venv-peers/.installed ## Measure beside the drivers and the peers, as things grow, and draw it (an hour)
+bench: $(VENV)/.bench .venv-peers/.installed ## Measure beside the drivers and the peers, as things grow, and draw it (up to an hour)
 	$(BIN)/python -m benchmarks.needs
 	$(BIN)/python -m benchmarks.operations --peers .venv-peers/bin/python $(ARGS)
 	$(BIN)/python -m benchmarks.growth

@@ -35,4 +35,6 @@ def missing() -> list[str]:
 
 
 if __name__ == "__main__":
-    sys.exit("\n".join(f"Missing: {one}." for one in missing()) or None)
+    if found := missing():
+        sys.exit("\n".join(f"Missing: {one}." for one in found))
+    print("All is there.")

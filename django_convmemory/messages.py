@@ -241,7 +241,7 @@ class ChatMessage:
                 f"Cannot read a message from a {type(message).__name__}; "
                 "give a ChatMessage, a chat-completions dict or the openai client's message"
                 + (
-                    ", and several of them as append(session, *messages)."
+                    ", and several of them one after the other, as append(…, *messages) does."
                     if isinstance(message, (list, tuple))
                     else "."
                 )
