@@ -183,14 +183,13 @@ def _advance(shape: _Shape) -> str:
         "revision": "revision + 1",
         "updated_at": now,
     }
-    if shape.vendor != "sqlite":
-        columns |= _due_mark(shape, columns, now)
-    # Of PostgreSQL's, the driver need not read a time. SQLite 3.40 finds NULL to be NOT NULL where it returns it.
-    due = "due_since IS NOT NULL" if shape.vendor == "postgresql" else "due_since"
-    turned_due = "due_revision = revision"
     if shape.vendor == "sqlite":
         # An index is written to where its column is set, be it to what it is: mark_due sets it when it has to change.
-        turned_due = _over(shape, "unpinned_tokens", "unpinned_count", "settled_tokens")
+        # And SQLite 3.40 finds NULL to be NOT NULL where it returns it.
+        due, turned_due = "due_since", _over(shape, "unpinned_tokens", "unpinned_count", "settled_tokens")
+    else:
+        columns |= _due_mark(shape, columns, now)
+        due, turned_due = "due_since IS NOT NULL", "due_revision = revision"
     return (
         f"UPDATE {SESSION} SET {', '.join(f'{column} = {value}' for column, value in columns.items())} "
         f"WHERE {' AND '.join(_conditions(shape))} "
