@@ -229,24 +229,23 @@ class Batch:
         self.entries = tuple(entries)
         self.key_hash = None if idempotency_key is None else hashlib.sha256(idempotency_key.encode()).hexdigest()
         self.tokens = sum(entry.tokens for entry in self.entries)
-        first_assistant = next(
-            (index for index, entry in enumerate(self.entries) if entry.message.role == "assistant"), len(self.entries)
-        )
-        leading = [entry.message for entry in self.entries[:first_assistant]]
+        roles = [entry.message.role for entry in self.entries]
+        self.has_assistant = "assistant" in roles
+        first_assistant = roles.index("assistant") if self.has_assistant else len(roles)
         # Results that answer a call from before the batch.
         self.leading_results = tuple(
-            call_mark(message.tool_call_id) for message in leading if message.tool_call_id is not None
+            call_mark(entry.message.tool_call_id)
+            for entry in self.entries[:first_assistant]
+            if entry.message.tool_call_id is not None
         )
-        self.has_assistant = first_assistant < len(self.entries)
         # What follows the first assistant message does not depend on the session: a ledger of its own tells.
-        self.after, self.rows = _EMPTY.append(
-            [
-                Entry(ChatMessage.human(""), entry.tokens)
-                if entry.message.role == "tool" and index < first_assistant
-                else entry
-                for index, entry in enumerate(self.entries)
-            ]
-        )
+        known = self.entries
+        if self.leading_results:
+            known = tuple(
+                Entry(ChatMessage.human(""), entry.tokens) if role == "tool" and index < first_assistant else entry
+                for index, (role, entry) in enumerate(zip(roles, known, strict=True))
+            )
+        self.after, self.rows = _EMPTY.append(known)
 
     @property
     def unpinned_tokens(self) -> int:

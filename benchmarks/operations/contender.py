@@ -53,38 +53,65 @@ class Contender(abc.ABC):
         """Return what to send to a model, as texts: about 2 000 tokens of the newest messages."""
 
 
-async def serve(contender: Contender) -> None:
+def serve(contender: Contender) -> None:
+    """Carry out the orders: coroutines on one event loop, and what is synchronous beside none, as in a view."""
     appended = 0
-    for line in sys.stdin:
-        order = json.loads(line)
-        name, taken, length = order["session"], [], 0
-        if order["do"] == "fill":
-            texts = [TEXT.format(number=number) for number in range(order["times"])]
-            await finished(contender.fill(name, texts))
-        else:
-            gc.collect()
-            for _ in range(order["times"]):
-                session = contender.session(name)
-                appended += 1
-                text, role = TEXT.format(number=appended), "assistant" if appended % 2 else "user"
-                began = time.perf_counter_ns()
+    with asyncio.Runner() as runner:
+        for line in sys.stdin:
+            order = json.loads(line)
+            name, times = order["session"], order["times"]
+            taken: list[int] = []
+            result: Any = []
+            if order["do"] == "fill":
+                filled = contender.fill(name, [TEXT.format(number=number) for number in range(times)])
+                if inspect.isawaitable(filled):
+                    runner.run(finished(filled))
+            else:
+                calls: list[tuple[Any, ...]] = [(contender.session(name),)] * times
                 if order["do"] == "append":
-                    await finished(contender.append(session, role, text))
+                    numbers = range(appended, appended := appended + times)
+                    calls = [
+                        (*call, "assistant" if number % 2 else "user", TEXT.format(number=number))
+                        for call, number in zip(calls, numbers, strict=True)
+                    ]
+                operation = getattr(contender, order["do"])
+                gc.collect()
+                if inspect.iscoroutinefunction(operation):
+                    taken, result = runner.run(timed_awaiting(operation, calls))
                 else:
-                    length = len(await finished(contender.load(session)))
-                taken.append(time.perf_counter_ns() - began)
-        print(json.dumps({"ns": taken, "length": length}), flush=True)
+                    taken, result = timed(operation, calls)
+            print(json.dumps({"ns": taken, "length": len(result or [])}), flush=True)
+
+
+def timed(operation: Any, calls: list[tuple[Any, ...]]) -> tuple[list[int], Any]:
+    """Return the nanoseconds that each call takes, and what the last one returned."""
+    taken, result = [], None
+    for arguments in calls:
+        began = time.perf_counter_ns()
+        result = operation(*arguments)
+        taken.append(time.perf_counter_ns() - began)
+    return taken, result
+
+
+async def timed_awaiting(operation: Any, calls: list[tuple[Any, ...]]) -> tuple[list[int], Any]:
+    """:func:`timed` for a coroutine function."""
+    taken, result = [], None
+    for arguments in calls:
+        began = time.perf_counter_ns()
+        result = await operation(*arguments)
+        taken.append(time.perf_counter_ns() - began)
+    return taken, result
 
 
 async def finished(value: Any) -> Any:
-    return await value if inspect.isawaitable(value) else value
+    return await value
 
 
 def main() -> None:
     name, place = sys.argv[1:]
     module, _, kind = name.partition(":")
     contender = getattr(importlib.import_module(module), kind)(place)
-    asyncio.run(serve(contender))
+    serve(contender)
 
 
 if __name__ == "__main__":

@@ -5,7 +5,6 @@ And what they write next: a load of the last messages, however many tokens those
 
 from __future__ import annotations
 
-import os
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -37,7 +36,6 @@ class Naive(Contender):
                 "OPTIONS": {"init_command": "PRAGMA journal_mode=WAL;"},
             }
         )
-        os.environ["DJANGO_ALLOW_ASYNC_UNSAFE"] = "1"
         settings.configure(DATABASES={"default": database}, USE_TZ=True)
         django.setup()
         from django.db import connection, models

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -41,8 +40,6 @@ class Convmemory(Contender):
                     "init_command": "PRAGMA journal_mode=WAL;",
                 },
             }
-        # Its calls are synchronous, and are timed as such, on the event loop that serves the others.
-        os.environ["DJANGO_ALLOW_ASYNC_UNSAFE"] = "1"
         settings.configure(
             SECRET_KEY="benchmark",
             DATABASES={"default": database},

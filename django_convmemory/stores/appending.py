@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from django.db import IntegrityError, connections
+from django.db.backends.base.base import BaseDatabaseWrapper
 from django.db.models import F
 
 from django_convmemory import exceptions, models
@@ -71,8 +72,8 @@ def _replay(using: str, name: SessionName, batch: Batch) -> values.Appended | No
 def _append(
     using: str, name: SessionName, batch: Batch, threshold: Threshold, *, counter: str, hint: bool
 ) -> values.Appended:
-    vendor = connections[using].vendor
-    append = {"postgresql": _append_in_one, "sqlite": _append_in_two}.get(vendor, _append_locking)
+    connection = connections[using]
+    append = _WAYS.get(connection.vendor, _append_locking)
     if len(batch.leading_results) > _MANY_RESULTS:
         append = _append_locking
     keyed = batch.key_hash is not None
@@ -80,7 +81,7 @@ def _append(
     single = append is _append_in_one and len(batch.entries) <= sql.ROWS_PER_INSERT and not keyed
 
     def work() -> sql.Advanced | None:
-        return append(using, name, batch, threshold, counter, hint)
+        return append(connection, name, batch, threshold, counter, hint)
 
     for _ in range(_TRIES):
         advanced = transactions.run(using, work, savepoint=keyed, atomic=not single)
@@ -149,9 +150,9 @@ def _explained(
 
 
 def _append_in_one(
-    using: str, name: SessionName, batch: Batch, threshold: Threshold, counter: str, hint: bool
+    connection: BaseDatabaseWrapper, name: SessionName, batch: Batch, threshold: Threshold, counter: str, hint: bool
 ) -> sql.Advanced | None:
-    with connections[using].cursor() as cursor:
+    with connection.cursor() as cursor:
         cursor.execute(*sql.append_in_one(name, batch, threshold, counter=counter, hint=hint))
         advanced = sql.Advanced.of(cursor.fetchone())
         if advanced is not None:
@@ -160,9 +161,9 @@ def _append_in_one(
 
 
 def _append_in_two(
-    using: str, name: SessionName, batch: Batch, threshold: Threshold, counter: str, hint: bool
+    connection: BaseDatabaseWrapper, name: SessionName, batch: Batch, threshold: Threshold, counter: str, hint: bool
 ) -> sql.Advanced | None:
-    with connections[using].cursor() as cursor:
+    with connection.cursor() as cursor:
         cursor.execute(*sql.advance("sqlite", name, batch, threshold, counter=counter, hint=hint))
         advanced = sql.Advanced.of(cursor.fetchone())
         if advanced is None:
@@ -175,10 +176,10 @@ def _append_in_two(
 
 
 def _append_locking(
-    using: str, name: SessionName, batch: Batch, threshold: Threshold, counter: str, hint: bool
+    connection: BaseDatabaseWrapper, name: SessionName, batch: Batch, threshold: Threshold, counter: str, hint: bool
 ) -> sql.Advanced | None:
-    sessions = models.Session.objects.using(using).named(name)
-    if connections[using].features.has_select_for_update:
+    sessions = models.Session.objects.using(connection.alias).named(name)
+    if connection.features.has_select_for_update:
         session = sessions.select_for_update().first()
     else:
         # SQLite: a write takes the lock, of which a reader that comes to write would be refused.
@@ -196,7 +197,7 @@ def _append_locking(
     }
     if turned_due:
         changes |= {"due_since": Clock(), "due_revision": session.revision + 1, "hinted_at": Clock() if hint else None}
-    models.Session.objects.using(using).filter(pk=session.pk).update(
+    models.Session.objects.using(connection.alias).filter(pk=session.pk).update(
         **changes,
         answered_position=before.call_position,
         counter=counter,
@@ -211,11 +212,14 @@ def _append_locking(
         turned_due or session.due_since is not None,
         turned_due,
     )
-    with connections[using].cursor() as cursor:
-        _insert(cursor, connections[using].vendor, batch, advanced)
+    with connection.cursor() as cursor:
+        _insert(cursor, connection.vendor, batch, advanced)
     return advanced
 
 
 def _insert(cursor: Any, vendor: str, batch: Batch, advanced: sql.Advanced, start: int = 0) -> None:
     for first, after in sql.portions(batch, start):
         cursor.execute(*sql.insert(vendor, batch, advanced, first, after))
+
+
+_WAYS = {"postgresql": _append_in_one, "sqlite": _append_in_two}

@@ -281,8 +281,12 @@ def _added_one(batch: Batch) -> tuple[str, dict[str, Any]]:
     row = dict(zip(_NAMES, row_values(batch, 0), strict=True))
     answers = row.pop("answers") is not None
     del row["tokens_through"], row["position"]
-    given = {column: value for column, value in row.items() if value is not None}
+    given = _given(row)
     return _added_one_text(tuple(given), answers=answers), {f"new_{column}": value for column, value in given.items()}
+
+
+def _given(row: Mapping[str, Any]) -> dict[str, Any]:
+    return {column: value for column, value in row.items() if value is not None}
 
 
 @functools.lru_cache(maxsize=256)
@@ -355,29 +359,29 @@ def insert(
         rows.append([advanced.session_id, *row])
     if len(rows) == 1:
         # By names, in which Django finds the places of SQLite's parameters faster.
-        return _insert_one(vendor), dict(zip(("session_id", *_NAMES), rows[0], strict=True))
+        given = _given(dict(zip(("session_id", *_NAMES), rows[0], strict=True)))
+        return _insert_one(vendor, tuple(given)), given
     marks = f"(%s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, COALESCE(%s, {clock.sql(vendor)}))"
     return (
-        f"INSERT INTO {MESSAGE} (session_id, {_quoted(vendor)}) VALUES {', '.join([marks] * len(rows))}",
+        f"INSERT INTO {MESSAGE} (session_id, {_quoted(vendor, _COLUMNS)}) VALUES {', '.join([marks] * len(rows))}",
         [value for row in rows for value in row],
     )
 
 
-@functools.cache
-def _insert_one(vendor: str) -> str:
-    *marks, created_at = (f"%({column})s" for column in ("session_id", *_NAMES))
-    return (
-        f"INSERT INTO {MESSAGE} (session_id, {_quoted(vendor)}) "
-        f"VALUES ({', '.join(marks)}, COALESCE({created_at}, {clock.sql(vendor)}))"
-    )
+@functools.lru_cache(maxsize=256)
+def _insert_one(vendor: str, given: tuple[str, ...]) -> str:
+    values = {column: f"%({column})s" for column in given}
+    values.setdefault("created_at", clock.sql(vendor))
+    columns = ", ".join(values)
+    return f"INSERT INTO {MESSAGE} ({_quoted(vendor, columns)}) VALUES ({', '.join(values.values())})"
 
 
 _THROUGH, _POSITION, _ANSWERS = 7, 8, 9
 
 
-def _quoted(vendor: str) -> str:
+def _quoted(vendor: str, columns: str) -> str:
     # USAGE is a reserved word of MariaDB.
-    return _COLUMNS.replace("usage", "`usage`") if vendor == "mysql" else _COLUMNS
+    return columns.replace("usage", "`usage`") if vendor == "mysql" else columns
 
 
 def row_values(batch: Batch, index: int) -> list[Any]:
@@ -473,7 +477,7 @@ _COPIED_SUMMARY = (
 
 def copy_messages(vendor: str, source: int, target: int, last_position: int) -> tuple[str, list[Any]]:
     """Return the INSERT of a session's messages through ``last_position`` into another, without idempotency keys."""
-    columns = _COPIED.replace("usage", "`usage`") if vendor == "mysql" else _COPIED
+    columns = _quoted(vendor, _COPIED)
     return (
         f"INSERT INTO {MESSAGE} (session_id, payload_hash, {columns}) SELECT %s, '', {columns} FROM {MESSAGE} "
         "WHERE session_id = %s AND position <= %s"
