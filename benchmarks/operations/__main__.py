@@ -1,7 +1,8 @@
 """What append and load cost beside the drivers and the peers: ``python -m benchmarks.operations``, or ``make bench``.
 
-Each contender is a process, and each has its turn, again and again, so that what else the machine does meets all of
-them. Prints milliseconds and ratios to the driver on the same database, and writes them as JSON.
+Each contender is a process, and each has its turn, again and again and in another order each time, so that what else
+the machine does meets all of them. Prints milliseconds and ratios to the driver on the same database, and writes them
+as JSON.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import contextlib
 import json
 import os
 import pathlib
+import random
 import statistics
 import subprocess
 import sys
@@ -94,8 +96,10 @@ def measured(processes: dict[Entry, Any], size: int, arguments: argparse.Namespa
     found = []
     for what in ("load", "append"):
         taken: dict[Entry, list[int]] = {entry: [] for entry in processes}
+        chance = random.Random(size)
         for turn in range(-1, arguments.turns):
-            for entry, process in processes.items():
+            # In another order each time: what one leaves to the next, in caches and on the disk, meets all of them.
+            for entry, process in chance.sample(list(processes.items()), len(processes)):
                 if sum(taken[entry]) > arguments.budget * 1e9:
                     continue
                 times = order(process, what, f"s{size}", TURN)

@@ -168,11 +168,13 @@ def _append_in_two(
         advanced = sql.Advanced.of(cursor.fetchone())
         if advanced is None:
             return None
-        turned_due = advanced.turned_due and not advanced.due
-        if turned_due:
+        if advanced.turned_due:
+            # It is over the threshold, and may have been before.
+            advanced = advanced._replace(due=True, turned_due=not advanced.due)
+        if advanced.turned_due:
             cursor.execute(*sql.mark_due(advanced.session_id, hint=hint))
         _insert(cursor, "sqlite", batch, advanced)
-        return advanced._replace(due=advanced.due or turned_due, turned_due=turned_due)
+        return advanced
 
 
 def _append_locking(

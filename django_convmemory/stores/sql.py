@@ -185,8 +185,8 @@ def _advance(shape: _Shape) -> str:
     }
     if shape.vendor == "sqlite":
         # An index is written to where its column is set, be it to what it is: mark_due sets it when it has to change.
-        # And SQLite 3.40 finds NULL to be NOT NULL where it returns it.
-        due, turned_due = "due_since", _over(shape, "unpinned_tokens", "unpinned_count", "settled_tokens")
+        # As a text: SQLite 3.40 finds NULL to be NOT NULL where it returns it, and the driver reads a time of a column.
+        due, turned_due = "due_since || ''", _over(shape, "unpinned_tokens", "unpinned_count", "settled_tokens")
     else:
         columns |= _due_mark(shape, columns, now)
         due, turned_due = "due_since IS NOT NULL", "due_revision = revision"
