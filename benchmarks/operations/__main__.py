@@ -22,8 +22,9 @@ from typing import Any, NamedTuple
 
 HERE = pathlib.Path(__file__).parent
 ROOT = HERE.parents[1]
-# Operations of a turn: few enough for many turns of each.
-TURN = 10
+# Operations of a turn: few enough for many turns of each. The first ones find the caches as the others left them, and
+# are not counted.
+WARM_UP, TURN = 3, 10
 # Other conversations in the tables, and the messages of each: a table with nothing else in it is read as a whole.
 OTHERS, OF_EACH = 50, 100
 
@@ -60,7 +61,7 @@ ENTRIES = [
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.operations", description=__doc__.split("\n")[0])
     parser.add_argument("--sizes", type=int, nargs="+", default=[10, 1000, 10_000, 100_000], help="messages stored")
-    parser.add_argument("--turns", type=int, default=20, help=f"of {TURN} operations each")
+    parser.add_argument("--turns", type=int, default=40, help=f"of {TURN} operations each")
     parser.add_argument("--budget", type=float, default=20.0, help="seconds that one may take for a size's loads")
     parser.add_argument("--peers", help="the Python of an environment with peers.txt; without it they are left out")
     parser.add_argument("--output", type=pathlib.Path, default=ROOT / "build/bench/operations.json")
@@ -97,16 +98,14 @@ def measured(processes: dict[Entry, Any], size: int, arguments: argparse.Namespa
     for what in ("load", "append"):
         taken: dict[Entry, list[int]] = {entry: [] for entry in processes}
         chance = random.Random(size)
-        for turn in range(-1, arguments.turns):
+        for _ in range(arguments.turns):
             # In another order each time: what one leaves to the next, in caches and on the disk, meets all of them.
             for entry, process in chance.sample(list(processes.items()), len(processes)):
                 if sum(taken[entry]) > arguments.budget * 1e9:
                     continue
-                times = order(process, what, f"s{size}", TURN)
-                if turn >= 0:  # the first warms it up
-                    taken[entry] += times
+                taken[entry] += order(process, what, f"s{size}", WARM_UP + TURN)[WARM_UP:]
         for entry, each in taken.items():
-            ordered = sorted(each or times)
+            ordered = sorted(each)
             found.append(
                 {
                     "size": size,
