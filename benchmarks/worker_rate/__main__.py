@@ -16,6 +16,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from typing import Any
 
 ROOT = pathlib.Path(__file__).parents[2]
 TEXT = "We talked about this and that, and then about the weather in Lisbon, which was fine. " * 2
@@ -89,7 +90,8 @@ def measure(arguments: argparse.Namespace) -> None:
         due = Session.objects.due()
         assert due.count() == arguments.sessions
         with worker(threads) as process:
-            ready = processor_seconds(process.pid) if started(process) else 0.0
+            wait_for_first(process, Session.objects)
+            ready = processor_seconds(process.pid)
             ends = time.monotonic() + PATIENCE
             while due.exists() and time.monotonic() < ends:
                 time.sleep(0.5)
@@ -123,10 +125,13 @@ def worker(threads: int) -> Iterator[subprocess.Popen[bytes]]:
         process.wait()
 
 
-def started(process: subprocess.Popen[bytes]) -> bool:
-    """Give the worker time to import what it imports, which is no fold's cost, and return whether it still runs."""
-    time.sleep(3)
-    return process.poll() is None
+def wait_for_first(process: subprocess.Popen[bytes], sessions: Any) -> None:
+    """Wait until the worker holds a session: what it did before, its imports above all, is no fold's cost."""
+    ends = time.monotonic() + PATIENCE
+    while not sessions.exclude(lease_token="").exists():
+        if process.poll() is not None or time.monotonic() > ends:
+            raise SystemExit("The worker folds nothing: see what it says above.")
+        time.sleep(0.05)
 
 
 def processor_seconds(pid: int) -> float:
