@@ -62,7 +62,7 @@ def lengths(operations: list[dict[str, Any]], database: str) -> Any:
                     label=contender,
                     color=colours.setdefault(kind, colour(kind, len(colours))),
                     linewidth=2.4 if contender.startswith("django_convmemory") else 1.4,
-                    linestyle="--" if variant else "-",
+                    linestyle={"": "-", "async": ":"}.get(variant, "--"),
                 )
         axis.set(xscale="log", yscale="log", title=operation, xlabel="messages in the conversation")
         axis.grid(visible=True, alpha=0.3)

@@ -61,13 +61,12 @@ def serve(contender: Contender) -> None:
             order = json.loads(line)
             name, times = order["session"], order["times"]
             taken: list[int] = []
-            result: Any = []
             if order["do"] == "fill":
                 filled = contender.fill(name, [TEXT.format(number=number) for number in range(times)])
-                if inspect.isawaitable(filled):
-                    runner.run(finished(filled))
+                if inspect.iscoroutine(filled):
+                    runner.run(filled)
             else:
-                calls: list[tuple[Any, ...]] = [(contender.session(name),)] * times
+                calls: list[tuple[Any, ...]] = [(contender.session(name),) for _ in range(times)]
                 if order["do"] == "append":
                     numbers = range(appended, appended := appended + times)
                     calls = [
@@ -77,34 +76,30 @@ def serve(contender: Contender) -> None:
                 operation = getattr(contender, order["do"])
                 gc.collect()
                 if inspect.iscoroutinefunction(operation):
-                    taken, result = runner.run(timed_awaiting(operation, calls))
+                    taken = runner.run(timed_awaiting(operation, calls))
                 else:
-                    taken, result = timed(operation, calls)
-            print(json.dumps({"ns": taken, "length": len(result or [])}), flush=True)
+                    taken = timed(operation, calls)
+            print(json.dumps({"ns": taken}), flush=True)
 
 
-def timed(operation: Any, calls: list[tuple[Any, ...]]) -> tuple[list[int], Any]:
-    """Return the nanoseconds that each call takes, and what the last one returned."""
-    taken, result = [], None
+def timed(operation: Any, calls: list[tuple[Any, ...]]) -> list[int]:
+    """Return the nanoseconds that each call takes."""
+    taken = []
     for arguments in calls:
         began = time.perf_counter_ns()
-        result = operation(*arguments)
+        operation(*arguments)
         taken.append(time.perf_counter_ns() - began)
-    return taken, result
+    return taken
 
 
-async def timed_awaiting(operation: Any, calls: list[tuple[Any, ...]]) -> tuple[list[int], Any]:
+async def timed_awaiting(operation: Any, calls: list[tuple[Any, ...]]) -> list[int]:
     """:func:`timed` for a coroutine function."""
-    taken, result = [], None
+    taken = []
     for arguments in calls:
         began = time.perf_counter_ns()
-        result = await operation(*arguments)
+        await operation(*arguments)
         taken.append(time.perf_counter_ns() - began)
-    return taken, result
-
-
-async def finished(value: Any) -> Any:
-    return await value
+    return taken
 
 
 def main() -> None:

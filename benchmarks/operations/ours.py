@@ -98,10 +98,10 @@ class Convmemory(Contender):
     def session(self, name: str) -> Any:
         return self.memory.session(name)
 
-    def append(self, session: Any, role: str, text: str) -> None:
+    def append(self, session: Any, role: str, text: str) -> Any:
         session.append(self.make[role](text))
 
-    def load(self, session: Any) -> list[dict[str, Any]]:
+    def load(self, session: Any) -> Any:
         context: list[dict[str, Any]] = session.load().to_openai()
         return context
 
@@ -110,3 +110,14 @@ class Prepared(Convmemory):
     """With statements that PostgreSQL keeps prepared for a connection."""
 
     options = {"server_side_binding": True, "prepare_threshold": 5}
+
+
+class Asynchronous(Convmemory):
+    """From an asynchronous view: each operation hops to the thread that has the connection."""
+
+    async def append(self, session: Any, role: str, text: str) -> None:
+        await session.aappend(self.make[role](text))
+
+    async def load(self, session: Any) -> list[dict[str, Any]]:
+        context: list[dict[str, Any]] = (await session.aload()).to_openai()
+        return context
