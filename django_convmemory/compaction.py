@@ -148,8 +148,16 @@ class Compactor:
     def run(self, alias: str, session_id: int, *, force: bool = False) -> Run:
         """Fold what is due in the session. ``force`` waits neither for the next attempt nor for a paused alias."""
         if not force and self.store.paused(alias, seconds=PAUSE_SECONDS):
+            logger.info(
+                "Session %s waits: less than %.0f s ago the chat model of %r was misconfigured.",
+                session_id,
+                PAUSE_SECONDS,
+                alias,
+            )
             return Result(Outcome.STALLED)
         claim = self.store.claim(session_id, lease=self.lease, force=force)
+        if claim == "waiting":
+            logger.info("Session %s waits for the time of its next attempt.", session_id)
         return (yield from self._fold(claim))
 
     def rebuild(self, session_id: int) -> Run:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import datetime as dt
+import re
 
 import pytest
 from asgiref.sync import sync_to_async
@@ -93,7 +94,10 @@ def test_a_refusal_of_one_chunk_reaches_the_fallback_for_that_chunk_alone() -> N
     assert outcomes() == ["published", "refused", "published", "refused", "published", "published"]
 
 
-def test_a_misconfigured_model_pauses_the_alias_without_fallback_and_without_counting() -> None:
+def test_a_misconfigured_model_pauses_the_alias_without_fallback_and_without_counting(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    caplog.set_level("INFO", "django_convmemory")
     model = ScriptedChatModel([exceptions.ModelMisconfigured("401"), "fine", "fine too"])
     memory = build(model, max_attempts=1, fallback=ExtractiveChatModel())
     talk(memory, 10, key="one")
@@ -102,9 +106,12 @@ def test_a_misconfigured_model_pauses_the_alias_without_fallback_and_without_cou
     assert (result.outcome, result.again, session("one").attempts) == ("stalled", True, 0)
     assert memory.paused
     assert memory.compact_id(session("two").pk).outcome == "stalled"
+    assert re.fullmatch(r"Session \d+ waits: .* chat model of 'default' was misconfigured\.", caplog.messages[-1])
     assert len(model.requests) == 1
     assert versions("one") == []
     models.Attempt.objects.update(started_at=Clock(-61))
+    assert memory.compact_id(session("one").pk).outcome == "stalled"
+    assert caplog.messages[-1].endswith("waits for the time of its next attempt.")
     models.Session.objects.update(next_attempt_at=None)
     assert not memory.paused
     assert [memory.compact_id(session(key).pk).outcome for key in ("one", "two")] == ["published", "published"]
