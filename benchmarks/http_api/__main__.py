@@ -37,6 +37,7 @@ def main() -> None:
     parser.add_argument("--appends", type=int, default=200, help="how many appends make a session due")
     arguments = parser.parse_args()
 
+    from benchmarks.worker_rate.__main__ import wait_for_first
     from tests.openai_server import Behaviour, OpenAIServer
 
     with OpenAIServer() as model, database(), contextlib.ExitStack() as stack:
@@ -65,9 +66,11 @@ def main() -> None:
             "--pool",
             "threads",
         ]
-        stack.enter_context(running(*worker, "--concurrency", "8", "--loglevel", "error"))
-        # The worker starts, and is at what the turn before left due.
-        time.sleep(10)
+        process = stack.enter_context(running(*worker, "--concurrency", "8", "--loglevel", "error"))
+        # It is at what the turn before left due.
+        from django_convmemory.models import Session
+
+        wait_for_first(process, Session.objects)
         measure_triggering(port, token, arguments, "a worker folding")
 
 
@@ -207,10 +210,10 @@ def database() -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def running(*command: str) -> Iterator[None]:
+def running(*command: str) -> Iterator[subprocess.Popen[bytes]]:
     process = subprocess.Popen([sys.executable, "-m", *command], stdout=subprocess.DEVNULL)
     try:
-        yield
+        yield process
     finally:
         process.terminate()
         process.wait(20)
