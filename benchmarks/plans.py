@@ -41,7 +41,7 @@ def main() -> None:
     count = Session.objects.filter(key__startswith="chat ").count()
     key = random.Random(0).randint(1, count)
     session = memory.session(f"chat {key}", owner=User.objects.get(username=f"user{key % 1000}"))
-    row = Session.objects.get(handle=session.session_name.handle)
+    row = Session.objects.get(name_hash=session.session_name.name_hash)
     visits: dict[str, Callable[[], Any]] = {
         "append": lambda: session.append(ChatMessage.human("Where do we eat? " * 20)),
         "append of three, with a key": lambda: session.append(

@@ -69,8 +69,8 @@ def main() -> None:
     )
     django.setup()
     from django_convmemory import tasks
+    from django_convmemory.broker import sender
     from django_convmemory.memory import memories
-    from django_convmemory.publishing import publisher
 
     logging.disable()
     memory = memories["default"]
@@ -92,10 +92,10 @@ def main() -> None:
         with Celery("purge", broker=url).connection_for_write() as connection:
             connection.default_channel.queue_purge(QUEUE)
         for hangs, what in ((False, "refuses"), (True, "hangs")):
-            publisher().close()
+            sender().close()
             with port(hangs=hangs) as number:
                 measure(f"{scheme}, {what}", f"{scheme}://127.0.0.1:{number}//", hint)
-        publisher().close()
+        sender().close()
 
 
 if __name__ == "__main__":

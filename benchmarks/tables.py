@@ -36,7 +36,7 @@ def conversation(key: str, messages: int, owner: User | None = None, limit: int 
         count = min(1000, messages - made)
         session.append(*[ChatMessage.human(TURN * 2) if n % 2 == 0 else ChatMessage.ai(TURN * 3) for n in range(count)])
         made += count
-    return models.Session.objects.get(handle=session.session_name.handle)
+    return models.Session.objects.get(name_hash=session.session_name.name_hash)
 
 
 def fill(sessions: int, messages: int = 10, owners: int = 1000, limit: int = LIMIT) -> None:
@@ -49,8 +49,8 @@ def fill(sessions: int, messages: int = 10, owners: int = 1000, limit: int = LIM
             "public_id": "gen_random_uuid()",
             "key": "'chat ' || n",
             "owner_id": "%(user)s + n %% %(owners)s",
-            "handle": "encode(sha256('default'::bytea || '\\000'::bytea || ('u:' || %(user)s + n %% %(owners)s)::bytea"
-            " || '\\000'::bytea || ('chat ' || n)::bytea), 'hex')",
+            "name_hash": "encode(sha256('default'::bytea || '\\000'::bytea"
+            " || ('u:' || %(user)s + n %% %(owners)s)::bytea || '\\000'::bytea || ('chat ' || n)::bytea), 'hex')",
             "created_at": "now() - (%(sessions)s - n) * interval '10 seconds'",
             "updated_at": "now() - (%(sessions)s - n) * interval '10 seconds'",
             "due_since": f"CASE WHEN n %% {FAILING} = 0 THEN now() - n * interval '1 second' END",

@@ -16,11 +16,11 @@ from django.core.exceptions import ImproperlyConfigured
 from django.utils.module_loading import import_string
 
 from django_convmemory.chat_models.base import ChatModel
-from django_convmemory.compaction import Price
 from django_convmemory.conversation import ConversationMemory
-from django_convmemory.options import TYPES, check_type
+from django_convmemory.core.compaction import Price
+from django_convmemory.core.options import TYPES, check_type
+from django_convmemory.core.values import MAX_ALIAS_LENGTH
 from django_convmemory.schedulers import Scheduler
-from django_convmemory.stores.values import MAX_ALIAS_LENGTH
 from django_convmemory.tokens import TokenCounter
 
 DEFAULT_ALIAS = "default"
@@ -173,7 +173,7 @@ def read(alias: str) -> Config:
     counter = _Backend(config, f'{where}["TOKEN_COUNTER"]', "convmemory.E007", ("name", "count", "count_text"))
     config.counter = counter.build(chosen["TOKEN_COUNTER"])
     scheduler = _Backend(
-        config, f'{where}["SCHEDULER"]', "convmemory.E008", ("schedule", "order", "after_commit", "hints")
+        config, f'{where}["SCHEDULER"]', "convmemory.E008", ("schedule", "request", "after_commit", "hints")
     )
     config.scheduler = scheduler.build(chosen["SCHEDULER"])
     return config

@@ -8,31 +8,59 @@ from __future__ import annotations
 import dataclasses
 import datetime as dt
 import functools
-from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from typing import Any, Concatenate, NamedTuple, ParamSpec, Protocol, TypeVar, runtime_checkable
 
 from asgiref.sync import sync_to_async
 from django.dispatch import Signal
 
-from django_convmemory import compaction, context, schedulers, signals, tokens
+from django_convmemory import schedulers, signals, tokens
 from django_convmemory.chat_models.base import ChatModel
-from django_convmemory.compaction import Outcome, Price, Result
-from django_convmemory.context import Context
+from django_convmemory.core import compaction, context
+from django_convmemory.core.compaction import Outcome, Price, Result
+from django_convmemory.core.context import Context
+from django_convmemory.core.counters import Batch, Entry
+from django_convmemory.core.options import Options
+from django_convmemory.core.store import Store
+from django_convmemory.core.strategies import Strategy, View
+from django_convmemory.core.values import MAX_ALIAS_LENGTH, MAX_KEY_LENGTH, Claim, Edited, SessionName, StoredMessage
 from django_convmemory.exceptions import InvalidArgument, InvalidMessage, InvalidSession
-from django_convmemory.handles import NOT_GIVEN, Named, SessionHandle
-from django_convmemory.ledger import Batch, Entry
 from django_convmemory.messages import ChatMessage, check_text, coerce, dumps, freeze
-from django_convmemory.options import Options
-from django_convmemory.stores.base import Store
-from django_convmemory.stores.values import MAX_ALIAS_LENGTH, MAX_KEY_LENGTH, Claim, Edited, SessionName, StoredMessage
-from django_convmemory.strategies import Strategy, View
-from django_convmemory.twins import asynchronous
 
 MAX_VISITOR_LENGTH = 64
 # Seconds: ten years.
 _EVER = 10 * 366 * 86400.0
 # More than a session can hold, and no more than every database, and JSON, can tell.
 _MOST = 2**53 - 1
+# Stands for an argument that was not given, where None was.
+NOT_GIVEN: Any = object()
+
+P = ParamSpec("P")
+T = TypeVar("T")
+S = TypeVar("S")
+
+
+def asynchronous(method: Callable[Concatenate[S, P], T]) -> Callable[Concatenate[S, P], Coroutine[Any, Any, T]]:
+    """Return the asynchronous twin of a method: one hop to a thread. Cancelling it does not undo it."""
+
+    async def twin(self: S, /, *args: P.args, **kwargs: P.kwargs) -> T:
+        # By name, so that the twin of an overridden method is the overriding one's.
+        call: Callable[..., T] = getattr(self, method.__name__)
+        return await sync_to_async(call)(*args, **kwargs)
+
+    functools.update_wrapper(twin, method)
+    twin.__name__ = f"a{method.__name__}"
+    twin.__qualname__ = method.__qualname__.removesuffix(method.__name__) + twin.__name__
+    twin.__doc__ = f"The asynchronous twin of :meth:`{method.__name__}`."
+    return twin
+
+
+@runtime_checkable
+class Named(Protocol):
+    """What names a session: a handle, or a ``Session`` row."""
+
+    @property
+    def session_name(self) -> SessionName: ...
 
 
 class Receipt(NamedTuple):
@@ -375,7 +403,7 @@ class ConversationMemory:
 
     aerase = asynchronous(erase)
 
-    def claim(self, visitor: str, user: Any) -> list[SessionHandle]:
+    def adopt(self, visitor: str, user: Any) -> list[SessionHandle]:
         """Give a visitor's sessions to a user, as at login, and return them: those of this memory.
 
         A key that the user has already gets a number: ``main (2)``.
@@ -387,7 +415,7 @@ class ConversationMemory:
         names = self.store.adopt(self.alias, source.visitor, target.owner_id)
         return [SessionHandle(self, name) for name in names]
 
-    aclaim = asynchronous(claim)
+    aadopt = asynchronous(adopt)
 
     # Compaction.
 
@@ -448,7 +476,7 @@ class ConversationMemory:
 
     def _request(self, session: str | Named, work: schedulers.Work) -> bool:
         session_id = self.store.find(self.resolve(session))
-        return session_id is not None and self.model is not None and self.scheduler.order(self, session_id, work)
+        return session_id is not None and self.model is not None and self.scheduler.request(self, session_id, work)
 
     def carry_out(self, session_id: int, work: schedulers.Work) -> Outcome:
         """Do what was requested for the session with this id, here and now. For schedulers and tasks."""
@@ -529,6 +557,90 @@ class ConversationMemory:
     def strategy_options(cls) -> frozenset[str]:
         """The names of the options that are the strategy's."""
         return frozenset(field.name for field in dataclasses.fields(cls.strategy_class))
+
+
+class SessionHandle:
+    """A session of a memory, with the memory's operations. It holds no state, and costs no query."""
+
+    def __init__(self, memory: ConversationMemory, name: SessionName) -> None:
+        self.memory = memory
+        self.session_name = name
+
+    def __repr__(self) -> str:
+        return f"<SessionHandle: {self.session_name}>"
+
+    @property
+    def key(self) -> str:
+        """The site's name for the session."""
+        return self.session_name.key
+
+    def append(
+        self,
+        *messages: Any,
+        idempotency_key: str | None = None,
+        usage: Any = None,
+        created_at: dt.datetime | Sequence[dt.datetime | None] | None = None,
+    ) -> Receipt:
+        """:meth:`ConversationMemory.append` to this session."""
+        return self.memory.append(self, *messages, idempotency_key=idempotency_key, usage=usage, created_at=created_at)
+
+    def load(self, *, system: Any = None, max_tokens: int | None = None) -> Context:
+        """:meth:`ConversationMemory.load` of this session."""
+        return self.memory.load(self, system=system, max_tokens=max_tokens)
+
+    def history(self, *, before: int | None = None, after: int | None = None, limit: int = 50) -> list[StoredMessage]:
+        """:meth:`ConversationMemory.history` of this session."""
+        return self.memory.history(self, before=before, after=after, limit=limit)
+
+    def clear(self) -> None:
+        """:meth:`ConversationMemory.clear` for this session."""
+        self.memory.clear(self)
+
+    def truncate(self, after: int, revision: int | None = None) -> int:
+        """:meth:`ConversationMemory.truncate` for this session."""
+        return self.memory.truncate(self, after, revision)
+
+    def fork(self, at: int, *, key: str, owner: Any = NOT_GIVEN, visitor: Any = NOT_GIVEN) -> Any:
+        """:meth:`ConversationMemory.fork` of this session."""
+        return self.memory.fork(self, at, key=key, owner=owner, visitor=visitor)
+
+    def redact(self, position: int, forks: bool = True) -> int:
+        """:meth:`ConversationMemory.redact` for this session."""
+        return self.memory.redact(self, position, forks)
+
+    def compact(self) -> Outcome:
+        """:meth:`ConversationMemory.compact` for this session."""
+        return self.memory.compact(self)
+
+    def rebuild(self) -> Outcome:
+        """:meth:`ConversationMemory.rebuild` for this session."""
+        return self.memory.rebuild(self)
+
+    async def acompact(self) -> Outcome:
+        """The asynchronous twin of :meth:`compact`."""
+        return await self.memory.acompact(self)
+
+    async def arebuild(self) -> Outcome:
+        """The asynchronous twin of :meth:`rebuild`."""
+        return await self.memory.arebuild(self)
+
+    def request_compaction(self) -> bool:
+        """:meth:`ConversationMemory.request_compaction` for this session."""
+        return self.memory.request_compaction(self)
+
+    def request_rebuild(self) -> bool:
+        """:meth:`ConversationMemory.request_rebuild` for this session."""
+        return self.memory.request_rebuild(self)
+
+    aappend = asynchronous(append)
+    aload = asynchronous(load)
+    ahistory = asynchronous(history)
+    aclear = asynchronous(clear)
+    atruncate = asynchronous(truncate)
+    afork = asynchronous(fork)
+    aredact = asynchronous(redact)
+    arequest_compaction = asynchronous(request_compaction)
+    arequest_rebuild = asynchronous(request_rebuild)
 
 
 def _times(created_at: object, count: int) -> list[dt.datetime | None]:

@@ -18,10 +18,10 @@ from django.utils import timezone
 from django.utils.translation import gettext_lazy as _
 
 from django_convmemory import clock
+from django_convmemory.core.counters import Counters, Pinned
+from django_convmemory.core.strategies import Threshold
+from django_convmemory.core.values import MAX_MODEL_NAME, AttemptOutcome, SessionName, SummaryVersion
 from django_convmemory.fields import ExactCharField, ExactJSONField
-from django_convmemory.ledger import Ledger, Pinned
-from django_convmemory.stores.values import MAX_MODEL_NAME, AttemptOutcome, SessionName, SummaryVersion
-from django_convmemory.strategies import Threshold
 
 
 class SessionState(models.TextChoices):
@@ -35,7 +35,7 @@ class SessionState(models.TextChoices):
 
 class SessionQuerySet(models.QuerySet["Session"]):
     def named(self, name: SessionName) -> SessionQuerySet:
-        rows = self.filter(handle=name.handle)
+        rows = self.filter(name_hash=name.name_hash)
         return rows if name.row_id is None else rows.filter(pk=name.row_id)
 
     def due(self) -> SessionQuerySet:
@@ -111,12 +111,12 @@ class Session(models.Model):
     visitor = ExactCharField(_("visitor"), max_length=64, blank=True, default="")
     key = ExactCharField(_("key"), max_length=255)
     # A unique constraint over a NULL owner admits duplicates, and collations differ on what is equal: hence a hash.
-    handle = models.CharField(_("handle"), max_length=64, editable=False)
+    name_hash = models.CharField(_("name hash"), max_length=64, editable=False)
     title = models.CharField(_("title"), max_length=255, blank=True, default="")
     metadata = models.JSONField(_("metadata"), blank=True, default=dict)
 
-    # What the row knows of its messages: see ledger.Ledger. Signed, here and in a message: the checks of positive ones
-    # would be read and carried out with each append.
+    # What the row knows of its messages: see core.counters.Counters. These columns and those of a message are signed:
+    # a database would check positive ones at each append.
     last_position = models.BigIntegerField(_("last position"), default=0)
     unpinned_count = models.BigIntegerField(_("unpinned messages"), default=0)
     unpinned_tokens = models.BigIntegerField(_("unpinned tokens"), default=0)
@@ -174,7 +174,7 @@ class Session(models.Model):
     class Meta:
         verbose_name = _("session")
         verbose_name_plural = _("sessions")
-        constraints = [models.UniqueConstraint(fields=["handle"], name="convmemory_session_handle")]
+        constraints = [models.UniqueConstraint(fields=["name_hash"], name="convmemory_session_name_hash")]
         indexes = [
             models.Index(fields=["alias", "due_since"], name="convmemory_session_due"),
             models.Index(fields=["alias", "id"], name="convmemory_session_alias"),
@@ -205,28 +205,28 @@ class Session(models.Model):
         return SessionState.FAILING if self.last_error else SessionState.DUE
 
     @property
-    def ledger(self) -> Ledger:
+    def counters(self) -> Counters:
         """The counters of this row as a value."""
-        return ledger_of([getattr(self, column) for column in LEDGER_COLUMNS])
+        return counters_of([getattr(self, column) for column in COUNTER_COLUMNS])
 
 
-LEDGER_COLUMNS = Ledger._fields
+COUNTER_COLUMNS = Counters._fields
 
 
-def ledger_of(values: Sequence[Any]) -> Ledger:
-    """Return the value of the columns ``LEDGER_COLUMNS``: the one place where a session's row becomes a ledger."""
-    ledger = Ledger._make(values)
-    text: Any = ledger.pinned
-    return ledger._replace(pinned=read_pinned(text))
+def counters_of(values: Sequence[Any]) -> Counters:
+    """Return the value of the columns ``COUNTER_COLUMNS``: the one place where a session's row becomes a value."""
+    counters = Counters._make(values)
+    text: Any = counters.pinned
+    return counters._replace(pinned=read_pinned(text))
 
 
-def counters(ledger: Ledger) -> dict[str, Any]:
-    """Return the columns that hold ``ledger``."""
+def counter_columns(counters: Counters) -> dict[str, Any]:
+    """Return the columns that hold ``counters``."""
     return {
-        **{column: getattr(ledger, column) for column in LEDGER_COLUMNS},
-        "pinned": write_pinned(ledger.pinned),
-        "pinned_count": len(ledger.pinned),
-        "pinned_tokens": sum(one.tokens for one in ledger.pinned),
+        **{column: getattr(counters, column) for column in COUNTER_COLUMNS},
+        "pinned": write_pinned(counters.pinned),
+        "pinned_count": len(counters.pinned),
+        "pinned_tokens": sum(one.tokens for one in counters.pinned),
     }
 
 
@@ -252,7 +252,7 @@ NOT_COMPACTING: dict[str, Any] = {
 }
 # What a session without messages holds. Its versions go on counting.
 EMPTIED: dict[str, Any] = {
-    **counters(Ledger()),
+    **counter_columns(Counters()),
     **NOT_COMPACTING,
     "answered_position": 0,
     "current_version": 0,

@@ -6,16 +6,39 @@ The one that sends a Celery task is :class:`django_convmemory.tasks.CelerySchedu
 from __future__ import annotations
 
 import logging
-from typing import TYPE_CHECKING, Literal, Protocol
+from typing import Literal, Protocol
 
-if TYPE_CHECKING:
-    from django_convmemory.conversation import ConversationMemory
+from django_convmemory.chat_models.base import ChatModel
+from django_convmemory.core.compaction import Outcome, Result
+from django_convmemory.core.options import Options
+from django_convmemory.core.store import Store
 
 logger = logging.getLogger(__name__)
 
 
 # What a person can ask for: to fold what is due, or to make the summary anew.
 Work = Literal["compact", "rebuild"]
+
+
+class Memory(Protocol):
+    """The part of a :class:`~.conversation.ConversationMemory` that schedulers use."""
+
+    @property
+    def alias(self) -> str: ...
+    @property
+    def store(self) -> Store: ...
+    @property
+    def options(self) -> Options: ...
+    @property
+    def model(self) -> ChatModel | None: ...
+    @property
+    def fallback(self) -> ChatModel | None: ...
+
+    def compact_id(self, session_id: int, *, force: bool = False) -> Result:
+        """Fold what is due in the session, in this process."""
+
+    def carry_out(self, session_id: int, work: Work) -> Outcome:
+        """Do what a person requested for the session, in this process."""
 
 
 class Scheduler(Protocol):
@@ -29,10 +52,10 @@ class Scheduler(Protocol):
     def hints(self) -> bool:
         """Whether ``schedule`` sends something that a sweep need not send again for some minutes."""
 
-    def schedule(self, memory: ConversationMemory, session_id: int, *, delay: float = 0.0) -> None:
+    def schedule(self, memory: Memory, session_id: int, *, delay: float = 0.0) -> None:
         """Have the session folded, in ``delay`` seconds or later. Must not raise for want of a broker."""
 
-    def order(self, memory: ConversationMemory, session_id: int, work: Work) -> bool:
+    def request(self, memory: Memory, session_id: int, work: Work) -> bool:
         """Have what a person asked for done soon, and return whether somebody is there to do it. As ``schedule``."""
 
 
@@ -42,10 +65,10 @@ class NullScheduler:
     after_commit = True
     hints = False
 
-    def schedule(self, memory: ConversationMemory, session_id: int, *, delay: float = 0.0) -> None:
+    def schedule(self, memory: Memory, session_id: int, *, delay: float = 0.0) -> None:
         """Do nothing."""
 
-    def order(self, memory: ConversationMemory, session_id: int, work: Work) -> bool:
+    def request(self, memory: Memory, session_id: int, work: Work) -> bool:
         """Do nothing: the sweeper knows of what is due, and of nothing else."""
         return False
 
@@ -60,7 +83,7 @@ class InlineScheduler:
     after_commit = False
     hints = False
 
-    def schedule(self, memory: ConversationMemory, session_id: int, *, delay: float = 0.0) -> None:
+    def schedule(self, memory: Memory, session_id: int, *, delay: float = 0.0) -> None:
         """Fold the session now, unless it is to wait."""
         if delay:
             return
@@ -71,7 +94,7 @@ class InlineScheduler:
             # the error in the session's row.
             logger.exception("Compaction of session %s failed inside append.", session_id)
 
-    def order(self, memory: ConversationMemory, session_id: int, work: Work) -> bool:
+    def request(self, memory: Memory, session_id: int, work: Work) -> bool:
         """Do it now."""
         try:
             memory.carry_out(session_id, work)

@@ -24,11 +24,11 @@ from typing import TYPE_CHECKING, Any
 from celery import current_task, shared_task
 from celery.exceptions import SoftTimeLimitExceeded
 
-from django_convmemory.compaction import Outcome
+from django_convmemory.broker import Hint, Undelivered, sender
+from django_convmemory.core.compaction import Outcome
 from django_convmemory.exceptions import BrokerUnavailable, UnknownAlias
 from django_convmemory.memory import memories
-from django_convmemory.publishing import Hint, Undelivered, publisher
-from django_convmemory.schedulers import Scheduler, Work
+from django_convmemory.schedulers import Memory, Scheduler, Work
 
 if TYPE_CHECKING:
     from celery import Task
@@ -81,7 +81,7 @@ def compact(self: Task[..., None], alias: str, session_id: int, swept: bool = Fa
         # Whoever had this task before was killed, most likely, and its lease still stands.
         memory.scheduler.schedule(memory, session_id, delay=memory.lease_seconds)
     if swept and result.outcome == Outcome.PUBLISHED:
-        with contextlib.suppress(BrokerUnavailable):  # The publisher has said so, and the sweep begins again.
+        with contextlib.suppress(BrokerUnavailable):  # The sender has said so, and the sweep begins again.
             _send_all(memory, memory.sweep(limit=1, hint_age=HINT_AGE))
 
 
@@ -108,7 +108,7 @@ def rebuild(self: Task[..., None], alias: str, session_id: int) -> None:
         outcome = memory.carry_out(session_id, "rebuild")
     except SoftTimeLimitExceeded:
         # What is built so far is used.
-        memory.scheduler.order(memory, session_id, "rebuild")
+        memory.scheduler.request(memory, session_id, "rebuild")
         return
     if outcome == Outcome.BUSY and not self.request.called_directly and not self.request.is_eager:
         if self.request.retries < _REBUILD_TRIES:
@@ -225,12 +225,12 @@ class CeleryScheduler:
             "settings are, in the __init__.py of its package. Without Celery, choose another SCHEDULER"
         )
 
-    def schedule(self, memory: ConversationMemory, session_id: int, *, delay: float = 0.0) -> None:
+    def schedule(self, memory: Memory, session_id: int, *, delay: float = 0.0) -> None:
         """Send a task that folds the session in ``delay`` seconds; longer delays than 300 s are left to the sweep."""
         if delay <= HINT_AGE:
             self.send(memory, session_id, delay=delay, wait=_must_wait(), undelivered=memory.store.unhint)
 
-    def order(self, memory: ConversationMemory, session_id: int, work: Work) -> bool:
+    def request(self, memory: Memory, session_id: int, work: Work) -> bool:
         """Send the task, and return whether the broker is there to take it. Never raises."""
         if _eager():
             _here(rebuild if work == "rebuild" else compact, memory, session_id, **_ASKED[work])
@@ -239,11 +239,11 @@ class CeleryScheduler:
         # Nobody sends it again: it waits as long as it takes.
         options = self._options(memory) | {"expiration": None}
         hint = Hint(task, memory.alias, session_id, options, _ASKED[work])
-        return publisher().publish(hint, compact.app, wait=True)
+        return sender().send(hint, compact.app, wait=True)
 
     def send(
         self,
-        memory: ConversationMemory,
+        memory: Memory,
         session_id: int,
         *,
         delay: float = 0.0,
@@ -264,9 +264,9 @@ class CeleryScheduler:
         hint = Hint(
             compact.name, memory.alias, session_id, self._options(memory, delay), {"swept": True} if swept else {}
         )
-        return publisher().publish(hint, compact.app, wait=wait, undelivered=undelivered)
+        return sender().send(hint, compact.app, wait=wait, undelivered=undelivered)
 
-    def _options(self, memory: ConversationMemory, delay: float = 0.0) -> dict[str, Any]:
+    def _options(self, memory: Memory, delay: float = 0.0) -> dict[str, Any]:
         soft, hard = time_limits(memory)
         options: dict[str, Any] = {
             "countdown": delay + _CLOCK_SKEW if delay > 0 else None,
@@ -286,7 +286,7 @@ class CeleryScheduler:
 def _eager() -> bool:
     try:
         return bool(compact.app.conf.task_always_eager)
-    except Exception:  # noqa: BLE001  Celery's settings cannot be read: the publisher finds the same, and says so
+    except Exception:  # noqa: BLE001  Celery's settings cannot be read: the sender finds the same, and says so
         return False
 
 
@@ -303,7 +303,7 @@ def _text(name: str | bytes) -> str:
     return name.decode() if isinstance(name, bytes) else name
 
 
-def _here(task: Task[..., None], memory: ConversationMemory, session_id: int, **arguments: Any) -> None:
+def _here(task: Task[..., None], memory: Memory, session_id: int, **arguments: Any) -> None:
     try:
         # Also with CELERY_TASK_EAGER_PROPAGATES: the task logs its error, and the session's row has it too.
         task.apply((memory.alias, session_id), arguments, throw=False)
@@ -313,7 +313,7 @@ def _here(task: Task[..., None], memory: ConversationMemory, session_id: int, **
         logger.exception("Compaction of session %s failed inside append.", session_id)
 
 
-def time_limits(memory: ConversationMemory) -> tuple[int, int]:
+def time_limits(memory: Memory) -> tuple[int, int]:
     """Return the soft and the hard limit, in seconds, of a task that folds a session of ``memory``.
 
     A run looks at its clock, ``max_run_seconds``, after each chunk, and a chunk takes two calls of the model at most.

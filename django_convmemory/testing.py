@@ -23,13 +23,12 @@ from unittest import mock
 from django_convmemory.chat_models.base import ChatRequest, ChatResponse
 from django_convmemory.chat_models.openai import OpenAIChatModel
 from django_convmemory.chat_models.scripted import Reply, ScriptedChatModel, ScriptExhausted
-from django_convmemory.conversation import ConversationMemory
+from django_convmemory.conversation import ConversationMemory, asynchronous
 from django_convmemory.memory import memories
-from django_convmemory.twins import asynchronous
 
 if TYPE_CHECKING:
-    from django_convmemory.compaction import Outcome
-    from django_convmemory.schedulers import Work
+    from django_convmemory.core.compaction import Outcome
+    from django_convmemory.schedulers import Memory, Work
 
 # Held while memories are scripted: they are those of the whole process.
 _in_use = threading.Lock()
@@ -67,7 +66,7 @@ class QueueScheduler:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         # In order, each session once, with the memory that noted it last and whether it is to wait.
-        self._noted: dict[tuple[Queued, Work], tuple[ConversationMemory, bool]] = {}
+        self._noted: dict[tuple[Queued, Work], tuple[Memory, bool]] = {}
 
     @property
     def queued(self) -> list[Queued]:
@@ -75,12 +74,12 @@ class QueueScheduler:
         with self._lock:
             return list(dict.fromkeys(queued for queued, _ in self._noted))
 
-    def schedule(self, memory: ConversationMemory, session_id: int, *, delay: float = 0.0) -> None:
+    def schedule(self, memory: Memory, session_id: int, *, delay: float = 0.0) -> None:
         """Note the session. With a ``delay`` the :meth:`run` at hand leaves it to the next one."""
         with self._lock:
             self._noted[Queued(memory.alias, session_id), "compact"] = memory, delay > 0
 
-    def order(self, memory: ConversationMemory, session_id: int, work: Work) -> bool:
+    def request(self, memory: Memory, session_id: int, work: Work) -> bool:
         """Note what was asked for."""
         with self._lock:
             self._noted[Queued(memory.alias, session_id), work] = memory, False
@@ -104,13 +103,13 @@ class QueueScheduler:
             try:
                 outcomes.append(memory.carry_out(session_id, work))
             except BaseException:
-                self.order(memory, session_id, work)  # It is to be done as before.
+                self.request(memory, session_id, work)  # It is to be done as before.
                 raise
         return outcomes
 
     arun = asynchronous(run)
 
-    def _take(self) -> tuple[ConversationMemory, int, Work] | None:
+    def _take(self) -> tuple[Memory, int, Work] | None:
         with self._lock:
             for (queued, work), (memory, waits) in self._noted.items():
                 if not waits:

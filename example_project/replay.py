@@ -32,8 +32,8 @@ from screen import paint
 from worker import Worker, WorkerFailed
 
 if TYPE_CHECKING:
-    from django_convmemory.context import Context
     from django_convmemory.conversation import ConversationMemory
+    from django_convmemory.core.context import Context
     from django_convmemory.models import Session
 
 CONVERSATIONS = Path(__file__).parent / "conversations"
@@ -268,7 +268,7 @@ ROLE_COLOURS = {"system": "yellow", "user": "cyan", "assistant": "green", "tool"
 
 def show_context(name: str, context: Context, row: screen.Row) -> None:
     """Print the messages of a context as a model would be sent them."""
-    from django_convmemory.context import spoken
+    from django_convmemory.core.context import spoken
 
     title = f"What a model is sent for {name} now: {context.tokens:,} tokens for a history of {row.history:,}"
     print(f"\n {paint(title, 'bold')}\n")

@@ -17,8 +17,8 @@ import dataclasses
 
 from hypothesis import strategies as st
 
-from django_convmemory.exchanges import Placed
-from django_convmemory.ledger import MAX_PINNED, Entry, Ledger
+from django_convmemory.core.counters import MAX_PINNED, Counters, Entry
+from django_convmemory.core.exchanges import Placed
 from django_convmemory.messages import ChatMessage
 
 # Few, so that they repeat.
@@ -103,10 +103,10 @@ def entries(conversation: list[ChatMessage]) -> list[Entry]:
     return [Entry(message, len(message.text) % 20 + 1) for message in conversation]
 
 
-def placed(conversation: list[ChatMessage]) -> tuple[Ledger, list[Placed]]:
-    """The messages as a session holds them, pinned ones too, and its ledger."""
+def placed(conversation: list[ChatMessage]) -> tuple[Counters, list[Placed]]:
+    """The messages as a session holds them, pinned ones too, and its counters."""
     given = entries(conversation)
-    ledger, rows = Ledger().append(given)
-    return ledger, [
+    counters, rows = Counters().append(given)
+    return counters, [
         Placed(row.position, entry.message, entry.tokens, row.answers) for entry, row in zip(given, rows, strict=True)
     ]

@@ -46,7 +46,7 @@ def build(model: Any, limit: int = 60, **options: Any) -> ConversationSummaryBuf
 def talk(memory: ConversationMemory, count: int, key: str = "s", words: int = 8) -> None:
     """Append messages that bear their position as a marker."""
     last = memory.store.load(memory.resolve(key), memory.strategy.view(), 0)
-    start = last.ledger.last_position if last else 0
+    start = last.counters.last_position if last else 0
     for number in range(start + 1, start + count + 1):
         make = ChatMessage.human if number % 2 else ChatMessage.ai
         memory.append(key, make(f"[[{number}]] " + "word " * words))

@@ -13,10 +13,10 @@ import pytest
 from celery import Celery, _state
 
 from django_convmemory import models
+from django_convmemory.broker import sender
 from django_convmemory.conversation import ConversationMemory
 from django_convmemory.memory import memories
 from django_convmemory.messages import ChatMessage
-from django_convmemory.publishing import publisher
 from tests import processes
 
 if TYPE_CHECKING:
@@ -39,7 +39,7 @@ class Project:
 
     def depth(self) -> int:
         """How many tasks are in it, with those that this process has still to send."""
-        assert publisher().flush(processes.PATIENCE)
+        assert sender().flush(processes.PATIENCE)
         with self.app.connection_for_read() as connection:
             channel = connection.default_channel
             if connection.transport.driver_type != "amqp":
@@ -50,7 +50,7 @@ class Project:
                 return 0  # Nothing was ever sent.
 
     def take(self) -> Any:
-        assert publisher().flush(processes.PATIENCE)
+        assert sender().flush(processes.PATIENCE)
         with self.app.connection_for_read() as connection:
             return self.app.amqp.queues[self.queue].bind(connection.default_channel).get(no_ack=True)
 
@@ -113,7 +113,7 @@ def current(made: Project) -> Iterator[None]:
     try:
         yield
     finally:
-        publisher().close()
+        sender().close()
         _state._set_current_app(before)
         _state.set_default_app(default)
 
@@ -142,7 +142,7 @@ def configured(
 def append_until_due(memory: ConversationMemory, key: str = "user-1") -> models.Session:
     while not memory.append(key, ChatMessage.human(TURN)).due:
         pass
-    assert publisher().flush(processes.PATIENCE)
+    assert sender().flush(processes.PATIENCE)
     return models.Session.objects.get(key=key)
 
 
@@ -158,6 +158,5 @@ def warnings_of(caplog: pytest.LogCaptureFixture) -> list[str]:
     return [
         record.getMessage()
         for record in caplog.records
-        if record.name in ("django_convmemory.tasks", "django_convmemory.publishing")
-        and record.levelno >= logging.WARNING
+        if record.name in ("django_convmemory.tasks", "django_convmemory.broker") and record.levelno >= logging.WARNING
     ]

@@ -11,9 +11,9 @@ from celery.exceptions import SoftTimeLimitExceeded
 from django.db import transaction
 
 from django_convmemory import clock, exceptions, models, tasks
+from django_convmemory.broker import sender
 from django_convmemory.memory import memories
 from django_convmemory.messages import ChatMessage
-from django_convmemory.publishing import publisher
 from django_convmemory.schedulers import NullScheduler
 from tests.ports import Port
 from tests.projects import TURN, Project, append_until_due, change, configured, project, row, scripted, warnings_of
@@ -247,7 +247,7 @@ def test_an_eager_task_that_fails_does_not_fail_the_append(propagates: bool, set
 
         assert "ZeroDivisionError" in row(session).last_error
         assert row(session).due_since is not None
-        assert not publisher().broken
+        assert not sender().broken
 
 
 @pytest.mark.parametrize("redelivered", [True, False])
@@ -306,7 +306,7 @@ def test_who_asks_is_told_that_the_broker_is_away(settings: Settings) -> None:
     with Port() as port, project(port.url("redis")) as away:
         memory = configured(settings, away)
         append_until_due(memory)
-        publisher().close()
+        sender().close()
         assert not memory.request_rebuild("user-1")
 
 

@@ -11,7 +11,8 @@ from django.contrib.auth import get_user_model
 from django.db import connection, transaction
 from django.db.models import F
 
-from django_convmemory import exceptions, integrity, models
+from django_convmemory import exceptions, models
+from django_convmemory.maintenance import integrity
 from django_convmemory.memory import ConversationSummaryBufferMemory
 from django_convmemory.messages import ChatMessage
 from tests import processes
@@ -207,7 +208,7 @@ def test_a_user_who_was_deleted_is_not_nobody() -> None:
     with pytest.raises(exceptions.InvalidSession, match="who is saved"):
         memory.session("everybody's", owner=ann)
     with pytest.raises(exceptions.InvalidSession, match="who is saved"):
-        memory.claim("v", ann)
+        memory.adopt("v", ann)
     assert models.Session.objects.count() == 2
 
 
@@ -220,7 +221,7 @@ def test_a_user_whose_row_is_gone_is_refused_before_the_commit() -> None:
     for work in (
         lambda: memory.session("main", owner=ann).append(ChatMessage.human("hello")),
         lambda: memory.fork("0", 1, key="copy", owner=ann),
-        lambda: memory.claim("v", ann),
+        lambda: memory.adopt("v", ann),
     ):
         with transaction.atomic(), pytest.raises(exceptions.InvalidSession, match="no user"):
             work()

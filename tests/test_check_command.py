@@ -14,8 +14,9 @@ from django.core.management import CommandError, call_command
 from django.db import connection
 from django.db.models import F
 
-from django_convmemory import integrity, models
+from django_convmemory import models
 from django_convmemory.clock import Clock
+from django_convmemory.maintenance import integrity
 from django_convmemory.memory import ConversationBufferMemory, ConversationSummaryBufferMemory
 from django_convmemory.messages import ChatMessage
 from django_convmemory.schedulers import NullScheduler
@@ -113,7 +114,7 @@ DAMAGE: dict[str, tuple[str, Callable[[models.Session], Any]]] = {
     "a forgotten pin": ("counter_pinned", row(pinned="")),
     "a wrong number of pins": ("counter_pinned_total", row(pinned_count=5)),
     "a forgotten open call": ("counter_open_calls", row(open_calls="")),
-    "a handle of another name": ("handle", row(handle="0" * 64)),
+    "a hash of another name": ("name_hash", row(name_hash="0" * 64)),
     "a session of two people": ("scope", two_people),
     "a summary over a hole": ("hole", summaries(2, first_position=F("first_position") + 1)),
     "a line that begins late": ("hole", summaries(1, first_position=2)),

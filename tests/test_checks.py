@@ -60,7 +60,7 @@ def test_convmemory_e002_a_key_is_unknown() -> None:
         3,
         "django_convmemory.tokens.Utf8TokenCounter",
         "django_convmemory.conversation.ConversationMemory",
-        "django_convmemory.buffer_summary.BufferSummaryChatMemory",
+        "django_convmemory.memory.BufferSummaryChatMemory",
         "django_convmemory.memory.memories",
     ],
 )
@@ -92,7 +92,7 @@ BACKENDS = [
     {"BACKEND": "no.such.Class"},
     {"BACKEND": "nothing"},
     {"BACKEND": "django_convmemory.messages.ROLES"},
-    {"BACKEND": "django_convmemory.options.Options"},
+    {"BACKEND": "django_convmemory.core.options.Options"},
     {"BACKEND": "django_convmemory.exceptions"},
     {"BACKEND": "builtins.dict"},
     {**EXTRACTIVE, "OPTION": {}},
@@ -344,7 +344,7 @@ def test_convmemory_w004_sqlite_without_a_write_ahead_log(other_connections: Any
 
 
 def attempt(outcome: str, alias: str = "default") -> None:
-    session = models.Session.objects.create(alias=alias, key=outcome, handle=f"{alias}/{outcome}")
+    session = models.Session.objects.create(alias=alias, key=outcome, name_hash=f"{alias}/{outcome}")
     models.Attempt.objects.create(session=session, alias=alias, outcome=outcome, first_position=1, last_position=2)
 
 

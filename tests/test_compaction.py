@@ -20,7 +20,7 @@ from django_convmemory import exceptions, models, signals
 from django_convmemory.chat_models.base import ChatRequest, ChatResponse, Usage
 from django_convmemory.chat_models.scripted import ScriptedChatModel
 from django_convmemory.clock import Clock
-from django_convmemory.compaction import Price
+from django_convmemory.core.compaction import Price
 from django_convmemory.memory import ConversationSummaryBufferMemory
 from django_convmemory.messages import ChatMessage
 from django_convmemory.schedulers import NullScheduler

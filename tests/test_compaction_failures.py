@@ -16,7 +16,7 @@ from django_convmemory.chat_models.base import ChatRequest, ChatResponse
 from django_convmemory.chat_models.extractive import ExtractiveChatModel
 from django_convmemory.chat_models.scripted import ScriptedChatModel
 from django_convmemory.clock import Clock
-from django_convmemory.stores.values import Claim
+from django_convmemory.core.values import Claim
 from tests.folding import MarkerModel, build, covered, keys_of, outcomes, session, talk, versions
 
 pytestmark = pytest.mark.django_db

@@ -13,6 +13,7 @@ from django.test import override_settings
 from django_convmemory import conf, schedulers, tokens
 from django_convmemory.chat_models.extractive import ExtractiveChatModel
 from django_convmemory.chat_models.openai import OpenAIChatModel
+from django_convmemory.core.options import Options
 from django_convmemory.exceptions import UnknownAlias
 from django_convmemory.memory import (
     ConversationBufferMemory,
@@ -20,7 +21,6 @@ from django_convmemory.memory import (
     ConversationWindowMemory,
     memories,
 )
-from django_convmemory.options import Options
 from django_convmemory.stores.orm import ORMStore
 from django_convmemory.tasks import CeleryScheduler
 

@@ -5,14 +5,15 @@ from typing import Any
 import pytest
 from hypothesis import given, strategies as st
 
-from django_convmemory import exchanges, ledger
-from django_convmemory.context import Context, assemble, spoken
+from django_convmemory.core import exchanges
+from django_convmemory.core.context import Context, assemble, spoken
+from django_convmemory.core.counters import Counters, Entry
+from django_convmemory.core.exchanges import NO_RESULT, Placed
+from django_convmemory.core.options import Options
+from django_convmemory.core.strategies import Buffer, Strategy, SummaryBuffer, TokenBuffer, Window
+from django_convmemory.core.values import Snapshot, SummaryVersion, shown_pinned
 from django_convmemory.exceptions import InvalidMessage
-from django_convmemory.exchanges import NO_RESULT, Placed
 from django_convmemory.messages import ChatMessage
-from django_convmemory.options import Options
-from django_convmemory.stores.values import Snapshot, SummaryVersion, shown_pinned
-from django_convmemory.strategies import Buffer, Strategy, SummaryBuffer, TokenBuffer, Window
 from django_convmemory.tokens import Utf8TokenCounter
 from tests import conversations
 from tests.conversations import call
@@ -30,7 +31,7 @@ def snapshot(
     due: bool = False,
 ) -> Snapshot:
     """A session of these messages, of which a summary stands for the first ``folded`` exchanges."""
-    counters, rows = ledger.Ledger().append([ledger.Entry(one, COUNTER.count(one)) for one in conversation])
+    counters, rows = Counters().append([Entry(one, COUNTER.count(one)) for one in conversation])
     placed = [
         Placed(row.position, message, COUNTER.count(message), row.answers)
         for message, row in zip(conversation, rows, strict=True)
@@ -252,9 +253,9 @@ def test_any_context_is_well_formed_and_within_its_budget(
         assert max_tokens is None or context.tokens <= max_tokens
         assert max_tokens is not None or option is None or cost(context, "summary", "tail") <= option
     shown = {part.position for part in context.parts if part.position}
-    through = held.ledger.covered_position if context.summary else 0
+    through = held.counters.covered_position if context.summary else 0
     hidden = set(range(1, len(conversation) + 1)) - shown
-    pinned = {one.position for one in held.ledger.pinned}
+    pinned = {one.position for one in held.counters.pinned}
     assert context.omitted == len([row for row in hidden if row > through or row in pinned])
 
 
@@ -265,7 +266,7 @@ def test_system_pinned_and_the_newest_exchange_are_in_any_context(
     held = snapshot(conversation, folded=folded)
     context = put_together(held, system="Be kind.", max_tokens=max_tokens)
     shown = {part.position for part in context.parts}
-    newest = held.ledger.newest_position
+    newest = held.counters.newest_position
     assert context[0].text == "Be kind."
     assert {row.position for row in held.pinned} <= shown
     assert newest == 0 or newest in shown

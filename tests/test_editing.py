@@ -14,8 +14,9 @@ from django.core import serializers
 from django.db import connection
 from django.test.utils import CaptureQueriesContext
 
-from django_convmemory import exceptions, integrity, models
+from django_convmemory import exceptions, models
 from django_convmemory.chat_models.base import ChatRequest
+from django_convmemory.maintenance import integrity
 from django_convmemory.messages import ChatMessage
 from tests.conversations import call
 from tests.folding import MarkerModel, build, covered, session, talk, versions
@@ -445,12 +446,12 @@ def test_a_visitors_sessions_become_the_users_and_no_key_is_lost() -> None:
         memory.session(key, visitor="v").append(ChatMessage.human(f"as a visitor, {key[:4]}"))
     memory.session("main", visitor="w").append(ChatMessage.human("another's"))
 
-    handles = memory.claim("v", ann)
+    handles = memory.adopt("v", ann)
 
     assert [handle.key for handle in handles] == ["main (2)", "k" * 255]
     assert handles[0].load()[0].text == "as a visitor, main"
     assert len(memory.session("main", owner=ann).load()) == 1
-    assert memory.claim("v", ann) == []
+    assert memory.adopt("v", ann) == []
     assert models.Session.objects.filter(visitor="w").count() == 1
     whole()
 

@@ -16,10 +16,11 @@ from django.contrib.auth.models import User
 from django.core.management import CommandError, call_command
 from django.db import connection, connections, transaction
 
-from django_convmemory import clock, integrity, models
+from django_convmemory import clock, models
+from django_convmemory.core.values import AttemptOutcome
+from django_convmemory.maintenance import integrity
 from django_convmemory.management import deletion
 from django_convmemory.memory import memories
-from django_convmemory.stores.values import AttemptOutcome
 from django_convmemory.testing import ScriptedMemories
 
 if TYPE_CHECKING:

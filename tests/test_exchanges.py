@@ -3,8 +3,8 @@ from __future__ import annotations
 import pytest
 from hypothesis import example, given, strategies as st
 
-from django_convmemory import exchanges
-from django_convmemory.exchanges import NO_RESULT, Placed
+from django_convmemory.core import exchanges
+from django_convmemory.core.exchanges import NO_RESULT, Placed
 from django_convmemory.messages import ChatMessage
 from tests import conversations
 from tests.conversations import call
@@ -12,12 +12,12 @@ from tests.conversations import call
 
 def unpinned(conversation: list[ChatMessage]) -> tuple[int, list[Placed]]:
     """The position of the open exchange, or 0, and the messages that are not pinned."""
-    ledger, rows = conversations.placed(conversation)
-    return ledger.open_position, [row for row in rows if not row.message.pinned]
+    counters, rows = conversations.placed(conversation)
+    return counters.open_position, [row for row in rows if not row.message.pinned]
 
 
 def by_definition(rows: list[Placed]) -> list[list[int]]:
-    """The positions of each exchange, as the words say it: nothing of the ledger's bookkeeping is used.
+    """The positions of each exchange, as the words say it: nothing of the counters's bookkeeping is used.
 
     An assistant message with tool calls and everything up to the last tool message that answers it; while not every
     call is answered and no other assistant has spoken, everything.

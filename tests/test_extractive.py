@@ -15,7 +15,7 @@ from hypothesis import given, settings, strategies as st
 
 from django_convmemory import exceptions
 from django_convmemory.chat_models import base, extractive
-from django_convmemory.extraction import concepts, sentences, statements
+from django_convmemory.chat_models.extraction import concepts, sentences, statements
 from django_convmemory.messages import ChatMessage
 from django_convmemory.tokens import SummaryBufferEstimate, TokenBufferEstimate, Utf8TokenCounter
 

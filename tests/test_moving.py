@@ -14,10 +14,11 @@ import pytest
 from django.contrib.auth import get_user_model
 from django.core.management import call_command
 
-from django_convmemory import exceptions, integrity, models
+from django_convmemory import exceptions, models
+from django_convmemory.maintenance import integrity
+from django_convmemory.maintenance.transfer import records
 from django_convmemory.memory import memories
 from django_convmemory.testing import ScriptedMemories
-from django_convmemory.transfer import records
 
 PAGE = pathlib.Path(__file__).parent.parent / "docs" / "moving.md"
 START = dt.datetime(2024, 2, 29, 12, tzinfo=dt.UTC)

@@ -199,7 +199,7 @@ def test_make(command: list[str], tmp_path: pathlib.Path) -> None:
                 finally:
                     process.terminate()
         case ["test"]:
-            with make(*command, "ARGS=tests/test_gate.py", CONVMEMORY_TEST_DATABASES="sqlite") as process:
+            with make(*command, "ARGS=tests/test_validation.py", CONVMEMORY_TEST_DATABASES="sqlite") as process:
                 assert process.stdout is not None
                 assert re.search(r"\d+ passed", process.stdout.read())
             assert process.returncode == 0

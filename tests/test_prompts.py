@@ -6,7 +6,8 @@ import re
 import pytest
 from hypothesis import given, strategies as st
 
-from django_convmemory import prompts, tokens
+from django_convmemory import tokens
+from django_convmemory.core import prompts
 from django_convmemory.messages import ChatMessage
 from tests import conversations
 from tests.conversations import call

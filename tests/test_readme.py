@@ -18,7 +18,8 @@ from django.core import checks
 from django.db import connections
 from django.test import AsyncRequestFactory, RequestFactory, override_settings
 
-from django_convmemory import conf, models, options
+from django_convmemory import conf, models
+from django_convmemory.core import options
 from tests.openai_server import OpenAIServer
 
 ROOT = pathlib.Path(__file__).parent.parent

@@ -9,7 +9,7 @@ import re
 import pytest
 from django.utils.module_loading import import_string
 
-from django_convmemory import exceptions, handles, signals
+from django_convmemory import exceptions, memory, signals
 from django_convmemory.conversation import ConversationMemory
 
 ROOT = pathlib.Path(__file__).parent.parent
@@ -26,12 +26,12 @@ def test_every_operation_is_named_with_its_arguments() -> None:
     named = {cell.partition("(")[0]: cell for cell in first_cells("Operations")}
     public = {
         name
-        for name, _ in inspect.getmembers(handles.SessionHandle, inspect.isfunction)
-        if not name.startswith("_") and f"a{name}" in dir(handles.SessionHandle)
+        for name, _ in inspect.getmembers(memory.SessionHandle, inspect.isfunction)
+        if not name.startswith("_") and f"a{name}" in dir(memory.SessionHandle)
     }
-    assert set(named) == public | {"session", "erase", "claim"}
+    assert set(named) == public | {"session", "erase", "adopt"}
     for name, cell in named.items():
-        method = getattr(ConversationMemory if name in ("session", "erase", "claim") else handles.SessionHandle, name)
+        method = getattr(ConversationMemory if name in ("session", "erase", "adopt") else memory.SessionHandle, name)
         parameters = inspect.signature(method).parameters
         given = [argument.strip("* ") for argument in cell.partition("(")[2].rstrip(")").split(",") if argument]
         assert given == [one for one in parameters if one != "self"], cell

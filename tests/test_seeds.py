@@ -6,6 +6,7 @@ import pytest
 
 from django_convmemory.chat_models.base import ChatResponse
 from django_convmemory.chat_models.scripted import ScriptedChatModel
+from django_convmemory.core.store import Store
 from django_convmemory.memory import (
     BufferSummaryChatMemory,
     ConversationBufferMemory,
@@ -15,7 +16,6 @@ from django_convmemory.memory import (
     ConversationWindowMemory,
 )
 from django_convmemory.messages import ChatMessage
-from django_convmemory.stores.base import Store
 from django_convmemory.stores.in_memory import InMemoryStore
 from django_convmemory.stores.orm import ORMStore
 

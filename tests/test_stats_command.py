@@ -12,9 +12,9 @@ from django.core.management import CommandError, call_command
 
 from django_convmemory import clock, exceptions, models
 from django_convmemory.chat_models.base import ChatResponse, Usage
+from django_convmemory.core.values import AttemptOutcome
 from django_convmemory.memory import memories
 from django_convmemory.messages import ChatMessage
-from django_convmemory.stores.values import AttemptOutcome
 from django_convmemory.testing import ScriptedMemories
 
 if TYPE_CHECKING:

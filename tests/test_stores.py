@@ -14,16 +14,17 @@ from django.contrib.auth import get_user_model
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule, run_state_machine_as_test
 
-from django_convmemory import compaction, exceptions, integrity, models
+from django_convmemory import exceptions, models
 from django_convmemory.chat_models.base import ChatRequest, ChatResponse
-from django_convmemory.conversation import ConversationMemory
-from django_convmemory.handles import SessionHandle
+from django_convmemory.conversation import ConversationMemory, SessionHandle
+from django_convmemory.core import compaction
+from django_convmemory.core.strategies import Buffer, Pruning, Strategy, Summary, SummaryBuffer, TokenBuffer, Window
+from django_convmemory.core.values import StoredMessage
+from django_convmemory.maintenance import integrity
 from django_convmemory.messages import ChatMessage
 from django_convmemory.schedulers import InlineScheduler, NullScheduler
 from django_convmemory.stores.in_memory import InMemoryStore
 from django_convmemory.stores.orm import ORMStore
-from django_convmemory.stores.values import StoredMessage
-from django_convmemory.strategies import Buffer, Pruning, Strategy, Summary, SummaryBuffer, TokenBuffer, Window
 from django_convmemory.tokens import SummaryBufferEstimate
 
 # Of nobody, of a visitor, of a user, and copies.
@@ -195,7 +196,7 @@ class BothStores(RuleBasedStateMachine):
 
     @rule()
     def log_in(self) -> None:
-        self.both(lambda memory: sorted(handle.key for handle in memory.claim("vera", self.user)))
+        self.both(lambda memory: sorted(handle.key for handle in memory.adopt("vera", self.user)))
 
     @rule(of_user=st.booleans())
     def erase(self, of_user: bool) -> None:
@@ -235,14 +236,14 @@ class BothStores(RuleBasedStateMachine):
             assert (row is None) == (measured is None)
             if row is None or measured is None:
                 continue
-            assert row.ledger == measured.ledger
+            assert row.counters == measured.counters
             assert list(integrity.check(models.Session.objects.filter(pk=row.pk))) == []
             for field in ("epoch", "revision", "last_version", "current_version", "attempts", "last_error"):
                 assert getattr(row, field) == getattr(measured, field), field
             assert (row.due_since is None) == (measured.due_since is None)
             assert not row.lease_token
-            assert row.pinned_count == len(row.ledger.pinned)
-            assert row.pinned_tokens == sum(one.tokens for one in row.ledger.pinned)
+            assert row.pinned_count == len(row.counters.pinned)
+            assert row.pinned_tokens == sum(one.tokens for one in row.counters.pinned)
             assert (row.fork_position or 0) == measured.fork_position
             assert [
                 (one.value, one.parent_version, one.invalidated_at is None, one.building)

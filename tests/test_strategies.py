@@ -6,7 +6,7 @@ from typing import NamedTuple
 import pytest
 from hypothesis import given, strategies as st
 
-from django_convmemory.strategies import (
+from django_convmemory.core.strategies import (
     Buffer,
     Pruning,
     Strategy,

@@ -17,10 +17,10 @@ from django.core.management import CommandError, call_command
 from django.db import connection
 
 from django_convmemory import clock, exceptions, models
+from django_convmemory.broker import sender
 from django_convmemory.conversation import ConversationMemory
 from django_convmemory.memory import memories
 from django_convmemory.messages import ChatMessage
-from django_convmemory.publishing import publisher
 from tests import processes
 from tests.openai_server import Behaviour, OpenAIServer
 
@@ -87,14 +87,14 @@ def celery_app() -> Iterator[Celery]:
     purge(app)
     yield app
     purge(app)
-    publisher().close()
+    sender().close()
     app.close()
     _state._set_current_app(current)
     _state.set_default_app(before)
 
 
 def purge(app: Celery) -> int:
-    assert publisher().flush(processes.PATIENCE)
+    assert sender().flush(processes.PATIENCE)
     """Empty the queue, and return how much was in it."""
     with app.connection_for_write() as connection:
         queue = app.amqp.queues["convmemory"].bind(connection.default_channel)

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from hypothesis import given, strategies as st
 
-from django_convmemory import images, tokens
+from django_convmemory import tokens
 from django_convmemory.messages import ChatMessage
 from tests import conversations, dialogues
 
@@ -163,23 +163,23 @@ FORMATS = [png, gif, jpeg, webp_lossy, webp_lossless, webp_extended]
 @pytest.mark.parametrize("make", FORMATS)
 @pytest.mark.parametrize("size", [(1, 1), (640, 480), (333, 4001), (16383, 9)])
 def test_images_tell_their_size(make: Any, size: tuple[int, int]) -> None:
-    assert images.size(make(*size)) == size
+    assert tokens.image_size(make(*size)) == size
 
 
 def test_a_progressive_jpeg_with_fill_bytes_tells_its_size() -> None:
-    assert images.size(jpeg(640, 480, start=b"\xff\xc2", before=b"\xff\xff\xff")) == (640, 480)
+    assert tokens.image_size(jpeg(640, 480, start=b"\xff\xc2", before=b"\xff\xff\xff")) == (640, 480)
 
 
 @given(st.binary(max_size=80), st.sampled_from([b"", b"\xff\xd8", b"\xff\xd8\xff", png(1, 1)[:8], b"GIF89a"]))
 def test_reading_a_size_never_raises(data: bytes, head: bytes) -> None:
     for start in (head, b"RIFFabcdWEBP", b"RIFFabcdWEBPVP8 ", b"RIFFabcdWEBPVP8L", b"RIFFabcdWEBPVP8X"):
-        size = images.size(start + data)
+        size = tokens.image_size(start + data)
         assert size is None or min(size) > 0
 
 
 @given(st.sampled_from(FORMATS), st.integers(0, 400))
 def test_a_file_that_was_cut_off_has_its_size_or_none(make: Any, length: int) -> None:
-    assert images.size(make(640, 480)[:length]) in (None, (640, 480))
+    assert tokens.image_size(make(640, 480)[:length]) in (None, (640, 480))
 
 
 @pytest.mark.parametrize(
@@ -187,7 +187,7 @@ def test_a_file_that_was_cut_off_has_its_size_or_none(make: Any, length: int) ->
     [png(0, 5), gif(5, 0), b"", b"RIFFabcdWEBP????" + b"\1" * 40, b"\xff\xd8" + b"\xff" * 70_000, b"<svg/>"],
 )
 def test_what_tells_no_size_has_none(data: bytes) -> None:
-    assert images.size(data) is None
+    assert tokens.image_size(data) is None
 
 
 def data_url(data: bytes, kind: str = "image/png") -> str:

@@ -78,7 +78,7 @@ class Driver:
             row = connection.execute(
                 "UPDATE convmemory_session SET last_position = last_position + 1, unpinned_count = unpinned_count + 1,"
                 " unpinned_tokens = unpinned_tokens + %s, settled_tokens = unpinned_tokens, newest_position ="
-                " last_position + 1, updated_at = now(), revision = revision + 1 WHERE handle = %s"
+                " last_position + 1, updated_at = now(), revision = revision + 1 WHERE name_hash = %s"
                 " RETURNING id, last_position, unpinned_tokens",
                 (60, handle),
             ).fetchone()
@@ -92,7 +92,7 @@ class Driver:
         connection = self.connection
         number, covered, text = connection.execute(
             "SELECT s.id, s.covered_position, v.text FROM convmemory_session s LEFT JOIN convmemory_summary v"
-            " ON v.session_id = s.id AND v.version = s.current_version WHERE s.handle = %s",
+            " ON v.session_id = s.id AND v.version = s.current_version WHERE s.name_hash = %s",
             (handle,),
         ).fetchone()
         found = connection.execute(

@@ -75,10 +75,10 @@ def measure(arguments: argparse.Namespace) -> None:
     from django.db.models import F
 
     import benchmarks.worker_rate.celery_app  # noqa: F401  tasks are sent by it
+    from django_convmemory.broker import sender
     from django_convmemory.memory import memories
     from django_convmemory.messages import ChatMessage
     from django_convmemory.models import Attempt, Session, Summary
-    from django_convmemory.publishing import publisher
 
     call_command("migrate", verbosity=0)
     said = [ChatMessage.human(TEXT) if number % 2 == 0 else ChatMessage.ai(TEXT) for number in range(MESSAGES)]
@@ -86,7 +86,7 @@ def measure(arguments: argparse.Namespace) -> None:
         Attempt.objects.all().delete()
         for number in range(arguments.sessions):
             memories["default"].session(f"{threads} {number}").append(*said)
-        publisher().close()
+        sender().close()
         due = Session.objects.due()
         assert due.count() == arguments.sessions
         with worker(threads) as process:

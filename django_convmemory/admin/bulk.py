@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from django.contrib import admin, messages
 from django.contrib.admin.models import CHANGE, LogEntry
@@ -11,18 +11,15 @@ from django.http import HttpRequest, StreamingHttpResponse
 from django.utils.translation import gettext as _, gettext_lazy, ngettext
 
 from django_convmemory import models
+from django_convmemory.maintenance.transfer import exporting
 from django_convmemory.memory import memories
-from django_convmemory.transfer import exporting
-
-if TYPE_CHECKING:
-    from django_convmemory.admin.sessions import SessionAdmin
 
 # Sessions that are taken at once.
 MOST = 1000
 
 
 @admin.action(permissions=["change"], description=gettext_lazy("Compact now"))
-def compact(modeladmin: SessionAdmin, request: HttpRequest, queryset: Any) -> None:
+def compact(modeladmin: admin.ModelAdmin[Any], request: HttpRequest, queryset: Any) -> None:
     """Have what is due in the sessions folded, also where an attempt failed and the next one would be made later."""
     if _all(modeladmin, request):
         return
@@ -48,7 +45,7 @@ def compact(modeladmin: SessionAdmin, request: HttpRequest, queryset: Any) -> No
 
 
 @admin.action(permissions=["view"], description=gettext_lazy("Export as JSONL"))
-def export(modeladmin: SessionAdmin, request: HttpRequest, queryset: Any) -> StreamingHttpResponse | None:
+def export(modeladmin: admin.ModelAdmin[Any], request: HttpRequest, queryset: Any) -> StreamingHttpResponse | None:
     """Send the sessions as records, a line each."""
     if _all(modeladmin, request):
         return None
@@ -59,7 +56,7 @@ def export(modeladmin: SessionAdmin, request: HttpRequest, queryset: Any) -> Str
     return response
 
 
-def _all(modeladmin: SessionAdmin, request: HttpRequest) -> bool:
+def _all(modeladmin: admin.ModelAdmin[Any], request: HttpRequest) -> bool:
     """Refuse what is meant for all that there are, which nobody has counted."""
     if request.POST.get("select_across", "0") in ("", "0"):
         return False

@@ -15,7 +15,7 @@ from django.http import HttpRequest
 from django.utils.translation import gettext_lazy as _
 
 from django_convmemory import models
-from django_convmemory.stores.values import SessionName
+from django_convmemory.core.values import SessionName
 
 if TYPE_CHECKING:
     _Paginator = Paginator[Any]
@@ -111,7 +111,7 @@ def searched(queryset: Any, text: str, owners: QuerySet[Any]) -> Any:
     if key:
         names += [SessionName(alias, key, owner.pk) for owner in _named(owners, name) for alias in aliases]
         names += [SessionName(alias, key, visitor=name) for alias in aliases]
-    return queryset.filter(wanted | Q(handle__in=[name.handle for name in names]))
+    return queryset.filter(wanted | Q(name_hash__in=[name.name_hash for name in names]))
 
 
 def _named(owners: QuerySet[Any], name: str) -> list[Any]:

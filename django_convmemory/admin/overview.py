@@ -21,8 +21,8 @@ from django.utils.translation import gettext_lazy as _
 
 from django_convmemory import clock, models
 from django_convmemory.admin import charts
+from django_convmemory.core.values import AttemptOutcome
 from django_convmemory.memory import memories
-from django_convmemory.stores.values import AttemptOutcome
 
 # The sample: stretches of ids, and how many ids there are in each.
 STRETCHES, STRETCH = 50, 100

@@ -11,10 +11,11 @@ from django.utils.functional import cached_property
 from django.utils.safestring import SafeString
 from django.utils.translation import gettext_lazy
 
-from django_convmemory import explaining, models
+from django_convmemory import models
 from django_convmemory.admin import charts, differences, timeline
-from django_convmemory.context import Context
 from django_convmemory.conversation import ConversationMemory
+from django_convmemory.core.context import Context
+from django_convmemory.maintenance import explain
 from django_convmemory.memory import memories
 
 ATTEMPTS = 3
@@ -106,9 +107,12 @@ class SessionPage:
         spans = charts.line(recent, self.session.current_version)
         if self.session.current_version > RECENT and recent and found[0].position <= recent[-1].last_position:
             # There are more versions, and these messages may be theirs.
-            spans = explaining.versions(self.session, found[0].position, found[-1].position, self.using)
-        fates = explaining.explained([(row.position, row.role, row.tokens) for row in found], self.context, spans)
-        return [timeline.bubble(row, fate, self.same_messages) for row, fate in zip(found, fates, strict=True)]
+            spans = explain.versions(self.session, found[0].position, found[-1].position, self.using)
+        dispositions = explain.explained([(row.position, row.role, row.tokens) for row in found], self.context, spans)
+        return [
+            timeline.bubble(row, disposition, self.same_messages)
+            for row, disposition in zip(found, dispositions, strict=True)
+        ]
 
     @property
     def earlier(self) -> int | None:

@@ -35,8 +35,8 @@ from django_convmemory.admin.overview import PERIODS, Overview
 from django_convmemory.admin.page import SessionPage
 from django_convmemory.admin.work import REDACT_ASKS, WORK
 from django_convmemory.exceptions import ConvMemoryError
+from django_convmemory.maintenance.transfer import exporting
 from django_convmemory.memory import memories
-from django_convmemory.transfer import exporting
 
 if TYPE_CHECKING:
     _Admin = admin.ModelAdmin[models.Session]

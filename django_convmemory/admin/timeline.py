@@ -16,8 +16,8 @@ from django.utils.timezone import is_aware, localtime
 from django.utils.translation import gettext as _, ngettext, pgettext
 
 from django_convmemory import models
-from django_convmemory.explaining import Explained, Fate
 from django_convmemory.fields import ExactJSONField
+from django_convmemory.maintenance.explain import Disposition, Explained
 from django_convmemory.messages import ChatMessage
 from django_convmemory.stores import sql
 
@@ -38,7 +38,7 @@ class Bubble:
 
     position: int
     role: str
-    fate: str
+    disposition: str
     head: SafeString
     redacted: bool
     said: Sequence[str]
@@ -68,7 +68,7 @@ class Bubble:
         return format_html(
             '<li id="m{}" class="{} {}"><div class="convmemory-line">{} {}</div>{}</li>',
             str(self.position),
-            self.fate,
+            self.disposition,
             self.role,
             self.head,
             button,
@@ -121,7 +121,7 @@ def rows(session: models.Session, before: int | None, using: str) -> list[Any]:
     return list(shown.values_list(*columns, named=True)[:MESSAGES])[::-1]
 
 
-def bubble(row: Any, fate: Explained, same_messages: str = "") -> Bubble:
+def bubble(row: Any, disposition: Explained, same_messages: str = "") -> Bubble:
     """Return how a message of :func:`rows` is shown. ``same_messages`` is :attr:`.SessionPage.same_messages`."""
     wire = None if row.large else row.small
     message = sql.message_of(row.role, row.kind, row.beginning, wire, None)
@@ -131,8 +131,8 @@ def bubble(row: Any, fate: Explained, same_messages: str = "") -> Bubble:
     return Bubble(
         position=row.position,
         role=row.role,
-        fate=fate.fate.value,
-        head=_head(row, fate, same_messages),
+        disposition=disposition.disposition.value,
+        head=_head(row, disposition, same_messages),
         redacted=row.redacted_at is not None,
         said=[text[:LONGEST] for text in texts],
         calls=[(number, name[:SHORT], text[:LONGEST]) for number, name, text in calls[:MOST_PARTS]],
@@ -142,7 +142,7 @@ def bubble(row: Any, fate: Explained, same_messages: str = "") -> Bubble:
     )
 
 
-def _head(row: Any, fate: Explained, same_messages: str) -> SafeString:
+def _head(row: Any, disposition: Explained, same_messages: str) -> SafeString:
     """Return what stands above a message, which in a template would be most of a page's work."""
     at = localtime(row.created_at) if is_aware(row.created_at) else row.created_at
     kind = "" if row.kind == "chat" else format_html(" <em>{}</em>", row.kind)
@@ -156,9 +156,9 @@ def _head(row: Any, fate: Explained, same_messages: str) -> SafeString:
             _("answers %(position)s") % {"position": row.answers},
         )
     )
-    label: str = _fate(fate)
-    if fate.version is not None:
-        address = f"?version={fate.version}{same_messages}#convmemory-summaries"
+    label: str = _disposition(disposition)
+    if disposition.version is not None:
+        address = f"?version={disposition.version}{same_messages}#convmemory-summaries"
         label = format_html('<a href="{}">{}</a>', address, label)
     return format_html(
         '<span class="convmemory-position">{}</span> <strong>{}</strong>{}{} <span class="convmemory-tag {}">{}</span> '
@@ -167,7 +167,7 @@ def _head(row: Any, fate: Explained, same_messages: str) -> SafeString:
         row.role,
         kind,
         answers,
-        fate.fate.value,
+        disposition.disposition.value,
         label,
         ngettext("%(n)s token", "%(n)s tokens", row.tokens) % {"n": row.tokens},
         at.isoformat(),
@@ -175,16 +175,16 @@ def _head(row: Any, fate: Explained, same_messages: str) -> SafeString:
     )
 
 
-def _fate(fate: Explained) -> str:
-    if fate.version is not None:
-        return _("folded into %(version)s") % {"version": fate.version}
+def _disposition(disposition: Explained) -> str:
+    if disposition.version is not None:
+        return _("folded into %(version)s") % {"version": disposition.version}
     labels = {
-        Fate.PINNED: _("pinned"),
-        Fate.VERBATIM: _("verbatim"),
-        Fate.FOLDED: _("folded"),
-        Fate.OMITTED: _("omitted"),
+        Disposition.PINNED: _("pinned"),
+        Disposition.VERBATIM: _("verbatim"),
+        Disposition.FOLDED: _("folded"),
+        Disposition.OMITTED: _("omitted"),
     }
-    return labels[fate.fate]
+    return labels[disposition.disposition]
 
 
 def _part(part: Mapping[str, Any]) -> str:

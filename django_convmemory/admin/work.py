@@ -9,7 +9,7 @@ from typing import Any
 from django.utils.translation import gettext as _, gettext_lazy
 
 from django_convmemory import models
-from django_convmemory.handles import SessionHandle
+from django_convmemory.conversation import SessionHandle
 from django_convmemory.stores import transactions
 
 

@@ -14,8 +14,8 @@ from django.dispatch import receiver
 from django.utils.module_loading import import_string
 
 from django_convmemory.conf import aliases as memory_aliases
+from django_convmemory.core.options import check_type
 from django_convmemory.messages import ROLES
-from django_convmemory.options import check_type
 
 NAME = "CONVMEMORY_API"
 

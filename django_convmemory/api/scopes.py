@@ -32,11 +32,11 @@ if TYPE_CHECKING:
 VISITOR = "convmemory_visitor"
 
 
-def claim_at_login(sender: object, request: Any, user: Any, **kwargs: object) -> None:
+def adopt_at_login(sender: object, request: Any, user: Any, **kwargs: object) -> None:
     """Give the visitor's sessions to the user who logs in: a receiver of ``user_logged_in``."""
     visitor = request.session.pop(VISITOR, None) if hasattr(request, "session") else None
     if visitor is not None:
-        memories.claim(visitor, user)
+        memories.adopt(visitor, user)
 
 
 class UserScope:
@@ -75,7 +75,7 @@ class UserOrVisitorScope(UserScope):
     """The sessions of the user, or of the visitor who is not logged in.
 
     A visitor is known by a random id in the site's own session (``django.contrib.sessions``), which is made with the
-    first conversation: who only reads gets no cookie. At login the site claims them: see ``memories.claim``.
+    first conversation: who only reads gets no cookie. At login the site claims them: see ``memories.adopt``.
     """
 
     def admits(self) -> bool:

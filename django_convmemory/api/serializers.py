@@ -17,11 +17,11 @@ from django_convmemory.api import conf
 from django_convmemory.api.fields import Alias, Choice, Flag, Metadata, Text, Whole, WholeInQuery
 from django_convmemory.conf import DEFAULT_ALIAS
 from django_convmemory.conversation import Receipt
+from django_convmemory.core.values import MAX_KEY_LENGTH
 from django_convmemory.exceptions import InvalidMessage
-from django_convmemory.explaining import Explained, Fate
+from django_convmemory.maintenance.explain import Disposition, Explained
 from django_convmemory.messages import ROLES, ChatMessage
 from django_convmemory.stores import sql
-from django_convmemory.stores.values import MAX_KEY_LENGTH
 
 _Data = Mapping[str, Any]
 
@@ -180,10 +180,10 @@ class StatusSerializer(RowSerializer):
 
     def get_lag(self, session: models.Session) -> dict[str, int]:
         """What no summary stands for yet: ``{"messages", "tokens"}``."""
-        ledger = session.ledger
+        counters = session.counters
         return {
-            "messages": ledger.unpinned_count - ledger.covered_count,
-            "tokens": ledger.unpinned_tokens - ledger.covered_tokens,
+            "messages": counters.unpinned_count - counters.covered_count,
+            "tokens": counters.unpinned_tokens - counters.covered_tokens,
         }
 
     def get_last_error(self, session: models.Session) -> str:
@@ -347,7 +347,7 @@ class ExplainedSerializer(serializers.Serializer[Explained]):
     position = serializers.IntegerField()
     role = serializers.ChoiceField(choices=ROLES)
     tokens = serializers.IntegerField()
-    fate = serializers.ChoiceField(choices=[fate.value for fate in Fate])
+    disposition = serializers.ChoiceField(choices=[disposition.value for disposition in Disposition])
     version = serializers.IntegerField(allow_null=True)
 
 

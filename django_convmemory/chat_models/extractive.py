@@ -15,7 +15,7 @@ from collections.abc import Iterable, Sequence
 
 from django_convmemory import exceptions, messages
 from django_convmemory.chat_models import base
-from django_convmemory.extraction import coverage, sentences, statements
+from django_convmemory.chat_models.extraction import coverage, sentences, statements
 
 DEFAULT_MAX_TOKENS = 500
 """The cap where a request names no fold, in tokens of four UTF-8 bytes."""

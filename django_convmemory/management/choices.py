@@ -10,9 +10,9 @@ from django.db import connections
 
 from django_convmemory import models
 from django_convmemory.exceptions import InvalidSession
+from django_convmemory.maintenance.transfer import owners
 from django_convmemory.memory import memories
 from django_convmemory.stores.orm import ORMStore
-from django_convmemory.transfer import owners
 
 
 def add_database(parser: CommandParser) -> None:

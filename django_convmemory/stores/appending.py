@@ -10,10 +10,11 @@ from django.db.models import F
 
 from django_convmemory import exceptions, models
 from django_convmemory.clock import Clock
-from django_convmemory.ledger import Batch, Ledger
-from django_convmemory.stores import owners, sql, transactions, values
-from django_convmemory.stores.values import SessionName
-from django_convmemory.strategies import Threshold
+from django_convmemory.core import values
+from django_convmemory.core.counters import Batch, Counters
+from django_convmemory.core.strategies import Threshold
+from django_convmemory.core.values import SessionName
+from django_convmemory.stores import owners, sql, transactions
 
 # How often an append that met a session in motion looks again.
 _TRIES = 10
@@ -105,9 +106,9 @@ def _make_way(using: str, name: SessionName, batch: Batch) -> None:
     session = transactions.latest(models.Session.objects.using(using)).named(name).first()
     if session is None and name.row_id is not None:
         raise values.gone(name)
-    ledger = session.ledger if session else Ledger()
+    counters = session.counters if session else Counters()
     try:
-        ledger.append(batch.entries)
+        counters.append(batch.entries)
     except exceptions.ToolResultRefused as error:
         raise _explained(using, session, error) from None
     if session is None:
@@ -125,7 +126,7 @@ def _create(using: str, name: SessionName) -> None:
         key=name.key,
         owner_id=name.owner_id,
         visitor=name.visitor,
-        handle=name.handle,
+        name_hash=name.name_hash,
         created_at=Clock(),
         updated_at=Clock(),
     )
@@ -188,14 +189,14 @@ def _append_locking(
         session = sessions.first() if sessions.update(revision=F("revision")) else None
     if session is None:
         return None
-    before = session.ledger
+    before = session.counters
     try:
         after, _ = before.append(batch.entries)
     except exceptions.InvalidMessage:
         return None  # The caller finds out why, outside of the lock.
     turned_due = session.due_since is None and after.due(threshold)
     changes: dict[str, Any] = {
-        field: value for field, value in models.counters(after).items() if value != getattr(session, field)
+        field: value for field, value in models.counter_columns(after).items() if value != getattr(session, field)
     }
     if turned_due:
         changes |= {"due_since": Clock(), "due_revision": session.revision + 1, "hinted_at": Clock() if hint else None}

@@ -16,11 +16,12 @@ from django.db.models.functions import Coalesce
 
 from django_convmemory import models
 from django_convmemory.clock import Clock
-from django_convmemory.ledger import Ending, Ledger, Standing, rewound
+from django_convmemory.core import values
+from django_convmemory.core.counters import Counters, Ending, Standing, rewound
+from django_convmemory.core.strategies import Threshold
+from django_convmemory.core.values import Edited, SessionName
 from django_convmemory.messages import PINNED_ROLES, ChatMessage
-from django_convmemory.stores import owners, sql, transactions, values
-from django_convmemory.stores.values import Edited, SessionName
-from django_convmemory.strategies import Threshold
+from django_convmemory.stores import owners, sql, transactions
 
 # Rows that one statement names.
 _PORTION = 500
@@ -42,11 +43,11 @@ def truncate(
             raise values.stale(revision or 0, found)
         return 0, None
     session = transactions.latest(sessions).get()
-    ledger = rewound(session.ledger, _ending(using, session.pk, after))
+    counters = rewound(session.counters, _ending(using, session.pk, after))
     removed, _ = models.Message.objects.using(using).filter(session=session, position__gt=after).delete()
     # With the messages goes what was made of them: nothing could reach it any more, to redact it.
     models.Summary.objects.using(using).filter(session=session, last_position__gt=after).update(text="")
-    return removed, finish(using, session.pk, ledger, ledger.first_unfoldable, threshold, hint=hint)
+    return removed, finish(using, session.pk, counters, counters.first_unfoldable, threshold, hint=hint)
 
 
 def redact(
@@ -125,7 +126,7 @@ def _redact(using: str, session_id: int, position: int, threshold: Threshold, *,
         if position < first + size:
             messages.filter(position=first).update(payload_hash=values.Payload("", size).text)
     models.Summary.objects.using(using).filter(session_id=session_id, last_position__gte=position).update(text="")
-    return finish(using, session_id, transactions.latest(sessions).get().ledger, position, threshold, hint=hint)
+    return finish(using, session_id, transactions.latest(sessions).get().counters, position, threshold, hint=hint)
 
 
 def fork(
@@ -146,7 +147,7 @@ def fork(
         key=target.key,
         owner_id=target.owner_id,
         visitor=target.visitor,
-        handle=target.handle,
+        name_hash=target.name_hash,
         title=session.title,
         metadata=session.metadata,
         counter=session.counter,
@@ -157,11 +158,11 @@ def fork(
         updated_at=Clock(),
     )
     copy.save(using=using, force_insert=True)
-    ledger = rewound(session.ledger, _ending(using, session.pk, at))
+    counters = rewound(session.counters, _ending(using, session.pk, at))
     with connections[using].cursor() as cursor:
         cursor.execute(*sql.copy_messages(connections[using].vendor, session.pk, copy.pk, at))
         cursor.execute(*sql.copy_summaries(session.pk, copy.pk, at))
-    edited = finish(using, copy.pk, ledger, ledger.first_unfoldable, threshold, hint=hint)
+    edited = finish(using, copy.pk, counters, counters.first_unfoldable, threshold, hint=hint)
     return values.Forked(sessions.get(pk=copy.pk), edited)
 
 
@@ -200,7 +201,7 @@ def adopt(using: str, alias: str, visitor: str, owner_id: Any) -> list[SessionNa
         while transactions.latest(everyone.named(name)).exists():
             name = SessionName(alias, values.numbered(key, next(numbers)), owner_id)
         everyone.filter(pk=session_id).update(
-            handle=name.handle, key=name.key, owner_id=owner_id, visitor="", updated_at=Clock()
+            name_hash=name.name_hash, key=name.key, owner_id=owner_id, visitor="", updated_at=Clock()
         )
         names.append(name)
     return names
@@ -213,15 +214,17 @@ def begin(sessions: QuerySet[models.Session]) -> int:
     )
 
 
-def finish(using: str, session_id: int, ledger: Ledger, position: int, threshold: Threshold, *, hint: bool) -> Edited:
+def finish(
+    using: str, session_id: int, counters: Counters, position: int, threshold: Threshold, *, hint: bool
+) -> Edited:
     """Give up the summaries that stand for ``position``, fall back to the newest that is left, and recount."""
     summaries = models.Summary.objects.using(using).filter(session_id=session_id)
     summaries.filter(last_position__gte=position, invalidated_at__isnull=True).update(invalidated_at=Clock())
     current = transactions.latest(summaries.current()).first()
-    ledger = _covered(ledger, current)
-    due = ledger.due(threshold)
+    counters = _covered(counters, current)
+    due = counters.due(threshold)
     models.Session.objects.using(using).filter(pk=session_id).update(
-        **models.counters(ledger),
+        **models.counter_columns(counters),
         current_version=current.version if current else 0,
         due_since=Clock() if due else None,
         hinted_at=Clock() if due and hint else None,
@@ -229,9 +232,9 @@ def finish(using: str, session_id: int, ledger: Ledger, position: int, threshold
     return Edited(session_id, due)
 
 
-def _covered(ledger: Ledger, summary: models.Summary | None) -> Ledger:
+def _covered(counters: Counters, summary: models.Summary | None) -> Counters:
     """Return the counters with ``summary`` as the current one."""
-    return ledger._replace(
+    return counters._replace(
         covered_position=summary.last_position if summary else 0,
         covered_count=summary.covered_count if summary else 0,
         covered_tokens=summary.covered_tokens if summary else 0,

@@ -14,20 +14,13 @@ import uuid
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-from django_convmemory import exceptions, exchanges
-from django_convmemory.exchanges import Placed, Turn
-from django_convmemory.ledger import Batch, Ending, Ledger, Standing, rewound
+from django_convmemory import exceptions
+from django_convmemory.core import exchanges, values
+from django_convmemory.core.counters import Batch, Counters, Ending, Standing, rewound
+from django_convmemory.core.exchanges import Placed, Turn
+from django_convmemory.core.strategies import Threshold, View
+from django_convmemory.core.values import AttemptOutcome, AttemptRecord, Claim, NewVersion, SessionName, SummaryVersion
 from django_convmemory.messages import ChatMessage
-from django_convmemory.stores import values
-from django_convmemory.stores.values import (
-    AttemptOutcome,
-    AttemptRecord,
-    Claim,
-    NewVersion,
-    SessionName,
-    SummaryVersion,
-)
-from django_convmemory.strategies import Threshold, View
 
 
 @dataclasses.dataclass(slots=True)
@@ -63,7 +56,7 @@ class _Version:
 class _Session:
     id: int
     name: SessionName
-    ledger: Ledger = dataclasses.field(default_factory=Ledger)
+    counters: Counters = dataclasses.field(default_factory=Counters)
     rows: list[_Row] = dataclasses.field(default_factory=list)
     keys: dict[str, tuple[values.Payload, int]] = dataclasses.field(default_factory=dict)
     versions: dict[int, _Version] = dataclasses.field(default_factory=dict)
@@ -90,7 +83,7 @@ class _Session:
         return self.versions[self.current_version].summary if self.current_version else None
 
     def mark_due(self, threshold: Threshold, now: float) -> None:
-        if not self.ledger.due(threshold):
+        if not self.counters.due(threshold):
             self.due_since = None
         elif self.due_since is None:
             self.due_since = now
@@ -110,7 +103,7 @@ class _Session:
             (number for number, one in self.versions.items() if one.valid and not one.building), default=0
         )
         current = self.versions.get(self.current_version)
-        self.ledger = self.ledger._replace(
+        self.counters = self.counters._replace(
             covered_position=current.summary.last_position if current else 0,
             covered_count=current.count if current else 0,
             covered_tokens=current.tokens_through if current else 0,
@@ -153,7 +146,7 @@ class InMemoryStore:
         self._lock = threading.RLock()
         self._ids = itertools.count(1)
         self._sessions: dict[int, _Session] = {}
-        self._by_handle: dict[str, _Session] = {}
+        self._by_name_hash: dict[str, _Session] = {}
         self.attempts: list[values.Attempted] = []
 
     def owner_id(self, owner: Any) -> Any:
@@ -166,17 +159,17 @@ class InMemoryStore:
         self, name: SessionName, batch: Batch, threshold: Threshold, *, counter: str, hint: bool
     ) -> values.Appended:
         with self._lock:
-            session = self._by_handle.get(name.handle) or _Session(0, name)
+            session = self._by_name_hash.get(name.name_hash) or _Session(0, name)
             if batch.key_hash is not None and batch.key_hash in session.keys:
                 return self._replay(session, batch)
             try:
-                ledger, rows = session.ledger.append(batch.entries)
+                counters, rows = session.counters.append(batch.entries)
             except exceptions.ToolResultRefused as error:
                 raise _explained(session, error) from None
             if not session.id:
                 session.id = next(self._ids)
-                self._sessions[session.id] = self._by_handle[name.handle] = session
-            session.ledger = ledger
+                self._sessions[session.id] = self._by_name_hash[name.name_hash] = session
+            session.counters = counters
             now = dt.datetime.fromtimestamp(self._clock(), dt.UTC)
             for entry, row in zip(batch.entries, rows, strict=True):
                 created_at = entry.created_at or now
@@ -186,7 +179,7 @@ class InMemoryStore:
                 payload = values.Payload(batch.payload_hash, len(batch.entries))
                 session.keys[batch.key_hash] = (payload, rows[0].position)
             session.revision += 1
-            turned_due = session.due_since is None and ledger.due(threshold)
+            turned_due = session.due_since is None and counters.due(threshold)
             if turned_due:
                 session.due_since = self._clock()
                 session.hinted_at = session.due_since if hint else None
@@ -211,15 +204,15 @@ class InMemoryStore:
 
     def load(self, name: SessionName, view: View, max_pinned_tokens: int) -> values.Snapshot | None:
         with self._lock:
-            session = self._by_handle.get(name.handle)
+            session = self._by_name_hash.get(name.name_hash)
             if session is None:
                 return None
-            ledger = session.ledger
-            shown = set(values.shown_pinned(ledger.pinned, max_pinned_tokens))
-            bound = values.view_bound(ledger, view)
+            counters = session.counters
+            shown = set(values.shown_pinned(counters.pinned, max_pinned_tokens))
+            bound = values.view_bound(counters, view)
             return values.Snapshot(
                 session_id=session.id,
-                ledger=ledger,
+                counters=counters,
                 due=session.due_since is not None,
                 revision=session.revision,
                 summary=session.summary if view.summary else None,
@@ -233,18 +226,18 @@ class InMemoryStore:
 
     def clear(self, name: SessionName) -> None:
         with self._lock:
-            session = self._by_handle.get(name.handle)
+            session = self._by_name_hash.get(name.name_hash)
             if session is None:
                 return
             session.stop_compaction()
-            session.ledger, session.current_version = Ledger(), 0
+            session.counters, session.current_version = Counters(), 0
             session.rows, session.keys, session.versions = [], {}, {}
 
     def history(
         self, name: SessionName, *, before: int | None, after: int | None, limit: int
     ) -> list[values.StoredMessage]:
         with self._lock:
-            session = self._by_handle.get(name.handle)
+            session = self._by_name_hash.get(name.name_hash)
             rows = session.rows if session else []
             found = rows[after or 0 : None if before is None else max(0, before - 1)]
             found = found[:limit] if after is not None else found[max(0, len(found) - limit) :]
@@ -259,7 +252,7 @@ class InMemoryStore:
         self, name: SessionName, after: int, threshold: Threshold, *, revision: int | None, hint: bool
     ) -> tuple[int, values.Edited | None]:
         with self._lock:
-            session = self._by_handle.get(name.handle)
+            session = self._by_name_hash.get(name.name_hash)
             if session is None:
                 return 0, None
             if revision is not None and revision != session.revision:
@@ -267,13 +260,13 @@ class InMemoryStore:
             removed = len(session.rows) - after
             if removed <= 0:
                 return 0, None
-            session.ledger = rewound(session.ledger, session.ending(after))
+            session.counters = rewound(session.counters, session.ending(after))
             del session.rows[after:]
             session.keys = {key: kept for key, kept in session.keys.items() if kept[1] <= after}
             for version in session.versions.values():
                 if version.summary.last_position > after:
                     version.summary = dataclasses.replace(version.summary, text="")
-            return removed, self._edited(session, session.ledger.first_unfoldable, threshold, hint=hint)
+            return removed, self._edited(session, session.counters.first_unfoldable, threshold, hint=hint)
 
     def _edited(self, session: _Session, position: int, threshold: Threshold, *, hint: bool) -> values.Edited:
         """Have the session begin again to fold what the change at ``position`` left."""
@@ -293,15 +286,15 @@ class InMemoryStore:
         self, source: SessionName, target: SessionName, at: int, threshold: Threshold, *, hint: bool
     ) -> values.Forked:
         with self._lock:
-            session = self._by_handle.get(source.handle)
+            session = self._by_name_hash.get(source.name_hash)
             if session is None:
                 raise values.no_session(source)
             if at > len(session.rows):
                 raise values.no_message(at, len(session.rows))
-            if target.handle in self._by_handle:
+            if target.name_hash in self._by_name_hash:
                 raise values.session_exists(target)
             copy = _Session(next(self._ids), target, forked_from=session.id, fork_position=at)
-            copy.ledger = rewound(session.ledger, session.ending(at))
+            copy.counters = rewound(session.counters, session.ending(at))
             copy.rows = [dataclasses.replace(row) for row in session.rows[:at]]
             copy.versions = {
                 number: dataclasses.replace(one)
@@ -309,8 +302,8 @@ class InMemoryStore:
                 if one.valid and not one.building and one.summary.last_position <= at
             }
             copy.last_version = session.last_version
-            self._sessions[copy.id] = self._by_handle[target.handle] = copy
-            edited = self._edited(copy, copy.ledger.first_unfoldable, threshold, hint=hint)
+            self._sessions[copy.id] = self._by_name_hash[target.name_hash] = copy
+            edited = self._edited(copy, copy.counters.first_unfoldable, threshold, hint=hint)
             copy.epoch = copy.revision = 0
             return values.Forked(copy, edited)
 
@@ -318,7 +311,7 @@ class InMemoryStore:
         self, name: SessionName, position: int, threshold: Threshold, *, forks: bool, hint: bool
     ) -> list[values.Edited]:
         with self._lock:
-            session = self._by_handle.get(name.handle)
+            session = self._by_name_hash.get(name.name_hash)
             if session is None or not 0 < position <= len(session.rows):
                 raise values.no_message(position, len(session.rows) if session else 0)
             found, row = [session], session.rows[position - 1]
@@ -349,7 +342,7 @@ class InMemoryStore:
             for session in found:
                 for copy in self._forks(session, 0):
                     copy.forked_from = session.forked_from
-                del self._sessions[session.id], self._by_handle[session.name.handle]
+                del self._sessions[session.id], self._by_name_hash[session.name.name_hash]
             return len(found)
 
     def adopt(self, alias: str, visitor: str, owner_id: Any) -> list[SessionName]:
@@ -360,10 +353,10 @@ class InMemoryStore:
                     continue
                 name = SessionName(alias, session.name.key, owner_id)
                 numbers = itertools.count(2)
-                while name.handle in self._by_handle:
+                while name.name_hash in self._by_name_hash:
                     name = SessionName(alias, values.numbered(session.name.key, next(numbers)), owner_id)
-                del self._by_handle[session.name.handle]
-                self._by_handle[name.handle] = session
+                del self._by_name_hash[session.name.name_hash]
+                self._by_name_hash[name.name_hash] = session
                 session.name = name
                 session.revision += 1
                 names.append(name)
@@ -371,7 +364,7 @@ class InMemoryStore:
 
     def session(self, name: SessionName) -> _Session | None:
         """Return what is kept of a session: for tests. It is not a copy."""
-        return self._by_handle.get(name.handle)
+        return self._by_name_hash.get(name.name_hash)
 
     def on_commit(self, function: Callable[[], None]) -> None:
         function()
@@ -380,7 +373,7 @@ class InMemoryStore:
 
     def find(self, name: SessionName) -> int | None:
         with self._lock:
-            session = self._by_handle.get(name.handle)
+            session = self._by_name_hash.get(name.name_hash)
             return session.id if session else None
 
     def claim(self, session_id: int, *, lease: float, force: bool) -> Claim | str:
@@ -408,7 +401,7 @@ class InMemoryStore:
             last_version=session.last_version,
             attempts=session.attempts,
             due_seconds=due_seconds,
-            ledger=session.ledger,
+            counters=session.counters,
             summary=session.summary,
         )
 
@@ -433,8 +426,8 @@ class InMemoryStore:
             session.revision += 1
             return dataclasses.replace(
                 self._claimed(session, due_seconds=0.0),
-                ledger=values.rebuilding(
-                    session.ledger,
+                counters=values.rebuilding(
+                    session.counters,
                     built.summary.last_position if built else 0,
                     built.count if built else 0,
                     built.tokens_through if built else 0,
@@ -454,8 +447,8 @@ class InMemoryStore:
             session = self._sessions.get(claim.session_id)
             if session is None or session.epoch != claim.epoch:
                 return []
-            covered = claim.ledger.covered_position
-            last = claim.ledger.last_position
+            covered = claim.counters.covered_position
+            last = claim.counters.last_position
             return [row.placed for row in session.rows[covered:last] if not row.message.pinned]
 
     def extend(self, claim: Claim, *, lease: float) -> bool:
@@ -465,7 +458,7 @@ class InMemoryStore:
                 session.lease_expires_at = self._clock() + lease
             return session is not None
 
-    def rest(self) -> None:
+    def release_connection(self) -> None:
         """Do nothing: nothing is held."""
 
     def publish(
@@ -473,7 +466,7 @@ class InMemoryStore:
     ) -> Claim | None:
         with self._lock:
             session = self._held(claim)
-            if session is None or session.ledger.covered_position != values.covered_by(claim):
+            if session is None or session.counters.covered_position != values.covered_by(claim):
                 if attempt is not None:
                     self.record(claim, dataclasses.replace(attempt, outcome=AttemptOutcome.DROPPED))
                 return None
@@ -481,7 +474,7 @@ class InMemoryStore:
             summary = SummaryVersion(
                 number, version.first_position, version.last_position, version.text, version.tokens
             )
-            building = claim.rebuilding and version.last_position < claim.ledger.last_position
+            building = claim.rebuilding and version.last_position < claim.counters.last_position
             session.versions[number] = _Version(
                 summary,
                 claim.summary.version if claim.summary else None,
@@ -493,7 +486,7 @@ class InMemoryStore:
             session.last_version = number
             if not building:
                 session.current_version = number
-                session.ledger = session.ledger._replace(
+                session.counters = session.counters._replace(
                     covered_position=version.last_position,
                     covered_count=version.count,
                     covered_tokens=version.tokens_through,

@@ -17,21 +17,15 @@ from django.db import IntegrityError, connections, router, transaction
 from django.db.models import BigIntegerField, Case, DateTimeField, F, Value, When
 from django.db.models.functions import Coalesce, Least
 
-from django_convmemory import exceptions, exchanges, models
+from django_convmemory import exceptions, models
 from django_convmemory.clock import Clock
-from django_convmemory.exchanges import Placed, Turn
-from django_convmemory.ledger import Batch
+from django_convmemory.core import exchanges, values
+from django_convmemory.core.counters import Batch
+from django_convmemory.core.exchanges import Placed, Turn
+from django_convmemory.core.strategies import Threshold, View
+from django_convmemory.core.values import AttemptOutcome, AttemptRecord, Claim, NewVersion, SessionName, SummaryVersion
 from django_convmemory.messages import PINNED_ROLES
-from django_convmemory.stores import appending, editing, sql, transactions, values
-from django_convmemory.stores.values import (
-    AttemptOutcome,
-    AttemptRecord,
-    Claim,
-    NewVersion,
-    SessionName,
-    SummaryVersion,
-)
-from django_convmemory.strategies import Threshold, View
+from django_convmemory.stores import appending, editing, sql, transactions
 
 logger = logging.getLogger(__name__)
 
@@ -80,17 +74,17 @@ class ORMStore:
                 if not found:
                     return None
                 session = found.pop(None)
-                session_id, epoch, revision, due, *counters = json.loads(session[sql.AT_SESSION])
+                session_id, epoch, revision, due, *columns = json.loads(session[sql.AT_SESSION])
                 if name.row_id not in (None, session_id):
                     return None
-                ledger, summary = models.ledger_of(counters), session[sql.AT_SUMMARY]
+                counters, summary = models.counters_of(columns), session[sql.AT_SUMMARY]
                 tail, pinned = _placed(found.values()), []
-                if ledger.pinned:
-                    bound = values.view_bound(ledger, view)
+                if counters.pinned:
+                    bound = values.view_bound(counters, view)
                     tail = [
                         one for one in tail if one.message.role not in PINNED_ROLES and one.position > bound.position
                     ]
-                    shown = values.shown_pinned(ledger.pinned, max_pinned_tokens)
+                    shown = values.shown_pinned(counters.pinned, max_pinned_tokens)
                     cursor.execute(*sql.placed(session_id, shown))
                     rows = cursor.fetchall()
                     # Messages were removed in between: the summary may stand for what is gone. Look again.
@@ -99,7 +93,7 @@ class ORMStore:
                     pinned = _placed(row[1:] for row in rows if row[1] is not None)
             return values.Snapshot(
                 session_id=session_id,
-                ledger=ledger,
+                counters=counters,
                 due=bool(due),
                 revision=revision,
                 summary=SummaryVersion(*json.loads(summary)) if view.summary and summary else None,
@@ -267,7 +261,7 @@ class ORMStore:
             last_version=session.last_version,
             attempts=session.attempts,
             due_seconds=max(0.0, due_seconds),
-            ledger=session.ledger,
+            counters=session.counters,
             summary=summary,
         )
 
@@ -300,8 +294,8 @@ class ORMStore:
             claim = self._claimed(transactions.latest(sessions).get(), 0.0)
             return dataclasses.replace(
                 claim,
-                ledger=values.rebuilding(
-                    claim.ledger,
+                counters=values.rebuilding(
+                    claim.counters,
                     built.last_position if built else 0,
                     built.covered_count if built else 0,
                     built.covered_tokens if built else 0,
@@ -329,8 +323,8 @@ class ORMStore:
             models.Message.objects.using(self.using)
             .filter(
                 session_id=claim.session_id,
-                position__gt=claim.ledger.covered_position,
-                position__lte=claim.ledger.last_position,
+                position__gt=claim.counters.covered_position,
+                position__lte=claim.counters.last_position,
             )
             .exclude(role__in=PINNED_ROLES)
             .order_by("position")
@@ -341,7 +335,7 @@ class ORMStore:
         held = models.Session.objects.using(using).held(claim.session_id, claim.token, claim.epoch)
         return bool(transactions.run(using, lambda: held.update(lease_expires_at=Clock(lease)), savepoint=True))
 
-    def rest(self) -> None:
+    def release_connection(self) -> None:
         # A database closes connections that idle, and the answer that was waited for could not be stored. The next
         # statement opens another; one of a pool goes back to it.
         connection = connections[self.using]
@@ -354,7 +348,7 @@ class ORMStore:
         using = self.using
         number = claim.last_version + 1
 
-        building = claim.rebuilding and version.last_position < claim.ledger.last_position
+        building = claim.rebuilding and version.last_position < claim.counters.last_position
         pointer: dict[str, Any] = {}
         if not building:
             pointer = {

@@ -4,8 +4,8 @@ They are the app's hot path. An append through one data-modifying statement cost
 transaction costs; the ORM's way costs three times that. Every name here is a constant, every value a parameter.
 
 PostgreSQL appends in one statement, SQLite in two: an UPDATE that advances the counters and returns them, and an
-INSERT; and one more where the session becomes due. The arithmetic is that of :meth:`.ledger.Ledger.append`, in SQL, and
-a test compares the two. MariaDB, whose UPDATE returns nothing and assigns from left to right, locks the row and
+INSERT; and one more where the session becomes due. The arithmetic is that of :meth:`.Counters.append`, in SQL, and a
+test compares the two. MariaDB, whose UPDATE returns nothing and assigns from left to right, locks the row and
 computes in Python.
 """
 
@@ -17,10 +17,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, Self
 
 from django_convmemory import clock
-from django_convmemory.ledger import MAX_PINNED, Batch
+from django_convmemory.core.counters import MAX_PINNED, Batch
+from django_convmemory.core.strategies import Threshold, View
+from django_convmemory.core.values import Payload, SessionName
 from django_convmemory.messages import ChatMessage, FrozenDict, dumps, frozen_json
-from django_convmemory.stores.values import Payload, SessionName
-from django_convmemory.strategies import Threshold, View
 
 SESSION = "convmemory_session"
 MESSAGE = "convmemory_message"
@@ -131,7 +131,7 @@ def advance(
         repeats=bool(results) and batch.leading_results[-1] in batch.leading_results[:-1],
     )
     params = {
-        "handle": name.handle,
+        "name_hash": name.name_hash,
         "id": name.row_id,
         "counter": counter,
         "added": len(batch.entries),
@@ -248,7 +248,7 @@ def _calls(shape: _Shape) -> dict[str, str]:
 
 def _conditions(shape: _Shape) -> list[str]:
     """What must hold for the session to take the batch."""
-    conditions = ["handle = %(handle)s"]
+    conditions = ["name_hash = %(name_hash)s"]
     if shape.results:
         # Open until before the last of the results, and each of them answers a call of the exchange.
         before = shape.results if shape.repeats else shape.results - 1
@@ -524,7 +524,7 @@ def _load(vendor: str, *, messages: bool, tokens: bool, summary: bool) -> str:
     else:
         column, bound = "m.position", f">= (SELECT {first}"
     # Values of subqueries, not joins nor a common table, which are planned for longer: PostgreSQL does that each time.
-    session = f"FROM {SESSION} s WHERE s.handle = %s"
+    session = f"FROM {SESSION} s WHERE s.name_hash = %s"
     shown = (
         f"SELECT {_PLACED} FROM {MESSAGE} m "
         f"WHERE m.session_id = (SELECT s.id {session}) AND {column} {bound} {session})"
@@ -550,8 +550,7 @@ def load(vendor: str, name: SessionName, view: View) -> tuple[str, list[Any]]:
     messages, tokens = view.messages is not None, view.tokens is not None
     text = _load(vendor, messages=messages, tokens=tokens, summary=view.summary)
     bounds = [bound for bound in (view.messages, view.tokens) if bound is not None]
-    handle = name.handle
-    return text, [handle, *[min(bound, _MOST) for bound in bounds[:1]], handle, handle]
+    return text, [name.name_hash, *[min(bound, _MOST) for bound in bounds[:1]], name.name_hash, name.name_hash]
 
 
 def placed(session_id: int, positions: Sequence[int]) -> tuple[str, list[Any]]:

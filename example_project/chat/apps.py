@@ -8,6 +8,6 @@ class ChatConfig(AppConfig):
         """What a visitor has said is theirs when they sign in."""
         from django.contrib.auth.signals import user_logged_in
 
-        from django_convmemory.api.scopes import claim_at_login
+        from django_convmemory.api.scopes import adopt_at_login
 
-        user_logged_in.connect(claim_at_login, dispatch_uid="chat.claim")
+        user_logged_in.connect(adopt_at_login, dispatch_uid="chat.adopt")

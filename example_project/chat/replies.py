@@ -20,11 +20,11 @@ from django.views.decorators.http import require_POST
 from chat import people, turns
 from chat.responder import SYSTEM, Reply, reply_to
 from chat.throttles import ReplyThrottle, seconds_to_wait
+from django_convmemory.core.values import StoredMessage
 from django_convmemory.exceptions import ConvMemoryError, InvalidMessage
 from django_convmemory.memory import memories
 from django_convmemory.messages import ChatMessage
 from django_convmemory.models import Session
-from django_convmemory.stores.values import StoredMessage
 
 logger = logging.getLogger(__name__)
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import openai
 
-from django_convmemory.context import Context
+from django_convmemory.core.context import Context
 
 SYSTEM = "You are a helpful assistant. Be brief and concrete."
 

@@ -10,10 +10,10 @@ from typing import Any
 
 from django.db import transaction
 
+from django_convmemory.core.values import StoredMessage
 from django_convmemory.memory import memories
 from django_convmemory.messages import ChatMessage
 from django_convmemory.models import Session
-from django_convmemory.stores.values import StoredMessage
 
 # How many messages a turn may have: the question, calls of tools with their results, the reply.
 LONGEST = 40

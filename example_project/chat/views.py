@@ -16,6 +16,7 @@ from django.views.decorators.http import require_GET, require_POST
 from chat import people, titles, turns
 from chat.responder import SYSTEM, by_whom
 from chat.throttles import limited
+from django_convmemory.conversation import SessionHandle
 from django_convmemory.exceptions import (
     ConvMemoryError,
     IdempotencyConflict,
@@ -23,7 +24,6 @@ from django_convmemory.exceptions import (
     UnknownMessage,
     UnknownSession,
 )
-from django_convmemory.handles import SessionHandle
 from django_convmemory.memory import memories
 from django_convmemory.messages import ChatMessage
 from django_convmemory.models import Session
@@ -71,7 +71,7 @@ def begin(request: HttpRequest) -> HttpResponse:
         handle = _begun(request, _key(request), text)
     except ConvMemoryError as error:
         return render(request, "chat/index.html", _shared(request) | {"error": error, "text": text}, status=422)
-    row = people.conversations(request).get(handle=handle.session_name.handle)
+    row = people.conversations(request).get(name_hash=handle.session_name.name_hash)
     if not row.title:
         titles.rename(row, text)
     return redirect("chat:conversation", row.public_id)

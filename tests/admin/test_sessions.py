@@ -22,7 +22,7 @@ from django_convmemory import models
 from django_convmemory.admin import SessionAdmin, differences
 from django_convmemory.admin.page import RECENT, SessionPage
 from django_convmemory.admin.work import WORK
-from django_convmemory.handles import SessionHandle
+from django_convmemory.conversation import SessionHandle
 from django_convmemory.memory import memories
 from django_convmemory.messages import ChatMessage
 from django_convmemory.testing import ScriptedMemories
@@ -69,7 +69,7 @@ def chat(anna: User, convmemory: ScriptedMemories) -> SessionHandle:
 
 
 def row_of(chat: SessionHandle) -> models.Session:
-    return models.Session.objects.get(handle=chat.session_name.handle)
+    return models.Session.objects.get(name_hash=chat.session_name.name_hash)
 
 
 def url_of(chat: SessionHandle, path: str = "change/") -> str:
@@ -135,13 +135,13 @@ def test_the_search_goes_by_names(chat: SessionHandle, anna: User) -> None:
 def test_the_page_says_what_became_of_each_message(chat: SessionHandle) -> None:
     answer = staff("view_session").get(url_of(chat))
     page, context = answer.context["page"], chat.load()
-    fates = {bubble.position: bubble.fate for bubble in page.timeline}
-    assert list(fates) == list(range(9, 29))
-    fates |= {bubble.position: bubble.fate for bubble in SessionPage(row_of(chat), before=9).timeline}
-    assert len(fates) == 28
-    assert fates[1] == "pinned"
-    assert fates[2] == "folded"
-    assert {fates[position] for position in (26, 27, 28)} == {"verbatim"}
+    dispositions = {bubble.position: bubble.disposition for bubble in page.timeline}
+    assert list(dispositions) == list(range(9, 29))
+    dispositions |= {bubble.position: bubble.disposition for bubble in SessionPage(row_of(chat), before=9).timeline}
+    assert len(dispositions) == 28
+    assert dispositions[1] == "pinned"
+    assert dispositions[2] == "folded"
+    assert {dispositions[position] for position in (26, 27, 28)} == {"verbatim"}
     assert page.context == context
     assert sum(piece.tokens for piece in page.parts) == context.tokens
     text = answer.content.decode()
@@ -299,7 +299,7 @@ def test_what_a_summary_that_was_made_anew_folds(chat: SessionHandle, convmemory
     convmemory.reply("made anew")
     assert chat.rebuild() == "published"
     page = staff("view_session").get(url_of(chat)).context["page"]
-    folded = [bubble.head for bubble in page.timeline if bubble.fate == "folded"]
+    folded = [bubble.head for bubble in page.timeline if bubble.disposition == "folded"]
     assert folded
     assert all("folded into 3<" in head for head in folded)
 

@@ -8,7 +8,7 @@ from django.core.cache import cache
 from rest_framework.test import APIClient
 
 from django_convmemory import models
-from django_convmemory.handles import SessionHandle
+from django_convmemory.conversation import SessionHandle
 from django_convmemory.memory import memories
 from django_convmemory.messages import ChatMessage
 
@@ -47,7 +47,7 @@ def client_of(user: User) -> APIClient:
 
 
 def row_of(chat: SessionHandle) -> models.Session:
-    return models.Session.objects.get(handle=chat.session_name.handle)
+    return models.Session.objects.get(name_hash=chat.session_name.name_hash)
 
 
 def url_of(chat: SessionHandle, path: str = "") -> str:

@@ -8,8 +8,8 @@ import pytest
 from django.contrib.auth.models import User
 from rest_framework.test import APIClient
 
-from django_convmemory.explaining import Fate
-from django_convmemory.handles import SessionHandle
+from django_convmemory.conversation import SessionHandle
+from django_convmemory.maintenance.explain import Disposition
 from django_convmemory.memory import memories
 from django_convmemory.messages import ChatMessage
 from django_convmemory.testing import ScriptedMemories
@@ -65,15 +65,15 @@ def test_what_became_of_each_message(api: APIClient, folded: SessionHandle, quer
     verbatim = {part["position"]: part["part"] for part in shown["messages"] if part["position"]}
     for one in explained:
         if one["position"] in verbatim:
-            assert one["fate"] == ("pinned" if verbatim[one["position"]] == "pinned" else "verbatim")
+            assert one["disposition"] == ("pinned" if verbatim[one["position"]] == "pinned" else "verbatim")
         elif one["position"] <= shown["covered_position"]:
-            assert one["fate"] == "folded"
+            assert one["disposition"] == "folded"
         else:
-            assert one["fate"] == "omitted"
-    assert sum(one["fate"] == Fate.OMITTED for one in explained) == shown["omitted"]
+            assert one["disposition"] == "omitted"
+    assert sum(one["disposition"] == Disposition.OMITTED for one in explained) == shown["omitted"]
     ends = {version["version"]: version for version in api.get(url_of(folded, "summaries/")).json()["results"]}
     for one in explained:
-        if one["fate"] == "folded":
+        if one["disposition"] == "folded":
             assert ends[one["version"]]["first_position"] <= one["position"] <= ends[one["version"]]["last_position"]
         else:
             assert one["version"] is None
@@ -103,8 +103,8 @@ def test_status(api: APIClient, chat: SessionHandle, convmemory: ScriptedMemorie
     before = api.get(url_of(chat, "status/")).json()
     assert (before["state"], before["attempts"], before["current_version"]) == ("due", 0, 0)
     assert before["due_since"] is not None
-    ledger = row_of(chat).ledger
-    assert before["lag"] == {"messages": 10, "tokens": ledger.unpinned_tokens}
+    counters = row_of(chat).counters
+    assert before["lag"] == {"messages": 10, "tokens": counters.unpinned_tokens}
     convmemory.reply("a summary")
     convmemory.run()
     after = api.get(url_of(chat, "status/")).json()
@@ -144,7 +144,7 @@ def test_a_summary_is_made_anew(api: APIClient, folded: SessionHandle, convmemor
     assert convmemory.run() == ["published"]
     assert folded.load().summary == "made anew"
     explained = api.get(url_of(folded, "context/?explain=1")).json()["explanation"]
-    assert {one["version"] for one in explained if one["fate"] == "folded"} == {3}
+    assert {one["version"] for one in explained if one["disposition"] == "folded"} == {3}
 
 
 def test_there_is_nothing_to_make_anew(api: APIClient, chat: SessionHandle) -> None:

@@ -14,7 +14,7 @@ import pytest
 from rest_framework.test import APIClient
 
 from django_convmemory.api import problems
-from django_convmemory.handles import SessionHandle
+from django_convmemory.conversation import SessionHandle
 from tests.api.conftest import ROOT, row_of, said, url_of
 from tests.api.test_owners import everything
 

@@ -11,7 +11,7 @@ from rest_framework.permissions import BasePermission
 from rest_framework.test import APIClient
 
 from django_convmemory import models
-from django_convmemory.handles import SessionHandle
+from django_convmemory.conversation import SessionHandle
 from django_convmemory.memory import memories
 from django_convmemory.messages import ChatMessage
 from tests.api.conftest import ROOT, client_of, row_of, said, url_of

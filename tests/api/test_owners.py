@@ -16,7 +16,7 @@ from rest_framework.test import APIClient
 
 from django_convmemory import models
 from django_convmemory.api import urls
-from django_convmemory.handles import SessionHandle
+from django_convmemory.conversation import SessionHandle
 from django_convmemory.memory import memories
 from django_convmemory.messages import ROLES, ChatMessage
 from django_convmemory.testing import ScriptedMemories
@@ -157,7 +157,7 @@ def test_lists_hold_what_is_ones_own(stranger: APIClient, mine: SessionHandle) -
         assert "mine" not in stranger.get(f"{ROOT}sessions/?{query}").content.decode()
 
 
-@pytest.mark.parametrize("field", ["owner", "owner_id", "visitor", "public_id", "handle", "id"])
+@pytest.mark.parametrize("field", ["owner", "owner_id", "visitor", "public_id", "name_hash", "id"])
 def test_whose_a_session_is_comes_from_the_request(field: str, anna: User) -> None:
     other = client_of(User.objects.create_user("other"))
     refused = other.post(f"{ROOT}sessions/", {field: anna.pk}, format="json")

@@ -18,7 +18,8 @@ from django.contrib.auth.models import User
 from django.core.management import call_command
 from pytest_django.live_server_helper import LiveServer
 
-from django_convmemory import integrity, models
+from django_convmemory import models
+from django_convmemory.maintenance import integrity
 from django_convmemory.memory import memories
 from django_convmemory.messages import ChatMessage
 

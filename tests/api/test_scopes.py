@@ -20,8 +20,8 @@ from rest_framework.request import Request
 from rest_framework.test import APIClient
 
 from django_convmemory import models
-from django_convmemory.api.scopes import VISITOR, UserOrVisitorScope, UserScope, claim_at_login
-from django_convmemory.handles import SessionHandle
+from django_convmemory.api.scopes import VISITOR, UserOrVisitorScope, UserScope, adopt_at_login
+from django_convmemory.conversation import SessionHandle
 from tests.api.conftest import ROOT, client_of, row_of, said, url_of
 
 ROOT_FOLDER = pathlib.Path(__file__).parent.parent.parent
@@ -52,12 +52,12 @@ def test_a_visitor_has_conversations_until_the_cookie_goes() -> None:
 def test_at_login_the_conversations_are_claimed(anna: User) -> None:
     browser = APIClient()
     made = browser.post(ROOT, {"key": "main"}, format="json")
-    user_logged_in.connect(claim_at_login)
+    user_logged_in.connect(adopt_at_login)
     try:
         browser.force_login(anna)
         APIClient().force_login(anna)  # who never was a visitor
     finally:
-        user_logged_in.disconnect(claim_at_login)
+        user_logged_in.disconnect(adopt_at_login)
     assert browser.get(made["Location"]).json()["key"] == "main"
     assert VISITOR not in browser.session
 

@@ -16,7 +16,7 @@ from rest_framework.test import APIClient
 from django_convmemory import models
 from django_convmemory.api import problems, views
 from django_convmemory.clock import Clock
-from django_convmemory.handles import SessionHandle
+from django_convmemory.conversation import SessionHandle
 from django_convmemory.memory import memories
 from tests.api.conftest import ROOT, row_of, url_of
 

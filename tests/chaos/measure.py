@@ -208,7 +208,8 @@ def backlog(site: sites.Site, scale: float) -> list[str]:
     """Sessions became due while no worker ran; live ones go on becoming due when the workers start."""
     from django.db.models import F
 
-    from django_convmemory import integrity, models, tasks
+    from django_convmemory import models, tasks
+    from django_convmemory.maintenance import integrity
     from django_convmemory.memory import memories
     from django_convmemory.schedulers import NullScheduler
 

@@ -19,9 +19,9 @@ from django.db import DatabaseError, close_old_connections, connections, transac
 from django.db.models import F
 
 from django_convmemory import clock, exceptions, models, tasks
+from django_convmemory.broker import sender
+from django_convmemory.core.values import AttemptOutcome
 from django_convmemory.memory import memories
-from django_convmemory.publishing import publisher
-from django_convmemory.stores.values import AttemptOutcome
 from tests.chaos import gates, servers
 from tests.chaos.site import Died, Site
 from tests.chaos.talk import Talk
@@ -135,7 +135,7 @@ class Run:
             for memory in memories.all():
                 list(tasks.send_due(memory, limit=1000, hint_age=0.5))
         except exceptions.BrokerUnavailable:
-            publisher().close()  # which also forgets for how long to leave it alone
+            sender().close()  # which also forgets for how long to leave it alone
         except Exception:  # noqa: BLE001  the database is away, for which the caller waits
             connections.close_all()
 

@@ -10,8 +10,9 @@ import random
 from collections.abc import Sequence
 from typing import Any
 
-from django_convmemory import integrity, models
-from django_convmemory.handles import SessionHandle
+from django_convmemory import models
+from django_convmemory.conversation import SessionHandle
+from django_convmemory.maintenance import integrity
 from django_convmemory.memory import memories
 from tests.chaos.site import Client
 from tests.openai_server import MARKER
@@ -103,7 +104,7 @@ class Talk:
         stored = {position: (MARKER.findall(content or "") or [None])[0] for position, content in rows.items()}
         texts = {mark: rows[position] for position, mark in stored.items() if mark is not None}
         found += [f"{self.key}: {mark} says something else" for mark in texts if texts[mark] != self.texts.get(mark)]
-        due = row.ledger.due(memories[self.alias].strategy.threshold)
+        due = row.counters.due(memories[self.alias].strategy.threshold)
         if due != (row.due_since is not None):
             found.append(f"{self.key}: it is {'' if due else 'not '}due, and its row does not say so")
         lost = {position: mark for position, mark in self.said.items() if stored.get(position) != mark}

@@ -15,7 +15,7 @@ from django.contrib.auth.models import User
 from django.db import connections
 from django.test import AsyncRequestFactory
 
-from django_convmemory.handles import SessionHandle
+from django_convmemory.conversation import SessionHandle
 from django_convmemory.memory import memories
 from django_convmemory.models import Message
 from tests.openai_server import Behaviour, OpenAIServer

@@ -13,9 +13,9 @@ from django.contrib.auth.models import User
 from django.core.management import CommandError, call_command
 
 from django_convmemory import models
+from django_convmemory.maintenance.transfer import exporting
 from django_convmemory.memory import memories
 from django_convmemory.messages import ChatMessage
-from django_convmemory.transfer import exporting
 from tests.transfer.records import call, exported, human
 
 if TYPE_CHECKING:

@@ -13,9 +13,9 @@ from django.core.management import CommandError, call_command
 from django.db import connection
 
 from django_convmemory import models
+from django_convmemory.maintenance.transfer import importing
 from django_convmemory.memory import memories
 from django_convmemory.messages import ChatMessage
-from django_convmemory.transfer import importing
 from tests import conversations
 from tests.transfer.records import TIME, TURN, call, human, record, stored
 

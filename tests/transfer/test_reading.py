@@ -17,8 +17,8 @@ from django_convmemory.messages import ChatMessage
 if TYPE_CHECKING:
     pass
 
-from django_convmemory.transfer import reading
-from django_convmemory.transfer.records import BadRecord
+from django_convmemory.maintenance.transfer import reading
+from django_convmemory.maintenance.transfer.records import BadRecord
 from tests.transfer import records
 from tests.transfer.records import call, human, record, stored
 

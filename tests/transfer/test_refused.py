@@ -17,7 +17,7 @@ from tests import processes
 if TYPE_CHECKING:
     pass
 
-from django_convmemory.transfer import importing
+from django_convmemory.maintenance.transfer import importing
 from tests.transfer.records import call, human, record
 
 _LATE = {"role": "tool", "tool_call_id": "call_9", "content": "late"}

@@ -12,7 +12,8 @@ import pytest
 from django.contrib.auth.models import User
 from hypothesis import given, strategies as st
 
-from django_convmemory import integrity, models
+from django_convmemory import models
+from django_convmemory.maintenance import integrity
 from django_convmemory.memory import memories
 from django_convmemory.messages import ChatMessage
 from tests import conversations, dialogues

@@ -19,7 +19,7 @@ from django_convmemory.api.problems import Problem
 from django_convmemory.api.throttles import CreateThrottle, ModelThrottle
 from django_convmemory.api.views.base import ScopedView
 from django_convmemory.exceptions import UnknownMessage
-from django_convmemory.transfer import exporting
+from django_convmemory.maintenance.transfer import exporting
 
 
 class Truncate(ScopedView):

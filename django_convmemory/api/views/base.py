@@ -31,8 +31,7 @@ from django_convmemory.api.negotiation import Negotiation, PageRenderer, UTF8JSO
 from django_convmemory.api.parsers import BoundedJSONParser
 from django_convmemory.api.problems import Problem
 from django_convmemory.api.scopes import UserScope
-from django_convmemory.conversation import ConversationMemory
-from django_convmemory.handles import SessionHandle
+from django_convmemory.conversation import ConversationMemory, SessionHandle
 from django_convmemory.memory import memories
 
 

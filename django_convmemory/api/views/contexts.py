@@ -7,11 +7,12 @@ from typing import Any
 from rest_framework.request import Request
 from rest_framework.response import Response
 
-from django_convmemory import explaining, models
+from django_convmemory import models
 from django_convmemory.api import pagination, serializers as forms
 from django_convmemory.api.problems import Problem
 from django_convmemory.api.views.base import ScopedView, TaggedView, is_whole
-from django_convmemory.context import Context
+from django_convmemory.core.context import Context
+from django_convmemory.maintenance import explain
 
 
 class ContextDetail(TaggedView):
@@ -38,7 +39,7 @@ class ContextDetail(TaggedView):
             "revision": context.revision,
         }
         if query["explain"] == "1":
-            found = explaining.explain(self.memory, self.session, context, before=query.get("before"), limit=limit)
+            found = explain.explain(self.memory, self.session, context, before=query.get("before"), limit=limit)
             answer["explanation"] = [one._asdict() for one in found]
         return Response(answer)
 

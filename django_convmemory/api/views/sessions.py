@@ -71,7 +71,7 @@ class SessionList(ScopedView):
                     key=name.key,
                     owner_id=name.owner_id,
                     visitor=name.visitor,
-                    handle=name.handle,
+                    name_hash=name.name_hash,
                     title=given["title"],
                     metadata=given["metadata"],
                     created_at=Clock(),

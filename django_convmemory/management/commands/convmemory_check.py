@@ -8,8 +8,9 @@ from typing import Any
 
 from django.core.management.base import BaseCommand, CommandError, CommandParser
 
-from django_convmemory import integrity, models
-from django_convmemory.integrity import Finding
+from django_convmemory import models
+from django_convmemory.maintenance import integrity
+from django_convmemory.maintenance.integrity import Finding
 from django_convmemory.management import choices
 from django_convmemory.management.progress import counted, printable
 

@@ -15,16 +15,16 @@ from django.core.management.base import BaseCommand, CommandError, CommandParser
 from django.db import reset_queries
 
 from django_convmemory import models
+from django_convmemory.maintenance.transfer import exporting
 from django_convmemory.management import choices
 from django_convmemory.management.progress import Progress, counted
-from django_convmemory.transfer import exporting
 
 
 class Command(BaseCommand):
     """``manage.py convmemory_export``: a session a line, in the order in which they were made.
 
-    :mod:`~django_convmemory.transfer.records` says what a line holds. Of each session it is what was there at one
-    moment; sessions without messages, and summaries, are left out.
+    A line holds what :mod:`~django_convmemory.maintenance.transfer.records` says. Each session is exported as it was
+    at one moment. Sessions without messages, and summaries, are left out.
 
     Exits with 0 when all of it is written; with 1 when it cannot be, and FILE is as it was; with 2 when the command
     line cannot be carried out.

@@ -16,12 +16,12 @@ from django.core.management.base import BaseCommand, CommandError, CommandParser
 from django.db import reset_queries
 
 from django_convmemory import conf
+from django_convmemory.maintenance.transfer import reading
+from django_convmemory.maintenance.transfer.importing import SAME_NAME, Importer
+from django_convmemory.maintenance.transfer.records import BadRecord
 from django_convmemory.management import choices
 from django_convmemory.management.progress import Progress, counted, printable
 from django_convmemory.memory import memories
-from django_convmemory.transfer import reading
-from django_convmemory.transfer.importing import SAME_NAME, Importer
-from django_convmemory.transfer.records import BadRecord
 
 
 @dataclasses.dataclass(slots=True)
@@ -53,8 +53,8 @@ class _Counts:
 class Command(BaseCommand):
     """``manage.py convmemory_import FILE…``: each session whole or not at all, those that are there left alone.
 
-    :mod:`django_convmemory.transfer.records` says what a file holds. No task is sent: sessions become due, and the
-    sweep feeds them to the workers, so many at a time.
+    A file holds what :mod:`django_convmemory.maintenance.transfer.records` says. No task is sent: sessions become due,
+    and the sweep sends them to the workers in portions.
 
     Exits with 0 when all of it is there; with 1 when something cannot be imported (what comes before it stays); with 2
     when the command line cannot be carried out.

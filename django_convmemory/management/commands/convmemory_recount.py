@@ -6,7 +6,8 @@ from typing import Any
 
 from django.core.management.base import BaseCommand, CommandError, CommandParser
 
-from django_convmemory import models, recounting
+from django_convmemory import models
+from django_convmemory.maintenance import recount
 from django_convmemory.management import choices
 from django_convmemory.management.progress import Progress, counted
 from django_convmemory.memory import memories
@@ -42,6 +43,6 @@ class Command(BaseCommand):
                 if not options["all"]:
                     sessions = sessions.exclude(counter=memory.counter.name[:100])
                 for session_id in sessions.order_by("pk").values_list("pk", flat=True).iterator(chunk_size=1000):
-                    progress.advance(recounting.recount(memory, session_id, using=using))
+                    progress.advance(recount.recount(memory, session_id, using=using))
         if options["verbosity"]:
             self.stdout.write(f"{counted(progress.count, 'session')} recounted.")

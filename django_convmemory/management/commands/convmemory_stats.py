@@ -10,12 +10,12 @@ from django.db.models import Count, F, Max, Q, Sum
 
 from django_convmemory import models
 from django_convmemory.clock import Clock
-from django_convmemory.compaction import PAUSE_SECONDS
+from django_convmemory.core.compaction import PAUSE_SECONDS
+from django_convmemory.core.options import Options
+from django_convmemory.core.values import MAX_MODEL_NAME, AttemptOutcome
 from django_convmemory.management import choices, durations
 from django_convmemory.memory import memories
-from django_convmemory.options import Options
 from django_convmemory.stores.orm import ORMStore
-from django_convmemory.stores.values import MAX_MODEL_NAME, AttemptOutcome
 
 _IDLE = Q(lease_expires_at__isnull=True) | Q(lease_expires_at__lte=Clock())
 # Seconds: ten years.

@@ -18,8 +18,8 @@ from django.core.management.base import BaseCommand, CommandError, CommandParser
 from django.db import Error, connections, reset_queries
 
 from django_convmemory import tasks
-from django_convmemory.compaction import Outcome
 from django_convmemory.conversation import ConversationMemory
+from django_convmemory.core.compaction import Outcome
 from django_convmemory.exceptions import BrokerUnavailable
 from django_convmemory.memory import memories
 from django_convmemory.schedulers import NullScheduler

@@ -43,7 +43,7 @@ class Command(BaseCommand):
             session = memory.session(key, owner=user)
             lines = (CONVERSATIONS / f"{key}.jsonl").read_text(encoding="utf-8").splitlines()
             session.append(*[json.loads(line) for line in lines])
-            Session.objects.filter(handle=session.session_name.handle).update(title=title)
+            Session.objects.filter(name_hash=session.session_name.name_hash).update(title=title)
             # Folded here and now, so that the first look is at a memory at work.
             session.compact()
             self.stdout.write(f"{title}: {len(lines)} messages")

@@ -6,9 +6,9 @@ from django.db import connections
 
 from django_convmemory import models
 from django_convmemory.clock import Clock
-from django_convmemory.context import summary_message
 from django_convmemory.conversation import ConversationMemory
-from django_convmemory.ledger import Ledger
+from django_convmemory.core.context import summary_message
+from django_convmemory.core.counters import Counters
 from django_convmemory.stores import editing, sql, transactions
 
 _CHUNK = 1000
@@ -30,33 +30,35 @@ def _recount(memory: ConversationMemory, session_id: int, using: str) -> bool:
         return False
     summaries = list(models.Summary.objects.using(using).filter(session_id=session_id))
     covered = _recount_messages(memory, session_id, using, {summary.last_position for summary in summaries})
-    ledger = covered.pop(0)
+    counters = covered.pop(0)
     for summary in summaries:
         summary.tokens = memory.counter.count(summary_message(memory.options.summary_prefix, summary.text))
         if summary.last_position in covered:
             summary.covered_tokens = covered[summary.last_position].unpinned_tokens
     models.Summary.objects.using(using).bulk_update(summaries, ["tokens", "covered_tokens"], batch_size=_CHUNK)
-    editing.finish(using, session_id, ledger, ledger.last_position + 1, memory.strategy.threshold, hint=False)
+    editing.finish(using, session_id, counters, counters.last_position + 1, memory.strategy.threshold, hint=False)
     sessions.update(counter=memory.counter.name[:100], updated_at=Clock())
     return True
 
 
-def _recount_messages(memory: ConversationMemory, session_id: int, using: str, ends: set[int]) -> dict[int, Ledger]:
+def _recount_messages(memory: ConversationMemory, session_id: int, using: str, ends: set[int]) -> dict[int, Counters]:
     """Count the messages, and return the books at each of ``ends``, and at 0 those at the last message."""
     rows = models.Message.objects.using(using).filter(session_id=session_id)
-    ledger = Ledger()
-    books: dict[int, Ledger] = {}
+    counters = Counters()
+    books: dict[int, Counters] = {}
     while True:
-        chunk = list(transactions.latest(rows.filter(position__gt=ledger.last_position)).order_by("position")[:_CHUNK])
+        chunk = list(
+            transactions.latest(rows.filter(position__gt=counters.last_position)).order_by("position")[:_CHUNK]
+        )
         if not chunk:
-            return {**books, 0: ledger}
+            return {**books, 0: counters}
         changes = []
         for row in chunk:
             message = sql.message_of(row.role, row.kind, row.content, row.wire, row.metadata)
             tokens = row.tokens if row.redacted_at else max(1, memory.counter.count(message))
-            ledger, place = ledger.append_one(message, tokens)
+            counters, place = counters.append_one(message, tokens)
             changes.append((tokens, place.tokens_through, session_id, row.position))
             if row.position in ends:
-                books[row.position] = ledger
+                books[row.position] = counters
         with connections[using].cursor() as cursor:
             cursor.executemany(_UPDATE, changes)

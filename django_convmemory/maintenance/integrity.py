@@ -14,8 +14,8 @@ from django.db import transaction
 from django.db.models import F
 
 from django_convmemory import models
+from django_convmemory.core.counters import MAX_PINNED, Counters
 from django_convmemory.exceptions import ConvMemoryError, ToolResultRefused
-from django_convmemory.ledger import MAX_PINNED, Ledger
 from django_convmemory.messages import ROLES, ChatMessage
 from django_convmemory.stores import sql
 
@@ -89,7 +89,7 @@ class _Examination:
     def __init__(self, session: models.Session) -> None:
         self.session = session
         self.using = session._state.db or "default"
-        self.ledger = Ledger()
+        self.counters = Counters()
         # Running totals at the ends of summaries: unpinned messages and tokens through that position.
         self.totals: dict[int, tuple[int, int]] = {0: (0, 0)}
         self.answers: list[tuple[int, int]] = []
@@ -107,8 +107,8 @@ class _Examination:
         yield from self._copy()
 
     def _name(self) -> Iterator[tuple[str, str]]:
-        if self.session.handle != self.session.session_name.handle:
-            yield "handle", "its handle is not that of its alias, scope and key: no operation finds it"
+        if self.session.name_hash != self.session.session_name.name_hash:
+            yield "name_hash", "its name_hash is not the hash of its alias, scope and key: no operation finds it"
         if self.session.owner_id is not None and self.session.visitor:
             yield "scope", "it belongs to an owner and to a visitor"
 
@@ -120,47 +120,47 @@ class _Examination:
             .iterator(chunk_size=_CHUNK)
         )
         for row in rows:
-            expected = self.ledger.last_position + 1
+            expected = self.counters.last_position + 1
             if row.position > expected:
                 yield "gap", f"positions {expected} to {row.position - 1} are missing"
             elif row.position < expected:
                 yield "duplicate", f"position {row.position} comes twice"
                 continue
-            self.ledger = self.ledger._replace(last_position=row.position - 1)
+            self.counters = self.counters._replace(last_position=row.position - 1)
             message, problems = _value(row)
             yield from problems
             yield from self._book(row, message)
             if row.position in ends:
-                self.totals[row.position] = (self.ledger.unpinned_count, self.ledger.unpinned_tokens)
+                self.totals[row.position] = (self.counters.unpinned_count, self.counters.unpinned_tokens)
 
     def _book(self, row: models.Message, message: ChatMessage) -> Iterator[tuple[str, str]]:
         """Enter a message into the books, and compare what the row says of it."""
         where = f"the message at {row.position}"
         answers = None
         try:
-            self.ledger, expected = self.ledger.append_one(message, row.tokens)
+            self.counters, expected = self.counters.append_one(message, row.tokens)
             answers = expected.answers
         except ToolResultRefused:
             yield "stray_result", f"{where} is a result outside of its exchange"
-            self.ledger, _ = self.ledger.append_one(ChatMessage.human(""), row.tokens)
+            self.counters, _ = self.counters.append_one(ChatMessage.human(""), row.tokens)
         except ConvMemoryError:
             yield "pinned", f"{where} is one pinned message too many: there may be {MAX_PINNED}"
-            self.ledger = self.ledger._replace(last_position=row.position)
+            self.counters = self.counters._replace(last_position=row.position)
         if row.tokens < 1:
             yield "tokens", f"{where} counts {row.tokens} tokens"
-        if row.tokens_through != self.ledger.unpinned_tokens:
+        if row.tokens_through != self.counters.unpinned_tokens:
             yield "total", f"the total through position {row.position} is {row.tokens_through}, not the sum"
             # Said once: what follows is compared with what is there.
-            self.ledger = self.ledger._replace(unpinned_tokens=row.tokens_through)
+            self.counters = self.counters._replace(unpinned_tokens=row.tokens_through)
         if row.answers != answers:
             yield "answers", f"{where} answers {row.answers}, and should answer {answers}"
         if row.answers is not None:
             self.answers.append((row.answers, row.position))
 
     def _counters(self) -> Iterator[tuple[str, str]]:
-        kept = self.session.ledger
+        kept = self.session.counters
         for name in _COUNTERS:
-            found, expected = getattr(kept, name), getattr(self.ledger, name)
+            found, expected = getattr(kept, name), getattr(self.counters, name)
             if found != expected:
                 yield f"counter_{name}", f"{name} is {found!r:.60}, and should be {expected!r:.60}"
         pinned = kept.pinned
@@ -203,7 +203,7 @@ class _Examination:
                 f"{name} covers {summary.covered_count} messages of {summary.covered_tokens} tokens, not so",
             )
         cut = [at for call, at in self.answers if call <= summary.last_position < at]
-        if cut or 0 < self.ledger.open_position <= summary.last_position:
+        if cut or 0 < self.counters.open_position <= summary.last_position:
             yield "cut", f"{name} ends inside of an exchange"
 
     def _line(

@@ -7,8 +7,8 @@ import json
 from collections.abc import Iterator
 from typing import Any, TextIO
 
-from django_convmemory.transfer import records
-from django_convmemory.transfer.records import BadRecord, Record
+from django_convmemory.maintenance.transfer import records
+from django_convmemory.maintenance.transfer.records import BadRecord, Record
 
 # Characters that are read of a list at least.
 _CHUNK = 64 * 1024

@@ -12,7 +12,7 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Mapping
 
-from django_convmemory.extraction import stop_words
+from django_convmemory.chat_models.extraction import stop_words
 
 _TOKEN = re.compile(
     r"(?P<number>[$€£¥]?\d+(?:[-.:/,%]\d+)*%?)"

@@ -10,6 +10,9 @@ from collections.abc import Sequence
 from decimal import Decimal
 from typing import Any, NamedTuple
 
+from django_convmemory.core.counters import Batch, Counters, Pinned
+from django_convmemory.core.exchanges import Placed
+from django_convmemory.core.strategies import View
 from django_convmemory.exceptions import (
     InvalidSession,
     SessionExists,
@@ -18,10 +21,7 @@ from django_convmemory.exceptions import (
     UnknownMessage,
     UnknownSession,
 )
-from django_convmemory.exchanges import Placed
-from django_convmemory.ledger import Batch, Ledger, Pinned
 from django_convmemory.messages import ChatMessage
-from django_convmemory.strategies import View
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -43,7 +43,7 @@ class SessionName:
         return f"{self.alias}: {self.key}{whose if self.owner_id is not None or self.visitor else ''}"
 
     @property
-    def handle(self) -> str:
+    def name_hash(self) -> str:
         """The SHA-256 in hex by which stores find the session, whatever a database thinks equal."""
         scope = f"u:{self.owner_id}" if self.owner_id is not None else f"v:{self.visitor}" if self.visitor else ""
         return hashlib.sha256(f"{self.alias}\0{scope}\0{self.key}".encode()).hexdigest()
@@ -77,7 +77,7 @@ class Snapshot:
     """A session as it was at one moment: its counters, its current summary, and the messages to show."""
 
     session_id: int
-    ledger: Ledger
+    counters: Counters
     due: bool
     revision: int
     summary: SummaryVersion | None
@@ -106,8 +106,8 @@ class Edited(NamedTuple):
 class Claim:
     """The right to fold a session until the lease ends, and what the session was when it was given.
 
-    With ``rebuilding`` the summary is made anew, from the originals through the position covered: the ledger is that of
-    a session that ends there, and ``summary`` is what is built so far.
+    With ``rebuilding`` the summary is made again from the original messages through the position covered: the counters
+    are those of a session that ends there, and ``summary`` is what is built so far.
     """
 
     session_id: int
@@ -117,7 +117,7 @@ class Claim:
     last_version: int
     attempts: int
     due_seconds: float
-    ledger: Ledger
+    counters: Counters
     summary: SummaryVersion | None
     rebuilding: bool = False
 
@@ -188,20 +188,20 @@ class Bound(NamedTuple):
         return self.position < position <= self.last_position and tokens_through > self.tokens_through
 
 
-def view_bound(ledger: Ledger, view: View) -> Bound:
+def view_bound(counters: Counters, view: View) -> Bound:
     """Return which messages ``view`` asks for: at least those, in any case the newest exchange, and few more."""
-    position = ledger.covered_position if view.summary else 0
-    tokens_through = ledger.covered_tokens if view.summary else 0
+    position = counters.covered_position if view.summary else 0
+    tokens_through = counters.covered_tokens if view.summary else 0
     if view.messages is not None:
-        first = ledger.last_position - view.messages
-        for pinned in reversed(ledger.pinned):
+        first = counters.last_position - view.messages
+        for pinned in reversed(counters.pinned):
             if pinned.position <= first:
                 break
             first -= 1
-        position = max(position, min(first, ledger.newest_position - 1))
+        position = max(position, min(first, counters.newest_position - 1))
     if view.tokens is not None:
-        tokens_through = max(tokens_through, min(ledger.unpinned_tokens - view.tokens, ledger.settled_tokens))
-    return Bound(position, tokens_through, ledger.last_position)
+        tokens_through = max(tokens_through, min(counters.unpinned_tokens - view.tokens, counters.settled_tokens))
+    return Bound(position, tokens_through, counters.last_position)
 
 
 def shown_pinned(pinned: Sequence[Pinned], max_tokens: int) -> list[int]:
@@ -273,12 +273,12 @@ def numbered(key: str, number: int) -> str:
     return key[: MAX_KEY_LENGTH - len(suffix)] + suffix
 
 
-def rebuilding(ledger: Ledger, position: int, count: int, tokens_through: int) -> Ledger:
+def rebuilding(counters: Counters, position: int, count: int, tokens_through: int) -> Counters:
     """Return the counters of a session that ends where its summary does, with a new summary through ``position``."""
-    return Ledger(
-        last_position=ledger.covered_position,
-        unpinned_count=ledger.covered_count,
-        unpinned_tokens=ledger.covered_tokens,
+    return Counters(
+        last_position=counters.covered_position,
+        unpinned_count=counters.covered_count,
+        unpinned_tokens=counters.covered_tokens,
         covered_position=position,
         covered_count=count,
         covered_tokens=tokens_through,
@@ -299,7 +299,7 @@ def building_line(versions: Sequence[tuple[int, int | None, str]], prompt_hash: 
 
 def covered_by(claim: Claim) -> int:
     """Return the position that the session's current summary must stand for, for this claim to publish."""
-    return claim.ledger.last_position if claim.rebuilding else claim.ledger.covered_position
+    return claim.counters.last_position if claim.rebuilding else claim.counters.covered_position
 
 
 def after_publishing(claim: Claim, version: NewVersion, number: int) -> Claim:
@@ -308,7 +308,7 @@ def after_publishing(claim: Claim, version: NewVersion, number: int) -> Claim:
         claim,
         last_version=number,
         attempts=0,
-        ledger=claim.ledger._replace(
+        counters=claim.counters._replace(
             covered_position=version.last_position,
             covered_count=version.count,
             covered_tokens=version.tokens_through,

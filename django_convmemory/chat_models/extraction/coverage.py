@@ -16,7 +16,7 @@ import math
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
-from django_convmemory.extraction import concepts, statements
+from django_convmemory.chat_models.extraction import concepts, statements
 
 # How much a statement's length counts against it: 0 not at all, 1 chooses by concepts per token.
 _LENGTH_EXPONENT = 0.85

@@ -8,13 +8,14 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Literal, NamedTuple, overload
 
-from django_convmemory import exchanges, messages
+from django_convmemory import messages
+from django_convmemory.core import exchanges
+from django_convmemory.core.exchanges import Placed
+from django_convmemory.core.options import SYSTEM_MESSAGES, Options, SystemMessages
+from django_convmemory.core.strategies import Strategy
+from django_convmemory.core.values import Snapshot
 from django_convmemory.exceptions import InvalidArgument, InvalidMessage
-from django_convmemory.exchanges import Placed
 from django_convmemory.messages import ChatMessage
-from django_convmemory.options import SYSTEM_MESSAGES, Options, SystemMessages
-from django_convmemory.stores.values import Snapshot
-from django_convmemory.strategies import Strategy
 from django_convmemory.tokens import TokenCounter
 
 PartName = Literal["system", "pinned", "summary", "tail"]
@@ -194,15 +195,15 @@ def assemble(
         leading.append(Part("summary", said, summary.tokens))
     tail = shown[first:]
 
-    ledger = snapshot.ledger
+    counters = snapshot.counters
     stored = len(snapshot.pinned) + len(tail) - [row.position for row in tail].count(0)
-    covered = ledger.covered_count if summary is not None else 0
+    covered = counters.covered_count if summary is not None else 0
     return Context(
         leading,
         tail,
         summary=summary.text if summary else None,
-        covered=ledger.covered_position if summary else 0,
-        omitted=ledger.unpinned_count + len(ledger.pinned) - covered - stored,
+        covered=counters.covered_position if summary else 0,
+        omitted=counters.unpinned_count + len(counters.pinned) - covered - stored,
         over_budget=total > left,
         pending=snapshot.due,
         revision=snapshot.revision,
@@ -218,7 +219,7 @@ def summary_message(prefix: str, text: str) -> ChatMessage:
 def _shown(snapshot: Snapshot, strategy: Strategy, counter: TokenCounter) -> tuple[Sequence[Placed], Sequence[int]]:
     """Return what the strategy shows of the tail, as a provider accepts it, and where in that each exchange begins."""
     tail = snapshot.tail
-    starts = exchanges.starts(tail, snapshot.ledger.open_position)
+    starts = exchanges.starts(tail, snapshot.counters.open_position)
     first = strategy.shown_from([row.tokens for row in tail], starts)
     if len(starts) == len(tail) and not any(row.message.tool_calls for row in tail):
         # As most are: each message is an exchange.

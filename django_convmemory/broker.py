@@ -51,7 +51,7 @@ class Hint(NamedTuple):
 Undelivered = Callable[[list[int]], object]
 
 
-class Letter:
+class _Queued:
     """A hint on its way: with the app that it is sent for, and who is to be told the session's id if it is not sent."""
 
     def __init__(self, hint: Hint, app: Celery, awaited: bool, undelivered: Undelivered | None) -> None:
@@ -63,7 +63,7 @@ class Letter:
         self.done = threading.Event()
 
 
-class Publisher:
+class Sender:
     """Sends this process's hints in a thread of its own, on one connection, as long as the broker plays along.
 
     A hint is handed over, and whoever brought it goes on. Of those that are not sent after all, ``undelivered`` is told
@@ -75,14 +75,14 @@ class Publisher:
     def __init__(self) -> None:
         # Guards all that follows.
         self._changed = threading.Condition()
-        self._waiting: collections.deque[Letter] = collections.deque()
+        self._waiting: collections.deque[_Queued] = collections.deque()
         self._thread: threading.Thread | None = None
         # What the thread is sending, and since when.
-        self._sending: Letter | None = None
+        self._sending: _Queued | None = None
         self._began = 0.0
         self._broken_until = -math.inf
         # What is given back, and the thread that does it.
-        self._lost: list[Letter] = []
+        self._lost: list[_Queued] = []
         self._returner: threading.Thread | None = None
 
     @property
@@ -90,33 +90,33 @@ class Publisher:
         """Whether the broker failed less than ``BREAKER_SECONDS`` ago."""
         return time.monotonic() < self._broken_until
 
-    def publish(self, hint: Hint, app: Celery, *, wait: bool = False, undelivered: Undelivered | None = None) -> bool:
+    def send(self, hint: Hint, app: Celery, *, wait: bool = False, undelivered: Undelivered | None = None) -> bool:
         """Send ``hint`` as a task of ``app``, and return whether the broker is there to take it, as far as is known.
 
         With ``wait`` it is known: True says that the hint was sent. Never raises, and waits for ``LONGEST_SEND`` at
         most.
         """
-        letter = Letter(hint, app, wait, undelivered)
+        queued = _Queued(hint, app, wait, undelivered)
         self._leave_stuck()
         with self._changed:
             taken = not self.broken and len(self._waiting) < MOST_WAITING and self._running()
             if not taken:
-                self._lose([letter])
+                self._lose([queued])
             elif wait:
-                self._waiting.appendleft(letter)
+                self._waiting.appendleft(queued)
             else:
-                self._waiting.append(letter)
+                self._waiting.append(queued)
             self._changed.notify_all()
         if not (taken and wait):
             return taken
-        if not letter.done.wait(LONGEST_SEND):
+        if not queued.done.wait(LONGEST_SEND):
             self._leave_stuck()
             with self._changed:
                 # What was not begun is not sent any more: whoever waited for it does something else now.
-                if letter in self._waiting:
-                    self._waiting.remove(letter)
-                    self._lose([letter])
-        return letter.sent
+                if queued in self._waiting:
+                    self._waiting.remove(queued)
+                    self._lose([queued])
+        return queued.sent
 
     def flush(self, seconds: float = LONGEST_SEND) -> bool:
         """Wait until what was handed over is sent or given back, ``seconds`` at most, and return whether it is."""
@@ -164,10 +164,10 @@ class Publisher:
     def _running(self) -> bool:
         """Have the thread run, and return whether it does: a process may be out of threads, or at its end."""
         if self._thread is None or not self._thread.is_alive():
-            self._thread = _started(self._run, "convmemory-publisher")
+            self._thread = _started(self._run, "convmemory-sender")
         return self._thread is not None
 
-    def _stop(self, failed: Letter) -> None:
+    def _stop(self, failed: _Queued) -> None:
         """Leave the broker alone for a while, and give back what was to be sent to it."""
         self._broken_until = time.monotonic() + BREAKER_SECONDS
         self._lose([failed, *self._waiting])
@@ -175,40 +175,40 @@ class Publisher:
         self._sending = None
         self._changed.notify_all()
 
-    def _lose(self, letters: list[Letter]) -> None:
-        for letter in letters:
-            letter.done.set()
-        self._lost += [letter for letter in letters if letter.undelivered is not None]
+    def _lose(self, queued_hints: list[_Queued]) -> None:
+        for queued in queued_hints:
+            queued.done.set()
+        self._lost += [queued for queued in queued_hints if queued.undelivered is not None]
         if self._lost and self._returner is None:
             self._returner = _started(self._give_back, "convmemory-returner")
 
     # What the threads do.
 
     def _run(self) -> None:
-        me, line = threading.current_thread(), None
-        while (letter := self._next(me)) is not None:
+        me, connection = threading.current_thread(), None
+        while (queued := self._next(me)) is not None:
             error = None
             try:
-                line = _send(line, letter)
+                connection = _send(connection, queued)
             except Exception as failed:  # noqa: BLE001  whatever fails, the append that brought the hint has succeeded
-                line, error = None, failed
+                connection, error = None, failed
             if error is not None and self._thread is me:
                 _say(error)
             with self._changed:
                 if self._thread is not me:
                     break
                 if error is None:
-                    letter.sent = True
-                    letter.done.set()
+                    queued.sent = True
+                    queued.done.set()
                     self._sending = None
                     self._changed.notify_all()
                 else:
-                    self._stop(letter)
-        if line is not None:
-            line.close()
+                    self._stop(queued)
+        if connection is not None:
+            connection.close()
 
-    def _next(self, me: threading.Thread) -> Letter | None:
-        """Wait for the next letter; None where this thread is not wanted any more."""
+    def _next(self, me: threading.Thread) -> _Queued | None:
+        """Wait for the next hint; None where this thread is not wanted any more."""
         while True:
             with self._changed:
                 if self._thread is me and self._waiting:
@@ -217,7 +217,7 @@ class Publisher:
                 self._changed.wait_for(lambda: self._waiting or self._thread is not me)
                 if self._thread is not me:
                     return None
-                hurry = any(letter.awaited for letter in self._waiting)
+                hurry = any(queued.awaited for queued in self._waiting)
             if not hurry:
                 time.sleep(COURTESY)
 
@@ -231,9 +231,9 @@ class Publisher:
                     self._changed.notify_all()
                     return
             told: dict[Undelivered, list[int]] = {}
-            for letter in lost:
-                if letter.undelivered is not None:
-                    told.setdefault(letter.undelivered, []).append(letter.hint.session_id)
+            for queued in lost:
+                if queued.undelivered is not None:
+                    told.setdefault(queued.undelivered, []).append(queued.hint.session_id)
             for tell, session_ids in told.items():
                 try:
                     tell(session_ids)
@@ -255,29 +255,29 @@ def _started(run: Callable[[], None], name: str) -> threading.Thread | None:
     return thread
 
 
-def _send(line: Line | None, letter: Letter) -> Line:
-    """Send on ``line``, or on a new one, and return that."""
+def _send(connection: BrokerConnection | None, queued: _Queued) -> BrokerConnection:
+    """Send on ``connection``, or on a new one, and return that."""
     began = time.monotonic()
-    if line is not None and line.app is letter.app:
+    if connection is not None and connection.app is queued.app:
         try:
-            line.send(letter.hint)
+            connection.send(queued.hint)
         except Exception:
-            line.close()
+            connection.close()
             # A broker that was restarted has closed the old connection, at once: that says nothing of a new one.
             # One that times out would do so again.
             if time.monotonic() - began >= BROKER_TIMEOUT:
                 raise
         else:
-            return line
-    elif line is not None:
-        line.close()
-    line = Line(letter.app)
+            return connection
+    elif connection is not None:
+        connection.close()
+    connection = BrokerConnection(queued.app)
     try:
-        line.send(letter.hint)
+        connection.send(queued.hint)
     except BaseException:
-        line.close()
+        connection.close()
         raise
-    return line
+    return connection
 
 
 def _say(error: BaseException) -> None:
@@ -294,7 +294,7 @@ def _say(error: BaseException) -> None:
         )
 
 
-class Line:
+class BrokerConnection:
     """A connection to the broker of ``app``, with the timeouts that an append can bear."""
 
     def __init__(self, app: Celery) -> None:
@@ -361,17 +361,17 @@ def _brokers(app: Celery) -> list[str]:
 
 # By process: a child that was forked must neither use nor close its parent's connection, nor wait for its lock. The
 # parent's entry stays in the child, unused, for its connection would be closed if it were collected.
-_publishers: dict[int, Publisher] = {}
+_senders: dict[int, Sender] = {}
 
 
-def publisher() -> Publisher:
-    """Return the publisher of this process."""
+def sender() -> Sender:
+    """Return the sender of this process."""
     pid = os.getpid()
-    return _publishers.get(pid) or _publishers.setdefault(pid, Publisher())
+    return _senders.get(pid) or _senders.setdefault(pid, Sender())
 
 
 @atexit.register
 def _flush() -> None:
     """A process that ends at once, as a command does, sends what it has to."""
-    if (own := _publishers.get(os.getpid())) is not None:
+    if (own := _senders.get(os.getpid())) is not None:
         own.flush()

@@ -21,14 +21,15 @@ from typing import NamedTuple
 
 from asgiref.sync import sync_to_async
 
-from django_convmemory import exceptions, exchanges, gate, prompts
+from django_convmemory import exceptions
 from django_convmemory.chat_models.base import ChatModel, ChatRequest, ChatResponse, Fold
-from django_convmemory.context import summary_message
-from django_convmemory.exchanges import Placed, Turn
-from django_convmemory.options import Options
-from django_convmemory.stores.base import Store
-from django_convmemory.stores.values import MAX_MODEL_NAME, AttemptOutcome, AttemptRecord, Claim, NewVersion
-from django_convmemory.strategies import Strategy
+from django_convmemory.core import exchanges, prompts, validation
+from django_convmemory.core.context import summary_message
+from django_convmemory.core.exchanges import Placed, Turn
+from django_convmemory.core.options import Options
+from django_convmemory.core.store import Store
+from django_convmemory.core.strategies import Strategy
+from django_convmemory.core.values import MAX_MODEL_NAME, AttemptOutcome, AttemptRecord, Claim, NewVersion
 from django_convmemory.tokens import TokenCounter
 
 logger = logging.getLogger(__name__)
@@ -200,7 +201,7 @@ class _Folding:
     def run(self) -> Run:
         # What came after the claim is left alone: which exchange is open is known as of the claim.
         turns = self.store.turns(self.claim)
-        starts = exchanges.starts(turns, self.claim.ledger.open_position)
+        starts = exchanges.starts(turns, self.claim.counters.open_position)
         split = len(turns)
         if not self.claim.rebuilding:
             split = self.compactor.strategy.plan([turn.tokens for turn in turns], starts)
@@ -263,7 +264,7 @@ class _Folding:
 
     def _fold(self, turns: Sequence[Turn]) -> Generator[Call, ChatResponse, bool]:
         """Make a version of the current summary and ``turns``, and publish it."""
-        first, last = self.claim.ledger.covered_position + 1, turns[-1].position
+        first, last = self.claim.counters.covered_position + 1, turns[-1].position
         rows = self.store.messages(self.claim, first, last)
         if len(rows) != len(turns):
             return False  # Removed since the claim; the epoch would refuse what a call could make of the rest.
@@ -278,7 +279,7 @@ class _Folding:
         if self._count(text) > cap:
             self.store.record(self.claim, answer.attempt(AttemptOutcome.SHORTEN))
             answer, shorter = yield from self._shorten(answer, last)
-            text = gate.fitting(answer.text, lambda text: self._count(text) <= cap)
+            text = validation.fitting(answer.text, lambda text: self._count(text) <= cap)
             if not text:
                 error = exceptions.BadModelOutput("Not even the beginning of the answer fits into max_summary_tokens.")
                 if shorter:
@@ -290,8 +291,8 @@ class _Folding:
         version = NewVersion(
             first_position=first,
             last_position=last,
-            count=self.claim.ledger.covered_count + len(turns),
-            tokens_through=self.claim.ledger.covered_tokens + sum(turn.tokens for turn in turns),
+            count=self.claim.counters.covered_count + len(turns),
+            tokens_through=self.claim.counters.covered_tokens + sum(turn.tokens for turn in turns),
             text=text,
             tokens=self._count(text),
             model=answer.model,
@@ -339,10 +340,10 @@ class _Folding:
         model, began = self.model, time.monotonic()
         response, text = None, ""
         failure: Exception | None = None
-        self.store.rest()
+        self.store.release_connection()
         try:
             response = yield Call(model, request)
-            text = gate.checked(response)
+            text = validation.checked(response)
         except Exception as error:  # noqa: BLE001  raised again, once it is in the books
             failure = error
         answer = _Answer(self, model, response, text, time.monotonic() - began, last)
@@ -461,7 +462,7 @@ class _Answer:
             # A provider that reports nonsense must not keep its answer from being stored.
             cost = cost if cost < _MOST_COST else None
         return AttemptRecord(
-            first_position=folding.claim.ledger.covered_position + 1,
+            first_position=folding.claim.counters.covered_position + 1,
             last_position=self.last_position,
             due_seconds=folding.claim.due_seconds,
             duration_seconds=self.duration,

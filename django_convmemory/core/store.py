@@ -9,9 +9,10 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
-from django_convmemory.exchanges import Placed, Turn
-from django_convmemory.ledger import Batch
-from django_convmemory.stores.values import (
+from django_convmemory.core.counters import Batch
+from django_convmemory.core.exchanges import Placed, Turn
+from django_convmemory.core.strategies import Threshold, View
+from django_convmemory.core.values import (
     Appended,
     AttemptRecord,
     Claim,
@@ -22,7 +23,6 @@ from django_convmemory.stores.values import (
     Snapshot,
     StoredMessage,
 )
-from django_convmemory.strategies import Threshold, View
 
 
 class Store(Protocol):
@@ -113,7 +113,7 @@ class Store(Protocol):
     def extend(self, claim: Claim, *, lease: float) -> bool:
         """Make the lease last for ``lease`` seconds from now, and return whether it was still held."""
 
-    def rest(self) -> None:
+    def release_connection(self) -> None:
         """Give back what would be held for nothing while a model answers."""
 
     def publish(

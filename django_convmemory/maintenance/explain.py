@@ -13,12 +13,12 @@ from typing import Any, NamedTuple
 from django.db.models import Subquery
 
 from django_convmemory import models
-from django_convmemory.context import Context
 from django_convmemory.conversation import ConversationMemory
+from django_convmemory.core.context import Context
 from django_convmemory.messages import PINNED_ROLES
 
 
-class Fate(enum.StrEnum):
+class Disposition(enum.StrEnum):
     """What became of a message in a context."""
 
     PINNED = "pinned"
@@ -33,7 +33,7 @@ class Explained(NamedTuple):
     position: int
     role: str
     tokens: int
-    fate: Fate
+    disposition: Disposition
     version: int | None = None
 
 
@@ -75,12 +75,12 @@ def explained(
     shown = {part.position: part.name for part in context.parts if part.position is not None}
     ends = [end for end, _ in versions]
 
-    def fate(position: int, role: str) -> tuple[Any, ...]:
+    def disposition(position: int, role: str) -> tuple[Any, ...]:
         if position in shown:
-            return (Fate.PINNED if shown[position] == "pinned" else Fate.VERBATIM,)
+            return (Disposition.PINNED if shown[position] == "pinned" else Disposition.VERBATIM,)
         if position > context.covered or role in PINNED_ROLES:
-            return (Fate.OMITTED,)
+            return (Disposition.OMITTED,)
         at = bisect.bisect_left(ends, position)
-        return (Fate.FOLDED, versions[at][1] if at < len(ends) else None)
+        return (Disposition.FOLDED, versions[at][1] if at < len(ends) else None)
 
-    return [Explained(position, role, tokens, *fate(position, role)) for position, role, tokens in rows]
+    return [Explained(position, role, tokens, *disposition(position, role)) for position, role, tokens in rows]

@@ -6,18 +6,18 @@ from typing import Any
 import pytest
 from hypothesis import given, strategies as st
 
-from django_convmemory import exchanges, ledger
+from django_convmemory.core import exchanges
+from django_convmemory.core.counters import MAX_PINNED, Batch, Counters, Entry, Pinned, Row, call_mark
+from django_convmemory.core.strategies import Threshold
 from django_convmemory.exceptions import InvalidMessage, ToolResultRefused, TooManyPinned
-from django_convmemory.ledger import MAX_PINNED, Batch, Entry, Ledger, Pinned, Row
 from django_convmemory.messages import ChatMessage
-from django_convmemory.strategies import Threshold
 from tests import conversations
 from tests.conversations import call
 
 
-def after(*messages: ChatMessage, start: Ledger | None = None) -> Ledger:
-    """The ledger after messages of 10 tokens each."""
-    return (start or Ledger()).append([Entry(message, 10) for message in messages])[0]
+def after(*messages: ChatMessage, start: Counters | None = None) -> Counters:
+    """The counters after messages of 10 tokens each."""
+    return (start or Counters()).append([Entry(message, 10) for message in messages])[0]
 
 
 HUMAN, AI, SYSTEM = ChatMessage.human("Hi."), ChatMessage.ai("Hello."), ChatMessage.system("Be brief.")
@@ -26,13 +26,13 @@ RESULT_A, RESULT_B = ChatMessage.tool("1", "a"), ChatMessage.tool("2", "b")
 
 
 @given(conversations.conversations(), st.lists(st.integers(0, 20), max_size=6))
-def test_any_partition_into_batches_gives_the_same_ledger_and_rows(
+def test_any_partition_into_batches_gives_the_same_counters_and_rows(
     conversation: list[ChatMessage], cuts: list[int]
 ) -> None:
     entries = conversations.entries(conversation)
-    whole, rows = Ledger().append(entries)
+    whole, rows = Counters().append(entries)
     edges = sorted({0, len(entries), *(min(cut, len(entries)) for cut in cuts)})
-    piecewise, found = Ledger(), []
+    piecewise, found = Counters(), []
     for first, last in itertools.pairwise(edges):
         piecewise, more = piecewise.append(entries[first:last])
         found += more
@@ -43,7 +43,7 @@ def test_any_partition_into_batches_gives_the_same_ledger_and_rows(
 @given(conversations.conversations())
 def test_positions_have_no_gaps_and_totals_are_sums(conversation: list[ChatMessage]) -> None:
     entries = conversations.entries(conversation)
-    counters, rows = Ledger().append(entries)
+    counters, rows = Counters().append(entries)
     total = 0
     for position, (entry, row) in enumerate(zip(entries, rows, strict=True), start=1):
         total += 0 if entry.message.pinned else entry.tokens
@@ -60,7 +60,7 @@ def test_positions_have_no_gaps_and_totals_are_sums(conversation: list[ChatMessa
 def test_a_result_answers_the_nearest_assistant_message_that_made_a_call_with_its_id(
     conversation: list[ChatMessage],
 ) -> None:
-    _, rows = Ledger().append(conversations.entries(conversation))
+    _, rows = Counters().append(conversations.entries(conversation))
     for index, (message, row) in enumerate(zip(conversation, rows, strict=True)):
         made = [at for at in range(index) if message.tool_call_id in conversation[at].call_ids]
         assert row.answers == (made[-1] + 1 if message.role == "tool" else None)
@@ -79,9 +79,9 @@ def test_the_newest_exchange_is_the_one_that_planning_finds(conversation: list[C
 @given(conversations.conversations())
 def test_an_exchange_is_open_until_every_call_is_answered(conversation: list[ChatMessage]) -> None:
     calls = conversations.Calls().after(*conversation)
-    counters, _ = Ledger().append(conversations.entries(conversation))
+    counters, _ = Counters().append(conversations.entries(conversation))
     assert (counters.open_position > 0) == calls.open
-    assert all((ledger.call_mark(one) in counters.open_calls) == (one in calls.unanswered) for one in conversations.IDS)
+    assert all((call_mark(one) in counters.open_calls) == (one in calls.unanswered) for one in conversations.IDS)
 
 
 @given(conversations.conversations(), st.integers(0, 20))
@@ -102,8 +102,8 @@ def test_a_tail_is_due_exactly_when_something_in_it_can_be_folded(conversation: 
         assert tail.due(Threshold(tokens=limit)) == (more_than_one and tail.tail_tokens > limit)
 
 
-def test_an_empty_ledger_is_never_due() -> None:
-    assert not Ledger().due(Threshold(tokens=0, messages=0))
+def test_an_empty_session_is_never_due() -> None:
+    assert not Counters().due(Threshold(tokens=0, messages=0))
 
 
 @pytest.mark.parametrize(
@@ -170,7 +170,7 @@ def test_an_id_that_a_message_uses_twice_is_answered_once() -> None:
 
 
 def test_marks_are_of_one_length_and_free_of_wildcards() -> None:
-    marks = {ledger.call_mark(one) for one in ("", "a", "%" * 500, "_\\'")}
+    marks = {call_mark(one) for one in ("", "a", "%" * 500, "_\\'")}
     assert {len(mark) for mark in marks} == {17}
     assert not any(set("%_\\'\"") & set(mark) for mark in marks)
 
@@ -190,7 +190,7 @@ def test_a_batch_knows_what_it_changes_before_the_session_is_read(data: st.DataO
     calls = conversations.Calls().after(*before)
     entries = conversations.entries(data.draw(conversations.batches(calls)))
     batch = Batch(entries)
-    start, _ = Ledger().append(conversations.entries(before))
+    start, _ = Counters().append(conversations.entries(before))
     end, rows = start.append(entries)
 
     assert batch.tokens == sum(entry.tokens for entry in entries)
@@ -229,8 +229,8 @@ def test_a_batch_that_no_session_could_take_is_refused_at_once() -> None:
     with pytest.raises(TooManyPinned):
         Batch([Entry(SYSTEM, 1)] * (MAX_PINNED + 1))
     assert Batch([Entry(RESULT_A, 1), Entry(RESULT_B, 1)]).leading_results == (
-        ledger.call_mark("a"),
-        ledger.call_mark("b"),
+        call_mark("a"),
+        call_mark("b"),
     )
 
 

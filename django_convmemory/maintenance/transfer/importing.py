@@ -7,17 +7,17 @@ from typing import NamedTuple
 
 from django.db import DatabaseError
 
-from django_convmemory import models, strategies
+from django_convmemory import models
 from django_convmemory.clock import Clock
-from django_convmemory.conversation import ConversationMemory
+from django_convmemory.conversation import ConversationMemory, SessionHandle
+from django_convmemory.core import strategies
+from django_convmemory.core.counters import Counters
 from django_convmemory.exceptions import InvalidMessage, InvalidSession, SessionContended
-from django_convmemory.handles import SessionHandle
-from django_convmemory.ledger import Ledger
+from django_convmemory.maintenance.transfer import owners
+from django_convmemory.maintenance.transfer.records import BadRecord, Record
 from django_convmemory.schedulers import NullScheduler
 from django_convmemory.stores import transactions
 from django_convmemory.stores.orm import ORMStore
-from django_convmemory.transfer import owners
-from django_convmemory.transfer.records import BadRecord, Record
 
 # Messages that are stored together.
 _BATCH = 1000
@@ -144,10 +144,10 @@ class Importer:
 
     def _check(self, record: Record) -> None:
         """Raise :class:`BadRecord` where a message cannot follow those before it."""
-        ledger = Ledger()
+        counters = Counters()
         for number, said in enumerate(record.said, 1):
             try:
-                ledger, _ = ledger.append_one(said.message, 1)
+                counters, _ = counters.append_one(said.message, 1)
             except InvalidMessage as error:
                 raise BadRecord(record.place, f"message {number}: {error}") from None
 

@@ -16,8 +16,7 @@ import celery
 import pytest
 from celery import _state
 
-from django_convmemory import publishing
-from django_convmemory.publishing import Hint, Publisher, publisher
+from django_convmemory.broker import MOST_WAITING, BrokerConnection, Hint, Sender, logger, sender
 from tests import processes
 from tests.ports import Port
 from tests.projects import Project, append_until_due, celery_settings, configured, project, warnings_of
@@ -39,8 +38,8 @@ def test_an_append_does_not_wait_for_what_no_timeout_bounds(
     settings: Settings, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     release = threading.Event()
-    monkeypatch.setattr(publishing, "LONGEST_SEND", 0.2)
-    monkeypatch.setattr(publishing.Line, "send", lambda line, hint: release.wait(processes.PATIENCE))
+    monkeypatch.setattr("django_convmemory.broker.LONGEST_SEND", 0.2)
+    monkeypatch.setattr(BrokerConnection, "send", lambda line, hint: release.wait(processes.PATIENCE))
     with project("memory://") as site:
         memory = configured(settings, site)
         session = append_until_due(memory)
@@ -86,7 +85,7 @@ def test_an_append_succeeds_while_the_broker_refuses(
             for number in range(5):
                 append_until_due(memory, f"user-{number}")
 
-            assert publisher().broken
+            assert sender().broken
             [said] = warnings_of(caplog)
             assert "refused" in said
 
@@ -94,18 +93,18 @@ def test_an_append_succeeds_while_the_broker_refuses(
 def test_the_broker_is_tried_again_when_the_breaker_closes(
     port: Port, broker_url: str, settings: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(publishing, "BREAKER_SECONDS", 0.2)
+    monkeypatch.setattr("django_convmemory.broker.BREAKER_SECONDS", 0.2)
     with project(port.url(), real=broker_url) as site:
         memory = configured(settings, site)
         append_until_due(memory, "user-1")
-        assert publisher().broken
+        assert sender().broken
 
         port.leads_on = True
-        processes.wait_until(lambda: not publisher().broken, "the breaker closes")
+        processes.wait_until(lambda: not sender().broken, "the breaker closes")
         append_until_due(memory, "user-2")
 
         assert site.depth() == 1
-        assert not publisher().broken
+        assert not sender().broken
 
 
 def test_a_broker_that_was_restarted_costs_no_hint(
@@ -130,7 +129,7 @@ def test_each_of_several_brokers_is_tried_once(broker_url: str, settings: Settin
         with project(f"{refusing};{broker_url}", real=broker_url) as site:
             append_until_due(configured(settings, site))
 
-            assert not publisher().broken
+            assert not sender().broken
             site.app.conf.broker_read_url = broker_url
             assert site.depth() == 1
 
@@ -143,10 +142,10 @@ def test_without_a_celery_app_the_append_succeeds_and_the_log_says_why(
 
     append_until_due(configured(settings, Project(celery.current_app, "convmemory-none")))
 
-    assert publisher().broken
+    assert sender().broken
     [said] = warnings_of(caplog)
     assert "imports its Celery app" in said
-    publisher().close()
+    sender().close()
 
 
 # Threads and processes.
@@ -157,13 +156,13 @@ def hint_of(session_id: int) -> Hint:
 
 
 class Broker:
-    """What a publisher sends to in place of a broker: it can be slow, and fail."""
+    """What a sender sends to in place of a broker: it can be slow, and fail."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.tried: list[int] = []
         self.go_on, self.entered = threading.Event(), threading.Event()
         self.fails = False
-        monkeypatch.setattr(publishing.Line, "send", lambda line, hint: self.take(hint))
+        monkeypatch.setattr(BrokerConnection, "send", lambda line, hint: self.take(hint))
 
     def take(self, hint: Hint) -> None:
         self.tried.append(hint.session_id)
@@ -181,9 +180,9 @@ def broker(monkeypatch: pytest.MonkeyPatch) -> Iterator[Broker]:
 
 
 @pytest.fixture
-def own() -> Iterator[Publisher]:
-    """A publisher that no other test knows."""
-    made = Publisher()
+def own() -> Iterator[Sender]:
+    """A sender that no other test knows."""
+    made = Sender()
     yield made
     made.close()
 
@@ -192,11 +191,11 @@ APP = celery.Celery("nobody", set_as_current=False)
 
 
 def test_nobody_waits_and_what_is_handed_over_is_sent_in_order(
-    broker: Broker, own: Publisher, monkeypatch: pytest.MonkeyPatch
+    broker: Broker, own: Sender, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(publishing, "LONGEST_SEND", processes.PATIENCE)
+    monkeypatch.setattr("django_convmemory.broker.LONGEST_SEND", processes.PATIENCE)
     for number in range(20):
-        assert own.publish(hint_of(number), APP)
+        assert own.send(hint_of(number), APP)
     assert broker.entered.wait(processes.PATIENCE)
     assert broker.tried == [0]
     broker.go_on.set()
@@ -204,43 +203,43 @@ def test_nobody_waits_and_what_is_handed_over_is_sent_in_order(
     assert broker.tried == list(range(20))
 
 
-def test_who_waits_knows_that_it_was_sent(broker: Broker, own: Publisher) -> None:
+def test_who_waits_knows_that_it_was_sent(broker: Broker, own: Sender) -> None:
     broker.go_on.set()
-    assert own.publish(hint_of(1), APP, wait=True)
+    assert own.send(hint_of(1), APP, wait=True)
     assert broker.tried == [1]
     broker.fails = True
-    assert not own.publish(hint_of(2), APP, wait=True)
+    assert not own.send(hint_of(2), APP, wait=True)
     # The line that failed may only have been old.
     assert broker.tried == [1, 2, 2]
-    assert not own.publish(hint_of(3), APP, wait=True)
+    assert not own.send(hint_of(3), APP, wait=True)
     assert broker.tried == [1, 2, 2]
 
 
 def test_a_failure_gives_back_what_waits_for_the_broker(
-    broker: Broker, own: Publisher, monkeypatch: pytest.MonkeyPatch
+    broker: Broker, own: Sender, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(publishing, "LONGEST_SEND", processes.PATIENCE)
+    monkeypatch.setattr("django_convmemory.broker.LONGEST_SEND", processes.PATIENCE)
     given_back: list[int] = []
     broker.fails = True
 
     def hand_over(number: int) -> bool:
-        return own.publish(hint_of(number), APP, undelivered=given_back.extend)
+        return own.send(hint_of(number), APP, undelivered=given_back.extend)
 
     assert hand_over(0)
     assert broker.entered.wait(processes.PATIENCE)
-    taken = [hand_over(number) for number in range(1, 2 * publishing.MOST_WAITING)]
-    assert taken == [True] * publishing.MOST_WAITING + [False] * (publishing.MOST_WAITING - 1)
+    taken = [hand_over(number) for number in range(1, 2 * MOST_WAITING)]
+    assert taken == [True] * MOST_WAITING + [False] * (MOST_WAITING - 1)
     broker.go_on.set()
     assert own.flush(processes.PATIENCE)
     assert own.broken
     assert broker.tried == [0]
-    assert sorted(given_back) == list(range(2 * publishing.MOST_WAITING))
+    assert sorted(given_back) == list(range(2 * MOST_WAITING))
     assert not hand_over(9999)
     assert own.flush(processes.PATIENCE)
     assert 9999 in given_back
 
 
-def test_what_is_to_be_told_may_fail_or_wait(broker: Broker, own: Publisher, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_is_to_be_told_may_fail_or_wait(broker: Broker, own: Sender, monkeypatch: pytest.MonkeyPatch) -> None:
     told: list[int] = []
     go_on = threading.Event()
 
@@ -256,62 +255,62 @@ def test_what_is_to_be_told_may_fail_or_wait(broker: Broker, own: Publisher, mon
 
     broker.fails = True
     broker.go_on.set()
-    publishing.logger.addFilter(refuse)
+    logger.addFilter(refuse)
     try:
-        assert own.publish(hint_of(1), APP, undelivered=fails)
+        assert own.send(hint_of(1), APP, undelivered=fails)
         processes.wait_until(lambda: own.broken, "the broker fails")
-        assert not own.publish(hint_of(2), APP, undelivered=waits)
-        assert not own.publish(hint_of(3), APP, undelivered=waits)
+        assert not own.send(hint_of(2), APP, undelivered=waits)
+        assert not own.send(hint_of(3), APP, undelivered=waits)
         assert told == []
         go_on.set()
         assert own.flush(processes.PATIENCE)
         assert sorted(told) == [2, 3]
     finally:
-        publishing.logger.removeFilter(refuse)
+        logger.removeFilter(refuse)
 
 
-def test_who_waits_in_vain_is_told_so(broker: Broker, own: Publisher, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(publishing, "LONGEST_SEND", 0.3)
-    assert own.publish(hint_of(1), APP)
+def test_who_waits_in_vain_is_told_so(broker: Broker, own: Sender, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("django_convmemory.broker.LONGEST_SEND", 0.3)
+    assert own.send(hint_of(1), APP)
     assert broker.entered.wait(processes.PATIENCE)
     monkeypatch.setattr(own, "_began", own._began + processes.PATIENCE)  # It is not stuck, only slow.
-    assert not own.publish(hint_of(2), APP, wait=True)
+    assert not own.send(hint_of(2), APP, wait=True)
     broker.go_on.set()
     assert own.flush(processes.PATIENCE)
     assert broker.tried == [1]
 
 
-def test_a_process_that_is_out_of_threads_appends_all_the_same(own: Publisher, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_process_that_is_out_of_threads_appends_all_the_same(own: Sender, monkeypatch: pytest.MonkeyPatch) -> None:
     def start(thread: threading.Thread) -> None:
         raise RuntimeError("can't start new thread")
 
     monkeypatch.setattr(threading.Thread, "start", start)
-    assert not own.publish(hint_of(1), APP, undelivered=[].extend)
-    assert not own.publish(hint_of(2), APP, wait=True)
+    assert not own.send(hint_of(1), APP, undelivered=[].extend)
+    assert not own.send(hint_of(2), APP, wait=True)
     monkeypatch.undo()
     assert not own._waiting
 
 
 def test_a_thread_that_is_stuck_is_left_to_itself(
-    broker: Broker, own: Publisher, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    broker: Broker, own: Sender, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(publishing, "LONGEST_SEND", 0.1)
+    monkeypatch.setattr("django_convmemory.broker.LONGEST_SEND", 0.1)
     given_back: list[int] = []
-    assert own.publish(hint_of(1), APP, undelivered=given_back.extend)
-    assert own.publish(hint_of(2), APP, undelivered=given_back.extend)
+    assert own.send(hint_of(1), APP, undelivered=given_back.extend)
+    assert own.send(hint_of(2), APP, undelivered=given_back.extend)
     processes.wait_until(lambda: own._stuck, "the broker takes too long")
-    assert not own.publish(hint_of(3), APP, undelivered=given_back.extend)
+    assert not own.send(hint_of(3), APP, undelivered=given_back.extend)
     assert own.flush(processes.PATIENCE)
     assert (sorted(given_back), broker.tried) == ([1, 2, 3], [1])
     [said] = warnings_of(caplog)
     assert "did not take a task" in said
 
     # When the first thread comes free it neither sends nor says anything, and another takes its place.
-    stuck = next(one for one in threading.enumerate() if one.name == "convmemory-publisher")
+    stuck = next(one for one in threading.enumerate() if one.name == "convmemory-sender")
     broker.go_on.set()
     stuck.join(processes.PATIENCE)
     monkeypatch.setattr(own, "_broken_until", 0.0)
-    assert own.publish(hint_of(4), APP, wait=True)
+    assert own.send(hint_of(4), APP, wait=True)
     assert (sorted(given_back), broker.tried) == ([1, 2, 3], [1, 4])
     assert len(warnings_of(caplog)) == 1
 
@@ -326,7 +325,7 @@ def test_every_hint_of_many_threads_arrives(site: Project, settings: Settings) -
     for thread in threads:
         thread.join()
 
-    assert publisher().flush(processes.PATIENCE)
+    assert sender().flush(processes.PATIENCE)
     assert site.depth() == 100
 
 
@@ -336,7 +335,7 @@ def start(site: Project, folder: pathlib.Path, script: str) -> subprocess.Popen[
         "import os, sys, django\n"
         "django.setup()\n"
         "from tests import celery_app\n"
-        "from django_convmemory.publishing import publisher\n"
+        "from django_convmemory.broker import sender\n"
         "from django_convmemory.memory import memories\n"
         "memory = memories['default']\n" + script
     )
@@ -366,7 +365,7 @@ def test_a_process_that_runs_no_threads_waits(
 ) -> None:
     asked: list[bool] = []
     monkeypatch.setitem(sys.modules, "uwsgi", SimpleNamespace(opt=options))
-    monkeypatch.setattr(Publisher, "publish", lambda self, *args, wait, **more: asked.append(wait) or True)
+    monkeypatch.setattr(Sender, "send", lambda self, *args, wait, **more: asked.append(wait) or True)
     append_until_due(configured(settings, local_site))
     assert asked == [waits]
 
@@ -375,7 +374,7 @@ def test_a_task_waits_until_its_hints_are_sent(
     local_site: Project, settings: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked: list[bool] = []
-    monkeypatch.setattr(Publisher, "publish", lambda self, *args, wait, **more: asked.append(wait) or True)
+    monkeypatch.setattr(Sender, "send", lambda self, *args, wait, **more: asked.append(wait) or True)
     memory = configured(settings, local_site)
 
     @local_site.app.task
@@ -394,7 +393,7 @@ def test_a_forked_process_opens_a_connection_of_its_own(
         tmp_path,
         "def send(number):\n"
         "    assert memory.scheduler.send(memory, number)\n"
-        "    return publisher()._thread\n"
+        "    return sender()._thread\n"
         "before = send(1)\n"
         "child = os.fork()\n"
         "if child == 0:\n"

@@ -1,7 +1,7 @@
 """The bookkeeping of a session: what its row knows, and how an append changes it.
 
-:meth:`Ledger.append` is the definition. The ORM store computes the same in SQL where one update can, so that an append
-reads nothing before it writes; :class:`Batch` prepares the figures that such an update needs.
+:meth:`Counters.append` is the definition. The ORM store computes the same in SQL if one update can do it, so that an
+append reads nothing before it writes. :class:`Batch` prepares the numbers that this update needs.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
+from django_convmemory.core.strategies import Threshold
 from django_convmemory.exceptions import ToolResultRefused, TooManyPinned
 from django_convmemory.messages import ChatMessage
-from django_convmemory.strategies import Threshold
 
 MAX_PINNED = 64
 
@@ -48,7 +48,7 @@ class Row(NamedTuple):
     answers: int | None
 
 
-class Ledger(NamedTuple):
+class Counters(NamedTuple):
     """The counters of a session.
 
     ``unpinned_*`` count the unpinned messages and their tokens, ``covered_*`` those of them that the current summary
@@ -94,19 +94,19 @@ class Ledger(NamedTuple):
             tokens=self.tail_tokens, messages=self.tail_count, settled=self.settled_tokens > self.covered_tokens
         )
 
-    def append(self, entries: Sequence[Entry]) -> tuple[Ledger, list[Row]]:
-        """Return the ledger after ``entries``, and where each of them goes.
+    def append(self, entries: Sequence[Entry]) -> tuple[Counters, list[Row]]:
+        """Return the counters after ``entries``, and where each of them goes.
 
         Raises :class:`~django_convmemory.exceptions.ToolResultRefused` for a tool result outside its open exchange and
         :class:`~django_convmemory.exceptions.TooManyPinned`.
         """
-        ledger, rows = self, []
+        counters, rows = self, []
         for entry in entries:
-            ledger, row = ledger.append_one(entry.message, entry.tokens)
+            counters, row = counters.append_one(entry.message, entry.tokens)
             rows.append(row)
-        return ledger, rows
+        return counters, rows
 
-    def append_one(self, message: ChatMessage, tokens: int) -> tuple[Ledger, Row]:
+    def append_one(self, message: ChatMessage, tokens: int) -> tuple[Counters, Row]:
         """:meth:`append` of a single message."""
         position = self.last_position + 1
         if message.pinned:
@@ -150,7 +150,7 @@ class Ledger(NamedTuple):
         )
 
 
-_EMPTY = Ledger()
+_EMPTY = Counters()
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -178,12 +178,12 @@ class Ending:
     answered_position: int = 0
 
 
-def rewound(before: Ledger, ending: Ending) -> Ledger:
+def rewound(before: Counters, ending: Ending) -> Counters:
     """Return the counters of a session that ends at ``ending``, which is ``before`` or earlier, without a summary."""
     pinned = tuple(one for one in before.pinned if one.position <= ending.last_position)
     last, spoke = ending.last, ending.spoke
     if last is None:
-        return Ledger(last_position=ending.last_position, pinned=pinned)
+        return Counters(last_position=ending.last_position, pinned=pinned)
     calls = "".join(dict.fromkeys(map(call_mark, ending.call_ids)))
     open_calls = calls
     for call_id in ending.answered:
@@ -192,7 +192,7 @@ def rewound(before: Ledger, ending: Ending) -> Ledger:
     newest = last
     if spoke is not None and calls and (open_calls or ending.answered_position == last.position):
         newest = spoke
-    return Ledger(
+    return Counters(
         last_position=ending.last_position,
         unpinned_count=ending.last_position - len(pinned),
         unpinned_tokens=last.tokens_through,
@@ -207,7 +207,7 @@ def rewound(before: Ledger, ending: Ending) -> Ledger:
 
 @functools.lru_cache(maxsize=4096)
 def call_mark(call_id: str) -> str:
-    """Return the id of a tool call in the form that a ledger keeps it in: of fixed length and free of wildcards.
+    """Return the id of a tool call in the form that the counters keep it in: of fixed length and free of wildcards.
 
     REPLACE and LIKE find it in a text of many, in every database.
     """
@@ -222,7 +222,7 @@ def call_marks(message: ChatMessage) -> str:
 class Batch:
     """Entries that are appended together, with what can be known of their effect before the session is read.
 
-    Raises the errors of :meth:`Ledger.append` where no session could take the entries.
+    Raises the errors of :meth:`Counters.append` where no session could take the entries.
     """
 
     def __init__(self, entries: Sequence[Entry], *, idempotency_key: str | None = None) -> None:
@@ -238,7 +238,7 @@ class Batch:
             for entry in self.entries[:first_assistant]
             if entry.message.tool_call_id is not None
         )
-        # What follows the first assistant message does not depend on the session: a ledger of its own tells.
+        # What follows the first assistant message does not depend on the session: counters of its own tell.
         known = self.entries
         if self.leading_results:
             known = tuple(

@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Sequence
 
-from django_convmemory.context import spoken
+from django_convmemory.core.context import spoken
 from django_convmemory.messages import ChatMessage
 from django_convmemory.tokens import TokenCounter
 

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from django_convmemory import messages
-from django_convmemory.extraction import concepts, sentences
+from django_convmemory.chat_models.extraction import concepts, sentences
 
 _ROLES = {"system": "System", "developer": "System", "user": "User", "assistant": "Assistant", "tool": "Tool"}
 _CHINESE_ROLES = {"system": "系统", "developer": "系统", "user": "用户", "assistant": "助手", "tool": "工具"}
