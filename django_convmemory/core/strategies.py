@@ -1,7 +1,7 @@
-"""Strategies: which messages are folded into a summary, and which are shown.
+"""Strategies: which messages are folded into a summary, and which messages are shown.
 
-A strategy is pure. It sees the token counts of the unpinned messages in question and the indexes at which their
-exchanges begin, and returns an index; others read, fold and write.
+A strategy is pure: it decides, and other modules read, fold and write. It sees the token counts of unpinned messages
+and the indexes at which their exchanges begin. It returns an index.
 """
 
 from __future__ import annotations
@@ -10,15 +10,15 @@ import bisect
 import dataclasses
 from collections.abc import Sequence
 
-# More than a session holds: no limit. Databases cannot reckon with any number.
-_MOST = 2**53
+# More than a session holds, so the same as no limit. Databases cannot calculate with larger integers.
+_NO_LIMIT = 2**53
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Threshold:
-    """When a session is due: its tail counts more than ``tokens``, or more than ``messages``. None: no such limit.
+    """When a session is due: its tail has more than ``tokens`` tokens, or more than ``messages`` messages.
 
-    A tail of a single exchange is never due, for nothing in it could be folded.
+    None means no limit. A tail of one exchange is never due, because nothing in it can be folded.
     """
 
     tokens: int | None = None
@@ -26,11 +26,11 @@ class Threshold:
 
     def __post_init__(self) -> None:
         for field in ("tokens", "messages"):
-            if (getattr(self, field) or 0) > _MOST:
+            if (getattr(self, field) or 0) > _NO_LIMIT:
                 object.__setattr__(self, field, None)
 
     def exceeded(self, *, tokens: int, messages: int, settled: bool) -> bool:
-        """Whether a tail of that size is due; ``settled``: it has more than its newest exchange."""
+        """Return whether a tail of this size is due. ``settled``: the tail has more than its newest exchange."""
         over_tokens = self.tokens is not None and tokens > self.tokens
         over_messages = self.messages is not None and messages > self.messages
         return settled and (over_tokens or over_messages)
@@ -38,10 +38,10 @@ class Threshold:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class View:
-    """How much of the end of a conversation has to be read to show it: a store reads no more.
+    """How much of the end of a conversation must be read to show it. A store reads no more than that.
 
-    The last ``messages`` unpinned messages, or as many as ``tokens`` tokens hold, and in any case the newest exchange.
-    None: no such limit. With ``summary``, only what the current summary does not stand for.
+    The view has the last ``messages`` unpinned messages, or those that fit into ``tokens`` tokens, and always the newest
+    exchange. None means no limit. With ``summary`` it has only messages that the current summary does not cover.
     """
 
     messages: int | None = None
@@ -49,96 +49,85 @@ class View:
     summary: bool = False
 
 
-def _whole(value: object, name: str, least: int) -> None:
-    if isinstance(value, bool) or not isinstance(value, int) or value < least:
-        raise ValueError(f"{name} must be a whole number of at least {least}, not {value!r}.")
-
-
-def _next_start(starts: Sequence[int], index: int) -> int | None:
-    at = bisect.bisect_left(starts, index)
-    return starts[at] if at < len(starts) else None
-
-
-def _foldable(starts: Sequence[int], split: int) -> int:
-    """Move ``split`` forward to the end of the exchange it falls in, but not past the start of the newest one."""
-    found = _next_start(starts, split)
-    return starts[-1] if found is None else found
+_EVERYTHING = View()
+_NEVER = Threshold()
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Buffer:
-    """Everything, always."""
+class Strategy:
+    """Shows every message and folds nothing, unless a subclass overrides that."""
 
-    threshold = Threshold()
+    @property
+    def threshold(self) -> Threshold:
+        """When a session is due."""
+        return _NEVER
 
     def view(self) -> View:
-        return View()
+        """Return how much of the conversation is read to show it."""
+        return _EVERYTHING
 
     def shown_from(self, tokens: Sequence[int], starts: Sequence[int]) -> int:
+        """Return the index of the first message that is shown."""
         return 0
 
     def plan(self, tokens: Sequence[int], starts: Sequence[int]) -> int:
+        """Return the index of the first message that is kept when the tail is folded. 0: nothing is folded."""
         return 0
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Window:
-    """The last ``window_size`` messages; 0 shows none.
+class Buffer(Strategy):
+    """Shows everything, always."""
 
-    A window that would begin inside an exchange begins after it, but the newest exchange is shown whole.
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Window(Strategy):
+    """Shows the last ``window_size`` messages. 0 shows none.
+
+    A window that would begin inside an exchange begins after it. The newest exchange is always shown whole.
     """
 
     window_size: int
-    threshold = Threshold()
 
     def __post_init__(self) -> None:
-        _whole(self.window_size, "window_size", 0)
+        _check_limit(self.window_size, "window_size", minimum=0)
 
     def view(self) -> View:
         return View(messages=self.window_size)
 
     def shown_from(self, tokens: Sequence[int], starts: Sequence[int]) -> int:
-        if not self.window_size:
+        if not self.window_size or not starts:
             return len(tokens)
-        found = _next_start(starts, max(0, len(tokens) - self.window_size))
-        if found is None:
-            return starts[-1] if starts else len(tokens)
-        return found
-
-    def plan(self, tokens: Sequence[int], starts: Sequence[int]) -> int:
-        return 0
+        return _exchange_at_or_after(starts, max(0, len(tokens) - self.window_size), default=starts[-1])
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class TokenBuffer:
-    """The newest messages that count ``max_tokens`` tokens together; one alone above it shows none."""
+class TokenBuffer(Strategy):
+    """Shows the newest messages that have at most ``max_tokens`` tokens together.
+
+    If the newest exchange alone has more, nothing is shown.
+    """
 
     max_tokens: int
-    threshold = Threshold()
 
     def __post_init__(self) -> None:
-        _whole(self.max_tokens, "max_tokens", 0)
+        _check_limit(self.max_tokens, "max_tokens", minimum=0)
 
     def view(self) -> View:
         return View(tokens=self.max_tokens)
 
     def shown_from(self, tokens: Sequence[int], starts: Sequence[int]) -> int:
-        first = _suffix(tokens, self.max_tokens)
-        found = _next_start(starts, first)
-        return len(tokens) if found is None else found
-
-    def plan(self, tokens: Sequence[int], starts: Sequence[int]) -> int:
-        return 0
+        return _exchange_at_or_after(starts, _first_that_fits(tokens, self.max_tokens), default=len(tokens))
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Summary:
-    """Folds all but the last ``buffer_size`` messages once there are more than twice as many."""
+class Summary(Strategy):
+    """Folds all but the last ``buffer_size`` messages when there are more than twice as many."""
 
     buffer_size: int
 
     def __post_init__(self) -> None:
-        _whole(self.buffer_size, "buffer_size", 0)
+        _check_limit(self.buffer_size, "buffer_size", minimum=0)
 
     @property
     def threshold(self) -> Threshold:
@@ -147,77 +136,68 @@ class Summary:
     def view(self) -> View:
         return View(messages=max(1, 4 * self.buffer_size), summary=True)
 
-    def shown_from(self, tokens: Sequence[int], starts: Sequence[int]) -> int:
-        return 0
-
     def plan(self, tokens: Sequence[int], starts: Sequence[int]) -> int:
         if len(starts) < 2 or len(tokens) <= 2 * self.buffer_size:
             return 0
-        return _foldable(starts, len(tokens) - self.buffer_size)
+        return _exchange_at_or_after(starts, len(tokens) - self.buffer_size, default=starts[-1])
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class SummaryBuffer:
-    """Folds down to half of ``max_token_limit`` once the tail counts more than it.
+class SummaryBuffer(Strategy):
+    """Folds down to half of ``max_token_limit`` tokens when the tail has more than ``max_token_limit``.
 
-    The split is that of synaptic's ``ConversationSummaryBufferMemory``, moved to the end of an exchange: what is kept
-    is at most half the limit, or the newest exchange.
+    The split is the one of synaptic's ``ConversationSummaryBufferMemory``, moved to the end of an exchange. What is kept
+    has at most half the limit, or is the newest exchange.
     """
 
     max_token_limit: int
 
     def __post_init__(self) -> None:
-        _whole(self.max_token_limit, "max_token_limit", 1)
+        _check_limit(self.max_token_limit, "max_token_limit", minimum=1)
 
     @property
     def threshold(self) -> Threshold:
         return Threshold(tokens=self.max_token_limit)
 
+    @property
+    def kept_tokens(self) -> int:
+        """How many tokens of the tail stay unfolded, at most."""
+        return self.max_token_limit // 2
+
     def view(self) -> View:
         return View(summary=True)
-
-    def shown_from(self, tokens: Sequence[int], starts: Sequence[int]) -> int:
-        return 0
 
     def plan(self, tokens: Sequence[int], starts: Sequence[int]) -> int:
         if len(starts) < 2 or sum(tokens) <= self.max_token_limit:
             return 0
-        return _foldable(starts, min(_suffix(tokens, self.max_token_limit // 2), len(tokens) - 1))
+        return _exchange_at_or_after(starts, _first_that_fits(tokens, self.kept_tokens), default=starts[-1])
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Pruning:
-    """Folds the oldest messages until the tail counts ``max_token_limit`` at most, as tinygent prunes.
+class Pruning(SummaryBuffer):
+    """Folds only as much as exceeds ``max_token_limit``, as tinygent does when it prunes.
 
-    Unlike tinygent it keeps the newest exchange, whatever that counts.
+    Unlike tinygent it keeps the newest exchange, even if that exchange alone exceeds the limit.
     """
 
-    max_token_limit: int
-
-    def __post_init__(self) -> None:
-        _whole(self.max_token_limit, "max_token_limit", 1)
-
     @property
-    def threshold(self) -> Threshold:
-        return Threshold(tokens=self.max_token_limit)
-
-    def view(self) -> View:
-        return View(summary=True)
-
-    def shown_from(self, tokens: Sequence[int], starts: Sequence[int]) -> int:
-        return 0
-
-    def plan(self, tokens: Sequence[int], starts: Sequence[int]) -> int:
-        if len(starts) < 2 or sum(tokens) <= self.max_token_limit:
-            return 0
-        return _foldable(starts, _suffix(tokens, self.max_token_limit))
+    def kept_tokens(self) -> int:
+        return self.max_token_limit
 
 
-Strategy = Buffer | Window | TokenBuffer | Summary | SummaryBuffer | Pruning
+def _check_limit(value: object, name: str, *, minimum: int) -> None:
+    if isinstance(value, bool) or not isinstance(value, int) or value < minimum:
+        raise ValueError(f"{name} must be a whole number of at least {minimum}, not {value!r}.")
 
 
-def _suffix(tokens: Sequence[int], limit: int) -> int:
-    """Return the index from which on ``tokens`` sum up to ``limit`` at most."""
+def _exchange_at_or_after(starts: Sequence[int], index: int, *, default: int) -> int:
+    """Return the first index in ``starts`` that is not before ``index``, or ``default`` if there is none."""
+    number = bisect.bisect_left(starts, index)
+    return starts[number] if number < len(starts) else default
+
+
+def _first_that_fits(tokens: Sequence[int], limit: int) -> int:
+    """Return the smallest index from which on ``tokens`` add up to at most ``limit``."""
     total = 0
     for index in range(len(tokens) - 1, -1, -1):
         total += tokens[index]
