@@ -33,7 +33,7 @@ class Command(BaseCommand):
         parser.add_argument(
             "--all",
             action="store_true",
-            help="Recount all sessions, also those that were counted with the current counter.",
+            help="Recount all sessions, also those counted with the current counter.",
         )
 
     def handle(self, *args: Any, **options: Any) -> None:
