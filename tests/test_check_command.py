@@ -54,7 +54,7 @@ def check(*arguments: str) -> tuple[int, str]:
 
 
 def test_what_is_whole_passes(memory: ConversationSummaryBufferMemory) -> None:
-    assert check() == (0, "2 sessions, nothing wrong.\n")
+    assert check() == (0, "Checked 2 sessions. Nothing is wrong.\n")
 
 
 def messages(position: int, **changes: Any) -> Callable[[models.Session], Any]:

@@ -124,9 +124,10 @@ def test_it_asks_first_and_says_how_much_it_is(answers: list[str]) -> None:
     said = call("convmemory_erase", "--owner", "anna")
 
     assert said == (
-        "This deletes 4 sessions with 8 messages of the user 'anna'. It cannot be undone.\n4 sessions deleted.\n"
+        "This deletes 4 sessions with 8 messages of the user 'anna'. The deletion cannot be undone.\n"
+        "4 sessions deleted.\n"
     )
-    assert answers[1:] == ["Type 'yes' to go on: "]
+    assert answers[1:] == ["Type 'yes' to continue: "]
 
 
 @pytest.mark.usefixtures("sessions")
@@ -187,7 +188,7 @@ def test_a_wrong_command_line_deletes_nothing(arguments: list[str], why: str) ->
 def test_a_user_and_a_visitor_are_not_erased_together() -> None:
     with pytest.raises(CommandError):
         call("convmemory_erase", "--no-input", "--owner", "anna", "--visitor", "v1")
-    with pytest.raises(CommandError, match="give one of them"):
+    with pytest.raises(CommandError, match="Give --owner or --visitor, not both"):
         call_command("convmemory_erase", interactive=False, owner="anna", visitor="v1")
     assert len(left()) == 20
 
@@ -241,7 +242,7 @@ def test_a_dry_run_deletes_nothing() -> None:
 
     said = call("convmemory_prune", "--dry-run", *arguments)
 
-    assert said == "2 sessions with 4 messages, 1 attempts, 1 versions would be deleted.\n"
+    assert said == "2 sessions with 4 messages, 1 attempt, 1 version would be deleted.\n"
     assert left() == ["a", "b", "Hello"]
     assert call("convmemory_prune", *arguments) == said.replace("would be deleted", "deleted")
 
@@ -424,8 +425,8 @@ def test_a_pruned_session_still_folds_and_falls_back(convmemory: ScriptedMemorie
 @pytest.mark.parametrize(
     ("arguments", "why"),
     [
-        ([], "What is too old"),
-        (["--dry-run"], "What is too old"),
+        ([], "What should be deleted"),
+        (["--dry-run"], "What should be deleted"),
         (["--inactive-for", "soon"], "--inactive-for is 'soon'"),
         (["--attempts-older-than", "0d"], "--attempts-older-than is '0d'"),
         (["--versions-older-than", "90"], "--versions-older-than is '90'"),

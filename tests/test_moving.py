@@ -92,7 +92,7 @@ def test_what_cannot_be_moved_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     old = types.SimpleNamespace(pk=7, conversation_id=1, user=None, role="oracle", text="I see.", created_at=START)
     with pytest.raises(exceptions.InvalidMessage, match="oracle") as raised:
         move(monkeypatch, Rows([old]))
-    assert raised.value.__notes__ == ["It is about the old message 7, of conversation 1."]
+    assert raised.value.__notes__ == ["The error is about old message 7 of conversation 1."]
 
 
 def test_the_record_of_the_page_can_be_imported(tmp_path: pathlib.Path) -> None:

@@ -167,7 +167,7 @@ def test_the_site_works_and_so_does_every_command(site: Site) -> None:
                 processes.wait_until(site.is_idle, f"all is folded by celery {shlex.join(worker)}")
                 if "INFO" in worker:
                     processes.wait_until(lambda: "Task convmemory.sweep" in log.read_text(), "beat has it sweep")
-    assert "nothing wrong" in site.manage("convmemory_check")
+    assert "Nothing is wrong" in site.manage("convmemory_check")
 
 
 def make(target: str, *arguments: str, **variables: str) -> subprocess.Popen[str]:

@@ -198,7 +198,7 @@ def test_an_alias_can_be_chosen_also_one_that_has_gone(settings: Settings) -> No
 
 @pytest.mark.parametrize("since", ["soon", "0d", "-1d", "1", "d", "1.5h", "1w", "99999d", "٣d"])
 def test_a_duration_that_is_none_is_refused(since: str) -> None:
-    with pytest.raises(CommandError, match="Write a whole number above 0 and d, h, m or s") as raised:
+    with pytest.raises(CommandError, match="Write a whole number above 0, followed by d, h, m or s") as raised:
         stats(f"--since={since}")
 
     assert raised.value.returncode == 2
@@ -206,7 +206,7 @@ def test_a_duration_that_is_none_is_refused(since: str) -> None:
 
 @pytest.mark.parametrize("option", ["--alias", "--database"])
 def test_what_is_not_there_cannot_be_chosen(option: str) -> None:
-    with pytest.raises(CommandError, match=r"'absent'.*there are default") as raised:
+    with pytest.raises(CommandError, match=r"'absent'.*Choose one of: default") as raised:
         stats(option, "absent")
 
     assert raised.value.returncode == 2

@@ -18,7 +18,9 @@ from django_convmemory.stores.orm import ORMStore
 def add_database(parser: CommandParser) -> None:
     """Define ``--database``."""
     parser.add_argument(
-        "--database", metavar="ALIAS", help="The database of the sessions (default: the one that the routers choose)."
+        "--database",
+        metavar="ALIAS",
+        help="The database that holds the sessions (default: the one that the database routers choose).",
     )
 
 
@@ -28,7 +30,7 @@ def database(options: dict[str, Any]) -> str:
     if using is None:
         return ORMStore().using
     if using not in connections:
-        raise CommandError(f"There is no database {using!r}; there are {', '.join(connections)}.", returncode=2)
+        raise CommandError(f"There is no database {using!r}. Choose one of: {', '.join(connections)}.", returncode=2)
     return str(using)
 
 
@@ -38,7 +40,7 @@ def add_aliases(parser: CommandParser) -> None:
         "--alias",
         action="append",
         metavar="ALIAS",
-        help="Only sessions of this memory; may be given more than once (default: all memories).",
+        help="Only sessions of the memory with this alias. May be given more than once (default: all memories).",
     )
 
 
@@ -54,8 +56,9 @@ def aliases(options: dict[str, Any], using: str, *, gone: bool = False) -> list[
     for alias in given:
         rows = (models.Session.objects.using(using), models.Attempt.objects.using(using))
         if alias not in memories and not any(one.filter(alias=alias).exists() for one in rows):
+            known = ", ".join(memories)
             raise CommandError(
-                f"CONVMEMORY has no alias {alias!r}, nor are there sessions of it; there are {', '.join(memories)}.",
+                f"CONVMEMORY has no alias {alias!r}, and no stored session has it. Choose one of: {known}.",
                 returncode=2,
             )
     if given:
@@ -85,21 +88,23 @@ class Whose:
         return sessions if self.key is None else sessions.filter(key=self.key)
 
     def __str__(self) -> str:
-        person = "nobody"
         if self.owner is not None:
-            person = f"the user {self.owner.get_username()!r}"
+            person = f"of the user {self.owner.get_username()!r}"
         elif self.visitor is not None:
-            person = f"the visitor {self.visitor!r}"
+            person = f"of the visitor {self.visitor!r}"
+        else:
+            return f"with the key {self.key!r} and without an owner or visitor"
         return f"{person} with the key {self.key!r}" if self.key is not None else person
 
 
 def add_whose(parser: CommandParser) -> None:
     """Define ``--owner``, ``--visitor`` and ``--key``."""
     person = parser.add_mutually_exclusive_group()
-    person.add_argument("--owner", metavar="NAME", help="Only sessions of this user, who is named as at login.")
-    person.add_argument("--visitor", metavar="ID", help="Only sessions of this visitor.")
+    person.add_argument("--owner", metavar="NAME", help="Only sessions of the user who logs in with this name.")
+    person.add_argument("--visitor", metavar="ID", help="Only sessions of the visitor with this id.")
     parser.add_argument(
-        "--key", help="Only the session with this key: of the user or the visitor, or without those, nobody's."
+        "--key",
+        help="Only the session with this key. Without --owner and --visitor: a session that belongs to nobody.",
     )
 
 
@@ -111,7 +116,9 @@ def whose(options: dict[str, Any], using: str) -> Whose:
             # A variable of a script that was not set, most likely; the visitor "" is everybody who is none.
             raise CommandError(f"--{name} is empty. Give it a value, or leave it out.", returncode=2)
     if owner is not None and visitor is not None:
-        raise CommandError("A session belongs to an owner or to a visitor: give one of them.", returncode=2)
+        raise CommandError(
+            "A session belongs to an owner or to a visitor. Give --owner or --visitor, not both.", returncode=2
+        )
     try:
         # call_command() takes the user as well.
         user = owners.find(owner, using) if isinstance(owner, str) else owner

@@ -22,8 +22,8 @@ def seconds(text: str, option: str) -> int:
     value = int(found[1]) * _SECONDS[found[2]] if found else 0
     if not 0 < value <= _LONGEST:
         raise CommandError(
-            f"{option} is {text!r:.100}. Write a whole number above 0 and d, h, m or s, as in 90d, 12h, 30m and 45s; "
-            "36500d is the longest.",
+            f"{option} is {text!r:.100}. Write a whole number above 0, followed by d, h, m or s, as in 90d, 12h, 30m "
+            "or 45s. The longest duration is 36500d.",
             returncode=2,
         )
     return value

@@ -73,7 +73,7 @@ def test_everything_is_exported_in_order_and_aliases_are_spoken_of() -> None:
         (["--visitor", ""], "--visitor is empty"),
         (["--key", ""], "--key is empty"),
         (["--output", "/dev/null"], "is not a file"),
-        (["--output", "/absent/file"], "is not a file, or not in a folder"),
+        (["--output", "/absent/file"], "is not a file, or its folder does not exist"),
         (["--database", "absent"], "There is no database 'absent'"),
     ],
 )

@@ -73,7 +73,7 @@ def test_a_second_run_goes_on_where_the_first_one_ended(write: Any) -> None:
 
     said = call("convmemory_import", write(*good))
 
-    assert said.endswith("1 session imported with 2 messages, 2 were there already.\n")
+    assert said.endswith("1 session imported with 2 messages, 2 already in the database.\n")
     assert [len(stored(key)) for key in "abc"] == [2, 3, 2]
 
 
@@ -94,7 +94,8 @@ def test_a_session_that_somebody_else_makes_meanwhile_is_left_alone(
     memories["default"].append("a", human("theirs"))
     monkeypatch.setattr(importing.Importer, "_find", lambda self, session: None)
 
-    assert "0 sessions imported with 0 messages, 1 was there" in call("convmemory_import", write(record("a")))
+    said = call("convmemory_import", write(record("a")))
+    assert "0 sessions imported with 0 messages, 1 already in the database" in said
     assert stored("a") == [ChatMessage.human("theirs")]
 
 
@@ -127,7 +128,7 @@ def test_two_imports_at_once_make_each_session_once(write: Any) -> None:
 def test_a_record_without_messages_is_left_out(write: Any) -> None:
     said = call("convmemory_import", write({"key": "a", "messages": []}, record("b")))
 
-    assert said.endswith("1 session imported with 1 message, 0 were there already, 1 without messages left out.\n")
+    assert said.endswith("1 session imported with 1 message, 0 already in the database, 1 without messages skipped.\n")
     assert models.Session.objects.count() == 1
 
 
@@ -177,8 +178,8 @@ def test_it_says_what_folding_will_take(write: Any, settings: Settings) -> None:
 
     tokens = (30 - kept) * each
     assert said.startswith(
-        "3 sessions to import, 1 of them there already. "
-        f"To fold the new ones takes about {-(-tokens // 500)} calls of the model over {tokens} tokens.\n"
+        "3 sessions to import, 1 of them already in the database. "
+        f"Folding the new ones takes about {-(-tokens // 500)} calls of the model over {tokens} tokens.\n"
     )
 
 
@@ -216,7 +217,7 @@ def test_a_second_record_of_the_same_name_is_refused(write: Any) -> None:
 def test_a_dry_run_reads_everything_and_stores_nothing(write: Any) -> None:
     path = write(record("long", *[human(TURN)] * 30), record("b"))
     assert call("convmemory_import", path, "--dry-run").startswith(
-        "2 sessions to import, 0 of them there already. To fold"
+        "2 sessions to import, 0 of them already in the database. Folding the new ones"
     )
     late = write(record("a"), record("b", human(), {"role": "tool", "tool_call_id": "call_9", "content": "late"}))
     with pytest.raises(CommandError, match="line 2: message 2: No open exchange"):

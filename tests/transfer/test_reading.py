@@ -31,7 +31,7 @@ def test_records_come_a_line_each_or_in_a_list(form: str, tmp_path: pathlib.Path
     path = tmp_path / "given"
     path.write_text(form.format(json.dumps(record("a")), json.dumps(record("b"))), encoding="utf-8", newline="")
 
-    assert call("convmemory_import", path).endswith("2 sessions imported with 2 messages, 0 were there already.\n")
+    assert call("convmemory_import", path).endswith("2 sessions imported with 2 messages, 0 already in the database.\n")
     assert set(models.Session.objects.values_list("key", flat=True)) == {"a", "b"}
 
 
@@ -76,6 +76,6 @@ def test_standard_input_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
     )
     monkeypatch.setattr(sys, "stdin", given)
 
-    assert call("convmemory_import", "-") == "1 session imported with 1 message, 0 were there already.\n"
+    assert call("convmemory_import", "-") == "1 session imported with 1 message, 0 already in the database.\n"
     assert stored("a") == [ChatMessage.human("一种语言")]
     assert not given.buffer.closed

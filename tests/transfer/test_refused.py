@@ -90,7 +90,7 @@ def test_what_cannot_be_imported_is_named_and_what_comes_before_it_stays(name: s
         call("convmemory_import", path)
 
     assert raised.value.returncode == 1
-    assert "What comes before it is imported (1 session imported with 1 message" in str(raised.value)
+    assert "The sessions before it are imported (1 session imported with 1 message" in str(raised.value)
     assert list(models.Session.objects.values_list("key", flat=True)) == ["a"]
 
 
@@ -155,8 +155,8 @@ def test_what_the_database_refuses_is_named(write: Any, monkeypatch: pytest.Monk
     [
         (["absent.jsonl"], "absent.jsonl is not a file"),
         ([str(pathlib.Path(__file__).parent)], "is not a file"),
-        (["-", "--alias", "absent"], "no alias 'absent'; there are default"),
-        (["-", "--database", "absent"], "There is no database 'absent'; there are default"),
+        (["-", "--alias", "absent"], "no alias 'absent'. Choose one of: default"),
+        (["-", "--database", "absent"], "There is no database 'absent'. Choose one of: default"),
     ],
 )
 def test_a_wrong_command_line_is_told_from_a_failure(arguments: list[str], why: str) -> None:

@@ -26,7 +26,7 @@ def test_on_a_terminal_there_is_a_bar(write: Any, tmp_path: pathlib.Path) -> Non
 
     assert "\rimported: 100%" in imported
     assert "3/3" in imported
-    assert imported.endswith("3 sessions imported with 3 messages, 0 were there already.\n")
+    assert imported.endswith("3 sessions imported with 3 messages, 0 already in the database.\n")
     assert "\rexported: 100%" in said
 
 
@@ -37,7 +37,7 @@ def test_without_tqdm_there_are_lines_on_a_terminal_too(write: Any, monkeypatch:
     said = call("convmemory_import", write(record("a")), stream=Terminal())
 
     assert "\r" not in said
-    assert said.endswith("1 session imported with 1 message, 0 were there already.\n")
+    assert said.endswith("1 session imported with 1 message, 0 already in the database.\n")
 
 
 @pytest.mark.django_db
@@ -48,7 +48,7 @@ def test_elsewhere_there_are_lines(write: Any, monkeypatch: pytest.MonkeyPatch) 
     assert call("convmemory_import", path).splitlines()[1:] == [
         "2 sessions imported so far",
         "4 sessions imported so far",
-        "5 sessions imported with 5 messages, 0 were there already.",
+        "5 sessions imported with 5 messages, 0 already in the database.",
     ]
 
 

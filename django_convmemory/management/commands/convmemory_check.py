@@ -22,13 +22,13 @@ class Command(BaseCommand):
     out. It can run beside a busy site: a session that changes meanwhile is read again.
     """
 
-    help = "Check the rows of all sessions against what must hold for them; exits with 1 if something does not."
+    help = "Check the stored rows of all sessions for damage. Exits with 1 if it finds any."
 
     def add_arguments(self, parser: CommandParser) -> None:
         """Define the options."""
         choices.add_aliases(parser)
         choices.add_database(parser)
-        parser.add_argument("--json", action="store_true", help="A JSON object for each finding, a line each.")
+        parser.add_argument("--json", action="store_true", help="Print each finding as a JSON object on its own line.")
 
     def handle(self, *args: Any, **options: Any) -> None:
         """Check, and report."""
@@ -46,11 +46,11 @@ class Command(BaseCommand):
         if counts:
             kinds = ", ".join(f"{code} ({count})" for code, count in sorted(counts.items()))
             raise CommandError(
-                f"{counts.total()} findings: {kinds}. Restore the rows from a backup: messages cannot be made anew. "
-                "Where a summary alone is damaged, rebuild() makes another."
+                f"{counted(counts.total(), 'finding')}: {kinds}. Restore damaged rows from a backup: messages cannot "
+                "be made again. If only a summary is damaged, call rebuild() to make a new one."
             )
         if not options["json"] and options["verbosity"]:
-            self.stdout.write(f"{counted(sessions.count(), 'session')}, nothing wrong.")
+            self.stdout.write(f"Checked {counted(sessions.count(), 'session')}. Nothing is wrong.")
 
     def _report(self, finding: Finding, *, as_json: bool) -> None:
         if as_json:

@@ -25,7 +25,7 @@ class Command(BaseCommand):
     line cannot be carried out.
     """
 
-    help = "Delete the sessions of a user or of a visitor, or one session by its key, with everything in them."
+    help = "Delete all sessions of a user or a visitor, or one session by its key, with everything in them."
 
     def add_arguments(self, parser: CommandParser) -> None:
         """Define the options."""
@@ -41,7 +41,7 @@ class Command(BaseCommand):
         using = choices.database(options)
         whose = choices.whose(options, using)
         if whose == choices.Whose():
-            raise CommandError("Whose sessions? Give --owner, --visitor or --key.", returncode=2)
+            raise CommandError("Which sessions should be deleted? Give --owner, --visitor or --key.", returncode=2)
         sessions = whose.among(models.Session.objects.using(using))
         if options["alias"]:
             sessions = sessions.filter(alias__in=choices.aliases(options, using))
@@ -49,7 +49,7 @@ class Command(BaseCommand):
         if found.sessions and options["interactive"]:
             self._confirm(found, whose)
         if not found.sessions:
-            said = f"There are no sessions of {whose}."
+            said = f"There are no sessions {whose}."
         elif whose.key is not None:
             said = f"{deletion.delete(sessions)} deleted."
         else:
@@ -60,13 +60,14 @@ class Command(BaseCommand):
     def _confirm(self, found: deletion.Holding, whose: choices.Whose) -> None:
         if not sys.stdin.isatty():
             raise CommandError(
-                f"This would delete {found} of {whose}. There is no terminal to ask on: give --no-input to delete.",
+                f"This would delete {found} {whose}. The command asks first, and there is no terminal to ask on. "
+                "Give --no-input to delete without asking.",
                 returncode=2,
             )
-        self.stdout.write(f"This deletes {found} of {whose}. It cannot be undone.")
+        self.stdout.write(f"This deletes {found} {whose}. The deletion cannot be undone.")
         self.stdout.flush()
         try:
-            answer = input("Type 'yes' to go on: ")
+            answer = input("Type 'yes' to continue: ")
         except (EOFError, KeyboardInterrupt):
             answer = ""
             self.stdout.write("")

@@ -30,7 +30,7 @@ class Command(BaseCommand):
     line cannot be carried out.
     """
 
-    help = "Export sessions with their messages as JSON, one a line, in the form that convmemory_import takes."
+    help = "Export sessions with their messages as JSON, one on each line, in the format that convmemory_import reads."
 
     def add_arguments(self, parser: CommandParser) -> None:
         """Define the options."""
@@ -40,8 +40,8 @@ class Command(BaseCommand):
             "--output",
             default="-",
             metavar="FILE",
-            help="Where to write; - is standard output (default). A file is replaced once all is written, and is "
-            "readable by its owner only.",
+            help="The file to write; - is standard output (default). An existing file is replaced only after "
+            "everything is written. Only the owner of the file can read it.",
         )
         choices.add_database(parser)
 
@@ -70,8 +70,8 @@ class Command(BaseCommand):
         said.write(f"{counted(exported, 'session')} exported with {counted(messages, 'message')}.", str)
         if len(aliases) > 1 and sessions.order_by().values("alias").distinct().count() > 1:
             self.stderr.write(
-                "They are of several aliases, and their lines do not say which. To import them into theirs again, "
-                "export one alias at a time.",
+                "The sessions have several aliases, and the lines do not say which. To import each session under its "
+                "own alias again, export one alias at a time.",
                 str,
             )
 
@@ -86,12 +86,12 @@ class Command(BaseCommand):
             except OSError as error:
                 # Python would try once more at its end, and say so.
                 sys.stdout = open(os.devnull, "w")  # noqa: SIM115, PTH123
-                raise CommandError(f"Standard output took not all of it: {error}.") from error
+                raise CommandError(f"Standard output did not accept the whole export: {error}.") from error
             return
         path = pathlib.Path(name).resolve()
         if not path.parent.is_dir() or (path.exists() and not path.is_file()):
             raise CommandError(
-                f"{name} is not a file, or not in a folder that is there. Correct it; - is standard output.",
+                f"{name} is not a file, or its folder does not exist. Correct the name, or give - for standard output.",
                 returncode=2,
             )
         try:
@@ -109,4 +109,4 @@ class Command(BaseCommand):
                 pathlib.Path(file.name).unlink(missing_ok=True)
                 raise
         except OSError as error:
-            raise CommandError(f"{name} cannot be written: {error}. It is as it was.") from error
+            raise CommandError(f"{name} cannot be written: {error}. The file is unchanged.") from error

@@ -38,15 +38,16 @@ class _Counts:
 
     def __str__(self) -> str:
         imported = f"{counted(self.imported, 'session')} imported with {counted(self.messages, 'message')}"
-        said = f"{imported}, {self.there} {'was' if self.there == 1 else 'were'} there already"
-        return f"{said}, {self.empty} without messages left out" if self.empty else said
+        said = f"{imported}, {self.there} already in the database"
+        return f"{said}, {self.empty} without messages skipped" if self.empty else said
 
     @property
     def before_error(self) -> str:
         if not (self.imported or self.there):
             return "Nothing was imported."
         return (
-            f"What comes before it is imported ({self}). Run the command again once it is corrected: it goes on there."
+            f"The sessions before it are imported ({self}). Correct the error and run the command again: it "
+            "continues there."
         )
 
 
@@ -61,9 +62,9 @@ class Command(BaseCommand):
     """
 
     help = (
-        'Import sessions from files of JSON: one {"key": …, "messages": […]} a line, or a list of them; docs/moving.md '
-        "has all fields. Sessions that have messages already are left alone, so that a second run goes on where the "
-        "first one ended."
+        'Import sessions from JSON files. A file holds one {"key": …, "messages": […]} on each line, or a list of '
+        "them. docs/moving.md describes all fields. Sessions that already have messages are left alone, so a second "
+        "run continues where the first one stopped."
     )
 
     def add_arguments(self, parser: CommandParser) -> None:
@@ -73,13 +74,13 @@ class Command(BaseCommand):
             "--alias",
             default=conf.DEFAULT_ALIAS,
             metavar="ALIAS",
-            help="The memory that the sessions are imported into (default: %(default)s).",
+            help="The alias of the memory into which the sessions are imported (default: %(default)s).",
         )
         parser.add_argument(
-            "--no-compact", action="store_true", help="Leave the sessions as they are until their next message."
+            "--no-compact", action="store_true", help="Do not fold the imported sessions before their next message."
         )
         parser.add_argument(
-            "--dry-run", action="store_true", help="Read the files, say what is in them, store nothing."
+            "--dry-run", action="store_true", help="Read the files and print what is in them, but store nothing."
         )
         choices.add_database(parser)
 
@@ -87,10 +88,11 @@ class Command(BaseCommand):
         """Say what is to be expected, and import."""
         files, alias, shown = options["files"], options["alias"], options["verbosity"] > 0
         if alias not in memories:
-            raise CommandError(f"CONVMEMORY has no alias {alias!r}; there are {', '.join(memories)}.", returncode=2)
+            known = ", ".join(memories)
+            raise CommandError(f"CONVMEMORY has no alias {alias!r}. Choose one of: {known}.", returncode=2)
         for name in files:
             if name != "-" and (pathlib.Path(name).is_dir() or not os.access(name, os.R_OK)):
-                raise CommandError(f"{name} is not a file that can be read. Correct the name.", returncode=2)
+                raise CommandError(f"{name} is not a file, or cannot be read. Correct the name.", returncode=2)
         importer = Importer(memories[alias], choices.database(options), compact=not options["no_compact"])
         if options["dry_run"]:
             self._announce(files, importer, shown=True, strict=True)
@@ -109,8 +111,9 @@ class Command(BaseCommand):
                     f"{printable(name)!r:.50} ({count})" for name, count in counts.unknown.most_common(10)
                 )
                 self.stderr.write(
-                    f"Fields of messages that chat completions do not know were kept, and will be sent to models: "
-                    f"{fields}. Where they are not meant for those, give them as notes: docs/moving.md says how.",
+                    "Some messages have fields that chat completions do not have. The fields were stored and will be "
+                    f"sent to models: {fields}. If they are not meant for models, move them to notes: docs/moving.md "
+                    "says how.",
                     str,
                 )
 
@@ -135,12 +138,13 @@ class Command(BaseCommand):
             except (BadRecord, OSError) as error:
                 if strict:
                     raise CommandError(f"{_place(file_name)}, {_said(error)}") from error
-                stops = f", as far as {_place(file_name)} can be read"
+                stops = f" before the first error in {_place(file_name)}"
                 break
         if shown:
             self.stdout.write(
-                f"{counted(total, 'session')} to import{stops}, {there} of them there already. To fold the new "
-                f"ones takes about {counted(calls, 'call')} of the model over {counted(tokens, 'token')}."
+                f"{counted(total, 'session')} to import{stops}, {there} of them already in the database. "
+                f"Folding the new ones takes about {counted(calls, 'call')} of the model over "
+                f"{counted(tokens, 'token')}."
             )
         return total
 

@@ -14,7 +14,7 @@ from django.db.models import F, QuerySet
 from django_convmemory import models
 from django_convmemory.management import choices, deletion, durations
 from django_convmemory.management.deletion import Holding
-from django_convmemory.management.progress import Progress
+from django_convmemory.management.progress import Progress, counted
 from django_convmemory.stores import transactions
 
 _DURATION = "90d, 12h, 30m or 45s"
@@ -32,25 +32,34 @@ class Command(BaseCommand):
     Exits with 0 when all of it is gone, and with 2 when the command line cannot be carried out.
     """
 
-    help = "Delete sessions that were not used for long, and old records of model calls and versions of summaries."
+    help = "Delete sessions that were not used for long, old records of model calls, and old versions of summaries."
 
     def add_arguments(self, parser: CommandParser) -> None:
         """Define the options."""
         parser.add_argument(
-            "--inactive-for", metavar="DURATION", help=f"Delete sessions that nothing changed for: {_DURATION}."
+            "--inactive-for",
+            metavar="DURATION",
+            help=f"Delete sessions that have not changed for this time, such as {_DURATION}.",
         )
         parser.add_argument(
-            "--attempts-older-than", metavar="DURATION", help=f"Delete records of model calls older than: {_DURATION}."
+            "--attempts-older-than",
+            metavar="DURATION",
+            help=f"Delete records of model calls older than this time, such as {_DURATION}.",
         )
         parser.add_argument(
             "--versions-older-than",
             metavar="DURATION",
-            help=f"Delete summaries older than: {_DURATION}. The current one stays, and those that it was made from.",
+            help=f"Delete versions of summaries older than this time, such as {_DURATION}. The current version stays, "
+            "and so do the versions from which it was made.",
         )
         choices.add_aliases(parser)
-        parser.add_argument("--dry-run", action="store_true", help="Only say what would be deleted.")
+        parser.add_argument("--dry-run", action="store_true", help="Only print what would be deleted.")
         parser.add_argument(
-            "--batch", type=int, default=500, metavar="N", help="Rows in a transaction (default: %(default)s)."
+            "--batch",
+            type=int,
+            default=500,
+            metavar="N",
+            help="The number of rows in one transaction (default: %(default)s).",
         )
         choices.add_database(parser)
 
@@ -67,15 +76,18 @@ class Command(BaseCommand):
         }
         if not ages:
             raise CommandError(
-                "What is too old? Give --inactive-for, --attempts-older-than or --versions-older-than.", returncode=2
+                "What should be deleted? Give --inactive-for, --attempts-older-than or --versions-older-than.",
+                returncode=2,
             )
         said = []
         if "inactive_for" in ages:
             said.append(str(self._sessions(ages["inactive_for"], using, aliases, options)))
         if "attempts_older_than" in ages:
-            said.append(f"{_attempts(ages['attempts_older_than'], using, aliases, batch, dry_run=dry_run)} attempts")
+            attempts = _attempts(ages["attempts_older_than"], using, aliases, batch, dry_run=dry_run)
+            said.append(counted(attempts, "attempt"))
         if "versions_older_than" in ages:
-            said.append(f"{_versions(ages['versions_older_than'], using, aliases, batch, dry_run=dry_run)} versions")
+            versions = _versions(ages["versions_older_than"], using, aliases, batch, dry_run=dry_run)
+            said.append(counted(versions, "version"))
         if options["verbosity"] > 0:
             self.stdout.write(f"{', '.join(said)} {'would be deleted' if dry_run else 'deleted'}.")
 

@@ -20,22 +20,30 @@ class Command(BaseCommand):
     become due by it are found by the sweep.
     """
 
-    help = "Count the tokens of sessions anew that were counted by another counter than their memory's."
+    help = "Recount the tokens of sessions that were counted with a token counter that their memory no longer uses."
 
     def add_arguments(self, parser: CommandParser) -> None:
         """Define the options."""
         parser.add_argument(
-            "--alias", action="append", metavar="ALIAS", help="Only this memory; may be given more than once."
+            "--alias",
+            action="append",
+            metavar="ALIAS",
+            help="Only sessions of the memory with this alias. May be given more than once.",
         )
         choices.add_database(parser)
-        parser.add_argument("--all", action="store_true", help="Also those that the same counter counted.")
+        parser.add_argument(
+            "--all",
+            action="store_true",
+            help="Recount all sessions, also those counted with the current counter.",
+        )
 
     def handle(self, *args: Any, **options: Any) -> None:
         """Recount."""
         using = choices.database(options)
         for alias in options["alias"] or ():
             if alias not in memories:
-                raise CommandError(f"CONVMEMORY has no alias {alias!r}; there are {', '.join(memories)}.", returncode=2)
+                known = ", ".join(memories)
+                raise CommandError(f"CONVMEMORY has no alias {alias!r}. Choose one of: {known}.", returncode=2)
         with Progress(self.stdout, "recounted", shown=options["verbosity"] > 0) as progress:
             for alias in options["alias"] or memories:
                 memory = memories[alias]

@@ -30,17 +30,17 @@ class Command(BaseCommand):
     newest answer did. Costs a few queries for each alias, which count rows and load none.
     """
 
-    help = "Show, for each memory, its sessions, what is due, and the model calls of late with what they cost."
+    help = "Show for each memory its sessions, what is due, and the recent model calls with their cost."
 
     def add_arguments(self, parser: CommandParser) -> None:
         """Define the options."""
         choices.add_aliases(parser)
-        parser.add_argument("--json", action="store_true", help="Write JSON: an object of the aliases.")
+        parser.add_argument("--json", action="store_true", help="Print JSON: an object with an entry for each alias.")
         parser.add_argument(
             "--since",
             default="24h",
             metavar="DURATION",
-            help="How far back model calls are counted: 90d, 12h, 30m or 45s (default: %(default)s).",
+            help="How far back model calls are counted, such as 90d, 12h, 30m or 45s (default: %(default)s).",
         )
         choices.add_database(parser)
 

@@ -44,8 +44,8 @@ class Command(BaseCommand):
     """
 
     help = (
-        "Fold the sessions that are due, or send them to Celery where the memory uses it. Exits with 1 if something "
-        "failed; what failed stays due."
+        "Fold the sessions that are due, or send them to Celery if the memory uses it. Exits with 1 if something "
+        "failed. A session that failed stays due."
     )
 
     _stopped = False
@@ -56,26 +56,29 @@ class Command(BaseCommand):
 
     def add_arguments(self, parser: CommandParser) -> None:
         """Define the options."""
-        parser.add_argument("--watch", action="store_true", help="Sweep again and again, until SIGTERM or SIGINT.")
+        parser.add_argument("--watch", action="store_true", help="Sweep again and again until SIGTERM or SIGINT.")
         parser.add_argument(
             "--interval",
             type=_seconds,
             default=5.0,
             metavar="SECONDS",
-            help="With --watch: the pause after a sweep that leaves nothing to do (default: %(default)s).",
+            help="With --watch: the pause after a sweep that folded nothing (default: %(default)s).",
         )
         parser.add_argument(
             "--limit",
             type=_at_least_one,
             default=1000,
             metavar="N",
-            help="The most sessions of an alias in one sweep (default: %(default)s).",
+            help="The largest number of sessions of one alias in one sweep (default: %(default)s).",
         )
         parser.add_argument(
-            "--alias", action="append", metavar="ALIAS", help="Only this memory; may be given more than once."
+            "--alias",
+            action="append",
+            metavar="ALIAS",
+            help="Only sessions of the memory with this alias. May be given more than once.",
         )
         parser.add_argument(
-            "--inline", action="store_true", help="Fold in this process, also where the memory uses Celery."
+            "--inline", action="store_true", help="Fold in this process, even if the memory uses Celery."
         )
 
     def handle(self, *args: Any, **options: Any) -> None:
@@ -84,7 +87,7 @@ class Command(BaseCommand):
         self._stopped = False
         said: Counter[str] | None = None
         if options["watch"] and options["verbosity"]:
-            self._say(f"Watching {', '.join(memory.alias for memory in swept)}. SIGINT or SIGTERM ends it.")
+            self._say(f"Watching {', '.join(memory.alias for memory in swept)}. SIGINT or SIGTERM stops the command.")
         with self._stopping_on_signals():
             while True:
                 counts = self._sweep(swept, options["limit"])
@@ -102,7 +105,7 @@ class Command(BaseCommand):
                     if self.stopping():
                         return
         if counts["stalled"] or counts["failed"] or counts["paused"]:
-            raise CommandError("Not everything that is due was dealt with; the log says why. It stays due.")
+            raise CommandError("Some due sessions were neither folded nor sent. They stay due. The log says why.")
 
     def _say(self, line: str) -> None:
         self.stdout.write(line)
@@ -113,7 +116,7 @@ class Command(BaseCommand):
         for alias in aliases or ():
             if alias not in memories:
                 known = ", ".join(memories)
-                raise CommandError(f"CONVMEMORY has no alias {alias!r}; there are {known}.", returncode=2)
+                raise CommandError(f"CONVMEMORY has no alias {alias!r}. Choose one of: {known}.", returncode=2)
             if not memories[alias].summarizes:
                 raise CommandError(f"memories[{alias!r}] makes no summaries: nothing in it is ever due.", returncode=2)
         chosen = [memories[alias] for alias in dict.fromkeys(aliases or memories)]
@@ -144,7 +147,7 @@ class Command(BaseCommand):
                     counts["failed"] += 1
                 except Exception:
                     # A generator that raised is at its end: what it had left is found by the next sweep.
-                    logger.exception("A sweep was cut short.")
+                    logger.exception("An error ended a sweep early.")
                     counts["failed"] += 1
         return counts
 
@@ -185,8 +188,8 @@ class Command(BaseCommand):
         paused = memory.paused
         if paused and memory.alias not in self._said_paused:
             logger.warning(
-                "memories[%r] is paused until a minute has passed since its model's last answer, which was that it is "
-                "misconfigured: see the error above, or last_error of its sessions. It is tried again by itself.",
+                "memories[%r] is paused, because its model's last answer was that it is misconfigured. See the error "
+                "above, or last_error of its sessions. The model is tried again a minute after that answer.",
                 memory.alias,
             )
         (self._said_paused.add if paused else self._said_paused.discard)(memory.alias)
