@@ -1,4 +1,4 @@
-"""The context: what a model is sent, put together from what a store holds."""
+"""The context: the messages to send to a model, put together from what a store holds."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ PartName = Literal["system", "pinned", "summary", "tail"]
 
 
 class Part(NamedTuple):
-    """A message of a context: what it is there for, what it counts, and its position; None where none is stored."""
+    """A message of a context, with its purpose, its tokens, and its position. None: the message is not stored."""
 
     name: PartName
     message: ChatMessage
@@ -31,12 +31,14 @@ class Part(NamedTuple):
 
 
 class Context(Sequence[ChatMessage]):
-    """The messages to send, in order: system, pinned, the summary, then the tail or what of it fits.
+    """The messages to send, in order: the system prompt, pinned messages, the summary, and the tail as far as it fits.
 
-    ``summary`` is the text that stands for the messages through the position ``covered``, or None. ``tokens`` is what
-    all of it counts. ``omitted`` are the stored messages that are shown neither themselves nor through the summary.
-    ``over_budget``: what may never be left out is already more than the budget. ``pending``: a compaction is due.
-    ``revision`` is the session's, which every change raises: what an edit can be made conditional on.
+    - ``summary``: the text that stands for the messages through the position ``covered``, or None.
+    - ``tokens``: the tokens of all messages of the context.
+    - ``omitted``: how many stored messages are neither shown nor covered by the summary.
+    - ``over_budget``: the messages that may never be left out exceed the budget.
+    - ``pending``: a compaction is due.
+    - ``revision``: the session's revision. Every change raises it, so an edit can be made conditional on it.
     """
 
     def __init__(
@@ -66,7 +68,7 @@ class Context(Sequence[ChatMessage]):
 
     @functools.cached_property
     def parts(self) -> tuple[Part, ...]:
-        """The messages with what each is there for, what it counts, and where it stands."""
+        """The messages, each with its purpose, tokens and position."""
         tail = (Part("tail", row.message, row.tokens, row.position or None) for row in self._tail)
         return (*self._leading, *tail)
 
@@ -96,8 +98,9 @@ class Context(Sequence[ChatMessage]):
     def to_openai(self, system: SystemMessages | None = None) -> list[dict[str, Any]]:
         """Return the messages in chat-completions form.
 
-        With ``system="merged"`` all system messages are one, the first, which some servers insist on; with
-        ``"separate"`` each stands for itself. Without it the memory's option ``system_messages`` decides.
+        With ``system="merged"`` all system messages are merged into one, which comes first. Some servers need that.
+        With ``"separate"`` each stays a message. Without ``system`` the memory's option ``system_messages`` decides.
+        Raises :class:`~django_convmemory.exceptions.InvalidArgument` for another value.
         """
         wire = [message.to_openai() for message in self._messages]
         form = system or self._system_messages
@@ -112,28 +115,28 @@ class Context(Sequence[ChatMessage]):
         return [merged.to_openai(), *wire[len(leading) :]]
 
     def to_text(self) -> str:
-        """Return the messages as lines of ``role: text``, for people and for models that take a single text.
+        """Return the messages as lines of ``role: text``, for people and for models that take one text.
 
-        Further lines of a message are indented, so that none can pass for another message.
+        The second and later lines of a message are indented, so that no line can pass for another message.
         """
         return "\n".join("\n  ".join(f"{message.role}: {spoken(message)}".splitlines()) for message in self)
 
 
 def spoken(message: ChatMessage) -> str:
-    """Return what ``message`` says in one text: its content, its tool calls, and a word for what is not text."""
-    said = []
+    """Return ``message`` as one text: content, tool calls, and a word in brackets for each part that is not text."""
+    texts = []
     if isinstance(message.content, str):
-        said.append(message.content)
+        texts.append(message.content)
     else:
         parts = message.content or ()
-        said += [part["text"] if isinstance(part.get("text"), str) else f"[{part['type']}]" for part in parts]
+        texts += [part["text"] if isinstance(part.get("text"), str) else f"[{part['type']}]" for part in parts]
     for call in message.tool_calls:
         function = call.get("function") or call.get("custom")
         if not isinstance(function, Mapping):
             function = {}
         arguments = function.get("arguments", function.get("input", ""))
-        said.append(f"[calls {function.get('name', 'a tool')}({arguments})]")
-    return "\n".join(text for text in said if text)
+        texts.append(f"[calls {function.get('name', 'a tool')}({arguments})]")
+    return "\n".join(text for text in texts if text)
 
 
 def _joined(leading: Sequence[ChatMessage]) -> str | list[dict[str, Any]]:
@@ -156,82 +159,98 @@ def assemble(
     max_tokens: int | None = None,
     max_context_tokens: int | None = None,
 ) -> Context:
-    """Put a context together.
+    """Return the context of a session.
 
-    ``max_tokens`` bounds all of it; without it ``max_context_tokens`` bounds the summary and the tail. Left out first
-    are the oldest exchanges of the tail, then the summary; never system, pinned messages or the newest exchange.
+    ``max_tokens`` bounds the whole context. Without it, ``max_context_tokens`` bounds the summary and the tail. The
+    oldest exchanges of the tail are left out first, then the summary. The system prompt, pinned messages and the newest
+    exchange are never left out.
     """
-    leading: list[Part] = []
-    if system is not None and system != "":
-        message = ChatMessage.system(system) if isinstance(system, str) else messages.coerce(system)
-        if not message.pinned:
-            raise InvalidMessage(f"system must be a text, or a system or developer message, not from {message.role!r}.")
-        leading.append(Part("system", message, counter.count(message)))
+    leading = _system_part(system, counter)
     if snapshot is None:
-        over = max_tokens is not None and sum(part.tokens for part in leading) > max_tokens
-        return Context(leading, over_budget=over, system_messages=options.system_messages)
+        over_budget = max_tokens is not None and _total(leading) > max_tokens
+        return Context(leading, over_budget=over_budget, system_messages=options.system_messages)
     leading += [Part("pinned", row.message, row.tokens, row.position) for row in snapshot.pinned]
-
-    left = math.inf
     if max_tokens is not None:
-        left = max_tokens - sum(part.tokens for part in leading)
-    elif max_context_tokens is not None:
-        left = max_context_tokens
+        budget: float = max_tokens - _total(leading)
+    else:
+        budget = math.inf if max_context_tokens is None else max_context_tokens
 
-    shown, begins = _shown(snapshot, strategy, counter)
+    tail, starts = _shown(snapshot, strategy, counter)
     summary = snapshot.summary
-    total = sum([row.tokens for row in shown]) + (summary.tokens if summary else 0)
-    first = 0
-    for begin in begins[1:]:
-        if total <= left:
-            break
-        total -= sum(row.tokens for row in shown[first:begin])
-        first = begin
-    if summary is not None and total > left:
-        total -= summary.tokens
-        summary = None
+    summary_tokens = summary.tokens if summary else 0
+    first = _first_that_fits(tail, starts, budget - summary_tokens)
+    tail = tail[first:]
+    tail_tokens = _total(tail)
+    if summary is not None and summary_tokens + tail_tokens > budget:
+        summary, summary_tokens = None, 0
     if summary is not None:
-        said = summary_message(options.summary_prefix, summary.text)
-        leading.append(Part("summary", said, summary.tokens))
-    tail = shown[first:]
+        leading.append(Part("summary", summary_message(options.summary_prefix, summary.text), summary.tokens))
 
     counters = snapshot.counters
+    # A row at position 0 is the placeholder of a missing result: it is not stored.
     stored = len(snapshot.pinned) + len(tail) - [row.position for row in tail].count(0)
-    covered = counters.covered_count if summary is not None else 0
+    covered = counters.covered_count if summary else 0
     return Context(
         leading,
         tail,
         summary=summary.text if summary else None,
         covered=counters.covered_position if summary else 0,
         omitted=counters.unpinned_count + len(counters.pinned) - covered - stored,
-        over_budget=total > left,
+        over_budget=summary_tokens + tail_tokens > budget,
         pending=snapshot.due,
         revision=snapshot.revision,
         system_messages=options.system_messages,
     )
 
 
+def _system_part(system: Any, counter: TokenCounter) -> list[Part]:
+    if system is None or system == "":
+        return []
+    message = ChatMessage.system(system) if isinstance(system, str) else messages.coerce(system)
+    if not message.pinned:
+        raise InvalidMessage(
+            f"system must be a text, or a message with the role system or developer. Its role is {message.role!r}."
+        )
+    return [Part("system", message, counter.count(message))]
+
+
+def _total(rows: Sequence[Part] | Sequence[Placed]) -> int:
+    return sum([row.tokens for row in rows])
+
+
+def _first_that_fits(tail: Sequence[Placed], starts: Sequence[int], budget: float) -> int:
+    """Return the index of the first exchange from which on ``tail`` fits. The newest exchange always fits."""
+    total = _total(tail)
+    first = 0
+    for start in starts[1:]:
+        if total <= budget:
+            break
+        total -= _total(tail[first:start])
+        first = start
+    return first
+
+
 def summary_message(prefix: str, text: str) -> ChatMessage:
-    """Return a summary as it is shown: a system message."""
+    """Return the system message that shows a summary."""
     return ChatMessage.system(prefix + text, kind="summary")
 
 
 def _shown(snapshot: Snapshot, strategy: Strategy, counter: TokenCounter) -> tuple[Sequence[Placed], Sequence[int]]:
-    """Return what the strategy shows of the tail, as a provider accepts it, and where in that each exchange begins."""
+    """Return the messages of the tail that the strategy shows, well-formed, and the indexes at which exchanges begin."""
     tail = snapshot.tail
     starts = exchanges.starts(tail, snapshot.counters.open_position)
     first = strategy.shown_from([row.tokens for row in tail], starts)
     if len(starts) == len(tail) and not any(row.message.tool_calls for row in tail):
-        # As most are: each message is an exchange.
+        # The usual case: each message is an exchange.
         shown = tail[first:]
         return shown, range(len(shown))
     arranged: list[Placed] = []
-    begins = []
-    for begin, end in itertools.pairwise([*starts, len(tail)]):
-        if begin >= first:
-            begins.append(len(arranged))
+    new_starts = []
+    for start, end in itertools.pairwise([*starts, len(tail)]):
+        if start >= first:
+            new_starts.append(len(arranged))
             arranged += [
                 row if row.position else row._replace(tokens=counter.count(row.message))
-                for row in exchanges.well_formed(tail[begin:end])
+                for row in exchanges.well_formed(tail[start:end])
             ]
-    return arranged, begins
+    return arranged, new_starts

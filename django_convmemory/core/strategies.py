@@ -40,8 +40,8 @@ class Threshold:
 class View:
     """How much of the end of a conversation must be read to show it. A store reads no more than that.
 
-    The view has the last ``messages`` unpinned messages, or those that fit into ``tokens`` tokens, and always the newest
-    exchange. None means no limit. With ``summary`` it has only messages that the current summary does not cover.
+    The view has the last ``messages`` unpinned messages, or those that fit into ``tokens`` tokens. It always has the
+    newest exchange. None means no limit. With ``summary`` it has only messages that the current summary does not cover.
     """
 
     messages: int | None = None
@@ -146,8 +146,8 @@ class Summary(Strategy):
 class SummaryBuffer(Strategy):
     """Folds down to half of ``max_token_limit`` tokens when the tail has more than ``max_token_limit``.
 
-    The split is the one of synaptic's ``ConversationSummaryBufferMemory``, moved to the end of an exchange. What is kept
-    has at most half the limit, or is the newest exchange.
+    The split is the one of synaptic's ``ConversationSummaryBufferMemory``, moved to the end of an exchange. The messages
+    that are kept have at most half of the limit together, or are the newest exchange.
     """
 
     max_token_limit: int
