@@ -530,8 +530,8 @@ class ConversationMemory:
             model=model,
             fallback=self.fallback,
             price=self.price,
-            published=self._published,
-            failed=self._failed,
+            on_published=self._published,
+            on_failed=self._failed,
             hints=self.scheduler.hints,
         )
 

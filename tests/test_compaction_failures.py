@@ -106,12 +106,13 @@ def test_a_misconfigured_model_pauses_the_alias_without_fallback_and_without_cou
     assert (result.outcome, result.again, session("one").attempts) == ("stalled", True, 0)
     assert memory.paused
     assert memory.compact_id(session("two").pk).outcome == "stalled"
-    assert re.fullmatch(r"Session \d+ waits: .* chat model of 'default' was misconfigured\.", caplog.messages[-1])
+    waits = r"Session \d+ is not folded now: the chat model of memories\['default'\] was misconfigured .* ago\."
+    assert re.fullmatch(waits, caplog.messages[-1])
     assert len(model.requests) == 1
     assert versions("one") == []
     models.Attempt.objects.update(started_at=Clock(-61))
     assert memory.compact_id(session("one").pk).outcome == "stalled"
-    assert caplog.messages[-1].endswith("waits for the time of its next attempt.")
+    assert caplog.messages[-1].endswith("is not folded now: the time of its next attempt has not come.")
     models.Session.objects.update(next_attempt_at=None)
     assert not memory.paused
     assert [memory.compact_id(session(key).pk).outcome for key in ("one", "two")] == ["published", "published"]

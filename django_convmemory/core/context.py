@@ -236,7 +236,7 @@ def summary_message(prefix: str, text: str) -> ChatMessage:
 
 
 def _shown(snapshot: Snapshot, strategy: Strategy, counter: TokenCounter) -> tuple[Sequence[Placed], Sequence[int]]:
-    """Return the messages of the tail that the strategy shows, well-formed, and the indexes at which exchanges begin."""
+    """Return the messages of the tail that the strategy shows, well-formed, and where exchanges begin in them."""
     tail = snapshot.tail
     starts = exchanges.starts(tail, snapshot.counters.open_position)
     first = strategy.shown_from([row.tokens for row in tail], starts)

@@ -1,4 +1,4 @@
-"""The options of a memory that are not its strategy's."""
+"""The options of a memory, except those of its strategy."""
 
 from __future__ import annotations
 
@@ -15,9 +15,11 @@ SYSTEM_MESSAGES = ("separate", "merged")
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class Options:
-    """What can stand in ``OPTIONS`` beside the strategy's own limit. Sizes are in tokens, times in seconds.
+    """The keys of ``OPTIONS`` besides the strategy's own limit.
 
-    Raises ValueError, naming the option, for a value of the wrong type or out of its range.
+    Sizes are in tokens, unless the name says bytes. Times are in seconds.
+
+    Raises ValueError, with the name of the option, for a value of the wrong type or out of range.
     """
 
     # What load shows.
@@ -27,31 +29,34 @@ class Options:
     summary_prefix: str = "Summary of earlier conversation: "
     system_messages: str = "separate"
 
-    # What append takes.
+    # What append accepts.
     max_message_bytes: int = 4 * 1024 * 1024
 
     # How compaction runs.
-    # What one call of the model is given to fold; None: max_token_limit, at least 8000.
-    max_chunk_tokens: int | None = None
+    max_chunk_tokens: int | None = None  # None: see chunk_tokens.
     max_run_seconds: float = 240.0
     max_attempts: int = 5
 
     def __post_init__(self) -> None:
         for field in dataclasses.fields(self):
             check_type(f"option {field.name}", getattr(self, field.name), TYPES[field.name])
-        for name, least in _LEAST.items():
+        for name, minimum in _MINIMUMS.items():
             value = getattr(self, name)
-            if value is not None and not value >= least:  # which is how NaN compares
-                raise ValueError(f"option {name} must be at least {least}, not {value}.")
+            if value is not None and not value >= minimum:  # NaN compares like this.
+                raise ValueError(f"option {name} must be at least {minimum}, not {value}.")
         check_text(self.summary_prefix, "option summary_prefix")
         if self.system_messages not in SYSTEM_MESSAGES:
             raise ValueError(
                 f"option system_messages must be one of {', '.join(SYSTEM_MESSAGES)}, not {self.system_messages!r}."
             )
 
+    def chunk_tokens(self, limit: int | None) -> int:
+        """Return how many tokens of messages one call of the model folds if the limit is ``limit`` tokens."""
+        return self.max_chunk_tokens or max(8000, limit or 0)
+
 
 TYPES: Mapping[str, Any] = get_type_hints(Options)
-_LEAST = {
+_MINIMUMS = {
     "max_summary_tokens": 16,
     "max_context_tokens": 1,
     "max_pinned_tokens": 0,
@@ -65,9 +70,9 @@ SystemMessages = Literal["separate", "merged"]
 
 
 def check_type(what: str, value: object, annotation: Any, *, shown: bool = True) -> None:
-    """Raise ValueError unless ``value`` is of the type that ``annotation`` says: a plain type, or a union of such.
+    """Raise ValueError unless ``value`` has the type ``annotation``: a plain type or a union of plain types.
 
-    The error shows the value, unless it may be a secret.
+    The error shows the value if ``shown`` is true. A secret must not be shown.
     """
     allowed = typing.get_args(annotation) if isinstance(annotation, types.UnionType) else (annotation,)
     if isinstance(value, bool) and bool not in allowed:
@@ -77,6 +82,6 @@ def check_type(what: str, value: object, annotation: Any, *, shown: bool = True)
     else:
         fits = isinstance(value, tuple(allowed))
     if not fits:
-        names = " or ".join("None" if one is type(None) else one.__name__ for one in allowed)
+        names = " or ".join("None" if kind is type(None) else kind.__name__ for kind in allowed)
         is_not = repr(value)[:100] if shown else f"a {type(value).__name__}"
         raise ValueError(f"{what} must be {names}, not {is_not}.")

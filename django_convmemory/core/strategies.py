@@ -146,8 +146,8 @@ class Summary(Strategy):
 class SummaryBuffer(Strategy):
     """Folds down to half of ``max_token_limit`` tokens when the tail has more than ``max_token_limit``.
 
-    The split is the one of synaptic's ``ConversationSummaryBufferMemory``, moved to the end of an exchange. The messages
-    that are kept have at most half of the limit together, or are the newest exchange.
+    The split is the one of synaptic's ``ConversationSummaryBufferMemory``, moved to the end of an exchange. The kept
+    messages have at most half of the limit together, or are the newest exchange.
     """
 
     max_token_limit: int

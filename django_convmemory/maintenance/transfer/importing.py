@@ -139,7 +139,7 @@ class Importer:
             return Folding(0, 0)
         # As if every message were an exchange: those of tool calls move it by little.
         folded = sum(tokens[: memory.strategy.plan(tokens, range(len(tokens)))])
-        chunk = memory.options.max_chunk_tokens or max(8000, threshold.tokens or 0)
+        chunk = memory.options.chunk_tokens(threshold.tokens)
         return Folding(-(-folded // chunk), folded)
 
     def _check(self, record: Record) -> None:
