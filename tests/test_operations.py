@@ -111,6 +111,6 @@ def test_the_example_gives_what_it_shows(section: Section, settings: Any) -> Non
     assert example
     test = doctest.DocTestParser().get_doctest(examples(COMMON) + example, {}, section.name, "operations.md", 0)
     report: list[str] = []
-    result = doctest.DocTestRunner().run(test, out=report.append)
+    result = doctest.DocTestRunner(verbose=False).run(test, out=report.append)
     assert result.attempted > 6
     assert not result.failed, "".join(report)
