@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
+import itertools
 import json
 import pathlib
 import re
@@ -24,14 +26,45 @@ from tests.openai_server import Behaviour, OpenAIServer
 ROOT = pathlib.Path(__file__).parent.parent
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 URLS = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["urls"]
-BLOCKS = re.findall(r"```(\w*)\n(.*?)```", README, re.DOTALL)
+
+
+@dataclasses.dataclass(frozen=True)
+class Block:
+    """A block of code: the heading it is under, its language, its text, and its line in the file."""
+
+    section: str
+    language: str
+    code: str
+    line: int
+
+    @property
+    def file(self) -> str:
+        """The file that the block says it is of, or ""."""
+        first = self.code.partition("\n")[0]
+        return first.removeprefix("# ") if re.fullmatch(r"# \w+\.py", first) else ""
+
+
+def read_blocks(text: str) -> list[Block]:
+    blocks, section = [], ""
+    lines = enumerate(text.splitlines(), start=1)
+    for number, line in lines:
+        if line.startswith("## "):
+            section = line[3:]
+        elif line.startswith("```"):
+            code = [inner for _, inner in itertools.takewhile(lambda one: one[1] != "```", lines)]
+            blocks.append(Block(section, line[3:], "\n".join(code), number))
+    return blocks
+
+
+BLOCKS = read_blocks(README)
 
 
 def module_of(name: str) -> dict[str, Any]:
     """Run the block of the file ``name``."""
-    [code] = [code for language, code in BLOCKS if language == "python" and code.startswith(f"# {name}\n")]
+    [block] = [block for block in BLOCKS if block.language == "python" and block.file == name]
     namespace: dict[str, Any] = {"INSTALLED_APPS": [], "__name__": name.removesuffix(".py")}
-    exec(code, namespace)  # noqa: S102
+    # The lines of a traceback are those of the file.
+    exec(compile("\n" * block.line + block.code, ROOT / "README.md", "exec"), namespace)  # noqa: S102
     return namespace
 
 
@@ -40,9 +73,8 @@ def test_it_is_short() -> None:
 
 
 def test_every_block_has_a_language_and_a_file_that_are_tested() -> None:
-    assert {language for language, _ in BLOCKS} == {"python", "sh"}
-    files = [code.partition("\n")[0] for language, code in BLOCKS if language == "python"]
-    assert files == ["# settings.py", "# views.py"]
+    assert {block.language for block in BLOCKS} == {"python", "sh"}
+    assert [block.file for block in BLOCKS if block.language == "python"] == ["settings.py", "views.py"]
 
 
 def test_settings() -> None:

@@ -18,7 +18,9 @@ PAGE = (pathlib.Path(__file__).parent.parent / "docs" / "settings.md").read_text
 def table(section: str) -> dict[str, str]:
     """Return the first two columns of the table of a section, without their code marks."""
     text = PAGE.partition(f"## {section}\n")[2].partition("\n## ")[0]
-    [rows] = [list(rows) for is_row, rows in itertools.groupby(text.splitlines(), lambda line: line[:1] == "|") if is_row]
+    [rows] = [
+        list(rows) for is_row, rows in itertools.groupby(text.splitlines(), lambda line: line[:1] == "|") if is_row
+    ]
     cells = [[cell.strip().strip("`") for cell in row.split("|")] for row in rows[2:]]
     return {cell[1]: cell[2] for cell in cells}
 
