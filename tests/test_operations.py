@@ -11,12 +11,13 @@ from typing import Any
 
 import pytest
 
-from django_convmemory import compaction, context, exceptions, handles
-from django_convmemory.conversation import ConversationMemory, Receipt
+from django_convmemory import compaction, context, exceptions
+from django_convmemory.memory import ConversationMemory, Receipt, SessionHandle
 from django_convmemory.stores.values import StoredMessage
 
 PAGE = (pathlib.Path(__file__).parent.parent / "docs" / "operations.md").read_text(encoding="utf-8")
 OF_A_MEMORY = ("session", "erase", "claim")
+NOT_GIVEN = inspect.signature(ConversationMemory.session).parameters["owner"].default
 
 
 @dataclasses.dataclass(frozen=True)
@@ -34,7 +35,7 @@ class Section:
 
     @property
     def operation(self) -> Any:
-        return getattr(ConversationMemory if self.name in OF_A_MEMORY else handles.SessionHandle, self.name)
+        return getattr(ConversationMemory if self.name in OF_A_MEMORY else SessionHandle, self.name)
 
     def first_cells(self, header: str) -> list[str]:
         """Return the first column of the table whose first column is headed ``header``."""
@@ -55,8 +56,8 @@ def test_every_operation_has_a_section() -> None:
     named = [section.name for section in SECTIONS]
     public = {
         name
-        for name, _ in inspect.getmembers(handles.SessionHandle, inspect.isfunction)
-        if not name.startswith("_") and f"a{name}" in dir(handles.SessionHandle)
+        for name, _ in inspect.getmembers(SessionHandle, inspect.isfunction)
+        if not name.startswith("_") and f"a{name}" in dir(SessionHandle)
     }
     assert sorted(named) == sorted(public | set(OF_A_MEMORY))
     assert re.findall(r"^\| \[`(\w+)`\]\(#", COMMON, re.MULTILINE) == named
@@ -70,7 +71,7 @@ def test_the_signature_is_that_of_the_code(section: Section) -> None:
         for name, parameter in signature.parameters.items()
         if name != "self"
     ]
-    plain = str(inspect.Signature(parameters)).replace(repr(handles.NOT_GIVEN), "NOT_GIVEN")
+    plain = str(inspect.Signature(parameters)).replace(repr(NOT_GIVEN), "NOT_GIVEN")
     assert section.signature.partition(".")[2] == f"{section.name}{plain}"
 
 
