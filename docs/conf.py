@@ -3,6 +3,7 @@
 import functools
 import pathlib
 import re
+import tomllib
 from typing import Any
 
 import django
@@ -15,7 +16,9 @@ author = "django-convmemory contributors"
 copyright = author  # noqa: A001  its name in Sphinx
 extensions = ["myst_parser", "sphinx.ext.autodoc"]
 html_theme = "furo"
-html_title = "django_convmemory"
+html_title = "django-convmemory"
+html_static_path = ["_static"]
+html_css_files = ["custom.css"]
 root_doc = "index"
 source_suffix = {".md": "markdown"}
 exclude_patterns = ["_build"]
@@ -28,6 +31,9 @@ autodoc_typehints_description_target = "documented"
 autodoc_preserve_defaults = True
 add_module_names = False
 
+with (pathlib.Path(__file__).parent.parent / "pyproject.toml").open("rb") as file:
+    SOURCE = tomllib.load(file)["project"]["urls"]["Source"]
+
 # What autodoc imports is the code of a Django app.
 settings.configure(
     INSTALLED_APPS=["django.contrib.contenttypes", "django.contrib.auth", "rest_framework", "django_convmemory"],
@@ -38,15 +44,13 @@ django.setup()
 
 
 def setup(app: Any) -> None:
-    """Put the README where the index names it, the commands where theirs does; name other files."""
+    """Fill in the page of the commands, and link the files that are no pages to the repository."""
     app.connect("source-read", lambda app, name, content: read(content))
 
 
 def read(content: list[str]) -> None:
-    readme = (pathlib.Path(__file__).parent.parent / "README.md").read_text(encoding="utf-8")
-    text = content[0].replace("{{ README }}", readme.partition("\n")[2].replace("](docs/", "]("))
-    text = text.replace("{{ COMMANDS }}", commands()).replace(" `make docs` fills this page in.", "")
-    content[0] = re.sub(r"\[([^]]+)\]\((?:\.\./)*example_project/[^)]*\)", r"\1", text)
+    text = content[0].replace("{{ COMMANDS }}", commands()).replace(" `make docs` fills this page in.", "")
+    content[0] = re.sub(r"\]\((?:\.\./)+((?:example_project/|README)[^)]*)\)", rf"]({SOURCE}/blob/main/\1)", text)
 
 
 def commands() -> str:

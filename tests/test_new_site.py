@@ -28,7 +28,8 @@ ENVIRONMENT = {
     for name, value in os.environ.items()
     if not name.startswith(("PYTEST_", "DJANGO_", "PIP_", "MAKE")) and name not in {"MFLAGS", "ARGS"}
 }
-PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+# The tutorial begins a project of its own: test_tutorial.py.
+PAGES = [ROOT / "README.md", *sorted({*(ROOT / "docs").rglob("*.md")} - {ROOT / "docs/tutorial.md"})]
 
 
 def blocks(page: pathlib.Path, language: str) -> list[str]:
@@ -51,13 +52,16 @@ urlpatterns = [path("chat/", views.chat)]
 """
 # Somebody who talks until there is something to fold.
 VISIT = """
+import uuid
 from django.contrib.auth.models import User
 from django.test import Client
 
 client = Client()
 client.force_login(User.objects.get_or_create(username="ada")[0])
+key = uuid.uuid4()
 for number in range(12):
-    answer = client.post("/chat/", {"text": f"In place {number} I see a castle. " * 40})
+    headers = {"Idempotency-Key": f"{key}-{number}"}
+    answer = client.post("/chat/", {"text": f"In place {number} I see a castle. " * 40}, headers=headers)
     assert answer.json() == {"text": "A fine place."}, answer
 """
 
@@ -146,7 +150,7 @@ def test_every_command_is_of_a_kind_that_is_run_here() -> None:
     assert all((MAKE, PIP, MANAGE, CELERY))
     for page in PAGES:
         assert set(re.findall(r"^```(\w+)", page.read_text(encoding="utf-8"), re.MULTILINE)) <= {
-            *("python", "sh", "text", "http", "json"),
+            *("python", "pycon", "sh", "text", "http", "json"),
         }, page
 
 

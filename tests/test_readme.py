@@ -2,28 +2,30 @@
 
 from __future__ import annotations
 
-import asyncio
+import contextlib
 import dataclasses
 import itertools
 import json
 import pathlib
 import re
+import tomllib
+from collections.abc import Iterator
+from types import SimpleNamespace
 from typing import Any
 
+import openai
 import pytest
-from asgiref.sync import sync_to_async
-from django.contrib.auth.models import AnonymousUser, User
-from django.contrib.sessions.backends.signed_cookies import SessionStore
+from django.contrib.auth.models import User
 from django.core import checks
-from django.db import connections
-from django.test import AsyncRequestFactory, RequestFactory, override_settings
+from django.test import RequestFactory, override_settings
 
-from django_convmemory import conf, models
-from django_convmemory.core import options
-from tests.openai_server import OpenAIServer
+from django_convmemory import models
+from django_convmemory.memory import memories
+from tests.openai_server import Behaviour, OpenAIServer
 
 ROOT = pathlib.Path(__file__).parent.parent
 README = (ROOT / "README.md").read_text(encoding="utf-8")
+URLS = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["urls"]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -57,35 +59,26 @@ def read_blocks(text: str) -> list[Block]:
 BLOCKS = read_blocks(README)
 
 
-def of(language: str, file: str | None = None) -> Any:
-    chosen = [block for block in BLOCKS if block.language == language and file in (None, block.file)]
-    return pytest.mark.parametrize("block", chosen, ids=lambda block: f"line {block.line}")
+def module_of(name: str) -> dict[str, Any]:
+    """Run the block of the file ``name``."""
+    [block] = [block for block in BLOCKS if block.language == "python" and block.file == name]
+    namespace: dict[str, Any] = {"INSTALLED_APPS": [], "__name__": name.removesuffix(".py")}
+    # The lines of a traceback are those of the file.
+    exec(compile("\n" * block.line + block.code, ROOT / "README.md", "exec"), namespace)  # noqa: S102
+    return namespace
+
+
+def test_it_is_short() -> None:
+    assert len(README.splitlines()) <= 200
 
 
 def test_every_block_has_a_language_and_a_file_that_are_tested() -> None:
-    assert {block.language for block in BLOCKS} == {"python", "sh", "text"}
-    assert {block.file for block in BLOCKS if block.language == "python"} == {
-        "",
-        "settings.py",
-        "views.py",
-        "async_views.py",
-    }
+    assert {block.language for block in BLOCKS} == {"python", "sh"}
+    assert [block.file for block in BLOCKS if block.language == "python"] == ["settings.py", "views.py"]
 
 
-@of("python", "")
-def test_python(block: Block) -> None:
-    earlier = [one for one in BLOCKS if one.section == block.section and one.line <= block.line]
-    namespace: dict[str, Any] = {}
-    for one in earlier:
-        if one.language == "python" and not one.file:
-            # The lines of a traceback are those of the file.
-            exec(compile("\n" * one.line + one.code, ROOT / "README.md", "exec"), namespace)  # noqa: S102
-
-
-@of("python", "settings.py")
-def test_settings(block: Block) -> None:
-    namespace: dict[str, Any] = {"INSTALLED_APPS": []}
-    exec(block.code, namespace)  # noqa: S102
+def test_settings() -> None:
+    namespace = module_of("settings.py")
 
     assert namespace["INSTALLED_APPS"] == ["django_convmemory"]
     with override_settings(CONVMEMORY=namespace["CONVMEMORY"]):
@@ -95,84 +88,139 @@ def test_settings(block: Block) -> None:
     assert {entry["task"] for entry in namespace["CELERY_BEAT_SCHEDULE"].values()} == {tasks.sweep.name}
 
 
-@of("python", "views.py")
-@pytest.mark.django_db
-def test_view(block: Block, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("OPENAI_API_KEY", "none")
-    request = RequestFactory().post("/", {"text": "What is Rust?"})
-    request.user = User.objects.create_user("ada")
-    namespace: dict[str, Any] = {}
+class Site:
+    """The view of the README, a user who is logged in, and the server of the model."""
 
+    def __init__(self, server: OpenAIServer, namespace: dict[str, Any], user: User) -> None:
+        self.server = server
+        self.namespace = namespace
+        self.user = user
+
+    def post(self, text: str, key: str = "key-1") -> tuple[int, dict[str, str]]:
+        """Send a text as a page does, and return the status and the answer."""
+        request = RequestFactory().post("/chat/", {"text": text}, headers={"Idempotency-Key": key} if key else {})
+        request.user = self.user
+        response = self.namespace["chat"](request)
+        return response.status_code, json.loads(response.content)
+
+    def stored(self) -> list[tuple[str, str]]:
+        rows = memories["default"].session("main", owner=self.user).history()
+        return [(row.message.role, row.message.text) for row in rows]
+
+
+@pytest.fixture
+def site(db: None, monkeypatch: pytest.MonkeyPatch) -> Iterator[Site]:
     with OpenAIServer() as server:
+        server.default = Behaviour(text="A language.")
+        monkeypatch.setenv("OPENAI_API_KEY", "none")
         monkeypatch.setenv("OPENAI_BASE_URL", server.base_url)
-        exec(block.code, namespace)  # noqa: S102
+        namespace = module_of("views.py")
         with namespace["client"]():
-            response = namespace["chat"](request)
-
-    assert response.status_code == 200
-    assert [message["role"] for message in server.log[0].body["messages"]] == ["system", "user"]
-    [session] = models.Session.objects.filter(owner=request.user)
-    assert list(session.convmemory_messages.order_by("position").values_list("role", flat=True)) == [
-        "user",
-        "assistant",
-    ]
+            yield Site(server, namespace, User.objects.create_user("ada"))
 
 
-@of("python", "async_views.py")
-@pytest.mark.django_db(transaction=True)
-@pytest.mark.parametrize("logged_in", [True, False])
-def test_async_view(block: Block, logged_in: bool) -> None:
-    namespace: dict[str, Any] = {}
-    exec(block.code, namespace)  # noqa: S102
-    ada = User.objects.create_user("ada")
-    sessions = SessionStore()
-
-    def say() -> Any:
-        request = AsyncRequestFactory().post("/", {"text": "Hello!"}, headers={"Idempotency-Key": "once"})
-        request.session = sessions
-        request.auser = lambda: found(ada if logged_in else AnonymousUser())
-        return asyncio.run(answer(request))
-
-    async def answer(request: Any) -> Any:
-        try:
-            return await namespace["say"](request)
-        finally:
-            await sync_to_async(connections.close_all)()  # of the thread that did the work
-
-    async def found(user: Any) -> Any:
-        return user
-
-    assert [json.loads(say().content)["position"] for _ in range(2)] == [1, 1]
-    session = models.Session.objects.get()
-    assert (session.owner, bool(session.visitor)) == ((ada, False) if logged_in else (None, True))
+CONVERSATION = [("user", "What is Rust?"), ("assistant", "A language.")]
 
 
-def table(section: str, number: int) -> dict[str, str]:
-    """Return the first two columns of a table of a section, without their code marks."""
-    text = README.partition(f"## {section}\n")[2].partition("\n## ")[0]
-    tables = [
-        list(rows) for is_row, rows in itertools.groupby(text.splitlines(), lambda line: line[:1] == "|") if is_row
-    ]
-    cells = [[cell.strip().strip("`") for cell in row.split("|")] for row in tables[number][2:]]
-    return {cell[1]: cell[2] for cell in cells}
+def test_the_view_stores_a_question_and_its_reply(site: Site) -> None:
+    assert site.post(" What is Rust? ") == (200, {"text": "A language."})
+
+    assert [message["role"] for message in site.server.log[0].body["messages"]] == ["system", "user"]
+    assert site.stored() == CONVERSATION
+    assert models.Message.objects.get(role="assistant").usage["total_tokens"] > 0
 
 
-def test_the_keys_of_the_setting_are_in_its_table() -> None:
-    def default(value: Any) -> str:
-        return value["BACKEND"] if isinstance(value, dict) and value else str(value)
+def test_a_retry_with_the_same_key_returns_the_reply_and_asks_no_model(site: Site) -> None:
+    first = site.post("What is Rust?")
+    site.server.default = Behaviour(text="Another reply.")
 
-    assert table("Settings", 0) == {key: default(value) for key, value in conf.DEFAULTS.items()}
-
-
-def test_the_options_of_a_memory_are_in_their_table() -> None:
-    own = {field.name: field.default for field in dataclasses.fields(options.Options)}
-
-    assert table("Settings", 1) == {
-        name: f'"{value}"' if isinstance(value, str) else str(value)
-        for name, value in {**conf.STRATEGY_DEFAULTS, **own}.items()
-    }
+    assert site.post("What is Rust?") == first == (200, {"text": "A language."})
+    assert len(site.server.log) == 1
+    assert site.stored() == CONVERSATION
 
 
-@pytest.mark.parametrize("target", sorted(set(re.findall(r"\]\(([^)#:]+)\)", README))))
-def test_links_lead_to_files(target: str) -> None:
-    assert (ROOT / target).exists()
+def test_a_retry_finds_the_reply_to_its_own_question(site: Site) -> None:
+    site.post("What is Rust?")
+    site.server.default = Behaviour(text="A set of rules.")
+    site.post("What is ownership?", key="key-2")
+
+    assert site.post("What is Rust?") == (200, {"text": "A language."})
+    assert site.post("What is ownership?", key="key-2") == (200, {"text": "A set of rules."})
+    assert len(site.server.log) == 2
+
+
+@pytest.mark.parametrize("kind", ["unauthorized", "malformed"])
+def test_after_a_failure_of_the_model_a_retry_is_answered(site: Site, kind: str) -> None:
+    site.server.default = Behaviour(kind)
+    status, answer = site.post("What is Rust?")
+
+    assert (status, set(answer)) == (503, {"error"})
+    assert site.stored() == CONVERSATION[:1]
+
+    site.server.default = Behaviour(text="A language.")
+    assert site.post("What is Rust?") == (200, {"text": "A language."})
+    assert site.stored() == CONVERSATION
+
+
+@pytest.mark.parametrize(("text", "key"), [("", "key-1"), ("  \n", "key-1"), ("What is Rust?", "")])
+def test_a_request_without_text_or_key_is_refused(site: Site, text: str, key: str) -> None:
+    status, answer = site.post(text, key)
+
+    assert (status, set(answer)) == (400, {"error"})
+    assert site.stored() == []
+    assert not site.server.log
+
+
+def test_a_key_is_not_taken_for_another_text(site: Site) -> None:
+    site.post("What is Rust?")
+
+    status, answer = site.post("What is ownership?")
+
+    assert status == 400
+    assert "idempotency key" in answer["error"]
+    assert site.stored() == CONVERSATION
+
+
+def test_of_two_requests_at_the_same_time_one_reply_is_stored(site: Site) -> None:
+    replies = ["The second request's.", "The first request's."]
+    answers = []
+
+    def create(**arguments: Any) -> Any:
+        if len(replies) == 2:  # The first request waits for its model: the page sends the second one.
+            reply = replies.pop()
+            answers.append(site.post("What is Rust?"))
+        else:
+            reply = replies.pop()
+        message = SimpleNamespace(model_dump=lambda **_: {"role": "assistant", "content": reply})
+        return SimpleNamespace(choices=[SimpleNamespace(message=message)], usage=None)
+
+    completions = SimpleNamespace(create=create)
+    site.namespace["client"] = lambda: SimpleNamespace(chat=SimpleNamespace(completions=completions))
+    answers.append(site.post("What is Rust?"))
+
+    assert answers == [(200, {"text": "The second request's."})] * 2
+    assert site.stored() == [("user", "What is Rust?"), ("assistant", "The second request's.")]
+
+
+def test_the_client_gives_up_after_a_minute(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OPENAI_API_KEY", "none")
+    with contextlib.closing(module_of("views.py")["client"]()) as client:
+        assert isinstance(client, openai.OpenAI)
+        assert client.timeout == 60
+
+
+# A package index shows the README without the repository beside it.
+
+
+def test_the_project_names_its_home() -> None:
+    assert set(URLS) == {"Homepage", "Documentation", "Source", "Issues", "Changelog"}
+    for name in ("Documentation", "Changelog"):
+        assert (ROOT / URLS[name].removeprefix(f"{URLS['Source']}/blob/main/")).is_file()
+
+
+@pytest.mark.parametrize("target", sorted(set(re.findall(r"\]\(([^)#]*)", README))))
+def test_links_lead_to_files_of_the_repository(target: str) -> None:
+    raw = URLS["Source"].replace("https://github.com/", "https://raw.githubusercontent.com/")
+    base = f"{raw}/main/" if target.endswith(".png") else f"{URLS['Source']}/blob/main/"
+    assert target.startswith(base)
+    assert (ROOT / target.removeprefix(base)).is_file()

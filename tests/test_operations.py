@@ -1,0 +1,118 @@
+"""docs/operations.md: it describes every operation with its parameters, results and errors, and its examples run."""
+
+from __future__ import annotations
+
+import dataclasses
+import doctest
+import inspect
+import pathlib
+import re
+from typing import Any
+
+import pytest
+
+from django_convmemory.core import compaction, context
+from django_convmemory import exceptions
+from django_convmemory.memory import ConversationMemory, Receipt, SessionHandle
+from django_convmemory.core.values import StoredMessage
+
+PAGE = (pathlib.Path(__file__).parent.parent / "docs" / "operations.md").read_text(encoding="utf-8")
+OF_A_MEMORY = ("session", "erase", "adopt")
+NOT_GIVEN = inspect.signature(ConversationMemory.session).parameters["owner"].default
+
+
+@dataclasses.dataclass(frozen=True)
+class Section:
+    """An operation's section: its name and its text."""
+
+    name: str
+    text: str
+
+    @property
+    def signature(self) -> str:
+        """The line of the signature."""
+        [line] = re.findall(r"^`((?:session|memory)\.\w+\(.*\))`$", self.text, re.MULTILINE)
+        return str(line)
+
+    @property
+    def operation(self) -> Any:
+        return getattr(ConversationMemory if self.name in OF_A_MEMORY else SessionHandle, self.name)
+
+    def first_cells(self, header: str) -> list[str]:
+        """Return the first column of the table whose first column is headed ``header``."""
+        rows = re.search(rf"^\| {header} .*\n\|[- |]+\n((?:\|.*\n)+)", self.text, re.MULTILINE)
+        return [] if rows is None else re.findall(r"^\| `\"?(\w+)[^`]*`", rows[1], re.MULTILINE)
+
+
+COMMON, *REST = re.split(r"^## (?=[a-z_]+$)", PAGE, flags=re.MULTILINE)
+SECTIONS = [Section(*text.split("\n", 1)) for text in REST]
+OPERATIONS = pytest.mark.parametrize("section", SECTIONS, ids=lambda section: section.name)
+
+
+def examples(text: str) -> str:
+    return "\n".join(re.findall(r"```pycon\n(.*?)```", text, re.DOTALL))
+
+
+def test_every_operation_has_a_section() -> None:
+    named = [section.name for section in SECTIONS]
+    public = {
+        name
+        for name, _ in inspect.getmembers(SessionHandle, inspect.isfunction)
+        if not name.startswith("_") and f"a{name}" in dir(SessionHandle)
+    }
+    assert sorted(named) == sorted(public | set(OF_A_MEMORY))
+    assert re.findall(r"^\| \[`(\w+)`\]\(#", COMMON, re.MULTILINE) == named
+
+
+@OPERATIONS
+def test_the_signature_is_that_of_the_code(section: Section) -> None:
+    signature = inspect.signature(section.operation)
+    parameters = [
+        parameter.replace(annotation=inspect.Parameter.empty)
+        for name, parameter in signature.parameters.items()
+        if name != "self"
+    ]
+    plain = str(inspect.Signature(parameters)).replace(repr(NOT_GIVEN), "NOT_GIVEN")
+    assert section.signature.partition(".")[2] == f"{section.name}{plain}"
+
+
+@OPERATIONS
+def test_every_parameter_is_in_the_table(section: Section) -> None:
+    parameters = [name for name in inspect.signature(section.operation).parameters if name != "self"]
+    assert section.first_cells("parameter") == parameters
+
+
+@OPERATIONS
+def test_results_and_errors_are_described(section: Section) -> None:
+    assert "**Returns** " in section.text
+    errors = section.text.partition("**Raises**")[2].partition("```")[0]
+    assert errors.strip()
+    for name in re.findall(r"^- `(\w+)`", errors, re.MULTILINE):
+        assert issubclass(getattr(exceptions, name), exceptions.ConvMemoryError)
+
+
+def test_the_parts_of_results_are_those_of_the_code() -> None:
+    sections = {section.name: section for section in SECTIONS}
+    assert sections["append"].first_cells("part") == list(Receipt._fields)
+    own = {name for name in vars(context.Context()) if not name.startswith("_")}
+    own |= {name for name in vars(context.Context) if not name.startswith("_")}
+    assert set(sections["load"].first_cells("part")) == own
+    assert set(re.findall(r"`(\w+)`", sections["history"].text)) >= set(StoredMessage._fields)
+    assert sections["compact"].first_cells("outcome") == [outcome.value for outcome in compaction.Outcome]
+
+
+@OPERATIONS
+@pytest.mark.django_db(transaction=True, reset_sequences=True)
+def test_the_example_gives_what_it_shows(section: Section, settings: Any) -> None:
+    namespace: dict[str, Any] = {}
+    [code] = re.findall(r"```python\n(.*?)```", COMMON, re.DOTALL)
+    exec(code, namespace)  # noqa: S102
+    settings.CONVMEMORY = namespace["CONVMEMORY"]
+
+    example = examples(section.text)
+    assert example
+    test = doctest.DocTestParser().get_doctest(examples(COMMON) + example, {}, section.name, "operations.md", 0)
+    report: list[str] = []
+    result = doctest.DocTestRunner(verbose=False).run(test, out=report.append)
+    assert result.attempted > 6
+    assert not result.failed, "".join(report)
