@@ -11,10 +11,10 @@ from typing import Any
 
 import pytest
 
-from django_convmemory.core import compaction, context
 from django_convmemory import exceptions
-from django_convmemory.memory import ConversationMemory, Receipt, SessionHandle
+from django_convmemory.core import compaction, context
 from django_convmemory.core.values import StoredMessage
+from django_convmemory.memory import ConversationMemory, Receipt, SessionHandle
 
 PAGE = (pathlib.Path(__file__).parent.parent / "docs" / "operations.md").read_text(encoding="utf-8")
 OF_A_MEMORY = ("session", "erase", "adopt")
