@@ -1,4 +1,4 @@
-"""The gate that a model's text passes before it may stand for a conversation."""
+"""Validation: the checks that a model's text must pass before it may stand for a conversation."""
 
 from __future__ import annotations
 
@@ -10,65 +10,92 @@ from django_convmemory.chat_models.base import ChatResponse
 from django_convmemory.exceptions import BadModelOutput, ContentRefused, InvalidMessage
 from django_convmemory.messages import check_text
 
+# A whole answer that is one of these words.
 _SENTINELS = frozenset(
-    {"none", "null", "nil", "nan", "n/a", "na", "undefined", "empty", "error", "no summary", "nothing"}
+    {"none", "null", "nil", "nan", "n/a", "na", "undefined", "empty", "error", "no summary", "nothing", "ok"}
+    | {"无", "没有", "空"}
 )
-_SENTINELS |= {"ok", "无", "没有", "空"}
-_LONGEST_SENTINEL = 40
-_AROUND = re.compile(r"^[\W_]+|[\W_]+$")
-# A refusal begins with an apology, or with what "I" cannot do …
-_REFUSAL = re.compile(
-    r"""^\W*(?:(?:unfortunately|regrettably),?\ )?(?:
-        (?:i['’]?m|i\ am)\ (?:\w+\ )?(?:sorry|afraid|unable|not\ (?:able|allowed|comfortable))\b
-        | (?:sorry|my\ apologies|apologies)\b | i\ apologi[sz]e\b | as\ an\ ai\b
-        | i\ (?:can['’]?t|cannot|can\ not|won['’]?t|will\ not|(?:must|have\ to|need\ to)\ decline)\b
-        | 我?(?:非常|很|十分)?(?:抱歉|遗憾) | 对不起 | 不好意思 | 我们?(?:无法|不能)
-        | 作为(?:一个|一名)?\ ?(?:AI|人工智能)
-        | as\ an?\ (?:large\ )?language\ model\b
-        | lo\ siento\b | lamento\b | no\ (?:puedo|podemos)\b | me\ temo\b
-        | (?:je\ suis\ )?désolée?\b | je\ regrette\b | je\ ne\ (?:peux|puis|suis)\b
-        | (?:es\ )?tut\ mir\ leid\b | entschuldigung\b | leider\ kann\ ich\b | ich\ kann\b
-        | desculpe\b | sinto\ muito\b | não\ (?:posso|consigo)\b
-        | mi\ dispiace\b | spiacente\b | mi\ scuso\b | non\ (?:posso|sono\ in\ grado)\b
-        | 申し訳 | すみません | ごめんなさい
-        | извините\b | простите\b | к\ сожалению\b | я\ не\ могу\b
-        | عذر | آسف | أعتذر | لا\ (?:أستطيع|يمكنني)
-        | 죄송 | 미안
-    )""",
+_MAX_SENTINEL_LENGTH = 40
+_PUNCTUATION_AROUND = re.compile(r"^[\W_]+|[\W_]+$")
+
+# Refusals, by language. A refusal that passed would replace a conversation's memory, and models refuse in the language
+# of the conversation, so there is a row for each language in which the large models were seen to refuse. A text is a
+# refusal if it begins like one (second column: an apology, or what "I" cannot do) and also says, in the first person or
+# about the request, that it will not be done (third column). A summary reports in the third person.
+_REFUSALS = (
+    (
+        "English",
+        r"""(?:i['’]?m|i\ am)\ (?:\w+\ )?(?:sorry|afraid|unable|not\ (?:able|allowed|comfortable))\b
+            | (?:sorry|my\ apologies|apologies)\b | i\ apologi[sz]e\b | as\ an\ ai\b
+            | i\ (?:can['’]?t|cannot|can\ not|won['’]?t|will\ not|(?:must|have\ to|need\ to)\ decline)\b
+            | as\ an?\ (?:large\ )?language\ model\b""",
+        r"""\b(?:i|we)(?:['’]?m|['’]re|\ am|\ are)?\ (?:\w+\ )?
+            (?:can['’]?t|cannot|can\ not|won['’]?t|will\ not|unable|not\ (?:able|allowed|comfortable)|decline)\b
+            | \b(?:can['’]?t|cannot|unable\ to)\ (?:assist|help|comply)\b
+            | \b(?:this|that|your)\ (?:request|content|material|prompt)\b
+            | \b(?:against|violat\w+)\ (?:my|our|the)\ (?:\w+\ ){0,2}(?:polic|guideline)
+            | \b(?:something\ went\ wrong|try\ again)\b""",
+    ),
+    (
+        "Chinese",
+        r"""我?(?:非常|很|十分)?(?:抱歉|遗憾) | 对不起 | 不好意思 | 我们?(?:无法|不能)
+            | 作为(?:一个|一名)?\ ?(?:AI|人工智能)""",
+        r"我们?(?:暂时)?(?:无法|不能) | (?:违反|不符合).{0,12}(?:政策|规定|准则)",
+    ),
+    (
+        "Spanish",
+        r"lo\ siento\b | lamento\b | no\ (?:puedo|podemos)\b | me\ temo\b",
+        r"\bno\ (?:puedo|podemos)\b | \bno\ es\ posible\b",
+    ),
+    (
+        "French",
+        r"(?:je\ suis\ )?désolée?\b | je\ regrette\b | je\ ne\ (?:peux|puis|suis)\b",
+        r"\bje\ ne\ (?:peux|puis)\b | \bpas\ en\ mesure\b",
+    ),
+    (
+        "German",
+        r"(?:es\ )?tut\ mir\ leid\b | entschuldigung\b | leider\ kann\ ich\b | ich\ kann\b",
+        r"\bich\b[^.!?]{0,60}\bnicht\b | \bnicht\ in\ der\ lage\b",
+    ),
+    (
+        "Portuguese",
+        r"desculpe\b | sinto\ muito\b | não\ (?:posso|consigo)\b",
+        r"\bnão\ (?:posso|consigo|podemos)\b",
+    ),
+    (
+        "Italian",
+        r"mi\ dispiace\b | spiacente\b | mi\ scuso\b | non\ (?:posso|sono\ in\ grado)\b",
+        r"\bnon\ (?:posso|possiamo|sono\ in\ grado)\b",
+    ),
+    ("Japanese", r"申し訳 | すみません | ごめんなさい", r"できません | かねます"),
+    ("Russian", r"извините\b | простите\b | к\ сожалению\b | я\ не\ могу\b", r"\bне\ (?:могу|можем)\b"),
+    ("Arabic", r"عذر | آسف | أعتذر | لا\ (?:أستطيع|يمكنني)", r"لا\ (?:أستطيع|يمكنني|نستطيع)"),
+    ("Korean", r"죄송 | 미안", r"수\ 없습니다 | 어렵습니다"),
+)
+_BEGINS_LIKE_A_REFUSAL = re.compile(
+    r"^\W*(?:(?:unfortunately|regrettably),?\ )?(?:" + " | ".join(begins for _, begins, _ in _REFUSALS) + ")",
     re.IGNORECASE | re.VERBOSE,
 )
-# … and says, in the first person or of the request, that it will not be done. A summary reports in the third person.
-_REFUSING = re.compile(
-    r"""\b(?:i|we)(?:['’]?m|['’]re|\ am|\ are)?\ (?:\w+\ )?
-        (?:can['’]?t|cannot|can\ not|won['’]?t|will\ not|unable|not\ (?:able|allowed|comfortable)|decline)\b
-    | \b(?:can['’]?t|cannot|unable\ to)\ (?:assist|help|comply)\b
-    | \b(?:this|that|your)\ (?:request|content|material|prompt)\b
-    | \b(?:against|violat\w+)\ (?:my|our|the)\ (?:\w+\ ){0,2}(?:polic|guideline)
-    | \b(?:something\ went\ wrong|try\ again)\b
-    | 我们?(?:暂时)?(?:无法|不能) | (?:违反|不符合).{0,12}(?:政策|规定|准则)
-    | \bno\ (?:puedo|podemos)\b | \bno\ es\ posible\b
-    | \bje\ ne\ (?:peux|puis)\b | \bpas\ en\ mesure\b
-    | \bich\b[^.!?]{0,60}\bnicht\b | \bnicht\ in\ der\ lage\b
-    | \bnão\ (?:posso|consigo|podemos)\b | \bnon\ (?:posso|possiamo|sono\ in\ grado)\b
-    | できません | かねます | \bне\ (?:могу|можем)\b | لا\ (?:أستطيع|يمكنني|نستطيع) | 수\ 없습니다 | 어렵습니다""",
-    re.IGNORECASE | re.VERBOSE,
-)
+_SAYS_IT_WILL_NOT = re.compile(" | ".join(refuses for _, _, refuses in _REFUSALS), re.IGNORECASE | re.VERBOSE)
+# A refusal is short. A longer text is a summary, even if it begins with "Sorry".
+_MAX_REFUSAL_LENGTH = 600
+
 _MARKUP = re.compile(r"<(?:!doctype\ html|html\b|\?xml|head\b|body\b|h[1-6]\b|title\b|center\b|pre\b)", re.IGNORECASE)
-# What a template, a tool or a library leaves where a text should be.
-_DEBRIS = re.compile(
+# What a chat template, a tool or a library leaves in place of a text.
+_LEFTOVERS = re.compile(
     r"""<\|[^<>|]{1,40}\|> | </?(?:think(?:ing)?|reasoning|tool_calls?|function_calls?)\b | \[/?INST\]
     | Traceback\ \(most\ recent\ call | (?:torch\.)?(?:cuda|out\ of\ memory)\b.{0,40}\b(?:error|memory)\b
     | you\ exceeded\ your\ current\ quota | 内容由于不合规""",
     re.IGNORECASE | re.VERBOSE,
 )
-# In place of a summary, and nothing else.
-_NOTHING = re.compile(
+# The model says that there is nothing to summarize, or repeats only the heading.
+_NO_SUMMARY = re.compile(
     r"""\W*(?:the\ )?(?:new\ |updated\ )?summary\W*$ | \W*(?:摘要|总结)\W*$
     | there\ (?:is|was)\ (?:nothing|no\ (?:conversation|content|text))\b[^.]{0,60}\.?$
     | please\ (?:provide|share|paste)\b | 请提供""",
     re.IGNORECASE | re.VERBOSE,
 )
-# A line that is an error's and nothing else; "HTTP 500 errors have plagued the shop" is not.
+# A first line that is an error message as a whole. "HTTP 500 errors have plagued the shop" is not.
 _ERROR = re.compile(
     r"""\W{,9}(?:
         (?P<named>(?:(?:http[/\d.]*|error|status|code)\b[ :\-]*)+)?
@@ -85,32 +112,33 @@ _ERROR = re.compile(
 )
 _ERROR_KEYS = frozenset({"error", "errors", "detail"})
 _STATUS_KEYS = frozenset({"code", "object", "status", "statusCode", "type"})
-_THOUGHT, _THOUGHT_ENDS = "<think>", "</think>"
+_THINK, _THINK_END = "<think>", "</think>"
 _CONTROL = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f]")
-# A refusal is short, and says what it will not do; a summary may begin with "Sorry" as well.
-_LONGEST_REFUSAL = 600
-# No text of this length is what was asked for, nor is it worth the time to look for what of it is.
-_LONGEST_TEXT = 200_000
-_LONGEST_LINE = 500
+# A longer answer is no summary, and scanning it would take long. In characters, as all lengths here.
+_MAX_LENGTH = 200_000
+_MAX_LINE_LENGTH = 500
 
-# A full stop inside of 3.50 or example.org ends none.
+# A full stop within 3.50 or example.org does not end a sentence.
 _SENTENCE = re.compile(r"(?:[^.!?。！？\n]|[.!?](?=[0-9A-Za-z]))*(?:[.!?。！？\n]+[\"'”’)\]]*\s*|$)")
 
 
 def checked(response: ChatResponse) -> str:
-    """Return the text of a summary, or raise what is wrong with it.
+    """Return the text of a summary.
 
-    Raises :class:`~django_convmemory.exceptions.ContentRefused` for a refusal, and
-    :class:`~django_convmemory.exceptions.BadModelOutput` for what is blank, a sentinel, an error page, or cut off.
+    Raises :class:`~django_convmemory.exceptions.ContentRefused` if the model refused, and
+    :class:`~django_convmemory.exceptions.BadModelOutput` if the answer is blank, a sentinel such as ``NONE``, an error
+    page, or cut off.
     """
     if response.finish_reason == "content_filter" or response.message.extra.get("refusal"):
         raise ContentRefused("The model refused to summarize this part of the conversation.")
     if response.finish_reason == "length":
         raise BadModelOutput("The answer was cut off by the model's length limit.")
     if response.message.role != "assistant" or response.message.tool_calls:
-        raise BadModelOutput("The model answered with something else than a text.")
-    if len(response.message.text) > _LONGEST_TEXT:
-        raise BadModelOutput(f"The answer was {len(response.message.text)} characters long.")
+        raise BadModelOutput("The model answered with a tool call or another role instead of a text.")
+    if len(response.message.text) > _MAX_LENGTH:
+        raise BadModelOutput(
+            f"The answer was {len(response.message.text)} characters long. At most {_MAX_LENGTH} are allowed."
+        )
     text = _CONTROL.sub(" ", _without_thoughts(response.message.text)).strip()
     try:
         check_text(text, "The answer")
@@ -121,36 +149,35 @@ def checked(response: ChatResponse) -> str:
 
 
 def _refuse(text: str) -> None:
-    """Raise what is wrong with ``text``, if anything is."""
-    if text.startswith(_THOUGHT):
+    """Raise an error if ``text`` is not a summary."""
+    if text.startswith(_THINK):
         raise BadModelOutput("The answer was cut off while the model was thinking.")
-    if len(text) < _LONGEST_SENTINEL and _AROUND.sub("", text).casefold() in _SENTINELS:
+    if len(text) < _MAX_SENTINEL_LENGTH and _PUNCTUATION_AROUND.sub("", text).casefold() in _SENTINELS:
         raise BadModelOutput(f"The answer was {text[:20]!r} instead of a summary.")
     if sum(character.isalnum() for character in text) < 2:
         raise BadModelOutput("The answer was blank.")
-    if _MARKUP.match(text) or _DEBRIS.match(text) or _is_error(text):
-        raise BadModelOutput("The answer was an error, or markup, instead of a summary.")
-    if len(text) < _LONGEST_REFUSAL and _NOTHING.match(text):
-        raise BadModelOutput("The answer was that there is nothing to summarize.")
-    if len(text) <= _LONGEST_REFUSAL and _REFUSAL.match(text) and _REFUSING.search(text):
+    if _MARKUP.match(text) or _LEFTOVERS.match(text) or _is_error(text):
+        raise BadModelOutput("The answer was an error message or markup instead of a summary.")
+    if len(text) < _MAX_REFUSAL_LENGTH and _NO_SUMMARY.match(text):
+        raise BadModelOutput("The model answered that there is nothing to summarize.")
+    if len(text) <= _MAX_REFUSAL_LENGTH and _BEGINS_LIKE_A_REFUSAL.match(text) and _SAYS_IT_WILL_NOT.search(text):
         raise ContentRefused("The model apologized instead of summarizing this part of the conversation.")
 
 
 def _without_thoughts(text: str) -> str:
-    """Return what follows the thoughts of a model that shows them first.
+    """Return the answer that follows the thoughts of a model that shows them.
 
-    Some servers give the template's opening tag to the model, and its thoughts have only the closing one, on a line of
-    its own.
+    On some servers the opening tag is part of the prompt. Then the answer has only the closing tag, on its own line.
     """
-    thoughts, ends, answer = text.partition(_THOUGHT_ENDS)
-    if not ends:
+    thoughts, end_tag, answer = text.partition(_THINK_END)
+    if not end_tag:
         return text
     alone = not thoughts.rpartition("\n")[2].strip() and not answer.partition("\n")[0].strip()
-    return answer if alone or thoughts.lstrip().startswith(_THOUGHT) else text
+    return answer if alone or thoughts.lstrip().startswith(_THINK) else text
 
 
 def _is_error(text: str) -> bool:
-    match = _ERROR.match(" ".join(text.partition("\n")[0][:_LONGEST_LINE].split()))
+    match = _ERROR.match(" ".join(text.partition("\n")[0][:_MAX_LINE_LENGTH].split()))
     if match:
         named, code, reason, other = match.group("named", "code", "reason", "other")
         if reason or other or (named and code):
@@ -162,7 +189,7 @@ def _is_error(text: str) -> bool:
     except ValueError:
         return False
     value = value[0] if isinstance(value, list) and value else value
-    if isinstance(value, dict) and not any(isinstance(one, str) and one.strip() for one in value.values()):
+    if isinstance(value, dict) and not any(isinstance(entry, str) and entry.strip() for entry in value.values()):
         return True
     return isinstance(value, dict) and (
         not _ERROR_KEYS.isdisjoint(value) or ("message" in value and not _STATUS_KEYS.isdisjoint(value))
@@ -170,7 +197,7 @@ def _is_error(text: str) -> bool:
 
 
 def fitting(text: str, fits: Callable[[str], bool]) -> str:
-    """Return the first sentences of ``text`` that fit together, or, where not even one does, its beginning."""
+    """Return the first sentences of ``text`` that fit together. If not even one fits, return its beginning."""
     kept = ""
     for sentence in _SENTENCE.findall(text):
         if not fits((kept + sentence).rstrip()):
@@ -178,8 +205,8 @@ def fitting(text: str, fits: Callable[[str], bool]) -> str:
         kept += sentence
     if kept.strip():
         return kept.rstrip()
-    least, most = 0, len(text)
-    while least < most:
-        middle = (least + most + 1) // 2
-        least, most = (middle, most) if fits(text[:middle].rstrip()) else (least, middle - 1)
-    return text[:least].rstrip()
+    shortest, longest = 0, len(text)
+    while shortest < longest:
+        middle = (shortest + longest + 1) // 2
+        shortest, longest = (middle, longest) if fits(text[:middle].rstrip()) else (shortest, middle - 1)
+    return text[:shortest].rstrip()
