@@ -1,8 +1,8 @@
 """Exchanges: the runs of messages that may not be cut.
 
-An exchange is one message, or an assistant message with tool calls and everything up to the last tool message that
-answers it. A stored tool message knows the position of the assistant message that it answers, so that exchanges are
-found without comparing ids, which repeat within real conversations.
+An exchange is one message, or an assistant message with tool calls and all messages up to the last tool message that
+answers it. A stored tool message has the position of the assistant message that it answers. So exchanges are found
+without comparing call ids, which repeat within real conversations.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ REDACTED = "[This message was removed.]"
 
 
 class Turn(NamedTuple):
-    """An unpinned message as planning sees it: no text.
+    """An unpinned message without its text, for planning.
 
-    ``answers`` is the position of the assistant message that a tool message answers, None for any other.
+    ``answers`` is the position of the assistant message that a tool message answers. It is None for other messages.
     """
 
     position: int
@@ -37,16 +37,16 @@ class _Placed(Protocol):
 
 
 def starts(turns: Sequence[_Placed], open_position: int = 0) -> list[int]:
-    """Return the indexes in ``turns`` at which an exchange begins, ascending.
+    """Return the indexes in ``turns`` at which an exchange begins, in ascending order.
 
-    ``turns`` are unpinned messages in order. Leading ones that belong to an exchange that began before the first of
-    them have no start. ``open_position`` is the position of the assistant message whose exchange is open, or 0: that
-    exchange reaches to the end.
+    ``turns`` are unpinned messages in order. If an exchange began before the first turn, its messages have no start
+    here. ``open_position`` is the position of the assistant message whose exchange is open, or 0. An open exchange
+    reaches to the end.
     """
     ends = {turn.answers: index for index, turn in enumerate(turns) if turn.answers is not None}
     if not ends and not open_position:
-        return list(range(len(turns)))  # as most are: each message is an exchange
-    found = []
+        return list(range(len(turns)))  # The usual case: each message is an exchange.
+    starts = []
     inside = -1
     if turns:
         first = turns[0].position
@@ -56,17 +56,17 @@ def starts(turns: Sequence[_Placed], open_position: int = 0) -> list[int]:
     for index, turn in enumerate(turns):
         if index <= inside:
             continue
-        found.append(index)
+        starts.append(index)
         if turn.position == open_position:
             break
         inside = ends.get(turn.position, index)
-    return found
+    return starts
 
 
 class Placed(NamedTuple):
-    """A stored message in its place.
+    """A stored message with its position.
 
-    ``tokens`` as counted at append; ``answers`` as in :class:`Turn`.
+    ``tokens`` were counted at append. ``answers`` is as in :class:`Turn`.
     """
 
     position: int
@@ -76,16 +76,15 @@ class Placed(NamedTuple):
 
 
 def redacted(message: ChatMessage) -> ChatMessage:
-    """Return a message that was redacted as a model sees it: where there was content, one of ours says so."""
+    """Return a redacted message as a model sees it: a notice stands in place of the content."""
     return dataclasses.replace(message, content=REDACTED) if message.content == "" else message
 
 
 def well_formed(rows: Iterable[Placed]) -> list[Placed]:
     """Return unpinned messages as a provider accepts them: every call with its result, every result with its call.
 
-    Results stand directly after their call, in the order of the calls. Of a repeated result the last one counts. A call
-    that has no result gets one of ours that says so, with position 0 and 0 tokens; a result without its call is left
-    out.
+    Results stand directly after their call, in the order of the calls. If a result is repeated, the last one counts. A
+    call without a result gets a placeholder, with position 0 and 0 tokens. A result without its call is left out.
     """
     rows = list(rows)
     results: dict[tuple[int, str], Placed] = {}

@@ -1,7 +1,7 @@
 """The prompts of the summarizer.
 
-A transcript is data, not instructions: it stands between two lines that bear a word which occurs nowhere in it, so that
-nothing in it can close the fence, and each turn begins with a line that no text inside a turn can imitate.
+A transcript is data, not instructions. It stands between two fence lines with a word that does not occur in it, so no
+text in the transcript can close the fence. Each turn begins with a label that no text inside a turn can imitate.
 """
 
 from __future__ import annotations
@@ -35,19 +35,19 @@ This summary is too long:
 
 Rewrite it in at most {words} words, keeping what matters most."""
 
-# Tells the summaries of one form of the prompts from those of another.
+# Each summary stores it: summaries made with other prompts can be told apart.
 HASH = hashlib.sha256((SYSTEM + _PREVIOUS + _TURNS + _LENGTH + _SHORTEN).encode()).hexdigest()
 
+# Models write more than they are asked for, so the prompt asks for this share of the limit.
 AIM = 0.6
 _BRACKETS = str.maketrans("[]", "()")
 _SAMPLE = "The customer asked on Monday about order 4711; the agent promised a refund of 20 euros by Friday morning."
 
 
 def fold(previous: str, turns: Sequence[str], *, max_tokens: int, counter: TokenCounter) -> list[ChatMessage]:
-    """Return the request for a summary of ``previous`` and ``turns`` that counts ``max_tokens`` at most.
+    """Return the request for a summary of ``previous`` and ``turns`` with at most ``max_tokens`` tokens.
 
-    ``turns`` are as :func:`turn` writes them. The length is asked for in words, at 60 % of what is allowed: models
-    overshoot.
+    ``turns`` have the form that :func:`turn` returns. The prompt gives the length in words.
     """
     transcript = "\n".join(turns)
     fence = _fence(previous, transcript)
@@ -58,32 +58,32 @@ def fold(previous: str, turns: Sequence[str], *, max_tokens: int, counter: Token
 
 
 def shorten(text: str, *, max_tokens: int, counter: TokenCounter) -> list[ChatMessage]:
-    """Return the request for a shorter form of a summary that came out too long."""
+    """Return the request to shorten a summary that is too long."""
     fence = _fence(text)
     request = _SHORTEN.format(fence=fence, summary=text, words=words(max_tokens, counter))
     return [ChatMessage.system(SYSTEM), ChatMessage.human(request)]
 
 
 def turn(message: ChatMessage, *, max_tokens: int | None = None, counter: TokenCounter | None = None) -> str:
-    """Return a message as a turn of the transcript: ``[user] text``, continued lines indented.
+    """Return a message as a turn of the transcript: ``[user] text``. Further lines are indented.
 
-    With ``max_tokens`` a longer text is cut in its middle, and a mark says so.
+    With ``max_tokens`` and ``counter``, a longer text is cut in its middle, with a mark.
     """
     text = spoken(message) or "[nothing]"
     if max_tokens is not None and counter is not None:
         text = cut(text, max_tokens, counter)
-    # A name cannot end the label, and begin another.
-    who = message.role if not message.name else f"{message.role} {message.name.translate(_BRACKETS)}"
-    return f"[{' '.join(who.split())}] " + "\n    ".join(text.splitlines() or [""])
+    # Without brackets, a name cannot close the label and open another one.
+    speaker = message.role if not message.name else f"{message.role} {message.name.translate(_BRACKETS)}"
+    return f"[{' '.join(speaker.split())}] " + "\n    ".join(text.splitlines() or [""])
 
 
 def within(turns: list[str], max_tokens: int, counter: TokenCounter) -> list[str]:
-    """Return ``turns``, or the first and the last of them that count ``max_tokens`` together, with a mark between.
+    """Return ``turns``, or the first and the last ones that have ``max_tokens`` tokens together, with a mark between.
 
-    For an exchange of very many turns, each of them short already.
+    This is for an exchange of very many turns that are short already.
     """
     costs = [counter.count_text(turn) for turn in turns]
-    if sum(costs) <= max_tokens * 5 // 4:  # the labels of the turns are not counted in their messages
+    if sum(costs) <= max_tokens * 5 // 4:  # The counts of the messages do not include the labels.
         return turns
     first, last, left = 0, len(turns), max_tokens
     while first < last:
@@ -99,7 +99,7 @@ def within(turns: list[str], max_tokens: int, counter: TokenCounter) -> list[str
 
 
 def cut(text: str, max_tokens: int, counter: TokenCounter) -> str:
-    """Return ``text``, or its beginning and its end with a mark between that together count ``max_tokens`` or so."""
+    """Return ``text``, cut in its middle, with a mark, to about ``max_tokens`` tokens if it is longer."""
     total = counter.count_text(text)
     if total <= max_tokens:
         return text
@@ -109,12 +109,12 @@ def cut(text: str, max_tokens: int, counter: TokenCounter) -> str:
         beginning, end = text[:head], text[head - keep :]
         if keep == 2 or counter.count_text(beginning + end) <= max_tokens:
             return f"{beginning} […{len(text) - keep} characters left out…] {end}"
-        keep = max(2, keep * 4 // 5)  # What is kept is denser than the whole.
+        keep = max(2, keep * 4 // 5)  # The kept parts have more tokens per character than the whole.
     return text
 
 
 def words(max_tokens: int, counter: TokenCounter) -> int:
-    """Return how many words to ask for, by what the counter takes a word for."""
+    """Return how many words to ask for, by the tokens that the counter counts for a word."""
     tokens_per_word = counter.count_text(_SAMPLE) / len(_SAMPLE.split())
     return max(5, int(max_tokens * AIM / tokens_per_word))
 

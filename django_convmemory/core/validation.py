@@ -18,10 +18,10 @@ _SENTINELS = frozenset(
 _MAX_SENTINEL_LENGTH = 40
 _PUNCTUATION_AROUND = re.compile(r"^[\W_]+|[\W_]+$")
 
-# Refusals, by language. A refusal that passed would replace a conversation's memory, and models refuse in the language
-# of the conversation, so there is a row for each language in which the large models were seen to refuse. A text is a
-# refusal if it begins like one (second column: an apology, or what "I" cannot do) and also says, in the first person or
-# about the request, that it will not be done (third column). A summary reports in the third person.
+# Refusals, by language. A refusal that passed would replace a conversation's memory. Models refuse in the language of
+# the conversation, so each language in which the large models were seen to refuse has a row. The second column is how a
+# refusal begins: with an apology, or with what "I" cannot do. The third column is what it also says, in the first person
+# or about the request: that it will not be done. A summary reports in the third person.
 _REFUSALS = (
     (
         "English",
