@@ -1,4 +1,15 @@
-"""Sending hints to the Celery broker without making anybody wait for it."""
+"""Sends hints to the Celery broker, and lets no append wait for the broker.
+
+Why this is not one call of ``apply_async``, with measurements in docs/design.md:
+
+- Celery's own sending blocks for seconds if the broker is down, and for much longer if it hangs. Timeouts bound that,
+  but not the lookup of a host name, nor a broker that answers byte by byte. So a thread sends, and is abandoned if it
+  takes too long.
+- The thread also saves the request the 0.8 ms that a healthy broker takes.
+- A hint that could not be sent must be unmarked in the session's row, or the sweep would skip the session for minutes.
+  That write can wait for a lock, so it has a thread of its own.
+- Web servers fork. A child must not use its parent's connection, thread or lock.
+"""
 
 from __future__ import annotations
 
@@ -24,21 +35,20 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-# Seconds for each step of talking to the broker: to connect, to read, to write.
+# All times are in seconds. This one bounds each step of talking to the broker: connect, read, write.
 BROKER_TIMEOUT = 0.25
-# Seconds after which a thread that sends is left to itself.
+# A thread that takes longer for one hint is abandoned.
 LONGEST_SEND = 0.6
-# Seconds for which a process leaves a broker alone that failed it.
+# After a failure, a process does not try the broker for this time.
 BREAKER_SECONDS = 30.0
-# Seconds that a hint waits for the request that brought it, so that the answer goes out first: the interpreter runs one
-# of the two at a time.
+# The thread waits this long, so that the request can send its response first. Python runs one thread at a time.
 COURTESY = 0.005
-# How many hints can wait to be sent.
+# How many hints can wait to be sent. Further ones are not sent.
 MOST_WAITING = 1000
 
 
 class Hint(NamedTuple):
-    """A task to be sent: its name and arguments, and its options as ``apply_async`` takes them."""
+    """A task to send: its name, its arguments, and its options for ``apply_async``."""
 
     task: str
     alias: str
@@ -47,12 +57,12 @@ class Hint(NamedTuple):
     arguments: dict[str, Any]
 
 
-# Is told the ids of sessions.
+# Called with the ids of the sessions whose hints were not sent.
 Undelivered = Callable[[list[int]], object]
 
 
 class _Queued:
-    """A hint on its way: with the app that it is sent for, and who is to be told the session's id if it is not sent."""
+    """A hint that waits to be sent, or is being sent."""
 
     def __init__(self, hint: Hint, app: Celery, awaited: bool, undelivered: Undelivered | None) -> None:
         self.hint = hint
@@ -64,24 +74,23 @@ class _Queued:
 
 
 class Sender:
-    """Sends this process's hints in a thread of its own, on one connection, as long as the broker plays along.
+    """Sends the hints of this process in one thread, on one connection.
 
-    A hint is handed over, and whoever brought it goes on. Of those that are not sent after all, ``undelivered`` is told
-    the ids of the sessions, by another thread: what it does may wait for a lock, and neither an append nor a hint
-    should. A thread that takes longer for a hint than ``LONGEST_SEND`` is left to itself, and so is the broker then, as
-    after any failure.
+    ``send`` hands a hint over and returns. If a hint is not sent, another thread calls its ``undelivered``. After a
+    failure, and if the thread takes longer than ``LONGEST_SEND`` for a hint, the sender does not try the broker for
+    ``BREAKER_SECONDS``.
     """
 
     def __init__(self) -> None:
-        # Guards all that follows.
+        # Guards all attributes below.
         self._changed = threading.Condition()
         self._waiting: collections.deque[_Queued] = collections.deque()
         self._thread: threading.Thread | None = None
-        # What the thread is sending, and since when.
+        # The hint that the thread is sending, and since when.
         self._sending: _Queued | None = None
         self._began = 0.0
         self._broken_until = -math.inf
-        # What is given back, and the thread that does it.
+        # Hints that were not sent, and the thread that reports them.
         self._lost: list[_Queued] = []
         self._returner: threading.Thread | None = None
 
@@ -91,10 +100,9 @@ class Sender:
         return time.monotonic() < self._broken_until
 
     def send(self, hint: Hint, app: Celery, *, wait: bool = False, undelivered: Undelivered | None = None) -> bool:
-        """Send ``hint`` as a task of ``app``, and return whether the broker is there to take it, as far as is known.
+        """Send ``hint`` as a task of ``app``. Return whether the broker seems to be available.
 
-        With ``wait`` it is known: True says that the hint was sent. Never raises, and waits for ``LONGEST_SEND`` at
-        most.
+        With ``wait``, return whether the hint was sent. This takes ``LONGEST_SEND`` at most. Never raises.
         """
         queued = _Queued(hint, app, wait, undelivered)
         self._leave_stuck()
@@ -112,14 +120,14 @@ class Sender:
         if not queued.done.wait(LONGEST_SEND):
             self._leave_stuck()
             with self._changed:
-                # What was not begun is not sent any more: whoever waited for it does something else now.
+                # If sending has not begun, do not send: the caller will have done something else by then.
                 if queued in self._waiting:
                     self._waiting.remove(queued)
                     self._lose([queued])
         return queued.sent
 
     def flush(self, seconds: float = LONGEST_SEND) -> bool:
-        """Wait until what was handed over is sent or given back, ``seconds`` at most, and return whether it is."""
+        """Wait until all hints are sent or reported as undelivered, ``seconds`` at most. Return whether they are."""
         ends = time.monotonic() + seconds
         while True:
             with self._changed:
@@ -131,7 +139,7 @@ class Sender:
                 return False
 
     def close(self) -> None:
-        """Send what was handed over, and hang up; the next hint opens another connection."""
+        """Send the hints that wait, and close the connection. The next hint opens a new one."""
         self.flush()
         with self._changed:
             thread, self._thread = self._thread, None
@@ -148,27 +156,24 @@ class Sender:
         return self._sending is not None and time.monotonic() - self._began >= LONGEST_SEND
 
     def _leave_stuck(self) -> None:
-        """Leave the thread to itself where it takes too long, and give back what it had to send.
-
-        No timeout bounds the lookup of a name, nor a broker that answers byte by byte.
-        """
+        """Abandon the thread if it takes too long, and report its hints as undelivered."""
         with self._changed:
             if self._sending is None or not self._stuck:
                 return
             self._thread = None
             self._stop(self._sending)
-        _say(TimeoutError(f"it did not take a task within {LONGEST_SEND} s"))
+        _log(TimeoutError(f"it did not take a task within {LONGEST_SEND} s"))
 
-    # With the lock held.
+    # Called with the lock held.
 
     def _running(self) -> bool:
-        """Have the thread run, and return whether it does: a process may be out of threads, or at its end."""
+        """Start the thread if needed, and return whether it runs. A process may be out of threads, or at its end."""
         if self._thread is None or not self._thread.is_alive():
             self._thread = _started(self._run, "convmemory-sender")
         return self._thread is not None
 
     def _stop(self, failed: _Queued) -> None:
-        """Leave the broker alone for a while, and give back what was to be sent to it."""
+        """Open the breaker, and report all waiting hints as undelivered."""
         self._broken_until = time.monotonic() + BREAKER_SECONDS
         self._lose([failed, *self._waiting])
         self._waiting.clear()
@@ -182,7 +187,7 @@ class Sender:
         if self._lost and self._returner is None:
             self._returner = _started(self._give_back, "convmemory-returner")
 
-    # What the threads do.
+    # Run in the threads.
 
     def _run(self) -> None:
         me, connection = threading.current_thread(), None
@@ -190,10 +195,10 @@ class Sender:
             error = None
             try:
                 connection = _send(connection, queued)
-            except Exception as failed:  # noqa: BLE001  whatever fails, the append that brought the hint has succeeded
-                connection, error = None, failed
+            except Exception as failure:  # noqa: BLE001  whatever failed, the append itself has succeeded
+                connection, error = None, failure
             if error is not None and self._thread is me:
-                _say(error)
+                _log(error)
             with self._changed:
                 if self._thread is not me:
                     break
@@ -208,7 +213,7 @@ class Sender:
             connection.close()
 
     def _next(self, me: threading.Thread) -> _Queued | None:
-        """Wait for the next hint; None where this thread is not wanted any more."""
+        """Wait for the next hint. Return None if this thread was abandoned or closed."""
         while True:
             with self._changed:
                 if self._thread is me and self._waiting:
@@ -222,7 +227,7 @@ class Sender:
                 time.sleep(COURTESY)
 
     def _give_back(self) -> None:
-        """Say which hints were not sent: to each who is to be told, of all at once."""
+        """Report the hints that were not sent. Each ``undelivered`` function is called once, with all its sessions."""
         while True:
             with self._changed:
                 lost, self._lost = self._lost, []
@@ -230,18 +235,21 @@ class Sender:
                     self._returner = None
                     self._changed.notify_all()
                     return
-            told: dict[Undelivered, list[int]] = {}
+            session_ids_of: dict[Undelivered, list[int]] = {}
             for queued in lost:
                 if queued.undelivered is not None:
-                    told.setdefault(queued.undelivered, []).append(queued.hint.session_id)
-            for tell, session_ids in told.items():
+                    session_ids_of.setdefault(queued.undelivered, []).append(queued.hint.session_id)
+            for undelivered, session_ids in session_ids_of.items():
                 try:
-                    tell(session_ids)
+                    undelivered(session_ids)
                 except Exception:
                     with contextlib.suppress(Exception):
-                        logger.warning("The mark of tasks that were not sent could not be taken back.", exc_info=True)
+                        logger.warning(
+                            "Sessions whose task was not sent could not be unmarked. The sweep finds them later.",
+                            exc_info=True,
+                        )
             with contextlib.suppress(Exception):
-                connections.close_all()  # this thread's
+                connections.close_all()  # those of this thread
 
 
 def _started(run: Callable[[], None], name: str) -> threading.Thread | None:
@@ -250,21 +258,21 @@ def _started(run: Callable[[], None], name: str) -> threading.Thread | None:
         thread.start()
     except RuntimeError:
         with contextlib.suppress(Exception):
-            logger.warning("No thread could be started to send tasks; the next sweep sends them.", exc_info=True)
+            logger.warning("No thread could be started to send tasks. The next sweep sends them.", exc_info=True)
         return None
     return thread
 
 
 def _send(connection: BrokerConnection | None, queued: _Queued) -> BrokerConnection:
-    """Send on ``connection``, or on a new one, and return that."""
+    """Send on ``connection`` or on a new one. Return the connection that was used."""
     began = time.monotonic()
     if connection is not None and connection.app is queued.app:
         try:
             connection.send(queued.hint)
         except Exception:
             connection.close()
-            # A broker that was restarted has closed the old connection, at once: that says nothing of a new one.
-            # One that times out would do so again.
+            # A broker that was restarted has closed the old connection. That fails at once, and a new connection may
+            # work. A broker that timed out would do so again.
             if time.monotonic() - began >= BROKER_TIMEOUT:
                 raise
         else:
@@ -280,22 +288,22 @@ def _send(connection: BrokerConnection | None, queued: _Queued) -> BrokerConnect
     return connection
 
 
-def _say(error: BaseException) -> None:
-    with contextlib.suppress(Exception):  # What a site has for its logs may fail, too.
+def _log(error: BaseException) -> None:
+    with contextlib.suppress(Exception):  # A site's log handler may fail, too.
         logger.warning(
-            "Cannot send tasks to the Celery broker (%s: %s); the next attempt is made in %d s or later. Nothing is "
-            "lost: the task convmemory.sweep or 'manage.py convmemory_sweep' sends what is due. If this goes on, see "
-            "that the broker runs, that the project's Celery settings name it, and that the project's package imports "
-            "its Celery app.",
+            "Cannot send tasks to the Celery broker (%s: %s). The next try is in %d s or later. Nothing is lost: the "
+            "task convmemory.sweep or 'manage.py convmemory_sweep' sends what is due. If this continues, check that "
+            "the broker runs, that the project's Celery settings name it, and that the project's package imports its "
+            "Celery app.",
             type(error).__name__,
-            # A URL that cannot be read is quoted, with its password.
+            # Such an error quotes the URL, with its password.
             "the broker's URL cannot be read" if isinstance(error, ValueError) else error,
             BREAKER_SECONDS,
         )
 
 
 class BrokerConnection:
-    """A connection to the broker of ``app``, with the timeouts that an append can bear."""
+    """A connection to the broker of ``app``, with short timeouts and no retries."""
 
     def __init__(self, app: Celery) -> None:
         self.app = app
@@ -303,8 +311,8 @@ class BrokerConnection:
         self._producer: Producer | None = None
 
     def send(self, hint: Hint) -> None:
-        """Send a task. Raises whatever keeps it from being sent."""
-        # The app's own task: in a thread of ours, Celery's current app may be another.
+        """Send a task. Raises the errors of Celery, kombu and the transport."""
+        # The app's own task: in this thread, Celery's current app may be another one.
         self.app.tasks[hint.task].apply_async(
             (hint.alias, hint.session_id),
             hint.arguments,
@@ -315,7 +323,7 @@ class BrokerConnection:
         )
 
     def close(self) -> None:
-        """Close the connection, without a farewell, which a broker that hangs would have us wait for."""
+        """Close the socket without the protocol's goodbye, which a broker that hangs would not answer."""
         connection, self._connection, self._producer = self._connection, None, None
         if connection is None:
             return
@@ -329,11 +337,11 @@ class BrokerConnection:
         if self._producer is None:
             if app.main == "default" and not app.conf.broker_write_url:
                 raise BrokerUnavailable("this process has no Celery app, and Celery's own default app has no broker")
-            # For every transport: each takes those that it knows.
+            # Options for all transports: each transport uses those that it knows.
             connection = app.connection_for_write(
                 connect_timeout=BROKER_TIMEOUT,
                 transport_options={
-                    # kombu tries a refused connection again and again, with pauses; so, each broker once.
+                    # By default, kombu retries a refused connection with pauses. So it tries each broker once.
                     "max_retries": len(_brokers(app)) - 1,
                     "interval_start": 0,
                     "interval_step": 0,
@@ -342,7 +350,7 @@ class BrokerConnection:
                     "socket_connect_timeout": BROKER_TIMEOUT,
                     "socket_timeout": BROKER_TIMEOUT,
                     "retry_on_timeout": False,
-                    # RabbitMQ. Without its confirmation a message to a broker that is gone looks sent.
+                    # RabbitMQ. Without confirmation, a message to a broker that is gone would seem to be sent.
                     "read_timeout": BROKER_TIMEOUT,
                     "write_timeout": BROKER_TIMEOUT,
                     "confirm_publish": True,
@@ -354,13 +362,13 @@ class BrokerConnection:
 
 
 def _brokers(app: Celery) -> list[str]:
-    """Return the brokers that the app names: Celery takes a list of URLs, and one text of several."""
-    named: Any = app.conf.broker_write_url or "amqp://"
-    return [url for one in ([named] if isinstance(named, str) else named) for url in one.split(";")]
+    """Return the broker URLs of the app. Celery takes a list of URLs, or one text with several."""
+    setting: Any = app.conf.broker_write_url or "amqp://"
+    return [url for urls in ([setting] if isinstance(setting, str) else setting) for url in urls.split(";")]
 
 
-# By process: a child that was forked must neither use nor close its parent's connection, nor wait for its lock. The
-# parent's entry stays in the child, unused, for its connection would be closed if it were collected.
+# By process id: a forked child must not use or close its parent's connection, or wait for its lock. The parent's entry
+# stays in the child unused, because collecting it would close the connection.
 _senders: dict[int, Sender] = {}
 
 
@@ -372,6 +380,6 @@ def sender() -> Sender:
 
 @atexit.register
 def _flush() -> None:
-    """A process that ends at once, as a command does, sends what it has to."""
+    """Send the waiting hints of a process that ends, for example a command."""
     if (own := _senders.get(os.getpid())) is not None:
         own.flush()

@@ -1,6 +1,6 @@
-"""Schedulers: who folds a session once it is due.
+"""Schedulers: they have a session folded when it becomes due.
 
-The one that sends a Celery task is :class:`django_convmemory.tasks.CeleryScheduler`.
+The scheduler that sends a Celery task is :class:`django_convmemory.tasks.CeleryScheduler`.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from django_convmemory.core.store import Store
 logger = logging.getLogger(__name__)
 
 
-# What a person can ask for: to fold what is due, or to make the summary anew.
+# What can be requested: to fold what is due, or to make the summary again.
 Work = Literal["compact", "rebuild"]
 
 
@@ -42,21 +42,21 @@ class Memory(Protocol):
 
 
 class Scheduler(Protocol):
-    """Sees to it that due sessions are folded."""
+    """Has due sessions folded."""
 
     @property
     def after_commit(self) -> bool:
-        """Whether ``schedule`` waits for the caller's transaction to commit."""
+        """Whether ``schedule`` is called after the caller's transaction has committed."""
 
     @property
     def hints(self) -> bool:
-        """Whether ``schedule`` sends something that a sweep need not send again for some minutes."""
+        """Whether ``schedule`` sends a task, so that a sweep need not send one for some minutes."""
 
     def schedule(self, memory: Memory, session_id: int, *, delay: float = 0.0) -> None:
-        """Have the session folded, in ``delay`` seconds or later. Must not raise for want of a broker."""
+        """Have the session folded, in ``delay`` seconds or later. Must not raise if the broker is unavailable."""
 
     def request(self, memory: Memory, session_id: int, work: Work) -> bool:
-        """Have what a person asked for done soon, and return whether somebody is there to do it. As ``schedule``."""
+        """Have ``work`` done soon. Return False if nobody will do it. Must not raise, as ``schedule``."""
 
 
 class NullScheduler:
@@ -69,14 +69,14 @@ class NullScheduler:
         """Do nothing."""
 
     def request(self, memory: Memory, session_id: int, work: Work) -> bool:
-        """Do nothing: the sweeper knows of what is due, and of nothing else."""
+        """Do nothing: the sweeper finds sessions that are due, but no requests."""
         return False
 
 
 class InlineScheduler:
-    """Folds at once, inside ``append``: for development and tests, as the libraries do that this app replaces.
+    """Folds at once, inside ``append``. For development and tests.
 
-    A request then waits for the model, also inside a transaction. A failure of the model is logged and recorded, and
+    A request then waits for the model, even inside a transaction. A failure of the model is logged and recorded, and
     the session stays due.
     """
 
@@ -84,20 +84,19 @@ class InlineScheduler:
     hints = False
 
     def schedule(self, memory: Memory, session_id: int, *, delay: float = 0.0) -> None:
-        """Fold the session now, unless it is to wait."""
+        """Fold the session now. With a ``delay``, leave it to the next append or sweep."""
         if delay:
             return
         try:
             memory.compact_id(session_id)
         except Exception:
-            # The promise of append: nothing that a model or its backend does can make it fail. The traceback is here,
-            # the error in the session's row.
+            # No error of a model or its backend may make append fail. The session's row has the error, too.
             logger.exception("Compaction of session %s failed inside append.", session_id)
 
     def request(self, memory: Memory, session_id: int, work: Work) -> bool:
-        """Do it now."""
+        """Do ``work`` now."""
         try:
             memory.carry_out(session_id, work)
         except Exception:
-            logger.exception("What was asked for, to %s session %s, failed.", work, session_id)
+            logger.exception("The request to %s session %s failed.", work, session_id)
         return True

@@ -1,13 +1,13 @@
 """The Celery tasks, and the scheduler that sends them.
 
-The broker carries hints only: what is due stands in the session's row. A hint that is lost costs time, and the sweep
-makes up for it, so a project that uses Celery has it sent by Celery beat, every minute::
+The broker carries only hints: the row of a session says whether it is due. A lost hint costs time, not data, because
+the sweep finds the session later. Have Celery beat send the sweep every minute::
 
     CELERY_BEAT_SCHEDULE = {
         "convmemory-sweep": {"task": "convmemory.sweep", "schedule": 60.0, "options": {"queue": "convmemory"}},
     }
 
-Sessions are folded by a worker of their own queue, whose concurrency bounds the model calls in flight::
+Workers of a separate queue fold the sessions. Their concurrency bounds the number of model calls at a time::
 
     celery --app mysite worker --queues convmemory --concurrency 4
 """
@@ -37,51 +37,51 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-# Seconds for which a session is not told of again.
+# All times are in seconds. After a session's task was sent, no other one is sent for this time.
 HINT_AGE = 300
-# Seconds in which workers that keep up have taken a task.
+# A healthy worker starts a task within this time.
 PATIENCE = 60
-# Seconds by which a retry comes late rather than early: the worker's clock is not the database's.
+# A retry comes this much later, so that it is not too early by the database's clock.
 _CLOCK_SKEW = 1.0
-# With what arguments the task is sent that a person asks for.
-_ASKED: dict[Work, dict[str, Any]] = {"compact": {"asked": True}, "rebuild": {}}
-# How often a rebuild waits for whoever is at work on the session.
+# The arguments of the task for a request.
+_REQUESTED: dict[Work, dict[str, Any]] = {"compact": {"asked": True}, "rebuild": {}}
+# How often a rebuild waits for another process that works on the session.
 _REBUILD_TRIES = 5
-# How many sessions are marked as hinted before they are sent: as many marks are wasted when the broker goes away.
+# This many sessions are marked as hinted before their tasks are sent. If the broker fails, so many marks may be wrong.
 _SWEEP_BATCH = 100
 
 
 @shared_task(
     name="convmemory.compact",
     bind=True,
-    # Acknowledged when done, however it ends: a worker that is killed gives the task back, and no failure runs again,
-    # for when to try again stands in the session's row.
+    # The task is acknowledged when it ends. If a worker is killed, the broker gives the task to another worker. A
+    # failed task is not run again, because the session's row has the time of the next attempt.
     acks_late=True,
     acks_on_failure_or_timeout=True,
     reject_on_worker_lost=True,
     ignore_result=True,
-    # In seconds, and right for the default options; the scheduler sends those of the memory.
+    # In seconds, for the default options. The scheduler sends the limits of the memory.
     soft_time_limit=390,
     time_limit=420,
 )
 def compact(self: Task[..., None], alias: str, session_id: int, swept: bool = False, asked: bool = False) -> None:
-    """Fold what is due in a session. Twice, late or for nothing, it does no harm.
+    """Fold what is due in a session. It does no harm if this task runs twice, late, or when nothing is due.
 
-    One that was ``asked`` for by a person does not wait for the time of the next attempt.
+    ``asked``: a person requested it, so it does not wait for the time of the next attempt.
 
-    One that was ``swept`` has the next due session sent when it is done. So a backlog is worked off as fast as the
-    workers can, while no more of its tasks are in the queue than a sweep sent, and the task of a session that has just
-    become due does not wait behind thousands.
+    ``swept``: a sweep sent it. When it is done, it sends the next due session. So workers clear a backlog at full
+    speed, but the queue never holds more of its tasks than a sweep sends. A session that becomes due now does not wait
+    behind thousands of others.
     """
     memory = _memory(alias, session_id)
     if memory is None:
         return
     result = memory.compact_id(session_id, force=asked)
     if result.outcome == Outcome.BUSY and (self.request.delivery_info or {}).get("redelivered"):
-        # Whoever had this task before was killed, most likely, and its lease still stands.
+        # The worker that had this task before was probably killed, and its lease has not expired yet.
         memory.scheduler.schedule(memory, session_id, delay=memory.lease_seconds)
     if swept and result.outcome == Outcome.PUBLISHED:
-        with contextlib.suppress(BrokerUnavailable):  # The sender has said so, and the sweep begins again.
+        with contextlib.suppress(BrokerUnavailable):  # The sender has logged it. The next sweep tries again.
             _send_all(memory, memory.sweep(limit=1, hint_age=HINT_AGE))
 
 
@@ -97,9 +97,10 @@ def compact(self: Task[..., None], alias: str, session_id: int, swept: bool = Fa
     time_limit=420,
 )
 def rebuild(self: Task[..., None], alias: str, session_id: int) -> None:
-    """Make the summary of a session anew. One that takes longer than a task may goes on in another one.
+    """Make the summary of a session again. If it exceeds the time limit, another task continues it.
 
-    Where somebody is at work on the session, it is tried again when their lease has ended, some times.
+    If another process works on the session, this task is tried again when that process's lease has ended, up to five
+    times.
     """
     memory = _memory(alias, session_id)
     if memory is None:
@@ -107,13 +108,15 @@ def rebuild(self: Task[..., None], alias: str, session_id: int) -> None:
     try:
         outcome = memory.carry_out(session_id, "rebuild")
     except SoftTimeLimitExceeded:
-        # What is built so far is used.
+        # The next task uses what is built so far.
         memory.scheduler.request(memory, session_id, "rebuild")
         return
     if outcome == Outcome.BUSY and not self.request.called_directly and not self.request.is_eager:
         if self.request.retries < _REBUILD_TRIES:
             raise self.retry(countdown=memory.lease_seconds)
-        logger.warning("Session %s was not rebuilt: others were at work on it every time.", session_id)
+        logger.warning(
+            "Session %s was not rebuilt: another process was working on it at each try. Request it again.", session_id
+        )
 
 
 def _memory(alias: str, session_id: int) -> ConversationMemory | None:
@@ -121,7 +124,7 @@ def _memory(alias: str, session_id: int) -> ConversationMemory | None:
         return memories[alias]
     except UnknownAlias:
         logger.warning(
-            "Dropped the compaction of session %s: CONVMEMORY has no alias %r any more. If it should, this worker runs "
+            "The task for session %s was dropped: CONVMEMORY has no alias %r. If it should have one, this worker runs "
             "with other settings than the process that sent the task.",
             session_id,
             alias,
@@ -136,9 +139,9 @@ def _memory(alias: str, session_id: int) -> ConversationMemory | None:
     time_limit=HINT_AGE + 30,
 )
 def sweep(limit: int = 100, hint_age: float = HINT_AGE) -> None:
-    """Send the due sessions that nobody was told of for ``hint_age`` seconds.
+    """Send a task for each due session for which none was sent in the last ``hint_age`` seconds.
 
-    Of each alias, ``limit`` at most are in the queue, beside those that were sent by appends within a minute.
+    At most ``limit`` sessions of each alias are in the queue, besides those that appends sent in the last minute.
     """
     for alias in memories:
         try:
@@ -149,29 +152,30 @@ def sweep(limit: int = 100, hint_age: float = HINT_AGE) -> None:
         except SoftTimeLimitExceeded:
             raise
         except Exception:
-            # The other aliases may have another database, and other settings.
-            logger.exception("The sweep of memories[%r] was cut short.", alias)
+            # The other aliases may have another database or other settings.
+            logger.exception("The sweep of memories[%r] failed. The next sweep tries again.", alias)
 
 
 def send_due(memory: ConversationMemory, *, limit: int, hint_age: float = HINT_AGE) -> Iterator[int]:
     """Send at most ``limit`` due sessions of ``memory``, longest due first, and yield the id of each.
 
-    Fewer, where workers have not taken for a minute what was sent: more would only make the queue longer. By the
-    memory's own scheduler where that sends hints, otherwise by a :class:`CeleryScheduler` as it is by default.
-    None are sent while the alias is paused. Raises :class:`BrokerUnavailable` when the broker cannot be reached.
+    If workers have left tasks waiting for a minute, fewer are sent, because more would only make the queue longer. If
+    the memory's own scheduler sends hints, it sends the tasks; otherwise a default :class:`CeleryScheduler` does.
+    Nothing is sent while the alias is paused. Raises :class:`BrokerUnavailable` if the broker cannot be reached.
     """
     if memory.paused:
         return
     if hint_age > PATIENCE:
         waiting = memory.store.waiting(memory.alias, after=PATIENCE, within=hint_age, most=limit)
-        # Some are sent all the same: workers that are always behind must not keep a session that lost its hint waiting.
+        # A tenth is always sent. Otherwise a session that lost its hint would wait for ever if workers are always
+        # behind.
         limit = max(limit - waiting, limit // 10)
-    for at in range(0, limit, _SWEEP_BATCH):
-        most = min(_SWEEP_BATCH, limit - at)
-        batch = memory.sweep(limit=most, hint_age=hint_age)
+    for sent in range(0, limit, _SWEEP_BATCH):
+        batch_limit = min(_SWEEP_BATCH, limit - sent)
+        batch = memory.sweep(limit=batch_limit, hint_age=hint_age)
         yield from _send_all(memory, batch)
-        # With a hint_age of 0 those just sent would be found again.
-        if len(batch) < most or hint_age <= 0:
+        # With a hint_age of 0, the next sweep would find the same sessions.
+        if len(batch) < batch_limit or hint_age <= 0:
             break
 
 
@@ -183,30 +187,31 @@ def _send_all(memory: ConversationMemory, batch: list[int]) -> list[int]:
         elif not scheduler.send(memory, session_id, swept=True):
             _unhint(memory, batch[number:])
             raise BrokerUnavailable(
-                f"The Celery broker failed before all that is due in memories[{memory.alias!r}] was sent: see the "
-                "warning in the log. What was not sent stays due, and a later sweep sends it."
+                f"The Celery broker failed before all due sessions of memories[{memory.alias!r}] were sent. The log "
+                "has a warning with the reason. The other sessions stay due, and a later sweep sends them."
             )
     return batch
 
 
 def _unhint(memory: ConversationMemory, session_ids: list[int]) -> None:
-    """Have the next sweep find the sessions again, and not the one in five minutes."""
+    """Let the next sweep find the sessions again. Otherwise it would skip them for five minutes."""
     try:
         memory.store.unhint(session_ids)
     except Exception:
-        # The append that brought the hint has succeeded; the mark goes out of date by itself.
-        logger.warning("The mark of a task that was not sent could not be taken back.", exc_info=True)
+        logger.warning(
+            "Sessions whose task was not sent could not be unmarked. The sweep finds them later.", exc_info=True
+        )
 
 
 class CeleryScheduler:
-    """Sends a Celery task for a session that became due, after the transaction's commit.
+    """Sends a Celery task for a session that became due, after the commit of the transaction.
 
-    ``queue`` is the one that the tasks go to; None leaves that to the project's Celery settings, as with other tasks.
-    The app is Celery's current one: with Django, the project's.
+    ``queue`` is the name of the queue. None leaves it to the project's Celery settings, as for other tasks. The Celery
+    app is the current one: with Django, the project's app.
 
-    An append neither waits nor fails for it: each process has a thread that sends, on a connection of its own, with
-    timeouts of 0.25 s a step and 0.6 s in all. A broker that fails is left alone for 30 s: what would be sent is
-    dropped, and the sweep sends it later.
+    An append does not wait for the broker and does not fail because of it. Each process has a thread that sends, with
+    timeouts of 0.25 seconds for each step and 0.6 seconds in all. After a failure the process does not try the broker
+    for 30 seconds. A task that was not sent is sent by a later sweep.
     """
 
     after_commit = True
@@ -217,28 +222,28 @@ class CeleryScheduler:
 
     @property
     def problem(self) -> str | None:
-        """Why no worker would be told, or None. Whether the broker answers is not asked."""
+        """Why no worker would get a task, or None. This does not ask the broker."""
         if compact.app.conf.broker_url or _eager():
             return None
         return (
-            "no broker is configured for Celery: set CELERY_BROKER_URL, and import the project's Celery app where its "
-            "settings are, in the __init__.py of its package. Without Celery, choose another SCHEDULER"
+            "no broker is configured for Celery. Set CELERY_BROKER_URL, and import the project's Celery app in the "
+            "__init__.py of the project's package, beside the settings. Without Celery, choose another SCHEDULER"
         )
 
     def schedule(self, memory: Memory, session_id: int, *, delay: float = 0.0) -> None:
-        """Send a task that folds the session in ``delay`` seconds; longer delays than 300 s are left to the sweep."""
+        """Send a task that folds the session in ``delay`` seconds. The sweep handles delays above 300 seconds."""
         if delay <= HINT_AGE:
             self.send(memory, session_id, delay=delay, wait=_must_wait(), undelivered=memory.store.unhint)
 
     def request(self, memory: Memory, session_id: int, work: Work) -> bool:
-        """Send the task, and return whether the broker is there to take it. Never raises."""
+        """Send the task for ``work``. Return whether it was sent. Never raises."""
         if _eager():
-            _here(rebuild if work == "rebuild" else compact, memory, session_id, **_ASKED[work])
+            _here(rebuild if work == "rebuild" else compact, memory, session_id, **_REQUESTED[work])
             return True
         task = rebuild.name if work == "rebuild" else compact.name
-        # Nobody sends it again: it waits as long as it takes.
+        # No sweep would send it again, so it does not expire.
         options = self._options(memory) | {"expiration": None}
-        hint = Hint(task, memory.alias, session_id, options, _ASKED[work])
+        hint = Hint(task, memory.alias, session_id, options, _REQUESTED[work])
         return sender().send(hint, compact.app, wait=True)
 
     def send(
@@ -251,11 +256,11 @@ class CeleryScheduler:
         wait: bool = True,
         undelivered: Undelivered | None = None,
     ) -> bool:
-        """Send a task that folds the session in ``delay`` seconds, and return whether the broker is there to take it.
+        """Send a task that folds the session in ``delay`` seconds. Return whether the broker seems to be available.
 
-        Never raises. Without ``wait`` the task is handed over to a thread. Where it is not sent, ``undelivered`` is
-        told, sooner or later. Where ``CELERY_TASK_ALWAYS_EAGER`` is set, the session is folded here and now; one that
-        is to wait is left to the sweep.
+        With ``wait``, return whether the task was sent; otherwise a thread sends it later. If it is not sent,
+        ``undelivered`` is called with the id. With ``CELERY_TASK_ALWAYS_EAGER`` the session is folded at once, in this
+        process; a session with a ``delay`` is left to the sweep. Never raises.
         """
         if _eager():
             if delay <= 0:
@@ -270,12 +275,13 @@ class CeleryScheduler:
         soft, hard = time_limits(memory)
         options: dict[str, Any] = {
             "countdown": delay + _CLOCK_SKEW if delay > 0 else None,
-            # By the broker's clock, as far as it keeps one for messages (RabbitMQ does, Redis does not). Celery's own
-            # "expires" compares the worker's clock with the sender's: of two that differ, all tasks would be expired.
+            # By the broker's clock, if it has one for messages (RabbitMQ does, Redis does not). Celery's own "expires"
+            # compares the worker's clock with the sender's: if they differ much, every task would expire.
             "expiration": HINT_AGE + delay,
             "soft_time_limit": soft,
             "time_limit": hard,
-            # Not written to disk, which RabbitMQ would confirm 4 ms later: a hint need not outlive the broker.
+            # Not persistent: RabbitMQ would write it to disk and confirm 4 ms later. A hint need not survive the
+            # broker.
             "delivery_mode": 1,
         }
         if self.queue is not None:
@@ -286,15 +292,15 @@ class CeleryScheduler:
 def _eager() -> bool:
     try:
         return bool(compact.app.conf.task_always_eager)
-    except Exception:  # noqa: BLE001  Celery's settings cannot be read: the sender finds the same, and says so
+    except Exception:  # noqa: BLE001  Celery's settings cannot be read: the sender fails in the same way, and logs it
         return False
 
 
 def _must_wait() -> bool:
-    """Whether a thread might not come to send anything: in a task, whose process may end with it, and in uWSGI."""
-    if current_task:  # type: ignore[truthy-bool]  # a proxy, false where there is none
+    """Return whether a thread may not get to send anything: in a task, whose process may end with it, and in uWSGI."""
+    if current_task:  # type: ignore[truthy-bool]  # a proxy, false outside of a task
         return True
-    # Without this option its processes run no thread but the request's own, and that only during a request.
+    # Without one of these options, uWSGI's processes run only the request's own thread, and only during a request.
     uwsgi = sys.modules.get("uwsgi")
     return uwsgi is not None and not {"enable-threads", "threads"} & {_text(name) for name in getattr(uwsgi, "opt", ())}
 
@@ -305,7 +311,7 @@ def _text(name: str | bytes) -> str:
 
 def _here(task: Task[..., None], memory: Memory, session_id: int, **arguments: Any) -> None:
     try:
-        # Also with CELERY_TASK_EAGER_PROPAGATES: the task logs its error, and the session's row has it too.
+        # throw=False overrides CELERY_TASK_EAGER_PROPAGATES. The task logs its error, and the session's row has it.
         task.apply((memory.alias, session_id), arguments, throw=False)
     except SoftTimeLimitExceeded:
         raise  # of the task that appends
@@ -314,9 +320,9 @@ def _here(task: Task[..., None], memory: Memory, session_id: int, **arguments: A
 
 
 def time_limits(memory: Memory) -> tuple[int, int]:
-    """Return the soft and the hard limit, in seconds, of a task that folds a session of ``memory``.
+    """Return the soft and the hard time limit, in seconds, of a task that folds a session of ``memory``.
 
-    A run looks at its clock, ``max_run_seconds``, after each chunk, and a chunk takes two calls of the model at most.
+    A run compares its time with ``max_run_seconds`` after each chunk, and a chunk takes at most two calls of the model.
     """
     models = [model for model in (memory.model, memory.fallback) if model is not None]
     call = max((model.deadline for model in models), default=0.0)

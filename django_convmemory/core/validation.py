@@ -20,8 +20,8 @@ _PUNCTUATION_AROUND = re.compile(r"^[\W_]+|[\W_]+$")
 
 # Refusals, by language. A refusal that passed would replace a conversation's memory. Models refuse in the language of
 # the conversation, so each language in which the large models were seen to refuse has a row. The second column is how a
-# refusal begins: with an apology, or with what "I" cannot do. The third column is what it also says, in the first person
-# or about the request: that it will not be done. A summary reports in the third person.
+# refusal begins: with an apology, or with what "I" cannot do. The third column is what it also says, in the first
+# person or about the request: that it will not be done. A summary reports in the third person.
 _REFUSALS = (
     (
         "English",
