@@ -1,4 +1,4 @@
-"""The memories, under the names that the field knows them by, and ``memories``, which has those of the settings."""
+"""The memory classes, with the names that other libraries use, and ``memories``: the memories of the settings."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ __all__ = [
 
 
 class ConversationBufferMemory(ConversationMemory):
-    """Shows everything, always."""
+    """Shows every message, always."""
 
     strategy_class = strategies.Buffer
 
@@ -51,7 +51,7 @@ class ConversationWindowMemory(ConversationMemory):
 
 
 class ConversationTokenBufferMemory(ConversationMemory):
-    """Shows the newest messages that count ``max_tokens`` tokens together."""
+    """Shows the newest messages that have at most ``max_tokens`` tokens together."""
 
     strategy_class = strategies.TokenBuffer
 
@@ -61,7 +61,10 @@ class ConversationTokenBufferMemory(ConversationMemory):
 
 
 class ConversationSummaryMemory(ConversationMemory):
-    """Shows a summary and the last messages; folds all but ``buffer_size`` once there are more than twice as many."""
+    """Shows a summary and the last messages.
+
+    Folds all messages but the last ``buffer_size`` when more than twice as many are unfolded.
+    """
 
     strategy_class = strategies.Summary
     summarizes = True
@@ -72,7 +75,10 @@ class ConversationSummaryMemory(ConversationMemory):
 
 
 class ConversationSummaryBufferMemory(ConversationMemory):
-    """Shows a summary and the newest messages; folds down to half of ``max_token_limit`` once they count more."""
+    """Shows a summary and the newest messages.
+
+    Folds down to half of ``max_token_limit`` tokens when the unfolded messages have more than ``max_token_limit``.
+    """
 
     strategy_class = strategies.SummaryBuffer
     summarizes = True
@@ -87,10 +93,10 @@ _MEMORY_KEY = "summarized_chat"
 
 
 class BufferSummaryChatMemory:
-    """One conversation with the interface of tinygent's memory of that name.
+    """One conversation, with the interface of tinygent's memory of the same name.
 
-    Once its messages count more than ``max_token_limit``, the oldest are folded into a summary until the rest does not.
-    The newest exchange is kept whatever it counts, and nothing is lost: the messages stay in the store.
+    When its messages have more than ``max_token_limit`` tokens, the oldest ones are folded into a summary until the
+    rest fits. The newest exchange is never folded. Folded messages stay in the store, so nothing is lost.
     """
 
     memory_keys = [_MEMORY_KEY]
@@ -115,7 +121,7 @@ class BufferSummaryChatMemory:
         self.session = session
 
     def save_context(self, message: Any) -> None:
-        """Store a message, and prune where that is due."""
+        """Store a message. Prune if that is due."""
         if self.memory.append(self.session, message).due:
             self.prune()
 
@@ -125,14 +131,14 @@ class BufferSummaryChatMemory:
             self.save_context(message)
 
     def load_variables(self) -> dict[str, str | list[ChatMessage]]:
-        """Return ``{"summarized_chat": …}``: the summary and the messages, as one text or as a list."""
+        """Return ``{"summarized_chat": …}``: the summary and the messages, as one text or as a list of messages."""
         shown = list(self.memory.load(self.session))
         if self.return_messages:
             return {_MEMORY_KEY: shown}
         return {_MEMORY_KEY: "\n".join(map(line, shown))}
 
     def prune(self) -> None:
-        """Fold the oldest messages where the limit is exceeded; a failure of the model leaves everything as it is."""
+        """Fold the oldest messages if the limit is exceeded. If the model fails, nothing changes."""
         self.memory.compact(self.session)
 
     def clear(self) -> None:
@@ -141,7 +147,7 @@ class BufferSummaryChatMemory:
 
 
 def line(message: ChatMessage) -> str:
-    """Return a message as tinygent writes it: who speaks, and what."""
+    """Return a message as tinygent writes it: the speaker, a colon and the text."""
     text = spoken(message)
     if message.kind in _SPEAKERS:
         return f"{_SPEAKERS[message.kind]}: {text}"
@@ -152,7 +158,7 @@ def line(message: ChatMessage) -> str:
 
 
 class _LineCounter:
-    """Counts a message by its line, as tinygent does, with the vocabulary of OpenAI's models where it is on disk."""
+    """Counts the line of a message, as tinygent does, with OpenAI's vocabulary if it is on disk."""
 
     name = "line"
 
@@ -170,10 +176,10 @@ _Change = Callable[[ConversationMemory], Callable[[], None]]
 
 
 class Memories:
-    """The memories of ``settings.CONVMEMORY``, by alias, made when first asked for.
+    """The memories of ``settings.CONVMEMORY`` by alias. Each is made at its first use.
 
-    Raises :class:`~django_convmemory.exceptions.UnknownAlias`, and ``ImproperlyConfigured`` where the system checks
-    report an error.
+    Raises :class:`~django_convmemory.exceptions.UnknownAlias`. Raises ``ImproperlyConfigured`` if the system checks
+    report an error for the alias.
     """
 
     def __init__(self) -> None:
@@ -200,16 +206,16 @@ class Memories:
         return [self[alias] for alias in self]
 
     def erase(self, *, owner: Any = None, visitor: str | None = None) -> int:
-        """Delete every session of a user or of a visitor, in all memories; return how many there were.
+        """Delete every session of a user or of a visitor, in all memories. Return how many were deleted.
 
-        Sessions of an alias that has gone from the settings are deleted by ``manage.py convmemory_erase``.
+        ``manage.py convmemory_erase`` also deletes the sessions of aliases that are no longer in the settings.
         """
         return sum(memory.erase(owner=owner, visitor=visitor) for memory in self.all())
 
     aerase = asynchronous(erase)
 
     def adopt(self, visitor: str, user: Any) -> list[SessionHandle]:
-        """Give a visitor's sessions to a user, as at login, in all memories, and return them."""
+        """Let a user adopt the sessions of a visitor, as at login, in all memories. Return the sessions."""
         return [session for memory in self.all() for session in memory.adopt(visitor, user)]
 
     aadopt = asynchronous(adopt)
@@ -221,13 +227,14 @@ class Memories:
 
     @contextlib.contextmanager
     def changed(self, change: _Change) -> Iterator[None]:
-        """Make ``change`` to every memory that is there or is made meanwhile, and take it back at the end.
+        """Change every memory that exists or is made meanwhile. Undo the changes at the end.
 
-        ``change`` is called with a memory, changes it in place, for a site may hold one in a variable of a module, and
-        returns what takes that back. For the test kit; one at a time.
+        ``change`` is called with a memory, changes it in place, and returns a function that undoes the change. It
+        changes memories in place because a site may hold one in a variable of a module. This is for the test kit, and
+        only one change at a time is possible.
         """
         try:
-            # Memories are made under this lock: each of them was made before or after.
+            # Memories are made under this lock, so each is made either before the change or after it.
             with self._lock:
                 self._undo.extend(map(change, self._made.values()))
                 self._change = change

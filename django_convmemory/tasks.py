@@ -51,19 +51,21 @@ _REBUILD_TRIES = 5
 _SWEEP_BATCH = 100
 
 
-@shared_task(
-    name="convmemory.compact",
-    bind=True,
-    # The task is acknowledged when it ends. If a worker is killed, the broker gives the task to another worker. A
-    # failed task is not run again, because the session's row has the time of the next attempt.
-    acks_late=True,
-    acks_on_failure_or_timeout=True,
-    reject_on_worker_lost=True,
-    ignore_result=True,
-    # In seconds, for the default options. The scheduler sends the limits of the memory.
-    soft_time_limit=390,
-    time_limit=420,
-)
+# The task is acknowledged when it ends. If a worker is killed, the broker gives the task to another worker. A failed
+# task is not run again, because the session's row has the time of the next attempt. The time limits, in seconds, are
+# for the default options: the scheduler sends the limits of the memory.
+_FOLDING_TASK: dict[str, Any] = {
+    "bind": True,
+    "acks_late": True,
+    "acks_on_failure_or_timeout": True,
+    "reject_on_worker_lost": True,
+    "ignore_result": True,
+    "soft_time_limit": 390,
+    "time_limit": 420,
+}
+
+
+@shared_task(name="convmemory.compact", **_FOLDING_TASK)
 def compact(self: Task[..., None], alias: str, session_id: int, swept: bool = False, asked: bool = False) -> None:
     """Fold what is due in a session. It does no harm if this task runs twice, late, or when nothing is due.
 
@@ -85,17 +87,7 @@ def compact(self: Task[..., None], alias: str, session_id: int, swept: bool = Fa
             _send_all(memory, memory.sweep(limit=1, hint_age=HINT_AGE))
 
 
-@shared_task(
-    name="convmemory.rebuild",
-    bind=True,
-    max_retries=_REBUILD_TRIES,
-    acks_late=True,
-    acks_on_failure_or_timeout=True,
-    reject_on_worker_lost=True,
-    ignore_result=True,
-    soft_time_limit=390,
-    time_limit=420,
-)
+@shared_task(name="convmemory.rebuild", max_retries=_REBUILD_TRIES, **_FOLDING_TASK)
 def rebuild(self: Task[..., None], alias: str, session_id: int) -> None:
     """Make the summary of a session again. If it exceeds the time limit, another task continues it.
 
