@@ -179,18 +179,18 @@ def test_what_people_say_is_shown_and_not_run(visit: Visit, convmemory: Scripted
     shown += page.locator("#timeline pre").all_text_contents()
     for text in EVIL:
         kept = text.replace("\x07", "")[:20_000]
-        assert any(kept in one.replace("\x07", "") for one in shown), text[:50]
+        assert any(kept in pre.replace("\x07", "") for pre in shown), text[:50]
     assert page.locator("#content script, #content img, #content iframe, #content [style]").count() == 0
     assert (
         page.locator("#content *").evaluate_all(
-            "all => all.flatMap(one => one.getAttributeNames()).filter(name => name.startsWith('on'))"
+            "all => all.flatMap(element => element.getAttributeNames()).filter(name => name.startsWith('on'))"
         )
         == []
     )
     wide = page.evaluate("document.documentElement.scrollWidth - document.documentElement.clientWidth")
     assert wide <= 0
     # What runs from right to left in a message stays in it.
-    assert page.locator("#timeline li").first.evaluate("one => getComputedStyle(one).direction") == "ltr"
+    assert page.locator("#timeline li").first.evaluate("item => getComputedStyle(item).direction") == "ltr"
     for path in (LIST, f"{LIST}overview/"):
         page = visit.open(path)
         assert page.title() != "owned"
@@ -216,5 +216,5 @@ def test_charts_have_a_text_for_who_does_not_see_them(visit: Visit, shown: model
         for chart in page.locator("#content svg[role=img]").all():
             named = (chart.get_attribute("aria-labelledby") or "").split()
             assert named or chart.get_attribute("aria-label")
-            for one in named + (chart.get_attribute("aria-describedby") or "").split():
-                assert page.locator(f"#{one}").count() == 1, one
+            for element_id in named + (chart.get_attribute("aria-describedby") or "").split():
+                assert page.locator(f"#{element_id}").count() == 1, element_id

@@ -33,7 +33,7 @@ def test_without_anything() -> None:
     answer = staff("view_session").get(URL)
     shown = answer.context["overview"]
     assert (shown.stored.sessions, shown.calls, shown.due, shown.lag, shown.cost) == (0, 0, 0, None, None)
-    assert "No model was called." in answer.content.decode()
+    assert "No model was called in this period." in answer.content.decode()
 
 
 @pytest.mark.django_db
@@ -55,8 +55,8 @@ def test_what_is_saved_is_what_loading_leaves_out(convmemory: ScriptedMemories) 
 
 @pytest.mark.django_db
 def test_of_many_sessions_a_sample_is_taken(monkeypatch: pytest.MonkeyPatch, convmemory: ScriptedMemories) -> None:
-    monkeypatch.setattr(overview, "STRETCHES", 10)
-    monkeypatch.setattr(overview, "STRETCH", 5)
+    monkeypatch.setattr(overview, "RANGES", 10)
+    monkeypatch.setattr(overview, "RANGE_SIZE", 5)
     for number in range(200):
         memories["default"].append(str(number), *[ChatMessage.human("word")] * (1 + number // 40))
     stored = Overview("default").stored
@@ -77,7 +77,7 @@ def test_the_calls_by_time_outcome_and_model(settings: Any) -> None:
     call(alias="gone")
     shown = Overview("default")
     assert (shown.calls, shown.published, shown.failed) == (5, 3, 1)
-    assert [(one.model, one.calls, one.failed, one.prompt_tokens, one.cost) for one in shown.by_model] == [
+    assert [(row.model, row.calls, row.failed, row.prompt_tokens, row.cost) for row in shown.by_model] == [
         ("big", 1, 0, 7, Decimal("2.25")),
         ("m", 4, 1, 100, Decimal("0.5")),
     ]
@@ -94,14 +94,14 @@ def test_the_calls_by_time_outcome_and_model(settings: Any) -> None:
 
 @pytest.mark.django_db
 def test_of_many_calls_the_newest_are_shown(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(overview, "MOST_CALLS", 10)
+    monkeypatch.setattr(overview, "MAX_CALLS", 10)
     for minutes in range(30, 0, -1):
         call(hours=minutes / 60)
     shown = Overview("default")
     assert shown.calls == 10
     assert shown.since is not None
     assert dt.timedelta(minutes=9) < timezone.now() - shown.since < dt.timedelta(minutes=12)
-    assert "There are so many calls" in staff("view_session").get(URL).content.decode()
+    assert "Only the calls since" in staff("view_session").get(URL).content.decode()
 
 
 @pytest.mark.django_db
@@ -116,12 +116,12 @@ def test_what_is_due_and_what_fails(monkeypatch: pytest.MonkeyPatch) -> None:
     rows.filter(key="4").update(due_since=now)
     shown = Overview("default")
     assert (shown.due, shown.due_is_more, shown.failing) == (4, False, 2)
-    assert [one.key for one in shown.failures] == ["2", "1"]
+    assert [session.key for session in shown.failures] == ["2", "1"]
     assert shown.lag is not None
     assert dt.timedelta(minutes=8) < shown.lag < dt.timedelta(minutes=10)
     answer = staff("view_session").get(URL)
     assert "Boom: &lt;b&gt;" in answer.content.decode()
-    monkeypatch.setattr(overview, "MOST_DUE", 3)
+    monkeypatch.setattr(overview, "MAX_DUE", 3)
     assert (Overview("default").due, Overview("default").due_is_more) == (3, True)
 
 
@@ -140,10 +140,10 @@ def test_what_failed_is_tried_again(convmemory: ScriptedMemories, settings: Any)
     assert client.get(url).status_code == 405
     assert convmemory.queued == []
     client.post(url, {"alias": "other"})
-    assert [one.alias for one in convmemory.queued] == ["other"]
+    assert [job.alias for job in convmemory.queued] == ["other"]
     assert client.post(url)["Location"] == URL
     keys = dict(models.Session.objects.values_list("pk", "key"))
-    assert {keys[one.session_id] for one in convmemory.queued} == {"a", "b", "c"}
+    assert {keys[job.session_id] for job in convmemory.queued} == {"a", "b", "c"}
 
 
 @pytest.mark.django_db

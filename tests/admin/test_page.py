@@ -27,11 +27,10 @@ def test_every_picture_is_there() -> None:
 
 def test_the_page_names_every_action_with_what_it_needs() -> None:
     for work in WORK.values():
-        (needed,) = work.permissions
-        assert re.search(rf"^\| {work.label} .*`{needed}_session`", PAGE, re.MULTILINE), work.label
+        assert re.search(rf"^\| {work.label} .*`{work.permission}_session`", PAGE, re.MULTILINE), work.label
     for action in (bulk.compact, bulk.export):
         assert f"| {action.short_description} " in PAGE  # type: ignore[attr-defined]
-    assert (timeline.MESSAGES, bulk.MOST) == (20, 1000)
+    assert (timeline.MESSAGES, bulk.MAX_SESSIONS) == (20, 1000)
 
 
 @pytest.mark.django_db
@@ -44,5 +43,5 @@ def test_the_admin_of_the_page(settings: Any, admin_user: Any) -> None:
     made = namespace["support"].get_model_admin(models.Session)
     request = RequestFactory().get("/")
     request.user = admin_user
-    assert [one.alias for one in made.get_queryset(request)] == ["support"]
+    assert [session.alias for session in made.get_queryset(request)] == ["support"]
     assert made.has_overview_permission(request)
