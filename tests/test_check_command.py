@@ -201,3 +201,20 @@ def test_one_memory_can_be_chosen_and_a_database_must_be_there(memory: Conversat
     assert check("--alias", "default")[0] == 1
     assert check("--alias", "a name with a slip")[0] == 2
     assert check("--database", "nowhere")[0] == 2
+
+
+def test_a_session_that_changes_during_the_check_is_read_again(
+    memory: ConversationSummaryBufferMemory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    turns = [ChatMessage.human("one more")]
+
+    class Slow(integrity._Examination):
+        def __init__(self, session: models.Session) -> None:
+            super().__init__(session)
+            while turns:
+                memory.append("copy", turns.pop())
+
+    monkeypatch.setattr(integrity, "_Examination", Slow)
+
+    assert list(integrity.check(models.Session.objects.filter(key="copy"))) == []
+    assert turns == []
