@@ -47,19 +47,18 @@ def sessions(two: None) -> None:
     ],
 )
 def test_what_is_exported_can_be_chosen(arguments: list[str], expected: list[str]) -> None:
-    assert [one["messages"][0]["content"] for one in exported(*arguments)] == expected
+    assert [record["messages"][0]["content"] for record in exported(*arguments)] == expected
 
 
 @pytest.mark.django_db
 @pytest.mark.usefixtures("sessions")
 def test_everything_is_exported_in_order_and_aliases_are_spoken_of() -> None:
-    said = io.StringIO()
-    out = io.StringIO()
+    out, stderr = io.StringIO(), io.StringIO()
 
-    call_command("convmemory_export", stdout=out, stderr=said)
+    call_command("convmemory_export", stdout=out, stderr=stderr)
 
     assert len(out.getvalue().splitlines()) == 16
-    assert "export one alias at a time" in said.getvalue()
+    assert "export one alias at a time" in stderr.getvalue()
     assert out.getvalue() == call("convmemory_export", "--alias", "other", "--alias", "default")
 
 
@@ -89,8 +88,8 @@ def test_an_alias_that_has_gone_from_the_settings_can_be_exported(settings: Sett
     memories["other"].append("a", human())
     settings.CONVMEMORY = {"default": settings.CONVMEMORY["default"]}
 
-    assert [one["key"] for one in exported()] == ["a"]
-    assert [one["key"] for one in exported("--alias", "other")] == ["a"]
+    assert [record["key"] for record in exported()] == ["a"]
+    assert [record["key"] for record in exported("--alias", "other")] == ["a"]
     assert exported("--alias", "default") == []
 
 
@@ -155,9 +154,9 @@ def test_a_session_that_is_cut_while_it_is_read_is_read_again(monkeypatch: pytes
     monkeypatch.setattr(exporting, "_BATCH", 2)
     monkeypatch.setattr(exporting.sql, "message_of", reading)
 
-    [found] = exported()
+    [record] = exported()
 
-    assert [one["content"] for one in found["messages"]] == ["0", "anew", "and more", "and more"]
+    assert [message["content"] for message in record["messages"]] == ["0", "anew", "and more", "and more"]
     assert messages[:2] == ["0", "1"]
 
 

@@ -1,4 +1,4 @@
-"""``manage.py convmemory_import``: sessions come in whole, once, and with what is said of them."""
+"""``manage.py convmemory_import``: sessions come in whole, once, and with their notes."""
 
 from __future__ import annotations
 
@@ -71,9 +71,9 @@ def test_a_second_run_goes_on_where_the_first_one_ended(write: Any) -> None:
         call("convmemory_import", write(*good[:2], bad))
     memories["default"].append("b", human("And now?"))
 
-    said = call("convmemory_import", write(*good))
+    output = call("convmemory_import", write(*good))
 
-    assert said.endswith("1 session imported with 2 messages, 2 were there already.\n")
+    assert output.endswith("1 session imported with 2 messages, 2 were there already.\n")
     assert [len(stored(key)) for key in "abc"] == [2, 3, 2]
 
 
@@ -101,12 +101,12 @@ def test_a_session_that_somebody_else_makes_meanwhile_is_left_alone(
 @pytest.mark.django_db(transaction=True)
 def test_two_imports_at_once_make_each_session_once(write: Any) -> None:
     path = write(*[record(str(number), *[human()] * 5, title="Rust") for number in range(40)])
-    together, said = threading.Barrier(2), []
+    together, outputs = threading.Barrier(2), list[str]()
 
     def work() -> None:
         try:
             together.wait()
-            said.append(call("convmemory_import", path))
+            outputs.append(call("convmemory_import", path))
         finally:
             connection.close()
 
@@ -116,7 +116,7 @@ def test_two_imports_at_once_make_each_session_once(write: Any) -> None:
     for thread in threads:
         thread.join()
 
-    imported = [int(one.splitlines()[-1].split()[0]) for one in said]
+    imported = [int(output.splitlines()[-1].split()[0]) for output in outputs]
     assert len(imported) == 2
     assert sum(imported) == 40
     assert list(models.Session.objects.values_list("last_position", "title")) == [(5, "Rust")] * 40
@@ -125,9 +125,9 @@ def test_two_imports_at_once_make_each_session_once(write: Any) -> None:
 
 @pytest.mark.django_db
 def test_a_record_without_messages_is_left_out(write: Any) -> None:
-    said = call("convmemory_import", write({"key": "a", "messages": []}, record("b")))
+    output = call("convmemory_import", write({"key": "a", "messages": []}, record("b")))
 
-    assert said.endswith("1 session imported with 1 message, 0 were there already, 1 without messages left out.\n")
+    assert output.endswith("1 session imported with 1 message, 0 were there already, 1 without messages left out.\n")
     assert models.Session.objects.count() == 1
 
 
@@ -139,7 +139,7 @@ def test_more_messages_than_a_batch_keep_their_exchanges(write: Any, monkeypatch
 
     call("convmemory_import", write(record("a", *messages)))
 
-    assert [one.to_openai() for one in stored("a")] == messages
+    assert [message.to_openai() for message in stored("a")] == messages
     assert models.Message.objects.get(position=4).answers == 3
 
 
@@ -157,9 +157,9 @@ def test_sessions_become_due_and_nobody_is_told(write: Any, settings: Settings) 
 
 @pytest.mark.django_db
 def test_without_compaction_they_are_undue_until_their_next_message(write: Any) -> None:
-    said = call("convmemory_import", write(record("long", *[human(TURN)] * 30)), "--no-compact")
+    output = call("convmemory_import", write(record("long", *[human(TURN)] * 30)), "--no-compact")
 
-    assert "model" not in said
+    assert "model" not in output
     assert not models.Session.objects.due().exists()
     assert memories["default"].append("long", human()).due
 
@@ -173,10 +173,12 @@ def test_it_says_what_folding_will_take(write: Any, settings: Settings) -> None:
     each = memories["default"].counter.count(ChatMessage.human(TURN))
     kept = 100 // each
 
-    said = call("convmemory_import", path, write(record("long", *[human(TURN)] * 30), record("short", *[human()] * 2)))
+    output = call(
+        "convmemory_import", path, write(record("long", *[human(TURN)] * 30), record("short", *[human()] * 2))
+    )
 
     tokens = (30 - kept) * each
-    assert said.startswith(
+    assert output.startswith(
         "3 sessions to import, 1 of them there already. "
         f"To fold the new ones takes about {-(-tokens // 500)} calls of the model over {tokens} tokens.\n"
     )
@@ -192,9 +194,9 @@ def test_every_memory_can_be_imported_into(memory: str, write: Any, settings: Se
             "OPTIONS": {},
         }
     }
-    said = call("convmemory_import", write(record("long", *[human(TURN)] * 60)))
+    output = call("convmemory_import", write(record("long", *[human(TURN)] * 60)))
 
-    assert ("about 1 call of the model" in said) == (memory != "TokenBuffer")
+    assert ("about 1 call of the model" in output) == (memory != "TokenBuffer")
     assert models.Session.objects.due().exists() == (memory != "TokenBuffer")
 
 
@@ -207,9 +209,9 @@ def test_another_memory_is_left_alone(write: Any, two: None) -> None:
 
 @pytest.mark.django_db
 def test_a_second_record_of_the_same_name_is_refused(write: Any) -> None:
-    with pytest.raises(CommandError, match=r"line 3: a record before it has the same key and owner\. .*2 sessions"):
+    with pytest.raises(CommandError, match=r"line 3: an earlier record has the same key and owner\. .*2 sessions"):
         call("convmemory_import", write(record("a"), record("b"), record("a", human("another"))))
-    assert [one.text for one in stored("a")] == ["What is Rust?"]
+    assert [message.text for message in stored("a")] == ["What is Rust?"]
 
 
 @pytest.mark.django_db
@@ -226,11 +228,11 @@ def test_a_dry_run_reads_everything_and_stores_nothing(write: Any) -> None:
 
 @pytest.mark.django_db
 def test_fields_that_models_will_be_sent_are_spoken_of(write: Any) -> None:
-    said = io.StringIO()
+    stderr = io.StringIO()
     path = write(record("a", human() | {"created_at": TIME, "refusal": None}), record("b"))
 
-    call_command("convmemory_import", str(path), stdout=io.StringIO(), stderr=said)
+    call_command("convmemory_import", str(path), stdout=io.StringIO(), stderr=stderr)
 
-    assert "will be sent to models: 'created_at' (1)" in said.getvalue()
-    assert "refusal" not in said.getvalue()
+    assert "will be sent to models: 'created_at' (1)" in stderr.getvalue()
+    assert "refusal" not in stderr.getvalue()
     assert stored("a")[0].to_openai()["created_at"] == TIME

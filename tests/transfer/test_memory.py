@@ -6,16 +6,11 @@ import functools
 import json
 import pathlib
 import tracemalloc
-from typing import TYPE_CHECKING
 
 import pytest
 
 from django_convmemory import models
 from django_convmemory.memory import memories
-
-if TYPE_CHECKING:
-    pass
-
 from tests.transfer.records import call, human, record
 
 

@@ -6,19 +6,15 @@ import io
 import json
 import pathlib
 import sys
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 from hypothesis import given, strategies as st
 
 from django_convmemory import models
-from django_convmemory.messages import ChatMessage
-
-if TYPE_CHECKING:
-    pass
-
 from django_convmemory.maintenance.transfer import reading
 from django_convmemory.maintenance.transfer.records import BadRecord
+from django_convmemory.messages import ChatMessage
 from tests.transfer import records
 from tests.transfer.records import call, human, record, stored
 
@@ -49,22 +45,22 @@ def test_a_file_may_hold_nothing(text: str, write: Any) -> None:
 def test_a_list_is_read_the_same_in_whatever_pieces_it_comes(
     metadata: list[dict[str, Any]], chunk: int, data: st.DataObject
 ) -> None:
-    given = [record(str(number), metadata=one) for number, one in enumerate(metadata)]
-    text = json.dumps(given, ensure_ascii=data.draw(st.booleans()), indent=data.draw(st.sampled_from([None, 1])))
+    written = [record(str(number), metadata=value) for number, value in enumerate(metadata)]
+    text = json.dumps(written, ensure_ascii=data.draw(st.booleans()), indent=data.draw(st.sampled_from([None, 1])))
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(reading, "_CHUNK", chunk)
-        found = list(reading.read(io.StringIO(text)))
+        read = list(reading.read(io.StringIO(text)))
 
-    assert [(one.place, one.key, one.metadata) for one in found] == [
-        (f"item {number}", str(number - 1), one) for number, one in enumerate(metadata, 1)
+    assert [(item.place, item.key, item.metadata) for item in read] == [
+        (f"item {number}", str(number - 1), value) for number, value in enumerate(metadata, 1)
     ]
 
 
 def test_a_mistake_in_a_list_is_found_before_the_rest_is_read() -> None:
     file = io.StringIO('[{"key": nobody, "messages": []}, ' + " " * 1_000_000)
 
-    with pytest.raises(BadRecord, match=r"item 1: it is not JSON .*character 9"):
+    with pytest.raises(BadRecord, match=r"item 1: this is not JSON .*character 9"):
         list(reading.read(file))
     assert file.tell() < 100_000
 
