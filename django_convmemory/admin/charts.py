@@ -18,7 +18,7 @@ class Sample(NamedTuple):
 
     position: int
     tokens: int
-    shown: int | None
+    version: int | None
 
 
 class Fold(NamedTuple):
@@ -83,7 +83,7 @@ def token_chart(samples: Sequence[Sample], folds: Sequence[Fold], budget: int | 
     by_version = {fold.version: fold for fold in ordered}
     rows = []
     for sample in samples:
-        fold = by_version.get(sample.shown) if sample.shown else None
+        fold = by_version.get(sample.version) if sample.version else None
         sent = sample.tokens - fold.covered_tokens + fold.tokens if fold else sample.tokens
         rows.append((sample.position, sample.tokens, sent if budget is None else min(sent, budget)))
     last, maximum = samples[-1].position, max(*(row[1] for row in rows), budget or 0, 1)

@@ -140,8 +140,8 @@ class SessionPage:
         rows = self._finished
         newest = self.session.current_version
         if newest > RECENT:
-            shown = {sample.shown for sample in self._samples if sample.shown}
-            rows = rows.filter(version__in=shown.union(range(newest - RECENT + 1, newest + 1)))
+            drawn = {sample.version for sample in self._samples if sample.version}
+            rows = rows.filter(version__in=drawn.union(range(newest - RECENT + 1, newest + 1)))
         columns = ("version", "parent_version", "last_position", "covered_tokens", "tokens")
         return [charts.Fold(*row) for row in rows.order_by("-version").values_list(*columns)]
 
@@ -152,8 +152,8 @@ class SessionPage:
         made = self._finished.filter(created_at__lte=OuterRef("created_at"), last_position__lt=OuterRef("position"))
         newest_first = made.order_by("-session_id", "-created_at")
         rows = models.Message.objects.using(self.using).filter(session=self.session, position__in=positions)
-        rows = rows.order_by("position").annotate(shown=Subquery(newest_first.values("version")[:1]))
-        return [charts.Sample(*row) for row in rows.values_list("position", "tokens_through", "shown")]
+        rows = rows.order_by("position").annotate(summary_version=Subquery(newest_first.values("version")[:1]))
+        return [charts.Sample(*row) for row in rows.values_list("position", "tokens_through", "summary_version")]
 
     @cached_property
     def chart(self) -> charts.TokenChart | None:
@@ -170,15 +170,15 @@ class SessionPage:
     @cached_property
     def versions(self) -> list[Version]:
         """The versions to show, each with what it changed."""
-        shown = self.summaries[:VERSIONS]
+        summaries = self.summaries[:VERSIONS]
         texts = {summary.version: summary.text for summary in self.summaries}
-        parents = {summary.parent_version for summary in shown if summary.parent_version} - texts.keys()
+        parents = {summary.parent_version for summary in summaries if summary.parent_version} - texts.keys()
         if parents:
             texts |= dict(self._summaries.filter(version__in=parents).values_list("version", "text"))
-        attempts = self._attempts.filter(version__in=[summary.version for summary in shown])
+        attempts = self._attempts.filter(version__in=[summary.version for summary in summaries])
         calls = {attempt.version: attempt for attempt in attempts}
         versions = []
-        for summary in shown:
+        for summary in summaries:
             runs = differences.words(texts.get(summary.parent_version or 0, ""), summary.text)
             versions.append(Version(summary, differences.marked(runs), calls.get(summary.version)))
         return versions

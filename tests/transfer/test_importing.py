@@ -1,4 +1,4 @@
-"""``manage.py convmemory_import``: sessions come in whole, once, and with their notes."""
+"""``manage.py convmemory_import`` stores sessions whole, once, and with their notes."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 @pytest.mark.django_db
-def test_a_session_belongs_to_whom_the_record_says(write: Any) -> None:
+def test_a_session_belongs_to_the_owner_or_visitor_of_its_record(write: Any) -> None:
     user = User.objects.create_user("anna")
     path = write(record(owner="anna"), record(visitor="v1"), record())
 
@@ -47,7 +47,7 @@ def test_an_owner_is_named_exactly_whatever_the_collation(name: str, write: Any)
 
 
 @pytest.mark.django_db
-def test_what_is_said_of_a_session_and_its_messages_is_kept(write: Any) -> None:
+def test_fields_and_notes_are_stored(write: Any) -> None:
     notes = {"2": {"kind": "plan", "metadata": {"by": [None]}, "created_at": "2024-05-02T12:00:00.000123+02:00"}}
     path = write(record("a", human(), human(), human(), title="Rust", metadata={"n": 1}, created_at=TIME, notes=notes))
 
@@ -65,7 +65,7 @@ def test_what_is_said_of_a_session_and_its_messages_is_kept(write: Any) -> None:
 
 
 @pytest.mark.django_db
-def test_a_second_run_goes_on_where_the_first_one_ended(write: Any) -> None:
+def test_a_second_run_continues_where_the_first_one_ended(write: Any) -> None:
     good, bad = [record(key, human(), human()) for key in "abc"], record("d", {"role": "robot", "content": "x"})
     with pytest.raises(CommandError):
         call("convmemory_import", write(*good[:2], bad))
@@ -78,7 +78,7 @@ def test_a_second_run_goes_on_where_the_first_one_ended(write: Any) -> None:
 
 
 @pytest.mark.django_db
-def test_a_session_that_was_emptied_is_filled(write: Any) -> None:
+def test_a_session_that_was_cleared_is_filled(write: Any) -> None:
     memories["default"].append("a", human("before"))
     memories["default"].clear("a")
 
@@ -88,9 +88,7 @@ def test_a_session_that_was_emptied_is_filled(write: Any) -> None:
 
 
 @pytest.mark.django_db
-def test_a_session_that_somebody_else_makes_meanwhile_is_left_alone(
-    write: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_session_that_another_process_makes_is_left_alone(write: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     memories["default"].append("a", human("theirs"))
     monkeypatch.setattr(importing.Importer, "_find", lambda self, session: None)
 
@@ -144,7 +142,7 @@ def test_more_messages_than_a_batch_keep_their_exchanges(write: Any, monkeypatch
 
 
 @pytest.mark.django_db
-def test_sessions_become_due_and_nobody_is_told(write: Any, settings: Settings) -> None:
+def test_sessions_become_due_and_no_task_is_sent(write: Any, settings: Settings) -> None:
     inline = {"BACKEND": "django_convmemory.schedulers.InlineScheduler"}
     settings.CONVMEMORY = {"default": {**settings.CONVMEMORY["default"], "SCHEDULER": inline}}
 
@@ -156,7 +154,7 @@ def test_sessions_become_due_and_nobody_is_told(write: Any, settings: Settings) 
 
 
 @pytest.mark.django_db
-def test_without_compaction_they_are_undue_until_their_next_message(write: Any) -> None:
+def test_without_compaction_sessions_become_due_with_their_next_message(write: Any) -> None:
     output = call("convmemory_import", write(record("long", *[human(TURN)] * 30)), "--no-compact")
 
     assert "model" not in output
@@ -165,7 +163,7 @@ def test_without_compaction_they_are_undue_until_their_next_message(write: Any) 
 
 
 @pytest.mark.django_db
-def test_it_says_what_folding_will_take(write: Any, settings: Settings) -> None:
+def test_the_output_estimates_what_folding_will_take(write: Any, settings: Settings) -> None:
     options = {"max_token_limit": 200, "max_chunk_tokens": 500}
     settings.CONVMEMORY = {"default": {**settings.CONVMEMORY["default"], "OPTIONS": options}}
     path = write(record("there", *[human(TURN)] * 30), name="there.jsonl")
@@ -227,7 +225,7 @@ def test_a_dry_run_reads_everything_and_stores_nothing(write: Any) -> None:
 
 
 @pytest.mark.django_db
-def test_fields_that_models_will_be_sent_are_spoken_of(write: Any) -> None:
+def test_a_notice_names_fields_that_models_will_be_sent(write: Any) -> None:
     stderr = io.StringIO()
     path = write(record("a", human() | {"created_at": TIME, "refusal": None}), record("b"))
 

@@ -1,4 +1,4 @@
-"""What the two commands say, on a terminal and elsewhere."""
+"""The output of the two commands, on a terminal and on other streams."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.transfer.records import Terminal, call, record
 
 
 @pytest.mark.django_db
-def test_on_a_terminal_there_is_a_bar(write: Any, tmp_path: pathlib.Path) -> None:
+def test_a_terminal_shows_a_progress_bar(write: Any, tmp_path: pathlib.Path) -> None:
     pytest.importorskip("tqdm")
     path = write(*[record(str(number)) for number in range(3)])
 
@@ -28,7 +28,7 @@ def test_on_a_terminal_there_is_a_bar(write: Any, tmp_path: pathlib.Path) -> Non
 
 
 @pytest.mark.django_db
-def test_without_tqdm_there_are_lines_on_a_terminal_too(write: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_tqdm_a_terminal_shows_lines(write: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "tqdm", None)
 
     output = call("convmemory_import", write(record("a")), stream=Terminal())
@@ -38,7 +38,7 @@ def test_without_tqdm_there_are_lines_on_a_terminal_too(write: Any, monkeypatch:
 
 
 @pytest.mark.django_db
-def test_elsewhere_there_are_lines(write: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_other_streams_show_lines(write: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("django_convmemory.management.progress._EACH", 2)
     path = write(*[record(str(number)) for number in range(5)])
 
@@ -50,13 +50,13 @@ def test_elsewhere_there_are_lines(write: Any, monkeypatch: pytest.MonkeyPatch) 
 
 
 @pytest.mark.django_db
-def test_it_is_quiet_when_told_to_be(write: Any, tmp_path: pathlib.Path) -> None:
+def test_verbosity_0_prints_nothing(write: Any, tmp_path: pathlib.Path) -> None:
     assert call("convmemory_import", write(record("a")), verbosity=0, stream=Terminal()) == ""
     assert call("convmemory_export", "--output", tmp_path / "out", verbosity=0, stream=Terminal()) == ""
 
 
 @pytest.mark.django_db
-def test_what_is_exported_to_standard_output_is_alone_there(write: Any) -> None:
+def test_standard_output_has_nothing_but_the_export(write: Any) -> None:
     call("convmemory_import", write(record("a")))
     out, stderr = Terminal(), Terminal()
 

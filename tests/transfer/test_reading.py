@@ -1,4 +1,4 @@
-"""The files that ``manage.py convmemory_import`` reads: records a line or in a list."""
+"""The files that ``manage.py convmemory_import`` reads."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from tests.transfer.records import call, human, record, stored
 @pytest.mark.parametrize(
     "form", ["{0}\n{1}\n", "\n\n {0}\r\n\n{1}", "[{0},{1}]", " \n [\n{0}\n, {1}\n]\n", "\ufeff{0}\n{1}"]
 )
-def test_records_come_a_line_each_or_in_a_list(form: str, tmp_path: pathlib.Path) -> None:
+def test_a_file_has_one_record_a_line_or_a_list(form: str, tmp_path: pathlib.Path) -> None:
     path = tmp_path / "given"
     path.write_text(form.format(json.dumps(record("a")), json.dumps(record("b"))), encoding="utf-8", newline="")
 
@@ -33,7 +33,7 @@ def test_records_come_a_line_each_or_in_a_list(form: str, tmp_path: pathlib.Path
 
 @pytest.mark.django_db
 @pytest.mark.parametrize("text", ["", " \n", "[]", " [ ] "])
-def test_a_file_may_hold_nothing(text: str, write: Any) -> None:
+def test_a_file_may_be_empty(text: str, write: Any) -> None:
     assert "0 sessions imported" in call("convmemory_import", write(text))
 
 
@@ -42,7 +42,7 @@ def test_a_file_may_hold_nothing(text: str, write: Any) -> None:
     chunk=st.integers(1, 100),
     data=st.data(),
 )
-def test_a_list_is_read_the_same_in_whatever_pieces_it_comes(
+def test_a_list_is_read_the_same_in_pieces_of_any_size(
     metadata: list[dict[str, Any]], chunk: int, data: st.DataObject
 ) -> None:
     written = [record(str(number), metadata=value) for number, value in enumerate(metadata)]
@@ -57,7 +57,7 @@ def test_a_list_is_read_the_same_in_whatever_pieces_it_comes(
     ]
 
 
-def test_a_mistake_in_a_list_is_found_before_the_rest_is_read() -> None:
+def test_an_error_in_a_list_is_raised_before_the_rest_is_read() -> None:
     file = io.StringIO('[{"key": nobody, "messages": []}, ' + " " * 1_000_000)
 
     with pytest.raises(BadRecord, match=r"item 1: this is not JSON .*character 9"):

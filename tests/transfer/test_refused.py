@@ -1,4 +1,4 @@
-"""What ``convmemory_import`` refuses, and how it says so."""
+"""The records that ``convmemory_import`` refuses, and its error messages."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ BAD = {
 @pytest.mark.django_db
 @pytest.mark.parametrize("listed", [False, True], ids=["lines", "list"])
 @pytest.mark.parametrize("name", BAD)
-def test_what_cannot_be_imported_is_named_and_what_comes_before_it_stays(name: str, listed: bool, write: Any) -> None:
+def test_a_bad_record_is_named_and_the_records_before_it_stay(name: str, listed: bool, write: Any) -> None:
     given, why = BAD[name]
     records = [record("a"), given, record("c")]
     if listed:
@@ -91,7 +91,7 @@ def test_what_cannot_be_imported_is_named_and_what_comes_before_it_stays(name: s
 
 
 @pytest.mark.django_db
-def test_bytes_that_are_no_utf_8_are_named(tmp_path: pathlib.Path) -> None:
+def test_the_place_of_bytes_that_are_not_utf_8_is_named(tmp_path: pathlib.Path) -> None:
     path = tmp_path / "latin.jsonl"
     path.write_bytes(json.dumps(record("a")).encode() + b"\n" + '{"key": "Zoë"}\n'.encode("latin-1"))
 
@@ -110,14 +110,14 @@ def test_bytes_that_are_no_utf_8_are_named(tmp_path: pathlib.Path) -> None:
         ("[{0}] []", "item 1: there is text after"),
     ],
 )
-def test_a_list_that_does_not_end_well_is_an_error(text: str, why: str, write: Any) -> None:
+def test_a_list_without_a_proper_end_is_an_error(text: str, why: str, write: Any) -> None:
     with pytest.raises(CommandError, match=why):
         call("convmemory_import", write(text.replace("{0}", json.dumps(record("a")))))
 
 
 @pytest.mark.django_db
 @pytest.mark.parametrize("batch", [2, 1000])
-def test_a_session_whose_last_message_is_refused_is_not_there_at_all(
+def test_a_session_with_one_bad_message_is_not_stored_at_all(
     batch: int, write: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(importing, "_BATCH", batch)
@@ -130,7 +130,7 @@ def test_a_session_whose_last_message_is_refused_is_not_there_at_all(
 
 
 @pytest.mark.django_db
-def test_what_the_database_refuses_is_named(write: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_error_of_the_database_names_the_record(write: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     update = models.SessionQuerySet.update
 
     def refuse(self: models.SessionQuerySet, **columns: Any) -> int:
@@ -155,7 +155,7 @@ def test_what_the_database_refuses_is_named(write: Any, monkeypatch: pytest.Monk
         (["-", "--database", "absent"], "There is no database 'absent'; there are default"),
     ],
 )
-def test_a_wrong_command_line_is_told_from_a_failure(arguments: list[str], why: str) -> None:
+def test_a_wrong_command_line_exits_with_2(arguments: list[str], why: str) -> None:
     with pytest.raises(CommandError, match=why) as raised:
         call("convmemory_import", *arguments)
 
@@ -163,7 +163,7 @@ def test_a_wrong_command_line_is_told_from_a_failure(arguments: list[str], why: 
 
 
 @pytest.mark.django_db(transaction=True)
-def test_the_process_ends_with_what_the_error_says(tmp_path: pathlib.Path) -> None:
+def test_the_process_exits_with_the_code_of_the_error(tmp_path: pathlib.Path) -> None:
     (tmp_path / "given").write_text(json.dumps(record("a")) + "\nnonsense\n")
 
     def run(*arguments: str) -> tuple[int, str]:
