@@ -285,6 +285,11 @@ def test_a_session_without_messages_and_a_session_without_its_alias(anna: User, 
     models.Session.objects.update(alias="gone")
     answer = client.get(url)
     assert (answer.status_code, b"is not in the setting CONVMEMORY" in answer.content) == (200, True)
+    client = staff("view_session", "change_session", "delete_session", "change_message")
+    for path in (*(f"{name}/" for name in WORK), "redact/26/"):
+        answer = client.post(url_of(chat, path), {"confirmed": "yes"}, follow=True)
+        assert "Add it there, or delete the session" in answer.content.decode(), path
+    assert (row_of(chat).last_position, LogEntry.objects.count()) == (28, 0)
 
 
 def test_only_the_beginning_of_a_large_message_is_read(chat: SessionHandle) -> None:
