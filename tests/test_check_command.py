@@ -1,4 +1,4 @@
-"""``manage.py convmemory_check`` finds every kind of damage, and nothing in what is whole."""
+"""``manage.py convmemory_check`` finds every kind of damage, and none in intact sessions."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ pytestmark = pytest.mark.django_db
 
 @pytest.fixture
 def memory() -> ConversationSummaryBufferMemory:
-    """A memory with a session ``s``: three versions, a pinned message, a tool exchange, an open one at the end."""
+    """A memory with a session ``s``: three versions, a pinned message, tool exchanges, the last one open."""
     memory = ConversationSummaryBufferMemory(ORMStore(), MarkerModel(), 40, scheduler=NullScheduler())
     memory.append("s", ChatMessage.system("Be kind."))
     for number in range(3):
@@ -53,7 +53,7 @@ def check(*arguments: str) -> tuple[int, str]:
     return 0, output.getvalue()
 
 
-def test_what_is_whole_passes(memory: ConversationSummaryBufferMemory) -> None:
+def test_sessions_without_damage_pass(memory: ConversationSummaryBufferMemory) -> None:
     assert check() == (0, "Checked 2 sessions. Nothing is wrong.\n")
 
 
@@ -69,7 +69,7 @@ def row(**changes: Any) -> Callable[[models.Session], Any]:
     return lambda session: models.Session.objects.filter(pk=session.pk).update(**changes)
 
 
-def two_people(session: models.Session) -> None:
+def two_owners(session: models.Session) -> None:
     ann = get_user_model().objects.create(username="ann")
     models.Session.objects.filter(pk=session.pk).update(owner=ann, visitor="vera")
 
@@ -97,25 +97,25 @@ DAMAGE: dict[str, tuple[str, Callable[[models.Session], Any]]] = {
         lambda session: session.convmemory_messages.filter(position=session.last_position).delete(),
     ),
     "a wrong total": ("total", messages(9, tokens_through=F("tokens_through") + 1)),
-    "tokens of nothing": ("tokens", messages(9, tokens=0)),
+    "a message without tokens": ("tokens", messages(9, tokens=0)),
     "an unknown role": ("message", messages(9, role="robot")),
-    "JSON that is none": ("message", messages(9, metadata=["no", "object"])),
-    "a result of nothing": ("stray_result", messages(9, role="tool", wire={"tool_call_id": "zzz"})),
+    "metadata of the wrong type": ("message", messages(9, metadata=["no", "object"])),
+    "a result without a call": ("stray_result", messages(9, role="tool", wire={"tool_call_id": "zzz"})),
     "a result of another call": (
         "answers",
         lambda session: session.convmemory_messages.filter(answers__isnull=False).update(answers=1),
     ),
     "a payload without a key": ("key", messages(9, payload_hash="f" * 64)),
-    "a redacted message that speaks": ("redacted", messages(9, redacted_at=Clock())),
+    "a redacted message with content": ("redacted", messages(9, redacted_at=Clock())),
     "a wrong count": ("counter_unpinned_count", row(unpinned_count=F("unpinned_count") - 1)),
     "a wrong sum": ("counter_unpinned_tokens", row(unpinned_tokens=F("unpinned_tokens") + 5)),
     "a wrong newest exchange": ("counter_newest_position", row(newest_position=1)),
     "a wrong settled sum": ("counter_settled_tokens", row(settled_tokens=0)),
-    "a forgotten pin": ("counter_pinned", row(pinned="")),
+    "a missing pinned message": ("counter_pinned", row(pinned="")),
     "a wrong number of pins": ("counter_pinned_total", row(pinned_count=5)),
-    "a forgotten open call": ("counter_open_calls", row(open_calls="")),
+    "a missing open call": ("counter_open_calls", row(open_calls="")),
     "a hash of another name": ("name_hash", row(name_hash="0" * 64)),
-    "a session of two people": ("scope", two_people),
+    "a session of an owner and a visitor": ("scope", two_owners),
     "a summary over a hole": ("hole", summaries(2, first_position=F("first_position") + 1)),
     "a line that begins late": ("hole", summaries(1, first_position=2)),
     "a line without its beginning": (
@@ -124,8 +124,8 @@ DAMAGE: dict[str, tuple[str, Callable[[models.Session], Any]]] = {
     ),
     "a line that forks": ("fork_of_line", second_line),
     "a parent that is not valid": ("parent", summaries(2, invalidated_at=Clock())),
-    "a range backwards": ("range", summaries(1, last_position=0)),
-    "a version of the future": ("version", row(last_version=1)),
+    "a range that ends before it begins": ("range", summaries(1, last_position=0)),
+    "a version after the last one": ("version", row(last_version=1)),
     "a blank summary": ("blank", summaries(3, text=" ")),
     "a summary beyond the end": ("beyond", summaries(3, last_position=999)),
     "wrong totals of a summary": ("covered", summaries(2, covered_tokens=F("covered_tokens") + 3)),
@@ -135,33 +135,33 @@ DAMAGE: dict[str, tuple[str, Callable[[models.Session], Any]]] = {
     "a wrong covered position": ("covered_by_session", row(covered_position=F("covered_position") - 1)),
     "a lease without an end": ("lease", row(lease_token="f" * 32, lease_expires_at=None)),
     "an end without a lease": ("lease", row(lease_token="", lease_expires_at=Clock(60))),
-    "a mark for nothing": ("due", row(due_since=Clock(), settled_tokens=0)),
-    "a copy of its own": ("copy", row(forked_from=F("pk"), fork_position=1)),
+    "a due mark without anything to fold": ("due", row(due_since=Clock(), settled_tokens=0)),
+    "a fork of itself": ("copy", row(forked_from=F("pk"), fork_position=1)),
     "pinned positions that cannot be read": ("unreadable", row(pinned="garbage")),
-    "a wire form with more in it": ("wire", messages(9, wire={"secret": "text"})),
-    "a wire form that says another thing": ("wire", messages(9, wire={"content": [{"type": "text", "text": "x"}]})),
-    "a usage that is none": ("usage", messages(9, usage=[1])),
-    "a summary that counts nothing": ("tokens", summaries(3, tokens=0)),
+    "a wire form with an unknown field": ("wire", messages(9, wire={"secret": "text"})),
+    "a wire form with a second content": ("wire", messages(9, wire={"content": [{"type": "text", "text": "x"}]})),
+    "usage of the wrong type": ("usage", messages(9, usage=[1])),
+    "a summary without tokens": ("tokens", summaries(3, tokens=0)),
 }
 
 
-@pytest.mark.parametrize("what", DAMAGE)
-def test_damage_is_found_and_named(memory: ConversationSummaryBufferMemory, what: str) -> None:
-    code, plant = DAMAGE[what]
+@pytest.mark.parametrize("name", DAMAGE)
+def test_damage_is_found_and_named(memory: ConversationSummaryBufferMemory, name: str) -> None:
+    code, damage = DAMAGE[name]
     session = models.Session.objects.get(key="s")
-    plant(session)
+    damage(session)
 
-    found = list(integrity.check(models.Session.objects.all()))
+    findings = list(integrity.check(models.Session.objects.all()))
 
-    assert code in {finding.code for finding in found}
-    assert {finding.session_id for finding in found} == {session.pk}
-    status, said = check()
+    assert code in {finding.code for finding in findings}
+    assert {finding.session_id for finding in findings} == {session.pk}
+    status, output = check()
     assert status == 1
-    assert re.search(rf"^session {session.pk} \(default: s.*\): {code}: ", said, re.MULTILINE)
+    assert re.search(rf"^session {session.pk} \(default: s.*\): {code}: ", output, re.MULTILINE)
 
 
-@pytest.mark.only_on("sqlite")  # The others do not take it.
-def test_what_is_no_json_is_found_and_the_rest_is_checked(memory: ConversationSummaryBufferMemory) -> None:
+@pytest.mark.only_on("sqlite")  # Other databases refuse invalid JSON.
+def test_invalid_json_is_found_and_other_sessions_are_checked(memory: ConversationSummaryBufferMemory) -> None:
     with connection.cursor() as cursor:
         cursor.execute("UPDATE convmemory_message SET metadata = 'x' WHERE position = 9")
     models.Session.objects.filter(key="copy").update(fork_position=None)
@@ -172,32 +172,49 @@ def test_what_is_no_json_is_found_and_the_rest_is_checked(memory: ConversationSu
     assert [finding.code for finding in integrity.check(models.Session.objects.all())] == ["copy"]
 
 
-def test_the_kinds_of_damage_are_many() -> None:
+def test_there_are_many_kinds_of_damage() -> None:
     assert len({code for code, _ in DAMAGE.values()}) >= 15
 
 
 @pytest.mark.only_on("sqlite")
-def test_rows_of_no_session_are_found(memory: ConversationSummaryBufferMemory) -> None:
+def test_rows_without_a_session_are_found(memory: ConversationSummaryBufferMemory) -> None:
     session = models.Session.objects.get(key="copy")
     with connection.cursor() as cursor:
         cursor.execute("UPDATE convmemory_message SET session_id = 999 WHERE session_id = %s", [session.pk])
-        status, said = check()
+        status, output = check()
         cursor.execute("UPDATE convmemory_message SET session_id = %s WHERE session_id = 999", [session.pk])
     assert status == 1
-    assert "session 999: orphan: " in said
+    assert "session 999: orphan: " in output
 
 
 def test_findings_can_be_read_by_a_program(memory: ConversationSummaryBufferMemory) -> None:
     models.Session.objects.filter(key="s").update(unpinned_count=1)
-    status, said = check("--json")
-    finding = json.loads(said.splitlines()[0])
+    status, output = check("--json")
+    finding = json.loads(output.splitlines()[0])
     assert (status, finding["code"]) == (1, "counter_unpinned_count")
 
 
-def test_one_memory_can_be_chosen_and_a_database_must_be_there(memory: ConversationSummaryBufferMemory) -> None:
+def test_the_options_choose_an_alias_and_an_existing_database(memory: ConversationSummaryBufferMemory) -> None:
     models.Session.objects.filter(key="s").update(unpinned_count=1)
     ConversationBufferMemory(ORMStore(), alias="other").append("s", ChatMessage.human("hello"))
     assert check("--alias", "other")[0] == 0
     assert check("--alias", "default")[0] == 1
     assert check("--alias", "a name with a slip")[0] == 2
     assert check("--database", "nowhere")[0] == 2
+
+
+def test_a_session_that_changes_during_the_check_is_read_again(
+    memory: ConversationSummaryBufferMemory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    turns = [ChatMessage.human("one more")]
+
+    class Slow(integrity._Examination):
+        def __init__(self, session: models.Session) -> None:
+            super().__init__(session)
+            while turns:
+                memory.append("copy", turns.pop())
+
+    monkeypatch.setattr(integrity, "_Examination", Slow)
+
+    assert list(integrity.check(models.Session.objects.filter(key="copy"))) == []
+    assert turns == []

@@ -1,4 +1,4 @@
-"""``manage.py convmemory_recount`` counts what is stored with the counter that the settings name now."""
+"""``manage.py convmemory_recount`` counts stored messages with the counter of the current settings."""
 
 from __future__ import annotations
 
@@ -39,9 +39,7 @@ def talk(convmemory: ScriptedMemories, key: str) -> None:
     assert convmemory.run() == ["published"]
 
 
-def test_every_count_is_what_it_would_have_been_with_the_new_counter(
-    settings: Settings, convmemory: ScriptedMemories
-) -> None:
+def test_every_count_equals_that_of_the_new_counter(settings: Settings, convmemory: ScriptedMemories) -> None:
     talk(convmemory, "s")
     talk(convmemory, "redacted")
     memories["default"].redact("redacted", 3)
@@ -55,8 +53,8 @@ def test_every_count_is_what_it_would_have_been_with_the_new_counter(
     session = models.Session.objects.get(key="s")
     assert session.counter == counter.name
     stored = memories["default"].history("s", limit=100)
-    assert [one.tokens for one in stored] == [counter.count(one.message) for one in stored]
-    assert session.unpinned_tokens == sum(one.tokens for one in stored[1:])
+    assert [row.tokens for row in stored] == [counter.count(row.message) for row in stored]
+    assert session.unpinned_tokens == sum(row.tokens for row in stored[1:])
     shown = memories["default"].load("s").parts
     assert shown[1].tokens == counter.count(shown[1].message)
     assert models.Session.objects.get(key="redacted").convmemory_messages.get(position=3).tokens == before
@@ -64,7 +62,7 @@ def test_every_count_is_what_it_would_have_been_with_the_new_counter(
     assert list(integrity.check(models.Session.objects.all())) == []
 
 
-def test_a_session_becomes_due_or_not_by_its_new_count(settings: Settings) -> None:
+def test_the_new_count_decides_whether_a_session_is_due(settings: Settings) -> None:
     memory = memories["default"]
     while not memory.append("s", ChatMessage.human("第个问题" * 4)).due:
         pass
@@ -76,7 +74,7 @@ def test_a_session_becomes_due_or_not_by_its_new_count(settings: Settings) -> No
     assert models.Session.objects.get().due_since is not None
 
 
-def test_what_the_same_counter_counted_is_left_alone(convmemory: ScriptedMemories) -> None:
+def test_sessions_of_the_same_counter_are_left_alone(convmemory: ScriptedMemories) -> None:
     talk(convmemory, "s")
     revision = models.Session.objects.get().revision
     assert recount() == "0 sessions recounted.\n"
@@ -85,7 +83,7 @@ def test_what_the_same_counter_counted_is_left_alone(convmemory: ScriptedMemorie
 
 
 @pytest.mark.parametrize("arguments", [("--alias", "nowhere"), ("--database", "nowhere")])
-def test_what_is_not_there_is_said(arguments: tuple[str, ...]) -> None:
+def test_an_unknown_alias_or_database_exits_with_2(arguments: tuple[str, ...]) -> None:
     with pytest.raises(CommandError, match="nowhere") as error:
         recount(*arguments)
     assert error.value.returncode == 2

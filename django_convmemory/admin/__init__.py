@@ -1,4 +1,4 @@
-"""The admin: what a model was told, what was folded, and what went wrong."""
+"""The admin: what a model was sent, what was folded, and what failed."""
 
 from django_convmemory.admin.sessions import SessionAdmin
 

@@ -1,8 +1,8 @@
-"""What can be done with several sessions at once."""
+"""The actions of the list, which apply to several sessions at once."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+import itertools
 from typing import Any
 
 from django.contrib import admin, messages
@@ -14,31 +14,33 @@ from django_convmemory import models
 from django_convmemory.maintenance.transfer import exporting
 from django_convmemory.memory import memories
 
-# Sessions that are taken at once.
-MOST = 1000
+# The largest number of sessions that an action takes.
+MAX_SESSIONS = 1000
 
 
 @admin.action(permissions=["change"], description=gettext_lazy("Compact now"))
 def compact(modeladmin: admin.ModelAdmin[Any], request: HttpRequest, queryset: Any) -> None:
-    """Have what is due in the sessions folded, also where an attempt failed and the next one would be made later."""
-    if _all(modeladmin, request):
+    """Ask workers to compact the sessions, even those whose next attempt would only be made later."""
+    if _is_for_all(modeladmin, request):
         return
     asked, refused = [], 0
-    for session in queryset[:MOST]:
-        known = session.alias in memories
-        if known and memories[session.alias].session(session).request_compaction():
+    for session in queryset[:MAX_SESSIONS]:
+        if session.alias in memories and memories[session.alias].session(session).request_compaction():
             asked.append(session)
         else:
             refused += 1
     if asked:
-        note = str(gettext_lazy("Compact now"))
-        LogEntry.objects.log_actions(request.user.pk, asked, CHANGE, change_message=note)  # type: ignore[arg-type]
-        text = ngettext("A worker was asked for %(n)d session.", "Workers were asked for %(n)d sessions.", len(asked))
+        LogEntry.objects.log_actions(request.user.pk, asked, CHANGE, change_message=_("Compact now"))  # type: ignore[arg-type]
+        text = ngettext(
+            "A worker was asked to compact %(n)d session.", "Workers were asked to compact %(n)d sessions.", len(asked)
+        )
         modeladmin.message_user(request, text % {"n": len(asked)}, messages.SUCCESS)
     if refused:
         text = ngettext(
-            "Nobody could be told of %(n)d session; if it is due, the next sweep folds it.",
-            "Nobody could be told of %(n)d sessions; those that are due are folded by the next sweep.",
+            "No worker could be asked to compact %(n)d session. Check that the broker can be reached, and that the "
+            "session’s alias is in CONVMEMORY. The next sweep folds the session if it is due.",
+            "No worker could be asked to compact %(n)d sessions. Check that the broker can be reached, and that the "
+            "sessions’ aliases are in CONVMEMORY. The next sweep folds those that are due.",
             refused,
         )
         modeladmin.message_user(request, text % {"n": refused}, messages.ERROR)
@@ -46,25 +48,27 @@ def compact(modeladmin: admin.ModelAdmin[Any], request: HttpRequest, queryset: A
 
 @admin.action(permissions=["view"], description=gettext_lazy("Export as JSONL"))
 def export(modeladmin: admin.ModelAdmin[Any], request: HttpRequest, queryset: Any) -> StreamingHttpResponse | None:
-    """Send the sessions as records, a line each."""
-    if _all(modeladmin, request):
+    """Send the sessions as records, one a line."""
+    if _is_for_all(modeladmin, request):
         return None
-    chosen = list(queryset.values_list("pk", flat=True)[:MOST])
-    rows = models.Session.objects.using(queryset.db).filter(pk__in=chosen)
-    response = StreamingHttpResponse(_records(exporting.heads(rows), queryset.db), content_type="application/jsonl")
-    response["Content-Disposition"] = 'attachment; filename="sessions.jsonl"'
-    return response
+    session_ids = list(queryset.values_list("pk", flat=True)[:MAX_SESSIONS])
+    return download(models.Session.objects.using(queryset.db).filter(pk__in=session_ids), "sessions.jsonl")
 
 
-def _all(modeladmin: admin.ModelAdmin[Any], request: HttpRequest) -> bool:
-    """Refuse what is meant for all that there are, which nobody has counted."""
+def download(sessions: models.SessionQuerySet, filename: str) -> StreamingHttpResponse:
+    """Return a file with the records of ``sessions``, read while it is sent."""
+    records = (exporting.pieces(head, sessions.db) for head in exporting.heads(sessions))
+    return StreamingHttpResponse(
+        itertools.chain.from_iterable(records),
+        content_type="application/jsonl",
+        headers={"Content-Disposition": f'attachment; filename="{filename}"'},
+    )
+
+
+def _is_for_all(modeladmin: admin.ModelAdmin[Any], request: HttpRequest) -> bool:
+    """Refuse an action on all sessions of all pages, which are not counted."""
     if request.POST.get("select_across", "0") in ("", "0"):
         return False
-    text = _("Choose the sessions by hand: how many there are is not known here.")
+    text = _("Select the sessions page by page. An action cannot apply to all pages, because sessions are not counted.")
     modeladmin.message_user(request, text, messages.ERROR)
     return True
-
-
-def _records(heads: Iterable[Any], using: str) -> Iterator[str]:
-    for head in heads:
-        yield from exporting.pieces(head, using)

@@ -1,4 +1,4 @@
-"""Charts as SVG, computed here: no script, no style attribute, and a text beside each for who does not see it."""
+"""The numbers of the charts, which templates draw as SVG without a script or a style attribute."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ COLUMNS_HEIGHT = 120
 
 
 class Sample(NamedTuple):
-    """A conversation at one position: all tokens so far, and the version of the summary that was shown there."""
+    """A position, the tokens of the conversation through it, and the version of the summary that was shown there."""
 
     position: int
     tokens: int
-    shown: int | None
+    version: int | None
 
 
 class Fold(NamedTuple):
-    """A version of the summary: what it stands for, and what it costs to show."""
+    """A version of the summary: the tokens of the messages that it covers, and the tokens of its own text."""
 
     version: int
     parent: int | None
@@ -31,25 +31,27 @@ class Fold(NamedTuple):
     tokens: int
 
 
-def line(folds: Sequence[Fold], current: int) -> list[tuple[int, int]]:
-    """Return the last position and the number of the versions that lead to the ``current`` one, in order."""
-    known = sorted((fold for fold in folds if fold.version <= current), key=lambda fold: fold.version)
-    begins = max((fold.version for fold in known if fold.parent is None), default=0)
-    return [(fold.last_position, fold.version) for fold in known if fold.version >= begins]
+def current_line(folds: Sequence[Fold], current: int) -> list[tuple[int, int]]:
+    """Return the last position and the version of the folds that led to the ``current`` version, in order."""
+    until = sorted((fold for fold in folds if fold.version <= current), key=lambda fold: fold.version)
+    # A rebuild begins a line without a parent. The versions before it were replaced.
+    first = max((fold.version for fold in until if fold.parent is None), default=0)
+    return [(fold.last_position, fold.version) for fold in until if fold.version >= first]
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class TokenChart:
-    """Tokens over positions: the history, what a model was sent at each, the budget, and where folds end.
+    """The tokens at each position: of the whole history, and of the context that a model was sent.
 
-    ``history`` and ``context`` are the points of lines, ``marks`` is a path.
+    ``history`` and ``context`` are the points of lines. ``marks`` is a path with a line at the end of each fold.
+    ``maximum`` is the number of tokens at the top. ``rows`` have the position, and the tokens of both lines.
     """
 
     history: str
     context: str
     budget_y: float | None
     marks: str
-    most: int
+    maximum: int
     last_position: int
     rows: Sequence[tuple[int, int, int]]
     width: int = WIDTH
@@ -57,54 +59,53 @@ class TokenChart:
 
     @property
     def table(self) -> str:
-        """The rows in HTML: they are numbers alone, of which a template would make much of a page's work."""
+        """The rows as HTML. A template would take much of a page's time for them."""
         cells = ("".join(f"<td>{int(number)}</td>" for number in row) for row in self.rows)
         return mark_safe("".join(f"<tr>{row}</tr>" for row in cells))  # noqa: S308  made of integers
 
 
-def positions(last: int, most: int = 18) -> list[int]:
-    """Return at most ``most`` positions from 1 to ``last``, evenly, with both ends."""
-    if last <= most:
+def positions(last: int, count: int = 18) -> list[int]:
+    """Return at most ``count`` positions, evenly spread from 1 to ``last``, which are among them."""
+    if last <= count:
         return list(range(1, last + 1))
-    return sorted({1 + round(number * (last - 1) / (most - 1)) for number in range(most)})
+    return [1 + round(number * (last - 1) / (count - 1)) for number in range(count)]
 
 
 def token_chart(samples: Sequence[Sample], folds: Sequence[Fold], budget: int | None) -> TokenChart | None:
-    """Draw the tokens of a conversation, or None where there are none.
+    """Return the chart of a conversation, or None without ``samples``.
 
-    What a model was sent at a position is the summary of that time with what came after it, as far as the budget went.
-    ``folds`` has the versions that the samples name.
+    At each position, a model was sent the summary of that time and the messages after it, up to the budget. ``folds``
+    has the versions that the samples name.
     """
     if not samples:
         return None
     ordered = sorted(folds, key=lambda fold: fold.version)
-    known = {fold.version: fold for fold in ordered}
+    by_version = {fold.version: fold for fold in ordered}
     rows = []
     for sample in samples:
-        fold = known.get(sample.shown) if sample.shown else None
+        fold = by_version.get(sample.version) if sample.version else None
         sent = sample.tokens - fold.covered_tokens + fold.tokens if fold else sample.tokens
         rows.append((sample.position, sample.tokens, sent if budget is None else min(sent, budget)))
-    last, most = samples[-1].position, max(*(row[1] for row in rows), budget or 0, 1)
+    last, maximum = samples[-1].position, max(*(row[1] for row in rows), budget or 0, 1)
 
     def x(position: int) -> float:
         return round(MARGIN + (position - 1) / max(last - 1, 1) * (WIDTH - 2 * MARGIN), 1)
 
     def y(tokens: int) -> float:
-        return round(HEIGHT - MARGIN - tokens / most * (HEIGHT - 2 * MARGIN), 1)
+        return round(HEIGHT - MARGIN - tokens / maximum * (HEIGHT - 2 * MARGIN), 1)
 
     return TokenChart(
         history=" ".join(f"{x(position)},{y(tokens)}" for position, tokens, _ in rows),
         context=" ".join(f"{x(position)},{y(tokens)}" for position, _, tokens in rows),
         budget_y=None if budget is None else y(budget),
         marks=" ".join(f"M{x(fold.last_position)} 0V{HEIGHT}" for fold in ordered),
-        most=most,
+        maximum=maximum,
         last_position=last,
         rows=rows,
     )
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class Piece:
+class Piece(NamedTuple):
     """A part of a stacked bar."""
 
     name: str
@@ -115,9 +116,9 @@ class Piece:
 
 
 def stacked(parts: Sequence[tuple[str, Any, int]], budget: int | None = None) -> list[Piece]:
-    """Lay parts side by side on a bar of a hundred units: of the budget, or of their sum where that is more.
+    """Return the pieces of a bar whose length, 100, is the budget, or the sum of the parts if that is larger.
 
-    Of each part its name, what it is called, and its tokens.
+    A part is its name, its label, and its tokens.
     """
     total = max(sum(tokens for _, _, tokens in parts), budget or 0, 1)
     pieces, x = [], 0.0
@@ -128,8 +129,7 @@ def stacked(parts: Sequence[tuple[str, Any, int]], budget: int | None = None) ->
     return pieces
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class Box:
+class Box(NamedTuple):
     """A part of a column."""
 
     name: str
@@ -137,9 +137,8 @@ class Box:
     height: float
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class Column:
-    """What there was in the step that began at ``begins``."""
+class Column(NamedTuple):
+    """The values of the step that began at ``begins``."""
 
     begins: dt.datetime
     values: Sequence[float]
@@ -149,32 +148,32 @@ class Column:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Columns:
-    """Values over time, those of a step on top of one another."""
+    """Values over time. The values of a step are stacked. ``maximum`` is the value at the top."""
 
     columns: Sequence[Column]
-    most: float
+    maximum: float
     column_width: float
     width: int = WIDTH
     height: int = COLUMNS_HEIGHT
 
 
 def columns(
-    steps: Sequence[dt.datetime], names: Sequence[str], values: Sequence[Sequence[float]], least: float = 0
+    steps: Sequence[dt.datetime], names: Sequence[str], values: Sequence[Sequence[float]], scale: float = 0
 ) -> Columns:
-    """Draw for each step its ``values``, of which there is one for each of ``names``, from the bottom up.
+    """Return a column for each step. ``values`` has, for each step, a value for each of ``names``, from the bottom up.
 
-    The scale reaches to ``least``, or further.
+    The top of the chart is ``scale`` or the highest column, whichever is larger.
     """
-    most = max([least, *map(sum, values)])
+    maximum = max([scale, *map(sum, values)])
     room = WIDTH / max(len(steps), 1)
     drawn = []
-    for number, (begins, found) in enumerate(zip(steps, values, strict=True)):
+    for number, (begins, step_values) in enumerate(zip(steps, values, strict=True)):
         boxes, top = [], float(COLUMNS_HEIGHT)
-        for name, value in zip(names, found, strict=True):
+        for name, value in zip(names, step_values, strict=True):
             if value:
-                # What is there at all can be seen.
-                height = max(value / most * COLUMNS_HEIGHT, 2)
+                # The smallest value can still be seen.
+                height = max(value / maximum * COLUMNS_HEIGHT, 2)
                 top = max(top - height, 0)
                 boxes.append(Box(name, round(top, 1), round(height, 1)))
-        drawn.append(Column(begins, found, boxes, round(number * room + room * 0.1, 1)))
-    return Columns(drawn, most, round(room * 0.8, 1))
+        drawn.append(Column(begins, step_values, boxes, round(number * room + room * 0.1, 1)))
+    return Columns(drawn, maximum, round(room * 0.8, 1))

@@ -1,4 +1,4 @@
-"""Lists over millions of rows: pages that are never counted, and filters and searches by indexes alone."""
+"""The list of millions of sessions: pages without a count, and filters and a search that use indexes alone."""
 
 from __future__ import annotations
 
@@ -24,49 +24,31 @@ else:
 
 
 class UncountedPaginator(_Paginator):
-    """Knows of the page at hand, those before it, and whether there is another. ``page_number`` counts from 1."""
+    """Reads one row more than a page shows, to learn whether there is another page, and never counts."""
 
-    def __init__(self, object_list: Any, per_page: int, *, page_number: int = 1, **options: Any) -> None:
-        super().__init__(object_list, per_page, **options)
-        self.page_number = max(1, page_number)
-        self._rows: list[Any] | None = None
-
-    @property
-    def rows(self) -> list[Any]:
-        """The rows of the page, and one more where there is another page."""
-        if self._rows is None:
-            first = (self.page_number - 1) * self.per_page
-            self._rows = list(self.object_list[first : first + self.per_page + 1])
-        return self._rows
-
-    @property
-    def more(self) -> bool:
-        """Whether there is another page."""
-        return len(self.rows) > self.per_page
-
-    @property
-    def newer(self) -> int:
-        """The number of the page before this one."""
-        return self.page_number - 1
-
-    @property
-    def older(self) -> int:
-        """The number of the page after this one."""
-        return self.page_number + 1
+    # Whether there are rows after the page.
+    more = False
 
     @property
     def count(self) -> int:
-        """As many rows as are known to be there."""
-        return (self.page_number - 1) * self.per_page + len(self.rows)
+        """An upper bound: Django asks for the count before the page, and refuses the pages beyond it."""
+        return 50_000_000
 
     def page(self, number: Any) -> Any:
-        return Page(self.rows[: self.per_page], self.page_number, self)
+        number = self.validate_number(number)
+        start = (number - 1) * self.per_page
+        rows = list(self.object_list[start : start + self.per_page + 1])
+        self.more = len(rows) > self.per_page
+        return Page(rows[: self.per_page], number, self)
 
 
 class AliasFilter(admin.SimpleListFilter):
-    """By memory: those that have sessions, found by the index, a step each."""
+    """Filters by alias. The choices are the aliases that have sessions: the index gives each in one statement.
 
-    title = _("memory")
+    Django's ``AllValuesFieldListFilter`` would read the alias of every session.
+    """
+
+    title = _("alias")
     parameter_name = "alias"
 
     def lookups(self, request: HttpRequest, model_admin: Any) -> Iterator[tuple[str, str]]:
@@ -77,7 +59,7 @@ class AliasFilter(admin.SimpleListFilter):
 
 
 class StateFilter(admin.SimpleListFilter):
-    """By what compaction makes of a session. All but idle ones are due, and found by the index of those."""
+    """Filters by state. No index finds idle sessions; those in the other states are due, which an index finds."""
 
     title = _("state")
     parameter_name = "state"
@@ -85,37 +67,46 @@ class StateFilter(admin.SimpleListFilter):
     def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, Any]]:
         return [choice for choice in models.SessionState.choices if choice[0] != models.SessionState.IDLE]
 
-    def queryset(self, request: HttpRequest, queryset: Any) -> QuerySet[Any]:
+    def queryset(self, request: HttpRequest, queryset: Any) -> Any:
         if self.value() not in dict(self.lookup_choices):
-            found: QuerySet[Any] = queryset
-            return found
-        due: QuerySet[Any] = queryset.filter(alias__in=list(models.Session.objects.aliases())).due()
-        return due.in_state(self.value())  # type: ignore[attr-defined,no-any-return]
+            return queryset
+        # The index of due sessions begins with the alias.
+        return queryset.filter(alias__in=list(models.Session.objects.aliases())).due().in_state(self.value())
 
 
 def searched(queryset: Any, text: str, owners: QuerySet[Any]) -> Any:
-    """Return the sessions that ``text`` names exactly, by indexes alone.
+    """Return the sessions that ``text`` names exactly.
 
-    It may be a public id, a primary key as the logs have it, what an owner logs in with, a visitor, a key of nobody's
-    session, or the key of one's after what they log in with or their id: ``anna/main``.
+    ``text`` is one of these:
+
+    - a public id
+    - a primary key
+    - a visitor
+    - what an owner logs in with
+    - the key of a session without owner or visitor
+    - an owner or a visitor, a slash, and the key, like ``anna/main``
     """
-    wanted = Q(visitor=text)
+    condition = Q(visitor=text) | Q(owner__in=_named(owners, text))
     with contextlib.suppress(ValueError):
-        wanted |= Q(public_id=uuid.UUID(text))
-    if text.isascii() and text.isdecimal() and len(text) < 19:
-        wanted |= Q(pk=int(text))
-    name, _slash, key = text.partition("/")
-    wanted |= Q(owner__in=_named(owners, text))
+        condition |= Q(public_id=uuid.UUID(text))
+    if (pk := integer(text)) is not None:
+        condition |= Q(pk=pk)
+    person, _slash, key = text.partition("/")
     aliases = list(queryset.model.objects.aliases())
     names = [SessionName(alias, text) for alias in aliases]
     if key:
-        names += [SessionName(alias, key, owner.pk) for owner in _named(owners, name) for alias in aliases]
-        names += [SessionName(alias, key, visitor=name) for alias in aliases]
-    return queryset.filter(wanted | Q(name_hash__in=[name.name_hash for name in names]))
+        names += [SessionName(alias, key, owner.pk) for owner in _named(owners, person) for alias in aliases]
+        names += [SessionName(alias, key, visitor=person) for alias in aliases]
+    return queryset.filter(condition | Q(name_hash__in=[name.name_hash for name in names]))
 
 
 def _named(owners: QuerySet[Any], name: str) -> list[Any]:
     try:
         return list(owners.filter(**{owners.model.USERNAME_FIELD: name})[:1])
-    except (ValueError, ValidationError):  # What users log in with is a number, say, and this is none.
+    except (ValueError, ValidationError):  # For example, users log in with a number, and the name is no number.
         return []
+
+
+def integer(text: str) -> int | None:
+    """Return the integer in a text of at most 18 ASCII digits, which fits in a database's BIGINT, or None."""
+    return int(text) if text.isascii() and text.isdecimal() and len(text) < 19 else None

@@ -1,20 +1,23 @@
-"""How all memories are doing: what is stored, what was saved, what compaction is at, and what it took of late.
+"""The figures of the overview: what is stored, what folding saved, what is due, and what the models' calls took.
 
-Nothing here walks a whole table. Sessions are counted where they are few and otherwise estimated from a sample, evenly
-spread over their ids; of the calls of the model at most the newest ``MOST_CALLS`` are reckoned with; and what is due is
-counted by its index, up to ``MOST_DUE``.
+No figure walks a whole table:
+
+- Up to some thousands of sessions, all are counted. Otherwise, a sample is, which is spread evenly over their ids.
+- Of the calls, at most the newest ``MAX_CALLS`` are counted.
+- Due sessions are counted by their index, up to ``MAX_DUE``.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import datetime as dt
+from collections import Counter
 from collections.abc import Iterable
 from decimal import Decimal
 from typing import Any, NamedTuple
 
 from django.conf import settings
-from django.db.models import Case, Count, F, Max, Min, OuterRef, Q, QuerySet, Subquery, Sum, Value, When
+from django.db.models import Case, Count, Max, Min, OuterRef, Q, QuerySet, Subquery, Sum, Value, When
 from django.db.models.functions import Coalesce
 from django.utils.functional import cached_property
 from django.utils.translation import gettext_lazy as _
@@ -24,26 +27,34 @@ from django_convmemory.admin import charts
 from django_convmemory.core.values import AttemptOutcome
 from django_convmemory.memory import memories
 
-# The sample: stretches of ids, and how many ids there are in each.
-STRETCHES, STRETCH = 50, 100
-MOST_CALLS = 50_000
-MOST_DUE = 1000
-# Sessions that are named.
-FAILURES = 10
+# The sample: the number of ranges of ids, and the number of ids in each range.
+RANGES, RANGE_SIZE = 50, 100
+MAX_CALLS = 50_000
+MAX_DUE = 1000
+# The largest number of failing sessions that are listed.
+MAX_FAILURES = 10
 
-# What can be looked back on: the name, what it is called, and how many steps of how long it is drawn in.
+
+class Period(NamedTuple):
+    """A time to look back on, drawn in ``steps`` columns that stand for ``step`` each."""
+
+    label: Any
+    steps: int
+    step: dt.timedelta
+
+
 PERIODS = {
-    "1d": (_("24 hours"), 24, dt.timedelta(hours=1)),
-    "7d": (_("7 days"), 28, dt.timedelta(hours=6)),
-    "30d": (_("30 days"), 30, dt.timedelta(days=1)),
+    "1d": Period(_("24 hours"), 24, dt.timedelta(hours=1)),
+    "7d": Period(_("7 days"), 28, dt.timedelta(hours=6)),
+    "30d": Period(_("30 days"), 30, dt.timedelta(days=1)),
 }
-# Attempts that did their part, and those after which the session is as it was for a good reason.
+# The outcomes that are no failures.
 _DONE = {AttemptOutcome.PUBLISHED, AttemptOutcome.SHORTEN, AttemptOutcome.DROPPED}
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Stored:
-    """What the sessions hold. ``history`` is the tokens of all that was said, ``context`` of what models are sent."""
+    """What the sessions hold. ``history`` and ``context`` are tokens: of all messages, and of what models are sent."""
 
     sessions: int = 0
     messages: int = 0
@@ -53,7 +64,7 @@ class Stored:
 
     @property
     def saved(self) -> int:
-        """Tokens that need not be sent."""
+        """The tokens of the history that are not sent."""
         return max(0, self.history - self.context)
 
     @property
@@ -65,8 +76,8 @@ class Stored:
         return charts.stacked([("context", _("sent"), self.context), ("saved", _("saved"), self.saved)])
 
 
-class Called(NamedTuple):
-    """What a model was called for, how often, and what it took. ``cost`` is None where no price is known."""
+class ModelCalls(NamedTuple):
+    """The calls of a model. ``seconds`` is the mean of a call. ``cost`` is None if no price is known."""
 
     model: str
     calls: int
@@ -79,7 +90,7 @@ class Called(NamedTuple):
 
 @dataclasses.dataclass
 class Overview:
-    """The figures of the memory ``alias``, or of all that are in the settings, over a period of :data:`PERIODS`."""
+    """The figures of one alias, or of all aliases in the settings, over one of :data:`PERIODS`."""
 
     using: str
     alias: str | None = None
@@ -90,16 +101,6 @@ class Overview:
         return [self.alias] if self.alias else list(memories)
 
     @property
-    def periods(self) -> Iterable[tuple[str, Any]]:
-        return ((name, label) for name, (label, _steps, _step) in PERIODS.items())
-
-    @property
-    def period_label(self) -> Any:
-        return PERIODS[self.period][0]
-
-    # What is stored.
-
-    @property
     def _sessions(self) -> models.SessionQuerySet:
         return models.Session.objects.using(self.using).filter(alias__in=self.aliases)
 
@@ -108,71 +109,70 @@ class Overview:
         ends = models.Session.objects.using(self.using).aggregate(first=Min("pk"), last=Max("pk"))
         if ends["first"] is None:
             return Stored()
-        rows, share = self._sessions, 1.0
+        rows, scale = self._sessions, 1.0
         ids = ends["last"] - ends["first"] + 1
-        if ids > STRETCHES * STRETCH:
-            rows, share = rows.filter(_stretches(ends["first"], ids)), ids / (STRETCHES * STRETCH)
-        version = models.Summary.objects.filter(session=OuterRef("pk"), version=OuterRef("current_version"))
-        found = rows.annotate(summary_tokens=Coalesce(Subquery(version.values("tokens")[:1]), 0)).aggregate(
+        if ids > RANGES * RANGE_SIZE:
+            rows, scale = rows.filter(_in_sample(ends["first"], ids)), ids / (RANGES * RANGE_SIZE)
+        current = models.Summary.objects.filter(session=OuterRef("pk"), version=OuterRef("current_version"))
+        sums = rows.annotate(summary_tokens=Coalesce(Subquery(current.values("tokens")[:1]), 0)).aggregate(
             sessions=Count("pk"),
             messages=Sum("last_position"),
-            history=Sum(F("unpinned_tokens") + F("pinned_tokens")),
             unpinned=Sum("unpinned_tokens"),
             covered=Sum("covered_tokens"),
             pinned=Sum("pinned_tokens"),
-            summarized=Sum("summary_tokens"),
+            summaries=Sum("summary_tokens"),
         )
-        total = {name: round(int(value or 0) * share) for name, value in found.items()}
-        context = total["unpinned"] - total["covered"] + total["pinned"] + total["summarized"]
-        return Stored(total["sessions"], total["messages"], total["history"], context, share > 1)
+        total = {name: round(int(value or 0) * scale) for name, value in sums.items()}
+        history = total["unpinned"] + total["pinned"]
+        context = history - total["covered"] + total["summaries"]
+        return Stored(total["sessions"], total["messages"], history, context, estimated=scale > 1)
 
-    # What is to be done.
+    # Due sessions.
 
     @cached_property
     def _due(self) -> list[models.Session]:
         rows = self._sessions.due().with_clock().order_by("alias", "due_since")
-        return list(rows.only("due_since", "lease_expires_at", "last_error")[: MOST_DUE + 1])
+        return list(rows.only("due_since", "lease_expires_at", "last_error")[: MAX_DUE + 1])
 
     @property
     def due(self) -> int:
-        """Sessions that are due, ``MOST_DUE`` at most."""
-        return min(len(self._due), MOST_DUE)
+        """The number of due sessions, at most ``MAX_DUE``."""
+        return min(len(self._due), MAX_DUE)
 
     @property
     def due_is_more(self) -> bool:
-        return len(self._due) > MOST_DUE
+        return len(self._due) > MAX_DUE
 
     @property
     def lag(self) -> dt.timedelta | None:
-        """For how long the one of them that has waited longest has been due."""
-        waited = [one.now - one.due_since for one in self._due if one.due_since]  # type: ignore[attr-defined]
-        return max(waited, default=None)
+        """The time since the first of them became due."""
+        waits = [session.now - session.due_since for session in self._due if session.due_since]  # type: ignore[attr-defined]
+        return max(waits, default=None)
 
     @cached_property
-    def _failing(self) -> list[models.Session]:
-        return [one for one in self._due if one.state == models.SessionState.FAILING]
+    def _failing(self) -> list[int]:
+        return [session.pk for session in self._due if session.state == models.SessionState.FAILING]
 
     @property
     def failing(self) -> int:
-        """How many of them are due again because they could not be folded."""
+        """The number of due sessions whose last attempt failed."""
         return len(self._failing)
 
     @property
     def all_failing(self) -> models.SessionQuerySet:
-        """All of them."""
-        rows = models.Session.objects.using(self.using).filter(pk__in=[one.pk for one in self._failing])
-        return rows.order_by("due_since")
+        """Those sessions, longest due first."""
+        return models.Session.objects.using(self.using).filter(pk__in=self._failing).order_by("due_since")
 
     @cached_property
     def failures(self) -> list[models.Session]:
-        """Those of them that have waited longest."""
-        return list(self.all_failing.with_clock().select_related("owner")[:FAILURES])
+        """Those of them that are listed."""
+        return list(self.all_failing.with_clock().select_related("owner")[:MAX_FAILURES])
 
-    # What was done.
+    # Calls.
 
     @cached_property
     def steps(self) -> list[dt.datetime]:
-        """When each step of the period begins."""
+        """The time at which each step of the period begins."""
         _label, count, step = PERIODS[self.period]
         now = dt.datetime.now(dt.UTC) if settings.USE_TZ else clock.naive(dt.datetime.now(dt.UTC), self.using)
         return [now - step * number for number in range(count, 0, -1)]
@@ -183,21 +183,17 @@ class Overview:
 
     @cached_property
     def _calls(self) -> QuerySet[models.Attempt]:
-        rows = models.Attempt.objects.using(self.using).filter(pk__gt=self._newest - MOST_CALLS)
+        rows = models.Attempt.objects.using(self.using).filter(pk__gt=self._newest - MAX_CALLS)
         return rows.filter(alias__in=self.aliases, started_at__gte=self.steps[0])
 
     @cached_property
-    def _counted(self) -> list[dict[str, Any]]:
-        """The calls by step, outcome and model."""
-        # The newest first: most calls are of late, and are found in the first branches.
-        step = Case(
-            *[
-                When(started_at__gte=begins, then=Value(number))
-                for number, begins in reversed(list(enumerate(self.steps)))
-            ]
-        )
+    def _groups(self) -> list[dict[str, Any]]:
+        """The calls, grouped by step, outcome and model."""
+        # The newest step first, because most calls are in the newest steps.
+        newest_first = reversed(list(enumerate(self.steps)))
+        step = Case(*[When(started_at__gte=begins, then=Value(number)) for number, begins in newest_first])
         rows = self._calls.annotate(step=step).order_by().values("step", "outcome", "model")
-        counted: Any = rows.annotate(
+        groups: Any = rows.annotate(
             calls=Count("pk"),
             prompt=Sum("prompt_tokens"),
             completion=Sum("completion_tokens"),
@@ -206,92 +202,105 @@ class Overview:
             longest=Max("due_seconds"),
             oldest=Min("started_at"),
         )
-        return list(counted)
+        return list(groups)
 
     @cached_property
     def since(self) -> dt.datetime | None:
-        """Since when calls are reckoned with, where that is not the whole period: there are too many."""
-        if self.calls < MOST_CALLS // 2:  # Ids may have gaps.
+        """The time of the oldest call that is counted, or None if all calls of the period are counted."""
+        if self.calls < MAX_CALLS // 2:  # Ids may have gaps.
             return None
-        before = models.Attempt.objects.using(self.using).filter(pk__lte=self._newest - MOST_CALLS)
+        before = models.Attempt.objects.using(self.using).filter(pk__lte=self._newest - MAX_CALLS)
         older = before.order_by("-pk").values_list("started_at", flat=True).first()
-        return min(one["oldest"] for one in self._counted) if older and older >= self.steps[0] else None
+        return min(group["oldest"] for group in self._groups) if older and older >= self.steps[0] else None
+
+    @cached_property
+    def _by_outcome(self) -> Counter[str]:
+        return _count_by_outcome(self._groups)
 
     @property
     def calls(self) -> int:
-        return sum(one["calls"] for one in self._counted)
+        return self._by_outcome.total()
 
     @property
     def published(self) -> int:
-        return sum(one["calls"] for one in self._counted if one["outcome"] == AttemptOutcome.PUBLISHED)
+        return self._by_outcome[AttemptOutcome.PUBLISHED]
 
     @property
     def failed(self) -> int:
-        return sum(one["calls"] for one in self._counted if one["outcome"] not in _DONE)
+        return _failed(self._by_outcome)
+
+    @property
+    def outcomes(self) -> list[tuple[Any, int]]:
+        """Each outcome and its number of calls, the most frequent first."""
+        labels = dict(models.Attempt.OUTCOMES)
+        return [(labels.get(outcome, outcome), calls) for outcome, calls in self._by_outcome.most_common()]
 
     @cached_property
     def calls_chart(self) -> charts.Columns:
-        """Calls that did their part and calls that failed, by step."""
+        """The calls of each step that did not fail, and those that failed."""
         counts = [[0, 0] for _ in self.steps]
-        for one in self._counted:
-            counts[one["step"]][one["outcome"] not in _DONE] += one["calls"]
+        for group in self._groups:
+            counts[group["step"]][group["outcome"] not in _DONE] += group["calls"]
         return charts.columns(self.steps, ["done", "failed"], counts)
 
     @cached_property
     def lag_chart(self) -> charts.Columns:
-        """The longest time, in seconds, that a session had been due when it was folded, by step."""
+        """The longest time, in seconds, that a session had been due when it was claimed, for each step."""
         longest = [[0.0] for _ in self.steps]
-        for one in self._counted:
-            longest[one["step"]][0] = max(longest[one["step"]][0], one["longest"] or 0.0)
-        # A second or two is no delay, and should not look like one.
-        return charts.columns(self.steps, ["lag"], longest, least=10)
+        for group in self._groups:
+            longest[group["step"]][0] = max(longest[group["step"]][0], group["longest"] or 0.0)
+        # At a shorter scale, a wait of a second or two would look like a delay.
+        return charts.columns(self.steps, ["lag"], longest, scale=10)
 
     @cached_property
-    def by_model(self) -> list[Called]:
-        """What each model was called for, the dearest first."""
-        found: dict[str, list[dict[str, Any]]] = {}
-        for one in self._counted:
-            found.setdefault(one["model"], []).append(one)
-        return sorted((_called(model, rows) for model, rows in found.items()), key=_dearest)
+    def by_model(self) -> list[ModelCalls]:
+        """The calls of each model, the most expensive model first."""
+        groups: dict[str, list[dict[str, Any]]] = {}
+        for group in self._groups:
+            groups.setdefault(group["model"], []).append(group)
+        return sorted(
+            (_model_calls(model, own_groups) for model, own_groups in groups.items()),
+            key=lambda called: (-(called.cost or Decimal()), -called.calls),
+        )
 
     @property
     def cost(self) -> Decimal | None:
-        return _summed(one.cost for one in self.by_model)
-
-    @cached_property
-    def outcomes(self) -> list[tuple[Any, int]]:
-        """How many calls ended how, the most frequent first."""
-        labels, counts = dict(models.Attempt.OUTCOMES), dict[str, int]()
-        for one in self._counted:
-            counts[one["outcome"]] = counts.get(one["outcome"], 0) + one["calls"]
-        return [(labels.get(name, name), counts[name]) for name in sorted(counts, key=lambda name: -counts[name])]
+        return _sum_known(called.cost for called in self.by_model)
 
 
-def _stretches(first: int, ids: int) -> Q:
-    """Return the condition that an id is in the sample: in one of the stretches, evenly from the first to the last."""
-    found = Q(pk__in=[])
-    for number in range(STRETCHES):
-        begins = first + number * (ids - STRETCH) // (STRETCHES - 1)
-        found |= Q(pk__gte=begins, pk__lt=begins + STRETCH)
-    return found
+def _in_sample(first: int, ids: int) -> Q:
+    """Return the condition that an id is in one of the ranges, which are evenly spread over ``ids`` ids."""
+    condition = Q(pk__in=[])
+    for number in range(RANGES):
+        begins = first + number * (ids - RANGE_SIZE) // (RANGES - 1)
+        condition |= Q(pk__gte=begins, pk__lt=begins + RANGE_SIZE)
+    return condition
 
 
-def _called(model: str, rows: list[dict[str, Any]]) -> Called:
-    return Called(
+def _count_by_outcome(groups: Iterable[dict[str, Any]]) -> Counter[str]:
+    counts = Counter[str]()
+    for group in groups:
+        counts[group["outcome"]] += group["calls"]
+    return counts
+
+
+def _failed(by_outcome: Counter[str]) -> int:
+    return sum(calls for outcome, calls in by_outcome.items() if outcome not in _DONE)
+
+
+def _model_calls(model: str, groups: list[dict[str, Any]]) -> ModelCalls:
+    by_outcome = _count_by_outcome(groups)
+    return ModelCalls(
         model,
-        calls=sum(one["calls"] for one in rows),
-        failed=sum(one["calls"] for one in rows if one["outcome"] not in _DONE),
-        prompt_tokens=sum(one["prompt"] or 0 for one in rows),
-        completion_tokens=sum(one["completion"] or 0 for one in rows),
-        cost=_summed(one["total"] for one in rows),
-        seconds=sum(one["seconds"] or 0 for one in rows) / sum(one["calls"] for one in rows),
+        calls=by_outcome.total(),
+        failed=_failed(by_outcome),
+        prompt_tokens=sum(group["prompt"] or 0 for group in groups),
+        completion_tokens=sum(group["completion"] or 0 for group in groups),
+        cost=_sum_known(group["total"] for group in groups),
+        seconds=sum(group["seconds"] or 0 for group in groups) / by_outcome.total(),
     )
 
 
-def _summed(costs: Iterable[Decimal | None]) -> Decimal | None:
+def _sum_known(costs: Iterable[Decimal | None]) -> Decimal | None:
     known = [cost for cost in costs if cost is not None]
     return sum(known, Decimal()) if known else None
-
-
-def _dearest(called: Called) -> tuple[Decimal, int]:
-    return -(called.cost or Decimal()), -called.calls

@@ -1,4 +1,4 @@
-"""Sessions in the admin: a list that stays fast, and a page that says why the model said what it said."""
+"""The admin of sessions: the list, the page of a session, the overview, and the actions."""
 
 from __future__ import annotations
 
@@ -7,35 +7,26 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from django.contrib import admin, messages
+from django.contrib.admin.utils import display_for_value, quote
 from django.contrib.auth import get_user_model
 from django.core.exceptions import PermissionDenied
 from django.db import router
 from django.db.models import QuerySet
-from django.http import (
-    Http404,
-    HttpRequest,
-    HttpResponse,
-    HttpResponseNotAllowed,
-    HttpResponseRedirect,
-    StreamingHttpResponse,
-)
+from django.http import Http404, HttpRequest, HttpResponse, HttpResponseNotAllowed, HttpResponseRedirect
 from django.http.response import HttpResponseBase
 from django.template.response import TemplateResponse
 from django.urls import NoReverseMatch, URLPattern, path, reverse
-from django.utils import formats
 from django.utils.html import format_html
 from django.utils.text import capfirst
 from django.utils.timesince import timesince
-from django.utils.timezone import is_aware, localtime
 from django.utils.translation import gettext_lazy as _
 
 from django_convmemory import models
 from django_convmemory.admin import bulk, lists
 from django_convmemory.admin.overview import PERIODS, Overview
 from django_convmemory.admin.page import SessionPage
-from django_convmemory.admin.work import REDACT_ASKS, WORK
+from django_convmemory.admin.work import REDACT_WARNING, WORK
 from django_convmemory.exceptions import ConvMemoryError
-from django_convmemory.maintenance.transfer import exporting
 from django_convmemory.memory import memories
 
 if TYPE_CHECKING:
@@ -44,28 +35,29 @@ else:
     _Admin = admin.ModelAdmin
 
 
-NOBODY = _(
-    "Nobody could be told to do it: the broker is away, or the memory's scheduler tells nobody. "
-    "What is due is folded by the next sweep."
+NO_WORKER = _(
+    "No worker could be asked. The broker cannot be reached, the memory’s scheduler sends no tasks, or the memory has "
+    "no chat model. The next sweep folds the session if it is due. A rebuild has to be asked for again."
 )
 
 
 @admin.register(models.Session)
 class SessionAdmin(_Admin):
-    """Shows sessions. Their rows are not edited by hand: what changes one is an action of its memory."""
+    """Shows sessions. Nobody edits their rows by hand: every action that changes a session calls its memory."""
 
     list_display = ("named", "whose", "alias", "length", "budget", "state", "updated")
     list_display_links = ("named",)
     list_filter = (lists.AliasFilter, lists.StateFilter)
     list_per_page = 50
     list_max_show_all = 0
+    paginator = lists.UncountedPaginator
     show_full_result_count = False
     show_facets = admin.ShowFacets.NEVER
     sortable_by = ()
     ordering = ("-id",)
-    search_fields = ("public_id",)  # which has the search box shown: see get_search_results
+    search_fields = ("public_id",)  # Django shows a search box if there are any. get_search_results() searches.
     search_help_text = _(
-        "A public or primary id, what an owner logs in with, a visitor, a key of nobody's, or owner/key"
+        "Exact public id, primary key, owner’s login name, visitor, key of a session without owner, or owner/key."
     )
     actions = (bulk.compact, bulk.export)
     change_list_template = "admin/convmemory/session/list.html"
@@ -76,40 +68,36 @@ class SessionAdmin(_Admin):
     # The list.
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[models.Session]:
-        # From the database that is written: what an action has just changed is shown.
-        owner = f"owner__{get_user_model().USERNAME_FIELD}"
-        rows = models.Session.objects.using(router.db_for_write(models.Session)).with_clock()
-        return rows.select_related("owner").only(
-            *("key", "alias", "owner", owner, "visitor", "title", "last_position", "updated_at", "public_id"),
-            *("unpinned_tokens", "covered_tokens", "lease_expires_at", "due_since", "last_error"),
-        )
-
-    def get_paginator(self, request: HttpRequest, queryset: Any, per_page: int, *args: Any, **kwargs: Any) -> Any:
-        number = request.GET.get("p", "1")
-        page = int(number) if number.isascii() and number.isdigit() and len(number) < 7 else 1
-        return lists.UncountedPaginator(queryset, per_page, page_number=page)
+        # Read the database that is written, so that a page shows what an action has just changed.
+        sessions = models.Session.objects.using(router.db_for_write(models.Session))
+        return sessions.with_clock().select_related("owner")
 
     def get_search_results(
         self, request: HttpRequest, queryset: QuerySet[Any], search_term: str
     ) -> tuple[QuerySet[Any], bool]:
+        # The list always calls this method. It needs few columns.
+        queryset = queryset.only(
+            *("key", "alias", "owner", f"owner__{get_user_model().USERNAME_FIELD}", "visitor", "title", "public_id"),
+            *("last_position", "updated_at", "unpinned_tokens", "covered_tokens"),
+            *("lease_expires_at", "due_since", "last_error"),
+        )
         term = search_term.strip()
         if not term or "\x00" in term:
             return queryset, False
         return lists.searched(queryset, term, get_user_model()._default_manager.all()), False
 
-    def get_actions(self, request: HttpRequest, action_location: Any = None) -> dict[str, Any]:
-        # Django asks for a location since 6.1.
-        where = {} if action_location is None else {"action_location": action_location}
-        # Its own deletion would fetch every message to list it.
-        found = super().get_actions(request, **where)
-        return {name: action for name, action in found.items() if name != "delete_selected"}
+    def get_actions(self, request: HttpRequest, *args: Any, **kwargs: Any) -> dict[str, Any]:
+        actions = super().get_actions(request, *args, **kwargs)
+        # Django's own deletion fetches every message to list it.
+        actions.pop("delete_selected", None)
+        return actions
 
     def get_list_display(self, request: HttpRequest) -> Any:
         return [name for name in self.list_display if name != "alias" or len(list(memories)) > 1]
 
     def changelist_view(self, request: HttpRequest, extra_context: dict[str, Any] | None = None) -> Any:
-        # Nothing is selected here to be changed.
         context = {
+            # Django's title is "Select session to change", and nothing is selected here to be changed.
             "title": capfirst(self.opts.verbose_name_plural),
             "may_see_overview": self.has_overview_permission(request),
         }
@@ -134,18 +122,15 @@ class SessionAdmin(_Admin):
     @admin.display(description=_("not folded"))
     def budget(self, session: models.Session) -> str:
         tokens = session.unpinned_tokens - session.covered_tokens
-        limit = self._limit(session.alias)
+        limit = memories[session.alias].strategy.threshold.tokens if session.alias in memories else None
         if limit is None:
             return str(tokens)
         return format_html(
             '<span class="convmemory-budget">'
             '<meter min="0" max="{}" high="{}" value="{}" title="{}">{}</meter> {}</span>',
-            *(
-                limit * 2,
-                limit,
-                min(tokens, limit * 2),
-                _("%(tokens)s of %(limit)s") % {"tokens": tokens, "limit": limit},
-            ),
+            *(limit * 2, limit, min(tokens, limit * 2)),
+            _("%(tokens)s tokens are not folded; the session is due above %(limit)s")
+            % {"tokens": tokens, "limit": limit},
             *(f"{tokens}/{limit}", tokens),
         )
 
@@ -156,36 +141,39 @@ class SessionAdmin(_Admin):
     @admin.display(description=_("updated"))
     def updated(self, session: models.Session) -> str:
         now: Any = session.now  # type: ignore[attr-defined]
-        at = localtime(session.updated_at) if is_aware(session.updated_at) else session.updated_at
-        ago = _("%(time)s ago") % {"time": timesince(session.updated_at, now, depth=1)}
         return format_html(
             '<time datetime="{}" title="{}">{}</time>',
-            *(session.updated_at.isoformat(), formats.localize(at), ago),
+            session.updated_at.isoformat(),
+            display_for_value(session.updated_at, ""),
+            _("%(time)s ago") % {"time": timesince(session.updated_at, now, depth=1)},
         )
 
-    def _limit(self, alias: str) -> int | None:
-        return memories[alias].strategy.threshold.tokens if alias in memories else None
-
-    # What nobody may do by hand.
+    # Permissions.
 
     def has_add_permission(self, request: HttpRequest) -> bool:
         return False
 
     def has_overview_permission(self, request: HttpRequest) -> bool:
-        """Whether somebody may see the figures of all sessions, of which ``get_queryset`` may show them some."""
+        """Whether the user may see the figures of all sessions, also of those that ``get_queryset`` hides."""
         return self.has_view_or_change_permission(request)
 
-    # The page of one.
+    def _may(self, request: HttpRequest, work: str, session: models.Session) -> bool:
+        return bool(getattr(self, f"has_{WORK[work].permission}_permission")(request, session))
+
+    def _may_redact(self, request: HttpRequest) -> bool:
+        return request.user.has_perm("convmemory.change_message")
+
+    # Pages.
 
     def get_urls(self) -> list[URLPattern]:
         name = f"{self.opts.app_label}_{self.opts.model_name}"
         wrap = self.admin_site.admin_view
-        own = [
+        work_urls = [
             path(f"<int:pk>/{work}/", wrap(functools.partial(self.work_view, work=work)), name=f"{name}_{work}")
             for work in WORK
         ]
         return [
-            *own,
+            *work_urls,
             path("overview/", wrap(self.overview_view), name=f"{name}_overview"),
             path("retry/", wrap(self.retry_view), name=f"{name}_retry"),
             path("<int:pk>/export/", wrap(self.export_view), name=f"{name}_export"),
@@ -201,16 +189,17 @@ class SessionAdmin(_Admin):
         session = self._session(request, object_id)
         if not self.has_view_or_change_permission(request, session):
             raise PermissionDenied
+        before, version = (lists.integer(request.GET.get(name, "")) for name in ("before", "version"))
         return self._page(
             request,
             "page",
             title=str(session),
             original=session,
-            page=SessionPage(session, _number(request.GET.get("before")), _number(request.GET.get("version"))),
+            page=SessionPage(session, before, version),
             owner_url=self._owner_url(session),
             work=[
-                (name, WORK[name].label)
-                for name in WORK
+                (name, work.label)
+                for name, work in WORK.items()
                 if self._may(request, name, session) and (name != "rebuild" or session.current_version)
             ],
             may_redact=self._may_redact(request),
@@ -218,7 +207,7 @@ class SessionAdmin(_Admin):
         )
 
     def overview_view(self, request: HttpRequest) -> HttpResponse:
-        """Show how the memories are doing."""
+        """Show the figures of all memories."""
         if not self.has_overview_permission(request):
             raise PermissionDenied
         return self._page(
@@ -227,11 +216,12 @@ class SessionAdmin(_Admin):
             title=_("Overview"),
             overview=self._overview(request.GET),
             all_aliases=list(memories),
+            periods=PERIODS,
             may_retry=self.has_change_permission(request),
         )
 
     def retry_view(self, request: HttpRequest) -> HttpResponse:
-        """Have the sessions folded that could not be, as many as are reckoned with at once."""
+        """Ask workers to compact the sessions that the overview counts as failing."""
         if not (self.has_overview_permission(request) and self.has_change_permission(request)):
             raise PermissionDenied
         if request.method != "POST":
@@ -239,121 +229,107 @@ class SessionAdmin(_Admin):
         bulk.compact(self, request, self._overview(request.POST).all_failing)
         return HttpResponseRedirect(self._url("overview"))
 
-    def _overview(self, asked: Mapping[str, Any]) -> Overview:
-        alias, period = asked.get("alias"), asked.get("period")
+    def _overview(self, parameters: Mapping[str, Any]) -> Overview:
+        alias, period = parameters.get("alias"), parameters.get("period")
         return Overview(
             router.db_for_write(models.Session),
             alias if alias in memories else None,
             period if period in PERIODS else next(iter(PERIODS)),
         )
 
-    def _page(self, request: HttpRequest, template: str, **context: Any) -> HttpResponse:
-        # By which the templates' addresses are those of this admin site, where there are several.
-        request.current_app = self.admin_site.name
-        shared = {**self.admin_site.each_context(request), "subtitle": None, "opts": self.opts, "media": self.media}
-        return TemplateResponse(request, f"admin/convmemory/session/{template}.html", shared | context)
+    def export_view(self, request: HttpRequest, pk: int) -> HttpResponseBase:
+        """Send the session as a record."""
+        session = self._session(request, pk)
+        if not self.has_view_or_change_permission(request, session):
+            raise PermissionDenied
+        sessions = models.Session.objects.using(session._state.db).filter(pk=session.pk)
+        return bulk.download(sessions, f"{session.public_id}.jsonl")
 
-    def _session(self, request: HttpRequest, object_id: str) -> models.Session:
-        # With all columns, of which the list needs few.
-        rows = self.get_queryset(request).defer(None).filter(pk=int(object_id)) if _is_id(object_id) else None
-        found = rows.first() if rows is not None else None
-        if found is None:
-            raise Http404
-        return found
-
-    def _owner_url(self, session: models.Session) -> str | None:
-        """Where the site's admin has the owner, if it has users at all."""
-        if session.owner_id is None or not self.admin_site.is_registered(get_user_model()):
-            return None
-        user = get_user_model()._meta
-        try:
-            return reverse(
-                f"{self.admin_site.name}:{user.app_label}_{user.model_name}_change", args=(session.owner_id,)
-            )
-        except NoReverseMatch:
-            return None
-
-    # What can be done.
-
-    def _may(self, request: HttpRequest, work: str, session: models.Session) -> bool:
-        return all(getattr(self, f"has_{one}_permission")(request, session) for one in WORK[work].permissions)
-
-    def _may_redact(self, request: HttpRequest) -> bool:
-        return request.user.has_perm("convmemory.change_message")
+    # Actions.
 
     def work_view(self, request: HttpRequest, pk: int, work: str) -> HttpResponse:
-        """Do one of :data:`.work.WORK`, after asking where it destroys something."""
-        session, doing = self._session(request, str(pk)), WORK[work]
-        if not self._may(request, work, session):
-            raise PermissionDenied
-        if request.method != "POST":
-            return HttpResponseNotAllowed(["POST"])
-        if doing.asks and "confirmed" not in request.POST:
-            return self._ask(request, session, doing.label, doing.asks)
-        if session.alias not in memories:
-            self.message_user(request, _("Its memory is not in the settings any more."), messages.ERROR)
-            return self._back(session)
-        # Noted before it is done: of what is deleted nothing can be said afterwards.
-        self.log_change(request, session, str(doing.label))
-        said = doing.run(memories[session.alias].session(session), session)
-        if said is None:
-            self.message_user(request, NOBODY, messages.ERROR)
-        else:
-            self.message_user(request, said, messages.SUCCESS)
-        if work == "delete":
-            return HttpResponseRedirect(self._url("changelist"))
-        return self._back(session)
+        """Run one of :data:`.work.WORK`. If it deletes something, ask first."""
+        session, action = self._session(request, pk), WORK[work]
+        response = self._stop(request, session, self._may(request, work, session), action.label, action.warning)
+        if response is not None:
+            return response
+        # Logged first: a session that was deleted has no primary key to log.
+        self.log_change(request, session, str(action.label))
+        notice = action.run(memories[session.alias].session(session), session)
+        self.message_user(request, notice or NO_WORKER, messages.SUCCESS if notice else messages.ERROR)
+        return HttpResponseRedirect(self._url("changelist")) if work == "delete" else self._back(session)
 
     def redact_view(self, request: HttpRequest, pk: int, position: int) -> HttpResponse:
-        """Empty a message, after asking."""
-        session = self._session(request, str(pk))
-        if not (self.has_view_or_change_permission(request, session) and self._may_redact(request)):
-            raise PermissionDenied
-        if request.method != "POST":
-            return HttpResponseNotAllowed(["POST"])
+        """Ask, then redact a message."""
+        session = self._session(request, pk)
+        may = self.has_view_or_change_permission(request, session) and self._may_redact(request)
         label = _("Redact the message at position %(position)s") % {"position": position}
-        if "confirmed" not in request.POST:
-            return self._ask(request, session, label, REDACT_ASKS)
+        response = self._stop(request, session, may, label, REDACT_WARNING)
+        if response is not None:
+            return response
         try:
             memories[session.alias].redact(session, position)
         except ConvMemoryError as error:
             self.message_user(request, str(error), messages.ERROR)
             return self._back(session)
         self.log_change(request, session, str(label))
-        self.message_user(request, _("The message was emptied."), messages.SUCCESS)
+        self.message_user(request, _("The message was redacted."), messages.SUCCESS)
         return self._back(session)
 
-    def export_view(self, request: HttpRequest, pk: int) -> HttpResponseBase:
-        """Send the session as a record."""
-        session = self._session(request, str(pk))
-        if not self.has_view_or_change_permission(request, session):
+    def _stop(
+        self, request: HttpRequest, session: models.Session, may: bool, label: Any, warning: Any
+    ) -> HttpResponse | None:
+        """Return the response to a request for an action that is not to be carried out yet, or None.
+
+        An action takes a permission, a POST, a confirmation if it has a ``warning``, and a memory that is in the
+        settings. Raises PermissionDenied.
+        """
+        if not may:
             raise PermissionDenied
-        using = session._state.db or "default"
-        head = next(exporting.heads(models.Session.objects.using(using).filter(pk=session.pk)), None)
-        if head is None:
-            raise Http404
-        response = StreamingHttpResponse(exporting.pieces(head, using), content_type="application/jsonl")
-        response["Content-Disposition"] = f'attachment; filename="{session.public_id}.jsonl"'
-        return response
+        if request.method != "POST":
+            return HttpResponseNotAllowed(["POST"])
+        if warning and "confirmed" not in request.POST:
+            return self._page(request, "confirm", title=label, subtitle=str(session), original=session, warning=warning)
+        if session.alias not in memories:
+            text = _(
+                "The alias “%(alias)s” is not in the setting CONVMEMORY. Add it there, or delete the "
+                "session with manage.py convmemory_erase."
+            )
+            self.message_user(request, text % {"alias": session.alias}, messages.ERROR)
+            return self._back(session)
+        return None
 
     def delete_view(self, request: HttpRequest, object_id: str, extra_context: Any = None) -> HttpResponse:
-        """Not Django's own, which would fetch every message to list it."""
+        """Redirect to the session's page: Django's own view fetches every message to list it."""
         return HttpResponseRedirect(self._url("change", object_id))
 
-    def _ask(self, request: HttpRequest, session: models.Session, label: Any, asks: Any) -> HttpResponse:
-        return self._page(request, "confirm", title=label, subtitle=str(session), original=session, asks=asks)
+    # What the views share.
+
+    def _page(self, request: HttpRequest, template: str, **context: Any) -> HttpResponse:
+        # A site may have several admin sites. The templates then link to pages of this one.
+        request.current_app = self.admin_site.name
+        shared = {**self.admin_site.each_context(request), "subtitle": None, "opts": self.opts, "media": self.media}
+        return TemplateResponse(request, f"admin/convmemory/session/{template}.html", shared | context)
+
+    def _session(self, request: HttpRequest, object_id: str | int) -> models.Session:
+        session = self.get_object(request, str(object_id))
+        if session is None:
+            raise Http404
+        return session
+
+    def _owner_url(self, session: models.Session) -> str | None:
+        """Return the address of the owner in this admin site, or None if it has no users."""
+        if session.owner_id is None:
+            return None
+        try:
+            return self._url("change", quote(session.owner_id), opts=get_user_model()._meta)
+        except NoReverseMatch:
+            return None
 
     def _back(self, session: models.Session) -> HttpResponse:
         return HttpResponseRedirect(self._url("change", session.pk))
 
-    def _url(self, name: str, *arguments: Any) -> str:
-        return reverse(f"{self.admin_site.name}:{self.opts.app_label}_{self.opts.model_name}_{name}", args=arguments)
-
-
-def _is_id(text: str) -> bool:
-    return text.isascii() and text.isdecimal() and len(text) < 19
-
-
-def _number(text: str | None) -> int | None:
-    """A position or a version of an address, or None for what is none."""
-    return int(text) if text and text.isascii() and text.isdecimal() and len(text) < 16 else None
+    def _url(self, name: str, *arguments: Any, opts: Any = None) -> str:
+        opts = opts or self.opts
+        view = f"admin:{opts.app_label}_{opts.model_name}_{name}"
+        return reverse(view, args=arguments, current_app=self.admin_site.name)

@@ -1,4 +1,4 @@
-"""What staff can have done to a session, and what it takes."""
+"""The actions on the page of a session."""
 
 from __future__ import annotations
 
@@ -15,23 +15,23 @@ from django_convmemory.stores import transactions
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Work:
-    """An action: what it is called, the permissions it takes, what it does, and what is asked before, if anything.
+    """An action: its label, the permission it takes, what it does, and the warning that is confirmed first, if any.
 
-    ``run`` returns what to tell the person, and None where nothing could be done.
+    ``permission`` is "change" or "delete". ``run`` returns the notice to show, or None if no worker could be asked.
     """
 
     label: Any
-    permissions: tuple[str, ...]
+    permission: str
     run: Callable[[SessionHandle, models.Session], str | None]
-    asks: Any = None
+    warning: Any = None
 
 
 def _compact(session: SessionHandle, row: models.Session) -> str | None:
-    return _("A worker was asked to fold it.") if session.request_compaction() else None
+    return _("A worker was asked to compact the session.") if session.request_compaction() else None
 
 
 def _rebuild(session: SessionHandle, row: models.Session) -> str | None:
-    return _("A worker was asked to make the summary anew.") if session.request_rebuild() else None
+    return _("A worker was asked to rebuild the summary.") if session.request_rebuild() else None
 
 
 def _clear(session: SessionHandle, row: models.Session) -> str | None:
@@ -45,22 +45,22 @@ def _delete(session: SessionHandle, row: models.Session) -> str | None:
 
 
 WORK: dict[str, Work] = {
-    "compact": Work(gettext_lazy("Compact now"), ("change",), _compact),
-    "rebuild": Work(gettext_lazy("Rebuild the summary"), ("change",), _rebuild),
+    "compact": Work(gettext_lazy("Compact now"), "change", _compact),
+    "rebuild": Work(gettext_lazy("Rebuild the summary"), "change", _rebuild),
     "clear": Work(
         gettext_lazy("Clear"),
-        ("delete",),
+        "delete",
         _clear,
-        gettext_lazy("All messages and summaries of this session are deleted, for good. The session itself stays."),
+        gettext_lazy("All messages and summaries of this session are deleted for good. The session itself stays."),
     ),
     "delete": Work(
         gettext_lazy("Delete"),
-        ("delete",),
+        "delete",
         _delete,
-        gettext_lazy("The session is deleted with all messages and summaries, for good."),
+        gettext_lazy("The session is deleted for good, with all its messages and summaries."),
     ),
 }
-REDACT_ASKS = gettext_lazy(
-    "What this message says is deleted, for good, here and in copies of the session, and every summary that reaches it "
-    "is emptied. What came after it is folded again."
+REDACT_WARNING = gettext_lazy(
+    "The content of this message is deleted for good, here and in forks of the session. Every version of the summary "
+    "that covers the message is emptied. The messages after the last version before it are folded again."
 )

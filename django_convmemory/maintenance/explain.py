@@ -1,6 +1,6 @@
-"""Why a model was told what it was told: what became of each message in the context of now.
+"""Explains what a model was sent: what became of each message in the current context.
 
-It reads off what ``load`` returns, so that it cannot say anything else.
+The explanation is read off what ``load`` returns, so that the two cannot differ.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from django_convmemory.messages import PINNED_ROLES
 
 
 class Disposition(enum.StrEnum):
-    """What became of a message in a context."""
+    """What became of a message in a context: shown as it is, folded into the summary, or omitted."""
 
     PINNED = "pinned"
     VERBATIM = "verbatim"
@@ -28,7 +28,7 @@ class Disposition(enum.StrEnum):
 
 
 class Explained(NamedTuple):
-    """A message, what became of it, and the version of the summary that folded it; None for one that is not folded."""
+    """A message, what became of it, and the version of the summary that folded it, or None if none did."""
 
     position: int
     role: str
@@ -40,26 +40,26 @@ class Explained(NamedTuple):
 def explain(
     memory: ConversationMemory, session: models.Session, context: Context, *, before: int | None = None, limit: int = 50
 ) -> list[Explained]:
-    """Say of the last ``limit`` messages, or of those before the position ``before``, what became of them.
+    """Return, in order, what became of the last ``limit`` messages, or of those before the position ``before``.
 
-    ``context`` is what ``memory.load(session)`` returned. In order; two statements, however long the session is.
+    ``context`` is what ``memory.load(session)`` returned. It takes two statements, however long the session is.
     """
     using = memory.store.using  # type: ignore[attr-defined]
-    rows = models.Message.objects.using(using).filter(session=session)
+    messages = models.Message.objects.using(using).filter(session=session)
     if before is not None:
-        rows = rows.filter(position__lt=before)
-    # By both columns of the key: by the position alone the whole table may be walked.
-    page = rows.order_by("-session_id", "-position").values_list("position", "role", "tokens")[:limit]
-    found = list(page)[::-1]
-    if not found:
+        messages = messages.filter(position__lt=before)
+    # By both columns of the key: a database that orders by the position alone may walk the whole table.
+    newest_first = messages.order_by("-session_id", "-position").values_list("position", "role", "tokens")
+    rows = list(newest_first[:limit])[::-1]
+    if not rows:
         return []
-    return explained(found, context, versions(session, found[0][0], found[-1][0], using))
+    return explained(rows, context, versions(session, rows[0][0], rows[-1][0], using))
 
 
 def versions(session: models.Session, first: int, last: int, using: str) -> list[tuple[int, int]]:
-    """Return the versions that folded anything from ``first`` to ``last``: the last position and the number of each.
+    """Return the versions that folded messages from position ``first`` to ``last``: last position and version of each.
 
-    Of the line of the current one: where the summary was made anew, the versions before that stand for nothing now.
+    After a rebuild, the versions before it are left out: they no longer stand for anything.
     """
     rows = models.Summary.objects.using(using).filter(session=session, version__lte=session.current_version)
     rows = rows.filter(building=False).valid()
@@ -69,18 +69,18 @@ def versions(session: models.Session, first: int, last: int, using: str) -> list
 
 
 def explained(
-    rows: Sequence[tuple[int, str, int]], context: Context, versions: Sequence[tuple[int, int]]
+    messages: Sequence[tuple[int, str, int]], context: Context, versions: Sequence[tuple[int, int]]
 ) -> list[Explained]:
-    """Say of messages (position, role and tokens of each) what became of them, given the versions that fold them."""
-    shown = {part.position: part.name for part in context.parts if part.position is not None}
+    """Return what became of ``messages`` (position, role and tokens of each), which ``versions`` folded."""
+    part_names = {part.position: part.name for part in context.parts if part.position is not None}
     ends = [end for end, _ in versions]
 
     def disposition(position: int, role: str) -> tuple[Any, ...]:
-        if position in shown:
-            return (Disposition.PINNED if shown[position] == "pinned" else Disposition.VERBATIM,)
+        if position in part_names:
+            return (Disposition.PINNED if part_names[position] == "pinned" else Disposition.VERBATIM,)
         if position > context.covered or role in PINNED_ROLES:
             return (Disposition.OMITTED,)
-        at = bisect.bisect_left(ends, position)
-        return (Disposition.FOLDED, versions[at][1] if at < len(ends) else None)
+        index = bisect.bisect_left(ends, position)
+        return (Disposition.FOLDED, versions[index][1] if index < len(ends) else None)
 
-    return [Explained(position, role, tokens, *disposition(position, role)) for position, role, tokens in rows]
+    return [Explained(position, role, tokens, *disposition(position, role)) for position, role, tokens in messages]

@@ -1,4 +1,4 @@
-"""Counting the tokens of what is stored anew, after a site changed its token counter."""
+"""Recounts the tokens of stored messages and summaries, after a site changed its token counter."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ _UPDATE = f"UPDATE {sql.MESSAGE} SET tokens = %s, tokens_through = %s WHERE sess
 
 
 def recount(memory: ConversationMemory, session_id: int, *, using: str) -> bool:
-    """Count the messages and summaries of a session with the memory's counter, and return whether it is there.
+    """Count the messages and summaries of a session with the memory's counter. Return whether the session exists.
 
-    In one transaction, under the lock of the session's row: an append meanwhile waits, and a compaction that began
-    before cannot publish. What is redacted keeps its tokens, for what it said is gone.
+    This is one transaction, which holds the lock of the session's row. An append waits for it. A compaction that began
+    before it cannot publish. A redacted message keeps its tokens, because its content is gone.
     """
     return transactions.run(using, lambda: _recount(memory, session_id, using))
 
@@ -29,29 +29,29 @@ def _recount(memory: ConversationMemory, session_id: int, using: str) -> bool:
     if not editing.begin(sessions):
         return False
     summaries = list(models.Summary.objects.using(using).filter(session_id=session_id))
-    covered = _recount_messages(memory, session_id, using, {summary.last_position for summary in summaries})
-    counters = covered.pop(0)
+    ends = {summary.last_position for summary in summaries}
+    counters, counters_at = _recount_messages(memory, session_id, using, ends)
     for summary in summaries:
         summary.tokens = memory.counter.count(summary_message(memory.options.summary_prefix, summary.text))
-        if summary.last_position in covered:
-            summary.covered_tokens = covered[summary.last_position].unpinned_tokens
+        if summary.last_position in counters_at:
+            summary.covered_tokens = counters_at[summary.last_position].unpinned_tokens
     models.Summary.objects.using(using).bulk_update(summaries, ["tokens", "covered_tokens"], batch_size=_CHUNK)
     editing.finish(using, session_id, counters, counters.last_position + 1, memory.strategy.threshold, hint=False)
     sessions.update(counter=memory.counter.name[:100], updated_at=Clock())
     return True
 
 
-def _recount_messages(memory: ConversationMemory, session_id: int, using: str, ends: set[int]) -> dict[int, Counters]:
-    """Count the messages, and return the books at each of ``ends``, and at 0 those at the last message."""
+def _recount_messages(
+    memory: ConversationMemory, session_id: int, using: str, ends: set[int]
+) -> tuple[Counters, dict[int, Counters]]:
+    """Count the messages. Return the counters after the last message, and the counters at each position in ``ends``."""
     rows = models.Message.objects.using(using).filter(session_id=session_id)
-    counters = Counters()
-    books: dict[int, Counters] = {}
+    counters, counters_at = Counters(), dict[int, Counters]()
     while True:
-        chunk = list(
-            transactions.latest(rows.filter(position__gt=counters.last_position)).order_by("position")[:_CHUNK]
-        )
+        unread = rows.filter(position__gt=counters.last_position)
+        chunk = list(transactions.latest(unread).order_by("position")[:_CHUNK])
         if not chunk:
-            return {**books, 0: counters}
+            return counters, counters_at
         changes = []
         for row in chunk:
             message = sql.message_of(row.role, row.kind, row.content, row.wire, row.metadata)
@@ -59,6 +59,6 @@ def _recount_messages(memory: ConversationMemory, session_id: int, using: str, e
             counters, place = counters.append_one(message, tokens)
             changes.append((tokens, place.tokens_through, session_id, row.position))
             if row.position in ends:
-                books[row.position] = counters
+                counters_at[row.position] = counters
         with connections[using].cursor() as cursor:
             cursor.executemany(_UPDATE, changes)

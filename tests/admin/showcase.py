@@ -1,4 +1,4 @@
-"""A site with something to look at: conversations that were folded, that fail, and that use tools."""
+"""The data of the pictures: conversations that were folded, that fail, and that use tools."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ TURNS = [
 
 
 def trip(owner: User, convmemory: ScriptedMemories) -> SessionHandle:
-    """A conversation of which three summaries were made, and that has just used a tool."""
+    """A conversation that was folded three times and has just used a tool."""
     convmemory.reply(*SUMMARIES)
     session = memories["default"].session("portugal-in-may", owner=owner)
     session.append(ChatMessage.system("You plan trips. Be brief and concrete, and mind what the travellers told you."))
@@ -105,7 +105,7 @@ def trip(owner: User, convmemory: ScriptedMemories) -> SessionHandle:
 
 
 def _as_if_of_today(session: models.Session) -> None:
-    """Spread the conversation over some hours, as its folds are."""
+    """Spread the messages and the folds of the conversation over three hours."""
     began = timezone.now() - dt.timedelta(hours=3)
     for message in models.Message.objects.filter(session=session):
         models.Message.objects.filter(session=session, position=message.position).update(
@@ -133,7 +133,7 @@ TITLES = [
 
 
 def others(seed: int = 7) -> None:
-    """Other people's conversations, of all states, and the calls of two weeks."""
+    """Conversations of other people, in every state, and the model calls of two weeks."""
     chance, now = random.Random(seed), timezone.now()
     for number, (name, title) in enumerate(TITLES):
         owner, _made = User.objects.get_or_create(username=name)

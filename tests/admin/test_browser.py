@@ -1,4 +1,4 @@
-"""What people see: the admin's pages in a real browser, which runs nothing that the site did not send."""
+"""The admin's pages in a real browser. They load and run nothing from other sites."""
 
 from __future__ import annotations
 
@@ -31,20 +31,20 @@ PAGES = [("list", LIST), ("session", LIST + "{}/change/"), ("overview", f"{LIST}
 
 
 class Visit:
-    """A browser's window on the site, and what went wrong in it."""
+    """A window of the browser, with its errors and its requests."""
 
     def __init__(self, page: Page, root: str) -> None:
         self.page, self.root = page, root
-        self.wrong: list[str] = []
-        self.asked: list[str] = []
-        page.on("console", self._said)
-        page.on("pageerror", lambda error: self.wrong.append(str(error)))
-        page.on("dialog", lambda dialog: (self.wrong.append(dialog.message), dialog.dismiss()))
-        page.on("request", lambda request: self.asked.append(request.url))
+        self.errors: list[str] = []
+        self.requests: list[str] = []
+        page.on("console", self._on_console)
+        page.on("pageerror", lambda error: self.errors.append(str(error)))
+        page.on("dialog", lambda dialog: (self.errors.append(dialog.message), dialog.dismiss()))
+        page.on("request", lambda request: self.requests.append(request.url))
 
-    def _said(self, said: ConsoleMessage) -> None:
-        if said.type in ("error", "warning") and not said.location["url"].endswith("/favicon.ico"):
-            self.wrong.append(said.text)
+    def _on_console(self, message: ConsoleMessage) -> None:
+        if message.type in ("error", "warning") and not message.location["url"].endswith("/favicon.ico"):
+            self.errors.append(message.text)
 
     def open(self, path: str) -> Page:
         answer = self.page.goto(self.root + path)
@@ -52,14 +52,14 @@ class Visit:
         assert answer.status == 200
         return self.page
 
-    def nothing_wrong(self) -> None:
-        assert self.wrong == []
-        assert [url for url in self.asked if not url.startswith(self.root)] == []
+    def check(self) -> None:
+        assert self.errors == []
+        assert [url for url in self.requests if not url.startswith(self.root)] == []
 
 
 @pytest.fixture
 def visit(live_server: LiveServer, browser: Browser, settings: Any, request: Any) -> Iterator[Visit]:
-    """The site as staff sees it, under a strict policy, in a light or a dark window of some width."""
+    """The site as staff sees it, under a strict policy. Parameters are options of the window."""
     settings.MIDDLEWARE = ["tests.browser.StrictPolicy", *settings.MIDDLEWARE]
     options = getattr(request, "param", {})
     client = Client()
@@ -78,19 +78,19 @@ def visit(live_server: LiveServer, browser: Browser, settings: Any, request: Any
     visit = Visit(context.new_page(), live_server.url)
     yield visit
     context.close()
-    visit.nothing_wrong()
+    visit.check()
 
 
 @pytest.fixture
 def short(settings: Any) -> None:
-    """A memory that folds early, and has little room."""
+    """A memory that folds early and has a small budget."""
     limits = {"OPTIONS": {"max_token_limit": 150, "max_context_tokens": 800}}
     settings.CONVMEMORY = {"default": settings.CONVMEMORY["default"] | limits}
 
 
 @pytest.fixture
 def shown(short: None, convmemory: ScriptedMemories) -> models.Session:
-    """The conversation of the pictures, among others."""
+    """The conversation of the pictures, beside those of others."""
     convmemory.allow_unused_replies = True
     showcase.trip(User.objects.create_user("maya"), convmemory)
     showcase.others()
@@ -100,7 +100,7 @@ def shown(short: None, convmemory: ScriptedMemories) -> models.Session:
 @pytest.mark.parametrize(
     "visit", [{"color_scheme": "light"}, {"color_scheme": "dark"}], indirect=True, ids=["light", "dark"]
 )
-def test_the_pages_of_the_admin(visit: Visit, shown: models.Session, request: Any) -> None:
+def test_the_pages_in_light_and_dark(visit: Visit, shown: models.Session, request: Any) -> None:
     scheme = request.node.callspec.id
     for name, path in PAGES:
         page = visit.open(path.format(shown.pk))
@@ -116,15 +116,15 @@ def test_the_pages_in_chinese(visit: Visit, shown: models.Session, settings: Any
     english = {name for name, text in ours.items() if isinstance(name, str) and "%" not in name and name != text}
     for name, path in PAGES:
         page = visit.open(path.format(shown.pk))
-        said = page.locator("#content").evaluate(
+        shown_texts = page.locator("#content").evaluate(
             """content => {
-                const walker = document.createTreeWalker(content, NodeFilter.SHOW_TEXT), found = [];
-                while (walker.nextNode()) found.push(walker.currentNode.data.trim());
-                return found;
+                const walker = document.createTreeWalker(content, NodeFilter.SHOW_TEXT), texts = [];
+                while (walker.nextNode()) texts.push(walker.currentNode.data.trim());
+                return texts;
             }"""
         )
-        # But roles are what they are in every language.
-        assert english & set(said) - {"system"} == set(), name
+        # Roles are not translated.
+        assert english & set(shown_texts) - {"system"} == set(), name
         picture(page, f"admin-{name}-zh")
 
 
@@ -154,7 +154,7 @@ EVIL = [
 ]
 
 
-def test_what_people_say_is_shown_and_not_run(visit: Visit, convmemory: ScriptedMemories) -> None:
+def test_hostile_content_is_shown_and_not_run(visit: Visit, convmemory: ScriptedMemories) -> None:
     convmemory.allow_unused_replies = True
     convmemory.reply(*[text[:2000] for text in EVIL * 4])
     session = memories["default"].session(EVIL[0], owner=User.objects.create_user("anna"))
@@ -179,18 +179,18 @@ def test_what_people_say_is_shown_and_not_run(visit: Visit, convmemory: Scripted
     shown += page.locator("#timeline pre").all_text_contents()
     for text in EVIL:
         kept = text.replace("\x07", "")[:20_000]
-        assert any(kept in one.replace("\x07", "") for one in shown), text[:50]
+        assert any(kept in pre.replace("\x07", "") for pre in shown), text[:50]
     assert page.locator("#content script, #content img, #content iframe, #content [style]").count() == 0
     assert (
         page.locator("#content *").evaluate_all(
-            "all => all.flatMap(one => one.getAttributeNames()).filter(name => name.startsWith('on'))"
+            "all => all.flatMap(element => element.getAttributeNames()).filter(name => name.startsWith('on'))"
         )
         == []
     )
     wide = page.evaluate("document.documentElement.scrollWidth - document.documentElement.clientWidth")
     assert wide <= 0
-    # What runs from right to left in a message stays in it.
-    assert page.locator("#timeline li").first.evaluate("one => getComputedStyle(one).direction") == "ltr"
+    # A right-to-left override in a message does not leave the message.
+    assert page.locator("#timeline li").first.evaluate("item => getComputedStyle(item).direction") == "ltr"
     for path in (LIST, f"{LIST}overview/"):
         page = visit.open(path)
         assert page.title() != "owned"
@@ -210,11 +210,11 @@ def test_an_action_by_keyboard_alone(visit: Visit, shown: models.Session) -> Non
     assert not models.Message.objects.filter(session=shown).exists()
 
 
-def test_charts_have_a_text_for_who_does_not_see_them(visit: Visit, shown: models.Session) -> None:
+def test_every_chart_has_a_text_alternative(visit: Visit, shown: models.Session) -> None:
     for path in (f"{LIST}{shown.pk}/change/", f"{LIST}overview/?period=7d"):
         page = visit.open(path)
         for chart in page.locator("#content svg[role=img]").all():
             named = (chart.get_attribute("aria-labelledby") or "").split()
             assert named or chart.get_attribute("aria-label")
-            for one in named + (chart.get_attribute("aria-describedby") or "").split():
-                assert page.locator(f"#{one}").count() == 1, one
+            for element_id in named + (chart.get_attribute("aria-describedby") or "").split():
+                assert page.locator(f"#{element_id}").count() == 1, element_id

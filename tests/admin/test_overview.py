@@ -1,4 +1,4 @@
-"""The overview: its figures are those of the rows, and it stays cheap however many there are."""
+"""The overview: its figures match the rows, and its cost does not grow with them."""
 
 from __future__ import annotations
 
@@ -29,15 +29,15 @@ def call(hours: float = 0.5, alias: str = "default", **columns: Any) -> None:
 
 
 @pytest.mark.django_db
-def test_without_anything() -> None:
+def test_the_overview_of_an_empty_database() -> None:
     answer = staff("view_session").get(URL)
     shown = answer.context["overview"]
     assert (shown.stored.sessions, shown.calls, shown.due, shown.lag, shown.cost) == (0, 0, 0, None, None)
-    assert "No model was called." in answer.content.decode()
+    assert "No model was called in this period." in answer.content.decode()
 
 
 @pytest.mark.django_db
-def test_what_is_saved_is_what_loading_leaves_out(convmemory: ScriptedMemories) -> None:
+def test_saved_tokens_are_the_history_without_the_context(convmemory: ScriptedMemories) -> None:
     convmemory.allow_unused_replies = True
     convmemory.reply("They spoke.", "They spoke on.")
     sessions = [memories["default"].session(str(number)) for number in range(3)]
@@ -54,9 +54,11 @@ def test_what_is_saved_is_what_loading_leaves_out(convmemory: ScriptedMemories) 
 
 
 @pytest.mark.django_db
-def test_of_many_sessions_a_sample_is_taken(monkeypatch: pytest.MonkeyPatch, convmemory: ScriptedMemories) -> None:
-    monkeypatch.setattr(overview, "STRETCHES", 10)
-    monkeypatch.setattr(overview, "STRETCH", 5)
+def test_many_sessions_are_estimated_from_a_sample(
+    monkeypatch: pytest.MonkeyPatch, convmemory: ScriptedMemories
+) -> None:
+    monkeypatch.setattr(overview, "RANGES", 10)
+    monkeypatch.setattr(overview, "RANGE_SIZE", 5)
     for number in range(200):
         memories["default"].append(str(number), *[ChatMessage.human("word")] * (1 + number // 40))
     stored = Overview("default").stored
@@ -66,7 +68,7 @@ def test_of_many_sessions_a_sample_is_taken(monkeypatch: pytest.MonkeyPatch, con
 
 
 @pytest.mark.django_db
-def test_the_calls_by_time_outcome_and_model(settings: Any) -> None:
+def test_calls_are_counted_by_time_outcome_and_model(settings: Any) -> None:
     settings.CONVMEMORY = settings.CONVMEMORY | {"other": settings.CONVMEMORY["default"]}
     call(prompt_tokens=100, completion_tokens=10, cost=Decimal("0.5"))
     call(hours=1.5, model="big", prompt_tokens=7, completion_tokens=1, cost=Decimal("2.25"), due_seconds=60)
@@ -77,7 +79,7 @@ def test_the_calls_by_time_outcome_and_model(settings: Any) -> None:
     call(alias="gone")
     shown = Overview("default")
     assert (shown.calls, shown.published, shown.failed) == (5, 3, 1)
-    assert [(one.model, one.calls, one.failed, one.prompt_tokens, one.cost) for one in shown.by_model] == [
+    assert [(row.model, row.calls, row.failed, row.prompt_tokens, row.cost) for row in shown.by_model] == [
         ("big", 1, 0, 7, Decimal("2.25")),
         ("m", 4, 1, 100, Decimal("0.5")),
     ]
@@ -93,19 +95,19 @@ def test_the_calls_by_time_outcome_and_model(settings: Any) -> None:
 
 
 @pytest.mark.django_db
-def test_of_many_calls_the_newest_are_shown(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(overview, "MOST_CALLS", 10)
+def test_only_the_newest_of_many_calls_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(overview, "MAX_CALLS", 10)
     for minutes in range(30, 0, -1):
         call(hours=minutes / 60)
     shown = Overview("default")
     assert shown.calls == 10
     assert shown.since is not None
     assert dt.timedelta(minutes=9) < timezone.now() - shown.since < dt.timedelta(minutes=12)
-    assert "There are so many calls" in staff("view_session").get(URL).content.decode()
+    assert "Only the calls since" in staff("view_session").get(URL).content.decode()
 
 
 @pytest.mark.django_db
-def test_what_is_due_and_what_fails(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_due_and_failing_sessions(monkeypatch: pytest.MonkeyPatch) -> None:
     for number in range(12):
         memories["default"].append(str(number), ChatMessage.human("word"))
     now = timezone.now()
@@ -116,17 +118,17 @@ def test_what_is_due_and_what_fails(monkeypatch: pytest.MonkeyPatch) -> None:
     rows.filter(key="4").update(due_since=now)
     shown = Overview("default")
     assert (shown.due, shown.due_is_more, shown.failing) == (4, False, 2)
-    assert [one.key for one in shown.failures] == ["2", "1"]
+    assert [session.key for session in shown.failures] == ["2", "1"]
     assert shown.lag is not None
     assert dt.timedelta(minutes=8) < shown.lag < dt.timedelta(minutes=10)
     answer = staff("view_session").get(URL)
     assert "Boom: &lt;b&gt;" in answer.content.decode()
-    monkeypatch.setattr(overview, "MOST_DUE", 3)
+    monkeypatch.setattr(overview, "MAX_DUE", 3)
     assert (Overview("default").due, Overview("default").due_is_more) == (3, True)
 
 
 @pytest.mark.django_db
-def test_what_failed_is_tried_again(convmemory: ScriptedMemories, settings: Any) -> None:
+def test_retry_compacts_the_failing_sessions(convmemory: ScriptedMemories, settings: Any) -> None:
     settings.CONVMEMORY = settings.CONVMEMORY | {"other": settings.CONVMEMORY["default"]}
     for alias, key in (("default", "a"), ("default", "b"), ("other", "c"), ("default", "well")):
         memories[alias].append(key, ChatMessage.human("word"))
@@ -140,14 +142,14 @@ def test_what_failed_is_tried_again(convmemory: ScriptedMemories, settings: Any)
     assert client.get(url).status_code == 405
     assert convmemory.queued == []
     client.post(url, {"alias": "other"})
-    assert [one.alias for one in convmemory.queued] == ["other"]
+    assert [job.alias for job in convmemory.queued] == ["other"]
     assert client.post(url)["Location"] == URL
     keys = dict(models.Session.objects.values_list("pk", "key"))
-    assert {keys[one.session_id] for one in convmemory.queued} == {"a", "b", "c"}
+    assert {keys[job.session_id] for job in convmemory.queued} == {"a", "b", "c"}
 
 
 @pytest.mark.django_db
-def test_it_takes_few_statements_and_none_more_for_more_rows(settings: Any) -> None:
+def test_the_number_of_statements_does_not_grow_with_the_rows(settings: Any) -> None:
     settings.CONVMEMORY = {f"m{number}": settings.CONVMEMORY["default"] for number in range(8)}
     client = staff("view_session")
     client.get(URL)
@@ -164,13 +166,13 @@ def test_it_takes_few_statements_and_none_more_for_more_rows(settings: Any) -> N
 
 
 @pytest.mark.parametrize("query", ["?alias=nobody", "?period=9y", "?alias=%00", "?period=%3Cscript%3E"])
-def test_nonsense_is_as_if_nothing_had_been_asked(query: str, admin_client: Any) -> None:
+def test_invalid_parameters_are_ignored(query: str, admin_client: Any) -> None:
     answer = admin_client.get(URL + query)
     assert (answer.status_code, answer.context["overview"].alias) == (200, None)
     assert answer.context["overview"].period == "1d"
 
 
 @pytest.mark.django_db
-def test_it_takes_the_permission_to_look() -> None:
+def test_the_overview_takes_the_view_permission() -> None:
     assert staff().get(URL).status_code == 403
     assert staff("view_session").post(URL).status_code in (200, 405)

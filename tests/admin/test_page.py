@@ -1,4 +1,4 @@
-"""What docs/admin.md says is so."""
+"""The statements of docs/admin.md hold."""
 
 from __future__ import annotations
 
@@ -19,23 +19,22 @@ DOCS = pathlib.Path(__file__).parent.parent.parent / "docs"
 PAGE = (DOCS / "admin.md").read_text(encoding="utf-8")
 
 
-def test_every_picture_is_there() -> None:
+def test_every_picture_exists() -> None:
     pictures = re.findall(r"!\[.+?\]\((.+?)\)", PAGE)
     assert len(pictures) == 3
     assert all((DOCS / picture).is_file() for picture in pictures)
 
 
-def test_the_page_names_every_action_with_what_it_needs() -> None:
+def test_the_page_names_every_action_and_its_permission() -> None:
     for work in WORK.values():
-        (needed,) = work.permissions
-        assert re.search(rf"^\| {work.label} .*`{needed}_session`", PAGE, re.MULTILINE), work.label
+        assert re.search(rf"^\| {work.label} .*`{work.permission}_session`", PAGE, re.MULTILINE), work.label
     for action in (bulk.compact, bulk.export):
         assert f"| {action.short_description} " in PAGE  # type: ignore[attr-defined]
-    assert (timeline.MESSAGES, bulk.MOST) == (20, 1000)
+    assert (timeline.MESSAGES, bulk.MAX_SESSIONS) == (20, 1000)
 
 
 @pytest.mark.django_db
-def test_the_admin_of_the_page(settings: Any, admin_user: Any) -> None:
+def test_the_example_of_the_page_works(settings: Any, admin_user: Any) -> None:
     settings.CONVMEMORY = settings.CONVMEMORY | {"support": settings.CONVMEMORY["default"]}
     for alias in ("default", "support"):
         memories[alias].append("main", ChatMessage.human("hello"))
@@ -44,5 +43,5 @@ def test_the_admin_of_the_page(settings: Any, admin_user: Any) -> None:
     made = namespace["support"].get_model_admin(models.Session)
     request = RequestFactory().get("/")
     request.user = admin_user
-    assert [one.alias for one in made.get_queryset(request)] == ["support"]
+    assert [session.alias for session in made.get_queryset(request)] == ["support"]
     assert made.has_overview_permission(request)

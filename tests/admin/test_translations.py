@@ -1,4 +1,4 @@
-"""The catalogues: complete, and compiled from what is there."""
+"""The catalogues are complete and compiled."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ LANGUAGES = [path.parts[-3] for path in CATALOGUES]
 
 
 def texts(compiled: bytes) -> dict[object, str]:
-    found = gettext.GNUTranslations(io.BytesIO(compiled))._catalog  # type: ignore[attr-defined]
-    return {name: text for name, text in found.items() if name}
+    catalogue = gettext.GNUTranslations(io.BytesIO(compiled))._catalog  # type: ignore[attr-defined]
+    return {name: text for name, text in catalogue.items() if name}
 
 
 @pytest.fixture

@@ -17,7 +17,7 @@ def write(tmp_path: pathlib.Path) -> Iterator[Any]:
 
     def write(*records: Any, name: str = "given.jsonl") -> pathlib.Path:
         path = tmp_path / name
-        path.write_text("".join((one if isinstance(one, str) else json.dumps(one)) + "\n" for one in records))
+        path.write_text("".join((given if isinstance(given, str) else json.dumps(given)) + "\n" for given in records))
         return path
 
     return write

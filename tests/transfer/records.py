@@ -1,19 +1,16 @@
-"""Records that the tests import, and what they ask the commands."""
+"""Records to import, and calls of the commands."""
 
 from __future__ import annotations
 
 import io
 import json
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from django.core.management import call_command
 from hypothesis import strategies as st
 
 from django_convmemory.memory import memories
 from django_convmemory.messages import ChatMessage
-
-if TYPE_CHECKING:
-    pass
 
 TURN = "The cat sat on the mat and thought about the sea. " * 4
 TIME = "2024-05-01T10:00:00+00:00"
@@ -27,7 +24,7 @@ JSON = st.recursive(
 
 
 class Terminal(io.StringIO):
-    """A stream of somebody who looks at it."""
+    """A stream that is a terminal."""
 
     def isatty(self) -> bool:
         return True
@@ -42,7 +39,7 @@ def record(key: str = "a", *messages: dict[str, Any], **fields: Any) -> dict[str
 
 
 def call(command: str, *arguments: object, stream: io.StringIO | None = None, **options: Any) -> str:
-    """Run a command, and return what it says."""
+    """Run a command and return its output."""
     out = stream or io.StringIO()
     call_command(command, *map(str, arguments), stdout=out, stderr=io.StringIO(), **options)
     return out.getvalue()
@@ -54,4 +51,4 @@ def exported(*arguments: object) -> list[dict[str, Any]]:
 
 def stored(key: str, **scope: Any) -> list[ChatMessage]:
     memory = memories["default"]
-    return [one.message for one in memory.history(memory.session(key, **scope), limit=100_000)]
+    return [row.message for row in memory.history(memory.session(key, **scope), limit=100_000)]

@@ -1,4 +1,4 @@
-"""``manage.py convmemory_export``: what is chosen, written whole and in one piece."""
+"""``manage.py convmemory_export`` writes the chosen sessions, each of them whole."""
 
 from __future__ import annotations
 
@@ -46,20 +46,19 @@ def sessions(two: None) -> None:
         (["--key", "absent"], []),
     ],
 )
-def test_what_is_exported_can_be_chosen(arguments: list[str], expected: list[str]) -> None:
-    assert [one["messages"][0]["content"] for one in exported(*arguments)] == expected
+def test_the_options_choose_what_is_exported(arguments: list[str], expected: list[str]) -> None:
+    assert [record["messages"][0]["content"] for record in exported(*arguments)] == expected
 
 
 @pytest.mark.django_db
 @pytest.mark.usefixtures("sessions")
-def test_everything_is_exported_in_order_and_aliases_are_spoken_of() -> None:
-    said = io.StringIO()
-    out = io.StringIO()
+def test_everything_is_exported_in_order_with_a_notice_about_aliases() -> None:
+    out, stderr = io.StringIO(), io.StringIO()
 
-    call_command("convmemory_export", stdout=out, stderr=said)
+    call_command("convmemory_export", stdout=out, stderr=stderr)
 
     assert len(out.getvalue().splitlines()) == 16
-    assert "export one alias at a time" in said.getvalue()
+    assert "export one alias at a time" in stderr.getvalue()
     assert out.getvalue() == call("convmemory_export", "--alias", "other", "--alias", "default")
 
 
@@ -77,7 +76,7 @@ def test_everything_is_exported_in_order_and_aliases_are_spoken_of() -> None:
         (["--database", "absent"], "There is no database 'absent'"),
     ],
 )
-def test_an_export_that_is_not_possible_is_a_wrong_command_line(arguments: list[str], why: str) -> None:
+def test_an_export_that_is_not_possible_exits_with_2(arguments: list[str], why: str) -> None:
     with pytest.raises(CommandError, match=why) as raised:
         call("convmemory_export", *arguments)
 
@@ -85,12 +84,12 @@ def test_an_export_that_is_not_possible_is_a_wrong_command_line(arguments: list[
 
 
 @pytest.mark.django_db
-def test_an_alias_that_has_gone_from_the_settings_can_be_exported(settings: Settings, two: None) -> None:
+def test_an_alias_that_is_not_in_the_settings_can_be_exported(settings: Settings, two: None) -> None:
     memories["other"].append("a", human())
     settings.CONVMEMORY = {"default": settings.CONVMEMORY["default"]}
 
-    assert [one["key"] for one in exported()] == ["a"]
-    assert [one["key"] for one in exported("--alias", "other")] == ["a"]
+    assert [record["key"] for record in exported()] == ["a"]
+    assert [record["key"] for record in exported("--alias", "other")] == ["a"]
     assert exported("--alias", "default") == []
 
 
@@ -103,7 +102,7 @@ def test_a_session_without_messages_is_left_out() -> None:
 
 
 @pytest.mark.django_db
-def test_a_file_is_written_whole_and_for_its_owner_alone(tmp_path: pathlib.Path) -> None:
+def test_a_file_is_written_whole_and_readable_for_its_owner_alone(tmp_path: pathlib.Path) -> None:
     memories["default"].append("a", human())
     path, link = tmp_path / "out", tmp_path / "link"
     path.write_text("before")
@@ -120,7 +119,7 @@ def test_a_file_is_written_whole_and_for_its_owner_alone(tmp_path: pathlib.Path)
 @pytest.mark.parametrize(
     ("error", "raised"), [(OSError("the disk is full"), CommandError), (KeyboardInterrupt(), None)]
 )
-def test_a_file_that_cannot_be_written_is_as_it_was(
+def test_a_failed_export_leaves_the_file_as_it_was(
     error: BaseException, raised: type[Exception] | None, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def fail(*args: object) -> int:
@@ -139,7 +138,7 @@ def test_a_file_that_cannot_be_written_is_as_it_was(
 
 
 @pytest.mark.django_db
-def test_a_session_that_is_cut_while_it_is_read_is_read_again(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_session_that_is_truncated_during_the_export_is_read_again(monkeypatch: pytest.MonkeyPatch) -> None:
     memory = memories["default"]
     memory.append("a", *[human(str(number)) for number in range(5)])
     read = exporting.sql.message_of
@@ -155,14 +154,14 @@ def test_a_session_that_is_cut_while_it_is_read_is_read_again(monkeypatch: pytes
     monkeypatch.setattr(exporting, "_BATCH", 2)
     monkeypatch.setattr(exporting.sql, "message_of", reading)
 
-    [found] = exported()
+    [record] = exported()
 
-    assert [one["content"] for one in found["messages"]] == ["0", "anew", "and more", "and more"]
+    assert [message["content"] for message in record["messages"]] == ["0", "anew", "and more", "and more"]
     assert messages[:2] == ["0", "1"]
 
 
 @pytest.mark.django_db
-def test_a_session_that_goes_while_it_is_read_is_not_exported_by_half(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_session_that_is_deleted_during_the_export_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
     memory = memories["default"]
     memory.append("a", *[human()] * 6)
     read = exporting.sql.message_of

@@ -1,4 +1,4 @@
-"""``manage.py convmemory_import``: sessions come in whole, once, and with what is said of them."""
+"""``manage.py convmemory_import`` stores sessions whole, once, and with their notes."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 @pytest.mark.django_db
-def test_a_session_belongs_to_whom_the_record_says(write: Any) -> None:
+def test_a_session_belongs_to_the_owner_or_visitor_of_its_record(write: Any) -> None:
     user = User.objects.create_user("anna")
     path = write(record(owner="anna"), record(visitor="v1"), record())
 
@@ -47,7 +47,7 @@ def test_an_owner_is_named_exactly_whatever_the_collation(name: str, write: Any)
 
 
 @pytest.mark.django_db
-def test_what_is_said_of_a_session_and_its_messages_is_kept(write: Any) -> None:
+def test_fields_and_notes_are_stored(write: Any) -> None:
     notes = {"2": {"kind": "plan", "metadata": {"by": [None]}, "created_at": "2024-05-02T12:00:00.000123+02:00"}}
     path = write(record("a", human(), human(), human(), title="Rust", metadata={"n": 1}, created_at=TIME, notes=notes))
 
@@ -65,20 +65,20 @@ def test_what_is_said_of_a_session_and_its_messages_is_kept(write: Any) -> None:
 
 
 @pytest.mark.django_db
-def test_a_second_run_goes_on_where_the_first_one_ended(write: Any) -> None:
+def test_a_second_run_continues_where_the_first_one_ended(write: Any) -> None:
     good, bad = [record(key, human(), human()) for key in "abc"], record("d", {"role": "robot", "content": "x"})
     with pytest.raises(CommandError):
         call("convmemory_import", write(*good[:2], bad))
     memories["default"].append("b", human("And now?"))
 
-    said = call("convmemory_import", write(*good))
+    output = call("convmemory_import", write(*good))
 
-    assert said.endswith("1 session imported with 2 messages, 2 already in the database.\n")
+    assert output.endswith("1 session imported with 2 messages, 2 already in the database.\n")
     assert [len(stored(key)) for key in "abc"] == [2, 3, 2]
 
 
 @pytest.mark.django_db
-def test_a_session_that_was_emptied_is_filled(write: Any) -> None:
+def test_a_session_that_was_cleared_is_filled(write: Any) -> None:
     memories["default"].append("a", human("before"))
     memories["default"].clear("a")
 
@@ -88,9 +88,7 @@ def test_a_session_that_was_emptied_is_filled(write: Any) -> None:
 
 
 @pytest.mark.django_db
-def test_a_session_that_somebody_else_makes_meanwhile_is_left_alone(
-    write: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_session_that_another_process_makes_is_left_alone(write: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     memories["default"].append("a", human("theirs"))
     monkeypatch.setattr(importing.Importer, "_find", lambda self, session: None)
 
@@ -102,12 +100,12 @@ def test_a_session_that_somebody_else_makes_meanwhile_is_left_alone(
 @pytest.mark.django_db(transaction=True)
 def test_two_imports_at_once_make_each_session_once(write: Any) -> None:
     path = write(*[record(str(number), *[human()] * 5, title="Rust") for number in range(40)])
-    together, said = threading.Barrier(2), []
+    together, outputs = threading.Barrier(2), list[str]()
 
     def work() -> None:
         try:
             together.wait()
-            said.append(call("convmemory_import", path))
+            outputs.append(call("convmemory_import", path))
         finally:
             connection.close()
 
@@ -117,7 +115,7 @@ def test_two_imports_at_once_make_each_session_once(write: Any) -> None:
     for thread in threads:
         thread.join()
 
-    imported = [int(one.splitlines()[-1].split()[0]) for one in said]
+    imported = [int(output.splitlines()[-1].split()[0]) for output in outputs]
     assert len(imported) == 2
     assert sum(imported) == 40
     assert list(models.Session.objects.values_list("last_position", "title")) == [(5, "Rust")] * 40
@@ -126,9 +124,11 @@ def test_two_imports_at_once_make_each_session_once(write: Any) -> None:
 
 @pytest.mark.django_db
 def test_a_record_without_messages_is_left_out(write: Any) -> None:
-    said = call("convmemory_import", write({"key": "a", "messages": []}, record("b")))
+    output = call("convmemory_import", write({"key": "a", "messages": []}, record("b")))
 
-    assert said.endswith("1 session imported with 1 message, 0 already in the database, 1 without messages skipped.\n")
+    assert output.endswith(
+        "1 session imported with 1 message, 0 already in the database, 1 without messages skipped.\n"
+    )
     assert models.Session.objects.count() == 1
 
 
@@ -140,12 +140,12 @@ def test_more_messages_than_a_batch_keep_their_exchanges(write: Any, monkeypatch
 
     call("convmemory_import", write(record("a", *messages)))
 
-    assert [one.to_openai() for one in stored("a")] == messages
+    assert [message.to_openai() for message in stored("a")] == messages
     assert models.Message.objects.get(position=4).answers == 3
 
 
 @pytest.mark.django_db
-def test_sessions_become_due_and_nobody_is_told(write: Any, settings: Settings) -> None:
+def test_sessions_become_due_and_no_task_is_sent(write: Any, settings: Settings) -> None:
     inline = {"BACKEND": "django_convmemory.schedulers.InlineScheduler"}
     settings.CONVMEMORY = {"default": {**settings.CONVMEMORY["default"], "SCHEDULER": inline}}
 
@@ -157,16 +157,16 @@ def test_sessions_become_due_and_nobody_is_told(write: Any, settings: Settings) 
 
 
 @pytest.mark.django_db
-def test_without_compaction_they_are_undue_until_their_next_message(write: Any) -> None:
-    said = call("convmemory_import", write(record("long", *[human(TURN)] * 30)), "--no-compact")
+def test_without_compaction_sessions_become_due_with_their_next_message(write: Any) -> None:
+    output = call("convmemory_import", write(record("long", *[human(TURN)] * 30)), "--no-compact")
 
-    assert "model" not in said
+    assert "model" not in output
     assert not models.Session.objects.due().exists()
     assert memories["default"].append("long", human()).due
 
 
 @pytest.mark.django_db
-def test_it_says_what_folding_will_take(write: Any, settings: Settings) -> None:
+def test_the_output_estimates_what_folding_will_take(write: Any, settings: Settings) -> None:
     options = {"max_token_limit": 200, "max_chunk_tokens": 500}
     settings.CONVMEMORY = {"default": {**settings.CONVMEMORY["default"], "OPTIONS": options}}
     path = write(record("there", *[human(TURN)] * 30), name="there.jsonl")
@@ -174,10 +174,12 @@ def test_it_says_what_folding_will_take(write: Any, settings: Settings) -> None:
     each = memories["default"].counter.count(ChatMessage.human(TURN))
     kept = 100 // each
 
-    said = call("convmemory_import", path, write(record("long", *[human(TURN)] * 30), record("short", *[human()] * 2)))
+    output = call(
+        "convmemory_import", path, write(record("long", *[human(TURN)] * 30), record("short", *[human()] * 2))
+    )
 
     tokens = (30 - kept) * each
-    assert said.startswith(
+    assert output.startswith(
         "3 sessions to import, 1 of them already in the database. "
         f"Folding the new ones takes about {-(-tokens // 500)} calls of the model over {tokens} tokens.\n"
     )
@@ -193,9 +195,9 @@ def test_every_memory_can_be_imported_into(memory: str, write: Any, settings: Se
             "OPTIONS": {},
         }
     }
-    said = call("convmemory_import", write(record("long", *[human(TURN)] * 60)))
+    output = call("convmemory_import", write(record("long", *[human(TURN)] * 60)))
 
-    assert ("about 1 call of the model" in said) == (memory != "TokenBuffer")
+    assert ("about 1 call of the model" in output) == (memory != "TokenBuffer")
     assert models.Session.objects.due().exists() == (memory != "TokenBuffer")
 
 
@@ -208,9 +210,9 @@ def test_another_memory_is_left_alone(write: Any, two: None) -> None:
 
 @pytest.mark.django_db
 def test_a_second_record_of_the_same_name_is_refused(write: Any) -> None:
-    with pytest.raises(CommandError, match=r"line 3: a record before it has the same key and owner\. .*2 sessions"):
+    with pytest.raises(CommandError, match=r"line 3: an earlier record has the same key and owner\. .*2 sessions"):
         call("convmemory_import", write(record("a"), record("b"), record("a", human("another"))))
-    assert [one.text for one in stored("a")] == ["What is Rust?"]
+    assert [message.text for message in stored("a")] == ["What is Rust?"]
 
 
 @pytest.mark.django_db
@@ -226,12 +228,12 @@ def test_a_dry_run_reads_everything_and_stores_nothing(write: Any) -> None:
 
 
 @pytest.mark.django_db
-def test_fields_that_models_will_be_sent_are_spoken_of(write: Any) -> None:
-    said = io.StringIO()
+def test_a_notice_names_fields_that_models_will_be_sent(write: Any) -> None:
+    stderr = io.StringIO()
     path = write(record("a", human() | {"created_at": TIME, "refusal": None}), record("b"))
 
-    call_command("convmemory_import", str(path), stdout=io.StringIO(), stderr=said)
+    call_command("convmemory_import", str(path), stdout=io.StringIO(), stderr=stderr)
 
-    assert "will be sent to models: 'created_at' (1)" in said.getvalue()
-    assert "refusal" not in said.getvalue()
+    assert "will be sent to models: 'created_at' (1)" in stderr.getvalue()
+    assert "refusal" not in stderr.getvalue()
     assert stored("a")[0].to_openai()["created_at"] == TIME

@@ -1,4 +1,4 @@
-"""Import and export take no more memory for more sessions."""
+"""The memory that import and export take does not grow with the sessions."""
 
 from __future__ import annotations
 
@@ -6,21 +6,16 @@ import functools
 import json
 import pathlib
 import tracemalloc
-from typing import TYPE_CHECKING
 
 import pytest
 
 from django_convmemory import models
 from django_convmemory.memory import memories
-
-if TYPE_CHECKING:
-    pass
-
 from tests.transfer.records import call, human, record
 
 
 def peak(command: functools.partial[str]) -> float:
-    """Run a command, and return the most memory it took, in MB."""
+    """Run a command and return its peak memory, in MB."""
     tracemalloc.start()
     try:
         command()
@@ -36,7 +31,7 @@ def test_memory_does_not_grow_with_the_number_of_sessions(listed: bool, tmp_path
     path, out = tmp_path / "given", tmp_path / "out"
     texts = [json.dumps(record(str(number), *[human("It is a long story. " * 5)] * 100)) for number in range(200)]
     path.write_text(f"[{','.join(texts)}]" if listed else "\n".join(texts))
-    call("convmemory_export", "--output", out)  # what is imported once
+    call("convmemory_export", "--output", out)  # imports modules
 
     imported = peak(functools.partial(call, "convmemory_import", path))
     written = peak(functools.partial(call, "convmemory_export", "--output", out))

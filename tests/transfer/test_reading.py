@@ -1,4 +1,4 @@
-"""The files that ``manage.py convmemory_import`` reads: records a line or in a list."""
+"""The files that ``manage.py convmemory_import`` reads."""
 
 from __future__ import annotations
 
@@ -6,19 +6,15 @@ import io
 import json
 import pathlib
 import sys
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 from hypothesis import given, strategies as st
 
 from django_convmemory import models
-from django_convmemory.messages import ChatMessage
-
-if TYPE_CHECKING:
-    pass
-
 from django_convmemory.maintenance.transfer import reading
 from django_convmemory.maintenance.transfer.records import BadRecord
+from django_convmemory.messages import ChatMessage
 from tests.transfer import records
 from tests.transfer.records import call, human, record, stored
 
@@ -27,7 +23,7 @@ from tests.transfer.records import call, human, record, stored
 @pytest.mark.parametrize(
     "form", ["{0}\n{1}\n", "\n\n {0}\r\n\n{1}", "[{0},{1}]", " \n [\n{0}\n, {1}\n]\n", "\ufeff{0}\n{1}"]
 )
-def test_records_come_a_line_each_or_in_a_list(form: str, tmp_path: pathlib.Path) -> None:
+def test_a_file_has_one_record_a_line_or_a_list(form: str, tmp_path: pathlib.Path) -> None:
     path = tmp_path / "given"
     path.write_text(form.format(json.dumps(record("a")), json.dumps(record("b"))), encoding="utf-8", newline="")
 
@@ -37,7 +33,7 @@ def test_records_come_a_line_each_or_in_a_list(form: str, tmp_path: pathlib.Path
 
 @pytest.mark.django_db
 @pytest.mark.parametrize("text", ["", " \n", "[]", " [ ] "])
-def test_a_file_may_hold_nothing(text: str, write: Any) -> None:
+def test_a_file_may_be_empty(text: str, write: Any) -> None:
     assert "0 sessions imported" in call("convmemory_import", write(text))
 
 
@@ -46,25 +42,25 @@ def test_a_file_may_hold_nothing(text: str, write: Any) -> None:
     chunk=st.integers(1, 100),
     data=st.data(),
 )
-def test_a_list_is_read_the_same_in_whatever_pieces_it_comes(
+def test_a_list_is_read_the_same_in_pieces_of_any_size(
     metadata: list[dict[str, Any]], chunk: int, data: st.DataObject
 ) -> None:
-    given = [record(str(number), metadata=one) for number, one in enumerate(metadata)]
-    text = json.dumps(given, ensure_ascii=data.draw(st.booleans()), indent=data.draw(st.sampled_from([None, 1])))
+    written = [record(str(number), metadata=value) for number, value in enumerate(metadata)]
+    text = json.dumps(written, ensure_ascii=data.draw(st.booleans()), indent=data.draw(st.sampled_from([None, 1])))
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(reading, "_CHUNK", chunk)
-        found = list(reading.read(io.StringIO(text)))
+        read = list(reading.read(io.StringIO(text)))
 
-    assert [(one.place, one.key, one.metadata) for one in found] == [
-        (f"item {number}", str(number - 1), one) for number, one in enumerate(metadata, 1)
+    assert [(item.place, item.key, item.metadata) for item in read] == [
+        (f"item {number}", str(number - 1), value) for number, value in enumerate(metadata, 1)
     ]
 
 
-def test_a_mistake_in_a_list_is_found_before_the_rest_is_read() -> None:
+def test_an_error_in_a_list_is_raised_before_the_rest_is_read() -> None:
     file = io.StringIO('[{"key": nobody, "messages": []}, ' + " " * 1_000_000)
 
-    with pytest.raises(BadRecord, match=r"item 1: it is not JSON .*character 9"):
+    with pytest.raises(BadRecord, match=r"item 1: this is not JSON .*character 9"):
         list(reading.read(file))
     assert file.tell() < 100_000
 

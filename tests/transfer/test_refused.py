@@ -1,38 +1,34 @@
-"""What ``convmemory_import`` refuses, and how it says so."""
+"""The records that ``convmemory_import`` refuses, and its error messages."""
 
 from __future__ import annotations
 
 import json
 import pathlib
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 from django.core.management import CommandError
 from django.db import OperationalError
 
 from django_convmemory import models
+from django_convmemory.maintenance.transfer import importing
 from django_convmemory.memory import memories
 from tests import processes
-
-if TYPE_CHECKING:
-    pass
-
-from django_convmemory.maintenance.transfer import importing
 from tests.transfer.records import call, human, record
 
 _LATE = {"role": "tool", "tool_call_id": "call_9", "content": "late"}
 BAD = {
-    "no JSON": ('{"key": "b", nonsense}', "it is not JSON"),
-    "cut off": ('{"key": "b", "messages": [', "it is not JSON"),
-    "nested too deep": ('{"key":' + "[" * 200_000, "nested too deep"),
-    "a number too long": ('{"key": ' + "9" * 5000 + "}", "it is not JSON"),
+    "no JSON": ('{"key": "b", nonsense}', "this is not JSON"),
+    "cut off": ('{"key": "b", "messages": [', "this is not JSON"),
+    "nested too deep": ('{"key":' + "[" * 200_000, "nested too deeply"),
+    "a number too long": ('{"key": ' + "9" * 5000 + "}", "this is not JSON"),
     "no object": ('"b"', "a record is an object .* not a text"),
     "no key": ({"messages": [human()]}, "no 'key'"),
     "no messages": ({"key": "b"}, "no 'messages'"),
     "an unknown field": (record("b", user="anna"), "unknown field 'user'"),
     "a name that stands there twice": (
         '{"key": "b", "messages": [], "messages": []}',
-        "'messages' stands in one object",
+        "an object has the name 'messages' twice",
     ),
     "metadata with a sequence for terminals": (
         '{"key": "b", "messages": [], "metadata": {"\\u001b[31m": NaN}}',
@@ -55,7 +51,7 @@ BAD = {
     "a time without zone": (record("b", created_at="2024-05-01T10:00:00"), "created_at is .* with its zone"),
     "a time that is none": (record("b", created_at="yesterday"), "created_at is 'yesterday'"),
     "a time before all zones": (record("b", created_at="0001-01-01T00:00:00+14:00"), "created_at is"),
-    "a note nowhere": (record("b", notes={"2": {}}), "position '2', and there are 1 to 1"),
+    "a note nowhere": (record("b", notes={"2": {}}), "position '2', but positions are 1 to 1"),
     "a note on no position": (record("b", notes={"first": {}}), "position 'first'"),
     "a note of another type": (record("b", notes={"1": None}), "note on position 1 must be an object, not null"),
     "an unknown note": (record("b", notes={"1": {"tokens": 3}}), "note on position 1 has the unknown field 'tokens'"),
@@ -77,11 +73,11 @@ BAD = {
 @pytest.mark.django_db
 @pytest.mark.parametrize("listed", [False, True], ids=["lines", "list"])
 @pytest.mark.parametrize("name", BAD)
-def test_what_cannot_be_imported_is_named_and_what_comes_before_it_stays(name: str, listed: bool, write: Any) -> None:
+def test_a_bad_record_is_named_and_the_records_before_it_stay(name: str, listed: bool, write: Any) -> None:
     given, why = BAD[name]
     records = [record("a"), given, record("c")]
     if listed:
-        texts = [one if isinstance(one, str) else json.dumps(one) for one in records]
+        texts = [item if isinstance(item, str) else json.dumps(item) for item in records]
         path, place = write("[" + ", ".join(texts) + "]"), "item 2"
     else:
         path, place = write("", *records), "line 3"
@@ -95,11 +91,11 @@ def test_what_cannot_be_imported_is_named_and_what_comes_before_it_stays(name: s
 
 
 @pytest.mark.django_db
-def test_bytes_that_are_no_utf_8_are_named(tmp_path: pathlib.Path) -> None:
+def test_the_place_of_bytes_that_are_not_utf_8_is_named(tmp_path: pathlib.Path) -> None:
     path = tmp_path / "latin.jsonl"
     path.write_bytes(json.dumps(record("a")).encode() + b"\n" + '{"key": "Zoë"}\n'.encode("latin-1"))
 
-    with pytest.raises(CommandError, match=r"line 2: it is not UTF-8\. Convert"):
+    with pytest.raises(CommandError, match=r"line 2: this is not UTF-8\. Convert"):
         call("convmemory_import", path)
     assert models.Session.objects.count() == 1
 
@@ -110,18 +106,18 @@ def test_bytes_that_are_no_utf_8_are_named(tmp_path: pathlib.Path) -> None:
     [
         ("[{0}", "item 1: neither a comma"),
         ("[{0} {0}]", "item 1: neither a comma"),
-        ("[{0},]", "item 2: it is not JSON"),
+        ("[{0},]", "item 2: this is not JSON"),
         ("[{0}] []", "item 1: there is text after"),
     ],
 )
-def test_a_list_that_does_not_end_well_is_an_error(text: str, why: str, write: Any) -> None:
+def test_a_list_without_a_proper_end_is_an_error(text: str, why: str, write: Any) -> None:
     with pytest.raises(CommandError, match=why):
         call("convmemory_import", write(text.replace("{0}", json.dumps(record("a")))))
 
 
 @pytest.mark.django_db
 @pytest.mark.parametrize("batch", [2, 1000])
-def test_a_session_whose_last_message_is_refused_is_not_there_at_all(
+def test_a_session_with_one_bad_message_is_not_stored_at_all(
     batch: int, write: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(importing, "_BATCH", batch)
@@ -134,7 +130,7 @@ def test_a_session_whose_last_message_is_refused_is_not_there_at_all(
 
 
 @pytest.mark.django_db
-def test_what_the_database_refuses_is_named(write: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_error_of_the_database_names_the_record(write: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     update = models.SessionQuerySet.update
 
     def refuse(self: models.SessionQuerySet, **columns: Any) -> int:
@@ -144,7 +140,7 @@ def test_what_the_database_refuses_is_named(write: Any, monkeypatch: pytest.Monk
 
     monkeypatch.setattr(models.SessionQuerySet, "update", refuse)
 
-    with pytest.raises(CommandError, match=r"line 2: the database failed it .*1 session imported"):
+    with pytest.raises(CommandError, match=r"line 2: the database refused it .*1 session imported"):
         call("convmemory_import", write(record("a"), record("b", title="Rust")))
     assert list(models.Session.objects.values_list("key", flat=True)) == ["a"]
 
@@ -159,7 +155,7 @@ def test_what_the_database_refuses_is_named(write: Any, monkeypatch: pytest.Monk
         (["-", "--database", "absent"], "There is no database 'absent'. Choose one of: default"),
     ],
 )
-def test_a_wrong_command_line_is_told_from_a_failure(arguments: list[str], why: str) -> None:
+def test_a_wrong_command_line_exits_with_2(arguments: list[str], why: str) -> None:
     with pytest.raises(CommandError, match=why) as raised:
         call("convmemory_import", *arguments)
 
@@ -167,7 +163,7 @@ def test_a_wrong_command_line_is_told_from_a_failure(arguments: list[str], why: 
 
 
 @pytest.mark.django_db(transaction=True)
-def test_the_process_ends_with_what_the_error_says(tmp_path: pathlib.Path) -> None:
+def test_the_process_exits_with_the_code_of_the_error(tmp_path: pathlib.Path) -> None:
     (tmp_path / "given").write_text(json.dumps(record("a")) + "\nnonsense\n")
 
     def run(*arguments: str) -> tuple[int, str]:
@@ -177,7 +173,7 @@ def test_the_process_ends_with_what_the_error_says(tmp_path: pathlib.Path) -> No
     code, output = run("convmemory_import", str(tmp_path / "given"))
     assert code == 1
     assert output.count("CommandError: ") == 1
-    assert "line 2: it is not JSON" in output
+    assert "line 2: this is not JSON" in output
     assert "Traceback" not in output
     assert run("convmemory_import")[0] == 2
     assert run("convmemory_export", "--alias", "absent")[0] == 2

@@ -1,4 +1,4 @@
-"""What is exported after an import is what was imported."""
+"""An export after an import has the records that were imported."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import io
 import json
 import pathlib
 import sys
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 from django.contrib.auth.models import User
@@ -17,10 +17,6 @@ from django_convmemory.maintenance import integrity
 from django_convmemory.memory import memories
 from django_convmemory.messages import ChatMessage
 from tests import conversations, dialogues
-
-if TYPE_CHECKING:
-    pass
-
 from tests.transfer import records
 from tests.transfer.records import TIME, call, exported, record
 
@@ -92,11 +88,11 @@ def test_any_conversation_comes_back_as_it_was(talks: list[list[ChatMessage]], d
 def test_real_conversations_come_back_as_they_were(reader: dialogues.Reader, write: Any, two: None) -> None:
     real = [record(key, *messages) for key, messages in reader()]
 
-    said = call("convmemory_import", write(*real))
+    output = call("convmemory_import", write(*real))
     once = exported("--alias", "default")
     call("convmemory_import", write(*once), "--alias", "other")
 
-    assert f"{len(real)} sessions imported with {sum(len(one['messages']) for one in real)} messages" in said
-    assert [{"key": one["key"], "messages": one["messages"]} for one in once] == real
+    assert f"{len(real)} sessions imported with {sum(len(talk['messages']) for talk in real)} messages" in output
+    assert [{"key": talk["key"], "messages": talk["messages"]} for talk in once] == real
     assert exported("--alias", "other") == once
     assert list(integrity.check(models.Session.objects.all())) == []

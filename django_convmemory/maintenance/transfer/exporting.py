@@ -1,12 +1,12 @@
-"""Writing sessions as records."""
+"""Writes sessions as records."""
 
 from __future__ import annotations
 
-import dataclasses
 import itertools
 import tempfile
 from collections.abc import Callable, Generator, Iterator
-from typing import IO, Any, NamedTuple
+from contextlib import closing
+from typing import Any, NamedTuple
 
 from django.contrib.auth import get_user_model
 
@@ -14,16 +14,16 @@ from django_convmemory import clock, models
 from django_convmemory.messages import dumps
 from django_convmemory.stores import sql
 
-# Messages that are read together.
+# The number of sessions, or of messages, that are read at once.
 _BATCH = 1000
-# Bytes of a session that are held in memory while it is written; what is more goes through a file.
+# Bytes of a session that are held in memory while it is written. A longer session goes through a file.
 _IN_MEMORY = 1024 * 1024
-# Characters of it that are copied at once.
+# Characters that are copied from that file at once.
 _CHUNK = 64 * 1024
 
 
 class Head(NamedTuple):
-    """What a session is called, and whose it is."""
+    """What a record says about a session, besides its messages."""
 
     session_id: int
     key: str
@@ -34,104 +34,106 @@ class Head(NamedTuple):
 
 
 def heads(sessions: models.SessionQuerySet) -> Iterator[Head]:
-    """Yield the heads of ``sessions``, by their ids."""
+    """Yield the heads of ``sessions``, in the order of their ids."""
     owner = f"owner__{get_user_model().USERNAME_FIELD}"
+    rows = sessions.order_by("pk").values_list("pk", "key", owner, "visitor", "title", "metadata")
     last = 0
-    # Page by page: MariaDB's driver would hold all rows of a query in memory.
-    while page := list(
-        sessions.filter(pk__gt=last)
-        .order_by("pk")
-        .values_list("pk", "key", owner, "visitor", "title", "metadata")[:_BATCH]
-    ):
+    # Page by page: MariaDB's driver holds all rows of a query in memory.
+    while page := list(rows.filter(pk__gt=last)[:_BATCH]):
         yield from itertools.starmap(Head, page)
         last = page[-1][0]
 
 
 def write(head: Head, using: str, out: Callable[[str], object]) -> int:
-    """Hand the session's record to ``out``, a line in pieces, and return how many messages it has."""
-    written = pieces(head, using)
+    """Pass the session's record to ``out``, a line in pieces. Return the number of its messages."""
+    record = pieces(head, using)
     while True:
         try:
-            out(next(written))
+            out(next(record))
         except StopIteration as end:
             return int(end.value)
 
 
 def pieces(head: Head, using: str) -> Generator[str, None, int]:
-    """Yield the session's record, a line in pieces; return how many messages it has.
+    """Yield the session's record, a line in pieces. Return the number of its messages.
 
-    A session without messages has no record. It is read message by message, and held in memory up to a size.
+    A session without messages has no record. Messages are read in batches, and held in memory up to a limit.
     """
     while True:
-        with _spool() as messages, _spool() as notes:
+        with closing(_Joined()) as messages, closing(_Joined()) as notes:
             try:
-                script = _transcribe(head.session_id, using, messages, notes)
+                created_at = _transcribe(head.session_id, using, messages, notes)
             except _Changed:
                 continue
-            if not script.messages:
+            if not messages.count:
                 return 0
-            fields: dict[str, Any] = {"key": head.key}
-            if head.owner is not None:
-                fields["owner"] = str(head.owner)
-            if head.visitor:
-                fields["visitor"] = head.visitor
-            if head.title:
-                fields["title"] = head.title
-            if head.metadata:
-                fields["metadata"] = head.metadata
-            fields["created_at"] = script.created_at
-            yield _json(fields)[:-1] + ',"messages":['
-            yield from _copied(messages)
+            optional = {
+                "owner": None if head.owner is None else str(head.owner),
+                "visitor": head.visitor or None,
+                "title": head.title or None,
+                "metadata": head.metadata or None,
+            }
+            fields = {"key": head.key, **{name: value for name, value in optional.items() if value is not None}}
+            yield _json({**fields, "created_at": created_at})[:-1] + ',"messages":['
+            yield from messages
             yield "]"
-            if script.notes:
+            if notes.count:
                 yield ',"notes":{'
-                yield from _copied(notes)
+                yield from notes
                 yield "}"
             yield "}\n"
-            return script.messages
+            return messages.count
 
 
 class _Changed(Exception):
-    """Messages were removed or changed while they were read: what is there now must be read anew."""
+    """Messages were removed or redacted while they were read. They have to be read again."""
 
 
-@dataclasses.dataclass(slots=True)
-class _Script:
-    """What was written of a session: how many messages and notes, and the time that notes tell the difference to."""
+class _Joined:
+    """Texts, joined by commas. They are held in memory up to a limit, and in a file beyond it."""
 
-    messages: int = 0
-    notes: int = 0
-    created_at: str = ""
+    def __init__(self) -> None:
+        self.count = 0
+        self._file = tempfile.SpooledTemporaryFile(_IN_MEMORY, "w+", encoding="utf-8", newline="\n")  # noqa: SIM115
+        self.close = self._file.close
+
+    def add(self, text: str) -> None:
+        self._file.write("," + text if self.count else text)
+        self.count += 1
+
+    def __iter__(self) -> Iterator[str]:
+        self._file.seek(0)
+        while piece := self._file.read(_CHUNK):
+            yield piece
 
 
-def _transcribe(session_id: int, using: str, messages: IO[str], notes: IO[str]) -> _Script:
-    """Write the messages of a session, and what is to be noted of them. Raises :class:`_Changed`."""
-    script = _Script()
-    rows = models.Session.objects.using(using).filter(pk=session_id).values_list("epoch", flat=True)
-    epoch = rows.first()
+def _transcribe(session_id: int, using: str, messages: _Joined, notes: _Joined) -> str:
+    """Write the messages of a session and the notes on them. Return the time of the first message.
+
+    A note has the time of a message only if it differs from that. Raises :class:`_Changed`.
+    """
+    first_created_at = ""
+    epochs = models.Session.objects.using(using).filter(pk=session_id).values_list("epoch", flat=True)
+    epoch = epochs.first()
     for position, role, kind, content, wire, metadata, created_at, redacted_at in _rows(session_id, using):
-        message, moment = (
-            sql.message_of(role, kind, content, wire, metadata),
-            clock.aware(created_at, using).isoformat(),
-        )
-        script.created_at = script.created_at or moment
+        message = sql.message_of(role, kind, content, wire, metadata)
+        time = clock.aware(created_at, using).isoformat()
+        first_created_at = first_created_at or time
         note: dict[str, Any] = {}
         if message.kind != "chat":
             note["kind"] = message.kind
         if message.metadata:
             note["metadata"] = message.metadata
-        if moment != script.created_at:
-            note["created_at"] = moment
+        if time != first_created_at:
+            note["created_at"] = time
         if redacted_at is not None:
             note["redacted"] = True
         if note:
-            notes.write(("," if script.notes else "") + f'"{position}":{_json(note)}')
-            script.notes += 1
-        messages.write(("," if script.messages else "") + _json(message.to_openai()))
-        script.messages += 1
-    if rows.first() != epoch:
+            notes.add(f'"{position}":{_json(note)}')
+        messages.add(_json(message.to_openai()))
+    if epochs.first() != epoch:
         raise _Changed
-    return script
+    return first_created_at
 
 
 def _rows(session_id: int, using: str) -> Iterator[tuple[Any, ...]]:
@@ -143,20 +145,10 @@ def _rows(session_id: int, using: str) -> Iterator[tuple[Any, ...]]:
         last = page[-1][0]
 
 
-# Ends of lines to Unicode, which JSON does not escape: a record stays on its line wherever it is read.
+# JSON does not escape the characters that end a line in Unicode. Escaped, a record is one line for every reader.
 _LINE_ENDS = {ord(end): f"\\u{ord(end):04x}" for end in "\x85\u2028\u2029"}
 
 
 def _json(value: Any) -> str:
     text = dumps(value)
     return text if text.isascii() else text.translate(_LINE_ENDS)
-
-
-def _spool() -> IO[str]:
-    return tempfile.SpooledTemporaryFile(_IN_MEMORY, "w+", encoding="utf-8", newline="\n")
-
-
-def _copied(spool: IO[str]) -> Iterator[str]:
-    spool.seek(0)
-    while piece := spool.read(_CHUNK):
-        yield piece

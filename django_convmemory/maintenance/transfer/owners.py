@@ -1,4 +1,4 @@
-"""Users, by what they log in with."""
+"""Users, found by what they log in with."""
 
 from __future__ import annotations
 
@@ -13,15 +13,16 @@ from django_convmemory.messages import check_text
 
 def find(name: str, using: str) -> Any:
     """Return the user who logs in as ``name``. Raises :class:`~django_convmemory.exceptions.InvalidSession`."""
-    user = get_user_model()
+    user_model = get_user_model()
+    condition = {user_model.USERNAME_FIELD: check_text(name, "The owner")}
     try:
-        found = list(user._default_manager.using(using).filter(**{user.USERNAME_FIELD: check_text(name, "The owner")}))
+        users = list(user_model._default_manager.using(using).filter(**condition))
     except (ValidationError, ValueError):
-        found = []
-    # For MariaDB "änna" is "anna": whose conversations are meant must not depend on that.
-    for one in found:
-        if str(one.get_username()) == name:
-            return one
+        users = []
+    # MariaDB finds "anna" for "änna". An owner must be named exactly, on every database.
+    for user in users:
+        if str(user.get_username()) == name:
+            return user
     raise InvalidSession(
-        f"There is no user {name!r:.100}: an owner is named by what the user logs in with. Correct the name."
+        f"There is no user {name!r:.100}. An owner is named by what the user logs in with. Correct the name."
     )

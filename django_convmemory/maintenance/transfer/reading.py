@@ -1,4 +1,4 @@
-"""Reading records from a file, one after the other."""
+"""Reads records from a file, one after the other."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from typing import Any, TextIO
 from django_convmemory.maintenance.transfer import records
 from django_convmemory.maintenance.transfer.records import BadRecord, Record
 
-# Characters that are read of a list at least.
+# The least number of characters that are read from a list at once.
 _CHUNK = 64 * 1024
 
 
 def read(file: TextIO) -> Iterator[Record]:
-    """Yield the records of a file, one after the other: JSON, one a line or in a list.
+    """Yield the records of a file. They are JSON, one a line or all in a list.
 
-    The file is UTF-8, opened with ``errors="surrogateescape"``, so that what is not can be told by its place.
+    The file is opened as UTF-8 with ``errors="surrogateescape"``, so that an error can name the place of other bytes.
     Raises :class:`BadRecord`.
     """
     for place, value in _values(file):
@@ -32,42 +32,42 @@ def read(file: TextIO) -> Iterator[Record]:
 
 def _values(file: TextIO) -> Iterator[tuple[str, Any]]:
     """Yield the JSON values of a file, each with its place."""
-    begin, first = 1, file.read(1)
-    while first and first.isspace():
-        begin += first == "\n"
-        first = file.read(1)
-    if first == "[":
+    first_line, character = 1, file.read(1)
+    while character and character.isspace():
+        first_line += character == "\n"
+        character = file.read(1)
+    if character == "[":
         yield from _items(file)
         return
-    for number, line in enumerate(itertools.chain([first + file.readline()], file), begin):
+    for number, line in enumerate(itertools.chain([character + file.readline()], file), first_line):
         if line.strip():
             place = f"line {number}"
             _check_encoding(place, line)
             try:
                 value = json.loads(line, object_pairs_hook=_object)
             except (ValueError, RecursionError) as error:
-                raise _no_json(place, error) from None
+                raise _invalid(place, error) from None
             yield place, value
 
 
 def _items(file: TextIO) -> Iterator[tuple[str, Any]]:
-    """Yield the items of a list whose opening bracket was read."""
-    ahead = _Ahead(file)
+    """Yield the items of a list, after its opening bracket."""
+    buffer = _Buffer(file)
     for number in itertools.count(1):
         place = f"item {number}"
-        if number == 1 and ahead.take("]"):
+        if number == 1 and buffer.take("]"):
             break
-        yield place, ahead.value(place)
-        if ahead.take("]"):
+        yield place, buffer.value(place)
+        if buffer.take("]"):
             break
-        if not ahead.take(","):
-            raise BadRecord(place, "neither a comma nor the end of the list comes after it. Is the file cut off?")
-    if ahead.next():
-        raise BadRecord(place, "there is text after the end of the list. Give each list in a file of its own.")
+        if not buffer.take(","):
+            raise BadRecord(place, "neither a comma nor the end of the list follows this item. Is the file cut off?")
+    if buffer.next():
+        raise BadRecord(place, "there is text after the end of the list. Put each list in a separate file.")
 
 
-class _Ahead:
-    """What was read of a list and not used yet: little more than the longest item."""
+class _Buffer:
+    """The text of a list that was read but not used yet. It grows to little more than the longest item."""
 
     def __init__(self, file: TextIO) -> None:
         self._file = file
@@ -75,7 +75,7 @@ class _Ahead:
         self._decoder = json.JSONDecoder(object_pairs_hook=_object)
 
     def next(self) -> str:
-        """Return the next character that is no white space, or "" at the end."""
+        """Return the next character that is not white space, or "" at the end."""
         while True:
             while self._at < len(self._text) and self._text[self._at] in " \t\r\n":
                 self._at += 1
@@ -83,32 +83,32 @@ class _Ahead:
                 return self._text[self._at : self._at + 1]
 
     def take(self, character: str) -> bool:
-        """Use the next character, if it is this one."""
-        taken = self.next() == character
-        self._at += taken
-        return taken
+        """If the next character is ``character``, use it and return True."""
+        is_next = self.next() == character
+        self._at += is_next
+        return is_next
 
     def value(self, place: str) -> Any:
-        """Return the next value."""
+        """Use and return the next value."""
         self.next()
         while True:
             try:
                 value, end = self._decoder.raw_decode(self._text, self._at)
             except json.JSONDecodeError as error:
-                # The value may go on in what was not read yet, unless it is wrong long before: a text without an end is
-                # reported where it begins, anything else where it ends.
-                cut_off = error.pos >= len(self._text) - 16 or self._text[error.pos] == '"'
-                if not (cut_off and self._read()):
-                    raise _no_json(place, error, self._at) from None
+                # If the error is near the end, the value may continue in text that was not read yet. The error of a
+                # string without an end is where the string begins.
+                may_continue = error.pos >= len(self._text) - 16 or self._text[error.pos] == '"'
+                if not (may_continue and self._read()):
+                    raise _invalid(place, error, self._at) from None
             except (ValueError, RecursionError) as error:
-                raise _no_json(place, error) from None
+                raise _invalid(place, error) from None
             else:
                 _check_encoding(place, self._text[self._at : end])
                 self._at = end
                 return value
 
     def _read(self) -> bool:
-        # As much again as there is: a long item is then parsed few times.
+        # The text doubles, so that a long item is parsed few times.
         more = self._file.read(max(_CHUNK, len(self._text) - self._at))
         self._text, self._at = self._text[self._at :] + more, 0
         return bool(more)
@@ -119,7 +119,7 @@ def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     if len(value) < len(pairs):
         names = [name for name, _ in pairs]
         twice = next(name for name in names if names.count(name) > 1)
-        raise ValueError(f"{twice!r:.100} stands in one object twice")
+        raise ValueError(f"an object has the name {twice!r:.100} twice")
     return value
 
 
@@ -127,13 +127,13 @@ def _check_encoding(place: str, text: str) -> None:
     try:
         text.isascii() or text.encode()
     except UnicodeEncodeError:
-        raise BadRecord(place, "it is not UTF-8. Convert the file, with iconv for example.") from None
+        raise BadRecord(place, "this is not UTF-8. Convert the file, with iconv for example.") from None
 
 
-def _no_json(place: str, error: Exception, begins: int = 0) -> BadRecord:
+def _invalid(place: str, error: Exception, start: int = 0) -> BadRecord:
     if isinstance(error, RecursionError):
-        return BadRecord(place, "it is nested too deep. Flatten it.")
-    said = str(error)
+        return BadRecord(place, "this is nested too deeply. Flatten it.")
+    reason = str(error)
     if isinstance(error, json.JSONDecodeError):
-        said = f"{error.msg}, at its character {error.pos - begins + 1}"
-    return BadRecord(place, f"it is not JSON ({said}). Give one record a line, or one list of records.")
+        reason = f"{error.msg}, at its character {error.pos - start + 1}"
+    return BadRecord(place, f"this is not JSON ({reason}). Write one record a line, or one list of records.")

@@ -1,17 +1,20 @@
-"""Conversations from other systems and to them, as records.
+"""Records: sessions as JSON, for import from other systems and export to them.
 
-A record is a session as JSON::
+A record is an object like this::
 
     {"key": "main", "messages": [{"role": "user", "content": "What is Rust?"}, …],
      "owner": "anna", "title": "Rust", "metadata": {…}, "created_at": "2024-05-01T10:00:00+00:00",
      "notes": {"2": {"kind": "plan", "metadata": {…}, "created_at": "…", "redacted": true}}}
 
-``messages`` are in chat-completions form; all but it and ``key`` may be left out. ``owner`` is what the user logs in
-with; ``visitor`` stands in its place for somebody who does not, and neither for nobody. ``created_at`` is said of every
-message, and ``notes`` of the message at a position, the first being 1. A file holds a record a line, or a list of them.
+- ``key`` and ``messages`` are required. Messages are in chat-completions form.
+- ``owner`` is what the user logs in with. A visitor's session has ``visitor`` instead, and nobody's session neither.
+- ``created_at`` is the time of every message whose note has no other time.
+- ``notes`` are keyed by the positions of messages. The first position is 1.
 
-Summaries are no part of it, nor is what a provider reported as usage; a message that was redacted is an empty one, and
-noted to be so.
+A file holds one record a line, or a list of records.
+
+A record has no summaries, and no usage that a provider reported. A redacted message is empty, and its note says
+``redacted``.
 """
 
 from __future__ import annotations
@@ -32,14 +35,14 @@ _MAX_TITLE = 255
 
 
 class BadRecord(ConvMemoryError, ValueError):
-    """A record cannot be imported. Its text begins with the place in the file: ``line 3`` or ``item 3``."""
+    """A record that cannot be imported. The text begins with its place in the file: ``line 3`` or ``item 3``."""
 
     def __init__(self, place: str, problem: str) -> None:
         super().__init__(f"{place}: {problem}")
 
 
-class Said(NamedTuple):
-    """A message, and when it was said; None where that is not known. ``redacted``: it was emptied."""
+class RecordedMessage(NamedTuple):
+    """A message, and its time, or None if that is not known. ``redacted`` says that it was redacted."""
 
     message: ChatMessage
     created_at: dt.datetime | None
@@ -48,11 +51,11 @@ class Said(NamedTuple):
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Record:
-    """A session as a file has it, and where in the file."""
+    """A session of a file. ``place`` is its place in the file."""
 
     place: str
     key: str
-    said: Sequence[Said]
+    messages: Sequence[RecordedMessage]
     owner: str | None = None
     visitor: str | None = None
     title: str | None = None
@@ -60,9 +63,9 @@ class Record:
 
 
 def parse(place: str, value: Any) -> Record:
-    """Return the record that ``value`` is. Raises ValueError."""
+    """Return ``value``, decoded JSON, as a record. Raises ValueError."""
     if not isinstance(value, dict):
-        raise BadRecord(place, f"a record is an object with a key and messages, not {_kind(value)}.")
+        raise BadRecord(place, f"a record is an object with a key and messages, not {_type_name(value)}.")
     _check_fields(value, FIELDS, "the record")
     for field in ("key", "messages"):
         if field not in value:
@@ -84,27 +87,31 @@ def parse(place: str, value: Any) -> Record:
         if not re.fullmatch("[1-9][0-9]{0,9}", position) or int(position) > len(messages):
             raise BadRecord(
                 place,
-                f"notes are on position {position!r:.100}, and there are 1 to {len(messages)}. Correct or remove it.",
+                f"there is a note on position {position!r:.100}, but positions are 1 to {len(messages)}. "
+                "Correct or remove it.",
             )
-    common = _time(value["created_at"], "created_at") if "created_at" in value else None
-    said = [
-        _said(message, notes.get(str(position), {}), position, common) for position, message in enumerate(messages, 1)
+    created_at = _time(value["created_at"], "created_at") if "created_at" in value else None
+    recorded = [
+        _message(message, notes.get(str(position), {}), position, created_at)
+        for position, message in enumerate(messages, 1)
     ]
-    return Record(place=place, said=said, metadata=metadata, **texts)
+    return Record(place=place, messages=recorded, metadata=metadata, **texts)
 
 
-def _said(message: Any, note: Any, position: int, created_at: dt.datetime | None) -> Said:
+def _message(wire: Any, note: Any, position: int, created_at: dt.datetime | None) -> RecordedMessage:
     where = f"the note on position {position}"
-    noted = dict(_typed(note, dict, where))
-    _check_fields(noted, NOTE_FIELDS, where)
-    if "created_at" in noted:
-        created_at = _time(noted.pop("created_at"), f"created_at of {where}")
-    redacted = noted.pop("redacted", False)
+    fields = dict(_typed(note, dict, where))
+    _check_fields(fields, NOTE_FIELDS, where)
+    if "created_at" in fields:
+        created_at = _time(fields.pop("created_at"), f"created_at of {where}")
+    redacted = fields.pop("redacted", False)
     if not isinstance(redacted, bool):
-        raise ValueError(f"redacted of {where} must be true or false, not {_kind(redacted)}. Correct or remove it.")
+        raise ValueError(
+            f"redacted of {where} must be true or false, not {_type_name(redacted)}. Correct or remove it."
+        )
     try:
-        said = ChatMessage.from_openai(message, **noted)
-        return Said(said.emptied() if redacted else said, created_at, redacted)
+        message = ChatMessage.from_openai(wire, **fields)
+        return RecordedMessage(message.emptied() if redacted else message, created_at, redacted)
     except InvalidMessage as error:
         raise ValueError(f"message {position}: {error}") from None
 
@@ -112,28 +119,31 @@ def _said(message: Any, note: Any, position: int, created_at: dt.datetime | None
 def _check_fields(value: Mapping[str, Any], known: Sequence[str], where: str) -> None:
     for field in value:
         if field not in known:
-            raise ValueError(f"{where} has the unknown field {field!r:.100}. Remove it; there are {', '.join(known)}.")
+            raise ValueError(
+                f"{where} has the unknown field {field!r:.100}. Remove it. The known fields are {', '.join(known)}."
+            )
 
 
-def _typed(value: Any, kind: type[str | dict[str, Any] | list[Any]], where: str) -> Any:
-    if not isinstance(value, kind):
+def _typed(value: Any, required: type[str | dict[str, Any] | list[Any]], where: str) -> Any:
+    if not isinstance(value, required):
         raise ValueError(
-            f"{where} must be {_kind(kind())}, not {_kind(value)}. Correct it; what is optional may be left out."
+            f"{where} must be {_type_name(required())}, not {_type_name(value)}. Correct it, or leave it out if it is "
+            "optional."
         )
     return value
 
 
-def _kind(value: Any) -> str:
-    kinds = {str: "a text", dict: "an object", list: "a list", bool: "true or false", type(None): "null"}
-    return kinds.get(type(value), "a number")
+def _type_name(value: Any) -> str:
+    names = {str: "a text", dict: "an object", list: "a list", bool: "true or false", type(None): "null"}
+    return names.get(type(value), "a number")
 
 
 def _time(value: Any, where: str) -> dt.datetime:
-    """Return a time in UTC: some of the databases' drivers leave out the zone."""
+    # In UTC, because some database drivers drop the zone.
     try:
-        moment = dt.datetime.fromisoformat(_typed(value, str, where))
-        if moment.utcoffset() is not None and 1000 < moment.year < 9999:
-            return moment.astimezone(dt.UTC)
+        time = dt.datetime.fromisoformat(_typed(value, str, where))
+        if time.utcoffset() is not None and 1000 < time.year < 9999:
+            return time.astimezone(dt.UTC)
     except (ValueError, OverflowError):
         pass
     raise ValueError(

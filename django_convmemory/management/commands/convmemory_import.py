@@ -134,7 +134,7 @@ class Command(BaseCommand):
                         name = (record.owner or "", record.visitor or "", record.key)
                         if strict and name in names:
                             raise BadRecord(record.place, SAME_NAME)
-                        names.update([name] if strict and record.said else ())
+                        names.update([name] if strict and record.messages else ())
             except (BadRecord, OSError) as error:
                 if strict:
                     raise CommandError(f"{_place(file_name)}, {_said(error)}") from error
@@ -156,9 +156,11 @@ class Command(BaseCommand):
                     stored = importer.add(record)
                     counts.messages += stored
                     counts.imported += stored > 0
-                    counts.there += not stored and bool(record.said)
-                    counts.empty += not record.said
-                    counts.unknown.update({field for said in record.said for field in said.message.extra} - _KNOWN)
+                    counts.there += not stored and bool(record.messages)
+                    counts.empty += not record.messages
+                    counts.unknown.update(
+                        {field for recorded in record.messages for field in recorded.message.extra} - _KNOWN
+                    )
                     progress.advance()
                     reset_queries()  # of which DEBUG keeps a list
         except BadRecord as error:
