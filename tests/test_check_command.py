@@ -1,4 +1,4 @@
-"""``manage.py convmemory_check`` finds every kind of damage, and nothing in what is whole."""
+"""``manage.py convmemory_check`` finds every kind of damage, and finds nothing in undamaged rows."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def check(*arguments: str) -> tuple[int, str]:
     return 0, output.getvalue()
 
 
-def test_what_is_whole_passes(memory: ConversationSummaryBufferMemory) -> None:
+def test_undamaged_sessions_pass(memory: ConversationSummaryBufferMemory) -> None:
     assert check() == (0, "Checked 2 sessions. Nothing is wrong.\n")
 
 
@@ -69,12 +69,12 @@ def row(**changes: Any) -> Callable[[models.Session], Any]:
     return lambda session: models.Session.objects.filter(pk=session.pk).update(**changes)
 
 
-def two_people(session: models.Session) -> None:
+def two_scopes(session: models.Session) -> None:
     ann = get_user_model().objects.create(username="ann")
     models.Session.objects.filter(pk=session.pk).update(owner=ann, visitor="vera")
 
 
-def second_line(session: models.Session) -> None:
+def fork_a_line(session: models.Session) -> None:
     summary = session.convmemory_summaries.get(version=2)
     summary.pk, summary.version = None, session.last_version + 1
     summary.save()
@@ -82,12 +82,11 @@ def second_line(session: models.Session) -> None:
 
 
 def cut_an_exchange(session: models.Session) -> None:
-    asked = session.convmemory_messages.filter(answers__isnull=False).order_by("position").first()
-    assert asked is not None
-    assert asked.answers is not None
-    through = session.convmemory_messages.get(position=asked.answers)
-    session.convmemory_summaries.filter(version=1).update(last_position=through.position)
-    session.convmemory_summaries.filter(version=2).update(first_position=through.position + 1)
+    tool_message = session.convmemory_messages.filter(answers__isnull=False).order_by("position").first()
+    assert tool_message is not None
+    assert tool_message.answers is not None
+    session.convmemory_summaries.filter(version=1).update(last_position=tool_message.answers)
+    session.convmemory_summaries.filter(version=2).update(first_position=tool_message.answers + 1)
 
 
 DAMAGE: dict[str, tuple[str, Callable[[models.Session], Any]]] = {
@@ -97,16 +96,16 @@ DAMAGE: dict[str, tuple[str, Callable[[models.Session], Any]]] = {
         lambda session: session.convmemory_messages.filter(position=session.last_position).delete(),
     ),
     "a wrong total": ("total", messages(9, tokens_through=F("tokens_through") + 1)),
-    "tokens of nothing": ("tokens", messages(9, tokens=0)),
+    "a message without tokens": ("tokens", messages(9, tokens=0)),
     "an unknown role": ("message", messages(9, role="robot")),
-    "JSON that is none": ("message", messages(9, metadata=["no", "object"])),
-    "a result of nothing": ("stray_result", messages(9, role="tool", wire={"tool_call_id": "zzz"})),
-    "a result of another call": (
+    "metadata that is not an object": ("message", messages(9, metadata=["no", "object"])),
+    "a tool result without a call": ("stray_result", messages(9, role="tool", wire={"tool_call_id": "zzz"})),
+    "a tool result that names another call": (
         "answers",
         lambda session: session.convmemory_messages.filter(answers__isnull=False).update(answers=1),
     ),
-    "a payload without a key": ("key", messages(9, payload_hash="f" * 64)),
-    "a redacted message that speaks": ("redacted", messages(9, redacted_at=Clock())),
+    "a payload hash without an idempotency key": ("key", messages(9, payload_hash="f" * 64)),
+    "a redacted message with text": ("redacted", messages(9, redacted_at=Clock())),
     "a wrong count": ("counter_unpinned_count", row(unpinned_count=F("unpinned_count") - 1)),
     "a wrong sum": ("counter_unpinned_tokens", row(unpinned_tokens=F("unpinned_tokens") + 5)),
     "a wrong newest exchange": ("counter_newest_position", row(newest_position=1)),
@@ -115,14 +114,14 @@ DAMAGE: dict[str, tuple[str, Callable[[models.Session], Any]]] = {
     "a wrong number of pins": ("counter_pinned_total", row(pinned_count=5)),
     "a forgotten open call": ("counter_open_calls", row(open_calls="")),
     "a hash of another name": ("name_hash", row(name_hash="0" * 64)),
-    "a session of two people": ("scope", two_people),
+    "a session with an owner and a visitor": ("scope", two_scopes),
     "a summary over a hole": ("hole", summaries(2, first_position=F("first_position") + 1)),
     "a line that begins late": ("hole", summaries(1, first_position=2)),
     "a line without its beginning": (
         "parent",
         lambda session: session.convmemory_summaries.filter(version=1).delete(),
     ),
-    "a line that forks": ("fork_of_line", second_line),
+    "a line that forks": ("fork_of_line", fork_a_line),
     "a parent that is not valid": ("parent", summaries(2, invalidated_at=Clock())),
     "a range backwards": ("range", summaries(1, last_position=0)),
     "a version of the future": ("version", row(last_version=1)),
@@ -135,33 +134,33 @@ DAMAGE: dict[str, tuple[str, Callable[[models.Session], Any]]] = {
     "a wrong covered position": ("covered_by_session", row(covered_position=F("covered_position") - 1)),
     "a lease without an end": ("lease", row(lease_token="f" * 32, lease_expires_at=None)),
     "an end without a lease": ("lease", row(lease_token="", lease_expires_at=Clock(60))),
-    "a mark for nothing": ("due", row(due_since=Clock(), settled_tokens=0)),
-    "a copy of its own": ("copy", row(forked_from=F("pk"), fork_position=1)),
+    "a session that is due without a reason": ("due", row(due_since=Clock(), settled_tokens=0)),
+    "a session that is a copy of itself": ("copy", row(forked_from=F("pk"), fork_position=1)),
     "pinned positions that cannot be read": ("unreadable", row(pinned="garbage")),
-    "a wire form with more in it": ("wire", messages(9, wire={"secret": "text"})),
-    "a wire form that says another thing": ("wire", messages(9, wire={"content": [{"type": "text", "text": "x"}]})),
-    "a usage that is none": ("usage", messages(9, usage=[1])),
-    "a summary that counts nothing": ("tokens", summaries(3, tokens=0)),
+    "a wire form with unknown keys": ("wire", messages(9, wire={"secret": "text"})),
+    "a wire form with other content": ("wire", messages(9, wire={"content": [{"type": "text", "text": "x"}]})),
+    "a usage that is not an object": ("usage", messages(9, usage=[1])),
+    "a summary without tokens": ("tokens", summaries(3, tokens=0)),
 }
 
 
-@pytest.mark.parametrize("what", DAMAGE)
-def test_damage_is_found_and_named(memory: ConversationSummaryBufferMemory, what: str) -> None:
-    code, plant = DAMAGE[what]
+@pytest.mark.parametrize("kind", DAMAGE)
+def test_damage_is_found_and_named(memory: ConversationSummaryBufferMemory, kind: str) -> None:
+    code, damage = DAMAGE[kind]
     session = models.Session.objects.get(key="s")
-    plant(session)
+    damage(session)
 
-    found = list(integrity.check(models.Session.objects.all()))
+    findings = list(integrity.check(models.Session.objects.all()))
 
-    assert code in {finding.code for finding in found}
-    assert {finding.session_id for finding in found} == {session.pk}
-    status, said = check()
+    assert code in {finding.code for finding in findings}
+    assert {finding.session_id for finding in findings} == {session.pk}
+    status, output = check()
     assert status == 1
-    assert re.search(rf"^session {session.pk} \(default: s.*\): {code}: ", said, re.MULTILINE)
+    assert re.search(rf"^session {session.pk} \(default: s.*\): {code}: ", output, re.MULTILINE)
 
 
-@pytest.mark.only_on("sqlite")  # The others do not take it.
-def test_what_is_no_json_is_found_and_the_rest_is_checked(memory: ConversationSummaryBufferMemory) -> None:
+@pytest.mark.only_on("sqlite")  # The other databases do not store invalid JSON.
+def test_invalid_json_is_found_and_the_other_rows_are_checked(memory: ConversationSummaryBufferMemory) -> None:
     with connection.cursor() as cursor:
         cursor.execute("UPDATE convmemory_message SET metadata = 'x' WHERE position = 9")
     models.Session.objects.filter(key="copy").update(fork_position=None)
@@ -177,27 +176,29 @@ def test_the_kinds_of_damage_are_many() -> None:
 
 
 @pytest.mark.only_on("sqlite")
-def test_rows_of_no_session_are_found(memory: ConversationSummaryBufferMemory) -> None:
+def test_rows_without_a_session_are_found(memory: ConversationSummaryBufferMemory) -> None:
     session = models.Session.objects.get(key="copy")
     with connection.cursor() as cursor:
         cursor.execute("UPDATE convmemory_message SET session_id = 999 WHERE session_id = %s", [session.pk])
-        status, said = check()
+        status, output = check()
         cursor.execute("UPDATE convmemory_message SET session_id = %s WHERE session_id = 999", [session.pk])
     assert status == 1
-    assert "session 999: orphan: " in said
+    assert "session 999: orphan: " in output
 
 
-def test_findings_can_be_read_by_a_program(memory: ConversationSummaryBufferMemory) -> None:
+def test_findings_can_be_printed_as_json(memory: ConversationSummaryBufferMemory) -> None:
     models.Session.objects.filter(key="s").update(unpinned_count=1)
-    status, said = check("--json")
-    finding = json.loads(said.splitlines()[0])
+    status, output = check("--json")
+    finding = json.loads(output.splitlines()[0])
     assert (status, finding["code"]) == (1, "counter_unpinned_count")
 
 
-def test_one_memory_can_be_chosen_and_a_database_must_be_there(memory: ConversationSummaryBufferMemory) -> None:
+def test_an_alias_can_be_chosen_and_an_unknown_alias_or_database_is_an_error(
+    memory: ConversationSummaryBufferMemory,
+) -> None:
     models.Session.objects.filter(key="s").update(unpinned_count=1)
     ConversationBufferMemory(ORMStore(), alias="other").append("s", ChatMessage.human("hello"))
     assert check("--alias", "other")[0] == 0
     assert check("--alias", "default")[0] == 1
-    assert check("--alias", "a name with a slip")[0] == 2
+    assert check("--alias", "defualt")[0] == 2
     assert check("--database", "nowhere")[0] == 2

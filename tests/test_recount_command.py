@@ -1,4 +1,4 @@
-"""``manage.py convmemory_recount`` counts what is stored with the counter that the settings name now."""
+"""``manage.py convmemory_recount`` counts stored messages with the token counter that the settings name."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def talk(convmemory: ScriptedMemories, key: str) -> None:
     assert convmemory.run() == ["published"]
 
 
-def test_every_count_is_what_it_would_have_been_with_the_new_counter(
+def test_recounted_sessions_have_the_counts_of_the_new_counter(
     settings: Settings, convmemory: ScriptedMemories
 ) -> None:
     talk(convmemory, "s")
@@ -54,17 +54,17 @@ def test_every_count_is_what_it_would_have_been_with_the_new_counter(
     assert list(integrity.check(models.Session.objects.all())) == []
     session = models.Session.objects.get(key="s")
     assert session.counter == counter.name
-    stored = memories["default"].history("s", limit=100)
-    assert [one.tokens for one in stored] == [counter.count(one.message) for one in stored]
-    assert session.unpinned_tokens == sum(one.tokens for one in stored[1:])
-    shown = memories["default"].load("s").parts
-    assert shown[1].tokens == counter.count(shown[1].message)
+    history = memories["default"].history("s", limit=100)
+    assert [stored.tokens for stored in history] == [counter.count(stored.message) for stored in history]
+    assert session.unpinned_tokens == sum(stored.tokens for stored in history[1:])
+    parts = memories["default"].load("s").parts
+    assert parts[1].tokens == counter.count(parts[1].message)
     assert models.Session.objects.get(key="redacted").convmemory_messages.get(position=3).tokens == before
-    assert memories["default"].append("s", ChatMessage.human("Go on.")).first_position == len(stored) + 1
+    assert memories["default"].append("s", ChatMessage.human("Go on.")).first_position == len(history) + 1
     assert list(integrity.check(models.Session.objects.all())) == []
 
 
-def test_a_session_becomes_due_or_not_by_its_new_count(settings: Settings) -> None:
+def test_a_recount_decides_again_whether_a_session_is_due(settings: Settings) -> None:
     memory = memories["default"]
     while not memory.append("s", ChatMessage.human("第个问题" * 4)).due:
         pass
@@ -76,7 +76,7 @@ def test_a_session_becomes_due_or_not_by_its_new_count(settings: Settings) -> No
     assert models.Session.objects.get().due_since is not None
 
 
-def test_what_the_same_counter_counted_is_left_alone(convmemory: ScriptedMemories) -> None:
+def test_sessions_with_the_current_counter_are_left_alone(convmemory: ScriptedMemories) -> None:
     talk(convmemory, "s")
     revision = models.Session.objects.get().revision
     assert recount() == "0 sessions recounted.\n"
@@ -85,7 +85,7 @@ def test_what_the_same_counter_counted_is_left_alone(convmemory: ScriptedMemorie
 
 
 @pytest.mark.parametrize("arguments", [("--alias", "nowhere"), ("--database", "nowhere")])
-def test_what_is_not_there_is_said(arguments: tuple[str, ...]) -> None:
+def test_an_unknown_alias_or_database_is_an_error(arguments: tuple[str, ...]) -> None:
     with pytest.raises(CommandError, match="nowhere") as error:
         recount(*arguments)
     assert error.value.returncode == 2

@@ -42,7 +42,7 @@ def test_without_tqdm_there_are_lines_on_a_terminal_too(write: Any, monkeypatch:
 
 @pytest.mark.django_db
 def test_elsewhere_there_are_lines(write: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("django_convmemory.management.progress._EACH", 2)
+    monkeypatch.setattr("django_convmemory.management.progress._INTERVAL", 2)
     path = write(*[record(str(number)) for number in range(5)])
 
     assert call("convmemory_import", path).splitlines()[1:] == [
