@@ -43,7 +43,7 @@ class Command(BaseCommand):
     after the other. The session that is due longest comes first. Several of these commands can run at once, because
     only one process gets the lease of a session.
 
-    Exits with 0 if nothing failed, and when a signal stops it. Exits with 1 if a single sweep failed in part: the
+    Exits with 0 if nothing failed, and when a signal stops it. Exits with 1 if something failed in a single sweep: the
     sessions that failed stay due. Exits with 2 if the command line is invalid. With ``--watch``, the command logs
     failures and continues.
     """
@@ -94,7 +94,7 @@ class Command(BaseCommand):
                 # A watching command prints a sweep that did something. It prints a pause once, not at every sweep.
                 has_news = counts and (counts != previous or not counts.keys() <= {"paused"})
                 if options["verbosity"] > 1 or (options["verbosity"] and (not options["watch"] or has_news)):
-                    self._print(_summary(counts))
+                    self._print(_outcome_line(counts))
                 previous = counts
                 if self.stopping():
                     return
@@ -157,7 +157,7 @@ class Command(BaseCommand):
             for _ in tasks.send_due(memory, limit=limit):
                 yield "sent"
             return
-        # No scheduler knows these sessions, so the sweep need not wait for their hints. It waits for next_attempt_at.
+        # No task was sent for these sessions, so the sweep ignores their hints. The time of the next attempt counts.
         for session_id in memory.sweep(limit=limit, hint_age=0.0):
             _close_old_connections()
             outcome = self._fold_one(memory, session_id)
@@ -246,7 +246,7 @@ def _close_old_connections() -> None:
             connection.close_if_unusable_or_obsolete()
 
 
-def _summary(counts: Counter[str]) -> str:
+def _outcome_line(counts: Counter[str]) -> str:
     """Return a line with the outcomes of the sessions that a sweep found.
 
     ``left``: another process had the lease, or the session was no longer due. ``paused`` counts memories.
