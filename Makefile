@@ -1,4 +1,4 @@
-# `make help` lists the targets. Each installs what it needs into $(VENV), once.
+# `make help` lists the targets. Each target installs the packages that it needs into $(VENV), once.
 
 PYTHON ?= python3
 VENV ?= .venv
@@ -9,13 +9,13 @@ SEED ?=
 # For `make constraints`: the two Pythons whose packages are pinned.
 PYTHON_LOW ?= python3.11
 PYTHON_HIGH ?= python3.13
-# For `make bench`: the one that the peers' packages were pinned for.
+# For `make bench`: the Python for which the versions of the peers' packages are pinned.
 PYTHON_PEERS ?= python3.12
 
 BIN := $(VENV)/bin
 INSTALL := $(BIN)/python -m pip --disable-pip-version-check install -qq
 
-# Also read by pip inside the builds that it isolates.
+# pip also reads this variable inside its isolated builds.
 export PIP_CONSTRAINT = constraints.txt
 
 .DEFAULT_GOAL := help
@@ -24,10 +24,10 @@ export PIP_CONSTRAINT = constraints.txt
 help: ## List the targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 14
 
-test: $(VENV)/.test ## Run the tests on SQLite, PostgreSQL and MariaDB, as far as they are there (ARGS: pytest's)
+test: $(VENV)/.test ## Run the tests on SQLite, and on PostgreSQL and MariaDB if they are installed (ARGS: for pytest)
 	$(BIN)/python -m tests.run $(ARGS)
 
-test-chaos: $(VENV)/.test ## Kill, freeze and lie to servers and workers (RUNS: how often, 0 for each fault once; SEED)
+test-chaos: $(VENV)/.test ## Run the tests that kill, freeze and mislead servers and workers (RUNS: how often, 0 for each fault once; SEED)
 	$(BIN)/python -m tests.chaos.suite --runs $(RUNS) $(if $(SEED),--seed $(SEED)) $(ARGS)
 
 test-lowest: ## Run the tests on SQLite with the lowest versions of the dependencies (PYTHON: 3.11)
@@ -41,25 +41,25 @@ lint: $(VENV)/.lint ## Check format, lint, types, layers and migrations
 	$(BIN)/lint-imports
 	$(BIN)/python -m django makemigrations --check --dry-run --settings tests.settings
 
-docs: $(VENV)/.docs ## Make a site of the documentation, in build/docs, and fail at a warning
+docs: $(VENV)/.docs ## Build the documentation in build/docs, and fail at a warning
 	$(BIN)/sphinx-build -q -W -b html docs build/docs
 	@echo build/docs/index.html
 
-screenshots: $(VENV)/.test ## Write the pictures of the docs, docs/images, anew (needs Chromium)
+screenshots: $(VENV)/.test ## Take the screenshots of the documentation again, docs/images (needs Chromium)
 	CONVMEMORY_SCREENSHOTS=docs/images $(BIN)/python -m pytest -q tests/admin/test_browser.py tests/example -k "pages or pictures"
 
-messages: $(VENV)/.test ## Collect the texts to be translated, and compile what is translated (needs gettext)
+messages: $(VENV)/.test ## Collect the texts to translate, and compile the translations (needs gettext)
 	cd django_convmemory && $(abspath $(BIN))/python -m django makemessages --all --no-location --no-wrap --no-obsolete
 	cd django_convmemory && $(abspath $(BIN))/python -m django compilemessages
 
-schema: $(VENV)/.test ## Write the schema of the HTTP API, docs/openapi.yaml, anew
+schema: $(VENV)/.test ## Write the schema of the HTTP API, docs/openapi.yaml
 	$(BIN)/python -m django spectacular --settings tests.settings --validate --fail-on-warn --file docs/openapi.yaml
 
-format: $(VENV)/.lint ## Format the code and mend what ruff can mend
+format: $(VENV)/.lint ## Format the code, and fix what ruff can fix
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
-bench: $(VENV)/.bench .venv-peers/.installed ## Measure beside the drivers and the peers, as things grow, and draw it (up to an hour)
+bench: $(VENV)/.bench .venv-peers/.installed ## Compare with bare drivers and other packages, measure growth, and plot the results (up to an hour)
 	$(BIN)/python -m benchmarks.needs
 	$(BIN)/python -m benchmarks.operations --peers .venv-peers/bin/python $(ARGS)
 	$(BIN)/python -m benchmarks.growth
@@ -68,13 +68,13 @@ bench: $(VENV)/.bench .venv-peers/.installed ## Measure beside the drivers and t
 	$(BIN)/python -m benchmarks.importing
 	$(BIN)/python -m benchmarks.plots --output docs/images
 
-demo: $(VENV)/.example ## Serve a chat site with the memory at work beside it (PORT: 8000)
+demo: $(VENV)/.example ## Serve a chat site that shows its memory beside the chat (PORT: 8000)
 	@$(BIN)/python example_project/serve.py --port $(PORT) $(ARGS)
 
-replay: $(VENV)/.runtime ## Replay four conversations in the terminal, while a worker folds them
+replay: $(VENV)/.runtime ## Replay four conversations in the terminal while a worker folds them
 	$(BIN)/python example_project/replay.py $(ARGS)
 
-constraints: ## Pin the newest versions again, in constraints.txt
+constraints: ## Pin the newest versions in constraints.txt
 	scripts/pin $(PYTHON_LOW) $(PYTHON_HIGH) > constraints.txt.new
 	mv constraints.txt.new constraints.txt
 
@@ -83,7 +83,7 @@ clean: ## Remove the virtual environments, builds and caches
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 $(VENV)/.python:
-	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python 3.11 or newer is needed: make PYTHON=python3.12")'
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python 3.11 or newer is required. Run make PYTHON=python3.12")'
 	$(PYTHON) -m venv $(VENV)
 	@touch $@
 
@@ -96,7 +96,7 @@ $(VENV)/.example: $(VENV)/.python pyproject.toml constraints.txt
 	$(INSTALL) --editable '.[example]'
 	@touch $@ $(VENV)/.runtime
 
-# MariaDB's client is built here, from C: where that fails the rest is tested without it.
+# pip builds MariaDB's client from C. If the build fails, the tests run without MariaDB.
 $(VENV)/.test: $(VENV)/.python pyproject.toml constraints.txt
 	$(INSTALL) --editable '.[redis,postgresql,tiktoken,openapi,progress,example,test]'
 	$(INSTALL) mysqlclient || echo 'No MariaDB: its client library could not be built (see above).'

@@ -1,8 +1,8 @@
-"""System checks: what is wrong with the settings, said at start and not in a request."""
+"""System checks: report problems with the settings and the database before a request meets them."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from django.conf import settings
@@ -24,8 +24,8 @@ def register() -> None:
 
 
 def check_settings(**kwargs: Any) -> list[checks.CheckMessage]:
-    """convmemory.E001 to E009: ``CONVMEMORY`` cannot be used as it is."""
-    return [checks.Error(one.message, hint=one.hint, id=one.id) for one in conf.problems()]
+    """convmemory.E001 to E009: ``CONVMEMORY`` is invalid."""
+    return [checks.Error(problem.message, hint=problem.hint, id=problem.id) for problem in conf.problems()]
 
 
 def check_scheduler(**kwargs: Any) -> list[checks.CheckMessage]:
@@ -34,143 +34,173 @@ def check_scheduler(**kwargs: Any) -> list[checks.CheckMessage]:
         return []
     return [
         checks.Warning(
-            f'CONVMEMORY["{alias}"] folds inside append(): a request then waits for the model.',
-            hint="Use django_convmemory.tasks.CeleryScheduler, or the NullScheduler and convmemory_sweep --watch.",
+            f'CONVMEMORY["{alias}"] uses the InlineScheduler: a request that appends waits for the model.',
+            hint="Use django_convmemory.tasks.CeleryScheduler, or the NullScheduler with convmemory_sweep --watch.",
             id="convmemory.W002",
         )
         for alias in _aliases()
-        if isinstance(conf.read(alias).scheduler, InlineScheduler)
+        if isinstance(conf.read(alias).arguments.get("scheduler"), InlineScheduler)
     ]
 
 
 def check_atomic_requests(**kwargs: Any) -> list[checks.CheckMessage]:
-    """convmemory.W001: a view's transaction spans its call of the model."""
+    """convmemory.W001: a view's transaction lasts while the view calls its model."""
     return [
         checks.Warning(
-            f'DATABASES["{using}"] has ATOMIC_REQUESTS: after append() the session stays locked until the view '
-            "returns, also while it calls its model.",
-            hint="Put @transaction.non_atomic_requests on the views that chat.",
+            f'DATABASES["{using}"] sets ATOMIC_REQUESTS: after append() the session stays locked until the view '
+            "returns, also while the view calls its model.",
+            hint="Put @transaction.non_atomic_requests on the views that call a model.",
             id="convmemory.W001",
         )
-        for using in _written()
+        for using in _session_databases()
         if connections[using].settings_dict.get("ATOMIC_REQUESTS")
     ]
 
 
-def _aliases() -> list[str]:
-    return [] if conf.shape_problem() else conf.aliases()
-
-
-def _memories() -> list[ConversationMemory]:
-    return [] if conf.problems() else memories.all()
-
-
-def _written() -> list[str]:
-    """Return the database that sessions are written to, where it can be looked at."""
-    using = router.db_for_write(models.Session)
-    return [using] if using in list(connections) else []
-
-
 def check_times(**kwargs: Any) -> list[checks.CheckMessage]:
-    """convmemory.W006: times are shown in another zone than they are stored in."""
-    if settings.USE_TZ and all(not connections[using].settings_dict.get("TIME_ZONE") for using in _written()):
+    """convmemory.W006: times are shown in another time zone than they are stored in."""
+    if settings.USE_TZ and not any(connections[using].settings_dict.get("TIME_ZONE") for using in _session_databases()):
         return []
     return [
         checks.Warning(
-            "Times of sessions and messages are stored in UTC, and Django reads them in another zone.",
-            hint="Set USE_TZ = True, and no TIME_ZONE in DATABASES. Only what is shown is shifted.",
+            "Times of sessions and messages are stored in UTC, but Django reads them in another time zone.",
+            hint="Set USE_TZ = True, and remove TIME_ZONE from DATABASES. Only the displayed times are wrong.",
             id="convmemory.W006",
         )
     ]
 
 
 def check_database(databases: Sequence[str] | None = None, **kwargs: Any) -> list[checks.CheckMessage]:
-    """convmemory.W003 to W009, but W006: what only a database can tell, and the backends of the memories."""
-    return [found for using in _written() if using in (databases or ()) for found in _check_database(using)]
+    """convmemory.W003 to W005 and W007 to W009: the database that holds the sessions, and the memories' backends.
 
-
-def _check_isolation(using: str) -> list[checks.CheckMessage]:
-    with connections[using].cursor() as cursor:
-        cursor.execute("SHOW VARIABLES LIKE '%isolation'")
-        variables = dict(cursor.fetchall())
-    level = variables.get("transaction_isolation") or variables.get("tx_isolation")
-    if level != "REPEATABLE-READ" or variables.get("innodb_snapshot_isolation") == "ON":
-        return []
+    These checks run only for the databases that are asked for, because some of them connect to the database.
+    """
     return [
-        checks.Warning(
-            f'DATABASES["{using}"] is at REPEATABLE READ: in a transaction of yours that appends, a load after it may '
-            "show some of what others changed meanwhile, and not the rest.",
-            hint='Leave "isolation_level" out of OPTIONS: Django\'s default is "read committed".',
-            id="convmemory.W009",
+        message
+        for using in _session_databases()
+        if using in (databases or ())
+        for check in (
+            _check_character_set,
+            _check_packet_size,
+            _check_isolation_level,
+            _check_sqlite_locking,
+            _check_misconfigured,
+            _check_backends,
         )
+        for message in check(using)
     ]
 
 
-def _check_database(using: str) -> list[checks.CheckMessage]:
+def _check_character_set(using: str) -> Iterator[checks.CheckMessage]:
+    """convmemory.W003."""
+    if connections[using].vendor != "mysql":
+        return
+    if set(_query(using, "SELECT @@character_set_connection, @@character_set_database")[0]) != {"utf8mb4"}:
+        yield checks.Warning(
+            f'DATABASES["{using}"] does not use utf8mb4: it cannot store emoji and rare characters.',
+            hint='Set OPTIONS = {"charset": "utf8mb4"}, and convert the database to utf8mb4.',
+            id="convmemory.W003",
+        )
+
+
+def _check_packet_size(using: str) -> Iterator[checks.CheckMessage]:
+    """convmemory.W007."""
+    if connections[using].vendor != "mysql":
+        return
+    accepted = _query(using, "SELECT @@max_allowed_packet")[0][0]
+    largest = max((memory.options.max_message_bytes for memory in _memories()), default=0)
+    if accepted < 2 * largest:
+        yield checks.Warning(
+            f'DATABASES["{using}"] accepts statements of at most {accepted} bytes. The statement that stores a message '
+            f"of max_message_bytes, {largest}, can have twice as many.",
+            hint=f"Set max_allowed_packet of the server to at least {2 * largest}, or lower max_message_bytes.",
+            id="convmemory.W007",
+        )
+
+
+def _check_isolation_level(using: str) -> Iterator[checks.CheckMessage]:
+    """convmemory.W009."""
+    if connections[using].vendor != "mysql":
+        return
+    variables = dict(_query(using, "SHOW VARIABLES LIKE '%isolation'"))
+    level = variables.get("transaction_isolation") or variables.get("tx_isolation")
+    if level == "REPEATABLE-READ" and variables.get("innodb_snapshot_isolation") != "ON":
+        yield checks.Warning(
+            f'DATABASES["{using}"] uses REPEATABLE READ: if your own transaction appends and then loads, the load may '
+            "show only a part of a change that another transaction made.",
+            hint='Remove "isolation_level" from OPTIONS. Django\'s default is "read committed".',
+            id="convmemory.W009",
+        )
+
+
+def _check_sqlite_locking(using: str) -> Iterator[checks.CheckMessage]:
+    """convmemory.W004."""
     connection = connections[using]
-    found: list[checks.CheckMessage] = []
-    if connection.vendor == "mysql":
-        with connection.cursor() as cursor:
-            cursor.execute("SELECT @@character_set_connection, @@character_set_database")
-            if any(charset != "utf8mb4" for charset in cursor.fetchone()):
-                found.append(
-                    checks.Warning(
-                        f'DATABASES["{using}"] does not use utf8mb4: emoji and rarer characters cannot be stored.',
-                        hint='Set OPTIONS = {"charset": "utf8mb4"} and convert the database.',
-                        id="convmemory.W003",
-                    )
-                )
-            cursor.execute("SELECT @@max_allowed_packet")
-            packet = cursor.fetchone()[0]
-        largest = max((memory.options.max_message_bytes for memory in _memories()), default=0)
-        if packet < 2 * largest:
-            found.append(
-                checks.Warning(
-                    f'DATABASES["{using}"] takes {packet} bytes in a statement; a message of max_message_bytes, '
-                    f"{largest}, can need twice its size.",
-                    hint=f"Set max_allowed_packet of the server to {2 * largest} or more, or lower max_message_bytes.",
-                    id="convmemory.W007",
-                )
-            )
-        found += _check_isolation(using)
-    elif connection.vendor == "sqlite" and not connection.is_in_memory_db():  # type: ignore[attr-defined]
-        with connection.cursor() as cursor:
-            cursor.execute("PRAGMA journal_mode")
-            mode = connection.settings_dict.get("OPTIONS", {}).get("transaction_mode") or "DEFERRED"
-            if cursor.fetchone()[0] != "wal" or mode.upper() == "DEFERRED":
-                found.append(
-                    checks.Warning(
-                        f'DATABASES["{using}"] is SQLite without a write-ahead log or immediate transactions: readers '
-                        "and writers shut each other out, and appends may fail with 'database is locked'.",
-                        hint='Set OPTIONS = {"init_command": "PRAGMA journal_mode=WAL;", '
-                        '"transaction_mode": "IMMEDIATE", "timeout": 20}.',
-                        id="convmemory.W004",
-                    )
-                )
-    if models.Attempt._meta.db_table in connection.introspection.table_names():
-        found += [
-            checks.Warning(
-                f"memories[{memory.alias!r}]: the chat model says that it is misconfigured, and nothing is folded.",
-                hint="Check the model's name, the key and the quota. What it said is in the last_error of the sessions "
-                "that are due. It is tried again every minute or two.",
+    if connection.vendor != "sqlite" or connection.is_in_memory_db():  # type: ignore[attr-defined]
+        return
+    transaction_mode = connection.settings_dict.get("OPTIONS", {}).get("transaction_mode") or "DEFERRED"
+    if _query(using, "PRAGMA journal_mode")[0][0] != "wal" or transaction_mode.upper() == "DEFERRED":
+        yield checks.Warning(
+            f'DATABASES["{using}"] is SQLite without a write-ahead log or without immediate transactions: readers and '
+            'writers block each other, and append() may fail with "database is locked".',
+            hint='Set OPTIONS = {"init_command": "PRAGMA journal_mode=WAL;", "transaction_mode": "IMMEDIATE", '
+            '"timeout": 20}.',
+            id="convmemory.W004",
+        )
+
+
+def _check_misconfigured(using: str) -> Iterator[checks.CheckMessage]:
+    """convmemory.W005."""
+    if models.Attempt._meta.db_table not in connections[using].introspection.table_names():
+        return
+    for memory in _memories():
+        if memory.summarizes and memory.misconfigured:
+            yield checks.Warning(
+                f"The newest answer of the chat model of memories[{memory.alias!r}] was that its key, its name or its "
+                "quota is wrong: no session is folded.",
+                hint="Correct the key, the name or the quota. The sessions that are due have the answer in last_error. "
+                "One of them is tried again every minute or two.",
                 id="convmemory.W005",
             )
-            for memory in _memories()
-            if memory.summarizes and memory.misconfigured
-        ]
-    found += [
-        checks.Warning(
-            f"memories[{memory.alias!r}]: {problem.rstrip('.')}.",
-            hint=f"Until this is mended {consequence}.",
-            id="convmemory.W008",
-        )
-        for memory in _memories()
+
+
+def _check_backends(using: str) -> Iterator[checks.CheckMessage]:
+    """convmemory.W008."""
+    for memory in _memories():
         for backend, consequence in (
             (memory.model, "nothing is summarized"),
             (memory.counter, "tokens are estimated"),
-            (memory.scheduler if memory.summarizes else None, "nothing is summarized but by convmemory_sweep"),
-        )
-        for problem in [getattr(backend, "problem", None)]
-        if problem
-    ]
-    return found
+            (memory.scheduler if memory.summarizes else None, "only convmemory_sweep folds sessions"),
+        ):
+            if problem := getattr(backend, "problem", None):
+                yield checks.Warning(
+                    f"memories[{memory.alias!r}]: {problem.rstrip('.')}.",
+                    hint=f"Until this is repaired, {consequence}.",
+                    id="convmemory.W008",
+                )
+
+
+def _aliases() -> list[str]:
+    """Return the aliases of the settings, or none if :func:`check_settings` reports that there are no aliases."""
+    try:
+        return conf.aliases()
+    except conf.InvalidSettings:
+        return []
+
+
+def _memories() -> list[ConversationMemory]:
+    """Return all memories, or none if :func:`check_settings` reports an error."""
+    return [] if conf.problems() else memories.all()
+
+
+def _session_databases() -> list[str]:
+    """Return the alias of the database to which sessions are written, if ``DATABASES`` has it."""
+    using = router.db_for_write(models.Session)
+    return [using] if using in list(connections) else []
+
+
+def _query(using: str, statement: str) -> list[tuple[Any, ...]]:
+    with connections[using].cursor() as cursor:
+        cursor.execute(statement)
+        rows: list[tuple[Any, ...]] = cursor.fetchall()
+        return rows

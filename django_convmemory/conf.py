@@ -1,13 +1,16 @@
-"""``settings.CONVMEMORY``: read when used, checked at start, and turned into memories.
+"""``settings.CONVMEMORY``: read when it is used, checked when the site starts, and turned into memories.
 
-Checks and memories read the settings through the same code, so that what a check passes can be built.
+Checks and memories read the settings with the same code. If the checks pass, the memories can be built.
+
+Each reader raises :class:`InvalidSettings`, and :func:`read` collects what they raise: a site learns every problem at
+once. Much of this module is their messages, which say what is wrong, where, and how to repair it.
 """
 
 from __future__ import annotations
 
-import dataclasses
+import contextlib
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from decimal import Decimal
 from typing import Any, NamedTuple, get_type_hints
 
@@ -15,13 +18,10 @@ from django.conf import settings
 from django.core.exceptions import ImproperlyConfigured
 from django.utils.module_loading import import_string
 
-from django_convmemory.chat_models.base import ChatModel
 from django_convmemory.conversation import ConversationMemory
 from django_convmemory.core.compaction import Price
 from django_convmemory.core.options import TYPES, check_type
 from django_convmemory.core.values import MAX_ALIAS_LENGTH
-from django_convmemory.schedulers import Scheduler
-from django_convmemory.tokens import TokenCounter
 
 DEFAULT_ALIAS = "default"
 DEFAULTS: Mapping[str, Any] = {
@@ -32,265 +32,254 @@ DEFAULTS: Mapping[str, Any] = {
     "TOKEN_COUNTER": {"BACKEND": "django_convmemory.tokens.Utf8TokenCounter"},
     "SCHEDULER": {"BACKEND": "django_convmemory.tasks.CeleryScheduler"},
 }
-# What the options of a strategy are when the settings say nothing.
+# The options of a strategy that the settings leave out.
 STRATEGY_DEFAULTS = {"max_token_limit": 2000, "max_tokens": 2000, "buffer_size": 20, "window_size": 20}
 
 
 class Problem(NamedTuple):
-    """What is wrong with a setting: the id of the check, what and where, and how to repair it."""
+    """One thing that is wrong in the settings: the id of its check, what is wrong and where, and how to repair it."""
 
     id: str
     message: str
     hint: str
 
 
-@dataclasses.dataclass(slots=True)
-class Config:
-    """The parts of a memory as the settings describe it."""
+class InvalidSettings(ImproperlyConfigured):
+    """``CONVMEMORY`` has these problems, all of which the text names."""
 
-    alias: str
-    memory: type[ConversationMemory] | None = None
-    options: dict[str, Any] = dataclasses.field(default_factory=dict)
-    chat_model: ChatModel | None = None
-    fallback: ChatModel | None = None
-    price: Price | None = None
-    counter: TokenCounter | None = None
-    scheduler: Scheduler | None = None
-    problems: list[Problem] = dataclasses.field(default_factory=list)
+    def __init__(self, *problems: Problem) -> None:
+        super().__init__(" ".join(f"({problem.id}) {problem.message} {problem.hint}" for problem in problems))
+        self.problems = problems
+
+
+class Parts(NamedTuple):
+    """What the settings of one alias describe. The memory can be built if there are no problems."""
+
+    memory_class: type[ConversationMemory] | None
+    arguments: dict[str, Any]
+    problems: list[Problem]
+
+
+class _Backend(NamedTuple):
+    """A kind of backend: its check, the argument of the memory that takes it, and the attributes that it must have."""
+
+    check_id: str
+    argument: str
+    interface: tuple[str, ...]
+
+
+_MODEL_INTERFACE = ("chat", "achat", "name", "deadline")
+_MODELS = {
+    "CHAT_MODEL": _Backend("convmemory.E005", "model", _MODEL_INTERFACE),
+    "FALLBACK_CHAT_MODEL": _Backend("convmemory.E006", "fallback", _MODEL_INTERFACE),
+}
+_OTHER_BACKENDS = {
+    "TOKEN_COUNTER": _Backend("convmemory.E007", "counter", ("name", "count", "count_text")),
+    "SCHEDULER": _Backend("convmemory.E008", "scheduler", ("schedule", "request", "after_commit", "hints")),
+}
 
 
 def aliases() -> list[str]:
-    """Return the aliases of the settings; without the setting, ``default`` alone. Raises ImproperlyConfigured."""
-    if (problem := shape_problem()) is not None:
-        raise ImproperlyConfigured(_formatted([problem]))
-    return list(_configured())
+    """Return the aliases of the settings, or ``default`` alone without the setting. Raises ImproperlyConfigured."""
+    return list(_by_alias())
 
 
-def shape(value: object) -> str:
-    """Return what kind of value this is, without what it says: there may be a key in it."""
+def build(alias: str) -> ConversationMemory:
+    """Build the memory of ``alias``. Raises ImproperlyConfigured with everything that is wrong with its settings."""
+    # The ORM store imports the models, which need Django's apps. A memory built in code needs neither.
+    from django_convmemory.stores.orm import ORMStore
+
+    memory_class, arguments, problems = read(alias)
+    if problems or memory_class is None:
+        raise InvalidSettings(*problems)
+    try:
+        return memory_class(ORMStore(), **arguments)
+    except (TypeError, ValueError) as error:
+        where = f'CONVMEMORY["{alias}"]["OPTIONS"]'
+        raise _invalid("convmemory.E004", f"{where}: {error}", "Correct the option, or remove it.") from error
+
+
+def problems() -> list[Problem]:
+    """Return everything that is wrong with the settings."""
+    problems: list[Problem] = []
+    with _collecting(problems):
+        for alias in aliases():
+            with _collecting(problems):
+                build(alias)
+    return problems
+
+
+def read(alias: str) -> Parts:
+    """Read the settings of ``alias``. Invalid settings raise nothing: they are in ``problems``."""
+    memory_class: type[ConversationMemory] | None = None
+    arguments: dict[str, Any] = {"alias": alias}
+    problems: list[Problem] = []
+    where = f'CONVMEMORY["{alias}"]'
+    configured = _by_alias()[alias]
+    if not isinstance(configured, Mapping):
+        message = f"{where} must be a dict, not {_shape(configured)}."
+        return Parts(None, {}, [Problem("convmemory.E001", message, "Write {} for the defaults.")])
+    with _collecting(problems):
+        _check_alias(alias)
+    with _collecting(problems):
+        _check_known("convmemory.E002", where, "key", configured, DEFAULTS)
+    chosen = {**DEFAULTS, **configured}
+    backends = _OTHER_BACKENDS
+    with _collecting(problems):
+        memory_class = _memory_class(chosen["MEMORY"], f'{where}["MEMORY"]')
+        if memory_class.summarizes:
+            backends = _MODELS | _OTHER_BACKENDS
+        arguments |= _options(chosen["OPTIONS"], f'{where}["OPTIONS"]', memory_class)
+    for key, backend in backends.items():
+        with _collecting(problems):
+            arguments[backend.argument] = _build_backend(key, chosen[key], f'{where}["{key}"]', backend)
+    if "CHAT_MODEL" in backends:
+        with _collecting(problems):
+            arguments["price"] = _price(chosen["CHAT_MODEL"], f'{where}["CHAT_MODEL"]["PRICE"]')
+    return Parts(memory_class, arguments, problems)
+
+
+@contextlib.contextmanager
+def _collecting(problems: list[Problem]) -> Iterator[None]:
+    """Append the problems that the block raises to ``problems``. The caller continues after the block."""
+    try:
+        yield
+    except InvalidSettings as error:
+        problems.extend(error.problems)
+
+
+def _invalid(check_id: str, message: str, hint: str) -> InvalidSettings:
+    return InvalidSettings(Problem(check_id, message, hint))
+
+
+def _shape(value: object) -> str:
+    """Return what kind of value this is, without its content, which may be a secret."""
     if isinstance(value, Mapping):
         return f"a dict with the keys {', '.join(map(repr, value))}" if value else "an empty dict"
     return "None" if value is None else f"a {type(value).__name__}"
 
 
-def shape_problem() -> Problem | None:
-    """Return what is wrong when the setting is no dict of aliases."""
-    configured = _configured()
-    if isinstance(configured, Mapping) and configured:
-        if not set(configured) <= set(DEFAULTS):
-            return None
-        return Problem(
-            "convmemory.E001",
-            f"CONVMEMORY has the keys of a memory, {', '.join(configured)}, where its aliases should be.",
-            'Write CONVMEMORY = {"default": {…}}, as with CACHES.',
-        )
-    return Problem(
-        "convmemory.E001",
-        f"CONVMEMORY must be a dict of aliases, not {shape(configured)}.",
-        'Write CONVMEMORY = {"default": {…}}, as with CACHES.',
-    )
-
-
-def _formatted(found: list[Problem]) -> str:
-    return " ".join(f"({one.id}) {one.message} {one.hint}" for one in found)
-
-
-def _configured() -> Any:
+def _by_alias() -> Mapping[str, Any]:
+    """Return the settings by alias. Raises InvalidSettings unless they are a dict of aliases."""
     configured = getattr(settings, "CONVMEMORY", None)
-    return {DEFAULT_ALIAS: {}} if configured is None else configured
+    if configured is None:
+        return {DEFAULT_ALIAS: {}}
+    if not isinstance(configured, Mapping) or not configured:
+        message = f"CONVMEMORY must be a dict of aliases, not {_shape(configured)}."
+    elif set(configured) <= set(DEFAULTS):
+        message = f"CONVMEMORY has the keys of a memory, {', '.join(configured)}, where its aliases should be."
+    else:
+        return configured
+    raise _invalid("convmemory.E001", message, 'Write CONVMEMORY = {"default": {…}}, as for CACHES.')
 
 
-def build(alias: str) -> ConversationMemory:
-    """Return the memory of ``alias``. Raises ImproperlyConfigured with all that is wrong with its settings."""
-    memory = _assembled(alias)
-    if isinstance(memory, list):
-        raise ImproperlyConfigured(_formatted(memory))
-    return memory
-
-
-def problems() -> list[Problem]:
-    """Return all that is wrong with the settings."""
-    if (problem := shape_problem()) is not None:
-        return [problem]
-    assembled = map(_assembled, aliases())
-    return [problem for found in assembled if isinstance(found, list) for problem in found]
-
-
-def _assembled(alias: str) -> ConversationMemory | list[Problem]:
-    # The models need Django's apps, and memories that are built in code do not.
-    from django_convmemory.stores.orm import ORMStore
-
-    config = read(alias)
-    if config.problems or config.memory is None:
-        return config.problems
-    arguments: dict[str, Any] = {
-        **config.options,
-        "alias": alias,
-        "counter": config.counter,
-        "scheduler": config.scheduler,
-    }
-    if config.memory.summarizes:
-        arguments |= {"model": config.chat_model, "fallback": config.fallback, "price": config.price}
-    try:
-        return config.memory(ORMStore(), **arguments)
-    except (TypeError, ValueError) as error:
-        where = f'CONVMEMORY["{alias}"]["OPTIONS"]'
-        return [Problem("convmemory.E004", f"{where}: {error}", "Correct the option, or remove it.")]
-
-
-def read(alias: str) -> Config:
-    """Read the settings of ``alias``, and note what is wrong with them."""
-    config = Config(alias)
-    configured = _configured()[alias]
-    where = f'CONVMEMORY["{alias}"]'
-    if not isinstance(configured, Mapping):
-        config.problems.append(Problem("convmemory.E001", f"{where} must be a dict.", "Write {} for the defaults."))
-        return config
-    given: object = alias
-    if not isinstance(given, str) or not 0 < len(given) <= MAX_ALIAS_LENGTH:
-        config.problems.append(
-            Problem(
-                "convmemory.E001",
-                f"CONVMEMORY has the alias {alias!r:.120}.",
-                f"An alias is a text of 1 to {MAX_ALIAS_LENGTH} characters.",
-            )
+def _check_alias(alias: object) -> None:
+    if not isinstance(alias, str) or not 0 < len(alias) <= MAX_ALIAS_LENGTH:
+        raise _invalid(
+            "convmemory.E001",
+            f"CONVMEMORY has the invalid alias {alias!r:.120}.",
+            f"Use a string of 1 to {MAX_ALIAS_LENGTH} characters.",
         )
-    for key in configured:
-        if key not in DEFAULTS:
-            config.problems.append(
-                Problem("convmemory.E002", f"{where} has the unknown key {key!r}.", f"There are {', '.join(DEFAULTS)}.")
-            )
-    chosen = {**DEFAULTS, **configured}
-    _read_memory(config, chosen, where)
-    if config.memory is not None and config.memory.summarizes:
-        model = _Backend(config, f'{where}["CHAT_MODEL"]', "convmemory.E005", ("chat", "achat", "name", "deadline"))
-        config.chat_model = model.build(chosen["CHAT_MODEL"], extra=("PRICE",))
-        if isinstance(chosen["CHAT_MODEL"], Mapping) and chosen["CHAT_MODEL"].get("PRICE") is not None:
-            config.price = _read_price(config, chosen["CHAT_MODEL"]["PRICE"], f'{where}["CHAT_MODEL"]["PRICE"]')
-        if chosen["FALLBACK_CHAT_MODEL"] is not None:
-            fallback = dataclasses.replace(model, where=f'{where}["FALLBACK_CHAT_MODEL"]', id="convmemory.E006")
-            config.fallback = fallback.build(chosen["FALLBACK_CHAT_MODEL"])
-    counter = _Backend(config, f'{where}["TOKEN_COUNTER"]', "convmemory.E007", ("name", "count", "count_text"))
-    config.counter = counter.build(chosen["TOKEN_COUNTER"])
-    scheduler = _Backend(
-        config, f'{where}["SCHEDULER"]', "convmemory.E008", ("schedule", "request", "after_commit", "hints")
-    )
-    config.scheduler = scheduler.build(chosen["SCHEDULER"])
-    return config
 
 
-def _read_memory(config: Config, chosen: Mapping[str, Any], where: str) -> None:
-    path = chosen["MEMORY"]
+def _check_known(check_id: str, where: str, noun: str, names: Iterable[object], known: Collection[str]) -> None:
+    hint = f"Choose one of: {', '.join(known)}." if known else f"Remove it: there are no {noun}s."
+    unknown = [name for name in names if name not in known]
+    if unknown:
+        raise InvalidSettings(
+            *(Problem(check_id, f"{where} has the unknown {noun} {name!r}.", hint) for name in unknown)
+        )
+
+
+def _memory_class(path: Any, where: str) -> type[ConversationMemory]:
+    hint = f"Write the dotted path of a memory class, such as {DEFAULTS['MEMORY']}."
     try:
-        memory: Any = import_string(path)
+        value: Any = import_string(path)
     except (ImportError, AttributeError, TypeError) as error:
-        config.problems.append(
-            Problem("convmemory.E003", f'{where}["MEMORY"] is {path!r}: {error}', "Give the dotted path of a memory.")
-        )
-        return
-    if not (inspect.isclass(memory) and issubclass(memory, ConversationMemory) and hasattr(memory, "strategy_class")):
-        config.problems.append(
-            Problem(
-                "convmemory.E003",
-                f'{where}["MEMORY"] is {path!r}, which is not a memory with a strategy.',
-                "Give the dotted path of a memory, like django_convmemory.memory.ConversationSummaryBufferMemory.",
-            )
-        )
-        return
-    config.memory = memory
-    given = chosen["OPTIONS"]
-    if not isinstance(given, Mapping):
-        config.problems.append(
-            Problem("convmemory.E004", f'{where}["OPTIONS"] must be a dict, not {shape(given)}.', "Write {} for none.")
-        )
-        return
-    own = memory.strategy_options()
-    for name in given:
-        if name not in own and name not in TYPES:
-            config.problems.append(
-                Problem(
-                    "convmemory.E004",
-                    f'{where}["OPTIONS"] has the unknown option {name!r}.',
-                    f"{memory.__name__} has {', '.join(sorted(own | set(TYPES)))}.",
-                )
-            )
-    config.options = {**{name: STRATEGY_DEFAULTS[name] for name in own if name in STRATEGY_DEFAULTS}, **given}
+        raise _invalid("convmemory.E003", f"{where} is {path!r}: {error}", hint) from error
+    if inspect.isclass(value) and issubclass(value, ConversationMemory) and hasattr(value, "strategy_class"):
+        return value
+    raise _invalid("convmemory.E003", f"{where} is {path!r}, which is not a memory class with a strategy.", hint)
 
 
-def _read_price(config: Config, price: Any, where: str) -> Price | None:
+def _options(options: Any, where: str, memory_class: type[ConversationMemory]) -> dict[str, Any]:
+    _check_options_form("convmemory.E004", options, where)
+    own = memory_class.strategy_options()
+    _check_known("convmemory.E004", where, "option", options, sorted(own | set(TYPES)))
+    return {**{name: STRATEGY_DEFAULTS[name] for name in own if name in STRATEGY_DEFAULTS}, **options}
+
+
+def _check_options_form(check_id: str, options: object, where: str) -> None:
+    if not isinstance(options, Mapping):
+        raise _invalid(check_id, f"{where} must be a dict, not {_shape(options)}.", "Write {} for no options.")
+
+
+def _price(chat_model: Any, where: str) -> Price | None:
+    value = chat_model.get("PRICE") if isinstance(chat_model, Mapping) else None
+    if value is None:
+        return None
     try:
-        if not isinstance(price, Mapping) or set(price) != {"input", "output"}:
-            raise ValueError("it is no dict with the keys input and output")
-        read_price = Price(*(Decimal(str(price[key])) for key in ("input", "output")))
-        if not all(one.is_finite() and one >= 0 for one in read_price):
+        if not isinstance(value, Mapping) or set(value) != {"input", "output"}:
+            raise ValueError("it is not a dict with the keys input and output")
+        price = Price(*(Decimal(str(value[key])) for key in ("input", "output")))
+        if not all(amount.is_finite() and amount >= 0 for amount in price):
             raise ValueError("a price is negative or infinite")
     except (TypeError, ValueError, ArithmeticError) as error:
-        config.problems.append(
-            Problem(
-                "convmemory.E009",
-                f"{where} is {price!r:.100}: {error}.",
-                'Write {"input": 0.25, "output": 2.0}: the price of a million tokens.',
-            )
-        )
+        raise _invalid(
+            "convmemory.E009",
+            f"{where} is {value!r:.100}: {error}.",
+            'Write {"input": 0.25, "output": 2.0}: the price of a million tokens.',
+        ) from error
+    return price
+
+
+def _build_backend(key: str, value: Any, where: str, backend: _Backend) -> Any:
+    """Build what a setting of the form ``{"BACKEND": path, "OPTIONS": {…}}`` describes."""
+    if value is None and key == "FALLBACK_CHAT_MODEL":
         return None
-    return read_price
+    if not isinstance(value, Mapping) or not isinstance(value.get("BACKEND"), str):
+        raise _invalid(
+            backend.check_id,
+            f"{where} must be a dict with a BACKEND, not {_shape(value)}.",
+            'Write {"BACKEND": "dotted.path.of.a.Class", "OPTIONS": {…}}.',
+        )
+    keys = ("BACKEND", "OPTIONS", "PRICE") if key == "CHAT_MODEL" else ("BACKEND", "OPTIONS")
+    _check_known(backend.check_id, where, "key", value, keys)
+    path, options = value["BACKEND"], value.get("OPTIONS") or {}
+    try:
+        factory = import_string(path)
+    except (ImportError, AttributeError) as error:
+        message = f'{where}["BACKEND"] is {path!r}: {error}'
+        raise _invalid(backend.check_id, message, "Write the dotted path of a class.") from error
+    _check_options_form(backend.check_id, options, f'{where}["OPTIONS"]')
+    try:
+        _check_call(factory, options)
+        built = factory(**options)
+    except (TypeError, ValueError, ImproperlyConfigured) as error:
+        message = f'{where}["OPTIONS"]: {error}'
+        raise _invalid(backend.check_id, message, "Correct the option, or remove it.") from error
+    for name in backend.interface:
+        if not hasattr(built, name):
+            message = f'{where}["BACKEND"] is {path!r}, which has no {name}.'
+            raise _invalid(backend.check_id, message, f"Write the path of a class that can be a {key}.")
+    return built
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class _Backend:
-    """Reads a setting of the form ``{"BACKEND": path, "OPTIONS": {…}}``."""
-
-    config: Config
-    where: str
-    id: str
-    interface: tuple[str, ...]
-
-    def build(self, value: Any, extra: tuple[str, ...] = ()) -> Any:
-        if not isinstance(value, Mapping) or not isinstance(value.get("BACKEND"), str):
-            return self._problem(f"{self.where} must be a dict with a BACKEND, not {shape(value)}.", self._form())
-        for key in value:
-            if key not in ("BACKEND", "OPTIONS", *extra):
-                return self._problem(f"{self.where} has the unknown key {key!r}.", self._form())
-        options = value.get("OPTIONS") or {}
-        path = value["BACKEND"]
-        try:
-            backend = import_string(path)
-        except (ImportError, AttributeError) as error:
-            return self._problem(f'{self.where}["BACKEND"] is {path!r}: {error}', "Give the dotted path of a class.")
-        if not isinstance(options, Mapping):
-            return self._problem(f'{self.where}["OPTIONS"] must be a dict, not {shape(options)}.', "Write {} for none.")
-        try:
-            _check_call(backend, options)
-            made = backend(**options)
-        except (TypeError, ValueError, ImproperlyConfigured) as error:
-            return self._problem(f'{self.where}["OPTIONS"]: {error}', "Correct the option, or remove it.")
-        missing = [name for name in self.interface if not hasattr(made, name)]
-        if missing:
-            return self._problem(
-                f'{self.where}["BACKEND"] is {path!r}, which has no {missing[0]}.', "Give a class of the right kind."
-            )
-        return made
-
-    def _problem(self, message: str, hint: str) -> None:
-        self.config.problems.append(Problem(self.id, message, hint))
-
-    def _form(self) -> str:
-        return 'Write {"BACKEND": "dotted.path.of.a.Class", "OPTIONS": {…}}.'
-
-
-def _check_call(backend: Callable[..., Any], options: Mapping[str, Any]) -> None:
-    """Raise TypeError or ValueError unless the constructor takes these options, as far as its annotations say."""
-    signature = inspect.signature(backend)
-    takes_any = any(one.kind is one.VAR_KEYWORD for one in signature.parameters.values())
+def _check_call(factory: Callable[..., Any], options: Mapping[str, Any]) -> None:
+    """Raise TypeError or ValueError unless ``factory`` accepts these options, as far as its annotations say."""
+    signature = inspect.signature(factory)
+    takes_any = any(parameter.kind is parameter.VAR_KEYWORD for parameter in signature.parameters.values())
     for name in options:
         if name not in signature.parameters and not takes_any:
-            known = ", ".join(signature.parameters) or "none"
-            raise TypeError(f"unknown option {name!r}; there are {known}")
+            known = ", ".join(signature.parameters)
+            raise TypeError(
+                f"unknown option {name!r}. " + (f"Choose one of: {known}." if known else "It takes no options.")
+            )
     signature.bind(**options)
     try:
-        hints = get_type_hints(backend.__init__) if inspect.isclass(backend) else {}
-    except NameError:  # of a type that the backend's module imports for type checkers only
+        hints = get_type_hints(factory.__init__) if inspect.isclass(factory) else {}
+    except NameError:  # The annotation is a type that the backend's module imports for type checkers only.
         return
     for name, value in options.items():
         if hints.get(name) in (int, float, str, bool, int | None, float | None, str | None):
-            check_type(f"option {name}", value, hints[name], shown=False)  # It may be a key.
+            check_type(f"option {name}", value, hints[name], shown=False)  # The value may be a secret.

@@ -19,23 +19,24 @@ EXTRACTIVE = {"BACKEND": "django_convmemory.chat_models.extractive.ExtractiveCha
 NULL = {"BACKEND": "django_convmemory.schedulers.NullScheduler"}
 
 
-def found(*, databases: list[str] | None = None, **alias: Any) -> list[str]:
-    """The ids of what the checks find when the default alias is so; each has a message and a hint."""
+def reported_with(*, databases: list[str] | None = None, **alias: Any) -> list[str]:
+    """Return the ids that the checks report if the alias ``default`` has these settings."""
     with override_settings(CONVMEMORY={"default": {"CHAT_MODEL": EXTRACTIVE, "SCHEDULER": NULL, **alias}}):
-        return run(databases)
+        return reported(databases)
 
 
-def run(databases: list[str] | None = None) -> list[str]:
+def reported(databases: list[str] | None = None) -> list[str]:
+    """Return the ids that the checks report, without "convmemory.". Each message must have a hint."""
     tags = [checks.Tags.database] if databases else ["convmemory"]
-    said = checks.run_checks(tags=tags, databases=databases)
-    ours = [one for one in said if (one.id or "").startswith("convmemory.")]
-    assert all(one.msg and one.hint and one.id for one in ours)
-    return [(one.id or "").removeprefix("convmemory.") for one in ours]
+    messages = checks.run_checks(tags=tags, databases=databases)
+    ours = [message for message in messages if (message.id or "").startswith("convmemory.")]
+    assert all(message.msg and message.hint for message in ours)
+    return [(message.id or "").removeprefix("convmemory.") for message in ours]
 
 
 def test_the_defaults_and_the_settings_of_the_tests_pass() -> None:
-    assert found() == []
-    assert run() == []
+    assert reported_with() == []
+    assert reported() == []
 
 
 @pytest.mark.parametrize(
@@ -43,11 +44,11 @@ def test_the_defaults_and_the_settings_of_the_tests_pass() -> None:
 )
 def test_convmemory_e001_the_setting_is_a_dict_of_aliases(setting: Any) -> None:
     with override_settings(CONVMEMORY=setting):
-        assert run() == ["E001"]
+        assert reported() == ["E001"]
 
 
 def test_convmemory_e002_a_key_is_unknown() -> None:
-    assert found(CHAT_MODLE=EXTRACTIVE) == ["E002"]
+    assert reported_with(CHAT_MODLE=EXTRACTIVE) == ["E002"]
 
 
 @pytest.mark.parametrize(
@@ -64,8 +65,8 @@ def test_convmemory_e002_a_key_is_unknown() -> None:
         "django_convmemory.memory.memories",
     ],
 )
-def test_convmemory_e003_the_memory_cannot_be_found_or_is_none(path: Any) -> None:
-    assert found(MEMORY=path) == ["E003"]
+def test_convmemory_e003_the_path_is_not_a_memory_class(path: Any) -> None:
+    assert reported_with(MEMORY=path) == ["E003"]
 
 
 @pytest.mark.parametrize(
@@ -80,8 +81,8 @@ def test_convmemory_e003_the_memory_cannot_be_found_or_is_none(path: Any) -> Non
         {"max_context_tokens": 600},
     ],
 )
-def test_convmemory_e004_an_option_is_unknown_or_cannot_be(options: Any) -> None:
-    assert found(OPTIONS=options) == ["E004"]
+def test_convmemory_e004_an_option_is_unknown_or_invalid(options: Any) -> None:
+    assert reported_with(OPTIONS=options) == ["E004"]
 
 
 BACKENDS = [
@@ -102,31 +103,31 @@ BACKENDS = [
 
 
 @pytest.mark.parametrize("value", BACKENDS)
-def test_convmemory_e005_the_chat_model_cannot_be_made(value: Any) -> None:
-    assert found(CHAT_MODEL=value) == ["E005"]
+def test_convmemory_e005_the_chat_model_cannot_be_created(value: Any) -> None:
+    assert reported_with(CHAT_MODEL=value) == ["E005"]
 
 
-@pytest.mark.parametrize("value", [one for one in BACKENDS if one is not None])
-def test_convmemory_e006_the_fallback_chat_model_cannot_be_made(value: Any) -> None:
-    assert found(FALLBACK_CHAT_MODEL=value) == ["E006"]
+@pytest.mark.parametrize("value", [value for value in BACKENDS if value is not None])
+def test_convmemory_e006_the_fallback_chat_model_cannot_be_created(value: Any) -> None:
+    assert reported_with(FALLBACK_CHAT_MODEL=value) == ["E006"]
 
 
 def test_convmemory_e006_a_fallback_has_no_price_and_may_be_none() -> None:
-    assert found(FALLBACK_CHAT_MODEL={**EXTRACTIVE, "PRICE": {"input": 1, "output": 1}}) == ["E006"]
-    assert found(FALLBACK_CHAT_MODEL=None) == []
+    assert reported_with(FALLBACK_CHAT_MODEL={**EXTRACTIVE, "PRICE": {"input": 1, "output": 1}}) == ["E006"]
+    assert reported_with(FALLBACK_CHAT_MODEL=None) == []
 
 
 @pytest.mark.parametrize(
     "value",
     [*BACKENDS, EXTRACTIVE, {"BACKEND": "django_convmemory.tokens.TiktokenCounter", "OPTIONS": {"encoding": "gpt"}}],
 )
-def test_convmemory_e007_the_token_counter_cannot_be_made(value: Any) -> None:
-    assert found(TOKEN_COUNTER=value) == ["E007"]
+def test_convmemory_e007_the_token_counter_cannot_be_created(value: Any) -> None:
+    assert reported_with(TOKEN_COUNTER=value) == ["E007"]
 
 
 @pytest.mark.parametrize("value", [*BACKENDS, EXTRACTIVE])
-def test_convmemory_e008_the_scheduler_cannot_be_made(value: Any) -> None:
-    assert found(SCHEDULER=value) == ["E008"]
+def test_convmemory_e008_the_scheduler_cannot_be_created(value: Any) -> None:
+    assert reported_with(SCHEDULER=value) == ["E008"]
 
 
 @pytest.mark.parametrize(
@@ -147,78 +148,78 @@ def test_convmemory_e008_the_scheduler_cannot_be_made(value: Any) -> None:
     ],
 )
 def test_convmemory_e009_the_price_is_not_two_numbers(price: Any) -> None:
-    assert found(CHAT_MODEL={**EXTRACTIVE, "PRICE": price}) == ["E009"]
+    assert reported_with(CHAT_MODEL={**EXTRACTIVE, "PRICE": price}) == ["E009"]
 
 
 @pytest.mark.parametrize("price", [None, {"input": 0, "output": 0}, {"input": "0.25", "output": 2.0}])
 def test_a_price_is_two_numbers_or_none(price: Any) -> None:
-    assert found(CHAT_MODEL={**EXTRACTIVE, "PRICE": price}) == []
+    assert reported_with(CHAT_MODEL={**EXTRACTIVE, "PRICE": price}) == []
 
 
 def test_every_alias_is_checked_and_named() -> None:
     wrong = {"SCHEDULER": NULL, "MEMORY": "no.such.Memory"}
     with override_settings(CONVMEMORY={"good": {"SCHEDULER": NULL}, "bad": wrong, "worse": wrong}):
-        said = checks.run_checks(tags=["convmemory"])
-    assert [one.msg.split(" is ")[0] for one in said] == [
+        messages = checks.run_checks(tags=["convmemory"])
+    assert [message.msg.split(" is ")[0] for message in messages] == [
         'CONVMEMORY["bad"]["MEMORY"]',
         'CONVMEMORY["worse"]["MEMORY"]',
     ]
-    assert all(one.level == checks.ERROR for one in said)
+    assert all(message.level == checks.ERROR for message in messages)
 
 
 @pytest.fixture
 def other_connections(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
-    """Puts other databases before the checks, made of their settings; they are closed after the test."""
-    made: list[ConnectionHandler] = []
+    """A function that gives the checks databases with other settings. They are closed after the test."""
+    handlers: list[ConnectionHandler] = []
 
-    def put(**databases: dict[str, Any]) -> None:
-        made.append(ConnectionHandler(databases))
-        monkeypatch.setattr(app_checks, "connections", made[-1])
+    def use(**databases: dict[str, Any]) -> None:
+        handlers.append(ConnectionHandler(databases))
+        monkeypatch.setattr(app_checks, "connections", handlers[-1])
 
-    yield put
-    for handler in made:
+    yield use
+    for handler in handlers:
         for connection in handler.all(initialized_only=True):
-            BaseDatabaseWrapper.close(connection)  # SQLite's own keeps one in memory open
+            BaseDatabaseWrapper.close(connection)  # SQLite's own close() keeps an in-memory database open.
 
 
-def sqlite(name: object, **more: Any) -> dict[str, Any]:
-    return {"ENGINE": "django.db.backends.sqlite3", "NAME": str(name), **more}
+def sqlite(name: object, **settings: Any) -> dict[str, Any]:
+    return {"ENGINE": "django.db.backends.sqlite3", "NAME": str(name), **settings}
 
 
-def test_convmemory_w001_a_views_transaction_spans_its_call_of_the_model(other_connections: Any) -> None:
+def test_convmemory_w001_a_views_transaction_lasts_during_its_model_call(other_connections: Any) -> None:
     other_connections(default=sqlite(":memory:", ATOMIC_REQUESTS=True))
-    assert found() == ["W001"]
+    assert reported_with() == ["W001"]
     other_connections(default=sqlite(":memory:"))
-    assert found() == []
+    assert reported_with() == []
 
 
-class ToChats:
-    """A router to the database ``chats``."""
+class ChatsRouter:
+    """Routes writes to the database ``chats``."""
 
     def db_for_write(self, model: Any, **hints: Any) -> str:
         return "chats"
 
 
-def test_convmemory_w001_is_about_the_database_that_the_memories_write(other_connections: Any) -> None:
-    with override_settings(DATABASE_ROUTERS=[ToChats()]):
+def test_convmemory_w001_is_about_the_database_that_holds_the_sessions(other_connections: Any) -> None:
+    with override_settings(DATABASE_ROUTERS=[ChatsRouter()]):
         other_connections(default=sqlite(":memory:", ATOMIC_REQUESTS=True), chats=sqlite(":memory:"))
-        assert found() == []
+        assert reported_with() == []
         other_connections(default=sqlite(":memory:"), chats=sqlite(":memory:", ATOMIC_REQUESTS=True))
-        assert found() == ["W001"]
+        assert reported_with() == ["W001"]
 
 
 def test_convmemory_w002_requests_wait_for_the_model() -> None:
     inline = {"BACKEND": "django_convmemory.schedulers.InlineScheduler"}
-    assert found(SCHEDULER=inline) == ["W002"]
+    assert reported_with(SCHEDULER=inline) == ["W002"]
     with override_settings(DEBUG=True):
-        assert found(SCHEDULER=inline) == []
+        assert reported_with(SCHEDULER=inline) == []
 
 
 def test_the_database_of_the_tests_passes(db: None) -> None:
-    assert found(databases=["default"]) == []
+    assert reported_with(databases=["default"]) == []
 
 
-def test_databases_that_are_not_asked_for_are_left_alone(other_connections: Any, tmp_path: pathlib.Path) -> None:
+def test_databases_that_were_not_asked_for_are_not_opened(other_connections: Any, tmp_path: pathlib.Path) -> None:
     other_connections(default=sqlite(tmp_path / "chats.sqlite3"))
     with override_settings(CONVMEMORY={"default": {"SCHEDULER": NULL}}):
         assert app_checks.check_database(databases=None) == []
@@ -226,8 +227,8 @@ def test_databases_that_are_not_asked_for_are_left_alone(other_connections: Any,
     assert list(tmp_path.iterdir()) == []
 
 
-class Narrow:
-    """A connection to MariaDB as the check sees it."""
+class FakeMariaDB:
+    """A connection to MariaDB as the checks use it. ``charsets`` are those of the connection and the database."""
 
     vendor = "mysql"
 
@@ -240,17 +241,16 @@ class Narrow:
 
     def __exit__(self, *error: object) -> None: ...
 
-    def cursor(self) -> Narrow:
+    def cursor(self) -> FakeMariaDB:
         return self
 
     def execute(self, statement: str) -> None:
-        self.asked = statement
+        self.statement = statement
 
-    def fetchone(self) -> tuple[Any, ...]:
-        return (16 * 1024 * 1024,) if "max_allowed_packet" in self.asked else self.charsets
-
-    def fetchall(self) -> list[Any]:
-        return []
+    def fetchall(self) -> list[tuple[Any, ...]]:
+        if "max_allowed_packet" in self.statement:
+            return [(16 * 1024 * 1024,)]
+        return [self.charsets] if "character_set" in self.statement else []
 
     def table_names(self) -> list[str]:
         return []
@@ -260,20 +260,19 @@ class Narrow:
     ("charsets", "ids"),
     [(("utf8mb4", "utf8mb4"), []), (("utf8mb3", "utf8mb4"), ["W003"]), (("utf8mb4", "latin1"), ["W003"])],
 )
-def test_convmemory_w003_the_database_loses_characters(
+def test_convmemory_w003_the_database_cannot_store_all_characters(
     charsets: tuple[str, str], ids: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(app_checks, "connections", {"default": Narrow(*charsets)})
+    monkeypatch.setattr(app_checks, "connections", {"default": FakeMariaDB(*charsets)})
     with override_settings(CONVMEMORY={"default": {"CHAT_MODEL": EXTRACTIVE, "SCHEDULER": NULL}}):
-        assert [one.id for one in app_checks.check_database(databases=["default"])] == [
-            f"convmemory.{one}" for one in ids
-        ]
+        messages = app_checks.check_database(databases=["default"])
+    assert [message.id for message in messages] == [f"convmemory.{check_id}" for check_id in ids]
 
 
 @pytest.mark.only_on("mariadb")
-def test_convmemory_w003_a_connection_with_three_bytes_a_character(db: None, other_connections: Any) -> None:
+def test_convmemory_w003_the_connection_uses_three_byte_utf8(db: None, other_connections: Any) -> None:
     other_connections(default=connections.settings["default"] | {"OPTIONS": {"charset": "utf8"}})
-    assert found(databases=["default"]) == ["W003"]
+    assert reported_with(databases=["default"]) == ["W003"]
 
 
 @pytest.mark.django_db
@@ -281,12 +280,12 @@ def test_convmemory_w008_a_backend_cannot_do_its_work(monkeypatch: pytest.Monkey
     openai = {"BACKEND": "django_convmemory.chat_models.openai.OpenAIChatModel"}
     monkeypatch.delenv("OPENAI_MODEL", raising=False)
     monkeypatch.delenv("OPENAI_API_KEY", raising=False)
-    assert found(databases=["default"], CHAT_MODEL=openai) == ["W008"]
+    assert reported_with(databases=["default"], CHAT_MODEL=openai) == ["W008"]
     ready = {**openai, "OPTIONS": {"model": "m", "api_key": "k"}}
-    assert found(databases=["default"], CHAT_MODEL=ready) == []
+    assert reported_with(databases=["default"], CHAT_MODEL=ready) == []
     monkeypatch.setenv("TIKTOKEN_CACHE_DIR", "nowhere")
     tiktoken = {"BACKEND": "django_convmemory.tokens.TiktokenCounter"}
-    assert found(databases=["default"], TOKEN_COUNTER=tiktoken) == ["W008"]
+    assert reported_with(databases=["default"], TOKEN_COUNTER=tiktoken) == ["W008"]
 
 
 @pytest.mark.django_db
@@ -294,53 +293,53 @@ def test_convmemory_w008_a_backend_cannot_do_its_work(monkeypatch: pytest.Monkey
 def test_convmemory_w008_celery_without_a_broker(broker_url: str, ids: list[str]) -> None:
     celery = {"BACKEND": "django_convmemory.tasks.CeleryScheduler"}
     with projects.project(broker_url):
-        assert found(databases=["default"], SCHEDULER=celery) == ids
+        assert reported_with(databases=["default"], SCHEDULER=celery) == ids
         window = "django_convmemory.memory.ConversationWindowMemory"
-        assert found(databases=["default"], SCHEDULER=celery, MEMORY=window, OPTIONS={}) == []
+        assert reported_with(databases=["default"], SCHEDULER=celery, MEMORY=window, OPTIONS={}) == []
 
 
 @pytest.mark.only_on("mariadb")
 @pytest.mark.django_db
-def test_convmemory_w007_a_message_is_larger_than_the_server_takes() -> None:
-    assert found(databases=["default"], OPTIONS={"max_message_bytes": 2**24}) == ["W007"]
-    assert found(databases=["default"]) == []
+def test_convmemory_w007_the_largest_message_exceeds_the_servers_limit() -> None:
+    assert reported_with(databases=["default"], OPTIONS={"max_message_bytes": 2**24}) == ["W007"]
+    assert reported_with(databases=["default"]) == []
 
 
 @pytest.mark.only_on("mariadb")
 @pytest.mark.django_db
-def test_convmemory_w009_a_load_may_show_a_session_half_changed() -> None:
+def test_convmemory_w009_a_load_may_show_a_part_of_a_change() -> None:
     with connections["default"].cursor() as cursor:
         cursor.execute("SET SESSION TRANSACTION ISOLATION LEVEL REPEATABLE READ")
         try:
-            assert found(databases=["default"]) == ["W009"]
+            assert reported_with(databases=["default"]) == ["W009"]
         finally:
             cursor.execute("SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED")
-    assert found(databases=["default"]) == []
+    assert reported_with(databases=["default"]) == []
 
 
 @pytest.mark.parametrize(
     ("use_tz", "zone", "ids"), [(True, None, []), (False, None, ["W006"]), (True, "Asia/Tokyo", ["W006"])]
 )
-def test_convmemory_w006_times_are_shown_in_another_zone(
+def test_convmemory_w006_times_are_read_in_another_time_zone(
     use_tz: bool, zone: str | None, ids: list[str], other_connections: Any
 ) -> None:
     other_connections(default=sqlite(":memory:", TIME_ZONE=zone))
     with override_settings(USE_TZ=use_tz):
-        assert found() == ids
+        assert reported_with() == ids
 
 
 @pytest.mark.django_db
 def test_convmemory_w004_sqlite_without_a_write_ahead_log(other_connections: Any, tmp_path: pathlib.Path) -> None:
     other_connections(default=sqlite(tmp_path / "plain.sqlite3"))
-    assert found(databases=["default"]) == ["W004"]
-    log = {"init_command": "PRAGMA journal_mode=WAL;"}
-    other_connections(default=sqlite(tmp_path / "wal.sqlite3", OPTIONS=log))
-    assert found(databases=["default"]) == ["W004"]
-    log["transaction_mode"] = "IMMEDIATE"
-    other_connections(default=sqlite(tmp_path / "wal.sqlite3", OPTIONS=log))
-    assert found(databases=["default"]) == []
+    assert reported_with(databases=["default"]) == ["W004"]
+    options = {"init_command": "PRAGMA journal_mode=WAL;"}
+    other_connections(default=sqlite(tmp_path / "wal.sqlite3", OPTIONS=options))
+    assert reported_with(databases=["default"]) == ["W004"]
+    options["transaction_mode"] = "IMMEDIATE"
+    other_connections(default=sqlite(tmp_path / "wal.sqlite3", OPTIONS=options))
+    assert reported_with(databases=["default"]) == []
     other_connections(default=sqlite(":memory:"))
-    assert found(databases=["default"]) == []
+    assert reported_with(databases=["default"]) == []
 
 
 def attempt(outcome: str, alias: str = "default") -> None:
@@ -349,20 +348,20 @@ def attempt(outcome: str, alias: str = "default") -> None:
 
 
 @pytest.mark.django_db
-def test_convmemory_w005_an_alias_is_paused() -> None:
+def test_convmemory_w005_the_chat_model_is_misconfigured() -> None:
     attempt("misconfigured")
-    assert found(databases=["default"]) == ["W005"]
-    assert found(databases=["default"], MEMORY=MEMORY + "ConversationBufferMemory") == []
-    assert found(databases=["default"], MEMORY="no.such.Memory") == []
+    assert reported_with(databases=["default"]) == ["W005"]
+    assert reported_with(databases=["default"], MEMORY=MEMORY + "ConversationBufferMemory") == []
+    assert reported_with(databases=["default"], MEMORY="no.such.Memory") == []
 
 
 @pytest.mark.django_db
 @pytest.mark.parametrize(("outcome", "alias"), [("misconfigured", "other"), ("unavailable", "default")])
-def test_convmemory_w005_is_not_said_of_other_errors_and_aliases(outcome: str, alias: str) -> None:
+def test_convmemory_w005_ignores_other_errors_and_other_aliases(outcome: str, alias: str) -> None:
     attempt(outcome, alias)
-    assert found(databases=["default"]) == []
+    assert reported_with(databases=["default"]) == []
 
 
-def test_checks_of_the_database_pass_before_the_first_migration(db: None, other_connections: Any) -> None:
+def test_database_checks_pass_before_the_first_migration(db: None, other_connections: Any) -> None:
     other_connections(default=sqlite(":memory:"))
-    assert found(databases=["default"]) == []
+    assert reported_with(databases=["default"]) == []

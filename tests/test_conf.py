@@ -33,7 +33,7 @@ OPENAI = "django_convmemory.chat_models.openai.OpenAIChatModel"
 
 
 class TypedForCheckersOnly:
-    """A backend with an annotation that cannot be resolved when it runs."""
+    """A backend with an annotation that only a type checker can resolve."""
 
     name = "typed"
 
@@ -61,6 +61,7 @@ def configured(**alias: Any) -> override_settings:
 
 
 def refused(alias: str = "default") -> str:
+    """Return the error that the use of a memory with invalid settings raises."""
     with pytest.raises(ImproperlyConfigured) as error:
         memories[alias]
     return str(error.value)
@@ -89,7 +90,7 @@ def test_an_empty_setting_means_the_defaults(setting: Any) -> None:
         assert isinstance(memories["default"], ConversationSummaryBufferMemory)
 
 
-def test_settings_are_read_when_a_memory_is_first_asked_for_and_kept() -> None:
+def test_settings_are_read_at_the_first_use_of_a_memory_which_is_kept() -> None:
     with override_settings(CONVMEMORY={"default": {"MEMORY": "no.such.Memory"}, "good": {}}):
         assert memories["good"] is memories["good"]
         assert "no.such.Memory" in refused()
@@ -106,7 +107,7 @@ def test_settings_are_read_again_when_they_change() -> None:
     assert after is not before
 
 
-def test_memories_are_those_of_the_settings_by_alias() -> None:
+def test_the_settings_name_the_memories_by_alias() -> None:
     with override_settings(CONVMEMORY={"support": {}, "sales": {"MEMORY": MEMORY + "ConversationBufferMemory"}}):
         assert list(memories) == ["support", "sales"]
         assert "support" in memories
@@ -115,7 +116,7 @@ def test_memories_are_those_of_the_settings_by_alias() -> None:
         assert isinstance(memories["sales"], ConversationBufferMemory)
 
 
-def test_an_unknown_alias_says_which_there_are() -> None:
+def test_the_error_for_an_unknown_alias_lists_the_aliases() -> None:
     with override_settings(CONVMEMORY={"support": {}, "sales": {}}):
         with pytest.raises(UnknownAlias) as error:
             memories["suport"]
@@ -171,7 +172,7 @@ def test_a_limit_may_be_left_out(name: str, option: str, default: int) -> None:
         assert dataclasses.asdict(memories["default"].strategy) == {option: default}
 
 
-def test_built_from_settings_every_memory_counts_with_the_default_counter() -> None:
+def test_every_memory_built_from_settings_uses_the_default_counter() -> None:
     for name in ("ConversationTokenBufferMemory", "ConversationSummaryMemory", "ConversationSummaryBufferMemory"):
         with configured(MEMORY=MEMORY + name):
             assert isinstance(memories["default"].counter, tokens.Utf8TokenCounter)
@@ -182,12 +183,18 @@ def test_a_memory_without_summaries_needs_no_model() -> None:
         assert memories["default"].model is None
 
 
-def test_the_error_at_use_tells_all_that_is_wrong_and_how_to_repair_it() -> None:
+def test_the_error_at_first_use_lists_every_problem_and_its_repair() -> None:
     with configured(MODEL={}, OPTIONS={"max_tokens_limit": 5}, CHAT_MODEL={"BACKEND": "no.such.Model"}):
-        said = refused()
+        error = refused()
         for problem in conf.problems():
-            assert f"({problem.id}) {problem.message} {problem.hint}" in said
+            assert f"({problem.id}) {problem.message} {problem.hint}" in error
         assert [problem.id[-4:] for problem in conf.problems()] == ["E002", "E004", "E005"]
+
+
+def test_every_unknown_key_and_option_is_reported() -> None:
+    with configured(MODEL={}, SCHEDULR={}, OPTIONS={"a": 1, "b": 2}, CHAT_MODEL={**EXTRACTIVE, "c": 3, "d": 4}):
+        problems = conf.problems()
+    assert [problem.id[-4:] for problem in problems] == ["E002"] * 2 + ["E004"] * 2 + ["E005"] * 2
 
 
 @pytest.mark.parametrize(
@@ -213,13 +220,13 @@ def test_a_setting_without_aliases_says_where_they_go() -> None:
 
 
 @pytest.mark.parametrize("setting", [{}, [], "support", 1])
-def test_a_setting_that_is_no_dict_of_aliases_is_said_at_use(setting: Any) -> None:
+def test_a_setting_that_is_not_a_dict_of_aliases_is_an_error_at_first_use(setting: Any) -> None:
     with override_settings(CONVMEMORY=setting):
         assert "E001" in refused()
 
 
 @pytest.mark.parametrize(
-    ("options", "said"),
+    ("options", "expected"),
     [
         ({"max_tokens_limit": 5}, "unknown option 'max_tokens_limit'"),
         ({"window_size": 5}, "unknown option 'window_size'"),  # of another memory
@@ -244,40 +251,40 @@ def test_a_setting_that_is_no_dict_of_aliases_is_said_at_use(setting: Any) -> No
         ({"max_context_tokens": 2499}, "max_context_tokens is 2499, less than max_summary_tokens and max_token_limit"),
     ],
 )
-def test_an_option_that_cannot_be_is_named(options: dict[Any, Any], said: str) -> None:
+def test_the_error_names_the_invalid_option(options: dict[Any, Any], expected: str) -> None:
     with configured(OPTIONS=options):
-        text = refused()
-    assert 'CONVMEMORY["default"]["OPTIONS"]' in text
-    assert said in text
+        error = refused()
+    assert 'CONVMEMORY["default"]["OPTIONS"]' in error
+    assert expected in error
 
 
 @pytest.mark.parametrize(
     "options",
     [{"max_run_seconds": 10}, {"max_chunk_tokens": None}, {"max_context_tokens": 2500}, {"max_pinned_tokens": 0}],
 )
-def test_options_at_their_bounds_are_taken(options: dict[str, Any]) -> None:
+def test_options_at_their_bounds_are_accepted(options: dict[str, Any]) -> None:
     with configured(OPTIONS=options):
         memories["default"]
 
 
 @pytest.mark.parametrize(
-    ("setting", "options", "said"),
+    ("setting", "options", "expected"),
     [
-        ("CHAT_MODEL", {"modle": "x"}, "unknown option 'modle'; there are model"),
+        ("CHAT_MODEL", {"modle": "x"}, "unknown option 'modle'. Choose one of: model"),
         ("CHAT_MODEL", {"model": 1}, "model must be"),
         ("CHAT_MODEL", {"timeout": "60"}, "timeout must be"),
         ("CHAT_MODEL", {"timeout": True}, "timeout must be"),
         ("CHAT_MODEL", ["model"], "must be a dict"),
     ],
 )
-def test_an_option_of_a_backend_that_cannot_be_is_named(setting: str, options: Any, said: str) -> None:
+def test_the_error_names_the_invalid_option_of_a_backend(setting: str, options: Any, expected: str) -> None:
     with configured(**{setting: {"BACKEND": OPENAI, "OPTIONS": options}}):
-        text = refused()
-    assert f'CONVMEMORY["default"]["{setting}"]["OPTIONS"]' in text
-    assert said in text
+        error = refused()
+    assert f'CONVMEMORY["default"]["{setting}"]["OPTIONS"]' in error
+    assert expected in error
 
 
-def test_a_backend_whose_annotations_cannot_be_resolved_is_taken() -> None:
+def test_a_backend_whose_annotations_cannot_be_resolved_is_accepted() -> None:
     counter = {"BACKEND": f"{__name__}.TypedForCheckersOnly", "OPTIONS": {"size": 3}}
     with configured(TOKEN_COUNTER=counter):
         assert memories["default"].counter.count_text("a") == 3

@@ -1,4 +1,4 @@
-"""``manage.py convmemory_erase`` and ``convmemory_prune``: what goes, and what stays."""
+"""``manage.py convmemory_erase`` and ``convmemory_prune`` delete the chosen rows, and nothing else."""
 
 from __future__ import annotations
 
@@ -31,15 +31,15 @@ DAY = 86400
 
 
 class Terminal(io.StringIO):
-    """A stream of somebody who looks at it."""
+    """A stream that says it is a terminal."""
 
     def isatty(self) -> bool:
         return True
 
 
 @pytest.fixture(autouse=True)
-def two(settings: Settings) -> None:
-    """A second memory, ``other``."""
+def two_memories(settings: Settings) -> None:
+    """The memories ``default`` and ``other``."""
     settings.CONVMEMORY = dict.fromkeys(("default", "other"), settings.CONVMEMORY["default"])
 
 
@@ -49,8 +49,8 @@ def call(command: str, *arguments: str, **options: Any) -> str:
     return str(out.getvalue())
 
 
-def left() -> list[str]:
-    """Return what the sessions that there are say first."""
+def first_messages() -> list[str]:
+    """Return the text of the first message of each session in the database."""
     rows = models.Message.objects.filter(position=1).order_by("session_id")
     return [str(content) for content in rows.values_list("content", flat=True)]
 
@@ -60,7 +60,7 @@ def left() -> list[str]:
 
 @pytest.fixture
 def sessions(db: None) -> None:
-    """Sessions of two users, two visitors and nobody, of two aliases. Each says whose it is."""
+    """Sessions of two users, two visitors and nobody, in two aliases. The first message of each says whose it is."""
     scopes: dict[str, dict[str, Any]] = {name: {"owner": User.objects.create_user(name)} for name in ("anna", "bert")}
     scopes |= {"v1": {"visitor": "v1"}, "V1": {"visitor": "V1"}, "nobody": {}}
     for alias in ("default", "other"):
@@ -73,21 +73,21 @@ def sessions(db: None) -> None:
 
 @pytest.fixture
 def answers(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """What somebody at the terminal answers; the questions they were asked are appended."""
-    given = ["yes"]
+    """A list with the answer that a person at the terminal gives. The questions are appended to it."""
+    answers = ["yes"]
 
     def answer(question: str) -> str:
-        given.append(question)
-        return given[0]
+        answers.append(question)
+        return answers[0]
 
     monkeypatch.setattr(sys, "stdin", Terminal())
     monkeypatch.setattr(builtins, "input", answer)
-    return given
+    return answers
 
 
 @pytest.mark.usefixtures("sessions")
 @pytest.mark.parametrize(
-    ("arguments", "gone"),
+    ("arguments", "deleted"),
     [
         (["--owner", "anna"], ["default anna main", "default anna Main", "other anna main", "other anna Main"]),
         (["--visitor", "v1"], ["default v1 main", "default v1 Main", "other v1 main", "other v1 Main"]),
@@ -97,33 +97,33 @@ def answers(monkeypatch: pytest.MonkeyPatch) -> list[str]:
         (["--owner", "anna", "--alias", "default"], ["default anna main", "default anna Main"]),
     ],
 )
-def test_it_erases_what_was_chosen_and_nothing_else(arguments: list[str], gone: list[str]) -> None:
-    before = left()
-    assert set(gone) < set(before)
+def test_erase_deletes_the_chosen_sessions_and_no_others(arguments: list[str], deleted: list[str]) -> None:
+    before = first_messages()
+    assert set(deleted) < set(before)
 
-    said = call("convmemory_erase", "--no-input", *arguments)
+    output = call("convmemory_erase", "--no-input", *arguments)
 
-    assert left() == [one for one in before if one not in gone]
-    assert models.Message.objects.count() == 2 * len(left())
-    assert said.startswith(f"{len(gone)} session")
+    assert first_messages() == [text for text in before if text not in deleted]
+    assert models.Message.objects.count() == 2 * len(first_messages())
+    assert output.startswith(f"{len(deleted)} session")
 
 
 @pytest.mark.usefixtures("sessions")
-def test_sessions_of_aliases_that_have_gone_are_erased_too(settings: Settings) -> None:
+def test_erase_deletes_sessions_of_aliases_that_the_settings_no_longer_have(settings: Settings) -> None:
     settings.CONVMEMORY = {"default": settings.CONVMEMORY["default"]}
 
     assert call("convmemory_erase", "--owner", "anna", "--no-input") == "4 sessions deleted.\n"
     assert call("convmemory_erase", "--visitor", "v1", "--alias", "other", "--no-input") == "2 sessions deleted.\n"
 
-    assert not any("anna" in one for one in left())
-    assert [one for one in left() if "v1" in one] == ["default v1 main", "default v1 Main"]
+    assert not any("anna" in text for text in first_messages())
+    assert [text for text in first_messages() if "v1" in text] == ["default v1 main", "default v1 Main"]
 
 
 @pytest.mark.usefixtures("sessions")
-def test_it_asks_first_and_says_how_much_it_is(answers: list[str]) -> None:
-    said = call("convmemory_erase", "--owner", "anna")
+def test_erase_asks_first_and_says_how_much_it_will_delete(answers: list[str]) -> None:
+    output = call("convmemory_erase", "--owner", "anna")
 
-    assert said == (
+    assert output == (
         "This deletes 4 sessions with 8 messages of the user 'anna'. The deletion cannot be undone.\n"
         "4 sessions deleted.\n"
     )
@@ -139,11 +139,11 @@ def test_any_other_answer_deletes_nothing(answer: str, answers: list[str]) -> No
         call("convmemory_erase", "--visitor", "v1")
 
     assert raised.value.returncode == 1
-    assert len(left()) == 20
+    assert len(first_messages()) == 20
 
 
 @pytest.mark.usefixtures("sessions")
-def test_without_a_terminal_it_has_to_be_told_not_to_ask(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_a_terminal_erase_requires_no_input(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "stdin", io.StringIO("yes\n"))
 
     with pytest.raises(
@@ -152,11 +152,11 @@ def test_without_a_terminal_it_has_to_be_told_not_to_ask(monkeypatch: pytest.Mon
         call("convmemory_erase", "--visitor", "v1", "--key", "main", "--alias", "default")
 
     assert raised.value.returncode == 2
-    assert len(left()) == 20
+    assert len(first_messages()) == 20
 
 
 @pytest.mark.usefixtures("sessions")
-def test_where_there_is_nothing_it_asks_nothing(answers: list[str]) -> None:
+def test_erase_does_not_ask_if_there_are_no_sessions(answers: list[str]) -> None:
     assert call("convmemory_erase", "--visitor", "v2") == "There are no sessions of the visitor 'v2'.\n"
     assert call("convmemory_erase", "--key", "absent", verbosity=0) == ""
     assert answers == ["yes"]
@@ -164,7 +164,7 @@ def test_where_there_is_nothing_it_asks_nothing(answers: list[str]) -> None:
 
 @pytest.mark.usefixtures("sessions")
 @pytest.mark.parametrize(
-    ("arguments", "why"),
+    ("arguments", "error"),
     [
         ([], "Give --owner, --visitor or --key"),
         (["--alias", "default"], "Give --owner, --visitor or --key"),
@@ -176,12 +176,12 @@ def test_where_there_is_nothing_it_asks_nothing(answers: list[str]) -> None:
         (["--owner", "anna", "--database", "absent"], "There is no database 'absent'"),
     ],
 )
-def test_a_wrong_command_line_deletes_nothing(arguments: list[str], why: str) -> None:
-    with pytest.raises(CommandError, match=why) as raised:
+def test_a_wrong_command_line_deletes_nothing(arguments: list[str], error: str) -> None:
+    with pytest.raises(CommandError, match=error) as raised:
         call("convmemory_erase", "--no-input", *arguments)
 
     assert raised.value.returncode == 2
-    assert len(left()) == 20
+    assert len(first_messages()) == 20
 
 
 @pytest.mark.usefixtures("sessions")
@@ -190,14 +190,14 @@ def test_a_user_and_a_visitor_are_not_erased_together() -> None:
         call("convmemory_erase", "--no-input", "--owner", "anna", "--visitor", "v1")
     with pytest.raises(CommandError, match="Give --owner or --visitor, not both"):
         call_command("convmemory_erase", interactive=False, owner="anna", visitor="v1")
-    assert len(left()) == 20
+    assert len(first_messages()) == 20
 
 
 # Pruning: sessions.
 
 
 def aged(*keys: str, days: float, alias: str = "default") -> None:
-    """Make sessions that were last changed so many days ago."""
+    """Make sessions that last changed this many days ago."""
     for key in keys:
         memories[alias].append(key, {"role": "user", "content": key}, HELLO)
     models.Session.objects.filter(alias=alias, key__in=keys).update(updated_at=clock.Clock(-days * DAY))
@@ -205,7 +205,7 @@ def aged(*keys: str, days: float, alias: str = "default") -> None:
 
 @pytest.mark.django_db
 @pytest.mark.parametrize("batch", [1, 2, 500])
-def test_sessions_that_nobody_uses_are_deleted(batch: int) -> None:
+def test_prune_deletes_inactive_sessions(batch: int) -> None:
     aged("a", "b", "c", days=91)
     aged("d", days=89)
     aged("e", days=91)
@@ -213,24 +213,24 @@ def test_sessions_that_nobody_uses_are_deleted(batch: int) -> None:
     assert (
         call("convmemory_prune", "--inactive-for", "90d", f"--batch={batch}") == "4 sessions with 8 messages deleted.\n"
     )
-    assert left() == ["d"]
+    assert first_messages() == ["d"]
     assert models.Message.objects.count() == 2
 
 
 @pytest.mark.django_db
-def test_other_aliases_are_left_alone(settings: Settings) -> None:
+def test_prune_leaves_other_aliases_alone(settings: Settings) -> None:
     aged("a", days=91)
     aged("b", days=91, alias="other")
 
     call("convmemory_prune", "--inactive-for", "90d", "--alias", "other")
-    assert left() == ["a"]
+    assert first_messages() == ["a"]
 
     aged("c", days=91, alias="other")
     settings.CONVMEMORY = {"default": settings.CONVMEMORY["default"]}
     call("convmemory_prune", "--inactive-for", "90d")
-    assert left() == ["c"]
+    assert first_messages() == ["c"]
     call("convmemory_prune", "--inactive-for", "90d", "--alias", "other")
-    assert left() == []
+    assert first_messages() == []
 
 
 @pytest.mark.django_db
@@ -240,38 +240,38 @@ def test_a_dry_run_deletes_nothing() -> None:
     versions(memories["default"].append("c", HELLO), (1, None, 91))
     arguments = [f"--{name}=90d" for name in ("inactive-for", "attempts-older-than", "versions-older-than")]
 
-    said = call("convmemory_prune", "--dry-run", *arguments)
+    output = call("convmemory_prune", "--dry-run", *arguments)
 
-    assert said == "2 sessions with 4 messages, 1 attempt, 1 version would be deleted.\n"
-    assert left() == ["a", "b", "Hello"]
-    assert call("convmemory_prune", *arguments) == said.replace("would be deleted", "deleted")
+    assert output == "2 sessions with 4 messages, 1 attempt, 1 version would be deleted.\n"
+    assert first_messages() == ["a", "b", "Hello"]
+    assert call("convmemory_prune", *arguments) == output.replace("would be deleted", "deleted")
 
 
 @pytest.mark.django_db
-def test_a_session_that_is_used_meanwhile_stays(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_session_that_is_used_during_a_prune_stays(monkeypatch: pytest.MonkeyPatch) -> None:
     aged("a", "b", "c", days=91)
     delete = deletion.delete
 
-    def late(sessions: models.SessionQuerySet) -> deletion.Holding:
+    def append_then_delete(sessions: models.SessionQuerySet) -> deletion.Totals:
         memories["default"].append("b", HELLO)
         return delete(sessions)
 
-    monkeypatch.setattr(deletion, "delete", late)
+    monkeypatch.setattr(deletion, "delete", append_then_delete)
 
     assert call("convmemory_prune", "--inactive-for", "90d") == "2 sessions with 4 messages deleted.\n"
-    assert left() == ["b"]
+    assert first_messages() == ["b"]
 
 
 @pytest.mark.django_db(transaction=True)
 @pytest.mark.only_on("postgresql", "mariadb")
-def test_an_append_that_is_not_committed_yet_is_waited_for() -> None:
+def test_prune_waits_for_an_append_that_is_not_committed() -> None:
     aged("a", "b", days=91)
-    appended, said = threading.Event(), []
+    appended, outputs = threading.Event(), list[str]()
 
     def prune() -> None:
         try:
             appended.wait(60)
-            said.append(call("convmemory_prune", "--inactive-for", "90d"))
+            outputs.append(call("convmemory_prune", "--inactive-for", "90d"))
         finally:
             connection.close()
 
@@ -281,11 +281,11 @@ def test_an_append_that_is_not_committed_yet_is_waited_for() -> None:
         memories["default"].append("b", HELLO)
         appended.set()
         thread.join(0.5)
-        assert not said
+        assert not outputs
     thread.join()
 
-    assert said == ["1 session with 2 messages deleted.\n"]
-    assert left() == ["b"]
+    assert outputs == ["1 session with 2 messages deleted.\n"]
+    assert first_messages() == ["b"]
     assert models.Message.objects.filter(session__key="b").count() == 3
 
 
@@ -309,9 +309,9 @@ def test_old_attempts_are_deleted(batch: int) -> None:
         attempted(days)
     attempted(31, alias="third")
 
-    said = call("convmemory_prune", "--attempts-older-than=30d", f"--batch={batch}")
+    output = call("convmemory_prune", "--attempts-older-than=30d", f"--batch={batch}")
 
-    assert said == "3 attempts deleted.\n"
+    assert output == "3 attempts deleted.\n"
     assert models.Attempt.objects.count() == 3
 
 
@@ -319,9 +319,9 @@ def test_old_attempts_are_deleted(batch: int) -> None:
 
 
 def versions(
-    receipt: object, *rows: tuple[int, int | None, float], current: int = 0, given_up: tuple[int, ...] = ()
+    receipt: object, *rows: tuple[int, int | None, float], current: int = 0, invalid: tuple[int, ...] = ()
 ) -> models.Session:
-    """Give the newest session these versions: number, parent, and age in days."""
+    """Give the newest session versions with these numbers, parents, and ages in days."""
     session = models.Session.objects.latest("pk")
     for version, parent, days in rows:
         session.convmemory_summaries.create(
@@ -334,7 +334,7 @@ def versions(
             text="They spoke.",
             tokens=4,
             created_at=clock.Clock(-days * DAY),
-            invalidated_at=clock.Clock() if version in given_up else None,
+            invalidated_at=clock.Clock() if version in invalid else None,
         )
     models.Session.objects.filter(pk=session.pk).update(current_version=current, last_version=len(rows))
     return session
@@ -344,29 +344,29 @@ def numbers(session: models.Session) -> list[int]:
     return list(session.convmemory_summaries.order_by("version").values_list("version", flat=True))
 
 
-# Versions 1, 3 and 5 are the line of the current one, the others were given up, and 6 is newer than the limit.
+# The current version 5 descends from 1 and 3. The others are invalid, and 6 is newer than the limit.
 LINE: list[tuple[int, int | None, float]] = [(1, None, 99), (2, 1, 98), (3, 1, 97), (4, 3, 96), (5, 3, 95), (6, 2, 1)]
 
 
 @pytest.mark.django_db
 @pytest.mark.parametrize("batch", [1, 500])
-def test_old_versions_are_deleted_that_the_current_one_was_not_made_from(batch: int) -> None:
+def test_prune_deletes_old_versions_from_which_the_current_one_does_not_descend(batch: int) -> None:
     memory = memories["default"]
-    first = versions(memory.append("a", HELLO), *LINE, current=5, given_up=(2, 4, 6))
-    second = versions(memory.append("b", HELLO), *LINE, current=5, given_up=(2, 4, 6))
-    none_current = versions(memory.append("c", HELLO), *LINE, given_up=(1, 2, 3, 4, 5, 6))
+    first = versions(memory.append("a", HELLO), *LINE, current=5, invalid=(2, 4, 6))
+    second = versions(memory.append("b", HELLO), *LINE, current=5, invalid=(2, 4, 6))
+    none_current = versions(memory.append("c", HELLO), *LINE, invalid=(1, 2, 3, 4, 5, 6))
     other = versions(memories["other"].append("a", HELLO), *LINE, current=5)
 
-    said = call("convmemory_prune", "--versions-older-than=90d", "--alias=default", f"--batch={batch}")
+    output = call("convmemory_prune", "--versions-older-than=90d", "--alias=default", f"--batch={batch}")
 
-    assert said == "9 versions deleted.\n"
+    assert output == "9 versions deleted.\n"
     assert numbers(first) == numbers(second) == [1, 3, 5, 6]
     assert numbers(none_current) == [6]
     assert numbers(other) == [1, 2, 3, 4, 5, 6]
 
 
 @pytest.mark.django_db
-def test_a_valid_version_keeps_those_that_it_was_made_from() -> None:
+def test_prune_keeps_the_versions_from_which_a_valid_one_descends() -> None:
     session = versions(memories["default"].append("a", HELLO), (1, None, 99), (2, 1, 89), (3, None, 95), current=3)
 
     assert call("convmemory_prune", "--versions-older-than=90d") == "0 versions deleted.\n"
@@ -374,7 +374,7 @@ def test_a_valid_version_keeps_those_that_it_was_made_from() -> None:
 
 
 @pytest.mark.django_db
-def test_a_line_whose_beginning_is_not_there_ends_there() -> None:
+def test_prune_accepts_a_version_whose_parent_is_missing() -> None:
     session = versions(memories["default"].append("a", HELLO), (2, 1, 99), (3, None, 99), (4, 2, 99), current=4)
 
     call("convmemory_prune", "--versions-older-than=90d")
@@ -383,7 +383,7 @@ def test_a_line_whose_beginning_is_not_there_ends_there() -> None:
 
 
 @pytest.mark.django_db
-def test_what_is_being_worked_at_is_left_alone() -> None:
+def test_prune_leaves_the_versions_of_a_leased_session_alone() -> None:
     session = versions(memories["default"].append("a", HELLO), *LINE, current=5)
     models.Session.objects.update(lease_expires_at=clock.Clock(60))
 
@@ -392,7 +392,7 @@ def test_what_is_being_worked_at_is_left_alone() -> None:
 
 
 @pytest.mark.django_db
-def test_a_pruned_session_still_folds_and_falls_back(convmemory: ScriptedMemories) -> None:
+def test_a_pruned_session_can_be_rebuilt_and_truncated(convmemory: ScriptedMemories) -> None:
     memory = memories["default"]
     convmemory.reply(*["It is about a cat."] * 100)
     convmemory.allow_unused_replies = True
@@ -401,29 +401,29 @@ def test_a_pruned_session_still_folds_and_falls_back(convmemory: ScriptedMemorie
         memory.append("a", text)
         convmemory.run()
     session = models.Session.objects.get()
-    made = numbers(session)
+    folded = numbers(session)
     models.Summary.objects.update(created_at=clock.Clock(-91 * DAY))
 
     call("convmemory_prune", "--versions-older-than=90d")
-    assert numbers(session) == made
+    assert numbers(session) == folded
     memory.rebuild("a")
     models.Summary.objects.update(created_at=clock.Clock(-91 * DAY))
     call("convmemory_prune", "--versions-older-than=90d")
 
     rebuilt = numbers(session)
-    assert set(rebuilt).isdisjoint(made)
+    assert set(rebuilt).isdisjoint(folded)
     assert memory.load("a").summary is not None
     assert list(integrity.check(models.Session.objects.all())) == []
     memory.truncate("a", after=1)
     assert memory.load("a").to_openai() == [text]
 
 
-# What both kinds of pruning share.
+# All kinds of pruning.
 
 
 @pytest.mark.django_db
 @pytest.mark.parametrize(
-    ("arguments", "why"),
+    ("arguments", "error"),
     [
         ([], "What should be deleted"),
         (["--dry-run"], "What should be deleted"),
@@ -435,25 +435,25 @@ def test_a_pruned_session_still_folds_and_falls_back(convmemory: ScriptedMemorie
         (["--inactive-for", "90d", "--database", "absent"], "There is no database 'absent'"),
     ],
 )
-def test_a_wrong_command_line_prunes_nothing(arguments: list[str], why: str) -> None:
+def test_a_wrong_command_line_prunes_nothing(arguments: list[str], error: str) -> None:
     aged("a", days=9999)
 
-    with pytest.raises(CommandError, match=why) as raised:
+    with pytest.raises(CommandError, match=error) as raised:
         call("convmemory_prune", *arguments)
 
     assert raised.value.returncode == 2
-    assert left() == ["a"]
+    assert first_messages() == ["a"]
 
 
 @pytest.mark.django_db
-def test_where_there_is_nothing_there_is_nothing_to_prune() -> None:
+def test_prune_reports_zeros_for_an_empty_database() -> None:
     arguments = [f"--{name}=45s" for name in ("inactive-for", "attempts-older-than", "versions-older-than")]
 
     assert call("convmemory_prune", *arguments) == "0 sessions with 0 messages, 0 attempts, 0 versions deleted.\n"
 
 
 @pytest.mark.django_db
-def test_a_prune_shows_a_bar_on_a_terminal() -> None:
+def test_prune_shows_a_bar_on_a_terminal() -> None:
     pytest.importorskip("tqdm")
     aged("a", "b", "c", days=91)
 
@@ -461,11 +461,11 @@ def test_a_prune_shows_a_bar_on_a_terminal() -> None:
 
 
 @pytest.mark.django_db
-def test_a_prune_says_how_far_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_prune_prints_its_progress(monkeypatch: pytest.MonkeyPatch) -> None:
     aged("a", "b", "c", days=91)
-    monkeypatch.setattr("django_convmemory.management.progress._EACH", 2)
-    said = call("convmemory_prune", "--inactive-for=90d", "--batch=1")
-    assert said == "2 sessions deleted so far\n3 sessions with 6 messages deleted.\n"
+    monkeypatch.setattr("django_convmemory.management.progress._INTERVAL", 2)
+    output = call("convmemory_prune", "--inactive-for=90d", "--batch=1")
+    assert output == "2 sessions deleted so far\n3 sessions with 6 messages deleted.\n"
 
     aged("a", days=91)
     assert call("convmemory_prune", "--inactive-for=90d", verbosity=0) == ""
@@ -478,7 +478,7 @@ def test_a_prune_says_how_far_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
 def second(tmp_path: pathlib.Path, db: None) -> Iterator[str]:
     """A second database, with the user ``anna``."""
     connections.settings["second"] = {**connection.settings_dict, "NAME": str(tmp_path / "second.sqlite3")}
-    connections["second"].connect()  # Tests may open none by themselves but those of the settings.
+    connections["second"].connect()  # Tests may not open databases that the settings do not have.
     call_command("migrate", database="second", verbosity=0)
     User.objects.db_manager("second").create_user("anna")
     yield "second"
@@ -487,18 +487,18 @@ def second(tmp_path: pathlib.Path, db: None) -> Iterator[str]:
 
 
 @pytest.mark.only_on("sqlite")
-def test_every_command_can_be_told_the_database(second: str, tmp_path: pathlib.Path) -> None:
-    path, there = tmp_path / "given", f"--database={second}"
+def test_every_command_has_the_option_database(second: str, tmp_path: pathlib.Path) -> None:
+    path, database = tmp_path / "import.jsonl", f"--database={second}"
     path.write_text(json.dumps({"key": "main", "owner": "anna", "messages": [HELLO]}))
 
-    assert "1 session imported" in call("convmemory_import", str(path), there)
-    assert "1 session imported" not in call("convmemory_import", str(path), there)
-    exported = json.loads(call("convmemory_export", "--owner=anna", there, stderr=io.StringIO()))
+    assert "1 session imported" in call("convmemory_import", str(path), database)
+    assert "1 session imported" not in call("convmemory_import", str(path), database)
+    exported = json.loads(call("convmemory_export", "--owner=anna", database, stderr=io.StringIO()))
     assert exported["messages"] == [HELLO]
-    assert json.loads(call("convmemory_stats", "--json", there))["default"]["sessions"] == 1
+    assert json.loads(call("convmemory_stats", "--json", database))["default"]["sessions"] == 1
     models.Session.objects.using(second).update(updated_at=clock.Clock(-91 * DAY))
-    assert call("convmemory_prune", "--inactive-for=90d", there).startswith("1 session ")
-    call("convmemory_import", str(path), there)
-    assert call("convmemory_erase", "--owner=anna", "--no-input", there) == "1 session deleted.\n"
+    assert call("convmemory_prune", "--inactive-for=90d", database).startswith("1 session ")
+    call("convmemory_import", str(path), database)
+    assert call("convmemory_erase", "--owner=anna", "--no-input", database) == "1 session deleted.\n"
     assert not models.Session.objects.using(second).exists()
     assert not models.Session.objects.exists()

@@ -1,4 +1,4 @@
-"""``manage.py convmemory_stats``: what it counts, and what that costs."""
+"""``manage.py convmemory_stats``: its figures, and how many queries they take."""
 
 from __future__ import annotations
 
@@ -48,8 +48,8 @@ NOTHING = {
 
 
 @pytest.fixture(autouse=True)
-def two(settings: Settings) -> None:
-    """A second memory, ``other``."""
+def two_memories(settings: Settings) -> None:
+    """The memories ``default`` and ``other``."""
     settings.CONVMEMORY = dict.fromkeys(("default", "other"), settings.CONVMEMORY["default"])
 
 
@@ -60,8 +60,8 @@ def stats(*arguments: str) -> str:
 
 
 def figures(*arguments: str) -> dict[str, dict[str, Any]]:
-    found: dict[str, dict[str, Any]] = json.loads(stats("--json", *arguments))
-    return found
+    result: dict[str, dict[str, Any]] = json.loads(stats("--json", *arguments))
+    return result
 
 
 def attempt(
@@ -78,24 +78,24 @@ def attempt(
     )
 
 
-def test_nothing_is_counted_as_nothing() -> None:
+def test_the_figures_of_an_empty_database_are_zero() -> None:
     assert figures() == {"default": NOTHING, "other": NOTHING}
 
 
-def test_sessions_are_counted_by_alias_with_all_that_is_in_them() -> None:
+def test_sessions_messages_and_tokens_are_counted_by_alias() -> None:
     memory = memories["default"]
     tokens = [
         memory.append(key, {"role": "system", "content": "Be brief."}, {"role": "user", "content": "Hello"}).tokens
         for key in "abc"
     ]
 
-    found = figures()
+    by_alias = figures()
 
-    assert found["default"] == {**NOTHING, "sessions": 3, "messages": 6, "tokens": sum(tokens)}
-    assert found["other"] == NOTHING
+    assert by_alias["default"] == {**NOTHING, "sessions": 3, "messages": 6, "tokens": sum(tokens)}
+    assert by_alias["other"] == NOTHING
 
 
-def test_what_compaction_is_at_is_counted() -> None:
+def test_the_states_of_compaction_are_counted() -> None:
     memory, rows = memories["default"], models.Session.objects
     for key in "abcdef":
         memory.append(key, {"role": "user", "content": "Hello"})
@@ -104,11 +104,11 @@ def test_what_compaction_is_at_is_counted() -> None:
     rows.filter(key="b").update(attempts=1, lease_expires_at=clock.Clock(60))
     rows.filter(key="c").update(lease_expires_at=clock.Clock(-60))
 
-    found = figures()["default"]
+    result = figures()["default"]
 
-    # The one that is leased is being worked at.
-    assert [found[name] for name in ("due", "leased", "failing", "stalled", "paused")] == [4, 1, 1, 1, False]
-    assert 3600 <= found["oldest_due_seconds"] < 3660
+    # Session "b" is leased: a process is folding it, so it is not failing.
+    assert [result[name] for name in ("due", "leased", "failing", "stalled", "paused")] == [4, 1, 1, 1, False]
+    assert 3600 <= result["oldest_due_seconds"] < 3660
 
 
 def test_a_paused_alias_is_shown() -> None:
@@ -118,7 +118,7 @@ def test_a_paused_alias_is_shown() -> None:
     assert figures()["other"]["paused"] is False
 
 
-def test_the_calls_of_late_are_summed_up() -> None:
+def test_recent_model_calls_are_summed_up() -> None:
     attempt(1.0, prompt_tokens=100, completion_tokens=10, cost=Decimal("0.00000125"))
     attempt(2.0, prompt_tokens=200, completion_tokens=20, cost=Decimal("0.5"))
     attempt(9.0, AttemptOutcome.UNAVAILABLE)
@@ -139,7 +139,7 @@ def test_the_calls_of_late_are_summed_up() -> None:
     assert figures("--since", "3d")["default"]["attempts"]["count"] == 4
 
 
-def test_what_folding_took_is_in_the_books(convmemory: ScriptedMemories) -> None:
+def test_the_model_calls_of_a_compaction_are_counted(convmemory: ScriptedMemories) -> None:
     reply = ChatResponse(ChatMessage.ai("They went on about a word."), Usage(prompt_tokens=300, completion_tokens=7))
     convmemory.reply(exceptions.ModelUnavailable("down"), reply)
     while not memories["default"].append("a", {"role": "user", "content": "word " * 50}).due:
@@ -153,14 +153,16 @@ def test_what_folding_took_is_in_the_books(convmemory: ScriptedMemories) -> None
 
 
 @pytest.mark.parametrize(("durations", "median"), [([5], 5), ([1, 5], 3), ([9, 1, 5], 5), ([1, 2, 4, 9], 3)])
-def test_the_median_is_that_of_the_middle(durations: list[float], median: float) -> None:
+def test_the_median_is_the_mean_of_the_middle_values(durations: list[float], median: float) -> None:
     for seconds in durations:
         attempt(seconds)
 
     assert figures()["default"]["attempts"]["median_seconds"] == median
 
 
-def test_its_cost_does_not_depend_on_what_it_counts(django_assert_num_queries: DjangoAssertNumQueries) -> None:
+def test_the_number_of_queries_does_not_depend_on_the_number_of_rows(
+    django_assert_num_queries: DjangoAssertNumQueries,
+) -> None:
     for key in "abc":
         memories["default"].append(key, {"role": "user", "content": "Hello"})
         attempt(1.0)
@@ -186,7 +188,7 @@ def test_text_is_aligned() -> None:
     assert len({len(line) for line in blocks[0][1:]}) == 1
 
 
-def test_an_alias_can_be_chosen_also_one_that_has_gone(settings: Settings) -> None:
+def test_an_alias_can_be_chosen_even_if_the_settings_no_longer_have_it(settings: Settings) -> None:
     memories["other"].append("a", {"role": "user", "content": "Hello"})
     models.Session.objects.update(attempts=5)
     settings.CONVMEMORY = {"default": settings.CONVMEMORY["default"]}
@@ -197,7 +199,7 @@ def test_an_alias_can_be_chosen_also_one_that_has_gone(settings: Settings) -> No
 
 
 @pytest.mark.parametrize("since", ["soon", "0d", "-1d", "1", "d", "1.5h", "1w", "99999d", "٣d"])
-def test_a_duration_that_is_none_is_refused(since: str) -> None:
+def test_an_invalid_duration_is_refused(since: str) -> None:
     with pytest.raises(CommandError, match="Write a whole number above 0, followed by d, h, m or s") as raised:
         stats(f"--since={since}")
 
@@ -205,7 +207,7 @@ def test_a_duration_that_is_none_is_refused(since: str) -> None:
 
 
 @pytest.mark.parametrize("option", ["--alias", "--database"])
-def test_what_is_not_there_cannot_be_chosen(option: str) -> None:
+def test_an_unknown_alias_or_database_is_an_error(option: str) -> None:
     with pytest.raises(CommandError, match=r"'absent'.*Choose one of: default") as raised:
         stats(option, "absent")
 

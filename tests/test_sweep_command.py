@@ -41,7 +41,7 @@ def scripted(*replies: object) -> dict[str, Any]:
     }
 
 
-def alias(model: dict[str, Any] | None = None, scheduler: dict[str, Any] = NULL) -> dict[str, Any]:
+def alias_settings(model: dict[str, Any] | None = None, scheduler: dict[str, Any] = NULL) -> dict[str, Any]:
     """Return the settings of a memory that is due after few messages."""
     return {
         "OPTIONS": {"max_token_limit": 200},
@@ -52,7 +52,7 @@ def alias(model: dict[str, Any] | None = None, scheduler: dict[str, Any] = NULL)
 
 
 def due(memory: ConversationMemory, *keys: str) -> list[models.Session]:
-    """Make sessions due, the first of them longest."""
+    """Make sessions due. The first of them is due longest."""
     for age, key in enumerate(reversed(keys)):
         while not memory.append(key, ChatMessage.human(TURN)).due:
             pass
@@ -72,15 +72,15 @@ def sweep(**options: Any) -> str:
 
 @pytest.fixture
 def default(settings: Settings) -> ConversationMemory:
-    """The memory ``default``, which leaves everything to the sweep."""
-    settings.CONVMEMORY = {"default": alias()}
+    """The memory ``default``, which only the sweep folds."""
+    settings.CONVMEMORY = {"default": alias_settings()}
     return memories["default"]
 
 
 @pytest.fixture
 def celery_app() -> Iterator[Celery]:
-    """The project's Celery app, whose broker is this process."""
-    before, current = _state.default_app, _state._tls.current_app
+    """The project's Celery app, with a broker in this process."""
+    previous_default, previous_current = _state.default_app, _state._tls.current_app
     app = Celery("project", set_as_current=False, fixups=[], broker="memory://")
     app.set_current()
     app.set_default()
@@ -89,23 +89,23 @@ def celery_app() -> Iterator[Celery]:
     purge(app)
     sender().close()
     app.close()
-    _state._set_current_app(current)
-    _state.set_default_app(before)
+    _state._set_current_app(previous_current)
+    _state.set_default_app(previous_default)
 
 
 def purge(app: Celery) -> int:
+    """Empty the queue, and return how many tasks it had."""
     assert sender().flush(processes.PATIENCE)
-    """Empty the queue, and return how much was in it."""
     with app.connection_for_write() as connection:
         queue = app.amqp.queues["convmemory"].bind(connection.default_channel)
         queue.declare()
         return int(queue.purge())
 
 
-# Once.
+# A single sweep.
 
 
-def test_it_folds_what_is_due_and_says_so(default: ConversationMemory) -> None:
+def test_a_sweep_folds_the_due_sessions_and_prints_their_number(default: ConversationMemory) -> None:
     sessions = due(default, "a", "b")
 
     assert sweep() == "0 sent, 2 folded, 0 left, 0 stalled, 0 failed, 0 paused\n"
@@ -113,13 +113,13 @@ def test_it_folds_what_is_due_and_says_so(default: ConversationMemory) -> None:
     assert sweep() == "0 sent, 0 folded, 0 left, 0 stalled, 0 failed, 0 paused\n"
 
 
-def test_it_is_quiet_when_told_to_be(default: ConversationMemory) -> None:
+def test_verbosity_0_prints_nothing(default: ConversationMemory) -> None:
     due(default, "a")
 
     assert sweep(verbosity=0) == ""
 
 
-def test_the_limit_takes_those_that_are_due_longest(default: ConversationMemory) -> None:
+def test_with_a_limit_the_sessions_that_are_due_longest_are_folded(default: ConversationMemory) -> None:
     first, second, third = due(default, "a", "b", "c")
 
     sweep(limit=2)
@@ -129,7 +129,7 @@ def test_the_limit_takes_those_that_are_due_longest(default: ConversationMemory)
     assert not folded(third)
 
 
-def test_it_waits_for_no_hint_but_for_the_next_attempt(default: ConversationMemory) -> None:
+def test_a_sweep_ignores_hints_but_not_the_time_of_the_next_attempt(default: ConversationMemory) -> None:
     hinted, waiting, leased = due(default, "a", "b", "c")
     rows = models.Session.objects
     rows.filter(pk=hinted.pk).update(hinted_at=clock.Clock())
@@ -147,7 +147,7 @@ def test_a_session_that_fails_does_not_stop_the_others(
     settings: Settings, caplog: pytest.LogCaptureFixture, capsys: pytest.CaptureFixture[str]
 ) -> None:
     defect, busy = ZeroDivisionError("a defect"), exceptions.ModelUnavailable("busy")
-    settings.CONVMEMORY = {"default": alias(scripted(defect, busy, "They spoke of a cat."))}
+    settings.CONVMEMORY = {"default": alias_settings(scripted(defect, busy, "They spoke of a cat."))}
     sessions = due(memories["default"], "a", "b", "c")
 
     with pytest.raises(CommandError) as raised:
@@ -161,7 +161,7 @@ def test_a_session_that_fails_does_not_stop_the_others(
 
 def test_a_paused_alias_is_left_alone(settings: Settings) -> None:
     model = scripted(exceptions.ModelMisconfigured("no such key"), "They spoke of a cat.")
-    settings.CONVMEMORY = {"default": alias(model)}
+    settings.CONVMEMORY = {"default": alias_settings(model)}
     sessions = due(memories["default"], "a", "b")
 
     for _ in range(2):
@@ -173,7 +173,7 @@ def test_a_paused_alias_is_left_alone(settings: Settings) -> None:
 
 
 def test_an_alias_can_be_chosen(settings: Settings) -> None:
-    settings.CONVMEMORY = {"default": alias(), "support": alias(), "sales": alias()}
+    settings.CONVMEMORY = {"default": alias_settings(), "support": alias_settings(), "sales": alias_settings()}
     [default], [support], [sales] = (due(memories[name], "a") for name in ("default", "support", "sales"))
 
     sweep(alias=["support", "sales"])
@@ -182,7 +182,7 @@ def test_an_alias_can_be_chosen(settings: Settings) -> None:
 
 
 def test_aliases_take_turns(settings: Settings) -> None:
-    settings.CONVMEMORY = {"default": alias(), "support": alias()}
+    settings.CONVMEMORY = {"default": alias_settings(), "support": alias_settings()}
     for name in ("default", "support"):
         due(memories[name], "a", "b")
 
@@ -192,16 +192,16 @@ def test_aliases_take_turns(settings: Settings) -> None:
     assert list(order) == ["default", "support", "default", "support"]
 
 
-@pytest.mark.parametrize(("name", "why"), [("gone", "no alias"), ("window", "makes no summaries")])
-def test_an_alias_that_cannot_be_swept_is_an_error(name: str, why: str, settings: Settings) -> None:
+@pytest.mark.parametrize(("name", "error"), [("removed", "no alias"), ("window", "makes no summaries")])
+def test_an_alias_that_cannot_be_swept_is_an_error(name: str, error: str, settings: Settings) -> None:
     window = {"MEMORY": "django_convmemory.memory.ConversationWindowMemory", "SCHEDULER": NULL}
-    settings.CONVMEMORY = {"default": alias(), "window": window}
+    settings.CONVMEMORY = {"default": alias_settings(), "window": window}
 
-    with pytest.raises(CommandError, match=why) as raised:
+    with pytest.raises(CommandError, match=error) as raised:
         sweep(alias=[name])
 
     assert raised.value.returncode == 2
-    sweep()  # of all aliases: the window has nothing to sweep
+    sweep()  # A sweep of all aliases leaves out those without summaries.
 
 
 @pytest.mark.parametrize("option", ["--limit=0", "--interval=0", "--interval=soon"])
@@ -210,10 +210,10 @@ def test_an_option_out_of_range_is_refused(option: str) -> None:
         call_command("convmemory_sweep", option)
 
 
-def test_with_celery_it_sends_tasks(settings: Settings, celery_app: Celery) -> None:
-    settings.CONVMEMORY = {"default": alias()}
+def test_with_celery_a_sweep_sends_tasks(settings: Settings, celery_app: Celery) -> None:
+    settings.CONVMEMORY = {"default": alias_settings()}
     sessions = due(memories["default"], "a", "b")
-    settings.CONVMEMORY = {"default": alias(scheduler=CELERY)}
+    settings.CONVMEMORY = {"default": alias_settings(scheduler=CELERY)}
 
     assert sweep().startswith("2 sent, 0 folded")
     assert purge(celery_app) == 2
@@ -221,8 +221,8 @@ def test_with_celery_it_sends_tasks(settings: Settings, celery_app: Celery) -> N
     assert sweep().startswith("0 sent")
 
 
-def test_inline_folds_here_also_with_celery(settings: Settings, celery_app: Celery) -> None:
-    settings.CONVMEMORY = {"default": alias(scheduler=CELERY)}
+def test_inline_folds_in_this_process_even_with_celery(settings: Settings, celery_app: Celery) -> None:
+    settings.CONVMEMORY = {"default": alias_settings(scheduler=CELERY)}
     [session] = due(memories["default"], "a")
     assert purge(celery_app) == 1
 
@@ -232,10 +232,12 @@ def test_inline_folds_here_also_with_celery(settings: Settings, celery_app: Cele
     assert purge(celery_app) == 0
 
 
-def test_without_a_broker_it_fails(settings: Settings, celery_app: Celery, caplog: pytest.LogCaptureFixture) -> None:
-    settings.CONVMEMORY = {"default": alias()}
+def test_a_sweep_without_a_broker_fails(
+    settings: Settings, celery_app: Celery, caplog: pytest.LogCaptureFixture
+) -> None:
+    settings.CONVMEMORY = {"default": alias_settings()}
     due(memories["default"], "a")
-    settings.CONVMEMORY = {"default": alias(scheduler=CELERY)}
+    settings.CONVMEMORY = {"default": alias_settings(scheduler=CELERY)}
     celery_app.conf.broker_url = "amqp://127.0.0.1:1//"
 
     with pytest.raises(CommandError):
@@ -246,7 +248,9 @@ def test_without_a_broker_it_fails(settings: Settings, celery_app: Celery, caplo
 
 
 def test_a_long_session_is_folded_to_the_end(settings: Settings) -> None:
-    settings.CONVMEMORY = {"default": {**alias(), "OPTIONS": {"max_token_limit": 200, "max_chunk_tokens": 150}}}
+    settings.CONVMEMORY = {
+        "default": {**alias_settings(), "OPTIONS": {"max_token_limit": 200, "max_chunk_tokens": 150}}
+    }
     memory = memories["default"]
     memory.append("a", *[ChatMessage.human(TURN) for _ in range(30)])
 
@@ -275,7 +279,7 @@ def test_two_sweeps_at_once_fold_each_session_once(default: ConversationMemory) 
     assert [list(session.convmemory_summaries.values_list("version", flat=True)) for session in sessions] == [[1]] * 8
 
 
-# Watching.
+# Sweeping with --watch.
 
 
 def watch(folder: pathlib.Path, memory: dict[str, Any]) -> subprocess.Popen[bytes]:
@@ -284,11 +288,11 @@ def watch(folder: pathlib.Path, memory: dict[str, Any]) -> subprocess.Popen[byte
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_watching_folds_what_becomes_due_until_it_is_told_to_stop(
+def test_watching_folds_due_sessions_until_a_signal_stops_it(
     number: signal.Signals, default: ConversationMemory, tmp_path: pathlib.Path
 ) -> None:
     [first] = due(default, "a")
-    process = watch(tmp_path, alias())
+    process = watch(tmp_path, alias_settings())
     try:
         processes.wait_until(lambda: folded(first), "the first session is folded")
         [second] = due(default, "b")
@@ -303,16 +307,14 @@ def test_watching_folds_what_becomes_due_until_it_is_told_to_stop(
         processes.stop(process)
 
 
-def test_told_to_stop_in_the_models_call_it_keeps_what_the_call_gives(
-    settings: Settings, tmp_path: pathlib.Path
-) -> None:
+def test_a_signal_during_a_model_call_keeps_the_calls_summary(settings: Settings, tmp_path: pathlib.Path) -> None:
     with OpenAIServer() as server:
         server.default = Behaviour(latency=1.0)
         model = {
             "BACKEND": "django_convmemory.chat_models.openai.OpenAIChatModel",
             "OPTIONS": {"model": "fake", "api_key": "none", "base_url": server.base_url},
         }
-        long = {**alias(model), "OPTIONS": {"max_token_limit": 200, "max_chunk_tokens": 150}}
+        long = {**alias_settings(model), "OPTIONS": {"max_token_limit": 200, "max_chunk_tokens": 150}}
         settings.CONVMEMORY = {"default": long}
         memories["default"].append("a", *[ChatMessage.human(TURN) for _ in range(30)])
         [other] = due(memories["default"], "b")
@@ -334,7 +336,9 @@ def test_told_to_stop_in_the_models_call_it_keeps_what_the_call_gives(
         assert "Traceback" not in (tmp_path / "output").read_text()
 
 
-def test_watching_outlives_failures(settings: Settings, default: ConversationMemory, tmp_path: pathlib.Path) -> None:
+def test_watching_continues_after_a_failure(
+    settings: Settings, default: ConversationMemory, tmp_path: pathlib.Path
+) -> None:
     with OpenAIServer() as server:
         server.queue(Behaviour("raw", status=500, body="down"))
         model = {
@@ -342,7 +346,7 @@ def test_watching_outlives_failures(settings: Settings, default: ConversationMem
             "OPTIONS": {"model": "fake", "api_key": "none", "base_url": server.base_url},
         }
         [session] = due(default, "a")
-        process = watch(tmp_path, alias(model))
+        process = watch(tmp_path, alias_settings(model))
         try:
             assert server.wait_for(lambda log: len(log) == 1, processes.PATIENCE)
             processes.wait_until(lambda: folded(session), "the session is folded when its next attempt is due")

@@ -1,4 +1,4 @@
-"""What the options of the commands choose: a database, memories, and whose sessions."""
+"""Options that several commands share: the database, the aliases, and which sessions."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from django.core.management.base import CommandError, CommandParser
 from django.db import connections
 
 from django_convmemory import models
+from django_convmemory.conversation import ConversationMemory
 from django_convmemory.exceptions import InvalidSession
 from django_convmemory.maintenance.transfer import owners
 from django_convmemory.memory import memories
@@ -25,7 +26,7 @@ def add_database(parser: CommandParser) -> None:
 
 
 def database(options: dict[str, Any]) -> str:
-    """Return the database that was chosen. Raises CommandError."""
+    """Return the alias of the database to use. Raises CommandError if there is no such database."""
     using = options["database"]
     if using is None:
         return ORMStore().using
@@ -44,41 +45,56 @@ def add_aliases(parser: CommandParser) -> None:
     )
 
 
-def aliases(options: dict[str, Any], using: str, *, gone: bool = False) -> list[str]:
-    """Return the aliases that were chosen: those of the settings, or given ones, which may have gone from there.
+def aliases(options: dict[str, Any], using: str, *, removed: bool = False) -> list[str]:
+    """Return the aliases of ``--alias``, or all aliases of the settings without this option.
 
-    With ``gone`` those of the sessions are among them that were not given: sessions stay where their alias goes from
-    the settings, or gets another name there.
+    ``--alias`` accepts an alias that was removed from the settings, because its sessions stay in the database. With
+    ``removed``, such aliases are also among those that are returned without ``--alias``.
 
-    Raises CommandError for one of which there is nothing.
+    Raises CommandError for an alias that neither the settings nor the database have.
     """
-    given = list(dict.fromkeys(options["alias"] or ()))
-    for alias in given:
-        rows = (models.Session.objects.using(using), models.Attempt.objects.using(using))
-        if alias not in memories and not any(one.filter(alias=alias).exists() for one in rows):
-            known = ", ".join(memories)
-            raise CommandError(
-                f"CONVMEMORY has no alias {alias!r}, and no stored session has it. Choose one of: {known}.",
-                returncode=2,
-            )
-    if given:
-        return given
-    return list(dict.fromkeys([*memories, *(models.Session.objects.using(using).aliases() if gone else ())]))
+    chosen = list(dict.fromkeys(options["alias"] or ()))
+    for alias in chosen:
+        tables = (models.Session.objects.using(using), models.Attempt.objects.using(using))
+        if alias not in memories and not any(rows.filter(alias=alias).exists() for rows in tables):
+            raise _unknown_alias(alias, ", and no stored session has it")
+    if chosen:
+        return chosen
+    return list(dict.fromkeys([*memories, *(models.Session.objects.using(using).aliases() if removed else ())]))
+
+
+def sessions(options: dict[str, Any], using: str) -> models.SessionQuerySet:
+    """Return the sessions of ``--alias``, or all sessions without this option. Raises CommandError."""
+    rows = models.Session.objects.using(using).all()
+    return rows.filter(alias__in=aliases(options, using)) if options["alias"] else rows
+
+
+def memory(alias: str) -> ConversationMemory:
+    """Return the memory of ``alias``. Raises CommandError if the settings do not have the alias."""
+    if alias not in memories:
+        raise _unknown_alias(alias)
+    return memories[alias]
+
+
+def _unknown_alias(alias: str, also: str = "") -> CommandError:
+    known = ", ".join(memories)
+    return CommandError(f"CONVMEMORY has no alias {alias!r}{also}. Choose one of: {known}.", returncode=2)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Whose:
-    """The sessions of a user, of a visitor or of nobody: all of them, or the one with ``key``.
+class Selection:
+    """The sessions that ``--owner``, ``--visitor`` and ``--key`` select.
 
-    Without any of these it is everybody's.
+    An owner or a visitor alone selects all of their sessions, and together with a key one session of each alias. A key
+    alone selects a session that belongs to nobody. Without any of the three, all sessions are selected.
     """
 
     owner: Any = None
     visitor: str | None = None
     key: str | None = None
 
-    def among(self, sessions: models.SessionQuerySet) -> models.SessionQuerySet:
-        """Return those of ``sessions`` that are meant."""
+    def filter(self, sessions: models.SessionQuerySet) -> models.SessionQuerySet:
+        """Return those of ``sessions`` that are selected."""
         if self.owner is not None:
             sessions = sessions.filter(owner=self.owner)
         elif self.visitor is not None:
@@ -89,39 +105,39 @@ class Whose:
 
     def __str__(self) -> str:
         if self.owner is not None:
-            person = f"of the user {self.owner.get_username()!r}"
+            text = f"of the user {self.owner.get_username()!r}"
         elif self.visitor is not None:
-            person = f"of the visitor {self.visitor!r}"
+            text = f"of the visitor {self.visitor!r}"
         else:
             return f"with the key {self.key!r} and without an owner or visitor"
-        return f"{person} with the key {self.key!r}" if self.key is not None else person
+        return f"{text} with the key {self.key!r}" if self.key is not None else text
 
 
-def add_whose(parser: CommandParser) -> None:
+def add_selection(parser: CommandParser) -> None:
     """Define ``--owner``, ``--visitor`` and ``--key``."""
-    person = parser.add_mutually_exclusive_group()
-    person.add_argument("--owner", metavar="NAME", help="Only sessions of the user who logs in with this name.")
-    person.add_argument("--visitor", metavar="ID", help="Only sessions of the visitor with this id.")
+    scope = parser.add_mutually_exclusive_group()
+    scope.add_argument("--owner", metavar="NAME", help="Only sessions of the user who logs in with this name.")
+    scope.add_argument("--visitor", metavar="ID", help="Only sessions of the visitor with this id.")
     parser.add_argument(
         "--key",
         help="Only the session with this key. Without --owner and --visitor: a session that belongs to nobody.",
     )
 
 
-def whose(options: dict[str, Any], using: str) -> Whose:
-    """Return whose sessions were chosen. Raises CommandError."""
+def selection(options: dict[str, Any], using: str) -> Selection:
+    """Return which sessions the options select. Raises CommandError for invalid options and an unknown user."""
     owner, visitor, key = (options[name] for name in ("owner", "visitor", "key"))
     for name in ("owner", "visitor", "key"):
         if options[name] == "":
-            # A variable of a script that was not set, most likely; the visitor "" is everybody who is none.
+            # Most likely a variable that a script did not set. The column ``visitor`` of all other sessions is "".
             raise CommandError(f"--{name} is empty. Give it a value, or leave it out.", returncode=2)
     if owner is not None and visitor is not None:
         raise CommandError(
             "A session belongs to an owner or to a visitor. Give --owner or --visitor, not both.", returncode=2
         )
     try:
-        # call_command() takes the user as well.
+        # call_command() also accepts a user object.
         user = owners.find(owner, using) if isinstance(owner, str) else owner
     except InvalidSession as error:
         raise CommandError(str(error), returncode=2) from None
-    return Whose(user, visitor, key)
+    return Selection(user, visitor, key)

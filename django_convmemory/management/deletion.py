@@ -1,4 +1,4 @@
-"""Deleting sessions with everything in them."""
+"""Deletes sessions and everything in them."""
 
 from __future__ import annotations
 
@@ -11,35 +11,35 @@ from django_convmemory.management.progress import counted
 from django_convmemory.stores import editing, transactions
 
 
-class Holding(NamedTuple):
-    """Sessions, counted, and the messages in them."""
+class Totals(NamedTuple):
+    """A number of sessions, and the number of messages in them."""
 
     sessions: int
     messages: int
 
-    def __add__(self, other: object) -> Holding:
-        if not isinstance(other, Holding):
+    def __add__(self, other: object) -> Totals:
+        if not isinstance(other, Totals):
             return NotImplemented
-        return Holding(self.sessions + other.sessions, self.messages + other.messages)
+        return Totals(self.sessions + other.sessions, self.messages + other.messages)
 
     def __str__(self) -> str:
         return f"{counted(self.sessions, 'session')} with {counted(self.messages, 'message')}"
 
 
-def holding(sessions: models.SessionQuerySet) -> Holding:
-    """Count ``sessions`` and their messages, by what their rows know of those."""
-    found = sessions.aggregate(sessions=Count("pk"), messages=Sum("last_position"))
-    return Holding(found["sessions"], found["messages"] or 0)
+def totals(sessions: models.SessionQuerySet) -> Totals:
+    """Count ``sessions`` and their messages. The rows of the sessions have the counts; no message is read."""
+    row = sessions.aggregate(sessions=Count("pk"), messages=Sum("last_position"))
+    return Totals(row["sessions"], row["messages"] or 0)
 
 
-def delete(sessions: models.SessionQuerySet) -> Holding:
-    """Delete ``sessions`` in one transaction, and return what was in them."""
+def delete(sessions: models.SessionQuerySet) -> Totals:
+    """Delete ``sessions`` in one transaction, and return how many there were, with their messages."""
 
-    def work() -> Holding:
-        found = Holding(0, 0)
+    def delete_locked() -> Totals:
+        deleted = Totals(0, 0)
         for locked in editing.locked(sessions):
-            found += holding(locked)
+            deleted += totals(locked)
             locked.delete()
-        return found
+        return deleted
 
-    return transactions.run(sessions.db, work, savepoint=True)
+    return transactions.run(sessions.db, delete_locked, savepoint=True)

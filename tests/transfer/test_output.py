@@ -39,7 +39,7 @@ def test_without_tqdm_a_terminal_shows_lines(write: Any, monkeypatch: pytest.Mon
 
 @pytest.mark.django_db
 def test_other_streams_show_lines(write: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("django_convmemory.management.progress._EACH", 2)
+    monkeypatch.setattr("django_convmemory.management.progress._INTERVAL", 2)
     path = write(*[record(str(number)) for number in range(5)])
 
     assert call("convmemory_import", path).splitlines()[1:] == [

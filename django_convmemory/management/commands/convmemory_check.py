@@ -1,14 +1,14 @@
-"""Checks every invariant of the rows, and says what is wrong and where."""
+"""Checks every invariant of the stored rows, and reports what is wrong and where."""
 
 from __future__ import annotations
 
+import itertools
 import json
 from collections import Counter
 from typing import Any
 
 from django.core.management.base import BaseCommand, CommandError, CommandParser
 
-from django_convmemory import models
 from django_convmemory.maintenance import integrity
 from django_convmemory.maintenance.integrity import Finding
 from django_convmemory.management import choices
@@ -16,10 +16,11 @@ from django_convmemory.management.progress import counted, printable
 
 
 class Command(BaseCommand):
-    """``manage.py convmemory_check``: reads every row, in flat memory, and changes none.
+    """``manage.py convmemory_check``: reads every row and changes none. Its memory use does not grow with the rows.
 
-    Exits with 0 where nothing is wrong, with 1 where something is, and with 2 when the command line cannot be carried
-    out. It can run beside a busy site: a session that changes meanwhile is read again.
+    The command can run while the site is busy. It reads a session again that changes meanwhile.
+
+    Exits with 0 if nothing is wrong, with 1 if something is, and with 2 if the command line is invalid.
     """
 
     help = "Check the stored rows of all sessions for damage. Exits with 1 if it finds any."
@@ -31,16 +32,11 @@ class Command(BaseCommand):
         parser.add_argument("--json", action="store_true", help="Print each finding as a JSON object on its own line.")
 
     def handle(self, *args: Any, **options: Any) -> None:
-        """Check, and report."""
+        """Check the sessions, and print the findings."""
         using = choices.database(options)
-        sessions = models.Session.objects.using(using)
-        if options["alias"]:
-            sessions = sessions.filter(alias__in=choices.aliases(options, using))
+        sessions = choices.sessions(options, using)
         counts: Counter[str] = Counter()
-        for finding in integrity.check(sessions):
-            counts[finding.code] += 1
-            self._report(finding, as_json=options["json"])
-        for finding in integrity.orphans(using):
+        for finding in itertools.chain(integrity.check(sessions), integrity.orphans(using)):
             counts[finding.code] += 1
             self._report(finding, as_json=options["json"])
         if counts:

@@ -1,4 +1,4 @@
-"""Deletes what is kept of a person."""
+"""Deletes all stored data of a user or a visitor."""
 
 from __future__ import annotations
 
@@ -16,20 +16,20 @@ from django_convmemory.stores.orm import ORMStore
 
 
 class Command(BaseCommand):
-    """``manage.py convmemory_erase (--owner NAME | --visitor ID | --key KEY)``: delete sessions with all in them.
+    """``manage.py convmemory_erase (--owner NAME | --visitor ID | --key KEY)``: deletes sessions and all in them.
 
-    Of all aliases, also of those that the settings no longer have, unless ``--alias`` is given. Asks first, on a
-    terminal.
+    Without ``--alias``, it deletes sessions of all aliases, also of aliases that were removed from the settings. On a
+    terminal it asks first.
 
-    Exits with 0 when they are gone, also where there were none; with 1 when the answer was no; with 2 when the command
-    line cannot be carried out.
+    Exits with 0 if the sessions are deleted, or if there were none. Exits with 1 if the answer was not "yes", and with
+    2 if the command line is invalid.
     """
 
     help = "Delete all sessions of a user or a visitor, or one session by its key, with everything in them."
 
     def add_arguments(self, parser: CommandParser) -> None:
         """Define the options."""
-        choices.add_whose(parser)
+        choices.add_selection(parser)
         choices.add_aliases(parser)
         parser.add_argument(
             "--no-input", "--noinput", action="store_false", dest="interactive", help="Delete without asking."
@@ -37,34 +37,32 @@ class Command(BaseCommand):
         choices.add_database(parser)
 
     def handle(self, *args: Any, **options: Any) -> None:
-        """Ask, and delete."""
+        """Ask, and delete the selected sessions."""
         using = choices.database(options)
-        whose = choices.whose(options, using)
-        if whose == choices.Whose():
+        selection = choices.selection(options, using)
+        if selection == choices.Selection():
             raise CommandError("Which sessions should be deleted? Give --owner, --visitor or --key.", returncode=2)
-        sessions = whose.among(models.Session.objects.using(using))
-        if options["alias"]:
-            sessions = sessions.filter(alias__in=choices.aliases(options, using))
-        found = deletion.holding(sessions)
-        if found.sessions and options["interactive"]:
-            self._confirm(found, whose)
-        if not found.sessions:
-            said = f"There are no sessions {whose}."
-        elif whose.key is not None:
-            said = f"{deletion.delete(sessions)} deleted."
+        sessions = selection.filter(choices.sessions(options, using))
+        totals = deletion.totals(sessions)
+        if totals.sessions and options["interactive"]:
+            self._confirm(totals, selection)
+        if not totals.sessions:
+            result = f"There are no sessions {selection}."
+        elif selection.key is not None:
+            result = f"{deletion.delete(sessions)} deleted."
         else:
-            said = f"{counted(self._erase(sessions, whose, using), 'session')} deleted."
+            result = f"{counted(self._erase(sessions, selection, using), 'session')} deleted."
         if options["verbosity"] > 0:
-            self.stdout.write(said)
+            self.stdout.write(result)
 
-    def _confirm(self, found: deletion.Holding, whose: choices.Whose) -> None:
+    def _confirm(self, totals: deletion.Totals, selection: choices.Selection) -> None:
         if not sys.stdin.isatty():
             raise CommandError(
-                f"This would delete {found} {whose}. The command asks first, and there is no terminal to ask on. "
+                f"This would delete {totals} {selection}. The command asks first, and there is no terminal to ask on. "
                 "Give --no-input to delete without asking.",
                 returncode=2,
             )
-        self.stdout.write(f"This deletes {found} {whose}. The deletion cannot be undone.")
+        self.stdout.write(f"This deletes {totals} {selection}. The deletion cannot be undone.")
         self.stdout.flush()
         try:
             answer = input("Type 'yes' to continue: ")
@@ -74,16 +72,16 @@ class Command(BaseCommand):
         if answer != "yes":
             raise CommandError("Nothing was deleted.")
 
-    def _erase(self, sessions: models.SessionQuerySet, whose: choices.Whose, using: str) -> int:
-        """Delete a person's sessions, alias by alias, and return how many there were."""
+    def _erase(self, sessions: models.SessionQuerySet, selection: choices.Selection, using: str) -> int:
+        """Delete all sessions of a user or a visitor, alias by alias, and return how many there were."""
         store = ORMStore(using)
         erased = 0
         for alias in list(sessions.order_by("alias").values_list("alias", flat=True).distinct()):
             if alias in memories:
                 memory = copy.copy(memories[alias])
                 memory.store = store
-                erased += memory.erase(owner=whose.owner, visitor=whose.visitor)
+                erased += memory.erase(owner=selection.owner, visitor=selection.visitor)
             else:
-                owner_id = None if whose.owner is None else whose.owner.pk
-                erased += store.erase(alias, owner_id=owner_id, visitor=whose.visitor or "")
+                owner_id = None if selection.owner is None else selection.owner.pk
+                erased += store.erase(alias, owner_id=owner_id, visitor=selection.visitor or "")
         return erased

@@ -1,4 +1,4 @@
-"""Exports conversations, in the form that convmemory_import takes."""
+"""Exports conversations in the format that convmemory_import reads."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ from django_convmemory.management.progress import Progress, counted
 
 
 class Command(BaseCommand):
-    """``manage.py convmemory_export``: a session a line, in the order in which they were made.
+    """``manage.py convmemory_export``: writes one session on each line, in the order in which they were created.
 
-    A line holds what :mod:`~django_convmemory.maintenance.transfer.records` says. Each session is exported as it was
-    at one moment. Sessions without messages, and summaries, are left out.
+    :mod:`~django_convmemory.maintenance.transfer.records` describes a line. Each session is exported as it was at one
+    moment. Sessions without messages are left out, and so are summaries.
 
-    Exits with 0 when all of it is written; with 1 when it cannot be, and FILE is as it was; with 2 when the command
-    line cannot be carried out.
+    Exits with 0 if everything is written. Exits with 1 if it cannot be written: then FILE is unchanged. Exits with 2 if
+    the command line is invalid.
     """
 
     help = "Export sessions with their messages as JSON, one on each line, in the format that convmemory_import reads."
@@ -35,7 +35,7 @@ class Command(BaseCommand):
     def add_arguments(self, parser: CommandParser) -> None:
         """Define the options."""
         choices.add_aliases(parser)
-        choices.add_whose(parser)
+        choices.add_selection(parser)
         parser.add_argument(
             "--output",
             default="-",
@@ -46,17 +46,18 @@ class Command(BaseCommand):
         choices.add_database(parser)
 
     def handle(self, *args: Any, **options: Any) -> None:
-        """Export what was chosen."""
+        """Export the selected sessions."""
         using = choices.database(options)
-        aliases, whose = choices.aliases(options, using, gone=True), choices.whose(options, using)
+        aliases = choices.aliases(options, using, removed=True)
+        selection = choices.selection(options, using)
         to_stdout = options["output"] == "-"
-        # Next to what is exported, nothing is said on standard output.
-        said, shown = self.stderr if to_stdout else self.stdout, options["verbosity"] > 0
-        sessions = whose.among(models.Session.objects.using(using).filter(alias__in=aliases))
+        # Standard output must have nothing beside the exported sessions.
+        report, verbose = self.stderr if to_stdout else self.stdout, options["verbosity"] > 0
+        sessions = selection.filter(models.Session.objects.using(using).filter(alias__in=aliases))
         exported = messages = 0
         with self._output(options["output"]) as out:
             progress = Progress(
-                said, "exported", total=None if to_stdout else sessions.count(), shown=shown, bar=not to_stdout
+                report, "exported", total=None if to_stdout else sessions.count(), verbose=verbose, bar=not to_stdout
             )
             with progress:
                 for head in exporting.heads(sessions):
@@ -64,10 +65,10 @@ class Command(BaseCommand):
                     messages += written
                     exported += written > 0
                     progress.advance()
-                    reset_queries()  # of which DEBUG keeps a list
-        if not shown:
+                    reset_queries()  # With DEBUG, Django keeps every query.
+        if not verbose:
             return
-        said.write(f"{counted(exported, 'session')} exported with {counted(messages, 'message')}.", str)
+        report.write(f"{counted(exported, 'session')} exported with {counted(messages, 'message')}.", str)
         if len(aliases) > 1 and sessions.order_by().values("alias").distinct().count() > 1:
             self.stderr.write(
                 "The sessions have several aliases, and the lines do not say which. To import each session under its "
@@ -79,12 +80,12 @@ class Command(BaseCommand):
     def _output(self, name: str) -> Iterator[Callable[[str], object]]:
         if name == "-":
             if (reconfigure := getattr(self.stdout, "reconfigure", None)) is not None:
-                reconfigure(encoding="utf-8")  # as JSON is, whatever the locale
+                reconfigure(encoding="utf-8")  # JSON is UTF-8 in every locale.
             try:
                 yield functools.partial(self.stdout.write, ending="")
                 self.stdout.flush()
             except OSError as error:
-                # Python would try once more at its end, and say so.
+                # Python would flush standard output again at exit, and print the same error.
                 sys.stdout = open(os.devnull, "w")  # noqa: SIM115, PTH123
                 raise CommandError(f"Standard output did not accept the whole export: {error}.") from error
             return
@@ -95,8 +96,8 @@ class Command(BaseCommand):
                 returncode=2,
             )
         try:
-            # In the same folder: a rename within a file system leaves either the old file or the new one.
-            file = tempfile.NamedTemporaryFile(  # noqa: SIM115  it is closed before it is renamed
+            # In the same folder, so in the same file system: there a rename leaves the old file or the new one.
+            file = tempfile.NamedTemporaryFile(  # noqa: SIM115  # It is closed before it is renamed.
                 "w", encoding="utf-8", newline="\n", dir=path.parent, prefix=".convmemory-", delete=False
             )
             try:

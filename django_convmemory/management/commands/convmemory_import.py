@@ -1,4 +1,4 @@
-"""Imports conversations from other systems, or from an export."""
+"""Imports conversations from other systems, or from a file that convmemory_export wrote."""
 
 from __future__ import annotations
 
@@ -21,29 +21,29 @@ from django_convmemory.maintenance.transfer.importing import SAME_NAME, Importer
 from django_convmemory.maintenance.transfer.records import BadRecord
 from django_convmemory.management import choices
 from django_convmemory.management.progress import Progress, counted, printable
-from django_convmemory.memory import memories
 
 
 @dataclasses.dataclass(slots=True)
 class _Counts:
-    """What came of the records so far."""
+    """What was done with the records so far. ``messages`` are those of the imported sessions."""
 
     imported: int = 0
     messages: int = 0
-    there: int = 0
+    existing: int = 0
     empty: int = 0
 
-    # Fields of messages that chat completions do not have, and in how many sessions.
+    # Fields of messages that chat completions do not have, with the number of sessions that have them.
     unknown: Counter[str] = dataclasses.field(default_factory=Counter)
 
     def __str__(self) -> str:
         imported = f"{counted(self.imported, 'session')} imported with {counted(self.messages, 'message')}"
-        said = f"{imported}, {self.there} already in the database"
-        return f"{said}, {self.empty} without messages skipped" if self.empty else said
+        skipped = f", {self.empty} without messages skipped" if self.empty else ""
+        return f"{imported}, {self.existing} already in the database{skipped}"
 
     @property
     def before_error(self) -> str:
-        if not (self.imported or self.there):
+        """What an error says about the records before it."""
+        if not (self.imported or self.existing):
             return "Nothing was imported."
         return (
             f"The sessions before it are imported ({self}). Correct the error and run the command again: it "
@@ -52,13 +52,13 @@ class _Counts:
 
 
 class Command(BaseCommand):
-    """``manage.py convmemory_import FILE…``: each session whole or not at all, those that are there left alone.
+    """``manage.py convmemory_import FILE…``: imports each session as a whole or not at all.
 
-    A file holds what :mod:`django_convmemory.maintenance.transfer.records` says. No task is sent: sessions become due,
-    and the sweep sends them to the workers in portions.
+    :mod:`django_convmemory.maintenance.transfer.records` describes a file. Sessions that already have messages are left
+    alone. The command sends no tasks: the sessions become due, and the sweep sends them to the workers in portions.
 
-    Exits with 0 when all of it is there; with 1 when something cannot be imported (what comes before it stays); with 2
-    when the command line cannot be carried out.
+    Exits with 0 if all sessions are in the database. Exits with 1 at a session that cannot be imported: the sessions
+    before it stay. Exits with 2 if the command line is invalid.
     """
 
     help = (
@@ -85,26 +85,24 @@ class Command(BaseCommand):
         choices.add_database(parser)
 
     def handle(self, *args: Any, **options: Any) -> None:
-        """Say what is to be expected, and import."""
-        files, alias, shown = options["files"], options["alias"], options["verbosity"] > 0
-        if alias not in memories:
-            known = ", ".join(memories)
-            raise CommandError(f"CONVMEMORY has no alias {alias!r}. Choose one of: {known}.", returncode=2)
+        """Print what the import will take, and import."""
+        files, verbose = options["files"], options["verbosity"] > 0
+        memory = choices.memory(options["alias"])
         for name in files:
             if name != "-" and (pathlib.Path(name).is_dir() or not os.access(name, os.R_OK)):
                 raise CommandError(f"{name} is not a file, or cannot be read. Correct the name.", returncode=2)
-        importer = Importer(memories[alias], choices.database(options), compact=not options["no_compact"])
+        importer = Importer(memory, choices.database(options), compact=not options["no_compact"])
         if options["dry_run"]:
-            self._announce(files, importer, shown=True, strict=True)
+            self._announce(files, importer, verbose=True, strict=True)
             return
         total = None
-        if not options["no_compact"] and memories[alias].summarizes and all(map(os.path.isfile, files)):
-            total = self._announce(files, importer, shown=shown)
+        if not options["no_compact"] and memory.summarizes and all(map(os.path.isfile, files)):
+            total = self._announce(files, importer, verbose=verbose)
         counts = _Counts()
-        with Progress(self.stdout, "imported", total=total, shown=shown) as progress:
+        with Progress(self.stdout, "imported", total=total, verbose=verbose) as progress:
             for name in files:
                 self._import(name, importer, counts, progress)
-        if shown:
+        if verbose:
             self.stdout.write(f"{counts}.")
             if counts.unknown:
                 fields = ", ".join(
@@ -117,19 +115,20 @@ class Command(BaseCommand):
                     str,
                 )
 
-    def _announce(self, files: list[str], importer: Importer, *, shown: bool, strict: bool = False) -> int:
-        """Say what folding the sessions will take, and return how many there are.
+    def _announce(self, files: list[str], importer: Importer, *, verbose: bool, strict: bool = False) -> int:
+        """Print what folding the sessions will take, and return the number of sessions.
 
-        ``strict`` raises CommandError for what cannot be imported; otherwise the import stops there, and says why.
+        With ``strict``, a record that cannot be imported raises CommandError. Without it, the counting ends there: the
+        import will raise the error.
         """
-        total = there = calls = tokens = 0
-        stops, names = "", set[tuple[str, str, str]]()
+        total = existing = calls = tokens = 0
+        until, names = "", set[tuple[str, str, str]]()
         for file_name in files:
             try:
                 with _opened(file_name) as file:
                     for record in reading.read(file):
                         expected = importer.expect(record)
-                        total, there = total + 1, there + expected.there
+                        total, existing = total + 1, existing + expected.there
                         calls, tokens = calls + expected.calls, tokens + expected.tokens
                         name = (record.owner or "", record.visitor or "", record.key)
                         if strict and name in names:
@@ -137,12 +136,12 @@ class Command(BaseCommand):
                         names.update([name] if strict and record.messages else ())
             except (BadRecord, OSError) as error:
                 if strict:
-                    raise CommandError(f"{_place(file_name)}, {_said(error)}") from error
-                stops = f" before the first error in {_place(file_name)}"
+                    raise CommandError(f"{_place(file_name)}, {_message(error)}") from error
+                until = f" before the first error in {_place(file_name)}"
                 break
-        if shown:
+        if verbose:
             self.stdout.write(
-                f"{counted(total, 'session')} to import{stops}, {there} of them already in the database. "
+                f"{counted(total, 'session')} to import{until}, {existing} of them already in the database. "
                 f"Folding the new ones takes about {counted(calls, 'call')} of the model over "
                 f"{counted(tokens, 'token')}."
             )
@@ -156,30 +155,26 @@ class Command(BaseCommand):
                     stored = importer.add(record)
                     counts.messages += stored
                     counts.imported += stored > 0
-                    counts.there += not stored and bool(record.messages)
+                    counts.existing += not stored and bool(record.messages)
                     counts.empty += not record.messages
-                    counts.unknown.update(
-                        {field for recorded in record.messages for field in recorded.message.extra} - _KNOWN
-                    )
+                    counts.unknown.update({field for item in record.messages for field in item.message.extra} - _KNOWN)
                     progress.advance()
-                    reset_queries()  # of which DEBUG keeps a list
+                    reset_queries()  # With DEBUG, Django keeps every query.
         except BadRecord as error:
-            raise CommandError(f"{place}, {_said(error)} {counts.before_error}") from error
+            raise CommandError(f"{place}, {_message(error)} {counts.before_error}") from error
         except OSError as error:
             raise CommandError(f"{place} cannot be read: {error}. {counts.before_error}") from error
 
 
-# What of a message has no place of its own in a ChatMessage, and is known to providers.
+# Fields that providers know, and for which a ChatMessage has no attribute.
 _KNOWN = frozenset({"refusal", "annotations", "audio", "function_call", "reasoning_content", "reasoning"})
+_LONGEST_ERROR = 1000  # characters
 
 
-_LONGEST_ERROR = 1000
-
-
-def _said(error: Exception) -> str:
-    """Return what an error says, of which the file may have chosen a part."""
-    said = printable(str(error))
-    return said if len(said) <= _LONGEST_ERROR else f"{said[:_LONGEST_ERROR]}…"
+def _message(error: Exception) -> str:
+    """Return the error's message, printable and cut, because a part of it may come from the file."""
+    message = printable(str(error))
+    return message if len(message) <= _LONGEST_ERROR else f"{message[:_LONGEST_ERROR]}…"
 
 
 def _place(name: str) -> str:

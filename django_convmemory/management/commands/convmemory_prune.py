@@ -1,4 +1,4 @@
-"""Deletes what is old: sessions that nobody uses, the books of model calls, versions that nothing shows."""
+"""Deletes old data: sessions that nobody uses, records of model calls, and summaries that nothing shows."""
 
 from __future__ import annotations
 
@@ -9,27 +9,24 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 from django.core.management.base import BaseCommand, CommandError, CommandParser
-from django.db.models import F, QuerySet
+from django.db.models import F
 
 from django_convmemory import models
 from django_convmemory.management import choices, deletion, durations
-from django_convmemory.management.deletion import Holding
+from django_convmemory.management.deletion import Totals
 from django_convmemory.management.progress import Progress, counted
 from django_convmemory.stores import transactions
-
-_DURATION = "90d, 12h, 30m or 45s"
-
 
 _LARGEST_BATCH = 10_000
 
 
 class Command(BaseCommand):
-    """``manage.py convmemory_prune``: at least one of its three options says what is too old.
+    """``manage.py convmemory_prune``: deletes what is older than its three options say. One of them is required.
 
-    Works in batches, each in a transaction of its own, which looks again at what it deletes: a session that is used in
-    the meantime stays. Can be stopped at any time, and run again.
+    The command works in batches. Each batch is a transaction that checks again what it deletes: a session that was used
+    in the meantime stays. The command can be stopped at any time, and run again.
 
-    Exits with 0 when all of it is gone, and with 2 when the command line cannot be carried out.
+    Exits with 0 if everything old is deleted, and with 2 if the command line is invalid.
     """
 
     help = "Delete sessions that were not used for long, old records of model calls, and old versions of summaries."
@@ -39,18 +36,18 @@ class Command(BaseCommand):
         parser.add_argument(
             "--inactive-for",
             metavar="DURATION",
-            help=f"Delete sessions that have not changed for this time, such as {_DURATION}.",
+            help=f"Delete sessions that have not changed for this time, such as {durations.EXAMPLES}.",
         )
         parser.add_argument(
             "--attempts-older-than",
             metavar="DURATION",
-            help=f"Delete records of model calls older than this time, such as {_DURATION}.",
+            help=f"Delete records of model calls older than this time, such as {durations.EXAMPLES}.",
         )
         parser.add_argument(
             "--versions-older-than",
             metavar="DURATION",
-            help=f"Delete versions of summaries older than this time, such as {_DURATION}. The current version stays, "
-            "and so do the versions from which it was made.",
+            help=f"Delete versions of summaries older than this time, such as {durations.EXAMPLES}. The current "
+            "version stays, and so do the versions from which it was made.",
         )
         choices.add_aliases(parser)
         parser.add_argument("--dry-run", action="store_true", help="Only print what would be deleted.")
@@ -79,40 +76,45 @@ class Command(BaseCommand):
                 "What should be deleted? Give --inactive-for, --attempts-older-than or --versions-older-than.",
                 returncode=2,
             )
-        said = []
+        results = []
         if "inactive_for" in ages:
-            said.append(str(self._sessions(ages["inactive_for"], using, aliases, options)))
+            results.append(str(self._sessions(ages["inactive_for"], using, aliases, options)))
         if "attempts_older_than" in ages:
             attempts = _attempts(ages["attempts_older_than"], using, aliases, batch, dry_run=dry_run)
-            said.append(counted(attempts, "attempt"))
+            results.append(counted(attempts, "attempt"))
         if "versions_older_than" in ages:
             versions = _versions(ages["versions_older_than"], using, aliases, batch, dry_run=dry_run)
-            said.append(counted(versions, "version"))
+            results.append(counted(versions, "version"))
         if options["verbosity"] > 0:
-            self.stdout.write(f"{', '.join(said)} {'would be deleted' if dry_run else 'deleted'}.")
+            self.stdout.write(f"{', '.join(results)} {'would be deleted' if dry_run else 'deleted'}.")
 
-    def _sessions(self, seconds: int, using: str, aliases: list[str], options: dict[str, Any]) -> Holding:
+    def _sessions(self, seconds: int, using: str, aliases: list[str], options: dict[str, Any]) -> Totals:
         sessions = models.Session.objects.using(using).filter(alias__in=aliases)
         before = durations.ago(seconds, sessions)
-        deleted, last = Holding(0, 0), 0
+        deleted = Totals(0, 0)
         if before is None:
             return deleted
         inactive = sessions.filter(updated_at__lt=before)
         if options["dry_run"]:
-            return deletion.holding(inactive)
-        with Progress(self.stdout, "deleted", shown=options["verbosity"] > 0) as progress:
-            # Onwards by the id: no index knows what is inactive, so that all rows are read, and that once.
-            while page := _page(inactive.filter(pk__gt=last), options["batch"]):
-                # Those of the page that still are inactive, under the lock. A range names as many as it takes.
-                found = deletion.delete(inactive.filter(pk__gt=last, pk__lte=page[-1]))
-                deleted += found
-                progress.advance(found.sessions)
-                last = page[-1]
+            return deletion.totals(inactive)
+        with Progress(self.stdout, "deleted", verbose=options["verbosity"] > 0) as progress:
+            for first, last in _id_ranges(inactive, options["batch"]):
+                # This deletes the sessions that are still inactive under the lock.
+                batch = deletion.delete(inactive.filter(pk__range=(first, last)))
+                deleted += batch
+                progress.advance(batch.sessions)
         return deleted
 
 
-def _page(rows: QuerySet[Any], batch: int) -> list[int]:
-    return list(rows.order_by("pk").values_list("pk", flat=True)[:batch])
+def _id_ranges(rows: models.SessionQuerySet | models.AttemptQuerySet, batch: int) -> Iterator[tuple[int, int]]:
+    """Yield the first and the last id of each ``batch`` of rows.
+
+    The ids ascend, so each row is read once, although no index has the column by which old rows are selected.
+    """
+    last = 0
+    while ids := list(rows.filter(pk__gt=last).order_by("pk").values_list("pk", flat=True)[:batch]):
+        yield ids[0], ids[-1]
+        last = ids[-1]
 
 
 def _attempts(seconds: int, using: str, aliases: list[str], batch: int, *, dry_run: bool) -> int:
@@ -123,11 +125,7 @@ def _attempts(seconds: int, using: str, aliases: list[str], batch: int, *, dry_r
     old = attempts.filter(started_at__lt=before)
     if dry_run:
         return old.count()
-    deleted, last = 0, 0
-    while page := _page(old.filter(pk__gt=last), batch):
-        deleted += transactions.run(using, old.filter(pk__gt=last, pk__lte=page[-1]).delete)[0]
-        last = page[-1]
-    return deleted
+    return sum(transactions.run(using, old.filter(pk__range=id_range).delete)[0] for id_range in _id_ranges(old, batch))
 
 
 def _versions(seconds: int, using: str, aliases: list[str], batch: int, *, dry_run: bool) -> int:
@@ -135,67 +133,76 @@ def _versions(seconds: int, using: str, aliases: list[str], batch: int, *, dry_r
     before = durations.ago(seconds, versions)
     if before is None:
         return 0
-    stale = _stale(versions, before, batch)
-    return sum(count if dry_run else _thin(session_id, using, before, batch) for session_id, count in stale)
+    return sum(
+        count if dry_run else _delete_versions(session_id, using, before, batch)
+        for session_id, count in _sessions_with_unneeded(versions, before, batch)
+    )
 
 
-def _stale(versions: models.SummaryQuerySet, before: dt.datetime, batch: int) -> Iterator[tuple[int, int]]:
-    """Yield the sessions with versions that can go, and how many those are."""
+def _sessions_with_unneeded(
+    versions: models.SummaryQuerySet, before: dt.datetime, batch: int
+) -> Iterator[tuple[int, int]]:
+    """Yield the id of each session that has unneeded versions, and how many it has."""
     last = 0
-    while page := list(
+    while session_ids := list(
         versions.filter(created_at__lt=before, session_id__gt=last)
         .order_by("session_id")
         .values_list("session_id", flat=True)
         .distinct()[:batch]
     ):
-        rows = versions.filter(session_id__gt=last, session_id__lte=page[-1]).order_by("session_id", "version")
-        columns = ("session_id", "session__current_version", *_OF_A_LINE)
-        of_sessions = itertools.groupby(
+        rows = versions.filter(session_id__gt=last, session_id__lte=session_ids[-1]).order_by("session_id", "version")
+        columns = ("session_id", "session__current_version", *_VERSION_COLUMNS)
+        sessions = itertools.groupby(
             rows.values_list(*columns).iterator(chunk_size=1000), key=operator.itemgetter(0, 1)
         )
-        # Read to the end before anything of them is deleted.
+        # The list reads all rows before the caller deletes some of them.
         yield from [
-            (session_id, len(stale))
-            for (session_id, current), those in of_sessions
-            if (stale := _outside_line(current, (row[2:] for row in those), before))
+            (session_id, len(unneeded))
+            for (session_id, current), session_rows in sessions
+            if (unneeded := _unneeded(current, (row[2:] for row in session_rows), before))
         ]
-        last = page[-1]
+        last = session_ids[-1]
 
 
-_OF_A_LINE = ("version", "parent_version", "created_at", "invalidated_at")
+_VERSION_COLUMNS = ("version", "parent_version", "created_at", "invalidated_at")
 
 
-def _outside_line(
+def _unneeded(
     current: int, versions: Iterable[tuple[int, int | None, dt.datetime, dt.datetime | None]], before: dt.datetime
 ) -> list[int]:
-    """Return the versions from ``before`` that no version was made from which stays and is valid, the newest first."""
+    """Return the versions older than ``before`` that no kept version descends from, the newest first.
+
+    A version is kept if it is the current one, or if it is valid and not older than ``before``.
+    """
     rows = {version: (parent, created_at, invalidated_at) for version, parent, created_at, invalidated_at in versions}
-    kept: set[int] = set()
+    needed: set[int] = set()
     for version, (_, created_at, invalidated_at) in rows.items():
-        one: int | None = version
         if version != current and (created_at < before or invalidated_at is not None):
             continue
-        while one in rows and one not in kept:
-            kept.add(one)
-            one = rows[one][0]
-    stale = [version for version, row in rows.items() if version not in kept and row[1] < before]
-    return sorted(stale, reverse=True)
+        ancestor: int | None = version
+        while ancestor in rows and ancestor not in needed:
+            needed.add(ancestor)
+            ancestor = rows[ancestor][0]
+    unneeded = [
+        version for version, (_, created_at, _) in rows.items() if version not in needed and created_at < before
+    ]
+    return sorted(unneeded, reverse=True)
 
 
-def _thin(session_id: int, using: str, before: dt.datetime, batch: int) -> int:
+def _delete_versions(session_id: int, using: str, before: dt.datetime, batch: int) -> int:
     sessions = models.Session.objects.using(using).filter(pk=session_id)
     versions = models.Summary.objects.using(using).filter(session_id=session_id)
 
-    def work() -> int:
-        # The row's lock keeps the pointer where it is. What a compaction is at work on is left alone: a rebuild makes
-        # a line that nothing points to yet.
+    def delete_batch() -> int:
+        # The update locks the row, so that the current version does not change. A session with a lease is left alone:
+        # a running rebuild makes versions to which the session does not point yet.
         if not sessions.unleased().update(revision=F("revision")):
             return 0
-        rows = versions.values_list(*_OF_A_LINE)
-        stale = _outside_line(sessions.values_list("current_version", flat=True).get(), rows, before)
-        return versions.filter(version__in=stale[:batch]).delete()[0]
+        rows = versions.values_list(*_VERSION_COLUMNS)
+        unneeded = _unneeded(sessions.values_list("current_version", flat=True).get(), rows, before)
+        return versions.filter(version__in=unneeded[:batch]).delete()[0]
 
     deleted = 0
-    while found := transactions.run(using, work):
-        deleted += found
+    while count := transactions.run(using, delete_batch):
+        deleted += count
     return deleted

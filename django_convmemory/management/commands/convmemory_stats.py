@@ -1,4 +1,4 @@
-"""Shows how the memories are doing."""
+"""Shows the state of each memory: its sessions, its due sessions, and its recent model calls."""
 
 from __future__ import annotations
 
@@ -23,11 +23,13 @@ _EVER = 10 * 366 * 86400.0
 
 
 class Command(BaseCommand):
-    """``manage.py convmemory_stats``: for each alias its sessions, what compaction is at, and what it took lately.
+    """``manage.py convmemory_stats``: shows for each alias its sessions, its compactions, and its recent model calls.
 
-    ``failing`` are due sessions whose last attempt published nothing, and that nobody is at; ``stalled`` are those with
-    as many attempts as ``max_attempts``, which are tried once an hour. ``misconfigured`` says of the model what its
-    newest answer did. Costs a few queries for each alias, which count rows and load none.
+    - ``failing``: due sessions whose last attempt published nothing, and that no process is folding.
+    - ``stalled``: sessions with ``max_attempts`` failed attempts or more. They are tried once an hour.
+    - ``misconfigured``: whether the newest answer of the model was that it is misconfigured.
+
+    The command makes a few queries for each alias. They count rows and load none.
     """
 
     help = "Show for each memory its sessions, what is due, and the recent model calls with their cost."
@@ -40,12 +42,12 @@ class Command(BaseCommand):
             "--since",
             default="24h",
             metavar="DURATION",
-            help="How far back model calls are counted, such as 90d, 12h, 30m or 45s (default: %(default)s).",
+            help=f"How far back model calls are counted, such as {durations.EXAMPLES} (default: %(default)s).",
         )
         choices.add_database(parser)
 
     def handle(self, *args: Any, **options: Any) -> None:
-        """Write the figures of each alias."""
+        """Print the figures of each alias."""
         using = choices.database(options)
         seconds = durations.seconds(options["since"], "--since")
         figures = {
@@ -53,18 +55,18 @@ class Command(BaseCommand):
                 **_sessions(alias, using),
                 "attempts": {"since_seconds": seconds, **_attempts(alias, using, seconds)},
             }
-            for alias in choices.aliases(options, using, gone=True)
+            for alias in choices.aliases(options, using, removed=True)
         }
         if options["json"]:
             self.stdout.write(json.dumps(figures, ensure_ascii=False, indent=2))
         else:
-            self.stdout.write("\n\n".join(_text(alias, found, options["since"]) for alias, found in figures.items()))
+            self.stdout.write("\n\n".join(_text(alias, values, options["since"]) for alias, values in figures.items()))
 
 
 def _sessions(alias: str, using: str) -> dict[str, Any]:
     rows = models.Session.objects.using(using).filter(alias=alias)
-    # Of an alias that has gone from the settings nothing is attempted any more.
-    most = memories[alias].options.max_attempts if alias in memories else Options().max_attempts
+    # An alias that was removed from the settings gets no attempts and has no options: the default limit is used.
+    max_attempts = memories[alias].options.max_attempts if alias in memories else Options().max_attempts
     counted = rows.aggregate(
         sessions=Count("pk"),
         messages=Sum("last_position"),
@@ -72,7 +74,7 @@ def _sessions(alias: str, using: str) -> dict[str, Any]:
         due=Count("pk", filter=Q(due_since__isnull=False)),
         leased=Count("pk", filter=Q(lease_expires_at__gt=Clock())),
         failing=Count("pk", filter=Q(due_since__isnull=False) & _IDLE & (Q(attempts__gt=0) | ~Q(last_error=""))),
-        stalled=Count("pk", filter=Q(attempts__gte=most)),
+        stalled=Count("pk", filter=Q(attempts__gte=max_attempts)),
     )
     oldest = rows.due().order_by("due_since").values_list("due_since", Clock()).first()
     return {
@@ -93,10 +95,10 @@ def _attempts(alias: str, using: str, seconds: int) -> dict[str, Any]:
     rows = models.Attempt.objects.using(using).filter(alias=alias)
     fallback = memories[alias].fallback if alias in memories else None
     if fallback is not None and (model := memories[alias].model) is not None and model.name == fallback.name:
-        fallback = None  # What of the two it was, the name does not tell: then it is the memory's model.
+        fallback = None  # The names are equal: the calls are counted as calls of the primary model.
     began = durations.ago(seconds, rows)
     rows = rows.filter(started_at__gte=began) if began is not None else rows.none()
-    found = list(
+    outcomes = list(
         rows.order_by("outcome")
         .values("outcome")
         .annotate(
@@ -108,9 +110,9 @@ def _attempts(alias: str, using: str, seconds: int) -> dict[str, Any]:
             longest=Max("duration_seconds"),
         )
     )
-    costs = [one["total_cost"] for one in found if one["total_cost"] is not None]
-    count = sum(one["count"] for one in found)
-    # No database function of this is known to all of them: one or two rows from the middle are.
+    costs = [row["total_cost"] for row in outcomes if row["total_cost"] is not None]
+    count = sum(row["count"] for row in outcomes)
+    # The databases have no median function in common. So this reads the one or two rows in the middle.
     middle = list(
         rows.order_by("duration_seconds").values_list("duration_seconds", flat=True)[
             max(0, count - 1) // 2 : count // 2 + 1
@@ -118,29 +120,29 @@ def _attempts(alias: str, using: str, seconds: int) -> dict[str, Any]:
     )
     return {
         "count": count,
-        "by_fallback": sum(one["by_fallback"] for one in found if one["outcome"] == AttemptOutcome.PUBLISHED),
-        "outcomes": {one["outcome"]: one["count"] for one in found},
-        "prompt_tokens": sum(one["prompt"] or 0 for one in found),
-        "completion_tokens": sum(one["completion"] or 0 for one in found),
+        "by_fallback": sum(row["by_fallback"] for row in outcomes if row["outcome"] == AttemptOutcome.PUBLISHED),
+        "outcomes": {row["outcome"]: row["count"] for row in outcomes},
+        "prompt_tokens": sum(row["prompt"] or 0 for row in outcomes),
+        "completion_tokens": sum(row["completion"] or 0 for row in outcomes),
         "cost": float(sum(costs)) if costs else None,
         "median_seconds": round(sum(middle) / len(middle), 3) if middle else None,
-        "longest_seconds": round(max(one["longest"] for one in found), 3) if found else None,
+        "longest_seconds": round(max(row["longest"] for row in outcomes), 3) if outcomes else None,
     }
 
 
-def _text(alias: str, found: dict[str, Any], since: str) -> str:
-    attempts = found["attempts"]
+def _text(alias: str, values: dict[str, Any], since: str) -> str:
+    attempts = values["attempts"]
     lines = [
-        ("sessions", found["sessions"]),
-        ("messages", found["messages"]),
-        ("tokens", found["tokens"]),
-        ("due", found["due"]),
-        ("oldest due (s)", found["oldest_due_seconds"]),
-        ("leased", found["leased"]),
-        ("failing", found["failing"]),
-        ("stalled", found["stalled"]),
-        ("misconfigured", "yes" if found["misconfigured"] else "no"),
-        ("paused", "yes" if found["paused"] else "no"),
+        ("sessions", values["sessions"]),
+        ("messages", values["messages"]),
+        ("tokens", values["tokens"]),
+        ("due", values["due"]),
+        ("oldest due (s)", values["oldest_due_seconds"]),
+        ("leased", values["leased"]),
+        ("failing", values["failing"]),
+        ("stalled", values["stalled"]),
+        ("misconfigured", "yes" if values["misconfigured"] else "no"),
+        ("paused", "yes" if values["paused"] else "no"),
         (f"attempts in {since}", attempts["count"]),
         *((f"  {outcome}", count) for outcome, count in attempts["outcomes"].items()),
         ("  by the fallback", attempts["by_fallback"]),
@@ -150,6 +152,6 @@ def _text(alias: str, found: dict[str, Any], since: str) -> str:
         ("median duration (s)", attempts["median_seconds"]),
         ("longest duration (s)", attempts["longest_seconds"]),
     ]
-    shown = [(name, "-" if value is None else str(value)) for name, value in lines]
-    left, right = (max(len(column) for column in columns) for columns in zip(*shown, strict=True))
-    return "\n".join([alias, *(f"  {name:<{left}}  {value:>{right}}" for name, value in shown)])
+    cells = [(name, "-" if value is None else str(value)) for name, value in lines]
+    left, right = (max(len(column) for column in columns) for columns in zip(*cells, strict=True))
+    return "\n".join([alias, *(f"  {name:<{left}}  {value:>{right}}" for name, value in cells)])

@@ -1,4 +1,7 @@
-"""Folds what is due, or has it folded: all that a project without a broker needs, and a broker's safety net."""
+"""Folds the sessions that are due, or sends them to Celery.
+
+A project without a broker needs only this command. With a broker, it finds the sessions whose tasks were lost.
+"""
 
 from __future__ import annotations
 
@@ -21,26 +24,28 @@ from django_convmemory import tasks
 from django_convmemory.conversation import ConversationMemory
 from django_convmemory.core.compaction import Outcome
 from django_convmemory.exceptions import BrokerUnavailable
+from django_convmemory.management import choices
 from django_convmemory.memory import memories
 from django_convmemory.schedulers import NullScheduler
 
 logger = logging.getLogger(__name__)
 
-# Seconds after which a waiting command looks whether it was told to stop.
-_LOOK = 0.2
-# Seconds after which a run ends with the chunk at hand, so that the command can stop there. The next run goes on.
+# Seconds. A waiting command checks this often whether a signal stopped it.
+_POLL_SECONDS = 0.2
+# Seconds. A run that takes longer ends after its chunk, so that the command can stop there. The next run continues.
 _RUN_SECONDS = 1.0
 
 
 class Command(BaseCommand):
-    """``manage.py convmemory_sweep [--watch]``: one sweep, or one after the other until SIGTERM or SIGINT.
+    """``manage.py convmemory_sweep [--watch]``: sweeps once, or again and again until SIGTERM or SIGINT.
 
-    Sessions are sent to Celery where the memory's scheduler does that, and otherwise folded here, one after the other,
-    those that are due longest first. Several of these commands can run at once: a session's lease lets one in.
+    If the memory's scheduler sends tasks to Celery, so does the command. Otherwise it folds the sessions itself, one
+    after the other. The session that is due longest comes first. Several of these commands can run at once, because
+    only one process gets the lease of a session.
 
-    Exits with 0 when all went well, also when it was told to stop; with 1 when one sweep was asked for and something in
-    it failed (what failed stays due); with 2 when the command line cannot be carried out. ``--watch`` logs failures and
-    goes on.
+    Exits with 0 if nothing failed, and when a signal stops it. Exits with 1 if something failed in a single sweep: the
+    sessions that failed stay due. Exits with 2 if the command line is invalid. With ``--watch``, the command logs
+    failures and continues.
     """
 
     help = (
@@ -52,7 +57,7 @@ class Command(BaseCommand):
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        self._said_paused: set[str] = set()
+        self._logged_as_paused: set[str] = set()
 
     def add_arguments(self, parser: CommandParser) -> None:
         """Define the options."""
@@ -71,31 +76,26 @@ class Command(BaseCommand):
             metavar="N",
             help="The largest number of sessions of one alias in one sweep (default: %(default)s).",
         )
-        parser.add_argument(
-            "--alias",
-            action="append",
-            metavar="ALIAS",
-            help="Only sessions of the memory with this alias. May be given more than once.",
-        )
+        choices.add_aliases(parser)
         parser.add_argument(
             "--inline", action="store_true", help="Fold in this process, even if the memory uses Celery."
         )
 
     def handle(self, *args: Any, **options: Any) -> None:
-        """Sweep once, or until told to stop."""
+        """Sweep once, or until a signal stops the command."""
         swept = self._memories(options["alias"], inline=options["inline"])
         self._stopped = False
-        said: Counter[str] | None = None
+        previous: Counter[str] | None = None
         if options["watch"] and options["verbosity"]:
-            self._say(f"Watching {', '.join(memory.alias for memory in swept)}. SIGINT or SIGTERM stops the command.")
+            self._print(f"Watching {', '.join(memory.alias for memory in swept)}. SIGINT or SIGTERM stops the command.")
         with self._stopping_on_signals():
             while True:
                 counts = self._sweep(swept, options["limit"])
-                # A pause is said once, and not with every sweep.
-                news = counts != said if counts.keys() <= {"paused"} else True
-                if options["verbosity"] > 1 or (options["verbosity"] and (not options["watch"] or (counts and news))):
-                    self._say(_line(counts))
-                said = counts
+                # A watching command prints a sweep that did something. It prints a pause once, not at every sweep.
+                has_news = counts and (counts != previous or not counts.keys() <= {"paused"})
+                if options["verbosity"] > 1 or (options["verbosity"] and (not options["watch"] or has_news)):
+                    self._print(_outcome_line(counts))
+                previous = counts
                 if self.stopping():
                     return
                 if not options["watch"]:
@@ -107,17 +107,14 @@ class Command(BaseCommand):
         if counts["stalled"] or counts["failed"] or counts["paused"]:
             raise CommandError("Some due sessions were neither folded nor sent. They stay due. The log says why.")
 
-    def _say(self, line: str) -> None:
+    def _print(self, line: str) -> None:
         self.stdout.write(line)
         self.stdout.flush()
 
     def _memories(self, aliases: list[str] | None, *, inline: bool) -> list[ConversationMemory]:
-        """Return the memories to sweep; those that are to be folded here as :func:`_folding_here` makes them."""
+        """Return the memories to sweep. :func:`_folding_here` copies those that this command folds itself."""
         for alias in aliases or ():
-            if alias not in memories:
-                known = ", ".join(memories)
-                raise CommandError(f"CONVMEMORY has no alias {alias!r}. Choose one of: {known}.", returncode=2)
-            if not memories[alias].summarizes:
+            if not choices.memory(alias).summarizes:
                 raise CommandError(f"memories[{alias!r}] makes no summaries: nothing in it is ever due.", returncode=2)
         chosen = [memories[alias] for alias in dict.fromkeys(aliases or memories)]
         return [
@@ -128,31 +125,31 @@ class Command(BaseCommand):
 
     def _sweep(self, swept: list[ConversationMemory], limit: int) -> Counter[str]:
         counts: Counter[str] = Counter()
-        # As around a request: a connection that the database closed meanwhile is opened anew, and DEBUG's list of
-        # queries does not grow.
+        # Django does both around a request. A connection that the database closed is opened again, and the list of
+        # queries that Django keeps with DEBUG does not grow.
         reset_queries()
         _close_old_connections()
-        # In turn, so that an alias with much to do does not keep the others waiting.
-        turns = [self._turn(memory, limit) for memory in swept]
-        while turns and not self.stopping():
-            for turn in list(turns):
+        # The memories take turns, so that an alias with much to do does not delay the others.
+        running = [self._sweep_memory(memory, limit) for memory in swept]
+        while running and not self.stopping():
+            for outcomes in list(running):
                 if self.stopping():
                     break
                 try:
-                    counts[next(turn)] += 1
+                    counts[next(outcomes)] += 1
                 except StopIteration:
-                    turns.remove(turn)
+                    running.remove(outcomes)
                 except BrokerUnavailable as error:
                     logger.error("%s", error)
                     counts["failed"] += 1
                 except Exception:
-                    # A generator that raised is at its end: what it had left is found by the next sweep.
+                    # A generator that raised has ended. The next sweep finds the sessions that it had left.
                     logger.exception("An error ended a sweep early.")
                     counts["failed"] += 1
         return counts
 
-    def _turn(self, memory: ConversationMemory, limit: int) -> Iterator[str]:
-        """Send or fold at most ``limit`` sessions, and yield what came of each."""
+    def _sweep_memory(self, memory: ConversationMemory, limit: int) -> Iterator[str]:
+        """Send or fold at most ``limit`` sessions, and yield the outcome of each."""
         if self._is_paused(memory):
             yield "paused"
             return
@@ -160,7 +157,7 @@ class Command(BaseCommand):
             for _ in tasks.send_due(memory, limit=limit):
                 yield "sent"
             return
-        # Nobody else is told of them, so no hint is waited for; the time of the next attempt is.
+        # No task was sent for these sessions, so the sweep ignores their hints. The time of the next attempt counts.
         for session_id in memory.sweep(limit=limit, hint_age=0.0):
             _close_old_connections()
             outcome = self._fold_one(memory, session_id)
@@ -174,7 +171,7 @@ class Command(BaseCommand):
             try:
                 result = memory.compact_id(session_id)
             except Error:
-                raise  # The database's: no other session would fare better.
+                raise  # An error of the database, which would fail for the other sessions too.
             except Exception:
                 logger.exception("Compaction of session %s failed.", session_id)
                 return "failed"
@@ -186,72 +183,73 @@ class Command(BaseCommand):
 
     def _is_paused(self, memory: ConversationMemory) -> bool:
         paused = memory.paused
-        if paused and memory.alias not in self._said_paused:
+        if paused and memory.alias not in self._logged_as_paused:
             logger.warning(
                 "memories[%r] is paused, because its model's last answer was that it is misconfigured. See the error "
                 "above, or last_error of its sessions. The model is tried again a minute after that answer.",
                 memory.alias,
             )
-        (self._said_paused.add if paused else self._said_paused.discard)(memory.alias)
+        (self._logged_as_paused.add if paused else self._logged_as_paused.discard)(memory.alias)
         return paused
 
     def stopping(self) -> bool:
-        """Whether a signal said to stop."""
+        """Whether a signal stopped the command."""
         return self._stopped
 
     def _wait(self, seconds: float) -> None:
-        # In small steps: a signal's handler runs between them, and may not touch locks that this thread may hold.
+        # The pause has small steps, and the signal's handler only sets a flag: it may not use locks that this thread
+        # may hold.
         ends = time.monotonic() + seconds
         while not self.stopping() and (left := ends - time.monotonic()) > 0:
-            time.sleep(min(_LOOK, left))
+            time.sleep(min(_POLL_SECONDS, left))
 
     @contextmanager
     def _stopping_on_signals(self) -> Iterator[None]:
-        """Have SIGTERM and SIGINT stop the command after the chunk at hand; a second one ends it at once."""
+        """Let SIGTERM and SIGINT stop the command after its current chunk. A second signal ends it at once."""
         if threading.current_thread() is not threading.main_thread():
             yield
             return
 
-        def stop(number: int, frame: Any) -> None:
+        def stop(received: int, frame: Any) -> None:
             self._stopped = True
-            for one in previous:
-                signal.signal(one, signal.SIG_DFL)
+            for number in previous:
+                signal.signal(number, signal.SIG_DFL)
 
-        previous = {one: signal.getsignal(one) for one in (signal.SIGTERM, signal.SIGINT)}
-        for one in previous:
-            signal.signal(one, stop)
+        previous = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
+        for number in previous:
+            signal.signal(number, stop)
         try:
             yield
         finally:
-            for one, handler in previous.items():
-                signal.signal(one, handler)
+            for number, handler in previous.items():
+                signal.signal(number, handler)
 
 
 def _folding_here(memory: ConversationMemory) -> ConversationMemory:
-    """Return a copy of ``memory`` that tells no scheduler, and whose runs are short.
+    """Return a copy of ``memory`` that uses no scheduler and whose runs are short.
 
-    A run ends between two chunks, so a short one lets the command stop after the chunk at hand.
+    A run ends between two chunks. A short run lets the command stop after its current chunk.
     """
-    here = copy.copy(memory)
-    here.scheduler = NullScheduler()
-    here.options = dataclasses.replace(memory.options, max_run_seconds=_RUN_SECONDS)
-    return here
+    memory = copy.copy(memory)
+    memory.scheduler = NullScheduler()
+    memory.options = dataclasses.replace(memory.options, max_run_seconds=_RUN_SECONDS)
+    return memory
 
 
 def _close_old_connections() -> None:
     """Close the connections that are broken or too old, as Django does around a request.
 
-    But for those in a transaction: of a test, which holds one around the command.
+    A connection in a transaction stays open: a test may hold a transaction around the command.
     """
     for connection in connections.all(initialized_only=True):
         if not connection.in_atomic_block:
             connection.close_if_unusable_or_obsolete()
 
 
-def _line(counts: Counter[str]) -> str:
-    """Return what came of the sessions that a sweep found, in a line.
+def _outcome_line(counts: Counter[str]) -> str:
+    """Return a line with the outcomes of the sessions that a sweep found.
 
-    ``left``: another process had it, or nothing was due any more. ``paused`` counts memories.
+    ``left``: another process had the lease, or the session was no longer due. ``paused`` counts memories.
     """
     return ", ".join(f"{counts[name]} {name}" for name in ("sent", "folded", "left", "stalled", "failed", "paused"))
 
