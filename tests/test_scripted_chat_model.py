@@ -94,7 +94,7 @@ def test_each_reply_is_given_once_to_many_threads() -> None:
 
 def test_one_reply_in_place_of_a_list_is_refused() -> None:
     for reply in ("text", ChatMessage.ai("text"), base.ChatResponse(ChatMessage.ai("text"))):
-        with pytest.raises(TypeError, match="put it in a list"):
+        with pytest.raises(TypeError, match="Put it in a list"):
             ScriptedChatModel(reply)  # type: ignore[arg-type]
 
 

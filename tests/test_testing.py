@@ -392,7 +392,7 @@ def test_a_call_that_was_refused_and_swallowed_is_raised_at_the_end(caplog: pyte
         assert "failed inside append" in caplog.text
     assert "gpt-none" in str(raised.value)
     assert raised.value.__notes__ == [
-        "It did not end the test where it was raised, and so it is raised again at the end."
+        "The test went on after this error, so the error is raised again at the test's end."
     ]
 
 
@@ -432,8 +432,8 @@ def test_replies_that_nobody_asked_for_are_an_error() -> None:
         talk("b")
     assert isinstance(raised.value, AssertionError)
     assert str(raised.value).startswith(
-        "The model was asked for 1 replies, and these were left: 'The user asked about a cat.', "
-        "ModelUnavailable('busy'). Sessions still queued: 1."
+        "Replies are left that the model was not asked for: 'The user asked about a cat.', "
+        "ModelUnavailable('busy'). Requests to the model: 1. Sessions still queued: 1."
     )
 
 
@@ -471,7 +471,10 @@ def test_one_inside_another_is_refused_and_changes_nothing() -> None:
     with scripted_memories() as convmemory:
         convmemory.allow_unused_replies = True
         model = memories["default"].model
-        with pytest.raises(RuntimeError, match=r"scripted already.*use the one that is there"), scripted_memories():
+        with (
+            pytest.raises(RuntimeError, match=r"scripted already.*Use the one that is already active"),
+            scripted_memories(),
+        ):
             pass
         assert memories["default"].model is model
         assert isinstance(model, ScriptedChatModel)
