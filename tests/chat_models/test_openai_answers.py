@@ -141,7 +141,9 @@ def test_returns_at_the_deadline_whatever_the_server_does(server: OpenAIServer, 
 
     assert time.monotonic() - started < AT_ONCE
     assert isinstance(error, exceptions.ModelUnavailable)
-    assert str(error) == "The model gave no complete answer within 0.5 s."
+    assert str(error) == (
+        "The model gave no complete answer within 0.5 s. Check the provider's status, or raise the option timeout."
+    )
 
 
 @pytest.mark.parametrize("kind", ["hang", "drip", "drip_error"])
@@ -204,7 +206,7 @@ def test_achat_leaves_the_event_loop_free(server: OpenAIServer) -> None:
 
 
 def test_an_exception_of_a_signal_handler_ends_the_wait(server: OpenAIServer) -> None:
-    """Celery's soft time limit arrives so."""
+    """Celery's soft time limit is such an exception."""
     server.queue(Behaviour("drip", seconds=30))
 
     class SoftTimeLimitError(Exception):
