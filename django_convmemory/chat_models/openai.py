@@ -127,7 +127,7 @@ class OpenAIChatModel:
         return self._answer(outcome[0] if outcome else self._late())
 
     async def achat(self, request: base.ChatRequest) -> base.ChatResponse:
-        """Answer ``request`` as :meth:`chat` does. The deadline, or the end of the task, cancels the request."""
+        """Answer ``request`` as :meth:`chat` does. The deadline, or cancelling the task, cancels the request."""
         arguments = self._arguments(request)
         try:
             async with asyncio.timeout(self._deadline):
