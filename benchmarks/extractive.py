@@ -1,9 +1,9 @@
-"""What the extractive chat model keeps of real conversations, against simple baselines.
+"""Measures how much of real conversations the extractive chat model keeps, compared with simple baselines.
 
     python benchmarks/extractive.py [--data DIR]
 
 Needs the packages rouge-score and summa, and the data folder: --data, or CONVMEMORY_DATA, or ../shared/data beside the
-checkout. The model's parameters are set on the part called "dev"; "held out" only checks them.
+checkout. The model's parameters were chosen on the part "dev". The part "held out" only checks them.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ Turn = tuple[str, str]
 
 
 def words(text: str) -> int:
-    """Count words, as ROUGE's cut does."""
+    """Count words, as the cut to 100 words for ROUGE does."""
     return len(text.split())
 
 
@@ -45,7 +45,7 @@ def quarter_bytes(text: str) -> int:
 
 
 def summarize(turns: Sequence[ChatMessage], cap: int, count: Callable[[str], int], previous: str = "") -> str:
-    """Return the model's summary, having checked that it keeps the cap."""
+    """Return the model's summary. Asserts that it is within the token limit."""
     fold = base.Fold(previous=previous, turns=turns, max_tokens=cap, count=count)
     text = extractive.ExtractiveChatModel().chat(base.ChatRequest([], fold)).message.text
     assert text.strip()
@@ -54,7 +54,7 @@ def summarize(turns: Sequence[ChatMessage], cap: int, count: Callable[[str], int
 
 
 def table(title: str, head: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
-    """Print ``rows`` under ``head``, in columns."""
+    """Print ``rows`` under ``head`` in columns."""
     print(f"\n{title}\n")
     widths = [max(len(row[column]) for row in [head, *rows]) for column in range(len(head))]
     for row in [head, ["-" * width for width in widths], *rows]:
@@ -68,39 +68,39 @@ def table(title: str, head: Sequence[str], rows: Sequence[Sequence[str]]) -> Non
 def conversations(data: pathlib.Path, part: str) -> list[Any]:
     """Return the conversations of a part: the first three, or the others."""
     with gzip.open(data / "locomo" / "locomo5.json.gz") as file:
-        every = json.load(file)
-    return list(every[:3] if part == "dev" else every[3:])
+        all_conversations = json.load(file)
+    return list(all_conversations[:3] if part == "dev" else all_conversations[3:])
 
 
 def sittings(conversation: Any) -> list[tuple[list[Turn], str]]:
     """Return the turns of each sitting of a conversation, and its reference summary."""
-    found = []
+    result = []
     for number in range(1, 100):
         turns = conversation["conversation"].get(f"session_{number}")
         if turns:
             reference = conversation["session_summary"].get(f"session_{number}_summary", "")
-            found.append(([(turn["speaker"], turn["text"]) for turn in turns], reference))
-    return found
+            result.append(([(turn["speaker"], turn["text"]) for turn in turns], reference))
+    return result
 
 
 def chat(conversation: Any, turns: Sequence[Turn]) -> list[ChatMessage]:
-    """Return turns as messages: speaker_a is the user."""
+    """Return turns as messages. ``speaker_a`` is the user."""
     user = conversation["conversation"]["speaker_a"]
     return [(ChatMessage.human if who == user else ChatMessage.ai)(text, name=who) for who, text in turns]
 
 
 def plain(turns: Sequence[Turn]) -> str:
-    """Return what was said, a line a turn."""
+    """Return the texts of the turns, a line each."""
     return "\n".join(text for _, text in turns)
 
 
 def named(turns: Sequence[Turn]) -> str:
-    """Return who said what, a line a turn."""
+    """Return the speakers and texts of the turns, a line each."""
     return "\n".join(f"{who}: {text}" for who, text in turns)
 
 
 def rouge(data: pathlib.Path) -> None:
-    """Print ROUGE of 100 words of each sitting against its reference summary."""
+    """Print the ROUGE scores of 100 words of each sitting against its reference summary."""
     from rouge_score import rouge_scorer
     from summa import summarizer
 
@@ -133,33 +133,33 @@ def rouge(data: pathlib.Path) -> None:
 
 def phrases(text: str, length: int = 4) -> set[tuple[str, ...]]:
     """Return the runs of ``length`` words in ``text``."""
-    found = re.findall(r"\w+", text.lower())
-    return {tuple(found[at : at + length]) for at in range(len(found) - length + 1)}
+    tokens = re.findall(r"\w+", text.lower())
+    return {tuple(tokens[start : start + length]) for start in range(len(tokens) - length + 1)}
 
 
 def folds(data: pathlib.Path) -> None:
-    """Print how many sittings the last summary still tells of, when a conversation is folded sitting by sitting.
+    """Print the number of sittings that the last summary covers, if a conversation is folded sitting by sitting.
 
-    A sitting is told of where the summary has four words in a row that were said in this sitting alone.
+    A summary covers a sitting if it has four words in a row that occur in that sitting only.
     """
     rows = []
     for part in PARTS:
         for conversation in conversations(data, part):
-            every = sittings(conversation)
-            said = [phrases(plain(turns)) for turns, _ in every]
-            times_said = collections.Counter(phrase for sitting in said for phrase in sitting)
+            parts = sittings(conversation)
+            spoken = [phrases(plain(turns)) for turns, _ in parts]
+            counts = collections.Counter(phrase for sitting in spoken for phrase in sitting)
             summary = first = ""
-            for turns, _ in every:
+            for turns, _ in parts:
                 summary = summarize(chat(conversation, turns), CAP, quarter_bytes, summary)
                 first = f"{first}\n{named(turns)}".encode()[: CAP * 4].decode(errors="ignore")
-            last = "\n".join(named(turns) for turns, _ in every).encode()[-CAP * 4 :].decode(errors="ignore")
-            told = [
-                sum(any(times_said[phrase] == 1 for phrase in sitting & phrases(text)) for sitting in said)
+            last = "\n".join(named(turns) for turns, _ in parts).encode()[-CAP * 4 :].decode(errors="ignore")
+            covered = [
+                sum(any(counts[phrase] == 1 for phrase in sitting & phrases(text)) for sitting in spoken)
                 for text in (first, last, summary)
             ]
-            rows.append([part, conversation["sample_id"], str(len(every)), *map(str, told)])
+            rows.append([part, conversation["sample_id"], str(len(parts)), *map(str, covered)])
     head = ["part", "conversation", "sittings", "first words kept", "last words kept", "extractive"]
-    table(f"LoCoMo, sittings told of by the last summary of {CAP} tokens", head, rows)
+    table(f"LoCoMo, sittings covered by the last summary of {CAP} tokens", head, rows)
 
 
 # CrossWOZ: names, numbers and times.
@@ -173,19 +173,19 @@ def dialogues(data: pathlib.Path) -> list[list[dict[str, Any]]]:
         return [json.loads(line)["messages"] for line in file]
 
 
-def enumerated(every: Sequence[Sequence[dict[str, Any]]]) -> set[str]:
-    """Return what the assistants enumerate: the inner items of their lists of three and more, "甲、乙、丙" gives 乙.
+def enumerated(dialogues: Sequence[Sequence[dict[str, Any]]]) -> set[str]:
+    """Return the inner items of the assistants' lists of three or more items: "甲、乙、丙" gives 乙.
 
-    These are the names of hotels, restaurants, sights, dishes and services; first and last items are left out, for
-    they run into the sentence around the list.
+    These are the names of hotels, restaurants, sights, dishes and services. The first and last items are left out,
+    because nothing separates them from the sentence around the list.
     """
-    found: set[str] = set()
-    for dialogue in every:
+    items: set[str] = set()
+    for dialogue in dialogues:
         for message in dialogue:
             if message["role"] == "assistant":
                 for clause in re.split(r"[，。！？；：,!?;:\s]", message["content"]):
-                    found.update(clause.split("、")[1:-1])
-    return {name for name in found if 2 <= len(name) <= 25 and not NUMBER.search(name)}
+                    items.update(clause.split("、")[1:-1])
+    return {name for name in items if 2 <= len(name) <= 25 and not NUMBER.search(name)}
 
 
 def entities(text: str, names: set[str]) -> set[str]:
@@ -194,23 +194,23 @@ def entities(text: str, names: set[str]) -> set[str]:
 
 
 def retention(data: pathlib.Path) -> None:
-    """Print the share of a dialogue's entities that a part of its length keeps."""
-    every = dialogues(data)
-    names = enumerated(every)
-    half = len(every) // 2
+    """Print the share of a dialogue's entities in a summary of a quarter, and of a half, of its length."""
+    crosswoz = dialogues(data)
+    names = enumerated(crosswoz)
+    half = len(crosswoz) // 2
     rows = []
-    for part, chosen in zip(PARTS, (every[:half], every[half:]), strict=True):
+    for part, chosen in zip(PARTS, (crosswoz[:half], crosswoz[half:]), strict=True):
         for share in (0.25, 0.5):
-            there = kept = lead = 0
+            total = kept = lead = 0
             for dialogue in chosen:
                 text = "\n".join(message["content"] for message in dialogue)
                 turns = [ChatMessage.from_openai(message) for message in dialogue]
                 summary = summarize(turns, int(len(text) * share), len)
                 wanted = entities(text, names)
-                there += len(wanted)
+                total += len(wanted)
                 kept += len(wanted & entities(summary, names))
                 lead += len(wanted & entities(text[: len(summary)], names))
-            rows.append([part, str(len(chosen)), f"{share:.0%}", f"{lead / there:.1%}", f"{kept / there:.1%}"])
+            rows.append([part, str(len(chosen)), f"{share:.0%}", f"{lead / total:.1%}", f"{kept / total:.1%}"])
     head = ["part", "dialogues", "of the length", "lead of equal length", "extractive"]
     table(f"CrossWOZ, names ({len(names)} known), numbers and times kept", head, rows)
 
@@ -219,7 +219,7 @@ def retention(data: pathlib.Path) -> None:
 
 
 def texts(data: pathlib.Path) -> Iterator[tuple[str, list[ChatMessage]]]:
-    """Yield what is timed: a description, and the turns to fold."""
+    """Yield the inputs to time: a description and the turns to fold."""
     turns = [
         (conversation, turn)
         for part in PARTS
@@ -242,20 +242,20 @@ def texts(data: pathlib.Path) -> Iterator[tuple[str, list[ChatMessage]]]:
 
 
 def duration(data: pathlib.Path) -> None:
-    """Print the time that a fold takes, the best of three."""
+    """Print the time of a fold, the best of three."""
     rows = []
     for name, turns in texts(data):
-        taken = []
+        durations = []
         for _ in range(3):
             started = time.perf_counter()
             summarize(turns, CAP, quarter_bytes)
-            taken.append(time.perf_counter() - started)
-        rows.append([name, f"{min(taken):.2f} s"])
+            durations.append(time.perf_counter() - started)
+        rows.append([name, f"{min(durations):.2f} s"])
     table("Time for a fold", ["turns", "time"], rows)
 
 
 def main() -> int:
-    """Print the tables; return the exit status, 2 where the data or a package is missing."""
+    """Print the tables. Return the exit status: 2 if the data or a package is missing."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     default = os.environ.get("CONVMEMORY_DATA") or ROOT.parent / "shared" / "data"
     parser.add_argument("--data", type=pathlib.Path, default=pathlib.Path(default), metavar="DIR")
@@ -263,14 +263,14 @@ def main() -> int:
     for needed in ("locomo/locomo5.json.gz", "crosswoz/crosswoz.jsonl.gz"):
         if not (data / needed).is_file():
             print(
-                f"There is no {needed} in {data}. Give the data folder with --data or CONVMEMORY_DATA.", file=sys.stderr
+                f"There is no {needed} in {data}. Set the data folder with --data or CONVMEMORY_DATA.", file=sys.stderr
             )
             return 2
     try:
         import rouge_score  # noqa: F401
         import summa  # noqa: F401
     except ImportError as error:
-        print(f"{error}. Install what this compares with: pip install rouge-score summa", file=sys.stderr)
+        print(f"{error}. Install the packages to compare with: pip install rouge-score summa", file=sys.stderr)
         return 2
     for measure in (rouge, retention, folds, duration):
         measure(data)

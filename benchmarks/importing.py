@@ -1,8 +1,8 @@
-"""How fast ``convmemory_import`` reads, and with how much memory: ``python -m benchmarks.importing``.
+"""Measures the speed and the memory of ``convmemory_import``: ``python -m benchmarks.importing``.
 
-Writes conversations of a hundred messages each to a file, and has a process import them into a database of the local
-PostgreSQL, which is dropped in the end. Prints messages a second and the most memory that the process took, for each
-of ``--messages``.
+Writes conversations of a hundred messages each to a file. A process imports them into a database of the local
+PostgreSQL, which is dropped at the end. Prints the messages a second and the peak memory of the process, for each of
+``--messages``.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import tempfile
 import time
 
 ROOT = pathlib.Path(__file__).parents[1]
-EACH = 100
+MESSAGES_EACH = 100
 TEXT = "We talked about this and that, and then about the weather in Lisbon, which was fine. "
 
 
@@ -45,14 +45,14 @@ def main() -> None:
                     [*command, "convmemory_import", str(path), "--verbosity", "0"], cwd=ROOT, env=environment
                 )
                 _, status, usage = os.wait4(process.pid, 0)
-                took = time.perf_counter() - began
+                seconds = time.perf_counter() - began
                 if status:
-                    raise SystemExit(f"The import failed: {status}.")
+                    raise SystemExit(f"The import failed with status {status}. See its output above.")
                 with psycopg.connect(f"postgresql://postgres@127.0.0.1:5432/{name}") as filled:
                     [stored] = filled.execute("SELECT count(*) FROM convmemory_message").fetchone()  # type: ignore[misc]
                 print(
-                    f"{stored:>11,} messages, {path.stat().st_size / 1e6:7.1f} MB: {took:7.1f} s, "
-                    f"{stored / took:7,.0f} messages a second, {usage.ru_maxrss / 1024:6.1f} MB of memory at most",
+                    f"{stored:>11,} messages, {path.stat().st_size / 1e6:7.1f} MB: {seconds:7.1f} s, "
+                    f"{stored / seconds:7,.0f} messages a second, {usage.ru_maxrss / 1024:6.1f} MB of memory at most",
                     flush=True,
                 )
             finally:
@@ -61,9 +61,10 @@ def main() -> None:
 
 def write(path: pathlib.Path, messages: int) -> None:
     with path.open("w", encoding="utf-8") as file:
-        for number in range(messages // EACH):
+        for number in range(messages // MESSAGES_EACH):
             turns = [
-                {"role": "assistant" if turn % 2 else "user", "content": TEXT * (1 + turn % 3)} for turn in range(EACH)
+                {"role": "assistant" if turn % 2 else "user", "content": TEXT * (1 + turn % 3)}
+                for turn in range(MESSAGES_EACH)
             ]
             file.write(json.dumps({"key": f"conversation {number}", "messages": turns}) + "\n")
 

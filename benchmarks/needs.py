@@ -1,4 +1,7 @@
-"""Says what of the needs of ``make bench`` is not there, before an hour is spent: ``python -m benchmarks.needs``."""
+"""Checks that everything that ``make bench`` needs is present: ``python -m benchmarks.needs``.
+
+``make bench`` takes about an hour, so it runs this check first.
+"""
 
 from __future__ import annotations
 
@@ -10,31 +13,31 @@ import psycopg
 
 from benchmarks.growth.__main__ import SERVER
 
-# Bytes: what the tables of ten million messages take, and the indexes of them while they are made.
+# Bytes of the tables of ten million messages, and of their indexes during the build.
 DISK = 20 * 10**9
 
 
 def missing() -> list[str]:
-    found = []
+    problems = []
     try:
         with psycopg.connect(SERVER, autocommit=True) as server:
             [folder] = server.execute("SHOW data_directory").fetchone() or ("",)
             try:
                 free = shutil.disk_usage(folder).free
-            except OSError:  # on a disk that this process does not see
+            except OSError:  # The folder is not visible to this process.
                 free = DISK
             if free < DISK:
-                found.append(f"{DISK / 1e9:.0f} GB free in {folder}, where there are {free / 1e9:.0f}")
+                problems.append(f"{DISK / 1e9:.0f} GB free in {folder}, which has {free / 1e9:.0f} GB free")
     except psycopg.OperationalError as error:
-        found.append(f"PostgreSQL at {SERVER}: {error}")
+        problems.append(f"PostgreSQL at {SERVER}: {error}")
     try:
         socket.create_connection(("127.0.0.1", 6379), timeout=5).close()
     except OSError as error:
-        found.append(f"Redis at 127.0.0.1:6379: {error}")
-    return found
+        problems.append(f"Redis at 127.0.0.1:6379: {error}")
+    return problems
 
 
 if __name__ == "__main__":
-    if found := missing():
-        sys.exit("\n".join(f"Missing: {one}." for one in found))
-    print("All is there.")
+    if problems := missing():
+        sys.exit("\n".join(f"Missing: {problem}." for problem in problems))
+    print("Everything is present.")

@@ -1,13 +1,13 @@
-"""This project as an adapter of the peers' benchmark: what an append and a load cost beside the raw driver's.
+"""An adapter of this project for the peers' benchmark, which compares an append and a load with the raw driver.
 
-The benchmark measures each library through a small class (connect, reset, seed, open, append, load). To have this one
-measured in the same run, put this file and the project on the path of its Python and register both classes::
+That benchmark measures each library through a small class (connect, reset, seed, open, append, load). To measure this
+project in the same run, put this file and the project on the path of its Python, and register the class twice::
 
     REGISTRY["ours_pg"] = ("django", "peer_adapter:Convmemory", {"db": "pg"})
     REGISTRY["ours_sqlite_wal"] = ("django", "peer_adapter:Convmemory", {"db": "sqlite_wal"})
 
-Sessions are seeded as a conversation is that has been folded all along: the last 2 000 tokens verbatim, a summary for
-what came before. A load builds the whole context; the peers' loads return the texts of the last 40 messages.
+The seeded sessions are conversations that were folded regularly: the last 2 000 tokens are verbatim, and a summary
+covers the rest. A load builds the whole context. The peers' loads return the texts of the last 40 messages.
 """
 
 from __future__ import annotations

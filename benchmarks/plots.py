@@ -1,4 +1,4 @@
-"""Draws what the benchmarks have written to build/bench: ``python -m benchmarks.plots [--output FOLDER]``."""
+"""Draws the results of the benchmarks in build/bench: ``python -m benchmarks.plots [--output FOLDER]``."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from typing import Any
 import matplotlib as mpl
 
 mpl.use("svg")
-# The same bytes for the same figures.
+# The same figures give the same bytes.
 mpl.rcParams["svg.hashsalt"] = "convmemory"
 
-from matplotlib import pyplot as plt  # noqa: E402  after the choice of what draws
+from matplotlib import pyplot as plt  # noqa: E402  after mpl.use()
 
 ROOT = pathlib.Path(__file__).parents[1]
 OURS, DRIVERS = "#1f6feb", "#8b949e"
@@ -31,7 +31,7 @@ def main() -> None:
         if file.exists():
             draw(json.loads(file.read_text()), arguments.output)
         else:
-            print(f"{file} is not there: python -m benchmarks.{name} writes it.")
+            print(f"{file} does not exist. Make it with: python -m benchmarks.{name}")
 
 
 def draw_operations(operations: list[dict[str, Any]], output: pathlib.Path) -> None:
@@ -44,16 +44,16 @@ def draw_model_calls(calls: list[dict[str, Any]], output: pathlib.Path) -> None:
 
 
 def lengths(operations: list[dict[str, Any]], database: str) -> Any:
-    """Draw what an append and a load take by the messages that are stored, of each contender."""
+    """Draw the time of an append and of a load against the number of stored messages, for each contender."""
     lines: dict[tuple[str, str], list[tuple[int, float]]] = defaultdict(list)
-    for one in operations:
-        if one["database"] == database:
-            lines[one["operation"], one["contender"]].append((one["size"], one["p50"]))
+    for result in operations:
+        if result["database"] == database:
+            lines[result["operation"], result["contender"]].append((result["size"], result["p50"]))
     figure, axes = plt.subplots(1, 2, figsize=(9.5, 3.6), sharey=True, layout="constrained")
     colours: dict[str, str] = {}
     for axis, operation in zip(axes, ("append", "load"), strict=True):
-        for (what, contender), points in lines.items():
-            if what == operation:
+        for (measured, contender), points in lines.items():
+            if measured == operation:
                 kind, _, variant = contender.partition(", ")
                 axis.plot(
                     *zip(*sorted(points), strict=True),
@@ -79,23 +79,23 @@ def colour(contender: str, number: int) -> str:
 
 
 def summaries(calls: list[dict[str, Any]]) -> Any:
-    """Draw the calls of a model and the tokens of their prompts, by the limit, for each contender."""
+    """Draw the model calls and their prompt tokens against the limit, for each contender."""
     figure, axes = plt.subplots(1, 2, figsize=(9.5, 3), layout="constrained")
-    contenders = list(dict.fromkeys(one["contender"] for one in calls))
-    limits = sorted({one["limit"] for one in calls})
+    contenders = list(dict.fromkeys(result["contender"] for result in calls))
+    limits = sorted({result["limit"] for result in calls})
     for axis, column, title in (
         (axes[0], "calls", "calls for 1 000 messages"),
         (axes[1], "prompt_tokens", "prompt tokens for 1 000 messages"),
     ):
         for number, contender in enumerate(contenders):
             heights = [
-                one[column] / one["messages"] * 1000
+                result[column] / result["messages"] * 1000
                 for limit in limits
-                for one in calls
-                if (one["contender"], one["limit"]) == (contender, limit)
+                for result in calls
+                if (result["contender"], result["limit"]) == (contender, limit)
             ]
-            places = [at + (number - 1) * 0.27 for at in range(len(limits))]
-            axis.bar(places, heights, 0.25, label=contender, color=colour(contender, number))
+            positions = [group + (number - 1) * 0.27 for group in range(len(limits))]
+            axis.bar(positions, heights, 0.25, label=contender, color=colour(contender, number))
         axis.set_xticks(range(len(limits)), [f"{limit:,}" for limit in limits])
         axis.set(title=title, xlabel="max_token_limit")
         axis.grid(visible=True, axis="y", alpha=0.3)
@@ -105,7 +105,7 @@ def summaries(calls: list[dict[str, Any]]) -> Any:
 
 
 def save(figure: Any, path: pathlib.Path) -> None:
-    # White, for it is also shown on dark pages.
+    # White, because dark pages show it too.
     figure.savefig(path, metadata={"Date": None}, facecolor="white")
     plt.close(figure)
     print(path)

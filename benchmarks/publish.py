@@ -1,7 +1,7 @@
-"""What an append pays for its hint: the time to hand a task over for a broker that is healthy, refuses, or hangs.
+"""Measures the time that an append spends on sending its task, for a broker that is healthy, refuses, or hangs.
 
-``python benchmarks/publish.py [URL …]``. Prints milliseconds for the first task of a process and for those that follow,
-through this app's scheduler and, on the healthy broker, through Celery's own ``apply_async``.
+``python benchmarks/publish.py [URL …]`` prints milliseconds for the first task of a process and for the next ones. It
+measures this app's scheduler and, on the healthy broker, also Celery's own ``apply_async``.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ FOLLOWING = 200
 
 @contextlib.contextmanager
 def port(*, hangs: bool) -> Iterator[int]:
-    """A port that refuses, or takes connections and never answers."""
+    """Yield a port that refuses connections, or that accepts them and never answers."""
     with socket.socket() as bound:
         bound.bind(("127.0.0.1", 0))
         if hangs:
@@ -55,7 +55,9 @@ def measure(title: str, url: str, send: Callable[[], object]) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("urls", nargs="*", default=DEFAULT, metavar="URL", help=f"of brokers that run; {DEFAULT}")
+    parser.add_argument(
+        "urls", nargs="*", default=DEFAULT, metavar="URL", help=f"of running brokers (default: {' '.join(DEFAULT)})"
+    )
     urls = parser.parse_args().urls
     settings.configure(
         INSTALLED_APPS=["django.contrib.contenttypes", "django.contrib.auth", "django_convmemory"],
@@ -91,10 +93,10 @@ def main() -> None:
         measure(f"{scheme}, healthy, by apply_async", url, celery)
         with Celery("purge", broker=url).connection_for_write() as connection:
             connection.default_channel.queue_purge(QUEUE)
-        for hangs, what in ((False, "refuses"), (True, "hangs")):
+        for hangs, behaviour in ((False, "refuses"), (True, "hangs")):
             sender().close()
             with port(hangs=hangs) as number:
-                measure(f"{scheme}, {what}", f"{scheme}://127.0.0.1:{number}//", hint)
+                measure(f"{scheme}, {behaviour}", f"{scheme}://127.0.0.1:{number}//", hint)
         sender().close()
 
 

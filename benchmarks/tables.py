@@ -1,4 +1,4 @@
-"""Tables as large as a busy site's, on PostgreSQL: conversations that the product made itself, multiplied in SQL."""
+"""Fills PostgreSQL tables to the size of a busy site: the app makes conversations, and SQL multiplies them."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from django_convmemory.stores.orm import ORMStore
 
 LIMIT = 300
 TURN = "We talked about this and that, and then about the weather in Lisbon, which was fine. "
-# Of so many sessions one has failed.
+# One in so many sessions has failed.
 FAILING = 5000
 
 
 def memory(limit: int = LIMIT) -> ConversationSummaryBufferMemory:
-    """The memory that the conversations are made with; its sessions are those of the alias ``default``."""
+    """Return a memory to make conversations with. Its sessions belong to the alias ``default``."""
     words = ["Lisbon", "trains", "tiles", "May", "Jonas", "the navy museum", "a budget", "fado", "stairs", "the sea"]
     replies = [", then ".join(f"{words[(n + k) % 10]} {n + k}" for k in range(30)) for n in range(20_000)]
     model = ScriptedChatModel(replies)
@@ -29,22 +29,22 @@ def memory(limit: int = LIMIT) -> ConversationSummaryBufferMemory:
 
 
 def conversation(key: str, messages: int, owner: User | None = None, limit: int = LIMIT) -> models.Session:
-    """Make a conversation of so many messages, that was folded all along."""
+    """Make a conversation of ``messages`` messages that was folded whenever it was due."""
     session = memory(limit).session(key, **({} if owner is None else {"owner": owner}))
-    made = 0
-    while made < messages:
-        count = min(1000, messages - made)
+    stored = 0
+    while stored < messages:
+        count = min(1000, messages - stored)
         session.append(*[ChatMessage.human(TURN * 2) if n % 2 == 0 else ChatMessage.ai(TURN * 3) for n in range(count)])
-        made += count
+        stored += count
     return models.Session.objects.get(name_hash=session.session_name.name_hash)
 
 
 def fill(sessions: int, messages: int = 10, owners: int = 1000, limit: int = LIMIT) -> None:
-    """Add ``sessions`` conversations of ``messages`` each, of ``owners`` users in turns, as copies of one."""
+    """Add ``sessions`` copies of a conversation of ``messages`` messages. The ``owners`` users own them in turn."""
     first = conversation("template", messages, limit=limit)
     users = User.objects.bulk_create([User(username=f"user{number}") for number in range(owners)])
     with connection.cursor() as cursor:
-        given = {
+        expressions = {
             "id": "%(last)s + n",
             "public_id": "gen_random_uuid()",
             "key": "'chat ' || n",
@@ -57,7 +57,7 @@ def fill(sessions: int, messages: int = 10, owners: int = 1000, limit: int = LIM
             "last_error": f"CASE WHEN n %% {FAILING} = 0 THEN 'ChatModelUnavailable: 529' ELSE '' END",
         }
         values = {"template": first.pk, "last": first.pk, "user": users[0].pk, "owners": owners, "sessions": sessions}
-        _multiply(cursor, models.Session, given, values, "t.id = %(template)s")
+        _multiply(cursor, models.Session, expressions, values, "t.id = %(template)s")
         belongs = {"session_id": "%(last)s + n"}
         _multiply(cursor, models.Message, belongs, values, "t.session_id = %(template)s")
         _multiply(cursor, models.Summary, belongs, values, "t.session_id = %(template)s")
@@ -66,23 +66,23 @@ def fill(sessions: int, messages: int = 10, owners: int = 1000, limit: int = LIM
         for table in (models.Session, models.Message, models.Summary, models.Attempt):
             name = table._meta.db_table
             if table is not models.Message:
-                newest = f"(SELECT max(id) FROM {name})"  # noqa: S608  the names are the models'
+                newest = f"(SELECT max(id) FROM {name})"  # noqa: S608  the models' names
                 cursor.execute(f"SELECT setval(pg_get_serial_sequence('{name}', 'id'), {newest})")
             cursor.execute(f"VACUUM ANALYZE {name}")
 
 
 def _multiply(
-    cursor: Any, table: type[orm.Model], given: dict[str, str], values: dict[str, object], where: str
+    cursor: Any, table: type[orm.Model], expressions: dict[str, str], values: dict[str, object], where: str
 ) -> None:
-    """Copy the rows of the template for every ``n``, but for the columns that are ``given``."""
+    """Copy the template's rows once for each ``n``. ``expressions`` are the columns that differ, in SQL."""
     columns = [field.column for field in table._meta.concrete_fields if isinstance(field.column, str)]
     if table is not models.Session and "id" in columns:
         columns.remove("id")
-    chosen = [given.get(column, f't."{column}"') for column in columns]
+    selected = [expressions.get(column, f't."{column}"') for column in columns]
     name = table._meta.db_table
     order = "n, t.position" if table is models.Message else "n"
     cursor.execute(
-        f"INSERT INTO {name} ({', '.join(columns)}) SELECT {', '.join(chosen)}"  # noqa: S608  all of it is written here
+        f"INSERT INTO {name} ({', '.join(columns)}) SELECT {', '.join(selected)}"  # noqa: S608  no input of others
         f" FROM generate_series(1, %(sessions)s) n, {name} t WHERE {where} ORDER BY {order}",
         values,
     )

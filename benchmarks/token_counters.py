@@ -1,7 +1,7 @@
-"""How far the token counters are from tiktoken's o200k_base, on real conversations.
+"""Compares the token counters with tiktoken's o200k_base, on real conversations.
 
-``python benchmarks/token_counters.py [FOLDER]``. Prints the ratio of each counter's sum to tiktoken's, and the share of
-single messages within a quarter of it.
+``python benchmarks/token_counters.py [FOLDER]`` prints two figures for each counter: the ratio of its total to
+tiktoken's, and the share of messages whose count is within a quarter of tiktoken's.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ def main() -> None:
         type=pathlib.Path,
         nargs="?",
         default=os.environ.get("CONVMEMORY_DATA", "."),
-        help="of the conversations, with the vocabulary in tiktoken/; without it, CONVMEMORY_DATA names it",
+        help="the folder of the conversations, with the vocabulary in tiktoken/ (default: CONVMEMORY_DATA)",
     )
     folder = parser.parse_args().folder
     if not (folder / "tiktoken").is_dir():

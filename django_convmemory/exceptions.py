@@ -1,23 +1,33 @@
 """Every error that the app raises on purpose.
 
-Input errors are also :class:`ValueError`, so that code that knows nothing of this app can treat them as such.
-Model errors say what a retry would change; compaction decides by their class, never by their text.
+Input errors are also :class:`ValueError`, so code that does not know this app can handle them. Nothing was written
+when an input error is raised.
+
+Model errors are classified by what a retry would change. Compaction decides by the class of an error, never by its
+text.
 """
 
 
 class ConvMemoryError(Exception):
-    """The base of all errors of this app."""
+    """The base class of all errors of this app."""
 
 
-# Input: nothing was written.
+# Input errors.
 
 
 class InvalidMessage(ConvMemoryError, ValueError):
-    """A message cannot be stored as it is: wrong role or type, text that a database refuses, too large."""
+    """A message, or a value stored with it, has a wrong role or type, is too large, or no database could store it.
+
+    Correct the message. The text of the error names the field and the repair.
+    """
 
 
 class ToolResultRefused(InvalidMessage):
-    """A tool result answers no call of the open exchange. ``call_id`` is that of the call which it names."""
+    """A tool result answers no call of the open exchange.
+
+    Store a tool result after the assistant message that made the call, and before the next assistant message.
+    Otherwise leave the result out. ``call_id`` is the call id that the result names.
+    """
 
     def __init__(self, message: str, call_id: str = "") -> None:
         super().__init__(message)
@@ -25,63 +35,78 @@ class ToolResultRefused(InvalidMessage):
 
 
 class TooManyPinned(InvalidMessage):
-    """A session holds as many system and developer messages as it may."""
+    """A session already holds the 64 system and developer messages that it may hold.
+
+    Pass the site's own prompt to ``load(system=…)`` instead of storing it.
+    """
 
 
 class InvalidArgument(ConvMemoryError, ValueError):
-    """A number is not one that the operation takes."""
+    """An argument of an operation has the wrong type or is out of range. The error names what is allowed."""
 
 
 class InvalidSession(ConvMemoryError, ValueError):
-    """What was given does not name a session of this memory."""
+    """The key, the owner or the visitor does not name a session of this memory.
+
+    A key is a text. An owner is a saved user, a visitor is a text, and a session has at most one of the two. An owner
+    or visitor of None is an error too: leave the argument out to name a session of nobody. A handle names a session of
+    its own memory only.
+    """
 
 
 class UnknownSession(ConvMemoryError, ValueError):
-    """The session that was found a moment ago is gone, or belongs to somebody else now."""
+    """A session that was read a moment ago has been deleted, or has another owner now. Look it up again."""
 
 
 class SessionExists(ConvMemoryError, ValueError):
-    """A session is to be made under a name that another one has."""
+    """A copy of a session would have the name of another session. Choose another key for the copy."""
 
 
 class UnknownMessage(ConvMemoryError, ValueError):
-    """The session has no message at that position."""
+    """The session has no message at that position. Read the history for the positions that exist."""
 
 
 class StaleRevision(ConvMemoryError):
-    """The session was changed since the revision that an edit was made for."""
+    """The session was changed after the revision that an edit was made for.
+
+    Load the session again, and repeat the edit with the new revision if it is still wanted.
+    """
 
 
 class SessionContended(ConvMemoryError):
-    """A session changed under every attempt to change it. Trying again later may succeed."""
+    """Other transactions changed the session during every attempt to change it. Try again later."""
 
 
 class BrokerUnavailable(ConvMemoryError):
-    """A sweep could not send what is due."""
+    """A sweep could not send tasks to the Celery broker.
+
+    Start the broker or correct its address. The sessions stay due, and a later sweep sends them.
+    """
 
 
 class IdempotencyConflict(ConvMemoryError, ValueError):
-    """An idempotency key was used before, with other content."""
+    """An idempotency key was used before with other content. Use a new key for other content."""
 
 
 class UnknownAlias(ConvMemoryError, KeyError, ValueError):
-    """``memories[alias]`` names an alias that ``settings.CONVMEMORY`` does not have."""
+    """``memories[alias]`` names an alias that ``settings.CONVMEMORY`` does not have. Correct the alias, or add it."""
 
     def __str__(self) -> str:
-        return str(self.args[0]) if self.args else ""
+        return str(self.args[0]) if self.args else ""  # KeyError would show the repr of the text.
 
 
-# Chat models: raised by a model's ``chat`` and ``achat``.
+# Model errors: a chat model's ``chat`` and ``achat`` raise them.
 
 
 class ChatModelError(ConvMemoryError):
-    """A call of a chat model gave no usable answer."""
+    """A call of a chat model returned no usable answer."""
 
 
 class ModelUnavailable(ChatModelError):
-    """A later call may succeed: rate limit, overload, network, deadline.
+    """A later call may succeed: a rate limit, an overload, a network failure or a missed deadline.
 
-    ``retry_after`` is the pause in seconds that the provider asked for, or None.
+    Compaction tries again by itself. If it keeps failing, check the provider's status, the network, and the model's
+    option ``timeout``. ``retry_after`` is the pause in seconds that the provider asked for, or None.
     """
 
     def __init__(self, message: str, *, retry_after: float | None = None) -> None:
@@ -90,16 +115,28 @@ class ModelUnavailable(ChatModelError):
 
 
 class ModelMisconfigured(ChatModelError):
-    """No call can succeed until a person acts: key refused, model unknown, quota used up."""
+    """No call can succeed until a person acts: the key is refused, the model unknown, the quota used up.
+
+    Correct the model's options or its environment variables, or the account at the provider.
+    """
 
 
 class ContextLengthExceeded(ChatModelError):
-    """The request is larger than the model's input window; a smaller one may pass."""
+    """The request is larger than the model's input window. A smaller request may succeed.
+
+    Compaction tries a smaller one. If none fits, choose a model with a larger window.
+    """
 
 
 class ContentRefused(ChatModelError):
-    """The model, or the provider's filter, refuses this content; other content may pass."""
+    """The model, or the provider's filter, refuses this content. Other content may be accepted.
+
+    Configure a fallback model, or redact the messages that are refused.
+    """
 
 
 class BadModelOutput(ChatModelError):
-    """The model answered, and the answer cannot be used: malformed, empty, cut off."""
+    """The model answered, but the answer is unusable: malformed, empty, cut off or too large.
+
+    Compaction tries again by itself. If every answer is unusable, check ``base_url``, and try another model.
+    """

@@ -1,6 +1,6 @@
-"""The message as a value: what a chat-completions message says, and what a site noted about it.
+"""The message as a value: the fields of a chat-completions message, and the site's own notes about it.
 
-A :class:`ChatMessage` carries no id and no position: identity belongs to the store.
+A :class:`ChatMessage` has no id and no position. The store gives a message its identity.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ _WIRE_FIELDS = ("role", "content", "name", "tool_calls", "tool_call_id")
 
 
 class FrozenDict(dict[str, Any]):
-    """A dict that refuses changes: it serializes and compares as a dict does, and can be shared."""
+    """A dict that cannot be changed and so can be shared. It serializes and compares as a dict does."""
 
     def _refuse(self, *args: Any, **kwargs: Any) -> NoReturn:
-        raise TypeError("A message is a value and cannot be changed; use dataclasses.replace() to make another.")
+        raise TypeError("A message cannot be changed. Make a new one with dataclasses.replace().")
 
     __setitem__ = __delitem__ = __ior__ = _refuse
     clear = pop = popitem = setdefault = update = _refuse
@@ -46,32 +46,33 @@ _EMPTY = FrozenDict()
 
 
 def freeze(value: Any, where: str, depth: int = 0) -> Any:
-    """Return ``value``, which must be JSON, with every list a tuple and every object a :class:`FrozenDict`.
+    """Return the JSON ``value`` with every list as a tuple and every object as a :class:`FrozenDict`.
 
-    Raises :class:`InvalidMessage` that names ``where`` for what JSON, or one of the supported databases, cannot hold.
+    ``where`` is the name of the value in error messages. Raises :class:`InvalidMessage` if JSON or one of the supported
+    databases cannot hold the value.
     """
     if isinstance(value, str):
         return check_text(value, where)
     if value is None or isinstance(value, (bool, int, float)):
         return _check_number(value, where)
     if depth >= MAX_DEPTH:
-        raise InvalidMessage(f"{where} is nested deeper than {MAX_DEPTH} levels; flatten it.")
+        raise InvalidMessage(f"{where} is nested deeper than {MAX_DEPTH} levels. Flatten it.")
     if isinstance(value, Mapping):
         for key in value:
             if not isinstance(key, str):
-                raise InvalidMessage(f"{where} has the key {key!r}; JSON objects have strings as keys.")
+                raise InvalidMessage(f"{where} has the key {key!r}. The keys of a JSON object are strings; convert it.")
         return FrozenDict(
             (check_text(key, where), freeze(item, f"{where}.{key}", depth + 1)) for key, item in value.items()
         )
     if isinstance(value, (list, tuple)):
         return tuple(freeze(item, f"{where}[{index}]", depth + 1) for index, item in enumerate(value))
     raise InvalidMessage(
-        f"{where} holds a {type(value).__name__}, which is not JSON; convert it to a string, number, list or dict."
+        f"{where} holds a {type(value).__name__}, which is not JSON. Convert it to a string, number, list or dict."
     )
 
 
 def frozen_json(value: Any) -> Any:
-    """Return a value that was frozen before, and stored as JSON, in its frozen form. Nothing is checked."""
+    """Return the frozen form of a value that was frozen before and then stored as JSON. Checks nothing."""
     if isinstance(value, dict):
         return FrozenDict((key, frozen_json(item)) for key, item in value.items())
     if isinstance(value, list):
@@ -81,14 +82,14 @@ def frozen_json(value: Any) -> Any:
 
 def _check_number(value: object, where: str) -> object:
     if isinstance(value, float) and not math.isfinite(value):
-        raise InvalidMessage(f"{where} holds {value}, which JSON has no form for; store it as a string or None.")
+        raise InvalidMessage(f"{where} holds {value}, which JSON cannot represent. Store it as a string or None.")
     if isinstance(value, int) and value.bit_length() > 1024:
-        raise InvalidMessage(f"{where} holds an integer of more than 1024 bits; store it as a string.")
+        raise InvalidMessage(f"{where} holds an integer of more than 1024 bits. Store it as a string.")
     return value
 
 
 def thaw(value: Any) -> Any:
-    """Return a copy of a frozen value made of plain dicts and lists."""
+    """Return a copy of a frozen value as plain dicts and lists."""
     if isinstance(value, str):
         return value
     if isinstance(value, Mapping):
@@ -104,32 +105,38 @@ def dumps(value: Any) -> str:
 
 
 def check_text(text: str, where: str) -> str:
-    """Return ``text`` as a plain str, or raise :class:`InvalidMessage` where a database would refuse it."""
-    if type(text) is not str:  # of an enumeration, say, which formats as something else
+    """Return ``text`` as a plain str, or raise :class:`InvalidMessage` if a database would refuse it."""
+    if type(text) is not str:  # str() of a (str, Enum) member is its name.
         text = str.__str__(text)
     if "\x00" in text:
-        raise InvalidMessage(f"{where} contains a NUL character, which PostgreSQL cannot store; remove it.")
+        raise InvalidMessage(f"{where} contains a NUL character, which PostgreSQL cannot store. Remove it.")
     if not text.isascii():
         try:
             text.encode()
         except UnicodeEncodeError as error:
             raise InvalidMessage(
-                f"{where} contains a lone surrogate at index {error.start}, which is not valid Unicode; "
-                "decode the text with errors='replace'."
+                f"{where} contains a lone surrogate at index {error.start}, which is not valid Unicode. "
+                "Decode the text with errors='replace'."
             ) from None
     return text
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class ChatMessage:
-    """One message of a chat.
+    """One message of a chat. It cannot be changed; ``dataclasses.replace()`` makes a new one.
 
-    ``content`` is text, a tuple of content parts (dicts with a ``type``), or None where only tool calls are said.
-    ``kind`` (``chat``, ``plan``, ``reasoning``, ``summary``, …) and ``metadata`` are the site's own and are never sent
-    to a provider. ``extra`` holds the fields of the wire form that this class does not know, and those that it spelled
-    out as null or empty, so that :meth:`to_openai` gives back exactly what :meth:`from_openai` took.
+    - ``role`` is one of ``system``, ``developer``, ``user``, ``assistant`` and ``tool``.
+    - ``content`` is text, a tuple of content parts (dicts with a ``type``), or None. Only an assistant message may have
+      None.
+    - ``name`` is the speaker's name, or None.
+    - ``tool_calls`` are the calls of an assistant message, as dicts with an ``id``.
+    - ``tool_call_id`` is the id of the call that a tool message answers.
+    - ``kind`` (``chat``, ``plan``, ``reasoning``, ``summary``, …) and ``metadata`` belong to the site and are never
+      sent to a provider. ``kind`` has at most 32 characters.
+    - ``extra`` holds the chat-completions fields that this class does not know, and known fields that were null or
+      empty. With them :meth:`to_openai` returns exactly what :meth:`from_openai` was given.
 
-    Raises :class:`~django_convmemory.exceptions.InvalidMessage` for anything that could not be stored or sent.
+    Raises :class:`~django_convmemory.exceptions.InvalidMessage` if a value cannot be stored or sent.
     """
 
     role: str
@@ -143,15 +150,15 @@ class ChatMessage:
 
     def __post_init__(self) -> None:
         if self.role not in ROLES:
-            raise InvalidMessage(f"Unknown role {self.role!r}; use one of {', '.join(ROLES)}.")
-        put = object.__setattr__
+            raise InvalidMessage(f"Unknown role {self.role!r}. Use one of {', '.join(ROLES)}.")
+        put = object.__setattr__  # The class is frozen.
         put(self, "role", check_text(self.role, "role"))
         if isinstance(self.content, str):
             put(self, "content", check_text(self.content, "content"))
         elif self.content is not None:
             put(self, "content", self._parts(self.content))
         elif self.role != "assistant":
-            raise InvalidMessage(f"A {self.role} message needs content: text, or a list of content parts.")
+            raise InvalidMessage(f"A {self.role} message needs content: text or a list of content parts.")
         put(self, "tool_calls", self._calls(self.tool_calls) if self.tool_calls not in ((), [], None) else ())
         self._check_texts()
         for field in ("metadata", "extra"):
@@ -162,7 +169,7 @@ class ChatMessage:
                 put(self, field, freeze(value, field))
         for field in _WIRE_FIELDS:
             if self.extra and self.extra.get(field) not in (None, ()):
-                raise InvalidMessage(f"extra holds {field!r}, which the message has a field for; give it as {field}=….")
+                raise InvalidMessage(f"extra holds {field!r}, which is a field of the message. Pass it as {field}=….")
 
     def _check_texts(self) -> None:
         for field in ("name", "tool_call_id"):
@@ -170,17 +177,17 @@ class ChatMessage:
             if value is None:
                 continue
             if not isinstance(value, str) or not value:
-                raise InvalidMessage(f"{field} must be a text that is not empty, or None, not {value!r}.")
+                raise InvalidMessage(f"{field} must be a non-empty string or None, not {value!r}.")
             object.__setattr__(self, field, check_text(value, field))
         if (self.role == "tool") != (self.tool_call_id is not None):
             raise InvalidMessage(
-                "A tool message needs tool_call_id, the id of the call that it answers."
+                "A tool message needs a tool_call_id: the id of the call that it answers."
                 if self.role == "tool"
-                else f"Only a tool message has a tool_call_id; this one is from {self.role!r}."
+                else f"Only a tool message may have a tool_call_id. The role of this message is {self.role!r}."
             )
         kind: object = self.kind
         if not isinstance(kind, str) or not 0 < len(kind) <= 32:
-            raise InvalidMessage(f"kind must be a text of 1 to 32 characters, not {kind!r:.100}.")
+            raise InvalidMessage(f"kind must be a string of 1 to 32 characters, not {kind!r:.100}.")
         object.__setattr__(self, "kind", check_text(kind, "kind"))
 
     def _parts(self, content: Any) -> tuple[FrozenDict, ...]:
@@ -196,58 +203,54 @@ class ChatMessage:
 
     def _calls(self, tool_calls: Any) -> tuple[FrozenDict, ...]:
         if self.role != "assistant":
-            raise InvalidMessage(f"Only an assistant message makes tool calls; this one is from {self.role!r}.")
+            raise InvalidMessage(
+                f"Only an assistant message may have tool calls. The role of this message is {self.role!r}."
+            )
         if not isinstance(tool_calls, (list, tuple)):
             raise InvalidMessage(f"tool_calls must be a list, not {type(tool_calls).__name__}.")
         for index, call in enumerate(tool_calls):
             if not isinstance(call, Mapping) or not isinstance(call.get("id"), str) or not call["id"]:
-                raise InvalidMessage(f"tool_calls[{index}] must be a dict with an 'id' that its result can name.")
+                raise InvalidMessage(f"tool_calls[{index}] must be a dict with an 'id', a non-empty string.")
         calls: tuple[FrozenDict, ...] = freeze(tool_calls, "tool_calls")
         return calls
 
-    # Constructors.
-
     @classmethod
     def system(cls, content: str | Sequence[Mapping[str, Any]], **fields: Any) -> Self:
-        """A message of the site to the model; stored, it is pinned."""
+        """Make a message from the site to the model. A stored system message is pinned."""
         return cls("system", content, **fields)  # type: ignore[arg-type]
 
     @classmethod
     def human(cls, content: str | Sequence[Mapping[str, Any]], **fields: Any) -> Self:
-        """A message of the user."""
+        """Make a message from the user."""
         return cls("user", content, **fields)  # type: ignore[arg-type]
 
     @classmethod
     def ai(cls, content: str | Sequence[Mapping[str, Any]] | None = None, **fields: Any) -> Self:
-        """A message of the model: text, ``tool_calls=[…]``, or both."""
+        """Make a message from the model: text, ``tool_calls=[…]``, or both."""
         return cls("assistant", content, **fields)  # type: ignore[arg-type]
 
     @classmethod
     def tool(cls, content: str | Sequence[Mapping[str, Any]], tool_call_id: str, **fields: Any) -> Self:
-        """The result of the tool call ``tool_call_id``."""
+        """Make the result of the tool call with the id ``tool_call_id``."""
         return cls("tool", content, tool_call_id=tool_call_id, **fields)  # type: ignore[arg-type]
 
     @classmethod
     def from_openai(cls, message: Any, *, kind: str = "chat", metadata: Mapping[str, Any] = _EMPTY) -> Self:
-        """Make a message of a chat-completions dict or of the ``openai`` client's message object.
+        """Make a message from a chat-completions dict or from the ``openai`` client's message object.
 
-        Of an object only what the server sent is taken: fields that the client filled in are not stored.
+        Of an object, only the fields that the server sent are used. Defaults that the client filled in are ignored.
         Raises :class:`~django_convmemory.exceptions.InvalidMessage`.
         """
         if hasattr(message, "model_dump") and not isinstance(message, type):
             message = message.model_dump(mode="json", exclude_unset=True)
         if not isinstance(message, Mapping):
             raise InvalidMessage(
-                f"Cannot read a message from a {type(message).__name__}; "
-                "give a ChatMessage, a chat-completions dict or the openai client's message"
-                + (
-                    ", and several of them one after the other, as append(…, *messages) does."
-                    if isinstance(message, (list, tuple))
-                    else "."
-                )
+                f"Cannot read a message from a {type(message).__name__}. "
+                "Pass a ChatMessage, a chat-completions dict or the openai client's message."
+                + (" Pass a list as append(*messages)." if isinstance(message, (list, tuple)) else "")
             )
         if "role" not in message:
-            raise InvalidMessage(f"The message has no role; add 'role', one of {', '.join(ROLES)}.")
+            raise InvalidMessage(f"The message has no role. Add 'role' with one of {', '.join(ROLES)}.")
         known = {field: message[field] for field in _WIRE_FIELDS if message.get(field) not in (None, [], ())}
         extra = {field: value for field, value in message.items() if field not in known}
         if extra.get("content") == [] and "content" in extra:
@@ -268,7 +271,7 @@ class ChatMessage:
         metadata: FrozenDict = _EMPTY,
         extra: FrozenDict = _EMPTY,
     ) -> Self:
-        """Make a message of fields that came from a message before: for stores. Nothing is checked."""
+        """Make a message from fields that came from a :class:`ChatMessage` before. For stores: checks nothing."""
         draft: Any = _Draft()
         draft.role = role
         draft.content = content
@@ -282,10 +285,8 @@ class ChatMessage:
         message: Self = draft
         return message
 
-    # Views.
-
     def to_openai(self) -> dict[str, Any]:
-        """Return the chat-completions form, as plain dicts and lists that the caller may change."""
+        """Return the message as a chat-completions dict: plain dicts and lists that the caller may change."""
         wire: dict[str, Any] = {"role": self.role}
         content = self.content
         if content is not None:
@@ -298,14 +299,14 @@ class ChatMessage:
             wire["tool_call_id"] = self.tool_call_id
         if self.extra:
             for field, value in self.extra.items():
-                # A field spelled out as null may have been given a value since, by dataclasses.replace().
+                # dataclasses.replace() may have given a value to a field that extra holds as null.
                 wire.setdefault(field, thaw(value))
         return wire
 
     def emptied(self) -> Self:
-        """Return the message without what it says: no content, metadata, unknown fields, nor arguments of its calls.
+        """Return the message without its content, metadata, unknown fields and the arguments of its calls.
 
-        Role, kind and name stay, and so do the ids and the names of its calls.
+        The role, the kind, the name, and the ids and names of its calls stay.
         """
         return dataclasses.replace(
             self,
@@ -317,26 +318,26 @@ class ChatMessage:
 
     @property
     def text(self) -> str:
-        """The text of the content: all of it, or its text parts, a line each; "" where there is none."""
+        """The text of the content. Text parts are joined by line feeds; without any text it is ""."""
         if isinstance(self.content, str):
             return self.content
         return "\n".join(text_parts(self.content or ()))
 
     @property
     def pinned(self) -> bool:
-        """Whether a store keeps this message in front, verbatim, for ever."""
+        """Whether the message is pinned: stored system and developer messages come first and are never summarized."""
         return self.role in PINNED_ROLES
 
     @property
     def call_ids(self) -> tuple[str, ...]:
-        """The ids of the tool calls that this message makes, in order."""
+        """The ids of this message's tool calls, in order."""
         return tuple(call["id"] for call in self.tool_calls)
 
 
 class _Draft:
-    """A message that is being put together. To fill it, and make it one, takes a fifth of what a frozen one takes."""
+    """A mutable message under construction. Filling it takes a fifth of the time that a frozen dataclass takes."""
 
-    # The same layout, so that it can become one.
+    # Python allows ``__class__`` to be assigned only if both classes have the same slots.
     __slots__ = ChatMessage.__slots__
 
 
@@ -349,15 +350,15 @@ def _emptied_call(call: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def text_parts(parts: Iterable[Mapping[str, Any]]) -> list[str]:
-    """Return the texts of the content parts that have one."""
+    """Return the text of each content part that has one."""
     return [part["text"] for part in parts if isinstance(part.get("text"), str)]
 
 
 def coerce(message: Any) -> ChatMessage:
-    """Return ``message`` as a :class:`ChatMessage`, whichever of the accepted forms it has."""
+    """Return ``message`` as a :class:`ChatMessage`. It may have any form that ``append`` accepts."""
     if isinstance(message, ChatMessage):
         return message
     for attribute, repair in (("choices", ".choices[0].message"), ("message", ".message")):
         if hasattr(message, attribute) and not hasattr(message, "role"):
-            raise InvalidMessage(f"A {type(message).__name__} is no message. Give its {repair}.")
+            raise InvalidMessage(f"A {type(message).__name__} is not a message. Pass its {repair}.")
     return ChatMessage.from_openai(message)

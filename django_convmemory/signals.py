@@ -1,4 +1,4 @@
-"""Signals, sent once what they tell of is committed. An error of a receiver is logged and goes no further."""
+"""Signals, sent after the commit of what they report. An exception of a receiver is logged and goes no further."""
 
 from django.dispatch import Signal
 
@@ -8,5 +8,5 @@ messages_appended = Signal()
 # A summary was published. Arguments: memory, session (a handle), session_id, version.
 summary_published = Signal()
 
-# A run failed, and will be tried again. Arguments: memory, session (a handle), session_id, error.
+# A compaction run failed and will be tried again. Arguments: memory, session (a handle), session_id, error.
 compaction_failed = Signal()

@@ -1,11 +1,16 @@
-"""The test kit of sites: their conversation memories, without a model, a broker or a network.
+"""Tests of a site's conversation memories without a model, a broker or a network.
 
-:func:`scripted_memories` is all of it. The fixture ``convmemory`` gives it to pytest's tests, and
-:class:`ConvMemoryTestMixin` to Django's test cases; both yield a :class:`ScriptedMemories`::
+Each of these gives a test a :class:`ScriptedMemories`:
 
-    def test_what_was_said_long_ago_is_summarized(db, convmemory):
+- the fixture ``convmemory``, for pytest,
+- the mixin :class:`ConvMemoryTestMixin`, for Django's test cases,
+- the context manager :func:`scripted_memories`, for anything else. The other two use it.
+
+For example::
+
+    def test_old_messages_are_summarized(db, convmemory):
         convmemory.reply("The user asked about Rust.")
-        ...  # what the site does until a session is due
+        ...  # Append messages until a session is due.
         assert convmemory.run() == ["published"]
 
 ``docs/testing.md`` is the manual.
@@ -30,109 +35,114 @@ if TYPE_CHECKING:
     from django_convmemory.core.compaction import Outcome
     from django_convmemory.schedulers import Memory, Work
 
-# Held while memories are scripted: they are those of the whole process.
+# Held while the memories are scripted, because all threads of the process share them.
 _in_use = threading.Lock()
 
 
 class NetworkModelCalled(AssertionError):
     """A test called a chat model that would have gone to the network.
 
-    Not a :class:`~django_convmemory.exceptions.ChatModelError`: those are handled, and the test would pass.
+    It is not a :class:`~django_convmemory.exceptions.ChatModelError`: compaction would handle it, and the test would
+    pass.
     """
 
 
 class UnusedReplies(AssertionError):
-    """Replies were queued that no model was asked for: something that the test counts on did not happen."""
+    """Queued replies are left at the end of a test: the model was asked less often than the test expected."""
 
 
 class Queued(NamedTuple):
-    """A session that is to be folded: the alias of its memory, and the primary key of its row."""
+    """A session that waits to be folded: the alias of its memory and the primary key of its row."""
 
     alias: str
     session_id: int
 
 
 class QueueScheduler:
-    """Notes the sessions that become due, and folds them when it is told to, in the thread that tells it.
+    """Queues the sessions that become due, and folds them when :meth:`run` is called, in the calling thread.
 
-    A session is noted by the ``append`` that turns it due, and not at the commit, which never comes in a ``TestCase``.
-    One whose transaction is rolled back stays noted, and is then found not to be due.
+    The ``append`` that makes a session due queues it at once. Queuing does not wait for the commit, because a
+    ``TestCase`` never commits. If the transaction is rolled back, the session stays queued, and ``run`` returns
+    ``not_due`` for it.
     """
 
     after_commit = False
-    # As the CeleryScheduler does. A sweep then queues here what it finds, and asks for no broker.
+    # As for the CeleryScheduler. A sweep then queues due sessions here and needs no broker.
     hints = True
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        # In order, each session once, with the memory that noted it last and whether it is to wait.
-        self._noted: dict[tuple[Queued, Work], tuple[Memory, bool]] = {}
+        # In order, each session once: the memory that queued it last, and whether it waits for the next run.
+        self._queue: dict[tuple[Queued, Work], tuple[Memory, bool]] = {}
 
     @property
     def queued(self) -> list[Queued]:
-        """The sessions that are noted and not folded yet, in order, those that wait to be tried again included."""
+        """The sessions that wait to be folded, in order, including those that failed and wait for the next run."""
         with self._lock:
-            return list(dict.fromkeys(queued for queued, _ in self._noted))
+            return list(dict.fromkeys(queued for queued, _ in self._queue))
 
     def schedule(self, memory: Memory, session_id: int, *, delay: float = 0.0) -> None:
-        """Note the session. With a ``delay`` the :meth:`run` at hand leaves it to the next one."""
+        """Queue the session. If ``delay`` (in seconds) is above 0, the current :meth:`run` leaves it to the next."""
         with self._lock:
-            self._noted[Queued(memory.alias, session_id), "compact"] = memory, delay > 0
+            self._queue[Queued(memory.alias, session_id), "compact"] = memory, delay > 0
 
     def request(self, memory: Memory, session_id: int, work: Work) -> bool:
-        """Note what was asked for."""
+        """Queue the session for ``work``: ``"compact"`` or ``"rebuild"``."""
         with self._lock:
-            self._noted[Queued(memory.alias, session_id), work] = memory, False
+            self._queue[Queued(memory.alias, session_id), work] = memory, False
         return True
 
     def run(self) -> list[Outcome]:
-        """Fold what is noted, and what is noted meanwhile, until nothing is left; return what came of each, in order.
+        """Fold the queued sessions until none is left; return the outcome of each, in order.
 
-        A session is folded as :meth:`~django_convmemory.conversation.ConversationMemory.compact` does it, without
-        waiting for the time of its next attempt. One that fails is tried once, and again by the next call.
+        Sessions that are queued during the run are folded too. Each is folded as
+        :meth:`~django_convmemory.conversation.ConversationMemory.compact` does it, without waiting for the time of its
+        next attempt. A session that fails is tried once, and again by the next call of ``run``.
 
-        Raises what a run of folding raises: an exception of the script that no chat model may raise,
-        :class:`~django_convmemory.chat_models.scripted.ScriptExhausted`, or a database's error. The session is then
-        still noted.
+        If folding raises an exception, ``run`` raises it and the session stays queued. These are
+        :class:`~django_convmemory.chat_models.scripted.ScriptExhausted`, a database's error, or a scripted exception
+        that is not a :class:`~django_convmemory.exceptions.ChatModelError`.
         """
         with self._lock:
-            self._noted = {noted: (memory, False) for noted, (memory, _) in self._noted.items()}
+            self._queue = {key: (memory, False) for key, (memory, _) in self._queue.items()}
         outcomes: list[Outcome] = []
-        while (taken := self._take()) is not None:
-            memory, session_id, work = taken
+        while (next_job := self._pop()) is not None:
+            memory, session_id, work = next_job
             try:
                 outcomes.append(memory.carry_out(session_id, work))
             except BaseException:
-                self.request(memory, session_id, work)  # It is to be done as before.
+                self.request(memory, session_id, work)
                 raise
         return outcomes
 
     arun = asynchronous(run)
 
-    def _take(self) -> tuple[Memory, int, Work] | None:
+    def _pop(self) -> tuple[Memory, int, Work] | None:
         with self._lock:
-            for (queued, work), (memory, waits) in self._noted.items():
+            for (queued, work), (memory, waits) in self._queue.items():
                 if not waits:
-                    del self._noted[queued, work]
+                    del self._queue[queued, work]
                     return memory, queued.session_id, work
         return None
 
 
 class ScriptedMemories:
-    """What a test has in hand while the memories of the settings are scripted.
+    """The script and the queue of a test, while the memories of the settings are scripted.
 
-    ``requests`` lists what the model was asked, in order, as :class:`~django_convmemory.chat_models.base.ChatRequest`.
-    ``allow_unused_replies``, False unless set, makes it no error that replies are left at the end. ``failures`` are
-    the :class:`NetworkModelCalled` and the :class:`~django_convmemory.chat_models.scripted.ScriptExhausted` that were
-    raised, caught or not; the test fails for the first of them, so one that expects them empties the list.
+    - ``requests`` lists the requests to the model, in order, as
+      :class:`~django_convmemory.chat_models.base.ChatRequest`.
+    - ``allow_unused_replies`` is False by default. If it is True, a test may end with replies left.
+    - ``failures`` lists each :class:`NetworkModelCalled` and each
+      :class:`~django_convmemory.chat_models.scripted.ScriptExhausted` that was raised, also if it was caught. The test
+      fails with the first of them at its end. A test that expects them empties the list.
     """
 
     def __init__(self, replies: Iterable[Reply]) -> None:
         self.failures: list[AssertionError] = []
         self.allow_unused_replies = False
-        self._model = _WatchedModel(replies, self.failures)
+        self._model = _RecordingModel(replies, self.failures)
         self._scheduler = QueueScheduler()
-        self._excused = False
+        self._test_failed = False
 
     @property
     def requests(self) -> list[ChatRequest]:
@@ -140,46 +150,46 @@ class ScriptedMemories:
 
     @property
     def queued(self) -> list[Queued]:
-        """The sessions that are due and not folded yet: the alias and the primary key of each, in order."""
+        """The sessions that are due and not folded yet, in order, as :class:`Queued`."""
         return self._scheduler.queued
 
     def reply(self, *replies: Reply) -> None:
-        """Queue what the model says next, after what is queued already.
+        """Queue the model's next replies, after those that are queued already.
 
         A reply is a text, a :class:`~django_convmemory.messages.ChatMessage`, a
-        :class:`~django_convmemory.chat_models.base.ChatResponse`, or an exception, which is raised. Raises
-        :class:`TypeError` for another type, and then queues none of them.
+        :class:`~django_convmemory.chat_models.base.ChatResponse`, or an exception, which the model raises. If a reply
+        has another type, this raises :class:`TypeError` and queues none of them.
         """
         self._model.add(*replies)
 
     def run(self) -> list[Outcome]:
-        """Fold what is due, and what becomes due meanwhile, as :meth:`QueueScheduler.run` does."""
+        """Fold the queued sessions and return the outcome of each, as :meth:`QueueScheduler.run` does."""
         return self._scheduler.run()
 
     arun = asynchronous(run)
 
     @contextlib.contextmanager
     def _installed(self) -> Iterator[None]:
-        """Script the memories of the settings, and keep every other one from the network."""
+        """Script the memories of the settings, and keep every other memory from the network."""
 
         def script(memory: ConversationMemory) -> Callable[[], None]:
-            replaced = memory.model, memory.fallback, memory.scheduler
+            originals = memory.model, memory.fallback, memory.scheduler
             memory.scheduler = self._scheduler
             if memory.model is not None:
-                # No fallback, which would hide that the model failed.
+                # A fallback would hide that the model failed.
                 memory.model, memory.fallback = self._model, None
 
-            def put_back() -> None:
-                memory.model, memory.fallback, memory.scheduler = replaced
+            def restore() -> None:
+                memory.model, memory.fallback, memory.scheduler = originals
 
-            return put_back
+            return restore
 
         def refuse(model: OpenAIChatModel, request: ChatRequest) -> NoReturn:
             error = NetworkModelCalled(
-                f"A test called {model!r}, which was kept from the network. The memories of settings.CONVMEMORY are "
-                "scripted, so this one is of a memory that was built in code, or of one that memories[alias] gave "
-                "before the settings were changed. Build that memory with a ScriptedChatModel, or ask memories[alias] "
-                "for it where it is used, and say with convmemory.reply() what the model answers."
+                f"A test called {model!r}; the call was stopped before it reached the network. The model belongs to a "
+                "memory that is not scripted. If the memory was built in code, give it a ScriptedChatModel. If it was "
+                "read from memories[alias] before the settings changed, read it again where it is used, and queue the "
+                "model's answer with convmemory.reply()."
             )
             self.failures.append(error)
             raise error
@@ -194,27 +204,23 @@ class ScriptedMemories:
         ):
             yield
 
-    def _excuse(self) -> None:
-        """Report nothing at the end: the test has failed already, and what is left is a consequence of that."""
-        self._excused = True
-
     def _check(self) -> None:
-        """Raise what the test must not pass with."""
-        if self._excused:
+        """Raise the first failure, or an error for unused replies. If the test has failed anyway, raise nothing."""
+        if self._test_failed:
             return
         if self.failures:
             first, *others = self.failures
-            first.add_note("It did not end the test where it was raised, and so it is raised again at the end.")
+            first.add_note("The test went on after this error, so the error is raised again at the test's end.")
             for other in others:
                 first.add_note(f"There was also: {type(other).__name__}: {other}")
             raise first
         unused = self._model.unused
         if unused and not self.allow_unused_replies:
             raise UnusedReplies(
-                f"The model was asked for {len(self.requests)} replies, and these were left: "
-                f"{', '.join(map(_shown, unused))}. Sessions still queued: {len(self.queued)}. Fold those with "
-                "convmemory.run(), see why no more became due, or queue fewer replies; where it does not matter, set "
-                "convmemory.allow_unused_replies = True."
+                f"Replies are left that the model was not asked for: {', '.join(map(_excerpt, unused))}. Requests to "
+                f"the model: {len(self.requests)}. Sessions still queued: {len(self.queued)}. Fold them with "
+                "convmemory.run(), find out why no other session became due, or queue fewer replies. If unused replies "
+                "are fine, set convmemory.allow_unused_replies = True."
             )
 
 
@@ -222,22 +228,31 @@ class ScriptedMemories:
 def scripted_memories(replies: Iterable[Reply] = ()) -> Iterator[ScriptedMemories]:
     """Script the memories of ``settings.CONVMEMORY`` until the end of the ``with`` block.
 
-    Each of them, those included that are made later or after ``override_settings``, asks one model that gives
-    ``replies`` and what is queued with :meth:`ScriptedMemories.reply`, in place of its chat model and of its fallback,
-    and tells a :class:`QueueScheduler` what is due, in place of its scheduler. All else is as the settings say, and
-    settings that are wrong raise as ever. No key, server or broker is needed. At the end all is as it was before.
+    During the block, for each of these memories:
 
-    Raises :class:`TypeError` for a reply of another type, and :class:`RuntimeError` where the memories are scripted
-    already. A call of an :class:`~django_convmemory.chat_models.openai.OpenAIChatModel`, by whomever, raises
-    :class:`NetworkModelCalled`. A block that ends without an error raises that one or a
-    :class:`~django_convmemory.chat_models.scripted.ScriptExhausted` again, for folding catches and logs what it meets,
-    or else :class:`UnusedReplies` where replies are left.
+    - One scripted model replaces the chat model, if there is one. Its replies are ``replies``, then those queued with
+      :meth:`ScriptedMemories.reply`.
+    - There is no fallback model.
+    - A :class:`QueueScheduler` replaces the scheduler.
+
+    The same holds for memories that are made during the block, also after ``override_settings``. All other settings
+    keep their effect, and wrong settings raise their usual errors. No key, server or broker is needed. The end of the
+    block restores everything.
+
+    Every call of an :class:`~django_convmemory.chat_models.openai.OpenAIChatModel` raises :class:`NetworkModelCalled`.
+
+    Raises :class:`TypeError` for a reply of a wrong type, and :class:`RuntimeError` if the memories are scripted
+    already. If the block ends without an exception, this raises:
+
+    - the first :class:`NetworkModelCalled` or :class:`~django_convmemory.chat_models.scripted.ScriptExhausted` of the
+      block, again. Folding logs such an error and continues, so the test would otherwise pass.
+    - otherwise :class:`UnusedReplies`, if replies are left.
     """
     scripted = ScriptedMemories(replies)
     if not _in_use.acquire(blocking=False):
         raise RuntimeError(
             "The memories are scripted already. The fixture convmemory, ConvMemoryTestMixin and scripted_memories() "
-            "cannot be used inside one another, or by two threads: use the one that is there."
+            "cannot be used inside one another, nor in two threads at once. Use the one that is already active."
         )
     try:
         with scripted._installed():
@@ -261,29 +276,29 @@ class ConvMemoryTestMixin(unittest.TestCase):
     convmemory: ScriptedMemories
 
     def setUp(self) -> None:
-        """Script the memories until the cleanups of the test, which fail it for what would pass unseen."""
+        """Script the memories. The cleanups of the test restore them and check for failures and unused replies."""
         super().setUp()
         self.convmemory = self.enterContext(scripted_memories())
 
     def doCleanups(self) -> None:  # noqa: N802  unittest's name
-        """Run the cleanups; a test that failed already is not failed a second time."""
-        # unittest tells nobody how a test went, so this looks where it keeps that. Were the attribute gone, a test that
-        # failed would be reported twice, and no failure would be lost.
+        """Run the cleanups. If the test has failed, they report no further failure."""
+        # unittest has no public way to learn the outcome of a test. If this attribute disappeared, a failed test would
+        # be reported twice, but no failure would be lost.
         outcome = getattr(self, "_outcome", None)
         scripted = getattr(self, "convmemory", None)
         if outcome is not None and scripted is not None and (not outcome.success or outcome.expectedFailure):
-            scripted._excuse()
+            scripted._test_failed = True
         super().doCleanups()
 
 
 try:
     import pytest
 except ImportError:
-    pass  # Then there are no fixtures, and the test cases of Django need none.
+    pass  # Django's test cases need no fixture.
 else:
 
     class _Watch:
-        """A plugin of pytest, for one test: whether it, or a fixture of it, has raised."""
+        """A pytest plugin for one test. ``raised`` tells whether the test or one of its fixtures raised."""
 
         def __init__(self, item: object) -> None:
             self.item = item
@@ -295,22 +310,21 @@ else:
 
     @pytest.fixture
     def convmemory(request: pytest.FixtureRequest) -> Iterator[ScriptedMemories]:
-        """The memories of the settings, scripted for one test: a :class:`ScriptedMemories`.
+        """Script the memories of the settings for one test; yield a :class:`ScriptedMemories`.
 
-        Needs no database by itself; a test that appends asks for one as for any other model.
+        The fixture itself needs no database. A test that appends messages asks for the database as for other models.
         """
-        # A fixture is not told how its test ended.
+        # pytest does not tell a fixture how its test ended.
         watch = _Watch(request.node)
         with scripted_memories() as scripted:
             request.config.pluginmanager.register(watch)
             yield scripted
             request.config.pluginmanager.unregister(watch)
-            if watch.raised:
-                scripted._excuse()
+            scripted._test_failed = watch.raised
 
 
-class _WatchedModel(ScriptedChatModel):
-    """A scripted model that notes in ``failures`` when it is asked too often."""
+class _RecordingModel(ScriptedChatModel):
+    """A scripted model that adds to ``failures`` each request for which it has no reply."""
 
     def __init__(self, replies: Iterable[Reply], failures: list[AssertionError]) -> None:
         super().__init__(replies)
@@ -318,20 +332,20 @@ class _WatchedModel(ScriptedChatModel):
 
     @property
     def unused(self) -> list[ChatResponse | BaseException]:
-        """The replies that are left."""
+        """The replies that the model has not given yet."""
         with self._lock:
             return list(self._replies)
 
     def chat(self, request: ChatRequest) -> ChatResponse:
-        """Do as a scripted model does. ``achat`` calls this."""
+        """Give the next reply. ``achat`` calls this method too."""
         try:
             return super().chat(request)
         except ScriptExhausted as error:
-            error.add_note("With convmemory: queue it with convmemory.reply(), before the folding that asks for it.")
+            error.add_note("In a test with convmemory, call convmemory.reply() before the session is folded.")
             self._failures.append(error)
             raise
 
 
-def _shown(reply: ChatResponse | BaseException) -> str:
-    shown = reply if isinstance(reply, BaseException) else reply.message.text
-    return f"{shown!r:.60}"
+def _excerpt(reply: ChatResponse | BaseException) -> str:
+    content = reply if isinstance(reply, BaseException) else reply.message.text
+    return f"{content!r:.60}"

@@ -1,7 +1,7 @@
-"""Token counters: how much of a budget a message takes.
+"""Token counters: how many tokens of a prompt a message takes.
 
-A counter is asked once, when a message is appended; its answer is stored with the message. Every count is at least 1,
-so that the running total of a session tells messages apart.
+A message is counted once, when it is appended, and the count is stored with the message. Every count is at least 1,
+so that each message has a running total of its own within the session.
 """
 
 from __future__ import annotations
@@ -30,21 +30,21 @@ PER_CALL = 8
 
 @runtime_checkable
 class TokenCounter(Protocol):
-    """Counts tokens; the same text always counts the same."""
+    """Counts tokens. The count of a text must never change."""
 
     @property
     def name(self) -> str:
-        """The name that a session stores, to tell which counter counted it."""
+        """The name of the counter. A session stores the name of the counter that counted its messages."""
 
     def count_text(self, text: str) -> int:
-        """Return how many tokens ``text`` is, at least 1."""
+        """Return the tokens of ``text``, at least 1."""
 
     def count(self, message: ChatMessage) -> int:
-        """Return how many tokens ``message`` takes in a request, at least 1."""
+        """Return the tokens of ``message`` in a request, at least 1."""
 
 
-class _WholeMessage:
-    """Counting of whole messages, for counters that know how to count a text."""
+class _MessageCounter:
+    """Counts whole messages. Subclasses count a text."""
 
     def count_text(self, text: str) -> int:
         raise NotImplementedError
@@ -80,35 +80,41 @@ _DIGITS = string.digits.encode()
 _ASCII = bytes(range(128))
 
 
-class Utf8TokenCounter(_WholeMessage):
-    """The default: an estimate from the UTF-8 bytes, without a vocabulary and without a dependency.
+class Utf8TokenCounter(_MessageCounter):
+    """The default counter: an estimate from the UTF-8 bytes, without a vocabulary and without a dependency.
 
-    Letters and spaces are cheap (4.6 bytes a token), digits (2) and punctuation (1.6) dear, everything outside ASCII in
-    between (3.6 bytes, about one Chinese character and a fifth). ``benchmarks/token_counters.py`` compares it with
-    tiktoken's o200k_base: within 1.0 and 1.2 of it on English chat, Chinese, JSON and source code. Runs of random
-    letters (base64) are underestimated, and languages that o200k_base packs well are overestimated.
+    A token is estimated as:
+
+    - 4.6 bytes of ASCII letters and spaces,
+    - 2 bytes of digits,
+    - 1.6 bytes of other ASCII characters, such as punctuation,
+    - 3.6 bytes of everything outside ASCII: about 1.2 Chinese characters.
+
+    ``benchmarks/token_counters.py`` compares the estimate with tiktoken's o200k_base. It is 1.0 to 1.2 times the exact
+    count on English chat, Chinese, JSON and source code. It is too low for random letters (base64), and too high for
+    languages that o200k_base encodes in few tokens.
     """
 
     name = "utf8"
 
     def count_text(self, text: str) -> int:
         data = text.encode()
-        rest = data.translate(None, _PROSE)
-        if not rest:
+        not_prose = data.translate(None, _PROSE)
+        if not not_prose:
             return max(1, math.ceil(len(data) / 4.6))
-        undigited = rest.translate(None, _DIGITS)
-        wide = len(undigited.translate(None, _ASCII))
+        symbols = not_prose.translate(None, _DIGITS)
+        wide = len(symbols.translate(None, _ASCII))
         estimate = (
-            (len(data) - len(rest)) / 4.6
-            + (len(rest) - len(undigited)) / 2.0
-            + (len(undigited) - wide) / 1.6
+            (len(data) - len(not_prose)) / 4.6
+            + (len(not_prose) - len(symbols)) / 2.0
+            + (len(symbols) - wide) / 1.6
             + wide / 3.6
         )
         return max(1, math.ceil(estimate))
 
 
 class TokenBufferEstimate:
-    """What synaptic's token buffer estimates: a quarter of the UTF-8 bytes of the content, plus 1."""
+    """The estimate of synaptic's ``ConversationTokenBufferMemory``: a quarter of the content's UTF-8 bytes, plus 1."""
 
     name = "token_buffer_estimate"
 
@@ -120,7 +126,7 @@ class TokenBufferEstimate:
 
 
 class SummaryBufferEstimate:
-    """What synaptic's summary buffer estimates: a quarter of the UTF-8 bytes of the content, at least 1."""
+    """The estimate of synaptic's ``ConversationSummaryBufferMemory``: a quarter of the UTF-8 bytes, at least 1."""
 
     name = "summary_buffer_estimate"
 
@@ -132,7 +138,7 @@ class SummaryBufferEstimate:
 
 
 class _Vocabulary(NamedTuple):
-    """A file of tiktoken's: its name, which is the SHA-1 of where it would be downloaded from, and its SHA-256."""
+    """A vocabulary file of tiktoken. Its name is the SHA-1 of its download address; ``sha256`` is of its content."""
 
     file: str
     sha256: str
@@ -149,14 +155,16 @@ _CL100K = _Vocabulary(
 _VOCABULARIES = {"cl100k_base": _CL100K, "o200k_base": _O200K, "o200k_harmony": _O200K}
 
 
-class TiktokenCounter(_WholeMessage):
-    """Counts with the vocabulary of OpenAI's models, by the ``tiktoken`` extra.
+class TiktokenCounter(_MessageCounter):
+    """Counts with the vocabulary of OpenAI's models. Needs the ``tiktoken`` extra.
 
-    ``encoding`` is one of ``o200k_base``, ``o200k_harmony`` and ``cl100k_base``. The vocabulary must be in the folder
-    that ``TIKTOKEN_CACHE_DIR`` names: tiktoken would download it inside a request, so where it is missing, or tiktoken
-    is not installed, this says so once in the log and counts as :class:`Utf8TokenCounter`.
+    ``encoding`` is one of ``o200k_base``, ``o200k_harmony`` and ``cl100k_base``. The environment variable
+    ``TIKTOKEN_CACHE_DIR`` must name a folder that holds the vocabulary file. Without the file tiktoken would download
+    it during a web request.
 
-    Raises ValueError for an encoding that it does not know.
+    If the file or tiktoken is missing, the counter logs one warning and counts as :class:`Utf8TokenCounter` does.
+
+    Raises ValueError if ``encoding`` is unknown.
     """
 
     def __init__(self, encoding: str = "o200k_base") -> None:
@@ -166,14 +174,14 @@ class TiktokenCounter(_WholeMessage):
 
     @property
     def problem(self) -> str | None:
-        """Why it only estimates, or None."""
+        """Why the counter can only estimate, and what to do about it; None if it counts exactly."""
         if importlib.util.find_spec("tiktoken") is None:
-            return "tiktoken is not installed: install django-convmemory[tiktoken]"
+            return "tiktoken is not installed. Install django-convmemory[tiktoken]"
         if not _is_on_disk(_VOCABULARIES[self.encoding]):
             return (
-                f"the vocabulary of {self.encoding} is not on disk: where there is a network, run "
-                f"TIKTOKEN_CACHE_DIR=FOLDER python -c 'import tiktoken; tiktoken.get_encoding(\"{self.encoding}\")', "
-                "and set TIKTOKEN_CACHE_DIR to that folder"
+                f"The vocabulary of {self.encoding} is missing or damaged. On a machine with network access, run "
+                f"TIKTOKEN_CACHE_DIR=FOLDER python -c 'import tiktoken; tiktoken.get_encoding(\"{self.encoding}\")'. "
+                "Copy that folder to this machine and set TIKTOKEN_CACHE_DIR to it"
             )
         return None
 
@@ -189,16 +197,16 @@ class TiktokenCounter(_WholeMessage):
 
 @functools.cache
 def _encoder(encoding: str) -> Callable[[str], Sequence[int]] | None:
-    """Return what turns a text into tokens, or None where it is not here; said once."""
+    """Return the function that encodes a text, or None if it is not available. The cache makes it warn only once."""
     try:
         import tiktoken
     except ImportError:
-        logger.warning("tiktoken is not installed: tokens are estimated. Install django-convmemory[tiktoken].")
+        logger.warning("tiktoken is not installed, so tokens are estimated. Install django-convmemory[tiktoken].")
         return None
     if not _is_on_disk(_VOCABULARIES[encoding]):
         logger.warning(
-            "The vocabulary of %s is not on disk, or damaged: tokens are estimated. Put it into the folder that "
-            "TIKTOKEN_CACHE_DIR names.",
+            "The vocabulary of %s is missing or damaged, so tokens are estimated. "
+            "Put its file into the folder that TIKTOKEN_CACHE_DIR names.",
             encoding,
         )
         return None
@@ -206,9 +214,9 @@ def _encoder(encoding: str) -> Callable[[str], Sequence[int]] | None:
 
 
 def _is_on_disk(vocabulary: _Vocabulary) -> bool:
-    """Whether tiktoken will find the file: whole, for it downloads a damaged one again, and where it looks itself."""
+    """Whether tiktoken will find the file in its own folder, undamaged. It downloads a damaged file again."""
     folder = os.environ.get("TIKTOKEN_CACHE_DIR", os.environ.get("DATA_GYM_CACHE_DIR"))
-    if folder == "":  # by which tiktoken is told to keep nothing on disk
+    if folder == "":  # The empty string turns tiktoken's cache off.
         return False
     path = pathlib.Path(folder or pathlib.Path(tempfile.gettempdir()) / "data-gym-cache") / vocabulary.file
     try:
@@ -217,13 +225,17 @@ def _is_on_disk(vocabulary: _Vocabulary) -> bool:
         return False
 
 
-# OpenAI's rule for images of its gpt-4o family (guide "Images and vision", "Calculating costs").
+# OpenAI's rule for images of the gpt-4o family: guide "Images and vision", section "Calculating costs".
 _IMAGE_BASE, _IMAGE_TILE, _TILE = 85, 170, 512
 _UNKNOWN_SIZE = (1024, 1024)
 
 
 def image_tokens(url: str, *, detail: str = "auto") -> int:
-    """Return the tokens of an image, by its size in pixels; one that is not a data URL counts as 1024 by 1024."""
+    """Return the tokens of an image.
+
+    They follow from the size in pixels, which only a data URL tells. Any other image counts as 1024 by 1024 pixels.
+    ``detail`` is OpenAI's ``detail`` of an image; ``"low"`` always counts 85.
+    """
     if detail == "low":
         return _IMAGE_BASE
     width, height = _data_url_size(url) or _UNKNOWN_SIZE
@@ -240,7 +252,7 @@ def _data_url_size(url: str) -> tuple[int, int] | None:
         return None
     try:
         return image_size(base64.b64decode(data[: _IMAGE_HEADER_BYTES * 4 // 3 // 4 * 4]))
-    except ValueError:  # of wrong length, or with characters outside ASCII
+    except ValueError:  # not base64
         return None
 
 
@@ -248,34 +260,37 @@ _IMAGE_HEADER_BYTES = 64 * 1024
 
 
 def image_size(data: bytes) -> tuple[int, int] | None:
-    """Return (width, height) in pixels of a PNG, GIF, JPEG or WebP file, or None where its beginning does not say."""
-    found = None
+    """Return (width, height) in pixels of a PNG, GIF, JPEG or WebP file, or None.
+
+    ``data`` is the beginning of the file. None means another format, or a size that is not in ``data``.
+    """
+    size = None
     if data.startswith(b"\x89PNG\r\n\x1a\n") and len(data) >= 24:
-        found = struct.unpack(">II", data[16:24])
+        size = struct.unpack(">II", data[16:24])
     elif data[:6] in (b"GIF87a", b"GIF89a") and len(data) >= 10:
-        found = struct.unpack("<HH", data[6:10])
+        size = struct.unpack("<HH", data[6:10])
     elif data.startswith(b"\xff\xd8"):
-        found = _jpeg(data)
+        size = _jpeg_size(data)
     elif data[:4] == b"RIFF" and data[8:12] == b"WEBP":
-        found = _webp(data)
-    return (found[0], found[1]) if found and min(found) > 0 else None
+        size = _webp_size(data)
+    return (size[0], size[1]) if size and min(size) > 0 else None
 
 
-def _jpeg(data: bytes) -> tuple[int, int] | None:
-    at = 2
-    while at + 9 <= len(data) and data[at] == 0xFF:
-        marker = data[at + 1]
-        if marker == 0xFF:  # a fill byte
-            at += 1
-        elif 0xC0 <= marker <= 0xCF and marker not in (0xC4, 0xC8, 0xCC):  # a frame header
-            height, width = struct.unpack(">HH", data[at + 5 : at + 9])
+def _jpeg_size(data: bytes) -> tuple[int, int] | None:
+    offset = 2
+    while offset + 9 <= len(data) and data[offset] == 0xFF:
+        marker = data[offset + 1]
+        if marker == 0xFF:  # fill byte
+            offset += 1
+        elif 0xC0 <= marker <= 0xCF and marker not in (0xC4, 0xC8, 0xCC):  # frame header
+            height, width = struct.unpack(">HH", data[offset + 5 : offset + 9])
             return width, height
         else:
-            at += 2 + struct.unpack(">H", data[at + 2 : at + 4])[0]
+            offset += 2 + struct.unpack(">H", data[offset + 2 : offset + 4])[0]
     return None
 
 
-def _webp(data: bytes) -> tuple[int, int] | None:
+def _webp_size(data: bytes) -> tuple[int, int] | None:
     if len(data) < 30:
         return None
     if data[12:16] == b"VP8X":

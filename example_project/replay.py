@@ -1,9 +1,10 @@
 #!/usr/bin/env python
 """Replay four conversations while a Celery worker folds them, and show how small the contexts stay.
 
-Messages are appended one by one, as a site's views would; before each reply the context is loaded, as for a model. It
-needs no server, no key and no network. DATABASE_URL, CELERY_BROKER_URL and OPENAI_MODEL (with OPENAI_API_KEY and
-OPENAI_BASE_URL) put real ones in their place.
+Messages are appended one by one, as a site's views would do. Before each reply the context is loaded, as for a model.
+
+The replay needs no server, no key and no network. To use real servers, set DATABASE_URL, CELERY_BROKER_URL and
+OPENAI_MODEL (with OPENAI_API_KEY and OPENAI_BASE_URL).
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ if TYPE_CHECKING:
 
 CONVERSATIONS = Path(__file__).parent / "conversations"
 SHOWN = ("order-refund", "hotel-zh")
-# How long the messages take, and the least time between two drawings.
+# The duration of the replay, and the shortest time between two drawings of the table.
 SECONDS = 18.0
 FRAME = 0.06
 VISITOR = "replay-"
@@ -47,14 +48,16 @@ VISITOR = "replay-"
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--fast", action="store_true", help="do not pause between messages")
-    parser.add_argument("--limit", type=int, metavar="TOKENS", help="fold when more than this is not folded (300)")
+    parser.add_argument(
+        "--limit", type=int, metavar="TOKENS", help="fold when more tokens than this are not folded (300)"
+    )
     options = parser.parse_args()
     if options.limit is not None and options.limit < 20:
         parser.error("--limit must be at least 20.")
     if options.limit is not None:
-        os.environ["CONVMEMORY_TOKEN_LIMIT"] = str(options.limit)  # the worker reads it too
+        os.environ["CONVMEMORY_TOKEN_LIMIT"] = str(options.limit)  # The worker reads it too.
     sys.stdout.reconfigure(errors="replace")  # type: ignore[union-attr]
-    signal.signal(signal.SIGINT, signal.default_int_handler)  # which a shell script's background jobs ignore
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # Background jobs of a shell script ignore SIGINT.
     for number in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, lambda received, frame: sys.exit(128 + received))
     try:
@@ -92,7 +95,7 @@ def replay(*, fast: bool) -> int:
 
 
 def read_conversations() -> dict[str, list[dict[str, Any]]]:
-    """Return the sample conversations by name, each a list of chat-completions messages."""
+    """Return the sample conversations by name, each as a list of chat-completions messages."""
     return {
         path.stem: [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
         for path in sorted(CONVERSATIONS.glob("*.jsonl"))
@@ -100,7 +103,7 @@ def read_conversations() -> dict[str, list[dict[str, Any]]]:
 
 
 def forget_earlier_replays() -> None:
-    """Delete what earlier replays stored, but for one that may still run."""
+    """Delete the sessions of earlier replays. A replay of the last minute may still run, so its sessions stay."""
     from django_convmemory.models import Session
 
     a_minute_ago = timezone.now() - dt.timedelta(minutes=1)
@@ -108,9 +111,9 @@ def forget_earlier_replays() -> None:
 
 
 class Sent(NamedTuple):
-    """What one request to a model would have counted: its context, and the whole history in its place.
+    """The tokens of one request to a model: with its context, and with the whole history instead.
 
-    ``bounded`` is the part of the context that has a budget: pinned messages have none.
+    ``bounded`` is the context without pinned messages, which the budget does not include.
     """
 
     context: int
@@ -119,7 +122,7 @@ class Sent(NamedTuple):
 
 
 class Replay:
-    """One run over all conversations, and what was measured in it."""
+    """One run over all conversations, with its measurements."""
 
     def __init__(self, memory: ConversationMemory, conversations: dict[str, list[dict[str, Any]]]) -> None:
         self.conversations = conversations
@@ -131,19 +134,19 @@ class Replay:
         self.requests: list[Sent] = []
         self.stored = 0
         self.total = sum(map(len, conversations.values()))
-        self.started = self.drawn_at = time.monotonic()  # of playing, and of the last time that it was shown
-        # For the table: the revision that a context was loaded at.
+        self.started = self.drawn_at = time.monotonic()
+        # The revision of each context that is in the table.
         self._revisions: dict[str, int] = {}
         longest = max(sum(counts(memory, messages)) for messages in conversations.values())
         self.table = screen.Table(longest=longest, budget=memory.max_context_tokens or longest)
 
     def play(self, worker: Worker, pause: float) -> None:
-        """Append every message, as if the four conversations went on at the same time."""
+        """Append every message, as if the four conversations took place at the same time."""
         self.started = time.monotonic()
         for number, (name, message) in enumerate(self._interleaved(), start=1):
             handle = self.handles[name]
             if message["role"] == "assistant":
-                context = handle.load()  # here a site would call its model with context.to_openai()
+                context = handle.load()  # A site would now call its model with context.to_openai().
                 bounded = sum(part.tokens for part in context.parts if part.name != "pinned")
                 self.requests.append(Sent(context.tokens, bounded, self.histories[name]))
             began = time.perf_counter()
@@ -156,9 +159,9 @@ class Replay:
             time.sleep(max(0.0, self.started + number * pause - time.monotonic()))
 
     def catch_up(self, worker: Worker, seconds: float) -> None:
-        """Wait until nothing is due any more, for ``seconds`` at most."""
-        until = time.monotonic() + seconds
-        while time.monotonic() < until and any(row.due_since for row in self.rows().values()):
+        """Wait until no session is due, for at most ``seconds``."""
+        deadline = time.monotonic() + seconds
+        while time.monotonic() < deadline and any(row.due_since for row in self.rows().values()):
             self._progress()
             worker.check()
             time.sleep(FRAME)
@@ -171,16 +174,16 @@ class Replay:
         return ((name, next(left[name])) for name in order)
 
     def rows(self) -> dict[str, Session]:
-        """Return the sessions' rows by name."""
+        """Return the rows of the sessions by name."""
         from django_convmemory.models import Session
 
         return {row.key: row for row in Session.objects.filter(visitor=self.visitor)}
 
     def row(self, name: str) -> screen.Row:
-        """Return what the table shows of a session."""
-        return self._shown(name, self.rows().get(name))
+        """Return the table's row of a session."""
+        return self._row(name, self.rows().get(name))
 
-    def _shown(self, name: str, row: Session | None) -> screen.Row:
+    def _row(self, name: str, row: Session | None) -> screen.Row:
         if row is None:
             return screen.Row(name, 0, 0, 0, 0, 0, "")
         if self._revisions.get(name) != row.revision:
@@ -188,7 +191,7 @@ class Replay:
             self._revisions[name] = row.revision
         context = self.contexts[name]
         summary = sum(part.tokens for part in context.parts if part.name == "summary")
-        state = "caught up"
+        state = "up to date"
         if row.due_since:
             state = "to be retried" if row.last_error and not row.lease_token else "folding…"
         return screen.Row(
@@ -211,22 +214,22 @@ class Replay:
             print(f" {footer}", flush=True)
 
     def show(self, footer: str, *, last: bool = False) -> None:
-        """Draw the table; not on a terminal, once at the end."""
+        """Draw the table. Without a terminal, print the footer, and the table only if it is the ``last``."""
         self.drawn_at = time.monotonic()
         if screen.LIVE or last:
             rows = self.rows()
-            self.table.draw([self._shown(name, rows.get(name)) for name in self.conversations], footer)
+            self.table.draw([self._row(name, rows.get(name)) for name in self.conversations], footer)
         else:
             print(f" {footer}", flush=True)
 
     def lost(self) -> int:
-        """Return how many messages have no row that says what was sent: by reading every row."""
+        """Return the number of messages without a row of the same role and content. It reads every row."""
         from django_convmemory.models import Message
 
-        found = Message.objects.filter(session__visitor=self.visitor).values_list(
+        rows = Message.objects.filter(session__visitor=self.visitor).values_list(
             "session__key", "position", "role", "content"
         )
-        stored = {(key, position): (role, content) for key, position, role, content in found}
+        stored = {(key, position): (role, content) for key, position, role, content in rows}
         return sum(
             stored.get((name, position)) != (message["role"], message["content"])
             for name, messages in self.conversations.items()
@@ -242,7 +245,7 @@ def counts(memory: ConversationMemory, messages: list[dict[str, Any]]) -> list[i
 
 
 def introduce(memory: ConversationMemory) -> None:
-    """Say what is going to be shown, and on what."""
+    """Print an explanation of the replay, and the database, broker and model that it uses."""
     from django.conf import settings
     from django.db import connection
 
@@ -254,9 +257,9 @@ def introduce(memory: ConversationMemory) -> None:
     }
     print(f"\n {paint('django_convmemory: four conversations, one Celery worker', 'bold')}\n")
     for line in screen.wrap(
-        "append() stores a message and returns. When what is not in the summary yet counts more than "
-        f"{memory.strategy.max_token_limit} tokens, the worker folds the older part of it into the summary. load() "
-        "returns the summary and the messages since: that is what a model is sent.",
+        "append() stores a message and returns. When the messages that are not in the summary have more than "
+        f"{memory.strategy.max_token_limit} tokens, the worker folds the older ones into the summary. load() returns "
+        "the context for a model: the summary and the messages after it.",
         screen.width() - 2,
     ):
         print(f" {line}")
@@ -267,10 +270,10 @@ ROLE_COLOURS = {"system": "yellow", "user": "cyan", "assistant": "green", "tool"
 
 
 def show_context(name: str, context: Context, row: screen.Row) -> None:
-    """Print the messages of a context as a model would be sent them."""
+    """Print the messages of a context as a model would receive them."""
     from django_convmemory.core.context import spoken
 
-    title = f"What a model is sent for {name} now: {context.tokens:,} tokens for a history of {row.history:,}"
+    title = f"The context of {name} for a model: {context.tokens:,} tokens for a history of {row.history:,}"
     print(f"\n {paint(title, 'bold')}\n")
     for part in context.parts:
         label = screen.fit(part.message.role, 11)
@@ -281,28 +284,28 @@ def show_context(name: str, context: Context, row: screen.Row) -> None:
 
 
 def show_totals(run: Replay, lost: int) -> None:
-    """Print what was measured."""
+    """Print the measurements."""
     from django_convmemory.models import Attempt, Summary
 
     folds = Summary.objects.filter(session__visitor=run.visitor).count()
     calls = Attempt.objects.filter(session__visitor=run.visitor)
     models = ", ".join(sorted({name or "unknown" for name in calls.values_list("model", flat=True)}))
-    left = sum(row.due_since is not None for row in run.rows().values())
-    context = sum(one.context for one in run.requests)
-    history = sum(one.history for one in run.requests)
-    largest = max(one.bounded for one in run.requests)
+    due = sum(row.due_since is not None for row in run.rows().values())
+    context = sum(request.context for request in run.requests)
+    history = sum(request.history for request in run.requests)
+    largest = max(request.bounded for request in run.requests)
     facts = {
         "messages": f"{run.total - lost} stored, {lost} lost (every row compared with what was sent)",
         "tokens stored": f"{sum(run.histories.values()):,} in {len(run.conversations)} conversations",
-        "tokens sent": f"{context:,} for {len(run.requests)} replies; with whole histories {history:,}",
-        "largest context": f"{largest:,} of {run.table.budget:,} tokens, pinned messages aside",
-        "folds": f"{folds}, by {calls.count()} calls of {models or 'no model'}{f'; {left} still due' if left else ''}",
+        "tokens sent": f"{context:,} for {len(run.requests)} replies ({history:,} with the whole histories)",
+        "largest context": f"{largest:,} of {run.table.budget:,} tokens, without pinned messages",
+        "folds": f"{folds}, by {calls.count()} calls of {models or 'no model'}{f'; {due} still due' if due else ''}",
         "append": f"median {statistics.median(run.appends) * 1000:.1f} ms, slowest {max(run.appends) * 1000:.1f} ms",
     }
-    print(f"\n {paint('In all', 'bold')}\n")
+    print(f"\n {paint('Totals', 'bold')}\n")
     for name, fact in facts.items():
         print(f"  {paint(name.ljust(16), 'dim')} {fact}")
-    print("\n How to have this in your own site is in README.md.\n")
+    print("\n README.md tells how to use this in your own site.\n")
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""What the replay shows: a table that is drawn again in place on a terminal, and few plain lines elsewhere."""
+"""The output of the replay: on a terminal a table that is redrawn in place, elsewhere a few plain lines."""
 
 from __future__ import annotations
 
@@ -16,20 +16,19 @@ COLOURED = LIVE and not os.environ.get("NO_COLOR")
 
 COLOURS = {"dim": "2", "bold": "1", "red": "31", "green": "32", "yellow": "33", "blue": "34", "cyan": "36"}
 _ESCAPE = re.compile(r"\x1b\[[0-9;]*m")
-# What a line may be broken at: a run of spaces, or a place beside a wide character. Punctuation stays with what is
-# before it.
+# A line may be broken at a run of spaces, or beside a wide character. Punctuation stays with the character before it.
 _PIECE = re.compile(r"\s+|[⺀-￯][、-〃〉》」』】！），．：；？”’]*|[^\s⺀-￯]+")
 
 
 def paint(text: str, *colours: str) -> str:
-    """Return ``text`` in colours, where there are any."""
+    """Return ``text`` in colours, if the output has colours."""
     if not COLOURED or not colours:
         return text
     return f"\x1b[{';'.join(COLOURS[colour] for colour in colours)}m{text}\x1b[0m"
 
 
 def cells(text: str) -> int:
-    """Return how many columns of a terminal ``text`` takes: two for a Chinese character, none for a colour."""
+    """Return the terminal columns that ``text`` takes: two for a Chinese character, none for a colour."""
     plain = _ESCAPE.sub("", text)
     if plain.isascii():
         return len(plain)
@@ -40,7 +39,7 @@ def cells(text: str) -> int:
 
 
 def fit(text: str, width: int) -> str:
-    """Return ``text`` filled up, or cut, to ``width`` columns."""
+    """Return ``text``, padded or cut to ``width`` columns."""
     while cells(text) > width:
         text = text[:-1]
     return text + " " * (width - cells(text))
@@ -56,8 +55,8 @@ def wrap(text: str, width: int) -> list[str]:
                 if line.strip():
                     lines.append(line.rstrip())
                     line = ""
-                else:  # one piece, longer than a line
-                    cut = max(at for at in range(1, len(piece) + 1) if cells(piece[:at]) <= width or at == 1)
+                else:  # The piece is longer than a line.
+                    cut = max(end for end in range(1, len(piece) + 1) if cells(piece[:end]) <= width or end == 1)
                     lines.append(piece[:cut])
                     piece = piece[cut:]
             line = line + piece if line else piece.lstrip()
@@ -66,12 +65,12 @@ def wrap(text: str, width: int) -> list[str]:
 
 
 def width() -> int:
-    """Return how many columns to use."""
+    """Return the number of columns to use."""
     return max(60, min(120, shutil.get_terminal_size().columns - 1))
 
 
 class Row(NamedTuple):
-    """What is shown of a session. The numbers but ``messages`` are tokens."""
+    """A session in the table. The counts are tokens, except ``messages`` and ``version``."""
 
     name: str
     messages: int
@@ -90,7 +89,7 @@ _NAME, _FACT, _NUMBER = 16, 13, 13
 
 
 class Table:
-    """The sessions, each with two bars of one scale: its history, and the context that a model would be sent."""
+    """The sessions. Each has two bars on the same scale: its history, and the context that a model would receive."""
 
     def __init__(self, *, longest: int, budget: int) -> None:
         self.longest = longest
@@ -98,7 +97,7 @@ class Table:
         self._drawn = 0
 
     def draw(self, rows: Sequence[Row], footer: str) -> None:
-        """Draw the table, on a terminal over the one before."""
+        """Draw the table. On a terminal it replaces the previous table."""
         lines = [self._legend(), "", *(line for row in rows for line in (*self.row(row), "")), f" {footer}"]
         up, end = (f"\x1b[{self._drawn}A\r", "\x1b[K\n") if LIVE else ("", "\n")
         sys.stdout.write((up if self._drawn else "") + "".join(line + end for line in lines))
@@ -117,16 +116,16 @@ class Table:
     def row(self, row: Row) -> Iterator[str]:
         """Return the two lines of a session."""
         room = width() - _NAME - _FACT - _NUMBER - 3
-        most = room - 1  # beside the mark of the budget
-        per_cell = max(self.longest, self.budget) / most
-        history = "█" * min(most, round(row.history / per_cell))
+        longest_bar = room - 1  # One column is for the mark of the budget.
+        per_cell = max(self.longest, self.budget) / longest_bar
+        history = "█" * min(longest_bar, round(row.history / per_cell))
         yield self._line(
             paint(fit(row.name, _NAME), "bold"),
             f"{row.messages} messages",
             fit(paint(history, "dim"), room),
             f"{row.history:,} stored",
         )
-        context = min(most, round(row.context / per_cell))
+        context = min(longest_bar, round(row.context / per_cell))
         summary = min(context, round(row.summary / per_cell))
         bar = paint("▓" * summary, "yellow") + paint("█" * (context - summary), "green")
         bar += " " * (round(self.budget / per_cell) - context) + paint("│", "red")
@@ -141,8 +140,8 @@ class Table:
         return f" {name}{fit(fact, _FACT)} {bar} {number.rjust(_NUMBER)}".rstrip()
 
 
-class hidden_cursor:  # noqa: N801  reads as a verb, as contextlib's do
-    """Hides the cursor of a terminal, and shows it again whatever happens."""
+class hidden_cursor:  # noqa: N801  in lower case, as the context managers of contextlib are
+    """Hides the terminal's cursor, and shows it again at the end of the block."""
 
     def __enter__(self) -> None:
         if LIVE:

@@ -1,7 +1,7 @@
 #!/usr/bin/env python
-"""Serve the example: the site, a Celery worker that folds, and beat that sweeps, until Ctrl-C.
+"""Run the example until Ctrl-C: the site, a Celery worker that folds, and Celery beat that sweeps.
 
-It needs no server, no key and no network; see mysite/settings.py for how to put real ones in their place.
+It needs no server, no key and no network. mysite/settings.py tells how to use real servers.
 """
 
 from __future__ import annotations
@@ -19,21 +19,21 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 HERE = Path(__file__).resolve().parent
-# Seconds in which the site answers, and in which a process ends when it is told to.
+# Seconds that the site may take to start, and a process to end.
 START, END = 60.0, 10.0
 
 
 class Supervisor:
-    """Processes that run together: when one of them ends, all do."""
+    """Processes that run together. When one of them ends, all are stopped."""
 
     def __init__(self, logs: Path) -> None:
         self.logs = logs
         self.processes: dict[str, subprocess.Popen[bytes]] = {}
 
     def start(self, name: str, *command: str) -> None:
-        """Start ``python -m`` with this command; what it says goes into a file of its name."""
+        """Start Python with these arguments. The output goes into the file ``NAME.log``."""
         with (self.logs / f"{name}.log").open("wb") as log:
-            # In sessions of their own, where Ctrl-C does not reach them: they end when we say so.
+            # In its own session, so that Ctrl-C does not reach it. stop() ends it.
             self.processes[name] = subprocess.Popen(
                 [sys.executable, *command], cwd=HERE, stdout=log, stderr=log, start_new_session=True
             )
@@ -43,22 +43,22 @@ class Supervisor:
         return next((name for name, process in self.processes.items() if process.poll() is not None), None)
 
     def stop(self) -> None:
-        """End all of them, in their own time first, and by force after that, or when told so again meanwhile."""
+        """Terminate all processes; kill them after :data:`END` seconds, or at another signal."""
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
             signal.signal(number, lambda received, frame: self.kill())
         for process in self.processes.values():
             with contextlib.suppress(ProcessLookupError):
                 process.terminate()
-        ends = time.monotonic() + END
+        deadline = time.monotonic() + END
         for process in self.processes.values():
             try:
-                process.wait(max(0.1, ends - time.monotonic()))
+                process.wait(max(0.1, deadline - time.monotonic()))
             except subprocess.TimeoutExpired:
                 self.kill()
                 process.wait()
 
     def kill(self) -> None:
-        """End all of them at once, with what they have started."""
+        """Kill all processes and their children."""
         for process in self.processes.values():
             if process.poll() is None:
                 with contextlib.suppress(ProcessLookupError):
@@ -68,16 +68,16 @@ class Supervisor:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--host", default="127.0.0.1")
-    parser.add_argument("--port", type=int, default=8000, help="0 for any that is free")
+    parser.add_argument("--port", type=int, default=8000, help="0 for any free port (default: 8000)")
     options = parser.parse_args()
     if not 0 <= options.port < 65536:
-        parser.error(f"A port is a number from 0 to 65535, not {options.port}.")
+        parser.error(f"--port must be a number from 0 to 65535, not {options.port}.")
     for number in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, lambda received, frame: sys.exit(128 + received))
-    signal.signal(signal.SIGINT, signal.default_int_handler)  # which a shell script's background jobs ignore
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # Background jobs of a shell script ignore SIGINT.
     port = free(options.host, options.port)
     if port is None:
-        print(f"Port {options.port} is taken. Choose another: make demo PORT=8001", file=sys.stderr)
+        print(f"Port {options.port} is in use. Choose another one: make demo PORT=8001", file=sys.stderr)
         return 1
     os.environ.setdefault("DJANGO_SETTINGS_MODULE", "mysite.settings")
     for command in (["migrate", "--verbosity", "0", "--no-input"], ["seed_demo"]):
@@ -87,7 +87,7 @@ def main() -> int:
 
     supervisor = Supervisor(settings.DATA_DIR)
     try:
-        # There is no proxy in front of it whose word would count.
+        # There is no proxy in front, so its headers must not be trusted.
         site = ["uvicorn", "mysite.asgi:application", "--no-proxy-headers", f"--host={options.host}", f"--port={port}"]
         supervisor.start("site", "-m", *site)
         supervisor.start("worker", "-m", "celery", "-A", "mysite", "worker", *WORKER)
@@ -101,7 +101,7 @@ def main() -> int:
         supervisor.stop()
 
 
-# One process with threads, so that none is left when it ends. One worker needs no talk among workers.
+# One process with threads, so that no child process can be left behind. A single worker needs no gossip.
 WORKER = [
     *("--queues=convmemory", "--pool=threads", "--concurrency=4", "--loglevel=INFO"),
     *("--without-gossip", "--without-mingle", "--without-heartbeat"),
@@ -109,36 +109,41 @@ WORKER = [
 
 
 def free(host: str, port: int) -> int | None:
-    """Return the port, or one that is free for 0; None where it is taken."""
+    """Return ``port`` if it is free, or any free port for 0, or None."""
     with socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET) as bound:
         bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             bound.bind((host, port))
         except OSError:
             return None
-        found: int = bound.getsockname()[1]
-        return found
+        free_port: int = bound.getsockname()[1]
+        return free_port
 
 
 def watch(supervisor: Supervisor, url: str) -> int:
-    """Say when the site answers, and return when a process has ended."""
-    said, gives_up = False, time.monotonic() + START
+    """Print a message when the site answers. Return the exit code when a process has ended."""
+    announced, deadline = False, time.monotonic() + START
     while (ended := supervisor.ended()) is None:
-        if not said and answers(url):
-            said = True
-            print(f"{url} is the site; sign in as demo, password demo.\nLogs: {supervisor.logs}. Ctrl-C ends it.")
-            sys.stdout.flush()
-        if not said and time.monotonic() > gives_up:
-            print(f"The site does not answer; see {supervisor.logs / 'site.log'}.", file=sys.stderr)
+        if not announced and answers(url):
+            announced = True
+            print(f"{url} is the site. Sign in as demo with the password demo.")
+            print(f"The logs are in {supervisor.logs}. Press Ctrl-C to stop.", flush=True)
+        if not announced and time.monotonic() > deadline:
+            print(f"The site does not answer. See {supervisor.logs / 'site.log'}.", file=sys.stderr)
             return 1
         time.sleep(0.2)
     lines = (supervisor.logs / f"{ended}.log").read_text(encoding="utf-8", errors="replace").splitlines()
-    print(f"The {ended} ended. The end of {supervisor.logs / ended}.log:", *lines[-12:], sep="\n", file=sys.stderr)
+    print(
+        f"The process {ended} has ended. The end of {supervisor.logs / ended}.log:",
+        *lines[-12:],
+        sep="\n",
+        file=sys.stderr,
+    )
     return 1
 
 
 def answers(url: str) -> bool:
-    """Return whether there is an answer, of whatever kind: in production it leads elsewhere."""
+    """Return whether the site answers, with any status: a production site answers with a redirect."""
     parts = urlsplit(url)
     connection = http.client.HTTPConnection(parts.hostname or "", parts.port, timeout=1)
     try:

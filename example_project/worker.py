@@ -1,7 +1,7 @@
-"""A Celery worker that ends with the process that started it, whatever becomes of that.
+"""A Celery worker that ends with the process that started it, even if that process is killed.
 
-``python worker.py`` is ``celery -A mysite worker --queues convmemory``, but for its end: it stops when its standard
-input is closed, which the operating system does for a process that is killed.
+``python worker.py`` is ``celery -A mysite worker --queues convmemory``, but it also stops when its standard input is
+closed. The operating system closes it when the parent process ends in any way.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, Self
 
 READY = b"ready\n"
-# One process with threads, so that none is left when it ends. A folder and two threads need no talk among workers.
+# One process with threads, so that no child process can be left behind. A single worker needs no gossip.
 OPTIONS = ["--queues=convmemory", "--pool=threads", "--concurrency=2", "--loglevel=INFO"]
 QUIET = ["--without-gossip", "--without-mingle", "--without-heartbeat"]
 
@@ -27,14 +27,14 @@ class WorkerFailed(Exception):
 
 
 class Worker:
-    """The process, from ``__enter__`` to ``__exit__``; what it says goes into the file ``log``."""
+    """The worker's process, from ``__enter__`` to ``__exit__``. Its output goes into the file ``log``."""
 
     def __init__(self, log: Path) -> None:
         self.log = log
 
     def __enter__(self) -> Self:
         with self.log.open("wb") as log:
-            # In a session of its own, where Ctrl-C does not reach it: it ends when we say so.
+            # In its own session, so that Ctrl-C does not reach it. __exit__ ends it.
             self.process = subprocess.Popen(
                 [sys.executable, Path(__file__).resolve()],
                 cwd=Path(__file__).parent,
@@ -46,7 +46,7 @@ class Worker:
         return self
 
     def __exit__(self, *exc_info: object) -> None:
-        """End the worker: in its own time first, and by force after that, also where we are interrupted meanwhile."""
+        """Let the worker end by itself; kill it after 8 seconds, or if this process is interrupted."""
         try:
             self.process.communicate(timeout=8)  # closes its standard input
         except subprocess.TimeoutExpired:
@@ -57,12 +57,12 @@ class Worker:
             self.process.wait()
 
     def wait_until_ready(self, seconds: float = 30.0) -> None:
-        """Return when the worker takes tasks. Raises :class:`WorkerFailed`."""
+        """Return when the worker accepts tasks. Raises :class:`WorkerFailed` after ``seconds``, or if it ends."""
         assert self.process.stdout is not None
-        given_up = threading.Timer(seconds, self.process.kill)
-        given_up.start()
+        timer = threading.Timer(seconds, self.process.kill)
+        timer.start()
         ready = READY in iter(self.process.stdout.readline, b"")
-        given_up.cancel()
+        timer.cancel()
         if not ready:
             raise WorkerFailed(self._failure("did not start"))
 
@@ -71,9 +71,9 @@ class Worker:
         if self.process.poll() is not None:
             raise WorkerFailed(self._failure("ended"))
 
-    def _failure(self, what: str) -> str:
+    def _failure(self, event: str) -> str:
         lines = self.log.read_text(encoding="utf-8", errors="replace").splitlines()
-        return "\n".join([f"The Celery worker {what}. The end of {self.log}:", *lines[-12:]])
+        return "\n".join([f"The Celery worker {event}. The end of {self.log}:", *lines[-12:]])
 
 
 def main() -> None:
@@ -87,7 +87,7 @@ def main() -> None:
 
 
 def _say_ready(**kwargs: Any) -> None:
-    os.write(1, READY)  # past Celery, which logs what is printed
+    os.write(1, READY)  # Not by print(), which Celery redirects to its log.
 
 
 def _end_with_the_parent() -> None:

@@ -270,7 +270,7 @@ def deep(levels: int) -> Any:
 
 INVALID = {
     "unknown role": ({"role": "function", "content": "a"}, "role 'function'.*assistant"),
-    "no role": ({"content": "a"}, "add 'role'"),
+    "no role": ({"content": "a"}, "Add 'role'"),
     "null role": ({"role": None, "content": "a"}, "role None.*assistant"),
     "list as role": ({"role": ["user"], "content": "a"}, "role.*assistant"),
     "number as content": ({"role": "user", "content": 1}, "content must be text.*int"),
@@ -281,8 +281,8 @@ INVALID = {
     "no content": ({"role": "user"}, "user message needs content"),
     "null content of a tool": ({"role": "tool", "content": None, "tool_call_id": "c"}, "needs content"),
     "tool without id": ({"role": "tool", "content": "a"}, "tool_call_id"),
-    "tool with a blank id": ({"role": "tool", "content": "a", "tool_call_id": ""}, "tool_call_id.*not empty"),
-    "tool with a number as id": ({"role": "tool", "content": "a", "tool_call_id": 1}, "tool_call_id.*text"),
+    "tool with a blank id": ({"role": "tool", "content": "a", "tool_call_id": ""}, "tool_call_id.*non-empty"),
+    "tool with a number as id": ({"role": "tool", "content": "a", "tool_call_id": 1}, "tool_call_id.*string"),
     "user with a call's id": ({"role": "user", "content": "a", "tool_call_id": "c"}, "Only a tool message"),
     "calls of a user": ({"role": "user", "content": "a", "tool_calls": [{"id": "c"}]}, "Only an assistant"),
     "call without id": ({"role": "assistant", "tool_calls": [{"type": "function"}]}, r"tool_calls\[0\].*'id'"),
@@ -292,26 +292,29 @@ INVALID = {
     "empty dict as calls": ({"role": "assistant", "content": "a", "tool_calls": {}}, "tool_calls must be a list"),
     "empty text as calls": ({"role": "assistant", "content": "a", "tool_calls": ""}, "tool_calls must be a list"),
     "false as calls": ({"role": "assistant", "content": "a", "tool_calls": False}, "tool_calls must be a list"),
-    "number as name": ({"role": "user", "content": "a", "name": 1}, "name must be a text"),
+    "number as name": ({"role": "user", "content": "a", "name": 1}, "name must be a non-empty string"),
     "NaN": ({"role": "user", "content": "a", "score": float("nan")}, "score.*nan.*string or None"),
     "infinity, deep": ({"role": "user", "content": "a", "x": {"y": [float("-inf")]}}, r"x\.y\[0\].*inf"),
-    "huge integer": ({"role": "user", "content": "a", "x": 10**400}, "integer.*string"),
-    "key that is no text": ({"role": "user", "content": "a", "x": {1: 2}}, "key 1.*strings as keys"),
-    "key of the message that is no text": ({"role": "user", "content": "a", None: 2}, "None.*strings as keys"),
+    "huge integer": ({"role": "user", "content": "a", "x": 10**400}, "integer.*Store it as a string"),
+    "key that is no text": ({"role": "user", "content": "a", "x": {1: 2}}, "key 1.*are strings"),
+    "key of the message that is no text": ({"role": "user", "content": "a", None: 2}, "None.*are strings"),
     "a set": ({"role": "user", "content": "a", "x": {"y": {1}}}, "set.*not JSON"),
     "bytes inside": ({"role": "user", "content": [{"type": "text", "text": b"a"}]}, "bytes.*not JSON"),
-    "too deep": ({"role": "user", "content": "a", "x": deep(64)}, "deeper than 64.*flatten"),
-    "far too deep": ({"role": "user", "content": "a", "x": deep(5000)}, "deeper than 64.*flatten"),
+    "too deep": ({"role": "user", "content": "a", "x": deep(64)}, "deeper than 64.*Flatten"),
+    "far too deep": ({"role": "user", "content": "a", "x": deep(5000)}, "deeper than 64.*Flatten"),
     "no message": ("Hi.", "Cannot read a message from a str.*ChatMessage"),
     "nothing": (None, "Cannot read a message from a NoneType.*ChatMessage"),
-    "a list": ([{"role": "user", "content": "a"}], "Cannot read a message from a list.*ChatMessage"),
+    "a list": (
+        [{"role": "user", "content": "a"}],
+        r"from a list.*ChatMessage.*append\(\*messages\)",
+    ),
 }
 
 
 @pytest.mark.parametrize("name", INVALID)
 def test_invalid_messages_are_refused_with_the_repair(name: str) -> None:
-    wire, said = INVALID[name]
-    with pytest.raises(InvalidMessage, match=said) as refused:
+    wire, expected = INVALID[name]
+    with pytest.raises(InvalidMessage, match=expected) as refused:
         messages.coerce(wire)
     assert isinstance(refused.value, ValueError)
 
@@ -340,7 +343,7 @@ def with_text(bad: str) -> dict[str, dict[str, Any]]:
 
 @pytest.mark.parametrize("place", with_text(""))
 def test_nul_is_refused_anywhere(place: str) -> None:
-    with pytest.raises(InvalidMessage, match=r"NUL character.*remove it"):
+    with pytest.raises(InvalidMessage, match=r"NUL character.*Remove it"):
         ChatMessage.from_openai(with_text("a\0b")[place])
 
 

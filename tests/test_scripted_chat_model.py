@@ -30,7 +30,7 @@ def test_gives_texts_messages_and_responses_in_order() -> None:
     assert model.chat(REQUEST) is response
 
 
-def test_raises_exceptions_of_the_script() -> None:
+def test_exceptions_of_the_script_are_raised() -> None:
     busy = exceptions.ModelUnavailable("busy", retry_after=3)
     model = ScriptedChatModel([busy, exceptions.ContentRefused, KeyboardInterrupt])
 
@@ -52,7 +52,7 @@ def test_achat_does_as_chat_does() -> None:
     assert model.requests == [REQUEST, REQUEST]
 
 
-def test_records_every_request_failed_ones_too() -> None:
+def test_every_request_is_recorded_also_a_failed_one() -> None:
     other = base.ChatRequest([ChatMessage.human("And ownership?")])
     model = ScriptedChatModel([exceptions.ModelUnavailable("busy"), "One."])
 
@@ -63,7 +63,7 @@ def test_records_every_request_failed_ones_too() -> None:
     assert model.requests == [REQUEST, other]
 
 
-def test_an_exhausted_script_fails_the_test_and_says_how_to_mend_it() -> None:
+def test_an_exhausted_script_fails_the_test_and_says_how_to_repair_it() -> None:
     model = ScriptedChatModel(["One."])
     model.chat(REQUEST)
 
@@ -94,7 +94,7 @@ def test_each_reply_is_given_once_to_many_threads() -> None:
 
 def test_one_reply_in_place_of_a_list_is_refused() -> None:
     for reply in ("text", ChatMessage.ai("text"), base.ChatResponse(ChatMessage.ai("text"))):
-        with pytest.raises(TypeError, match="put it in a list"):
+        with pytest.raises(TypeError, match="Put it in a list"):
             ScriptedChatModel(reply)  # type: ignore[arg-type]
 
 

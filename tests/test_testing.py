@@ -1,4 +1,4 @@
-"""The test kit of sites: what it scripts, what it refuses, and that it leaves nothing behind."""
+"""The test kit of sites: it scripts memories, refuses network calls, and restores everything."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ pytest_plugins = ["pytester"]
 ROOT = pathlib.Path(__file__).parent.parent
 REQUEST = ChatRequest([ChatMessage.human("What is Rust?")])
 TURN = "The cat sat on the mat and thought about the sea. " * 4
-# A model that no test may reach, and tasks for a broker that is not there.
+# A model that no test may call, and tasks for a broker that does not exist.
 ALIAS: dict[str, Any] = {
     "OPTIONS": {"max_token_limit": 60},
     "CHAT_MODEL": {
@@ -72,7 +72,7 @@ async def asynchronous_db(transactional_db: None) -> AsyncIterator[None]:
 
 
 def talk(key: str = "user-1", *, alias: str = "default", turns: int = 2) -> None:
-    """Append so much that the session becomes due."""
+    """Append enough to make the session due."""
     memories[alias].append(key, *[ChatMessage.human(TURN)] * turns)
 
 
@@ -88,16 +88,16 @@ def summary(key: str = "user-1") -> str:
 def ending_in(
     error: type[AssertionError], *replies: str
 ) -> Iterator[tuple[ScriptedMemories, pytest.ExceptionInfo[AssertionError]]]:
-    """Script the memories for a block that must end with an error; give both."""
+    """Script the memories for a block that must end with an error; yield both."""
     with pytest.raises(error) as raised, scripted_memories(replies) as convmemory:
         yield convmemory, raised
 
 
-# What is scripted.
+# Scripting.
 
 
 @pytest.mark.django_db
-def test_what_is_due_waits_until_it_is_told_to_be_folded_as_the_script_says() -> None:
+def test_due_sessions_wait_until_run_and_are_folded_by_the_script() -> None:
     with scripted_memories(["They spoke of a cat."]) as convmemory:
         talk()
         assert convmemory.queued == [queued()]
@@ -137,7 +137,7 @@ def test_a_reply_of_another_type_is_refused_at_once() -> None:
         pass  # It was not left in use.
 
 
-def test_memories_made_before_are_changed_in_place_and_put_back() -> None:
+def test_existing_memories_are_changed_in_place_and_restored() -> None:
     memory = memories["default"]
     before = (memory.model, memory.fallback, memory.scheduler)
     assert [type(part) for part in before] == [OpenAIChatModel, ExtractiveChatModel, tasks.CeleryScheduler]
@@ -152,7 +152,7 @@ def test_memories_made_before_are_changed_in_place_and_put_back() -> None:
     assert (memory.model, memory.fallback, memory.scheduler) == before
 
 
-def test_memories_made_later_are_scripted_too_and_become_what_the_settings_say() -> None:
+def test_memories_made_later_are_scripted_too_and_restored_to_the_settings() -> None:
     with scripted_memories():
         later = memories["support"]
         with override_settings(CONVMEMORY={"default": ALIAS}):
@@ -169,7 +169,7 @@ def test_memories_made_later_are_scripted_too_and_become_what_the_settings_say()
         assert isinstance(memory.scheduler, tasks.CeleryScheduler)
 
 
-def test_all_else_is_as_the_settings_say() -> None:
+def test_all_other_settings_keep_their_effect() -> None:
     price = {"input": 1, "output": 2}
     alias = ALIAS | {
         "MEMORY": "django_convmemory.memory.ConversationSummaryMemory",
@@ -185,7 +185,7 @@ def test_all_else_is_as_the_settings_say() -> None:
 
 
 @pytest.mark.parametrize("wrong", [{"OPTIONS": {"limit": 1}}, {"CHAT_MODEL": {"BACKEND": "no.Model"}}, {"MODEL": {}}])
-def test_settings_that_are_wrong_raise_as_ever(wrong: dict[str, Any]) -> None:
+def test_wrong_settings_raise_their_usual_errors(wrong: dict[str, Any]) -> None:
     with (
         scripted_memories(),
         override_settings(CONVMEMORY={"default": wrong}),
@@ -195,7 +195,7 @@ def test_settings_that_are_wrong_raise_as_ever(wrong: dict[str, Any]) -> None:
 
 
 @pytest.mark.django_db
-def test_a_memory_that_does_not_summarize_is_given_no_model() -> None:
+def test_a_memory_that_does_not_summarize_gets_no_model() -> None:
     window = {"MEMORY": "django_convmemory.memory.ConversationWindowMemory", "SCHEDULER": ALIAS["SCHEDULER"]}
     with scripted_memories() as convmemory, override_settings(CONVMEMORY={"default": window}):
         talk(turns=50)
@@ -205,7 +205,7 @@ def test_a_memory_that_does_not_summarize_is_given_no_model() -> None:
         assert (convmemory.queued, convmemory.requests) == ([], [])
 
 
-# What is queued, and what becomes of it.
+# The queue.
 
 
 @pytest.mark.django_db
@@ -225,7 +225,7 @@ def test_sessions_of_all_aliases_are_queued_once_each_and_folded_in_order() -> N
 
 
 @pytest.mark.django_db(transaction=True)
-def test_what_is_queued_meanwhile_is_folded_too() -> None:
+def test_sessions_queued_during_a_run_are_folded_too() -> None:
     def go_on(session: SessionHandle, **kwargs: Any) -> None:
         if session.key != "c":
             talk(chr(ord(session.key) + 1))
@@ -283,7 +283,7 @@ def test_an_exception_that_no_model_may_raise_leaves_run_and_the_session_stays_q
 
 @pytest.mark.django_db
 @pytest.mark.parametrize("known", [True, False])
-def test_what_a_rolled_back_transaction_queued_is_not_due(known: bool) -> None:
+def test_a_session_that_a_rolled_back_transaction_queued_is_not_due(known: bool) -> None:
     with scripted_memories() as convmemory:
         if known:
             memories["default"].append("user-1", ChatMessage.human("Hello."))
@@ -307,7 +307,7 @@ def test_nothing_waits_for_a_commit() -> None:
 
 @pytest.mark.django_db
 @pytest.mark.parametrize("sweep", [tasks.sweep, lambda: call_command("convmemory_sweep", verbosity=0)])
-def test_a_sweep_queues_what_it_finds_and_needs_no_broker(sweep: Callable[[], None]) -> None:
+def test_a_sweep_queues_due_sessions_and_needs_no_broker(sweep: Callable[[], None]) -> None:
     unsent = {"SCHEDULER": {"BACKEND": "django_convmemory.schedulers.NullScheduler"}}
     with override_settings(CONVMEMORY={"default": ALIAS | unsent}):
         talk()
@@ -332,7 +332,7 @@ async def test_the_asynchronous_twins_are_scripted(asynchronous_db: None) -> Non
         assert (await memory.aload("b")).summary == "By compact."
 
 
-# What is refused.
+# Refusals.
 
 
 def chat(model: OpenAIChatModel) -> None:
@@ -375,7 +375,9 @@ def in_code(model: OpenAIChatModel, scheduler: Any) -> ConversationMemory:
 
 
 @pytest.mark.parametrize("call", [chat, chat_in_a_thread, achat, compact_in_code, acompact_in_code])
-def test_a_call_of_a_network_model_is_refused_and_says_what_to_do(call: Callable[[OpenAIChatModel], None]) -> None:
+def test_a_call_of_a_network_model_is_refused_and_the_error_says_what_to_do(
+    call: Callable[[OpenAIChatModel], None],
+) -> None:
     model = OpenAIChatModel(model="gpt-none")
     with scripted_memories() as convmemory:
         with pytest.raises(NetworkModelCalled, match=r"gpt-none.*ScriptedChatModel.*convmemory\.reply\(\)") as raised:
@@ -385,18 +387,18 @@ def test_a_call_of_a_network_model_is_refused_and_says_what_to_do(call: Callable
     assert not isinstance(raised.value, exceptions.ConvMemoryError)
 
 
-def test_a_call_that_was_refused_and_swallowed_is_raised_at_the_end(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_refused_call_whose_error_was_caught_is_raised_at_the_end(caplog: pytest.LogCaptureFixture) -> None:
     memory = in_code(OpenAIChatModel(model="gpt-none"), InlineScheduler())
     with ending_in(NetworkModelCalled) as (_, raised):
         memory.append("s", *[ChatMessage.human(TURN)] * 2)
         assert "failed inside append" in caplog.text
     assert "gpt-none" in str(raised.value)
     assert raised.value.__notes__ == [
-        "It did not end the test where it was raised, and so it is raised again at the end."
+        "The test went on after this error, so the error is raised again at the test's end."
     ]
 
 
-def test_all_that_was_refused_is_told() -> None:
+def test_the_error_lists_all_refused_calls() -> None:
     with ending_in(NetworkModelCalled) as (_, raised):
         for name in ("first", "second"):
             with contextlib.suppress(NetworkModelCalled):
@@ -407,7 +409,7 @@ def test_all_that_was_refused_is_told() -> None:
 
 
 @pytest.mark.django_db
-def test_a_script_that_ran_out_and_was_swallowed_is_raised_at_the_end() -> None:
+def test_an_exhausted_script_whose_error_was_caught_is_raised_at_the_end() -> None:
     with ending_in(ScriptExhausted) as (convmemory, raised):
         talk()
         with contextlib.suppress(ScriptExhausted):
@@ -416,7 +418,7 @@ def test_a_script_that_ran_out_and_was_swallowed_is_raised_at_the_end() -> None:
     assert "convmemory.reply()" in raised.value.__notes__[0]
 
 
-async def test_a_script_that_ran_out_is_raised_at_the_end_of_an_asynchronous_test(asynchronous_db: None) -> None:
+async def test_an_exhausted_script_is_raised_at_the_end_of_an_asynchronous_test(asynchronous_db: None) -> None:
     with ending_in(ScriptExhausted):
         await memories["default"].aappend("s", *[ChatMessage.human(TURN)] * 2)
         with contextlib.suppress(ScriptExhausted):
@@ -424,7 +426,7 @@ async def test_a_script_that_ran_out_is_raised_at_the_end_of_an_asynchronous_tes
 
 
 @pytest.mark.django_db
-def test_replies_that_nobody_asked_for_are_an_error() -> None:
+def test_unused_replies_are_an_error() -> None:
     with ending_in(UnusedReplies) as (convmemory, raised):
         convmemory.reply("Used.", "The user asked about a cat.", exceptions.ModelUnavailable("busy"))
         talk("a")
@@ -432,12 +434,12 @@ def test_replies_that_nobody_asked_for_are_an_error() -> None:
         talk("b")
     assert isinstance(raised.value, AssertionError)
     assert str(raised.value).startswith(
-        "The model was asked for 1 replies, and these were left: 'The user asked about a cat.', "
-        "ModelUnavailable('busy'). Sessions still queued: 1."
+        "Replies are left that the model was not asked for: 'The user asked about a cat.', "
+        "ModelUnavailable('busy'). Requests to the model: 1. Sessions still queued: 1."
     )
 
 
-def test_replies_that_nobody_asked_for_can_be_allowed() -> None:
+def test_unused_replies_can_be_allowed() -> None:
     with scripted_memories(["Perhaps."]) as convmemory:
         convmemory.allow_unused_replies = True
 
@@ -448,7 +450,7 @@ def fail_after_a_call_of_the_network() -> None:
     raise AssertionError("the test's own error")
 
 
-def test_the_tests_own_error_is_the_one_that_is_raised_and_all_is_put_back() -> None:
+def test_an_error_of_the_test_itself_is_raised_and_everything_is_restored() -> None:
     memory = memories["default"]
     model, network = memory.model, OpenAIChatModel.chat
     with pytest.raises(AssertionError, match="the test's own"), scripted_memories(["Unused."]):
@@ -456,7 +458,7 @@ def test_the_tests_own_error_is_the_one_that_is_raised_and_all_is_put_back() -> 
     assert (memory.model, OpenAIChatModel.chat) == (model, network)
 
 
-def test_everything_is_put_back_where_the_end_raises() -> None:
+def test_everything_is_restored_if_the_end_raises() -> None:
     memory = memories["default"]
     model, network, anetwork = memory.model, OpenAIChatModel.chat, OpenAIChatModel.achat
     for _ in range(2):
@@ -467,18 +469,21 @@ def test_everything_is_put_back_where_the_end_raises() -> None:
         assert (memory.model, OpenAIChatModel.chat, OpenAIChatModel.achat) == (model, network, anetwork)
 
 
-def test_one_inside_another_is_refused_and_changes_nothing() -> None:
+def test_nesting_is_refused_and_changes_nothing() -> None:
     with scripted_memories() as convmemory:
         convmemory.allow_unused_replies = True
         model = memories["default"].model
-        with pytest.raises(RuntimeError, match=r"scripted already.*use the one that is there"), scripted_memories():
+        with (
+            pytest.raises(RuntimeError, match=r"scripted already.*Use the one that is already active"),
+            scripted_memories(),
+        ):
             pass
         assert memories["default"].model is model
         assert isinstance(model, ScriptedChatModel)
     assert isinstance(memories["default"].model, OpenAIChatModel)
 
 
-# Where it is imported.
+# Imports.
 
 
 def test_it_imports_without_pytest_and_before_the_apps_are_loaded() -> None:

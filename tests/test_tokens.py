@@ -24,7 +24,7 @@ COUNTERS = (tokens.Utf8TokenCounter(), tokens.TokenBufferEstimate(), tokens.Summ
 
 @pytest.fixture
 def no_network(monkeypatch: pytest.MonkeyPatch) -> list[object]:
-    """Sockets that refuse; the list holds where they were asked to go."""
+    """Make sockets refuse to connect; yield the list of addresses that were tried."""
     asked: list[object] = []
 
     def refuse(self: object, address: object, *args: object) -> None:
@@ -40,7 +40,7 @@ def no_network(monkeypatch: pytest.MonkeyPatch) -> list[object]:
 
 
 @pytest.fixture(autouse=True)
-def _vocabularies_are_looked_for_anew() -> Iterator[None]:
+def _forget_vocabularies() -> Iterator[None]:
     tokens._encoder.cache_clear()
     yield
     tokens._encoder.cache_clear()
@@ -48,7 +48,7 @@ def _vocabularies_are_looked_for_anew() -> Iterator[None]:
 
 @pytest.fixture
 def vocabularies(monkeypatch: pytest.MonkeyPatch) -> pathlib.Path:
-    """The folder of tiktoken's vocabularies, in the environment; without it the test is skipped."""
+    """Set the folder of tiktoken's vocabularies in the environment. Without the folder the test is skipped."""
     pytest.importorskip("tiktoken")
     if not (dialogues.FOLDER / "tiktoken" / VOCABULARY).is_file():
         pytest.skip(f"{dialogues.FOLDER / 'tiktoken'} is absent; CONVMEMORY_DATA names the folder that has it")
@@ -89,7 +89,7 @@ def test_every_count_is_at_least_one_and_the_same_each_time(conversation: list[C
             assert counter.count_text(message.text) >= 1
 
 
-def test_counters_have_names_that_tell_them_apart(vocabularies: pathlib.Path) -> None:
+def test_counters_have_different_names(vocabularies: pathlib.Path) -> None:
     counters = [*COUNTERS, tokens.TiktokenCounter(), tokens.TiktokenCounter("cl100k_base")]
     assert len({counter.name for counter in counters}) == len(counters)
     assert all(isinstance(counter, tokens.TokenCounter) for counter in counters)
@@ -162,11 +162,11 @@ FORMATS = [png, gif, jpeg, webp_lossy, webp_lossless, webp_extended]
 
 @pytest.mark.parametrize("make", FORMATS)
 @pytest.mark.parametrize("size", [(1, 1), (640, 480), (333, 4001), (16383, 9)])
-def test_images_tell_their_size(make: Any, size: tuple[int, int]) -> None:
+def test_the_size_of_an_image_is_read(make: Any, size: tuple[int, int]) -> None:
     assert tokens.image_size(make(*size)) == size
 
 
-def test_a_progressive_jpeg_with_fill_bytes_tells_its_size() -> None:
+def test_the_size_of_a_progressive_jpeg_with_fill_bytes_is_read() -> None:
     assert tokens.image_size(jpeg(640, 480, start=b"\xff\xc2", before=b"\xff\xff\xff")) == (640, 480)
 
 
@@ -186,7 +186,7 @@ def test_a_file_that_was_cut_off_has_its_size_or_none(make: Any, length: int) ->
     "data",
     [png(0, 5), gif(5, 0), b"", b"RIFFabcdWEBP????" + b"\1" * 40, b"\xff\xd8" + b"\xff" * 70_000, b"<svg/>"],
 )
-def test_what_tells_no_size_has_none(data: bytes) -> None:
+def test_data_without_a_size_has_none(data: bytes) -> None:
     assert tokens.image_size(data) is None
 
 
@@ -209,7 +209,7 @@ def test_images_count_by_their_size(width: int, height: int, expected: int) -> N
     assert tokens.image_tokens(data_url(png(width, height))) == expected
 
 
-def test_an_image_of_low_detail_counts_the_base_alone() -> None:
+def test_an_image_of_low_detail_counts_only_the_base() -> None:
     assert tokens.image_tokens(data_url(png(4096, 4096)), detail="low") == 85
 
 
@@ -242,7 +242,7 @@ def test_an_image_in_a_message_counts_by_its_size_and_not_by_its_bytes(image_url
 
 
 @given(st.one_of(st.none(), conversations.TEXTS, st.integers(), st.lists(st.integers()), st.just({"url": None})))
-def test_odd_image_parts_are_counted_all_the_same(image_url: Any) -> None:
+def test_malformed_image_parts_are_counted_too(image_url: Any) -> None:
     for part in ({"type": "image_url", "image_url": image_url}, {"type": "image_url"}, {"type": "text", "text": 1}):
         assert tokens.Utf8TokenCounter().count(ChatMessage.human([part])) >= 1
 
@@ -266,7 +266,7 @@ def spoil(folder: pathlib.Path, how: str) -> str:
 
 
 @pytest.mark.parametrize("how", ["absent", "damaged", "a folder", "switched off"])
-def test_without_a_vocabulary_tiktoken_says_so_once_and_estimates(
+def test_without_a_vocabulary_the_tiktoken_counter_warns_once_and_estimates(
     how: str,
     tmp_path: pathlib.Path,
     monkeypatch: pytest.MonkeyPatch,
@@ -285,7 +285,7 @@ def test_without_a_vocabulary_tiktoken_says_so_once_and_estimates(
     assert no_network == []
 
 
-def test_a_vocabulary_is_found_where_tiktoken_keeps_it_by_itself(
+def test_a_vocabulary_is_found_in_tiktokens_default_folder(
     vocabularies: pathlib.Path, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, no_network: list[object]
 ) -> None:
     tiktoken = pytest.importorskip("tiktoken")
@@ -297,7 +297,7 @@ def test_a_vocabulary_is_found_where_tiktoken_keeps_it_by_itself(
     assert no_network == []
 
 
-def test_without_tiktoken_its_counter_says_how_to_get_it(
+def test_without_tiktoken_the_warning_says_how_to_install_it(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setitem(sys.modules, "tiktoken", None)

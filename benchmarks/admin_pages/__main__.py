@@ -1,8 +1,8 @@
-"""How long the admin's pages take beside millions of rows: ``python -m benchmarks.admin_pages``.
+"""Measures the admin's pages with millions of rows: ``python -m benchmarks.admin_pages``.
 
-Makes a database on the local PostgreSQL, fills it, and drops it in the end. With ``--keep`` it stays, and is
-used again.
-Prints, for each page, the median and the worst milliseconds in the server and how many statements it took.
+Creates a database on the local PostgreSQL, fills it, and drops it at the end. With ``--keep`` the database stays and is
+used again. Prints for each page the median and the longest time in the server, in milliseconds, and the number of
+statements.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def main() -> None:
     parser.add_argument("--sessions", type=int, default=1_000_000, help="of ten messages each")
     parser.add_argument("--long", type=int, default=100_000, help="the messages of the long session")
     parser.add_argument("--rounds", type=int, default=15)
-    parser.add_argument("--keep", action="store_true", help="keep the database, and use the one that was kept")
+    parser.add_argument("--keep", action="store_true", help="keep the database, or use the one kept before")
     arguments = parser.parse_args()
     name = f"bench_admin_{arguments.sessions}"
     os.environ |= {"DJANGO_SETTINGS_MODULE": "benchmarks.admin_pages.settings", "BENCH_DATABASE": name}
@@ -48,11 +48,11 @@ def main() -> None:
     import psycopg
 
     with psycopg.connect("postgresql://postgres@127.0.0.1:5432/postgres", autocommit=True) as server:
-        there = server.execute("SELECT 1 FROM pg_database WHERE datname = %s", (name,)).fetchone()
-        if not there:
+        exists = server.execute("SELECT 1 FROM pg_database WHERE datname = %s", (name,)).fetchone()
+        if not exists:
             server.execute(f'CREATE DATABASE "{name}"')
         django.setup()
-        if not there:
+        if not exists:
             fill(arguments)
         measure(arguments)
         if not arguments.keep:
@@ -85,35 +85,34 @@ def measure(arguments: argparse.Namespace) -> None:
 
     client = Client(headers={"host": "localhost"})
     client.force_login(User.objects.get(username="staff"))
-    named = {
+    values = {
         "public_id": str(models.Session.objects.order_by("pk").last().public_id),  # type: ignore[union-attr]
         "short": models.Session.objects.get(key="short").pk,
         "medium": models.Session.objects.get(key="medium").pk,
         "long": models.Session.objects.get(key="long").pk,
     }
     print(f"{models.Session.objects.count():,} sessions, {models.Message.objects.count():,} messages")
-    taken: dict[str, list[float]] = {page: [] for page in PAGES}
+    times: dict[str, list[float]] = {page: [] for page in PAGES}
     statements = {}
     for page, path in PAGES.items():
         with CaptureQueriesContext(connection) as captured:
-            answer = client.get("/admin/convmemory/session/" + path.format(**named))
-            assert answer.status_code == 200, (page, answer)
+            response = client.get("/admin/convmemory/session/" + path.format(**values))
+            assert response.status_code == 200, (page, response)
         statements[page] = len(captured)
     for _ in range(arguments.rounds):
         for page, path in PAGES.items():
             began = time.perf_counter()
-            client.get("/admin/convmemory/session/" + path.format(**named)).content  # noqa: B018  so that it is rendered
-            taken[page].append((time.perf_counter() - began) * 1e3)
-    for page, each in taken.items():
-        print(
-            f"{page:<30} {statistics.median(each):7.1f} ms, {max(each):7.1f} at most, {statements[page]:3d} statements"
-        )
+            client.get("/admin/convmemory/session/" + path.format(**values)).content  # noqa: B018  renders the page
+            times[page].append((time.perf_counter() - began) * 1e3)
+    for page, page_times in times.items():
+        median, longest = statistics.median(page_times), max(page_times)
+        print(f"{page:<30} {median:7.1f} ms, {longest:7.1f} at most, {statements[page]:3d} statements")
     for many, few in (
         ("session of 100 000 messages", "session of 10 messages"),
         ("session of 100 000, its first 10", "session of 10 messages, those"),
         ("session of 100 000 messages", "session of 200 messages"),
     ):
-        print(f"{many} / {few}: {statistics.median(taken[many]) / statistics.median(taken[few]):.2f}")
+        print(f"{many} / {few}: {statistics.median(times[many]) / statistics.median(times[few]):.2f}")
 
 
 if __name__ == "__main__":

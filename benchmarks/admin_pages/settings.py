@@ -1,4 +1,4 @@
-"""A site with the admin, on a database of the local PostgreSQL that ``BENCH_DATABASE`` names."""
+"""A site with the admin. ``BENCH_DATABASE`` names its database on the local PostgreSQL."""
 
 import os
 

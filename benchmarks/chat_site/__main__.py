@@ -1,9 +1,10 @@
-"""The example's chat site under load: ``python -m benchmarks.chat_site``.
+"""Puts the example's chat site under load: ``python -m benchmarks.chat_site``.
 
-Serves the example with uvicorn, PostgreSQL, Redis, a Celery worker with threads, and a model that takes two seconds for
-every call. Visitors talk at the same time, each in turns: they say something, wait for the streamed reply, see the page
-anew, and follow the panel as the page does, every second while something happens and less often after that. Prints what
-the page's own requests took, which wait for no model, and checks in the end that nothing was lost.
+The example runs with uvicorn, PostgreSQL, Redis, a Celery worker with threads, and a model that takes two seconds for
+each call. Visitors chat at the same time. In each turn a visitor sends a message, waits for the streamed reply, reloads
+the page, and polls the panel as the page does: every second during activity, less often afterwards.
+
+Prints the times of the page's requests, which do not wait for a model. At the end it checks that nothing was lost.
 """
 
 from __future__ import annotations
@@ -35,9 +36,9 @@ TEXT = "We talked about this and that, and then about the weather in Lisbon, whi
 
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.chat_site", description=__doc__.split("\n")[0])
-    parser.add_argument("--chats", type=int, default=200, help="how many talk at the same time")
-    parser.add_argument("--turns", type=int, default=8, help="how often each says something")
-    parser.add_argument("--pause", type=float, default=20.0, help="seconds that somebody reads a reply and writes")
+    parser.add_argument("--chats", type=int, default=200, help="visitors at the same time")
+    parser.add_argument("--turns", type=int, default=8, help="messages of each visitor")
+    parser.add_argument("--pause", type=float, default=20.0, help="seconds that a visitor reads and writes")
     arguments = parser.parse_args()
 
     from benchmarks.http_api.__main__ import free_port, wait_for
@@ -47,7 +48,7 @@ def main() -> None:
         OpenAIServer() as model,
         database() as url,
         tempfile.TemporaryDirectory() as folder,
-        contextlib.ExitStack() as on,
+        contextlib.ExitStack() as stack,
     ):
         model.default = Behaviour(text="A fine answer to what was asked, in a few words more.", latency=2.0)
         environment = os.environ | {
@@ -70,12 +71,12 @@ def main() -> None:
         worker = ["celery", "-A", "mysite", "worker", "--queues", "convmemory", "--pool", "threads"]
         beat = ["celery", "-A", "mysite", "beat", "--schedule", f"{folder}/beat", "--loglevel", "ERROR"]
         for command in (uvicorn, [*worker, "--concurrency", "32", "--loglevel", "ERROR"], beat):
-            on.enter_context(running([*python, "-m", *command], environment))
+            stack.enter_context(running([*python, "-m", *command], environment))
         wait_for(port)
-        taken = asyncio.run(talk(f"http://127.0.0.1:{port}", arguments))
-        for what, each in sorted(taken.items()):
-            print(f"{what:<22} {len(each):6d} requests; {percentiles(each)}")
-        # Five calls of the model: the worker is done with what became due last.
+        times = asyncio.run(talk(f"http://127.0.0.1:{port}", arguments))
+        for name, seconds in sorted(times.items()):
+            print(f"{name:<22} {len(seconds):6d} requests; {percentiles(seconds)}")
+        # As long as five model calls, so that the worker finishes the last sessions.
         time.sleep(10)
         stats = subprocess.run(
             [*python, "manage.py", "convmemory_stats"],
@@ -90,59 +91,59 @@ def main() -> None:
 
 
 async def talk(site: str, arguments: argparse.Namespace) -> dict[str, list[float]]:
-    taken: dict[str, list[float]] = defaultdict(list)
-    # Less than the 5 s after which uvicorn closes a connection.
+    times: dict[str, list[float]] = defaultdict(list)
+    # Shorter than the 5 s after which uvicorn closes a connection.
     connector = aiohttp.TCPConnector(limit=0, keepalive_timeout=3)
     async with contextlib.AsyncExitStack() as stack:
         chats = []
         for number in range(arguments.chats):
-            # A browser of its own each, on connections that all share.
+            # Each visitor has cookies of its own. All share the connections.
             jar = aiohttp.CookieJar(unsafe=True, treat_as_secure_origin=[yarl.URL(site)])
             proxied = {"X-Forwarded-Proto": "https", "Referer": f"https://127.0.0.1:{yarl.URL(site).port}/"}
             client = aiohttp.ClientSession(connector=connector, connector_owner=False, cookie_jar=jar, headers=proxied)
             await stack.enter_async_context(client)
-            chats.append(chat(client, site, number, arguments, taken))
+            chats.append(chat(client, site, number, arguments, times))
         await asyncio.gather(*chats)
     await connector.close()
-    return taken
+    return times
 
 
 async def chat(
-    client: aiohttp.ClientSession, site: str, number: int, arguments: argparse.Namespace, taken: dict[str, list[float]]
+    client: aiohttp.ClientSession, site: str, number: int, arguments: argparse.Namespace, times: dict[str, list[float]]
 ) -> None:
     await asyncio.sleep(number / arguments.chats * arguments.pause)
-    _, page = await request(client, taken, "GET the start page", "GET", f"{site}/")
-    token = found(r'name="csrfmiddlewaretoken" value="(\w+)"', page)
+    _, page = await request(client, times, "GET the start page", "GET", f"{site}/")
+    token = first_group(r'name="csrfmiddlewaretoken" value="(\w+)"', page)
     form = {"csrfmiddlewaretoken": token, "text": f"{TEXT} {number}", "key": str(number)}
-    address, page = await request(client, taken, "POST the first message", "POST", f"{site}/begin/", data=form)
-    headers, tag = {"X-CSRFToken": token}, found(TAG, page)
+    address, page = await request(client, times, "POST the first message", "POST", f"{site}/begin/", data=form)
+    headers, tag = {"X-CSRFToken": token}, first_group(TAG, page)
     for turn in range(arguments.turns):
         if turn:
             form = {"text": f"{TEXT} {number}, {turn}", "key": f"{number}-{turn}"}
-            await request(client, taken, "POST a message", "POST", f"{address}send/", data=form, headers=headers)
-        seen = asyncio.Event()
-        following = asyncio.create_task(follow(client, address, tag, taken, seen))
+            await request(client, times, "POST a message", "POST", f"{address}send/", data=form, headers=headers)
+        stop = asyncio.Event()
+        following = asyncio.create_task(follow(client, address, tag, times, stop))
         began = time.perf_counter()
         async with client.post(f"{address}reply/", headers=headers) as reply:
             await reply.content.readany()
-            taken["(reply, first word)"].append(time.perf_counter() - began)
-            said = await reply.text()
-        assert '"error"' not in said, said
-        seen.set()
+            times["(reply, first word)"].append(time.perf_counter() - began)
+            text = await reply.text()
+        assert '"error"' not in text, text
+        stop.set()
         await following
-        _, page = await request(client, taken, "GET the conversation", "GET", address)
-        tag = found(TAG, page)
-        seen = asyncio.Event()
-        following = asyncio.create_task(follow(client, address, tag, taken, seen))
+        _, page = await request(client, times, "GET the conversation", "GET", address)
+        tag = first_group(TAG, page)
+        stop = asyncio.Event()
+        following = asyncio.create_task(follow(client, address, tag, times, stop))
         await asyncio.sleep(arguments.pause)
-        seen.set()
+        stop.set()
         await following
 
 
 async def follow(
-    client: aiohttp.ClientSession, address: str, tag: str, taken: dict[str, list[float]], stop: asyncio.Event
+    client: aiohttp.ClientSession, address: str, tag: str, times: dict[str, list[float]], stop: asyncio.Event
 ) -> None:
-    """Look at the panel as the page does: see follow() in chat.js."""
+    """Poll the panel as the page does: see follow() in chat.js."""
     pause, busy = 1.0, False
     with contextlib.suppress(TimeoutError):
         await asyncio.wait_for(stop.wait(), pause)
@@ -150,8 +151,8 @@ async def follow(
         began = time.perf_counter()
         async with client.get(f"{address}panel/", headers={"If-None-Match": html.unescape(tag)}) as answer:
             text = await answer.text()
-            what = "GET the panel, 304" if answer.status == 304 else "GET the panel"
-            taken[what].append(time.perf_counter() - began)
+            name = "GET the panel, 304" if answer.status == 304 else "GET the panel"
+            times[name].append(time.perf_counter() - began)
             assert answer.status in (200, 304), answer
             tag = answer.headers["ETag"]
         if answer.status == 200:
@@ -162,17 +163,17 @@ async def follow(
 
 
 async def request(
-    client: aiohttp.ClientSession, taken: dict[str, list[float]], what: str, method: str, url: str, **options: object
+    client: aiohttp.ClientSession, times: dict[str, list[float]], name: str, method: str, url: str, **options: object
 ) -> tuple[str, str]:
     began = time.perf_counter()
     async with client.request(method, url, **options) as answer:  # type: ignore[arg-type]
         page = await answer.text()
         assert answer.status == 200, (answer.status, page[:300])
-    taken[what].append(time.perf_counter() - began)
+    times[name].append(time.perf_counter() - began)
     return str(answer.url), page
 
 
-def found(pattern: str, page: str) -> str:
+def first_group(pattern: str, page: str) -> str:
     match = re.search(pattern, page)
     assert match, page[:300]
     return match[1]

@@ -1,1 +1,1 @@
-"""What append and load cost as a conversation, the table and the number of conversations at once grow."""
+"""Measures append and load while a conversation, the tables and the number of concurrent conversations grow."""

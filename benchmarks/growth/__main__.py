@@ -1,8 +1,8 @@
-"""What append and load cost as things grow: ``python -m benchmarks.growth``.
+"""Measures append and load at growing sizes: ``python -m benchmarks.growth``.
 
-The length of one conversation, the number of rows in the tables, and the conversations at the same time; each beside
-psycopg on the same tables, in turns. Makes databases on the local PostgreSQL, and drops them in the end. With
-``--keep`` the large ones stay, and are used again.
+The sizes are the length of a conversation, the number of rows in the tables, and the number of concurrent
+conversations. Each is compared with psycopg on the same tables, in turns. Creates databases on the local PostgreSQL and
+drops them at the end. With ``--keep`` the large ones stay and are used again.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ ROOT = pathlib.Path(__file__).parents[2]
 SERVER = "postgresql://postgres@127.0.0.1:5432/postgres"
 KINDS = ("ours", "driver")
 MESSAGES, OWNERS, LIMIT = 100, 1000, 2000
-# Of the conversations that differ in length, so that ten messages are shown of each: of a longer one, with its summary.
+# The limit of the conversations of different lengths: a load returns ten messages, and the summary of a longer one.
 LENGTHS_LIMIT = 1100
-# Operations of a turn.
+# Operations in a turn.
 TURN = 10
 
 Named = tuple[str | None, str]
@@ -36,14 +36,16 @@ Named = tuple[str | None, str]
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.growth", description=__doc__.split("\n")[0])
     parser.add_argument("--lengths", type=int, nargs="+", default=[10, 1000, 10_000, 100_000], help="of a conversation")
-    parser.add_argument("--sessions", type=int, nargs="+", default=[100, 10_000, 100_000], help=f"of {MESSAGES} each")
-    parser.add_argument("--at-once", type=int, nargs="+", default=[1, 4, 16, 64], help="conversations")
+    parser.add_argument(
+        "--sessions", type=int, nargs="+", default=[100, 10_000, 100_000], help=f"of {MESSAGES} messages each"
+    )
+    parser.add_argument("--at-once", type=int, nargs="+", default=[1, 4, 16, 64], help="concurrent conversations")
     parser.add_argument("--turns", type=int, default=30, help=f"of {TURN} operations each")
-    parser.add_argument("--keep", action="store_true", help="keep the tables, and use those that were kept")
+    parser.add_argument("--keep", action="store_true", help="keep the tables, or use those kept before")
     parser.add_argument("--output", type=pathlib.Path, default=ROOT / "build/bench/growth.json")
     arguments = parser.parse_args()
     with contextlib.ExitStack() as stack:
-        # Never kept, for it is appended to.
+        # Never kept, because the benchmark appends to it.
         lengths = stack.enter_context(database("bench_growth_lengths", False, "lengths", *arguments.lengths))
         tables = {
             count: stack.enter_context(database(f"bench_growth_{count}", arguments.keep, "sessions", count))
@@ -60,21 +62,21 @@ def main() -> None:
 
 
 def of_lengths(name: str, arguments: argparse.Namespace) -> list[dict[str, Any]]:
-    taken: dict[Any, list[int]] = defaultdict(list)
+    times: dict[Any, list[int]] = defaultdict(list)
     with contextlib.ExitStack() as stack:
         processes = {kind: stack.enter_context(running(kind, name)) for kind in KINDS}
-        for what in ("load", "append"):
+        for operation in ("load", "append"):
             for turn in range(-1, arguments.turns):
                 for length in arguments.lengths:
                     for kind, process in processes.items():
-                        found = order(process, what, [(None, f"length {length}")] * TURN)["ns"]
-                        if turn >= 0:  # the first warms it up
-                            taken[what, length, kind] += found
-    return table("messages in the conversation", arguments.lengths, taken)
+                        durations = order(process, operation, [(None, f"length {length}")] * TURN)["ns"]
+                        if turn >= 0:  # The first turn is the warm-up.
+                            times[operation, length, kind] += durations
+    return table("messages in the conversation", arguments.lengths, times)
 
 
 def of_memory(name: str, arguments: argparse.Namespace) -> dict[int, int]:
-    """Measure a process for each length, that knows no other."""
+    """Return the peak memory of a new process for each length, in kilobytes."""
     peaks = {}
     for length in arguments.lengths:
         with running("ours", name) as process:
@@ -85,93 +87,96 @@ def of_memory(name: str, arguments: argparse.Namespace) -> dict[int, int]:
 
 
 def of_tables(names: dict[int, str], arguments: argparse.Namespace) -> list[dict[str, Any]]:
-    taken: dict[Any, list[int]] = defaultdict(list)
+    times: dict[Any, list[int]] = defaultdict(list)
     chance = random.Random(0)
     with contextlib.ExitStack() as stack:
         processes = {
             (count, kind): stack.enter_context(running(kind, name)) for count, name in names.items() for kind in KINDS
         }
-        for what in ("load", "append"):
+        for operation in ("load", "append"):
             for turn in range(-1, arguments.turns):
                 for (count, kind), process in processes.items():
-                    found = order(process, what, chosen(chance, count, TURN))["ns"]
+                    durations = order(process, operation, chosen(chance, count, TURN))["ns"]
                     if turn >= 0:
-                        taken[what, count * MESSAGES, kind] += found
-    return table("messages in the table", [count * MESSAGES for count in names], taken)
+                        times[operation, count * MESSAGES, kind] += durations
+    return table("messages in the table", [count * MESSAGES for count in names], times)
 
 
 def at_once(name: str, arguments: argparse.Namespace) -> list[dict[str, Any]]:
-    """Have many conversations at once, in two processes of as many threads."""
+    """Measure concurrent conversations, in two processes with threads."""
     count = int(name.rpartition("_")[2])
     chance = random.Random(1)
     results = []
     print("\nconversations at once, in two processes (operations a second, median and p99 in ms)")
-    for what in ("load", "append"):
+    for operation in ("load", "append"):
         for threads in arguments.at_once:
             for kind in KINDS:
                 with contextlib.ExitStack() as stack:
-                    # All of them at once would be more connections than a server has by default.
-                    used = [stack.enter_context(running(kind, name)) for _ in range(1 if threads == 1 else 2)]
-                    rate, times = together(used, what, threads, chance, count)
+                    # Started for each measurement. All together would exceed PostgreSQL's default of connections.
+                    processes = [stack.enter_context(running(kind, name)) for _ in range(1 if threads == 1 else 2)]
+                    rate, times = together(processes, operation, threads, chance, count)
                 p50, p99 = times[len(times) // 2] / 1e6, times[len(times) * 99 // 100] / 1e6
                 results.append(
-                    {"operation": what, "at_once": threads, "kind": kind, "rate": rate, "p50": p50, "p99": p99}
+                    {"operation": operation, "at_once": threads, "kind": kind, "rate": rate, "p50": p50, "p99": p99}
                 )
-                print(f"{what:<7} {threads:>3}  {kind:<7} {rate:9.0f} {p50:9.2f} {p99:9.2f}", flush=True)
+                print(f"{operation:<7} {threads:>3}  {kind:<7} {rate:9.0f} {p50:9.2f} {p99:9.2f}", flush=True)
     return results
 
 
-def together(used: list[Any], what: str, threads: int, chance: random.Random, count: int) -> tuple[float, list[int]]:
-    each = max(200, 8 * threads) // len(used)
+def together(
+    processes: list[Any], operation: str, threads: int, chance: random.Random, count: int
+) -> tuple[float, list[int]]:
+    """Return the operations a second and the sorted times, in nanoseconds."""
+    each = max(200, 8 * threads) // len(processes)
     rates, times = [], list[int]()
     for turn in range(6):
-        for process in used:
-            send(process, what, chosen(chance, count, each), threads=max(1, threads // len(used)))
+        for process in processes:
+            send(process, operation, chosen(chance, count, each), threads=max(1, threads // len(processes)))
         began = time.perf_counter()
-        found = [one for process in used for one in receive(process)["ns"]]
-        if turn:  # the first warms them up
-            rates.append(len(found) / (time.perf_counter() - began))
-            times += found
+        durations = [duration for process in processes for duration in receive(process)["ns"]]
+        if turn:  # The first turn is the warm-up.
+            rates.append(len(durations) / (time.perf_counter() - began))
+            times += durations
     return statistics.median(rates), sorted(times)
 
 
-def table(title: str, sizes: list[int], taken: dict[Any, list[int]]) -> list[dict[str, Any]]:
+def table(title: str, sizes: list[int], times: dict[Any, list[int]]) -> list[dict[str, Any]]:
     results = []
-    for what in ("load", "append"):
-        print(f"\n{what}, by {title} (median and p99 in ms, and of the first)")
-        first = {kind: statistics.median(taken[what, sizes[0], kind]) for kind in KINDS}
+    for operation in ("load", "append"):
+        print(f"\n{operation}, by {title} (median and p99 in ms, and the ratio to the first size)")
+        first = {kind: statistics.median(times[operation, sizes[0], kind]) for kind in KINDS}
         for size in sizes:
             line = f"{size:>11,} "
             for kind in KINDS:
-                times = sorted(taken[what, size, kind])
-                p50, p99 = statistics.median(times), times[len(times) * 99 // 100]
-                results.append({"operation": what, "size": size, "kind": kind, "p50": p50 / 1e6, "p99": p99 / 1e6})
+                ordered = sorted(times[operation, size, kind])
+                p50, p99 = statistics.median(ordered), ordered[len(ordered) * 99 // 100]
+                results.append({"operation": operation, "size": size, "kind": kind, "p50": p50 / 1e6, "p99": p99 / 1e6})
                 line += f"   {kind} {p50 / 1e6:7.3f} {p99 / 1e6:8.3f} {p50 / first[kind]:6.2f}"
             print(line)
     return results
 
 
 def chosen(chance: random.Random, sessions: int, count: int) -> list[Named]:
-    """Return sessions by chance, as :func:`benchmarks.tables.fill` named them."""
+    """Return ``count`` random sessions, by the names that :func:`benchmarks.tables.fill` gave them."""
     return [(f"user{number % OWNERS}", f"chat {number}") for number in chance.choices(range(1, sessions + 1), k=count)]
 
 
-def order(process: Any, what: str, sessions: list[Named]) -> dict[str, Any]:
-    send(process, what, sessions)
+def order(process: Any, operation: str, sessions: list[Named]) -> dict[str, Any]:
+    send(process, operation, sessions)
     return receive(process)
 
 
-def send(process: Any, what: str, sessions: list[Named], threads: int = 1) -> None:
-    process.stdin.write(json.dumps({"do": what, "sessions": sessions, "threads": threads}) + "\n")
+def send(process: Any, operation: str, sessions: list[Named], threads: int = 1) -> None:
+    process.stdin.write(json.dumps({"do": operation, "sessions": sessions, "threads": threads}) + "\n")
     process.stdin.flush()
 
 
 def receive(process: Any) -> dict[str, Any]:
     line = process.stdout.readline()
     if not line:
-        raise SystemExit(f"{process.args} ended.")
-    found: dict[str, Any] = json.loads(line)
-    return found
+        raise SystemExit(f"The process {process.args} has ended. See its output above.")
+    answer: dict[str, Any] = json.loads(line)
+    return answer
 
 
 @contextlib.contextmanager
@@ -179,30 +184,30 @@ def running(kind: str, name: str) -> Iterator[Any]:
     command = [sys.executable, "-m", "benchmarks.growth.contender", kind, name]
     with subprocess.Popen(command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
         yield process
-        process.stdin.close()  # type: ignore[union-attr]  which ends it
+        process.stdin.close()  # type: ignore[union-attr]  This ends the process.
 
 
 @contextlib.contextmanager
-def database(name: str, keep: bool, what: str, *counts: int) -> Iterator[str]:
-    """Make a database, and have another process fill it, for this one has many.
+def database(name: str, keep: bool, kind: str, *counts: int) -> Iterator[str]:
+    """Create a database and let a separate process fill it, because Django's settings name a single database.
 
-    With ``keep`` it stays, and one that stayed is used. Without it, one that is there belongs to somebody else.
+    With ``keep`` the database stays, and an existing one is used. Without ``keep`` an existing one is an error.
     """
     import psycopg
 
     with psycopg.connect(SERVER, autocommit=True) as server:
-        there = server.execute("SELECT 1 FROM pg_database WHERE datname = %s", (name,)).fetchone()
-        if there and not keep:
-            use = ", or give --keep to use it" if what == "sessions" else ""
-            sys.exit(f"The database {name} is there, and not of this run: drop it{use}.")
-        done = bool(there)
+        exists = server.execute("SELECT 1 FROM pg_database WHERE datname = %s", (name,)).fetchone()
+        if exists and not keep:
+            use = ", or use it with --keep" if kind == "sessions" else ""
+            sys.exit(f"The database {name} exists already. Drop it{use}.")
+        done = bool(exists)
         try:
-            if not there:
+            if not exists:
                 server.execute(f'CREATE DATABASE "{name}"')
                 began = time.perf_counter()
                 environment = os.environ | {"DJANGO_SETTINGS_MODULE": "benchmarks.admin_pages.settings"}
                 subprocess.run(
-                    [sys.executable, "-m", "benchmarks.growth.filling", what, *map(str, counts)],
+                    [sys.executable, "-m", "benchmarks.growth.filling", kind, *map(str, counts)],
                     cwd=ROOT,
                     env=environment | {"BENCH_DATABASE": name},
                     check=True,

@@ -1,7 +1,7 @@
-"""One of those that are measured, a process of its own: ``python -m benchmarks.growth.contender ours|driver DATABASE``.
+"""The process of one contender: ``python -m benchmarks.growth.contender ours|driver DATABASE``.
 
-Reads orders from its standard input, in lines of JSON, and answers each with the nanoseconds of its operations: the
-sessions that it names are appended to or loaded in turn, by one thread or by several.
+Reads orders from standard input, a line of JSON each. An order names an operation, append or load, its sessions, and
+the number of threads. The answer has the nanoseconds of each operation.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ TEXT = "We talked about this and that, and then about the weather in Lisbon, whi
 
 
 class Ours:
-    """``memories["default"]``, of sessions of a user or of nobody."""
+    """``memories["default"]``, with sessions of a user or of nobody."""
 
     def __init__(self, database: str) -> None:
         os.environ |= {"DJANGO_SETTINGS_MODULE": "benchmarks.admin_pages.settings", "BENCH_DATABASE": database}
@@ -48,7 +48,11 @@ class Ours:
 
 
 class Driver:
-    """psycopg on the same tables: a counter and a message in a transaction; a summary, and the messages after it."""
+    """psycopg on the same tables.
+
+    An append updates the counters and inserts the message in a transaction. A load reads the summary and the messages
+    after it.
+    """
 
     def __init__(self, database: str) -> None:
         import psycopg
@@ -63,16 +67,16 @@ class Driver:
         return self.local.connection
 
     def session(self, owner: str | None, key: str) -> Any:
-        """Return the handle, by which both find their session."""
-        whose = f"u:{self._user(owner)}" if owner else ""
-        return hashlib.sha256(f"default\0{whose}\0{key}".encode()).hexdigest()
+        """Return the name hash, which identifies the session's row."""
+        scope = f"u:{self._user(owner)}" if owner else ""
+        return hashlib.sha256(f"default\0{scope}\0{key}".encode()).hexdigest()
 
     def _user(self, owner: str) -> int:
         if not hasattr(self, "users"):
             self.users = dict(self.connection.execute("SELECT username, id FROM auth_user").fetchall())
         return int(self.users[owner])
 
-    def append(self, handle: str) -> None:
+    def append(self, name_hash: str) -> None:
         connection = self.connection
         with connection.transaction():
             row = connection.execute(
@@ -80,7 +84,7 @@ class Driver:
                 " unpinned_tokens = unpinned_tokens + %s, settled_tokens = unpinned_tokens, newest_position ="
                 " last_position + 1, updated_at = now(), revision = revision + 1 WHERE name_hash = %s"
                 " RETURNING id, last_position, unpinned_tokens",
-                (60, handle),
+                (60, name_hash),
             ).fetchone()
             connection.execute(
                 "INSERT INTO convmemory_message (session_id, position, role, kind, content, tokens, tokens_through,"
@@ -88,38 +92,41 @@ class Driver:
                 (row[0], row[1], TEXT, row[2]),
             )
 
-    def load(self, handle: str) -> list[dict[str, str]]:
+    def load(self, name_hash: str) -> list[dict[str, str]]:
         connection = self.connection
         number, covered, text = connection.execute(
             "SELECT s.id, s.covered_position, v.text FROM convmemory_session s LEFT JOIN convmemory_summary v"
             " ON v.session_id = s.id AND v.version = s.current_version WHERE s.name_hash = %s",
-            (handle,),
+            (name_hash,),
         ).fetchone()
-        found = connection.execute(
+        messages = connection.execute(
             "SELECT role, content FROM convmemory_message WHERE session_id = %s AND position > %s ORDER BY position",
             (number, covered),
         ).fetchall()
-        return [{"role": "system", "content": text or ""}, *({"role": one[0], "content": one[1]} for one in found)]
+        return [
+            {"role": "system", "content": text or ""},
+            *({"role": role, "content": content} for role, content in messages),
+        ]
 
 
 def measure(contender: Any, order: dict[str, Any]) -> list[int]:
     operation = getattr(contender, order["do"])
     sessions = [contender.session(*named) for named in order["sessions"]]
 
-    def one(session: Any) -> int:
+    def timed(session: Any) -> int:
         began = time.perf_counter_ns()
         operation(session)
         return time.perf_counter_ns() - began
 
     gc.collect()
     if order.get("threads", 1) == 1:
-        return [one(session) for session in sessions]
-    return list(_pool(order["threads"]).map(one, sessions))
+        return [timed(session) for session in sessions]
+    return list(_pool(order["threads"]).map(timed, sessions))
 
 
 @functools.cache
 def _pool(threads: int) -> concurrent.futures.ThreadPoolExecutor:
-    """Threads that stay, and with them their connections."""
+    """Return a pool that lives as long as the process, so that its threads keep their connections."""
     return concurrent.futures.ThreadPoolExecutor(threads)
 
 
@@ -128,10 +135,10 @@ def main() -> None:
     contender = {"ours": Ours, "driver": Driver}[kind](database)
     for line in sys.stdin:
         order = json.loads(line)
-        taken = measure(contender, order)
-        # The most memory that this process has had, in kilobytes.
+        durations = measure(contender, order)
+        # The peak memory of this process, in kilobytes.
         peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-        print(json.dumps({"ns": taken, "peak": peak}), flush=True)
+        print(json.dumps({"ns": durations, "peak": peak}), flush=True)
 
 
 if __name__ == "__main__":

@@ -16,8 +16,8 @@ def main() -> None:
     from benchmarks.growth.__main__ import LENGTHS_LIMIT, LIMIT, MESSAGES, OWNERS
 
     call_command("migrate", verbosity=0)
-    what, *counts = sys.argv[1:]
-    if what == "sessions":
+    kind, *counts = sys.argv[1:]
+    if kind == "sessions":
         tables.fill(int(counts[0]), MESSAGES, OWNERS, LIMIT)
         return
     for count in counts:

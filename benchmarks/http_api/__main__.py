@@ -1,8 +1,8 @@
-"""What the HTTP API costs beside a minimal DRF endpoint: ``python -m benchmarks.http_api``.
+"""Compares the HTTP API with a minimal DRF endpoint: ``python -m benchmarks.http_api``.
 
-Starts gunicorn with two workers on a database of the local PostgreSQL that it makes and drops, a Celery worker on the
-local Redis, and a model that takes two seconds. Clients take turns at the endpoints, in rounds, so that what else the
-machine does meets all of them. Prints requests per second, percentiles and ratios.
+Starts gunicorn with two workers, a Celery worker on the local Redis, and a model that takes two seconds. The database
+is on the local PostgreSQL and is dropped at the end. The endpoints are measured in turns, in rounds, so that other
+activity of the machine affects all of them. Prints requests a second, percentiles and ratios.
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ LONG = "word " * 2200
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.http_api", description=__doc__.split("\n")[0])
     parser.add_argument("--clients", type=int, default=8)
-    parser.add_argument("--seconds", type=float, default=5.0, help="how long each endpoint has its turn in a round")
+    parser.add_argument("--seconds", type=float, default=5.0, help="the time of each endpoint in a round")
     parser.add_argument("--rounds", type=int, default=4)
-    parser.add_argument("--appends", type=int, default=200, help="how many appends make a session due")
+    parser.add_argument("--appends", type=int, default=200, help="the appends that make a session due")
     arguments = parser.parse_args()
 
     from benchmarks.worker_rate.__main__ import wait_for_first
@@ -67,7 +67,7 @@ def main() -> None:
             "threads",
         ]
         process = stack.enter_context(running(*worker, "--concurrency", "8", "--loglevel", "error"))
-        # It is at what the turn before left due.
+        # The worker folds the sessions that the last measurement made due.
         from django_convmemory.models import Session
 
         wait_for_first(process, Session.objects)
@@ -75,7 +75,7 @@ def main() -> None:
 
 
 def prepare(count: int) -> tuple[list[str], str]:
-    """Make the user and the sessions, each with a context of 2 000 tokens, half of it a summary's tail."""
+    """Create the user and the sessions. Each has a context of 2 000 tokens, half of it in the tail."""
     django.setup()
     from django.contrib.auth.models import User
     from django.core.management import call_command
@@ -93,7 +93,7 @@ def prepare(count: int) -> tuple[list[str], str]:
     for number in range(count):
         for _ in range(35):
             memory.session(f"s{number}", owner=anna).append(ChatMessage.human(TURN), ChatMessage.ai(TURN))
-    ids = [str(one) for one in models.Session.objects.values_list("public_id", flat=True)]
+    ids = [str(public_id) for public_id in models.Session.objects.values_list("public_id", flat=True)]
     return ids, Token.objects.create(user=anna).key
 
 
@@ -105,51 +105,51 @@ def measure(port: int, token: str, sessions: list[str], arguments: argparse.Name
         "POST message, minimal": lambda session: ("POST", f"/plain/sessions/{session}/messages/", body),
         "POST message": lambda session: ("POST", f"/api/sessions/{session}/messages/", body),
     }
-    # Contexts are read before anything is written: what is written makes them longer.
-    taken: dict[str, list[float]] = {name: [] for name in endpoints}
+    # The contexts are read first, because appended messages make them longer.
+    times: dict[str, list[float]] = {name: [] for name in endpoints}
     rates: dict[str, list[float]] = {name: [] for name in endpoints}
     names = list(endpoints)
     for pair in (names[:2], names[2:]):
-        # What minimal endpoints write is not what the memory reckons with: each has sessions of its own.
+        # The minimal endpoint does not maintain the memory's counters, so it writes to separate sessions.
         for _, name in itertools.product(range(arguments.rounds + 1), pair):
-            of = (
+            targets = (
                 sessions[: len(sessions) // 2]
                 if "minimal" in name and "POST" in name
                 else sessions[len(sessions) // 2 :]
             )
-            seconds, took = load(port, token, [endpoints[name](one) for one in of], arguments)
-            taken[name] += took
-            rates[name].append(len(took) / seconds)
+            seconds, durations = load(port, token, [endpoints[name](session) for session in targets], arguments)
+            times[name] += durations
+            rates[name].append(len(durations) / seconds)
     for name in names:
-        del rates[name][0]  # to warm up
-        print(f"{name}: {statistics.median(rates[name]):.0f} a second; {percentiles(taken[name])}")
-    for what in ("GET context", "POST message"):
-        ratios = [ours / plain for ours, plain in zip(rates[what], rates[f"{what}, minimal"], strict=True)]
+        del rates[name][0]  # The first round is the warm-up.
+        print(f"{name}: {statistics.median(rates[name]):.0f} a second; {percentiles(times[name])}")
+    for name in ("GET context", "POST message"):
+        ratios = [ours / plain for ours, plain in zip(rates[name], rates[f"{name}, minimal"], strict=True)]
         print(
-            f"{what}: {statistics.median(ratios):.2f} times the requests of the minimal endpoint, "
+            f"{name}: {statistics.median(ratios):.2f} times the requests of the minimal endpoint, "
             f"{min(ratios):.2f} at least"
         )
 
 
 def measure_triggering(port: int, token: str, arguments: argparse.Namespace, label: str) -> None:
-    """Append the same to sessions of a memory that is then due, and of one whose limit is far away, in turns."""
+    """Append the same to sessions that become due by it, and to sessions of a memory with a larger limit, in turns."""
     connection = http.client.HTTPConnection("127.0.0.1", port)
-    taken: dict[str, list[float]] = {"wide": [], "default": []}
+    times: dict[str, list[float]] = {"wide": [], "default": []}
     for number in range(2 * arguments.appends):
         alias = "default" if number % 2 else "wide"
-        made = json.dumps({"alias": alias, "key": f"{label} {number}"})
-        status, answer = call(connection, token, "POST", "/api/sessions/", made)
+        session = json.dumps({"alias": alias, "key": f"{label} {number}"})
+        status, answer = call(connection, token, "POST", "/api/sessions/", session)
         assert status == 201, answer
         path = f"/api/sessions/{json.loads(answer)['id']}/messages/"
-        # Twice, for the newest exchange alone makes nothing due.
+        # Twice, because the newest exchange alone never makes a session due.
         for text in (LONG[:100], LONG):
             body = json.dumps({"messages": [{"role": "user", "content": text}]})
             began = time.perf_counter()
             status, answer = call(connection, token, "POST", path, body)
-            took = time.perf_counter() - began
-        taken[alias].append(took)
+            duration = time.perf_counter() - began
+        times[alias].append(duration)
         assert json.loads(answer)["due"] == (alias == "default"), answer
-    plain, due = taken["wide"], taken["default"]
+    plain, due = times["wide"], times["default"]
     print(f"POST message of {len(LONG)} characters, {label}: nothing due {percentiles(plain)}")
     print(f"POST message of {len(LONG)} characters, {label}: compaction due {percentiles(due)}")
     added = statistics.median(due) - statistics.median(plain)
@@ -159,17 +159,17 @@ def measure_triggering(port: int, token: str, arguments: argparse.Namespace, lab
 def load(
     port: int, token: str, requests: list[tuple[str, str, str | None]], arguments: argparse.Namespace
 ) -> tuple[float, list[float]]:
-    """Have every client make its request again and again, and return the seconds and how long each request took."""
-    taken: list[list[float]] = [[] for _ in range(arguments.clients)]
-    ends = time.perf_counter() + arguments.seconds
+    """Let every client repeat its request. Return the total seconds, and the seconds of each request."""
+    times: list[list[float]] = [[] for _ in range(arguments.clients)]
+    deadline = time.perf_counter() + arguments.seconds
 
     def client(number: int) -> None:
         connection = http.client.HTTPConnection("127.0.0.1", port)
         method, path, body = requests[number % len(requests)]
-        while time.perf_counter() < ends:
+        while time.perf_counter() < deadline:
             began = time.perf_counter()
             status, answer = call(connection, token, method, path, body)
-            taken[number].append(time.perf_counter() - began)
+            times[number].append(time.perf_counter() - began)
             assert status in (200, 201), answer
 
     threads = [threading.Thread(target=client, args=(number,)) for number in range(arguments.clients)]
@@ -178,7 +178,7 @@ def load(
         thread.start()
     for thread in threads:
         thread.join()
-    return time.perf_counter() - began, [one for each in taken for one in each]
+    return time.perf_counter() - began, [duration for durations in times for duration in durations]
 
 
 def call(
@@ -220,13 +220,13 @@ def running(*command: str) -> Iterator[subprocess.Popen[bytes]]:
 
 
 def wait_for(port: int) -> None:
-    ends = time.monotonic() + 30
+    deadline = time.monotonic() + 30
     while True:
         try:
             socket.create_connection(("127.0.0.1", port), 1).close()
             return
         except OSError:
-            if time.monotonic() > ends:
+            if time.monotonic() > deadline:
                 raise
             time.sleep(0.1)
 

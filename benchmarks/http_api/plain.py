@@ -1,4 +1,4 @@
-"""The least that a DRF endpoint does to store a message, or to show the newest: what a site would write by itself."""
+"""Minimal DRF endpoints that store a message and return a context, as a site might write them itself."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class MessageSerializer(serializers.Serializer[Any]):
 
 
 class Messages(APIView):
-    """Store a message: the session's counters and the row, in a transaction."""
+    """Stores messages: the session's counter and the rows, in a transaction."""
 
     permission_classes = [IsAuthenticated]
     renderer_classes = [JSONRenderer]
@@ -42,7 +42,7 @@ class Messages(APIView):
 
 
 class Context(APIView):
-    """Show what a model is sent: the summary and the messages after it."""
+    """Returns the context: the summary and the messages after it."""
 
     permission_classes = [IsAuthenticated]
     renderer_classes = [JSONRenderer]

@@ -1,6 +1,6 @@
-"""A site with the HTTP API, and beside it the least that a DRF endpoint can do with the same rows.
+"""A site with the HTTP API, and with minimal DRF endpoints for the same rows.
 
-``BENCH_DATABASE`` names a database of the PostgreSQL on this machine, ``BENCH_MODEL_URL`` an OpenAI-compatible server.
+``BENCH_DATABASE`` names a database of the local PostgreSQL. ``BENCH_MODEL_URL`` is an OpenAI-compatible server.
 """
 
 import os
@@ -37,7 +37,7 @@ _MODEL = {
 }
 CONVMEMORY = {
     "default": {"OPTIONS": {"max_token_limit": 2000}, "CHAT_MODEL": _MODEL},
-    # Whose sessions are not due yet where those of the other are.
+    # A larger limit: messages that make a session of "default" due make none of these due.
     "wide": {"OPTIONS": {"max_token_limit": 20_000}, "CHAT_MODEL": _MODEL},
 }
 CELERY_BROKER_URL = os.environ.get("BENCH_BROKER", "redis://127.0.0.1:6379/")

@@ -1,1 +1,1 @@
-"""How often a model is asked for a summary, and with how many tokens, beside the libraries that summarize as well."""
+"""Compares the model calls and prompt tokens for summaries with those of other libraries that summarize."""

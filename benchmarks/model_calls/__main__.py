@@ -1,7 +1,7 @@
-"""What summaries cost in calls and tokens on LoCoMo's conversations: ``python -m benchmarks.model_calls``.
+"""Measures the model calls and tokens for summaries of LoCoMo's conversations: ``python -m benchmarks.model_calls``.
 
-All have the same limit, count with the same vocabulary, and get the same summary for an answer. The conversations
-are not part of this project: ``CONVMEMORY_DATA`` names their folder.
+All contenders have the same limit and vocabulary, and receive the same summary as every answer. The conversations are
+not part of this project. ``CONVMEMORY_DATA`` names their folder.
 """
 
 from __future__ import annotations
@@ -32,21 +32,21 @@ def main() -> None:
     from tests import dialogues
 
     if not dialogues.FOLDER.is_dir():
-        print(f"Left out: there are no conversations in {dialogues.FOLDER}. CONVMEMORY_DATA names their folder.")
+        print(f"Skipped: there are no conversations in {dialogues.FOLDER}. Set CONVMEMORY_DATA to their folder.")
         return
     conversations = [turns for _, turns in dialogues.locomo()]
     messages = sum(map(len, conversations))
     results = []
     for limit in arguments.limits:
-        print(f"\nmax_token_limit {limit:,}, for each 1 000 of {messages:,} messages")
+        print(f"\nmax_token_limit {limit:,}, for 1 000 messages (mean of {messages:,} messages)")
         for title, module in CONTENDERS.items():
             python = sys.executable if module == "ours" else arguments.peers
             order = {"limit": limit, "conversations": conversations}
-            found = {"contender": title, "limit": limit, "messages": messages} | run(
+            result = {"contender": title, "limit": limit, "messages": messages} | run(
                 python, module, order, dialogues.FOLDER / "tiktoken"
             )
-            results.append(found)
-            calls, prompts = (found[name] / messages * 1000 for name in ("calls", "prompt_tokens"))
+            results.append(result)
+            calls, prompts = (result[name] / messages * 1000 for name in ("calls", "prompt_tokens"))
             print(f"  {title:<44} {calls:7.1f} calls {prompts:12,.0f} prompt tokens")
     arguments.output.parent.mkdir(parents=True, exist_ok=True)
     arguments.output.write_text(json.dumps(results, indent=1) + "\n")
@@ -58,11 +58,11 @@ def run(python: str, module: str, order: dict[str, Any], vocabulary: pathlib.Pat
         "TIKTOKEN_CACHE_DIR": str(vocabulary),
     }
     command = [python, str(HERE / f"{module}.py")]
-    done = subprocess.run(
+    process = subprocess.run(
         command, input=json.dumps(order), env=environment, check=True, stdout=subprocess.PIPE, text=True
     )
-    found: dict[str, int] = json.loads(done.stdout)
-    return found
+    counts: dict[str, int] = json.loads(process.stdout)
+    return counts
 
 
 if __name__ == "__main__":

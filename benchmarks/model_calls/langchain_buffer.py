@@ -1,4 +1,4 @@
-"""LangChain's ``ConversationSummaryBufferMemory``, pruned as its ``save_context`` does: after each reply."""
+"""LangChain's ``ConversationSummaryBufferMemory``, pruned after each reply, as ``save_context`` does."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from langchain_core.messages import AIMessage, BaseMessage, HumanMessage
 from langchain_core.outputs import ChatGeneration, ChatResult
 from recorder import Recorder, run
 
-# That it is deprecated is known.
+# The class is deprecated.
 warnings.simplefilter("ignore")
 
 
 class Model(BaseChatModel):
-    """A chat model that answers with the recorder's summary, and counts as it does."""
+    """A chat model that answers with the recorder's summary and counts with the recorder."""
 
     recorder: Any
 

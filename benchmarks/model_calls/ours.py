@@ -1,4 +1,4 @@
-"""django_convmemory's summary buffer, each fold made as soon as it is due."""
+"""django_convmemory's summary buffer. Each session is folded as soon as it is due."""
 
 from __future__ import annotations
 

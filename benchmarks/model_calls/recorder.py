@@ -1,6 +1,6 @@
-"""What the contenders have in common: a model that counts what it is asked, and the conversations, from standard input.
+"""The common part of the contenders: a model that counts its calls, and the conversations from standard input.
 
-It imports nothing of this project, for the environments of the others do not have it.
+It imports nothing of this project, because the environments of the other contenders do not have it.
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ from typing import Any
 import tiktoken
 
 ENCODING = "cl100k_base"
-# What every summary reads, 150 tokens of it: longer ones cost those more who send it along with every message.
+# Every summary, of 150 tokens. A longer one would cost more for contenders that send it along with every message.
 SUMMARY = " ".join(f"In month {month} they spoke of plan {month} and agreed on step {month}." for month in range(11))
 
 
 class Recorder:
-    """A model's calls: how many, and the tokens of the prompts and of the answers, all counted alike."""
+    """Counts a model's calls, and the tokens of prompts and answers, in the same way for all contenders."""
 
     def __init__(self) -> None:
         self.encoding = tiktoken.get_encoding(ENCODING)
@@ -28,7 +28,7 @@ class Recorder:
         return len(self.encoding.encode_ordinary(text))
 
     def answer(self, *prompt: str) -> str:
-        """Note a prompt, and return the summary."""
+        """Record a prompt and return the summary."""
         self.calls += 1
         self.prompt_tokens += sum(map(self.count, prompt))
         self.reply_tokens += self.count(SUMMARY)
@@ -36,7 +36,7 @@ class Recorder:
 
 
 def run(talk: Callable[[Recorder, list[dict[str, Any]], int], None]) -> None:
-    """Have every conversation with a memory of its own, and print what the model was asked, as JSON."""
+    """Replay every conversation with a new memory, and print the recorder's counts as JSON."""
     order = json.load(sys.stdin)
     recorder = Recorder()
     for turns in order["conversations"]:

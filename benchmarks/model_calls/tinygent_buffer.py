@@ -12,7 +12,7 @@ from tinygent.memory import BufferSummaryChatMemory
 
 
 class Model:
-    """What the memory asks of a model: a text, and how many tokens messages have."""
+    """The two methods of a model that the memory uses: generating a text and counting tokens."""
 
     def __init__(self, recorder: Recorder) -> None:
         self.recorder = recorder

@@ -1,1 +1,1 @@
-"""What storing a message and reading a context cost, beside the drivers and the libraries for it."""
+"""Compares storing a message and reading a context with the database drivers and with other libraries."""

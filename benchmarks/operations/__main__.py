@@ -1,8 +1,7 @@
-"""What append and load cost beside the drivers and the peers: ``python -m benchmarks.operations``, or ``make bench``.
+"""Compares append and load with the drivers and the peers: ``python -m benchmarks.operations``, or ``make bench``.
 
-Each contender is a process, and each has its turn, again and again and in another order each time, so that what else
-the machine does meets all of them. Prints milliseconds and ratios to the driver on the same database, and writes them
-as JSON.
+Each contender is a process. They take many turns, in a random order each time, so that other activity of the machine
+affects all of them. Prints milliseconds and ratios to the driver on the same database, and writes them as JSON.
 """
 
 from __future__ import annotations
@@ -22,20 +21,20 @@ from typing import Any, NamedTuple
 
 HERE = pathlib.Path(__file__).parent
 ROOT = HERE.parents[1]
-# Operations of a turn: few enough for many turns of each. The first ones find the caches as the others left them, and
-# are not counted.
+# Operations in a turn, few enough for many turns. The first ones are not counted, because the caches still hold other
+# contenders' data.
 WARM_UP, TURN = 3, 10
-# Appends after which the write-ahead log of SQLite has been written back, be it of two pages each.
+# After so many appends, of two pages or more each, SQLite has written its write-ahead log back.
 LOGGED = 600
-# Other conversations in the tables, and the messages of each: a table with nothing else in it is read as a whole.
+# Other conversations in the tables, and their messages. Otherwise the database would read the whole table.
 OTHERS, OF_EACH = 50, 100
 
 
 class Entry(NamedTuple):
-    """A contender: how it is called, what it is, which database it uses, and whether it is a peer's."""
+    """A contender: its title, its ``module:class``, its database, and whether it is another library's."""
 
     title: str
-    what: str
+    path: str
     postgresql: bool
     peer: bool = True
 
@@ -67,15 +66,15 @@ def main() -> None:
     parser.add_argument("--sizes", type=int, nargs="+", default=[10, 1000, 10_000, 100_000], help="messages stored")
     parser.add_argument("--turns", type=int, default=40, help=f"of {TURN} operations each")
     parser.add_argument(
-        "--budget", type=float, default=20.0, help="seconds after which one is left out of what turns are left"
+        "--budget", type=float, default=20.0, help="seconds after which a contender takes no further turns"
     )
-    parser.add_argument("--peers", help="the Python of an environment with peers.txt; without it they are left out")
+    parser.add_argument("--peers", help="the Python of an environment with peers.txt (default: skip the peers)")
     parser.add_argument("--output", type=pathlib.Path, default=ROOT / "build/bench/operations.json")
     arguments = parser.parse_args()
     if min(arguments.turns, *arguments.sizes) < 1:
-        parser.error("--turns and --sizes take numbers from 1 on.")
+        parser.error("--turns and --sizes must be at least 1.")
     if arguments.peers and not os.access(arguments.peers, os.X_OK):
-        parser.error(f"--peers: there is no Python at {arguments.peers}; make .venv-peers/.installed makes one.")
+        parser.error(f"--peers: there is no Python at {arguments.peers}. Install it: make .venv-peers/.installed")
     entries = [entry for entry in ENTRIES if arguments.peers or not entry.peer]
     results = []
     with contextlib.ExitStack() as stack:
@@ -84,7 +83,7 @@ def main() -> None:
             place = database(number) if entry.postgresql else tempfile.TemporaryDirectory()
             places[entry] = stack.enter_context(place)
             processes[entry] = stack.enter_context(running(entry, places[entry], arguments.peers))
-        # All of it before the first load: PostgreSQL keeps plans for a table that is not what it was any more.
+        # Fill everything before the first load, because PostgreSQL keeps the plans that it made for smaller tables.
         lengths = {f"other{number}": OF_EACH for number in range(OTHERS)}
         lengths |= {f"s{size}": size for size in arguments.sizes}
         for entry, process in processes.items():
@@ -93,7 +92,7 @@ def main() -> None:
             if entry.postgresql:
                 vacuum(places[entry])
             else:
-                # Until a write-ahead log was written back once, it grows with each append.
+                # The write-ahead log grows with each append until it is written back for the first time.
                 order(process, "append", "other0", LOGGED)
         for size in arguments.sizes:
             results += measured(processes, size, arguments)
@@ -103,63 +102,63 @@ def main() -> None:
 
 
 def measured(processes: dict[Entry, Any], size: int, arguments: argparse.Namespace) -> list[dict[str, Any]]:
-    found = []
-    for what in ("load", "append"):
-        taken: dict[Entry, list[int]] = {entry: [] for entry in processes}
+    results = []
+    for operation in ("load", "append"):
+        times: dict[Entry, list[int]] = {entry: [] for entry in processes}
         chance = random.Random(size)
         for _ in range(arguments.turns):
-            # In another order each time: what one leaves to the next, in caches and on the disk, meets all of them.
+            # In a random order, so that no contender always follows the same one in the caches and on the disk.
             for entry, process in chance.sample(list(processes.items()), len(processes)):
-                if sum(taken[entry]) > arguments.budget * 1e9:
+                if sum(times[entry]) > arguments.budget * 1e9:
                     continue
-                taken[entry] += order(process, what, f"s{size}", WARM_UP + TURN)[WARM_UP:]
-        for entry, each in taken.items():
-            ordered = sorted(each)
-            found.append(
+                times[entry] += order(process, operation, f"s{size}", WARM_UP + TURN)[WARM_UP:]
+        for entry, entry_times in times.items():
+            ordered = sorted(entry_times)
+            results.append(
                 {
                     "size": size,
-                    "operation": what,
+                    "operation": operation,
                     "database": "postgresql" if entry.postgresql else "sqlite",
                     "contender": entry.title,
-                    "count": len(each),
+                    "count": len(ordered),
                     "p50": statistics.median(ordered) / 1e6,
                     "p95": ordered[int(len(ordered) * 0.95)] / 1e6,
                     "p99": ordered[int(len(ordered) * 0.99)] / 1e6,
                 }
             )
-    return found
+    return results
 
 
 def report(results: list[dict[str, Any]]) -> None:
     floors = {
-        (one["size"], one["operation"], one["database"]): one["p50"]
-        for one in results
-        if one["contender"] in ("psycopg", "sqlite3")
+        (result["size"], result["operation"], result["database"]): result["p50"]
+        for result in results
+        if result["contender"] in ("psycopg", "sqlite3")
     }
-    for key in dict.fromkeys((one["database"], one["operation"], one["size"]) for one in results):
+    for key in dict.fromkeys((result["database"], result["operation"], result["size"]) for result in results):
         database, operation, size = key
-        print(f"\n{database}, {operation}, {size:,} messages stored (ms; how many were timed)")
-        for one in results:
-            if (one["database"], one["operation"], one["size"]) == key:
-                ratio = one["p50"] / floors[size, operation, database]
+        print(f"\n{database}, {operation}, {size:,} messages stored (ms; number of measurements)")
+        for row in results:
+            if (row["database"], row["operation"], row["size"]) == key:
+                ratio = row["p50"] / floors[size, operation, database]
                 print(
-                    f"  {one['contender']:<34} p50 {one['p50']:9.3f}   p95 {one['p95']:9.3f}   p99 {one['p99']:9.3f}"
-                    f"   {ratio:7.2f} times the driver   ({one['count']})"
+                    f"  {row['contender']:<34} p50 {row['p50']:9.3f}   p95 {row['p95']:9.3f}   p99 {row['p99']:9.3f}"
+                    f"   {ratio:7.2f} times the driver   ({row['count']})"
                 )
 
 
-def order(process: Any, what: str, session: str, times: int) -> list[int]:
-    process.stdin.write(json.dumps({"do": what, "session": session, "times": times}) + "\n")
+def order(process: Any, operation: str, session: str, times: int) -> list[int]:
+    process.stdin.write(json.dumps({"do": operation, "session": session, "times": times}) + "\n")
     process.stdin.flush()
     line = process.stdout.readline()
     if not line:
-        raise SystemExit(f"{process.args} ended.")
-    taken: list[int] = json.loads(line)["ns"]
-    return taken
+        raise SystemExit(f"The process {process.args} has ended. See its output above.")
+    durations: list[int] = json.loads(line)["ns"]
+    return durations
 
 
 def vacuum(place: str) -> None:
-    """Do at once what PostgreSQL does by itself a minute later."""
+    """Run what autovacuum would run a minute later."""
     import psycopg
 
     with psycopg.connect(place, autocommit=True) as server:
@@ -168,15 +167,15 @@ def vacuum(place: str) -> None:
 
 @contextlib.contextmanager
 def running(entry: Entry, place: str, peers: str | None) -> Iterator[Any]:
-    # Not resolved: an environment's Python is a link.
+    # abspath, not resolve(): the Python of an environment is a symbolic link.
     python = os.path.abspath(peers) if entry.peer and peers else sys.executable  # noqa: PTH100
-    command = [python, str(HERE / "contender.py"), entry.what, place]
+    command = [python, str(HERE / "contender.py"), entry.path, place]
     environment = os.environ | {"PYTHONPATH": "" if entry.peer else str(ROOT), "OPENAI_AGENTS_DISABLE_TRACING": "1"}
     with subprocess.Popen(
         command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment, cwd=HERE
     ) as process:
         yield process
-        process.stdin.close()  # type: ignore[union-attr]  which ends it
+        process.stdin.close()  # type: ignore[union-attr]  This ends the process.
 
 
 @contextlib.contextmanager

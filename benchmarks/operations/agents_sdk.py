@@ -1,4 +1,4 @@
-"""The OpenAI Agents SDK: its sessions, of which it reads the newest items."""
+"""The OpenAI Agents SDK: its sessions. A load reads the newest items."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class Sessions(Contender):
         self.opened: dict[str, Any] = {}
 
     def session(self, name: str) -> Any:
-        # Its SQLiteSession opens a connection of its own: it is kept, as a site would.
+        # Each SQLiteSession opens a connection, so it is kept, as a site would keep it.
         if name not in self.opened:
             if self.engine is not None:
                 self.opened[name] = SQLAlchemySession(name, engine=self.engine, create_tables=True)

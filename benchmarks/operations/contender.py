@@ -1,8 +1,10 @@
-"""What is measured, as a process of its own: each library in its own environment, one beside the other.
+"""The process of one contender. Each library runs in its own environment.
 
-``python contender.py NAME PLACE`` reads orders from its standard input and answers each, in lines of JSON: ``fill`` a
-session, ``append`` to it or ``load`` it so many times, each timed. ``PLACE`` is the URL of a PostgreSQL database, or a
-folder for SQLite. It imports nothing of this project, for the environments of the others do not have it.
+``python contender.py NAME PLACE`` reads orders from standard input and answers each, in lines of JSON. An order is to
+``fill`` a session, or to ``append`` to it or ``load`` it a number of times, which are timed. ``PLACE`` is the URL of a
+PostgreSQL database, or a folder for SQLite.
+
+It imports nothing of this project, because the environments of the other contenders do not have it.
 """
 
 from __future__ import annotations
@@ -17,7 +19,7 @@ import sys
 import time
 from typing import Any
 
-# Of a load: the tokens of the context, and about as many messages.
+# The tokens of a loaded context, and about the number of its messages.
 TOKENS, MESSAGES = 2000, 40
 TEXT = (
     "The customer reported a duplicate shipment since Tuesday morning. Our billing team keeps showing the March "
@@ -26,7 +28,7 @@ TEXT = (
 
 
 class Contender(abc.ABC):
-    """Stores conversations in one way. ``append`` and ``load`` may be coroutines."""
+    """Stores conversations with one library. ``append`` and ``load`` may be coroutines."""
 
     def __init__(self, place: str) -> None:
         self.place = place
@@ -37,7 +39,7 @@ class Contender(abc.ABC):
         return self.place.startswith("postgresql")
 
     def session(self, name: str) -> Any:
-        """Return what stands for the conversation ``name``, as a web request has to make it."""
+        """Return the library's object for the conversation ``name``, as a web request would create it."""
         return name
 
     @abc.abstractmethod
@@ -46,21 +48,21 @@ class Contender(abc.ABC):
 
     @abc.abstractmethod
     def append(self, session: Any, role: str, text: str) -> Any:
-        """Store a message, so that it is there after a crash."""
+        """Store a message durably, so that it survives a crash."""
 
     @abc.abstractmethod
     def load(self, session: Any) -> Any:
-        """Return what to send to a model, as texts: about 2 000 tokens of the newest messages."""
+        """Return the context for a model as texts: about 2 000 tokens of the newest messages."""
 
 
 def serve(contender: Contender) -> None:
-    """Carry out the orders: coroutines on one event loop, and what is synchronous beside none, as in a view."""
+    """Carry out the orders: coroutines on one event loop, synchronous operations without one, as in a view."""
     appended = 0
     with asyncio.Runner() as runner:
         for line in sys.stdin:
             order = json.loads(line)
             name, times = order["session"], order["times"]
-            taken: list[int] = []
+            durations: list[int] = []
             if order["do"] == "fill":
                 filled = contender.fill(name, [TEXT.format(number=number) for number in range(times)])
                 if inspect.iscoroutine(filled):
@@ -76,30 +78,30 @@ def serve(contender: Contender) -> None:
                 operation = getattr(contender, order["do"])
                 gc.collect()
                 if inspect.iscoroutinefunction(operation):
-                    taken = runner.run(timed_awaiting(operation, calls))
+                    durations = runner.run(timed_awaiting(operation, calls))
                 else:
-                    taken = timed(operation, calls)
-            print(json.dumps({"ns": taken}), flush=True)
+                    durations = timed(operation, calls)
+            print(json.dumps({"ns": durations}), flush=True)
 
 
 def timed(operation: Any, calls: list[tuple[Any, ...]]) -> list[int]:
     """Return the nanoseconds that each call takes."""
-    taken = []
+    durations = []
     for arguments in calls:
         began = time.perf_counter_ns()
         operation(*arguments)
-        taken.append(time.perf_counter_ns() - began)
-    return taken
+        durations.append(time.perf_counter_ns() - began)
+    return durations
 
 
 async def timed_awaiting(operation: Any, calls: list[tuple[Any, ...]]) -> list[int]:
     """:func:`timed` for a coroutine function."""
-    taken = []
+    durations = []
     for arguments in calls:
         began = time.perf_counter_ns()
         await operation(*arguments)
-        taken.append(time.perf_counter_ns() - began)
-    return taken
+        durations.append(time.perf_counter_ns() - began)
+    return durations
 
 
 def main() -> None:

@@ -1,4 +1,4 @@
-"""LangChain: its history on an SQL database, cut to the budget by ``trim_messages``."""
+"""LangChain: its history in an SQL database, cut to the budget by ``trim_messages``."""
 
 from __future__ import annotations
 
@@ -35,6 +35,6 @@ class History(Contender):
         session.add_message(HumanMessage(text) if role == "user" else AIMessage(text))
 
     def load(self, session: Any) -> list[Any]:
-        # The cheapest counter that it has.
-        found = trim_messages(session.messages, max_tokens=TOKENS, strategy="last", token_counter="approximate")
-        return [message.content for message in found]
+        # "approximate" is its cheapest counter.
+        messages = trim_messages(session.messages, max_tokens=TOKENS, strategy="last", token_counter="approximate")
+        return [message.content for message in messages]

@@ -37,7 +37,7 @@ class Queue(Contender):
         memory = self.session(name)
         await memory.areset()
         messages = [ChatMessage(role="user", content=text) for text in texts]
-        # As its own queue leaves them: the newest active, the others archived.
+        # As its own queue does: the newest messages are active, the others archived.
         old, new = messages[:-MESSAGES], messages[-MESSAGES:]
         for at in range(0, len(old), 500):
             await memory.sql_store.add_messages(name, old[at : at + 500], MessageStatus.ARCHIVED)

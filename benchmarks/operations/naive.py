@@ -1,6 +1,7 @@
-"""What a Django developer writes first: a model of messages, all of which a load reads and cuts to the budget.
+"""Two plain Django solutions.
 
-And what they write next: a load of the last messages, however many tokens those are.
+The first is a model of messages; a load reads all of them and cuts them to the budget. In the second, a load reads only
+the last messages, whatever their number of tokens.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ class Naive(Contender):
         django.setup()
         from django.db import connection, models
 
-        class Message(models.Model):  # noqa: DJ008  of no interest
+        class Message(models.Model):  # noqa: DJ008  never displayed
             session = models.CharField(max_length=200, db_index=True)
             role = models.CharField(max_length=20)
             content = models.TextField()
@@ -61,13 +62,13 @@ class Naive(Contender):
         self.messages.create(session=session, role=role, content=text)
 
     def load(self, session: str) -> list[dict[str, Any]]:
-        left, found = TOKENS, []
+        left, context = TOKENS, []
         for message in reversed(self.messages.filter(session=session).order_by("pk")):
             left -= len(message.content) // 4
             if left < 0:
                 break
-            found.append({"role": message.role, "content": message.content})
-        return found[::-1]
+            context.append({"role": message.role, "content": message.content})
+        return context[::-1]
 
 
 class Limited(Naive):

@@ -9,7 +9,7 @@ from contender import TOKENS, Contender
 
 
 class Convmemory(Contender):
-    """As a site has it: PostgreSQL with Django's own options."""
+    """The configuration of a usual site: Django's default options for PostgreSQL."""
 
     options: dict[str, Any] = {}
 
@@ -62,7 +62,7 @@ class Convmemory(Contender):
         self.make = {"user": ChatMessage.human, "assistant": ChatMessage.ai}
 
     def fill(self, name: str, texts: list[str]) -> None:
-        """Store a conversation that was folded all along: 2 000 tokens verbatim, a summary of what came before."""
+        """Store a conversation that was folded regularly: 2 000 tokens verbatim, and a summary of the rest."""
         from django_convmemory.models import Session, Summary
 
         session = self.memory.session(name)
@@ -71,8 +71,8 @@ class Convmemory(Contender):
             roles = ["user", "assistant"] * 250
             session.append(*[self.make[role](text) for role, text in zip(roles, texts[at : at + 500], strict=False)])
         row = Session.objects.get(key=name)
-        left = row.convmemory_messages.filter(tokens_through__lte=row.unpinned_tokens - TOKENS)
-        last = left.order_by("-session_id", "-position").first()
+        folded = row.convmemory_messages.filter(tokens_through__lte=row.unpinned_tokens - TOKENS)
+        last = folded.order_by("-session_id", "-position").first()
         if last is None:
             return
         version = row.last_version + 1
@@ -107,13 +107,13 @@ class Convmemory(Contender):
 
 
 class Prepared(Convmemory):
-    """With statements that PostgreSQL keeps prepared for a connection."""
+    """With prepared statements, which PostgreSQL keeps for each connection."""
 
     options = {"server_side_binding": True, "prepare_threshold": 5}
 
 
 class Asynchronous(Convmemory):
-    """From an asynchronous view: each operation hops to the thread that has the connection."""
+    """As in an asynchronous view: each operation runs in the thread that has the connection."""
 
     async def append(self, session: Any, role: str, text: str) -> None:
         await session.aappend(self.make[role](text))

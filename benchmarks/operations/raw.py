@@ -1,4 +1,4 @@
-"""The drivers alone: what no library on the same database can be faster than."""
+"""The drivers alone. No library on the same database can be faster."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ CREATE TABLE IF NOT EXISTS raw_message (
 
 
 class Driver(Contender):
-    """An append is two statements in a transaction, the session's counters and the message; a load is two as well."""
+    """An append is two statements in a transaction: the session's counters and the message. A load is two as well."""
 
-    # psycopg's own: statements that come again are prepared.
+    # psycopg's default: it prepares a statement that is repeated so often.
     prepare_threshold: int | None = 5
 
     def __init__(self, place: str) -> None:
@@ -71,11 +71,11 @@ class Driver(Contender):
         select = "SELECT summary, last_position FROM raw_session WHERE name = ?"
         [summary, last] = self._run(select, (session,)).fetchone()
         select = "SELECT role, content FROM raw_message WHERE session = ? AND position > ? ORDER BY position"
-        found = self._run(select, (session, last - MESSAGES)).fetchall()
-        return [{"role": "system", "content": summary}, *({"role": one[0], "content": one[1]} for one in found)]
+        messages = self._run(select, (session, last - MESSAGES)).fetchall()
+        return [{"role": "system", "content": summary}, *({"role": role, "content": text} for role, text in messages)]
 
 
 class Unprepared(Driver):
-    """With each statement planned each time, as Django has it, for the sake of poolers."""
+    """Plans each statement each time, as Django does by default because of connection poolers."""
 
     prepare_threshold = None

@@ -1,1 +1,1 @@
-"""How many sessions a second one Celery worker folds, and what a fold costs it."""
+"""Measures how many sessions a second a Celery worker folds, and the processor time of a fold."""

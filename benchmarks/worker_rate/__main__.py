@@ -1,8 +1,9 @@
-"""How many sessions a Celery worker folds a second while the model takes two: ``python -m benchmarks.worker_rate``.
+"""Measures how many sessions a second a Celery worker folds: ``python -m benchmarks.worker_rate``.
 
-Sessions are made due first, each with a task in Redis; then one worker process with threads works them off. The model
-is a server on this machine, and its work is on the same cores. Prints folds a second in the steady part, the processor
-time that one takes, and the worker's memory.
+A model call takes two seconds. First the sessions are made due, each with a task in Redis. Then one worker process with
+threads folds them. The model is a server on this machine and uses the same cores.
+
+Prints the folds a second in the steady part, the processor time of a fold, and the worker's peak memory.
 """
 
 from __future__ import annotations
@@ -20,9 +21,9 @@ from typing import Any
 
 ROOT = pathlib.Path(__file__).parents[2]
 TEXT = "We talked about this and that, and then about the weather in Lisbon, which was fine. " * 2
-# Messages that are more than the limit of the settings.
+# So many messages exceed the limit in the settings.
 MESSAGES = 24
-# Seconds after which a worker that is not done is not waited for.
+# The longest time to wait for the worker, in seconds.
 PATIENCE = 300.0
 
 
@@ -53,7 +54,7 @@ def main() -> None:
 
 @contextlib.contextmanager
 def model(latency: float) -> Iterator[str]:
-    """Run the model as a process of its own, for what it does is not the worker's."""
+    """Run the model in a separate process, so that its work does not count as the worker's."""
     code = (
         "import sys, threading; from tests.openai_server import Behaviour, OpenAIServer\n"
         "with OpenAIServer() as server:\n"
@@ -64,7 +65,7 @@ def model(latency: float) -> Iterator[str]:
     with subprocess.Popen(command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
         yield process.stdout.readline().strip()
-        process.stdin.close()  # type: ignore[union-attr]  which ends it
+        process.stdin.close()  # type: ignore[union-attr]  This ends the process.
 
 
 def measure(arguments: argparse.Namespace) -> None:
@@ -74,41 +75,41 @@ def measure(arguments: argparse.Namespace) -> None:
     from django.core.management import call_command
     from django.db.models import F
 
-    import benchmarks.worker_rate.celery_app  # noqa: F401  tasks are sent by it
+    import benchmarks.worker_rate.celery_app  # noqa: F401  makes it the app that sends tasks
     from django_convmemory.broker import sender
     from django_convmemory.memory import memories
     from django_convmemory.messages import ChatMessage
     from django_convmemory.models import Attempt, Session, Summary
 
     call_command("migrate", verbosity=0)
-    said = [ChatMessage.human(TEXT) if number % 2 == 0 else ChatMessage.ai(TEXT) for number in range(MESSAGES)]
+    messages = [ChatMessage.human(TEXT) if number % 2 == 0 else ChatMessage.ai(TEXT) for number in range(MESSAGES)]
     for threads in arguments.threads:
         Attempt.objects.all().delete()
         for number in range(arguments.sessions):
-            memories["default"].session(f"{threads} {number}").append(*said)
+            memories["default"].session(f"{threads} {number}").append(*messages)
         sender().close()
         due = Session.objects.due()
         assert due.count() == arguments.sessions
         with worker(threads) as process:
             wait_for_first(process, Session.objects)
-            ready = processor_seconds(process.pid)
-            ends = time.monotonic() + PATIENCE
-            while due.exists() and time.monotonic() < ends:
+            started = processor_seconds(process.pid)
+            deadline = time.monotonic() + PATIENCE
+            while due.exists() and time.monotonic() < deadline:
                 time.sleep(0.5)
-            spent, memory = processor_seconds(process.pid) - ready, peak(process.pid)
-        made = sorted(
+            used, memory = processor_seconds(process.pid) - started, peak(process.pid)
+        folded_at = sorted(
             Summary.objects.filter(
                 session__key__startswith=f"{threads} ", version=F("session__current_version")
             ).values_list("created_at", flat=True)
         )
-        # Without the beginning and the end, when not all of its threads have something to do.
-        steady = made[len(made) // 10 : len(made) * 9 // 10]
+        # Without the beginning and the end, when some of the threads have nothing to do.
+        steady = folded_at[len(folded_at) // 10 : len(folded_at) * 9 // 10]
         rate = (len(steady) - 1) / (steady[-1] - steady[0]).total_seconds()
         calls = Attempt.objects.count()
-        cost = spent / calls * 1000
+        cost = used / calls * 1000
         print(
-            f"{threads:>4} threads: {len(made)} of {arguments.sessions} folded, {calls} calls, {rate:6.1f} a second; "
-            f"{cost:6.1f} ms of a processor for each, {memory:5.0f} MB",
+            f"{threads:>4} threads: {len(folded_at)} of {arguments.sessions} folded, {calls} calls, "
+            f"{rate:6.1f} a second; {cost:6.1f} ms of a processor for each, {memory:5.0f} MB",
             flush=True,
         )
 
@@ -126,11 +127,11 @@ def worker(threads: int) -> Iterator[subprocess.Popen[bytes]]:
 
 
 def wait_for_first(process: subprocess.Popen[bytes], sessions: Any) -> None:
-    """Wait until the worker holds a session: what it did before, its imports above all, is no fold's cost."""
-    ends = time.monotonic() + PATIENCE
+    """Wait until the worker holds a lease. Its earlier work, such as imports, is not a cost of folding."""
+    deadline = time.monotonic() + PATIENCE
     while not sessions.exclude(lease_token="").exists():
-        if process.poll() is not None or time.monotonic() > ends:
-            raise SystemExit("The worker folds nothing: see what it says above.")
+        if process.poll() is not None or time.monotonic() > deadline:
+            raise SystemExit("The worker folds nothing. See its output above.")
         time.sleep(0.05)
 
 
@@ -140,7 +141,7 @@ def processor_seconds(pid: int) -> float:
 
 
 def peak(pid: int) -> float:
-    """Return the most memory that the process has had, in megabytes."""
+    """Return the peak memory of the process, in megabytes."""
     [size] = re.findall(r"VmHWM:\s+(\d+) kB", pathlib.Path(f"/proc/{pid}/status").read_text())
     return int(size) / 1024
 

@@ -1,4 +1,4 @@
-"""A site whose worker asks the model at ``OPENAI_BASE_URL``: the database is ``BENCH_DATABASE``, on PostgreSQL."""
+"""A site whose worker calls the model at ``OPENAI_BASE_URL``. ``BENCH_DATABASE`` is its PostgreSQL database."""
 
 import os
 

@@ -1,4 +1,4 @@
-"""What a chat model is, to this app: one request in, one response or a classified error out."""
+"""The interface of a chat model: it takes a request and returns a response or raises a classified error."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from django_convmemory import messages
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class Usage:
-    """Tokens that the provider says a call took."""
+    """The tokens of a call, as the provider reports them."""
 
     prompt_tokens: int
     completion_tokens: int
@@ -19,10 +19,10 @@ class Usage:
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class Fold:
-    """The job behind a request for a summary, for models that do not read prompts.
+    """The data behind a request for a summary, for models that do not read prompts.
 
-    ``previous`` is the summary so far, or "". ``turns`` are what it is to take in, in order. The result may count
-    ``max_tokens`` tokens at most, as ``count`` counts a text.
+    ``previous`` is the current summary, or "". ``turns`` are the messages to add to it, in order. The new summary may
+    have at most ``max_tokens`` tokens, as ``count`` counts a text.
     """
 
     previous: str
@@ -33,7 +33,7 @@ class Fold:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class ChatRequest:
-    """What a model is asked: the messages of the prompt and, where it asks for a summary, the job itself."""
+    """A request to a model: the messages of the prompt and, if it asks for a summary, the data in ``fold``."""
 
     messages: Sequence[messages.ChatMessage]
     fold: Fold | None = None
@@ -41,10 +41,10 @@ class ChatRequest:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class ChatResponse:
-    """What a model answered.
+    """The answer of a model.
 
-    ``finish_reason`` is the provider's word (``"stop"``, ``"length"``, ``"content_filter"``, …); ``model`` the name
-    that the provider gives the model that answered, or "".
+    ``finish_reason`` is the provider's word, such as ``"stop"``, ``"length"`` or ``"content_filter"``. ``model`` is the
+    provider's name of the model that answered, or "".
     """
 
     message: messages.ChatMessage
@@ -57,17 +57,17 @@ class ChatResponse:
 class ChatModel(Protocol):
     """A model that answers chat requests.
 
-    Both methods raise :class:`~django_convmemory.exceptions.ChatModelError` or one of its subclasses, and nothing
-    else, when no usable answer came; both return or raise within a total deadline of their own.
+    If there is no usable answer, ``chat`` and ``achat`` raise :class:`~django_convmemory.exceptions.ChatModelError` or
+    a subclass, and no other exception. They return or raise within :attr:`deadline`.
     """
 
     @property
     def name(self) -> str:
-        """The name that is stored with each summary."""
+        """The name of the model, which is stored with each summary."""
 
     @property
     def deadline(self) -> float:
-        """The seconds within which a call returns or raises. The lease of a compaction is derived from it."""
+        """The longest time that a call takes, in seconds. The lease of a compaction is derived from it."""
 
     def chat(self, request: ChatRequest) -> ChatResponse:
         """Answer ``request``."""

@@ -1,8 +1,13 @@
-"""A chat model that summarizes without a network and without a key: it picks the sentences that carry the conversation.
+"""A chat model that summarizes without a network and without a key, by choosing sentences of the conversation.
 
-The turns and the summary before become statements (:mod:`.statements`), the statements that cover most concepts are
-chosen (:mod:`.coverage`), and told in their order. The text carries its own state to the next fold: a paragraph for
-each fold, oldest first, and in it lines that say who spoke.
+It works in three steps:
+
+1. The turns and the previous summary are split into statements (:mod:`.statements`).
+2. The statements that cover the most concepts are chosen (:mod:`.coverage`).
+3. The chosen statements are written in their original order (:func:`render`).
+
+The text keeps the state that the next fold needs. It has a paragraph for each fold, oldest first. Each line of a
+paragraph begins with its speaker.
 """
 
 from __future__ import annotations
@@ -18,83 +23,85 @@ from django_convmemory.chat_models import base
 from django_convmemory.chat_models.extraction import coverage, sentences, statements
 
 DEFAULT_MAX_TOKENS = 500
-"""The cap where a request names no fold, in tokens of four UTF-8 bytes."""
+"""The token limit of a request without a fold, in tokens of four UTF-8 bytes."""
 
-# Picks that are tried in vain, one after the other, before the summary counts as full.
-_MISSES = 24
-# Picks that are tried at all by an exact count, for a count may take as long as the summary.
-_TRIES = 100
-# Characters of a text that are looked at where only its beginning is told.
-_CUT_FROM = 20_000
+# The summary counts as full after so many picks in a row that did not fit.
+_MAX_MISSES = 24
+# Picks that are tried with an exact count. A count may take time in proportion to the summary's length.
+_MAX_TRIES = 100
+# Only so many characters of a text are read if its beginning is the summary.
+_LONGEST_TEXT = 20_000
 
-
-_REMARKS = "Said so far"
-_TOO_SHORT = 12
+# A shorter text, or one without letters and digits, gets a label in front, so that it passes for a summary.
+_SHORTEST_SUMMARY = 12
+_LABEL = "Said so far"
 
 
 class ExtractiveChatModel:
-    """Summarizes by choosing sentences of the conversation and of the summary before; the same input, the same text.
+    """Summarizes by choosing sentences of the conversation and of the previous summary.
 
-    It reads ``request.fold`` and never a prompt, so nothing that a transcript says changes what it does. A request
-    without a fold is taken as the turns of a conversation, to be told in :data:`DEFAULT_MAX_TOKENS`; its system
-    messages are left out where there are others.
+    The same input always gives the same text. The model reads ``request.fold`` and never a prompt, so no text in a
+    conversation can change what the model does.
+
+    The messages of a request without a fold are summarized as turns, in :data:`DEFAULT_MAX_TOKENS` tokens. System
+    messages are left out unless there are no others.
     """
 
     @property
     def name(self) -> str:
-        """The name that is stored with each summary."""
+        """The name of the model, which is stored with each summary."""
         return "extractive"
 
     @property
     def deadline(self) -> float:
-        """The seconds within which a call returns or raises: far more than a fold takes."""
+        """The longest time that a call takes, in seconds. A fold takes far less."""
         return 10.0
 
     def chat(self, request: base.ChatRequest) -> base.ChatResponse:
         """Return the summary that ``request`` asks for.
 
-        Raises :class:`~django_convmemory.exceptions.BadModelOutput` where there is nothing to summarize, or the cap
-        has no room for a single character.
+        Raises :class:`~django_convmemory.exceptions.BadModelOutput` if there is nothing to summarize, or if not even
+        one character fits the token limit.
         """
-        fold = request.fold or _whole(request.messages)
+        fold = request.fold or _fold_of(request.messages)
         text = summarize(fold)
-        if not any(character.isalnum() for character in text) or len(text) < _TOO_SHORT:
-            # Of symbols, or of a word or two: told as what it is.
-            told = f"{_REMARKS}: {text}"
-            text = told if fold.count(told) <= fold.max_tokens else text
+        if not any(character.isalnum() for character in text) or len(text) < _SHORTEST_SUMMARY:
+            labelled = f"{_LABEL}: {text}"
+            text = labelled if fold.count(labelled) <= fold.max_tokens else text
         return base.ChatResponse(messages.ChatMessage.ai(text), usage=None, finish_reason="stop", model=self.name)
 
     async def achat(self, request: base.ChatRequest) -> base.ChatResponse:
-        """Do as :meth:`chat`, in a thread."""
+        """Call :meth:`chat` in a thread."""
         return await asyncio.to_thread(self.chat, request)
 
 
 def summarize(fold: base.Fold) -> str:
-    """Return a summary of ``fold.previous`` and ``fold.turns`` that counts at most ``fold.max_tokens`` tokens.
+    """Return a summary of ``fold.previous`` and ``fold.turns`` in at most ``fold.max_tokens`` tokens.
 
     It is never blank, and its only control character is the line feed. Raises
-    :class:`~django_convmemory.exceptions.BadModelOutput` where nothing is said, or not one character fits.
+    :class:`~django_convmemory.exceptions.BadModelOutput` if there is nothing to summarize, or if not even one character
+    fits.
     """
-    said = statements.of_summary(fold.previous)
-    newest = said[-1].fold + 1 if said else 0
-    said.extend(statements.of_turns(fold.turns, newest))
-    pool = coverage.candidates(said, lambda statement: fold.count(render([statement])))
+    spoken = statements.of_summary(fold.previous)
+    newest = spoken[-1].fold + 1 if spoken else 0
+    spoken.extend(statements.of_turns(fold.turns, newest))
+    pool = coverage.candidates(spoken, lambda statement: fold.count(render([statement])))
     picks = coverage.choose(pool, fold.max_tokens)
-    text = _packed(picks, said, pool, fold)
+    text = _packed(picks, spoken, pool, fold)
     if text:
         return text
-    # Nothing fits whole, or nothing is said but pleasantries: the beginning of the weightiest, or of all.
-    weightiest = max(pool, key=lambda one: sum(one.weights.values()) * one.factor, default=None)
-    if weightiest is not None:
-        return _cut(said[weightiest.index].text, fold)
-    return _cut(" ".join([fold.previous, *(turn.text for turn in fold.turns)]), fold)
+    # No statement fits, or there are only pleasantries: use the beginning of the best statement, or of everything.
+    best = max(pool, key=lambda candidate: sum(candidate.weights.values()) * candidate.factor, default=None)
+    if best is not None:
+        return _beginning(spoken[best.index].text, fold)
+    return _beginning(" ".join([fold.previous, *(turn.text for turn in fold.turns)]), fold)
 
 
-def render(said: Sequence[statements.Statement]) -> str:
-    """Return ``said`` as text: a paragraph for each fold, in it a line for each run of one speaker."""
+def render(spoken: Sequence[statements.Statement]) -> str:
+    """Return the statements as text: a paragraph for each fold, and in it a line for each run of one speaker."""
     pieces: list[str] = []
     last: statements.Statement | None = None
-    for statement in said:
+    for statement in spoken:
         if last is not None and (last.fold, last.speaker) == (statement.fold, statement.speaker):
             pieces.append("" if last.text.endswith(("。", "！", "？", "；")) else " ")
         else:
@@ -108,14 +115,14 @@ def render(said: Sequence[statements.Statement]) -> str:
 
 def _packed(
     picks: Sequence[Sequence[int]],
-    said: Sequence[statements.Statement],
+    spoken: Sequence[statements.Statement],
     pool: Sequence[coverage.Candidate],
     fold: base.Fold,
 ) -> str:
-    """Return as many of ``picks`` as fit the cap by an exact count, the first ones first; "" where none does."""
+    """Return the text of the first of ``picks`` that fit the token limit by an exact count, or "" if none fits."""
 
-    def told(taken: Iterable[int]) -> str:
-        return render([said[index] for index in sorted(taken)])
+    def text_of(indices: Iterable[int]) -> str:
+        return render([spoken[index] for index in sorted(indices)])
 
     taken: list[int] = []
     estimate = 0
@@ -126,53 +133,55 @@ def _packed(
             later = itertools.chain([pick], later)
             break
         taken += pick
-    text = told(taken)
+    text = text_of(taken)
     excess = 1
     while taken and fold.count(text) > fold.max_tokens:
         del taken[-excess:]
         excess *= 2
-        text = told(taken)
+        text = text_of(taken)
     misses = 0
-    for pick in itertools.islice(later, _TRIES):
-        longer = told([*taken, *pick])
+    for pick in itertools.islice(later, _MAX_TRIES):
+        longer = text_of([*taken, *pick])
         if fold.count(longer) <= fold.max_tokens:
             taken += pick
             text, misses = longer, 0
         else:
             misses += 1
-            if misses == _MISSES:
+            if misses == _MAX_MISSES:
                 break
     return text
 
 
-def _cut(text: str, fold: base.Fold) -> str:
-    """Return the beginning of ``text``, on one line, as far as it fits the cap.
+def _beginning(text: str, fold: base.Fold) -> str:
+    """Return as much of the beginning of ``text`` as fits the token limit, on one line.
 
     Raises :class:`~django_convmemory.exceptions.BadModelOutput`.
     """
-    line = sentences.one_line(text[:_CUT_FROM]) or sentences.one_line(text)
+    line = sentences.one_line(text[:_LONGEST_TEXT]) or sentences.one_line(text)
     if not line:
-        raise exceptions.BadModelOutput("There is nothing to summarize: no turn has text, an image or a tool call.")
-    kept = bisect.bisect_right(range(1, len(line) + 1), fold.max_tokens, key=lambda end: fold.count(line[:end]))
-    # A counter may count more for a prefix than for a longer text, which a bisection does not see.
-    while kept and fold.count(line[:kept].rstrip()) > fold.max_tokens:
-        kept -= 1
-    if kept < len(line):
-        word = line.rfind(" ", kept // 2, kept + 1)
-        if word > 0 and fold.count(line[:word].rstrip()) <= fold.max_tokens:
-            kept = word
-    shown = line[:kept].rstrip()
-    if shown:
-        return shown
+        raise exceptions.BadModelOutput(
+            "There is nothing to summarize: no message of this part has text, an image or a tool call."
+        )
+    end = bisect.bisect_right(range(1, len(line) + 1), fold.max_tokens, key=lambda length: fold.count(line[:length]))
+    # A counter may count more for a prefix than for a longer text. Bisection would miss that.
+    while end and fold.count(line[:end].rstrip()) > fold.max_tokens:
+        end -= 1
+    if end < len(line):
+        space = line.rfind(" ", end // 2, end + 1)
+        if space > 0 and fold.count(line[:space].rstrip()) <= fold.max_tokens:
+            end = space
+    beginning = line[:end].rstrip()
+    if beginning:
+        return beginning
     for mark in ("…", "?"):
         if fold.count(mark) <= fold.max_tokens:
             return mark
     raise exceptions.BadModelOutput(
-        f"A summary of {fold.max_tokens} tokens has no room for a character; raise the cap."
+        f"Not one character fits a summary of {fold.max_tokens} tokens. Raise the option max_summary_tokens."
     )
 
 
-def _whole(turns: Sequence[messages.ChatMessage]) -> base.Fold:
+def _fold_of(turns: Sequence[messages.ChatMessage]) -> base.Fold:
     return base.Fold(
         previous="",
         turns=[turn for turn in turns if not turn.pinned] or turns,

@@ -1,7 +1,9 @@
-"""A chat model behind any endpoint that speaks OpenAI's chat completions: OpenAI, vLLM, Ollama, llama.cpp, gateways.
+"""A chat model behind any endpoint with OpenAI's chat completions: OpenAI, vLLM, Ollama, llama.cpp, gateways.
 
-The client builds and sends the request. What comes back is received here, because the client bounds neither the time
-that a reply takes nor its size, and read in :mod:`.openai_replies`.
+The ``openai`` client builds and sends the request. :mod:`.openai_replies` interprets the reply. This module receives
+the reply itself, because the client limits neither the total time of a reply (its ``timeout`` is for each read) nor
+the size. It does so twice, with and without ``await``: if ``chat`` ran ``achat``, each call would need an event loop
+and a client of its own.
 """
 
 from __future__ import annotations
@@ -27,27 +29,31 @@ MAX_BODY_BYTES: Final = 10_000_000
 MAX_ERROR_BODY_BYTES: Final = 100_000
 
 
-# Set by the caller of a thread that nobody waits for any more. Not there on an event loop, where a call is cancelled.
-_abandoned: contextvars.ContextVar[threading.Event] = contextvars.ContextVar("_abandoned")
+class _Call(threading.Thread):
+    """The thread of a synchronous call. ``abandoned`` is True when nobody waits for its result any more."""
+
+    abandoned = False
 
 
 def _is_abandoned() -> bool:
-    abandoned = _abandoned.get(None)
-    return abandoned is not None and abandoned.is_set()
+    # On an event loop the call is cancelled instead.
+    return getattr(threading.current_thread(), "abandoned", False)
 
 
 class OpenAIChatModel:
     """A model behind an OpenAI-compatible endpoint, called through the ``openai`` client.
 
-    ``model`` is the model's name (default: ``OPENAI_MODEL`` of the environment). ``api_key`` and ``base_url`` default
-    to what the client reads of the environment (``OPENAI_API_KEY``, ``OPENAI_BASE_URL``); a server that wants no key
-    needs any text as one. ``timeout`` is the deadline of a whole call in seconds. ``parameters`` are merged into the
-    body of each request, e.g. ``{"temperature": 0}``.
+    - ``model`` is the model's name. The default is the environment variable ``OPENAI_MODEL``.
+    - ``api_key`` is the key. The default is ``OPENAI_API_KEY``. For a server without keys, set any text.
+    - ``base_url`` is the address of the endpoint. The default is ``OPENAI_BASE_URL``, or else OpenAI's address.
+    - ``timeout`` is the longest time of a whole call, in seconds.
+    - ``parameters`` are added to the body of each request, e.g. ``{"temperature": 0}``.
 
-    An answer is passed on as it is, empty or cut off by the length limit too: ``finish_reason`` says so, and whether
-    the text serves is for the caller to decide. Redirects are not followed, and nothing is tried twice.
+    An answer is returned unchanged, also if it is empty or was cut off by the length limit. ``finish_reason`` tells
+    whether it was cut off, and the caller decides whether to use it. Redirects are not followed, and no request is
+    repeated.
 
-    Raises :class:`TypeError` or :class:`ValueError`, which name the option, for an option of the wrong form.
+    Raises :class:`TypeError` or :class:`ValueError` if an option has a wrong type or value. The error names the option.
     """
 
     def __init__(
@@ -64,8 +70,8 @@ class OpenAIChatModel:
         self._base_url = _text_option("base_url", base_url)
         self._deadline = _seconds_option("timeout", timeout)
         self._parameters = _parameters_option("parameters", parameters)
-        # Neither is guarded by a lock, which a fork could copy while it is held: two threads that race make two
-        # clients, and setdefault keeps one. The locks inside a client are why a child needs its own.
+        # A client contains locks, so each process needs its own. No lock of ours guards the dicts, because a fork
+        # could copy it while it is held. If two threads make a client at once, setdefault keeps one of the two.
         self._clients: dict[int, openai.OpenAI] = {}
         self._async_clients: MutableMapping[asyncio.AbstractEventLoop, openai.AsyncOpenAI] = weakref.WeakKeyDictionary()
 
@@ -74,12 +80,12 @@ class OpenAIChatModel:
 
     @property
     def name(self) -> str:
-        """The model's name, or "" where none is configured."""
+        """The model's name, or "" if none is configured."""
         return self._model or os.environ.get("OPENAI_MODEL", "")
 
     @property
     def problem(self) -> str | None:
-        """Why no call can be made as things are, or None."""
+        """Why no call is possible with the present configuration, and what to do about it; None if nothing is wrong."""
         try:
             self._arguments(base.ChatRequest([]))
             self._client_options()
@@ -89,38 +95,39 @@ class OpenAIChatModel:
 
     @property
     def deadline(self) -> float:
-        """The seconds within which a call returns or raises."""
+        """The longest time that a call takes, in seconds."""
         return self._deadline
 
     def chat(self, request: base.ChatRequest) -> base.ChatResponse:
-        """Answer ``request`` within :attr:`deadline`. Raises a :class:`~django_convmemory.exceptions.ChatModelError`.
+        """Answer ``request`` within :attr:`deadline`.
 
-        The request runs in a thread, which is left behind at the deadline: it stops at the next bytes that arrive,
+        The request runs in a thread, which is abandoned at the deadline. The thread ends when the next bytes arrive,
         or when none arrive for as long as the deadline.
+
+        Raises a :class:`~django_convmemory.exceptions.ChatModelError`.
         """
         arguments = self._arguments(request)
         outcome: list[openai_replies.Reply | exceptions.ChatModelError] = []
-        abandoned = threading.Event()
-
-        def call() -> None:
-            _abandoned.set(abandoned)
-            outcome.append(self._fetch(arguments))
-
-        thread = threading.Thread(
-            target=contextvars.copy_context().run, args=(call,), name="convmemory-chat-model", daemon=True
+        context = contextvars.copy_context()  # so that tracing finds the caller's span
+        call = _Call(
+            target=lambda: outcome.append(context.run(self._fetch, arguments)),
+            name="convmemory-chat-model",
+            daemon=True,
         )
         try:
-            thread.start()
-        except RuntimeError:  # can't start new thread
-            raise exceptions.ModelUnavailable("No thread could be started for the call of the model.") from None
+            call.start()
+        except RuntimeError:
+            raise exceptions.ModelUnavailable(
+                "The model was not called: this process cannot start another thread. Check its limits."
+            ) from None
         try:
-            thread.join(self._deadline)
-        finally:  # at the deadline, or where a signal's handler raises
-            abandoned.set()
+            call.join(self._deadline)
+        finally:  # A signal handler may have raised.
+            call.abandoned = True
         return self._answer(outcome[0] if outcome else self._late())
 
     async def achat(self, request: base.ChatRequest) -> base.ChatResponse:
-        """Answer ``request`` as :meth:`chat` does; at the deadline, or when the task is cancelled, the request is."""
+        """Answer ``request`` as :meth:`chat` does. The deadline, or cancelling the task, cancels the request."""
         arguments = self._arguments(request)
         try:
             async with asyncio.timeout(self._deadline):
@@ -132,7 +139,9 @@ class OpenAIChatModel:
     def _arguments(self, request: base.ChatRequest) -> dict[str, Any]:
         model = self.name
         if not model:
-            raise exceptions.ModelMisconfigured("No model is named: set the option model, or OPENAI_MODEL.")
+            raise exceptions.ModelMisconfigured(
+                "No model is named. Set the option model, or the variable OPENAI_MODEL."
+            )
         return {
             "model": model,
             "messages": [message.to_openai() for message in request.messages],
@@ -146,7 +155,7 @@ class OpenAIChatModel:
                 return self._late()
             with create(**arguments) as response:
                 return _receive(response.iter_bytes(), MAX_BODY_BYTES).reply(response)
-        except Exception as error:  # noqa: BLE001  those of the client, of its HTTP library and of what that is built on
+        except Exception as error:  # noqa: BLE001  of the client, its HTTP library, or the libraries below
             return _failure(error)
 
     async def _afetch(self, arguments: dict[str, Any]) -> openai_replies.Reply | exceptions.ChatModelError:
@@ -187,25 +196,33 @@ class OpenAIChatModel:
     def _client_options(self) -> dict[str, Any]:
         api_key = self._api_key or os.environ.get("OPENAI_API_KEY")
         if not api_key:
-            raise exceptions.ModelMisconfigured("There is no API key: set the option api_key, or OPENAI_API_KEY.")
+            raise exceptions.ModelMisconfigured(
+                "There is no API key. Set the option api_key, or the variable OPENAI_API_KEY."
+            )
         if not api_key.isascii() or not api_key.isprintable() or " " in api_key:
-            # The HTTP library would refuse it too, and quote it.
-            raise exceptions.ModelMisconfigured("The API key holds a space, a line end or a character beyond ASCII.")
+            # The HTTP library would refuse the key too, but would quote it.
+            raise exceptions.ModelMisconfigured(
+                "The API key has a space, a line break or a non-ASCII character. "
+                "Correct the option api_key, or the variable OPENAI_API_KEY."
+            )
         return {
             "api_key": api_key,
             "base_url": self._base_url,
             "timeout": self._deadline,
             "max_retries": 0,
-            # A kept connection that the server has closed meanwhile fails the next call, which nobody retries here;
-            # and it would outlive its event loop. Beside the seconds that a model takes, a new one costs nothing.
+            # If a connection is kept and the server closes it, the next call fails, and nothing repeats it here. A kept
+            # connection would also outlive its event loop. A new one costs little beside the seconds of a model call.
             "default_headers": {"Connection": "close"},
         }
 
     def _late(self) -> exceptions.ModelUnavailable:
-        return exceptions.ModelUnavailable(f"The model gave no complete answer within {self._deadline:g} s.")
+        return exceptions.ModelUnavailable(
+            f"The model gave no complete answer within {self._deadline:g} s. "
+            "Check the provider's status, or raise the option timeout."
+        )
 
     def _answer(self, outcome: openai_replies.Reply | exceptions.ChatModelError) -> base.ChatResponse:
-        # Raised here, outside of any handler: what the client raised may quote the request, and is not chained.
+        # Raised outside of any except clause, so that no exception of the client is chained: it may quote the request.
         if isinstance(outcome, exceptions.ChatModelError):
             raise outcome
         if not 200 <= outcome.status < 300:
@@ -213,12 +230,9 @@ class OpenAIChatModel:
         return openai_replies.read(outcome, self._parameters)
 
 
-# Options.
-
-
 def _text_option(option: str, value: Any) -> str | None:
     if value is not None and not isinstance(value, str):
-        raise TypeError(f"{option} must be a text or None, not {type(value).__name__}.")
+        raise TypeError(f"{option} must be a string or None, not {type(value).__name__}.")
     return value or None
 
 
@@ -237,48 +251,53 @@ def _parameters_option(option: str, value: Any) -> dict[str, Any]:
         raise TypeError(f"{option} must be a dict, not {type(value).__name__}.")
     for key in value:
         if not isinstance(key, str):
-            raise TypeError(f"{option} has the key {key!r}; names of parameters are texts.")
-    if taken := sorted({"messages", "model", "stream", "stream_options"} & set(value)):
-        raise ValueError(f"{option} may not set {', '.join(taken)}; the chat model does.")
+            raise TypeError(f"{option} has the key {key!r}. The names of parameters must be strings.")
+    if reserved := sorted({"messages", "model", "stream", "stream_options"} & set(value)):
+        raise ValueError(f"{option} may not set {', '.join(reserved)}. The chat model sets them itself.")
     try:
         parameters: dict[str, Any] = json.loads(json.dumps(dict(value), allow_nan=False))
     except (TypeError, ValueError, RecursionError):
-        raise ValueError(f"{option} must be JSON: texts, finite numbers, booleans, None, lists and dicts.") from None
+        raise ValueError(f"{option} must be JSON: strings, finite numbers, booleans, None, lists and dicts.") from None
     return parameters
 
 
 def _check_url(url: str) -> None:
     parts = urllib.parse.urlsplit(url)
     if parts.scheme not in {"http", "https"} or not parts.hostname:
-        raise exceptions.ModelMisconfigured("base_url, or OPENAI_BASE_URL, must be like https://host/v1.")
-
-
-# Receiving: bounded in size, and ended where nobody waits any more.
+        raise exceptions.ModelMisconfigured(
+            "The model's address is not a URL like https://host/v1. "
+            "Correct the option base_url, or the variable OPENAI_BASE_URL."
+        )
 
 
 @dataclasses.dataclass(slots=True)
 class _Received:
-    """The bytes of a body, and in ``cut`` the error to raise where they are not all of it."""
+    """The bytes of a body, at most ``limit``. ``cut`` is the error to raise if they are not complete."""
 
     limit: int
     body: bytearray = dataclasses.field(default_factory=bytearray)
     cut: exceptions.ChatModelError | None = None
 
     def take(self, chunk: bytes) -> bool:
-        """Add ``chunk`` and return whether to read on."""
+        """Add ``chunk`` and return whether to continue reading."""
         self.body += chunk
         if len(self.body) > self.limit:
-            self.cut = exceptions.BadModelOutput(f"The model's answer is larger than {self.limit} bytes.")
+            self.cut = exceptions.BadModelOutput(
+                f"The model's answer is larger than {self.limit} bytes. Check the options model and base_url."
+            )
         elif _is_abandoned():
-            self.cut = exceptions.ModelUnavailable("Nobody waits for the model's answer any more.")
+            self.cut = exceptions.ModelUnavailable("The call was abandoned at its deadline.")
         return self.cut is None
 
     def reply(self, response: Any) -> openai_replies.Reply:
-        """Return this body as the reply that the client's ``response`` is."""
+        """Return the client's ``response`` with this body as a reply."""
         return openai_replies.Reply(response.status_code, response.headers, bytes(self.body), self.cut)
 
     def broke(self, error: Exception) -> None:
-        self.cut = exceptions.ModelUnavailable(f"The connection broke in the middle of the answer ({_reason(error)}).")
+        self.cut = exceptions.ModelUnavailable(
+            f"The connection broke during the model's answer ({_reason(error)}). "
+            "Check the network and the provider's status."
+        )
 
 
 def _receive(chunks: Iterable[bytes], limit: int) -> _Received:
@@ -287,7 +306,7 @@ def _receive(chunks: Iterable[bytes], limit: int) -> _Received:
         for chunk in chunks:
             if not received.take(chunk):
                 break
-    except Exception as error:  # noqa: BLE001  the client passes on what its HTTP library raises, and that varies
+    except Exception as error:  # noqa: BLE001  The HTTP library depends on the client's version.
         received.broke(error)
     return received
 
@@ -310,9 +329,9 @@ class _Rejected(Exception):
 
 
 def _stop_at_rejection(response: Any) -> None:
-    """Take a reply that is no success away from the client, which would read its body without bound.
+    """Take every reply without success away from the client, which would read its body without a limit.
 
-    A redirect is none either: followed, it would take the transcript to where no setting says.
+    This includes redirects. The client would follow them and send the transcript to an address that no setting names.
     """
     if not response.is_success:
         received = _receive(response.iter_bytes(), MAX_ERROR_BODY_BYTES)
@@ -325,9 +344,6 @@ async def _astop_at_rejection(response: Any) -> None:
         raise _Rejected(received.reply(response))
 
 
-# What was raised instead of a reply.
-
-
 def _failure(error: Exception) -> openai_replies.Reply | exceptions.ChatModelError:
     for cause in _chain(error):
         if isinstance(cause, _Rejected):
@@ -335,18 +351,23 @@ def _failure(error: Exception) -> openai_replies.Reply | exceptions.ChatModelErr
         if isinstance(cause, exceptions.ChatModelError):
             return cause
     if isinstance(error, ImportError):
-        return exceptions.ModelMisconfigured(f"The openai client cannot be imported ({type(error).__name__}).")
-    # Raised before anything was sent. The HTTP library's own class is known by its name: which library it is depends
-    # on the version of the client.
+        return exceptions.ModelMisconfigured(
+            f"The openai client cannot be imported ({type(error).__name__}). Install the package openai."
+        )
+    # These are raised before anything is sent. InvalidURL is a class of the HTTP library, which depends on the client's
+    # version.
     if isinstance(error, (TypeError, ValueError)) or type(error).__name__ == "InvalidURL":
         return exceptions.ModelMisconfigured(
-            f"The client refuses its configuration ({type(error).__name__}): check base_url and the OPENAI_* variables."
+            f"The openai client refuses its configuration ({type(error).__name__}). "
+            "Check the option base_url and the OPENAI_* variables."
         )
-    return exceptions.ModelUnavailable(f"The model cannot be reached ({_reason(error)}).")
+    return exceptions.ModelUnavailable(
+        f"The model cannot be reached ({_reason(error)}). Check base_url, the network and the provider's status."
+    )
 
 
 def _chain(error: BaseException) -> Iterator[BaseException]:
-    # Causes only: the context of an error on an event loop may be one that the caller is handling.
+    # Only causes, not contexts. On an event loop the context may be an error that the caller is handling.
     link: BaseException | None = error
     while link is not None:
         yield link
@@ -354,7 +375,10 @@ def _chain(error: BaseException) -> Iterator[BaseException]:
 
 
 def _reason(error: Exception) -> str:
-    """Return what went wrong in the network: the system's own words or a class, never a text that has other sources."""
+    """Return the reason of a network failure: the operating system's words or a class name.
+
+    Any other text may quote the request.
+    """
     for cause in _chain(error):
         if isinstance(cause, OSError) and isinstance(cause.strerror, str):
             return " ".join(cause.strerror.split())[:100]

@@ -1,6 +1,8 @@
-"""What a reply of an OpenAI-compatible server means: an answer, or which of our errors.
+"""Reads the reply of an OpenAI-compatible server as an answer or as one of our errors.
 
-Servers that call themselves compatible agree least in their errors; how each of them says a thing is in the tables.
+Half of this module is tables of error codes and phrases. OpenAI-compatible servers differ most in their errors, and the
+``openai`` client classifies errors by status alone. But the status 400 may mean a prompt that is too long, refused
+content, a wrong key or a passing failure, and each needs another reaction.
 """
 
 from __future__ import annotations
@@ -22,7 +24,7 @@ def _one_of(*patterns: str) -> re.Pattern[str]:
     return re.compile("|".join(patterns), re.IGNORECASE)
 
 
-# How the servers say one and the same thing: in a word (the error's code or type, in lower case), or in its text.
+# The ..._WORDS are codes and types of errors, in lower case. The ..._TEXTS are phrases in the text of an error.
 
 CONTEXT_LENGTH_WORDS: Final = frozenset(
     {
@@ -43,7 +45,7 @@ CONTEXT_LENGTH_TEXTS: Final = _one_of(
     r"exceeded max context length",  # Ollama
     r"contextwindowexceedederror",  # LiteLLM, in front of the provider's own text
     r"longer than the (maximum model|model's context) length",  # vLLM, SGLang
-    r"max_tokens must be at least 1, got -\d",  # vLLM, older: what the prompt leaves of the window
+    r"max_tokens must be at least 1, got -\d",  # vLLM, older: the tokens that the prompt leaves for the answer
     r"input length .{0,40}exceeds the maximum",  # SGLang
     r"greater than the context length|loaded with context length of only",  # LM Studio
     r"must have less than \d+ tokens|inputs`? tokens \+ `?max_new_tokens",  # TGI, Together
@@ -80,7 +82,7 @@ REFUSAL_TEXTS: Final = _one_of(
 
 SETUP_WORDS: Final = frozenset(
     {
-        # The account, whatever the status: OpenAI answers 429, which else means a rate limit.
+        # The account. The status does not tell: OpenAI answers 429, which otherwise means a rate limit.
         "account_deactivated",
         "arrearage",
         "billing_error",
@@ -93,7 +95,7 @@ SETUP_WORDS: Final = frozenset(
         "organization_usage_limit_exceeded",
         "payment_required",
         "project_spend_limit_exceeded",
-        # The key and the model, from servers that answer 400.
+        # The key or the model, from servers that answer 400.
         "deploymentnotfound",
         "invalid_api_key",
         "invalid_model",
@@ -110,16 +112,19 @@ SETUP_TEXTS: Final = _one_of(
 )
 SETUP_STATUSES: Final = frozenset({401, 402, 403, 404, 405, 410})
 
-# Reasons to finish that are not OpenAI's. Compaction knows its two: "stop", and "length" for a text that was cut.
+# Values of finish_reason that OpenAI does not use. Compaction knows only OpenAI's "stop" and "length" (cut off).
 CUT_FINISH_REASONS: Final = frozenset({"model_length", "model_context_window_exceeded"})
 BROKEN_FINISH_REASONS: Final = frozenset({"abort", "error", "insufficient_system_resource", "network_error"})
 
 
+_REFUSED: Final = "Set FALLBACK_CHAT_MODEL, or redact the messages."
+
+
 @dataclasses.dataclass(frozen=True, slots=True)
 class Reply:
-    """What a server answered, whatever the status.
+    """A server's reply of any status.
 
-    The keys of ``headers`` are compared without case. ``cut`` is the error to raise where ``body`` is not all of it.
+    ``headers`` ignores the case of its keys. ``cut`` is the error to raise if ``body`` is not complete.
     """
 
     status: int
@@ -128,53 +133,57 @@ class Reply:
     cut: exceptions.ChatModelError | None = None
 
 
-# A reply that is no answer.
-
-
 def rejected(reply: Reply, parameters: Mapping[str, Any]) -> exceptions.ChatModelError:
-    """Return the error that a reply stands for whose status is no success."""
+    """Return the error for a reply whose status is not 2xx. ``parameters`` are those of the chat model."""
     return rejection(reply.status, document_of(reply), reply, parameters)
 
 
 def rejection(
     status: int | None, document: Any, reply: Reply, parameters: Mapping[str, Any]
 ) -> exceptions.ChatModelError:
-    """Return the error that a reply stands for.
+    """Return the error for a reply with the JSON ``document``.
 
-    ``status`` is None where an error came with a status of success and does not say which it should have been.
+    ``status`` is None if the reply has a status of success, but contains an error without a status.
     """
     error = _error_object(document)
     words = _words(error)
     text = _text(error) if error else reply.body[:2000].decode(errors="replace")
-    said = _said(status, error)
+    summary = _summary(status, error)
 
     if words & REFUSAL_WORDS or REFUSAL_TEXTS.search(text):
-        return exceptions.ContentRefused(f"{said}: it refuses this content.")
-    # A body too large for a server in between, or for the tokens of a minute, is a 413 too: smaller ones pass.
+        return exceptions.ContentRefused(f"{summary}: it refuses the content. {_REFUSED}")
+    # A proxy answers 413 to a body that is too large, and Groq to more than a minute's tokens. Smaller requests pass.
     if (
         status == 413
         or words & CONTEXT_LENGTH_WORDS
         or (status in {None, 400, 422, 429, 500} and CONTEXT_LENGTH_TEXTS.search(text))
     ):
-        return exceptions.ContextLengthExceeded(f"{said}: the request is too large for it.")
-    # A firewall in between answers 403 as well, to what one conversation says, and in HTML.
+        return exceptions.ContextLengthExceeded(
+            f"{summary}: the request is too large. If this repeats, use a model with a larger window."
+        )
+    # A firewall answers 403 to the content of one conversation, in HTML. That says nothing about the configuration.
     firewall = status == 403 and document is None
     if words & SETUP_WORDS or SETUP_TEXTS.search(text) or (status in SETUP_STATUSES and not firewall):
-        return exceptions.ModelMisconfigured(f"{said}: check api_key, model, base_url and the account's quota.")
+        return exceptions.ModelMisconfigured(f"{summary}. Check api_key, model, base_url and the account's quota.")
     if status is not None and 300 <= status < 400:
-        return exceptions.ModelMisconfigured(f"{said}, a redirect: base_url must be where it leads to.")
-    # 400 and 422 blame the request. The part of it that is configuration is known by name; the rest is the messages,
-    # or a gateway that turns its provider's every error into 400. Nothing is certain then, and what is counted,
-    # tried again later and given to the fallback model in the end is a model that is unavailable.
+        return exceptions.ModelMisconfigured(f"{summary}, a redirect. Set base_url to the address that it leads to.")
+    # 400 and 422 blame the request. If they name the model or a parameter, the configuration is wrong. Otherwise the
+    # cause is unknown: it may be the messages, or a gateway that turns every error of its provider into 400. An
+    # unavailable model is the safe guess: the failure is counted, tried again later, and reaches the fallback model.
     blamed = error.get("param")
     if status in {400, 422} and isinstance(blamed, str) and (blamed == "model" or blamed in parameters):
-        return exceptions.ModelMisconfigured(f"{said}: it refuses the parameter {blamed!r}.")
-    return exceptions.ModelUnavailable(f"{said}.", retry_after=retry_after(reply.headers))
+        return exceptions.ModelMisconfigured(f"{summary}: it refuses {blamed!r}. Correct the chat model's options.")
+    return exceptions.ModelUnavailable(
+        f"{summary}. If this repeats, check the provider's status and rate limit.",
+        retry_after=retry_after(reply.headers),
+    )
 
 
 def retry_after(headers: Mapping[str, str]) -> float | None:
-    """Return the pause in seconds that a reply asks for, or None: ``retry-after-ms``, or ``Retry-After`` as a number
-    of seconds or as a date."""
+    """Return the pause in seconds that a reply asks for, or None.
+
+    It is in ``retry-after-ms``, or in ``Retry-After`` as a number of seconds or as a date.
+    """
     for header, divisor in (("retry-after-ms", 1000), ("retry-after", 1)):
         value = headers.get(header, "")
         try:
@@ -185,7 +194,7 @@ def retry_after(headers: Mapping[str, str]) -> float | None:
             return max(seconds, 0.0)
     try:
         until = email.utils.parsedate_to_datetime(headers.get("retry-after", ""))
-        if until.tzinfo is None:  # "-0000": UTC, says RFC 5322
+        if until.tzinfo is None:  # "-0000" is UTC: RFC 5322.
             until = until.replace(tzinfo=dt.UTC)
         return max((until - dt.datetime.now(dt.UTC)).total_seconds(), 0.0)
     except (ValueError, OverflowError):
@@ -193,7 +202,7 @@ def retry_after(headers: Mapping[str, str]) -> float | None:
 
 
 def document_of(reply: Reply) -> Any:
-    """Return the reply's body as JSON, or None where it is none."""
+    """Return the value of the reply's body, or None if the body is not JSON."""
     try:
         return json.loads(reply.body)
     except (ValueError, RecursionError):
@@ -201,7 +210,7 @@ def document_of(reply: Reply) -> Any:
 
 
 def _error_object(document: Any) -> Mapping[str, Any]:
-    """Return the error in the body of a reply: under ``error`` (OpenAI), in a list (Gemini), or all of it (vLLM)."""
+    """Return the error in a body: under ``error`` (OpenAI), in a list (Gemini), or the whole body (vLLM)."""
     if isinstance(document, list) and document:
         document = document[0]
     if not isinstance(document, dict):
@@ -211,7 +220,7 @@ def _error_object(document: Any) -> Mapping[str, Any]:
 
 
 def _words(error: Mapping[str, Any]) -> frozenset[str]:
-    """Return the codes and types of an error, in lower case, with those that gateways keep of their provider's."""
+    """Return the codes and types of an error, in lower case, with those that a gateway copied from its provider."""
     outer = error.get("provider_specific_fields")
     inner = (part.get("innererror") for part in (error, outer) if isinstance(part, dict))
     sources = (error, *(part for part in inner if isinstance(part, dict)))
@@ -220,22 +229,22 @@ def _words(error: Mapping[str, Any]) -> frozenset[str]:
 
 
 def _text(value: Any, depth: int = 3) -> str:
-    """Return the start of an error's prose, and nothing that echoes the request (``input``, ``ctx``, …)."""
+    """Return the beginning of an error's text. Fields that may repeat the request (``input``, ``ctx``) are left out."""
     if isinstance(value, str):
         return value[:2000]
     if depth and isinstance(value, list):
         return "\n".join(_text(item, depth - 1) for item in value[:5])
     if depth and isinstance(value, dict):
-        said = [_text(value[field], depth - 1) for field in ("message", "msg", "detail", "error") if field in value]
+        texts = [_text(value[field], depth - 1) for field in ("message", "msg", "detail", "error") if field in value]
         metadata = value.get("metadata")
-        if isinstance(metadata, dict) and isinstance(metadata.get("raw"), str):  # OpenRouter: its provider's error
-            said.append(metadata["raw"][:2000])
-        return "\n".join(said)
+        if isinstance(metadata, dict) and isinstance(metadata.get("raw"), str):  # OpenRouter: the provider's error
+            texts.append(metadata["raw"][:2000])
+        return "\n".join(texts)
     return ""
 
 
-def _said(status: int | None, error: Mapping[str, Any]) -> str:
-    """Return what a provider said, fit for a log: the status and one word of its own, never its prose."""
+def _summary(status: int | None, error: Mapping[str, Any]) -> str:
+    """Return a summary of an error for a log: the status and one code, never the provider's text."""
     for field in ("code", "type"):
         word = error.get(field)
         if isinstance(word, str) and re.fullmatch(r"[A-Za-z][\w.-]{2,63}", word, re.ASCII):
@@ -243,11 +252,11 @@ def _said(status: int | None, error: Mapping[str, Any]) -> str:
     return f"The provider answered {status or 'an error'}"
 
 
-# An answer.
-
-
 def read(reply: Reply, parameters: Mapping[str, Any]) -> base.ChatResponse:
-    """Return the answer in a reply of status 2xx."""
+    """Return the answer in a reply of status 2xx. ``parameters`` are those of the chat model.
+
+    Raises a :class:`~django_convmemory.exceptions.ChatModelError`.
+    """
     if reply.cut:
         raise reply.cut
     document = document_of(reply)
@@ -255,7 +264,7 @@ def read(reply: Reply, parameters: Mapping[str, Any]) -> base.ChatResponse:
         kind = reply.headers.get("content-type", "").partition(";")[0].strip()
         kind = kind if re.fullmatch(r"[\w.+-]{1,40}/[\w.+-]{1,40}", kind, re.ASCII) else "no content type"
         raise exceptions.BadModelOutput(
-            f"The provider answered {reply.status} with a body that is not a JSON object ({kind})."
+            f"The provider answered {reply.status} with a body that is not a JSON object ({kind}). Check base_url."
         )
     choice = _first(document.get("choices"))
     if document.get("error") and not choice:
@@ -263,14 +272,14 @@ def read(reply: Reply, parameters: Mapping[str, Any]) -> base.ChatResponse:
         status = int(code) if re.fullmatch(r"[45]\d\d", code, re.ASCII) else None
         raise rejection(status, document, reply, parameters)
     if not choice:
-        raise exceptions.BadModelOutput("The model's answer holds no choice.")
+        raise exceptions.BadModelOutput("The model's answer has no choices. Check base_url.")
     message = choice.get("message")
     if not isinstance(message, dict):
-        raise exceptions.BadModelOutput("The model's answer holds no message.")
+        raise exceptions.BadModelOutput("The model's answer has no message. Check base_url.")
 
     finish_reason = _finish_reason(choice)
     if message.get("refusal"):
-        raise exceptions.ContentRefused("The model refuses this content.")
+        raise exceptions.ContentRefused(f"The model refuses the content. {_REFUSED}")
 
     model = document.get("model")
     try:
@@ -281,21 +290,28 @@ def read(reply: Reply, parameters: Mapping[str, Any]) -> base.ChatResponse:
             model=model if isinstance(model, str) and model.isprintable() else "",
         )
     except exceptions.InvalidMessage:
-        # Its text may quote the model's.
-        unusable = exceptions.BadModelOutput("The model's message is malformed, or holds what cannot be stored.")
+        # The text of this error may quote the model's answer.
+        unusable = exceptions.BadModelOutput(
+            "The model's message is malformed, or cannot be stored. If this repeats, try another model."
+        )
     raise unusable
 
 
 def _finish_reason(choice: Mapping[str, Any]) -> str:
-    """Return why a choice ended, "length" where its text was cut, or raise where there is no whole text."""
+    """Return the finish reason of a choice, "length" if its text was cut off; raise if the text is unusable."""
     finish_reason = choice.get("finish_reason")
     if not isinstance(finish_reason, str) or not finish_reason:
-        raise exceptions.BadModelOutput("The model's answer has no finish_reason: it ended early.")
+        raise exceptions.BadModelOutput(
+            "The model's answer has no finish_reason, so it may be incomplete. If this repeats, check the server."
+        )
     if finish_reason in BROKEN_FINISH_REASONS:
-        raise exceptions.ModelUnavailable(f"The model broke off (finish_reason {finish_reason}).")
-    # Gemini adds the kind of content: "content_filter: SAFETY". "sensitive" is Zhipu's.
+        raise exceptions.ModelUnavailable(
+            f"The model broke off its answer (finish_reason {finish_reason}). "
+            "If this repeats, check the provider's status."
+        )
+    # Gemini appends the kind of content: "content_filter: SAFETY". Zhipu uses "sensitive".
     if finish_reason.startswith("content_filter") or finish_reason == "sensitive":
-        raise exceptions.ContentRefused("The provider's filter refuses this content.")
+        raise exceptions.ContentRefused(f"The provider's filter refuses the content. {_REFUSED}")
     return "length" if finish_reason in CUT_FINISH_REASONS else finish_reason
 
 

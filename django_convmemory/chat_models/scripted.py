@@ -1,4 +1,4 @@
-"""A chat model that answers what it was told to: for tests, of this app and of the sites that use it."""
+"""A chat model with prepared replies, for the tests of this app and of the sites that use it."""
 
 from __future__ import annotations
 
@@ -13,27 +13,30 @@ Reply = str | messages.ChatMessage | base.ChatResponse | BaseException | type[Ba
 
 
 class ScriptExhausted(AssertionError):
-    """A :class:`ScriptedChatModel` was asked more often than it has replies.
+    """A :class:`ScriptedChatModel` received a request and had no reply left.
 
-    Not a :class:`~django_convmemory.exceptions.ChatModelError`: those are handled, and the test would pass.
+    It is not a :class:`~django_convmemory.exceptions.ChatModelError`: compaction would handle it, and the test would
+    pass.
     """
 
 
 class ScriptedChatModel:
-    """A chat model that gives ``replies`` one after the other, to as many threads as ask.
+    """A chat model that gives ``replies`` in order. Threads can share it.
 
     A reply is a text, a :class:`~django_convmemory.messages.ChatMessage`, a
-    :class:`~django_convmemory.chat_models.base.ChatResponse`, or an exception, which is raised. ``requests`` lists
-    what the model was asked, in order. ``deadline`` is in seconds and only reported: replies come at once.
-
-    Raises :class:`TypeError` for a reply of another type, and :class:`ScriptExhausted` when no reply is left::
+    :class:`~django_convmemory.chat_models.base.ChatResponse`, or an exception, which the model raises. For example::
 
         model = ScriptedChatModel(["They talked about Rust.", ModelUnavailable("busy")])
+
+    ``requests`` lists the requests to the model, in order. The model answers at once; ``deadline``, in seconds, is only
+    the value of the property.
+
+    Raises :class:`TypeError` for a reply of another type, and :class:`ScriptExhausted` if no reply is left.
     """
 
     def __init__(self, replies: Iterable[Reply] = (), *, name: str = "scripted", deadline: float = 60.0) -> None:
         if isinstance(replies, (str, messages.ChatMessage, base.ChatResponse)):
-            raise TypeError(f"replies must be a list of replies, not one {type(replies).__name__}; put it in a list.")
+            raise TypeError(f"replies must be a list of replies, not a {type(replies).__name__}. Put it in a list.")
         self._name = name
         self._deadline = deadline
         self._lock = threading.Lock()
@@ -46,41 +49,44 @@ class ScriptedChatModel:
 
     @property
     def name(self) -> str:
-        """The name that is stored with each summary."""
+        """The name of the model, which is stored with each summary."""
         return self._name
 
     @property
     def deadline(self) -> float:
-        """The seconds that a call is said to take at most."""
+        """The longest time that a call may take, in seconds. Nothing enforces it here."""
         return self._deadline
 
     def add(self, *replies: Reply) -> None:
-        """Queue ``replies`` after those that are left. Raises :class:`TypeError`, and then queues none of them."""
-        queued = [_reply(reply) for reply in replies]
+        """Queue ``replies`` after those that are left.
+
+        If a reply has a wrong type, this raises :class:`TypeError` and queues none of them.
+        """
+        prepared = [_prepared(reply) for reply in replies]
         with self._lock:
-            self._replies.extend(queued)
+            self._replies.extend(prepared)
 
     def chat(self, request: base.ChatRequest) -> base.ChatResponse:
-        """Record ``request`` and give, or raise, the next reply."""
+        """Record ``request``, then return or raise the next reply."""
         with self._lock:
             self.requests.append(request)
             count = len(self.requests)
             reply = self._replies.popleft() if self._replies else None
         if reply is None:
             raise ScriptExhausted(
-                f"The chat model {self._name!r} has no reply left for request {count}; give it more replies when it "
-                "is made, or with add()."
+                f"The chat model {self._name!r} has no reply left for request {count}. Pass it more replies when it "
+                "is created, or with add()."
             )
         if isinstance(reply, BaseException):
             raise reply
         return reply
 
     async def achat(self, request: base.ChatRequest) -> base.ChatResponse:
-        """Do as :meth:`chat` does."""
+        """Call :meth:`chat`."""
         return self.chat(request)
 
 
-def _reply(reply: object) -> base.ChatResponse | BaseException:
+def _prepared(reply: object) -> base.ChatResponse | BaseException:
     if isinstance(reply, (base.ChatResponse, BaseException)):
         return reply
     if isinstance(reply, messages.ChatMessage):
@@ -89,4 +95,4 @@ def _reply(reply: object) -> base.ChatResponse | BaseException:
         return base.ChatResponse(messages.ChatMessage.ai(reply))
     if isinstance(reply, type) and issubclass(reply, BaseException):
         return reply("scripted")
-    raise TypeError(f"A reply is a text, a ChatMessage, a ChatResponse or an exception, not {type(reply).__name__}.")
+    raise TypeError(f"A reply must be a str, ChatMessage, ChatResponse or exception, not {type(reply).__name__}.")

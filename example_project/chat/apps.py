@@ -5,7 +5,7 @@ class ChatConfig(AppConfig):
     name = "chat"
 
     def ready(self) -> None:
-        """What a visitor has said is theirs when they sign in."""
+        """Let users adopt their conversations as visitors when they sign in."""
         from django.contrib.auth.signals import user_logged_in
 
         from django_convmemory.api.scopes import adopt_at_login

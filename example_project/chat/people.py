@@ -1,4 +1,4 @@
-"""Whose conversations a request is about: those of the user who is signed in, or of the visitor."""
+"""The conversations of a request: those of the signed-in user, or of the visitor."""
 
 from __future__ import annotations
 
@@ -16,7 +16,10 @@ ALIAS = "default"
 
 
 def conversations(request: HttpRequest) -> SessionQuerySet:
-    """Return what the request may see. The API finds a visitor by the same entry of the site's session."""
+    """Return the conversations that the request may see.
+
+    The API finds a visitor by the same entry of the site's session.
+    """
     rows = Session.objects.filter(alias=ALIAS)
     if request.user.is_authenticated:
         return rows.filter(owner=request.user)
@@ -25,19 +28,19 @@ def conversations(request: HttpRequest) -> SessionQuerySet:
 
 
 def conversation(request: HttpRequest, public_id: uuid.UUID) -> Session:
-    """Return one of them. Raises ``Http404`` for what is somebody else's."""
-    found = conversations(request).with_clock().filter(public_id=public_id).first()
-    if found is None:
+    """Return a conversation of the request. Raises ``Http404`` if it belongs to somebody else or does not exist."""
+    row = conversations(request).with_clock().filter(public_id=public_id).first()
+    if row is None:
         raise Http404
-    return found
+    return row
 
 
 def begin(request: HttpRequest, key: str) -> SessionHandle:
-    """Return a new conversation of whoever asks; it is stored with its first message."""
-    whose: dict[str, Any] = {}
+    """Return a new conversation of the user or visitor. Its first message stores it."""
+    scope: dict[str, Any] = {}
     if request.user.is_authenticated:
-        whose["owner"] = request.user
+        scope["owner"] = request.user
     else:
-        # A random id, in the site's own session: claimed at sign-in.
-        whose["visitor"] = request.session.setdefault(VISITOR, uuid.uuid4().hex)
-    return memories[ALIAS].session(key, **whose)
+        # A random id in the site's session. The user adopts the visitor's conversations at sign-in.
+        scope["visitor"] = request.session.setdefault(VISITOR, uuid.uuid4().hex)
+    return memories[ALIAS].session(key, **scope)

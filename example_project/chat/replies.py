@@ -1,4 +1,4 @@
-"""Streaming a reply to the browser, and storing it, whole or as far as it came."""
+"""Streams a reply to the browser and stores it, complete or in part."""
 
 from __future__ import annotations
 
@@ -29,26 +29,27 @@ from django_convmemory.models import Session
 logger = logging.getLogger(__name__)
 
 LINES = "application/x-ndjson"
-# Characters of a reply. What goes on after that is not waited for.
+# Characters of a reply. A longer reply is cut off here.
 LONGEST = 50_000
+BROKE_OFF = "The model broke off its answer. Your message is stored."
 
 
 @require_POST
 async def reply(request: HttpRequest, public_id: uuid.UUID) -> HttpResponseBase:
     """Stream the reply to the conversation's last message, as lines of JSON: ``text``, then ``done`` or ``error``."""
-    await request.auser()  # looked up here, where it may be awaited
+    await request.auser()  # Looks the user up without blocking the event loop.
     row = await sync_to_async(people.conversation)(request, public_id)
     if seconds := await sync_to_async(seconds_to_wait)(request, ReplyThrottle()):
-        return lines_of(line(error=f"That was a lot. Please wait {seconds} seconds. Your message is kept."))
+        return lines_of(line(error=f"Too many requests. Please wait {seconds} seconds. Your message is stored."))
     session = memories[row.alias].session(row)
     [last] = await session.ahistory(limit=1) or [None]
     if last is None or last.message.role == "assistant":
-        return lines_of(line(done=row.last_position))  # It was answered meanwhile.
+        return lines_of(line(done=row.last_position))  # Another request has answered it.
     context = await session.aload(system=SYSTEM)
-    # Others have the connection while the model talks; the next statement gets another.
+    # Free the database connection while the model answers. The next query opens another.
     await sync_to_async(close_old_connections)()
     answer = StreamingHttpResponse(stream(row, reply_to(context), last), content_type=LINES)
-    # A proxy that collected the lines would show them all at once.
+    # A proxy must not buffer the lines.
     answer["X-Accel-Buffering"] = "no"
     return answer
 
@@ -58,60 +59,60 @@ def lines_of(text: str) -> HttpResponse:
 
 
 async def stream(row: Session, reply: Reply, asked: StoredMessage) -> AsyncIterator[str]:
-    """Yield the lines. What was said when the browser goes away is stored, and marked as partial."""
-    said: list[str] = []
+    """Yield the lines of a reply. If the browser disconnects, the part so far is stored and marked as partial."""
+    received: list[str] = []
     try:
         async with contextlib.aclosing(storable(reply.pieces())) as pieces:
             async for piece in pieces:
-                said.append(piece)
+                received.append(piece)
                 yield line(text=piece)
-        if not "".join(said).strip():
-            yield line(error="The model answered nothing. Your message is kept.")
+        if not "".join(received).strip():
+            yield line(error="The model sent an empty answer. Your message is stored.")
             return
         try:
-            await keep(row, asked, ChatMessage.ai("".join(said)), reply.usage)
+            await keep(row, asked, ChatMessage.ai("".join(received)), reply.usage)
         except InvalidMessage:
             if reply.usage is None:
                 raise
-            logger.warning("What the model says that the reply to message %s took is not kept.", asked.position)
-            await keep(row, asked, ChatMessage.ai("".join(said)))
-        # Also where it was not stored: the page then shows what was stored instead.
+            logger.warning("The usage of the reply to message %s is invalid and is not stored.", asked.position)
+            await keep(row, asked, ChatMessage.ai("".join(received)))
+        # If the reply was not stored, the page shows the messages that are.
         yield line(done=asked.position + 1)
     except (asyncio.CancelledError, GeneratorExit):
-        await asyncio.shield(keep_part(row, asked, said))
+        await asyncio.shield(keep_part(row, asked, received))
         raise
     except openai.OpenAIError as error:
         logger.warning("No reply to message %s: %s", asked.position, type(error).__name__)
-        yield line(error="The model broke off. Your message is kept." if said else explained(error))
+        yield line(error=BROKE_OFF if received else explained(error))
     except ConvMemoryError as error:
         yield line(error=str(error))
     except Exception:
-        # In the middle of a stream, older clients raise what their HTTP library raises.
+        # During a stream, older clients raise exceptions of their HTTP library.
         logger.exception("No reply to message %s.", asked.position)
-        yield line(error="The model broke off. Your message is kept.")
+        yield line(error=BROKE_OFF)
 
 
 async def keep(row: Session, asked: StoredMessage, reply: ChatMessage, usage: Any = None) -> None:
-    """Store a reply, where it still is one, and give the connection back."""
+    """Store a reply if it still answers the last message, and free the database connection."""
     try:
         await sync_to_async(turns.answer)(row, asked, reply, usage)
     finally:
         await sync_to_async(close_old_connections)()
 
 
-async def keep_part(row: Session, asked: StoredMessage, said: list[str]) -> None:
-    """Store what there is of a reply. Raises nothing: nobody is there to be told, and Django would not clean up."""
+async def keep_part(row: Session, asked: StoredMessage, received: list[str]) -> None:
+    """Store a partial reply. It raises nothing, because an exception here would stop Django's own clean-up."""
     try:
-        if "".join(said).strip():
-            await keep(row, asked, ChatMessage.ai("".join(said), metadata={"partial": True}))
+        if "".join(received).strip():
+            await keep(row, asked, ChatMessage.ai("".join(received), metadata={"partial": True}))
     except Exception:
-        logger.exception("What there was of the reply to message %s is lost.", asked.position)
+        logger.exception("The partial reply to message %s could not be stored.", asked.position)
 
 
 async def storable(pieces: AsyncGenerator[str, None]) -> AsyncGenerator[str, None]:
-    """Yield the pieces without what no database stores, and no more of them than a reply may have.
+    """Yield the pieces without characters that no database stores, up to :data:`LONGEST` characters.
 
-    A character may be cut in half between two pieces, as some servers do with emoji.
+    Some servers send the two halves of an emoji in two pieces. They are joined.
     """
     rest, left = "", LONGEST
     async with contextlib.aclosing(pieces):
@@ -131,15 +132,15 @@ def line(**values: object) -> str:
 
 
 def explained(error: openai.OpenAIError) -> str:
-    """Say what happened, without what providers quote: keys, organizations, prompts."""
+    """Return a text for the user. A provider's own text may quote keys, organizations or prompts."""
     if isinstance(error, openai.RateLimitError):
-        what = "The model has too much to do at the moment (429)."
+        cause = "The model is overloaded (429)."
     elif isinstance(error, openai.AuthenticationError):
-        what = "The model refused the site's key."
+        cause = "The model refused the site's API key."
     elif isinstance(error, openai.APITimeoutError):
-        what = "The model took too long."
+        cause = "The model took too long."
     elif isinstance(error, openai.APIStatusError):
-        what = f"The model failed ({error.status_code})."
+        cause = f"The model failed ({error.status_code})."
     else:
-        what = "The model cannot be reached."
-    return f"{what} Your message is kept."
+        cause = "The model cannot be reached."
+    return f"{cause} Your message is stored."

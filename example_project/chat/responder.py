@@ -1,4 +1,4 @@
-"""Who answers: the endpoint that the environment names, or a responder that says plainly that it is none."""
+"""Answers: from the model endpoint that the environment names, or from an offline responder without a model."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ from django_convmemory.core.context import Context
 
 SYSTEM = "You are a helpful assistant. Be brief and concrete."
 
-OFFLINE = "I am the built-in offline responder: no model is connected, and I only repeat what I am sent."
+OFFLINE = "I am the built-in offline responder. No model is connected, so I can only quote this conversation."
 # Seconds between two words of the offline responder.
 PACE = float(os.environ.get("EXAMPLE_PACE") or 0.03)
-# How what it says itself begins, which is not worth quoting.
-OWN = (OFFLINE[:20], "(The offline", "About this, the", "It has nothing", "“", "no model is connected")
+# The beginnings of its own sentences, which it does not quote.
+OWN = (OFFLINE[:20], "No model is connected", "(The offline", "The conversation's", "“")
 _SPEAKER = re.compile(r"(?:User|Assistant): ?")
 _SENTENCE = re.compile(r"[^.!?。！？\n]+[.!?。！？]?")
 _WORD = re.compile(r"[^\W_]{4,}|[\u3400-\u9fff]{2}")
 
 
 class Reply(abc.ABC):
-    """A reply on its way: ``pieces`` of text, and afterwards ``usage``, what it took, where that is known."""
+    """A reply: ``pieces`` of text, and afterwards ``usage``, the tokens it took, or None if they are unknown."""
 
     usage: Any = None
 
@@ -37,12 +37,12 @@ class Reply(abc.ABC):
 
 
 def reply_to(context: Context) -> Reply:
-    """Return the reply to a context. Nothing is asked before its pieces are."""
+    """Return the reply to a context. The model is called when the pieces are iterated."""
     return ModelReply(context) if os.environ.get("OPENAI_MODEL") else OfflineReply(context)
 
 
 def by_whom() -> str:
-    """Say who answers."""
+    """Return the name of the model or responder that answers."""
     return os.environ.get("OPENAI_MODEL") or "the offline responder"
 
 
@@ -52,13 +52,13 @@ def _client() -> openai.AsyncOpenAI:
 
 
 class ModelReply(Reply):
-    """Streamed from any OpenAI-compatible endpoint: ``OPENAI_BASE_URL``, ``OPENAI_API_KEY`` and ``OPENAI_MODEL``."""
+    """A reply of an OpenAI-compatible endpoint: ``OPENAI_BASE_URL``, ``OPENAI_API_KEY`` and ``OPENAI_MODEL``."""
 
     def __init__(self, context: Context) -> None:
         self.context = context
 
     async def pieces(self) -> AsyncGenerator[str, None]:
-        """Yield the text. Raises ``openai.OpenAIError`` where the endpoint fails, also in the middle."""
+        """Yield the text. Raises ``openai.OpenAIError`` if the endpoint fails, also during the stream."""
         messages: Any = self.context.to_openai()
         stream = await _client().chat.completions.create(
             model=os.environ["OPENAI_MODEL"],
@@ -75,7 +75,7 @@ class ModelReply(Reply):
 
 
 class OfflineReply(Reply):
-    """Answers from the conversation's own memory, by quoting what has most words in common with the question."""
+    """A reply that quotes the sentences of the context with the most words in common with the question."""
 
     def __init__(self, context: Context) -> None:
         self.context = context
@@ -87,36 +87,35 @@ class OfflineReply(Reply):
 
 
 def answer(context: Context) -> str:
-    """Return what the offline responder says."""
-    asked = next((one.text for one in reversed(context) if one.role == "user"), "")
-    found = quotes(asked, context)
-    # Said once, so that it does not fill the summary.
-    told = any(one.role == "assistant" and OFFLINE in one.text for one in context)
-    said = ["(The offline responder:)" if told else OFFLINE]
-    if found:
-        said += ["About this, the conversation's memory has:", *found]
+    """Return the text of the offline responder."""
+    question = next((message.text for message in reversed(context) if message.role == "user"), "")
+    # The introduction appears once, so that it does not fill the summary.
+    introduced = any(message.role == "assistant" and OFFLINE in message.text for message in context)
+    lines = ["(The offline responder:)" if introduced else OFFLINE]
+    if quoted := quotes(question, context):
+        lines += ["The conversation's memory has this about your message:", *quoted]
     else:
-        said.append("It has nothing about this yet.")
-    return "\n".join(said)
+        lines.append("The conversation's memory has nothing about your message yet.")
+    return "\n".join(lines)
 
 
-def quotes(asked: str, context: Context, most: int = 3) -> list[str]:
-    """Return the sentences of the context that have most words in common with what was asked."""
-    wanted = {word.lower() for word in _WORD.findall(asked)}
+def quotes(question: str, context: Context, limit: int = 3) -> list[str]:
+    """Return at most ``limit`` sentences of the context, those with the most words in common with the question."""
+    wanted = {word.lower() for word in _WORD.findall(question)}
     last = max((part.position or 0 for part in context.parts if part.message.role == "user"), default=0)
     scored: list[tuple[int, int, str]] = []
     for part in context.parts:
         if part.name == "system" or part.position == last or part.message.role == "tool":
             continue
-        where = "the summary" if part.name == "summary" else f"message {part.position}"
+        source = "the summary" if part.name == "summary" else f"message {part.position}"
         for sentence in _sentences(part.message.text):
             common = len(wanted & {word.lower() for word in _WORD.findall(sentence)})
             if common and not sentence.startswith(OWN):
-                scored.append((common, -len(scored), f"“{sentence}” ({where})"))
-    return [text for _, _, text in sorted(scored, reverse=True)[:most]]
+                scored.append((common, -len(scored), f"“{sentence}” ({source})"))
+    return [text for _, _, text in sorted(scored, reverse=True)[:limit]]
 
 
 def _sentences(text: str) -> Sequence[str]:
-    # A summary says who said it.
-    found = (_SPEAKER.sub("", one.strip()) for one in _SENTENCE.findall(text))
-    return [one for one in found if one]
+    # The lines of a summary begin with the speaker.
+    sentences = (_SPEAKER.sub("", sentence.strip()) for sentence in _SENTENCE.findall(text))
+    return [sentence for sentence in sentences if sentence]

@@ -1,4 +1,4 @@
-"""How much of a model somebody may use: so many messages a minute, by user, or by address for visitors."""
+"""Limits of messages a minute, for each user, and for each address of visitors."""
 
 from __future__ import annotations
 
@@ -14,38 +14,38 @@ from rest_framework.throttling import UserRateThrottle
 
 class _Throttle(UserRateThrottle):
     def get_ident(self, request: Any) -> str:
-        # Without NUM_PROXIES a header that anybody can send would count for the address.
+        # Without NUM_PROXIES the framework would trust a header that anybody can send.
         if api_settings.NUM_PROXIES is None:
             return str(request.META.get("REMOTE_ADDR", ""))
         return str(super().get_ident(request))
 
 
 class ChatThrottle(_Throttle):
-    """``DEFAULT_THROTTLE_RATES["chat"]``: what is said."""
+    """Limits the messages of users: ``DEFAULT_THROTTLE_RATES["chat"]``."""
 
     scope = "chat"
 
 
 class ReplyThrottle(_Throttle):
-    """``DEFAULT_THROTTLE_RATES["reply"]``: what a model is asked, again and again where it fails."""
+    """Limits the calls of the model, including repeated ones: ``DEFAULT_THROTTLE_RATES["reply"]``."""
 
     scope = "reply"
 
 
 def seconds_to_wait(request: HttpRequest, throttle: Any) -> int:
-    """Return for how long somebody has to wait; 0 where they may go on."""
+    """Return the seconds that the client has to wait; 0 if the request is allowed."""
     return 0 if throttle.allow_request(request, None) else int(throttle.wait() or 1) + 1
 
 
 def limited(view: Callable[..., HttpResponse]) -> Callable[..., HttpResponse]:
-    """Refuse what is too much with 429, and say when to try again."""
+    """Answer 429 with ``Retry-After`` if the client exceeds the limit."""
 
     @functools.wraps(view)
     def wrapped(request: HttpRequest, *args: Any, **kwargs: Any) -> HttpResponse:
         seconds = seconds_to_wait(request, ChatThrottle())
         if not seconds:
             return view(request, *args, **kwargs)
-        error = f"That was a lot. Please wait {seconds} seconds; what you have written stays in the box."
+        error = f"Too many messages. Please wait {seconds} seconds. Your text stays in the box."
         response = render(request, "chat/refused.html", {"error": error}, status=429)
         response["Retry-After"] = str(seconds)
         return response

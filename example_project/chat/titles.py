@@ -1,4 +1,4 @@
-"""What conversations are called: by what they begin with, until that is asked otherwise or redacted."""
+"""The titles of conversations. A title is the beginning of the first message, until that is edited or redacted."""
 
 from __future__ import annotations
 
@@ -7,32 +7,32 @@ import textwrap
 from django_convmemory.models import Session
 
 LONGEST = 60
-# What a branch is called: the conversation that it was made of, with this before it.
+# The prefix of a branch's title.
 BRANCH = "Branch: "
 
 
 def title_of(text: str) -> str:
-    """Return a title for a conversation that begins with ``text``; "" where there is nothing to see."""
-    seen = " ".join("".join(sign for sign in text if sign.isprintable() or sign.isspace()).split())
-    short = textwrap.shorten(seen, LONGEST, placeholder="…")
-    # Of a text without blanks nothing would be left.
-    return short if len(short) > LONGEST // 3 else seen[:LONGEST]
+    """Return a title for a conversation that begins with ``text``; "" if nothing in it is visible."""
+    visible = " ".join("".join(sign for sign in text if sign.isprintable() or sign.isspace()).split())
+    short = textwrap.shorten(visible, LONGEST, placeholder="…")
+    # shorten() leaves nothing of a text without spaces.
+    return short if len(short) > LONGEST // 3 else visible[:LONGEST]
 
 
 def branch_of(title: str) -> str:
-    """Return what a branch of a conversation with this title is called."""
+    """Return the title of a branch of a conversation with this title."""
     return f"{BRANCH}{title.removeprefix(BRANCH)}"[:255]
 
 
 def rename(session: Session, text: str) -> None:
-    """Call a conversation by what it begins with now."""
+    """Set the title of a conversation that begins with ``text`` now."""
     Session.objects.filter(pk=session.pk).update(title=title_of(text))
 
 
 def forget(session: Session) -> None:
-    """Take the title back, and those of the conversations that were copied from this one: their beginning is gone."""
-    found, generation = set[int](), {session.pk}
+    """Remove the titles of a conversation and its branches, because their first message was redacted."""
+    redacted, generation = set[int](), {session.pk}
     while generation:
-        found |= generation
-        generation = set(Session.objects.filter(forked_from__in=generation).values_list("pk", flat=True)) - found
-    Session.objects.filter(pk__in=found).update(title="")
+        redacted |= generation
+        generation = set(Session.objects.filter(forked_from__in=generation).values_list("pk", flat=True)) - redacted
+    Session.objects.filter(pk__in=redacted).update(title="")

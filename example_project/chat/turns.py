@@ -1,7 +1,7 @@
-"""A turn of a conversation: a question, and the reply to it.
+"""A turn of a conversation: a question and the reply to it.
 
-Whatever changes one holds the conversation's row meanwhile, and looks first whether all is still as it was thought to
-be: a reply takes its time, and somebody may have gone on, asked otherwise, or deleted the conversation.
+A reply takes time. Meanwhile somebody may continue the conversation, edit the question, or delete the conversation. So
+each function here locks the conversation's row, and checks that the conversation has not changed before it writes.
 """
 
 from __future__ import annotations
@@ -15,31 +15,30 @@ from django_convmemory.memory import memories
 from django_convmemory.messages import ChatMessage
 from django_convmemory.models import Session
 
-# How many messages a turn may have: the question, calls of tools with their results, the reply.
+# The most messages of a turn: the question, tool calls with their results, and the reply.
 LONGEST = 40
 
 
 class WentOn(Exception):
-    """The conversation is not as the page shows it any more."""
+    """The conversation has changed since the page was loaded."""
 
 
 def question(messages: list[StoredMessage]) -> int | None:
-    """Return the position of the last thing that the user said: it can be asked otherwise, and answered anew."""
-    return next((one.position for one in reversed(messages) if one.message.role == "user"), None)
+    """Return the position of the user's last message, or None. It can be edited, and answered again."""
+    return next((stored.position for stored in reversed(messages) if stored.message.role == "user"), None)
 
 
 def answer(session: Session, asked: StoredMessage, reply: ChatMessage, usage: Any = None) -> bool:
-    """Store the reply to the message ``asked``, and return whether it was.
+    """Store the reply to the message ``asked``, and return whether it was stored.
 
-    It is not where that is not the last message any more, or not the same. A reply that is whole takes the place of
-    one that broke off.
+    It is not stored if ``asked`` has changed or is no longer the last message. A complete reply replaces a partial one.
     """
     with transaction.atomic():
-        held = _held(session)
-        if held is None:
+        locked = _locked(session)
+        if locked is None:
             return False
-        # A visitor may have signed in meanwhile: then the conversation is a user's now.
-        handle = memories[held.alias].session(held)
+        # If the visitor has signed in meanwhile, the locked row has the user as its owner.
+        handle = memories[locked.alias].session(locked)
         *_, before, last = [None, None, *handle.history(limit=2)]
         if last is not None and before == asked and _partial(last.message) and not _partial(reply):
             handle.truncate(after=asked.position)
@@ -50,23 +49,23 @@ def answer(session: Session, asked: StoredMessage, reply: ChatMessage, usage: An
 
 
 def ask_again(session: Session, position: int, text: str, last: int) -> None:
-    """Forget the answer to the question at ``position``, and where there is ``text`` ask that instead.
+    """Remove the answer to the question at ``position``; if ``text`` is not empty, replace the question by it.
 
-    ``last`` is the last position that the page shows. Raises :class:`WentOn` where there are others now, and what
-    ``append`` raises: then all is as it was.
+    ``last`` is the last position that the page shows. Raises :class:`WentOn` if the conversation has changed, and the
+    errors of ``append``. If it raises, nothing is changed.
     """
     handle = memories[session.alias].session(session)
     with transaction.atomic():
-        found = handle.history(limit=LONGEST) if _held(session) else []
-        if not found or found[-1].position != last or question(found) != position:
+        messages = handle.history(limit=LONGEST) if _locked(session) else []
+        if not messages or messages[-1].position != last or question(messages) != position:
             raise WentOn
         handle.truncate(after=position - bool(text))
         if text:
             handle.append(ChatMessage.human(text))
 
 
-def _held(session: Session) -> Session | None:
-    """Keep others from changing the conversation until the transaction ends, and return it as it is; None if gone."""
+def _locked(session: Session) -> Session | None:
+    """Lock the conversation's row until the transaction ends and return its current state, or None if it is gone."""
     return Session.objects.select_for_update().filter(pk=session.pk).first()
 
 

@@ -1,4 +1,4 @@
-"""The pages: a list of conversations, one of them, and what can be done with it."""
+"""The pages: the list of conversations, a single conversation, and its actions."""
 
 from __future__ import annotations
 
@@ -34,14 +34,14 @@ PAGE = 60
 @never_cache
 @require_GET
 def index(request: HttpRequest) -> HttpResponse:
-    """The list, and a place to begin a conversation."""
+    """The list of conversations, and a form to begin one."""
     return render(request, "chat/index.html", _shared(request))
 
 
 @never_cache
 @require_GET
 def conversation(request: HttpRequest, public_id: uuid.UUID) -> HttpResponse:
-    """A conversation: its last messages, and beside them the memory at work."""
+    """A conversation: its last messages, and beside them the panel with its memory."""
     session = people.conversation(request, public_id)
     context = _shared(request) | {"session": session} | _messages(session, _number(request.GET.get("before")) or None)
     return render(request, "chat/conversation.html", context | _panel(session))
@@ -50,7 +50,7 @@ def conversation(request: HttpRequest, public_id: uuid.UUID) -> HttpResponse:
 @never_cache
 @require_GET
 def panel(request: HttpRequest, public_id: uuid.UUID) -> HttpResponse:
-    """What the memory does now; 304 where nothing is new."""
+    """The state of the memory; 304 if nothing has changed."""
     session = people.conversation(request, public_id)
     tag = _tag(session)
     if request.headers.get("If-None-Match") == tag:
@@ -64,7 +64,7 @@ def panel(request: HttpRequest, public_id: uuid.UUID) -> HttpResponse:
 @limited
 def begin(request: HttpRequest) -> HttpResponse:
     """Begin a conversation with its first message."""
-    text = _written(request)
+    text = _text(request)
     if not text:
         return redirect("chat:index")
     try:
@@ -82,7 +82,7 @@ def _begun(request: HttpRequest, key: str, text: str) -> SessionHandle:
     try:
         handle.append(ChatMessage.human(text), idempotency_key="first")
     except IdempotencyConflict:
-        # Sent, taken back in the browser, changed, and sent: another conversation.
+        # The user went back in the browser, changed the text, and sent it again. That is another conversation.
         return _begun(request, uuid.uuid4().hex, text)
     return handle
 
@@ -90,18 +90,18 @@ def _begun(request: HttpRequest, key: str, text: str) -> SessionHandle:
 @require_POST
 @limited
 def send(request: HttpRequest, public_id: uuid.UUID) -> HttpResponse:
-    """Store what the user says, and have the page ask for the reply. A retry with the same key stores nothing twice."""
+    """Store the user's message. The page then requests the reply. A retry with the same key stores nothing twice."""
     session = people.conversation(request, public_id)
-    text = _written(request)
+    text = _text(request)
     if not text:
         return HttpResponse(status=204)
     handle = memories[session.alias].session(session)
     try:
         receipt = handle.append(ChatMessage.human(text), idempotency_key=_key(request))
     except IdempotencyConflict:
-        # The answer to the first try was lost, and the text was changed since: both were said.
+        # The response to the first try was lost, and the user changed the text since. Both messages count.
         handle.append(ChatMessage.human(text))
-        return _go(request, session)
+        return _redirect(request, session)
     except UnknownSession:
         raise Http404 from None
     except ConvMemoryError as error:
@@ -113,38 +113,38 @@ def send(request: HttpRequest, public_id: uuid.UUID) -> HttpResponse:
 @require_POST
 @limited
 def again(request: HttpRequest, public_id: uuid.UUID) -> HttpResponse:
-    """Have the last turn answered anew, with another question where there is ``text``."""
+    """Have the last turn answered again; a ``text`` replaces the question."""
     session = people.conversation(request, public_id)
     position, last = (_number(request.POST.get(name)) for name in ("position", "last"))
-    text = _written(request)
+    text = _text(request)
     try:
         turns.ask_again(session, position, text, last)
     except turns.WentOn:
-        return _refused(request, "The conversation went on meanwhile. Load the page anew to see it.", status=409)
+        return _refused(request, "The conversation has changed meanwhile. Reload the page to see it.", status=409)
     except ConvMemoryError as error:
         return _refused(request, error)
     if text and position == 1:
         titles.rename(session, text)
-    return _go(request, session)
+    return _redirect(request, session)
 
 
 @require_POST
 @limited
 def fork(request: HttpRequest, public_id: uuid.UUID, position: int) -> HttpResponse:
-    """Begin another conversation with the messages up to this one."""
+    """Begin another conversation with the messages up to ``position``."""
     session = people.conversation(request, public_id)
     try:
         with transaction.atomic():
-            copy = memories[session.alias].fork(session, at=position, key=uuid.uuid4().hex, **_whose(session))
+            copy = memories[session.alias].fork(session, at=position, key=uuid.uuid4().hex, **_scope(session))
             Session.objects.filter(pk=copy.pk).update(title=titles.branch_of(session.title))
     except (UnknownSession, UnknownMessage, InvalidArgument):
         raise Http404 from None
-    return _go(request, copy)
+    return _redirect(request, copy)
 
 
 @require_POST
 def redact(request: HttpRequest, public_id: uuid.UUID, position: int) -> HttpResponse:
-    """Empty a message, here and in branches, and every summary that knew of it."""
+    """Empty a message, here and in branches, and every summary that includes it."""
     session = people.conversation(request, public_id)
     memory = memories[session.alias]
     try:
@@ -153,30 +153,30 @@ def redact(request: HttpRequest, public_id: uuid.UUID, position: int) -> HttpRes
         raise Http404 from None
     if position == 1:
         titles.forget(session)
-        return _go(request, session)
-    shown = {"session": session, "messages": memory.history(session, after=position - 1, limit=1)}
-    return render(request, "chat/messages.html", shown)
+        return _redirect(request, session)
+    context = {"session": session, "messages": memory.history(session, after=position - 1, limit=1)}
+    return render(request, "chat/messages.html", context)
 
 
 @require_POST
 def delete(request: HttpRequest, public_id: uuid.UUID) -> HttpResponse:
     """Delete the conversation."""
     people.conversation(request, public_id).delete()
-    return _go(request, None)
+    return _redirect(request, None)
 
 
 def _refused(request: HttpRequest, error: object, status: int = 422) -> HttpResponse:
     return render(request, "chat/refused.html", {"error": error}, status=status)
 
 
-def _written(request: HttpRequest) -> str:
-    """Return what somebody has written, in characters that a page can show again."""
+def _text(request: HttpRequest) -> str:
+    """Return the text of the form, without characters that a page cannot show."""
     text = request.POST.get("text", "").encode("utf-16", "surrogatepass").decode("utf-16", "replace")
     return text.strip()
 
 
 def _key(request: HttpRequest) -> str:
-    """Return the key that the page gave its form, or a new one."""
+    """Return the idempotency key of the form, or a new key."""
     try:
         return uuid.UUID(request.POST.get("key", "")).hex
     except ValueError:
@@ -184,19 +184,19 @@ def _key(request: HttpRequest) -> str:
 
 
 def _number(text: str | None) -> int:
-    """Return the position that an address or a form gives; 0 for what is none."""
+    """Return the position in a URL or a form; 0 if it is not a valid position."""
     return int(text) if text and text.isascii() and text.isdecimal() and len(text) < 16 else 0
 
 
-def _go(request: HttpRequest, session: Session | None) -> HttpResponse:
-    """Send the browser there, also where htmx asked."""
+def _redirect(request: HttpRequest, session: Session | None) -> HttpResponse:
+    """Redirect the browser to the conversation, or to the index; for htmx with its own header."""
     url = redirect("chat:index") if session is None else redirect("chat:conversation", session.public_id)
     if request.headers.get("HX-Request"):
         return HttpResponse(status=204, headers={"HX-Redirect": url.url})
     return HttpResponseRedirect(url.url)
 
 
-def _whose(session: Session) -> dict[str, Any]:
+def _scope(session: Session) -> dict[str, Any]:
     return {"owner": session.owner} if session.owner_id else {"visitor": session.visitor}
 
 
@@ -218,7 +218,7 @@ def _messages(session: Session, before: int | None) -> dict[str, Any]:
 
 
 def _tag(session: Session) -> str:
-    """What changes whenever the panel does."""
+    """Return an entity tag that changes whenever the panel does."""
     return quote_etag(f"{session.revision}-{session.state}")
 
 

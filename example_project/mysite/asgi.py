@@ -1,7 +1,7 @@
 """The site for an ASGI server: ``uvicorn mysite.asgi:application``.
 
-Static files are served beside Django and not by a middleware: one that is not asynchronous has every request change
-its thread, there and back.
+Static files are served outside of Django, not by a middleware. A synchronous middleware would move every request to
+another thread and back.
 """
 
 import os

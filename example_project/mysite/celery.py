@@ -1,4 +1,4 @@
-"""The Celery app. A worker: ``celery -A mysite worker --queues convmemory``, in this folder's parent."""
+"""The Celery app. To start a worker in this folder's parent: ``celery -A mysite worker --queues convmemory``."""
 
 import os
 

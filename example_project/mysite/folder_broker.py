@@ -1,7 +1,9 @@
-"""A message broker that is a folder, for a machine without a broker: kombu's, but for how messages are put and taken.
+"""A folder as the message broker, for a machine without a broker. It is kombu's, with two corrections:
 
-kombu writes a message under its final name, where a worker may find half of it and stop at that; and takes it by way
-of the system's folder for temporary files, which may be on another disk, where two workers may both get it.
+- kombu writes a message under its final name. A worker may read half a message and stop. Here the message is written
+  under another name and then renamed.
+- kombu takes a message by moving it to the system's temporary folder. If that is on another disk, two workers may both
+  get the message. Here the message is renamed within its folder.
 """
 
 from __future__ import annotations
@@ -30,7 +32,7 @@ class Channel(filesystem.Channel):
                 taken = path.with_name(f"{path.name}.taken")
                 try:
                     path.rename(taken)
-                except FileNotFoundError:  # another worker has it
+                except FileNotFoundError:  # Another worker has taken it.
                     continue
                 message = loads(taken.read_text(encoding="utf-8"))
                 taken.unlink()
@@ -42,12 +44,12 @@ class Transport(filesystem.Transport):
     Channel = Channel
 
     def drain_events(self, connection: Any, timeout: float | None = None) -> None:
-        # Between two calls a worker looks whether it is to stop; Celery gives each two seconds.
+        # A worker checks between two calls whether it must stop. Celery's timeout of two seconds is too long for that.
         super().drain_events(connection, timeout=min(timeout or 0.2, 0.2))
 
 
 def options(folder: Path) -> dict[str, Any]:
-    """Make the folders of a broker in ``folder``, and return the transport's options for it."""
+    """Create the broker's folders in ``folder`` and return the transport's options."""
     messages, control = folder / "messages", folder / "control"
     for path in (messages, control):
         path.mkdir(parents=True, exist_ok=True)
@@ -55,5 +57,5 @@ def options(folder: Path) -> dict[str, Any]:
         "data_folder_in": os.fspath(messages),
         "data_folder_out": os.fspath(messages),
         "control_folder": os.fspath(control),
-        "polling_interval": 0.1,  # seconds between two looks at the folder
+        "polling_interval": 0.1,  # seconds
     }

@@ -1,9 +1,14 @@
-"""Settings of the example project. It runs as it is: SQLite, a folder as the broker, and a model that needs no key.
+"""Settings of the example project. By default it uses SQLite, a folder as the broker, and a model without a key.
 
-The environment puts servers in their place: ``DATABASE_URL`` (and ``DATABASE_POOL``, how many connections to PostgreSQL
-a process keeps at most), ``CELERY_BROKER_URL``, ``CACHE_URL`` (Redis), and ``OPENAI_MODEL`` with ``OPENAI_API_KEY`` and
-``OPENAI_BASE_URL``. With ``SECRET_KEY`` it is a site for production: without debugging and without the demo user, for
-the hosts that ``ALLOWED_HOSTS`` names, by HTTPS.
+These environment variables choose servers instead:
+
+- ``DATABASE_URL``, and ``DATABASE_POOL``: the most connections to PostgreSQL that a process keeps
+- ``CELERY_BROKER_URL``
+- ``CACHE_URL``: Redis
+- ``OPENAI_MODEL``, with ``OPENAI_API_KEY`` and ``OPENAI_BASE_URL``
+
+``SECRET_KEY`` makes it a production site: without debugging, without the demo user, with HTTPS, and only for the hosts
+in ``ALLOWED_HOSTS``.
 """
 
 import os
@@ -24,10 +29,10 @@ SECRET_KEY = os.environ.get("SECRET_KEY") or "an example has no secrets"
 DEBUG = not PRODUCTION
 ALLOWED_HOSTS = os.environ.get("ALLOWED_HOSTS", "").split(",") if PRODUCTION else ["localhost", "127.0.0.1", "[::1]"]
 CSRF_TRUSTED_ORIGINS = [f"https://{host}" for host in ALLOWED_HOSTS if host] if PRODUCTION else []
-# A name that is its own password, for a first look.
+# The demo user's name is also the password.
 DEMO_USER = "" if PRODUCTION else "demo"
 if PRODUCTION:
-    # HTTPS ends at a proxy, which says so.
+    # HTTPS ends at a proxy, which sets this header.
     SECURE_PROXY_SSL_HEADER = ("HTTP_X_FORWARDED_PROTO", "https")
     SECURE_SSL_REDIRECT = os.environ.get("SECURE_SSL_REDIRECT", "1") != "0"
     SECURE_HSTS_SECONDS = 31_536_000
@@ -44,9 +49,9 @@ ENGINES = {
     "mariadb": "mysql",
 }
 ENGINE_OPTIONS: dict[str, dict[str, Any]] = {
-    # Readers and writers at the same time, and a writer that finds another one at work waits for it.
+    # Readers and writers work at the same time, and writers wait for each other.
     "sqlite3": {"init_command": "PRAGMA journal_mode=WAL;", "transaction_mode": "IMMEDIATE", "timeout": 20},
-    # Under ASGI each request has a thread of its own, and would have a connection of its own, too.
+    # Under ASGI each request has its own thread. Without a pool it would have its own connection, too.
     "postgresql": {"pool": {"min_size": 1, "max_size": int(os.environ.get("DATABASE_POOL") or 20), "timeout": 10}},
     "mysql": {"charset": "utf8mb4"},
 }
@@ -56,7 +61,7 @@ def database(url: str) -> dict[str, Any]:
     """Return the entry of ``DATABASES`` for ``url``.
 
     ``sqlite:///file.sqlite3`` (in the folder of manage.py; four slashes before an absolute path),
-    ``postgresql://user:password@host:5432/name`` or ``mysql://…``. What follows a question mark becomes ``OPTIONS``.
+    ``postgresql://user:password@host:5432/name`` or ``mysql://…``. The query string becomes ``OPTIONS``.
     Special characters are percent-encoded.
     """
     parts = urlsplit(url)
@@ -64,17 +69,17 @@ def database(url: str) -> dict[str, Any]:
     name = unquote(parts.path.removeprefix("/"))
     if engine is None or not name or name == ":memory:":
         raise ImproperlyConfigured(
-            f"DATABASE_URL must be {', '.join(ENGINES)}, then ://, and name a database: "
-            "sqlite:///chat.sqlite3, or postgresql://user:password@host:5432/chat."
+            "DATABASE_URL must be like sqlite:///chat.sqlite3 or postgresql://user:password@host:5432/chat. It needs a "
+            f"database name and one of the schemes {', '.join(ENGINES)}."
         )
     if engine == "sqlite3":
-        # The same file for the site, the worker and the replay, wherever each was started.
+        # The site, the worker and the replay use the same file, whatever their working folder is.
         name = str(BASE_DIR / name)
-    given = {key: int(value) if value.isdecimal() else value for key, value in parse_qsl(parts.query)}
+    options = {key: int(value) if value.isdecimal() else value for key, value in parse_qsl(parts.query)}
     entry = {
         "ENGINE": f"django.db.backends.{engine}",
         "NAME": name,
-        "OPTIONS": ENGINE_OPTIONS[engine] | given,
+        "OPTIONS": ENGINE_OPTIONS[engine] | options,
     }
     if engine != "sqlite3":
         entry |= {
@@ -95,22 +100,22 @@ else:
     CELERY_BROKER_TRANSPORT = "mysite.folder_broker:Transport"
     CELERY_BROKER_URL = "filesystem://localhost"
     CELERY_BROKER_TRANSPORT_OPTIONS = folder_broker.options(DATA_DIR / "broker")
-    # It would leave a queue behind for every worker that ever ran.
+    # Remote control would leave a queue behind for each worker that ever ran.
     CELERY_WORKER_ENABLE_REMOTE_CONTROL = False
 CELERY_BROKER_CONNECTION_RETRY_ON_STARTUP = True
 CELERY_TASK_IGNORE_RESULT = True
-# What a lost task left undone is found here: celery -A mysite beat.
+# The sweep finds sessions whose task was lost. To run it: celery -A mysite beat.
 CELERY_BEAT_SCHEDULE = {
     "convmemory-sweep": {"task": "convmemory.sweep", "schedule": 60.0, "options": {"queue": "convmemory"}},
 }
 
 if os.environ.get("OPENAI_MODEL"):
-    # The client itself reads the model, OPENAI_API_KEY and OPENAI_BASE_URL.
+    # The chat model reads OPENAI_MODEL, OPENAI_API_KEY and OPENAI_BASE_URL itself.
     CHAT_MODEL = "django_convmemory.chat_models.openai.OpenAIChatModel"
 else:
     CHAT_MODEL = "django_convmemory.chat_models.extractive.ExtractiveChatModel"
 
-# Small, so that short conversations show what it does; a site would have thousands.
+# Small, so that short conversations are summarized. A real site would use thousands.
 TOKEN_LIMIT = int(os.environ.get("CONVMEMORY_TOKEN_LIMIT") or 300)
 SUMMARY_TOKENS = max(16, TOKEN_LIMIT * 2 // 3)
 
@@ -119,10 +124,10 @@ CONVMEMORY = {
         "MEMORY": "django_convmemory.memory.ConversationSummaryBufferMemory",
         "OPTIONS": {
             "max_token_limit": TOKEN_LIMIT,
-            # Nobody writes more into the page, and no reply is longer.
+            # More than a user types into the page, and more than the longest reply.
             "max_message_bytes": 200_000,
             "max_summary_tokens": SUMMARY_TOKENS,
-            # With some room for what the worker has not folded yet.
+            # With room for messages that the worker has not folded yet.
             "max_context_tokens": SUMMARY_TOKENS + TOKEN_LIMIT + TOKEN_LIMIT // 3,
         },
         "CHAT_MODEL": {"BACKEND": CHAT_MODEL},
@@ -178,9 +183,9 @@ REST_FRAMEWORK = {
         "convmemory_create": "30/min",
     },
 }
-# The API is for the page's visitors too.
+# Visitors may use the API too.
 CONVMEMORY_API = {"SCOPE": "django_convmemory.api.scopes.UserOrVisitorScope"}
-# Counts requests for the limits: one that all processes share, where there is one.
+# The throttles count requests here. With several processes, use Redis, so that they share the counts.
 CACHES = {
     "default": {"BACKEND": "django.core.cache.backends.redis.RedisCache", "LOCATION": os.environ["CACHE_URL"]}
     if os.environ.get("CACHE_URL")

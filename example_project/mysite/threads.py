@@ -1,4 +1,4 @@
-"""What spares a request most of its changes of threads."""
+"""A middleware that avoids most thread changes of a request."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from django.utils.decorators import sync_only_middleware
 
 @sync_only_middleware
 def in_one_thread(get_response: Callable[[HttpRequest], HttpResponseBase]) -> Callable[[HttpRequest], HttpResponseBase]:
-    """Have the middlewares before this one run one after the other in one thread, as under WSGI.
+    """Make the middlewares before this one run in one thread, as under WSGI.
 
-    Under ASGI each of their steps would be sent to a thread, and waited for: a dozen changes of threads for a request,
-    which cost more than what they do. It belongs at the end of ``MIDDLEWARE``.
+    Under ASGI, Django would otherwise send each of their steps to a thread and wait for it. That is about a dozen
+    thread changes for a request, which take longer than the steps. This middleware must be the last in ``MIDDLEWARE``.
     """
     return get_response

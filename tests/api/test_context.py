@@ -128,7 +128,7 @@ def test_the_error_of_a_model_is_named_and_not_quoted(
 
 def test_compaction_is_asked_for(api: APIClient, chat: SessionHandle, convmemory: ScriptedMemories) -> None:
     chat.append(*[ChatMessage.human("word " * 50) for _ in range(8)])
-    convmemory.run.__self__._scheduler._noted.clear()  # type: ignore[attr-defined]
+    convmemory.run.__self__._scheduler._queue.clear()  # type: ignore[attr-defined]
     convmemory.reply("a summary")
     asked = api.post(url_of(chat, "compact/"), {}, format="json")
     assert asked.status_code == 202

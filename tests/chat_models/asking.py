@@ -1,4 +1,4 @@
-"""Asking the OpenAI chat model, in both its ways."""
+"""Helpers that call the OpenAI chat model, synchronously and asynchronously."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
-import openai as _client_library  # noqa: F401  its import takes longer than the deadlines of these tests
+import openai as _client_library  # noqa: F401  Its import takes longer than the deadlines of these tests.
 import pytest
 
 from django_convmemory import exceptions
@@ -20,7 +20,7 @@ KEY = "sk-secret-0123456789"
 SECRET = "Bohnensuppe um Mitternacht"
 REQUEST = base.ChatRequest([ChatMessage.system("Sum up."), ChatMessage.human(f"[[fact-1]] {SECRET} [[fact-2]]")])
 
-# What "returned at once, not when the server was done" means on a slow machine: hangs and drips last for 30 s.
+# Seconds within which a call "returns at once", also on a slow machine. The server's hangs and drips last 30 s.
 AT_ONCE = 10.0
 
 Ask = Callable[..., base.ChatResponse]

@@ -5,7 +5,7 @@ import pathlib
 import threading
 from collections.abc import Iterator
 
-import openai as _client_library  # noqa: F401  its import takes longer than the deadlines of these tests
+import openai as _client_library  # noqa: F401  Its import takes longer than the deadlines of these tests.
 import pytest
 
 from tests.chat_models.asking import (
@@ -33,14 +33,14 @@ def server() -> Iterator[OpenAIServer]:
 
 @pytest.fixture(autouse=True, scope="module")
 def no_socket_is_left_behind() -> Iterator[None]:
-    """A socket that nobody closed warns when it is collected, and a warning is a failure."""
+    """The collection of an unclosed socket gives a warning, and a warning is a failure."""
     yield
     gc.collect()
 
 
 @pytest.fixture(autouse=True)
 def no_thread_is_left_behind(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Nor does a variable of the machine get in."""
+    """The environment variables of the machine are hidden too."""
     for variable in ("OPENAI_API_KEY", "OPENAI_BASE_URL", "OPENAI_MODEL", "OPENAI_ORG_ID", "OPENAI_PROJECT_ID"):
         monkeypatch.delenv(variable, raising=False)
     yield

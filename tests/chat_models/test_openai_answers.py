@@ -1,4 +1,4 @@
-"""What the OpenAI chat model asks and answers, and when it stops waiting: the real client, and a real server."""
+"""The requests, answers and deadlines of the OpenAI chat model, with the real client and a real server."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import threading
 import time
 from typing import Any
 
-import openai as _client_library  # noqa: F401  its import takes longer than the deadlines of these tests
+import openai as _client_library  # noqa: F401  Its import takes longer than the deadlines of these tests.
 import pytest
 
 from django_convmemory import exceptions
@@ -33,7 +33,7 @@ from tests.openai_server import Behaviour, OpenAIServer
 ROOT = pathlib.Path(__file__).parents[2]
 
 
-# An answer.
+# Answers.
 
 
 def test_is_a_chat_model() -> None:
@@ -43,7 +43,7 @@ def test_is_a_chat_model() -> None:
     assert (model.name, model.deadline) == ("tiny", 7.0)
 
 
-def test_gives_the_answer_with_usage_reason_and_model(server: OpenAIServer, ask: Ask) -> None:
+def test_a_response_has_usage_finish_reason_and_model(server: OpenAIServer, ask: Ask) -> None:
     response = ask(model_at(server))
 
     assert response.message.role == "assistant"
@@ -75,9 +75,7 @@ def test_sends_the_messages_in_wire_form_with_model_key_and_parameters(server: O
     assert server.log[0].headers["authorization"] == f"Bearer {KEY}"
 
 
-def test_reads_what_is_not_given_from_the_environment(
-    server: OpenAIServer, ask: Ask, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_options_default_to_the_environment(server: OpenAIServer, ask: Ask, monkeypatch: pytest.MonkeyPatch) -> None:
     model = OpenAIChatModel()
     monkeypatch.setenv("OPENAI_API_KEY", "from-env")
     monkeypatch.setenv("OPENAI_BASE_URL", server.base_url)
@@ -88,7 +86,7 @@ def test_reads_what_is_not_given_from_the_environment(
     assert server.log[0].headers["authorization"] == "Bearer from-env"
 
 
-def test_passes_on_an_answer_that_the_length_limit_cut(server: OpenAIServer, ask: Ask) -> None:
+def test_an_answer_that_the_length_limit_cut_off_is_returned(server: OpenAIServer, ask: Ask) -> None:
     server.queue(Behaviour("cut_off", text="They spoke of"))
 
     response = ask(model_at(server))
@@ -97,20 +95,20 @@ def test_passes_on_an_answer_that_the_length_limit_cut(server: OpenAIServer, ask
 
 
 @pytest.mark.parametrize("reason", ["model_length", "model_context_window_exceeded"])
-def test_calls_a_cut_length_whatever_the_provider_calls_it(server: OpenAIServer, reason: str) -> None:
+def test_every_providers_word_for_cut_off_becomes_length(server: OpenAIServer, reason: str) -> None:
     server.queue(answer_with(finish_reason=reason))
 
     assert chat(model_at(server)).finish_reason == "length"
 
 
 @pytest.mark.parametrize("kind", ["empty", "none", "apology"])
-def test_passes_on_texts_for_the_caller_to_judge(server: OpenAIServer, ask: Ask, kind: str) -> None:
+def test_doubtful_texts_are_returned_for_the_caller_to_judge(server: OpenAIServer, ask: Ask, kind: str) -> None:
     server.queue(Behaviour(kind))
 
     assert ask(model_at(server)).finish_reason == "stop"
 
 
-def test_keeps_fields_of_the_message_that_it_does_not_know(server: OpenAIServer) -> None:
+def test_unknown_fields_of_the_message_are_kept(server: OpenAIServer) -> None:
     server.queue(answer_with(message={"content": "Hi", "reasoning_content": "Hm."}))
 
     message = chat(model_at(server)).message
@@ -123,7 +121,7 @@ def test_keeps_fields_of_the_message_that_it_does_not_know(server: OpenAIServer)
     [None, [], {}, {"prompt_tokens": 5}, {"prompt_tokens": -1, "completion_tokens": 1}]
     + [{"prompt_tokens": count, "completion_tokens": 1} for count in (True, "5", 1.5, 10**12)],
 )
-def test_usage_that_makes_no_sense_is_none(server: OpenAIServer, usage: Any) -> None:
+def test_invalid_usage_is_none(server: OpenAIServer, usage: Any) -> None:
     server.queue(answer_with(usage=usage))
 
     assert chat(model_at(server)).usage is None
@@ -141,7 +139,9 @@ def test_returns_at_the_deadline_whatever_the_server_does(server: OpenAIServer, 
 
     assert time.monotonic() - started < AT_ONCE
     assert isinstance(error, exceptions.ModelUnavailable)
-    assert str(error) == "The model gave no complete answer within 0.5 s."
+    assert str(error) == (
+        "The model gave no complete answer within 0.5 s. Check the provider's status, or raise the option timeout."
+    )
 
 
 @pytest.mark.parametrize("kind", ["hang", "drip", "drip_error"])
@@ -149,7 +149,7 @@ def test_the_connection_is_closed_soon_after_the_deadline(server: OpenAIServer, 
     server.default = Behaviour(kind, seconds=30)
 
     deadline = 0.5
-    while not server.log:  # a busy machine may need longer than that to send a request
+    while not server.log:  # On a busy machine the request may take longer than the deadline.
         error_of(ask, model_at(server, timeout=deadline))
         deadline *= 2
 
@@ -158,7 +158,7 @@ def test_the_connection_is_closed_soon_after_the_deadline(server: OpenAIServer, 
 
 
 def test_nothing_is_sent_after_the_deadline(server: OpenAIServer, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A first call imports the client and loads certificates; a request that nobody waits for costs money."""
+    """The first call imports the client and loads certificates. A request after the deadline would cost money."""
     model = model_at(server, timeout=0.1)
     late = threading.Event()
     client = model._client()
@@ -204,7 +204,7 @@ def test_achat_leaves_the_event_loop_free(server: OpenAIServer) -> None:
 
 
 def test_an_exception_of_a_signal_handler_ends_the_wait(server: OpenAIServer) -> None:
-    """Celery's soft time limit arrives so."""
+    """Celery's soft time limit is such an exception."""
     server.queue(Behaviour("drip", seconds=30))
 
     class SoftTimeLimitError(Exception):

@@ -1,4 +1,4 @@
-"""What the OpenAI chat model makes of every failure, and what its errors say."""
+"""The classification of every failure of the OpenAI chat model, and the texts of its errors."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import pathlib
 import time
 from typing import Any
 
-import openai as _client_library  # noqa: F401  its import takes longer than the deadlines of these tests
+import openai as _client_library  # noqa: F401  Its import takes longer than the deadlines of these tests.
 import pytest
 
 from django_convmemory import exceptions
@@ -52,7 +52,7 @@ ROOT = pathlib.Path(__file__).parents[2]
         ("huge", exceptions.BadModelOutput),
     ],
 )
-def test_classifies_what_goes_wrong(
+def test_failures_are_classified(
     server: OpenAIServer, ask: Ask, kind: str, expected: type[exceptions.ChatModelError]
 ) -> None:
     server.queue(Behaviour(kind))
@@ -66,7 +66,7 @@ def test_classifies_what_goes_wrong(
     + [(status, exceptions.ModelMisconfigured) for status in (302, 401, 402, 404, 405, 410)]
     + [(413, exceptions.ContextLengthExceeded)],
 )
-def test_classifies_a_status_that_comes_without_a_known_code(
+def test_a_status_without_a_known_code_is_classified(
     server: OpenAIServer, status: int, expected: type[exceptions.ChatModelError]
 ) -> None:
     bodies = ["", "<html>Oops</html>", '{"detail": "Oops"}', "[]", "null", '{"error": "Oops"}', "[" * 50_000]
@@ -76,7 +76,7 @@ def test_classifies_a_status_that_comes_without_a_known_code(
     assert [type(error_of(chat, model)) for _ in bodies] == [expected] * len(bodies)
 
 
-def test_a_firewalls_403_is_none_of_the_models(server: OpenAIServer) -> None:
+def test_a_firewalls_403_is_not_the_models(server: OpenAIServer) -> None:
     bodies = ["", "<html>Request blocked</html>", '{"error": {"message": "Project has no access"}}', '{"detail": "No"}']
     server.queue(*(Behaviour("raw", status=403, body=body) for body in bodies))
     model = model_at(server)
@@ -177,7 +177,7 @@ TOO_LONG = {
 
 
 @pytest.mark.parametrize("provider", TOO_LONG)
-def test_knows_a_request_that_is_too_long(server: OpenAIServer, provider: str) -> None:
+def test_a_request_that_is_too_long_is_recognized(server: OpenAIServer, provider: str) -> None:
     status, body = TOO_LONG[provider]
     server.queue(Behaviour("raw", status=status, body=body))
 
@@ -207,7 +207,7 @@ def test_a_prompt_above_the_servers_limit_is_too_long(server: OpenAIServer, ask:
         (200, {"choices": [{"message": {"content": ""}, "finish_reason": "content_filter: SAFETY"}]}),
     ],
 )
-def test_knows_content_that_is_refused(server: OpenAIServer, status: int, body: Any) -> None:
+def test_refused_content_is_recognized(server: OpenAIServer, status: int, body: Any) -> None:
     server.queue(Behaviour("raw", status=status, body=body))
 
     assert type(error_of(chat, model_at(server))) is exceptions.ContentRefused
@@ -231,7 +231,7 @@ def test_knows_content_that_is_refused(server: OpenAIServer, status: int, body: 
         (200, {"error": {"code": 402, "message": "Insufficient credits."}}),
     ],
 )
-def test_knows_what_only_a_person_can_mend(server: OpenAIServer, status: int, body: Any) -> None:
+def test_errors_that_only_a_person_can_repair_are_recognized(server: OpenAIServer, status: int, body: Any) -> None:
     server.queue(Behaviour("raw", status=status, body=body))
 
     error = error_of(chat, model_at(server, parameters={"temperature": 0}))
@@ -255,7 +255,7 @@ def test_knows_what_only_a_person_can_mend(server: OpenAIServer, status: int, bo
         (200, {"choices": [{"message": {"content": "Half a"}, "finish_reason": "insufficient_system_resource"}]}),
     ],
 )
-def test_takes_other_errors_for_passing_ones(server: OpenAIServer, status: int, body: Any) -> None:
+def test_other_errors_count_as_temporary(server: OpenAIServer, status: int, body: Any) -> None:
     server.queue(Behaviour("raw", status=status, body=body))
 
     assert type(error_of(chat, model_at(server))) is exceptions.ModelUnavailable
@@ -285,7 +285,7 @@ def test_takes_other_errors_for_passing_ones(server: OpenAIServer, status: int, 
     ],
     ids=lambda body: body[:60],
 )
-def test_an_answer_that_cannot_be_used_is_bad_output(server: OpenAIServer, body: str) -> None:
+def test_an_unusable_answer_is_bad_output(server: OpenAIServer, body: str) -> None:
     server.queue(Behaviour("raw", body=body))
 
     assert type(error_of(chat, model_at(server))) is exceptions.BadModelOutput
@@ -297,14 +297,14 @@ def test_a_body_that_is_not_utf_8_is_bad_output(server: OpenAIServer, ask: Ask) 
     assert isinstance(error_of(ask, model_at(server)), exceptions.ModelUnavailable | exceptions.BadModelOutput)
 
 
-def test_reads_no_error_body_without_end(server: OpenAIServer, ask: Ask) -> None:
+def test_an_endless_error_body_is_not_read_to_its_end(server: OpenAIServer, ask: Ask) -> None:
     server.queue(Behaviour("raw", status=503, body="x" * 30_000_000))
 
     assert type(error_of(ask, model_at(server))) is exceptions.ModelUnavailable
     assert server.wait_for(lambda log: log[0].aborted)
 
 
-def test_a_server_that_is_not_there_is_unavailable(ask: Ask) -> None:
+def test_an_unreachable_server_is_unavailable(ask: Ask) -> None:
     with OpenAIServer() as server:
         model = model_at(server)
 
@@ -315,7 +315,7 @@ def test_a_server_that_is_not_there_is_unavailable(ask: Ask) -> None:
 
 
 @pytest.mark.parametrize(("header", "seconds"), [("7", 7.0), ("0.5", 0.5), ("0", 0.0), ("-3", 0.0)])
-def test_passes_on_the_pause_that_a_provider_asks_for(
+def test_the_pause_that_a_provider_asks_for_is_in_the_error(
     server: OpenAIServer, ask: Ask, header: str, seconds: float
 ) -> None:
     server.queue(Behaviour("rate_limited", retry_after=header))
@@ -326,7 +326,7 @@ def test_passes_on_the_pause_that_a_provider_asks_for(
     assert error.retry_after == seconds
 
 
-def test_reads_a_pause_given_as_a_date() -> None:
+def test_a_pause_may_be_a_date() -> None:
     in_an_hour = email.utils.formatdate(time.time() + 3600, usegmt=True)
 
     pause = openai_replies.retry_after({"retry-after": in_an_hour})
@@ -337,12 +337,12 @@ def test_reads_a_pause_given_as_a_date() -> None:
     assert openai_replies.retry_after({"retry-after": "Wed, 21 Oct 2015 07:28:00 -0000"}) == 0.0
 
 
-def test_prefers_a_pause_in_milliseconds() -> None:
+def test_a_pause_in_milliseconds_has_precedence() -> None:
     assert openai_replies.retry_after({"retry-after-ms": "1500", "retry-after": "2"}) == 1.5
 
 
 @pytest.mark.parametrize("value", ["", "soon", "nan", "inf", "Wed, 99 Oct 2015 07:28:00 GMT", "2015-10-21T07:28:00Z"])
-def test_ignores_a_pause_that_makes_no_sense(value: str) -> None:
+def test_an_invalid_pause_is_ignored(value: str) -> None:
     assert openai_replies.retry_after({"retry-after": value}) is None
 
 
@@ -351,13 +351,13 @@ def test_a_date_beyond_the_calendar_is_no_pause() -> None:
         assert openai_replies.retry_after({"retry-after": f"Mon, 01 Jan 2024 00:00:00 {zone}"}) is None
 
 
-def test_keeps_no_connection_that_a_server_could_close_before_the_next_call(server: OpenAIServer, ask: Ask) -> None:
+def test_no_connection_is_kept_for_the_next_call(server: OpenAIServer, ask: Ask) -> None:
     ask(model_at(server))
 
     assert server.log[0].headers["connection"] == "close"
 
 
-def test_tries_nothing_twice(server: OpenAIServer, ask: Ask) -> None:
+def test_no_request_is_repeated(server: OpenAIServer, ask: Ask) -> None:
     model = model_at(server)
     for kind in ("server_error", "rate_limited", "reset_before_body"):
         server.queue(Behaviour(kind))
@@ -366,7 +366,7 @@ def test_tries_nothing_twice(server: OpenAIServer, ask: Ask) -> None:
     assert len(server.log) == 3
 
 
-def test_follows_no_redirect(server: OpenAIServer, ask: Ask) -> None:
+def test_no_redirect_is_followed(server: OpenAIServer, ask: Ask) -> None:
     server.queue(Behaviour("raw", status=307, headers={"Location": f"{server.base_url}/elsewhere/chat/completions"}))
 
     assert type(error_of(ask, model_at(server))) is exceptions.ModelMisconfigured
@@ -385,7 +385,7 @@ def test_an_error_handled_by_the_caller_is_not_mistaken_for_this_calls(server: O
     assert type(error_of(handling, model_at(server))) is exceptions.ModelUnavailable
 
 
-# What an exception says.
+# The texts of errors.
 
 
 @pytest.mark.parametrize(
@@ -400,7 +400,7 @@ def test_an_error_handled_by_the_caller_is_not_mistaken_for_this_calls(server: O
         Behaviour("reset_before_body"),
     ],
 )
-def test_no_error_tells_the_key_or_what_was_said(server: OpenAIServer, ask: Ask, behaviour: Behaviour) -> None:
+def test_no_error_contains_the_key_or_the_conversation(server: OpenAIServer, ask: Ask, behaviour: Behaviour) -> None:
     server.queue(behaviour)
 
     error = error_of(ask, model_at(server))
@@ -413,5 +413,5 @@ def test_no_error_tells_the_key_or_what_was_said(server: OpenAIServer, ask: Ask,
     assert error.__context__ is None
 
 
-def test_the_model_does_not_show_its_key() -> None:
+def test_the_repr_does_not_contain_the_key() -> None:
     assert KEY not in repr(OpenAIChatModel(model="tiny", api_key=KEY))

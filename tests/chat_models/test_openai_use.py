@@ -13,7 +13,7 @@ import urllib.request
 import weakref
 from typing import Any
 
-import openai as _client_library  # noqa: F401  its import takes longer than the deadlines of these tests
+import openai as _client_library  # noqa: F401  Its import takes longer than the deadlines of these tests.
 import pytest
 
 from django_convmemory import exceptions
@@ -51,9 +51,7 @@ def test_no_key_is_an_error_at_the_call(server: OpenAIServer, ask: Ask) -> None:
 
 
 @pytest.mark.parametrize("key", [f"{KEY}\n", f"Bearer {KEY}", f"{KEY}ä"])
-def test_a_key_that_no_header_can_hold_is_an_error_that_does_not_tell_it(
-    server: OpenAIServer, ask: Ask, key: str
-) -> None:
+def test_a_key_that_no_header_can_hold_is_an_error_without_the_key(server: OpenAIServer, ask: Ask, key: str) -> None:
     error = error_of(ask, model_at(server, api_key=key))
 
     assert type(error) is exceptions.ModelMisconfigured
@@ -63,7 +61,7 @@ def test_a_key_that_no_header_can_hold_is_an_error_that_does_not_tell_it(
 @pytest.mark.parametrize(
     "url", ["nonsense", "ftp://host/v1", "http://", "http://[::1/v1", "http://host:port/v1", "\x00"]
 )
-def test_a_base_url_that_is_none_is_an_error_at_the_call(server: OpenAIServer, ask: Ask, url: str) -> None:
+def test_an_invalid_base_url_is_an_error_at_the_call(server: OpenAIServer, ask: Ask, url: str) -> None:
     assert type(error_of(ask, model_at(server, base_url=url))) is exceptions.ModelMisconfigured
 
 
@@ -97,7 +95,7 @@ def test_a_client_that_is_not_installed_is_an_error_at_the_call(
         ("parameters", {"stream": True}, ValueError),
     ],
 )
-def test_an_option_of_the_wrong_form_is_refused_by_name(option: str, value: Any, expected: type[Exception]) -> None:
+def test_the_error_of_a_wrong_option_names_it(option: str, value: Any, expected: type[Exception]) -> None:
     with pytest.raises(expected, match=f"^{option} "):
         OpenAIChatModel(**{option: value})
 
@@ -131,7 +129,7 @@ def test_one_model_serves_many_threads(server: OpenAIServer) -> None:
         assert list(pool.map(answer_to, range(100))) == [f"[[{number}]]" for number in range(100)]
 
 
-def test_one_model_serves_one_event_loop_after_the_other_and_keeps_none(server: OpenAIServer) -> None:
+def test_one_model_serves_several_event_loops_and_keeps_none(server: OpenAIServer) -> None:
     model = model_at(server)
     loops: list[weakref.ref[asyncio.AbstractEventLoop]] = []
 
@@ -203,9 +201,9 @@ sys.exit(str(codes) if any(codes) else 0)
 
 
 def test_a_forked_child_has_a_client_of_its_own(server: OpenAIServer) -> None:
-    """Also of a parent that waits for an answer as it forks.
+    """This holds also if a thread of the parent waits for an answer during the fork.
 
-    Not of one whose threads begin or end a call at that very moment: OpenSSL has locks that no fork can cross.
+    It does not hold if a thread begins or ends a call at that moment, because a fork copies OpenSSL's locks.
     """
     server.queue(Behaviour(), Behaviour("drip", seconds=3))
     run = subprocess.run(
@@ -219,7 +217,7 @@ def test_a_forked_child_has_a_client_of_its_own(server: OpenAIServer) -> None:
     assert (run.returncode, run.stderr) == (0, "")
 
 
-# The server as a process, which other tests rely on.
+# The server as a process. Other tests rely on it.
 
 
 def test_the_server_runs_as_a_process_and_is_controlled_over_http() -> None:

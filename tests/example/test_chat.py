@@ -272,8 +272,8 @@ def test_a_streamed_reply(modelled: str, page: Page) -> None:
 @pytest.mark.parametrize(
     ("behaviours", "says"),
     [
-        ([Behaviour("rate_limited", retry_after="0")] * 2, "too much to do"),
-        ([Behaviour("breaks_off", text="Half of this " * 10)], "broke off"),
+        ([Behaviour("rate_limited", retry_after="0")] * 2, "The model is overloaded (429)"),
+        ([Behaviour("breaks_off", text="Half of this " * 10)], "The model broke off its answer"),
         ([Behaviour("raw", status=500, body={"error": {"message": "secret-org"}})] * 2, "The model failed (500)"),
     ],
     ids=["429", "breaks off", "500"],
@@ -289,7 +289,7 @@ def test_a_model_that_fails(
     page.wait_for_selector(".refused")
     shown = page.locator("#notice").inner_text()
     assert says in shown
-    assert "kept" in shown
+    assert "Your message is stored." in shown
     assert "secret-org" not in page.content()
     page.click("text=Try again")
     answered(page, "Are you still there?")
@@ -339,7 +339,7 @@ def test_a_reply_can_be_stopped(modelled: str, model: OpenAIServer, page: Page) 
     page.click("text=Send")
     page.click("#stop")
     page.wait_for_selector("#notice .refused")
-    assert "Your message is kept." in page.locator("#notice").inner_text()
+    assert "Your message is stored." in page.locator("#notice").inner_text()
     page.click("text=Try again")
     answered(page, "Are you there?")
     assert page.locator("#messages .user").count() == 3

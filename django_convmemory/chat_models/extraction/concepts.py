@@ -1,7 +1,7 @@
-"""What a sentence says, as a set of weighted concepts: words, numbers, names, and pairs of characters in Chinese.
+"""The content of a sentence as weighted concepts: words, numbers, names, and pairs of Chinese characters.
 
-A concept counts once however often it is said, so a summary gains nothing by repeating itself: the concept coverage of
-Gillick and Favre, "A Scalable Global Model for Summarization" (2009), with single words in place of bigrams.
+A concept counts once in a summary, so a summary gains nothing by repeating itself. This is the concept coverage of
+Gillick and Favre, "A Scalable Global Model for Summarization" (2009), with single words instead of bigrams.
 """
 
 from __future__ import annotations
@@ -20,16 +20,16 @@ _TOKEN = re.compile(
     r"|(?P<word>[^\W\d_](?:[\w]|['’-](?=\w))*)"
 )
 _LONGEST_WORD = 40
-# Letters that tell words apart: "volunteer", "volunteered" and "volunteering" are one concept.
-_STEM = 6
-# How much more a number and a name weigh than another word.
-_NUMBER = 2.5
-_NAME = 1.5
+# Words with the same first letters are one concept: "volunteer", "volunteered" and "volunteering".
+_STEM_LENGTH = 6
+# The weights of a number and of a name; another word weighs 1.
+_NUMBER_WEIGHT = 2.5
+_NAME_WEIGHT = 1.5
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Concepts:
-    """The concepts of one sentence; those in ``named`` are names, those in ``numbers`` have digits."""
+    """The concepts of one sentence: names in ``named``, those with digits in ``numbers``, the rest in ``plain``."""
 
     plain: frozenset[str]
     named: frozenset[str]
@@ -41,7 +41,10 @@ class Concepts:
 
 
 def of(sentence: str, speakers: frozenset[str] = frozenset()) -> Concepts:
-    """Return the concepts of ``sentence``; the lower-case words in ``speakers`` are none, for labels say who speaks."""
+    """Return the concepts of ``sentence``.
+
+    ``speakers`` are lower-case words of the speakers' names. They are not concepts, because labels name the speakers.
+    """
     plain: set[str] = set()
     named: set[str] = set()
     numbers: set[str] = set()
@@ -59,31 +62,32 @@ def of(sentence: str, speakers: frozenset[str] = frozenset()) -> Concepts:
             if any(character.isdigit() for character in word):
                 numbers.add(word)
             elif len(word) > 1 and word not in stop_words.WORDS and word not in speakers:
-                shown = text[0].isupper() and (not first or text[1:2].isupper())
-                (named if shown else plain).add(word[:_STEM])
+                is_name = text[0].isupper() and (not first or text[1:2].isupper())
+                (named if is_name else plain).add(word[:_STEM_LENGTH])
         first = False
     return Concepts(frozenset(plain - named), frozenset(named), frozenset(numbers))
 
 
 def _is_grammar(pair: str) -> bool:
+    """Whether a pair of Chinese characters carries no content."""
     return pair in stop_words.PAIRS or not stop_words.CHARACTERS.isdisjoint(pair)
 
 
 def weights(sentences: Iterable[Concepts]) -> Mapping[str, float]:
-    """Return the weight of every concept of ``sentences``.
+    """Return the weight of each concept of ``sentences``.
 
-    It grows with the logarithm of the number of sentences that say it, as what a conversation comes back to is what it
-    is about; names and numbers weigh more, for they are what a reader cannot reconstruct.
+    The weight grows with the logarithm of the number of sentences that contain the concept: a conversation returns to
+    its subject. Names and numbers weigh more, because a reader cannot reconstruct them.
     """
-    said: Counter[str] = Counter()
+    counts: Counter[str] = Counter()
     named: Counter[str] = Counter()
     numbers: set[str] = set()
     for concepts in sentences:
-        said.update(concepts.all)
+        counts.update(concepts.all)
         named.update(concepts.named)
         numbers |= concepts.numbers
     return {
         concept: (1 + math.log2(count))
-        * (_NUMBER if concept in numbers else _NAME if named[concept] * 2 > count else 1.0)
-        for concept, count in said.items()
+        * (_NUMBER_WEIGHT if concept in numbers else _NAME_WEIGHT if named[concept] * 2 > count else 1.0)
+        for concept, count in counts.items()
     }

@@ -1,10 +1,12 @@
-"""The choice of the statements that say most of a conversation in few tokens.
+"""Chooses the statements that cover most of a conversation in few tokens.
 
-It is the budgeted greedy of Lin and Bilmes, "A Class of Submodular Functions for Document Summarization" (2011), over
-the concepts that are covered, with their reward for diversity: each fold of the conversation is a cluster, and what a
-statement adds is divided by what its fold has told already (the slope of a logarithm). The first sentence of a fold is
-therefore worth more than the second of another, and old folds keep their place however many come after them. Covered
-concepts are worth nothing again, which is what removes redundancy: no step compares pairs of sentences.
+The algorithm is the budgeted greedy of Lin and Bilmes, "A Class of Submodular Functions for Document Summarization"
+(2011). It maximizes the weight of the covered concepts, with their reward for diversity:
+
+- A covered concept is worth nothing a second time. This removes redundancy without a comparison of pairs of sentences.
+- Each fold of the conversation is a cluster. The value of a statement is divided by the value already chosen from its
+  fold, which is the slope of a logarithm. So the first sentence of a fold is worth more than the second of another, and
+  old folds keep their place however many follow.
 """
 
 from __future__ import annotations
@@ -18,20 +20,22 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from django_convmemory.chat_models.extraction import concepts, statements
 
-# How much a statement's length counts against it: 0 not at all, 1 chooses by concepts per token.
+# The penalty of a statement's length: 0 is none, and 1 chooses by concepts per token.
 _LENGTH_EXPONENT = 0.85
-# The newest fold is sure of twice its equal part of the cap, but of no more than this; beyond, it competes.
+# The newest fold is sure of twice its equal part of the token limit, but at most of this part. Then it competes.
 _NEWEST_SHARE = 0.15
-# A statement of whose concepts a smaller part than this is new repeats what was chosen.
+# A statement repeats the chosen ones if no larger part of its concepts than this is new.
 _NOVELTY = 0.2
 # An answer with fewer concepts than this is not understood without its question.
 _ELLIPTIC = 3
-# Picks go on beyond the cap by this factor, because the costs are estimates and lines share their labels.
+# Picks go beyond the token limit by this factor, because costs are estimates and statements may share a label.
 _SLACK = 1.5
 
-# What a sentence's form says of its use in a summary, as factors: a question asks for what its answer says; a sentence
-# that begins with a pronoun points at one that may be missing; one to "you" is mostly encouragement; one about "I" is
-# what happened to the speaker, or what they want.
+# Factors for the form of a sentence:
+# - The answer to a question says more than the question.
+# - A sentence that begins with a pronoun refers to a sentence that may be missing.
+# - A sentence to "you" is mostly encouragement.
+# - A sentence that begins with "I" or "we" tells what happened to the speaker, or what they want.
 _QUESTION = re.compile(r"[?？][\"'”’」』）)]*\Z")
 _FORMS = (
     (0.5, _QUESTION),
@@ -45,10 +49,13 @@ _FORMS = (
 class Candidate:
     """A statement that may be chosen.
 
-    ``index`` is its place in the conversation; ``weights`` those of its concepts; ``cost`` an estimate of its tokens,
-    its speaker's label included; ``factor`` what its form says of its use; ``question`` the index of the statement that
-    it is the answer to, where it is not understood without it. Of candidates that are worth the same the one of lower
-    ``rank`` is chosen: a hash of the text, so that neither old nor new ones go first.
+    - ``index`` is its place in the conversation.
+    - ``weights`` are the weights of its concepts.
+    - ``cost`` is an estimate of its tokens, with the speaker's label.
+    - ``factor`` is the factor for its form.
+    - ``question`` is the index of the question that it answers, if it is not understood without the question.
+    - ``rank`` decides between candidates of the same value: the lower one is chosen. It is a hash of the text, so that
+      neither old nor new statements are preferred.
     """
 
     index: int
@@ -60,38 +67,39 @@ class Candidate:
     rank: bytes
 
 
-def candidates(said: Sequence[statements.Statement], cost: Callable[[statements.Statement], int]) -> list[Candidate]:
-    """Return the candidates for ``said``, one each and in order; ``cost`` tells the tokens of a statement alone."""
-    speakers = frozenset(word.lower() for speaker in {one.speaker for one in said} for word in speaker.split())
-    found = [concepts.of(statement.text, speakers) for statement in said]
-    weights = concepts.weights(found)
+def candidates(spoken: Sequence[statements.Statement], cost: Callable[[statements.Statement], int]) -> list[Candidate]:
+    """Return a candidate for each statement, in order. ``cost`` returns the tokens of a single statement."""
+    speakers = {statement.speaker for statement in spoken}
+    labels = frozenset(word.lower() for speaker in speakers for word in speaker.split())
+    contents = [concepts.of(statement.text, labels) for statement in spoken]
+    weights = concepts.weights(contents)
     return [
         Candidate(
             index=index,
             fold=statement.fold,
-            weights={concept: weights[concept] for concept in concepts_.all},
+            weights={concept: weights[concept] for concept in content.all},
             cost=max(1, cost(statement)),
             factor=math.prod(factor for factor, form in _FORMS if form.search(statement.text)),
-            question=index - 1 if len(concepts_.all) < _ELLIPTIC and _answers(said, index) else None,
+            question=index - 1 if len(content.all) < _ELLIPTIC and _is_answer(spoken, index) else None,
             rank=hashlib.sha256(statement.text.encode()).digest(),
         )
-        for index, (statement, concepts_) in enumerate(zip(said, found, strict=True))
+        for index, (statement, content) in enumerate(zip(spoken, contents, strict=True))
     ]
 
 
-def _answers(said: Sequence[statements.Statement], index: int) -> bool:
-    """Whether the statement at ``index`` answers a question of another speaker right before it."""
+def _is_answer(spoken: Sequence[statements.Statement], index: int) -> bool:
+    """Whether the statement at ``index`` directly follows a question of another speaker."""
     if index == 0:
         return False
-    before, statement = said[index - 1], said[index]
+    before, statement = spoken[index - 1], spoken[index]
     return before.fold == statement.fold and before.speaker != statement.speaker and bool(_QUESTION.search(before.text))
 
 
 def choose(pool: Sequence[Candidate], max_tokens: int) -> list[list[int]]:
-    """Return the indices of what to tell, best first: each a statement, with its question where it needs it.
+    """Return picks, best first. A pick is a list of indices: a statement, after its question if it needs the question.
 
-    The costs of the first ones make ``max_tokens``; some more follow, for the caller to fill what remains when it
-    counts exactly. Statements that say nothing are not among them.
+    If there are enough statements, the picks cost more than ``max_tokens``. Costs are estimates, and the caller fills
+    the limit by an exact count. Statements that add no new concept are left out.
     """
     if not pool:
         return []
@@ -106,25 +114,27 @@ def choose(pool: Sequence[Candidate], max_tokens: int) -> list[list[int]]:
 
 
 class _Choice:
-    """What is chosen so far, and what one more statement would add."""
+    """The statements chosen so far, and the value that one more would add."""
 
     def __init__(self, pool: Sequence[Candidate]) -> None:
         self.pool = pool
         self.covered: set[str] = set()
         self.chosen: set[int] = set()
-        self.told: dict[int, float] = {}
+        self.value_of_fold: dict[int, float] = {}
         self.cost = 0
 
     def greedy(self, pool: Iterable[Candidate], largest: float, until: float) -> list[list[int]]:
-        """Choose of ``pool`` the best statement again and again until ``until`` tokens are spent; return the picks.
+        """Choose the best statements of ``pool`` until ``until`` tokens are spent, and return the picks.
 
-        What a statement adds only falls as others are chosen. So a heap of stale values needs to look again at its top
-        alone (Minoux's accelerated greedy, 1978): one heap of the statements of each fold, one of the folds.
+        Statements that cost more than ``largest`` are ignored. The value of a statement can only fall while others are
+        chosen. So only the top of a heap of old values must be computed again (Minoux's accelerated greedy, 1978).
+        There is a heap of statements for each fold, and a heap of the folds.
         """
         heaps: dict[int, list[tuple[float, bytes, int]]] = {}
-        for one in pool:
-            if one.index not in self.chosen and self._cost(one) <= largest:
-                heaps.setdefault(one.fold, []).append((-self._merit(one), one.rank, one.index))
+        for candidate in pool:
+            if candidate.index not in self.chosen and self._cost(candidate) <= largest:
+                entry = (-self._merit(candidate), candidate.rank, candidate.index)
+                heaps.setdefault(candidate.fold, []).append(entry)
         folds = []
         for fold, heap in heaps.items():
             heapq.heapify(heap)
@@ -144,9 +154,9 @@ class _Choice:
         return picks
 
     def _best(self, heap: list[tuple[float, bytes, int]]) -> tuple[float, bytes]:
-        """Bring the best statement of a fold to the top of its ``heap``; return its value, negated, and its rank.
+        """Move the best statement of a fold to the top of its ``heap``; return its negated value and its rank.
 
-        The value is 0 where none is left.
+        The value is 0 if no statement is left.
         """
         while heap:
             _, rank, index = heap[0]
@@ -156,17 +166,17 @@ class _Choice:
             elif len(heap) > 1 and (-merit, rank, index) > min(heap[1:3]):
                 heapq.heapreplace(heap, (-merit, rank, index))
             else:
-                return -merit / (1 + self.told.get(self.pool[index].fold, 0.0)), rank
+                return -merit / (1 + self.value_of_fold.get(self.pool[index].fold, 0.0)), rank
         return 0.0, b""
 
     def _merit(self, candidate: Candidate) -> float:
-        """Return what ``candidate`` adds for its length; 0 where it repeats what is chosen."""
+        """Return the value that ``candidate`` adds, for its length; 0 if it repeats the chosen statements."""
         new = sum(concept not in self.covered for concept in candidate.weights)
         if new <= _NOVELTY * len(candidate.weights):
             return 0.0
-        return self._novelty(candidate) * candidate.factor / math.pow(self._cost(candidate), _LENGTH_EXPONENT)
+        return self._new_weight(candidate) * candidate.factor / math.pow(self._cost(candidate), _LENGTH_EXPONENT)
 
-    def _novelty(self, candidate: Candidate) -> float:
+    def _new_weight(self, candidate: Candidate) -> float:
         return sum(weight for concept, weight in candidate.weights.items() if concept not in self.covered)
 
     def _cost(self, candidate: Candidate) -> int:
@@ -176,7 +186,8 @@ class _Choice:
 
     def _take(self, candidate: Candidate) -> list[int]:
         self.cost += self._cost(candidate)
-        self.told[candidate.fold] = self.told.get(candidate.fold, 0.0) + self._novelty(candidate) * candidate.factor
+        value = self._new_weight(candidate) * candidate.factor
+        self.value_of_fold[candidate.fold] = self.value_of_fold.get(candidate.fold, 0.0) + value
         taken = [candidate.index]
         if candidate.question is not None and candidate.question not in self.chosen:
             taken.insert(0, candidate.question)

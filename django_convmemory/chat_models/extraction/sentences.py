@@ -1,6 +1,6 @@
-"""Sentences of a chat message, in English, Chinese and whatever else ends its sentences as they do.
+"""The sentences of a chat message, in English, Chinese and languages with similar sentence ends.
 
-Pure functions of text, each linear in its length.
+The functions are pure, and each takes time linear in the length of the text.
 """
 
 from __future__ import annotations
@@ -8,10 +8,10 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-LONGEST = 320
-"""Characters beyond which a run without a sentence's end is cut into pieces."""
+MAX_LENGTH = 320
+"""A longer sentence is cut into pieces of at most so many characters."""
 
-# Directional marks are dropped too: a sentence taken out of its text would leave one open for all that follows.
+# A directional mark has an effect until it is closed. In a sentence out of its context it could stay open.
 _DIRECTIONAL = "\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069"
 _CONTROL = dict.fromkeys((*range(32), *range(127, 160)), " ")
 _UNWANTED: dict[int, str | None] = {**_CONTROL, 0x0A: "\n", **{ord(mark): None for mark in _DIRECTIONAL}}
@@ -22,7 +22,7 @@ _KANA = re.compile("[\u3040-\u30ff]")
 _LETTER = re.compile(r"[^\W_]")
 _SPACE = re.compile(r"\s+")
 
-# The look-behind lets a match begin at the first mark of a run only: a line of a million full stops stays linear.
+# The look-behind allows a match to begin only at the first mark of a run. So a million full stops take linear time.
 _END = re.compile(
     r"[。！？；｡][。！？；｡!?]*+[”’」』）)\"']*+|(?<![.!?…])[.!?…]++[)\]\"'”’]*+(?=\s)|[।؟۔።။]++",
 )
@@ -55,22 +55,22 @@ _WIDE_CLOSING = re.compile(
 
 
 def clean(text: str) -> str:
-    """Return ``text`` without control characters (line feeds stay), lone surrogates and directional marks."""
+    """Return ``text`` without control characters, lone surrogates and directional marks. Line feeds stay."""
     if text.isascii() and text.isprintable():
         return text
     return _SURROGATES.sub("\ufffd", _LINE_ENDS.sub("\n", text).translate(_UNWANTED))
 
 
 def one_line(text: str) -> str:
-    """Return ``text``, cleaned, with every run of white space a single space."""
+    """Return ``text``, cleaned, with each run of white space replaced by one space."""
     return _SPACE.sub(" ", clean(text)).strip()
 
 
 def split(text: str) -> Iterator[str]:
     """Yield the sentences of ``text`` in order, each on one line, without bullets and emphasis marks.
 
-    None is longer than :data:`LONGEST` characters; what has no letter and no digit is no sentence, and one that
-    its line says again is not repeated.
+    A sentence has a letter or a digit, and at most :data:`MAX_LENGTH` characters. If a line repeats a sentence, the
+    sentence is yielded once.
     """
     for line in clean(text).split("\n"):
         if line:
@@ -93,27 +93,26 @@ def _sentences(line: str) -> Iterator[str]:
 
 
 def _pieces(sentence: str) -> Iterator[str]:
-    """Yield ``sentence``, cut where it is too long: after the last clause, else word, that fits."""
+    """Yield ``sentence`` in pieces that are not too long, cut after a clause if possible, else after a word."""
     start = 0
-    while len(sentence) - start > LONGEST:
-        end = start + LONGEST
+    while len(sentence) - start > MAX_LENGTH:
+        end = start + MAX_LENGTH
         for marks in (",;:，；：、", " "):
-            at = max(sentence.rfind(mark, start + LONGEST // 2, end) for mark in marks)
-            if at > 0:
-                end = at + 1
+            last_mark = max(sentence.rfind(mark, start + MAX_LENGTH // 2, end) for mark in marks)
+            if last_mark > 0:
+                end = last_mark + 1
                 break
         yield sentence[start:end].strip()
         start = end
-    rest = sentence[start:].strip()
-    if rest:
-        yield rest
+    if last_piece := sentence[start:].strip():
+        yield last_piece
 
 
 def without_filler(sentence: str, names: frozenset[str] = frozenset()) -> str:
-    """Return ``sentence`` without greetings, thanks and interjections at its ends; "" where it is nothing else.
+    """Return ``sentence`` without greetings, thanks and interjections at its beginning and end.
 
-    ``names`` are the lower-case names by which the speakers may be addressed. What carries an answer, as yes and no
-    do, stays.
+    The result may be "". ``names`` are the lower-case names by which the speakers may be addressed. Words that may be
+    an answer, such as yes and no, stay.
     """
     shorter = _strip_once(sentence, names)
     if shorter == sentence:
@@ -149,6 +148,6 @@ def _is_name(word: str, names: frozenset[str]) -> bool:
 
 
 def is_chinese(text: str) -> bool:
-    """Whether the beginning of ``text`` is mostly Chinese: a third or more of it Chinese characters, and no kana."""
+    """Whether the beginning of ``text`` has more than a third Chinese characters, and no kana."""
     sample = text[:2000].replace(" ", "")
     return 3 * len(_HAN.findall(sample)) > len(sample) and not _KANA.search(sample)

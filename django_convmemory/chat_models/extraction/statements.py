@@ -1,6 +1,6 @@
-"""What is said in a conversation, statement by statement: who, and one sentence.
+"""Splits turns and earlier summaries into statements: a speaker and one sentence each.
 
-Turns and earlier summaries become statements here; nothing is chosen yet.
+Nothing is chosen here.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ _PREFIX = re.compile(r"\s*(?P<label>[^\W\d_][\w.'’-]{0,19}(?: [^\W\d_][\w.'’
 _CLAUSE = re.compile(r"[^，]*，|[^，]+$")
 _WORD = re.compile(r"\w+(?:[.-]+\w+)*")
 
-MOST = 5000
-"""Statements of one fold, and of one summary, that are considered at most."""
+MAX_STATEMENTS = 5000
+"""At most so many statements of a fold, and of a summary, are considered."""
 
 _LONGEST_NAME = 40
 _LONGEST_VALUE = 60
@@ -37,8 +37,7 @@ _LONGEST_JSON = 200_000
 class Statement:
     """One sentence of one speaker.
 
-    ``fold`` tells the folds of a summary apart, 0 for the oldest that can still be told; ``speaker`` is "" where the
-    summary does not say who spoke.
+    ``fold`` numbers the folds of a summary from 0, the oldest. ``speaker`` is "" if the summary does not name it.
     """
 
     fold: int
@@ -47,66 +46,67 @@ class Statement:
 
 
 def of_turns(turns: Sequence[messages.ChatMessage], fold: int) -> list[Statement]:
-    """Return what ``turns`` say, in order: their sentences, images and tool calls; :data:`MOST` of them at most."""
+    """Return the sentences, images and tool calls of ``turns``, in order; at most :data:`MAX_STATEMENTS`."""
     roles = _CHINESE_ROLES if sentences.is_chinese("".join(turn.text[:100] for turn in turns[:20])) else _ROLES
     prefixes = _prefixes(turns)
-    parted = [_speaker_and_text(turn, prefixes, roles) for turn in turns]
-    names = frozenset(word.lower() for speaker, _ in parted for word in speaker.split() if speaker not in _RESERVED)
-    spoken = _words(turn.text for turn in turns if turn.role != "tool")
-    said: list[Statement | None] = []
+    labelled = [_speaker_and_text(turn, prefixes, roles) for turn in turns]
+    names = frozenset(word.lower() for speaker, _ in labelled for word in speaker.split() if speaker not in _RESERVED)
+    words = _words(turn.text for turn in turns if turn.role != "tool")
+    spoken: list[Statement | None] = []
     calls: dict[str, tuple[int, str]] = {}
-    for turn, (speaker, text) in zip(turns, parted, strict=True):
+    for turn, (speaker, text) in zip(turns, labelled, strict=True):
         if turn.role == "tool":
-            at, call = calls.get(turn.tool_call_id or "", (-1, sentences.one_line(turn.name or "")[:_LONGEST_NAME]))
-            lines = list(_result(call, text, spoken))
-            if lines and at >= 0:
-                said[at] = None  # the result tells of its call
-            said.extend(Statement(fold, speaker, line) for line in lines)
+            index, call = calls.get(turn.tool_call_id or "", (-1, sentences.one_line(turn.name or "")[:_LONGEST_NAME]))
+            lines = list(_result_lines(call, text, words))
+            if lines and index >= 0:
+                spoken[index] = None  # The line of the result repeats its call.
+            spoken.extend(Statement(fold, speaker, line) for line in lines)
             continue
         images = _images(turn)
         for sentence in sentences.split(text):
-            said.append(Statement(fold, speaker, f"{sentence} {images}".rstrip()))
+            spoken.append(Statement(fold, speaker, f"{sentence} {images}".rstrip()))
             images = ""
         if images:
-            said.append(Statement(fold, speaker, images))
-        for made in turn.tool_calls:
-            calls[made["id"]] = (len(said), _call(made))
-            said.append(Statement(fold, speaker, _call(made)))
-    kept = _thinned(one for one in said if one is not None)
-    bare = (dataclasses.replace(one, text=_bare(one.text, names)) for one in kept)
+            spoken.append(Statement(fold, speaker, images))
+        for tool_call in turn.tool_calls:
+            calls[tool_call["id"]] = (len(spoken), _call_line(tool_call))
+            spoken.append(Statement(fold, speaker, _call_line(tool_call)))
+    distinct = _thinned(statement for statement in spoken if statement is not None)
+    bare = (dataclasses.replace(statement, text=_bare(statement.text, names)) for statement in distinct)
     return [statement for statement in bare if statement.text]
 
 
 def _bare(sentence: str, names: frozenset[str]) -> str:
-    """Return ``sentence`` without pleasantries and, in Chinese, without clauses at its ends that say nothing."""
+    """Return ``sentence`` without pleasantries and, in Chinese, without outer clauses that have no concept."""
     sentence = sentences.without_filler(sentence, names)
     clauses = _CLAUSE.findall(sentence) if "，" in sentence else []
-    telling = [index for index, clause in enumerate(clauses) if concepts.of(clause).all]
-    if not telling:
+    with_content = [index for index, clause in enumerate(clauses) if concepts.of(clause).all]
+    if not with_content:
         return sentence
-    kept = "".join(clauses[telling[0] : telling[-1] + 1])
-    return kept if telling[-1] + 1 == len(clauses) else f"{kept.removesuffix('，')}。"
+    shorter = "".join(clauses[with_content[0] : with_content[-1] + 1])
+    return shorter if with_content[-1] + 1 == len(clauses) else f"{shorter.removesuffix('，')}。"
 
 
-def _thinned(said: Iterable[Statement]) -> list[Statement]:
-    """Return ``said`` without repetitions; of more than :data:`MOST` statements, that many, evenly spread."""
-    distinct = list(dict.fromkeys(said))
-    if len(distinct) <= MOST:
+def _thinned(spoken: Iterable[Statement]) -> list[Statement]:
+    """Return the statements without repetitions, and if they are too many, an evenly spread part of them."""
+    distinct = list(dict.fromkeys(spoken))
+    if len(distinct) <= MAX_STATEMENTS:
         return distinct
-    return [distinct[index * len(distinct) // MOST] for index in range(MOST)]
+    return [distinct[index * len(distinct) // MAX_STATEMENTS] for index in range(MAX_STATEMENTS)]
 
 
 def _words(texts: Iterable[str]) -> frozenset[str]:
+    """Return the words of ``texts``, in lower case."""
     return frozenset(word for text in texts for word in _WORD.findall(text.lower()))
 
 
 def of_summary(summary: str) -> list[Statement]:
-    """Return what an earlier summary says, in order.
+    """Return the statements of an earlier summary, in order.
 
-    Its paragraphs are the folds, where its lines say who spoke. In prose of another model each sentence condenses many
-    turns, so each counts as a fold of its own.
+    If its lines name the speakers, its paragraphs are the folds. Otherwise another model wrote it. Each of its
+    sentences then condenses many turns, so each counts as a separate fold.
     """
-    said: list[Statement] = []
+    spoken: list[Statement] = []
     fold = -1
     for paragraph in re.split(r"\n\s*\n", sentences.clean(summary)):
         begun = False
@@ -117,22 +117,22 @@ def of_summary(summary: str) -> list[Statement]:
                 if not begun or not label:
                     fold += 1
                     begun = True
-                said.append(Statement(fold, speaker, sentence))
-    return _thinned(said)
+                spoken.append(Statement(fold, speaker, sentence))
+    return _thinned(spoken)
 
 
 def _speaker_and_text(
     turn: messages.ChatMessage, prefixes: Mapping[str, str], roles: Mapping[str, str]
 ) -> tuple[str, str]:
-    """Return who speaks ``turn``, and its text without a prefix that says so again."""
+    """Return the speaker of ``turn``, and its text without a prefix that repeats the speaker."""
     prefix = _PREFIX.match(turn.text) if turn.role != "tool" else None
     label = prefix["label"] if prefix else ""
     speaker = roles[turn.role]
     if turn.name and turn.role != "tool":
-        # What would end a label, or a sentence, cannot be in one.
+        # A label cannot contain a character that ends a label or a sentence.
         name = re.sub("[:：。！？!?]", " ", turn.name)
         name = sentences.one_line(name)[:_LONGEST_NAME].strip()
-        # Nor is it taken for another role.
+        # A name must not pass for a role.
         speaker = f"{speaker} {name}" if name in _RESERVED else name or speaker
     elif prefixes.get(label) == turn.role:
         speaker = label
@@ -142,11 +142,12 @@ def _speaker_and_text(
 
 
 def _prefixes(turns: Sequence[messages.ChatMessage]) -> Mapping[str, str]:
-    """Return the names in "Ann: …" that half or more of a role's turns begin with, and the role that each belongs to.
+    """Return the names that stand before a colon in half or more of a role's turns ("Ann: …"), with the role.
 
-    A label of a role is never taken from a text, nor one that two roles use: a text must not pass for another speaker.
+    The label of a role is never taken from a text, nor is a name that two roles use. Otherwise a text could pass for
+    another speaker's.
     """
-    spoken = Counter(turn.role for turn in turns)
+    turns_of_role = Counter(turn.role for turn in turns)
     counts: Counter[tuple[str, str]] = Counter()
     for turn in turns:
         prefix = _PREFIX.match(turn.text)
@@ -157,29 +158,31 @@ def _prefixes(turns: Sequence[messages.ChatMessage]) -> Mapping[str, str]:
     prefixed: Counter[str] = Counter()
     for (_, role), count in repeated.items():
         prefixed[role] += count
-    return {label: role for label, role in repeated if 2 * prefixed[role] >= spoken[role]}
+    return {label: role for label, role in repeated if 2 * prefixed[role] >= turns_of_role[role]}
 
 
 def _images(turn: messages.ChatMessage) -> str:
+    """Return a mark for the images of ``turn``, or ""."""
     if isinstance(turn.content, str):
         return ""
     count = sum("image" in part["type"] for part in turn.content or ())
     return "[image]" if count == 1 else f"[{count} images]" if count else ""
 
 
-def _call(call: Mapping[str, Any]) -> str:
+def _call_line(call: Mapping[str, Any]) -> str:
     """Return a tool call as one line, name(argument=value, …)."""
-    called = call.get("function") or call.get("custom") or {}
-    name = str(called.get("name", "")) if isinstance(called, Mapping) else ""
-    arguments = called.get("arguments", called.get("input", "")) if isinstance(called, Mapping) else ""
+    function = call.get("function") or call.get("custom") or {}
+    name = str(function.get("name", "")) if isinstance(function, Mapping) else ""
+    arguments = function.get("arguments", function.get("input", "")) if isinstance(function, Mapping) else ""
     facts = list(_facts(_parsed(str(arguments))))
     return f"{sentences.one_line(name)[:_LONGEST_NAME] or 'tool'}({_joined(facts)})"
 
 
-def _result(call: str, text: str, spoken: frozenset[str]) -> Iterator[str]:
-    """Yield what a tool answered to ``call``: of data, first what the conversation speaks of; of text, its sentences.
+def _result_lines(call: str, text: str, spoken_words: frozenset[str]) -> Iterator[str]:
+    """Yield the lines of a tool's result: the sentences of text, or one line of facts from JSON.
 
-    ``spoken`` are the words of the conversation, in lower case.
+    ``call`` is the line of the call. ``spoken_words`` are the words of the conversation, in lower case. If the
+    conversation speaks of more than two of the facts, only those are used.
     """
     parsed = _parsed(text)
     if isinstance(parsed, str):
@@ -188,14 +191,14 @@ def _result(call: str, text: str, spoken: frozenset[str]) -> Iterator[str]:
             call = ""
         return
     facts = list(_facts(parsed))
-    known = [fact for fact in facts if (words := _words([fact.partition("=")[2]])) and words <= spoken]
-    line = _joined(known if len(known) > 2 else facts)
+    mentioned = [fact for fact in facts if (words := _words([fact.partition("=")[2]])) and words <= spoken_words]
+    line = _joined(mentioned if len(mentioned) > 2 else facts)
     if line:
         yield f"{call} → {line}" if call else line
 
 
 def _parsed(text: str) -> Any:
-    """Return ``text`` read as JSON, or as it is."""
+    """Return the value of ``text`` if it is a JSON object or list, else ``text``."""
     if len(text) <= _LONGEST_JSON and text.lstrip()[:1] in ("{", "["):
         try:
             return json.loads(text)
@@ -205,7 +208,7 @@ def _parsed(text: str) -> Any:
 
 
 def _facts(value: Any, key: str = "", depth: int = 0) -> Iterator[str]:
-    """Yield the leaves of JSON as key=value, in order; those that are nested too deep are left out."""
+    """Yield the leaves of a JSON value as key=value, in order. Leaves that are nested too deep are left out."""
     if isinstance(value, dict):
         for name, item in value.items() if depth < messages.MAX_DEPTH else ():
             yield from _facts(item, name, depth + 1)
@@ -213,15 +216,15 @@ def _facts(value: Any, key: str = "", depth: int = 0) -> Iterator[str]:
         for item in value if depth < messages.MAX_DEPTH else ():
             yield from _facts(item, key, depth + 1)
     else:
-        shown = sentences.one_line(value if isinstance(value, str) else json.dumps(value))
-        if len(shown) > _LONGEST_VALUE:
-            shown = f"{shown[:_LONGEST_VALUE]}…"
-        if shown:
-            yield f"{sentences.one_line(key)[:_LONGEST_NAME]}={shown}" if key else shown
+        text = sentences.one_line(value if isinstance(value, str) else json.dumps(value))
+        if len(text) > _LONGEST_VALUE:
+            text = f"{text[:_LONGEST_VALUE]}…"
+        if text:
+            yield f"{sentences.one_line(key)[:_LONGEST_NAME]}={text}" if key else text
 
 
 def _joined(facts: Iterable[str]) -> str:
-    """Return the first of ``facts``, each once, as far as they make one line of readable length."""
+    """Return the first of ``facts``, each once, as one line of readable length."""
     line = ""
     for fact in dict.fromkeys(facts):
         if len(line) + len(fact) > _LONGEST_FACTS:

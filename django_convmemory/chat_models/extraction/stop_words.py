@@ -1,4 +1,4 @@
-"""The words that carry nothing: grammar, and what chats are full of whatever they are about."""
+"""Words without content: grammar, and words that are frequent in every chat."""
 
 from __future__ import annotations
 
@@ -38,4 +38,4 @@ PAIRS = frozenset(_CHINESE.split())
 """Pairs of Chinese characters."""
 
 CHARACTERS = frozenset(_CHINESE_PARTICLES)
-"""Chinese characters that are grammar: a pair with one of them carries nothing."""
+"""Chinese characters of grammar. A pair with one of them is without content."""

@@ -23,17 +23,17 @@ TITLES = {
 
 
 class Command(BaseCommand):
-    """``manage.py seed_demo``: once; what is there stays as it is."""
+    """``manage.py seed_demo``. Existing rows are not changed."""
 
-    help = "Make the demo user and the conversations of the example, where they are not there yet."
+    help = "Create the demo user and the example conversations that do not exist yet."
 
     def handle(self, *args: Any, **options: Any) -> None:
-        """Make them."""
+        """Create the user and the conversations, and fold the conversations."""
         name = settings.DEMO_USER
         if not name:
             return
-        user, made = User.objects.get_or_create(username=name, defaults={"is_staff": True, "is_superuser": True})
-        if made:
+        user, created = User.objects.get_or_create(username=name, defaults={"is_staff": True, "is_superuser": True})
+        if created:
             user.set_password(name)
             user.save()
         memory = memories["default"]
@@ -44,6 +44,6 @@ class Command(BaseCommand):
             lines = (CONVERSATIONS / f"{key}.jsonl").read_text(encoding="utf-8").splitlines()
             session.append(*[json.loads(line) for line in lines])
             Session.objects.filter(name_hash=session.session_name.name_hash).update(title=title)
-            # Folded here and now, so that the first look is at a memory at work.
+            # Folded at once, so that the first visit shows summaries.
             session.compact()
             self.stdout.write(f"{title}: {len(lines)} messages")

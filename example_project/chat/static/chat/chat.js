@@ -1,4 +1,4 @@
-// Streams replies, follows the memory by its entity tag, and shows which messages are in the summary.
+// Streams replies, updates the memory panel by its entity tag, and marks the messages that are in the summary.
 "use strict";
 
 const messages = document.getElementById("messages");
@@ -6,7 +6,7 @@ const panel = document.getElementById("panel");
 const notice = () => document.getElementById("notice");
 const token = document.body.dataset.token;
 
-// The reply.
+// Replies.
 
 let streaming = false;
 const stop = document.getElementById("stop");
@@ -34,7 +34,7 @@ async function answer() {
       headers: { "X-CSRFToken": token },
       signal: cut.signal,
     });
-    if (!response.ok) throw new Error(`The site answered ${response.status}.`);
+    if (!response.ok) throw new Error(`The site answered with an error (${response.status}). Your message is stored.`);
     for await (const line of lines(response.body)) {
       if (line.text) {
         text.append(line.text);
@@ -43,10 +43,10 @@ async function answer() {
       failed = line.error ?? failed;
       done = line.done ?? done;
     }
-    if (done === null && failed === null) failed = "The reply broke off.";
+    if (done === null && failed === null) failed = "The reply broke off. Your message is stored.";
   } catch (error) {
-    if (cut.signal.aborted) failed = (await isKept(text)) ? null : "Stopped. Your message is kept.";
-    else failed = error instanceof TypeError ? "The connection broke off. Your message is kept." : error.message;
+    if (cut.signal.aborted) failed = (await isStored(text)) ? null : "Stopped. Your message is stored.";
+    else failed = error instanceof TypeError ? "The connection broke off. Your message is stored." : error.message;
   }
   streaming = false;
   stop.hidden = true;
@@ -57,13 +57,13 @@ async function answer() {
     item.hidden = !text.textContent;
     refused(failed);
   } else if (!messages.querySelector("textarea")) {
-    // With its menu, as the server shows it; but not while somebody edits a message.
+    // Show the reply with its menu, as the server renders it, unless the user is editing a message.
     location.reload();
   }
 }
 
-// Whether what there is of a stopped reply is stored, which the server does when it notices that nobody reads on.
-async function isKept(text) {
+// Whether the part of a stopped reply is stored. The server stores it when it notices that the browser disconnected.
+async function isStored(text) {
   const asked = Number([...messages.querySelectorAll("[data-position]")].at(-1)?.dataset.position);
   for (let tries = 0; text.textContent.trim() && tries < 20; tries++) {
     await new Promise((resolve) => setTimeout(resolve, 250));
@@ -93,24 +93,24 @@ function say(text) {
   return paragraph;
 }
 
-function refused(said) {
+function refused(reason) {
   const retry = document.createElement("button");
   retry.append("Try again");
   retry.addEventListener("click", () => {
-    messages.querySelectorAll(".failed").forEach((one) => one.remove());
+    messages.querySelectorAll(".failed").forEach((item) => item.remove());
     notice().replaceChildren();
     answer();
   });
-  say(`${said} `).append(retry);
+  say(`${reason} `).append(retry);
 }
 
 function show(item) {
   item.scrollIntoView({ block: "end" });
 }
 
-// The memory.
+// The memory panel.
 
-// Milliseconds between two looks: while something happens, and at most, where nothing has for a while.
+// Milliseconds between two requests: during activity, and at most, after a while without any.
 const SOON = 1000;
 const SELDOM = 16000;
 
@@ -135,7 +135,7 @@ async function follow() {
         pause = SOON;
       }
     } catch {
-      // The server is away; the next look will tell.
+      // The server is unreachable. The next request tries again.
     }
   }
   clearTimeout(next);
@@ -144,12 +144,12 @@ async function follow() {
 
 function mark() {
   const covered = Number(panel.querySelector("[data-covered]")?.dataset.covered ?? 0);
-  for (const one of messages.querySelectorAll(".message[data-position]")) {
-    one.classList.toggle("folded", Number(one.dataset.position) <= covered);
+  for (const item of messages.querySelectorAll(".message[data-position]")) {
+    item.classList.toggle("folded", Number(item.dataset.position) <= covered);
   }
 }
 
-// What is done with keys and buttons.
+// Keys and buttons.
 
 document.addEventListener("keydown", (event) => {
   if (event.key === "Enter" && !event.shiftKey && !event.isComposing && event.target.matches(".say textarea")) {
@@ -159,8 +159,8 @@ document.addEventListener("keydown", (event) => {
 });
 
 document.addEventListener("submit", (event) => {
-  const asks = event.submitter?.dataset.confirm;
-  if (asks && !confirm(asks)) event.preventDefault();
+  const question = event.submitter?.dataset.confirm;
+  if (question && !confirm(question)) event.preventDefault();
 });
 
 document.addEventListener("click", (event) => {
@@ -173,17 +173,17 @@ document.addEventListener("keydown", (event) => {
   if (event.key === "Escape") close(null);
 });
 
-function close(but) {
+function close(except) {
   for (const menu of document.querySelectorAll(".menu[open]")) {
-    if (menu !== but) menu.open = false;
+    if (menu !== except) menu.open = false;
   }
 }
 
 function begin(item, { edit: position, last }) {
-  const said = item.querySelector(".text");
-  const before = [...said.childNodes];
+  const text = item.querySelector(".text");
+  const original = [...text.childNodes];
   const box = document.createElement("textarea");
-  box.value = said.textContent;
+  box.value = text.textContent;
   box.rows = 3;
   box.setAttribute("aria-label", "Your message, edited");
   const send = document.createElement("button");
@@ -198,7 +198,7 @@ function begin(item, { edit: position, last }) {
   };
   const cancel = document.createElement("button");
   cancel.append("Cancel");
-  const leave = () => said.replaceChildren(...before);
+  const leave = () => text.replaceChildren(...original);
   send.addEventListener("click", ask);
   cancel.addEventListener("click", leave);
   box.addEventListener("keydown", (event) => {
@@ -209,11 +209,11 @@ function begin(item, { edit: position, last }) {
     if (event.key === "Escape") leave();
   });
   item.querySelector(".menu").open = false;
-  said.replaceChildren(box, send, cancel);
+  text.replaceChildren(box, send, cancel);
   box.focus();
 }
 
-// What is written and not sent yet, so that it is there again when the page was loaded anew.
+// The unsent text, so that reloading the page does not lose it.
 const draft = `draft ${location.pathname}`;
 
 if (messages) {
@@ -225,7 +225,7 @@ if (messages) {
   document.addEventListener("visibilitychange", follow);
   document.querySelector("#messages li:last-child")?.scrollIntoView({ block: "end" });
   document.body.addEventListener("htmx:beforeRequest", (event) => {
-    // What is said meanwhile would be said to a reply that nobody has seen.
+    // While a reply streams, the user cannot answer it yet.
     if (streaming && event.detail.elt.matches("form.say")) event.preventDefault();
   });
   document.body.addEventListener("htmx:afterRequest", (event) => {
@@ -236,13 +236,13 @@ if (messages) {
     }
   });
   document.body.addEventListener("htmx:sendError", () => {
-    say("The site cannot be reached. What you have written stays in the box: send it again.");
+    say("The site cannot be reached. Your text stays in the box. Send it again.");
   });
   document.body.addEventListener("htmx:responseError", (event) => {
     const { status } = event.detail.xhr;
-    if (status === 404) say("This conversation, or this message of it, is gone. Load the page anew.");
-    else if (status === 403) say("You have signed in or out elsewhere. Load the page anew.");
-    else if (![409, 422, 429].includes(status)) say(`The site answered ${status}.`);
+    if (status === 404) say("This conversation or message does not exist any more. Reload the page.");
+    else if (status === 403) say("You have signed in or out in another window. Reload the page.");
+    else if (![409, 422, 429].includes(status)) say(`The site answered with an error (${status}). Try again.`);
   });
   if ("unanswered" in messages.dataset) answer();
 }
