@@ -250,12 +250,13 @@ class SessionAdmin(_Admin):
     def work_view(self, request: HttpRequest, pk: int, work: str) -> HttpResponse:
         """Run one of :data:`.work.WORK`. If it deletes something, ask first."""
         session, action = self._session(request, pk), WORK[work]
-        response = self._stop(request, session, self._may(request, work, session), action.label, action.warning)
+        may = self._may(request, work, session)
+        response = self._stop(request, session, may, action.label, action.warning, needs_memory=action.needs_memory)
         if response is not None:
             return response
         # Logged first: a session that was deleted has no primary key to log.
         self.log_change(request, session, str(action.label))
-        notice = action.run(memories[session.alias].session(session), session)
+        notice = action.run(session)
         self.message_user(request, notice or NO_WORKER, messages.SUCCESS if notice else messages.ERROR)
         return HttpResponseRedirect(self._url("changelist")) if work == "delete" else self._back(session)
 
@@ -277,12 +278,19 @@ class SessionAdmin(_Admin):
         return self._back(session)
 
     def _stop(
-        self, request: HttpRequest, session: models.Session, may: bool, label: Any, warning: Any
+        self,
+        request: HttpRequest,
+        session: models.Session,
+        may: bool,
+        label: Any,
+        warning: Any,
+        *,
+        needs_memory: bool = True,
     ) -> HttpResponse | None:
         """Return the response to a request for an action that is not to be carried out yet, or None.
 
-        An action takes a permission, a POST, a confirmation if it has a ``warning``, and a memory that is in the
-        settings. Raises PermissionDenied.
+        An action takes a permission, a POST, a confirmation if it has a ``warning``, and usually a memory that is in
+        the settings. Raises PermissionDenied.
         """
         if not may:
             raise PermissionDenied
@@ -290,11 +298,8 @@ class SessionAdmin(_Admin):
             return HttpResponseNotAllowed(["POST"])
         if warning and "confirmed" not in request.POST:
             return self._page(request, "confirm", title=label, subtitle=str(session), original=session, warning=warning)
-        if session.alias not in memories:
-            text = _(
-                "The alias “%(alias)s” is not in the setting CONVMEMORY. Add it there, or delete the "
-                "session with manage.py convmemory_erase."
-            )
+        if needs_memory and session.alias not in memories:
+            text = _("The alias “%(alias)s” is not in the setting CONVMEMORY. Add it there, or delete the session.")
             self.message_user(request, text % {"alias": session.alias}, messages.ERROR)
             return self._back(session)
         return None

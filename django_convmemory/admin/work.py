@@ -9,7 +9,7 @@ from typing import Any
 from django.utils.translation import gettext as _, gettext_lazy
 
 from django_convmemory import models
-from django_convmemory.conversation import SessionHandle
+from django_convmemory.memory import memories
 from django_convmemory.stores import transactions
 
 
@@ -18,28 +18,31 @@ class Work:
     """An action: its label, the permission it takes, what it does, and the warning that is confirmed first, if any.
 
     ``permission`` is "change" or "delete". ``run`` returns the notice to show, or None if no worker could be asked.
+    With ``needs_memory`` the session's alias must be in the settings.
     """
 
     label: Any
     permission: str
-    run: Callable[[SessionHandle, models.Session], str | None]
+    run: Callable[[models.Session], str | None]
     warning: Any = None
+    needs_memory: bool = True
 
 
-def _compact(session: SessionHandle, row: models.Session) -> str | None:
-    return _("A worker was asked to compact the session.") if session.request_compaction() else None
+def _compact(row: models.Session) -> str | None:
+    return _("A worker was asked to compact the session.") if memories[row.alias].request_compaction(row) else None
 
 
-def _rebuild(session: SessionHandle, row: models.Session) -> str | None:
-    return _("A worker was asked to rebuild the summary.") if session.request_rebuild() else None
+def _rebuild(row: models.Session) -> str | None:
+    return _("A worker was asked to rebuild the summary.") if memories[row.alias].request_rebuild(row) else None
 
 
-def _clear(session: SessionHandle, row: models.Session) -> str | None:
-    session.clear()
+def _clear(row: models.Session) -> str | None:
+    memories[row.alias].clear(row)
     return _("All messages and summaries were deleted.")
 
 
-def _delete(session: SessionHandle, row: models.Session) -> str | None:
+def _delete(row: models.Session) -> str | None:
+    # Not through the memory: the session's alias may be gone from the settings.
     transactions.run(row._state.db or "default", row.delete)
     return _("The session was deleted.")
 
@@ -58,6 +61,7 @@ WORK: dict[str, Work] = {
         "delete",
         _delete,
         gettext_lazy("The session is deleted for good, with all its messages and summaries."),
+        needs_memory=False,
     ),
 }
 REDACT_WARNING = gettext_lazy(

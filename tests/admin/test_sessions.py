@@ -286,10 +286,13 @@ def test_a_session_without_messages_and_a_session_without_its_alias(anna: User, 
     answer = client.get(url)
     assert (answer.status_code, b"is not in the setting CONVMEMORY" in answer.content) == (200, True)
     client = staff("view_session", "change_session", "delete_session", "change_message")
-    for path in (*(f"{name}/" for name in WORK), "redact/26/"):
+    for path in (*(f"{name}/" for name in WORK if name != "delete"), "redact/26/"):
         answer = client.post(url_of(chat, path), {"confirmed": "yes"}, follow=True)
         assert "Add it there, or delete the session" in answer.content.decode(), path
     assert (row_of(chat).last_position, LogEntry.objects.count()) == (28, 0)
+    pk = row_of(chat).pk
+    client.post(url_of(chat, "delete/"), {"confirmed": "yes"})
+    assert not models.Session.objects.filter(pk=pk).exists()
 
 
 def test_only_the_beginning_of_a_large_message_is_read(chat: SessionHandle) -> None:
