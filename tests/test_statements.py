@@ -1,0 +1,191 @@
+"""The statements that are written by hand, on each database, as ``tests/golden`` shows them.
+
+``make golden`` writes those files again: run it after a change of the statements, and read the difference.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import os
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from django_convmemory.core.counters import Batch, Entry
+from django_convmemory.core.strategies import Threshold, View
+from django_convmemory.core.values import SessionName
+from django_convmemory.messages import ChatMessage
+from django_convmemory.stores import sql
+
+GOLDEN = Path(__file__).parent / "golden"
+# The name of each database's file, and what Django calls the database.
+VENDORS = {"postgresql": "postgresql", "sqlite": "sqlite", "mariadb": "mysql"}
+
+NAME = SessionName("default", "key")
+CALL = {"id": "call_1", "type": "function", "function": {"name": "look_up", "arguments": "{}"}}
+USER, ASSISTANT, CALLS = ChatMessage.human("Hi."), ChatMessage.ai("Hello."), ChatMessage.ai(tool_calls=[CALL])
+RESULT, OTHER_RESULT = ChatMessage.tool("1", "call_1"), ChatMessage.tool("2", "call_2")
+SYSTEM = ChatMessage.system("Be brief.")
+FULL = Entry(
+    ChatMessage.ai("Hello.", kind="plan", name="anna", metadata={"a": 1}),
+    tokens=10,
+    usage={"total_tokens": 7},
+    created_at=dt.datetime(2025, 1, 1, tzinfo=dt.UTC),
+)
+TOKENS, MESSAGES, BOTH, NEVER = Threshold(tokens=2000), Threshold(messages=8), Threshold(2000, 8), Threshold()
+
+
+def batch(*messages: ChatMessage | Entry, key: str | None = None) -> Batch:
+    entries = [message if isinstance(message, Entry) else Entry(message, 10) for message in messages]
+    return Batch(entries, idempotency_key=key)
+
+
+# By what is special about the append: the session, the batch, the threshold, and whether a task is sent.
+APPENDS: dict[str, tuple[SessionName, Batch, Threshold, bool]] = {
+    "a message of the user": (NAME, batch(USER), TOKENS, False),
+    "a message of the assistant": (NAME, batch(ASSISTANT), TOKENS, False),
+    "several messages": (NAME, batch(USER, ASSISTANT, USER), TOKENS, False),
+    "a task is sent": (NAME, batch(USER), TOKENS, True),
+    "a limit of messages": (NAME, batch(USER), MESSAGES, False),
+    "limits of tokens and of messages": (NAME, batch(USER), BOTH, False),
+    "no limit": (NAME, batch(USER), NEVER, False),
+    "a session that is given as a row": (SessionName("default", "key", row_id=1), batch(USER), NEVER, False),
+    "every column, and an idempotency key": (NAME, batch(FULL, key="k"), NEVER, False),
+    "several messages, an idempotency key": (NAME, batch(FULL, USER, key="k"), NEVER, False),
+    "tool calls": (NAME, batch(CALLS), NEVER, False),
+    "tool calls with their result": (NAME, batch(CALLS, RESULT), NEVER, False),
+    "a tool result": (NAME, batch(RESULT), NEVER, False),
+    "two tool results": (NAME, batch(RESULT, OTHER_RESULT), NEVER, False),
+    "a repeated tool result": (NAME, batch(RESULT, OTHER_RESULT, RESULT), NEVER, False),
+    "a tool result, and a message of the user": (NAME, batch(RESULT, USER), NEVER, False),
+    "a pinned message": (NAME, batch(SYSTEM), NEVER, False),
+    "two pinned messages": (NAME, batch(SYSTEM, USER, SYSTEM), NEVER, False),
+}
+VIEWS = {
+    "everything": View(),
+    "the last messages": View(messages=8),
+    "the last tokens": View(tokens=2000),
+    "the summary, and what it does not cover": View(summary=True),
+    "the summary, and the last messages": View(messages=8, summary=True),
+    "the summary, and the last tokens": View(tokens=2000, summary=True),
+}
+
+
+def statements(vendor: str) -> Iterator[tuple[str, str]]:
+    """Yield the name and the text of each statement."""
+    advanced = sql.Advanced(1, 9, 90, 0, due=False, turned_due=False)
+    for what, (name, batch, threshold, hint) in APPENDS.items():
+        if vendor == "postgresql":
+            yield f"append: {what}", sql.append_in_one(name, batch, threshold, counter="c", hint=hint)[0]
+        elif vendor == "sqlite":
+            yield f"append, counters: {what}", sql.advance(vendor, name, batch, threshold, counter="c", hint=hint)[0]
+    for what, (_, batch, _, _) in APPENDS.items():
+        yield f"append, rows: {what}", sql.insert(vendor, batch, advanced)[0]
+    if vendor == "sqlite":
+        yield "append, due mark", sql.mark_due(1, hint=False)[0]
+        yield "append, due mark: a task is sent", sql.mark_due(1, hint=True)[0]
+    for what, view in VIEWS.items():
+        yield f"load: {what}", sql.load(vendor, NAME, view)[0]
+    yield "load, pinned messages", sql.placed(1, [1, 5])[0]
+    yield "fork, messages", sql.copy_messages(vendor, 1, 2, 9)[0]
+    yield "fork, summaries", sql.copy_summaries(1, 2, 9)[0]
+
+
+CLAUSE = re.compile(
+    r"(?=\b(?:WITH|UPDATE|SET|WHERE|RETURNING|INSERT INTO|VALUES|SELECT|FROM|LEFT JOIN|UNION ALL|ORDER BY) )"
+)
+WIDTH = 110
+
+
+def pretty(statement: str) -> str:
+    """Return a statement with a line for each clause, each assignment and each condition."""
+    lines: list[str] = []
+    for depth, clause in clauses(statement):
+        indent = "    " * depth
+        separator = {"SET": ", ", "WHERE": " AND "}.get(clause.partition(" ")[0])
+        for number, part in enumerate(split(clause, separator) if separator else [clause]):
+            lines += wrapped(part, indent + "    " * (number > 0))
+    text = "\n".join(lines)
+    assert "".join(text.split()) == "".join(statement.split())
+    return text
+
+
+def clauses(statement: str) -> Iterator[tuple[int, str]]:
+    """Yield the clauses of a statement, each with the number of subqueries that it is within."""
+    depth, current, parens = 0, "", [False]
+    index = 0
+    while index < len(statement):
+        rest = statement[index:]
+        starts_line = parens[-1] or len(parens) == 1
+        if starts_line and current.strip(" (") and CLAUSE.match(rest):
+            yield depth, current.strip()
+            current = ""
+        character = statement[index]
+        if character == "'":
+            end = statement.index("'", index + 1) + 1
+            current += statement[index:end]
+            index = end
+            continue
+        if character == "(":
+            subquery = re.match(r"\(+(SELECT|INSERT|UPDATE) ", rest) is not None
+            parens.append(subquery)
+            if subquery:
+                yield depth, current + "("
+                current = ""
+                depth += 1
+                index += 1
+                continue
+        elif character == ")" and parens.pop():
+            yield depth, current.strip()
+            current = ""
+            depth -= 1
+        current += character
+        index += 1
+    yield depth, current.strip()
+
+
+def split(text: str, separator: str) -> list[str]:
+    """Split ``text`` at the separators that stand outside of parentheses and of CASE, and keep them."""
+    parts, depth = [""], 0
+    for piece in re.split(r"(\(|\)|\bCASE\b|\bEND\b|, | AND )", text):
+        depth += {"(": 1, "CASE": 1, ")": -1, "END": -1}.get(piece, 0)
+        if piece == separator and depth == 0:
+            if separator == ", ":
+                parts[-1] += ","
+                parts.append("")
+            else:
+                parts.append("AND ")
+        else:
+            parts[-1] += piece
+    return parts
+
+
+def wrapped(text: str, indent: str) -> Iterator[str]:
+    """Yield ``text`` in lines of a bearable length, which end at a comma or before a keyword."""
+    line = indent
+    for piece in re.split(r"(?<=,) |(?<=.)(?=\b(?:WHEN|THEN|ELSE|AND|OR) )", text):
+        if line.strip() and len(line) + len(piece) > WIDTH:
+            yield line.rstrip()
+            line = indent + "    "
+        line += piece if piece.endswith(" ") else piece + " "
+    if line.strip():
+        yield line.rstrip()
+
+
+def rendered(vendor: str) -> str:
+    """Return the statements of a database as its golden file has them: each once, under all of its names."""
+    names: dict[str, list[str]] = {}
+    for name, text in statements(vendor):
+        names.setdefault(text, []).append(f"-- {name}\n")
+    return "\n".join(f"{''.join(lines)}{pretty(text)};\n" for text, lines in names.items())
+
+
+@pytest.mark.parametrize("database", VENDORS)
+def test_the_statements_are_those_that_the_golden_files_show(database: str) -> None:
+    path = GOLDEN / f"{database}.sql"
+    text = rendered(VENDORS[database])
+    if os.environ.get("CONVMEMORY_WRITE_GOLDEN"):
+        path.write_text(text)
+    assert text == path.read_text(), "If you meant to change the statements: make golden"
