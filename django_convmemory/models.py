@@ -38,6 +38,13 @@ class SessionQuerySet(models.QuerySet["Session"]):
         rows = self.filter(name_hash=name.name_hash)
         return rows if name.row_id is None else rows.filter(pk=name.row_id)
 
+    def lock(self) -> int:
+        """Lock the rows until the transaction ends, and return their number.
+
+        It is a write that changes nothing: unlike SELECT FOR UPDATE it locks on SQLite too.
+        """
+        return self.update(revision=F("revision"))
+
     def due(self) -> SessionQuerySet:
         """Sessions with something to fold, by the mark that appends leave."""
         return self.filter(due_since__isnull=False)

@@ -15,7 +15,7 @@ import pytest
 
 from django_convmemory.core.counters import Batch, Entry
 from django_convmemory.core.strategies import Threshold, View
-from django_convmemory.core.values import SessionName
+from django_convmemory.core.values import DueRule, SessionName
 from django_convmemory.messages import ChatMessage
 from django_convmemory.stores import sql
 
@@ -78,11 +78,15 @@ def statements(vendor: str) -> Iterator[tuple[str, str]]:
     advanced = sql.Advanced(1, 9, 90, 0, due=False, turned_due=False)
     for what, (name, batch, threshold, hint) in APPENDS.items():
         if vendor == "postgresql":
-            yield f"append: {what}", sql.append_in_one(name, batch, threshold, counter="c", hint=hint)[0]
+            yield f"append: {what}", sql.append_in_one(name, batch, DueRule(threshold, hint), counter="c")[0]
         elif vendor == "sqlite":
-            yield f"append, counters: {what}", sql.advance(vendor, name, batch, threshold, counter="c", hint=hint)[0]
+            yield (
+                f"append, counters: {what}",
+                sql.advance(vendor, name, batch, DueRule(threshold, hint), counter="c")[0],
+            )
     for what, (_, batch, _, _) in APPENDS.items():
-        yield f"append, rows: {what}", sql.insert(vendor, batch, advanced)[0]
+        [(insert, _)] = sql.inserts(vendor, batch, advanced)
+        yield f"append, rows: {what}", insert
     if vendor == "sqlite":
         yield "append, due mark", sql.mark_due(1, hint=False)[0]
         yield "append, due mark: a task is sent", sql.mark_due(1, hint=True)[0]

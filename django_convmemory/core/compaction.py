@@ -29,7 +29,7 @@ from django_convmemory.core.exchanges import Placed, Turn
 from django_convmemory.core.options import Options
 from django_convmemory.core.store import Store
 from django_convmemory.core.strategies import Strategy
-from django_convmemory.core.values import MAX_MODEL_NAME, AttemptOutcome, AttemptRecord, Claim, NewVersion
+from django_convmemory.core.values import MAX_MODEL_NAME, AttemptOutcome, AttemptRecord, Claim, DueRule, NewVersion
 from django_convmemory.tokens import TokenCounter
 
 logger = logging.getLogger(__name__)
@@ -187,7 +187,7 @@ class _Folding:
         self.store = compactor.store
         self.options = compactor.options
         self.counter = compactor.counter
-        self.threshold = compactor.strategy.threshold
+        self.rule = DueRule(compactor.strategy.threshold, compactor.hints)
         self.claim = claim
         self.started = time.monotonic()
         # Also where nothing failed that could be seen: a worker that was killed every time never got to say why.
@@ -196,7 +196,7 @@ class _Folding:
         self.model = self.first
         # Those that could not fold the chunk at hand.
         self.failed: list[ChatModel] = []
-        self.window = self.options.max_chunk_tokens or max(_DEFAULT_CHUNK, self.threshold.tokens or 0)
+        self.window = self.options.max_chunk_tokens or max(_DEFAULT_CHUNK, self.rule.threshold.tokens or 0)
 
     def run(self) -> Run:
         # What came after the claim is left alone: which exchange is open is known as of the claim.
@@ -225,7 +225,7 @@ class _Folding:
             self.model, self.failed = self.compactor.model, []
             if not self.claim.rebuilding and time.monotonic() - self.started > self.options.max_run_seconds:
                 break
-        due = self.store.release(self.claim, self.threshold, hint=self.compactor.hints)
+        due = self.store.release(self.claim, self.rule)
         if not at:
             if due:
                 logger.warning("Session %s is marked due, but nothing in it can be folded.", self.claim.session_id)
@@ -300,7 +300,7 @@ class _Folding:
             fallback=answer.by_fallback,
             prompt_hash=prompts.HASH,
         )
-        claim = self.store.publish(self.claim, version, attempt, self.threshold, lease=self.compactor.lease)
+        claim = self.store.publish(self.claim, version, attempt, self.rule, lease=self.compactor.lease)
         if claim is None:
             return False
         self.claim = claim
@@ -367,7 +367,7 @@ class _Folding:
     def _fail(self, error: exceptions.ChatModelError) -> Result:
         if self.claim.rebuilding:
             # The summary that there is stays, and nothing is late.
-            again = self.store.release(self.claim, self.threshold, hint=self.compactor.hints)
+            again = self.store.release(self.claim, self.rule)
             logger.warning("The summary of session %s was not made anew: %s", self.claim.session_id, _printable(error))
             self._tell(error)
             return Result(Outcome.STALLED, again)
@@ -377,11 +377,10 @@ class _Folding:
         delay = self._wait(error) if counted else PAUSE_SECONDS + random.uniform(0, _LONGEST_PROBE)  # noqa: S311
         again = self.store.release(
             self.claim,
-            self.threshold,
+            self.rule,
             retry_in=delay,
             error=_printable(error),
             uncount=not counted,
-            hint=self.compactor.hints,
         )
         logger.warning(
             "Compaction of session %s failed, and is tried again in %.0f s or later: %s",
@@ -397,10 +396,9 @@ class _Folding:
         delay = self._wait(exceptions.ModelUnavailable(""))
         again = self.store.release(
             self.claim,
-            self.threshold,
+            self.rule,
             retry_in=delay,
             error="The lease ran out before the result was there.",
-            hint=self.compactor.hints,
         )
         return Result(Outcome.BUSY, again, delay) if again else Result(Outcome.NOT_DUE)
 
@@ -425,11 +423,11 @@ class _Folding:
         return min(LONGEST_WAIT, _FIRST_WAIT * 2.0 ** min(self.claim.attempts, 20))
 
     def give_up(self, error: BaseException) -> None:
+        rule = self.rule._replace(hint=False)
         if isinstance(error, Exception):
-            retry_in = self._backoff
-            self.store.release(self.claim, self.threshold, retry_in=retry_in, error=type(error).__name__)
+            self.store.release(self.claim, rule, retry_in=self._backoff, error=type(error).__name__)
         else:
-            self.store.release(self.claim, self.threshold, error="Cancelled", uncount=True)
+            self.store.release(self.claim, rule, error="Cancelled", uncount=True)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

@@ -11,11 +11,12 @@ from typing import Any, Protocol
 
 from django_convmemory.core.counters import Batch
 from django_convmemory.core.exchanges import Placed, Turn
-from django_convmemory.core.strategies import Threshold, View
+from django_convmemory.core.strategies import View
 from django_convmemory.core.values import (
     Appended,
     AttemptRecord,
     Claim,
+    DueRule,
     Edited,
     Forked,
     NewVersion,
@@ -31,7 +32,7 @@ class Store(Protocol):
     def owner_id(self, owner: Any) -> Any:
         """Return the id of a user. Raises :class:`~django_convmemory.exceptions.InvalidSession` for anything else."""
 
-    def append(self, name: SessionName, batch: Batch, threshold: Threshold, *, counter: str, hint: bool) -> Appended:
+    def append(self, name: SessionName, batch: Batch, rule: DueRule, *, counter: str) -> Appended:
         """Store ``batch`` after what the session holds, creating the session where there is none.
 
         Whole or not at all; the session is marked due when ``threshold`` says so, in the same transaction.
@@ -55,7 +56,7 @@ class Store(Protocol):
     # the lease away, so that the next one need not wait for it.
 
     def truncate(
-        self, name: SessionName, after: int, threshold: Threshold, *, revision: int | None, hint: bool
+        self, name: SessionName, after: int, rule: DueRule, *, revision: int | None
     ) -> tuple[int, Edited | None]:
         """Delete the messages after the position ``after``, and return their number.
 
@@ -63,15 +64,13 @@ class Store(Protocol):
         unless the session is at ``revision``, where one is given.
         """
 
-    def fork(self, source: SessionName, target: SessionName, at: int, threshold: Threshold, *, hint: bool) -> Forked:
+    def fork(self, source: SessionName, target: SessionName, at: int, rule: DueRule) -> Forked:
         """Copy the session ``source`` as it was at the position ``at`` to a new one, ``target``.
 
         Raises :class:`~django_convmemory.exceptions.InvalidSession`, ``SessionExists``, ``UnknownMessage``.
         """
 
-    def redact(
-        self, name: SessionName, position: int, threshold: Threshold, *, forks: bool, hint: bool
-    ) -> list[Edited]:
+    def redact(self, name: SessionName, position: int, rule: DueRule, *, forks: bool) -> list[Edited]:
         """Empty the message at ``position`` and every summary that reaches it; with ``forks`` in its forks as well.
 
         Raises :class:`~django_convmemory.exceptions.UnknownMessage`.
@@ -117,7 +116,7 @@ class Store(Protocol):
         """Give back what would be held for nothing while a model answers."""
 
     def publish(
-        self, claim: Claim, version: NewVersion, attempt: AttemptRecord | None, threshold: Threshold, *, lease: float
+        self, claim: Claim, version: NewVersion, attempt: AttemptRecord | None, rule: DueRule, *, lease: float
     ) -> Claim | None:
         """Make ``version`` the current summary and extend the lease: compare-and-set.
 
@@ -130,12 +129,11 @@ class Store(Protocol):
     def release(
         self,
         claim: Claim,
-        threshold: Threshold,
+        rule: DueRule,
         *,
         retry_in: float | None = None,
         error: str = "",
         uncount: bool = False,
-        hint: bool = False,
     ) -> bool:
         """Give the lease back, and return whether the session is still due by its counters now.
 

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 from django_convmemory.core.counters import Batch, Counters, Pinned
 from django_convmemory.core.exchanges import Placed
-from django_convmemory.core.strategies import View
+from django_convmemory.core.strategies import Threshold, View
 from django_convmemory.exceptions import (
     InvalidSession,
     SessionExists,
@@ -47,6 +47,16 @@ class SessionName:
         """The SHA-256 in hex by which stores find the session, whatever a database thinks equal."""
         scope = f"u:{self.owner_id}" if self.owner_id is not None else f"v:{self.visitor}" if self.visitor else ""
         return hashlib.sha256(f"{self.alias}\0{scope}\0{self.key}".encode()).hexdigest()
+
+
+class DueRule(NamedTuple):
+    """When a session becomes due, and whether a task is sent for it then.
+
+    With ``hint`` the store notes the time, so that a sweep does not send a task too.
+    """
+
+    threshold: Threshold
+    hint: bool = False
 
 
 class Appended(NamedTuple):

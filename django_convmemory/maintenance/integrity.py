@@ -11,13 +11,12 @@ from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple
 
 from django.db import transaction
-from django.db.models import F
 
 from django_convmemory import models
 from django_convmemory.core.counters import MAX_PINNED, Counters
 from django_convmemory.exceptions import ConvMemoryError, ToolResultRefused
 from django_convmemory.messages import ROLES, ChatMessage
-from django_convmemory.stores import sql
+from django_convmemory.stores import columns
 
 _CHUNK = 1000
 _COUNTERS = (
@@ -63,7 +62,7 @@ def _settled(session_id: int, using: str) -> list[Finding]:
         if not found or rows.values_list("revision", flat=True).first() == before:
             return found
     with transaction.atomic(using=using):
-        rows.update(revision=F("revision"))
+        rows.lock()
         return _examined(rows)
 
 
@@ -257,14 +256,14 @@ def _value(row: models.Message) -> tuple[ChatMessage, list[tuple[str, str]]]:
     where, problems = f"the message at {row.position}", []
     if row.payload_hash and row.idempotency_key is None:
         problems.append(("key", f"{where} has the hash of a payload, and no idempotency key"))
-    if row.wire is not None and not (isinstance(row.wire, dict) and row.wire.keys() <= sql.WIRE_FIELDS):
+    if row.wire is not None and not (isinstance(row.wire, dict) and row.wire.keys() <= columns.WIRE_FIELDS):
         problems.append(("wire", f"{where} has a wire form with fields of its own"))
     elif row.wire is not None and "content" in row.wire and row.content is not None:
         problems.append(("wire", f"{where} says two things: one in its content, one in its wire form"))
     if row.usage is not None and not isinstance(row.usage, dict):
         problems.append(("usage", f"the usage of {where} is no object"))
     try:
-        message = sql.message_of(row.role, row.kind, row.content, row.wire, row.metadata)
+        message = columns.message_of_row(row)
         if row.role not in ROLES:
             raise ValueError(f"{row.role!r} is no role")
         message = dataclasses.replace(message)  # checked as when it was made

@@ -6,15 +6,13 @@ from typing import Any
 
 from django.db import IntegrityError, connections
 from django.db.backends.base.base import BaseDatabaseWrapper
-from django.db.models import F
 
 from django_convmemory import exceptions, models
 from django_convmemory.clock import Clock
 from django_convmemory.core import values
 from django_convmemory.core.counters import Batch, Counters
-from django_convmemory.core.strategies import Threshold
-from django_convmemory.core.values import SessionName
-from django_convmemory.stores import owners, sql, transactions
+from django_convmemory.core.values import DueRule, SessionName
+from django_convmemory.stores import columns, owners, sql, transactions
 
 # How often an append that met a session in motion looks again.
 _TRIES = 10
@@ -24,23 +22,19 @@ _MANY_RESULTS = 8
 _RECENT = 200
 
 
-def append(
-    using: str, name: SessionName, batch: Batch, threshold: Threshold, *, counter: str, hint: bool
-) -> values.Appended:
+def append(using: str, name: SessionName, batch: Batch, rule: DueRule, *, counter: str) -> values.Appended:
     """Store ``batch``: what :meth:`.base.Store.append` promises."""
     if batch.key_hash is not None:
-        return _append_once(using, name, batch, threshold, counter=counter, hint=hint)
-    return _append(using, name, batch, threshold, counter=counter, hint=hint)
+        return _append_once(using, name, batch, rule, counter=counter)
+    return _append(using, name, batch, rule, counter=counter)
 
 
-def _append_once(
-    using: str, name: SessionName, batch: Batch, threshold: Threshold, *, counter: str, hint: bool
-) -> values.Appended:
+def _append_once(using: str, name: SessionName, batch: Batch, rule: DueRule, *, counter: str) -> values.Appended:
     replayed = transactions.run(using, lambda: _replay(using, name, batch), atomic=False)
     if replayed is not None:
         return replayed
     try:
-        return _append(using, name, batch, threshold, counter=counter, hint=hint)
+        return _append(using, name, batch, rule, counter=counter)
     except (IntegrityError, exceptions.InvalidMessage):
         # Two retries met: the other one's rows are there now, for it held the session's row until it committed. What
         # this one brings is refused for them: its key is taken, and its tool results are there already.
@@ -70,9 +64,7 @@ def _replay(using: str, name: SessionName, batch: Batch) -> values.Appended | No
     return values.Appended(session_id, first, last, tokens, due_since is not None, turned_due=False, replayed=True)
 
 
-def _append(
-    using: str, name: SessionName, batch: Batch, threshold: Threshold, *, counter: str, hint: bool
-) -> values.Appended:
+def _append(using: str, name: SessionName, batch: Batch, rule: DueRule, *, counter: str) -> values.Appended:
     connection = connections[using]
     append = _WAYS.get(connection.vendor, _append_locking)
     if len(batch.leading_results) > _MANY_RESULTS:
@@ -82,7 +74,7 @@ def _append(
     single = append is _append_in_one and len(batch.entries) <= sql.ROWS_PER_INSERT and not keyed
 
     def work() -> sql.Advanced | None:
-        return append(connection, name, batch, threshold, counter, hint)
+        return append(connection, name, batch, rule, counter)
 
     for _ in range(_TRIES):
         advanced = transactions.run(using, work, savepoint=keyed, atomic=not single)
@@ -141,7 +133,7 @@ def _explained(
     rows = models.Message.objects.using(using).filter(session=session, role="assistant")
     calls = rows.filter(wire__isnull=False).order_by("-position").values_list("position", "wire")
     for position, wire in calls[:_RECENT]:
-        if error.call_id in sql.message_of("assistant", "", "", wire, None).call_ids:
+        if error.call_id in columns.message_of("assistant", "", "", wire, None).call_ids:
             closing = rows.filter(position__gt=position).order_by("position")
             return values.late_result(error.call_id, position, closing.values_list("position", flat=True).first())
     return error
@@ -151,10 +143,10 @@ def _explained(
 
 
 def _append_in_one(
-    connection: BaseDatabaseWrapper, name: SessionName, batch: Batch, threshold: Threshold, counter: str, hint: bool
+    connection: BaseDatabaseWrapper, name: SessionName, batch: Batch, rule: DueRule, counter: str
 ) -> sql.Advanced | None:
     with connection.cursor() as cursor:
-        cursor.execute(*sql.append_in_one(name, batch, threshold, counter=counter, hint=hint))
+        cursor.execute(*sql.append_in_one(name, batch, rule, counter=counter))
         advanced = sql.Advanced.of(cursor.fetchone())
         if advanced is not None:
             _insert(cursor, "postgresql", batch, advanced, sql.ROWS_PER_INSERT)
@@ -162,10 +154,10 @@ def _append_in_one(
 
 
 def _append_in_two(
-    connection: BaseDatabaseWrapper, name: SessionName, batch: Batch, threshold: Threshold, counter: str, hint: bool
+    connection: BaseDatabaseWrapper, name: SessionName, batch: Batch, rule: DueRule, counter: str
 ) -> sql.Advanced | None:
     with connection.cursor() as cursor:
-        cursor.execute(*sql.advance("sqlite", name, batch, threshold, counter=counter, hint=hint))
+        cursor.execute(*sql.advance("sqlite", name, batch, rule, counter=counter))
         advanced = sql.Advanced.of(cursor.fetchone())
         if advanced is None:
             return None
@@ -173,20 +165,20 @@ def _append_in_two(
             # It is over the threshold, and may have been before.
             advanced = advanced._replace(due=True, turned_due=not advanced.due)
         if advanced.turned_due:
-            cursor.execute(*sql.mark_due(advanced.session_id, hint=hint))
+            cursor.execute(*sql.mark_due(advanced.session_id, hint=rule.hint))
         _insert(cursor, "sqlite", batch, advanced)
         return advanced
 
 
 def _append_locking(
-    connection: BaseDatabaseWrapper, name: SessionName, batch: Batch, threshold: Threshold, counter: str, hint: bool
+    connection: BaseDatabaseWrapper, name: SessionName, batch: Batch, rule: DueRule, counter: str
 ) -> sql.Advanced | None:
     sessions = models.Session.objects.using(connection.alias).named(name)
     if connection.features.has_select_for_update:
         session = sessions.select_for_update().first()
     else:
         # SQLite: a write takes the lock, of which a reader that comes to write would be refused.
-        session = sessions.first() if sessions.update(revision=F("revision")) else None
+        session = sessions.first() if sessions.lock() else None
     if session is None:
         return None
     before = session.counters
@@ -194,12 +186,16 @@ def _append_locking(
         after, _ = before.append(batch.entries)
     except exceptions.InvalidMessage:
         return None  # The caller finds out why, outside of the lock.
-    turned_due = session.due_since is None and after.due(threshold)
+    turned_due = session.due_since is None and after.due(rule.threshold)
     changes: dict[str, Any] = {
         field: value for field, value in models.counter_columns(after).items() if value != getattr(session, field)
     }
     if turned_due:
-        changes |= {"due_since": Clock(), "due_revision": session.revision + 1, "hinted_at": Clock() if hint else None}
+        changes |= {
+            "due_since": Clock(),
+            "due_revision": session.revision + 1,
+            "hinted_at": Clock() if rule.hint else None,
+        }
     models.Session.objects.using(connection.alias).filter(pk=session.pk).update(
         **changes,
         answered_position=before.call_position,
@@ -221,8 +217,8 @@ def _append_locking(
 
 
 def _insert(cursor: Any, vendor: str, batch: Batch, advanced: sql.Advanced, start: int = 0) -> None:
-    for first, after in sql.portions(batch, start):
-        cursor.execute(*sql.insert(vendor, batch, advanced, first, after))
+    for statement, params in sql.inserts(vendor, batch, advanced, start):
+        cursor.execute(statement, params)
 
 
 _WAYS = {"postgresql": _append_in_one, "sqlite": _append_in_two}

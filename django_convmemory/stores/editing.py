@@ -18,17 +18,16 @@ from django_convmemory import models
 from django_convmemory.clock import Clock
 from django_convmemory.core import values
 from django_convmemory.core.counters import Counters, Ending, Standing, rewound
-from django_convmemory.core.strategies import Threshold
-from django_convmemory.core.values import Edited, SessionName
+from django_convmemory.core.values import DueRule, Edited, SessionName
 from django_convmemory.messages import PINNED_ROLES, ChatMessage
-from django_convmemory.stores import owners, sql, transactions
+from django_convmemory.stores import columns, owners, sql, transactions
 
 # Rows that one statement names.
 _PORTION = 500
 
 
 def truncate(
-    using: str, name: SessionName, after: int, threshold: Threshold, *, revision: int | None, hint: bool
+    using: str, name: SessionName, after: int, rule: DueRule, *, revision: int | None
 ) -> tuple[int, Edited | None]:
     """Delete the messages after ``after``: what :meth:`.base.Store.truncate` promises."""
     sessions = models.Session.objects.using(using).named(name)
@@ -47,21 +46,19 @@ def truncate(
     removed, _ = models.Message.objects.using(using).filter(session=session, position__gt=after).delete()
     # With the messages goes what was made of them: nothing could reach it any more, to redact it.
     models.Summary.objects.using(using).filter(session=session, last_position__gt=after).update(text="")
-    return removed, finish(using, session.pk, counters, counters.first_unfoldable, threshold, hint=hint)
+    return removed, finish(using, session.pk, counters, counters.first_unfoldable, rule)
 
 
-def redact(
-    using: str, name: SessionName, position: int, threshold: Threshold, *, forks: bool, hint: bool
-) -> list[Edited]:
+def redact(using: str, name: SessionName, position: int, rule: DueRule, *, forks: bool) -> list[Edited]:
     """Empty the message at ``position``: what :meth:`.base.Store.redact` promises."""
     sessions = models.Session.objects.using(using)
-    locked = sessions.named(name).filter(last_position__gte=position).update(revision=F("revision"))
+    locked = sessions.named(name).filter(last_position__gte=position).lock()
     if not locked or position < 1:
         last = sessions.named(name).values_list("last_position", flat=True).first()
         raise values.no_message(position, last or 0)
     session_id = transactions.latest(sessions.named(name)).values_list("pk", flat=True).get()
     copies = _copies(using, session_id, position) if forks else []
-    return [_redact(using, one, position, threshold, hint=hint) for one in [session_id, *copies]]
+    return [_redact(using, one, position, rule) for one in [session_id, *copies]]
 
 
 def _copies(using: str, session_id: int, position: int) -> list[int]:
@@ -104,21 +101,16 @@ def _is_copy(row: models.Message, original: models.Message) -> bool:
         return False
     if row.redacted_at is not None or original.redacted_at is not None:
         return row.role == original.role
-    return all(getattr(row, field) == getattr(original, field) for field in ("role", "kind", "content", "wire"))
+    return all(getattr(row, name) == getattr(original, name) for name in columns.READ_NAMES if name != "metadata")
 
 
-def _redact(using: str, session_id: int, position: int, threshold: Threshold, *, hint: bool) -> Edited:
+def _redact(using: str, session_id: int, position: int, rule: DueRule) -> Edited:
     sessions = models.Session.objects.using(using).filter(pk=session_id)
     begin(sessions)
     messages = models.Message.objects.using(using).filter(session_id=session_id)
     row = transactions.latest(messages.filter(position=position)).get()
-    emptied = sql.message_of(row.role, row.kind, row.content, row.wire, row.metadata).emptied()
-    messages.filter(position=position).update(
-        content=emptied.content,
-        wire=sql.wire_value(emptied),
-        metadata=None,
-        redacted_at=Coalesce("redacted_at", Clock()),
-    )
+    emptied = columns.redacted_values(columns.message_of_row(row))
+    messages.filter(position=position).update(**emptied, redacted_at=Coalesce("redacted_at", Clock()))
     # The key stays: a retry of the append must not bring back what was removed.
     keyed = messages.filter(position__lte=position, idempotency_key__isnull=False).order_by("-position")
     for first, payload in keyed.values_list("position", "payload_hash")[:1]:
@@ -126,15 +118,13 @@ def _redact(using: str, session_id: int, position: int, threshold: Threshold, *,
         if position < first + size:
             messages.filter(position=first).update(payload_hash=values.Payload("", size).text)
     models.Summary.objects.using(using).filter(session_id=session_id, last_position__gte=position).update(text="")
-    return finish(using, session_id, transactions.latest(sessions).get().counters, position, threshold, hint=hint)
+    return finish(using, session_id, transactions.latest(sessions).get().counters, position, rule)
 
 
-def fork(
-    using: str, source: SessionName, target: SessionName, at: int, threshold: Threshold, *, hint: bool
-) -> values.Forked:
+def fork(using: str, source: SessionName, target: SessionName, at: int, rule: DueRule) -> values.Forked:
     """Copy ``source`` as it was at ``at``: what :meth:`.base.Store.fork` promises."""
     sessions = models.Session.objects.using(using)
-    if not sessions.named(source).update(revision=F("revision")):
+    if not sessions.named(source).lock():
         raise values.no_session(source) if source.row_id is None else values.gone(source)
     session = transactions.latest(sessions.named(source)).get()
     if at > session.last_position:
@@ -162,7 +152,7 @@ def fork(
     with connections[using].cursor() as cursor:
         cursor.execute(*sql.copy_messages(connections[using].vendor, session.pk, copy.pk, at))
         cursor.execute(*sql.copy_summaries(session.pk, copy.pk, at))
-    edited = finish(using, copy.pk, counters, counters.first_unfoldable, threshold, hint=hint)
+    edited = finish(using, copy.pk, counters, counters.first_unfoldable, rule)
     return values.Forked(sessions.get(pk=copy.pk), edited)
 
 
@@ -214,20 +204,18 @@ def begin(sessions: QuerySet[models.Session]) -> int:
     )
 
 
-def finish(
-    using: str, session_id: int, counters: Counters, position: int, threshold: Threshold, *, hint: bool
-) -> Edited:
+def finish(using: str, session_id: int, counters: Counters, position: int, rule: DueRule) -> Edited:
     """Give up the summaries that stand for ``position``, fall back to the newest that is left, and recount."""
     summaries = models.Summary.objects.using(using).filter(session_id=session_id)
     summaries.filter(last_position__gte=position, invalidated_at__isnull=True).update(invalidated_at=Clock())
     current = transactions.latest(summaries.current()).first()
     counters = _covered(counters, current)
-    due = counters.due(threshold)
+    due = counters.due(rule.threshold)
     models.Session.objects.using(using).filter(pk=session_id).update(
         **models.counter_columns(counters),
         current_version=current.version if current else 0,
         due_since=Clock() if due else None,
-        hinted_at=Clock() if due and hint else None,
+        hinted_at=Clock() if due and rule.hint else None,
     )
     return Edited(session_id, due)
 
@@ -246,9 +234,9 @@ def _ending(using: str, session_id: int, position: int) -> Ending:
     rows = models.Message.objects.using(using).filter(session_id=session_id, position__lte=position)
     rows = transactions.latest(rows)
     backwards = rows.order_by("-position")
-    columns = ("position", "tokens", "tokens_through")
-    last = backwards.exclude(role__in=PINNED_ROLES).values_list(*columns).first()
-    spoke = backwards.filter(role="assistant").values_list(*columns, "wire").first()
+    names = ("position", "tokens", "tokens_through")
+    last = backwards.exclude(role__in=PINNED_ROLES).values_list(*names).first()
+    spoke = backwards.filter(role="assistant").values_list(*names, "wire").first()
     if last is None or spoke is None:
         return Ending(position, last=Standing(*last) if last else None)
     results = list(
@@ -265,4 +253,4 @@ def _ending(using: str, session_id: int, position: int) -> Ending:
 
 
 def _stored(role: str, wire: Any) -> ChatMessage:
-    return sql.message_of(role, "", "", wire, None)
+    return columns.message_of(role, "", "", wire, None)

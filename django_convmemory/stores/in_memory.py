@@ -19,7 +19,15 @@ from django_convmemory.core import exchanges, values
 from django_convmemory.core.counters import Batch, Counters, Ending, Standing, rewound
 from django_convmemory.core.exchanges import Placed, Turn
 from django_convmemory.core.strategies import Threshold, View
-from django_convmemory.core.values import AttemptOutcome, AttemptRecord, Claim, NewVersion, SessionName, SummaryVersion
+from django_convmemory.core.values import (
+    AttemptOutcome,
+    AttemptRecord,
+    Claim,
+    DueRule,
+    NewVersion,
+    SessionName,
+    SummaryVersion,
+)
 from django_convmemory.messages import ChatMessage
 
 
@@ -155,9 +163,7 @@ class InMemoryStore:
             raise values.no_owner(owner)
         return owner_id
 
-    def append(
-        self, name: SessionName, batch: Batch, threshold: Threshold, *, counter: str, hint: bool
-    ) -> values.Appended:
+    def append(self, name: SessionName, batch: Batch, rule: DueRule, *, counter: str) -> values.Appended:
         with self._lock:
             session = self._by_name_hash.get(name.name_hash) or _Session(0, name)
             if batch.key_hash is not None and batch.key_hash in session.keys:
@@ -179,10 +185,10 @@ class InMemoryStore:
                 payload = values.Payload(batch.payload_hash, len(batch.entries))
                 session.keys[batch.key_hash] = (payload, rows[0].position)
             session.revision += 1
-            turned_due = session.due_since is None and counters.due(threshold)
+            turned_due = session.due_since is None and counters.due(rule.threshold)
             if turned_due:
                 session.due_since = self._clock()
-                session.hinted_at = session.due_since if hint else None
+                session.hinted_at = session.due_since if rule.hint else None
             return values.Appended(
                 session.id,
                 rows[0].position,
@@ -249,7 +255,7 @@ class InMemoryStore:
     # Changes of what was said.
 
     def truncate(
-        self, name: SessionName, after: int, threshold: Threshold, *, revision: int | None, hint: bool
+        self, name: SessionName, after: int, rule: DueRule, *, revision: int | None
     ) -> tuple[int, values.Edited | None]:
         with self._lock:
             session = self._by_name_hash.get(name.name_hash)
@@ -266,14 +272,14 @@ class InMemoryStore:
             for version in session.versions.values():
                 if version.summary.last_position > after:
                     version.summary = dataclasses.replace(version.summary, text="")
-            return removed, self._edited(session, session.counters.first_unfoldable, threshold, hint=hint)
+            return removed, self._edited(session, session.counters.first_unfoldable, rule)
 
-    def _edited(self, session: _Session, position: int, threshold: Threshold, *, hint: bool) -> values.Edited:
+    def _edited(self, session: _Session, position: int, rule: DueRule) -> values.Edited:
         """Have the session begin again to fold what the change at ``position`` left."""
         session.stop_compaction()
         session.invalidate(position)
-        session.mark_due(threshold, self._clock())
-        session.hinted_at = session.due_since if hint else None
+        session.mark_due(rule.threshold, self._clock())
+        session.hinted_at = session.due_since if rule.hint else None
         return values.Edited(session.id, session.due_since is not None)
 
     def _forks(self, session: _Session, position: int) -> list[_Session]:
@@ -282,9 +288,7 @@ class InMemoryStore:
             one for one in self._sessions.values() if one.forked_from == session.id and one.fork_position >= position
         ]
 
-    def fork(
-        self, source: SessionName, target: SessionName, at: int, threshold: Threshold, *, hint: bool
-    ) -> values.Forked:
+    def fork(self, source: SessionName, target: SessionName, at: int, rule: DueRule) -> values.Forked:
         with self._lock:
             session = self._by_name_hash.get(source.name_hash)
             if session is None:
@@ -303,13 +307,11 @@ class InMemoryStore:
             }
             copy.last_version = session.last_version
             self._sessions[copy.id] = self._by_name_hash[target.name_hash] = copy
-            edited = self._edited(copy, copy.counters.first_unfoldable, threshold, hint=hint)
+            edited = self._edited(copy, copy.counters.first_unfoldable, rule)
             copy.epoch = copy.revision = 0
             return values.Forked(copy, edited)
 
-    def redact(
-        self, name: SessionName, position: int, threshold: Threshold, *, forks: bool, hint: bool
-    ) -> list[values.Edited]:
+    def redact(self, name: SessionName, position: int, rule: DueRule, *, forks: bool) -> list[values.Edited]:
         with self._lock:
             session = self._by_name_hash.get(name.name_hash)
             if session is None or not 0 < position <= len(session.rows):
@@ -319,9 +321,9 @@ class InMemoryStore:
                 for one in found:
                     found += self._forks(one, position)
             holding = [one for one in found if len(one.rows) >= position and one.rows[position - 1].id == row.id]
-            return [self._redact(one, position, threshold, hint=hint) for one in holding]
+            return [self._redact(one, position, rule) for one in holding]
 
-    def _redact(self, session: _Session, position: int, threshold: Threshold, *, hint: bool) -> values.Edited:
+    def _redact(self, session: _Session, position: int, rule: DueRule) -> values.Edited:
         row = session.rows[position - 1]
         row.message, row.redacted = row.message.emptied(), True
         for key, (payload, first) in session.keys.items():
@@ -330,7 +332,7 @@ class InMemoryStore:
         for version in session.versions.values():
             if version.summary.last_position >= position:
                 version.summary = dataclasses.replace(version.summary, text="")
-        return self._edited(session, position, threshold, hint=hint)
+        return self._edited(session, position, rule)
 
     def erase(self, alias: str, *, owner_id: Any, visitor: str) -> int:
         with self._lock:
@@ -462,7 +464,7 @@ class InMemoryStore:
         """Do nothing: nothing is held."""
 
     def publish(
-        self, claim: Claim, version: NewVersion, attempt: AttemptRecord | None, threshold: Threshold, *, lease: float
+        self, claim: Claim, version: NewVersion, attempt: AttemptRecord | None, rule: DueRule, *, lease: float
     ) -> Claim | None:
         with self._lock:
             session = self._held(claim)
@@ -493,7 +495,7 @@ class InMemoryStore:
                 )
                 for one in session.versions.values():
                     one.building = one.building and not one.valid
-                session.mark_due(threshold, self._clock())
+                session.mark_due(rule.threshold, self._clock())
             session.attempts = 0
             session.next_attempt_at = None
             session.last_error = ""
@@ -514,12 +516,11 @@ class InMemoryStore:
     def release(
         self,
         claim: Claim,
-        threshold: Threshold,
+        rule: DueRule,
         *,
         retry_in: float | None = None,
         error: str = "",
         uncount: bool = False,
-        hint: bool = False,
     ) -> bool:
         with self._lock:
             session = self._sessions.get(claim.session_id)
@@ -527,7 +528,7 @@ class InMemoryStore:
                 return False
             now = self._clock()
             session.lease_token, session.lease_expires_at = "", 0.0
-            session.mark_due(threshold, now)
+            session.mark_due(rule.threshold, now)
             due = session.due_since is not None
             if not error:
                 session.attempts = 0
@@ -535,7 +536,7 @@ class InMemoryStore:
                 session.attempts = max(0, session.attempts - 1)
             session.last_error = error
             session.next_attempt_at = now + retry_in if due and retry_in is not None else None
-            if hint and due:
+            if rule.hint and due:
                 session.hinted_at = now
             session.revision += 1
             return due

@@ -23,9 +23,17 @@ from django_convmemory.core import exchanges, values
 from django_convmemory.core.counters import Batch
 from django_convmemory.core.exchanges import Placed, Turn
 from django_convmemory.core.strategies import Threshold, View
-from django_convmemory.core.values import AttemptOutcome, AttemptRecord, Claim, NewVersion, SessionName, SummaryVersion
+from django_convmemory.core.values import (
+    AttemptOutcome,
+    AttemptRecord,
+    Claim,
+    DueRule,
+    NewVersion,
+    SessionName,
+    SummaryVersion,
+)
 from django_convmemory.messages import PINNED_ROLES
-from django_convmemory.stores import appending, editing, sql, transactions
+from django_convmemory.stores import appending, columns, editing, sql, transactions
 
 logger = logging.getLogger(__name__)
 
@@ -57,10 +65,8 @@ class ORMStore:
         # A UUID that was given as text is the same UUID.
         return owner._meta.pk.to_python(owner.pk)
 
-    def append(
-        self, name: SessionName, batch: Batch, threshold: Threshold, *, counter: str, hint: bool
-    ) -> values.Appended:
-        return appending.append(self.using, name, batch, threshold, counter=counter, hint=hint)
+    def append(self, name: SessionName, batch: Batch, rule: DueRule, *, counter: str) -> values.Appended:
+        return appending.append(self.using, name, batch, rule, counter=counter)
 
     # Load.
 
@@ -74,10 +80,10 @@ class ORMStore:
                 if not found:
                     return None
                 session = found.pop(None)
-                session_id, epoch, revision, due, *columns = json.loads(session[sql.AT_SESSION])
+                session_id, epoch, revision, due, *counted = json.loads(session[sql.AT_SESSION])
                 if name.row_id not in (None, session_id):
                     return None
-                counters, summary = models.counters_of(columns), session[sql.AT_SUMMARY]
+                counters, summary = models.counters_of(counted), session[sql.AT_SUMMARY]
                 tail, pinned = _placed(found.values()), []
                 if counters.pinned:
                     bound = values.view_bound(counters, view)
@@ -120,11 +126,13 @@ class ORMStore:
             rows = rows.filter(position__gte=sessions.values(first=end - _number(limit))[:1])
         # By both columns of the key: by the position alone the whole table may be walked.
         order = ("session_id", "position") if after is not None else ("-session_id", "-position")
-        columns = ("position", "created_at", "role", "kind", "content", "wire", "metadata", "tokens", "redacted_at")
+        names = ("position", "created_at", *columns.READ_NAMES, "tokens", "redacted_at")
         found = [
-            values.StoredMessage(position, created_at, sql.message_of(*stored), tokens, redacted_at is not None)
+            values.StoredMessage(
+                position, created_at, columns.message_of_values(stored), tokens, redacted_at is not None
+            )
             for position, created_at, *stored, tokens, redacted_at in (
-                rows.order_by(*order).values_list(*columns)[:limit]
+                rows.order_by(*order).values_list(*names)[:limit]
             )
         ]
         return found if after is not None else found[::-1]
@@ -151,33 +159,23 @@ class ORMStore:
         transactions.run(using, work)
 
     def truncate(
-        self, name: SessionName, after: int, threshold: Threshold, *, revision: int | None, hint: bool
+        self, name: SessionName, after: int, rule: DueRule, *, revision: int | None
     ) -> tuple[int, values.Edited | None]:
         using = self.using
-        return transactions.run(
-            using, lambda: editing.truncate(using, name, after, threshold, revision=revision, hint=hint)
-        )
+        return transactions.run(using, lambda: editing.truncate(using, name, after, rule, revision=revision))
 
-    def fork(
-        self, source: SessionName, target: SessionName, at: int, threshold: Threshold, *, hint: bool
-    ) -> values.Forked:
+    def fork(self, source: SessionName, target: SessionName, at: int, rule: DueRule) -> values.Forked:
         using = self.using
         try:
-            return transactions.run(
-                using, lambda: editing.fork(using, source, target, at, threshold, hint=hint), savepoint=True
-            )
+            return transactions.run(using, lambda: editing.fork(using, source, target, at, rule), savepoint=True)
         except IntegrityError:
             if not transactions.latest(models.Session.objects.using(using)).named(target).exists():
                 raise
             raise values.session_exists(target) from None  # made by another in the meantime
 
-    def redact(
-        self, name: SessionName, position: int, threshold: Threshold, *, forks: bool, hint: bool
-    ) -> list[values.Edited]:
+    def redact(self, name: SessionName, position: int, rule: DueRule, *, forks: bool) -> list[values.Edited]:
         using = self.using
-        return transactions.run(
-            using, lambda: editing.redact(using, name, position, threshold, forks=forks, hint=hint), savepoint=True
-        )
+        return transactions.run(using, lambda: editing.redact(using, name, position, rule, forks=forks), savepoint=True)
 
     def erase(self, alias: str, *, owner_id: Any, visitor: str) -> int:
         using = self.using
@@ -312,11 +310,7 @@ class ORMStore:
 
     def messages(self, claim: Claim, first: int, last: int) -> list[Placed]:
         rows = self._tail(claim).filter(position__gte=first, position__lte=last)
-        return _placed(
-            rows.values_list(
-                *("position", "role", "kind", "content", "wire", "metadata", "tokens", "answers", "redacted_at")
-            )
-        )
+        return _placed(rows.values_list(*sql.PLACED_NAMES))
 
     def _tail(self, claim: Claim) -> Any:
         return (
@@ -343,7 +337,7 @@ class ORMStore:
             connection.close()
 
     def publish(
-        self, claim: Claim, version: NewVersion, attempt: AttemptRecord | None, threshold: Threshold, *, lease: float
+        self, claim: Claim, version: NewVersion, attempt: AttemptRecord | None, rule: DueRule, *, lease: float
     ) -> Claim | None:
         using = self.using
         number = claim.last_version + 1
@@ -352,7 +346,7 @@ class ORMStore:
         pointer: dict[str, Any] = {}
         if not building:
             pointer = {
-                "due_since": _due_since(threshold, version.tokens_through, version.count),
+                "due_since": _due_since(rule.threshold, version.tokens_through, version.count),
                 "current_version": number,
                 "covered_position": version.last_position,
                 "covered_count": version.count,
@@ -409,12 +403,11 @@ class ORMStore:
     def release(
         self,
         claim: Claim,
-        threshold: Threshold,
+        rule: DueRule,
         *,
         retry_in: float | None = None,
         error: str = "",
         uncount: bool = False,
-        hint: bool = False,
     ) -> bool:
         using = self.using
         attempts = 0 if not error else max(0, claim.attempts - 1) if uncount else claim.attempts
@@ -424,14 +417,14 @@ class ORMStore:
             # By the token alone: an expired lease that nobody took is ours to free, another's token is not.
             released = sessions.filter(lease_token=claim.token).update(
                 # Recomputed from the counters as they are now: an append during the call is not forgotten.
-                due_since=_due_since(threshold, F("covered_tokens"), F("covered_count")),
+                due_since=_due_since(rule.threshold, F("covered_tokens"), F("covered_count")),
                 lease_token="",
                 lease_expires_at=None,
                 attempts=attempts,
                 last_error=error,
                 next_attempt_at=None if retry_in is None else Clock(retry_in),
                 revision=F("revision") + 1,
-                **({"hinted_at": Clock()} if hint else {}),
+                **({"hinted_at": Clock()} if rule.hint else {}),
             )
             return bool(released) and sessions.due().exists()
 
@@ -443,7 +436,7 @@ class ORMStore:
         def work() -> None:
             # The row's lock: the session may be deleted meanwhile.
             session = models.Session.objects.using(using).filter(pk=claim.session_id)
-            if session.update(updated_at=F("updated_at")):
+            if session.lock():
                 self._record(claim, attempt)
 
         transactions.run(using, work, savepoint=True)
@@ -503,8 +496,10 @@ class ORMStore:
 def _placed(rows: Any) -> list[Placed]:
     """Return the messages that these rows hold, by position."""
     placed = []
-    for position, role, kind, content, wire, metadata, tokens, answers, redacted in rows:
-        message = sql.message_of(role, kind, content, wire, metadata)
+    longer = bool(columns.MORE_NAMES)  # Slicing each row for nothing would take a fifth of the time.
+    for row in rows:
+        position, role, kind, content, wire, metadata, tokens, answers, redacted = row[:9] if longer else row
+        message = columns.message_of(role, kind, content, wire, metadata, row[9:] if longer else ())
         placed.append(Placed(position, exchanges.redacted(message) if redacted else message, tokens, answers))
     placed.sort()  # by position: no two have the same
     return placed

@@ -205,9 +205,9 @@ LEFT JOIN convmemory_message m ON m.session_id = s.id AND m.position IN (%s, %s)
 WHERE s.id = %s;
 
 -- fork, messages
-INSERT INTO convmemory_message (session_id, payload_hash, position, role, kind, content, wire, metadata,
-    `usage`, tokens, tokens_through, answers, created_at, redacted_at)
-SELECT %s, '', position, role, kind, content, wire, metadata, `usage`, tokens, tokens_through, answers,
+INSERT INTO convmemory_message (session_id, role, kind, content, wire, metadata, `usage`, tokens,
+    tokens_through, position, answers, idempotency_key, payload_hash, created_at, redacted_at)
+SELECT %s, role, kind, content, wire, metadata, `usage`, tokens, tokens_through, position, answers, NULL, '',
     created_at, redacted_at
 FROM convmemory_message
 WHERE session_id = %s

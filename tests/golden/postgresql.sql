@@ -11,15 +11,15 @@ WITH advanced AS (
         revision = revision + 1,
         updated_at = STATEMENT_TIMESTAMP(),
         due_revision = CASE WHEN due_since IS NULL
-            AND (unpinned_tokens + %(added_tokens)s - covered_tokens > %(most_tokens)s) AND CASE
+            AND (unpinned_tokens + %(added_tokens)s - covered_tokens > %(max_tokens)s) AND CASE
             WHEN open_calls = '' THEN unpinned_tokens + %(settled)s ELSE settled_tokens END > covered_tokens
             THEN revision + 1 ELSE due_revision END,
         hinted_at = CASE WHEN due_since IS NULL
-            AND (unpinned_tokens + %(added_tokens)s - covered_tokens > %(most_tokens)s) AND CASE
+            AND (unpinned_tokens + %(added_tokens)s - covered_tokens > %(max_tokens)s) AND CASE
             WHEN open_calls = '' THEN unpinned_tokens + %(settled)s ELSE settled_tokens END > covered_tokens
             THEN NULL ELSE hinted_at END,
         due_since = CASE WHEN due_since IS NULL
-            AND (unpinned_tokens + %(added_tokens)s - covered_tokens > %(most_tokens)s) AND CASE
+            AND (unpinned_tokens + %(added_tokens)s - covered_tokens > %(max_tokens)s) AND CASE
             WHEN open_calls = '' THEN unpinned_tokens + %(settled)s ELSE settled_tokens END > covered_tokens
             THEN STATEMENT_TIMESTAMP() ELSE due_since END
     WHERE name_hash = %(name_hash)s
@@ -51,13 +51,13 @@ WITH advanced AS (
         revision = revision + 1,
         updated_at = STATEMENT_TIMESTAMP(),
         due_revision = CASE WHEN due_since IS NULL
-            AND (unpinned_tokens + %(added_tokens)s - covered_tokens > %(most_tokens)s)
+            AND (unpinned_tokens + %(added_tokens)s - covered_tokens > %(max_tokens)s)
             AND unpinned_tokens + %(settled)s > covered_tokens THEN revision + 1 ELSE due_revision END,
         hinted_at = CASE WHEN due_since IS NULL
-            AND (unpinned_tokens + %(added_tokens)s - covered_tokens > %(most_tokens)s)
+            AND (unpinned_tokens + %(added_tokens)s - covered_tokens > %(max_tokens)s)
             AND unpinned_tokens + %(settled)s > covered_tokens THEN NULL ELSE hinted_at END,
         due_since = CASE WHEN due_since IS NULL
-            AND (unpinned_tokens + %(added_tokens)s - covered_tokens > %(most_tokens)s)
+            AND (unpinned_tokens + %(added_tokens)s - covered_tokens > %(max_tokens)s)
             AND unpinned_tokens + %(settled)s > covered_tokens THEN STATEMENT_TIMESTAMP() ELSE due_since END
     WHERE name_hash = %(name_hash)s
     RETURNING id, last_position, unpinned_tokens, answered_position, due_since IS NOT NULL AS due,
@@ -88,13 +88,13 @@ WITH advanced AS (
         revision = revision + 1,
         updated_at = STATEMENT_TIMESTAMP(),
         due_revision = CASE WHEN due_since IS NULL
-            AND (unpinned_tokens + %(added_tokens)s - covered_tokens > %(most_tokens)s)
+            AND (unpinned_tokens + %(added_tokens)s - covered_tokens > %(max_tokens)s)
             AND unpinned_tokens + %(settled)s > covered_tokens THEN revision + 1 ELSE due_revision END,
         hinted_at = CASE WHEN due_since IS NULL
-            AND (unpinned_tokens + %(added_tokens)s - covered_tokens > %(most_tokens)s)
+            AND (unpinned_tokens + %(added_tokens)s - covered_tokens > %(max_tokens)s)
             AND unpinned_tokens + %(settled)s > covered_tokens THEN NULL ELSE hinted_at END,
         due_since = CASE WHEN due_since IS NULL
-            AND (unpinned_tokens + %(added_tokens)s - covered_tokens > %(most_tokens)s)
+            AND (unpinned_tokens + %(added_tokens)s - covered_tokens > %(max_tokens)s)
             AND unpinned_tokens + %(settled)s > covered_tokens THEN STATEMENT_TIMESTAMP() ELSE due_since END
     WHERE name_hash = %(name_hash)s
     RETURNING id, last_position, unpinned_tokens, answered_position, due_since IS NOT NULL AS due,
@@ -130,15 +130,15 @@ WITH advanced AS (
         revision = revision + 1,
         updated_at = STATEMENT_TIMESTAMP(),
         due_revision = CASE WHEN due_since IS NULL
-            AND (unpinned_tokens + %(added_tokens)s - covered_tokens > %(most_tokens)s) AND CASE
+            AND (unpinned_tokens + %(added_tokens)s - covered_tokens > %(max_tokens)s) AND CASE
             WHEN open_calls = '' THEN unpinned_tokens + %(settled)s ELSE settled_tokens END > covered_tokens
             THEN revision + 1 ELSE due_revision END,
         hinted_at = CASE WHEN due_since IS NULL
-            AND (unpinned_tokens + %(added_tokens)s - covered_tokens > %(most_tokens)s) AND CASE
+            AND (unpinned_tokens + %(added_tokens)s - covered_tokens > %(max_tokens)s) AND CASE
             WHEN open_calls = '' THEN unpinned_tokens + %(settled)s ELSE settled_tokens END > covered_tokens
             THEN STATEMENT_TIMESTAMP() ELSE hinted_at END,
         due_since = CASE WHEN due_since IS NULL
-            AND (unpinned_tokens + %(added_tokens)s - covered_tokens > %(most_tokens)s) AND CASE
+            AND (unpinned_tokens + %(added_tokens)s - covered_tokens > %(max_tokens)s) AND CASE
             WHEN open_calls = '' THEN unpinned_tokens + %(settled)s ELSE settled_tokens END > covered_tokens
             THEN STATEMENT_TIMESTAMP() ELSE due_since END
     WHERE name_hash = %(name_hash)s
@@ -167,15 +167,15 @@ WITH advanced AS (
         revision = revision + 1,
         updated_at = STATEMENT_TIMESTAMP(),
         due_revision = CASE WHEN due_since IS NULL
-            AND (unpinned_count + %(added_unpinned)s - covered_count > %(most_messages)s) AND CASE
+            AND (unpinned_count + %(added_unpinned)s - covered_count > %(max_messages)s) AND CASE
             WHEN open_calls = '' THEN unpinned_tokens + %(settled)s ELSE settled_tokens END > covered_tokens
             THEN revision + 1 ELSE due_revision END,
         hinted_at = CASE WHEN due_since IS NULL
-            AND (unpinned_count + %(added_unpinned)s - covered_count > %(most_messages)s) AND CASE
+            AND (unpinned_count + %(added_unpinned)s - covered_count > %(max_messages)s) AND CASE
             WHEN open_calls = '' THEN unpinned_tokens + %(settled)s ELSE settled_tokens END > covered_tokens
             THEN NULL ELSE hinted_at END,
         due_since = CASE WHEN due_since IS NULL
-            AND (unpinned_count + %(added_unpinned)s - covered_count > %(most_messages)s) AND CASE
+            AND (unpinned_count + %(added_unpinned)s - covered_count > %(max_messages)s) AND CASE
             WHEN open_calls = '' THEN unpinned_tokens + %(settled)s ELSE settled_tokens END > covered_tokens
             THEN STATEMENT_TIMESTAMP() ELSE due_since END
     WHERE name_hash = %(name_hash)s
@@ -204,18 +204,18 @@ WITH advanced AS (
         revision = revision + 1,
         updated_at = STATEMENT_TIMESTAMP(),
         due_revision = CASE WHEN due_since IS NULL
-            AND (unpinned_tokens + %(added_tokens)s - covered_tokens > %(most_tokens)s
-            OR unpinned_count + %(added_unpinned)s - covered_count > %(most_messages)s) AND CASE
+            AND (unpinned_tokens + %(added_tokens)s - covered_tokens > %(max_tokens)s
+            OR unpinned_count + %(added_unpinned)s - covered_count > %(max_messages)s) AND CASE
             WHEN open_calls = '' THEN unpinned_tokens + %(settled)s ELSE settled_tokens END > covered_tokens
             THEN revision + 1 ELSE due_revision END,
         hinted_at = CASE WHEN due_since IS NULL
-            AND (unpinned_tokens + %(added_tokens)s - covered_tokens > %(most_tokens)s
-            OR unpinned_count + %(added_unpinned)s - covered_count > %(most_messages)s) AND CASE
+            AND (unpinned_tokens + %(added_tokens)s - covered_tokens > %(max_tokens)s
+            OR unpinned_count + %(added_unpinned)s - covered_count > %(max_messages)s) AND CASE
             WHEN open_calls = '' THEN unpinned_tokens + %(settled)s ELSE settled_tokens END > covered_tokens
             THEN NULL ELSE hinted_at END,
         due_since = CASE WHEN due_since IS NULL
-            AND (unpinned_tokens + %(added_tokens)s - covered_tokens > %(most_tokens)s
-            OR unpinned_count + %(added_unpinned)s - covered_count > %(most_messages)s) AND CASE
+            AND (unpinned_tokens + %(added_tokens)s - covered_tokens > %(max_tokens)s
+            OR unpinned_count + %(added_unpinned)s - covered_count > %(max_messages)s) AND CASE
             WHEN open_calls = '' THEN unpinned_tokens + %(settled)s ELSE settled_tokens END > covered_tokens
             THEN STATEMENT_TIMESTAMP() ELSE due_since END
     WHERE name_hash = %(name_hash)s
@@ -567,7 +567,7 @@ WITH advanced AS (
         revision = revision + 1,
         updated_at = STATEMENT_TIMESTAMP()
     WHERE name_hash = %(name_hash)s
-        AND pinned_count <= %(most_pinned)s
+        AND pinned_count <= %(max_pinned)s
     RETURNING id, last_position, unpinned_tokens, answered_position, due_since IS NOT NULL AS due,
         due_revision = revision AS turned_due
 ), added AS (
@@ -596,7 +596,7 @@ WITH advanced AS (
         revision = revision + 1,
         updated_at = STATEMENT_TIMESTAMP()
     WHERE name_hash = %(name_hash)s
-        AND pinned_count <= %(most_pinned)s
+        AND pinned_count <= %(max_pinned)s
     RETURNING id, last_position, unpinned_tokens, answered_position, due_since IS NOT NULL AS due,
         due_revision = revision AS turned_due
 ), added AS (
@@ -848,9 +848,9 @@ LEFT JOIN convmemory_message m ON m.session_id = s.id AND m.position IN (%s, %s)
 WHERE s.id = %s;
 
 -- fork, messages
-INSERT INTO convmemory_message (session_id, payload_hash, position, role, kind, content, wire, metadata,
-    usage, tokens, tokens_through, answers, created_at, redacted_at)
-SELECT %s, '', position, role, kind, content, wire, metadata, usage, tokens, tokens_through, answers,
+INSERT INTO convmemory_message (session_id, role, kind, content, wire, metadata, usage, tokens,
+    tokens_through, position, answers, idempotency_key, payload_hash, created_at, redacted_at)
+SELECT %s, role, kind, content, wire, metadata, usage, tokens, tokens_through, position, answers, NULL, '',
     created_at, redacted_at
 FROM convmemory_message
 WHERE session_id = %s

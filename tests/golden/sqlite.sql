@@ -12,7 +12,7 @@ SET last_position = last_position + %(added)s,
     updated_at = REPLACE(STRFTIME('%%Y-%%m-%%d %%H:%%M:%%f', 'now') || '000', '.000000', '')
 WHERE name_hash = %(name_hash)s
 RETURNING id, last_position, unpinned_tokens, answered_position, due_since || '' AS due,
-    (unpinned_tokens - covered_tokens > %(most_tokens)s) AND settled_tokens > covered_tokens AS turned_due;
+    (unpinned_tokens - covered_tokens > %(max_tokens)s) AND settled_tokens > covered_tokens AS turned_due;
 
 -- append, counters: a message of the assistant
 -- append, counters: several messages
@@ -31,7 +31,7 @@ SET last_position = last_position + %(added)s,
     updated_at = REPLACE(STRFTIME('%%Y-%%m-%%d %%H:%%M:%%f', 'now') || '000', '.000000', '')
 WHERE name_hash = %(name_hash)s
 RETURNING id, last_position, unpinned_tokens, answered_position, due_since || '' AS due,
-    (unpinned_tokens - covered_tokens > %(most_tokens)s) AND settled_tokens > covered_tokens AS turned_due;
+    (unpinned_tokens - covered_tokens > %(max_tokens)s) AND settled_tokens > covered_tokens AS turned_due;
 
 -- append, counters: a limit of messages
 UPDATE convmemory_session
@@ -46,7 +46,7 @@ SET last_position = last_position + %(added)s,
     updated_at = REPLACE(STRFTIME('%%Y-%%m-%%d %%H:%%M:%%f', 'now') || '000', '.000000', '')
 WHERE name_hash = %(name_hash)s
 RETURNING id, last_position, unpinned_tokens, answered_position, due_since || '' AS due,
-    (unpinned_count - covered_count > %(most_messages)s) AND settled_tokens > covered_tokens AS turned_due;
+    (unpinned_count - covered_count > %(max_messages)s) AND settled_tokens > covered_tokens AS turned_due;
 
 -- append, counters: limits of tokens and of messages
 UPDATE convmemory_session
@@ -61,8 +61,8 @@ SET last_position = last_position + %(added)s,
     updated_at = REPLACE(STRFTIME('%%Y-%%m-%%d %%H:%%M:%%f', 'now') || '000', '.000000', '')
 WHERE name_hash = %(name_hash)s
 RETURNING id, last_position, unpinned_tokens, answered_position, due_since || '' AS due,
-    (unpinned_tokens - covered_tokens > %(most_tokens)s
-    OR unpinned_count - covered_count > %(most_messages)s) AND settled_tokens > covered_tokens AS turned_due;
+    (unpinned_tokens - covered_tokens > %(max_tokens)s OR unpinned_count - covered_count > %(max_messages)s)
+    AND settled_tokens > covered_tokens AS turned_due;
 
 -- append, counters: no limit
 UPDATE convmemory_session
@@ -216,7 +216,7 @@ SET last_position = last_position + %(added)s,
     revision = revision + 1,
     updated_at = REPLACE(STRFTIME('%%Y-%%m-%%d %%H:%%M:%%f', 'now') || '000', '.000000', '')
 WHERE name_hash = %(name_hash)s
-    AND pinned_count <= %(most_pinned)s
+    AND pinned_count <= %(max_pinned)s
 RETURNING id, last_position, unpinned_tokens, answered_position, due_since || '' AS due, 1 = 0 AS turned_due;
 
 -- append, counters: two pinned messages
@@ -234,7 +234,7 @@ SET last_position = last_position + %(added)s,
     revision = revision + 1,
     updated_at = REPLACE(STRFTIME('%%Y-%%m-%%d %%H:%%M:%%f', 'now') || '000', '.000000', '')
 WHERE name_hash = %(name_hash)s
-    AND pinned_count <= %(most_pinned)s
+    AND pinned_count <= %(max_pinned)s
 RETURNING id, last_position, unpinned_tokens, answered_position, due_since || '' AS due, 1 = 0 AS turned_due;
 
 -- append, rows: a message of the user
@@ -463,9 +463,9 @@ LEFT JOIN convmemory_message m ON m.session_id = s.id AND m.position IN (%s, %s)
 WHERE s.id = %s;
 
 -- fork, messages
-INSERT INTO convmemory_message (session_id, payload_hash, position, role, kind, content, wire, metadata,
-    usage, tokens, tokens_through, answers, created_at, redacted_at)
-SELECT %s, '', position, role, kind, content, wire, metadata, usage, tokens, tokens_through, answers,
+INSERT INTO convmemory_message (session_id, role, kind, content, wire, metadata, usage, tokens,
+    tokens_through, position, answers, idempotency_key, payload_hash, created_at, redacted_at)
+SELECT %s, role, kind, content, wire, metadata, usage, tokens, tokens_through, position, answers, NULL, '',
     created_at, redacted_at
 FROM convmemory_message
 WHERE session_id = %s

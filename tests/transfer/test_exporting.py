@@ -142,18 +142,18 @@ def test_a_file_that_cannot_be_written_is_as_it_was(
 def test_a_session_that_is_cut_while_it_is_read_is_read_again(monkeypatch: pytest.MonkeyPatch) -> None:
     memory = memories["default"]
     memory.append("a", *[human(str(number)) for number in range(5)])
-    read = exporting.sql.message_of
+    read = exporting.columns.message_of_values
     messages: list[str | None] = []
 
-    def reading(role: str, kind: str, content: str | None, *rest: Any) -> ChatMessage:
-        messages.append(content)
+    def reading(values: Sequence[Any]) -> ChatMessage:
+        messages.append(values[2])
         if len(messages) == 2:
             memory.truncate("a", after=1)
             memory.append("a", human("anew"), human("and more"), human("and more"))
-        return read(role, kind, content, *rest)
+        return read(values)
 
     monkeypatch.setattr(exporting, "_BATCH", 2)
-    monkeypatch.setattr(exporting.sql, "message_of", reading)
+    monkeypatch.setattr(exporting.columns, "message_of_values", reading)
 
     [found] = exported()
 
@@ -165,13 +165,13 @@ def test_a_session_that_is_cut_while_it_is_read_is_read_again(monkeypatch: pytes
 def test_a_session_that_goes_while_it_is_read_is_not_exported_by_half(monkeypatch: pytest.MonkeyPatch) -> None:
     memory = memories["default"]
     memory.append("a", *[human()] * 6)
-    read = exporting.sql.message_of
+    read = exporting.columns.message_of_values
 
-    def reading(*columns: Any) -> ChatMessage:
+    def reading(values: Sequence[Any]) -> ChatMessage:
         models.Session.objects.all().delete()
-        return read(*columns)
+        return read(values)
 
     monkeypatch.setattr(exporting, "_BATCH", 2)
-    monkeypatch.setattr(exporting.sql, "message_of", reading)
+    monkeypatch.setattr(exporting.columns, "message_of_values", reading)
 
     assert exported() == []

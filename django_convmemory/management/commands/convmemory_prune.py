@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 from django.core.management.base import BaseCommand, CommandError, CommandParser
-from django.db.models import F, QuerySet
+from django.db.models import QuerySet
 
 from django_convmemory import models
 from django_convmemory.management import choices, deletion, durations
@@ -177,7 +177,7 @@ def _thin(session_id: int, using: str, before: dt.datetime, batch: int) -> int:
     def work() -> int:
         # The row's lock keeps the pointer where it is. What a compaction is at work on is left alone: a rebuild makes
         # a line that nothing points to yet.
-        if not sessions.unleased().update(revision=F("revision")):
+        if not sessions.unleased().lock():
             return 0
         rows = versions.values_list(*_OF_A_LINE)
         stale = _outside_line(sessions.values_list("current_version", flat=True).get(), rows, before)
