@@ -112,7 +112,7 @@ def _expression(column: Column) -> str:
     return str(column.value)
 
 
-# row_values(message, entry, row, keyed) returns the values of the columns ``APPENDED``. ``entry`` holds the message, and
+# row_values(message, entry, row, keyed) returns the values of the columns ``APPENDED``. ``entry`` has the message, and
 # ``row`` says where it goes. ``keyed`` is the batch if it has an idempotency key and the message is its first one.
 # Otherwise it is None. All expressions are compiled into one function, because every append calls it: a function for
 # each column would take four times as long.

@@ -6,6 +6,7 @@ import io
 import json
 import pathlib
 import stat
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import pytest
