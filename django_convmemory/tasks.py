@@ -163,7 +163,7 @@ def send_due(memory: ConversationMemory, *, limit: int, hint_age: float = HINT_A
     if memory.paused:
         return
     if hint_age > PATIENCE:
-        waiting = memory.store.waiting(memory.alias, after=PATIENCE, within=hint_age, most=limit)
+        waiting = memory.store.waiting(memory.alias, after=PATIENCE, within=hint_age, limit=limit)
         # Some are sent all the same: workers that are always behind must not keep a session that lost its hint waiting.
         limit = max(limit - waiting, limit // 10)
     for at in range(0, limit, _SWEEP_BATCH):

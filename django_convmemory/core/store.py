@@ -153,7 +153,7 @@ class Store(Protocol):
         They are marked as hinted now.
         """
 
-    def waiting(self, alias: str, *, after: float, within: float, most: int) -> int:
+    def waiting(self, alias: str, *, after: float, within: float, limit: int) -> int:
         """Count, up to ``most``, the due sessions that nobody took since they were hinted.
 
         That is between ``within`` and ``after`` seconds ago.
