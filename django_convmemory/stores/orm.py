@@ -335,8 +335,8 @@ class ORMStore:
         return bool(transactions.run(using, lambda: held.update(lease_expires_at=Clock(lease)), savepoint=True))
 
     def release_connection(self) -> None:
-        # The database may close an idle connection while the model answers. Then the answer could not be stored. The next
-        # statement opens a new connection. A connection of a pool goes back to the pool.
+        # The database may close an idle connection while the model answers, and the answer would be lost.
+        # The next statement opens a new connection. A connection of a pool goes back to the pool.
         connection = connections[self.using]
         if connection.get_autocommit() and not connection.in_atomic_block:
             connection.close()
