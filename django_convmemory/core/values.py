@@ -240,8 +240,8 @@ class Forked(NamedTuple):
 def stale(revision: int, now: int) -> StaleRevision:
     """Return the error for an edit of an earlier revision."""
     return StaleRevision(
-        f"The session is at revision {now}, not {revision} any more: load it again, and see whether the change is "
-        "still wanted."
+        f"The session was changed: it is at revision {now}, not {revision}; load it again, and check whether the "
+        "edit is still wanted."
     )
 
 
@@ -254,7 +254,7 @@ def no_owner(owner: object) -> InvalidSession:
     """Return the error for an owner who is not a saved user."""
     return InvalidSession(
         f"An object of type {type(owner).__name__} cannot own a session: an owner is a user of the "
-        "site, who is saved. For somebody who is not logged in give visitor=…, a random id that the site keeps in its "
+        "site, who is saved. For somebody who is not logged in, give visitor=…, a random id that the site keeps in its "
         "own session."
     )
 
@@ -334,11 +334,11 @@ def late_result(call_id: str, calling: int, closing: int | None) -> ToolResultRe
     reason = (
         f"the assistant message at position {closing} closed its exchange"
         if closing
-        else "every call of it has its result"
+        else "every call of that message has a result"
     )
     return ToolResultRefused(
-        f"The call {call_id!r:.100} was made by the assistant message at position {calling}, and {reason}: a result that "
-        "comes later has no place. Store it before the next assistant message, or leave it out.",
+        f"The call {call_id!r:.100} was made by the assistant message at position {calling}, and {reason}. It is too "
+        "late for a result. Store results before the next assistant message, or leave them out.",
         call_id,
     )
 
