@@ -31,7 +31,7 @@ test-chaos: $(VENV)/.test ## Kill, freeze and lie to servers and workers (RUNS: 
 	$(BIN)/python -m tests.chaos.suite --runs $(RUNS) $(if $(SEED),--seed $(SEED)) $(ARGS)
 
 golden: $(VENV)/.test ## Write the golden files of the SQL statements, tests/golden, again
-	CONVMEMORY_WRITE_GOLDEN=1 $(BIN)/python -m pytest -q tests/test_statements.py
+	CONVMEMORY_WRITE_GOLDEN=1 $(BIN)/python -m tests.run tests/test_statements.py
 
 test-lowest: ## Run the tests on SQLite with the lowest versions of the dependencies (PYTHON: 3.11)
 	$(MAKE) VENV=.venv-lowest .venv-lowest/.lowest

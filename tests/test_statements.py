@@ -1,4 +1,4 @@
-"""The statements that are written by hand, on each database, as ``tests/golden`` shows them.
+"""The SQL statements of the stores on each database, as ``tests/golden`` shows them.
 
 ``make golden`` writes those files again: run it after a change of the statements, and read the difference.
 """
@@ -8,16 +8,22 @@ from __future__ import annotations
 import datetime as dt
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
+import django
 import pytest
+from django.contrib.auth import get_user_model
+from django.db import connection
 
 from django_convmemory.core.counters import Batch, Entry
 from django_convmemory.core.strategies import Threshold, View
-from django_convmemory.core.values import DueRule, SessionName
+from django_convmemory.core.values import AttemptOutcome, AttemptRecord, Claim, DueRule, NewVersion, SessionName
 from django_convmemory.messages import ChatMessage
 from django_convmemory.stores import sql
+from django_convmemory.stores.orm import ORMStore
+from tests.settings import DATABASE
 
 GOLDEN = Path(__file__).parent / "golden"
 # The name of each database's file, and what Django calls the database.
@@ -178,18 +184,101 @@ def wrapped(text: str, indent: str) -> Iterator[str]:
         yield line.rstrip()
 
 
-def rendered(vendor: str) -> str:
-    """Return the statements of a database as its golden file has them: each once, under all of its names."""
+def rendered(statements: Iterator[tuple[str, str]]) -> str:
+    """Return the statements as a golden file has them: each once, under all of its names."""
     names: dict[str, list[str]] = {}
-    for name, text in statements(vendor):
+    for name, text in statements:
         names.setdefault(text, []).append(f"-- {name}\n")
     return "\n".join(f"{''.join(lines)}{pretty(text)};\n" for text, lines in names.items())
 
 
-@pytest.mark.parametrize("database", VENDORS)
-def test_the_statements_are_those_that_the_golden_files_show(database: str) -> None:
-    path = GOLDEN / f"{database}.sql"
-    text = rendered(VENDORS[database])
+def compare(file: str, text: str) -> None:
+    path = GOLDEN / file
     if os.environ.get("CONVMEMORY_WRITE_GOLDEN"):
         path.write_text(text)
     assert text == path.read_text(), "If you meant to change the statements: make golden"
+
+
+@pytest.mark.parametrize("database", VENDORS)
+def test_the_statements_are_those_that_the_golden_files_show(database: str) -> None:
+    compare(f"{database}.sql", rendered(statements(VENDORS[database])))
+
+
+def orm_statements() -> Iterator[tuple[str, str]]:
+    """Carry out the operations that use the ORM, and yield the statements of each."""
+    store, rule = ORMStore(), DueRule(Threshold(tokens=5), hint=True)
+    user = get_user_model().objects.create(username="ann")
+    visitor, copy = SessionName("default", "key", visitor="v"), SessionName("default", "copy")
+    attempt = AttemptRecord(
+        first_position=1, last_position=2, due_seconds=1.0, duration_seconds=1.0, outcome=AttemptOutcome.PUBLISHED
+    )
+    version = NewVersion(
+        first_position=1,
+        last_position=2,
+        count=2,
+        tokens_through=20,
+        text="Said.",
+        tokens=3,
+        model="m",
+        shortened=False,
+        fallback=False,
+        prompt_hash="h",
+    )
+    for name in (NAME, visitor):
+        store.append(name, batch(USER, ASSISTANT, USER), rule, counter="c")
+    found = store.find(NAME)
+    assert found is not None
+    session_id = found
+    claims: list[Claim] = []
+
+    def claim(taken: Claim | str | None) -> None:
+        assert isinstance(taken, Claim)
+        claims.append(taken)
+
+    steps: dict[str, Callable[[], Any]] = {
+        "find": lambda: store.find(NAME),
+        "history, the last messages": lambda: store.history(NAME, before=None, after=None, limit=50),
+        "history, before a position": lambda: store.history(NAME, before=3, after=None, limit=50),
+        "history, after a position": lambda: store.history(NAME, before=None, after=1, limit=50),
+        "paused": lambda: store.paused("default", seconds=60.0),
+        "waiting": lambda: store.waiting("default", after=1.0, within=60.0, limit=10),
+        "sweep": lambda: store.sweep("default", limit=10, hint_age=0.0),
+        "unhint": lambda: store.unhint([session_id]),
+        "claim": lambda: claim(store.claim(session_id, lease=60.0, force=False)),
+        "turns": lambda: store.turns(claims[-1]),
+        "messages": lambda: store.messages(claims[-1], 1, 2),
+        "extend": lambda: store.extend(claims[-1], lease=60.0),
+        "record": lambda: store.record(claims[-1], attempt),
+        "publish": lambda: claim(store.publish(claims[-1], version, attempt, rule, lease=60.0)),
+        "release": lambda: store.release(claims[-1], rule),
+        "claim_rebuild": lambda: claim(store.claim_rebuild(session_id, lease=60.0, prompt_hash="h")),
+        "fork": lambda: store.fork(NAME, copy, 2, rule),
+        "redact": lambda: store.redact(NAME, 1, rule, forks=True),
+        "truncate": lambda: store.truncate(NAME, 2, rule, revision=None),
+        "clear": lambda: store.clear(NAME),
+        "adopt": lambda: store.adopt("default", "v", user.pk),
+        "erase": lambda: store.erase("default", owner_id=user.pk, visitor=""),
+    }
+    for name, step in steps.items():
+        sent: list[str] = []
+
+        def note(execute: Any, sql: str, params: Any, many: bool, context: Any, sent: list[str] = sent) -> Any:
+            sent.append(sql)
+            return execute(sql, params, many, context)
+
+        with connection.execute_wrapper(note):
+            step()
+        sent = [text for text in sent if not text.startswith(("BEGIN", "SAVEPOINT", "RELEASE"))]
+        for number, text in enumerate(sent, 1):
+            yield f"{name}{f' ({number} of {len(sent)})' if len(sent) > 1 else ''}", text
+
+
+@pytest.mark.django_db(transaction=True)
+def test_the_statements_of_the_orm_are_those_that_the_golden_files_show() -> None:
+    """Each version of Django may write them in its own way. The files are those of one version."""
+    head = f"-- Django {django.VERSION[0]}.{django.VERSION[1]}"
+    text = f"{head}\n\n{rendered(orm_statements())}"
+    file = GOLDEN / f"{DATABASE}_orm.sql"
+    if file.exists() and not os.environ.get("CONVMEMORY_WRITE_GOLDEN") and not file.read_text().startswith(head):
+        pytest.skip(f"{file.name} is not of this version of Django")
+    compare(file.name, text)

@@ -8,6 +8,7 @@ from __future__ import annotations
 import dataclasses
 import enum
 import json
+import operator
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -136,6 +137,7 @@ def redacted_values(message: ChatMessage) -> dict[str, Any]:
 READ_NAMES = tuple(column.name for column in MESSAGE_COLUMNS if column.read)
 # message_of() takes the columns role, kind, content, wire and metadata, and then these.
 MORE_NAMES = READ_NAMES[5:]
+_read = operator.attrgetter(*READ_NAMES)
 _EMPTY = FrozenDict()
 
 
@@ -175,7 +177,7 @@ def message_of_values(values: Sequence[Any]) -> ChatMessage:
 
 def message_of_row(row: Any) -> ChatMessage:
     """Return the message of a row of :class:`~django_convmemory.models.Message`."""
-    return message_of_values([getattr(row, name) for name in READ_NAMES])
+    return message_of_values(_read(row))
 
 
 def _frozen(value: Any) -> FrozenDict:
