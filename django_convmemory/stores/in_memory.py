@@ -217,7 +217,7 @@ class InMemoryStore:
             if session is None:
                 return None
             counters = session.counters
-            shown = set(values.shown_pinned(counters.pinned, max_pinned_tokens))
+            positions = set(values.shown_pinned(counters.pinned, max_pinned_tokens))
             bound = values.view_bound(counters, view)
             return values.Snapshot(
                 session_id=session.id,
@@ -225,7 +225,7 @@ class InMemoryStore:
                 due=session.due_since is not None,
                 revision=session.revision,
                 summary=session.summary if view.summary else None,
-                pinned=[row.placed for row in session.rows if row.position in shown],
+                pinned=[row.placed for row in session.rows if row.position in positions],
                 tail=[
                     row.placed
                     for row in session.rows

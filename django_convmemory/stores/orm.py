@@ -93,8 +93,8 @@ class ORMStore:
                         for placed in tail
                         if placed.message.role not in PINNED_ROLES and placed.position > bound.position
                     ]
-                    shown = values.shown_pinned(counters.pinned, max_pinned_tokens)
-                    cursor.execute(*sql.placed(session_id, shown))
+                    positions = values.shown_pinned(counters.pinned, max_pinned_tokens)
+                    cursor.execute(*sql.placed(session_id, positions))
                     pinned_rows = cursor.fetchall()
                     # Messages were removed between the two statements. The summary may cover them: read all again.
                     if not pinned_rows or pinned_rows[0][0] != epoch:

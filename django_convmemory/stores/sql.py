@@ -303,19 +303,19 @@ def _added_one(batch: Batch) -> tuple[str, dict[str, Any]]:
     It leaves out the columns that are None. PostgreSQL plans the statement each time, and half as many columns take
     half as long.
     """
-    values = _given(_NEW, _row_values(batch, 0, _relative_rows(batch)[0]))
+    values = _filled(_NEW, _row_values(batch, 0, _relative_rows(batch)[0]))
     return _added_one_text(tuple(values)), values
 
 
 @functools.lru_cache(maxsize=256)
-def _added_one_text(given: tuple[str, ...]) -> str:
+def _added_one_text(parameters: tuple[str, ...]) -> str:
     values = {"session_id": "id"}
     for kind, value in _AT_END.items():
         for column, parameter in zip(APPENDED, _NEW, strict=True):
-            if column.kind is kind and (parameter in given or kind is Kind.TIME):
+            if column.kind is kind and (parameter in parameters or kind is Kind.TIME):
                 values[column.name] = value
     for column, parameter in zip(APPENDED, _NEW, strict=True):
-        if parameter in given and column.kind not in (Kind.TOTAL, Kind.POSITION, Kind.CALL):
+        if parameter in parameters and column.kind not in (Kind.TOTAL, Kind.POSITION, Kind.CALL):
             values[column.name] = f"%({parameter})s"
     return f"({', '.join(values)}) SELECT {', '.join(values.values())} FROM advanced"
 
@@ -342,7 +342,7 @@ def _row_values(batch: Batch, index: int, row: Row) -> list[Any]:
     return columns.row_values(entry.message, entry, row, keyed)
 
 
-def _given(names: Sequence[str], values: Sequence[Any]) -> dict[str, Any]:
+def _filled(names: Sequence[str], values: Sequence[Any]) -> dict[str, Any]:
     return {name: value for name, value in zip(names, values, strict=True) if value is not None}
 
 
@@ -379,15 +379,15 @@ _INSERTED = ["session_id", *_APPENDED_NAMES]
 def _insert(vendor: str, rows: list[list[Any]]) -> tuple[str, list[Any] | dict[str, Any]]:
     if len(rows) == 1:
         # Django finds SQLite's named parameters faster than positional ones.
-        values = _given(_INSERTED, rows[0])
+        values = _filled(_INSERTED, rows[0])
         return _insert_one(vendor, tuple(values)), values
     text, row = _insert_several(vendor)
     return text + ", ".join([row] * len(rows)), [value for row in rows for value in row]
 
 
 @functools.lru_cache(maxsize=256)
-def _insert_one(vendor: str, given: tuple[str, ...]) -> str:
-    values = {name: f"%({name})s" for name in given}
+def _insert_one(vendor: str, names: tuple[str, ...]) -> str:
+    values = {name: f"%({name})s" for name in names}
     for column in APPENDED:
         if column.kind is Kind.TIME:
             values.setdefault(column.name, clock.sql(vendor))
@@ -473,19 +473,19 @@ def _load(vendor: str, *, messages: bool, tokens: bool, summary: bool) -> str:
         column, bound = "m.position", f">= (SELECT {first}"
     # PostgreSQL plans the statement each time. It plans subqueries faster than joins or a common table expression.
     session = f"FROM {SESSION} s WHERE s.name_hash = %s"
-    shown = (
+    messages_of_view = (
         f"SELECT {_SHOWN} FROM {MESSAGE} m WHERE m.session_id = (SELECT s.id {session}) AND {column} {bound} {session})"
     )
     if vendor == "postgresql":
         # With one bound, and rows in the order of its index, the planner takes that index. Otherwise, if most sessions
         # have one message, it could take another index.
-        shown = f"({shown} ORDER BY {column})"
+        messages_of_view = f"({messages_of_view} ORDER BY {column})"
     row = {name: _null(vendor, name) for name in PLACED_NAMES} | {
         "wire": f"{array}({_SESSION}){text}",
         "metadata": f"(SELECT {array}({_SUMMARY}){text} FROM {SUMMARY} v WHERE v.session_id = s.id AND v.version = "
         "s.current_version)",
     }
-    return f"{shown} UNION ALL SELECT {', '.join(row.values())} {session}"
+    return f"{messages_of_view} UNION ALL SELECT {', '.join(row.values())} {session}"
 
 
 _TYPES = {column.name: column.type for column in columns.MESSAGE_COLUMNS}
