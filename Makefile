@@ -19,7 +19,7 @@ INSTALL := $(BIN)/python -m pip --disable-pip-version-check install -qq
 export PIP_CONSTRAINT = constraints.txt
 
 .DEFAULT_GOAL := help
-.PHONY: help test test-chaos bench docs screenshots messages schema test-lowest lint format demo replay constraints clean
+.PHONY: help test test-chaos golden bench docs screenshots messages schema test-lowest lint format demo replay constraints clean
 
 help: ## List the targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 14
@@ -29,6 +29,9 @@ test: $(VENV)/.test ## Run the tests on SQLite, and on PostgreSQL and MariaDB if
 
 test-chaos: $(VENV)/.test ## Run the tests that kill, freeze and mislead servers and workers (RUNS: how often, 0 for each fault once; SEED)
 	$(BIN)/python -m tests.chaos.suite --runs $(RUNS) $(if $(SEED),--seed $(SEED)) $(ARGS)
+
+golden: $(VENV)/.test ## Write the golden files of the SQL statements, tests/golden, again
+	CONVMEMORY_WRITE_GOLDEN=1 $(BIN)/python -m tests.run tests/test_statements.py
 
 test-lowest: ## Run the tests on SQLite with the lowest versions of the dependencies (PYTHON: 3.11)
 	$(MAKE) VENV=.venv-lowest .venv-lowest/.lowest

@@ -1,8 +1,8 @@
-"""The database's clock, in UTC: what leases, due marks and retries are measured by.
+"""The database's clock, in UTC. Leases, due marks and retries go by it.
 
-Web servers and workers disagree about the time; the database agrees with itself. Django's ``Now()`` is in the server's
-time zone on MariaDB and without fractions on SQLite, hence one expression of our own, in two forms: for the ORM, and as
-text for the statements that are written by hand.
+The clocks of web servers and workers differ, but there is only one database. Django's ``Now()`` is in the server's time
+zone on MariaDB, and has no fractions of seconds on SQLite. So this module has an expression of its own for the ORM, and
+the same as text for the statements that are written by hand.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from django.utils import timezone
 
 
 def sql(vendor: str) -> str:
-    """Return the SQL of the present moment; on SQLite in the form in which Django stores times."""
+    """Return the SQL of the current time. On SQLite it has the form in which Django stores times."""
     if vendor == "postgresql":
         return "STATEMENT_TIMESTAMP()"
     if vendor == "mysql":
@@ -26,12 +26,12 @@ def sql(vendor: str) -> str:
 
 
 def _sqlite(arguments: str) -> str:
-    # As Python writes a time, with microseconds or, where there are none, without: SQLite compares texts.
+    # SQLite compares times as texts, so the form must be that of Python. It leaves out microseconds if they are zero.
     return f"REPLACE(STRFTIME('%%Y-%%m-%%d %%H:%%M:%%f', {arguments}) || '000', '.000000', '')"
 
 
 class Clock(Func):
-    """The present moment plus ``seconds``, which may be negative and have fractions."""
+    """The current time plus ``seconds``, which may be negative and may have fractions."""
 
     output_field = DateTimeField()
 
@@ -43,7 +43,7 @@ class Clock(Func):
         self, compiler: Any, connection: BaseDatabaseWrapper, **context: Any
     ) -> tuple[str, tuple[Any, ...]]:
         if connection.vendor == "postgresql":
-            # Not the statement's beginning: it may have waited for a row longer than a lease lasts.
+            # Not the time at which the statement began: it may have waited for a row longer than a lease lasts.
             return "(CLOCK_TIMESTAMP() + %s * INTERVAL '1 second')", (self.seconds,)
         now = sql(connection.vendor)
         if connection.vendor == "mysql":
@@ -52,15 +52,15 @@ class Clock(Func):
 
 
 def aware(moment: dt.datetime, using: str) -> dt.datetime:
-    """Return a row's time in UTC, also where the site has no ``USE_TZ``."""
+    """Return the time of a row in UTC, even if ``USE_TZ`` is off."""
     return (moment if moment.tzinfo else moment.replace(tzinfo=_zone(using))).astimezone(dt.UTC)
 
 
 def naive(moment: dt.datetime, using: str) -> dt.datetime:
-    """Return a time as the rows of a site without ``USE_TZ`` have it."""
+    """Return a time in the form that rows have if ``USE_TZ`` is off."""
     return moment.astimezone(_zone(using)).replace(tzinfo=None)
 
 
 def _zone(using: str) -> dt.tzinfo:
-    # Without USE_TZ a row's time is read as it is stored: in UTC, but where the database knows zones.
+    # Without USE_TZ a row's time is read as it is stored: in UTC, except on PostgreSQL, which knows time zones.
     return timezone.get_default_timezone() if connections[using].vendor == "postgresql" else dt.UTC

@@ -23,7 +23,15 @@ from django_convmemory.core.counters import Batch, Entry
 from django_convmemory.core.options import Options
 from django_convmemory.core.store import Store
 from django_convmemory.core.strategies import Strategy, View
-from django_convmemory.core.values import MAX_ALIAS_LENGTH, MAX_KEY_LENGTH, Claim, Edited, SessionName, StoredMessage
+from django_convmemory.core.values import (
+    MAX_ALIAS_LENGTH,
+    MAX_KEY_LENGTH,
+    Claim,
+    DueRule,
+    Edited,
+    SessionName,
+    StoredMessage,
+)
 from django_convmemory.exceptions import InvalidArgument, InvalidMessage, InvalidSession
 from django_convmemory.messages import ChatMessage, check_text, coerce, dumps, freeze
 
@@ -214,9 +222,7 @@ class ConversationMemory:
         """
         name = self.resolve(session)
         batch = self._batch(messages, idempotency_key, usage, created_at)
-        appended = self.store.append(
-            name, batch, self.strategy.threshold, counter=self.counter.name[:100], hint=self.scheduler.hints
-        )
+        appended = self.store.append(name, batch, self._due_rule, counter=self.counter.name[:100])
         receipt = Receipt(
             appended.first_position, appended.last_position, appended.tokens, appended.due, appended.replayed
         )
@@ -229,6 +235,10 @@ class ConversationMemory:
         return receipt
 
     aappend = asynchronous(append)
+
+    @property
+    def _due_rule(self) -> DueRule:
+        return DueRule(self.strategy.threshold, self.scheduler.hints)
 
     def _batch(self, messages: tuple[Any, ...], idempotency_key: object, usage: Any, created_at: Any) -> Batch:
         if not messages:
@@ -339,9 +349,7 @@ class ConversationMemory:
         _whole(after, "after")
         if revision is not None:
             _whole(revision, "revision")
-        removed, edited = self.store.truncate(
-            self.resolve(session), after, self.strategy.threshold, revision=revision, hint=self.scheduler.hints
-        )
+        removed, edited = self.store.truncate(self.resolve(session), after, self._due_rule, revision=revision)
         self._edited([edited] if edited else [])
         return removed
 
@@ -361,7 +369,7 @@ class ConversationMemory:
             target = dataclasses.replace(source, key=self._name(key).key, row_id=None)
         else:
             target = self._name(key, owner, visitor)
-        forked = self.store.fork(source, target, at, self.strategy.threshold, hint=self.scheduler.hints)
+        forked = self.store.fork(source, target, at, self._due_rule)
         self._edited([forked.edited])
         return forked.session
 
@@ -376,9 +384,7 @@ class ConversationMemory:
         Raises :class:`~django_convmemory.exceptions.UnknownMessage`.
         """
         _whole(position, "position", least=1)
-        edited = self.store.redact(
-            self.resolve(session), position, self.strategy.threshold, forks=forks, hint=self.scheduler.hints
-        )
+        edited = self.store.redact(self.resolve(session), position, self._due_rule, forks=forks)
         self._edited(edited)
         return len(edited)
 

@@ -1,4 +1,4 @@
-"""Columns whose values come back as they went in, and are found as they are."""
+"""Fields whose values are compared and returned exactly as they were stored."""
 
 from __future__ import annotations
 
@@ -12,7 +12,10 @@ from django_convmemory.messages import dumps
 
 
 class ExactCharField(models.CharField):  # type: ignore[type-arg]
-    """A text that equals itself alone: MariaDB's usual collations find ``abc``, ``ABC``, ``äbc`` and ``abc `` alike."""
+    """A text that is equal only to exactly the same text.
+
+    By MariaDB's usual collations ``abc``, ``ABC``, ``äbc`` and ``abc `` are equal.
+    """
 
     def db_parameters(self, connection: BaseDatabaseWrapper) -> Any:
         parameters = super().db_parameters(connection)
@@ -25,8 +28,8 @@ class ExactCharField(models.CharField):  # type: ignore[type-arg]
 class ExactJSONField(models.TextField):  # type: ignore[type-arg]
     """A JSON value in a text column.
 
-    Django's JSONField lets the database normalize: PostgreSQL reorders keys and rewrites numbers (1e300 comes back as
-    an integer), MariaDB refuses what is nested deeper than 32 levels. A stored message has to come back as it was.
+    With Django's JSONField, PostgreSQL reorders keys and rewrites numbers: 1e300 comes back as an integer. MariaDB
+    refuses more than 32 levels of nesting. A stored message has to come back exactly as it was.
     """
 
     def from_db_value(self, value: str | None, expression: Any, connection: BaseDatabaseWrapper) -> Any:

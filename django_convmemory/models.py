@@ -1,6 +1,6 @@
-"""The rows: sessions, their messages, the summaries that stand for them, and the calls that made those.
+"""The tables: sessions, their messages, the summaries of these messages, and the calls of models that made them.
 
-What is written to these tables goes through a store; what reads them may use the ORM freely.
+Only a store writes to these tables. Other code may read them with the ORM.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from django_convmemory.fields import ExactCharField, ExactJSONField
 
 
 class SessionState(models.TextChoices):
-    """What compaction makes of a session."""
+    """The state of a session's compaction."""
 
     IDLE = "idle", _("idle")
     DUE = "due", _("due")
@@ -38,8 +38,15 @@ class SessionQuerySet(models.QuerySet["Session"]):
         rows = self.filter(name_hash=name.name_hash)
         return rows if name.row_id is None else rows.filter(pk=name.row_id)
 
+    def lock(self) -> int:
+        """Lock the rows until the transaction ends, and return their number.
+
+        It is a write that changes nothing: unlike SELECT FOR UPDATE it locks on SQLite too.
+        """
+        return self.update(revision=F("revision"))
+
     def due(self) -> SessionQuerySet:
-        """Sessions with something to fold, by the mark that appends leave."""
+        """Sessions that an append has marked as due for compaction."""
         return self.filter(due_since__isnull=False)
 
     def unleased(self) -> SessionQuerySet:
@@ -50,20 +57,20 @@ class SessionQuerySet(models.QuerySet["Session"]):
         return self.filter(Q(next_attempt_at__isnull=True) | Q(next_attempt_at__lte=clock.Clock()))
 
     def aliases(self) -> Iterator[str]:
-        """The aliases of which there are sessions, in a query each: by the index, however many sessions there are."""
+        """Yield the aliases that have sessions. Each takes one query, which is fast for any number of sessions."""
         last = ""
         while (
-            found := self.filter(alias__gt=last).order_by("alias").values_list("alias", flat=True).first()
+            alias := self.filter(alias__gt=last).order_by("alias").values_list("alias", flat=True).first()
         ) is not None:
-            yield found
-            last = found
+            yield alias
+            last = alias
 
     def unhinted(self, seconds: float) -> SessionQuerySet:
         """Sessions for which no task was sent in the last ``seconds``."""
         return self.filter(Q(hinted_at__isnull=True) | Q(hinted_at__lte=clock.Clock(-seconds)))
 
     def with_clock(self) -> SessionQuerySet:
-        """Add ``now``, the database's time, by which :attr:`Session.state` goes."""
+        """Add ``now``, the database's time, which :attr:`Session.state` needs."""
         return self.annotate(now=clock.Clock())
 
     def in_state(self, state: str) -> SessionQuerySet:
@@ -77,14 +84,15 @@ class SessionQuerySet(models.QuerySet["Session"]):
         return free.due().filter(failing if state == SessionState.DUE else ~failing)
 
     def held(self, session_id: int, token: str, epoch: int) -> SessionQuerySet:
-        """The session, if this lease still stands and nothing was removed since it was taken."""
+        """The session, if the lease is still held and no message was removed or redacted since it was taken."""
         return self.filter(pk=session_id, lease_token=token, epoch=epoch, lease_expires_at__gt=clock.Clock())
 
 
 def exceeds(threshold: Threshold, *, covered_tokens: int, covered_count: int) -> Q:
-    """:meth:`.strategies.Threshold.exceeded` as a condition on the row, for given covered counters.
+    """Return :meth:`.strategies.Threshold.exceeded` as a condition on the row, for the given covered counters.
 
-    They are literals because MariaDB evaluates an UPDATE from left to right: a column that it sets has its new value.
+    An UPDATE that sets these counters passes their new values. MariaDB evaluates an UPDATE from left to right, so the
+    columns themselves could have their old or their new value.
     """
     over = Q(pk__in=[])
     if threshold.tokens is not None:
@@ -110,13 +118,14 @@ class Session(models.Model):
     )
     visitor = ExactCharField(_("visitor"), max_length=64, blank=True, default="")
     key = ExactCharField(_("key"), max_length=255)
-    # A unique constraint over a NULL owner admits duplicates, and collations differ on what is equal: hence a hash.
+    # A unique constraint ignores rows whose owner is NULL, and collations differ on which texts are equal. So a hash of
+    # alias, scope and key is unique.
     name_hash = models.CharField(_("name hash"), max_length=64, editable=False)
     title = models.CharField(_("title"), max_length=255, blank=True, default="")
     metadata = models.JSONField(_("metadata"), blank=True, default=dict)
 
-    # What the row knows of its messages: see core.counters.Counters. These columns and those of a message are signed:
-    # a database would check positive ones at each append.
+    # The counters of the messages: see core.counters.Counters. They and the columns of a message are signed, because
+    # the database would check positive numbers at each append.
     last_position = models.BigIntegerField(_("last position"), default=0)
     unpinned_count = models.BigIntegerField(_("unpinned messages"), default=0)
     unpinned_tokens = models.BigIntegerField(_("unpinned tokens"), default=0)
@@ -126,12 +135,12 @@ class Session(models.Model):
     pinned_count = models.SmallIntegerField(_("pinned messages"), default=0)
     pinned_tokens = models.BigIntegerField(_("pinned tokens"), default=0)
     call_position = models.BigIntegerField(_("last tool calls at"), default=0)
-    # Scratch for the one update of an append: call_position as it was before, which leading tool results answer.
+    # For the one UPDATE of an append: call_position as it was before, which the first tool results of a batch answer.
     answered_position = models.BigIntegerField(default=0, editable=False)
     exchange_calls = models.TextField(_("calls of the newest tool exchange"), blank=True, default="")
     open_calls = models.TextField(_("calls without a result"), blank=True, default="")
 
-    # The current summary, by its version, and what it stands for.
+    # The version of the current summary, and what the summary covers.
     last_version = models.BigIntegerField(_("last version"), default=0)
     current_version = models.BigIntegerField(_("current version"), default=0)
     covered_position = models.BigIntegerField(_("covered through"), default=0)
@@ -140,7 +149,7 @@ class Session(models.Model):
 
     # Compaction. All times are the database's, in UTC.
     due_since = models.DateTimeField(_("due since"), null=True, blank=True)
-    # The revision at which the session became due, which tells the append that did it from those that follow.
+    # The revision at which the session became due. It tells the append that made the session due from later ones.
     due_revision = models.BigIntegerField(default=0, editable=False)
     hinted_at = models.DateTimeField(_("hinted at"), null=True, blank=True)
     attempts = models.IntegerField(_("attempts"), default=0)
@@ -149,11 +158,11 @@ class Session(models.Model):
     lease_expires_at = models.DateTimeField(_("leased until"), null=True, blank=True)
     last_error = models.TextField(_("last error"), blank=True, default="")
 
-    # Raised when rows go or change, so that a compaction that began before can never publish.
+    # Raised when messages are removed or changed. A compaction that began before that cannot publish.
     epoch = models.BigIntegerField(_("epoch"), default=0)
     # Raised by every change.
     revision = models.BigIntegerField(_("revision"), default=0)
-    # When a session goes, its copies become those of the one that it was copied from: see _hand_on_copies.
+    # When a session is deleted, its forks become forks of its original: see _hand_on_forks.
     forked_from = models.ForeignKey(
         "self",
         verbose_name=_("forked from"),
@@ -162,11 +171,11 @@ class Session(models.Model):
         on_delete=models.DO_NOTHING,
         related_name="convmemory_forks",
     )
-    # The last position that both still share.
+    # The last position that the fork has copied.
     fork_position = models.BigIntegerField(_("forked at"), null=True, blank=True)
     counter = models.CharField(_("token counter"), max_length=100, blank=True, default="")
     created_at = models.DateTimeField(_("created at"), default=timezone.now)
-    # Not indexed, nor is any other column that an append changes: PostgreSQL then updates the row in place (HOT).
+    # An append changes no indexed column, so that PostgreSQL updates the row in place (HOT). So this has no index.
     updated_at = models.DateTimeField(_("updated at"), default=timezone.now)
 
     objects = SessionQuerySet.as_manager()
@@ -188,15 +197,15 @@ class Session(models.Model):
 
     @property
     def session_name(self) -> SessionName:
-        """What names this session: a row can be given wherever a key can.
+        """The name of this session. Operations of a memory take a row in place of a key.
 
-        It is this row that is meant: once it is gone, no other is made in its place.
+        The name means this row only. If the row is deleted, the operation creates no other session.
         """
         return SessionName(self.alias, self.key, self.owner_id, self.visitor, self.pk)
 
     @property
     def state(self) -> SessionState:
-        """What compaction makes of it, as of ``now``: of a row that was read ``with_clock``."""
+        """The state of the compaction at the time ``now``. The row must come from ``with_clock()``."""
         now: dt.datetime = self.now  # type: ignore[attr-defined]
         if self.lease_expires_at is not None and self.lease_expires_at > now:
             return SessionState.COMPACTING
@@ -206,7 +215,7 @@ class Session(models.Model):
 
     @property
     def counters(self) -> Counters:
-        """The counters of this row as a value."""
+        """The counters of this row."""
         return counters_of([getattr(self, column) for column in COUNTER_COLUMNS])
 
 
@@ -214,33 +223,33 @@ COUNTER_COLUMNS = Counters._fields
 
 
 def counters_of(values: Sequence[Any]) -> Counters:
-    """Return the value of the columns ``COUNTER_COLUMNS``: the one place where a session's row becomes a value."""
+    """Return the counters from the values of the columns ``COUNTER_COLUMNS``."""
     counters = Counters._make(values)
     text: Any = counters.pinned
     return counters._replace(pinned=read_pinned(text))
 
 
 def counter_columns(counters: Counters) -> dict[str, Any]:
-    """Return the columns that hold ``counters``."""
+    """Return the values of the columns that hold ``counters``."""
     return {
         **{column: getattr(counters, column) for column in COUNTER_COLUMNS},
         "pinned": write_pinned(counters.pinned),
         "pinned_count": len(counters.pinned),
-        "pinned_tokens": sum(one.tokens for one in counters.pinned),
+        "pinned_tokens": sum(pinned.tokens for pinned in counters.pinned),
     }
 
 
 def read_pinned(text: str) -> tuple[Pinned, ...]:
-    """Read the pinned positions as a row keeps them: `` 1:35 7:12``, position and tokens of each."""
-    return tuple(Pinned(*map(int, one.split(":"))) for one in text.split())
+    """Read the text in which a row has its pinned messages: `` 1:35 7:12``, a position and its tokens."""
+    return tuple(Pinned(*map(int, pair.split(":"))) for pair in text.split())
 
 
 def write_pinned(pinned: tuple[Pinned, ...]) -> str:
-    """Write what :func:`read_pinned` reads."""
-    return "".join(f" {one.position}:{one.tokens}" for one in pinned)
+    """Return the text that :func:`read_pinned` reads."""
+    return "".join(f" {message.position}:{message.tokens}" for message in pinned)
 
 
-# What a session holds that no compaction is at work on, or waits for.
+# The columns of a session that is not due, has no lease and has not failed.
 NOT_COMPACTING: dict[str, Any] = {
     "due_since": None,
     "hinted_at": None,
@@ -250,7 +259,7 @@ NOT_COMPACTING: dict[str, Any] = {
     "lease_expires_at": None,
     "last_error": "",
 }
-# What a session without messages holds. Its versions go on counting.
+# The columns of a session without messages. The numbers of its versions go on.
 EMPTIED: dict[str, Any] = {
     **counter_columns(Counters()),
     **NOT_COMPACTING,
@@ -260,17 +269,20 @@ EMPTIED: dict[str, Any] = {
 
 
 @receiver(signals.pre_delete, sender=Session)
-def _hand_on_copies(sender: type[Session], instance: Session, using: str, **kwargs: Any) -> None:
-    """Keep the copies of copies within reach: what is redacted in the first must go from the last as well."""
+def _hand_on_forks(sender: type[Session], instance: Session, using: str, **kwargs: Any) -> None:
+    """Make the forks of a deleted session forks of its original, so that a redaction there still reaches them."""
     sessions = Session.objects.using(using)
-    # Its lock comes before those of its copies, as in every edit; and no append brings in a row that would be left.
+    # The session is locked before its forks, as in every edit. No append can add a row that the deletion misses.
     sessions.filter(pk=instance.pk).update(epoch=F("epoch") + 1)
     for origin in sessions.filter(pk=instance.pk).values_list("forked_from", flat=True):
         sessions.filter(forked_from=instance).update(forked_from=origin)
 
 
 class Message(models.Model):
-    """One message. Summarizing never touches it."""
+    """One message. A compaction never changes it.
+
+    ``stores/columns.py`` has a table of these columns, from which the stores derive their statements.
+    """
 
     pk = models.CompositePrimaryKey("session_id", "position")
     session = models.ForeignKey(
@@ -283,7 +295,7 @@ class Message(models.Model):
     position = models.BigIntegerField(_("position"))
     role = models.CharField(_("role"), max_length=16)
     kind = models.CharField(_("kind"), max_length=32, default="chat")
-    # Text content; content parts, tool calls and whatever else the wire form holds are in ``wire``.
+    # Text. Content parts, tool calls and the other fields of the wire form are in ``wire``.
     content = models.TextField(_("content"), null=True, blank=True)  # noqa: DJ001
     wire = ExactJSONField(_("rest of the wire form"), null=True, blank=True)
     metadata = ExactJSONField(_("metadata"), null=True, blank=True)
@@ -291,14 +303,14 @@ class Message(models.Model):
     tokens = models.IntegerField(_("tokens"))
     # The running total of unpinned tokens through this message.
     tokens_through = models.BigIntegerField(_("tokens through"))
-    # The assistant message whose call a tool result answers.
+    # The position of the assistant message whose call a tool result answers.
     answers = models.BigIntegerField(_("answers"), null=True, blank=True)
     created_at = models.DateTimeField(_("created at"), default=timezone.now)
     redacted_at = models.DateTimeField(_("redacted at"), null=True, blank=True)
     idempotency_key = models.CharField(  # noqa: DJ001
         _("idempotency key"), max_length=64, null=True, blank=True, editable=False
     )
-    # The hash and the number of the messages that came with the key: values.Payload.
+    # The hash and the number of the messages that were stored with the key: see values.Payload.
     payload_hash = models.CharField(max_length=80, blank=True, default="", editable=False)
 
     class Meta:
@@ -315,16 +327,16 @@ class Message(models.Model):
 
 class SummaryQuerySet(models.QuerySet["Summary"]):
     def valid(self) -> SummaryQuerySet:
-        """Versions that stand for what is there, finished or being built."""
+        """Versions that cover messages as they are now, finished or still being built."""
         return self.filter(invalidated_at__isnull=True)
 
     def current(self) -> SummaryQuerySet:
-        """The newest version that can be shown, if there is one."""
+        """The newest valid version that is finished, if there is one."""
         return self.valid().filter(building=False).order_by("-version")[:1]
 
 
 class Summary(models.Model):
-    """One fold: a text that stands for everything through ``last_position``."""
+    """One version of a session's summary: a text that stands for everything through ``last_position``."""
 
     session = models.ForeignKey(
         Session,
@@ -334,11 +346,11 @@ class Summary(models.Model):
         db_index=False,  # The unique constraint begins with it.
     )
     version = models.PositiveBigIntegerField(_("version"))
-    # By number, as the session's pointer is: a copy of the rows keeps its lines without a mapping of ids.
+    # A version number and not an id, like current_version of the session. So a fork can copy the rows as they are.
     parent_version = models.PositiveBigIntegerField(_("parent version"), null=True, blank=True)
     first_position = models.PositiveBigIntegerField(_("first position"))
     last_position = models.PositiveBigIntegerField(_("last position"))
-    # The unpinned messages through last_position and their tokens: what the session's covered counters become.
+    # The unpinned messages through last_position, and their tokens. They become the covered counters of the session.
     covered_count = models.PositiveBigIntegerField(_("covered messages"))
     covered_tokens = models.PositiveBigIntegerField(_("covered tokens"))
     text = models.TextField(_("text"))
@@ -357,7 +369,7 @@ class Summary(models.Model):
         verbose_name = _("summary")
         verbose_name_plural = _("summaries")
         constraints = [models.UniqueConstraint(fields=["session", "version"], name="convmemory_summary_version")]
-        # Which one was shown at a time.
+        # To find the summary that was current at a given time.
         indexes = [models.Index(fields=["session", "created_at"], name="convmemory_summary_time")]
 
     def __str__(self) -> str:
@@ -365,7 +377,7 @@ class Summary(models.Model):
 
     @property
     def value(self) -> SummaryVersion:
-        """What a compaction needs to know of it."""
+        """The summary as a value."""
         return SummaryVersion(self.version, self.first_position, self.last_position, self.text, self.tokens)
 
 
@@ -375,7 +387,7 @@ class AttemptQuerySet(models.QuerySet["Attempt"]):
 
 
 class Attempt(models.Model):
-    """One call of a model, whatever came of it."""
+    """One call of a model, whatever its outcome."""
 
     OUTCOMES = [
         (AttemptOutcome.PUBLISHED.value, _("published")),
@@ -389,7 +401,7 @@ class Attempt(models.Model):
         (AttemptOutcome.ERROR.value, _("error of the backend")),
     ]
 
-    # What was spent stays when the session goes.
+    # An attempt stays when its session is deleted, so that its cost is still counted.
     session = models.ForeignKey(
         Session,
         verbose_name=_("session"),
@@ -421,7 +433,7 @@ class Attempt(models.Model):
         verbose_name_plural = _("attempts")
         indexes = [
             models.Index(fields=["alias", "started_at"], name="convmemory_attempt_alias"),
-            # The newest of a session.
+            # To find the newest attempts of a session.
             models.Index(fields=["session", "id"], name="convmemory_attempt_session"),
         ]
 

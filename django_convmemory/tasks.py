@@ -158,7 +158,7 @@ def send_due(memory: ConversationMemory, *, limit: int, hint_age: float = HINT_A
     if memory.paused:
         return
     if hint_age > PATIENCE:
-        waiting = memory.store.waiting(memory.alias, after=PATIENCE, within=hint_age, most=limit)
+        waiting = memory.store.waiting(memory.alias, after=PATIENCE, within=hint_age, limit=limit)
         # A tenth is always sent. Otherwise a session that lost its hint would wait for ever if workers are always
         # behind.
         limit = max(limit - waiting, limit // 10)

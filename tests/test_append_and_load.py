@@ -1,4 +1,4 @@
-"""``append`` and ``load`` over the ORM store: what they take and refuse, and how they behave in transactions."""
+"""``append`` and ``load`` with the ORM store: what they accept and refuse, and how they behave in transactions."""
 
 from __future__ import annotations
 
@@ -215,7 +215,7 @@ def test_a_retry_with_the_same_key_returns_the_first_receipt() -> None:
 def test_a_retry_that_met_the_first_try_is_answered_with_what_that_stored(
     message: ChatMessage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It looks for its key before the other has committed, and then the session cannot take its message any more."""
+    """It looks for its key before the first try commits. Then the session cannot take its message any more."""
     chat = memory()
     call = {"id": "c1", "type": "function", "function": {"name": "look", "arguments": "{}"}}
     chat.append("s", *[ChatMessage.system("one more")] * 63, ChatMessage.ai(tool_calls=[call]))
@@ -317,7 +317,7 @@ def test_where_autocommit_is_off_the_transaction_is_the_callers(caplog: pytest.L
         transaction.rollback()
     finally:
         transaction.set_autocommit(True)
-    assert [one.message.text for one in chat.history("s")] == ["kept"]
+    assert [stored.message.text for stored in chat.history("s")] == ["kept"]
     assert "autocommit is off" in caplog.text
 
 
@@ -416,7 +416,7 @@ def test_load_looks_again_when_messages_were_removed_between_its_statements() ->
 
 @pytest.mark.django_db
 def test_a_session_that_lost_its_pinned_rows_is_loaded_all_the_same() -> None:
-    """Somebody deleted them by hand: convmemory_check says so, and a request does not wait for them."""
+    """Somebody deleted the rows by hand. convmemory_check reports that, and load() does not loop for ever."""
     chat = memory()
     chat.append("s", ChatMessage.system("Speak English."), ChatMessage.human("hello"))
     models.Message.objects.filter(role="system").delete()
@@ -451,7 +451,7 @@ def test_a_message_comes_back_as_it_was() -> None:
 
 @pytest.mark.django_db
 def test_a_summary_comes_back_as_it_was() -> None:
-    """It travels as JSON, which each database writes in its own way."""
+    """It comes from the database as JSON, which each database writes in its own way."""
     hard = (
         "".join(map(chr, range(1, 300)))
         + '"\\" \\u0041 \\ud83d \u2028\u2029\ufeff\ufffe\U0001f469\u200d\U0010ffff {"a": [1]} %s %% null'

@@ -1,4 +1,4 @@
-"""Changes of one conversation that are made at the same time: each sees what the others left."""
+"""Changes of one conversation that are made at the same time: each sees the results of the others."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ pytestmark = pytest.mark.django_db(transaction=True)
 
 SECRET = "Bohnensuppe um Mitternacht"
 
-# SQLite has one writer at a time: there is nothing to meet.
+# SQLite has one writer at a time, so that nothing happens at the same time.
 beside = pytest.mark.only_on("postgresql", "mariadb")
 
 
 class InThread:
-    """Work in a thread with a connection of its own; ``result`` is what came of it."""
+    """Work in a thread with its own connection. ``result()`` waits for it, and returns what the work returned."""
 
     def __init__(self, work: Callable[[], Any]) -> None:
         self.error: BaseException | None = None
@@ -50,13 +50,13 @@ class InThread:
         return self.value
 
     def is_waiting(self) -> bool:
-        """Whether it goes on waiting for a lock, as far as half a second tells."""
+        """Whether the thread still waits for a lock after half a second."""
         self._thread.join(0.5)
         return self._thread.is_alive()
 
 
 def line_of_copies(count: int) -> ConversationSummaryBufferMemory:
-    """A memory with the sessions 0 to ``count``, each copied from the one before, which all have the secret at 2."""
+    """Return a memory with the sessions 0 to ``count``, each a fork of the one before. Position 2 is the secret."""
     memory = build(MarkerModel(), 10**6)
     memory.append("0", ChatMessage.human("hello"), ChatMessage.human(SECRET), ChatMessage.ai("I see."))
     for number in range(count):
@@ -149,12 +149,12 @@ def test_a_session_that_is_made_while_its_person_is_erased_is_whole_or_gone() ->
     finally:
         ended.set()
 
-    assert all(one.result() > 0 for one in appending)
+    assert all(thread.result() > 0 for thread in appending)
     assert erased > 0
     assert list(integrity.check(models.Session.objects.all())) == []
 
 
-# MariaDB may give up either of the two, and a deletion by the ORM is not tried again by itself.
+# MariaDB may abort either of the two transactions, and nothing repeats a deletion by the ORM.
 @pytest.mark.only_on("postgresql")
 def test_a_session_can_be_deleted_beside_an_edit_of_what_it_was_copied_from() -> None:
     for _ in range(5):
@@ -162,8 +162,8 @@ def test_a_session_can_be_deleted_beside_an_edit_of_what_it_was_copied_from() ->
         sessions = {session.key: session for session in models.Session.objects.all()}
         deleting = [InThread(sessions[key].delete) for key in "12"]
         assert memory.redact("0", 2) >= 1
-        for one in deleting:
-            one.result()
+        for thread in deleting:
+            thread.result()
         assert secrets() == 0
         models.Session.objects.all().delete()
 
@@ -185,7 +185,7 @@ def test_what_was_made_after_the_callers_transaction_began_to_look_is_seen() -> 
     connection.settings_dict["OPTIONS"]["isolation_level"] = "repeatable read"
     try:
         with transaction.atomic():
-            assert models.Session.objects.count() == 1  # From now on it reads what was there then.
+            assert models.Session.objects.count() == 1  # From now on the transaction reads this state.
             InThread(lambda: memory.fork("0", 3, key="1")).result()
             assert memory.redact("0", 2) == 2
             with pytest.raises(exceptions.SessionExists):

@@ -1,4 +1,4 @@
-"""What becomes of a conversation that people change: redacted, truncated, copied, rebuilt, handed over, erased."""
+"""Conversations that are redacted, truncated, forked, rebuilt, adopted and erased."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ SECRET = "Bohnensuppe um Mitternacht"
 
 
 def dump() -> str:
-    """Everything that the tables of the app hold."""
+    """Return the contents of all tables of the app as text."""
     return "\n".join(
         serializers.serialize("json", model.objects.all(), ensure_ascii=False)
         if model is not models.Message
@@ -42,7 +42,7 @@ def whole() -> None:
 
 
 class Parrot(MarkerModel):
-    """Repeats what it was shown, so that a summary holds what the messages hold."""
+    """Repeats the secret if it is shown it, so that the summary has it too."""
 
     def chat(self, request: ChatRequest) -> Any:
         response = super().chat(request)
@@ -54,7 +54,7 @@ class Parrot(MarkerModel):
 
 
 def secretive() -> tuple[Any, str]:
-    """A memory whose session ``s`` says the secret at position 5 in every way, and the hash of what it said."""
+    """Return a memory whose session ``s`` has the secret in every field at position 5, and the hash of that batch."""
     memory = build(Parrot(), fallback=None)
     talk(memory, 4)
     message = ChatMessage.ai(
@@ -259,7 +259,7 @@ def test_truncating_inside_of_an_exchange_opens_it_again(after: int) -> None:
 
 @pytest.mark.parametrize("cut", ["truncate", "fork"])
 def test_a_call_without_a_result_is_not_left_folded_where_the_conversation_is_cut_behind_it(cut: str) -> None:
-    """Its exchange is open again: a result may still come, and must not stand without its call."""
+    """Its exchange is open again. A result may still come, and must not be shown without its call."""
     memory = build(MarkerModel())
     memory.append("s", ChatMessage.human("[[1]] " + "word " * 30))
     assert memory.compact("s") == "not_due"
@@ -466,9 +466,9 @@ def test_a_number_that_is_none_is_refused(name: str, arguments: tuple[Any, ...])
         getattr(memory, name)("s", *arguments)
     with pytest.raises(ValueError, match="limit"):
         memory.history("s", limit=0)
-    for most in (-1, 1.5, True, "9"):
+    for max_tokens in (-1, 1.5, True, "9"):
         with pytest.raises(exceptions.InvalidArgument, match="max_tokens must be a whole number of at least 0"):
-            memory.load("s", max_tokens=most)  # type: ignore[arg-type]
+            memory.load("s", max_tokens=max_tokens)  # type: ignore[arg-type]
 
 
 def test_history_pages_through_everything_that_was_said() -> None:
@@ -477,8 +477,8 @@ def test_history_pages_through_everything_that_was_said() -> None:
     memory.compact("s")
     pages, before = [], None
     while page := memory.history("s", before=before, limit=10):
-        pages.append([one.position for one in page])
+        pages.append([message.position for message in page])
         before = page[0].position
     assert pages == [list(range(16, 26)), list(range(6, 16)), list(range(1, 6))]
-    assert [one.position for one in memory.history("s", after=22)] == [23, 24, 25]
-    assert [one.position for one in memory.history("s", after=3, before=9, limit=2)] == [4, 5]
+    assert [message.position for message in memory.history("s", after=22)] == [23, 24, 25]
+    assert [message.position for message in memory.history("s", after=3, before=9, limit=2)] == [4, 5]

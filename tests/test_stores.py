@@ -1,4 +1,4 @@
-"""Random operations against both stores, and everything observable compared: the in-memory store is the measure."""
+"""Random operations on both stores. Everything observable is compared: the in-memory store has the right results."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ from django_convmemory.stores.in_memory import InMemoryStore
 from django_convmemory.stores.orm import ORMStore
 from django_convmemory.tokens import SummaryBufferEstimate
 
-# Of nobody, of a visitor, of a user, and copies.
+# Sessions of nobody, of a visitor and of a user, and forks.
 KEYS = ("a", "b", "v:a", "v:b", "u:a", "u:b", "f", "g")
 CALLS = ("c1", "c2", "c3")
 
 
 @dataclasses.dataclass
 class DigestModel:
-    """Answers with a digest of what it was asked, so that two memories get equal texts for equal requests."""
+    """Answers with a digest of the request, so that two memories get equal texts for equal requests."""
 
     failure: exceptions.ChatModelError | None = None
     name: str = "digest"
@@ -57,14 +57,14 @@ def texts() -> st.SearchStrategy[str]:
 
 
 def calls() -> st.SearchStrategy[list[dict[str, Any]]]:
-    one = st.sampled_from(CALLS).map(
+    call = st.sampled_from(CALLS).map(
         lambda call_id: {"id": call_id, "type": "function", "function": {"name": "f", "arguments": "{}"}}
     )
-    return st.lists(one, min_size=1, max_size=3, unique_by=lambda call: call["id"])
+    return st.lists(call, min_size=1, max_size=3, unique_by=lambda call: call["id"])
 
 
 def messages() -> st.SearchStrategy[ChatMessage]:
-    """Messages of every role; tool results come whether or not anything asked for them."""
+    """Messages of every role. Tool results come with and without a call."""
     return st.one_of(
         st.builds(ChatMessage.human, texts()),
         st.builds(ChatMessage.ai, texts()),
@@ -139,7 +139,7 @@ class BothStores(RuleBasedStateMachine):
 
     @rule(key=st.sampled_from(KEYS), asked=calls(), data=st.data())
     def use_tools(self, key: str, asked: list[dict[str, Any]], data: st.DataObject) -> None:
-        """An exchange as it comes in life: results in any order, repeated or missing, turns in between, in batches."""
+        """An exchange with results in any order, repeated or missing, with turns between them, in batches."""
         results = [ChatMessage.tool("done", call["id"]) for call in asked]
         answers = st.lists(st.sampled_from([*results, *results, ChatMessage.human("and?")]), max_size=5)
         rest = [*data.draw(answers), *data.draw(st.lists(messages(), max_size=2))]
@@ -243,7 +243,7 @@ class BothStores(RuleBasedStateMachine):
             assert (row.due_since is None) == (measured.due_since is None)
             assert not row.lease_token
             assert row.pinned_count == len(row.counters.pinned)
-            assert row.pinned_tokens == sum(one.tokens for one in row.counters.pinned)
+            assert row.pinned_tokens == sum(pinned.tokens for pinned in row.counters.pinned)
             assert (row.fork_position or 0) == measured.fork_position
             assert [
                 (one.value, one.parent_version, one.invalidated_at is None, one.building)
@@ -258,7 +258,7 @@ class BothStores(RuleBasedStateMachine):
 
 
 def seen(context: Any) -> dict[str, Any]:
-    """Everything that a context says."""
+    """Return everything that a context shows."""
     return {
         "parts": context.parts,
         "summary": context.summary,
@@ -272,12 +272,12 @@ def seen(context: Any) -> dict[str, Any]:
 
 
 def transcript(messages: list[StoredMessage]) -> list[Any]:
-    """What a history says, but for the time."""
-    return [(one.position, one.message, one.tokens, one.redacted) for one in messages]
+    """Return a history without the times."""
+    return [(stored.position, stored.message, stored.tokens, stored.redacted) for stored in messages]
 
 
 def run(examples: int) -> None:
-    # A retry waits for a random time: here for the longest, so that both wait for the same.
+    # A retry waits for a random time. Here it is the longest one, so that both stores wait equally long.
     with mock.patch.object(compaction.random, "uniform", lambda least, most: most):
         run_state_machine_as_test(  # type: ignore[no-untyped-call]
             BothStores,

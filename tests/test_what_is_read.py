@@ -1,4 +1,4 @@
-"""What ``append``, ``load`` and ``history`` ask of a database: of a long conversation no more than of a short one."""
+"""The statements of ``append``, ``load`` and ``history`` read no more of a long conversation than of a short one."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def memory(limit: int = 200, **options: Any) -> ConversationSummaryBufferMemory:
 
 
 def statements(work: Callable[[], Any]) -> list[str]:
-    """The statements that ``work`` sends, transaction control left out."""
+    """Return the statements that ``work`` sends, without those that begin and end transactions."""
     with CaptureQueriesContext(connection) as captured:
         work()
     return [query["sql"] for query in captured if not query["sql"].upper().startswith(CONTROL)]
@@ -43,7 +43,7 @@ def statements(work: Callable[[], Any]) -> list[str]:
 @pytest.mark.django_db(transaction=True)
 def test_statements_of_append_and_load_do_not_depend_on_the_history() -> None:
     chat = memory()
-    most = 3 if connection.vendor == "mysql" else 2
+    limit = 3 if connection.vendor == "mysql" else 2
     counts = []
     for size in (10, 1_000, 100_000):
         key = f"session of {size}"
@@ -58,15 +58,15 @@ def test_statements_of_append_and_load_do_not_depend_on_the_history() -> None:
         assert context.summary == "what was said"
         assert context.omitted == 0
         assert context[0].text == "Answer in French."
-        counts.append([len(one) for one in (pinned, appended, many, keyed, loaded, with_pinned)])
+        counts.append([len(sent) for sent in (pinned, appended, many, keyed, loaded, with_pinned)])
     assert counts[0] == counts[1] == counts[2]
-    assert counts[0][:3] == [1 if connection.vendor == "postgresql" else most] * 3
-    assert counts[0][3] <= most + 1
+    assert counts[0][:3] == [1 if connection.vendor == "postgresql" else limit] * 3
+    assert counts[0][3] <= limit + 1
     assert counts[0][4:] == [1, 2]
 
 
 def reads(key: str) -> dict[str, tuple[int, tuple[str, list[Any]]]]:
-    """What is read of a session of :func:`fill`: the rows of each statement at most, and the statement."""
+    """Return, for each way to read a session of :func:`fill`, the most rows that it may read, and its statement."""
     chat, store = memory(), ORMStore()
     found = {}
     for name, most, read in (
@@ -93,7 +93,7 @@ def reads(key: str) -> dict[str, tuple[int, tuple[str, list[Any]]]]:
 
 
 def rows_read(name: str, params: list[Any]) -> int:
-    """Carry a prepared statement out, and return the most rows that any part of its plan was through."""
+    """Execute a prepared statement, and return the largest number of rows that a part of its plan has read."""
     values = ", ".join(["%s"] * len(params))
     with connection.cursor() as cursor:
         cursor.execute(f'EXPLAIN (ANALYZE, FORMAT JSON) EXECUTE "{name}"({values})', params)
@@ -118,7 +118,7 @@ def plans() -> Iterator[None]:
 @pytest.mark.django_db
 @pytest.mark.parametrize("plan", ["force_custom_plan", "force_generic_plan"])
 def test_of_a_long_conversation_among_short_ones_no_more_is_read_than_is_shown(plan: str, plans: None) -> None:
-    """The planner takes a session for one of the usual length."""
+    """The planner expects a session of the usual length."""
     chat = memory()
     for number in range(300):
         chat.append(f"short {number}", *[ChatMessage.human("hello")] * 10)
@@ -135,10 +135,10 @@ def test_of_a_long_conversation_among_short_ones_no_more_is_read_than_is_shown(p
 @pytest.mark.only_on("postgresql")
 @pytest.mark.django_db
 def test_a_plan_that_was_made_when_there_was_little_serves_a_long_conversation(plans: None) -> None:
-    """For the planner any index is as good then, and a prepared statement keeps its plan."""
+    """For an empty table all indexes cost the same, and a prepared statement keeps its plan."""
     with connection.cursor() as cursor:
         cursor.execute("SELECT set_config('plan_cache_mode', 'force_generic_plan', true)")
-        # Of a table of one page it would read the page.
+        # Otherwise it would scan a table of one page.
         cursor.execute("SELECT set_config('enable_seqscan', 'off', true)")
     chat = memory()
     asked = reads("long")
@@ -166,7 +166,7 @@ def test_a_plan_that_was_made_when_there_was_little_serves_a_long_conversation(p
 
 @pytest.mark.django_db
 def test_load_reads_no_row_that_it_does_not_show() -> None:
-    """While compaction lags, no more is read than the budget holds."""
+    """While compaction lags behind, no more is read than fits in the budget."""
     chat = memory(limit=50, max_summary_tokens=50)
     for number in range(500):
         chat.append("s", ChatMessage.human(f"message {number}"))
@@ -204,5 +204,5 @@ def test_a_number_larger_than_any_conversation_shows_all_of_it(
     assert len(chat.load("s")) == len(chat.load("s", max_tokens=most)) == 5
     assert len(ConversationTokenBufferMemory(ORMStore(), most).load("s")) == 5
     assert len(chat.history("s", limit=most)) == len(chat.history("s", limit=most, after=0)) == 5
-    assert [one.position for one in chat.history("s", limit=most, before=4)] == [1, 2, 3]
+    assert [message.position for message in chat.history("s", limit=most, before=4)] == [1, 2, 3]
     assert len(chat.history("s", limit=2, before=most)) == 2

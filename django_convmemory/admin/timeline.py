@@ -19,7 +19,7 @@ from django_convmemory import models
 from django_convmemory.fields import ExactJSONField
 from django_convmemory.maintenance.explain import Disposition, Explained
 from django_convmemory.messages import ChatMessage
-from django_convmemory.stores import sql
+from django_convmemory.stores.columns import message_of
 
 # The number of messages on a page.
 MESSAGES = 20
@@ -120,7 +120,7 @@ def rows(session: models.Session, before: int | None, using: str) -> list[Any]:
 def bubble(row: Any, explained: Explained, keep: str = "") -> Bubble:
     """Return how a message of :func:`rows` is shown. Its links end with ``keep``, more parameters of the page."""
     wire = None if row.large else row.small
-    message = sql.message_of(row.role, row.kind, row.beginning, wire, None)
+    message = message_of(row.role, row.kind, row.beginning, wire, None)
     parts = [{"text": message.content}] if isinstance(message.content, str) else list(message.content or ())
     texts = [text for part in parts[:MAX_PARTS] if (text := _part(part))]
     calls = _calls(message)

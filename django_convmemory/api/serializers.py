@@ -21,7 +21,7 @@ from django_convmemory.core.values import MAX_KEY_LENGTH
 from django_convmemory.exceptions import InvalidMessage
 from django_convmemory.maintenance.explain import Disposition, Explained
 from django_convmemory.messages import ROLES, ChatMessage
-from django_convmemory.stores import sql
+from django_convmemory.stores import columns
 
 _Data = Mapping[str, Any]
 
@@ -297,7 +297,7 @@ class MessageSerializer(serializers.Serializer[models.Message]):
 
     def to_representation(self, row: models.Message) -> dict[str, Any]:
         # By hand: of a page's cost most would be the fields'.
-        message = sql.message_of(row.role, row.kind, row.content, row.wire, row.metadata)
+        message = columns.message_of_row(row)
         return {
             "position": row.position,
             "message": message.to_openai(),

@@ -29,7 +29,7 @@ from django_convmemory.core.exchanges import Placed, Turn
 from django_convmemory.core.options import Options
 from django_convmemory.core.store import Store
 from django_convmemory.core.strategies import Strategy
-from django_convmemory.core.values import MAX_MODEL_NAME, AttemptOutcome, AttemptRecord, Claim, NewVersion
+from django_convmemory.core.values import MAX_MODEL_NAME, AttemptOutcome, AttemptRecord, Claim, DueRule, NewVersion
 from django_convmemory.tokens import TokenCounter
 
 logger = logging.getLogger(__name__)
@@ -199,10 +199,10 @@ class _Folding:
         self.store = compactor.store
         self.options = compactor.options
         self.counter = compactor.counter
-        self.threshold = compactor.strategy.threshold
+        self.rule = DueRule(compactor.strategy.threshold, compactor.hints)
         self.claim = claim
         self.started = time.monotonic()
-        self.window = self.options.chunk_tokens(self.threshold.tokens)
+        self.window = self.options.chunk_tokens(self.rule.threshold.tokens)
 
     def run(self) -> Run:
         # Messages that came after the claim are left alone: the claim knows which exchange was open then.
@@ -225,7 +225,7 @@ class _Folding:
             model = self.compactor.model
             if not self.claim.rebuilding and time.monotonic() - self.started > self.options.max_run_seconds:
                 break
-        due = self.store.release(self.claim, self.threshold, hint=self.compactor.hints)
+        due = self.store.release(self.claim, self.rule)
         if not done:
             if due:
                 logger.warning("Session %s is marked due, but nothing in it can be folded.", self.claim.session_id)
@@ -322,7 +322,7 @@ class _Folding:
             fallback=answer.by_fallback,
             prompt_hash=prompts.HASH,
         )
-        claim = self.store.publish(self.claim, version, attempt, self.threshold, lease=self.compactor.lease)
+        claim = self.store.publish(self.claim, version, attempt, self.rule, lease=self.compactor.lease)
         if claim is None:
             raise _LeaseLost
         self.claim = claim
@@ -388,7 +388,7 @@ class _Folding:
     def _fail(self, error: exceptions.ChatModelError) -> Result:
         if self.claim.rebuilding:
             # The current summary stays, so nothing is urgent.
-            again = self.store.release(self.claim, self.threshold, hint=self.compactor.hints)
+            again = self.store.release(self.claim, self.rule)
             logger.warning("The rebuild of session %s failed: %s", self.claim.session_id, _printable(error))
             self._report(error)
             return Result(Outcome.STALLED, again)
@@ -398,11 +398,10 @@ class _Folding:
         delay = self._wait(error) if counted else PAUSE_SECONDS + random.uniform(0, _PAUSE_JITTER)  # noqa: S311
         again = self.store.release(
             self.claim,
-            self.threshold,
+            self.rule,
             retry_in=delay,
             error=_printable(error),
             uncount=not counted,
-            hint=self.compactor.hints,
         )
         logger.warning(
             "Compaction of session %s failed. It is tried again in %.0f s or later: %s",
@@ -418,10 +417,9 @@ class _Folding:
         delay = self._wait(exceptions.ModelUnavailable(""))
         again = self.store.release(
             self.claim,
-            self.threshold,
+            self.rule,
             retry_in=delay,
             error="The lease expired before the model answered.",
-            hint=self.compactor.hints,
         )
         return Result(Outcome.BUSY, again, delay) if again else Result(Outcome.NOT_DUE)
 
@@ -446,11 +444,11 @@ class _Folding:
         return min(LONGEST_WAIT, _FIRST_WAIT * 2.0 ** min(self.claim.attempts, 20))
 
     def give_up(self, error: BaseException) -> None:
+        rule = self.rule._replace(hint=False)
         if isinstance(error, Exception):
-            retry_in = self._backoff
-            self.store.release(self.claim, self.threshold, retry_in=retry_in, error=type(error).__name__)
+            self.store.release(self.claim, rule, retry_in=self._backoff, error=type(error).__name__)
         else:
-            self.store.release(self.claim, self.threshold, error="Cancelled", uncount=True)
+            self.store.release(self.claim, rule, error="Cancelled", uncount=True)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

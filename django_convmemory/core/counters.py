@@ -1,7 +1,7 @@
-"""The bookkeeping of a session: what its row knows, and how an append changes it.
+"""The counters of a session, and how an append changes them.
 
-:meth:`Counters.append` is the definition. The ORM store computes the same in SQL if one update can do it, so that an
-append reads nothing before it writes. :class:`Batch` prepares the numbers that this update needs.
+:meth:`Counters.append` is the definition. If one UPDATE can do it, the ORM store computes the same in SQL. Then an
+append reads nothing before it writes. :class:`Batch` prepares the numbers for this UPDATE.
 """
 
 from __future__ import annotations
@@ -22,16 +22,16 @@ MAX_PINNED = 64
 
 
 class Pinned(NamedTuple):
-    """Where a pinned message stands and what it counts."""
+    """The position and the tokens of a pinned message."""
 
     position: int
     tokens: int
 
 
 class Entry(NamedTuple):
-    """A message to be stored, with what it counts, and the usage that the provider reported for it.
+    """A message to be stored, with its tokens and the usage that the provider reported for it.
 
-    ``created_at`` is when it was said, in UTC; None is now.
+    ``created_at`` is the time of the message in UTC. None means now.
     """
 
     message: ChatMessage
@@ -41,7 +41,7 @@ class Entry(NamedTuple):
 
 
 class Row(NamedTuple):
-    """Where an entry goes: its position, the running total through it, and the call it answers."""
+    """Where an entry goes: its position, the running total through it, and the position of the call that it answers."""
 
     position: int
     tokens_through: int
@@ -51,10 +51,12 @@ class Row(NamedTuple):
 class Counters(NamedTuple):
     """The counters of a session.
 
-    ``unpinned_*`` count the unpinned messages and their tokens, ``covered_*`` those of them that the current summary
-    stands for. ``settled_tokens`` are the unpinned tokens before the newest exchange, which begins at
-    ``newest_position``. ``call_position`` is the newest assistant message where it made calls, or 0, ``exchange_calls``
-    their ids (hashed), and ``open_calls`` those not answered yet: none means that no exchange is open.
+    - ``unpinned_*`` count the unpinned messages and their tokens.
+    - ``covered_*`` count those of them that the current summary covers.
+    - ``settled_tokens`` are the unpinned tokens before the newest exchange. It begins at ``newest_position``.
+    - ``call_position`` is the position of the newest assistant message if that made calls, or 0.
+    - ``exchange_calls`` has the hashed ids of these calls.
+    - ``open_calls`` has those without a result. If it is empty, no exchange is open.
     """
 
     last_position: int = 0
@@ -77,7 +79,7 @@ class Counters(NamedTuple):
 
     @property
     def first_unfoldable(self) -> int:
-        """The first position that no summary may stand for: where the open exchange begins, or the session ends."""
+        """The first position that no summary may cover: the open exchange begins there, or the session ends before."""
         return self.open_position or self.last_position + 1
 
     @property
@@ -95,7 +97,7 @@ class Counters(NamedTuple):
         )
 
     def append(self, entries: Sequence[Entry]) -> tuple[Counters, list[Row]]:
-        """Return the counters after ``entries``, and where each of them goes.
+        """Return the counters after ``entries``, and the row of each entry.
 
         Raises :class:`~django_convmemory.exceptions.ToolResultRefused` for a tool result outside its open exchange and
         :class:`~django_convmemory.exceptions.TooManyPinned`.
@@ -107,7 +109,7 @@ class Counters(NamedTuple):
         return counters, rows
 
     def append_one(self, message: ChatMessage, tokens: int) -> tuple[Counters, Row]:
-        """:meth:`append` of a single message."""
+        """Do the same as :meth:`append` for a single message."""
         position = self.last_position + 1
         if message.pinned:
             if len(self.pinned) >= MAX_PINNED:
@@ -155,7 +157,7 @@ _EMPTY = Counters()
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Standing:
-    """An unpinned message where a conversation is cut off: its position, its tokens, and the total through it."""
+    """An unpinned message near the end of a conversation: its position, its tokens, and the total through it."""
 
     position: int
     tokens: int
@@ -164,10 +166,10 @@ class Standing:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Ending:
-    """What there is to know of the messages through ``last_position`` to keep books from there on.
+    """How the messages through ``last_position`` end: everything that the counters there depend on.
 
-    ``last`` is the last unpinned message, ``spoke`` the last assistant message with the ids of its calls, and
-    ``results`` are those of the calls that were answered, with the position of the last answer.
+    ``last`` is the last unpinned message, and ``spoke`` the last assistant message, which made the calls ``call_ids``.
+    ``answered`` are the calls that have a result. The last result is at ``answered_position``.
     """
 
     last_position: int
@@ -179,8 +181,8 @@ class Ending:
 
 
 def rewound(before: Counters, ending: Ending) -> Counters:
-    """Return the counters of a session that ends at ``ending``, which is ``before`` or earlier, without a summary."""
-    pinned = tuple(one for one in before.pinned if one.position <= ending.last_position)
+    """Return the counters of the session with the counters ``before`` if it is cut at ``ending``, without a summary."""
+    pinned = tuple(message for message in before.pinned if message.position <= ending.last_position)
     last, spoke = ending.last, ending.spoke
     if last is None:
         return Counters(last_position=ending.last_position, pinned=pinned)
@@ -188,7 +190,7 @@ def rewound(before: Counters, ending: Ending) -> Counters:
     open_calls = calls
     for call_id in ending.answered:
         open_calls = open_calls.replace(call_mark(call_id), "")
-    # The newest exchange is that of the calls as long as nothing came after its last result.
+    # The exchange of the calls is the newest one if nothing came after its last result.
     newest = last
     if spoke is not None and calls and (open_calls or ending.answered_position == last.position):
         newest = spoke
@@ -207,22 +209,22 @@ def rewound(before: Counters, ending: Ending) -> Counters:
 
 @functools.lru_cache(maxsize=4096)
 def call_mark(call_id: str) -> str:
-    """Return the id of a tool call in the form that the counters keep it in: of fixed length and free of wildcards.
+    """Return a hash of a tool call's id, in the form that the counters have. It has a fixed length and no wildcards.
 
-    REPLACE and LIKE find it in a text of many, in every database.
+    Every database can find it in a text of many with REPLACE and LIKE.
     """
     return "|" + hashlib.sha256(call_id.encode()).hexdigest()[:16]
 
 
 def call_marks(message: ChatMessage) -> str:
-    """Return the marks of all calls that ``message`` makes, each once."""
+    """Return the marks of all calls in ``message``, each once."""
     return "".join(dict.fromkeys(map(call_mark, message.call_ids)))
 
 
 class Batch:
-    """Entries that are appended together, with what can be known of their effect before the session is read.
+    """Entries that are appended together, with their effect on the counters of a session that nobody has read yet.
 
-    Raises the errors of :meth:`Counters.append` where no session could take the entries.
+    Raises the errors of :meth:`Counters.append` if no session could take the entries.
     """
 
     def __init__(self, entries: Sequence[Entry], *, idempotency_key: str | None = None) -> None:
@@ -232,13 +234,13 @@ class Batch:
         roles = [entry.message.role for entry in self.entries]
         self.has_assistant = "assistant" in roles
         first_assistant = roles.index("assistant") if self.has_assistant else len(roles)
-        # Results that answer a call from before the batch.
+        # The results of calls from before the batch.
         self.leading_results = tuple(
             call_mark(entry.message.tool_call_id)
             for entry in self.entries[:first_assistant]
             if entry.message.tool_call_id is not None
         )
-        # What follows the first assistant message does not depend on the session: counters of its own tell.
+        # The effect of the entries after the first assistant message does not depend on the session.
         known = self.entries
         if self.leading_results:
             known = tuple(
@@ -267,7 +269,7 @@ class Batch:
 
     @functools.cached_property
     def payload_hash(self) -> str:
-        """The SHA-256 of the content, by which a retry is told from a reuse of the key."""
+        """The SHA-256 of the content. It tells a retry from another use of the same key."""
         content = [
             [entry.message.to_openai(), entry.message.kind, entry.message.metadata, entry.usage]
             for entry in self.entries

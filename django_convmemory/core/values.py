@@ -1,4 +1,4 @@
-"""What goes in and out of a store, and the arithmetic that both stores share."""
+"""The arguments and results of a store's methods, and the arithmetic that both stores share."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 from django_convmemory.core.counters import Batch, Counters, Pinned
 from django_convmemory.core.exchanges import Placed
-from django_convmemory.core.strategies import View
+from django_convmemory.core.strategies import Threshold, View
 from django_convmemory.exceptions import (
     InvalidSession,
     SessionExists,
@@ -26,10 +26,10 @@ from django_convmemory.messages import ChatMessage
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class SessionName:
-    """A session, named: by alias, scope and key.
+    """The name of a session: its alias, its scope and its key.
 
-    The scope is a user of the site (``owner_id``), a visitor, or nobody. With ``row_id`` the row of that id is meant,
-    and no other that has come to bear the name since it was looked up.
+    The scope is a user of the site (``owner_id``), a visitor, or nobody. With ``row_id`` the name means the row with
+    that id only, and not another row that has got the same name since.
     """
 
     alias: str
@@ -44,13 +44,26 @@ class SessionName:
 
     @property
     def name_hash(self) -> str:
-        """The SHA-256 in hex by which stores find the session, whatever a database thinks equal."""
+        """The SHA-256 of the name in hex. Stores find the session by it, so that collations do not matter."""
         scope = f"u:{self.owner_id}" if self.owner_id is not None else f"v:{self.visitor}" if self.visitor else ""
         return hashlib.sha256(f"{self.alias}\0{scope}\0{self.key}".encode()).hexdigest()
 
 
+class DueRule(NamedTuple):
+    """When a session becomes due, and whether a task is sent for it then.
+
+    With ``hint`` the store notes the time, so that a sweep does not send a task too.
+    """
+
+    threshold: Threshold
+    hint: bool = False
+
+
 class Appended(NamedTuple):
-    """What an append did. ``turned_due``: it was this append that made the session due. ``due``: it is due now."""
+    """The result of an append.
+
+    ``due`` says whether the session is due now, and ``turned_due`` whether this append made it due.
+    """
 
     session_id: int
     first_position: int
@@ -63,7 +76,7 @@ class Appended(NamedTuple):
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class SummaryVersion:
-    """A fold, as stored. It stands for everything through ``last_position``."""
+    """A stored version of the summary. It stands for everything through ``last_position``."""
 
     version: int
     first_position: int
@@ -86,7 +99,7 @@ class Snapshot:
 
 
 class StoredMessage(NamedTuple):
-    """A message of the transcript, as people see it."""
+    """A message of the history."""
 
     position: int
     created_at: dt.datetime
@@ -96,7 +109,7 @@ class StoredMessage(NamedTuple):
 
 
 class Edited(NamedTuple):
-    """What became of a session whose rows were changed. ``turned_due``: it was this that made the session due."""
+    """A session that was edited. ``turned_due`` says whether it is due after the edit."""
 
     session_id: int
     turned_due: bool
@@ -104,10 +117,10 @@ class Edited(NamedTuple):
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Claim:
-    """The right to fold a session until the lease ends, and what the session was when it was given.
+    """The right to fold a session until the lease ends, and the session as it was when the lease was taken.
 
-    With ``rebuilding`` the summary is made again from the original messages through the position covered: the counters
-    are those of a session that ends there, and ``summary`` is what is built so far.
+    With ``rebuilding`` the summary is made again from the messages that it covers. Then the counters are those of a
+    session that ends with these messages, and ``summary`` is the last version that the rebuild has made.
     """
 
     session_id: int
@@ -124,7 +137,7 @@ class Claim:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class NewVersion:
-    """A fold to be published: what it adds (``first_position..last_position``) and its text.
+    """A new version of the summary: the messages that it adds (``first_position..last_position``) and its text.
 
     ``count`` and ``tokens_through`` are the unpinned messages and their tokens through ``last_position``.
     """
@@ -142,7 +155,7 @@ class NewVersion:
 
 
 class AttemptOutcome(enum.StrEnum):
-    """What came of one call of a model."""
+    """The outcome of one call of a model."""
 
     PUBLISHED = "published"
     SHORTEN = "shorten"
@@ -157,7 +170,7 @@ class AttemptOutcome(enum.StrEnum):
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class AttemptRecord:
-    """One call of a model, for the books. ``version`` is what came of it, or None."""
+    """One call of a model. ``version`` is the number of the version that it made, or None."""
 
     first_position: int
     last_position: int
@@ -173,10 +186,9 @@ class AttemptRecord:
 
 
 class Bound(NamedTuple):
-    """The suffix of the unpinned messages that a view asks for, as a store can find it by an index.
+    """The last unpinned messages, as many as a view needs, in a form for which a store has an index.
 
-    All messages above ``position`` and with a running total above ``tokens_through``, of those through
-    ``last_position``.
+    They have a position above ``position``, at most ``last_position``, and a running total above ``tokens_through``.
     """
 
     position: int
@@ -184,12 +196,12 @@ class Bound(NamedTuple):
     last_position: int
 
     def admits(self, position: int, tokens_through: int) -> bool:
-        """Whether the message at ``position`` belongs to it."""
+        """Whether the message at ``position`` is one of them."""
         return self.position < position <= self.last_position and tokens_through > self.tokens_through
 
 
 def view_bound(counters: Counters, view: View) -> Bound:
-    """Return which messages ``view`` asks for: at least those, in any case the newest exchange, and few more."""
+    """Return the bound of the messages that ``view`` needs. The newest exchange is always within it."""
     position = counters.covered_position if view.summary else 0
     tokens_through = counters.covered_tokens if view.summary else 0
     if view.messages is not None:
@@ -205,60 +217,60 @@ def view_bound(counters: Counters, view: View) -> Bound:
 
 
 def shown_pinned(pinned: Sequence[Pinned], max_tokens: int) -> list[int]:
-    """Return the positions of the pinned messages that are shown: the first always, then the newest that fit."""
+    """Return the positions of the pinned messages that are shown: the first one, and the newest ones that fit."""
     if not pinned:
         return []
     left = max_tokens - pinned[0].tokens
-    shown = [pinned[0].position]
-    for one in reversed(pinned[1:]):
-        left -= one.tokens
+    positions = [pinned[0].position]
+    for message in reversed(pinned[1:]):
+        left -= message.tokens
         if left < 0:
             break
-        shown.append(one.position)
-    return shown
+        positions.append(message.position)
+    return positions
 
 
 class Forked(NamedTuple):
-    """A session that was copied; ``session`` names it, and is the row where the store has rows."""
+    """The result of a fork. ``session`` is the new session: its row if the store has rows."""
 
     session: Any
     edited: Edited
 
 
 def stale(revision: int, now: int) -> StaleRevision:
-    """Return the error of an edit that was made for an earlier revision."""
+    """Return the error for an edit of an earlier revision."""
     return StaleRevision(
-        f"The session is at revision {now}, not {revision} any more: load it again, and see whether the change is "
-        "still wanted."
+        f"The session was changed: it is at revision {now}, not {revision}; load it again, and check whether the "
+        "edit is still wanted."
     )
 
 
 def no_message(position: int, last: int) -> UnknownMessage:
-    """Return the error of naming a message that is not there."""
+    """Return the error for a position without a message."""
     return UnknownMessage(f"The session has no message at position {position}; its last one is at {last}.")
 
 
 def no_owner(owner: object) -> InvalidSession:
-    """Return the error of naming somebody else than a user who is stored."""
+    """Return the error for an owner who is not a saved user."""
     return InvalidSession(
         f"An object of type {type(owner).__name__} cannot own a session: an owner is a user of the "
-        "site, who is saved. For somebody who is not logged in give visitor=…, a random id that the site keeps in its "
+        "site, who is saved. For somebody who is not logged in, give visitor=…, a random id that the site keeps in its "
         "own session."
     )
 
 
 def no_session(name: SessionName) -> InvalidSession:
-    """Return the error of copying what is not there."""
+    """Return the error for a fork of a missing session."""
     return InvalidSession(f"There is no session {name.key!r} to copy.")
 
 
 def gone(name: SessionName) -> UnknownSession:
-    """Return the error of meaning a row that is not there any more."""
+    """Return the error for a row that does not exist any more."""
     return UnknownSession(f"The session {name.key!r:.300} is gone, or belongs to somebody else now.")
 
 
 def session_exists(name: SessionName) -> SessionExists:
-    """Return the error of copying onto another session."""
+    """Return the error for a fork whose name is taken."""
     return SessionExists(f"There is a session {name.key!r} already; choose another key for the copy.")
 
 
@@ -268,13 +280,13 @@ MAX_MODEL_NAME = 200
 
 
 def numbered(key: str, number: int) -> str:
-    """Return ``key`` with a number behind it, for a scope that has the key already."""
+    """Return ``key`` with a number after it, for a scope that has the key already."""
     suffix = f" ({number})"
     return key[: MAX_KEY_LENGTH - len(suffix)] + suffix
 
 
 def rebuilding(counters: Counters, position: int, count: int, tokens_through: int) -> Counters:
-    """Return the counters of a session that ends where its summary does, with a new summary through ``position``."""
+    """Return the counters of a session that ends where its summary ends, with a new summary through ``position``."""
     return Counters(
         last_position=counters.covered_position,
         unpinned_count=counters.covered_count,
@@ -286,9 +298,9 @@ def rebuilding(counters: Counters, position: int, count: int, tokens_through: in
 
 
 def building_line(versions: Sequence[tuple[int, int | None, str]], prompt_hash: str) -> list[int]:
-    """Return the versions that a rebuild can continue: each made from the one before, all with this prompt.
+    """Return the versions that a rebuild can continue. Each was made from the one before, and all with this prompt.
 
-    ``versions`` are those that are building, in order: number, parent and prompt of each.
+    ``versions`` are the unfinished ones in order, each as its number, its parent and the hash of its prompt.
     """
     line: list[int] = []
     for number, parent, prompt in versions:
@@ -298,12 +310,12 @@ def building_line(versions: Sequence[tuple[int, int | None, str]], prompt_hash: 
 
 
 def covered_by(claim: Claim) -> int:
-    """Return the position that the session's current summary must stand for, for this claim to publish."""
+    """Return the position that the session's summary must end with. Otherwise the claim cannot publish."""
     return claim.counters.last_position if claim.rebuilding else claim.counters.covered_position
 
 
 def after_publishing(claim: Claim, version: NewVersion, number: int) -> Claim:
-    """Return the claim as it is once ``version`` is published."""
+    """Return the claim as it is after ``version`` is published."""
     return dataclasses.replace(
         claim,
         last_version=number,
@@ -317,22 +329,22 @@ def after_publishing(claim: Claim, version: NewVersion, number: int) -> Claim:
     )
 
 
-def late_result(call_id: str, asked: int, closed: int | None) -> ToolResultRefused:
-    """Return the error of a tool result that comes too late, which names the message that closed its exchange."""
-    how = (
-        f"the assistant message at position {closed} closed its exchange"
-        if closed
-        else "every call of it has its result"
+def late_result(call_id: str, calling: int, closing: int | None) -> ToolResultRefused:
+    """Return the error for a tool result that comes too late. It names the message that closed the exchange."""
+    reason = (
+        f"the assistant message at position {closing} closed its exchange"
+        if closing
+        else "every call of that message has a result"
     )
     return ToolResultRefused(
-        f"The call {call_id!r:.100} was made by the assistant message at position {asked}, and {how}: a result that "
-        "comes later has no place. Store it before the next assistant message, or leave it out.",
+        f"The call {call_id!r:.100} was made by the assistant message at position {calling}, and {reason}. It is too "
+        "late for a result. Store results before the next assistant message, or leave them out.",
         call_id,
     )
 
 
 def key_conflict(position: int) -> str:
-    """The text of an :class:`~django_convmemory.exceptions.IdempotencyConflict`."""
+    """Return the message of an :class:`~django_convmemory.exceptions.IdempotencyConflict`."""
     return (
         f"This idempotency key stored other content at position {position}. Use a new key for new content, and the "
         "same content for a retry."
@@ -340,29 +352,35 @@ def key_conflict(position: int) -> str:
 
 
 class Payload(NamedTuple):
-    """What was stored with an idempotency key: its hash, or "" where some of it was redacted, and how many messages."""
+    """The messages that were stored with an idempotency key: their hash and their number.
+
+    The hash is "" if one of them was redacted.
+    """
 
     hash: str
     size: int
 
     @property
     def text(self) -> str:
-        """The form that a column holds."""
+        """The text that the column has."""
         return f"{self.hash}/{self.size}"
 
     def is_retried_by(self, batch: Batch) -> bool:
-        """Whether ``batch``, which came with the same key, has the same content, as far as that can be told."""
+        """Whether ``batch``, which has the same key, has the same content.
+
+        After a redaction only the number of messages is compared.
+        """
         return self.size == len(batch.entries) and self.hash in ("", batch.payload_hash)
 
 
 def payload_of(text: str) -> Payload:
-    """Return what :attr:`Payload.text` says."""
+    """Read :attr:`Payload.text`."""
     payload_hash, _, size = text.partition("/")
     return Payload(payload_hash, int(size or 0))
 
 
 class Attempted(NamedTuple):
-    """An attempt as stored by the in-memory store, for tests and the curious."""
+    """An attempt in the in-memory store, for tests."""
 
     session_id: int
     alias: str

@@ -11,13 +11,12 @@ from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple
 
 from django.db import transaction
-from django.db.models import F
 
 from django_convmemory import models
 from django_convmemory.core.counters import MAX_PINNED, Counters
 from django_convmemory.exceptions import ConvMemoryError, ToolResultRefused
 from django_convmemory.messages import ROLES, ChatMessage
-from django_convmemory.stores import sql
+from django_convmemory.stores import columns
 
 _CHUNK = 1000
 # A session that changes this often while it is checked is locked for the next check.
@@ -70,7 +69,7 @@ def _check_unchanged(session_id: int, using: str) -> list[Finding]:
         if not findings or rows.values_list("revision", flat=True).first() == before:
             return findings
     with transaction.atomic(using=using):
-        rows.update(revision=F("revision"))
+        rows.lock()
         return _check_session(session_id, rows)
 
 
@@ -228,8 +227,8 @@ class _Examination:
         covered = (session.covered_position, session.covered_count, session.covered_tokens)
         expected = (newest.last_position, newest.covered_count, newest.covered_tokens)
         if covered != expected:
-            columns = "covered_position, covered_count and covered_tokens"
-            yield "covered_by_session", f"{columns} are {covered}, but should be {expected} as in the current summary"
+            names = "covered_position, covered_count and covered_tokens"
+            yield "covered_by_session", f"{names} are {covered}, but should be {expected} as in the current summary"
 
     def _compaction(self) -> Iterator[tuple[str, str]]:
         session = self.session
@@ -253,14 +252,14 @@ def _read(row: models.Message) -> tuple[ChatMessage, list[tuple[str, str]]]:
     where, problems = f"the message at {row.position}", []
     if row.payload_hash and row.idempotency_key is None:
         problems.append(("key", f"{where} has a payload_hash, but no idempotency_key"))
-    if row.wire is not None and not (isinstance(row.wire, dict) and row.wire.keys() <= sql.WIRE_FIELDS):
+    if row.wire is not None and not (isinstance(row.wire, dict) and row.wire.keys() <= columns.WIRE_FIELDS):
         problems.append(("wire", f"wire of {where} has fields that do not belong there"))
     elif row.wire is not None and "content" in row.wire and row.content is not None:
         problems.append(("wire", f"{where} has one content in the column content, and another in wire"))
     if row.usage is not None and not isinstance(row.usage, dict):
         problems.append(("usage", f"usage of {where} is not an object"))
     try:
-        message = sql.message_of(row.role, row.kind, row.content, row.wire, row.metadata)
+        message = columns.message_of_row(row)
         if row.role not in ROLES:
             raise ValueError(f"{row.role!r} is not a role")
         message = dataclasses.replace(message)  # This runs the checks of a new message.

@@ -9,7 +9,8 @@ from django_convmemory.clock import Clock
 from django_convmemory.conversation import ConversationMemory
 from django_convmemory.core.context import summary_message
 from django_convmemory.core.counters import Counters
-from django_convmemory.stores import editing, sql, transactions
+from django_convmemory.core.values import DueRule
+from django_convmemory.stores import columns, editing, sql, transactions
 
 _CHUNK = 1000
 _UPDATE = f"UPDATE {sql.MESSAGE} SET tokens = %s, tokens_through = %s WHERE session_id = %s AND position = %s"  # noqa: S608
@@ -36,7 +37,7 @@ def _recount(memory: ConversationMemory, session_id: int, using: str) -> bool:
         if summary.last_position in counters_at:
             summary.covered_tokens = counters_at[summary.last_position].unpinned_tokens
     models.Summary.objects.using(using).bulk_update(summaries, ["tokens", "covered_tokens"], batch_size=_CHUNK)
-    editing.finish(using, session_id, counters, counters.last_position + 1, memory.strategy.threshold, hint=False)
+    editing.finish(using, session_id, counters, counters.last_position + 1, DueRule(memory.strategy.threshold))
     sessions.update(counter=memory.counter.name[:100], updated_at=Clock())
     return True
 
@@ -54,7 +55,7 @@ def _recount_messages(
             return counters, counters_at
         changes = []
         for row in chunk:
-            message = sql.message_of(row.role, row.kind, row.content, row.wire, row.metadata)
+            message = columns.message_of_row(row)
             tokens = row.tokens if row.redacted_at else max(1, memory.counter.count(message))
             counters, place = counters.append_one(message, tokens)
             changes.append((tokens, place.tokens_through, session_id, row.position))

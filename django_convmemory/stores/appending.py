@@ -1,4 +1,4 @@
-"""Appending a batch to a session, in the way that each database does it best."""
+"""Appending a batch to a session, in the fastest way of each database."""
 
 from __future__ import annotations
 
@@ -6,44 +6,38 @@ from typing import Any
 
 from django.db import IntegrityError, connections
 from django.db.backends.base.base import BaseDatabaseWrapper
-from django.db.models import F
 
 from django_convmemory import exceptions, models
 from django_convmemory.clock import Clock
 from django_convmemory.core import values
 from django_convmemory.core.counters import Batch, Counters
-from django_convmemory.core.strategies import Threshold
-from django_convmemory.core.values import SessionName
-from django_convmemory.stores import owners, sql, transactions
+from django_convmemory.core.values import DueRule, SessionName
+from django_convmemory.stores import columns, owners, sql, transactions
 
-# How often an append that met a session in motion looks again.
+# How often an append is tried while others change the session.
 _TRIES = 10
-# For more results at the beginning of a batch the statement would be nested too deep.
-_MANY_RESULTS = 8
-# How many messages that made calls are looked at, to say which of them a refused result belongs to.
+# With more tool results at the beginning of a batch, the statement would be nested too deeply.
+_MAX_RESULTS = 8
+# How many messages with tool calls are searched for the one that a refused result belongs to.
 _RECENT = 200
 
 
-def append(
-    using: str, name: SessionName, batch: Batch, threshold: Threshold, *, counter: str, hint: bool
-) -> values.Appended:
-    """Store ``batch``: what :meth:`.base.Store.append` promises."""
+def append(using: str, name: SessionName, batch: Batch, rule: DueRule, *, counter: str) -> values.Appended:
+    """Store ``batch``. See :meth:`.Store.append`."""
     if batch.key_hash is not None:
-        return _append_once(using, name, batch, threshold, counter=counter, hint=hint)
-    return _append(using, name, batch, threshold, counter=counter, hint=hint)
+        return _append_once(using, name, batch, rule, counter=counter)
+    return _append(using, name, batch, rule, counter=counter)
 
 
-def _append_once(
-    using: str, name: SessionName, batch: Batch, threshold: Threshold, *, counter: str, hint: bool
-) -> values.Appended:
+def _append_once(using: str, name: SessionName, batch: Batch, rule: DueRule, *, counter: str) -> values.Appended:
     replayed = transactions.run(using, lambda: _replay(using, name, batch), atomic=False)
     if replayed is not None:
         return replayed
     try:
-        return _append(using, name, batch, threshold, counter=counter, hint=hint)
+        return _append(using, name, batch, rule, counter=counter)
     except (IntegrityError, exceptions.InvalidMessage):
-        # Two retries met: the other one's rows are there now, for it held the session's row until it committed. What
-        # this one brings is refused for them: its key is taken, and its tool results are there already.
+        # Another retry of this append was faster. It held the session's row until it committed, so its rows are visible
+        # now. They are why this batch is refused: its key is taken, and its tool results are stored already.
         replayed = transactions.run(using, lambda: _replay(using, name, batch), atomic=False)
         if replayed is None:
             raise
@@ -51,7 +45,7 @@ def _append_once(
 
 
 def _replay(using: str, name: SessionName, batch: Batch) -> values.Appended | None:
-    # As a value and not by a join, which could begin with the keys of all sessions.
+    # A subquery and not a join: a join could begin with the keys of all sessions.
     session = models.Session.objects.using(using).named(name).values("pk")[:1]
     row = (
         transactions.latest(models.Message.objects.using(using))
@@ -70,19 +64,17 @@ def _replay(using: str, name: SessionName, batch: Batch) -> values.Appended | No
     return values.Appended(session_id, first, last, tokens, due_since is not None, turned_due=False, replayed=True)
 
 
-def _append(
-    using: str, name: SessionName, batch: Batch, threshold: Threshold, *, counter: str, hint: bool
-) -> values.Appended:
+def _append(using: str, name: SessionName, batch: Batch, rule: DueRule, *, counter: str) -> values.Appended:
     connection = connections[using]
-    append = _WAYS.get(connection.vendor, _append_locking)
-    if len(batch.leading_results) > _MANY_RESULTS:
+    append = _APPENDS.get(connection.vendor, _append_locking)
+    if len(batch.leading_results) > _MAX_RESULTS:
         append = _append_locking
     keyed = batch.key_hash is not None
-    # A statement is a transaction: nothing of the append stands outside it.
+    # The append is one statement, which is a transaction by itself.
     single = append is _append_in_one and len(batch.entries) <= sql.ROWS_PER_INSERT and not keyed
 
     def work() -> sql.Advanced | None:
-        return append(connection, name, batch, threshold, counter, hint)
+        return append(connection, name, batch, rule, counter)
 
     for _ in range(_TRIES):
         advanced = transactions.run(using, work, savepoint=keyed, atomic=not single)
@@ -97,12 +89,12 @@ def _append(
                 advanced.turned_due,
                 replayed=False,
             )
-        _make_way(using, name, batch)
+        _prepare(using, name, batch)
     raise exceptions.SessionContended(f"The session {name.key!r} changes faster than it can be appended to.")
 
 
-def _make_way(using: str, name: SessionName, batch: Batch) -> None:
-    """Create the session that is missing, or raise what keeps it from taking ``batch``."""
+def _prepare(using: str, name: SessionName, batch: Batch) -> None:
+    """Create the session if it is missing. Raise an error if it cannot take ``batch``."""
     session = transactions.latest(models.Session.objects.using(using)).named(name).first()
     if session is None and name.row_id is not None:
         raise values.gone(name)
@@ -115,7 +107,7 @@ def _make_way(using: str, name: SessionName, batch: Batch) -> None:
         try:
             transactions.run(using, lambda: _create(using, name), savepoint=True)
         except IntegrityError:
-            # Another process was first, whatever became of it since, or the owner is gone.
+            # Another process has created the session, or the owner was deleted.
             owners.require(using, name.owner_id)
 
 
@@ -135,26 +127,29 @@ def _create(using: str, name: SessionName) -> None:
 def _explained(
     using: str, session: models.Session | None, error: exceptions.ToolResultRefused
 ) -> exceptions.ToolResultRefused:
-    """Add to ``error`` which message closed the exchange that the result belongs to, where there was one."""
+    """Return the error of a refused tool result, with the message that closed its exchange.
+
+    If no stored message made the call, it is ``error`` itself.
+    """
     if session is None:
         return error
     rows = models.Message.objects.using(using).filter(session=session, role="assistant")
     calls = rows.filter(wire__isnull=False).order_by("-position").values_list("position", "wire")
     for position, wire in calls[:_RECENT]:
-        if error.call_id in sql.message_of("assistant", "", "", wire, None).call_ids:
+        if error.call_id in columns.message_of("assistant", "", "", wire, None).call_ids:
             closing = rows.filter(position__gt=position).order_by("position")
             return values.late_result(error.call_id, position, closing.values_list("position", flat=True).first())
     return error
 
 
-# The three ways to append. Each runs in a transaction and returns None where no row was changed.
+# The three ways to append. Each runs in a transaction, and returns None if it changed no row.
 
 
 def _append_in_one(
-    connection: BaseDatabaseWrapper, name: SessionName, batch: Batch, threshold: Threshold, counter: str, hint: bool
+    connection: BaseDatabaseWrapper, name: SessionName, batch: Batch, rule: DueRule, counter: str
 ) -> sql.Advanced | None:
     with connection.cursor() as cursor:
-        cursor.execute(*sql.append_in_one(name, batch, threshold, counter=counter, hint=hint))
+        cursor.execute(*sql.append_in_one(name, batch, rule, counter=counter))
         advanced = sql.Advanced.of(cursor.fetchone())
         if advanced is not None:
             _insert(cursor, "postgresql", batch, advanced, sql.ROWS_PER_INSERT)
@@ -162,44 +157,48 @@ def _append_in_one(
 
 
 def _append_in_two(
-    connection: BaseDatabaseWrapper, name: SessionName, batch: Batch, threshold: Threshold, counter: str, hint: bool
+    connection: BaseDatabaseWrapper, name: SessionName, batch: Batch, rule: DueRule, counter: str
 ) -> sql.Advanced | None:
     with connection.cursor() as cursor:
-        cursor.execute(*sql.advance("sqlite", name, batch, threshold, counter=counter, hint=hint))
+        cursor.execute(*sql.advance("sqlite", name, batch, rule, counter=counter))
         advanced = sql.Advanced.of(cursor.fetchone())
         if advanced is None:
             return None
         if advanced.turned_due:
-            # It is over the threshold, and may have been before.
+            # The tail exceeds the threshold. It may have done so before.
             advanced = advanced._replace(due=True, turned_due=not advanced.due)
         if advanced.turned_due:
-            cursor.execute(*sql.mark_due(advanced.session_id, hint=hint))
+            cursor.execute(*sql.mark_due(advanced.session_id, hint=rule.hint))
         _insert(cursor, "sqlite", batch, advanced)
         return advanced
 
 
 def _append_locking(
-    connection: BaseDatabaseWrapper, name: SessionName, batch: Batch, threshold: Threshold, counter: str, hint: bool
+    connection: BaseDatabaseWrapper, name: SessionName, batch: Batch, rule: DueRule, counter: str
 ) -> sql.Advanced | None:
     sessions = models.Session.objects.using(connection.alias).named(name)
     if connection.features.has_select_for_update:
         session = sessions.select_for_update().first()
     else:
-        # SQLite: a write takes the lock, of which a reader that comes to write would be refused.
-        session = sessions.first() if sessions.update(revision=F("revision")) else None
+        # SQLite would refuse the lock to a transaction that reads before it writes.
+        session = sessions.first() if sessions.lock() else None
     if session is None:
         return None
     before = session.counters
     try:
         after, _ = before.append(batch.entries)
     except exceptions.InvalidMessage:
-        return None  # The caller finds out why, outside of the lock.
-    turned_due = session.due_since is None and after.due(threshold)
+        return None  # The caller finds the reason, without the lock.
+    turned_due = session.due_since is None and after.due(rule.threshold)
     changes: dict[str, Any] = {
         field: value for field, value in models.counter_columns(after).items() if value != getattr(session, field)
     }
     if turned_due:
-        changes |= {"due_since": Clock(), "due_revision": session.revision + 1, "hinted_at": Clock() if hint else None}
+        changes |= {
+            "due_since": Clock(),
+            "due_revision": session.revision + 1,
+            "hinted_at": Clock() if rule.hint else None,
+        }
     models.Session.objects.using(connection.alias).filter(pk=session.pk).update(
         **changes,
         answered_position=before.call_position,
@@ -221,8 +220,8 @@ def _append_locking(
 
 
 def _insert(cursor: Any, vendor: str, batch: Batch, advanced: sql.Advanced, start: int = 0) -> None:
-    for first, after in sql.portions(batch, start):
-        cursor.execute(*sql.insert(vendor, batch, advanced, first, after))
+    for statement, params in sql.inserts(vendor, batch, advanced, start):
+        cursor.execute(statement, params)
 
 
-_WAYS = {"postgresql": _append_in_one, "sqlite": _append_in_two}
+_APPENDS = {"postgresql": _append_in_one, "sqlite": _append_in_two}

@@ -1,7 +1,7 @@
-"""Changes of what was said: truncated, copied, redacted, erased, handed over.
+"""Operations that change stored conversations: truncate, fork, redact, erase and adopt.
 
-Every function is the work of one transaction and begins with a write, which takes the lock of the session's row: SQLite
-refuses to turn a reader into a writer, and what is read after it is what is there.
+Each function is the work of one transaction. It begins with a write, which locks the session's row. Everything that it
+reads after that is current. And SQLite refuses a write in a transaction that has begun by reading.
 """
 
 from __future__ import annotations
@@ -18,57 +18,54 @@ from django_convmemory import models
 from django_convmemory.clock import Clock
 from django_convmemory.core import values
 from django_convmemory.core.counters import Counters, Ending, Standing, rewound
-from django_convmemory.core.strategies import Threshold
-from django_convmemory.core.values import Edited, SessionName
+from django_convmemory.core.values import DueRule, Edited, SessionName
 from django_convmemory.messages import PINNED_ROLES, ChatMessage
-from django_convmemory.stores import owners, sql, transactions
+from django_convmemory.stores import columns, owners, sql, transactions
 
-# Rows that one statement names.
+# The number of rows that one statement names.
 _PORTION = 500
 
 
 def truncate(
-    using: str, name: SessionName, after: int, threshold: Threshold, *, revision: int | None, hint: bool
+    using: str, name: SessionName, after: int, rule: DueRule, *, revision: int | None
 ) -> tuple[int, Edited | None]:
-    """Delete the messages after ``after``: what :meth:`.base.Store.truncate` promises."""
+    """Delete the messages after ``after``. See :meth:`.Store.truncate`."""
     sessions = models.Session.objects.using(using).named(name)
     reached = sessions.filter(last_position__gt=after)
     if revision is not None:
         reached = reached.filter(revision=revision)
     if not begin(reached):
-        found = transactions.latest(sessions).values_list("revision", flat=True).first()
-        if found is None and name.row_id is not None:
+        current = transactions.latest(sessions).values_list("revision", flat=True).first()
+        if current is None and name.row_id is not None:
             raise values.gone(name)
-        if found is not None and revision not in (None, found):
-            raise values.stale(revision or 0, found)
+        if current is not None and revision not in (None, current):
+            raise values.stale(revision or 0, current)
         return 0, None
     session = transactions.latest(sessions).get()
     counters = rewound(session.counters, _ending(using, session.pk, after))
     removed, _ = models.Message.objects.using(using).filter(session=session, position__gt=after).delete()
-    # With the messages goes what was made of them: nothing could reach it any more, to redact it.
+    # The summaries of these messages are emptied too. A later redaction could not find them any more.
     models.Summary.objects.using(using).filter(session=session, last_position__gt=after).update(text="")
-    return removed, finish(using, session.pk, counters, counters.first_unfoldable, threshold, hint=hint)
+    return removed, finish(using, session.pk, counters, counters.first_unfoldable, rule)
 
 
-def redact(
-    using: str, name: SessionName, position: int, threshold: Threshold, *, forks: bool, hint: bool
-) -> list[Edited]:
-    """Empty the message at ``position``: what :meth:`.base.Store.redact` promises."""
+def redact(using: str, name: SessionName, position: int, rule: DueRule, *, forks: bool) -> list[Edited]:
+    """Empty the message at ``position``. See :meth:`.Store.redact`."""
     sessions = models.Session.objects.using(using)
-    locked = sessions.named(name).filter(last_position__gte=position).update(revision=F("revision"))
+    locked = sessions.named(name).filter(last_position__gte=position).lock()
     if not locked or position < 1:
         last = sessions.named(name).values_list("last_position", flat=True).first()
         raise values.no_message(position, last or 0)
     session_id = transactions.latest(sessions.named(name)).values_list("pk", flat=True).get()
     copies = _copies(using, session_id, position) if forks else []
-    return [_redact(using, one, position, threshold, hint=hint) for one in [session_id, *copies]]
+    return [_redact(using, pk, position, rule) for pk in [session_id, *copies]]
 
 
 def _copies(using: str, session_id: int, position: int) -> list[int]:
-    """Lock the sessions that were copied from this one, or from a copy of it, and return those with its message.
+    """Lock the forks of a session, and the forks of those. Return the ones that have its message at ``position``.
 
-    To make a copy takes the lock of what is copied. So once all of them are locked, and looking again finds no more,
-    there is none that could be missed. Older ones first, as everywhere: a copy is younger than what it was made from.
+    A fork locks the session that it copies. So once all known forks are locked and another look finds no more, none is
+    missed. Older sessions are locked first, as everywhere: a fork is younger than its original.
     """
     sessions = models.Session.objects.using(using)
     locked: set[int] = set()
@@ -79,62 +76,56 @@ def _copies(using: str, session_id: int, position: int) -> list[int]:
         locked.update(new)
     messages = transactions.latest(models.Message.objects.using(using)).filter(position=position)
     original = messages.get(session_id=session_id)
-    found = messages.filter(session_id__in=_descendants(using, session_id, position))
-    return [row.session_id for row in found.order_by("session_id") if _is_copy(row, original)]
+    candidates = messages.filter(session_id__in=_descendants(using, session_id, position))
+    return [row.session_id for row in candidates.order_by("session_id") if _is_copy(row, original)]
 
 
 def _descendants(using: str, session_id: int, position: int) -> list[int]:
-    """Return the copies that were made at ``position`` or later, and the copies of those."""
+    """Return the forks that were made at ``position`` or later, and the forks of those."""
     sessions = transactions.latest(models.Session.objects.using(using))
-    found: list[int] = []
+    descendants: list[int] = []
     generation = [session_id]
     while generation:
-        copied = sessions.filter(forked_from__in=generation, fork_position__gte=position)
-        generation = [pk for pk in copied.values_list("pk", flat=True) if pk not in (session_id, *found)]
-        found += generation
-    return found
+        forks = sessions.filter(forked_from__in=generation, fork_position__gte=position)
+        generation = [pk for pk in forks.values_list("pk", flat=True) if pk not in (session_id, *descendants)]
+        descendants += generation
+    return descendants
 
 
 def _is_copy(row: models.Message, original: models.Message) -> bool:
-    """Whether a message at the same position is the same, and its session was not cut since it was copied.
+    """Whether ``row``, which has the same position as ``original``, is a copy of it.
 
-    It bears the same time, and says the same unless one of them was redacted.
+    It is not if the fork was truncated before the position and went on in another way. A copy has the same time, and
+    the same content unless one of the two was redacted. The site may have changed the metadata.
     """
     if row.created_at != original.created_at:
         return False
     if row.redacted_at is not None or original.redacted_at is not None:
         return row.role == original.role
-    return all(getattr(row, field) == getattr(original, field) for field in ("role", "kind", "content", "wire"))
+    return all(getattr(row, name) == getattr(original, name) for name in columns.READ_NAMES if name != "metadata")
 
 
-def _redact(using: str, session_id: int, position: int, threshold: Threshold, *, hint: bool) -> Edited:
+def _redact(using: str, session_id: int, position: int, rule: DueRule) -> Edited:
     sessions = models.Session.objects.using(using).filter(pk=session_id)
     begin(sessions)
     messages = models.Message.objects.using(using).filter(session_id=session_id)
     row = transactions.latest(messages.filter(position=position)).get()
-    emptied = sql.message_of(row.role, row.kind, row.content, row.wire, row.metadata).emptied()
-    messages.filter(position=position).update(
-        content=emptied.content,
-        wire=sql.wire_value(emptied),
-        metadata=None,
-        redacted_at=Coalesce("redacted_at", Clock()),
-    )
-    # The key stays: a retry of the append must not bring back what was removed.
+    emptied = columns.redacted_values(columns.message_of_row(row))
+    messages.filter(position=position).update(**emptied, redacted_at=Coalesce("redacted_at", Clock()))
+    # The idempotency key stays, so that a retry of the append does not store the message again.
     keyed = messages.filter(position__lte=position, idempotency_key__isnull=False).order_by("-position")
     for first, payload in keyed.values_list("position", "payload_hash")[:1]:
         size = values.payload_of(payload).size
         if position < first + size:
             messages.filter(position=first).update(payload_hash=values.Payload("", size).text)
     models.Summary.objects.using(using).filter(session_id=session_id, last_position__gte=position).update(text="")
-    return finish(using, session_id, transactions.latest(sessions).get().counters, position, threshold, hint=hint)
+    return finish(using, session_id, transactions.latest(sessions).get().counters, position, rule)
 
 
-def fork(
-    using: str, source: SessionName, target: SessionName, at: int, threshold: Threshold, *, hint: bool
-) -> values.Forked:
-    """Copy ``source`` as it was at ``at``: what :meth:`.base.Store.fork` promises."""
+def fork(using: str, source: SessionName, target: SessionName, at: int, rule: DueRule) -> values.Forked:
+    """Copy ``source`` through the position ``at``. See :meth:`.Store.fork`."""
     sessions = models.Session.objects.using(using)
-    if not sessions.named(source).update(revision=F("revision")):
+    if not sessions.named(source).lock():
         raise values.no_session(source) if source.row_id is None else values.gone(source)
     session = transactions.latest(sessions.named(source)).get()
     if at > session.last_position:
@@ -162,33 +153,32 @@ def fork(
     with connections[using].cursor() as cursor:
         cursor.execute(*sql.copy_messages(connections[using].vendor, session.pk, copy.pk, at))
         cursor.execute(*sql.copy_summaries(session.pk, copy.pk, at))
-    edited = finish(using, copy.pk, counters, counters.first_unfoldable, threshold, hint=hint)
+    edited = finish(using, copy.pk, counters, counters.first_unfoldable, rule)
     return values.Forked(sessions.get(pk=copy.pk), edited)
 
 
 def erase(using: str, alias: str, *, owner_id: Any, visitor: str) -> int:
-    """Delete a person's sessions: what :meth:`.base.Store.erase` promises."""
+    """Delete the sessions of an owner or a visitor. See :meth:`.Store.erase`."""
     sessions = models.Session.objects.using(using).filter(alias=alias, owner_id=owner_id, visitor=visitor)
-    return sum(one.delete()[1].get(models.Session._meta.label, 0) for one in locked(sessions))
+    return sum(portion.delete()[1].get(models.Session._meta.label, 0) for portion in locked(sessions))
 
 
 def locked(sessions: models.SessionQuerySet) -> Iterator[models.SessionQuerySet]:
-    """Yield ``sessions`` in portions whose rows are locked, to be deleted or read while nothing is appended to them.
+    """Yield ``sessions`` in portions whose rows are locked, so that nothing is appended while the caller works on them.
 
-    The write comes first: with the rows' locks in hand, no append can bring a session back into use. Who is appending
-    right now is waited for, and what they changed is seen. A session that is made meanwhile is locked before it is
-    yielded, or is not among them.
+    The write comes first. It waits for appends that are running and sees their changes. Later appends wait for the
+    locks. A session that is created meanwhile is either locked before it is yielded, or is not yielded.
     """
     sessions.update(epoch=F("epoch") + 1)
-    found = list(transactions.latest(sessions).order_by("pk").values_list("pk", flat=True))
-    for first in range(0, len(found), _PORTION):
-        portion = models.Session.objects.using(sessions.db).filter(pk__in=found[first : first + _PORTION])
+    ids = list(transactions.latest(sessions).order_by("pk").values_list("pk", flat=True))
+    for first in range(0, len(ids), _PORTION):
+        portion = models.Session.objects.using(sessions.db).filter(pk__in=ids[first : first + _PORTION])
         portion.update(epoch=F("epoch") + 1)
         yield portion
 
 
 def adopt(using: str, alias: str, visitor: str, owner_id: Any) -> list[SessionName]:
-    """Give a visitor's sessions to an owner: what :meth:`.base.Store.adopt` promises."""
+    """Give a visitor's sessions to an owner. See :meth:`.Store.adopt`."""
     everyone = models.Session.objects.using(using)
     sessions = everyone.filter(alias=alias, visitor=visitor)
     sessions.update(revision=F("revision") + 1)
@@ -208,26 +198,31 @@ def adopt(using: str, alias: str, visitor: str, owner_id: Any) -> list[SessionNa
 
 
 def begin(sessions: QuerySet[models.Session]) -> int:
-    """Take the lock of the session's row, and whatever a compaction of it has or waits for."""
+    """Lock the session's row, end its compaction, and return the number of rows.
+
+    The lease, the due mark and the failures are cleared. A worker that is still folding cannot publish.
+    """
     return sessions.update(
         **models.NOT_COMPACTING, epoch=F("epoch") + 1, revision=F("revision") + 1, updated_at=Clock()
     )
 
 
-def finish(
-    using: str, session_id: int, counters: Counters, position: int, threshold: Threshold, *, hint: bool
-) -> Edited:
-    """Give up the summaries that stand for ``position``, fall back to the newest that is left, and recount."""
+def finish(using: str, session_id: int, counters: Counters, position: int, rule: DueRule) -> Edited:
+    """Complete a change of the messages from ``position`` on.
+
+    The summaries that cover the position are invalidated, and the newest one that is left becomes current. The counters
+    are stored, and the session is marked due if ``rule`` says so.
+    """
     summaries = models.Summary.objects.using(using).filter(session_id=session_id)
     summaries.filter(last_position__gte=position, invalidated_at__isnull=True).update(invalidated_at=Clock())
     current = transactions.latest(summaries.current()).first()
     counters = _covered(counters, current)
-    due = counters.due(threshold)
+    due = counters.due(rule.threshold)
     models.Session.objects.using(using).filter(pk=session_id).update(
         **models.counter_columns(counters),
         current_version=current.version if current else 0,
         due_since=Clock() if due else None,
-        hinted_at=Clock() if due and hint else None,
+        hinted_at=Clock() if due and rule.hint else None,
     )
     return Edited(session_id, due)
 
@@ -242,13 +237,13 @@ def _covered(counters: Counters, summary: models.Summary | None) -> Counters:
 
 
 def _ending(using: str, session_id: int, position: int) -> Ending:
-    """Read what there is to know of the messages through ``position``."""
+    """Read how the messages through ``position`` end."""
     rows = models.Message.objects.using(using).filter(session_id=session_id, position__lte=position)
     rows = transactions.latest(rows)
     backwards = rows.order_by("-position")
-    columns = ("position", "tokens", "tokens_through")
-    last = backwards.exclude(role__in=PINNED_ROLES).values_list(*columns).first()
-    spoke = backwards.filter(role="assistant").values_list(*columns, "wire").first()
+    names = ("position", "tokens", "tokens_through")
+    last = backwards.exclude(role__in=PINNED_ROLES).values_list(*names).first()
+    spoke = backwards.filter(role="assistant").values_list(*names, "wire").first()
     if last is None or spoke is None:
         return Ending(position, last=Standing(*last) if last else None)
     results = list(
@@ -265,4 +260,4 @@ def _ending(using: str, session_id: int, position: int) -> Ending:
 
 
 def _stored(role: str, wire: Any) -> ChatMessage:
-    return sql.message_of(role, "", "", wire, None)
+    return columns.message_of(role, "", "", wire, None)

@@ -1,6 +1,6 @@
-"""A store in the memory of one process: for scripts and tests, and the measure of the ORM store.
+"""A store in the memory of one process, for scripts and tests. It loses everything when the process ends.
 
-It needs no Django. Everything is lost with the process.
+It does not need Django. The tests compare the ORM store with it.
 """
 
 from __future__ import annotations
@@ -19,7 +19,15 @@ from django_convmemory.core import exchanges, values
 from django_convmemory.core.counters import Batch, Counters, Ending, Standing, rewound
 from django_convmemory.core.exchanges import Placed, Turn
 from django_convmemory.core.strategies import Threshold, View
-from django_convmemory.core.values import AttemptOutcome, AttemptRecord, Claim, NewVersion, SessionName, SummaryVersion
+from django_convmemory.core.values import (
+    AttemptOutcome,
+    AttemptRecord,
+    Claim,
+    DueRule,
+    NewVersion,
+    SessionName,
+    SummaryVersion,
+)
 from django_convmemory.messages import ChatMessage
 
 
@@ -31,7 +39,7 @@ class _Row:
     answers: int | None
     tokens_through: int
     created_at: dt.datetime
-    # The same in the copies of it.
+    # Copies of the message in forks have the same id.
     id: int
     redacted: bool = False
 
@@ -89,18 +97,18 @@ class _Session:
             self.due_since = now
 
     def stop_compaction(self) -> None:
-        """Take away whatever a compaction has, or waits for."""
+        """Clear the lease, the due mark and the failures. A worker that is still folding cannot publish."""
         self.due_since = self.hinted_at = self.next_attempt_at = None
         self.attempts, self.lease_token, self.lease_expires_at, self.last_error = 0, "", 0.0, ""
         self.epoch += 1
         self.revision += 1
 
     def invalidate(self, position: int) -> None:
-        """Give up the versions that stand for ``position``, and fall back to the newest that is left."""
+        """Invalidate the summaries that cover ``position``. The newest one that is left becomes current."""
         for version in self.versions.values():
             version.valid = version.valid and version.summary.last_position < position
         self.current_version = max(
-            (number for number, one in self.versions.items() if one.valid and not one.building), default=0
+            (number for number, version in self.versions.items() if version.valid and not version.building), default=0
         )
         current = self.versions.get(self.current_version)
         self.counters = self.counters._replace(
@@ -110,7 +118,7 @@ class _Session:
         )
 
     def ending(self, position: int) -> Ending:
-        """What there is to know of the messages through ``position``."""
+        """Return how the messages through ``position`` end."""
         rows = [row for row in self.rows[:position] if not row.message.pinned]
         spoke = next((row for row in reversed(rows) if row.message.role == "assistant"), None)
         results = [row for row in rows if spoke is not None and row.answers == spoke.position]
@@ -125,13 +133,16 @@ class _Session:
 
 
 def _explained(session: _Session, error: exceptions.ToolResultRefused) -> exceptions.ToolResultRefused:
-    """Add to ``error`` which message closed the exchange that the result belongs to, where there was one."""
-    spoke = [row for row in session.rows if row.message.role == "assistant"]
-    asked = next((row.position for row in reversed(spoke) if error.call_id in row.message.call_ids), None)
-    if asked is None:
+    """Return the error of a refused tool result, with the message that closed its exchange.
+
+    If no stored message made the call, it is ``error`` itself.
+    """
+    answers = [row for row in session.rows if row.message.role == "assistant"]
+    calling = next((row.position for row in reversed(answers) if error.call_id in row.message.call_ids), None)
+    if calling is None:
         return error
-    closed = next((row.position for row in spoke if row.position > asked), None)
-    return values.late_result(error.call_id, asked, closed)
+    closing = next((row.position for row in answers if row.position > calling), None)
+    return values.late_result(error.call_id, calling, closing)
 
 
 def _standing(row: _Row) -> Standing:
@@ -155,9 +166,7 @@ class InMemoryStore:
             raise values.no_owner(owner)
         return owner_id
 
-    def append(
-        self, name: SessionName, batch: Batch, threshold: Threshold, *, counter: str, hint: bool
-    ) -> values.Appended:
+    def append(self, name: SessionName, batch: Batch, rule: DueRule, *, counter: str) -> values.Appended:
         with self._lock:
             session = self._by_name_hash.get(name.name_hash) or _Session(0, name)
             if batch.key_hash is not None and batch.key_hash in session.keys:
@@ -179,10 +188,10 @@ class InMemoryStore:
                 payload = values.Payload(batch.payload_hash, len(batch.entries))
                 session.keys[batch.key_hash] = (payload, rows[0].position)
             session.revision += 1
-            turned_due = session.due_since is None and counters.due(threshold)
+            turned_due = session.due_since is None and counters.due(rule.threshold)
             if turned_due:
                 session.due_since = self._clock()
-                session.hinted_at = session.due_since if hint else None
+                session.hinted_at = session.due_since if rule.hint else None
             return values.Appended(
                 session.id,
                 rows[0].position,
@@ -208,7 +217,7 @@ class InMemoryStore:
             if session is None:
                 return None
             counters = session.counters
-            shown = set(values.shown_pinned(counters.pinned, max_pinned_tokens))
+            positions = set(values.shown_pinned(counters.pinned, max_pinned_tokens))
             bound = values.view_bound(counters, view)
             return values.Snapshot(
                 session_id=session.id,
@@ -216,7 +225,7 @@ class InMemoryStore:
                 due=session.due_since is not None,
                 revision=session.revision,
                 summary=session.summary if view.summary else None,
-                pinned=[row.placed for row in session.rows if row.position in shown],
+                pinned=[row.placed for row in session.rows if row.position in positions],
                 tail=[
                     row.placed
                     for row in session.rows
@@ -239,17 +248,17 @@ class InMemoryStore:
         with self._lock:
             session = self._by_name_hash.get(name.name_hash)
             rows = session.rows if session else []
-            found = rows[after or 0 : None if before is None else max(0, before - 1)]
-            found = found[:limit] if after is not None else found[max(0, len(found) - limit) :]
+            rows = rows[after or 0 : None if before is None else max(0, before - 1)]
+            rows = rows[:limit] if after is not None else rows[max(0, len(rows) - limit) :]
             return [
                 values.StoredMessage(row.position, row.created_at, row.message, row.tokens, row.redacted)
-                for row in found
+                for row in rows
             ]
 
-    # Changes of what was said.
+    # Operations that change stored conversations.
 
     def truncate(
-        self, name: SessionName, after: int, threshold: Threshold, *, revision: int | None, hint: bool
+        self, name: SessionName, after: int, rule: DueRule, *, revision: int | None
     ) -> tuple[int, values.Edited | None]:
         with self._lock:
             session = self._by_name_hash.get(name.name_hash)
@@ -262,29 +271,29 @@ class InMemoryStore:
                 return 0, None
             session.counters = rewound(session.counters, session.ending(after))
             del session.rows[after:]
-            session.keys = {key: kept for key, kept in session.keys.items() if kept[1] <= after}
+            session.keys = {key: (payload, first) for key, (payload, first) in session.keys.items() if first <= after}
             for version in session.versions.values():
                 if version.summary.last_position > after:
                     version.summary = dataclasses.replace(version.summary, text="")
-            return removed, self._edited(session, session.counters.first_unfoldable, threshold, hint=hint)
+            return removed, self._edited(session, session.counters.first_unfoldable, rule)
 
-    def _edited(self, session: _Session, position: int, threshold: Threshold, *, hint: bool) -> values.Edited:
-        """Have the session begin again to fold what the change at ``position`` left."""
+    def _edited(self, session: _Session, position: int, rule: DueRule) -> values.Edited:
+        """Complete a change of the messages from ``position`` on: end the compaction, and mark the session if due."""
         session.stop_compaction()
         session.invalidate(position)
-        session.mark_due(threshold, self._clock())
-        session.hinted_at = session.due_since if hint else None
+        session.mark_due(rule.threshold, self._clock())
+        session.hinted_at = session.due_since if rule.hint else None
         return values.Edited(session.id, session.due_since is not None)
 
     def _forks(self, session: _Session, position: int) -> list[_Session]:
-        """Return the direct copies that were made of it at ``position`` or later."""
+        """Return the forks of a session that were made at ``position`` or later, without their forks."""
         return [
-            one for one in self._sessions.values() if one.forked_from == session.id and one.fork_position >= position
+            fork
+            for fork in self._sessions.values()
+            if fork.forked_from == session.id and fork.fork_position >= position
         ]
 
-    def fork(
-        self, source: SessionName, target: SessionName, at: int, threshold: Threshold, *, hint: bool
-    ) -> values.Forked:
+    def fork(self, source: SessionName, target: SessionName, at: int, rule: DueRule) -> values.Forked:
         with self._lock:
             session = self._by_name_hash.get(source.name_hash)
             if session is None:
@@ -297,31 +306,32 @@ class InMemoryStore:
             copy.counters = rewound(session.counters, session.ending(at))
             copy.rows = [dataclasses.replace(row) for row in session.rows[:at]]
             copy.versions = {
-                number: dataclasses.replace(one)
-                for number, one in session.versions.items()
-                if one.valid and not one.building and one.summary.last_position <= at
+                number: dataclasses.replace(version)
+                for number, version in session.versions.items()
+                if version.valid and not version.building and version.summary.last_position <= at
             }
             copy.last_version = session.last_version
             self._sessions[copy.id] = self._by_name_hash[target.name_hash] = copy
-            edited = self._edited(copy, copy.counters.first_unfoldable, threshold, hint=hint)
+            edited = self._edited(copy, copy.counters.first_unfoldable, rule)
             copy.epoch = copy.revision = 0
             return values.Forked(copy, edited)
 
-    def redact(
-        self, name: SessionName, position: int, threshold: Threshold, *, forks: bool, hint: bool
-    ) -> list[values.Edited]:
+    def redact(self, name: SessionName, position: int, rule: DueRule, *, forks: bool) -> list[values.Edited]:
         with self._lock:
             session = self._by_name_hash.get(name.name_hash)
             if session is None or not 0 < position <= len(session.rows):
                 raise values.no_message(position, len(session.rows) if session else 0)
-            found, row = [session], session.rows[position - 1]
+            sessions, row = [session], session.rows[position - 1]
             if forks:
-                for one in found:
-                    found += self._forks(one, position)
-            holding = [one for one in found if len(one.rows) >= position and one.rows[position - 1].id == row.id]
-            return [self._redact(one, position, threshold, hint=hint) for one in holding]
+                for copied in sessions:
+                    sessions += self._forks(copied, position)
+            return [
+                self._redact(holder, position, rule)
+                for holder in sessions
+                if len(holder.rows) >= position and holder.rows[position - 1].id == row.id
+            ]
 
-    def _redact(self, session: _Session, position: int, threshold: Threshold, *, hint: bool) -> values.Edited:
+    def _redact(self, session: _Session, position: int, rule: DueRule) -> values.Edited:
         row = session.rows[position - 1]
         row.message, row.redacted = row.message.emptied(), True
         for key, (payload, first) in session.keys.items():
@@ -330,20 +340,20 @@ class InMemoryStore:
         for version in session.versions.values():
             if version.summary.last_position >= position:
                 version.summary = dataclasses.replace(version.summary, text="")
-        return self._edited(session, position, threshold, hint=hint)
+        return self._edited(session, position, rule)
 
     def erase(self, alias: str, *, owner_id: Any, visitor: str) -> int:
         with self._lock:
-            found = [
-                one
-                for one in self._sessions.values()
-                if (one.name.alias, one.name.owner_id, one.name.visitor) == (alias, owner_id, visitor)
+            erased = [
+                session
+                for session in self._sessions.values()
+                if (session.name.alias, session.name.owner_id, session.name.visitor) == (alias, owner_id, visitor)
             ]
-            for session in found:
+            for session in erased:
                 for copy in self._forks(session, 0):
                     copy.forked_from = session.forked_from
                 del self._sessions[session.id], self._by_name_hash[session.name.name_hash]
-            return len(found)
+            return len(erased)
 
     def adopt(self, alias: str, visitor: str, owner_id: Any) -> list[SessionName]:
         with self._lock:
@@ -363,7 +373,7 @@ class InMemoryStore:
             return names
 
     def session(self, name: SessionName) -> _Session | None:
-        """Return what is kept of a session: for tests. It is not a copy."""
+        """Return a session itself and not a copy, for tests."""
         return self._by_name_hash.get(name.name_hash)
 
     def on_commit(self, function: Callable[[], None]) -> None:
@@ -413,12 +423,15 @@ class InMemoryStore:
                 return "not_due"
             if session.lease_token and session.lease_expires_at > now:
                 return "busy"
-            building = {number: one for number, one in session.versions.items() if one.building and one.valid}
+            building = {
+                number: version for number, version in session.versions.items() if version.building and version.valid
+            }
             line = values.building_line(
-                [(number, one.parent, one.prompt_hash) for number, one in sorted(building.items())], prompt_hash
+                [(number, version.parent, version.prompt_hash) for number, version in sorted(building.items())],
+                prompt_hash,
             )
-            for number, one in building.items():
-                one.valid = number in line
+            for number, version in building.items():
+                version.valid = number in line
             built = building[line[-1]] if line else None
             session.lease_token = uuid.uuid4().hex
             session.lease_expires_at = now + lease
@@ -459,10 +472,10 @@ class InMemoryStore:
             return session is not None
 
     def release_connection(self) -> None:
-        """Do nothing: nothing is held."""
+        """Do nothing: there is no connection."""
 
     def publish(
-        self, claim: Claim, version: NewVersion, attempt: AttemptRecord | None, threshold: Threshold, *, lease: float
+        self, claim: Claim, version: NewVersion, attempt: AttemptRecord | None, rule: DueRule, *, lease: float
     ) -> Claim | None:
         with self._lock:
             session = self._held(claim)
@@ -491,9 +504,9 @@ class InMemoryStore:
                     covered_count=version.count,
                     covered_tokens=version.tokens_through,
                 )
-                for one in session.versions.values():
-                    one.building = one.building and not one.valid
-                session.mark_due(threshold, self._clock())
+                for stored in session.versions.values():
+                    stored.building = stored.building and not stored.valid
+                session.mark_due(rule.threshold, self._clock())
             session.attempts = 0
             session.next_attempt_at = None
             session.last_error = ""
@@ -514,12 +527,11 @@ class InMemoryStore:
     def release(
         self,
         claim: Claim,
-        threshold: Threshold,
+        rule: DueRule,
         *,
         retry_in: float | None = None,
         error: str = "",
         uncount: bool = False,
-        hint: bool = False,
     ) -> bool:
         with self._lock:
             session = self._sessions.get(claim.session_id)
@@ -527,7 +539,7 @@ class InMemoryStore:
                 return False
             now = self._clock()
             session.lease_token, session.lease_expires_at = "", 0.0
-            session.mark_due(threshold, now)
+            session.mark_due(rule.threshold, now)
             due = session.due_since is not None
             if not error:
                 session.attempts = 0
@@ -535,7 +547,7 @@ class InMemoryStore:
                 session.attempts = max(0, session.attempts - 1)
             session.last_error = error
             session.next_attempt_at = now + retry_in if due and retry_in is not None else None
-            if hint and due:
+            if rule.hint and due:
                 session.hinted_at = now
             session.revision += 1
             return due
@@ -547,13 +559,13 @@ class InMemoryStore:
 
     def paused(self, alias: str, *, seconds: float) -> bool:
         with self._lock:
-            newest = next((one for one in reversed(self.attempts) if one.alias == alias), None)
+            newest = next((attempt for attempt in reversed(self.attempts) if attempt.alias == alias), None)
             if newest is None or newest.record.outcome != AttemptOutcome.MISCONFIGURED:
                 return False
             return self._clock() - newest.started_at.timestamp() < seconds
 
     def _free(self, alias: str, now: float) -> Iterator[_Session]:
-        """Yield the sessions that are due, and that somebody could fold now."""
+        """Yield the sessions that are due and that a worker could fold now."""
         for session in self._sessions.values():
             leased = session.lease_token and session.lease_expires_at > now
             ready = session.next_attempt_at is None or session.next_attempt_at <= now
@@ -563,21 +575,21 @@ class InMemoryStore:
     def sweep(self, alias: str, *, limit: int, hint_age: float) -> list[int]:
         with self._lock:
             now = self._clock()
-            found = sorted(
+            longest_due = sorted(
                 (session.due_since or 0.0, session.id)
                 for session in self._free(alias, now)
                 if session.hinted_at is None or session.hinted_at <= now - hint_age
             )
-            ids = [session_id for _, session_id in found[:limit]]
+            ids = [session_id for _, session_id in longest_due[:limit]]
             for session_id in ids:
                 self._sessions[session_id].hinted_at = now
             return ids
 
-    def waiting(self, alias: str, *, after: float, within: float, most: int) -> int:
+    def waiting(self, alias: str, *, after: float, within: float, limit: int) -> int:
         with self._lock:
             now = self._clock()
-            hinted = [session.hinted_at for session in self._free(alias, now)]
-            return min(most, sum(one is not None and now - within < one <= now - after for one in hinted))
+            times = [session.hinted_at for session in self._free(alias, now)]
+            return min(limit, sum(time is not None and now - within < time <= now - after for time in times))
 
     def unhint(self, session_ids: Sequence[int]) -> None:
         with self._lock:

@@ -1,4 +1,4 @@
-"""Whether the user is there that a session is to belong to."""
+"""A check that the owner of a new session exists."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from django_convmemory.exceptions import InvalidSession
 
 
 def require(using: str, owner_id: Any) -> None:
-    """Raise :class:`~django_convmemory.exceptions.InvalidSession` where there is no such user.
+    """Raise :class:`~django_convmemory.exceptions.InvalidSession` if there is no such user.
 
-    Not all databases say so at once: some, at the commit.
+    Some databases check the foreign key only at the commit.
     """
     if owner_id is not None and not get_user_model()._base_manager.using(using).filter(pk=owner_id).exists():
         raise InvalidSession(f"There is no user {owner_id!r} (any more).")

@@ -1,26 +1,27 @@
-"""The statements of ``append`` and ``load``, as text.
+"""The statements of ``append``, ``load`` and ``fork`` as text.
 
-They are the app's hot path. An append through one data-modifying statement costs about what the driver's own
-transaction costs; the ORM's way costs three times that. Every name here is a constant, every value a parameter.
+An append through one data-modifying statement costs about as much as the driver's own transaction. Through the ORM it
+costs three times as much. All names in the statements are constants, and all values are parameters. The columns of a
+message come from the table in :mod:`.columns`. ``tests/golden`` shows every statement.
 
-PostgreSQL appends in one statement, SQLite in two: an UPDATE that advances the counters and returns them, and an
-INSERT; and one more where the session becomes due. The arithmetic is that of :meth:`.Counters.append`, in SQL, and a
-test compares the two. MariaDB, whose UPDATE returns nothing and assigns from left to right, locks the row and
-computes in Python.
+PostgreSQL appends in one statement. SQLite needs two: an UPDATE that advances the counters and returns them, and an
+INSERT. If the session becomes due, a third statement marks it. The arithmetic is that of :meth:`.Counters.append`, and
+a test compares the two. On MariaDB an UPDATE returns nothing and assigns from left to right. There the store locks the
+row and computes the counters in Python.
 """
 
 from __future__ import annotations
 
 import functools
-import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, Self
 
 from django_convmemory import clock
-from django_convmemory.core.counters import MAX_PINNED, Batch
-from django_convmemory.core.strategies import Threshold, View
-from django_convmemory.core.values import Payload, SessionName
-from django_convmemory.messages import ChatMessage, FrozenDict, dumps, frozen_json
+from django_convmemory.core.counters import MAX_PINNED, Batch, Row
+from django_convmemory.core.strategies import View
+from django_convmemory.core.values import DueRule, SessionName
+from django_convmemory.stores import columns
+from django_convmemory.stores.columns import APPENDED, LEADING, Kind
 
 SESSION = "convmemory_session"
 MESSAGE = "convmemory_message"
@@ -28,22 +29,14 @@ SUMMARY = "convmemory_summary"
 
 # PostgreSQL takes 65 535 parameters in a statement, SQLite 32 766.
 ROWS_PER_INSERT = 1000
-# MariaDB takes 16 MiB in a statement unless told otherwise, and a quoted text may be twice as long.
+# MariaDB takes 16 MiB in a statement by default, and quoting can double the length of a text.
 BYTES_PER_INSERT = 4 * 1024 * 1024
-# In the place of a position: the call is one from before the batch.
-LEADING = -1
-
-_COLUMNS = (
-    "role, kind, content, wire, metadata, usage, tokens, tokens_through, position, answers, "
-    "idempotency_key, payload_hash, created_at"
-)
-_NAMES = _COLUMNS.split(", ")
 
 
 class Advanced(NamedTuple):
-    """What the update of an append returns.
+    """What the UPDATE of an append returns.
 
-    On SQLite ``turned_due`` is whether the tail exceeds the threshold, and nothing is marked yet.
+    On SQLite ``turned_due`` says whether the tail exceeds the threshold. Nothing is marked yet.
     """
 
     session_id: int
@@ -55,31 +48,34 @@ class Advanced(NamedTuple):
 
     @classmethod
     def of(cls, row: Sequence[Any] | None) -> Self | None:
-        """Return what the update says, or None where it changed no row."""
+        """Return the row that the UPDATE returned, or None if it changed no row."""
         if row is None:
             return None
         session_id, last_position, unpinned_tokens, answered_position, due, turned_due = row
         return cls(session_id, last_position, unpinned_tokens, answered_position, bool(due), bool(turned_due))
 
 
+# Appending: the counters.
+
+
 class _Shape(NamedTuple):
-    """What of an append decides how its UPDATE reads; the rest is in its parameters."""
+    """What decides the text of the UPDATE of an append. Everything else is a parameter."""
 
     vendor: str
     by_tokens: bool  # The threshold has a limit of tokens.
-    by_messages: bool
+    by_messages: bool  # The threshold has a limit of messages.
     hint: bool
-    by_id: bool  # The row is named, too.
+    by_id: bool  # The id of the row is given too.
     speaks: bool  # There is an assistant message.
     calls: bool  # The last assistant message makes calls.
-    starts_exchange: bool  # The last message is no result.
+    starts_exchange: bool  # The last unpinned message is not a tool result.
     pinned: int
-    results: int  # To how many calls from before the batch there are results.
-    repeats: bool  # The last of them answers a call that another one answers, too.
+    results: int  # The number of calls from before the batch that get a result.
+    repeats: bool  # The last of these results repeats an earlier one.
 
     @property
     def open_calls(self) -> str:
-        """The open calls less those that are answered."""
+        """The open calls without those that get a result."""
         return _without(self.results)
 
     @property
@@ -89,7 +85,7 @@ class _Shape(NamedTuple):
 
     @property
     def newest_position(self) -> str:
-        """Where the newest exchange begins."""
+        """The position at which the newest exchange begins."""
         return self._where_exchange_starts("last_position + %(newest)s", "newest_position")
 
     def _where_exchange_starts(self, value: str, column: str) -> str:
@@ -97,7 +93,7 @@ class _Shape(NamedTuple):
             return value
         if not self.starts_exchange:
             return column
-        # A user's turn: inside of the open exchange, or an exchange of its own.
+        # A message of the user belongs to the open exchange. If there is none, the message is an exchange by itself.
         return f"CASE WHEN {self.open_calls} = '' THEN {value} ELSE {column} END"
 
 
@@ -108,20 +104,18 @@ def _without(results: int) -> str:
     return text
 
 
-def advance(
-    vendor: str, name: SessionName, batch: Batch, threshold: Threshold, *, counter: str, hint: bool
-) -> tuple[str, dict[str, Any]]:
-    """Return the UPDATE that moves a session's counters past ``batch``, and marks it due when ``threshold`` says so.
+def advance(vendor: str, name: SessionName, batch: Batch, rule: DueRule, *, counter: str) -> tuple[str, dict[str, Any]]:
+    """Return the UPDATE that adds ``batch`` to a session's counters, and marks the session due by ``rule``.
 
-    It changes no row where there is no such session, or where the session cannot take the batch.
+    It changes no row if there is no such session, or if the session cannot take the batch.
     """
     after = batch.after
     results = tuple(dict.fromkeys(batch.leading_results))
     shape = _Shape(
         vendor=vendor,
-        by_tokens=threshold.tokens is not None,
-        by_messages=threshold.messages is not None,
-        hint=hint,
+        by_tokens=rule.threshold.tokens is not None,
+        by_messages=rule.threshold.messages is not None,
+        hint=rule.hint,
         by_id=name.row_id is not None,
         speaks=batch.has_assistant,
         calls=after.call_position > 0,
@@ -137,8 +131,8 @@ def advance(
         "added": len(batch.entries),
         "added_unpinned": batch.unpinned_count,
         "added_tokens": batch.unpinned_tokens,
-        "most_tokens": threshold.tokens,
-        "most_messages": threshold.messages,
+        "max_tokens": rule.threshold.tokens,
+        "max_messages": rule.threshold.messages,
         "settled": after.settled_tokens,
         "newest": after.newest_position,
         "exchange_calls": after.exchange_calls,
@@ -150,11 +144,11 @@ def advance(
     if batch.pinned:
         params |= {
             "added_pinned": len(batch.pinned),
-            "pinned_tokens": sum(one.tokens for one in batch.pinned),
-            "most_pinned": MAX_PINNED - len(batch.pinned),
+            "pinned_tokens": sum(pinned.tokens for pinned in batch.pinned),
+            "max_pinned": MAX_PINNED - len(batch.pinned),
         }
-        for number, one in enumerate(batch.pinned):
-            params |= {f"pinned{number}": one.position, f"tokens{number}": f":{one.tokens}"}
+        for number, pinned in enumerate(batch.pinned):
+            params |= {f"pinned{number}": pinned.position, f"tokens{number}": f":{pinned.tokens}"}
     return _advance(shape), params
 
 
@@ -170,7 +164,7 @@ def mark_due(session_id: int, *, hint: bool) -> tuple[str, list[Any]]:
 @functools.lru_cache(maxsize=256)
 def _advance(shape: _Shape) -> str:
     now = clock.sql(shape.vendor)
-    columns = {
+    assignments = {
         "last_position": "last_position + %(added)s",
         "unpinned_count": "unpinned_count + %(added_unpinned)s",
         "unpinned_tokens": "unpinned_tokens + %(added_tokens)s",
@@ -184,33 +178,33 @@ def _advance(shape: _Shape) -> str:
         "updated_at": now,
     }
     if shape.vendor == "sqlite":
-        # An index is written to where its column is set, be it to what it is: mark_due sets it when it has to change.
-        # As a text: SQLite 3.40 finds NULL to be NOT NULL where it returns it, and the driver reads a time of a column.
+        # SQLite rewrites an index entry even if the value is unchanged. So only mark_due() sets due_since.
+        # due_since is returned as text: SQLite 3.40 returns that NULL IS NOT NULL, and the driver would parse a time.
         due, turned_due = "due_since || ''", _over(shape, "unpinned_tokens", "unpinned_count", "settled_tokens")
     else:
-        columns |= _due_mark(shape, columns, now)
+        assignments |= _due_mark(shape, assignments, now)
         due, turned_due = "due_since IS NOT NULL", "due_revision = revision"
     return (
-        f"UPDATE {SESSION} SET {', '.join(f'{column} = {value}' for column, value in columns.items())} "
+        f"UPDATE {SESSION} SET {', '.join(f'{column} = {value}' for column, value in assignments.items())} "
         f"WHERE {' AND '.join(_conditions(shape))} "
         f"RETURNING id, last_position, unpinned_tokens, answered_position, {due} AS due, {turned_due} AS turned_due"
     )
 
 
 def _over(shape: _Shape, tokens: str, messages: str, settled: str) -> str:
-    """Whether the tail exceeds the threshold."""
+    """Return the condition that the tail exceeds the threshold."""
     over = []
     if shape.by_tokens:
-        over.append(f"{tokens} - covered_tokens > %(most_tokens)s")
+        over.append(f"{tokens} - covered_tokens > %(max_tokens)s")
     if shape.by_messages:
-        over.append(f"{messages} - covered_count > %(most_messages)s")
+        over.append(f"{messages} - covered_count > %(max_messages)s")
     return f"({' OR '.join(over)}) AND {settled} > covered_tokens" if over else "1 = 0"
 
 
-def _due_mark(shape: _Shape, columns: Mapping[str, str], now: str) -> dict[str, str]:
+def _due_mark(shape: _Shape, assignments: Mapping[str, str], now: str) -> dict[str, str]:
     if not (shape.by_tokens or shape.by_messages):
         return {}
-    over = _over(shape, columns["unpinned_tokens"], columns["unpinned_count"], columns["settled_tokens"])
+    over = _over(shape, assignments["unpinned_tokens"], assignments["unpinned_count"], assignments["settled_tokens"])
     condition = f"due_since IS NULL AND {over}"
     return {
         column: f"CASE WHEN {condition} THEN {value} ELSE {column} END"
@@ -247,25 +241,26 @@ def _calls(shape: _Shape) -> dict[str, str]:
 
 
 def _conditions(shape: _Shape) -> list[str]:
-    """What must hold for the session to take the batch."""
+    """Return the conditions under which the session can take the batch."""
     conditions = ["name_hash = %(name_hash)s"]
     if shape.results:
-        # Open until before the last of the results, and each of them answers a call of the exchange.
+        # The exchange is open until before the last result, and each result answers a call of the exchange.
         before = shape.results if shape.repeats else shape.results - 1
         conditions.append(f"{_without(before)} <> ''")
         conditions += [f"exchange_calls LIKE %(like{number})s" for number in range(shape.results)]
     if shape.pinned:
-        conditions.append("pinned_count <= %(most_pinned)s")
+        conditions.append("pinned_count <= %(max_pinned)s")
     if shape.by_id:
         conditions.append("id = %(id)s")
     return conditions
 
 
-def append_in_one(
-    name: SessionName, batch: Batch, threshold: Threshold, *, counter: str, hint: bool
-) -> tuple[str, dict[str, Any]]:
+# Appending: the rows.
+
+
+def append_in_one(name: SessionName, batch: Batch, rule: DueRule, *, counter: str) -> tuple[str, dict[str, Any]]:
     """Return the one statement that appends the first ``ROWS_PER_INSERT`` messages of ``batch`` (PostgreSQL)."""
-    update, params = advance("postgresql", name, batch, threshold, counter=counter, hint=hint)
+    update, params = advance("postgresql", name, batch, rule, counter=counter)
     added, values = _added_one(batch) if len(batch.entries) == 1 else _added(batch)
     return (
         f"WITH advanced AS ({update}), added AS (INSERT INTO {MESSAGE} {added}) SELECT * FROM advanced",
@@ -273,202 +268,156 @@ def append_in_one(
     )
 
 
-def _added_one(batch: Batch) -> tuple[str, dict[str, Any]]:
-    """The rest of the INSERT of a batch of one message, which stands where the session ends now.
-
-    What is None is left out: the statement is read and planned each time, and takes half as long for half as much.
-    """
-    row = dict(zip(_NAMES, row_values(batch, 0), strict=True))
-    answers = row.pop("answers") is not None
-    del row["tokens_through"], row["position"]
-    given = _given(row)
-    return _added_one_text(tuple(given), answers=answers), {f"new_{column}": value for column, value in given.items()}
-
-
-def _given(row: Mapping[str, Any]) -> dict[str, Any]:
-    return {column: value for column, value in row.items() if value is not None}
-
-
-@functools.lru_cache(maxsize=256)
-def _added_one_text(given: tuple[str, ...], *, answers: bool) -> str:
-    columns = {
-        "session_id": "id",
-        "tokens_through": "unpinned_tokens",
-        "position": "last_position",
-        "created_at": "STATEMENT_TIMESTAMP()",
-        **({"answers": "answered_position"} if answers else {}),
-        **{column: f"%(new_{column})s" for column in given},
-    }
-    return f"({', '.join(columns)}) SELECT {', '.join(columns.values())} FROM advanced"
-
-
-def _added(batch: Batch) -> tuple[str, dict[str, Any]]:
-    """The rest of the INSERT of a batch of several messages."""
-    rows = [row_values(batch, index) for index in range(len(batch.entries[:ROWS_PER_INSERT]))]
-    return _ADDED, dict(zip(_NEW, map(list, zip(*rows, strict=True)), strict=True))
-
-
-_NEW = [f"new_{column}" for column in _NAMES]
-_TYPES = (*["text"] * 6, "int", *["bigint"] * 3, *["text"] * 2, "timestamptz")
-# An array for each column, and not a placeholder for each value, which the driver would take longer to find.
-_ARRAYS = ", ".join(f"%({name})s::{kind}[]" for name, kind in zip(_NEW, _TYPES, strict=True))
+_APPENDED_NAMES = [column.name for column in APPENDED]
+# The parameters that hold the values of a message.
+_NEW = [f"new_{name}" for name in _APPENDED_NAMES]
+# The values that the statement itself knows, for a batch of one message, which goes to the new end of the session.
+_AT_END = {
+    Kind.TOTAL: "unpinned_tokens",
+    Kind.POSITION: "last_position",
+    Kind.TIME: clock.sql("postgresql"),
+    Kind.CALL: "answered_position",
+}
+# The same for a batch of several messages: {0} is the value relative to the batch.
+_RELATIVE = {
+    Kind.TOTAL: "advanced.unpinned_tokens - %(added_tokens)s + {0}",
+    Kind.POSITION: "advanced.last_position - %(added)s + {0}",
+    Kind.TIME: f"COALESCE({{0}}, {clock.sql('postgresql')})",
+    Kind.CALL: f"CASE WHEN {{0}} = {LEADING} THEN advanced.answered_position "
+    "ELSE advanced.last_position - %(added)s + {0} END",
+}
+_LISTED = ", ".join(_APPENDED_NAMES)
+# Each column comes as an array. The driver would take longer to find a placeholder for each value.
 _ADDED = (
-    f"(session_id, {_COLUMNS}) "
-    "SELECT advanced.id, batch.role, batch.kind, batch.content, batch.wire, batch.metadata, batch.usage, "
-    "batch.tokens, advanced.unpinned_tokens - %(added_tokens)s + batch.tokens_through, "
-    "advanced.last_position - %(added)s + batch.position, "
-    f"CASE WHEN batch.answers = {LEADING} THEN advanced.answered_position "
-    "ELSE advanced.last_position - %(added)s + batch.answers END, "
-    "batch.idempotency_key, batch.payload_hash, COALESCE(batch.created_at, STATEMENT_TIMESTAMP()) "
-    f"FROM advanced, UNNEST({_ARRAYS}) AS batch ({_COLUMNS})"
+    f"(session_id, {_LISTED}) SELECT advanced.id, "
+    + ", ".join(_RELATIVE.get(column.kind, "{0}").format(f"batch.{column.name}") for column in APPENDED)
+    + " FROM advanced, UNNEST("
+    + ", ".join(f"%(new_{column.name})s::{column.type}[]" for column in APPENDED)
+    + f") AS batch ({_LISTED})"
 )
 
 
-def portions(batch: Batch, start: int) -> Iterator[tuple[int, int]]:
-    """Return the entries from ``start`` on in portions that one INSERT takes: where each begins, and where it ends."""
-    if len(batch.entries) - start == 1:
-        yield start, start + 1
-        return
-    first, size = start, 0
-    for index in range(start, len(batch.entries)):
-        message = batch.entries[index].message
-        length = len(message.text.encode()) + len(wire_of(message) or "") + len(dumps(message.metadata))
-        if index > first and (index - first >= ROWS_PER_INSERT or size + length > BYTES_PER_INSERT):
-            yield first, index
-            first, size = index, 0
-        size += length
-    if first < len(batch.entries):
-        yield first, len(batch.entries)
+def _added_one(batch: Batch) -> tuple[str, dict[str, Any]]:
+    """Return the rest of the INSERT of a batch of one message.
 
-
-def insert(
-    vendor: str, batch: Batch, advanced: Advanced, start: int = 0, stop: int | None = None
-) -> tuple[str, list[Any] | dict[str, Any]]:
-    """Return the INSERT of the entries from ``start`` to ``stop``, in the place that ``advanced`` made for them."""
-    position = advanced.last_position - len(batch.entries)
-    through = advanced.unpinned_tokens - batch.unpinned_tokens
-    rows = []
-    for index in range(start, len(batch.entries) if stop is None else min(stop, len(batch.entries))):
-        row = row_values(batch, index)
-        row[_THROUGH] += through
-        row[_POSITION] += position
-        if row[_ANSWERS] == LEADING:
-            row[_ANSWERS] = advanced.answered_position
-        elif row[_ANSWERS] is not None:
-            row[_ANSWERS] += position
-        rows.append([advanced.session_id, *row])
-    if len(rows) == 1:
-        # By names, in which Django finds the places of SQLite's parameters faster.
-        given = _given(dict(zip(("session_id", *_NAMES), rows[0], strict=True)))
-        return _insert_one(vendor, tuple(given)), given
-    marks = f"(%s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, COALESCE(%s, {clock.sql(vendor)}))"
-    return (
-        f"INSERT INTO {MESSAGE} (session_id, {_quoted(vendor, _COLUMNS)}) VALUES {', '.join([marks] * len(rows))}",
-        [value for row in rows for value in row],
-    )
+    It leaves out the columns that are None. PostgreSQL plans the statement each time, and half as many columns take
+    half as long.
+    """
+    values = _filled(_NEW, _row_values(batch, 0, _relative_rows(batch)[0]))
+    return _added_one_text(tuple(values)), values
 
 
 @functools.lru_cache(maxsize=256)
-def _insert_one(vendor: str, given: tuple[str, ...]) -> str:
-    values = {column: f"%({column})s" for column in given}
-    values.setdefault("created_at", clock.sql(vendor))
-    columns = ", ".join(values)
-    return f"INSERT INTO {MESSAGE} ({_quoted(vendor, columns)}) VALUES ({', '.join(values.values())})"
+def _added_one_text(parameters: tuple[str, ...]) -> str:
+    values = {"session_id": "id"}
+    for kind, value in _AT_END.items():
+        for column, parameter in zip(APPENDED, _NEW, strict=True):
+            if column.kind is kind and (parameter in parameters or kind is Kind.TIME):
+                values[column.name] = value
+    for column, parameter in zip(APPENDED, _NEW, strict=True):
+        if parameter in parameters and column.kind not in (Kind.TOTAL, Kind.POSITION, Kind.CALL):
+            values[column.name] = f"%({parameter})s"
+    return f"({', '.join(values)}) SELECT {', '.join(values.values())} FROM advanced"
 
 
-_THROUGH, _POSITION, _ANSWERS = 7, 8, 9
+def _added(batch: Batch) -> tuple[str, dict[str, Any]]:
+    """Return the rest of the INSERT of a batch of several messages."""
+    relative = _relative_rows(batch)[:ROWS_PER_INSERT]
+    rows = [
+        columns.row_values(entry.message, entry, row, None) for entry, row in zip(batch.entries, relative, strict=False)
+    ]
+    if batch.key_hash is not None:
+        rows[0] = _row_values(batch, 0, relative[0])
+    return _ADDED, dict(zip(_NEW, map(list, zip(*rows, strict=True)), strict=True))
 
 
-def _quoted(vendor: str, columns: str) -> str:
-    # USAGE is a reserved word of MariaDB.
-    return columns.replace("usage", "`usage`") if vendor == "mysql" else columns
-
-
-def row_values(batch: Batch, index: int) -> list[Any]:
-    """Return the columns of an entry, positions and totals relative to the batch.
-
-    The one place where a value becomes a row.
-    """
-    entry, row = batch.entries[index], batch.rows[index]
-    message = entry.message
-    answers = row.answers
-    if message.role == "tool" and answers is None:
-        answers = LEADING
-    keyed = index == 0 and batch.key_hash is not None
+def _relative_rows(batch: Batch) -> Sequence[Row]:
+    """Return where the messages go, relative to a session that nobody has read yet."""
+    if not batch.leading_results:
+        return batch.rows
     return [
-        message.role,
-        message.kind,
-        message.content if isinstance(message.content, str) else None,
-        wire_of(message),
-        dumps(message.metadata) if message.metadata else None,
-        dumps(entry.usage) if entry.usage else None,
-        entry.tokens,
-        row.tokens_through,
-        row.position,
-        answers,
-        batch.key_hash if keyed else None,
-        Payload(batch.payload_hash, len(batch.entries)).text if keyed else "",
-        entry.created_at,
+        row._replace(answers=LEADING) if entry.message.role == "tool" and row.answers is None else row
+        for entry, row in zip(batch.entries, batch.rows, strict=True)
     ]
 
 
-def wire_of(message: ChatMessage) -> str | None:
-    """Return as JSON what of the wire form has no column of its own, or None."""
-    wire = wire_value(message)
-    return dumps(wire) if wire else None
+def _row_values(batch: Batch, index: int, row: Row) -> list[Any]:
+    entry = batch.entries[index]
+    keyed = batch if index == 0 and batch.key_hash is not None else None
+    return columns.row_values(entry.message, entry, row, keyed)
 
 
-def wire_value(message: ChatMessage) -> dict[str, Any] | None:
-    """Return what of the wire form has no column of its own, or None."""
-    wire: dict[str, Any] = {}
-    if isinstance(message.content, tuple):
-        wire["content"] = message.content
-    if message.name is not None:
-        wire["name"] = message.name
-    if message.tool_calls:
-        wire["tool_calls"] = message.tool_calls
-    if message.tool_call_id is not None:
-        wire["tool_call_id"] = message.tool_call_id
-    if message.extra:
-        wire["extra"] = message.extra
-    return wire or None
+def _filled(names: Sequence[str], values: Sequence[Any]) -> dict[str, Any]:
+    return {name: value for name, value in zip(names, values, strict=True) if value is not None}
 
 
-_EMPTY = FrozenDict()
-# What the column ``wire`` can hold.
-WIRE_FIELDS = frozenset({"content", "name", "tool_calls", "tool_call_id", "extra"})
+def inserts(
+    vendor: str, batch: Batch, advanced: Advanced, start: int = 0
+) -> Iterator[tuple[str, list[Any] | dict[str, Any]]]:
+    """Yield the INSERTs of the entries from ``start`` on, after ``advanced`` has made room for them."""
+    position = advanced.last_position - len(batch.entries)
+    total = advanced.unpinned_tokens - batch.unpinned_tokens
+    alone = len(batch.entries) - start == 1
+    relative = _relative_rows(batch)
+    rows: list[list[Any]] = []
+    size = 0
+    for index in range(start, len(batch.entries)):
+        row = relative[index]
+        answers = row.answers
+        if answers is not None:
+            answers = advanced.answered_position if answers == LEADING else answers + position
+        place = Row(row.position + position, row.tokens_through + total, answers)
+        values = _row_values(batch, index, place)
+        length = 0 if alone else sum(len(value.encode()) for value in values if isinstance(value, str))
+        if rows and (len(rows) >= ROWS_PER_INSERT or size + length > BYTES_PER_INSERT):
+            yield _insert(vendor, rows)
+            rows, size = [], 0
+        rows.append([advanced.session_id, *values])
+        size += length
+    if rows:
+        yield _insert(vendor, rows)
 
 
-def message_of(role: str, kind: str, content: str | None, wire: Any, metadata: Any) -> ChatMessage:
-    """Return the message that these columns hold: the one place where a row becomes a value.
-
-    ``wire`` and ``metadata`` are JSON, as text from a cursor or as values from the ORM, or None.
-    """
-    if not wire and not metadata:
-        return ChatMessage.restore(role, content, kind)
-    rest = _frozen(wire) if wire else _EMPTY
-    return ChatMessage.restore(
-        role,
-        rest.get("content") if content is None else content,
-        kind,
-        rest.get("name"),
-        rest.get("tool_calls", ()),
-        rest.get("tool_call_id"),
-        _frozen(metadata) if metadata else _EMPTY,
-        rest.get("extra", _EMPTY),
-    )
+_INSERTED = ["session_id", *_APPENDED_NAMES]
 
 
-def _frozen(value: Any) -> FrozenDict:
-    frozen: FrozenDict = frozen_json(json.loads(value) if isinstance(value, str) else value)
-    return frozen
+def _insert(vendor: str, rows: list[list[Any]]) -> tuple[str, list[Any] | dict[str, Any]]:
+    if len(rows) == 1:
+        # Django finds SQLite's named parameters faster than positional ones.
+        values = _filled(_INSERTED, rows[0])
+        return _insert_one(vendor, tuple(values)), values
+    text, row = _insert_several(vendor)
+    return text + ", ".join([row] * len(rows)), [value for row in rows for value in row]
+
+
+@functools.lru_cache(maxsize=256)
+def _insert_one(vendor: str, names: tuple[str, ...]) -> str:
+    values = {name: f"%({name})s" for name in names}
+    for column in APPENDED:
+        if column.kind is Kind.TIME:
+            values.setdefault(column.name, clock.sql(vendor))
+    return f"INSERT INTO {MESSAGE} ({_quoted(vendor, values)}) VALUES ({', '.join(values.values())})"
+
+
+@functools.cache
+def _insert_several(vendor: str) -> tuple[str, str]:
+    """Return the beginning of the INSERT, and the placeholders of a row."""
+    now = clock.sql(vendor)
+    marks = [f"COALESCE(%s, {now})" if column.kind is Kind.TIME else "%s" for column in APPENDED]
+    return f"INSERT INTO {MESSAGE} ({_quoted(vendor, _INSERTED)}) VALUES ", f"(%s, {', '.join(marks)})"
+
+
+# Reserved words of MariaDB.
+_RESERVED = frozenset({"usage"})
+
+
+def _quoted(vendor: str, names: Iterable[str]) -> str:
+    """Return the names in a list, quoted if the database needs it."""
+    return ", ".join(f"`{name}`" if vendor == "mysql" and name in _RESERVED else name for name in names)
 
 
 # Copying.
 
-_COPIED = (
-    "position, role, kind, content, wire, metadata, usage, tokens, tokens_through, answers, created_at, redacted_at"
-)
 _COPIED_SUMMARY = (
     "version, parent_version, first_position, last_position, covered_count, covered_tokens, text, tokens, model, "
     "shortened, fallback, building, prompt_hash, created_at"
@@ -476,16 +425,17 @@ _COPIED_SUMMARY = (
 
 
 def copy_messages(vendor: str, source: int, target: int, last_position: int) -> tuple[str, list[Any]]:
-    """Return the INSERT of a session's messages through ``last_position`` into another, without idempotency keys."""
-    columns = _quoted(vendor, _COPIED)
+    """Return the INSERT that copies a session's messages through ``last_position`` into another session."""
+    names = [column.name for column in columns.MESSAGE_COLUMNS]
+    values = [column.fork or _quoted(vendor, [column.name]) for column in columns.MESSAGE_COLUMNS]
     return (
-        f"INSERT INTO {MESSAGE} (session_id, payload_hash, {columns}) SELECT %s, '', {columns} FROM {MESSAGE} "
+        f"INSERT INTO {MESSAGE} (session_id, {_quoted(vendor, names)}) SELECT %s, {', '.join(values)} FROM {MESSAGE} "
         "WHERE session_id = %s AND position <= %s"
     ), [target, source, last_position]
 
 
 def copy_summaries(source: int, target: int, last_position: int) -> tuple[str, list[Any]]:
-    """Return the INSERT of a session's valid versions through ``last_position`` into another."""
+    """Return the INSERT that copies a session's valid summaries through ``last_position`` into another session."""
     return (
         f"INSERT INTO {SUMMARY} (session_id, {_COPIED_SUMMARY}) SELECT %s, {_COPIED_SUMMARY} FROM {SUMMARY} "
         "WHERE session_id = %s AND last_position <= %s AND invalidated_at IS NULL AND building = %s"
@@ -500,21 +450,24 @@ _SESSION = (
     "s.covered_position, s.covered_count, s.covered_tokens"
 )
 _SUMMARY = "v.version, v.first_position, v.last_position, v.text, v.tokens"
-_PLACED = "m.position, m.role, m.kind, m.content, m.wire, m.metadata, m.tokens, m.answers, m.redacted_at IS NOT NULL"
-# The columns of the row that is the session.
-AT_SESSION, AT_SUMMARY = 4, 5
-# More than a session holds, and no more than a database can add to it.
-_MOST = 2**53
+# The columns of a message that is shown. Of the time of its redaction only NULL or not NULL counts.
+PLACED_NAMES = (
+    *("position", "role", "kind", "content", "wire", "metadata", "tokens", "answers", "redacted_at"),
+    *columns.MORE_NAMES,
+)
+_SHOWN = ", ".join(f"m.{name}" for name in PLACED_NAMES).replace("m.redacted_at", "m.redacted_at IS NOT NULL")
+# Where the row without a position has the session and the summary.
+AT_SESSION, AT_SUMMARY = PLACED_NAMES.index("wire"), PLACED_NAMES.index("metadata")
+# More than a session holds, and small enough for every database to add to a session's counters.
+_LARGEST = 2**53
 
 
 @functools.lru_cache(maxsize=64)
 def _load(vendor: str, *, messages: bool, tokens: bool, summary: bool) -> str:
     array, text = ("JSON_BUILD_ARRAY", "::text") if vendor == "postgresql" else ("JSON_ARRAY", "")
-    # Beside a plain NULL the numbers of the other rows are decimal ones, to MariaDB.
-    none = "CAST(NULL AS SIGNED)" if vendor == "mysql" else "NULL"
     greatest, least = ("MAX", "MIN") if vendor == "sqlite" else ("GREATEST", "LEAST")
     first, covered = ("covered_position + 1", "covered_tokens") if summary else ("1", "0")
-    # The arithmetic of values.view_bound, as if all that are pinned stood among the last messages.
+    # The arithmetic of values.view_bound(), as if all pinned messages were among the last ones.
     if messages:
         last = f"{least}(last_position + 1 - pinned_count - %s, newest_position)"
         column, bound = "m.position", f">= (SELECT {greatest}({first}, {last})"
@@ -523,40 +476,52 @@ def _load(vendor: str, *, messages: bool, tokens: bool, summary: bool) -> str:
         column, bound = "m.tokens_through", f"> (SELECT {greatest}({covered}, {left_out})"
     else:
         column, bound = "m.position", f">= (SELECT {first}"
-    # Values of subqueries, not joins nor a common table, which are planned for longer: PostgreSQL does that each time.
+    # PostgreSQL plans the statement each time. It plans subqueries faster than joins or a common table expression.
     session = f"FROM {SESSION} s WHERE s.name_hash = %s"
-    shown = (
-        f"SELECT {_PLACED} FROM {MESSAGE} m "
-        f"WHERE m.session_id = (SELECT s.id {session}) AND {column} {bound} {session})"
+    messages_of_view = (
+        f"SELECT {_SHOWN} FROM {MESSAGE} m WHERE m.session_id = (SELECT s.id {session}) AND {column} {bound} {session})"
     )
     if vendor == "postgresql":
-        # One bound, for the planner to take the index that has it, and in its order, for where sessions of one message
-        # are the rule it would take another for as good.
-        shown = f"({shown} ORDER BY {column})"
-    return (
-        f"{shown} UNION ALL SELECT {none}, NULL, NULL, NULL, {array}({_SESSION}){text}, "
-        f"(SELECT {array}({_SUMMARY}){text} FROM {SUMMARY} v WHERE v.session_id = s.id AND v.version = "
-        f"s.current_version), {none}, {none}, NULL {session}"
-    )
+        # With one bound, and rows in the order of its index, the planner takes that index. Otherwise, if most sessions
+        # have one message, it could take another index.
+        messages_of_view = f"({messages_of_view} ORDER BY {column})"
+    row = {name: _null(vendor, name) for name in PLACED_NAMES} | {
+        "wire": f"{array}({_SESSION}){text}",
+        "metadata": f"(SELECT {array}({_SUMMARY}){text} FROM {SUMMARY} v WHERE v.session_id = s.id AND v.version = "
+        "s.current_version)",
+    }
+    return f"{messages_of_view} UNION ALL SELECT {', '.join(row.values())} {session}"
+
+
+_TYPES = {column.name: column.type for column in columns.MESSAGE_COLUMNS}
+
+
+def _null(vendor: str, name: str) -> str:
+    # MariaDB turns the numbers of a UNION into decimals if another part has a plain NULL in their place.
+    return "CAST(NULL AS SIGNED)" if vendor == "mysql" and _TYPES[name].endswith("int") else "NULL"
 
 
 def load(vendor: str, name: SessionName, view: View) -> tuple[str, list[Any]]:
-    """Return the SELECT of a session as it is at one moment: of itself in one row, and of what ``view`` asks for.
+    """Return the SELECT of a session as it is at one moment: one row for the session, and the messages of ``view``.
 
-    The row of its own has no position. In the column ``AT_SESSION`` it has a JSON array of ``_SESSION``, and in
-    ``AT_SUMMARY`` one of ``_SUMMARY``, or NULL. Of the messages there are at least those within
-    :func:`.values.view_bound`, and pinned ones among them; of a view by messages and by tokens those by messages.
+    The session's row has no position. Its column ``AT_SESSION`` is a JSON array of the values in ``_SESSION``. Its
+    column ``AT_SUMMARY`` is a JSON array of those in ``_SUMMARY``, or NULL. The messages are at least those within
+    :func:`.values.view_bound`, with the pinned ones among them. If the view has limits of messages and of tokens, the
+    limit of messages counts.
     """
     messages, tokens = view.messages is not None, view.tokens is not None
     text = _load(vendor, messages=messages, tokens=tokens, summary=view.summary)
     bounds = [bound for bound in (view.messages, view.tokens) if bound is not None]
-    return text, [name.name_hash, *[min(bound, _MOST) for bound in bounds[:1]], name.name_hash, name.name_hash]
+    return text, [name.name_hash, *[min(bound, _LARGEST) for bound in bounds[:1]], name.name_hash, name.name_hash]
 
 
 def placed(session_id: int, positions: Sequence[int]) -> tuple[str, list[Any]]:
-    """Return the SELECT of the session's epoch, once at least, and of the messages at ``positions`` beside it."""
+    """Return the SELECT of the messages at ``positions``, each with the session's epoch before it.
+
+    If there are none of these messages, the session's epoch comes in a row by itself.
+    """
     places = ", ".join(["%s"] * len(positions))
     return (
-        f"SELECT s.epoch, {_PLACED} FROM {SESSION} s "
+        f"SELECT s.epoch, {_SHOWN} FROM {SESSION} s "
         f"LEFT JOIN {MESSAGE} m ON m.session_id = s.id AND m.position IN ({places}) WHERE s.id = %s"
     ), [*positions, session_id]

@@ -1,4 +1,4 @@
-"""Transactions of our own, and other people's."""
+"""Transactions that the store begins, and those of its caller."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ T = TypeVar("T")
 Rows = TypeVar("Rows", bound="QuerySet[Any]")
 
 TRIES = 10
-# Seconds: the longest pause before the second try, and before any.
+# In seconds: half of the longest pause before the second try, and the longest pause of all.
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.01, 0.2
 # PostgreSQL: serialization failure, deadlock. MariaDB: deadlock, record changed since it was read.
 _SQLSTATES = frozenset({"40001", "40P01"})
@@ -25,10 +25,12 @@ _ERRNOS = frozenset({1213, 1020})
 def run(using: str, work: Callable[[], T], *, savepoint: bool = False, atomic: bool = True) -> T:
     """Run ``work`` in a transaction on ``using``, and return what it returns.
 
-    Where none is open, one of our own is begun, committed, and tried again when the database gave it up to resolve a
-    conflict with another. ``atomic=False`` begins none: for one statement, which is a transaction by itself, or for
-    reading. Inside the caller's, ``work`` joins it (under a savepoint of its own where asked), and an error is the
-    caller's: only they can run all of theirs again.
+    If no transaction is open, ``work`` runs in a new one. If the database aborts that to resolve a conflict with
+    another transaction, ``work`` runs again, up to ``TRIES`` times. ``atomic=False`` begins no transaction. It is for
+    reading, and for a single statement, which is a transaction by itself.
+
+    If the caller has opened a transaction, ``work`` joins it, with ``savepoint`` under a savepoint. Errors are raised:
+    only the caller can run its transaction again.
     """
     connection = connections[using]
     if connection.in_atomic_block or not connection.get_autocommit():
@@ -46,15 +48,18 @@ def run(using: str, work: Callable[[], T], *, savepoint: bool = False, atomic: b
 
 
 def latest(rows: Rows) -> Rows:
-    """Have ``rows`` read as they are now, not as they were when the caller's transaction began to look (MariaDB)."""
+    """Return a query that reads ``rows`` as they are now.
+
+    Inside a transaction MariaDB would read them as they were at its first read. Reading with a lock prevents that.
+    """
     connection = connections[rows.db]
     return rows.select_for_update() if connection.vendor == "mysql" and connection.in_atomic_block else rows
 
 
 def given_up(error: OperationalError) -> bool:
-    """Whether the database gave a transaction up to resolve a conflict with another, so that it can be tried again."""
+    """Whether the database aborted a transaction to resolve a conflict with another one. Then it can be tried again."""
     cause = error.__cause__
     number = cause.args[0] if cause is not None and cause.args else None
-    # psycopg has a sqlstate, psycopg2 a pgcode, mysqlclient a number.
+    # psycopg has a sqlstate, psycopg2 has a pgcode, and mysqlclient has a number.
     state = getattr(cause, "sqlstate", None) or getattr(cause, "pgcode", None)
     return state in _SQLSTATES or number in _ERRNOS

@@ -6,6 +6,7 @@ import io
 import json
 import pathlib
 import stat
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -141,18 +142,18 @@ def test_a_failed_export_leaves_the_file_as_it_was(
 def test_a_session_that_is_truncated_during_the_export_is_read_again(monkeypatch: pytest.MonkeyPatch) -> None:
     memory = memories["default"]
     memory.append("a", *[human(str(number)) for number in range(5)])
-    read = exporting.sql.message_of
+    read = exporting.columns.message_of_values
     messages: list[str | None] = []
 
-    def reading(role: str, kind: str, content: str | None, *rest: Any) -> ChatMessage:
-        messages.append(content)
+    def reading(values: Sequence[Any]) -> ChatMessage:
+        messages.append(values[2])
         if len(messages) == 2:
             memory.truncate("a", after=1)
             memory.append("a", human("anew"), human("and more"), human("and more"))
-        return read(role, kind, content, *rest)
+        return read(values)
 
     monkeypatch.setattr(exporting, "_BATCH", 2)
-    monkeypatch.setattr(exporting.sql, "message_of", reading)
+    monkeypatch.setattr(exporting.columns, "message_of_values", reading)
 
     [record] = exported()
 
@@ -164,13 +165,13 @@ def test_a_session_that_is_truncated_during_the_export_is_read_again(monkeypatch
 def test_a_session_that_is_deleted_during_the_export_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
     memory = memories["default"]
     memory.append("a", *[human()] * 6)
-    read = exporting.sql.message_of
+    read = exporting.columns.message_of_values
 
-    def reading(*columns: Any) -> ChatMessage:
+    def reading(values: Sequence[Any]) -> ChatMessage:
         models.Session.objects.all().delete()
-        return read(*columns)
+        return read(values)
 
     monkeypatch.setattr(exporting, "_BATCH", 2)
-    monkeypatch.setattr(exporting.sql, "message_of", reading)
+    monkeypatch.setattr(exporting.columns, "message_of_values", reading)
 
     assert exported() == []

@@ -15,7 +15,7 @@ from typing import Any
 
 from django.apps import apps
 from django.db import router, transaction
-from django.db.models import F, QuerySet
+from django.db.models import QuerySet
 from django.urls import reverse
 from django.utils.cache import patch_cache_control, patch_vary_headers
 from rest_framework.exceptions import NotFound, ValidationError
@@ -145,7 +145,7 @@ class ScopedView(GenericAPIView[Any]):
         with transaction.atomic(using=using):
             row = models.Session.objects.using(using).filter(pk=self.session.pk, revision=self.session.revision)
             # Locks the row, also where the database knows no other way.
-            if not row.update(revision=F("revision")):
+            if not row.lock():
                 raise Problem(
                     412,
                     "stale_revision",

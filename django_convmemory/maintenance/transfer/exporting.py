@@ -12,7 +12,7 @@ from django.contrib.auth import get_user_model
 
 from django_convmemory import clock, models
 from django_convmemory.messages import dumps
-from django_convmemory.stores import sql
+from django_convmemory.stores import columns
 
 # The number of sessions, or of messages, that are read at once.
 _BATCH = 1000
@@ -115,8 +115,8 @@ def _transcribe(session_id: int, using: str, messages: _Joined, notes: _Joined) 
     first_created_at = ""
     epochs = models.Session.objects.using(using).filter(pk=session_id).values_list("epoch", flat=True)
     epoch = epochs.first()
-    for position, role, kind, content, wire, metadata, created_at, redacted_at in _rows(session_id, using):
-        message = sql.message_of(role, kind, content, wire, metadata)
+    for position, *stored, created_at, redacted_at in _rows(session_id, using):
+        message = columns.message_of_values(stored)
         time = clock.aware(created_at, using).isoformat()
         first_created_at = first_created_at or time
         note: dict[str, Any] = {}
@@ -138,9 +138,9 @@ def _transcribe(session_id: int, using: str, messages: _Joined, notes: _Joined) 
 
 def _rows(session_id: int, using: str) -> Iterator[tuple[Any, ...]]:
     rows = models.Message.objects.using(using).filter(session_id=session_id).order_by("session_id", "position")
-    columns = ("position", "role", "kind", "content", "wire", "metadata", "created_at", "redacted_at")
+    names = ("position", *columns.READ_NAMES, "created_at", "redacted_at")
     last = 0
-    while page := list(rows.filter(position__gt=last).values_list(*columns)[:_BATCH]):
+    while page := list(rows.filter(position__gt=last).values_list(*names)[:_BATCH]):
         yield from page
         last = page[-1][0]
 

@@ -9,7 +9,6 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 from django.core.management.base import BaseCommand, CommandError, CommandParser
-from django.db.models import F
 
 from django_convmemory import models
 from django_convmemory.management import choices, deletion, durations
@@ -196,7 +195,7 @@ def _delete_versions(session_id: int, using: str, before: dt.datetime, batch: in
     def delete_batch() -> int:
         # The update locks the row, so that the current version does not change. A session with a lease is left alone:
         # a running rebuild makes versions to which the session does not point yet.
-        if not sessions.unleased().update(revision=F("revision")):
+        if not sessions.unleased().lock():
             return 0
         rows = versions.values_list(*_VERSION_COLUMNS)
         unneeded = _unneeded(sessions.values_list("current_version", flat=True).get(), rows, before)

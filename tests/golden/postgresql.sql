@@ -1,0 +1,869 @@
+-- append: a message of the user
+WITH advanced AS (
+    UPDATE convmemory_session
+    SET last_position = last_position + %(added)s,
+        unpinned_count = unpinned_count + %(added_unpinned)s,
+        unpinned_tokens = unpinned_tokens + %(added_tokens)s,
+        settled_tokens = CASE WHEN open_calls = '' THEN unpinned_tokens + %(settled)s ELSE settled_tokens END,
+        newest_position = CASE WHEN open_calls = '' THEN last_position + %(newest)s ELSE newest_position END,
+        answered_position = call_position,
+        counter = %(counter)s,
+        revision = revision + 1,
+        updated_at = STATEMENT_TIMESTAMP(),
+        due_revision = CASE WHEN due_since IS NULL
+            AND (unpinned_tokens + %(added_tokens)s - covered_tokens > %(max_tokens)s) AND CASE
+            WHEN open_calls = '' THEN unpinned_tokens + %(settled)s ELSE settled_tokens END > covered_tokens
+            THEN revision + 1 ELSE due_revision END,
+        hinted_at = CASE WHEN due_since IS NULL
+            AND (unpinned_tokens + %(added_tokens)s - covered_tokens > %(max_tokens)s) AND CASE
+            WHEN open_calls = '' THEN unpinned_tokens + %(settled)s ELSE settled_tokens END > covered_tokens
+            THEN NULL ELSE hinted_at END,
+        due_since = CASE WHEN due_since IS NULL
+            AND (unpinned_tokens + %(added_tokens)s - covered_tokens > %(max_tokens)s) AND CASE
+            WHEN open_calls = '' THEN unpinned_tokens + %(settled)s ELSE settled_tokens END > covered_tokens
+            THEN STATEMENT_TIMESTAMP() ELSE due_since END
+    WHERE name_hash = %(name_hash)s
+    RETURNING id, last_position, unpinned_tokens, answered_position, due_since IS NOT NULL AS due,
+        due_revision = revision AS turned_due
+), added AS (
+    INSERT INTO convmemory_message (session_id, tokens_through, position, created_at, role, kind, content,
+        tokens, payload_hash)
+    SELECT id, unpinned_tokens, last_position, STATEMENT_TIMESTAMP(), %(new_role)s, %(new_kind)s,
+        %(new_content)s, %(new_tokens)s, %(new_payload_hash)s
+    FROM advanced
+)
+SELECT *
+FROM advanced;
+
+-- append: a message of the assistant
+WITH advanced AS (
+    UPDATE convmemory_session
+    SET last_position = last_position + %(added)s,
+        unpinned_count = unpinned_count + %(added_unpinned)s,
+        unpinned_tokens = unpinned_tokens + %(added_tokens)s,
+        settled_tokens = unpinned_tokens + %(settled)s,
+        newest_position = last_position + %(newest)s,
+        answered_position = call_position,
+        exchange_calls = %(exchange_calls)s,
+        open_calls = %(open_calls)s,
+        call_position = 0,
+        counter = %(counter)s,
+        revision = revision + 1,
+        updated_at = STATEMENT_TIMESTAMP(),
+        due_revision = CASE WHEN due_since IS NULL
+            AND (unpinned_tokens + %(added_tokens)s - covered_tokens > %(max_tokens)s)
+            AND unpinned_tokens + %(settled)s > covered_tokens THEN revision + 1 ELSE due_revision END,
+        hinted_at = CASE WHEN due_since IS NULL
+            AND (unpinned_tokens + %(added_tokens)s - covered_tokens > %(max_tokens)s)
+            AND unpinned_tokens + %(settled)s > covered_tokens THEN NULL ELSE hinted_at END,
+        due_since = CASE WHEN due_since IS NULL
+            AND (unpinned_tokens + %(added_tokens)s - covered_tokens > %(max_tokens)s)
+            AND unpinned_tokens + %(settled)s > covered_tokens THEN STATEMENT_TIMESTAMP() ELSE due_since END
+    WHERE name_hash = %(name_hash)s
+    RETURNING id, last_position, unpinned_tokens, answered_position, due_since IS NOT NULL AS due,
+        due_revision = revision AS turned_due
+), added AS (
+    INSERT INTO convmemory_message (session_id, tokens_through, position, created_at, role, kind, content,
+        tokens, payload_hash)
+    SELECT id, unpinned_tokens, last_position, STATEMENT_TIMESTAMP(), %(new_role)s, %(new_kind)s,
+        %(new_content)s, %(new_tokens)s, %(new_payload_hash)s
+    FROM advanced
+)
+SELECT *
+FROM advanced;
+
+-- append: several messages
+WITH advanced AS (
+    UPDATE convmemory_session
+    SET last_position = last_position + %(added)s,
+        unpinned_count = unpinned_count + %(added_unpinned)s,
+        unpinned_tokens = unpinned_tokens + %(added_tokens)s,
+        settled_tokens = unpinned_tokens + %(settled)s,
+        newest_position = last_position + %(newest)s,
+        answered_position = call_position,
+        exchange_calls = %(exchange_calls)s,
+        open_calls = %(open_calls)s,
+        call_position = 0,
+        counter = %(counter)s,
+        revision = revision + 1,
+        updated_at = STATEMENT_TIMESTAMP(),
+        due_revision = CASE WHEN due_since IS NULL
+            AND (unpinned_tokens + %(added_tokens)s - covered_tokens > %(max_tokens)s)
+            AND unpinned_tokens + %(settled)s > covered_tokens THEN revision + 1 ELSE due_revision END,
+        hinted_at = CASE WHEN due_since IS NULL
+            AND (unpinned_tokens + %(added_tokens)s - covered_tokens > %(max_tokens)s)
+            AND unpinned_tokens + %(settled)s > covered_tokens THEN NULL ELSE hinted_at END,
+        due_since = CASE WHEN due_since IS NULL
+            AND (unpinned_tokens + %(added_tokens)s - covered_tokens > %(max_tokens)s)
+            AND unpinned_tokens + %(settled)s > covered_tokens THEN STATEMENT_TIMESTAMP() ELSE due_since END
+    WHERE name_hash = %(name_hash)s
+    RETURNING id, last_position, unpinned_tokens, answered_position, due_since IS NOT NULL AS due,
+        due_revision = revision AS turned_due
+), added AS (
+    INSERT INTO convmemory_message (session_id, role, kind, content, wire, metadata, usage, tokens,
+        tokens_through, position, answers, idempotency_key, payload_hash, created_at)
+    SELECT advanced.id, batch.role, batch.kind, batch.content, batch.wire, batch.metadata, batch.usage,
+        batch.tokens, advanced.unpinned_tokens - %(added_tokens)s + batch.tokens_through,
+        advanced.last_position - %(added)s + batch.position, CASE WHEN batch.answers = -1
+        THEN advanced.answered_position ELSE advanced.last_position - %(added)s + batch.answers END,
+        batch.idempotency_key, batch.payload_hash, COALESCE(batch.created_at, STATEMENT_TIMESTAMP())
+    FROM advanced, UNNEST(%(new_role)s::text[], %(new_kind)s::text[], %(new_content)s::text[],
+        %(new_wire)s::text[], %(new_metadata)s::text[], %(new_usage)s::text[], %(new_tokens)s::int[],
+        %(new_tokens_through)s::bigint[], %(new_position)s::bigint[], %(new_answers)s::bigint[],
+        %(new_idempotency_key)s::text[], %(new_payload_hash)s::text[],
+        %(new_created_at)s::timestamptz[]) AS batch (role, kind, content, wire, metadata, usage, tokens,
+        tokens_through, position, answers, idempotency_key, payload_hash, created_at)
+)
+SELECT *
+FROM advanced;
+
+-- append: a task is sent
+WITH advanced AS (
+    UPDATE convmemory_session
+    SET last_position = last_position + %(added)s,
+        unpinned_count = unpinned_count + %(added_unpinned)s,
+        unpinned_tokens = unpinned_tokens + %(added_tokens)s,
+        settled_tokens = CASE WHEN open_calls = '' THEN unpinned_tokens + %(settled)s ELSE settled_tokens END,
+        newest_position = CASE WHEN open_calls = '' THEN last_position + %(newest)s ELSE newest_position END,
+        answered_position = call_position,
+        counter = %(counter)s,
+        revision = revision + 1,
+        updated_at = STATEMENT_TIMESTAMP(),
+        due_revision = CASE WHEN due_since IS NULL
+            AND (unpinned_tokens + %(added_tokens)s - covered_tokens > %(max_tokens)s) AND CASE
+            WHEN open_calls = '' THEN unpinned_tokens + %(settled)s ELSE settled_tokens END > covered_tokens
+            THEN revision + 1 ELSE due_revision END,
+        hinted_at = CASE WHEN due_since IS NULL
+            AND (unpinned_tokens + %(added_tokens)s - covered_tokens > %(max_tokens)s) AND CASE
+            WHEN open_calls = '' THEN unpinned_tokens + %(settled)s ELSE settled_tokens END > covered_tokens
+            THEN STATEMENT_TIMESTAMP() ELSE hinted_at END,
+        due_since = CASE WHEN due_since IS NULL
+            AND (unpinned_tokens + %(added_tokens)s - covered_tokens > %(max_tokens)s) AND CASE
+            WHEN open_calls = '' THEN unpinned_tokens + %(settled)s ELSE settled_tokens END > covered_tokens
+            THEN STATEMENT_TIMESTAMP() ELSE due_since END
+    WHERE name_hash = %(name_hash)s
+    RETURNING id, last_position, unpinned_tokens, answered_position, due_since IS NOT NULL AS due,
+        due_revision = revision AS turned_due
+), added AS (
+    INSERT INTO convmemory_message (session_id, tokens_through, position, created_at, role, kind, content,
+        tokens, payload_hash)
+    SELECT id, unpinned_tokens, last_position, STATEMENT_TIMESTAMP(), %(new_role)s, %(new_kind)s,
+        %(new_content)s, %(new_tokens)s, %(new_payload_hash)s
+    FROM advanced
+)
+SELECT *
+FROM advanced;
+
+-- append: a limit of messages
+WITH advanced AS (
+    UPDATE convmemory_session
+    SET last_position = last_position + %(added)s,
+        unpinned_count = unpinned_count + %(added_unpinned)s,
+        unpinned_tokens = unpinned_tokens + %(added_tokens)s,
+        settled_tokens = CASE WHEN open_calls = '' THEN unpinned_tokens + %(settled)s ELSE settled_tokens END,
+        newest_position = CASE WHEN open_calls = '' THEN last_position + %(newest)s ELSE newest_position END,
+        answered_position = call_position,
+        counter = %(counter)s,
+        revision = revision + 1,
+        updated_at = STATEMENT_TIMESTAMP(),
+        due_revision = CASE WHEN due_since IS NULL
+            AND (unpinned_count + %(added_unpinned)s - covered_count > %(max_messages)s) AND CASE
+            WHEN open_calls = '' THEN unpinned_tokens + %(settled)s ELSE settled_tokens END > covered_tokens
+            THEN revision + 1 ELSE due_revision END,
+        hinted_at = CASE WHEN due_since IS NULL
+            AND (unpinned_count + %(added_unpinned)s - covered_count > %(max_messages)s) AND CASE
+            WHEN open_calls = '' THEN unpinned_tokens + %(settled)s ELSE settled_tokens END > covered_tokens
+            THEN NULL ELSE hinted_at END,
+        due_since = CASE WHEN due_since IS NULL
+            AND (unpinned_count + %(added_unpinned)s - covered_count > %(max_messages)s) AND CASE
+            WHEN open_calls = '' THEN unpinned_tokens + %(settled)s ELSE settled_tokens END > covered_tokens
+            THEN STATEMENT_TIMESTAMP() ELSE due_since END
+    WHERE name_hash = %(name_hash)s
+    RETURNING id, last_position, unpinned_tokens, answered_position, due_since IS NOT NULL AS due,
+        due_revision = revision AS turned_due
+), added AS (
+    INSERT INTO convmemory_message (session_id, tokens_through, position, created_at, role, kind, content,
+        tokens, payload_hash)
+    SELECT id, unpinned_tokens, last_position, STATEMENT_TIMESTAMP(), %(new_role)s, %(new_kind)s,
+        %(new_content)s, %(new_tokens)s, %(new_payload_hash)s
+    FROM advanced
+)
+SELECT *
+FROM advanced;
+
+-- append: limits of tokens and of messages
+WITH advanced AS (
+    UPDATE convmemory_session
+    SET last_position = last_position + %(added)s,
+        unpinned_count = unpinned_count + %(added_unpinned)s,
+        unpinned_tokens = unpinned_tokens + %(added_tokens)s,
+        settled_tokens = CASE WHEN open_calls = '' THEN unpinned_tokens + %(settled)s ELSE settled_tokens END,
+        newest_position = CASE WHEN open_calls = '' THEN last_position + %(newest)s ELSE newest_position END,
+        answered_position = call_position,
+        counter = %(counter)s,
+        revision = revision + 1,
+        updated_at = STATEMENT_TIMESTAMP(),
+        due_revision = CASE WHEN due_since IS NULL
+            AND (unpinned_tokens + %(added_tokens)s - covered_tokens > %(max_tokens)s
+            OR unpinned_count + %(added_unpinned)s - covered_count > %(max_messages)s) AND CASE
+            WHEN open_calls = '' THEN unpinned_tokens + %(settled)s ELSE settled_tokens END > covered_tokens
+            THEN revision + 1 ELSE due_revision END,
+        hinted_at = CASE WHEN due_since IS NULL
+            AND (unpinned_tokens + %(added_tokens)s - covered_tokens > %(max_tokens)s
+            OR unpinned_count + %(added_unpinned)s - covered_count > %(max_messages)s) AND CASE
+            WHEN open_calls = '' THEN unpinned_tokens + %(settled)s ELSE settled_tokens END > covered_tokens
+            THEN NULL ELSE hinted_at END,
+        due_since = CASE WHEN due_since IS NULL
+            AND (unpinned_tokens + %(added_tokens)s - covered_tokens > %(max_tokens)s
+            OR unpinned_count + %(added_unpinned)s - covered_count > %(max_messages)s) AND CASE
+            WHEN open_calls = '' THEN unpinned_tokens + %(settled)s ELSE settled_tokens END > covered_tokens
+            THEN STATEMENT_TIMESTAMP() ELSE due_since END
+    WHERE name_hash = %(name_hash)s
+    RETURNING id, last_position, unpinned_tokens, answered_position, due_since IS NOT NULL AS due,
+        due_revision = revision AS turned_due
+), added AS (
+    INSERT INTO convmemory_message (session_id, tokens_through, position, created_at, role, kind, content,
+        tokens, payload_hash)
+    SELECT id, unpinned_tokens, last_position, STATEMENT_TIMESTAMP(), %(new_role)s, %(new_kind)s,
+        %(new_content)s, %(new_tokens)s, %(new_payload_hash)s
+    FROM advanced
+)
+SELECT *
+FROM advanced;
+
+-- append: no limit
+WITH advanced AS (
+    UPDATE convmemory_session
+    SET last_position = last_position + %(added)s,
+        unpinned_count = unpinned_count + %(added_unpinned)s,
+        unpinned_tokens = unpinned_tokens + %(added_tokens)s,
+        settled_tokens = CASE WHEN open_calls = '' THEN unpinned_tokens + %(settled)s ELSE settled_tokens END,
+        newest_position = CASE WHEN open_calls = '' THEN last_position + %(newest)s ELSE newest_position END,
+        answered_position = call_position,
+        counter = %(counter)s,
+        revision = revision + 1,
+        updated_at = STATEMENT_TIMESTAMP()
+    WHERE name_hash = %(name_hash)s
+    RETURNING id, last_position, unpinned_tokens, answered_position, due_since IS NOT NULL AS due,
+        due_revision = revision AS turned_due
+), added AS (
+    INSERT INTO convmemory_message (session_id, tokens_through, position, created_at, role, kind, content,
+        tokens, payload_hash)
+    SELECT id, unpinned_tokens, last_position, STATEMENT_TIMESTAMP(), %(new_role)s, %(new_kind)s,
+        %(new_content)s, %(new_tokens)s, %(new_payload_hash)s
+    FROM advanced
+)
+SELECT *
+FROM advanced;
+
+-- append: a session that is given as a row
+WITH advanced AS (
+    UPDATE convmemory_session
+    SET last_position = last_position + %(added)s,
+        unpinned_count = unpinned_count + %(added_unpinned)s,
+        unpinned_tokens = unpinned_tokens + %(added_tokens)s,
+        settled_tokens = CASE WHEN open_calls = '' THEN unpinned_tokens + %(settled)s ELSE settled_tokens END,
+        newest_position = CASE WHEN open_calls = '' THEN last_position + %(newest)s ELSE newest_position END,
+        answered_position = call_position,
+        counter = %(counter)s,
+        revision = revision + 1,
+        updated_at = STATEMENT_TIMESTAMP()
+    WHERE name_hash = %(name_hash)s
+        AND id = %(id)s
+    RETURNING id, last_position, unpinned_tokens, answered_position, due_since IS NOT NULL AS due,
+        due_revision = revision AS turned_due
+), added AS (
+    INSERT INTO convmemory_message (session_id, tokens_through, position, created_at, role, kind, content,
+        tokens, payload_hash)
+    SELECT id, unpinned_tokens, last_position, STATEMENT_TIMESTAMP(), %(new_role)s, %(new_kind)s,
+        %(new_content)s, %(new_tokens)s, %(new_payload_hash)s
+    FROM advanced
+)
+SELECT *
+FROM advanced;
+
+-- append: every column, and an idempotency key
+WITH advanced AS (
+    UPDATE convmemory_session
+    SET last_position = last_position + %(added)s,
+        unpinned_count = unpinned_count + %(added_unpinned)s,
+        unpinned_tokens = unpinned_tokens + %(added_tokens)s,
+        settled_tokens = unpinned_tokens + %(settled)s,
+        newest_position = last_position + %(newest)s,
+        answered_position = call_position,
+        exchange_calls = %(exchange_calls)s,
+        open_calls = %(open_calls)s,
+        call_position = 0,
+        counter = %(counter)s,
+        revision = revision + 1,
+        updated_at = STATEMENT_TIMESTAMP()
+    WHERE name_hash = %(name_hash)s
+    RETURNING id, last_position, unpinned_tokens, answered_position, due_since IS NOT NULL AS due,
+        due_revision = revision AS turned_due
+), added AS (
+    INSERT INTO convmemory_message (session_id, tokens_through, position, created_at, role, kind, content,
+        wire, metadata, usage, tokens, idempotency_key, payload_hash)
+    SELECT id, unpinned_tokens, last_position, %(new_created_at)s, %(new_role)s, %(new_kind)s,
+        %(new_content)s, %(new_wire)s, %(new_metadata)s, %(new_usage)s, %(new_tokens)s,
+        %(new_idempotency_key)s, %(new_payload_hash)s
+    FROM advanced
+)
+SELECT *
+FROM advanced;
+
+-- append: several messages, an idempotency key
+WITH advanced AS (
+    UPDATE convmemory_session
+    SET last_position = last_position + %(added)s,
+        unpinned_count = unpinned_count + %(added_unpinned)s,
+        unpinned_tokens = unpinned_tokens + %(added_tokens)s,
+        settled_tokens = unpinned_tokens + %(settled)s,
+        newest_position = last_position + %(newest)s,
+        answered_position = call_position,
+        exchange_calls = %(exchange_calls)s,
+        open_calls = %(open_calls)s,
+        call_position = 0,
+        counter = %(counter)s,
+        revision = revision + 1,
+        updated_at = STATEMENT_TIMESTAMP()
+    WHERE name_hash = %(name_hash)s
+    RETURNING id, last_position, unpinned_tokens, answered_position, due_since IS NOT NULL AS due,
+        due_revision = revision AS turned_due
+), added AS (
+    INSERT INTO convmemory_message (session_id, role, kind, content, wire, metadata, usage, tokens,
+        tokens_through, position, answers, idempotency_key, payload_hash, created_at)
+    SELECT advanced.id, batch.role, batch.kind, batch.content, batch.wire, batch.metadata, batch.usage,
+        batch.tokens, advanced.unpinned_tokens - %(added_tokens)s + batch.tokens_through,
+        advanced.last_position - %(added)s + batch.position, CASE WHEN batch.answers = -1
+        THEN advanced.answered_position ELSE advanced.last_position - %(added)s + batch.answers END,
+        batch.idempotency_key, batch.payload_hash, COALESCE(batch.created_at, STATEMENT_TIMESTAMP())
+    FROM advanced, UNNEST(%(new_role)s::text[], %(new_kind)s::text[], %(new_content)s::text[],
+        %(new_wire)s::text[], %(new_metadata)s::text[], %(new_usage)s::text[], %(new_tokens)s::int[],
+        %(new_tokens_through)s::bigint[], %(new_position)s::bigint[], %(new_answers)s::bigint[],
+        %(new_idempotency_key)s::text[], %(new_payload_hash)s::text[],
+        %(new_created_at)s::timestamptz[]) AS batch (role, kind, content, wire, metadata, usage, tokens,
+        tokens_through, position, answers, idempotency_key, payload_hash, created_at)
+)
+SELECT *
+FROM advanced;
+
+-- append: tool calls
+WITH advanced AS (
+    UPDATE convmemory_session
+    SET last_position = last_position + %(added)s,
+        unpinned_count = unpinned_count + %(added_unpinned)s,
+        unpinned_tokens = unpinned_tokens + %(added_tokens)s,
+        settled_tokens = unpinned_tokens + %(settled)s,
+        newest_position = last_position + %(newest)s,
+        answered_position = call_position,
+        exchange_calls = %(exchange_calls)s,
+        open_calls = %(open_calls)s,
+        call_position = last_position + %(call_position)s,
+        counter = %(counter)s,
+        revision = revision + 1,
+        updated_at = STATEMENT_TIMESTAMP()
+    WHERE name_hash = %(name_hash)s
+    RETURNING id, last_position, unpinned_tokens, answered_position, due_since IS NOT NULL AS due,
+        due_revision = revision AS turned_due
+), added AS (
+    INSERT INTO convmemory_message (session_id, tokens_through, position, created_at, role, kind, wire,
+        tokens, payload_hash)
+    SELECT id, unpinned_tokens, last_position, STATEMENT_TIMESTAMP(), %(new_role)s, %(new_kind)s,
+        %(new_wire)s, %(new_tokens)s, %(new_payload_hash)s
+    FROM advanced
+)
+SELECT *
+FROM advanced;
+
+-- append: tool calls with their result
+WITH advanced AS (
+    UPDATE convmemory_session
+    SET last_position = last_position + %(added)s,
+        unpinned_count = unpinned_count + %(added_unpinned)s,
+        unpinned_tokens = unpinned_tokens + %(added_tokens)s,
+        settled_tokens = unpinned_tokens + %(settled)s,
+        newest_position = last_position + %(newest)s,
+        answered_position = call_position,
+        exchange_calls = %(exchange_calls)s,
+        open_calls = %(open_calls)s,
+        call_position = last_position + %(call_position)s,
+        counter = %(counter)s,
+        revision = revision + 1,
+        updated_at = STATEMENT_TIMESTAMP()
+    WHERE name_hash = %(name_hash)s
+    RETURNING id, last_position, unpinned_tokens, answered_position, due_since IS NOT NULL AS due,
+        due_revision = revision AS turned_due
+), added AS (
+    INSERT INTO convmemory_message (session_id, role, kind, content, wire, metadata, usage, tokens,
+        tokens_through, position, answers, idempotency_key, payload_hash, created_at)
+    SELECT advanced.id, batch.role, batch.kind, batch.content, batch.wire, batch.metadata, batch.usage,
+        batch.tokens, advanced.unpinned_tokens - %(added_tokens)s + batch.tokens_through,
+        advanced.last_position - %(added)s + batch.position, CASE WHEN batch.answers = -1
+        THEN advanced.answered_position ELSE advanced.last_position - %(added)s + batch.answers END,
+        batch.idempotency_key, batch.payload_hash, COALESCE(batch.created_at, STATEMENT_TIMESTAMP())
+    FROM advanced, UNNEST(%(new_role)s::text[], %(new_kind)s::text[], %(new_content)s::text[],
+        %(new_wire)s::text[], %(new_metadata)s::text[], %(new_usage)s::text[], %(new_tokens)s::int[],
+        %(new_tokens_through)s::bigint[], %(new_position)s::bigint[], %(new_answers)s::bigint[],
+        %(new_idempotency_key)s::text[], %(new_payload_hash)s::text[],
+        %(new_created_at)s::timestamptz[]) AS batch (role, kind, content, wire, metadata, usage, tokens,
+        tokens_through, position, answers, idempotency_key, payload_hash, created_at)
+)
+SELECT *
+FROM advanced;
+
+-- append: a tool result
+WITH advanced AS (
+    UPDATE convmemory_session
+    SET last_position = last_position + %(added)s,
+        unpinned_count = unpinned_count + %(added_unpinned)s,
+        unpinned_tokens = unpinned_tokens + %(added_tokens)s,
+        settled_tokens = settled_tokens,
+        newest_position = newest_position,
+        answered_position = call_position,
+        open_calls = REPLACE(open_calls, %(result0)s, ''),
+        counter = %(counter)s,
+        revision = revision + 1,
+        updated_at = STATEMENT_TIMESTAMP()
+    WHERE name_hash = %(name_hash)s
+        AND open_calls <> ''
+        AND exchange_calls LIKE %(like0)s
+    RETURNING id, last_position, unpinned_tokens, answered_position, due_since IS NOT NULL AS due,
+        due_revision = revision AS turned_due
+), added AS (
+    INSERT INTO convmemory_message (session_id, tokens_through, position, created_at, answers, role, kind,
+        content, wire, tokens, payload_hash)
+    SELECT id, unpinned_tokens, last_position, STATEMENT_TIMESTAMP(), answered_position, %(new_role)s,
+        %(new_kind)s, %(new_content)s, %(new_wire)s, %(new_tokens)s, %(new_payload_hash)s
+    FROM advanced
+)
+SELECT *
+FROM advanced;
+
+-- append: two tool results
+WITH advanced AS (
+    UPDATE convmemory_session
+    SET last_position = last_position + %(added)s,
+        unpinned_count = unpinned_count + %(added_unpinned)s,
+        unpinned_tokens = unpinned_tokens + %(added_tokens)s,
+        settled_tokens = settled_tokens,
+        newest_position = newest_position,
+        answered_position = call_position,
+        open_calls = REPLACE(REPLACE(open_calls, %(result0)s, ''), %(result1)s, ''),
+        counter = %(counter)s,
+        revision = revision + 1,
+        updated_at = STATEMENT_TIMESTAMP()
+    WHERE name_hash = %(name_hash)s
+        AND REPLACE(open_calls, %(result0)s, '') <> ''
+        AND exchange_calls LIKE %(like0)s
+        AND exchange_calls LIKE %(like1)s
+    RETURNING id, last_position, unpinned_tokens, answered_position, due_since IS NOT NULL AS due,
+        due_revision = revision AS turned_due
+), added AS (
+    INSERT INTO convmemory_message (session_id, role, kind, content, wire, metadata, usage, tokens,
+        tokens_through, position, answers, idempotency_key, payload_hash, created_at)
+    SELECT advanced.id, batch.role, batch.kind, batch.content, batch.wire, batch.metadata, batch.usage,
+        batch.tokens, advanced.unpinned_tokens - %(added_tokens)s + batch.tokens_through,
+        advanced.last_position - %(added)s + batch.position, CASE WHEN batch.answers = -1
+        THEN advanced.answered_position ELSE advanced.last_position - %(added)s + batch.answers END,
+        batch.idempotency_key, batch.payload_hash, COALESCE(batch.created_at, STATEMENT_TIMESTAMP())
+    FROM advanced, UNNEST(%(new_role)s::text[], %(new_kind)s::text[], %(new_content)s::text[],
+        %(new_wire)s::text[], %(new_metadata)s::text[], %(new_usage)s::text[], %(new_tokens)s::int[],
+        %(new_tokens_through)s::bigint[], %(new_position)s::bigint[], %(new_answers)s::bigint[],
+        %(new_idempotency_key)s::text[], %(new_payload_hash)s::text[],
+        %(new_created_at)s::timestamptz[]) AS batch (role, kind, content, wire, metadata, usage, tokens,
+        tokens_through, position, answers, idempotency_key, payload_hash, created_at)
+)
+SELECT *
+FROM advanced;
+
+-- append: a repeated tool result
+WITH advanced AS (
+    UPDATE convmemory_session
+    SET last_position = last_position + %(added)s,
+        unpinned_count = unpinned_count + %(added_unpinned)s,
+        unpinned_tokens = unpinned_tokens + %(added_tokens)s,
+        settled_tokens = settled_tokens,
+        newest_position = newest_position,
+        answered_position = call_position,
+        open_calls = REPLACE(REPLACE(open_calls, %(result0)s, ''), %(result1)s, ''),
+        counter = %(counter)s,
+        revision = revision + 1,
+        updated_at = STATEMENT_TIMESTAMP()
+    WHERE name_hash = %(name_hash)s
+        AND REPLACE(REPLACE(open_calls, %(result0)s, ''), %(result1)s, '') <> ''
+        AND exchange_calls LIKE %(like0)s
+        AND exchange_calls LIKE %(like1)s
+    RETURNING id, last_position, unpinned_tokens, answered_position, due_since IS NOT NULL AS due,
+        due_revision = revision AS turned_due
+), added AS (
+    INSERT INTO convmemory_message (session_id, role, kind, content, wire, metadata, usage, tokens,
+        tokens_through, position, answers, idempotency_key, payload_hash, created_at)
+    SELECT advanced.id, batch.role, batch.kind, batch.content, batch.wire, batch.metadata, batch.usage,
+        batch.tokens, advanced.unpinned_tokens - %(added_tokens)s + batch.tokens_through,
+        advanced.last_position - %(added)s + batch.position, CASE WHEN batch.answers = -1
+        THEN advanced.answered_position ELSE advanced.last_position - %(added)s + batch.answers END,
+        batch.idempotency_key, batch.payload_hash, COALESCE(batch.created_at, STATEMENT_TIMESTAMP())
+    FROM advanced, UNNEST(%(new_role)s::text[], %(new_kind)s::text[], %(new_content)s::text[],
+        %(new_wire)s::text[], %(new_metadata)s::text[], %(new_usage)s::text[], %(new_tokens)s::int[],
+        %(new_tokens_through)s::bigint[], %(new_position)s::bigint[], %(new_answers)s::bigint[],
+        %(new_idempotency_key)s::text[], %(new_payload_hash)s::text[],
+        %(new_created_at)s::timestamptz[]) AS batch (role, kind, content, wire, metadata, usage, tokens,
+        tokens_through, position, answers, idempotency_key, payload_hash, created_at)
+)
+SELECT *
+FROM advanced;
+
+-- append: a tool result, and a message of the user
+WITH advanced AS (
+    UPDATE convmemory_session
+    SET last_position = last_position + %(added)s,
+        unpinned_count = unpinned_count + %(added_unpinned)s,
+        unpinned_tokens = unpinned_tokens + %(added_tokens)s,
+        settled_tokens = CASE WHEN REPLACE(open_calls, %(result0)s, '') = ''
+            THEN unpinned_tokens + %(settled)s ELSE settled_tokens END,
+        newest_position = CASE WHEN REPLACE(open_calls, %(result0)s, '') = '' THEN last_position + %(newest)s
+            ELSE newest_position END,
+        answered_position = call_position,
+        open_calls = REPLACE(open_calls, %(result0)s, ''),
+        counter = %(counter)s,
+        revision = revision + 1,
+        updated_at = STATEMENT_TIMESTAMP()
+    WHERE name_hash = %(name_hash)s
+        AND open_calls <> ''
+        AND exchange_calls LIKE %(like0)s
+    RETURNING id, last_position, unpinned_tokens, answered_position, due_since IS NOT NULL AS due,
+        due_revision = revision AS turned_due
+), added AS (
+    INSERT INTO convmemory_message (session_id, role, kind, content, wire, metadata, usage, tokens,
+        tokens_through, position, answers, idempotency_key, payload_hash, created_at)
+    SELECT advanced.id, batch.role, batch.kind, batch.content, batch.wire, batch.metadata, batch.usage,
+        batch.tokens, advanced.unpinned_tokens - %(added_tokens)s + batch.tokens_through,
+        advanced.last_position - %(added)s + batch.position, CASE WHEN batch.answers = -1
+        THEN advanced.answered_position ELSE advanced.last_position - %(added)s + batch.answers END,
+        batch.idempotency_key, batch.payload_hash, COALESCE(batch.created_at, STATEMENT_TIMESTAMP())
+    FROM advanced, UNNEST(%(new_role)s::text[], %(new_kind)s::text[], %(new_content)s::text[],
+        %(new_wire)s::text[], %(new_metadata)s::text[], %(new_usage)s::text[], %(new_tokens)s::int[],
+        %(new_tokens_through)s::bigint[], %(new_position)s::bigint[], %(new_answers)s::bigint[],
+        %(new_idempotency_key)s::text[], %(new_payload_hash)s::text[],
+        %(new_created_at)s::timestamptz[]) AS batch (role, kind, content, wire, metadata, usage, tokens,
+        tokens_through, position, answers, idempotency_key, payload_hash, created_at)
+)
+SELECT *
+FROM advanced;
+
+-- append: a pinned message
+WITH advanced AS (
+    UPDATE convmemory_session
+    SET last_position = last_position + %(added)s,
+        unpinned_count = unpinned_count + %(added_unpinned)s,
+        unpinned_tokens = unpinned_tokens + %(added_tokens)s,
+        settled_tokens = settled_tokens,
+        newest_position = newest_position,
+        pinned = pinned || ' ' || CAST(last_position + %(pinned0)s AS VARCHAR(20)) || %(tokens0)s,
+        pinned_count = pinned_count + %(added_pinned)s,
+        pinned_tokens = pinned_tokens + %(pinned_tokens)s,
+        answered_position = call_position,
+        counter = %(counter)s,
+        revision = revision + 1,
+        updated_at = STATEMENT_TIMESTAMP()
+    WHERE name_hash = %(name_hash)s
+        AND pinned_count <= %(max_pinned)s
+    RETURNING id, last_position, unpinned_tokens, answered_position, due_since IS NOT NULL AS due,
+        due_revision = revision AS turned_due
+), added AS (
+    INSERT INTO convmemory_message (session_id, tokens_through, position, created_at, role, kind, content,
+        tokens, payload_hash)
+    SELECT id, unpinned_tokens, last_position, STATEMENT_TIMESTAMP(), %(new_role)s, %(new_kind)s,
+        %(new_content)s, %(new_tokens)s, %(new_payload_hash)s
+    FROM advanced
+)
+SELECT *
+FROM advanced;
+
+-- append: two pinned messages
+WITH advanced AS (
+    UPDATE convmemory_session
+    SET last_position = last_position + %(added)s,
+        unpinned_count = unpinned_count + %(added_unpinned)s,
+        unpinned_tokens = unpinned_tokens + %(added_tokens)s,
+        settled_tokens = CASE WHEN open_calls = '' THEN unpinned_tokens + %(settled)s ELSE settled_tokens END,
+        newest_position = CASE WHEN open_calls = '' THEN last_position + %(newest)s ELSE newest_position END,
+        pinned = pinned || ' ' || CAST(last_position + %(pinned0)s AS VARCHAR(20)) || %(tokens0)s || ' ' || CAST(last_position + %(pinned1)s AS VARCHAR(20)) || %(tokens1)s,
+        pinned_count = pinned_count + %(added_pinned)s,
+        pinned_tokens = pinned_tokens + %(pinned_tokens)s,
+        answered_position = call_position,
+        counter = %(counter)s,
+        revision = revision + 1,
+        updated_at = STATEMENT_TIMESTAMP()
+    WHERE name_hash = %(name_hash)s
+        AND pinned_count <= %(max_pinned)s
+    RETURNING id, last_position, unpinned_tokens, answered_position, due_since IS NOT NULL AS due,
+        due_revision = revision AS turned_due
+), added AS (
+    INSERT INTO convmemory_message (session_id, role, kind, content, wire, metadata, usage, tokens,
+        tokens_through, position, answers, idempotency_key, payload_hash, created_at)
+    SELECT advanced.id, batch.role, batch.kind, batch.content, batch.wire, batch.metadata, batch.usage,
+        batch.tokens, advanced.unpinned_tokens - %(added_tokens)s + batch.tokens_through,
+        advanced.last_position - %(added)s + batch.position, CASE WHEN batch.answers = -1
+        THEN advanced.answered_position ELSE advanced.last_position - %(added)s + batch.answers END,
+        batch.idempotency_key, batch.payload_hash, COALESCE(batch.created_at, STATEMENT_TIMESTAMP())
+    FROM advanced, UNNEST(%(new_role)s::text[], %(new_kind)s::text[], %(new_content)s::text[],
+        %(new_wire)s::text[], %(new_metadata)s::text[], %(new_usage)s::text[], %(new_tokens)s::int[],
+        %(new_tokens_through)s::bigint[], %(new_position)s::bigint[], %(new_answers)s::bigint[],
+        %(new_idempotency_key)s::text[], %(new_payload_hash)s::text[],
+        %(new_created_at)s::timestamptz[]) AS batch (role, kind, content, wire, metadata, usage, tokens,
+        tokens_through, position, answers, idempotency_key, payload_hash, created_at)
+)
+SELECT *
+FROM advanced;
+
+-- append, rows: a message of the user
+-- append, rows: a message of the assistant
+-- append, rows: a task is sent
+-- append, rows: a limit of messages
+-- append, rows: limits of tokens and of messages
+-- append, rows: no limit
+-- append, rows: a session that is given as a row
+-- append, rows: a pinned message
+INSERT INTO convmemory_message (session_id, role, kind, content, tokens, tokens_through, position,
+    payload_hash, created_at)
+VALUES (%(session_id)s, %(role)s, %(kind)s, %(content)s, %(tokens)s, %(tokens_through)s, %(position)s,
+    %(payload_hash)s, STATEMENT_TIMESTAMP());
+
+-- append, rows: several messages
+-- append, rows: a repeated tool result
+-- append, rows: two pinned messages
+INSERT INTO convmemory_message (session_id, role, kind, content, wire, metadata, usage, tokens,
+    tokens_through, position, answers, idempotency_key, payload_hash, created_at)
+VALUES (%s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, COALESCE(%s, STATEMENT_TIMESTAMP())), (%s, %s, %s,
+    %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, COALESCE(%s, STATEMENT_TIMESTAMP())), (%s, %s, %s, %s, %s, %s, %s,
+    %s, %s, %s, %s, %s, %s, COALESCE(%s, STATEMENT_TIMESTAMP()));
+
+-- append, rows: every column, and an idempotency key
+INSERT INTO convmemory_message (session_id, role, kind, content, wire, metadata, usage, tokens,
+    tokens_through, position, idempotency_key, payload_hash, created_at)
+VALUES (%(session_id)s, %(role)s, %(kind)s, %(content)s, %(wire)s, %(metadata)s, %(usage)s, %(tokens)s,
+    %(tokens_through)s, %(position)s, %(idempotency_key)s, %(payload_hash)s, %(created_at)s);
+
+-- append, rows: several messages, an idempotency key
+-- append, rows: tool calls with their result
+-- append, rows: two tool results
+-- append, rows: a tool result, and a message of the user
+INSERT INTO convmemory_message (session_id, role, kind, content, wire, metadata, usage, tokens,
+    tokens_through, position, answers, idempotency_key, payload_hash, created_at)
+VALUES (%s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, COALESCE(%s, STATEMENT_TIMESTAMP())), (%s, %s, %s,
+    %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, COALESCE(%s, STATEMENT_TIMESTAMP()));
+
+-- append, rows: tool calls
+INSERT INTO convmemory_message (session_id, role, kind, wire, tokens, tokens_through, position, payload_hash,
+    created_at)
+VALUES (%(session_id)s, %(role)s, %(kind)s, %(wire)s, %(tokens)s, %(tokens_through)s, %(position)s,
+    %(payload_hash)s, STATEMENT_TIMESTAMP());
+
+-- append, rows: a tool result
+INSERT INTO convmemory_message (session_id, role, kind, content, wire, tokens, tokens_through, position,
+    answers, payload_hash, created_at)
+VALUES (%(session_id)s, %(role)s, %(kind)s, %(content)s, %(wire)s, %(tokens)s, %(tokens_through)s,
+    %(position)s, %(answers)s, %(payload_hash)s, STATEMENT_TIMESTAMP());
+
+-- load: everything
+(
+    SELECT m.position, m.role, m.kind, m.content, m.wire, m.metadata, m.tokens, m.answers,
+        m.redacted_at IS NOT NULL
+    FROM convmemory_message m
+    WHERE m.session_id = (
+        SELECT s.id
+        FROM convmemory_session s
+        WHERE s.name_hash = %s
+    ) AND m.position >= (
+        SELECT 1
+        FROM convmemory_session s
+        WHERE s.name_hash = %s
+    )
+    ORDER BY m.position
+)
+UNION ALL
+SELECT NULL, NULL, NULL, NULL, JSON_BUILD_ARRAY(s.id, s.epoch, s.revision, s.due_since IS NOT NULL,
+    s.last_position, s.unpinned_count, s.unpinned_tokens, s.settled_tokens, s.newest_position, s.pinned,
+    s.call_position, s.exchange_calls, s.open_calls, s.covered_position, s.covered_count,
+    s.covered_tokens)::text, (
+    SELECT JSON_BUILD_ARRAY(v.version, v.first_position, v.last_position, v.text, v.tokens)::text
+    FROM convmemory_summary v
+    WHERE v.session_id = s.id
+        AND v.version = s.current_version
+), NULL, NULL, NULL
+FROM convmemory_session s
+WHERE s.name_hash = %s;
+
+-- load: the last messages
+(
+    SELECT m.position, m.role, m.kind, m.content, m.wire, m.metadata, m.tokens, m.answers,
+        m.redacted_at IS NOT NULL
+    FROM convmemory_message m
+    WHERE m.session_id = (
+        SELECT s.id
+        FROM convmemory_session s
+        WHERE s.name_hash = %s
+    ) AND m.position >= (
+        SELECT GREATEST(1, LEAST(last_position + 1 - pinned_count - %s, newest_position))
+        FROM convmemory_session s
+        WHERE s.name_hash = %s
+    )
+    ORDER BY m.position
+)
+UNION ALL
+SELECT NULL, NULL, NULL, NULL, JSON_BUILD_ARRAY(s.id, s.epoch, s.revision, s.due_since IS NOT NULL,
+    s.last_position, s.unpinned_count, s.unpinned_tokens, s.settled_tokens, s.newest_position, s.pinned,
+    s.call_position, s.exchange_calls, s.open_calls, s.covered_position, s.covered_count,
+    s.covered_tokens)::text, (
+    SELECT JSON_BUILD_ARRAY(v.version, v.first_position, v.last_position, v.text, v.tokens)::text
+    FROM convmemory_summary v
+    WHERE v.session_id = s.id
+        AND v.version = s.current_version
+), NULL, NULL, NULL
+FROM convmemory_session s
+WHERE s.name_hash = %s;
+
+-- load: the last tokens
+(
+    SELECT m.position, m.role, m.kind, m.content, m.wire, m.metadata, m.tokens, m.answers,
+        m.redacted_at IS NOT NULL
+    FROM convmemory_message m
+    WHERE m.session_id = (
+        SELECT s.id
+        FROM convmemory_session s
+        WHERE s.name_hash = %s
+    ) AND m.tokens_through > (
+        SELECT GREATEST(0, LEAST(unpinned_tokens - %s, settled_tokens))
+        FROM convmemory_session s
+        WHERE s.name_hash = %s
+    )
+    ORDER BY m.tokens_through
+)
+UNION ALL
+SELECT NULL, NULL, NULL, NULL, JSON_BUILD_ARRAY(s.id, s.epoch, s.revision, s.due_since IS NOT NULL,
+    s.last_position, s.unpinned_count, s.unpinned_tokens, s.settled_tokens, s.newest_position, s.pinned,
+    s.call_position, s.exchange_calls, s.open_calls, s.covered_position, s.covered_count,
+    s.covered_tokens)::text, (
+    SELECT JSON_BUILD_ARRAY(v.version, v.first_position, v.last_position, v.text, v.tokens)::text
+    FROM convmemory_summary v
+    WHERE v.session_id = s.id
+        AND v.version = s.current_version
+), NULL, NULL, NULL
+FROM convmemory_session s
+WHERE s.name_hash = %s;
+
+-- load: the summary, and what it does not cover
+(
+    SELECT m.position, m.role, m.kind, m.content, m.wire, m.metadata, m.tokens, m.answers,
+        m.redacted_at IS NOT NULL
+    FROM convmemory_message m
+    WHERE m.session_id = (
+        SELECT s.id
+        FROM convmemory_session s
+        WHERE s.name_hash = %s
+    ) AND m.position >= (
+        SELECT covered_position + 1
+        FROM convmemory_session s
+        WHERE s.name_hash = %s
+    )
+    ORDER BY m.position
+)
+UNION ALL
+SELECT NULL, NULL, NULL, NULL, JSON_BUILD_ARRAY(s.id, s.epoch, s.revision, s.due_since IS NOT NULL,
+    s.last_position, s.unpinned_count, s.unpinned_tokens, s.settled_tokens, s.newest_position, s.pinned,
+    s.call_position, s.exchange_calls, s.open_calls, s.covered_position, s.covered_count,
+    s.covered_tokens)::text, (
+    SELECT JSON_BUILD_ARRAY(v.version, v.first_position, v.last_position, v.text, v.tokens)::text
+    FROM convmemory_summary v
+    WHERE v.session_id = s.id
+        AND v.version = s.current_version
+), NULL, NULL, NULL
+FROM convmemory_session s
+WHERE s.name_hash = %s;
+
+-- load: the summary, and the last messages
+(
+    SELECT m.position, m.role, m.kind, m.content, m.wire, m.metadata, m.tokens, m.answers,
+        m.redacted_at IS NOT NULL
+    FROM convmemory_message m
+    WHERE m.session_id = (
+        SELECT s.id
+        FROM convmemory_session s
+        WHERE s.name_hash = %s
+    ) AND m.position >= (
+        SELECT GREATEST(covered_position + 1, LEAST(last_position + 1 - pinned_count - %s, newest_position))
+        FROM convmemory_session s
+        WHERE s.name_hash = %s
+    )
+    ORDER BY m.position
+)
+UNION ALL
+SELECT NULL, NULL, NULL, NULL, JSON_BUILD_ARRAY(s.id, s.epoch, s.revision, s.due_since IS NOT NULL,
+    s.last_position, s.unpinned_count, s.unpinned_tokens, s.settled_tokens, s.newest_position, s.pinned,
+    s.call_position, s.exchange_calls, s.open_calls, s.covered_position, s.covered_count,
+    s.covered_tokens)::text, (
+    SELECT JSON_BUILD_ARRAY(v.version, v.first_position, v.last_position, v.text, v.tokens)::text
+    FROM convmemory_summary v
+    WHERE v.session_id = s.id
+        AND v.version = s.current_version
+), NULL, NULL, NULL
+FROM convmemory_session s
+WHERE s.name_hash = %s;
+
+-- load: the summary, and the last tokens
+(
+    SELECT m.position, m.role, m.kind, m.content, m.wire, m.metadata, m.tokens, m.answers,
+        m.redacted_at IS NOT NULL
+    FROM convmemory_message m
+    WHERE m.session_id = (
+        SELECT s.id
+        FROM convmemory_session s
+        WHERE s.name_hash = %s
+    ) AND m.tokens_through > (
+        SELECT GREATEST(covered_tokens, LEAST(unpinned_tokens - %s, settled_tokens))
+        FROM convmemory_session s
+        WHERE s.name_hash = %s
+    )
+    ORDER BY m.tokens_through
+)
+UNION ALL
+SELECT NULL, NULL, NULL, NULL, JSON_BUILD_ARRAY(s.id, s.epoch, s.revision, s.due_since IS NOT NULL,
+    s.last_position, s.unpinned_count, s.unpinned_tokens, s.settled_tokens, s.newest_position, s.pinned,
+    s.call_position, s.exchange_calls, s.open_calls, s.covered_position, s.covered_count,
+    s.covered_tokens)::text, (
+    SELECT JSON_BUILD_ARRAY(v.version, v.first_position, v.last_position, v.text, v.tokens)::text
+    FROM convmemory_summary v
+    WHERE v.session_id = s.id
+        AND v.version = s.current_version
+), NULL, NULL, NULL
+FROM convmemory_session s
+WHERE s.name_hash = %s;
+
+-- load, pinned messages
+SELECT s.epoch, m.position, m.role, m.kind, m.content, m.wire, m.metadata, m.tokens, m.answers,
+    m.redacted_at IS NOT NULL
+FROM convmemory_session s
+LEFT JOIN convmemory_message m ON m.session_id = s.id AND m.position IN (%s, %s)
+WHERE s.id = %s;
+
+-- fork, messages
+INSERT INTO convmemory_message (session_id, role, kind, content, wire, metadata, usage, tokens,
+    tokens_through, position, answers, idempotency_key, payload_hash, created_at, redacted_at)
+SELECT %s, role, kind, content, wire, metadata, usage, tokens, tokens_through, position, answers, NULL, '',
+    created_at, redacted_at
+FROM convmemory_message
+WHERE session_id = %s
+    AND position <= %s;
+
+-- fork, summaries
+INSERT INTO convmemory_summary (session_id, version, parent_version, first_position, last_position,
+    covered_count, covered_tokens, text, tokens, model, shortened, fallback, building, prompt_hash,
+    created_at)
+SELECT %s, version, parent_version, first_position, last_position, covered_count, covered_tokens, text,
+    tokens, model, shortened, fallback, building, prompt_hash, created_at
+FROM convmemory_summary
+WHERE session_id = %s
+    AND last_position <= %s
+    AND invalidated_at IS NULL
+    AND building = %s;

@@ -1,0 +1,709 @@
+-- Django 5.2
+
+-- find
+-- clear (2 of 4)
+SELECT "convmemory_session"."id" AS "pk"
+FROM "convmemory_session"
+WHERE "convmemory_session"."name_hash" = %s
+ORDER BY 1 ASC LIMIT 1;
+
+-- history, the last messages
+SELECT "convmemory_message"."position" AS "position", "convmemory_message"."created_at" AS "created_at",
+    "convmemory_message"."role" AS "role", "convmemory_message"."kind" AS "kind",
+    "convmemory_message"."content" AS "content", "convmemory_message"."wire" AS "wire",
+    "convmemory_message"."metadata" AS "metadata", "convmemory_message"."tokens" AS "tokens",
+    "convmemory_message"."redacted_at" AS "redacted_at"
+FROM "convmemory_message"
+WHERE ("convmemory_message"."session_id" = (
+    SELECT U0."id" AS "pk"
+    FROM "convmemory_session" U0
+    WHERE U0."name_hash" = %s LIMIT 1
+) AND "convmemory_message"."position" >= (
+    SELECT ((U0."last_position" + %s) - %s) AS "first"
+    FROM "convmemory_session" U0
+    WHERE U0."name_hash" = %s LIMIT 1
+))
+ORDER BY "convmemory_message"."session_id" DESC, 1 DESC LIMIT 50;
+
+-- history, before a position
+SELECT "convmemory_message"."position" AS "position", "convmemory_message"."created_at" AS "created_at",
+    "convmemory_message"."role" AS "role", "convmemory_message"."kind" AS "kind",
+    "convmemory_message"."content" AS "content", "convmemory_message"."wire" AS "wire",
+    "convmemory_message"."metadata" AS "metadata", "convmemory_message"."tokens" AS "tokens",
+    "convmemory_message"."redacted_at" AS "redacted_at"
+FROM "convmemory_message"
+WHERE ("convmemory_message"."session_id" = (
+    SELECT U0."id" AS "pk"
+    FROM "convmemory_session" U0
+    WHERE U0."name_hash" = %s LIMIT 1
+) AND "convmemory_message"."position" < %s AND "convmemory_message"."position" >= (
+    SELECT (LEAST((U0."last_position" + %s), %s) - %s) AS "first"
+    FROM "convmemory_session" U0
+    WHERE U0."name_hash" = %s LIMIT 1
+))
+ORDER BY "convmemory_message"."session_id" DESC, 1 DESC LIMIT 50;
+
+-- history, after a position
+SELECT "convmemory_message"."position" AS "position", "convmemory_message"."created_at" AS "created_at",
+    "convmemory_message"."role" AS "role", "convmemory_message"."kind" AS "kind",
+    "convmemory_message"."content" AS "content", "convmemory_message"."wire" AS "wire",
+    "convmemory_message"."metadata" AS "metadata", "convmemory_message"."tokens" AS "tokens",
+    "convmemory_message"."redacted_at" AS "redacted_at"
+FROM "convmemory_message"
+WHERE ("convmemory_message"."session_id" = (
+    SELECT U0."id" AS "pk"
+    FROM "convmemory_session" U0
+    WHERE U0."name_hash" = %s LIMIT 1
+) AND "convmemory_message"."position" > %s AND "convmemory_message"."position" <= %s)
+ORDER BY "convmemory_message"."session_id" ASC, 1 ASC LIMIT 50;
+
+-- paused
+SELECT "convmemory_attempt"."outcome" AS "outcome", "convmemory_attempt"."started_at" AS "started_at",
+    "convmemory_attempt"."duration_seconds" AS "duration_seconds",
+    (CLOCK_TIMESTAMP() + %s * INTERVAL '1 second') AS "clock1"
+FROM "convmemory_attempt"
+WHERE "convmemory_attempt"."alias" = %s
+ORDER BY 2 DESC, "convmemory_attempt"."id" DESC LIMIT 1;
+
+-- waiting
+SELECT COUNT(*)
+FROM (
+    SELECT "convmemory_session"."id" AS "col1"
+    FROM "convmemory_session"
+    WHERE ("convmemory_session"."due_since" IS NOT NULL AND ("convmemory_session"."lease_expires_at" IS NULL
+        OR "convmemory_session"."lease_expires_at" <= (CLOCK_TIMESTAMP() + %s * INTERVAL '1 second'))
+        AND ("convmemory_session"."next_attempt_at" IS NULL
+        OR "convmemory_session"."next_attempt_at" <= (CLOCK_TIMESTAMP() + %s * INTERVAL '1 second'))
+        AND "convmemory_session"."alias" = %s
+        AND "convmemory_session"."hinted_at" > (CLOCK_TIMESTAMP() + %s * INTERVAL '1 second')
+        AND "convmemory_session"."hinted_at" <= (CLOCK_TIMESTAMP() + %s * INTERVAL '1 second')) LIMIT 10
+) subquery;
+
+-- sweep (1 of 3)
+SELECT %s AS "a"
+FROM "convmemory_session"
+WHERE ("convmemory_session"."due_since" IS NOT NULL AND ("convmemory_session"."lease_expires_at" IS NULL
+    OR "convmemory_session"."lease_expires_at" <= (CLOCK_TIMESTAMP() + %s * INTERVAL '1 second'))
+    AND ("convmemory_session"."next_attempt_at" IS NULL
+    OR "convmemory_session"."next_attempt_at" <= (CLOCK_TIMESTAMP() + %s * INTERVAL '1 second'))
+    AND "convmemory_session"."alias" = %s AND ("convmemory_session"."hinted_at" IS NULL
+    OR "convmemory_session"."hinted_at" <= (CLOCK_TIMESTAMP() + %s * INTERVAL '1 second'))) LIMIT 1;
+
+-- sweep (2 of 3)
+SELECT "convmemory_session"."id" AS "pk"
+FROM "convmemory_session"
+WHERE ("convmemory_session"."due_since" IS NOT NULL AND ("convmemory_session"."lease_expires_at" IS NULL
+    OR "convmemory_session"."lease_expires_at" <= (CLOCK_TIMESTAMP() + %s * INTERVAL '1 second'))
+    AND ("convmemory_session"."next_attempt_at" IS NULL
+    OR "convmemory_session"."next_attempt_at" <= (CLOCK_TIMESTAMP() + %s * INTERVAL '1 second'))
+    AND "convmemory_session"."alias" = %s AND ("convmemory_session"."hinted_at" IS NULL
+    OR "convmemory_session"."hinted_at" <= (CLOCK_TIMESTAMP() + %s * INTERVAL '1 second')))
+ORDER BY "convmemory_session"."due_since" ASC, 1 ASC LIMIT 10 FOR
+UPDATE SKIP LOCKED;
+
+-- sweep (3 of 3)
+UPDATE "convmemory_session"
+SET "hinted_at" = (CLOCK_TIMESTAMP() + %s * INTERVAL '1 second')
+WHERE "convmemory_session"."id" IN (%s, %s);
+
+-- unhint
+UPDATE "convmemory_session"
+SET "hinted_at" = NULL
+WHERE "convmemory_session"."id" IN (%s);
+
+-- claim (1 of 3)
+UPDATE "convmemory_session"
+SET "lease_token" = %s,
+    "lease_expires_at" = (CLOCK_TIMESTAMP() + %s * INTERVAL '1 second'),
+    "attempts" = ("convmemory_session"."attempts" + %s),
+    "revision" = ("convmemory_session"."revision" + %s)
+WHERE ("convmemory_session"."id" = %s AND "convmemory_session"."due_since" IS NOT NULL
+    AND ("convmemory_session"."lease_expires_at" IS NULL
+    OR "convmemory_session"."lease_expires_at" <= (CLOCK_TIMESTAMP() + %s * INTERVAL '1 second'))
+    AND ("convmemory_session"."next_attempt_at" IS NULL
+    OR "convmemory_session"."next_attempt_at" <= (CLOCK_TIMESTAMP() + %s * INTERVAL '1 second')));
+
+-- claim (2 of 3)
+-- claim_rebuild (4 of 5)
+-- fork (13 of 13)
+-- redact (17 of 29)
+-- redact (26 of 29)
+SELECT "convmemory_session"."id", "convmemory_session"."public_id", "convmemory_session"."alias",
+    "convmemory_session"."owner_id", "convmemory_session"."visitor", "convmemory_session"."key",
+    "convmemory_session"."name_hash", "convmemory_session"."title", "convmemory_session"."metadata",
+    "convmemory_session"."last_position", "convmemory_session"."unpinned_count",
+    "convmemory_session"."unpinned_tokens", "convmemory_session"."settled_tokens",
+    "convmemory_session"."newest_position", "convmemory_session"."pinned",
+    "convmemory_session"."pinned_count", "convmemory_session"."pinned_tokens",
+    "convmemory_session"."call_position", "convmemory_session"."answered_position",
+    "convmemory_session"."exchange_calls", "convmemory_session"."open_calls",
+    "convmemory_session"."last_version", "convmemory_session"."current_version",
+    "convmemory_session"."covered_position", "convmemory_session"."covered_count",
+    "convmemory_session"."covered_tokens", "convmemory_session"."due_since",
+    "convmemory_session"."due_revision", "convmemory_session"."hinted_at", "convmemory_session"."attempts",
+    "convmemory_session"."next_attempt_at", "convmemory_session"."lease_token",
+    "convmemory_session"."lease_expires_at", "convmemory_session"."last_error", "convmemory_session"."epoch",
+    "convmemory_session"."revision", "convmemory_session"."forked_from_id",
+    "convmemory_session"."fork_position", "convmemory_session"."counter", "convmemory_session"."created_at",
+    "convmemory_session"."updated_at"
+FROM "convmemory_session"
+WHERE "convmemory_session"."id" = %s LIMIT 21;
+
+-- claim (3 of 3)
+SELECT (CLOCK_TIMESTAMP() + %s * INTERVAL '1 second') AS "clock1"
+FROM "convmemory_session"
+WHERE "convmemory_session"."id" = %s LIMIT 21;
+
+-- turns
+SELECT "convmemory_message"."position" AS "position", "convmemory_message"."tokens" AS "tokens",
+    "convmemory_message"."answers" AS "answers"
+FROM "convmemory_message"
+WHERE ("convmemory_message"."position" > %s AND "convmemory_message"."position" <= %s
+    AND "convmemory_message"."session_id" = %s AND NOT ("convmemory_message"."role" IN (%s, %s)))
+ORDER BY 1 ASC;
+
+-- messages
+SELECT "convmemory_message"."position" AS "position", "convmemory_message"."role" AS "role",
+    "convmemory_message"."kind" AS "kind", "convmemory_message"."content" AS "content",
+    "convmemory_message"."wire" AS "wire", "convmemory_message"."metadata" AS "metadata",
+    "convmemory_message"."tokens" AS "tokens", "convmemory_message"."answers" AS "answers",
+    "convmemory_message"."redacted_at" AS "redacted_at"
+FROM "convmemory_message"
+WHERE ("convmemory_message"."position" > %s AND "convmemory_message"."position" <= %s
+    AND "convmemory_message"."session_id" = %s AND NOT ("convmemory_message"."role" IN (%s, %s))
+    AND "convmemory_message"."position" >= %s AND "convmemory_message"."position" <= %s)
+ORDER BY 1 ASC;
+
+-- extend
+UPDATE "convmemory_session"
+SET "lease_expires_at" = (CLOCK_TIMESTAMP() + %s * INTERVAL '1 second')
+WHERE ("convmemory_session"."epoch" = %s
+    AND "convmemory_session"."lease_expires_at" > (CLOCK_TIMESTAMP() + %s * INTERVAL '1 second')
+    AND "convmemory_session"."lease_token" = %s AND "convmemory_session"."id" = %s);
+
+-- record (1 of 2)
+UPDATE "convmemory_session"
+SET "revision" = "convmemory_session"."revision"
+WHERE "convmemory_session"."id" = %s;
+
+-- record (2 of 2)
+-- publish (3 of 3)
+INSERT INTO "convmemory_attempt" ("session_id", "alias", "first_position", "last_position", "started_at",
+    "due_seconds", "duration_seconds", "outcome", "error", "model", "prompt_tokens", "completion_tokens",
+    "cost", "version")
+VALUES (%s, %s, %s, %s, (CLOCK_TIMESTAMP() + %s * INTERVAL '1 second'), %s, %s, %s, %s, %s, %s, %s, %s, %s)
+RETURNING "convmemory_attempt"."id";
+
+-- publish (1 of 3)
+UPDATE "convmemory_session"
+SET "due_since" = CASE WHEN ("convmemory_session"."unpinned_tokens" > %s
+    AND "convmemory_session"."settled_tokens" > %s) THEN COALESCE("convmemory_session"."due_since",
+    (CLOCK_TIMESTAMP() + %s * INTERVAL '1 second')) ELSE NULL END,
+    "current_version" = %s,
+    "covered_position" = %s,
+    "covered_count" = %s,
+    "covered_tokens" = %s,
+    "last_version" = %s,
+    "attempts" = %s,
+    "next_attempt_at" = NULL,
+    "last_error" = %s,
+    "lease_expires_at" = (CLOCK_TIMESTAMP() + %s * INTERVAL '1 second'),
+    "revision" = ("convmemory_session"."revision" + %s),
+    "updated_at" = (CLOCK_TIMESTAMP() + %s * INTERVAL '1 second')
+WHERE ("convmemory_session"."epoch" = %s
+    AND "convmemory_session"."lease_expires_at" > (CLOCK_TIMESTAMP() + %s * INTERVAL '1 second')
+    AND "convmemory_session"."lease_token" = %s AND "convmemory_session"."id" = %s
+    AND "convmemory_session"."covered_position" = %s AND "convmemory_session"."last_version" = %s);
+
+-- publish (2 of 3)
+INSERT INTO "convmemory_summary" ("session_id", "version", "parent_version", "first_position",
+    "last_position", "covered_count", "covered_tokens", "text", "tokens", "model", "shortened", "fallback",
+    "building", "prompt_hash", "invalidated_at", "created_at")
+VALUES (%s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s,
+    (CLOCK_TIMESTAMP() + %s * INTERVAL '1 second'))
+RETURNING "convmemory_summary"."id";
+
+-- release (1 of 2)
+UPDATE "convmemory_session"
+SET "due_since" = CASE
+    WHEN ("convmemory_session"."unpinned_tokens" > ("convmemory_session"."covered_tokens" + %s)
+    AND "convmemory_session"."settled_tokens" > ("convmemory_session"."covered_tokens"))
+    THEN COALESCE("convmemory_session"."due_since", (CLOCK_TIMESTAMP() + %s * INTERVAL '1 second'))
+    ELSE NULL END,
+    "lease_token" = %s,
+    "lease_expires_at" = NULL,
+    "attempts" = %s,
+    "last_error" = %s,
+    "next_attempt_at" = NULL,
+    "revision" = ("convmemory_session"."revision" + %s),
+    "hinted_at" = (CLOCK_TIMESTAMP() + %s * INTERVAL '1 second')
+WHERE ("convmemory_session"."id" = %s AND "convmemory_session"."lease_token" = %s);
+
+-- release (2 of 2)
+SELECT %s AS "a"
+FROM "convmemory_session"
+WHERE ("convmemory_session"."id" = %s AND "convmemory_session"."due_since" IS NOT NULL) LIMIT 1;
+
+-- claim_rebuild (1 of 5)
+UPDATE "convmemory_session"
+SET "lease_token" = %s,
+    "lease_expires_at" = (CLOCK_TIMESTAMP() + %s * INTERVAL '1 second'),
+    "epoch" = ("convmemory_session"."epoch" + %s),
+    "revision" = ("convmemory_session"."revision" + %s)
+WHERE ("convmemory_session"."id" = %s AND "convmemory_session"."current_version" > %s
+    AND ("convmemory_session"."lease_expires_at" IS NULL
+    OR "convmemory_session"."lease_expires_at" <= (CLOCK_TIMESTAMP() + %s * INTERVAL '1 second')));
+
+-- claim_rebuild (2 of 5)
+SELECT "convmemory_summary"."id", "convmemory_summary"."session_id", "convmemory_summary"."version",
+    "convmemory_summary"."parent_version", "convmemory_summary"."first_position",
+    "convmemory_summary"."last_position", "convmemory_summary"."covered_count",
+    "convmemory_summary"."covered_tokens", "convmemory_summary"."text", "convmemory_summary"."tokens",
+    "convmemory_summary"."model", "convmemory_summary"."shortened", "convmemory_summary"."fallback",
+    "convmemory_summary"."building", "convmemory_summary"."prompt_hash",
+    "convmemory_summary"."invalidated_at", "convmemory_summary"."created_at"
+FROM "convmemory_summary"
+WHERE ("convmemory_summary"."session_id" = %s AND "convmemory_summary"."invalidated_at" IS NULL
+    AND "convmemory_summary"."building")
+ORDER BY "convmemory_summary"."version" ASC;
+
+-- claim_rebuild (3 of 5)
+UPDATE "convmemory_summary"
+SET "invalidated_at" = (CLOCK_TIMESTAMP() + %s * INTERVAL '1 second')
+WHERE ("convmemory_summary"."session_id" = %s AND "convmemory_summary"."building"
+    AND "convmemory_summary"."invalidated_at" IS NULL);
+
+-- claim_rebuild (5 of 5)
+SELECT "convmemory_summary"."id", "convmemory_summary"."session_id", "convmemory_summary"."version",
+    "convmemory_summary"."parent_version", "convmemory_summary"."first_position",
+    "convmemory_summary"."last_position", "convmemory_summary"."covered_count",
+    "convmemory_summary"."covered_tokens", "convmemory_summary"."text", "convmemory_summary"."tokens",
+    "convmemory_summary"."model", "convmemory_summary"."shortened", "convmemory_summary"."fallback",
+    "convmemory_summary"."building", "convmemory_summary"."prompt_hash",
+    "convmemory_summary"."invalidated_at", "convmemory_summary"."created_at"
+FROM "convmemory_summary"
+WHERE ("convmemory_summary"."session_id" = %s AND "convmemory_summary"."version" = %s) LIMIT 21;
+
+-- fork (1 of 13)
+UPDATE "convmemory_session"
+SET "revision" = "convmemory_session"."revision"
+WHERE "convmemory_session"."name_hash" = %s;
+
+-- fork (2 of 13)
+-- truncate (2 of 10)
+SELECT "convmemory_session"."id", "convmemory_session"."public_id", "convmemory_session"."alias",
+    "convmemory_session"."owner_id", "convmemory_session"."visitor", "convmemory_session"."key",
+    "convmemory_session"."name_hash", "convmemory_session"."title", "convmemory_session"."metadata",
+    "convmemory_session"."last_position", "convmemory_session"."unpinned_count",
+    "convmemory_session"."unpinned_tokens", "convmemory_session"."settled_tokens",
+    "convmemory_session"."newest_position", "convmemory_session"."pinned",
+    "convmemory_session"."pinned_count", "convmemory_session"."pinned_tokens",
+    "convmemory_session"."call_position", "convmemory_session"."answered_position",
+    "convmemory_session"."exchange_calls", "convmemory_session"."open_calls",
+    "convmemory_session"."last_version", "convmemory_session"."current_version",
+    "convmemory_session"."covered_position", "convmemory_session"."covered_count",
+    "convmemory_session"."covered_tokens", "convmemory_session"."due_since",
+    "convmemory_session"."due_revision", "convmemory_session"."hinted_at", "convmemory_session"."attempts",
+    "convmemory_session"."next_attempt_at", "convmemory_session"."lease_token",
+    "convmemory_session"."lease_expires_at", "convmemory_session"."last_error", "convmemory_session"."epoch",
+    "convmemory_session"."revision", "convmemory_session"."forked_from_id",
+    "convmemory_session"."fork_position", "convmemory_session"."counter", "convmemory_session"."created_at",
+    "convmemory_session"."updated_at"
+FROM "convmemory_session"
+WHERE "convmemory_session"."name_hash" = %s LIMIT 21;
+
+-- fork (3 of 13)
+-- adopt (4 of 5)
+SELECT %s AS "a"
+FROM "convmemory_session"
+WHERE "convmemory_session"."name_hash" = %s LIMIT 1;
+
+-- fork (4 of 13)
+INSERT INTO "convmemory_session" ("public_id", "alias", "owner_id", "visitor", "key", "name_hash", "title",
+    "metadata", "last_position", "unpinned_count", "unpinned_tokens", "settled_tokens", "newest_position",
+    "pinned", "pinned_count", "pinned_tokens", "call_position", "answered_position", "exchange_calls",
+    "open_calls", "last_version", "current_version", "covered_position", "covered_count", "covered_tokens",
+    "due_since", "due_revision", "hinted_at", "attempts", "next_attempt_at", "lease_token",
+    "lease_expires_at", "last_error", "epoch", "revision", "forked_from_id", "fork_position", "counter",
+    "created_at", "updated_at")
+VALUES (%s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s,
+    %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, (CLOCK_TIMESTAMP() + %s * INTERVAL '1 second'),
+    (CLOCK_TIMESTAMP() + %s * INTERVAL '1 second'))
+RETURNING "convmemory_session"."id";
+
+-- fork (5 of 13)
+-- truncate (3 of 10)
+SELECT "convmemory_message"."position" AS "position", "convmemory_message"."tokens" AS "tokens",
+    "convmemory_message"."tokens_through" AS "tokens_through"
+FROM "convmemory_message"
+WHERE ("convmemory_message"."position" <= %s AND "convmemory_message"."session_id" = %s
+    AND NOT ("convmemory_message"."role" IN (%s, %s)))
+ORDER BY 1 DESC LIMIT 1;
+
+-- fork (6 of 13)
+-- truncate (4 of 10)
+SELECT "convmemory_message"."position" AS "position", "convmemory_message"."tokens" AS "tokens",
+    "convmemory_message"."tokens_through" AS "tokens_through", "convmemory_message"."wire" AS "wire"
+FROM "convmemory_message"
+WHERE ("convmemory_message"."position" <= %s AND "convmemory_message"."session_id" = %s
+    AND "convmemory_message"."role" = %s)
+ORDER BY 1 DESC LIMIT 1;
+
+-- fork (7 of 13)
+-- truncate (5 of 10)
+SELECT "convmemory_message"."position" AS "position", "convmemory_message"."wire" AS "wire"
+FROM "convmemory_message"
+WHERE ("convmemory_message"."position" <= %s AND "convmemory_message"."session_id" = %s
+    AND "convmemory_message"."answers" = %s AND "convmemory_message"."position" > %s)
+ORDER BY 1 ASC;
+
+-- fork (8 of 13)
+INSERT INTO convmemory_message (session_id, role, kind, content, wire, metadata, usage, tokens,
+    tokens_through, position, answers, idempotency_key, payload_hash, created_at, redacted_at)
+SELECT %s, role, kind, content, wire, metadata, usage, tokens, tokens_through, position, answers, NULL, '',
+    created_at, redacted_at
+FROM convmemory_message
+WHERE session_id = %s
+    AND position <= %s;
+
+-- fork (9 of 13)
+INSERT INTO convmemory_summary (session_id, version, parent_version, first_position, last_position,
+    covered_count, covered_tokens, text, tokens, model, shortened, fallback, building, prompt_hash,
+    created_at)
+SELECT %s, version, parent_version, first_position, last_position, covered_count, covered_tokens, text,
+    tokens, model, shortened, fallback, building, prompt_hash, created_at
+FROM convmemory_summary
+WHERE session_id = %s
+    AND last_position <= %s
+    AND invalidated_at IS NULL
+    AND building = %s;
+
+-- fork (10 of 13)
+-- redact (18 of 29)
+-- redact (27 of 29)
+-- truncate (8 of 10)
+UPDATE "convmemory_summary"
+SET "invalidated_at" = (CLOCK_TIMESTAMP() + %s * INTERVAL '1 second')
+WHERE ("convmemory_summary"."session_id" = %s AND "convmemory_summary"."invalidated_at" IS NULL
+    AND "convmemory_summary"."last_position" >= %s);
+
+-- fork (11 of 13)
+-- redact (19 of 29)
+-- redact (28 of 29)
+-- truncate (9 of 10)
+SELECT "convmemory_summary"."id", "convmemory_summary"."session_id", "convmemory_summary"."version",
+    "convmemory_summary"."parent_version", "convmemory_summary"."first_position",
+    "convmemory_summary"."last_position", "convmemory_summary"."covered_count",
+    "convmemory_summary"."covered_tokens", "convmemory_summary"."text", "convmemory_summary"."tokens",
+    "convmemory_summary"."model", "convmemory_summary"."shortened", "convmemory_summary"."fallback",
+    "convmemory_summary"."building", "convmemory_summary"."prompt_hash",
+    "convmemory_summary"."invalidated_at", "convmemory_summary"."created_at"
+FROM "convmemory_summary"
+WHERE ("convmemory_summary"."session_id" = %s AND "convmemory_summary"."invalidated_at" IS NULL
+    AND NOT "convmemory_summary"."building")
+ORDER BY "convmemory_summary"."version" DESC LIMIT 1;
+
+-- fork (12 of 13)
+UPDATE "convmemory_session"
+SET "last_position" = %s,
+    "unpinned_count" = %s,
+    "unpinned_tokens" = %s,
+    "settled_tokens" = %s,
+    "newest_position" = %s,
+    "pinned" = %s,
+    "call_position" = %s,
+    "exchange_calls" = %s,
+    "open_calls" = %s,
+    "covered_position" = %s,
+    "covered_count" = %s,
+    "covered_tokens" = %s,
+    "pinned_count" = %s,
+    "pinned_tokens" = %s,
+    "current_version" = %s,
+    "due_since" = NULL,
+    "hinted_at" = NULL
+WHERE "convmemory_session"."id" = %s;
+
+-- redact (1 of 29)
+UPDATE "convmemory_session"
+SET "revision" = "convmemory_session"."revision"
+WHERE ("convmemory_session"."name_hash" = %s AND "convmemory_session"."last_position" >= %s);
+
+-- redact (2 of 29)
+SELECT "convmemory_session"."id" AS "pk"
+FROM "convmemory_session"
+WHERE "convmemory_session"."name_hash" = %s LIMIT 21;
+
+-- redact (3 of 29)
+-- redact (4 of 29)
+-- redact (6 of 29)
+-- redact (7 of 29)
+-- redact (9 of 29)
+-- redact (10 of 29)
+SELECT "convmemory_session"."id" AS "pk"
+FROM "convmemory_session"
+WHERE ("convmemory_session"."fork_position" >= %s AND "convmemory_session"."forked_from_id" IN (%s));
+
+-- redact (5 of 29)
+SELECT "convmemory_session"."id" AS "pk"
+FROM "convmemory_session"
+WHERE "convmemory_session"."id" IN (%s)
+ORDER BY 1 ASC FOR UPDATE;
+
+-- redact (8 of 29)
+SELECT "convmemory_message"."session_id", "convmemory_message"."position", "convmemory_message"."role",
+    "convmemory_message"."kind", "convmemory_message"."content", "convmemory_message"."wire",
+    "convmemory_message"."metadata", "convmemory_message"."usage", "convmemory_message"."tokens",
+    "convmemory_message"."tokens_through", "convmemory_message"."answers", "convmemory_message"."created_at",
+    "convmemory_message"."redacted_at", "convmemory_message"."idempotency_key",
+    "convmemory_message"."payload_hash"
+FROM "convmemory_message"
+WHERE ("convmemory_message"."position" = %s AND "convmemory_message"."session_id" = %s) LIMIT 21;
+
+-- redact (11 of 29)
+SELECT "convmemory_message"."session_id", "convmemory_message"."position", "convmemory_message"."role",
+    "convmemory_message"."kind", "convmemory_message"."content", "convmemory_message"."wire",
+    "convmemory_message"."metadata", "convmemory_message"."usage", "convmemory_message"."tokens",
+    "convmemory_message"."tokens_through", "convmemory_message"."answers", "convmemory_message"."created_at",
+    "convmemory_message"."redacted_at", "convmemory_message"."idempotency_key",
+    "convmemory_message"."payload_hash"
+FROM "convmemory_message"
+WHERE ("convmemory_message"."position" = %s AND "convmemory_message"."session_id" IN (%s))
+ORDER BY "convmemory_message"."session_id" ASC;
+
+-- redact (12 of 29)
+-- redact (21 of 29)
+UPDATE "convmemory_session"
+SET "due_since" = NULL,
+    "hinted_at" = NULL,
+    "attempts" = %s,
+    "next_attempt_at" = NULL,
+    "lease_token" = %s,
+    "lease_expires_at" = NULL,
+    "last_error" = %s,
+    "epoch" = ("convmemory_session"."epoch" + %s),
+    "revision" = ("convmemory_session"."revision" + %s),
+    "updated_at" = (CLOCK_TIMESTAMP() + %s * INTERVAL '1 second')
+WHERE "convmemory_session"."id" = %s;
+
+-- redact (13 of 29)
+-- redact (22 of 29)
+SELECT "convmemory_message"."session_id", "convmemory_message"."position", "convmemory_message"."role",
+    "convmemory_message"."kind", "convmemory_message"."content", "convmemory_message"."wire",
+    "convmemory_message"."metadata", "convmemory_message"."usage", "convmemory_message"."tokens",
+    "convmemory_message"."tokens_through", "convmemory_message"."answers", "convmemory_message"."created_at",
+    "convmemory_message"."redacted_at", "convmemory_message"."idempotency_key",
+    "convmemory_message"."payload_hash"
+FROM "convmemory_message"
+WHERE ("convmemory_message"."session_id" = %s AND "convmemory_message"."position" = %s) LIMIT 21;
+
+-- redact (14 of 29)
+-- redact (23 of 29)
+UPDATE "convmemory_message"
+SET "content" = %s,
+    "wire" = NULL,
+    "metadata" = NULL,
+    "redacted_at" = COALESCE("convmemory_message"."redacted_at",
+        (CLOCK_TIMESTAMP() + %s * INTERVAL '1 second'))
+WHERE ("convmemory_message"."session_id" = %s AND "convmemory_message"."position" = %s);
+
+-- redact (15 of 29)
+-- redact (24 of 29)
+SELECT "convmemory_message"."position" AS "position", "convmemory_message"."payload_hash" AS "payload_hash"
+FROM "convmemory_message"
+WHERE ("convmemory_message"."session_id" = %s AND "convmemory_message"."idempotency_key" IS NOT NULL
+    AND "convmemory_message"."position" <= %s)
+ORDER BY 1 DESC LIMIT 1;
+
+-- redact (16 of 29)
+-- redact (25 of 29)
+UPDATE "convmemory_summary"
+SET "text" = %s
+WHERE ("convmemory_summary"."last_position" >= %s AND "convmemory_summary"."session_id" = %s);
+
+-- redact (20 of 29)
+-- redact (29 of 29)
+-- truncate (10 of 10)
+UPDATE "convmemory_session"
+SET "last_position" = %s,
+    "unpinned_count" = %s,
+    "unpinned_tokens" = %s,
+    "settled_tokens" = %s,
+    "newest_position" = %s,
+    "pinned" = %s,
+    "call_position" = %s,
+    "exchange_calls" = %s,
+    "open_calls" = %s,
+    "covered_position" = %s,
+    "covered_count" = %s,
+    "covered_tokens" = %s,
+    "pinned_count" = %s,
+    "pinned_tokens" = %s,
+    "current_version" = %s,
+    "due_since" = (CLOCK_TIMESTAMP() + %s * INTERVAL '1 second'),
+    "hinted_at" = (CLOCK_TIMESTAMP() + %s * INTERVAL '1 second')
+WHERE "convmemory_session"."id" = %s;
+
+-- truncate (1 of 10)
+UPDATE "convmemory_session"
+SET "due_since" = NULL,
+    "hinted_at" = NULL,
+    "attempts" = %s,
+    "next_attempt_at" = NULL,
+    "lease_token" = %s,
+    "lease_expires_at" = NULL,
+    "last_error" = %s,
+    "epoch" = ("convmemory_session"."epoch" + %s),
+    "revision" = ("convmemory_session"."revision" + %s),
+    "updated_at" = (CLOCK_TIMESTAMP() + %s * INTERVAL '1 second')
+WHERE ("convmemory_session"."name_hash" = %s AND "convmemory_session"."last_position" > %s);
+
+-- truncate (6 of 10)
+DELETE
+FROM "convmemory_message"
+WHERE ("convmemory_message"."position" > %s AND "convmemory_message"."session_id" = %s);
+
+-- truncate (7 of 10)
+UPDATE "convmemory_summary"
+SET "text" = %s
+WHERE ("convmemory_summary"."last_position" > %s AND "convmemory_summary"."session_id" = %s);
+
+-- clear (1 of 4)
+UPDATE "convmemory_session"
+SET "last_position" = %s,
+    "unpinned_count" = %s,
+    "unpinned_tokens" = %s,
+    "settled_tokens" = %s,
+    "newest_position" = %s,
+    "pinned" = %s,
+    "call_position" = %s,
+    "exchange_calls" = %s,
+    "open_calls" = %s,
+    "covered_position" = %s,
+    "covered_count" = %s,
+    "covered_tokens" = %s,
+    "pinned_count" = %s,
+    "pinned_tokens" = %s,
+    "due_since" = NULL,
+    "hinted_at" = NULL,
+    "attempts" = %s,
+    "next_attempt_at" = NULL,
+    "lease_token" = %s,
+    "lease_expires_at" = NULL,
+    "last_error" = %s,
+    "answered_position" = %s,
+    "current_version" = %s,
+    "epoch" = ("convmemory_session"."epoch" + %s),
+    "revision" = ("convmemory_session"."revision" + %s),
+    "updated_at" = (CLOCK_TIMESTAMP() + %s * INTERVAL '1 second')
+WHERE "convmemory_session"."name_hash" = %s;
+
+-- clear (3 of 4)
+DELETE
+FROM "convmemory_message"
+WHERE "convmemory_message"."session_id" = %s;
+
+-- clear (4 of 4)
+DELETE
+FROM "convmemory_summary"
+WHERE "convmemory_summary"."session_id" = %s;
+
+-- adopt (1 of 5)
+UPDATE "convmemory_session"
+SET "revision" = ("convmemory_session"."revision" + %s)
+WHERE ("convmemory_session"."alias" = %s AND "convmemory_session"."visitor" = %s);
+
+-- adopt (2 of 5)
+SELECT %s AS "a"
+FROM "auth_user"
+WHERE "auth_user"."id" = %s LIMIT 1;
+
+-- adopt (3 of 5)
+SELECT "convmemory_session"."id" AS "pk", "convmemory_session"."key" AS "key"
+FROM "convmemory_session"
+WHERE ("convmemory_session"."alias" = %s AND "convmemory_session"."visitor" = %s)
+ORDER BY 1 ASC;
+
+-- adopt (5 of 5)
+UPDATE "convmemory_session"
+SET "name_hash" = %s,
+    "key" = %s,
+    "owner_id" = %s,
+    "visitor" = %s,
+    "updated_at" = (CLOCK_TIMESTAMP() + %s * INTERVAL '1 second')
+WHERE "convmemory_session"."id" = %s;
+
+-- erase (1 of 11)
+UPDATE "convmemory_session"
+SET "epoch" = ("convmemory_session"."epoch" + %s)
+WHERE ("convmemory_session"."alias" = %s AND "convmemory_session"."owner_id" = %s
+    AND "convmemory_session"."visitor" = %s);
+
+-- erase (2 of 11)
+SELECT "convmemory_session"."id" AS "pk"
+FROM "convmemory_session"
+WHERE ("convmemory_session"."alias" = %s AND "convmemory_session"."owner_id" = %s
+    AND "convmemory_session"."visitor" = %s)
+ORDER BY 1 ASC;
+
+-- erase (3 of 11)
+UPDATE "convmemory_session"
+SET "epoch" = ("convmemory_session"."epoch" + %s)
+WHERE "convmemory_session"."id" IN (%s);
+
+-- erase (4 of 11)
+SELECT "convmemory_session"."id", "convmemory_session"."public_id", "convmemory_session"."alias",
+    "convmemory_session"."owner_id", "convmemory_session"."visitor", "convmemory_session"."key",
+    "convmemory_session"."name_hash", "convmemory_session"."title", "convmemory_session"."metadata",
+    "convmemory_session"."last_position", "convmemory_session"."unpinned_count",
+    "convmemory_session"."unpinned_tokens", "convmemory_session"."settled_tokens",
+    "convmemory_session"."newest_position", "convmemory_session"."pinned",
+    "convmemory_session"."pinned_count", "convmemory_session"."pinned_tokens",
+    "convmemory_session"."call_position", "convmemory_session"."answered_position",
+    "convmemory_session"."exchange_calls", "convmemory_session"."open_calls",
+    "convmemory_session"."last_version", "convmemory_session"."current_version",
+    "convmemory_session"."covered_position", "convmemory_session"."covered_count",
+    "convmemory_session"."covered_tokens", "convmemory_session"."due_since",
+    "convmemory_session"."due_revision", "convmemory_session"."hinted_at", "convmemory_session"."attempts",
+    "convmemory_session"."next_attempt_at", "convmemory_session"."lease_token",
+    "convmemory_session"."lease_expires_at", "convmemory_session"."last_error", "convmemory_session"."epoch",
+    "convmemory_session"."revision", "convmemory_session"."forked_from_id",
+    "convmemory_session"."fork_position", "convmemory_session"."counter", "convmemory_session"."created_at",
+    "convmemory_session"."updated_at"
+FROM "convmemory_session"
+WHERE "convmemory_session"."id" IN (%s);
+
+-- erase (5 of 11)
+UPDATE "convmemory_session"
+SET "epoch" = ("convmemory_session"."epoch" + %s)
+WHERE "convmemory_session"."id" = %s;
+
+-- erase (6 of 11)
+SELECT "convmemory_session"."forked_from_id" AS "forked_from"
+FROM "convmemory_session"
+WHERE "convmemory_session"."id" = %s;
+
+-- erase (7 of 11)
+UPDATE "convmemory_session"
+SET "forked_from_id" = NULL
+WHERE "convmemory_session"."forked_from_id" = %s;
+
+-- erase (8 of 11)
+DELETE
+FROM "convmemory_message"
+WHERE "convmemory_message"."session_id" IN (%s);
+
+-- erase (9 of 11)
+DELETE
+FROM "convmemory_summary"
+WHERE "convmemory_summary"."session_id" IN (%s);
+
+-- erase (10 of 11)
+UPDATE "convmemory_attempt"
+SET "session_id" = NULL
+WHERE "convmemory_attempt"."session_id" IN (%s);
+
+-- erase (11 of 11)
+DELETE
+FROM "convmemory_session"
+WHERE "convmemory_session"."id" IN (%s);

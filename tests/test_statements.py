@@ -1,0 +1,284 @@
+"""The SQL statements of the stores on each database, as ``tests/golden`` shows them.
+
+``make golden`` writes those files again: run it after a change of the statements, and read the difference.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import os
+import re
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import django
+import pytest
+from django.contrib.auth import get_user_model
+from django.db import connection
+
+from django_convmemory.core.counters import Batch, Entry
+from django_convmemory.core.strategies import Threshold, View
+from django_convmemory.core.values import AttemptOutcome, AttemptRecord, Claim, DueRule, NewVersion, SessionName
+from django_convmemory.messages import ChatMessage
+from django_convmemory.stores import sql
+from django_convmemory.stores.orm import ORMStore
+from tests.settings import DATABASE
+
+GOLDEN = Path(__file__).parent / "golden"
+# The name of each database's file, and what Django calls the database.
+VENDORS = {"postgresql": "postgresql", "sqlite": "sqlite", "mariadb": "mysql"}
+
+NAME = SessionName("default", "key")
+CALL = {"id": "call_1", "type": "function", "function": {"name": "look_up", "arguments": "{}"}}
+USER, ASSISTANT, CALLS = ChatMessage.human("Hi."), ChatMessage.ai("Hello."), ChatMessage.ai(tool_calls=[CALL])
+RESULT, OTHER_RESULT = ChatMessage.tool("1", "call_1"), ChatMessage.tool("2", "call_2")
+SYSTEM = ChatMessage.system("Be brief.")
+FULL = Entry(
+    ChatMessage.ai("Hello.", kind="plan", name="anna", metadata={"a": 1}),
+    tokens=10,
+    usage={"total_tokens": 7},
+    created_at=dt.datetime(2025, 1, 1, tzinfo=dt.UTC),
+)
+TOKENS, MESSAGES, BOTH, NEVER = Threshold(tokens=2000), Threshold(messages=8), Threshold(2000, 8), Threshold()
+
+
+def batch(*messages: ChatMessage | Entry, key: str | None = None) -> Batch:
+    entries = [message if isinstance(message, Entry) else Entry(message, 10) for message in messages]
+    return Batch(entries, idempotency_key=key)
+
+
+# By what is special about the append: the session, the batch, the threshold, and whether a task is sent.
+APPENDS: dict[str, tuple[SessionName, Batch, Threshold, bool]] = {
+    "a message of the user": (NAME, batch(USER), TOKENS, False),
+    "a message of the assistant": (NAME, batch(ASSISTANT), TOKENS, False),
+    "several messages": (NAME, batch(USER, ASSISTANT, USER), TOKENS, False),
+    "a task is sent": (NAME, batch(USER), TOKENS, True),
+    "a limit of messages": (NAME, batch(USER), MESSAGES, False),
+    "limits of tokens and of messages": (NAME, batch(USER), BOTH, False),
+    "no limit": (NAME, batch(USER), NEVER, False),
+    "a session that is given as a row": (SessionName("default", "key", row_id=1), batch(USER), NEVER, False),
+    "every column, and an idempotency key": (NAME, batch(FULL, key="k"), NEVER, False),
+    "several messages, an idempotency key": (NAME, batch(FULL, USER, key="k"), NEVER, False),
+    "tool calls": (NAME, batch(CALLS), NEVER, False),
+    "tool calls with their result": (NAME, batch(CALLS, RESULT), NEVER, False),
+    "a tool result": (NAME, batch(RESULT), NEVER, False),
+    "two tool results": (NAME, batch(RESULT, OTHER_RESULT), NEVER, False),
+    "a repeated tool result": (NAME, batch(RESULT, OTHER_RESULT, RESULT), NEVER, False),
+    "a tool result, and a message of the user": (NAME, batch(RESULT, USER), NEVER, False),
+    "a pinned message": (NAME, batch(SYSTEM), NEVER, False),
+    "two pinned messages": (NAME, batch(SYSTEM, USER, SYSTEM), NEVER, False),
+}
+VIEWS = {
+    "everything": View(),
+    "the last messages": View(messages=8),
+    "the last tokens": View(tokens=2000),
+    "the summary, and what it does not cover": View(summary=True),
+    "the summary, and the last messages": View(messages=8, summary=True),
+    "the summary, and the last tokens": View(tokens=2000, summary=True),
+}
+
+
+def statements(vendor: str) -> Iterator[tuple[str, str]]:
+    """Yield the name and the text of each statement."""
+    advanced = sql.Advanced(1, 9, 90, 0, due=False, turned_due=False)
+    for what, (name, batch, threshold, hint) in APPENDS.items():
+        if vendor == "postgresql":
+            yield f"append: {what}", sql.append_in_one(name, batch, DueRule(threshold, hint), counter="c")[0]
+        elif vendor == "sqlite":
+            yield (
+                f"append, counters: {what}",
+                sql.advance(vendor, name, batch, DueRule(threshold, hint), counter="c")[0],
+            )
+    for what, (_, batch, _, _) in APPENDS.items():
+        [(insert, _)] = sql.inserts(vendor, batch, advanced)
+        yield f"append, rows: {what}", insert
+    if vendor == "sqlite":
+        yield "append, due mark", sql.mark_due(1, hint=False)[0]
+        yield "append, due mark: a task is sent", sql.mark_due(1, hint=True)[0]
+    for what, view in VIEWS.items():
+        yield f"load: {what}", sql.load(vendor, NAME, view)[0]
+    yield "load, pinned messages", sql.placed(1, [1, 5])[0]
+    yield "fork, messages", sql.copy_messages(vendor, 1, 2, 9)[0]
+    yield "fork, summaries", sql.copy_summaries(1, 2, 9)[0]
+
+
+CLAUSE = re.compile(
+    r"(?=\b(?:WITH|UPDATE|SET|WHERE|RETURNING|INSERT INTO|VALUES|SELECT|FROM|LEFT JOIN|UNION ALL|ORDER BY) )"
+)
+WIDTH = 110
+
+
+def pretty(statement: str) -> str:
+    """Return a statement with a line for each clause, each assignment and each condition."""
+    lines: list[str] = []
+    for depth, clause in clauses(statement):
+        indent = "    " * depth
+        separator = {"SET": ", ", "WHERE": " AND "}.get(clause.partition(" ")[0])
+        for number, part in enumerate(split(clause, separator) if separator else [clause]):
+            lines += wrapped(part, indent + "    " * (number > 0))
+    text = "\n".join(lines)
+    assert "".join(text.split()) == "".join(statement.split())
+    return text
+
+
+def clauses(statement: str) -> Iterator[tuple[int, str]]:
+    """Yield the clauses of a statement, each with the number of subqueries that it is within."""
+    depth, current, parens = 0, "", [False]
+    index = 0
+    while index < len(statement):
+        rest = statement[index:]
+        starts_line = parens[-1] or len(parens) == 1
+        if starts_line and current.strip(" (") and CLAUSE.match(rest):
+            yield depth, current.strip()
+            current = ""
+        character = statement[index]
+        if character == "'":
+            end = statement.index("'", index + 1) + 1
+            current += statement[index:end]
+            index = end
+            continue
+        if character == "(":
+            subquery = re.match(r"\(+(SELECT|INSERT|UPDATE) ", rest) is not None
+            parens.append(subquery)
+            if subquery:
+                yield depth, current + "("
+                current = ""
+                depth += 1
+                index += 1
+                continue
+        elif character == ")" and parens.pop():
+            yield depth, current.strip()
+            current = ""
+            depth -= 1
+        current += character
+        index += 1
+    yield depth, current.strip()
+
+
+def split(text: str, separator: str) -> list[str]:
+    """Split ``text`` at the separators that stand outside of parentheses and of CASE, and keep them."""
+    parts, depth = [""], 0
+    for piece in re.split(r"(\(|\)|\bCASE\b|\bEND\b|, | AND )", text):
+        depth += {"(": 1, "CASE": 1, ")": -1, "END": -1}.get(piece, 0)
+        if piece == separator and depth == 0:
+            if separator == ", ":
+                parts[-1] += ","
+                parts.append("")
+            else:
+                parts.append("AND ")
+        else:
+            parts[-1] += piece
+    return parts
+
+
+def wrapped(text: str, indent: str) -> Iterator[str]:
+    """Yield ``text`` in lines of a bearable length, which end at a comma or before a keyword."""
+    line = indent
+    for piece in re.split(r"(?<=,) |(?<=.)(?=\b(?:WHEN|THEN|ELSE|AND|OR) )", text):
+        if line.strip() and len(line) + len(piece) > WIDTH:
+            yield line.rstrip()
+            line = indent + "    "
+        line += piece if piece.endswith(" ") else piece + " "
+    if line.strip():
+        yield line.rstrip()
+
+
+def rendered(statements: Iterator[tuple[str, str]]) -> str:
+    """Return the statements as a golden file has them: each once, under all of its names."""
+    names: dict[str, list[str]] = {}
+    for name, text in statements:
+        names.setdefault(text, []).append(f"-- {name}\n")
+    return "\n".join(f"{''.join(lines)}{pretty(text)};\n" for text, lines in names.items())
+
+
+def compare(file: str, text: str) -> None:
+    path = GOLDEN / file
+    if os.environ.get("CONVMEMORY_WRITE_GOLDEN"):
+        path.write_text(text)
+    assert text == path.read_text(), "If you meant to change the statements: make golden"
+
+
+@pytest.mark.parametrize("database", VENDORS)
+def test_the_statements_are_those_that_the_golden_files_show(database: str) -> None:
+    compare(f"{database}.sql", rendered(statements(VENDORS[database])))
+
+
+def orm_statements() -> Iterator[tuple[str, str]]:
+    """Carry out the operations that use the ORM, and yield the statements of each."""
+    store, rule = ORMStore(), DueRule(Threshold(tokens=5), hint=True)
+    user = get_user_model().objects.create(username="ann")
+    visitor, copy = SessionName("default", "key", visitor="v"), SessionName("default", "copy")
+    attempt = AttemptRecord(
+        first_position=1, last_position=2, due_seconds=1.0, duration_seconds=1.0, outcome=AttemptOutcome.PUBLISHED
+    )
+    version = NewVersion(
+        first_position=1,
+        last_position=2,
+        count=2,
+        tokens_through=20,
+        text="Said.",
+        tokens=3,
+        model="m",
+        shortened=False,
+        fallback=False,
+        prompt_hash="h",
+    )
+    for name in (NAME, visitor):
+        store.append(name, batch(USER, ASSISTANT, USER), rule, counter="c")
+    found = store.find(NAME)
+    assert found is not None
+    session_id = found
+    claims: list[Claim] = []
+
+    def claim(taken: Claim | str | None) -> None:
+        assert isinstance(taken, Claim)
+        claims.append(taken)
+
+    steps: dict[str, Callable[[], Any]] = {
+        "find": lambda: store.find(NAME),
+        "history, the last messages": lambda: store.history(NAME, before=None, after=None, limit=50),
+        "history, before a position": lambda: store.history(NAME, before=3, after=None, limit=50),
+        "history, after a position": lambda: store.history(NAME, before=None, after=1, limit=50),
+        "paused": lambda: store.paused("default", seconds=60.0),
+        "waiting": lambda: store.waiting("default", after=1.0, within=60.0, limit=10),
+        "sweep": lambda: store.sweep("default", limit=10, hint_age=0.0),
+        "unhint": lambda: store.unhint([session_id]),
+        "claim": lambda: claim(store.claim(session_id, lease=60.0, force=False)),
+        "turns": lambda: store.turns(claims[-1]),
+        "messages": lambda: store.messages(claims[-1], 1, 2),
+        "extend": lambda: store.extend(claims[-1], lease=60.0),
+        "record": lambda: store.record(claims[-1], attempt),
+        "publish": lambda: claim(store.publish(claims[-1], version, attempt, rule, lease=60.0)),
+        "release": lambda: store.release(claims[-1], rule),
+        "claim_rebuild": lambda: claim(store.claim_rebuild(session_id, lease=60.0, prompt_hash="h")),
+        "fork": lambda: store.fork(NAME, copy, 2, rule),
+        "redact": lambda: store.redact(NAME, 1, rule, forks=True),
+        "truncate": lambda: store.truncate(NAME, 2, rule, revision=None),
+        "clear": lambda: store.clear(NAME),
+        "adopt": lambda: store.adopt("default", "v", user.pk),
+        "erase": lambda: store.erase("default", owner_id=user.pk, visitor=""),
+    }
+    for name, step in steps.items():
+        sent: list[str] = []
+
+        def note(execute: Any, sql: str, params: Any, many: bool, context: Any, sent: list[str] = sent) -> Any:
+            sent.append(sql)
+            return execute(sql, params, many, context)
+
+        with connection.execute_wrapper(note):
+            step()
+        sent = [text for text in sent if not text.startswith(("BEGIN", "SAVEPOINT", "RELEASE"))]
+        for number, text in enumerate(sent, 1):
+            yield f"{name}{f' ({number} of {len(sent)})' if len(sent) > 1 else ''}", text
+
+
+@pytest.mark.django_db(transaction=True)
+def test_the_statements_of_the_orm_are_those_that_the_golden_files_show() -> None:
+    """Each version of Django may write them in its own way. The files are those of one version."""
+    head = f"-- Django {django.VERSION[0]}.{django.VERSION[1]}"
+    text = f"{head}\n\n{rendered(orm_statements())}"
+    file = GOLDEN / f"{DATABASE}_orm.sql"
+    if file.exists() and not os.environ.get("CONVMEMORY_WRITE_GOLDEN") and not file.read_text().startswith(head):
+        pytest.skip(f"{file.name} is not of this version of Django")
+    compare(file.name, text)
