@@ -16,7 +16,7 @@ def register() -> None:
 
 
 def check_settings(**kwargs: Any) -> list[checks.CheckMessage]:
-    """Report what is wrong with the setting, where there is one."""
+    """Report what is wrong with ``CONVMEMORY_API``, if the site sets it."""
     if not hasattr(settings, conf.NAME):
         return []
     try:
@@ -24,5 +24,11 @@ def check_settings(**kwargs: Any) -> list[checks.CheckMessage]:
         conf.classes((limits.scope, *limits.permission_classes, *limits.throttle_classes))
         conf.classes(limits.authentication_classes or ())
     except ImproperlyConfigured as error:
-        return [checks.Error(str(error), hint="Correct it, or leave it out.", id="convmemory.E010")]
+        return [
+            checks.Error(
+                str(error),
+                hint="Correct the key, or remove it to use its default. docs/api.md lists the keys and their defaults.",
+                id="convmemory.E010",
+            )
+        ]
     return []

@@ -63,12 +63,14 @@ class Limits:
                 self._check_texts(field.name.upper(), value)
         for role in self.writable_roles:
             if role not in ROLES:
-                raise ValueError(f"WRITABLE_ROLES has {role!r:.100}; there are {', '.join(ROLES)}.")
+                raise ValueError(
+                    f"WRITABLE_ROLES has the unknown role {role!r:.100}. The roles are {', '.join(ROLES)}."
+                )
 
     @staticmethod
     def _check_texts(name: str, value: object) -> None:
         if not isinstance(value, tuple) or not all(isinstance(one, str) for one in value):
-            raise ValueError(f"{name} must be a list of texts, not {value!r:.100}.")
+            raise ValueError(f"{name} must be a list of strings, not {value!r:.100}.")
 
 
 _TYPES: Mapping[str, Any] = get_type_hints(Limits)
@@ -81,10 +83,10 @@ def limits() -> Limits:
     given = getattr(settings, NAME, {})
     try:
         if not isinstance(given, Mapping):
-            raise ValueError(f"it must be a dict, not a {type(given).__name__}.")
+            raise ValueError(f"The setting must be a dict, not a {type(given).__name__}.")
         unknown = [key for key in given if key not in KEYS]
         if unknown:
-            raise ValueError(f"it has the unknown key {unknown[0]!r:.100}; there are {', '.join(KEYS)}.")
+            raise ValueError(f"The setting has the unknown key {unknown[0]!r:.100}. The keys are {', '.join(KEYS)}.")
         return Limits(**{key.lower(): value for key, value in given.items()})
     except ValueError as error:
         raise ImproperlyConfigured(f"{NAME}: {error}") from None

@@ -43,7 +43,7 @@ def required(header: str | None) -> None:
         raise Problem(
             428,
             "precondition_required",
-            'Say which state you mean: send If-Match with the ETag of the session or its context, or "*" for any.',
+            'The If-Match header is missing. Send the ETag of the session or of its context, or "*" for any state.',
         )
 
 
@@ -58,7 +58,13 @@ def require(header: str, revision: int) -> None:
         return
     given = parse_etags(header)
     if not given:
-        raise Problem(412, "invalid_etag", 'If-Match takes an ETag as it was given, with its quotes, or "*".')
+        raise Problem(
+            412, "invalid_etag", 'If-Match must be an ETag exactly as the server sent it, with its quotes, or "*".'
+        )
     named = {tag.removeprefix("W/").strip('"').partition("-")[0] for tag in given}
     if str(revision) not in named:
-        raise Problem(412, "stale_revision", "The session has changed since. Read it again, and decide anew.")
+        raise Problem(
+            412,
+            "stale_revision",
+            "The session has changed since this ETag. Read the session again before you repeat the request.",
+        )

@@ -32,7 +32,7 @@ class Text(serializers.CharField):
 class Alias(Text):
     """The alias of a memory that can be reached."""
 
-    default_error_messages = {"unknown_alias": "There is no such memory here; there are {known}."}
+    default_error_messages = {"unknown_alias": "There is no memory with this alias. Known aliases: {known}."}
 
     def to_internal_value(self, data: Any) -> str:
         alias, known = super().to_internal_value(data), conf.aliases()
@@ -44,7 +44,7 @@ class Alias(Text):
 class Choice(serializers.ChoiceField):
     """One of some texts."""
 
-    default_error_messages = {"invalid_choice": '"{input}" is none of these: {choices}.'}
+    default_error_messages = {"invalid_choice": '"{input}" is not a valid value. Use one of these: {choices}.'}
 
     def to_internal_value(self, data: Any) -> Any:
         if not isinstance(data, str) or data not in self.choices:
@@ -89,10 +89,10 @@ class Metadata(serializers.Field[Any, Any, Any, Any]):
     """A JSON object of the site's own, limited in size and depth."""
 
     default_error_messages = {
-        "not_an_object": "It must be a JSON object.",
-        "too_large": "It has {size} bytes, and {most} are allowed. Store a reference to large data.",
-        "too_deep": "It is nested deeper than {most} levels. Flatten it.",
-        "unstorable": "It holds what cannot be stored: a NUL, half a surrogate pair, or a number without end.",
+        "not_an_object": "The value must be a JSON object.",
+        "too_large": "The value has {size} bytes; the limit is {most}. Store a reference to large data instead.",
+        "too_deep": "The value is nested deeper than {most} levels. Use fewer levels.",
+        "unstorable": "The value cannot be stored: it contains a NUL, half a surrogate pair, NaN or Infinity.",
     }
 
     def to_internal_value(self, data: Any) -> dict[str, Any]:

@@ -63,5 +63,5 @@ def page_size(given: str | None) -> int:
     if given is None:
         return min(limits.page_size, limits.max_page_size)
     if not (given.isascii() and given.isdigit() and len(given) < 10 and 1 <= int(given) <= limits.max_page_size):
-        raise ValidationError({"limit": [f"It must be a whole number from 1 to {limits.max_page_size}."]})
+        raise ValidationError({"limit": [f"The limit must be a whole number from 1 to {limits.max_page_size}."]})
     return int(given)

@@ -41,7 +41,7 @@ class BoundedJSONParser(BaseParser):
                 json.dumps(value, ensure_ascii=False).encode()
             return value
         except RecursionError:
-            raise ParseError("JSON parse error - it is nested too deep.") from None
+            raise ParseError("JSON parse error - the body is nested too deeply.") from None
         except ValueError as error:
             raise ParseError(f"JSON parse error - {error}") from None
 
@@ -53,7 +53,9 @@ def require_readable(request: Request) -> None:
     """
     plain = request._request
     if not plain.META.get("CONTENT_LENGTH") and ("HTTP_TRANSFER_ENCODING" in plain.META or plain.read(1)):
-        raise problems.Problem(411, "length_required", "Send the body with its Content-Length.")
+        raise problems.Problem(
+            411, "length_required", "The request has a body without a length. Send it with a Content-Length header."
+        )
     given = plain.content_type
     if given == "text/plain" and plain.META.get("SERVER_SOFTWARE", "").startswith("WSGIServer"):
         return  # Python's own server, runserver's, says so of a body that has no type.
@@ -62,4 +64,4 @@ def require_readable(request: Request) -> None:
 
 
 def _refuse(constant: str) -> NoReturn:
-    raise ValueError(f"{constant} is no JSON")
+    raise ValueError(f"{constant} is not valid JSON")

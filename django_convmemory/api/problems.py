@@ -94,7 +94,7 @@ def _problem_of(error: Exception) -> drf.APIException | None:
         return too_large()
     if isinstance(error, OperationalError) and (transactions.given_up(error) or "database is locked" in str(error)):
         # In a transaction of the site's own, which nobody here can begin again.
-        return Problem(503, "session_contended", "Somebody else was changing the same. Try again.")
+        return Problem(503, "session_contended", "Another request was changing the same session. Try again.")
     for kind, status_code, code in _OURS:
         if isinstance(error, kind):
             return Problem(status_code, code, str(error))
@@ -102,13 +102,17 @@ def _problem_of(error: Exception) -> drf.APIException | None:
 
 
 def too_large() -> Problem:
-    return Problem(status.HTTP_413_REQUEST_ENTITY_TOO_LARGE, "body_too_large", "The body is larger than is allowed.")
+    return Problem(
+        status.HTTP_413_REQUEST_ENTITY_TOO_LARGE,
+        "body_too_large",
+        "The request body is too large. Send less at a time.",
+    )
 
 
 def _document(problem: drf.APIException) -> dict[str, Any]:
     errors: list[dict[str, str]] = []
     if isinstance(problem, drf.ValidationError):
-        code, detail = "invalid", "The request has errors: each is listed, with where it is."
+        code, detail = "invalid", "The request is not valid. Each error is listed with its place."
         errors = [
             {"pointer": pointer, "detail": str(one), "code": getattr(one, "code", "invalid")}
             for pointer, one in itertools.islice(_leaves(problem.detail), _MOST_ERRORS)

@@ -36,7 +36,7 @@ _CONTENT: dict[str, Any] = {
             "items": {"type": "object", "properties": {"type": {"type": "string"}}, "required": ["type"]},
         },
     ],
-    "description": "A text, or a list of content parts.",
+    "description": "A string, or a list of content parts.",
 }
 _TOOL_CALLS: dict[str, Any] = {
     "type": "array",
@@ -140,19 +140,21 @@ class _NewMessage(OpenApiSerializerExtension):  # type: ignore[no-untyped-call]
 
 
 class _ProblemError(serializers.Serializer[Any]):
-    pointer = serializers.CharField(help_text="Where in the body, or which parameter (RFC 6901).")
+    pointer = serializers.CharField(
+        help_text="The place of the error in the body, or the query parameter (a JSON pointer, RFC 6901)."
+    )
     detail = serializers.CharField()
     code = serializers.CharField()
 
 
 class _Problem(serializers.Serializer[Any]):
-    """What went wrong (RFC 9457)."""
+    """An error (problem details, RFC 9457)."""
 
     type = serializers.CharField()
     title = serializers.CharField()
     status = serializers.IntegerField()
     detail = serializers.CharField()
-    code = serializers.CharField(help_text="Stays the same; what is to be read by programs.")
+    code = serializers.CharField(help_text="The kind of the error, for programs: it does not change between releases.")
     errors = _ProblemError(many=True, required=False)  # type: ignore[assignment]
 
 
@@ -164,61 +166,66 @@ for _form in (_Problem, _ProblemError, *vars(forms).values()):
 
 # Parameters and answers.
 
-_ID = OpenApiParameter("session_id", OpenApiTypes.UUID, OpenApiParameter.PATH, description="The session's `id`.")
+_ID = OpenApiParameter("session_id", OpenApiTypes.UUID, OpenApiParameter.PATH, description="The `id` of the session.")
 _POSITION = OpenApiParameter(
     "position",
     {"type": "integer", "minimum": 1, "maximum": MOST},
     OpenApiParameter.PATH,
-    description="The message's position in the session, from 1.",
+    description="The position of the message in the session, counted from 1.",
 )
 _VERSION = OpenApiParameter("version", {"type": "integer", "minimum": 1, "maximum": MOST}, OpenApiParameter.PATH)
 # It is told by Accept alone.
 _NO_FORMAT = OpenApiParameter("format", exclude=True)
-_CURSOR = OpenApiParameter("cursor", str, description="Where a page begins: from `next` or `previous` of another page.")
+_CURSOR = OpenApiParameter(
+    "cursor", str, description="The start of the page. Take it from the `next` or `previous` address of another page."
+)
 _LIMIT = OpenApiParameter(
-    "limit", {"type": "integer", "minimum": 1, "maximum": 200}, description="How many a page has at most."
+    "limit", {"type": "integer", "minimum": 1, "maximum": 200}, description="The largest number of entries on a page."
 )
 _IF_NONE_MATCH = OpenApiParameter(
-    "If-None-Match", str, OpenApiParameter.HEADER, description="The `ETag` of an answer: 304 where nothing has changed."
+    "If-None-Match",
+    str,
+    OpenApiParameter.HEADER,
+    description="The `ETag` of an earlier response. If nothing has changed, the response is 304.",
 )
 _IF_MATCH = OpenApiParameter(
     "If-Match",
     {"type": "string", "minLength": 1},
     OpenApiParameter.HEADER,
-    description="The `ETag` of the session or its context that is meant: 412 where it has changed since.",
+    description="The `ETag` of the session or of its context. If it has changed since, the response is 412.",
 )
 _NEEDED_MATCH = OpenApiParameter(
     "If-Match",
     {"type": "string", "minLength": 1},
     OpenApiParameter.HEADER,
     required=True,
-    description="The `ETag` of the session or its context that is meant, or `*` for any.",
+    description="The `ETag` of the session or of its context, or `*` for any state.",
 )
 _IDEMPOTENCY_KEY = OpenApiParameter(
     "Idempotency-Key",
     {"type": "string", "minLength": 1, "maxLength": 255},
     OpenApiParameter.HEADER,
-    description="A retry with the same key and content stores nothing, and is answered with what was stored before.",
+    description="A retry with the same key and content stores nothing. It returns what the first request stored.",
 )
 
 _ETAG = OpenApiParameter("ETag", str, OpenApiParameter.HEADER, response=[200, 201, 304])
 _LOCATION = OpenApiParameter("Location", OpenApiTypes.URI, OpenApiParameter.HEADER, response=[201, 202])
 
 _WHY = {
-    400: "The input is wrong; `errors` says where.",
-    401: "Nobody is logged in.",
-    403: "Not allowed.",
-    404: "There is no such session, or nothing there.",
-    406: "No answer is to be had in a form that `Accept` names.",
-    409: "The session is not in a state for it.",
-    411: "The body has no length.",
-    412: "The session is not in the state that `If-Match` names.",
+    400: "The input is not valid. `errors` lists each error with its place.",
+    401: "The request is not authenticated.",
+    403: "The request is not permitted.",
+    404: "The session, or the part of it that the address names, does not exist or is not yours.",
+    406: "No acceptable representation.",
+    409: "The current state of the session does not allow the operation.",
+    411: "The body has no `Content-Length`.",
+    412: "The session has changed since the `ETag` in `If-Match`, or `If-Match` is not an `ETag`.",
     413: "The body is too large.",
-    415: "The body is no JSON.",
-    422: "The idempotency key was used for other content.",
+    415: "The body is not sent as `application/json`.",
+    422: "The idempotency key was used before with other content.",
     428: "`If-Match` is missing.",
     429: "Too many requests.",
-    503: "Not at the moment.",
+    503: "The operation is not possible at the moment. Try again later.",
 }
 _READ = (401, 403, 404, 406)
 _WRITE = (400, 401, 403, 404, 406, 411, 412, 413, 415)
@@ -231,10 +238,12 @@ def _answers(good: Mapping[Any, Any], *bad: int) -> dict[Any, Any]:
     return {**good, **refused}
 
 
-_UNCHANGED = {304: OpenApiResponse(description="Nothing has changed.")}
-_REPLY = OpenApiExample("A turn", {"messages": [{"role": "user", "content": "What is Rust?"}]}, request_only=True)
+_UNCHANGED = {304: OpenApiResponse(description="Nothing has changed since the `ETag` in `If-None-Match`.")}
+_REPLY = OpenApiExample(
+    "A message of the user", {"messages": [{"role": "user", "content": "What is Rust?"}]}, request_only=True
+)
 _EXCHANGE = OpenApiExample(
-    "A reply of the model, from a trusted service",
+    "A reply of the model, stored by a trusted service",
     {
         "messages": [{"role": "assistant", "content": "A systems language."}],
         "usage": {"prompt_tokens": 120, "completion_tokens": 7},
@@ -263,7 +272,7 @@ OPERATIONS: dict[str, dict[str, _Operation]] = {
         },
         "post": {
             "operation_id": "convmemory_sessions_create",
-            "summary": "Make a session",
+            "summary": "Create a session",
             "tags": [SESSIONS],
             "parameters": [_LOCATION, _ETAG],
             "request": forms.NewSession,
@@ -281,7 +290,7 @@ OPERATIONS: dict[str, dict[str, _Operation]] = {
         ),
         "patch": _session(
             "sessions_update",
-            "Change title and metadata",
+            "Change the title and the metadata of a session",
             SESSIONS,
             parameters=[_IF_MATCH, _ETAG],
             request=forms.SessionChanges,
@@ -290,7 +299,7 @@ OPERATIONS: dict[str, dict[str, _Operation]] = {
         ),
         "delete": _session(
             "sessions_delete",
-            "Delete a session with all that is in it",
+            "Delete a session with its messages and summaries",
             SESSIONS,
             responses=_answers({204: None}, *_READ),
         ),
@@ -298,7 +307,7 @@ OPERATIONS: dict[str, dict[str, _Operation]] = {
     "SessionStatus": {
         "get": _session(
             "sessions_status",
-            "Where compaction stands",
+            "Read the state of compaction",
             COMPACTION,
             parameters=[_IF_NONE_MATCH, _ETAG],
             responses=_answers({200: forms.StatusSerializer, **_UNCHANGED}, *_READ),
@@ -307,21 +316,24 @@ OPERATIONS: dict[str, dict[str, _Operation]] = {
     "MessageList": {
         "get": _session(
             "messages_list",
-            "List messages, whatever was folded",
+            "List all messages, folded ones included",
             MESSAGES,
             parameters=[forms.MessageQuery, _CURSOR, _LIMIT],
             responses=_answers({200: forms.MessageSerializer(many=True)}, 400, *_READ),
         ),
         "post": _session(
             "messages_append",
-            "Append messages: all of them, or none",
+            "Append messages: all of them or none",
             MESSAGES,
             parameters=[_IDEMPOTENCY_KEY],
             request=forms.NewMessages,
             responses=_answers(
                 {
-                    201: OpenApiResponse(forms.ReceiptSerializer, description="Stored."),
-                    200: OpenApiResponse(forms.ReceiptSerializer, description="Stored before, with this key."),
+                    201: OpenApiResponse(forms.ReceiptSerializer, description="The messages were stored."),
+                    200: OpenApiResponse(
+                        forms.ReceiptSerializer,
+                        description="The messages were stored by an earlier request with this key.",
+                    ),
                 },
                 *(409, 422, 429, 503),
                 *_WRITE,
@@ -341,7 +353,7 @@ OPERATIONS: dict[str, dict[str, _Operation]] = {
     "MessageRedaction": {
         "post": _session(
             "messages_redact",
-            "Empty a message, and every summary that reaches it",
+            "Empty a message and every summary that covers it",
             MESSAGES,
             parameters=[_POSITION],
             request=forms.Redaction,
@@ -351,7 +363,7 @@ OPERATIONS: dict[str, dict[str, _Operation]] = {
     "ContextDetail": {
         "get": _session(
             "context_retrieve",
-            "What a model is sent next",
+            "Read the context: what a model is sent next",
             CONTEXT,
             parameters=[forms.ContextQuery, _LIMIT, _IF_NONE_MATCH, _ETAG],
             responses=_answers({200: forms.ContextSerializer, **_UNCHANGED}, 400, *_READ),
@@ -360,7 +372,7 @@ OPERATIONS: dict[str, dict[str, _Operation]] = {
     "SummaryList": {
         "get": _session(
             "summaries_list",
-            "List the versions of the summary, the newest first",
+            "List the versions of the summary, newest first",
             CONTEXT,
             parameters=[_CURSOR, _LIMIT],
             responses=_answers({200: forms.SummarySerializer(many=True)}, 400, *_READ),
@@ -378,7 +390,7 @@ OPERATIONS: dict[str, dict[str, _Operation]] = {
     "Truncate": {
         "post": _session(
             "sessions_truncate",
-            "Delete the messages after a position, to have them said anew",
+            "Delete the messages after a position, to get another answer",
             MESSAGES,
             parameters=[_NEEDED_MATCH],
             request=forms.Truncation,
@@ -389,7 +401,7 @@ OPERATIONS: dict[str, dict[str, _Operation]] = {
     "Clear": {
         "post": _session(
             "sessions_clear",
-            "Delete all messages and summaries; the session stays",
+            "Delete all messages and summaries but keep the session",
             SESSIONS,
             request=forms.Nothing,
             responses=_answers({204: None}, 503, *_WRITE),
@@ -403,13 +415,13 @@ OPERATIONS: dict[str, dict[str, _Operation]] = {
             parameters=[_LOCATION, _ETAG],
             request=forms.Fork,
             responses=_answers({201: forms.SessionSerializer}, 409, 503, *_WRITE),
-            examples=[OpenApiExample("What if", {"at": 4, "key": "what if"}, request_only=True)],
+            examples=[OpenApiExample("The first four messages", {"at": 4, "key": "what if"}, request_only=True)],
         ),
     },
     "Compact": {
         "post": _session(
             "sessions_compact",
-            "Have folded what is due, by a worker",
+            "Ask a worker to fold what is due",
             COMPACTION,
             parameters=[_LOCATION],
             request=forms.Nothing,
@@ -419,7 +431,7 @@ OPERATIONS: dict[str, dict[str, _Operation]] = {
     "Rebuild": {
         "post": _session(
             "sessions_rebuild",
-            "Have the summary made anew from the messages, by a worker",
+            "Ask a worker to make the summary again from the messages",
             COMPACTION,
             parameters=[_LOCATION],
             request=forms.Nothing,
@@ -429,11 +441,15 @@ OPERATIONS: dict[str, dict[str, _Operation]] = {
     "Export": {
         "get": _session(
             "sessions_export",
-            "Export a session as a record",
+            "Export a session as one line of JSON",
             SESSIONS,
             parameters=[_NO_FORMAT],
             responses=_answers(
-                {(200, JSONLinesRenderer.media_type): OpenApiResponse(OpenApiTypes.STR, description="A line of JSON.")},
+                {
+                    (200, JSONLinesRenderer.media_type): OpenApiResponse(
+                        OpenApiTypes.STR, description="One line of JSON, which `convmemory_import` reads."
+                    )
+                },
                 400,
                 *_READ,
             ),

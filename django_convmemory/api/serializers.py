@@ -31,9 +31,9 @@ _MOST_NAMED = 5
 
 
 class StrictSerializer(serializers.Serializer[Any]):
-    """Input that has these fields and no others."""
+    """Input that refuses unknown fields."""
 
-    default_error_messages = {"unknown_field": "There is no such field; there are {fields}."}
+    default_error_messages = {"unknown_field": "This field does not exist. Allowed fields: {fields}."}
 
     def to_internal_value(self, data: Any) -> Any:
         if isinstance(data, Mapping) and not data.keys() <= self.fields.keys():
@@ -48,7 +48,7 @@ class StrictSerializer(serializers.Serializer[Any]):
 
 
 class Time(serializers.DateTimeField):
-    """A time in UTC, whatever the site's own zone and form are."""
+    """A time in UTC, whatever time zone and format the site uses."""
 
     def __init__(self, **options: Any) -> None:
         super().__init__(**{"format": ISO_8601, "default_timezone": dt.UTC, **options})
@@ -59,7 +59,7 @@ class Time(serializers.DateTimeField):
 
 
 class RowSerializer(serializers.ModelSerializer[Any]):
-    """A row, as it is shown."""
+    """A row of the database, as the API shows it."""
 
     serializer_field_mapping = {**serializers.ModelSerializer.serializer_field_mapping, DateTimeField: Time}
 
@@ -68,7 +68,7 @@ class RowSerializer(serializers.ModelSerializer[Any]):
 
 
 class SessionSerializer(RowSerializer):
-    """A session, as it is shown."""
+    """A session."""
 
     id = serializers.UUIDField(source="public_id", read_only=True)
     state = serializers.ChoiceField(choices=models.SessionState.choices, read_only=True)
@@ -107,7 +107,7 @@ class SessionSerializer(RowSerializer):
 
 
 class NewSession(StrictSerializer):
-    """What a session is made of; all of it may be left out."""
+    """The fields of a new session. Every field is optional."""
 
     alias = Alias(default=DEFAULT_ALIAS)
     key = Text(max_length=MAX_KEY_LENGTH, required=False)
@@ -116,7 +116,7 @@ class NewSession(StrictSerializer):
 
 
 class SessionChanges(StrictSerializer):
-    """What of a session is its owner's to change."""
+    """The fields of a session that its owner may change."""
 
     title = Text(max_length=255, allow_blank=True, required=False)
     metadata = Metadata(required=False)
@@ -126,7 +126,7 @@ _ZONED = re.compile(r"[-\d]+[Tt ][\d:.]+(?:[Zz]|[-+]\d\d:\d\d)", re.ASCII)
 
 
 class Moment(serializers.DateTimeField):
-    """A time with its zone (RFC 3339)."""
+    """A time with a time zone (RFC 3339)."""
 
     def __init__(self, **options: Any) -> None:
         # In UTC: in the site's own zone the first and the last hours that there are would be none.
@@ -134,7 +134,7 @@ class Moment(serializers.DateTimeField):
 
     def to_internal_value(self, value: Any) -> Any:
         if not isinstance(value, str) or not _ZONED.fullmatch(value):
-            self.fail("invalid", format='RFC 3339, with a zone: 2026-01-31T12:00:00Z, or +02:00 (a "+" written as %2B)')
+            self.fail("invalid", format='RFC 3339 with a time zone: 2026-01-31T12:00:00Z, or +02:00 (write "+" as %2B)')
         moment = super().to_internal_value(value)
         try:
             return moment if settings.USE_TZ else clock.naive(moment, router.db_for_write(models.Session))
@@ -143,7 +143,7 @@ class Moment(serializers.DateTimeField):
 
 
 class SessionQuery(StrictSerializer):
-    """How a list of sessions is narrowed down."""
+    """The filters and the order of a list of sessions."""
 
     alias = Alias(required=False)
     state = Choice(choices=models.SessionState.choices, required=False)
@@ -156,7 +156,7 @@ class SessionQuery(StrictSerializer):
 
 
 class StatusSerializer(RowSerializer):
-    """Where compaction stands."""
+    """The state of a session's compaction."""
 
     state = serializers.ChoiceField(choices=models.SessionState.choices, read_only=True)
     lag = serializers.SerializerMethodField()
@@ -179,7 +179,7 @@ class StatusSerializer(RowSerializer):
         read_only_fields = fields
 
     def get_lag(self, session: models.Session) -> dict[str, int]:
-        """What no summary stands for yet: ``{"messages", "tokens"}``."""
+        """The messages and tokens that no summary covers yet: ``{"messages", "tokens"}``."""
         counters = session.counters
         return {
             "messages": counters.unpinned_count - counters.covered_count,
@@ -187,7 +187,7 @@ class StatusSerializer(RowSerializer):
         }
 
     def get_last_error(self, session: models.Session) -> str:
-        """The kind of the error. What the provider said is for the site's staff."""
+        """The kind of the last error. Only the site's staff see the provider's message, in the admin."""
         return session.last_error.partition(":")[0]
 
 
@@ -195,9 +195,9 @@ class StatusSerializer(RowSerializer):
 
 
 class Content(serializers.Field[Any, Any, Any, Any]):
-    """A text, or a list of content parts: objects with a ``type``."""
+    """A string, or a list of content parts: objects with a ``type``."""
 
-    default_error_messages = {"invalid": "It must be a text, or a list of objects with a type."}
+    default_error_messages = {"invalid": "The content must be a string, or a list of objects with a type."}
 
     def to_internal_value(self, data: Any) -> Any:
         parts = isinstance(data, list) and all(
@@ -212,9 +212,9 @@ class Content(serializers.Field[Any, Any, Any, Any]):
 
 
 class ToolCalls(serializers.Field[Any, Any, Any, Any]):
-    """The calls of an assistant: objects with an ``id``."""
+    """The tool calls of an assistant message: objects with an ``id``."""
 
-    default_error_messages = {"invalid": "It must be a list of objects with an id."}
+    default_error_messages = {"invalid": "The tool calls must be a list of objects with an id."}
 
     def to_internal_value(self, data: Any) -> Any:
         if not isinstance(data, list) or not all(
@@ -228,7 +228,7 @@ class ToolCalls(serializers.Field[Any, Any, Any, Any]):
 
 
 class NewMessage(StrictSerializer):
-    """A message of a chat, as a model's provider takes it, with what the site notes about it."""
+    """A message in chat-completions form, with the ``kind`` and ``metadata`` that the site gives it."""
 
     role = Choice(choices=ROLES)
     content = Content(allow_null=True, required=False)
@@ -247,10 +247,10 @@ class NewMessage(StrictSerializer):
 
 
 class Messages(serializers.ListField):
-    """Messages, counted before they are looked at."""
+    """A list of messages. Its length is checked before its entries are."""
 
     default_error_messages = {
-        "too_many_messages": "There are {given} messages, and {most} may come together. Send them in portions.",
+        "too_many_messages": "The request has {given} messages; the limit is {most}. Send them in several requests.",
     }
 
     def to_internal_value(self, data: Any) -> Any:
@@ -261,14 +261,14 @@ class Messages(serializers.ListField):
 
 
 class NewMessages(StrictSerializer):
-    """What is appended: all of it, or nothing. ``usage`` is what the provider reported for a reply."""
+    """The messages to append: all are stored, or none. ``usage`` is what the provider reported for a reply."""
 
     messages = Messages(child=NewMessage(), min_length=1)
     usage = Metadata(required=False)
 
 
 class ReceiptSerializer(serializers.Serializer[Receipt]):
-    """What an append stored."""
+    """The result of an append."""
 
     first_position = serializers.IntegerField()
     last_position = serializers.IntegerField()
@@ -285,7 +285,7 @@ class Wire(serializers.Field[Any, Any, Any, Any]):
 
 
 class MessageSerializer(serializers.Serializer[models.Message]):
-    """A message, as it is stored."""
+    """A stored message."""
 
     position = serializers.IntegerField()
     message = Wire()
@@ -312,7 +312,7 @@ class MessageSerializer(serializers.Serializer[models.Message]):
 
 
 class MessageQuery(StrictSerializer):
-    """Which messages of a session are listed."""
+    """The bounds and the order of a list of messages."""
 
     after = WholeInQuery(required=False)
     before = WholeInQuery(required=False)
@@ -323,7 +323,7 @@ class MessageQuery(StrictSerializer):
 
 
 class ContextQuery(StrictSerializer):
-    """How a context is asked for. With ``explain=1`` it says of the messages what became of them, a page at a time."""
+    """The parameters of a context. With ``explain=1`` the response also explains each message, a page at a time."""
 
     max_tokens = WholeInQuery(required=False)
     format = Choice(choices=["messages", "openai", "text"], default="messages")
@@ -333,7 +333,7 @@ class ContextQuery(StrictSerializer):
 
 
 class PartSerializer(serializers.Serializer[Any]):
-    """A message of a context, and what it is there for."""
+    """A message of a context, and the part of the context that it belongs to."""
 
     part = serializers.ChoiceField(choices=["system", "pinned", "summary", "tail"])
     position = serializers.IntegerField(allow_null=True)
@@ -342,7 +342,7 @@ class PartSerializer(serializers.Serializer[Any]):
 
 
 class ExplainedSerializer(serializers.Serializer[Explained]):
-    """A message of the session, and what became of it in the context."""
+    """A message of the session, and whether the context shows it, folds it or omits it."""
 
     position = serializers.IntegerField()
     role = serializers.ChoiceField(choices=ROLES)
@@ -352,14 +352,14 @@ class ExplainedSerializer(serializers.Serializer[Explained]):
 
 
 class ContextMessages(serializers.Field[Any, Any, Any, Any]):
-    """The messages of a context: with what they are there for, or as a provider takes them."""
+    """The messages of a context: with the part that each belongs to, or in the form that a provider takes."""
 
     def to_representation(self, value: Any) -> Any:
         return value
 
 
 class ContextSerializer(serializers.Serializer[Any]):
-    """What a model is sent next. ``text`` is there with ``format=text``, ``messages`` otherwise."""
+    """What a model is sent next. ``format=text`` gives ``text``; the other formats give ``messages``."""
 
     messages = ContextMessages(required=False)
     text = serializers.CharField(required=False)
@@ -377,7 +377,7 @@ class ContextSerializer(serializers.Serializer[Any]):
 
 
 class SummarySerializer(RowSerializer):
-    """A version of the summary: it stands for everything through ``last_position``."""
+    """A version of the summary. It covers the conversation up to and including ``last_position``."""
 
     valid = serializers.SerializerMethodField()
 
@@ -407,41 +407,41 @@ class SummarySerializer(RowSerializer):
 
 
 class Nothing(StrictSerializer):
-    """An action that needs to be told nothing."""
+    """An empty body: the action takes no fields."""
 
 
 class Truncation(StrictSerializer):
-    """The position after which the messages go."""
+    """The position after which all messages are deleted."""
 
     after = Whole()
 
 
 class Truncated(serializers.Serializer[Any]):
-    """How many messages went."""
+    """The number of messages that were deleted."""
 
     removed = serializers.IntegerField()
 
 
 class Redaction(StrictSerializer):
-    """Whether the copies that were made of the session are redacted too."""
+    """Whether to redact the message in copies of the session too."""
 
     forks = Flag(default=True)
 
 
 class Redacted(serializers.Serializer[Any]):
-    """In how many sessions the message was emptied."""
+    """The number of sessions in which the message was emptied."""
 
     sessions = serializers.IntegerField()
 
 
 class Fork(StrictSerializer):
-    """Where the copy ends, and the key that it gets."""
+    """The position at which the copy ends, and the key of the copy."""
 
     at = Whole()
     key = Text(max_length=MAX_KEY_LENGTH, required=False)
 
 
 class Accepted(serializers.Serializer[Any]):
-    """What was asked for is being done; ``status`` is where to look."""
+    """A worker will do what was asked for. ``status`` is the address that shows its progress."""
 
     status = serializers.URLField()

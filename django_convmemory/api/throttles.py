@@ -1,7 +1,7 @@
-"""How often a client may do what costs something.
+"""Limits on how often a client may make requests that cost something.
 
-The rates are DRF's: ``REST_FRAMEWORK = {"DEFAULT_THROTTLE_RATES": {"convmemory_append": "60/min", …}}``; a rate of None
-is no limit. They are counted by user, and for visitors by address.
+The rates are set as DRF's are: ``REST_FRAMEWORK = {"DEFAULT_THROTTLE_RATES": {"convmemory_append": "60/min", …}}``. A
+rate of None means no limit. Requests are counted per user, and for visitors per IP address.
 """
 
 from __future__ import annotations
@@ -35,19 +35,19 @@ class _ScopedThrottle(SimpleRateThrottle):
 
 
 class CreateThrottle(_ScopedThrottle):
-    """Sessions that are made, and copies: ``convmemory_create``, unlimited unless it is set."""
+    """Limits new sessions and copies by the rate ``convmemory_create``. Without a rate there is no limit."""
 
     scope = "convmemory_create"
 
 
 class AppendThrottle(_ScopedThrottle):
-    """Appends: ``convmemory_append``, unlimited unless it is set."""
+    """Limits appends by the rate ``convmemory_append``. Without a rate there is no limit."""
 
     scope = "convmemory_append"
 
 
 class ModelThrottle(_ScopedThrottle):
-    """What has a model called, ``compact`` and ``rebuild``: ``convmemory_model``, 30 in an hour unless it is set."""
+    """Limits ``compact`` and ``rebuild``, which call a model, by ``convmemory_model``: 30 an hour by default."""
 
     scope = "convmemory_model"
     default = "30/hour"

@@ -1,4 +1,4 @@
-"""What is done to a session as a whole."""
+"""Operations on a whole session."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from django_convmemory.maintenance.transfer import exporting
 
 
 class Truncate(ScopedView):
-    """Deleting what came after a position, to have it said anew. If-Match keeps a retry from deleting more."""
+    """Delete the messages after a position, to get another answer. If-Match keeps a retry from deleting more."""
 
     serializer_class = forms.Truncation
     example: dict[str, Any] | None = {"after": 2}
@@ -35,7 +35,7 @@ class Truncate(ScopedView):
 
 
 class Clear(ScopedView):
-    """Deleting all messages and summaries; the session stays."""
+    """Delete all messages and summaries. The session stays."""
 
     serializer_class = forms.Nothing
 
@@ -47,7 +47,7 @@ class Clear(ScopedView):
 
 
 class Fork(ScopedView):
-    """Copying the session as it was at a position; the copy belongs to who asks."""
+    """Copy the session as it was at a position. The copy belongs to the user or visitor who makes the request."""
 
     serializer_class = forms.Fork
     example: dict[str, Any] | None = {"at": 1}
@@ -68,7 +68,7 @@ class Fork(ScopedView):
 
 
 class WorkView(ScopedView):
-    """Something that takes a model, and so is done by a worker: the answer is where to look."""
+    """An operation that calls a model, so a worker does it. The response says where to read its state."""
 
     serializer_class = forms.Nothing
 
@@ -78,26 +78,26 @@ class WorkView(ScopedView):
     def post(self, request: Request, session_id: str) -> Response:
         self.body()
         if not self.memory.summarizes:
-            raise Problem(409, "nothing_to_do", "This memory makes no summaries.")
+            raise Problem(409, "nothing_to_do", "The memory of this session does not make summaries.")
         self.ask()
         status = self.url("session-status", self.session)
         return Response({"status": status}, status=202, headers={"Location": status})
 
     @abc.abstractmethod
     def ask(self) -> None:
-        """Tell whoever does it."""
+        """Ask a worker to do the operation."""
 
 
 class Compact(WorkView):
-    """Having folded what is due, also where an attempt has just failed."""
+    """Ask a worker to fold what is due, even if an attempt has just failed."""
 
     def ask(self) -> None:
-        # Where nobody can be told, what is due is found by the sweep.
+        # If no task can be sent, the sweep finds what is due.
         self.handle.request_compaction()
 
 
 class Rebuild(WorkView):
-    """Having the summary made anew from the messages."""
+    """Ask a worker to make the summary again from the messages."""
 
     def ask(self) -> None:
         if not self.session.current_version:
@@ -106,13 +106,14 @@ class Rebuild(WorkView):
             raise Problem(
                 503,
                 "broker_unavailable",
-                "Nobody can be told to do it: the broker is away, so try again later, or the memory's scheduler tells "
-                "nobody, as the NullScheduler does, and rebuild() must be called where it can take its time.",
+                "No worker could be asked to rebuild the summary. If the broker is unavailable, try again later. If "
+                "the memory's scheduler sends no tasks, as the NullScheduler does, the site must call rebuild() "
+                "itself, outside a web request.",
             )
 
 
 class Export(ScopedView):
-    """The session as a record, a line of JSON, which the command convmemory_import takes."""
+    """Export the session as one line of JSON, which the command convmemory_import reads."""
 
     serializer_class = forms.Nothing
     renderer_classes = [JSONLinesRenderer, UTF8JSONRenderer]

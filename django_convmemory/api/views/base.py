@@ -44,9 +44,9 @@ class InScope(BasePermission):
 
 
 class ScopedView(GenericAPIView[Any]):
-    """A view of what the request reaches, whatever the site has set for views of its own.
+    """A view of the sessions that the request reaches. The site's DRF settings for its own views do not apply.
 
-    Who is asking is found out as the site does it, unless ``CONVMEMORY_API`` says otherwise.
+    The site's authentication classes do apply, unless ``CONVMEMORY_API`` names others.
     """
 
     renderer_classes = [UTF8JSONRenderer, PageRenderer]
@@ -56,7 +56,7 @@ class ScopedView(GenericAPIView[Any]):
     versioning_class = None
     filter_backends = []
     pagination_class: type[pagination.Pages] | None = None
-    # What the browsable API has somebody send who has nothing else in mind.
+    # The default body in the browsable API.
     example: dict[str, Any] | None = None
 
     @functools.cached_property
@@ -146,14 +146,18 @@ class ScopedView(GenericAPIView[Any]):
             row = models.Session.objects.using(using).filter(pk=self.session.pk, revision=self.session.revision)
             # Locks the row, also where the database knows no other way.
             if not row.update(revision=F("revision")):
-                raise Problem(412, "stale_revision", "The session has changed since. Read it again, and decide anew.")
+                raise Problem(
+                    412,
+                    "stale_revision",
+                    "The session has changed since this ETag. Read the session again before you repeat the request.",
+                )
             yield
 
     def again(self, row: models.SessionQuerySet) -> models.Session:
         """Read a session that was just written; somebody may have deleted it since."""
         found = row.with_clock().first()
         if found is None:
-            raise NotFound("The session is gone.")
+            raise NotFound("The session was deleted in the meantime.")
         return found
 
     @property
@@ -176,7 +180,7 @@ class ScopedView(GenericAPIView[Any]):
             return _unasked(serializer)
         for name in given:
             if len(given.getlist(name)) > 1:
-                raise ValidationError({name: ["It is given more than once."]})
+                raise ValidationError({name: ["The parameter appears more than once."]})
         read = serializer(data={name: given[name] for name in given if name not in more}, context={"also": more})
         read.is_valid(raise_exception=True)
         values: dict[str, Any] = read.validated_data
@@ -213,7 +217,7 @@ class ScopedView(GenericAPIView[Any]):
 
 
 class TaggedView(ScopedView):
-    """A view of a session's state, which a client can follow by its ``ETag`` at the price of one statement."""
+    """A view of a session's state. A client can poll it with its ``ETag``, at the cost of one statement."""
 
     def tag(self) -> str:
         return etags.of(self.session, self.memory)

@@ -1,4 +1,4 @@
-"""What a model is sent next, and the summaries that it holds."""
+"""The context that a model is sent next, and the versions of the summary."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from django_convmemory.maintenance import explain
 
 
 class ContextDetail(TaggedView):
-    """What a model is sent next."""
+    """The context: what a model is sent next."""
 
     serializer_class = forms.Nothing
 
@@ -63,7 +63,7 @@ def _shown(context: Context, form: str) -> dict[str, Any]:
 
 
 class SummaryList(ScopedView):
-    """The versions of the summary, the newest first."""
+    """The versions of the summary, newest first."""
 
     serializer_class = forms.Nothing
     pagination_class = pagination.Pages
@@ -84,5 +84,5 @@ class SummaryDetail(ScopedView):
         rows = models.Summary.objects.using(self.session._state.db).filter(session=self.session)
         row = rows.filter(version=int(version)).first() if is_whole(version) else None
         if row is None:
-            raise Problem(404, "unknown_version", "The session has no such version of its summary.")
+            raise Problem(404, "unknown_version", "The session has no summary with this version.")
         return Response(forms.SummarySerializer(row).data)

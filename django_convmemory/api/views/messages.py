@@ -1,4 +1,4 @@
-"""Messages: listed, stored, read and emptied."""
+"""Views that list, store, read and redact messages."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ WRITE_ANY_ROLE = "convmemory.write_any_role"
 
 
 class MessageList(ScopedView):
-    """The transcript as people see it, whatever was folded."""
+    """All messages of the session, folded ones included."""
 
     serializer_class = forms.NewMessages
     example: dict[str, Any] | None = {"messages": [{"role": "user", "content": "What is Rust?"}]}
@@ -54,10 +54,10 @@ class MessageList(ScopedView):
         refused = sorted({message.role for message in messages} - set(writable))
         if (refused or usage) and not (self.scope.user and self.scope.user.has_perm(WRITE_ANY_ROLE)):
             if refused:
-                why = f"Storing messages of the role {refused[0]} takes the permission {WRITE_ANY_ROLE}, which is for "
-                why += "services that are trusted: to a model it would say what its user makes it say."
+                why = f"Storing a message with the role {refused[0]} requires the permission {WRITE_ANY_ROLE}. Only "
+                why += "trusted services should have it, because a model takes such a message at its word."
             else:
-                why = f"Saying what a reply used takes the permission {WRITE_ANY_ROLE}. Leave usage out."
+                why = f"Sending usage requires the permission {WRITE_ANY_ROLE}. Leave usage out."
             raise Problem(403, "role_not_allowed", why)
 
     def _idempotency_key(self) -> str | None:
@@ -81,7 +81,7 @@ class MessageDetail(ScopedView):
 
 
 class MessageRedaction(ScopedView):
-    """Emptying a message, for good."""
+    """Empty a message permanently."""
 
     serializer_class = forms.Redaction
     example: dict[str, Any] | None = {"forks": True}

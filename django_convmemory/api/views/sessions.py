@@ -1,4 +1,4 @@
-"""Sessions: listed, made, read, changed, deleted, and followed."""
+"""Views that list, create, read, change and delete sessions, and show their compaction."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from django_convmemory.stores import transactions
 
 
 class SessionList(ScopedView):
-    """The conversations of who is asking."""
+    """The sessions of the user or visitor who makes the request."""
 
     serializer_class = forms.NewSession
     example: dict[str, Any] | None = {"title": "Lisbon in May"}
@@ -82,12 +82,12 @@ class SessionList(ScopedView):
         except IntegrityError:
             if not transactions.latest(sessions).named(name).exists():
                 raise
-            raise Problem(409, "session_exists", f"There is a session {name.key!r:.300} already.") from None
+            raise Problem(409, "session_exists", f"A session with the key {name.key!r:.300} already exists.") from None
         return self.made(self.again(sessions.named(name)), memory)
 
 
 class SessionDetail(TaggedView):
-    """One conversation."""
+    """One session."""
 
     serializer_class = forms.SessionChanges
 
@@ -104,7 +104,11 @@ class SessionDetail(TaggedView):
         changed = guarded.update(**changes, revision=F("revision") + 1, updated_at=Clock())
         self.session = self.again(row)
         if not changed:
-            raise Problem(412, "stale_revision", "The session was changed since. Read it again.")
+            raise Problem(
+                412,
+                "stale_revision",
+                "The session has changed since this ETag. Read the session again before you repeat the request.",
+            )
         return Response(self.shown(self.session), headers={"ETag": self.tag()})
 
     def delete(self, request: Request, session_id: str) -> Response:
@@ -114,7 +118,7 @@ class SessionDetail(TaggedView):
 
 
 class SessionStatus(TaggedView):
-    """Where compaction stands, for a page that waits for it."""
+    """The state of compaction, for a page that waits for it."""
 
     serializer_class = forms.Nothing
 
