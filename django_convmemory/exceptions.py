@@ -29,7 +29,7 @@ class TooManyPinned(InvalidMessage):
 
 
 class InvalidArgument(ConvMemoryError, ValueError):
-    """A number is not one that the operation takes."""
+    """An argument has a value that the operation does not accept."""
 
 
 class InvalidSession(ConvMemoryError, ValueError):
@@ -37,7 +37,7 @@ class InvalidSession(ConvMemoryError, ValueError):
 
 
 class UnknownSession(ConvMemoryError, ValueError):
-    """The session that was found a moment ago is gone, or belongs to somebody else now."""
+    """The session does not exist, or was found a moment ago and has been deleted or adopted since."""
 
 
 class SessionExists(ConvMemoryError, ValueError):

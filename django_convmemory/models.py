@@ -171,6 +171,9 @@ class Session(models.Model):
 
     objects = SessionQuerySet.as_manager()
 
+    # Set by a store that has locked the row before it read it: _hand_on_copies then need not do either again.
+    locked = False
+
     class Meta:
         verbose_name = _("session")
         verbose_name_plural = _("sessions")
@@ -263,9 +266,13 @@ EMPTIED: dict[str, Any] = {
 def _hand_on_copies(sender: type[Session], instance: Session, using: str, **kwargs: Any) -> None:
     """Keep the copies of copies within reach: what is redacted in the first must go from the last as well."""
     sessions = Session.objects.using(using)
-    # Its lock comes before those of its copies, as in every edit; and no append brings in a row that would be left.
-    sessions.filter(pk=instance.pk).update(epoch=F("epoch") + 1)
-    for origin in sessions.filter(pk=instance.pk).values_list("forked_from", flat=True):
+    if instance.locked:
+        origins = [instance.forked_from_id]
+    else:
+        # Its lock comes before those of its copies, as in every edit; and no append brings in a row that would be left.
+        sessions.filter(pk=instance.pk).update(epoch=F("epoch") + 1)
+        origins = list(sessions.filter(pk=instance.pk).values_list("forked_from", flat=True))
+    for origin in origins:
         sessions.filter(forked_from=instance).update(forked_from=origin)
 
 

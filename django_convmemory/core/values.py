@@ -253,13 +253,13 @@ def no_session(name: SessionName) -> InvalidSession:
 
 
 def gone(name: SessionName) -> UnknownSession:
-    """Return the error of meaning a row that is not there any more."""
-    return UnknownSession(f"The session {name.key!r:.300} is gone, or belongs to somebody else now.")
+    """Return the error of changing a session that is not there, or not any more."""
+    return UnknownSession(f"The session {name.key!r:.300} does not exist, or belongs to somebody else now.")
 
 
 def session_exists(name: SessionName) -> SessionExists:
-    """Return the error of copying onto another session."""
-    return SessionExists(f"There is a session {name.key!r} already; choose another key for the copy.")
+    """Return the error of creating a session under a name that another one has."""
+    return SessionExists(f"A session with the key {name.key!r:.300} already exists; choose another key.")
 
 
 MAX_ALIAS_LENGTH = 100

@@ -7,7 +7,7 @@ refuses to turn a reader into a writer, and what is read after it is what is the
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from django.db import connections
@@ -21,7 +21,7 @@ from django_convmemory.core.counters import Counters, Ending, Standing, rewound
 from django_convmemory.core.strategies import Threshold
 from django_convmemory.core.values import Edited, SessionName
 from django_convmemory.messages import PINNED_ROLES, ChatMessage
-from django_convmemory.stores import owners, sql, transactions
+from django_convmemory.stores import appending, owners, sql, transactions
 
 # Rows that one statement names.
 _PORTION = 500
@@ -36,11 +36,8 @@ def truncate(
     if revision is not None:
         reached = reached.filter(revision=revision)
     if not begin(reached):
-        found = transactions.latest(sessions).values_list("revision", flat=True).first()
-        if found is None and name.row_id is not None:
+        if not _exists_at(sessions, revision) and name.row_id is not None:
             raise values.gone(name)
-        if found is not None and revision not in (None, found):
-            raise values.stale(revision or 0, found)
         return 0, None
     session = transactions.latest(sessions).get()
     counters = rewound(session.counters, _ending(using, session.pk, after))
@@ -48,6 +45,36 @@ def truncate(
     # With the messages goes what was made of them: nothing could reach it any more, to redact it.
     models.Summary.objects.using(using).filter(session=session, last_position__gt=after).update(text="")
     return removed, finish(using, session.pk, counters, counters.first_unfoldable, threshold, hint=hint)
+
+
+def _exists_at(sessions: models.SessionQuerySet, revision: int | None) -> bool:
+    """Return whether the session exists. Raises ``StaleRevision`` if it is at another ``revision`` than this one."""
+    current = transactions.latest(sessions).values_list("revision", flat=True).first()
+    if current is not None and revision is not None and current != revision:
+        raise values.stale(revision, current)
+    return current is not None
+
+
+def update(using: str, name: SessionName, changes: Mapping[str, Any], *, revision: int | None) -> None:
+    """Change the title or the metadata: what :meth:`.core.store.Store.update` promises."""
+    sessions = models.Session.objects.using(using).named(name)
+    at_revision = sessions if revision is None else sessions.filter(revision=revision)
+    if not at_revision.update(**changes, revision=F("revision") + 1, updated_at=Clock()):
+        _exists_at(sessions, revision)
+        raise values.gone(name)
+
+
+def delete(using: str, name: SessionName, *, revision: int | None) -> bool:
+    """Delete the session: what :meth:`.core.store.Store.delete` promises."""
+    sessions = models.Session.objects.using(using).named(name)
+    at_revision = sessions if revision is None else sessions.filter(revision=revision)
+    if not at_revision.update(epoch=F("epoch") + 1):
+        _exists_at(sessions, revision)
+        return False
+    session = transactions.latest(sessions).get()
+    session.locked = True
+    session.delete()
+    return True
 
 
 def redact(
@@ -141,23 +168,16 @@ def fork(
         raise values.no_message(at, session.last_position)
     if transactions.latest(sessions.named(target)).exists():
         raise values.session_exists(target)
-    owners.require(using, target.owner_id)
-    copy = models.Session(
-        alias=target.alias,
-        key=target.key,
-        owner_id=target.owner_id,
-        visitor=target.visitor,
-        name_hash=target.name_hash,
+    copy = appending.create(
+        using,
+        target,
         title=session.title,
         metadata=session.metadata,
         counter=session.counter,
         last_version=session.last_version,
         forked_from=session,
         fork_position=at,
-        created_at=Clock(),
-        updated_at=Clock(),
     )
-    copy.save(using=using, force_insert=True)
     counters = rewound(session.counters, _ending(using, session.pk, at))
     with connections[using].cursor() as cursor:
         cursor.execute(*sql.copy_messages(connections[using].vendor, session.pk, copy.pk, at))

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import json
 import logging
 import random
 import time
 import uuid
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from django.contrib.auth import get_user_model
@@ -25,7 +26,7 @@ from django_convmemory.core.exchanges import Placed, Turn
 from django_convmemory.core.strategies import Threshold, View
 from django_convmemory.core.values import AttemptOutcome, AttemptRecord, Claim, NewVersion, SessionName, SummaryVersion
 from django_convmemory.messages import PINNED_ROLES
-from django_convmemory.stores import appending, editing, sql, transactions
+from django_convmemory.stores import appending, editing, owners, sql, transactions
 
 logger = logging.getLogger(__name__)
 
@@ -61,6 +62,23 @@ class ORMStore:
         self, name: SessionName, batch: Batch, threshold: Threshold, *, counter: str, hint: bool
     ) -> values.Appended:
         return appending.append(self.using, name, batch, threshold, counter=counter, hint=hint)
+
+    def create(self, name: SessionName, *, title: str, metadata: Mapping[str, Any]) -> models.Session:
+        using = self.using
+        if name.row_id is not None:
+            raise values.gone(name) if self.find(name) is None else values.session_exists(name)
+        with _inserting(using, name):
+            return transactions.run(
+                using, lambda: appending.create(using, name, title=title, metadata=metadata), savepoint=True
+            )
+
+    def update(self, name: SessionName, changes: Mapping[str, Any], *, revision: int | None) -> None:
+        using = self.using
+        transactions.run(using, lambda: editing.update(using, name, changes, revision=revision))
+
+    def delete(self, name: SessionName, *, revision: int | None) -> bool:
+        using = self.using
+        return transactions.run(using, lambda: editing.delete(using, name, revision=revision))
 
     # Load.
 
@@ -162,14 +180,10 @@ class ORMStore:
         self, source: SessionName, target: SessionName, at: int, threshold: Threshold, *, hint: bool
     ) -> values.Forked:
         using = self.using
-        try:
+        with _inserting(using, target):
             return transactions.run(
                 using, lambda: editing.fork(using, source, target, at, threshold, hint=hint), savepoint=True
             )
-        except IntegrityError:
-            if not transactions.latest(models.Session.objects.using(using)).named(target).exists():
-                raise
-            raise values.session_exists(target) from None  # made by another in the meantime
 
     def redact(
         self, name: SessionName, position: int, threshold: Threshold, *, forks: bool, hint: bool
@@ -498,6 +512,18 @@ class ORMStore:
         using = self.using
         sessions = models.Session.objects.using(using).filter(pk__in=session_ids)
         transactions.run(using, lambda: sessions.update(hinted_at=None))
+
+
+@contextlib.contextmanager
+def _inserting(using: str, name: SessionName) -> Iterator[None]:
+    """Turn the IntegrityError of inserting a session into the error that says why."""
+    try:
+        yield
+    except IntegrityError:
+        owners.require(using, name.owner_id)
+        if not transactions.latest(models.Session.objects.using(using)).named(name).exists():
+            raise
+        raise values.session_exists(name) from None
 
 
 def _placed(rows: Any) -> list[Placed]:
