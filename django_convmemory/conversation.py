@@ -722,7 +722,9 @@ def _described(title: Any, metadata: Any) -> dict[str, Any]:
     try:
         if title is not NOT_GIVEN:
             if not isinstance(title, str) or len(title) > MAX_TITLE_LENGTH:
-                raise InvalidArgument(f"title must be a text of at most {MAX_TITLE_LENGTH} characters, not {title!r:.300}.")
+                raise InvalidArgument(
+                    f"title must be a text of at most {MAX_TITLE_LENGTH} characters, not {title!r:.300}."
+                )
             described["title"] = check_text(title, "title")
         if metadata is not NOT_GIVEN:
             if not isinstance(metadata, Mapping):

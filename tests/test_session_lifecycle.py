@@ -14,7 +14,7 @@ from django_convmemory import exceptions, models
 from django_convmemory.conversation import ConversationMemory
 from django_convmemory.memory import ConversationBufferMemory
 from django_convmemory.messages import ChatMessage
-from django_convmemory.stores import appending
+from django_convmemory.stores import creating
 from django_convmemory.stores.in_memory import InMemoryStore
 from django_convmemory.stores.orm import ORMStore
 
@@ -211,13 +211,13 @@ def test_each_takes_a_fixed_number_of_statements() -> None:
 @pytest.mark.django_db
 def test_an_append_creates_its_session_in_the_same_way(monkeypatch: pytest.MonkeyPatch) -> None:
     names = []
-    create = appending.create
+    create = creating.create
 
     def noted(using: str, name: Any, **columns: Any) -> models.Session:
         names.append(name.key)
         return create(using, name, **columns)
 
-    monkeypatch.setattr(appending, "create", noted)
+    monkeypatch.setattr(creating, "create", noted)
     memory = ConversationBufferMemory(ORMStore())
     memory.append("a", HELLO)
     memory.create("b")

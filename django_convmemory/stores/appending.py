@@ -14,7 +14,7 @@ from django_convmemory.core import values
 from django_convmemory.core.counters import Batch, Counters
 from django_convmemory.core.strategies import Threshold
 from django_convmemory.core.values import SessionName
-from django_convmemory.stores import owners, sql, transactions
+from django_convmemory.stores import creating, owners, sql, transactions
 
 # How often an append that met a session in motion looks again.
 _TRIES = 10
@@ -113,34 +113,10 @@ def _make_way(using: str, name: SessionName, batch: Batch) -> None:
         raise _explained(using, session, error) from None
     if session is None:
         try:
-            transactions.run(using, lambda: create(using, name), savepoint=True)
+            transactions.run(using, lambda: creating.create(using, name), savepoint=True)
         except IntegrityError:
             # Another process was first, whatever became of it since, or the owner is gone.
             owners.require(using, name.owner_id)
-
-
-def create(using: str, name: SessionName, **columns: Any) -> models.Session:
-    """Insert the row of a session and return it as it was stored, with the database's time.
-
-    Raises IntegrityError if the name is taken, and IntegrityError or
-    :class:`~django_convmemory.exceptions.InvalidSession` if the owner is not there.
-    """
-    sessions = models.Session.objects.using(using)
-    inserted = sessions.create(
-        alias=name.alias,
-        key=name.key,
-        owner_id=name.owner_id,
-        visitor=name.visitor,
-        name_hash=name.name_hash,
-        created_at=Clock(),
-        updated_at=Clock(),
-        **columns,
-    )
-    # PostgreSQL and SQLite check the foreign key at the commit, which may be the caller's: so it is checked here.
-    session = sessions.with_clock().select_related("owner").get(pk=inserted.pk)
-    if session.owner is None and name.owner_id is not None:
-        raise owners.missing(name.owner_id)
-    return session
 
 
 def _explained(

@@ -21,7 +21,7 @@ from django_convmemory.core.counters import Counters, Ending, Standing, rewound
 from django_convmemory.core.strategies import Threshold
 from django_convmemory.core.values import Edited, SessionName
 from django_convmemory.messages import PINNED_ROLES, ChatMessage
-from django_convmemory.stores import appending, owners, sql, transactions
+from django_convmemory.stores import creating, owners, sql, transactions
 
 # Rows that one statement names.
 _PORTION = 500
@@ -168,7 +168,7 @@ def fork(
         raise values.no_message(at, session.last_position)
     if transactions.latest(sessions.named(target)).exists():
         raise values.session_exists(target)
-    copy = appending.create(
+    copy = creating.create(
         using,
         target,
         title=session.title,

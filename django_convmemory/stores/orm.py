@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import json
 import logging
 import random
 import time
 import uuid
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from django.contrib.auth import get_user_model
@@ -26,7 +25,7 @@ from django_convmemory.core.exchanges import Placed, Turn
 from django_convmemory.core.strategies import Threshold, View
 from django_convmemory.core.values import AttemptOutcome, AttemptRecord, Claim, NewVersion, SessionName, SummaryVersion
 from django_convmemory.messages import PINNED_ROLES
-from django_convmemory.stores import appending, editing, owners, sql, transactions
+from django_convmemory.stores import appending, creating, editing, sql, transactions
 
 logger = logging.getLogger(__name__)
 
@@ -67,9 +66,9 @@ class ORMStore:
         using = self.using
         if name.row_id is not None:
             raise values.gone(name) if self.find(name) is None else values.session_exists(name)
-        with _inserting(using, name):
+        with creating.explained(using, name):
             return transactions.run(
-                using, lambda: appending.create(using, name, title=title, metadata=metadata), savepoint=True
+                using, lambda: creating.create(using, name, title=title, metadata=metadata), savepoint=True
             )
 
     def update(self, name: SessionName, changes: Mapping[str, Any], *, revision: int | None) -> None:
@@ -180,7 +179,7 @@ class ORMStore:
         self, source: SessionName, target: SessionName, at: int, threshold: Threshold, *, hint: bool
     ) -> values.Forked:
         using = self.using
-        with _inserting(using, target):
+        with creating.explained(using, target):
             return transactions.run(
                 using, lambda: editing.fork(using, source, target, at, threshold, hint=hint), savepoint=True
             )
@@ -512,18 +511,6 @@ class ORMStore:
         using = self.using
         sessions = models.Session.objects.using(using).filter(pk__in=session_ids)
         transactions.run(using, lambda: sessions.update(hinted_at=None))
-
-
-@contextlib.contextmanager
-def _inserting(using: str, name: SessionName) -> Iterator[None]:
-    """Turn the IntegrityError of inserting a session into the error that says why."""
-    try:
-        yield
-    except IntegrityError:
-        owners.require(using, name.owner_id)
-        if not transactions.latest(models.Session.objects.using(using)).named(name).exists():
-            raise
-        raise values.session_exists(name) from None
 
 
 def _placed(rows: Any) -> list[Placed]:

@@ -226,7 +226,7 @@ def test_a_session_that_goes_meanwhile_is_not_found(
     api: APIClient, chat: SessionHandle, meanwhile: Any, path: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Nothing of it comes back, and what has taken its name is left alone."""
-    found = views.ScopedView._found
+    found = views.ScopedView.find_session
 
     def find(view: views.ScopedView, session_id: str) -> models.Session:
         session = found(view, session_id)
@@ -234,7 +234,7 @@ def test_a_session_that_goes_meanwhile_is_not_found(
         return session
 
     url = url_of(chat, path)
-    monkeypatch.setattr(views.ScopedView, "_found", find)
+    monkeypatch.setattr(views.ScopedView, "find_session", find)
     body = {"after": 0} if path == "truncate/" else {"at": 1} if path == "fork/" else {}
     body = {"messages": [{"role": "user", "content": "late"}]} if path == "messages/" else body
     answer = api.post(url, body, format="json", headers={"If-Match": "*"})
@@ -248,7 +248,7 @@ def test_a_session_that_goes_meanwhile_is_not_found(
 def test_a_session_that_goes_meanwhile_is_neither_changed_nor_deleted(
     api: APIClient, chat: SessionHandle, method: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    found = views.ScopedView._found
+    found = views.ScopedView.find_session
 
     def find(view: views.ScopedView, session_id: str) -> models.Session:
         session = found(view, session_id)
@@ -256,7 +256,7 @@ def test_a_session_that_goes_meanwhile_is_neither_changed_nor_deleted(
         return session
 
     url = url_of(chat)
-    monkeypatch.setattr(views.ScopedView, "_found", find)
+    monkeypatch.setattr(views.ScopedView, "find_session", find)
     answer = api.generic(method, url, '{"title": "x"}', content_type="application/json")
     assert answer.status_code == (404 if method == "PATCH" else 204)
 
@@ -264,7 +264,7 @@ def test_a_session_that_goes_meanwhile_is_neither_changed_nor_deleted(
 def test_who_comes_second_is_told_so(anna: User, settings: Any) -> None:
     error = OperationalError()
     error.__cause__ = Exception(1213, "Deadlock found")
-    answer = problems.handle(error, {})
+    answer = problems.exception_handler(error, {})
     assert answer is not None
     assert (answer.status_code, answer.data["code"], answer["Retry-After"]) == (503, "session_contended", "1")
-    assert problems.handle(OperationalError("the server is gone"), {}) is None
+    assert problems.exception_handler(OperationalError("the server is gone"), {}) is None
