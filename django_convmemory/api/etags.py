@@ -1,9 +1,10 @@
 """Entity tags of a session. Every change of the session changes its tag, so a client can ask whether it has changed.
 
-A tag is ``"<revision>-<rest>"``. The rest changes with what the revision does not count: the end of a lease, title and
-metadata that the site sets by itself, and the configuration of the memory. Django's conditional requests are not used:
-they compare whole tags, and ``If-Match`` is compared here by the revision, which the tags of a session and of its
-context share.
+A tag is ``"<revision>-<rest>"``. The rest changes with three things that the revision does not count: the end of a
+lease, a title or metadata that the site sets by itself, and the configuration of the memory.
+
+``If-Match`` is compared by the revision alone, because the tags of a session and of its context share it. Django's own
+conditional requests compare whole tags.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Fields that accept what the schema says and nothing else.
 
-DRF's fields are made for HTML forms too. They convert: a CharField takes the number 7, an IntegerField the texts "1"
-and "1.0", a BooleanField the text "yes". A schema that says ``string``, ``integer`` and ``boolean`` would not be kept.
+DRF's fields convert their input, because they serve HTML forms too. A CharField accepts the number 7, an IntegerField
+the strings "1" and "1.0", and a BooleanField the string "yes". The schema promises to refuse them.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ class Text(serializers.CharField):
     """A string as it is. A number is not a string, and blanks at its ends stay."""
 
     def __init__(self, **options: Any) -> None:
-        # The schema shows the length; allow_blank=False alone would not be seen in it.
+        # Refuses "" as allow_blank=False does, and appears in the schema.
         minimum = {} if options.get("allow_blank") else {"min_length": 1}
         super().__init__(**{"trim_whitespace": False, **minimum, **options})
 
@@ -104,8 +104,8 @@ class Metadata(serializers.JSONField):
 
     default_error_messages = {
         "not_an_object": "The value must be a JSON object.",
-        "too_large": "The value has {size} bytes; the limit is {most}. Store a reference to large data instead.",
-        "too_deep": "The value is nested deeper than {most} levels. Use fewer levels.",
+        "too_large": "The value has {size} bytes; the limit is {limit}. Store a reference to large data instead.",
+        "too_deep": "The value is nested deeper than {limit} levels. Use fewer levels.",
         "unstorable": "The value cannot be stored: it contains a NUL, half a surrogate pair, NaN or Infinity.",
     }
 
@@ -114,13 +114,13 @@ class Metadata(serializers.JSONField):
             self.fail("not_an_object")
         limits = conf.limits()
         if _is_deeper(data, limits.max_metadata_depth):
-            self.fail("too_deep", most=limits.max_metadata_depth)
+            self.fail("too_deep", limit=limits.max_metadata_depth)
         try:
             size = len(dumps(freeze(data, "metadata")).encode())
         except InvalidMessage:
             self.fail("unstorable")
         if size > limits.max_metadata_bytes:
-            self.fail("too_large", size=size, most=limits.max_metadata_bytes)
+            self.fail("too_large", size=size, limit=limits.max_metadata_bytes)
         return dict(data)
 
 

@@ -1,4 +1,4 @@
-"""Pages by cursor: the last page of a long list costs as much as its first, and no entry is shown twice."""
+"""Pages by cursor. The last page of a long list costs as much as its first, and no entry appears twice."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from rest_framework.request import Request
 class Pages(CursorPagination):
     """DRF's cursors, with a check. The view sets ``ordering`` and ``page_size``.
 
-    DRF compares whatever position a cursor holds with the first column of the ordering, and the database refuses what
-    is not a value of that column: a 500.
+    DRF gives the position of a cursor to the database as it is. If it is not a value of the first column of the
+    ordering, the database raises an error, and the response would be a 500.
     """
 
     def paginate_queryset(self, queryset: Any, request: Request, view: Any = None) -> list[Any] | None:

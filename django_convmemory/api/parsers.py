@@ -29,6 +29,7 @@ class BoundedJSONParser(JSONParser):
     def parse(
         self, stream: IO[Any], media_type: str | None = None, parser_context: Mapping[str, Any] | None = None
     ) -> Any:
+        # DRF's parser reads whatever comes, and Django's DATA_UPLOAD_MAX_MEMORY_SIZE trusts Content-Length.
         limit = conf.limits().max_body_bytes
         body = stream.read(limit + 1)
         if len(body) > limit:
@@ -48,8 +49,8 @@ class BoundedJSONParser(JSONParser):
 def require_readable(request: Request) -> None:
     """Raise a 411 for a body without a length, and a 415 for a body that is not sent as JSON.
 
-    DRF does neither of these: it takes a body without a length for an empty one, and does not look at the type of an
-    empty body, although a page of another site can make a browser send an empty form.
+    DRF does neither. It takes a body without a length for an empty one. It does not look at the type of an empty body
+    either, although a page of another site can make a browser send an empty form.
     """
     plain = request._request
     if not plain.META.get("CONTENT_LENGTH") and ("HTTP_TRANSFER_ENCODING" in plain.META or plain.read(1)):

@@ -1,8 +1,9 @@
 """Errors in one shape: the problem details of RFC 9457, with a code that does not change between releases.
 
 ``{"type", "title", "status", "detail", "code"}``. For invalid input there is also ``errors``, a list of ``{"pointer",
-"detail", "code"}``. A pointer (RFC 6901) is the place of the error in the body, or the query parameter. DRF has no such
-format: its handler makes the response and its headers, and this module the document.
+"detail", "code"}``. A pointer (RFC 6901) is the place of the error in the body, or the query parameter.
+
+DRF has no such format. Its handler makes the response and its headers, and this module replaces the content.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """What all endpoints share.
 
-Each view finds the session among those that the request may reach, before it looks at anything else. A session of
-somebody else is answered as one that does not exist.
+Before it looks at anything else, each view finds the session among those that the request may reach. If the session
+belongs to somebody else, the response is the same as for a session that does not exist.
 """
 
 from __future__ import annotations
@@ -112,7 +112,7 @@ class ScopedView(GenericAPIView[Any]):
 
     def finalize_response(self, request: Request, response: Any, *args: Any, **kwargs: Any) -> Any:
         response = super().finalize_response(request, response, *args, **kwargs)
-        # No cache between may give the response to somebody else, or give it again without asking.
+        # A cache may not serve the response to anybody else or to the same client without asking this server.
         patch_cache_control(response, private=True, no_cache=True)
         patch_vary_headers(response, ["Accept", "Authorization", "Cookie"])
         return response
@@ -190,7 +190,7 @@ class ScopedView(GenericAPIView[Any]):
         return self.memory.session(self.session)
 
     def query(self, serializer: type[serializers.StrictSerializer]) -> dict[str, Any]:
-        """Return the parameters of the query string. Raises a 400 for one that is wrong, unknown or repeated."""
+        """Return the parameters of the query string. Raises a 400 if a parameter is wrong, unknown or repeated."""
         parameters = self.request.query_params
         if not parameters:
             return _defaults(serializer)
@@ -200,7 +200,7 @@ class ScopedView(GenericAPIView[Any]):
         return _validated(serializer(data=parameters.dict()))
 
     def body(self) -> dict[str, Any]:
-        """Return the body. Raises a 400 for one that is wrong."""
+        """Return the body. Raises a 400 if it is not valid."""
         return _validated(self.get_serializer(data=self.request.data))
 
     def page(
