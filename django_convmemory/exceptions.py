@@ -37,11 +37,11 @@ class InvalidSession(ConvMemoryError, ValueError):
 
 
 class UnknownSession(ConvMemoryError, ValueError):
-    """The session does not exist, or was found a moment ago and has been deleted or adopted since."""
+    """The session does not exist, or was deleted or adopted since it was found."""
 
 
 class SessionExists(ConvMemoryError, ValueError):
-    """A session is to be made under a name that another one has."""
+    """A session cannot be created under this name, because another session has it."""
 
 
 class UnknownMessage(ConvMemoryError, ValueError):

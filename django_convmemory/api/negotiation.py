@@ -9,7 +9,7 @@ import json
 from typing import Any
 
 from rest_framework.negotiation import DefaultContentNegotiation
-from rest_framework.renderers import BaseRenderer, BrowsableAPIRenderer, JSONRenderer
+from rest_framework.renderers import BrowsableAPIRenderer, JSONRenderer
 from rest_framework.settings import api_settings
 
 
@@ -57,12 +57,8 @@ class PageRenderer(BrowsableAPIRenderer):
         return None
 
 
-class JSONLinesRenderer(BaseRenderer):
+class JSONLinesRenderer(UTF8JSONRenderer):
     """One JSON record a line. Its view writes the records itself; this renders its errors."""
 
     media_type = "application/jsonl"
     format = "jsonl"
-    charset = "utf-8"
-
-    def render(self, data: Any, accepted_media_type: str | None = None, renderer_context: Any = None) -> bytes:
-        return UTF8JSONRenderer().render(data, accepted_media_type, renderer_context)
