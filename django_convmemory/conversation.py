@@ -23,12 +23,19 @@ from django_convmemory.core.counters import Batch, Entry
 from django_convmemory.core.options import Options
 from django_convmemory.core.store import Store
 from django_convmemory.core.strategies import Strategy, View
-from django_convmemory.core.values import MAX_ALIAS_LENGTH, MAX_KEY_LENGTH, Claim, Edited, SessionName, StoredMessage
+from django_convmemory.core.values import (
+    MAX_ALIAS_LENGTH,
+    MAX_KEY_LENGTH,
+    MAX_TITLE_LENGTH,
+    Claim,
+    Edited,
+    SessionName,
+    StoredMessage,
+)
 from django_convmemory.exceptions import InvalidArgument, InvalidMessage, InvalidSession
 from django_convmemory.messages import ChatMessage, check_text, coerce, dumps, freeze, thaw
 
 MAX_VISITOR_LENGTH = 64
-MAX_TITLE_LENGTH = 255
 # Seconds: ten years.
 _EVER = 10 * 366 * 86400.0
 # More than a session can hold, and no more than every database, and JSON, can tell.

@@ -20,7 +20,7 @@ from django_convmemory.api import conf
 from django_convmemory.api.fields import Alias, Choice, Flag, Metadata, PageSize, QueryNumber, Text, WholeNumber
 from django_convmemory.conf import DEFAULT_ALIAS
 from django_convmemory.conversation import Receipt
-from django_convmemory.core.values import MAX_KEY_LENGTH
+from django_convmemory.core.values import MAX_KEY_LENGTH, MAX_TITLE_LENGTH
 from django_convmemory.exceptions import InvalidMessage
 from django_convmemory.maintenance.explain import Disposition, Explained
 from django_convmemory.messages import ROLES, ChatMessage
@@ -110,14 +110,14 @@ class NewSession(StrictSerializer):
 
     alias = Alias(default=DEFAULT_ALIAS)
     key = Text(max_length=MAX_KEY_LENGTH, required=False)
-    title = Text(max_length=255, allow_blank=True, default="")
+    title = Text(max_length=MAX_TITLE_LENGTH, allow_blank=True, default="")
     metadata = Metadata(default=dict)
 
 
 class SessionChanges(StrictSerializer):
     """The fields of a session that its owner may change."""
 
-    title = Text(max_length=255, allow_blank=True, required=False)
+    title = Text(max_length=MAX_TITLE_LENGTH, allow_blank=True, required=False)
     metadata = Metadata(required=False)
 
 

@@ -264,6 +264,7 @@ def session_exists(name: SessionName) -> SessionExists:
 
 MAX_ALIAS_LENGTH = 100
 MAX_KEY_LENGTH = 255
+MAX_TITLE_LENGTH = 255
 MAX_MODEL_NAME = 200
 
 
