@@ -6,8 +6,9 @@ import asyncio
 from typing import Any
 
 import pytest
+from asgiref.sync import sync_to_async
 from django.contrib.auth import get_user_model
-from django.db import connection, transaction
+from django.db import connection, connections, transaction
 from django.test.utils import CaptureQueriesContext
 
 from django_convmemory import exceptions, models
@@ -139,12 +140,15 @@ def test_the_asynchronous_operations_do_the_same() -> None:
 
     async def use() -> bool:
         chat = memory.session("main")
-        await chat.acreate(title="old")
-        await chat.aupdate(title="new")
-        assert await memory.adelete("main", 1)
-        await memory.acreate("main")
-        await memory.aupdate("main", metadata={"a": 1})
-        return await chat.adelete()
+        try:
+            await chat.acreate(title="old")
+            await chat.aupdate(title="new")
+            assert await memory.adelete("main", 1)
+            await memory.acreate("main")
+            await memory.aupdate("main", metadata={"a": 1})
+            return await chat.adelete()
+        finally:
+            await sync_to_async(connections.close_all)()
 
     assert asyncio.run(use())
     assert not models.Session.objects.exists()
