@@ -26,6 +26,7 @@ from django_convmemory.core.strategies import Strategy, View
 from django_convmemory.core.values import (
     MAX_ALIAS_LENGTH,
     MAX_KEY_LENGTH,
+    MAX_TITLE_LENGTH,
     Claim,
     DueRule,
     Edited,
@@ -33,7 +34,7 @@ from django_convmemory.core.values import (
     StoredMessage,
 )
 from django_convmemory.exceptions import InvalidArgument, InvalidMessage, InvalidSession
-from django_convmemory.messages import ChatMessage, check_text, coerce, dumps, freeze
+from django_convmemory.messages import ChatMessage, check_text, coerce, dumps, freeze, thaw
 
 MAX_VISITOR_LENGTH = 64
 # Seconds: ten years.
@@ -200,6 +201,44 @@ class ConversationMemory:
 
     # The operations.
 
+    def create(self, session: str | Named, *, title: str = "", metadata: Mapping[str, Any] | None = None) -> Any:
+        """Create an empty session, with the site's own title and metadata, and return it.
+
+        ``append`` creates the session that it needs: this is for sites that list a conversation before its first
+        message. ``metadata`` is a JSON object. The ``Session`` row is returned, if the store has rows.
+        Raises :class:`~django_convmemory.exceptions.SessionExists`, ``InvalidSession``, ``InvalidArgument`` and, for
+        a row that is gone, ``UnknownSession``, each a ValueError.
+        """
+        described = _described(title, {} if metadata is None else metadata)
+        return self.store.create(self.resolve(session), **described)
+
+    acreate = asynchronous(create)
+
+    def update(
+        self, session: str | Named, *, title: Any = NOT_GIVEN, metadata: Any = NOT_GIVEN, revision: int | None = None
+    ) -> None:
+        """Replace the title or the metadata of the session, or both. What is not given stays as it is.
+
+        With ``revision`` a session that has changed since that revision is left alone.
+        Raises :class:`~django_convmemory.exceptions.StaleRevision` then, ``UnknownSession`` if there is no such
+        session, and ``InvalidArgument``.
+        """
+        _check_revision(revision)
+        self.store.update(self.resolve(session), _described(title, metadata), revision=revision)
+
+    aupdate = asynchronous(update)
+
+    def delete(self, session: str | Named, revision: int | None = None) -> bool:
+        """Delete the session with everything in it, and return whether there was one.
+
+        With ``revision`` a session that has changed since that revision is left alone.
+        Raises :class:`~django_convmemory.exceptions.StaleRevision` then, and ``InvalidArgument``.
+        """
+        _check_revision(revision)
+        return self.store.delete(self.resolve(session), revision=revision)
+
+    adelete = asynchronous(delete)
+
     def append(
         self,
         session: str | Named,
@@ -347,8 +386,7 @@ class ConversationMemory:
         Raises :class:`~django_convmemory.exceptions.StaleRevision` then.
         """
         _whole(after, "after")
-        if revision is not None:
-            _whole(revision, "revision")
+        _check_revision(revision)
         removed, edited = self.store.truncate(self.resolve(session), after, self._due_rule, revision=revision)
         self._edited([edited] if edited else [])
         return removed
@@ -580,6 +618,18 @@ class SessionHandle:
         """The site's name for the session."""
         return self.session_name.key
 
+    def create(self, *, title: str = "", metadata: Mapping[str, Any] | None = None) -> Any:
+        """:meth:`ConversationMemory.create` this session."""
+        return self.memory.create(self, title=title, metadata=metadata)
+
+    def update(self, *, title: Any = NOT_GIVEN, metadata: Any = NOT_GIVEN, revision: int | None = None) -> None:
+        """:meth:`ConversationMemory.update` this session."""
+        self.memory.update(self, title=title, metadata=metadata, revision=revision)
+
+    def delete(self, revision: int | None = None) -> bool:
+        """:meth:`ConversationMemory.delete` this session."""
+        return self.memory.delete(self, revision)
+
     def append(
         self,
         *messages: Any,
@@ -638,6 +688,9 @@ class SessionHandle:
         """:meth:`ConversationMemory.request_rebuild` for this session."""
         return self.memory.request_rebuild(self)
 
+    acreate = asynchronous(create)
+    aupdate = asynchronous(update)
+    adelete = asynchronous(delete)
     aappend = asynchronous(append)
     aload = asynchronous(load)
     ahistory = asynchronous(history)
@@ -667,6 +720,30 @@ def _utc(moment: object) -> dt.datetime | None:
     if not 1000 < moment.year < 9999:
         raise InvalidMessage(f"created_at is in the year {moment.year}. Correct it, or leave it out.")
     return moment.astimezone(dt.UTC)
+
+
+def _described(title: Any, metadata: Any) -> dict[str, Any]:
+    """Return the title and the metadata that were given, checked. Metadata become plain dicts and lists."""
+    described: dict[str, Any] = {}
+    try:
+        if title is not NOT_GIVEN:
+            if not isinstance(title, str) or len(title) > MAX_TITLE_LENGTH:
+                raise InvalidArgument(
+                    f"title must be a text of at most {MAX_TITLE_LENGTH} characters, not {title!r:.300}."
+                )
+            described["title"] = check_text(title, "title")
+        if metadata is not NOT_GIVEN:
+            if not isinstance(metadata, Mapping):
+                raise InvalidArgument(f"metadata must be a dict, not {metadata!r:.100}.")
+            described["metadata"] = thaw(freeze(metadata, "metadata"))
+    except InvalidMessage as error:
+        raise InvalidArgument(str(error)) from None
+    return described
+
+
+def _check_revision(revision: object) -> None:
+    if revision is not None:
+        _whole(revision, "revision")
 
 
 def _whole(value: object, name: str, least: int = 0) -> None:

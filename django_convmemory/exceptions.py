@@ -55,11 +55,11 @@ class InvalidSession(ConvMemoryError, ValueError):
 
 
 class UnknownSession(ConvMemoryError, ValueError):
-    """A session that was read a moment ago has been deleted, or has another owner now. Look it up again."""
+    """The session does not exist, or was deleted or adopted since it was read. Look it up again."""
 
 
 class SessionExists(ConvMemoryError, ValueError):
-    """A copy of a session would have the name of another session. Choose another key for the copy."""
+    """A session cannot be created under this name, because another session has it. Choose another key."""
 
 
 class UnknownMessage(ConvMemoryError, ValueError):

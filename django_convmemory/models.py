@@ -180,6 +180,9 @@ class Session(models.Model):
 
     objects = SessionQuerySet.as_manager()
 
+    # Set by a store that has locked the row before it read it: _hand_on_copies then need not do either again.
+    locked = False
+
     class Meta:
         verbose_name = _("session")
         verbose_name_plural = _("sessions")
@@ -272,9 +275,13 @@ EMPTIED: dict[str, Any] = {
 def _hand_on_forks(sender: type[Session], instance: Session, using: str, **kwargs: Any) -> None:
     """Make the forks of a deleted session forks of its original, so that a redaction there still reaches them."""
     sessions = Session.objects.using(using)
-    # The session is locked before its forks, as in every edit. No append can add a row that the deletion misses.
-    sessions.filter(pk=instance.pk).update(epoch=F("epoch") + 1)
-    for origin in sessions.filter(pk=instance.pk).values_list("forked_from", flat=True):
+    if instance.locked:
+        origins = [instance.forked_from_id]
+    else:
+        # The session is locked before its forks, as in every edit. No append can add a row that the deletion misses.
+        sessions.filter(pk=instance.pk).update(epoch=F("epoch") + 1)
+        origins = list(sessions.filter(pk=instance.pk).values_list("forked_from", flat=True))
+    for origin in origins:
         sessions.filter(forked_from=instance).update(forked_from=origin)
 
 

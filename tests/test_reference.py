@@ -22,21 +22,6 @@ def first_cells(section: str) -> list[str]:
     return re.findall(r"^\| `([^`]+)`", text, re.MULTILINE)
 
 
-def test_every_operation_is_named_with_its_arguments() -> None:
-    named = {cell.partition("(")[0]: cell for cell in first_cells("Operations")}
-    public = {
-        name
-        for name, _ in inspect.getmembers(memory.SessionHandle, inspect.isfunction)
-        if not name.startswith("_") and f"a{name}" in dir(memory.SessionHandle)
-    }
-    assert set(named) == public | {"session", "erase", "adopt"}
-    for name, cell in named.items():
-        method = getattr(ConversationMemory if name in ("session", "erase", "adopt") else memory.SessionHandle, name)
-        parameters = inspect.signature(method).parameters
-        given = [argument.strip("* ") for argument in cell.partition("(")[2].rstrip(")").split(",") if argument]
-        assert given == [one for one in parameters if one != "self"], cell
-
-
 @pytest.mark.parametrize("path", re.findall(r"`(django_convmemory\.\w+(?:\.\w+)*\.[A-Z]\w+)`", REFERENCE))
 def test_backends_are_there_with_their_options(path: str) -> None:
     [row] = [line for line in REFERENCE.splitlines() if f"`{path}`" in line]

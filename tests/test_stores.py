@@ -158,6 +158,22 @@ class BothStores(RuleBasedStateMachine):
     def clear(self, key: str) -> None:
         self.both(lambda chat: chat.clear(), key)
 
+    @rule(key=st.sampled_from(KEYS), title=texts(), number=st.integers(0, 9))
+    def create(self, key: str, title: str, number: int) -> None:
+        self.both(lambda chat: chat.create(title=title, metadata={"number": number}).session_name, key)
+
+    @rule(
+        key=st.sampled_from(KEYS),
+        changes=st.fixed_dictionaries({}, optional={"title": texts(), "metadata": st.just({"a": [1]})}),
+        revision=st.none() | st.integers(0, 60),
+    )
+    def update(self, key: str, changes: dict[str, Any], revision: int | None) -> None:
+        self.both(lambda chat: chat.update(**changes, revision=revision), key)
+
+    @rule(key=st.sampled_from(KEYS), revision=st.none() | st.integers(0, 60))
+    def delete(self, key: str, revision: int | None) -> None:
+        self.both(lambda chat: chat.delete(revision), key)
+
     @rule(key=st.sampled_from(KEYS))
     def compact(self, key: str) -> None:
         self.both(lambda chat: chat.compact(), key)
@@ -240,6 +256,7 @@ class BothStores(RuleBasedStateMachine):
             assert list(integrity.check(models.Session.objects.filter(pk=row.pk))) == []
             for field in ("epoch", "revision", "last_version", "current_version", "attempts", "last_error"):
                 assert getattr(row, field) == getattr(measured, field), field
+            assert (row.title, row.metadata) == (measured.title, measured.metadata)
             assert (row.due_since is None) == (measured.due_since is None)
             assert not row.lease_token
             assert row.pinned_count == len(row.counters.pinned)

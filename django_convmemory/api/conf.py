@@ -1,4 +1,4 @@
-"""``settings.CONVMEMORY_API``: what the HTTP API lets a client do."""
+"""``settings.CONVMEMORY_API``: what the HTTP API allows a client to do."""
 
 from __future__ import annotations
 
@@ -22,19 +22,19 @@ NAME = "CONVMEMORY_API"
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class Limits:
-    """What can stand in ``CONVMEMORY_API``, in capitals. Raises ValueError, naming the key, for what cannot be."""
+    """The keys of ``CONVMEMORY_API``, in lower case. Raises ValueError, which names the key, for a wrong value."""
 
-    # Whose sessions a request reaches: a class as those of :mod:`~django_convmemory.api.scopes`.
+    # The class that decides which sessions a request reaches: see :mod:`~django_convmemory.api.scopes`.
     scope: str = "django_convmemory.api.scopes.UserScope"
-    # The memories that can be reached; None: all.
+    # The memories that the API may reach; None for all.
     aliases: tuple[str, ...] | None = None
-    # Roles of the messages that a client may store without the permission ``convmemory.write_any_role``.
+    # The roles of messages that a client may store without the permission ``convmemory.write_any_role``.
     writable_roles: tuple[str, ...] = ("user",)
-    # What must hold beside the scope: DRF permission classes.
+    # DRF permission classes, which must permit a request beside the scope.
     permission_classes: tuple[str, ...] = ()
-    # How often: DRF throttle classes, beside those of this API.
+    # DRF throttle classes, which limit requests beside the throttles of this API.
     throttle_classes: tuple[str, ...] = ()
-    # Who is asking: DRF authentication classes; None: those of the site.
+    # DRF authentication classes; None for those of the site.
     authentication_classes: tuple[str, ...] | None = None
 
     max_body_bytes: int = 1024 * 1024
@@ -42,9 +42,14 @@ class Limits:
     max_messages: int = 100
     max_metadata_bytes: int = 16 * 1024
     max_metadata_depth: int = 8
-    # Entries of a page, unless the request says how many, and at most.
+    # Entries of a page if the request does not say how many, and at most.
     page_size: int = 50
     max_page_size: int = 200
+
+    @property
+    def default_page_size(self) -> int:
+        """The number of entries of a page if the request does not say it."""
+        return min(self.page_size, self.max_page_size)
 
     def __post_init__(self) -> None:
         for field in dataclasses.fields(self):
@@ -60,7 +65,7 @@ class Limits:
             elif annotation is str:
                 check_type(field.name.upper(), value, str)
             elif not (value is None and field.default is None):
-                self._check_texts(field.name.upper(), value)
+                self._check_strings(field.name.upper(), value)
         for role in self.writable_roles:
             if role not in ROLES:
                 raise ValueError(
@@ -68,8 +73,8 @@ class Limits:
                 )
 
     @staticmethod
-    def _check_texts(name: str, value: object) -> None:
-        if not isinstance(value, tuple) or not all(isinstance(one, str) for one in value):
+    def _check_strings(name: str, value: object) -> None:
+        if not isinstance(value, tuple) or not all(isinstance(item, str) for item in value):
             raise ValueError(f"{name} must be a list of strings, not {value!r:.100}.")
 
 
@@ -79,23 +84,23 @@ KEYS = tuple(field.name.upper() for field in dataclasses.fields(Limits))
 
 @functools.cache
 def limits() -> Limits:
-    """Return the limits of the settings. Raises ImproperlyConfigured, which says what to repair."""
-    given = getattr(settings, NAME, {})
+    """Return the limits that the settings give. Raises ImproperlyConfigured, which says what to correct."""
+    configured = getattr(settings, NAME, {})
     try:
-        if not isinstance(given, Mapping):
-            raise ValueError(f"The setting must be a dict, not a {type(given).__name__}.")
-        unknown = [key for key in given if key not in KEYS]
+        if not isinstance(configured, Mapping):
+            raise ValueError(f"The setting must be a dict, not a {type(configured).__name__}.")
+        unknown = [key for key in configured if key not in KEYS]
         if unknown:
             raise ValueError(f"The setting has the unknown key {unknown[0]!r:.100}. The keys are {', '.join(KEYS)}.")
-        return Limits(**{key.lower(): value for key, value in given.items()})
+        return Limits(**{key.lower(): value for key, value in configured.items()})
     except ValueError as error:
         raise ImproperlyConfigured(f"{NAME}: {error}") from None
 
 
 def aliases() -> list[str]:
-    """Return the aliases of the memories that can be reached: an alias that is not in the settings has none."""
-    reached = limits().aliases
-    return [alias for alias in memory_aliases() if reached is None or alias in reached]
+    """Return the aliases that the API may reach and that ``CONVMEMORY`` has."""
+    allowed = limits().aliases
+    return [alias for alias in memory_aliases() if allowed is None or alias in allowed]
 
 
 @functools.cache

@@ -1,7 +1,10 @@
-"""Entity tags: a session's revision, which every change raises, so that a page can ask whether anything is new.
+"""Entity tags of a session. Every change of the session changes its tag, so a client can ask whether it has changed.
 
-A tag is ``"<revision>-<the rest>"``. The rest tells apart what changes without the row: that a lease has ended, and how
-the memory is configured.
+A tag is ``"<revision>-<rest>"``. The rest changes with three things that the revision does not count: the end of a
+lease, a title or metadata that the site sets by itself, and the configuration of the memory.
+
+``If-Match`` is compared by the revision alone, because the tags of a session and of its context share it. Django's own
+conditional requests compare whole tags.
 """
 
 from __future__ import annotations
@@ -17,28 +20,27 @@ from django_convmemory.conversation import ConversationMemory
 
 
 def of(session: models.Session, memory: ConversationMemory) -> str:
-    """Return the tag of a session's state; ``session`` must have been read ``with_clock``."""
-    # A site may change title and metadata by itself.
-    own = zlib.crc32(repr((session.title, session.metadata)).encode("utf-8", "surrogatepass"))
-    return quote_etag(f"{session.revision}-{session.state[0]}{_configured(memory) ^ own:08x}")
+    """Return the tag of a session's state. ``session`` must have been read ``with_clock``."""
+    description = zlib.crc32(repr((session.title, session.metadata)).encode("utf-8", "surrogatepass"))
+    return quote_etag(f"{session.revision}-{session.state[0]}{_configuration(memory) ^ description:08x}")
 
 
 @functools.lru_cache(maxsize=256)
-def _configured(memory: ConversationMemory) -> int:
-    said = (memory.strategy, memory.options, memory.max_context_tokens, type(memory.counter).__name__)
-    return zlib.crc32(repr(said).encode())
+def _configuration(memory: ConversationMemory) -> int:
+    configuration = (memory.strategy, memory.options, memory.max_context_tokens, type(memory.counter).__name__)
+    return zlib.crc32(repr(configuration).encode())
 
 
 def matches(header: str | None, tag: str) -> bool:
-    """Whether ``If-None-Match`` names the tag. Weakly, as RFC 9110 has it."""
+    """Return whether ``If-None-Match`` names the tag, by the weak comparison of RFC 9110."""
     if not header:
         return False
-    given = parse_etags(header)
-    return given == ["*"] or tag in {one.removeprefix("W/") for one in given}
+    tags = parse_etags(header)
+    return tags == ["*"] or tag in {etag.removeprefix("W/") for etag in tags}
 
 
-def required(header: str | None) -> None:
-    """Raise a 428 where there is no ``If-Match``: without it a retry could delete what came after the first try."""
+def require_header(header: str | None) -> None:
+    """Raise a 428 without ``If-Match``: a retry could delete what came after the first try."""
     if not header or not header.strip():
         raise Problem(
             428,
@@ -47,22 +49,21 @@ def required(header: str | None) -> None:
         )
 
 
-def require(header: str, revision: int) -> None:
-    """Raise a 412 unless ``If-Match`` names this revision, or is ``*``.
+def require_match(header: str, revision: int) -> None:
+    """Raise a 412 unless ``If-Match`` names this revision or is ``*``.
 
-    A tag that a proxy has made weak still names it. Raises a 428 for an empty header, and a 412 with a code of its own
-    for one that names no tag.
+    A tag that a proxy has made weak still names its revision. Raises a 428 for an empty header, and a 412 with the
+    code ``invalid_etag`` for a header that holds no tag.
     """
-    required(header)
+    require_header(header)
     if header.strip() == "*":
         return
-    given = parse_etags(header)
-    if not given:
+    tags = parse_etags(header)
+    if not tags:
         raise Problem(
             412, "invalid_etag", 'If-Match must be an ETag exactly as the server sent it, with its quotes, or "*".'
         )
-    named = {tag.removeprefix("W/").strip('"').partition("-")[0] for tag in given}
-    if str(revision) not in named:
+    if str(revision) not in {tag.removeprefix("W/").strip('"').partition("-")[0] for tag in tags}:
         raise Problem(
             412,
             "stale_revision",

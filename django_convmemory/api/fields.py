@@ -1,7 +1,12 @@
-"""Fields that take what the schema says and nothing else: DRF's own read numbers from texts, and texts from numbers."""
+"""Fields that accept what the schema says and nothing else.
+
+DRF's fields convert their input, because they serve HTML forms too. A CharField accepts the number 7, an IntegerField
+the strings "1" and "1.0", and a BooleanField the string "yes". The schema promises to refuse them.
+"""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -11,17 +16,17 @@ from django_convmemory.api import conf
 from django_convmemory.exceptions import InvalidMessage
 from django_convmemory.messages import dumps, freeze
 
-# The largest whole number that every client can read.
-MOST = 2**53 - 1
+# The largest integer that JSON and every database represent exactly.
+MAX_INTEGER = 2**53 - 1
 
 
 class Text(serializers.CharField):
-    """A text as it is: a number is none, and blanks at its ends stay."""
+    """A string as it is. A number is not a string, and blanks at its ends stay."""
 
     def __init__(self, **options: Any) -> None:
-        # Said in numbers too, for the schema.
-        least = {} if options.get("allow_blank") else {"min_length": 1}
-        super().__init__(**{"trim_whitespace": False, **least, **options})
+        # Refuses "" as allow_blank=False does, and appears in the schema.
+        minimum = {} if options.get("allow_blank") else {"min_length": 1}
+        super().__init__(**{"trim_whitespace": False, **minimum, **options})
 
     def to_internal_value(self, data: Any) -> str:
         if not isinstance(data, str):
@@ -30,7 +35,7 @@ class Text(serializers.CharField):
 
 
 class Alias(Text):
-    """The alias of a memory that can be reached."""
+    """The alias of a memory that the API may reach."""
 
     default_error_messages = {"unknown_alias": "There is no memory with this alias. Known aliases: {known}."}
 
@@ -42,7 +47,7 @@ class Alias(Text):
 
 
 class Choice(serializers.ChoiceField):
-    """One of some texts."""
+    """One of several strings. The error lists them, and repeats at most 100 characters of the input."""
 
     default_error_messages = {"invalid_choice": '"{input}" is not a valid value. Use one of these: {choices}.'}
 
@@ -52,11 +57,11 @@ class Choice(serializers.ChoiceField):
         return data
 
 
-class Whole(serializers.IntegerField):
-    """A whole number; in JSON a number, not a text."""
+class WholeNumber(serializers.IntegerField):
+    """An integer of at least 0. In JSON it is a number, not a string."""
 
     def __init__(self, **options: Any) -> None:
-        super().__init__(**{"min_value": 0, "max_value": MOST, **options})
+        super().__init__(**{"min_value": 0, "max_value": MAX_INTEGER, **options})
 
     def to_internal_value(self, data: Any) -> int:
         if isinstance(data, (bool, str)) or not isinstance(data, (int, float)) or data != data // 1:
@@ -64,20 +69,29 @@ class Whole(serializers.IntegerField):
         return int(data)
 
 
-class WholeInQuery(serializers.IntegerField):
-    """A whole number of the query string."""
-
-    def __init__(self, **options: Any) -> None:
-        super().__init__(**{"min_value": 0, "max_value": MOST, **options})
+class QueryNumber(WholeNumber):
+    """An integer in the query string, in ASCII digits."""
 
     def to_internal_value(self, data: Any) -> int:
-        if not (isinstance(data, str) and data.removeprefix("-").isascii() and data.removeprefix("-").isdigit()):
+        if not re.fullmatch(r"-?[0-9]{1,400}", data):
             self.fail("invalid")
-        return super().to_internal_value(data)
+        return super().to_internal_value(int(data))
+
+
+class PageSize(WholeNumber):
+    """The number of entries of a page, from 1 to ``MAX_PAGE_SIZE``. DRF's own paginator ignores a wrong one."""
+
+    default_error_messages = {"out_of_range": "The limit must be a whole number from 1 to {maximum}."}
+
+    def to_internal_value(self, data: Any) -> int:
+        maximum = conf.limits().max_page_size
+        if not re.fullmatch(r"[0-9]{1,9}", data) or not 1 <= int(data) <= maximum:
+            self.fail("out_of_range", maximum=maximum)
+        return int(data)
 
 
 class Flag(serializers.BooleanField):
-    """True or false; in JSON those, and nothing that looks like it."""
+    """True or false."""
 
     def to_internal_value(self, data: Any) -> bool:
         if not isinstance(data, bool):
@@ -85,13 +99,13 @@ class Flag(serializers.BooleanField):
         return data
 
 
-class Metadata(serializers.Field[Any, Any, Any, Any]):
+class Metadata(serializers.JSONField):
     """A JSON object of the site's own, limited in size and depth."""
 
     default_error_messages = {
         "not_an_object": "The value must be a JSON object.",
-        "too_large": "The value has {size} bytes; the limit is {most}. Store a reference to large data instead.",
-        "too_deep": "The value is nested deeper than {most} levels. Use fewer levels.",
+        "too_large": "The value has {size} bytes; the limit is {limit}. Store a reference to large data instead.",
+        "too_deep": "The value is nested deeper than {limit} levels. Use fewer levels.",
         "unstorable": "The value cannot be stored: it contains a NUL, half a surrogate pair, NaN or Infinity.",
     }
 
@@ -99,24 +113,19 @@ class Metadata(serializers.Field[Any, Any, Any, Any]):
         if not isinstance(data, Mapping):
             self.fail("not_an_object")
         limits = conf.limits()
-        if _deeper(data, limits.max_metadata_depth):
-            self.fail("too_deep", most=limits.max_metadata_depth)
+        if _is_deeper(data, limits.max_metadata_depth):
+            self.fail("too_deep", limit=limits.max_metadata_depth)
         try:
-            # Checked as a message's is.
             size = len(dumps(freeze(data, "metadata")).encode())
         except InvalidMessage:
             self.fail("unstorable")
         if size > limits.max_metadata_bytes:
-            self.fail("too_large", size=size, most=limits.max_metadata_bytes)
+            self.fail("too_large", size=size, limit=limits.max_metadata_bytes)
         return dict(data)
 
-    def to_representation(self, value: Any) -> Any:
-        return value
 
-
-def _deeper(value: Any, levels: int) -> bool:
+def _is_deeper(value: Any, levels: int) -> bool:
+    """Return whether objects and lists are nested in ``value`` more than ``levels`` deep."""
     if isinstance(value, Mapping):
-        return levels == 0 or any(_deeper(item, levels - 1) for item in value.values())
-    if isinstance(value, list):
-        return levels == 0 or any(_deeper(item, levels - 1) for item in value)
-    return False
+        value = list(value.values())
+    return isinstance(value, list) and (levels == 0 or any(_is_deeper(item, levels - 1) for item in value))

@@ -1,27 +1,35 @@
-"""Choosing the form of an answer, by ``Accept`` alone.
+"""Choosing the representation of a response by ``Accept`` alone.
 
-DRF's ``?format=`` is switched off: the context takes a ``format`` of its own.
+DRF's ``?format=`` is off, because the context has a parameter ``format`` of its own.
 """
 
 from __future__ import annotations
 
 import json
-from types import SimpleNamespace
 from typing import Any
 
 from rest_framework.negotiation import DefaultContentNegotiation
-from rest_framework.renderers import BaseRenderer, BrowsableAPIRenderer, JSONRenderer
+from rest_framework.renderers import BrowsableAPIRenderer, JSONRenderer
 from rest_framework.settings import api_settings
 
 
-class Negotiation(DefaultContentNegotiation):
-    """Chooses the renderer by ``Accept``."""
+class _WithoutFormat:
+    """DRF's settings without a query parameter that names a format."""
 
-    settings = SimpleNamespace(URL_FORMAT_OVERRIDE=None)  # type: ignore[assignment]
+    URL_FORMAT_OVERRIDE = None
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(api_settings, name)
+
+
+class Negotiation(DefaultContentNegotiation):
+    """Choose the renderer by ``Accept``."""
+
+    settings = _WithoutFormat()  # type: ignore[assignment]
 
 
 class UTF8JSONRenderer(JSONRenderer):
-    """JSON, compact and in UTF-8, whatever the site has set for its own answers."""
+    """Compact JSON in UTF-8, whatever the site has set for its own views."""
 
     compact = True
     ensure_ascii = False
@@ -29,11 +37,11 @@ class UTF8JSONRenderer(JSONRenderer):
 
 
 class PageRenderer(BrowsableAPIRenderer):
-    """The browsable API, without links that name a format, and with the body as JSON rather than as a form."""
+    """The browsable API, with the body as JSON and not as a form, and without links that name a format."""
 
     def get_context(self, data: Any, accepted_media_type: str | None, renderer_context: Any) -> Any:
         context = super().get_context(data, accepted_media_type, renderer_context)
-        context["api_settings"] = _Settings()
+        context["api_settings"] = _WithoutFormat()
         return context
 
     def render_form_for_serializer(self, serializer: Any) -> Any:
@@ -42,7 +50,6 @@ class PageRenderer(BrowsableAPIRenderer):
     def get_raw_data_form(self, data: Any, view: Any, method: str, request: Any) -> Any:
         form = super().get_raw_data_form(data, view, method, request)
         if form and view.example is not None:
-            # What can be sent as it is.
             form.fields["_content"].initial = json.dumps(view.example, indent=4)
         return form
 
@@ -50,19 +57,8 @@ class PageRenderer(BrowsableAPIRenderer):
         return None
 
 
-class _Settings:
-    URL_FORMAT_OVERRIDE = None
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(api_settings, name)
-
-
-class JSONLinesRenderer(BaseRenderer):
-    """Records, a line of JSON each; its view writes them itself."""
+class JSONLinesRenderer(UTF8JSONRenderer):
+    """One JSON record a line. Its view writes the records itself; this renders its errors."""
 
     media_type = "application/jsonl"
     format = "jsonl"
-    charset = "utf-8"
-
-    def render(self, data: Any, accepted_media_type: str | None = None, renderer_context: Any = None) -> bytes:
-        return UTF8JSONRenderer().render(data, accepted_media_type, renderer_context)

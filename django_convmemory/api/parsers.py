@@ -1,67 +1,64 @@
-"""Reading a body: JSON alone, and never more of it than is allowed."""
+"""Reading the body of a request: only JSON, and never more of it than is allowed."""
 
 from __future__ import annotations
 
-import codecs
+import io
 import json
 from collections.abc import Mapping
-from typing import IO, Any, NoReturn
+from typing import IO, Any
 
 from rest_framework.exceptions import ParseError, UnsupportedMediaType
-from rest_framework.parsers import BaseParser
+from rest_framework.parsers import JSONParser
 from rest_framework.request import Request
 
 from django_convmemory.api import conf, problems
 from django_convmemory.api.negotiation import UTF8JSONRenderer
 
 
-class BoundedJSONParser(BaseParser):
-    """Parses JSON (RFC 8259) in UTF-8.
+class BoundedJSONParser(JSONParser):
+    """Parse JSON (RFC 8259) in UTF-8, whatever the site has set for its own views.
 
-    Raises a 413 where there is more than ``MAX_BODY_BYTES``, whatever the header says, and a 400 for what is no JSON:
-    NaN and Infinity are none, and neither is what is nested so deep that Python gives up.
+    Raises a 413 for more than ``MAX_BODY_BYTES``, whatever ``Content-Length`` says. Raises a 400 for a body that is
+    not JSON, or whose JSON no response could repeat.
     """
 
-    media_type = "application/json"
-    # With which the browsable API fills in what may be sent.
+    strict = True
+    # The browsable API fills in the default body with it.
     renderer_class = UTF8JSONRenderer
 
     def parse(
         self, stream: IO[Any], media_type: str | None = None, parser_context: Mapping[str, Any] | None = None
     ) -> Any:
-        most = conf.limits().max_body_bytes
-        body = stream.read(most + 1)
-        if len(body) > most:
+        # DRF's parser reads whatever comes, and Django's DATA_UPLOAD_MAX_MEMORY_SIZE trusts Content-Length.
+        limit = conf.limits().max_body_bytes
+        body = stream.read(limit + 1)
+        if len(body) > limit:
             raise problems.too_large()
         try:
-            text = codecs.decode(body, "utf-8-sig")
-            value = json.loads(text, parse_constant=_refuse)
-            if "\\u" in text:
-                # Half of a surrogate pair, which no answer could repeat.
+            value = super().parse(io.BytesIO(body), media_type, {"encoding": "utf-8-sig"})
+            if b"\\u" in body:
+                # Half of a surrogate pair cannot be encoded.
                 json.dumps(value, ensure_ascii=False).encode()
-            return value
         except RecursionError:
             raise ParseError("JSON parse error - the body is nested too deeply.") from None
-        except ValueError as error:
+        except UnicodeError as error:
             raise ParseError(f"JSON parse error - {error}") from None
+        return value
 
 
 def require_readable(request: Request) -> None:
-    """Raise a 411 for a body without a length, which would be taken for none, and a 415 for one that is no JSON.
+    """Raise a 411 for a body without a length, and a 415 for a body that is not sent as JSON.
 
-    Also one that is empty: a page of another site can have a browser send a form.
+    DRF does neither. It takes a body without a length for an empty one. It does not look at the type of an empty body
+    either, although a page of another site can make a browser send an empty form.
     """
     plain = request._request
     if not plain.META.get("CONTENT_LENGTH") and ("HTTP_TRANSFER_ENCODING" in plain.META or plain.read(1)):
         raise problems.Problem(
             411, "length_required", "The request has a body without a length. Send it with a Content-Length header."
         )
-    given = plain.content_type
-    if given == "text/plain" and plain.META.get("SERVER_SOFTWARE", "").startswith("WSGIServer"):
-        return  # Python's own server, runserver's, says so of a body that has no type.
-    if given and given != BoundedJSONParser.media_type:
-        raise UnsupportedMediaType(given)
-
-
-def _refuse(constant: str) -> NoReturn:
-    raise ValueError(f"{constant} is not valid JSON")
+    content_type = plain.content_type
+    if content_type == "text/plain" and plain.META.get("SERVER_SOFTWARE", "").startswith("WSGIServer"):
+        return  # The server of runserver sets this type if the request has none.
+    if content_type and content_type != BoundedJSONParser.media_type:
+        raise UnsupportedMediaType(content_type)

@@ -1,72 +1,61 @@
-"""Errors in one shape: the problem details of RFC 9457, each with a code that stays.
+"""Errors in one shape: the problem details of RFC 9457, with a code that does not change between releases.
 
-``{"type", "title", "status", "detail", "code"}``, and for input that is refused ``errors``, a list of ``{"pointer",
-"detail", "code"}``, whose pointers (RFC 6901) say where in the body, or which query parameter.
+``{"type", "title", "status", "detail", "code"}``. For invalid input there is also ``errors``, a list of ``{"pointer",
+"detail", "code"}``. A pointer (RFC 6901) is the place of the error in the body, or the query parameter.
+
+DRF has no such format. Its handler makes the response and its headers, and this module replaces the content.
 """
 
 from __future__ import annotations
 
+import http.client
 import itertools
 from collections.abc import Iterator, Mapping
-from http import HTTPStatus
 from typing import Any
 
 from django.core.exceptions import PermissionDenied, RequestDataTooBig
 from django.db import OperationalError
 from django.http import Http404
-from rest_framework import exceptions as drf, status
+from rest_framework import exceptions as drf_exceptions, status, views
 from rest_framework.response import Response
 from rest_framework.settings import api_settings
-from rest_framework.views import set_rollback
 
 from django_convmemory import exceptions
 from django_convmemory.stores import transactions
 
 MEDIA_TYPE = "application/problem+json"
 _TYPE = "urn:problem-type:convmemory:"
-# Seconds after which a request may be made again that met a session in motion.
+# Seconds until a client may repeat a request that was refused with a 503.
 _RETRY_AFTER = 1
-# Errors of one body that are listed.
-_MOST_ERRORS = 50
-_PHRASES = {one.value: one.phrase for one in HTTPStatus}
+# How many errors of one body are listed.
+_MAX_ERRORS = 50
 
 
-class Problem(drf.APIException):
-    """An error with a code of ours."""
+class Problem(drf_exceptions.APIException):
+    """An error with one of this API's codes."""
 
-    def __init__(self, status_code: int, code: str, detail: str, **more: Any) -> None:
+    def __init__(self, status_code: int, code: str, detail: str) -> None:
         super().__init__(detail, code)
         self.status_code = status_code
-        self.more = more
 
 
-def handle(error: Exception, context: Mapping[str, Any]) -> Response | None:
-    """Return the answer to an error, or None for one that is nobody's but ours: DRF's exception handler."""
+def exception_handler(error: Exception, context: dict[str, Any]) -> Response | None:
+    """Return the response for an error, or None for an error that the API does not expect. A DRF exception handler."""
     problem = _problem_of(error)
-    if problem is None:
+    response = views.exception_handler(problem, context) if problem else None
+    if problem is None or response is None:
         return None
-    set_rollback()
-    headers = {}
-    if getattr(problem, "auth_header", None):
-        headers["WWW-Authenticate"] = problem.auth_header  # type: ignore[attr-defined]
-    wait = getattr(problem, "wait", None)
-    if wait is not None:
-        headers["Retry-After"] = str(int(wait) + 1)
-    if problem.status_code == status.HTTP_503_SERVICE_UNAVAILABLE:
-        headers.setdefault("Retry-After", str(_RETRY_AFTER))
-    return Response(
-        _document(problem), status=problem.status_code, headers=headers, content_type=_content_type(context)
-    )
-
-
-def _content_type(context: Mapping[str, Any]) -> str | None:
-    """A person who looks at the browsable API gets a page, and everybody else a problem document."""
+    response.data = _document(problem)
+    if response.status_code == status.HTTP_503_SERVICE_UNAVAILABLE:
+        response.headers.setdefault("Retry-After", str(_RETRY_AFTER))
     renderer = getattr(context.get("request"), "accepted_renderer", None)
-    return None if getattr(renderer, "format", None) == "api" else MEDIA_TYPE
+    if getattr(renderer, "format", None) != "api":  # A person who uses the browsable API gets a page.
+        response.content_type = MEDIA_TYPE
+    return response
 
 
-# What the memory raises, the more special first: the class, the status and the code.
-_OURS: tuple[tuple[type[Exception], int, str], ...] = (
+# The memory's exceptions with their status and code. A subclass stands before its base.
+MEMORY_ERRORS: tuple[tuple[type[Exception], int, str], ...] = (
     (exceptions.ToolResultRefused, 409, "tool_result_refused"),
     (exceptions.TooManyPinned, 409, "too_many_pinned"),
     (exceptions.InvalidMessage, 400, "invalid_message"),
@@ -83,20 +72,20 @@ _OURS: tuple[tuple[type[Exception], int, str], ...] = (
 )
 
 
-def _problem_of(error: Exception) -> drf.APIException | None:
-    if isinstance(error, drf.APIException):
+def _problem_of(error: Exception) -> drf_exceptions.APIException | None:
+    if isinstance(error, drf_exceptions.APIException):
         return error
     if isinstance(error, Http404):
-        return drf.NotFound()
+        return drf_exceptions.NotFound()
     if isinstance(error, PermissionDenied):
-        return drf.PermissionDenied()
+        return drf_exceptions.PermissionDenied()
     if isinstance(error, RequestDataTooBig):
         return too_large()
     if isinstance(error, OperationalError) and (transactions.given_up(error) or "database is locked" in str(error)):
-        # In a transaction of the site's own, which nobody here can begin again.
+        # Raised in a transaction of the site, which only the site can repeat.
         return Problem(503, "session_contended", "Another request was changing the same session. Try again.")
-    for kind, status_code, code in _OURS:
-        if isinstance(error, kind):
+    for error_class, status_code, code in MEMORY_ERRORS:
+        if isinstance(error, error_class):
             return Problem(status_code, code, str(error))
     return None
 
@@ -109,47 +98,45 @@ def too_large() -> Problem:
     )
 
 
-def _document(problem: drf.APIException) -> dict[str, Any]:
+def _document(problem: drf_exceptions.APIException) -> dict[str, Any]:
     errors: list[dict[str, str]] = []
-    if isinstance(problem, drf.ValidationError):
+    if isinstance(problem, drf_exceptions.ValidationError):
         code, detail = "invalid", "The request is not valid. Each error is listed with its place."
         errors = [
-            {"pointer": pointer, "detail": str(one), "code": getattr(one, "code", "invalid")}
-            for pointer, one in itertools.islice(_leaves(problem.detail), _MOST_ERRORS)
+            {"pointer": pointer, "detail": str(message), "code": getattr(message, "code", "invalid")}
+            for pointer, message in itertools.islice(_errors_of(problem.detail), _MAX_ERRORS)
         ]
     else:
+        content: Any = problem.detail
         codes = problem.get_codes()
         code = codes if isinstance(codes, str) else problem.default_code
-        said: Any = problem.detail
-        if isinstance(said, Mapping):  # as that of Simple JWT
-            code, said = str(said.get("code", code)), said.get("detail", problem.default_detail)
-        detail = str(said)
-        if isinstance(problem, drf.PermissionDenied) and detail.startswith("CSRF Failed"):
+        if isinstance(content, Mapping):  # Simple JWT raises such errors.
+            code, content = str(content.get("code", code)), content.get("detail", problem.default_detail)
+        detail = str(content)
+        if isinstance(problem, drf_exceptions.PermissionDenied) and detail.startswith("CSRF Failed"):
             code = "csrf_failed"  # DRF's own authentication has no code for it.
     document: dict[str, Any] = {
         "type": _TYPE + code,
-        "title": _PHRASES.get(problem.status_code, "Error"),
+        "title": http.client.responses.get(problem.status_code, "Error"),
         "status": problem.status_code,
         "detail": detail,
         "code": code,
     }
-    if errors:
-        document["errors"] = errors
-    return document | getattr(problem, "more", {})
+    return document | ({"errors": errors} if errors else {})
 
 
-def _leaves(detail: Any, pointer: str = "") -> Iterator[tuple[str, Any]]:
-    """Yield what is wrong, and where."""
+def _errors_of(detail: Any, pointer: str = "") -> Iterator[tuple[str, Any]]:
+    """Yield the pointer and the message of each error in the detail of a ValidationError."""
     if isinstance(detail, Mapping):
         for key, value in detail.items():
-            here = pointer
+            key_pointer = pointer
             if key != api_settings.NON_FIELD_ERRORS_KEY:
-                here += "/" + str(key).replace("~", "~0").replace("/", "~1")
-            yield from _leaves(value, here)
+                key_pointer += "/" + str(key).replace("~", "~0").replace("/", "~1")
+            yield from _errors_of(value, key_pointer)
     elif isinstance(detail, list):
         for index, value in enumerate(detail):
-            # A list of errors of one thing, or a list with the errors of each of many.
+            # Either a list of the errors of one value, or a list with the errors of each entry.
             nested = isinstance(value, (Mapping, list))
-            yield from _leaves(value, f"{pointer}/{index}" if nested else pointer)
+            yield from _errors_of(value, f"{pointer}/{index}" if nested else pointer)
     else:
         yield pointer, detail

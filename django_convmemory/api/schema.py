@@ -1,4 +1,4 @@
-"""What drf-spectacular is told of the endpoints. Without that extra nothing reads this module."""
+"""The OpenAPI schema of the endpoints, for drf-spectacular. Only sites that install that package load this module."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ from drf_spectacular.utils import (
     OpenApiParameter,
     OpenApiResponse,
     extend_schema,
+    extend_schema_field,
     extend_schema_serializer,
     extend_schema_view,
 )
-from rest_framework import serializers
+from rest_framework.serializers import BaseSerializer
 
-from django_convmemory.api import conf, problems, serializers as forms
-from django_convmemory.api.fields import MOST
+from django_convmemory.api import conf, fields, problems, serializers
 from django_convmemory.api.negotiation import JSONLinesRenderer
 from django_convmemory.messages import ROLES
 
-# Fields and serializers whose form cannot be read off them.
+# Fields and serializers whose schema drf-spectacular cannot derive.
 
 _CONTENT: dict[str, Any] = {
     "oneOf": [
@@ -42,7 +42,6 @@ _TOOL_CALLS: dict[str, Any] = {
     "type": "array",
     "items": {"type": "object", "properties": {"id": {"type": "string", "minLength": 1}}, "required": ["id"]},
 }
-_OBJECT: dict[str, Any] = {"type": "object", "additionalProperties": {}}
 _WIRE: dict[str, Any] = {
     "type": "object",
     "description": "A message in chat-completions form.",
@@ -50,53 +49,34 @@ _WIRE: dict[str, Any] = {
     "required": ["role"],
     "additionalProperties": {},
 }
-
-
-class _Content(OpenApiSerializerFieldExtension):  # type: ignore[no-untyped-call]
-    target_class = "django_convmemory.api.serializers.Content"
-
-    def map_serializer_field(self, auto_schema: Any, direction: Any) -> dict[str, Any]:
-        return _CONTENT
+for _field, _schema in (
+    (serializers.Content, _CONTENT),
+    (serializers.ToolCalls, _TOOL_CALLS),
+    (serializers.Wire, _WIRE),
+    (fields.Metadata, {"type": "object", "additionalProperties": {}}),
+):
+    extend_schema_field(_schema)(_field)
 
 
 class _Alias(OpenApiSerializerFieldExtension):  # type: ignore[no-untyped-call]
+    """The aliases are a setting, so they are read when the schema is made."""
+
     target_class = "django_convmemory.api.fields.Alias"
 
     def map_serializer_field(self, auto_schema: Any, direction: Any) -> dict[str, Any]:
         return {"type": "string", "enum": conf.aliases()}
 
 
-class _ToolCalls(OpenApiSerializerFieldExtension):  # type: ignore[no-untyped-call]
-    target_class = "django_convmemory.api.serializers.ToolCalls"
-
-    def map_serializer_field(self, auto_schema: Any, direction: Any) -> dict[str, Any]:
-        return _TOOL_CALLS
-
-
-class _Metadata(OpenApiSerializerFieldExtension):  # type: ignore[no-untyped-call]
-    target_class = "django_convmemory.api.fields.Metadata"
-
-    def map_serializer_field(self, auto_schema: Any, direction: Any) -> dict[str, Any]:
-        return _OBJECT
-
-
-class _Wire(OpenApiSerializerFieldExtension):  # type: ignore[no-untyped-call]
-    target_class = "django_convmemory.api.serializers.Wire"
-
-    def map_serializer_field(self, auto_schema: Any, direction: Any) -> dict[str, Any]:
-        return _WIRE
-
-
 class _ContextMessages(OpenApiSerializerFieldExtension):  # type: ignore[no-untyped-call]
     target_class = "django_convmemory.api.serializers.ContextMessages"
 
     def map_serializer_field(self, auto_schema: Any, direction: Any) -> dict[str, Any]:
-        part = auto_schema.resolve_serializer(forms.PartSerializer, direction).ref
+        part = auto_schema.resolve_serializer(serializers.PartSerializer, direction).ref
         return {"type": "array", "items": {"anyOf": [part, _WIRE]}}
 
 
 class _Strict(OpenApiSerializerExtension):  # type: ignore[no-untyped-call]
-    """What is strict says so."""
+    """The schema says that unknown fields are refused."""
 
     target_class = "django_convmemory.api.serializers.StrictSerializer"
     match_subclasses = True
@@ -107,20 +87,19 @@ class _Strict(OpenApiSerializerExtension):  # type: ignore[no-untyped-call]
 
 
 class _NewMessage(OpenApiSerializerExtension):  # type: ignore[no-untyped-call]
-    """What a message must have depends on who speaks."""
+    """The fields that a message must have depend on its role."""
 
     target_class = "django_convmemory.api.serializers.NewMessage"
     priority = 1
 
     def map_serializer(self, auto_schema: Any, direction: Any) -> dict[str, Any]:
         schema: dict[str, Any] = auto_schema._map_serializer(self.target, direction, bypass_extensions=True)
-        fields = schema["properties"]
 
-        def spoken_by(roles: list[str], *required: str, own: str = "") -> dict[str, Any]:
-            left_out = {"tool_calls", "tool_call_id"} - {own}
-            properties = {name: field for name, field in fields.items() if name not in left_out}
-            content = dict(_CONTENT) | ({"nullable": True} if roles == ["assistant"] else {})
-            # Wrapped, or drf-spectacular makes one enumeration of all that are called "role".
+        def variant(roles: list[str], *required: str, own: str = "") -> dict[str, Any]:
+            others = {"tool_calls", "tool_call_id"} - {own}
+            properties = {name: field for name, field in schema["properties"].items() if name not in others}
+            content = _CONTENT | ({"nullable": True} if roles == ["assistant"] else {})
+            # In an allOf, because drf-spectacular would join the enumerations of all fields with the name "role".
             role = {"allOf": [{"type": "string", "enum": roles}]}
             return {
                 "type": "object",
@@ -131,50 +110,32 @@ class _NewMessage(OpenApiSerializerExtension):  # type: ignore[no-untyped-call]
 
         return {
             "oneOf": [
-                spoken_by(["user", "system", "developer"], "content"),
-                spoken_by(["assistant"], own="tool_calls"),
-                spoken_by(["tool"], "content", "tool_call_id", own="tool_call_id"),
+                variant(["user", "system", "developer"], "content"),
+                variant(["assistant"], own="tool_calls"),
+                variant(["tool"], "content", "tool_call_id", own="tool_call_id"),
             ],
             "description": schema.get("description", ""),
         }
 
 
-class _ProblemError(serializers.Serializer[Any]):
-    pointer = serializers.CharField(
-        help_text="The place of the error in the body, or the query parameter (a JSON pointer, RFC 6901)."
-    )
-    detail = serializers.CharField()
-    code = serializers.CharField()
+# With a prefix, because the site may have a component Session of its own.
+for _serializer in vars(serializers).values():
+    if isinstance(_serializer, type) and issubclass(_serializer, BaseSerializer):
+        _name = _serializer.__name__.removesuffix("Serializer")
+        extend_schema_serializer(component_name=f"ConvMemory{_name}")(_serializer)
 
-
-class _Problem(serializers.Serializer[Any]):
-    """An error (problem details, RFC 9457)."""
-
-    type = serializers.CharField()
-    title = serializers.CharField()
-    status = serializers.IntegerField()
-    detail = serializers.CharField()
-    code = serializers.CharField(help_text="The kind of the error, for programs: it does not change between releases.")
-    errors = _ProblemError(many=True, required=False)  # type: ignore[assignment]
-
-
-# The site may have a Session of its own.
-for _form in (_Problem, _ProblemError, *vars(forms).values()):
-    if isinstance(_form, type) and issubclass(_form, serializers.BaseSerializer):
-        _named = _form.__name__.strip("_").removesuffix("Serializer")
-        extend_schema_serializer(component_name=f"ConvMemory{_named}")(_form)
-
-# Parameters and answers.
+# Parameters and responses.
 
 _ID = OpenApiParameter("session_id", OpenApiTypes.UUID, OpenApiParameter.PATH, description="The `id` of the session.")
 _POSITION = OpenApiParameter(
     "position",
-    {"type": "integer", "minimum": 1, "maximum": MOST},
+    {"type": "integer", "minimum": 1, "maximum": fields.MAX_INTEGER},
     OpenApiParameter.PATH,
     description="The position of the message in the session, counted from 1.",
 )
-_VERSION = OpenApiParameter("version", {"type": "integer", "minimum": 1, "maximum": MOST}, OpenApiParameter.PATH)
-# It is told by Accept alone.
+_VERSION = OpenApiParameter(
+    "version", {"type": "integer", "minimum": 1, "maximum": fields.MAX_INTEGER}, OpenApiParameter.PATH
+)
 _NO_FORMAT = OpenApiParameter("format", exclude=True)
 _CURSOR = OpenApiParameter(
     "cursor", str, description="The start of the page. Take it from the `next` or `previous` address of another page."
@@ -194,7 +155,7 @@ _IF_MATCH = OpenApiParameter(
     OpenApiParameter.HEADER,
     description="The `ETag` of the session or of its context. If it has changed since, the response is 412.",
 )
-_NEEDED_MATCH = OpenApiParameter(
+_REQUIRED_IF_MATCH = OpenApiParameter(
     "If-Match",
     {"type": "string", "minLength": 1},
     OpenApiParameter.HEADER,
@@ -211,7 +172,7 @@ _IDEMPOTENCY_KEY = OpenApiParameter(
 _ETAG = OpenApiParameter("ETag", str, OpenApiParameter.HEADER, response=[200, 201, 304])
 _LOCATION = OpenApiParameter("Location", OpenApiTypes.URI, OpenApiParameter.HEADER, response=[201, 202])
 
-_WHY = {
+_DESCRIPTIONS = {
     400: "The input is not valid. `errors` lists each error with its place.",
     401: "The request is not authenticated.",
     403: "The request is not permitted.",
@@ -231,11 +192,12 @@ _READ = (401, 403, 404, 406)
 _WRITE = (400, 401, 403, 404, 406, 411, 412, 413, 415)
 
 
-def _answers(good: Mapping[Any, Any], *bad: int) -> dict[Any, Any]:
-    refused = {
-        (code, problems.MEDIA_TYPE): OpenApiResponse(_Problem, description=_WHY[code]) for code in sorted(set(bad))
+def _responses(successes: Mapping[Any, Any], *error_codes: int) -> dict[Any, Any]:
+    errors = {
+        (code, problems.MEDIA_TYPE): OpenApiResponse(serializers.Problem, description=_DESCRIPTIONS[code])
+        for code in sorted(set(error_codes))
     }
-    return {**good, **refused}
+    return {**successes, **errors}
 
 
 _UNCHANGED = {304: OpenApiResponse(description="Nothing has changed since the `ETag` in `If-None-Match`.")}
@@ -267,16 +229,16 @@ OPERATIONS: dict[str, dict[str, _Operation]] = {
             "operation_id": "convmemory_sessions_list",
             "summary": "List sessions",
             "tags": [SESSIONS],
-            "parameters": [forms.SessionQuery, _CURSOR, _LIMIT],
-            "responses": _answers({200: forms.SessionSerializer(many=True)}, 400, *_READ),
+            "parameters": [serializers.SessionQuery, _CURSOR, _LIMIT],
+            "responses": _responses({200: serializers.SessionSerializer(many=True)}, 400, *_READ),
         },
         "post": {
             "operation_id": "convmemory_sessions_create",
             "summary": "Create a session",
             "tags": [SESSIONS],
             "parameters": [_LOCATION, _ETAG],
-            "request": forms.NewSession,
-            "responses": _answers({201: forms.SessionSerializer}, 409, *_WRITE),
+            "request": serializers.NewSession,
+            "responses": _responses({201: serializers.SessionSerializer}, 409, *_WRITE),
             "examples": [OpenApiExample("With a title", {"key": "trip", "title": "Lisbon"}, request_only=True)],
         },
     },
@@ -286,22 +248,22 @@ OPERATIONS: dict[str, dict[str, _Operation]] = {
             "Read a session",
             SESSIONS,
             parameters=[_IF_NONE_MATCH, _ETAG],
-            responses=_answers({200: forms.SessionSerializer, **_UNCHANGED}, *_READ),
+            responses=_responses({200: serializers.SessionSerializer, **_UNCHANGED}, *_READ),
         ),
         "patch": _session(
             "sessions_update",
             "Change the title and the metadata of a session",
             SESSIONS,
             parameters=[_IF_MATCH, _ETAG],
-            request=forms.SessionChanges,
-            responses=_answers({200: forms.SessionSerializer}, 412, 428, *_WRITE),
+            request=serializers.SessionChanges,
+            responses=_responses({200: serializers.SessionSerializer}, 412, 428, *_WRITE),
             examples=[OpenApiExample("A title", {"title": "Lisbon in May"}, request_only=True)],
         ),
         "delete": _session(
             "sessions_delete",
             "Delete a session with its messages and summaries",
             SESSIONS,
-            responses=_answers({204: None}, *_READ),
+            responses=_responses({204: None}, *_READ),
         ),
     },
     "SessionStatus": {
@@ -310,7 +272,7 @@ OPERATIONS: dict[str, dict[str, _Operation]] = {
             "Read the state of compaction",
             COMPACTION,
             parameters=[_IF_NONE_MATCH, _ETAG],
-            responses=_answers({200: forms.StatusSerializer, **_UNCHANGED}, *_READ),
+            responses=_responses({200: serializers.StatusSerializer, **_UNCHANGED}, *_READ),
         ),
     },
     "MessageList": {
@@ -318,20 +280,20 @@ OPERATIONS: dict[str, dict[str, _Operation]] = {
             "messages_list",
             "List all messages, folded ones included",
             MESSAGES,
-            parameters=[forms.MessageQuery, _CURSOR, _LIMIT],
-            responses=_answers({200: forms.MessageSerializer(many=True)}, 400, *_READ),
+            parameters=[serializers.MessageQuery, _CURSOR, _LIMIT],
+            responses=_responses({200: serializers.MessageSerializer(many=True)}, 400, *_READ),
         ),
         "post": _session(
             "messages_append",
             "Append messages: all of them or none",
             MESSAGES,
             parameters=[_IDEMPOTENCY_KEY],
-            request=forms.NewMessages,
-            responses=_answers(
+            request=serializers.NewMessages,
+            responses=_responses(
                 {
-                    201: OpenApiResponse(forms.ReceiptSerializer, description="The messages were stored."),
+                    201: OpenApiResponse(serializers.ReceiptSerializer, description="The messages were stored."),
                     200: OpenApiResponse(
-                        forms.ReceiptSerializer,
+                        serializers.ReceiptSerializer,
                         description="The messages were stored by an earlier request with this key.",
                     ),
                 },
@@ -347,7 +309,7 @@ OPERATIONS: dict[str, dict[str, _Operation]] = {
             "Read a message",
             MESSAGES,
             parameters=[_POSITION],
-            responses=_answers({200: forms.MessageSerializer}, *_READ),
+            responses=_responses({200: serializers.MessageSerializer}, *_READ),
         ),
     },
     "MessageRedaction": {
@@ -356,8 +318,8 @@ OPERATIONS: dict[str, dict[str, _Operation]] = {
             "Empty a message and every summary that covers it",
             MESSAGES,
             parameters=[_POSITION],
-            request=forms.Redaction,
-            responses=_answers({200: forms.Redacted}, 503, *_WRITE),
+            request=serializers.Redaction,
+            responses=_responses({200: serializers.Redacted}, 503, *_WRITE),
         ),
     },
     "ContextDetail": {
@@ -365,8 +327,8 @@ OPERATIONS: dict[str, dict[str, _Operation]] = {
             "context_retrieve",
             "Read the context: what a model is sent next",
             CONTEXT,
-            parameters=[forms.ContextQuery, _LIMIT, _IF_NONE_MATCH, _ETAG],
-            responses=_answers({200: forms.ContextSerializer, **_UNCHANGED}, 400, *_READ),
+            parameters=[serializers.ContextQuery, _LIMIT, _IF_NONE_MATCH, _ETAG],
+            responses=_responses({200: serializers.ContextSerializer, **_UNCHANGED}, 400, *_READ),
         ),
     },
     "SummaryList": {
@@ -375,7 +337,7 @@ OPERATIONS: dict[str, dict[str, _Operation]] = {
             "List the versions of the summary, newest first",
             CONTEXT,
             parameters=[_CURSOR, _LIMIT],
-            responses=_answers({200: forms.SummarySerializer(many=True)}, 400, *_READ),
+            responses=_responses({200: serializers.SummarySerializer(many=True)}, 400, *_READ),
         ),
     },
     "SummaryDetail": {
@@ -384,7 +346,7 @@ OPERATIONS: dict[str, dict[str, _Operation]] = {
             "Read a version of the summary",
             CONTEXT,
             parameters=[_VERSION],
-            responses=_answers({200: forms.SummarySerializer}, *_READ),
+            responses=_responses({200: serializers.SummarySerializer}, *_READ),
         ),
     },
     "Truncate": {
@@ -392,9 +354,9 @@ OPERATIONS: dict[str, dict[str, _Operation]] = {
             "sessions_truncate",
             "Delete the messages after a position, to get another answer",
             MESSAGES,
-            parameters=[_NEEDED_MATCH],
-            request=forms.Truncation,
-            responses=_answers({200: forms.Truncated}, 412, 428, 503, *_WRITE),
+            parameters=[_REQUIRED_IF_MATCH],
+            request=serializers.Truncation,
+            responses=_responses({200: serializers.Truncated}, 412, 428, 503, *_WRITE),
             examples=[OpenApiExample("All but the first two", {"after": 2}, request_only=True)],
         ),
     },
@@ -403,8 +365,8 @@ OPERATIONS: dict[str, dict[str, _Operation]] = {
             "sessions_clear",
             "Delete all messages and summaries but keep the session",
             SESSIONS,
-            request=forms.Nothing,
-            responses=_answers({204: None}, 503, *_WRITE),
+            request=serializers.Nothing,
+            responses=_responses({204: None}, 503, *_WRITE),
         ),
     },
     "Fork": {
@@ -413,8 +375,8 @@ OPERATIONS: dict[str, dict[str, _Operation]] = {
             "Copy a session as it was at a position",
             SESSIONS,
             parameters=[_LOCATION, _ETAG],
-            request=forms.Fork,
-            responses=_answers({201: forms.SessionSerializer}, 409, 503, *_WRITE),
+            request=serializers.Fork,
+            responses=_responses({201: serializers.SessionSerializer}, 409, 503, *_WRITE),
             examples=[OpenApiExample("The first four messages", {"at": 4, "key": "what if"}, request_only=True)],
         ),
     },
@@ -424,8 +386,8 @@ OPERATIONS: dict[str, dict[str, _Operation]] = {
             "Ask a worker to fold what is due",
             COMPACTION,
             parameters=[_LOCATION],
-            request=forms.Nothing,
-            responses=_answers({202: forms.Accepted}, 409, 429, *_WRITE),
+            request=serializers.Nothing,
+            responses=_responses({202: serializers.Accepted}, 409, 429, *_WRITE),
         ),
     },
     "Rebuild": {
@@ -434,8 +396,8 @@ OPERATIONS: dict[str, dict[str, _Operation]] = {
             "Ask a worker to make the summary again from the messages",
             COMPACTION,
             parameters=[_LOCATION],
-            request=forms.Nothing,
-            responses=_answers({202: forms.Accepted}, 409, 429, 503, *_WRITE),
+            request=serializers.Nothing,
+            responses=_responses({202: serializers.Accepted}, 409, 429, 503, *_WRITE),
         ),
     },
     "Export": {
@@ -444,7 +406,7 @@ OPERATIONS: dict[str, dict[str, _Operation]] = {
             "Export a session as one line of JSON",
             SESSIONS,
             parameters=[_NO_FORMAT],
-            responses=_answers(
+            responses=_responses(
                 {
                     (200, JSONLinesRenderer.media_type): OpenApiResponse(
                         OpenApiTypes.STR, description="One line of JSON, which `convmemory_import` reads."
@@ -459,7 +421,7 @@ OPERATIONS: dict[str, dict[str, _Operation]] = {
 
 
 class _Documented(OpenApiViewExtension):  # type: ignore[no-untyped-call]
-    """A view with what is said of it here. Its subclasses register themselves."""
+    """A view with the operations above. drf-spectacular registers each subclass when it is defined."""
 
     operations: dict[str, _Operation]
 

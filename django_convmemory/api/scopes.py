@@ -1,13 +1,13 @@
-"""Whose sessions a request reaches: the one place that decides it.
+"""Scopes: which sessions a request may reach. Nothing else in the API decides this.
 
-``CONVMEMORY_API = {"SCOPE": "…"}`` names a class of this form. A site that shares sessions with a team makes one of its
-own::
+``CONVMEMORY_API = {"SCOPE": "…"}`` names a class with the methods of :class:`UserScope`. A site whose teams share
+sessions writes a class of its own::
 
     class TeamScope(UserScope):
         def sessions(self):
             return Session.objects.filter(owner__in=User.objects.filter(team=self.user.team))
 
-What is not among them does not exist for the request, and is answered with 404.
+For the request, other sessions do not exist: the response is 404.
 """
 
 from __future__ import annotations
@@ -28,54 +28,55 @@ if TYPE_CHECKING:
 
     from django_convmemory.models import SessionQuerySet
 
-# Where a visitor's id stands in the site's own session.
+# The key of the visitor's id in the site's own session (``request.session``).
 VISITOR = "convmemory_visitor"
 
 
 def adopt_at_login(sender: object, request: Any, user: Any, **kwargs: object) -> None:
-    """Give the visitor's sessions to the user who logs in: a receiver of ``user_logged_in``."""
+    """Give the visitor's sessions to the user who logs in. A receiver of Django's signal ``user_logged_in``."""
     visitor = request.session.pop(VISITOR, None) if hasattr(request, "session") else None
     if visitor is not None:
         memories.adopt(visitor, user)
 
 
 class UserScope:
-    """The sessions of the user who is logged in. Others are refused."""
+    """The sessions of the user who is logged in. Requests of nobody are refused."""
 
     def __init__(self, request: Request) -> None:
         self.request = request
 
     @property
     def user(self) -> Any:
-        """Who is logged in, or None."""
-        # A site can have DRF put None in the place of an anonymous user.
+        """The user who is logged in, or None."""
+        # DRF's setting UNAUTHENTICATED_USER may be None.
         user: Any = self.request.user
-        # Another object that an authenticator returns, a device, say, may have the id of a user.
+        # An authentication class may return another object, a device for example, that has the id of a user.
         return user if isinstance(user, get_user_model()) and user.is_authenticated else None
 
     def admits(self) -> bool:
-        """Whether the request may reach any session at all."""
+        """Return whether the request may reach any session at all."""
         return self.user is not None
 
     def sessions(self) -> SessionQuerySet:
-        """Return the sessions that the request reaches."""
+        """Return the sessions that the request may reach."""
         return Session.objects.filter(owner_id=self.user.pk)
 
     def whose(self) -> dict[str, Any]:
-        """Return whose the sessions are that the request makes: ``owner`` or ``visitor``, as a memory takes it."""
+        """Return the owner of the sessions that the request creates, as the argument ``owner`` or ``visitor``."""
         return {"owner": self.user}
 
     @property
     def identity(self) -> str:
-        """By what requests are counted that are limited in number."""
+        """The name by which throttles count the request, or "" to count it by its IP address."""
         return f"user-{self.user.pk}"
 
 
 class UserOrVisitorScope(UserScope):
     """The sessions of the user, or of the visitor who is not logged in.
 
-    A visitor is known by a random id in the site's own session (``django.contrib.sessions``), which is made with the
-    first conversation: who only reads gets no cookie. At login the site claims them: see ``memories.adopt``.
+    The site's own session (``django.contrib.sessions``) holds a random id of the visitor. It is made with the first
+    conversation, so a visitor who only reads gets no cookie. At login the user can adopt the sessions: see
+    :func:`adopt_at_login`.
     """
 
     def admits(self) -> bool:
@@ -83,7 +84,7 @@ class UserOrVisitorScope(UserScope):
             return True
         if not hasattr(self._site_request, "session"):
             return False
-        # A browser sends the cookie whoever makes it send the request. DRF looks to that for users alone.
+        # A page of another site can make a browser send a request with the cookie. DRF checks this only for users.
         if self.request.method not in SAFE_METHODS:
             self._check_csrf()
         return True
@@ -101,13 +102,13 @@ class UserOrVisitorScope(UserScope):
         if VISITOR not in session:
             if session.session_key is None:
                 session.create()
-            # Of the site's own session, so that of several requests at once each finds the same one.
+            # Derived from the key of the site's session, so that several first requests at once get the same id.
             session[VISITOR] = salted_hmac(VISITOR, session.session_key, algorithm="sha256").hexdigest()
         return {"visitor": session[VISITOR]}
 
     @property
     def identity(self) -> str:
-        # Not by the visitor: who leaves the cookie out is another one every time.
+        # Not by the visitor's id: a client without the cookie is another visitor in every request.
         return super().identity if self.user is not None else ""
 
     @property

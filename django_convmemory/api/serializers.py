@@ -1,4 +1,7 @@
-"""The forms of what goes in and out. Input that has a field too many is refused: a misspelt one would be ignored."""
+"""What the API accepts and what it returns.
+
+Input with an unknown field is refused. Otherwise a misspelt field would be ignored without a word.
+"""
 
 from __future__ import annotations
 
@@ -14,20 +17,17 @@ from rest_framework import ISO_8601, serializers
 
 from django_convmemory import clock, models
 from django_convmemory.api import conf
-from django_convmemory.api.fields import Alias, Choice, Flag, Metadata, Text, Whole, WholeInQuery
+from django_convmemory.api.fields import Alias, Choice, Flag, Metadata, PageSize, QueryNumber, Text, WholeNumber
 from django_convmemory.conf import DEFAULT_ALIAS
 from django_convmemory.conversation import Receipt
-from django_convmemory.core.values import MAX_KEY_LENGTH
+from django_convmemory.core.values import MAX_KEY_LENGTH, MAX_TITLE_LENGTH
 from django_convmemory.exceptions import InvalidMessage
 from django_convmemory.maintenance.explain import Disposition, Explained
 from django_convmemory.messages import ROLES, ChatMessage
 from django_convmemory.stores import columns
 
-_Data = Mapping[str, Any]
-
-
-# Fields that are said to be unknown.
-_MOST_NAMED = 5
+# How many unknown fields an error names.
+_MAX_NAMED = 5
 
 
 class StrictSerializer(serializers.Serializer[Any]):
@@ -37,10 +37,9 @@ class StrictSerializer(serializers.Serializer[Any]):
 
     def to_internal_value(self, data: Any) -> Any:
         if isinstance(data, Mapping) and not data.keys() <= self.fields.keys():
-            known = [name for name, field in self.fields.items() if not field.read_only]
-            named = ", ".join([*known, *self.context.get("also", ())]) or "none"
-            error = self.error_messages["unknown_field"].format(fields=named)
-            unknown = sorted(data.keys() - self.fields.keys())[:_MOST_NAMED]
+            known = ", ".join(name for name, field in self.fields.items() if not field.read_only) or "none"
+            error = self.error_messages["unknown_field"].format(fields=known)
+            unknown = sorted(data.keys() - self.fields.keys())[:_MAX_NAMED]
             raise serializers.ValidationError(
                 {name: [serializers.ErrorDetail(error, "unknown_field")] for name in unknown}
             )
@@ -111,14 +110,14 @@ class NewSession(StrictSerializer):
 
     alias = Alias(default=DEFAULT_ALIAS)
     key = Text(max_length=MAX_KEY_LENGTH, required=False)
-    title = Text(max_length=255, allow_blank=True, default="")
+    title = Text(max_length=MAX_TITLE_LENGTH, allow_blank=True, default="")
     metadata = Metadata(default=dict)
 
 
 class SessionChanges(StrictSerializer):
     """The fields of a session that its owner may change."""
 
-    title = Text(max_length=255, allow_blank=True, required=False)
+    title = Text(max_length=MAX_TITLE_LENGTH, allow_blank=True, required=False)
     metadata = Metadata(required=False)
 
 
@@ -129,7 +128,7 @@ class Moment(serializers.DateTimeField):
     """A time with a time zone (RFC 3339)."""
 
     def __init__(self, **options: Any) -> None:
-        # In UTC: in the site's own zone the first and the last hours that there are would be none.
+        # In UTC, because converting the first or the last possible hour to the site's zone would overflow.
         super().__init__(**{"input_formats": [ISO_8601], "default_timezone": dt.UTC, **options})
 
     def to_internal_value(self, value: Any) -> Any:
@@ -138,11 +137,18 @@ class Moment(serializers.DateTimeField):
         moment = super().to_internal_value(value)
         try:
             return moment if settings.USE_TZ else clock.naive(moment, router.db_for_write(models.Session))
-        except OverflowError:  # In the site's own zone there is no such time.
+        except OverflowError:  # The site's own zone has no such time.
             self.fail("overflow")
 
 
-class SessionQuery(StrictSerializer):
+class PageQuery(StrictSerializer):
+    """The parameters of every list."""
+
+    cursor = serializers.CharField(required=False, allow_blank=True, trim_whitespace=False)
+    limit = PageSize(required=False)
+
+
+class SessionQuery(PageQuery):
     """The filters and the order of a list of sessions."""
 
     alias = Alias(required=False)
@@ -194,7 +200,7 @@ class StatusSerializer(RowSerializer):
 # Messages.
 
 
-class Content(serializers.Field[Any, Any, Any, Any]):
+class Content(serializers.JSONField):
     """A string, or a list of content parts: objects with a ``type``."""
 
     default_error_messages = {"invalid": "The content must be a string, or a list of objects with a type."}
@@ -207,11 +213,8 @@ class Content(serializers.Field[Any, Any, Any, Any]):
             self.fail("invalid")
         return data
 
-    def to_representation(self, value: Any) -> Any:
-        return value
 
-
-class ToolCalls(serializers.Field[Any, Any, Any, Any]):
+class ToolCalls(serializers.JSONField):
     """The tool calls of an assistant message: objects with an ``id``."""
 
     default_error_messages = {"invalid": "The tool calls must be a list of objects with an id."}
@@ -222,9 +225,6 @@ class ToolCalls(serializers.Field[Any, Any, Any, Any]):
         ):
             self.fail("invalid")
         return data
-
-    def to_representation(self, value: Any) -> Any:
-        return value
 
 
 class NewMessage(StrictSerializer):
@@ -250,13 +250,13 @@ class Messages(serializers.ListField):
     """A list of messages. Its length is checked before its entries are."""
 
     default_error_messages = {
-        "too_many_messages": "The request has {given} messages; the limit is {most}. Send them in several requests.",
+        "too_many_messages": "The request has {count} messages; the limit is {limit}. Send them in several requests.",
     }
 
     def to_internal_value(self, data: Any) -> Any:
-        most = conf.limits().max_messages
-        if isinstance(data, list) and len(data) > most:
-            self.fail("too_many_messages", given=len(data), most=most)
+        limit = conf.limits().max_messages
+        if isinstance(data, list) and len(data) > limit:
+            self.fail("too_many_messages", count=len(data), limit=limit)
         return super().to_internal_value(data)
 
 
@@ -296,7 +296,7 @@ class MessageSerializer(serializers.Serializer[models.Message]):
     redacted = serializers.BooleanField()
 
     def to_representation(self, row: models.Message) -> dict[str, Any]:
-        # By hand: of a page's cost most would be the fields'.
+        # Without the fields' own methods, which would take most of the time of a page.
         message = columns.message_of_row(row)
         return {
             "position": row.position,
@@ -311,11 +311,11 @@ class MessageSerializer(serializers.Serializer[models.Message]):
         }
 
 
-class MessageQuery(StrictSerializer):
+class MessageQuery(PageQuery):
     """The bounds and the order of a list of messages."""
 
-    after = WholeInQuery(required=False)
-    before = WholeInQuery(required=False)
+    after = QueryNumber(required=False)
+    before = QueryNumber(required=False)
     ordering = Choice(choices=["position", "-position"], default="position")
 
 
@@ -325,11 +325,11 @@ class MessageQuery(StrictSerializer):
 class ContextQuery(StrictSerializer):
     """The parameters of a context. With ``explain=1`` the response also explains each message, a page at a time."""
 
-    max_tokens = WholeInQuery(required=False)
+    max_tokens = QueryNumber(required=False)
     format = Choice(choices=["messages", "openai", "text"], default="messages")
     explain = Choice(choices=["0", "1"], default="0")
-    before = WholeInQuery(required=False)
-    limit = serializers.CharField(required=False)
+    before = QueryNumber(required=False)
+    limit = PageSize(required=False)
 
 
 class PartSerializer(serializers.Serializer[Any]):
@@ -351,11 +351,8 @@ class ExplainedSerializer(serializers.Serializer[Explained]):
     version = serializers.IntegerField(allow_null=True)
 
 
-class ContextMessages(serializers.Field[Any, Any, Any, Any]):
+class ContextMessages(serializers.JSONField):
     """The messages of a context: with the part that each belongs to, or in the form that a provider takes."""
-
-    def to_representation(self, value: Any) -> Any:
-        return value
 
 
 class ContextSerializer(serializers.Serializer[Any]):
@@ -413,7 +410,7 @@ class Nothing(StrictSerializer):
 class Truncation(StrictSerializer):
     """The position after which all messages are deleted."""
 
-    after = Whole()
+    after = WholeNumber()
 
 
 class Truncated(serializers.Serializer[Any]):
@@ -437,7 +434,7 @@ class Redacted(serializers.Serializer[Any]):
 class Fork(StrictSerializer):
     """The position at which the copy ends, and the key of the copy."""
 
-    at = Whole()
+    at = WholeNumber()
     key = Text(max_length=MAX_KEY_LENGTH, required=False)
 
 
@@ -445,3 +442,25 @@ class Accepted(serializers.Serializer[Any]):
     """A worker will do what was asked for. ``status`` is the address that shows its progress."""
 
     status = serializers.URLField()
+
+
+# Errors.
+
+
+class ProblemError(serializers.Serializer[Any]):
+    pointer = serializers.CharField(
+        help_text="The place of the error in the body, or the query parameter (a JSON pointer, RFC 6901)."
+    )
+    detail = serializers.CharField()
+    code = serializers.CharField()
+
+
+class Problem(serializers.Serializer[Any]):
+    """An error (problem details, RFC 9457)."""
+
+    type = serializers.CharField()
+    title = serializers.CharField()
+    status = serializers.IntegerField()
+    detail = serializers.CharField()
+    code = serializers.CharField(help_text="The kind of the error, for programs: it does not change between releases.")
+    errors = ProblemError(many=True, required=False)  # type: ignore[assignment]

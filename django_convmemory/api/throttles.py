@@ -24,11 +24,11 @@ class _ScopedThrottle(SimpleRateThrottle):
 
     def get_cache_key(self, request: Request, view: Any) -> str:
         identity = view.scope.identity or f"address-{self.get_ident(request)}"
-        # Hashed: it may be longer than a cache's keys are.
+        # Hashed, because the identity may be longer than a cache allows a key to be.
         return self.cache_format % {"scope": self.scope, "ident": hashlib.sha256(identity.encode()).hexdigest()}
 
     def get_ident(self, request: Request) -> str:
-        # Without NUM_PROXIES a header that anybody can send would count for the address.
+        # Without NUM_PROXIES, DRF would trust X-Forwarded-For, which any client can set.
         if api_settings.NUM_PROXIES is None:
             return str(request.META.get("REMOTE_ADDR", ""))
         return str(super().get_ident(request))

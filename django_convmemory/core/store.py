@@ -6,7 +6,7 @@ A store knows nothing of models, prompts and budgets. There are two, :class:`~.i
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
 from django_convmemory.core.counters import Batch
@@ -38,6 +38,25 @@ class Store(Protocol):
         In the same transaction the session is marked due if ``rule`` says so. ``counter`` is the name of the token
         counter.
         Raises :class:`~django_convmemory.exceptions.ToolResultRefused`, ``TooManyPinned``, ``IdempotencyConflict``.
+        """
+
+    def create(self, name: SessionName, *, title: str, metadata: Mapping[str, Any]) -> Any:
+        """Create an empty session and return it: its row, if the store has rows.
+
+        Raises :class:`~django_convmemory.exceptions.SessionExists`, ``InvalidSession``.
+        """
+
+    def update(self, name: SessionName, changes: Mapping[str, Any], *, revision: int | None) -> None:
+        """Set ``title`` or ``metadata`` of the session to the values in ``changes``.
+
+        Raises :class:`~django_convmemory.exceptions.UnknownSession` if there is no such session, and ``StaleRevision``
+        if ``revision`` is not None and the session is at another one.
+        """
+
+    def delete(self, name: SessionName, *, revision: int | None) -> bool:
+        """Delete the session with everything in it, and return whether there was one.
+
+        Raises :class:`~django_convmemory.exceptions.StaleRevision` as :meth:`update` does.
         """
 
     def load(self, name: SessionName, view: View, max_pinned_tokens: int) -> Snapshot | None:

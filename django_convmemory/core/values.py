@@ -265,17 +265,18 @@ def no_session(name: SessionName) -> InvalidSession:
 
 
 def gone(name: SessionName) -> UnknownSession:
-    """Return the error for a row that does not exist any more."""
-    return UnknownSession(f"The session {name.key!r:.300} is gone, or belongs to somebody else now.")
+    """Return the error for a session that does not exist, or not any more."""
+    return UnknownSession(f"The session {name.key!r:.300} does not exist, or belongs to somebody else now.")
 
 
 def session_exists(name: SessionName) -> SessionExists:
-    """Return the error for a fork whose name is taken."""
-    return SessionExists(f"There is a session {name.key!r} already; choose another key for the copy.")
+    """Return the error for a new session whose name is taken."""
+    return SessionExists(f"A session with the key {name.key!r:.300} already exists. Choose another key.")
 
 
 MAX_ALIAS_LENGTH = 100
 MAX_KEY_LENGTH = 255
+MAX_TITLE_LENGTH = 255
 MAX_MODEL_NAME = 200
 
 

@@ -12,7 +12,7 @@ from django_convmemory.clock import Clock
 from django_convmemory.core import values
 from django_convmemory.core.counters import Batch, Counters
 from django_convmemory.core.values import DueRule, SessionName
-from django_convmemory.stores import columns, owners, sql, transactions
+from django_convmemory.stores import columns, creating, owners, sql, transactions
 
 # How often an append is tried while others change the session.
 _TRIES = 10
@@ -105,23 +105,10 @@ def _prepare(using: str, name: SessionName, batch: Batch) -> None:
         raise _explained(using, session, error) from None
     if session is None:
         try:
-            transactions.run(using, lambda: _create(using, name), savepoint=True)
+            transactions.run(using, lambda: creating.create(using, name), savepoint=True)
         except IntegrityError:
             # Another process has created the session, or the owner was deleted.
             owners.require(using, name.owner_id)
-
-
-def _create(using: str, name: SessionName) -> None:
-    owners.require(using, name.owner_id)
-    models.Session.objects.using(using).create(
-        alias=name.alias,
-        key=name.key,
-        owner_id=name.owner_id,
-        visitor=name.visitor,
-        name_hash=name.name_hash,
-        created_at=Clock(),
-        updated_at=Clock(),
-    )
 
 
 def _explained(

@@ -7,7 +7,7 @@ reads after that is current. And SQLite refuses a write in a transaction that ha
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from django.db import connections
@@ -20,7 +20,7 @@ from django_convmemory.core import values
 from django_convmemory.core.counters import Counters, Ending, Standing, rewound
 from django_convmemory.core.values import DueRule, Edited, SessionName
 from django_convmemory.messages import PINNED_ROLES, ChatMessage
-from django_convmemory.stores import columns, owners, sql, transactions
+from django_convmemory.stores import columns, creating, owners, sql, transactions
 
 # The number of rows that one statement names.
 _PORTION = 500
@@ -35,11 +35,8 @@ def truncate(
     if revision is not None:
         reached = reached.filter(revision=revision)
     if not begin(reached):
-        current = transactions.latest(sessions).values_list("revision", flat=True).first()
-        if current is None and name.row_id is not None:
+        if not _exists_at(sessions, revision) and name.row_id is not None:
             raise values.gone(name)
-        if current is not None and revision not in (None, current):
-            raise values.stale(revision or 0, current)
         return 0, None
     session = transactions.latest(sessions).get()
     counters = rewound(session.counters, _ending(using, session.pk, after))
@@ -47,6 +44,36 @@ def truncate(
     # The summaries of these messages are emptied too. A later redaction could not find them any more.
     models.Summary.objects.using(using).filter(session=session, last_position__gt=after).update(text="")
     return removed, finish(using, session.pk, counters, counters.first_unfoldable, rule)
+
+
+def _exists_at(sessions: models.SessionQuerySet, revision: int | None) -> bool:
+    """Return whether the session exists. Raises ``StaleRevision`` if it is at another ``revision`` than this one."""
+    current = transactions.latest(sessions).values_list("revision", flat=True).first()
+    if current is not None and revision is not None and current != revision:
+        raise values.stale(revision, current)
+    return current is not None
+
+
+def update(using: str, name: SessionName, changes: Mapping[str, Any], *, revision: int | None) -> None:
+    """Change the title or the metadata: see :meth:`.Store.update`."""
+    sessions = models.Session.objects.using(using).named(name)
+    at_revision = sessions if revision is None else sessions.filter(revision=revision)
+    if not at_revision.update(**changes, revision=F("revision") + 1, updated_at=Clock()):
+        _exists_at(sessions, revision)
+        raise values.gone(name)
+
+
+def delete(using: str, name: SessionName, *, revision: int | None) -> bool:
+    """Delete the session: see :meth:`.Store.delete`."""
+    sessions = models.Session.objects.using(using).named(name)
+    at_revision = sessions if revision is None else sessions.filter(revision=revision)
+    if not at_revision.update(epoch=F("epoch") + 1):
+        _exists_at(sessions, revision)
+        return False
+    session = transactions.latest(sessions).get()
+    session.locked = True
+    session.delete()
+    return True
 
 
 def redact(using: str, name: SessionName, position: int, rule: DueRule, *, forks: bool) -> list[Edited]:
@@ -132,23 +159,16 @@ def fork(using: str, source: SessionName, target: SessionName, at: int, rule: Du
         raise values.no_message(at, session.last_position)
     if transactions.latest(sessions.named(target)).exists():
         raise values.session_exists(target)
-    owners.require(using, target.owner_id)
-    copy = models.Session(
-        alias=target.alias,
-        key=target.key,
-        owner_id=target.owner_id,
-        visitor=target.visitor,
-        name_hash=target.name_hash,
+    copy = creating.create(
+        using,
+        target,
         title=session.title,
         metadata=session.metadata,
         counter=session.counter,
         last_version=session.last_version,
         forked_from=session,
         fork_position=at,
-        created_at=Clock(),
-        updated_at=Clock(),
     )
-    copy.save(using=using, force_insert=True)
     counters = rewound(session.counters, _ending(using, session.pk, at))
     with connections[using].cursor() as cursor:
         cursor.execute(*sql.copy_messages(connections[using].vendor, session.pk, copy.pk, at))

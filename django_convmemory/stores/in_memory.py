@@ -11,7 +11,7 @@ import itertools
 import threading
 import time
 import uuid
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from django_convmemory import exceptions
@@ -64,6 +64,8 @@ class _Version:
 class _Session:
     id: int
     name: SessionName
+    title: str = ""
+    metadata: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     counters: Counters = dataclasses.field(default_factory=Counters)
     rows: list[_Row] = dataclasses.field(default_factory=list)
     keys: dict[str, tuple[values.Payload, int]] = dataclasses.field(default_factory=dict)
@@ -176,8 +178,7 @@ class InMemoryStore:
             except exceptions.ToolResultRefused as error:
                 raise _explained(session, error) from None
             if not session.id:
-                session.id = next(self._ids)
-                self._sessions[session.id] = self._by_name_hash[name.name_hash] = session
+                self._insert(session)
             session.counters = counters
             now = dt.datetime.fromtimestamp(self._clock(), dt.UTC)
             for entry, row in zip(batch.entries, rows, strict=True):
@@ -201,6 +202,46 @@ class InMemoryStore:
                 turned_due,
                 replayed=False,
             )
+
+    def _insert(self, session: _Session) -> None:
+        session.id = next(self._ids)
+        self._sessions[session.id] = self._by_name_hash[session.name.name_hash] = session
+
+    def create(self, name: SessionName, *, title: str, metadata: Mapping[str, Any]) -> _Session:
+        with self._lock:
+            if name.name_hash in self._by_name_hash:
+                raise values.session_exists(name)
+            session = _Session(0, name, title, metadata)
+            self._insert(session)
+            return session
+
+    def update(self, name: SessionName, changes: Mapping[str, Any], *, revision: int | None) -> None:
+        with self._lock:
+            session = self._at_revision(name, revision)
+            if session is None:
+                raise values.gone(name)
+            for field, value in changes.items():
+                setattr(session, field, value)
+            session.revision += 1
+
+    def delete(self, name: SessionName, *, revision: int | None) -> bool:
+        with self._lock:
+            session = self._at_revision(name, revision)
+            if session is not None:
+                self._remove(session)
+            return session is not None
+
+    def _at_revision(self, name: SessionName, revision: int | None) -> _Session | None:
+        """Return the session, or None. Raises ``StaleRevision`` if it is at another ``revision`` than this one."""
+        session = self._by_name_hash.get(name.name_hash)
+        if session is not None and revision is not None and session.revision != revision:
+            raise values.stale(revision, session.revision)
+        return session
+
+    def _remove(self, session: _Session) -> None:
+        for copy in self._forks(session, 0):
+            copy.forked_from = session.forked_from
+        del self._sessions[session.id], self._by_name_hash[session.name.name_hash]
 
     def _replay(self, session: _Session, batch: Batch) -> values.Appended:
         payload, first = session.keys[batch.key_hash or ""]
@@ -261,11 +302,9 @@ class InMemoryStore:
         self, name: SessionName, after: int, rule: DueRule, *, revision: int | None
     ) -> tuple[int, values.Edited | None]:
         with self._lock:
-            session = self._by_name_hash.get(name.name_hash)
+            session = self._at_revision(name, revision)
             if session is None:
                 return 0, None
-            if revision is not None and revision != session.revision:
-                raise values.stale(revision, session.revision)
             removed = len(session.rows) - after
             if removed <= 0:
                 return 0, None
@@ -302,7 +341,7 @@ class InMemoryStore:
                 raise values.no_message(at, len(session.rows))
             if target.name_hash in self._by_name_hash:
                 raise values.session_exists(target)
-            copy = _Session(next(self._ids), target, forked_from=session.id, fork_position=at)
+            copy = _Session(0, target, session.title, session.metadata, forked_from=session.id, fork_position=at)
             copy.counters = rewound(session.counters, session.ending(at))
             copy.rows = [dataclasses.replace(row) for row in session.rows[:at]]
             copy.versions = {
@@ -311,7 +350,7 @@ class InMemoryStore:
                 if version.valid and not version.building and version.summary.last_position <= at
             }
             copy.last_version = session.last_version
-            self._sessions[copy.id] = self._by_name_hash[target.name_hash] = copy
+            self._insert(copy)
             edited = self._edited(copy, copy.counters.first_unfoldable, rule)
             copy.epoch = copy.revision = 0
             return values.Forked(copy, edited)
@@ -350,9 +389,7 @@ class InMemoryStore:
                 if (session.name.alias, session.name.owner_id, session.name.visitor) == (alias, owner_id, visitor)
             ]
             for session in erased:
-                for copy in self._forks(session, 0):
-                    copy.forked_from = session.forked_from
-                del self._sessions[session.id], self._by_name_hash[session.name.name_hash]
+                self._remove(session)
             return len(erased)
 
     def adopt(self, alias: str, visitor: str, owner_id: Any) -> list[SessionName]:

@@ -8,7 +8,7 @@ import logging
 import random
 import time
 import uuid
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from django.contrib.auth import get_user_model
@@ -33,7 +33,7 @@ from django_convmemory.core.values import (
     SummaryVersion,
 )
 from django_convmemory.messages import PINNED_ROLES
-from django_convmemory.stores import appending, columns, editing, sql, transactions
+from django_convmemory.stores import appending, columns, creating, editing, sql, transactions
 
 logger = logging.getLogger(__name__)
 
@@ -68,6 +68,23 @@ class ORMStore:
 
     def append(self, name: SessionName, batch: Batch, rule: DueRule, *, counter: str) -> values.Appended:
         return appending.append(self.using, name, batch, rule, counter=counter)
+
+    def create(self, name: SessionName, *, title: str, metadata: Mapping[str, Any]) -> models.Session:
+        using = self.using
+        if name.row_id is not None:
+            raise values.gone(name) if self.find(name) is None else values.session_exists(name)
+        with creating.explained(using, name):
+            return transactions.run(
+                using, lambda: creating.create(using, name, title=title, metadata=metadata), savepoint=True
+            )
+
+    def update(self, name: SessionName, changes: Mapping[str, Any], *, revision: int | None) -> None:
+        using = self.using
+        transactions.run(using, lambda: editing.update(using, name, changes, revision=revision))
+
+    def delete(self, name: SessionName, *, revision: int | None) -> bool:
+        using = self.using
+        return transactions.run(using, lambda: editing.delete(using, name, revision=revision))
 
     # Load.
 
@@ -169,12 +186,8 @@ class ORMStore:
 
     def fork(self, source: SessionName, target: SessionName, at: int, rule: DueRule) -> values.Forked:
         using = self.using
-        try:
+        with creating.explained(using, target):
             return transactions.run(using, lambda: editing.fork(using, source, target, at, rule), savepoint=True)
-        except IntegrityError:
-            if not transactions.latest(models.Session.objects.using(using)).named(target).exists():
-                raise
-            raise values.session_exists(target) from None  # Another process has created it.
 
     def redact(self, name: SessionName, position: int, rule: DueRule, *, forks: bool) -> list[values.Edited]:
         using = self.using

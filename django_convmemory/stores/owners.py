@@ -15,4 +15,9 @@ def require(using: str, owner_id: Any) -> None:
     Some databases check the foreign key only at the commit.
     """
     if owner_id is not None and not get_user_model()._base_manager.using(using).filter(pk=owner_id).exists():
-        raise InvalidSession(f"There is no user {owner_id!r} (any more).")
+        raise missing(owner_id)
+
+
+def missing(owner_id: Any) -> InvalidSession:
+    """Return the error of naming an owner who is not there."""
+    return InvalidSession(f"There is no user {owner_id!r} (any more).")

@@ -16,8 +16,8 @@ ROOT = "/api/memory/sessions/"
 
 
 @pytest.fixture(autouse=True)
-def nothing_counted() -> None:
-    """Requests that other tests made count for no limit."""
+def empty_cache() -> None:
+    """Throttles do not count the requests of other tests."""
     cache.clear()
 
 
@@ -28,13 +28,13 @@ def anna(db: None) -> User:
 
 @pytest.fixture
 def api(anna: User) -> APIClient:
-    """The API as anna sees it."""
+    """A client that is logged in as anna."""
     return client_of(anna)
 
 
 @pytest.fixture
 def chat(anna: User) -> SessionHandle:
-    """A conversation of anna's."""
+    """A conversation that anna owns."""
     session = memories["default"].session("main", owner=anna)
     session.append(ChatMessage.human("What is Rust?"), ChatMessage.ai("A systems language."))
     return session
@@ -54,6 +54,6 @@ def url_of(chat: SessionHandle, path: str = "") -> str:
     return f"{ROOT}{row_of(chat).public_id}/{path}"
 
 
-def said(*texts: str, role: str = "user") -> dict[str, Any]:
-    """What is posted to append these."""
+def messages_body(*texts: str, role: str = "user") -> dict[str, Any]:
+    """Return the body of a request that appends these texts."""
     return {"messages": [{"role": role, "content": text} for text in texts]}

@@ -1,4 +1,4 @@
-"""What schemathesis is told beside its settings."""
+"""Hooks for schemathesis, beside its settings."""
 
 from __future__ import annotations
 
@@ -9,5 +9,5 @@ import schemathesis
 
 @schemathesis.hook
 def filter_query(context: Any, query: Any) -> bool:
-    """Leave out what cannot be sent: an empty list in the query is as if it were not there, and so no wrong value."""
+    """Leave out empty lists. In a query string they cannot be sent, so the request would be valid."""
     return not isinstance(query, dict) or all(value != [] and value != {} for value in query.values())

@@ -1,4 +1,4 @@
-"""Input that no client should send: refused with a problem document, and nothing is written."""
+"""Input that is not valid. The API refuses it with a problem document and writes nothing."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from rest_framework.test import APIClient
 
 from django_convmemory.api import problems
 from django_convmemory.conversation import SessionHandle
-from tests.api.conftest import ROOT, row_of, said, url_of
-from tests.api.test_owners import everything
+from tests.api.conftest import ROOT, messages_body, row_of, url_of
+from tests.api.test_owners import dump_tables
 
 DEEP = "[" * 100_000 + "]" * 100_000
 
@@ -28,18 +28,18 @@ def nested(depth: int) -> Any:
     return value
 
 
-def refused(answer: Any, status: int, code: str, pointer: str | None = None) -> None:
-    assert answer.status_code == status, answer.content[:500]
-    assert answer["Content-Type"] == problems.MEDIA_TYPE
-    problem = answer.json()
+def assert_problem(response: Any, status: int, code: str, pointer: str | None = None) -> None:
+    assert response.status_code == status, response.content[:500]
+    assert response["Content-Type"] == problems.MEDIA_TYPE
+    problem = response.json()
     assert problem["status"] == status
     assert problem["type"].endswith(problem["code"])
     assert problem["title"]
     assert problem["detail"]
-    codes = {one["code"] for one in problem.get("errors", [])} | {problem["code"]}
+    codes = {error["code"] for error in problem.get("errors", [])} | {problem["code"]}
     assert code in codes, problem
     if pointer is not None:
-        assert pointer in {one["pointer"] for one in problem["errors"]}, problem
+        assert pointer in {error["pointer"] for error in problem["errors"]}, problem
 
 
 @pytest.mark.parametrize(
@@ -62,44 +62,46 @@ def refused(answer: Any, status: int, code: str, pointer: str | None = None) -> 
     ],
     ids=lambda value: value[:40].decode(errors="replace") if isinstance(value, bytes) else None,
 )
-def test_a_body_that_is_none(api: APIClient, chat: SessionHandle, body: bytes, status: int, code: str) -> None:
-    before = everything()
-    refused(api.generic("POST", url_of(chat, "messages/"), body, content_type="application/json"), status, code)
-    assert everything() == before
+def test_bodies_that_are_not_valid(api: APIClient, chat: SessionHandle, body: bytes, status: int, code: str) -> None:
+    before = dump_tables()
+    assert_problem(api.generic("POST", url_of(chat, "messages/"), body, content_type="application/json"), status, code)
+    assert dump_tables() == before
 
 
-def test_a_body_may_not_be_longer_than_it_says(api: APIClient, chat: SessionHandle, settings: Any) -> None:
+def test_a_body_above_the_limit_is_refused(api: APIClient, chat: SessionHandle, settings: Any) -> None:
     settings.CONVMEMORY_API = {"MAX_BODY_BYTES": 100}
-    refused(api.post(url_of(chat, "messages/"), said("x" * 100), format="json"), 413, "body_too_large")
-    assert api.post(url_of(chat, "messages/"), said("x"), format="json").status_code == 201
+    assert_problem(api.post(url_of(chat, "messages/"), messages_body("x" * 100), format="json"), 413, "body_too_large")
+    assert api.post(url_of(chat, "messages/"), messages_body("x"), format="json").status_code == 201
 
 
-def test_a_body_without_a_length_is_not_taken_for_none(api: APIClient, chat: SessionHandle) -> None:
+def test_a_body_without_a_length_is_refused(api: APIClient, chat: SessionHandle) -> None:
     chunked = {"wsgi.input": io.BytesIO(b'{"forks": false}'), "HTTP_TRANSFER_ENCODING": "chunked"}
-    refused(api.generic("POST", url_of(chat, "messages/1/redact/"), **chunked), 411, "length_required")
+    assert_problem(api.generic("POST", url_of(chat, "messages/1/redact/"), **chunked), 411, "length_required")
     assert row_of(chat).revision == 1
 
 
-def test_many_errors_are_not_all_listed(api: APIClient, chat: SessionHandle) -> None:
+def test_at_most_50_errors_are_listed(api: APIClient, chat: SessionHandle) -> None:
     for body in ({"messages": [0] * 100}, {f"x{number}": 1 for number in range(1000)}):
-        answer = api.post(url_of(chat, "messages/"), body, format="json")
-        assert answer.status_code == 400
-        assert len(answer.json()["errors"]) <= 50
-    # Counted before they are looked at.
-    refused(api.post(url_of(chat, "messages/"), {"messages": [0] * 101}, format="json"), 400, "too_many_messages")
+        response = api.post(url_of(chat, "messages/"), body, format="json")
+        assert response.status_code == 400
+        assert len(response.json()["errors"]) <= 50
+    # The messages are counted before each is validated.
+    assert_problem(
+        api.post(url_of(chat, "messages/"), {"messages": [0] * 101}, format="json"), 400, "too_many_messages"
+    )
 
 
 @pytest.mark.parametrize("content_type", ["text/plain", "multipart/form-data; boundary=x", "application/xml", ""])
-def test_a_body_in_another_form(api: APIClient, chat: SessionHandle, content_type: str) -> None:
-    answer = api.generic("POST", url_of(chat, "messages/"), json.dumps(said("x")), content_type=content_type)
-    refused(answer, 415, "unsupported_media_type")
+def test_a_body_that_is_not_json_is_refused(api: APIClient, chat: SessionHandle, content_type: str) -> None:
+    response = api.generic("POST", url_of(chat, "messages/"), json.dumps(messages_body("x")), content_type=content_type)
+    assert_problem(response, 415, "unsupported_media_type")
 
 
-def test_a_form_without_fields_is_one_all_the_same(api: APIClient, chat: SessionHandle) -> None:
-    """Which a page of another site can have a browser send."""
+def test_an_empty_form_is_refused(api: APIClient, chat: SessionHandle) -> None:
+    """A page of another site can make a browser send such a form."""
     form = "application/x-www-form-urlencoded"
-    answer = api.generic("POST", url_of(chat, "clear/"), CONTENT_TYPE=form, content_type=form)
-    refused(answer, 415, "unsupported_media_type")
+    response = api.generic("POST", url_of(chat, "clear/"), CONTENT_TYPE=form, content_type=form)
+    assert_problem(response, 415, "unsupported_media_type")
     assert row_of(chat).last_position == 2
 
 
@@ -127,10 +129,10 @@ MESSAGES: list[tuple[Any, str, str]] = [
 
 
 @pytest.mark.parametrize(("body", "code", "pointer"), MESSAGES, ids=lambda value: str(value)[:60])
-def test_messages_that_are_none(api: APIClient, chat: SessionHandle, body: Any, code: str, pointer: str) -> None:
-    before = everything()
-    refused(api.post(url_of(chat, "messages/"), body, format="json"), 400, code, pointer or None)
-    assert everything() == before
+def test_messages_that_are_not_valid(api: APIClient, chat: SessionHandle, body: Any, code: str, pointer: str) -> None:
+    before = dump_tables()
+    assert_problem(api.post(url_of(chat, "messages/"), body, format="json"), 400, code, pointer or None)
+    assert dump_tables() == before
 
 
 @pytest.mark.parametrize(
@@ -146,12 +148,12 @@ def test_messages_that_are_none(api: APIClient, chat: SessionHandle, body: Any, 
     ],
     ids=str,
 )
-def test_messages_that_no_store_takes(api: APIClient, chat: SessionHandle, message: Any) -> None:
-    before = everything()
+def test_messages_that_no_store_accepts(api: APIClient, chat: SessionHandle, message: Any) -> None:
+    before = dump_tables()
     body = json.dumps({"messages": [{"role": "user", "content": "fine"}, message]})
-    answer = api.generic("POST", url_of(chat, "messages/"), body, content_type="application/json")
-    refused(answer, 400, "invalid_message")
-    assert everything() == before
+    response = api.generic("POST", url_of(chat, "messages/"), body, content_type="application/json")
+    assert_problem(response, 400, "invalid_message")
+    assert dump_tables() == before
 
 
 @pytest.mark.parametrize(
@@ -178,14 +180,12 @@ def test_messages_that_no_store_takes(api: APIClient, chat: SessionHandle, messa
     ],
     ids=str,
 )
-def test_actions_that_are_told_nonsense(
-    api: APIClient, chat: SessionHandle, path: str, body: Any, pointer: str
-) -> None:
-    before = everything()
-    answer = api.post(url_of(chat, path), body, format="json", headers={"If-Match": "*"})
-    assert pointer in {one["pointer"] for one in answer.json()["errors"]}
-    assert answer.status_code == 400
-    assert everything() == before
+def test_actions_with_a_wrong_body(api: APIClient, chat: SessionHandle, path: str, body: Any, pointer: str) -> None:
+    before = dump_tables()
+    response = api.post(url_of(chat, path), body, format="json", headers={"If-Match": "*"})
+    assert pointer in {error["pointer"] for error in response.json()["errors"]}
+    assert response.status_code == 400
+    assert dump_tables() == before
 
 
 @pytest.mark.parametrize(
@@ -205,14 +205,14 @@ def test_actions_that_are_told_nonsense(
     ],
     ids=lambda body: ascii(body)[:60],
 )
-def test_sessions_that_are_none(api: APIClient, chat: SessionHandle, body: Any) -> None:
-    before = everything()
+def test_sessions_that_are_not_valid(api: APIClient, chat: SessionHandle, body: Any) -> None:
+    before = dump_tables()
     for method, url in (("POST", ROOT), ("PATCH", url_of(chat))):
         if method == "PATCH" and body.keys() & {"key", "alias"}:
             continue
-        answer = api.generic(method, url, json.dumps(body), content_type="application/json")
-        refused(answer, 400, "invalid")
-    assert everything() == before
+        response = api.generic(method, url, json.dumps(body), content_type="application/json")
+        assert_problem(response, 400, "invalid")
+    assert dump_tables() == before
 
 
 QUERIES = {
@@ -237,10 +237,10 @@ QUERIES = {
 }
 
 
-@pytest.mark.parametrize(("path", "query"), [(path, one) for path, queries in QUERIES.items() for one in queries])
-def test_queries_that_ask_for_nonsense(api: APIClient, chat: SessionHandle, path: str, query: str) -> None:
+@pytest.mark.parametrize(("path", "query"), [(path, query) for path, queries in QUERIES.items() for query in queries])
+def test_queries_that_are_not_valid(api: APIClient, chat: SessionHandle, path: str, query: str) -> None:
     url = url_of(chat, path) if path else ROOT
-    refused(api.get(f"{url}?{query}"), 400, "invalid")
+    assert_problem(api.get(f"{url}?{query}"), 400, "invalid")
 
 
 def cursor(text: str) -> str:
@@ -264,12 +264,12 @@ def cursor(text: str) -> str:
     ],
 )
 @pytest.mark.parametrize("path", ["", "messages/", "summaries/"])
-def test_cursors_that_are_none(api: APIClient, chat: SessionHandle, path: str, text: str) -> None:
+def test_cursors_that_are_not_valid(api: APIClient, chat: SessionHandle, path: str, text: str) -> None:
     url = url_of(chat, path) if path else ROOT
-    answer = api.get(url, {"cursor": text})
-    # What says nothing at all is the first page.
-    if answer.status_code != 200:
-        refused(answer, 404, "not_found")
+    response = api.get(url, {"cursor": text})
+    # A cursor without a position is the first page.
+    if response.status_code != 200:
+        assert_problem(response, 404, "not_found")
     assert api.get(url, {"cursor": text, "ordering": "-updated"}).status_code in (200, 400, 404)
 
 
@@ -281,47 +281,47 @@ def test_cursors_that_are_none(api: APIClient, chat: SessionHandle, path: str, t
     ],
 )
 @pytest.mark.parametrize("reverse", ["", "r=1&"])
-def test_a_cursor_of_a_time_that_is_none(api: APIClient, chat: SessionHandle, moment: str, reverse: str) -> None:
+def test_cursors_with_a_time_that_is_not_valid(api: APIClient, chat: SessionHandle, moment: str, reverse: str) -> None:
     text = cursor(f"{reverse}p={quote(moment)}")
-    answer = api.get(ROOT, {"cursor": text, "ordering": "-updated"})
-    assert answer.status_code == (200 if moment.endswith("+00:00") else 404), answer.content
+    response = api.get(ROOT, {"cursor": text, "ordering": "-updated"})
+    assert response.status_code == (200 if moment.endswith("+00:00") else 404), response.content
 
 
 @pytest.mark.parametrize("position", ["99999999999999999999999", "-5", "1.5", ""])
-def test_a_cursor_far_away(api: APIClient, chat: SessionHandle, position: str) -> None:
-    answer = api.get(url_of(chat, "messages/"), {"cursor": cursor(f"p={position}")})
-    assert answer.status_code in (200, 404), answer.content
+def test_cursors_beyond_the_list(api: APIClient, chat: SessionHandle, position: str) -> None:
+    response = api.get(url_of(chat, "messages/"), {"cursor": cursor(f"p={position}")})
+    assert response.status_code in (200, 404), response.content
 
 
 @pytest.mark.parametrize("accept", ["image/png", "text/plain", "application/xml"])
-def test_a_form_that_there_is_not(api: APIClient, chat: SessionHandle, accept: str) -> None:
+def test_an_unknown_representation_is_not_acceptable(api: APIClient, chat: SessionHandle, accept: str) -> None:
     for url in (ROOT, url_of(chat), url_of(chat, "context/"), url_of(chat, "export/")):
-        refused(api.get(url, headers={"Accept": accept}), 406, "not_acceptable")
+        assert_problem(api.get(url, headers={"Accept": accept}), 406, "not_acceptable")
 
 
 @pytest.mark.parametrize("key", ["", " ", "k" * 256])
-def test_idempotency_keys_that_are_none(api: APIClient, chat: SessionHandle, key: str) -> None:
-    answer = api.post(url_of(chat, "messages/"), said("x"), format="json", headers={"Idempotency-Key": key})
-    refused(answer, 400, "invalid_idempotency_key")
+def test_idempotency_keys_that_are_not_valid(api: APIClient, chat: SessionHandle, key: str) -> None:
+    response = api.post(url_of(chat, "messages/"), messages_body("x"), format="json", headers={"Idempotency-Key": key})
+    assert_problem(response, 400, "invalid_idempotency_key")
     assert row_of(chat).last_position == 2
 
 
 @pytest.mark.parametrize("number", ["9" * 5000, "0", "-1", "1e3"])
-def test_numbers_in_addresses_that_are_none(api: APIClient, chat: SessionHandle, number: str) -> None:
-    refused(api.get(url_of(chat, f"summaries/{number}/")), 404, "unknown_version")
-    refused(api.get(url_of(chat, f"messages/{number}/")), 404, "unknown_message")
+def test_addresses_with_a_wrong_number(api: APIClient, chat: SessionHandle, number: str) -> None:
+    assert_problem(api.get(url_of(chat, f"summaries/{number}/")), 404, "unknown_version")
+    assert_problem(api.get(url_of(chat, f"messages/{number}/")), 404, "unknown_message")
 
 
 @pytest.mark.parametrize("session", ["x", "1", "../..", "00000000-0000-0000-0000-00000000000g", "%00", "é" * 300])
-def test_ids_that_are_none(api: APIClient, session: str) -> None:
-    answer = api.get(f"{ROOT}{session}/")
-    assert answer.status_code == 404
+def test_addresses_with_a_wrong_id(api: APIClient, session: str) -> None:
+    response = api.get(f"{ROOT}{session}/")
+    assert response.status_code == 404
 
 
-def test_what_a_client_says_is_nowhere_read_as_markup(api: APIClient, chat: SessionHandle) -> None:
+def test_input_is_escaped_in_pages(api: APIClient, chat: SessionHandle) -> None:
     script = "<script>alert(1)</script>"
     api.patch(url_of(chat), {"title": script}, format="json")
-    api.post(url_of(chat, "messages/"), said(script), format="json")
+    api.post(url_of(chat, "messages/"), messages_body(script), format="json")
     for url in (ROOT, url_of(chat), url_of(chat, "messages/"), url_of(chat, "context/"), f"{ROOT}?ordering={script}"):
         page = api.get(url, headers={"Accept": "text/html"})
         assert page["Content-Type"].startswith("text/html")
@@ -330,7 +330,7 @@ def test_what_a_client_says_is_nowhere_read_as_markup(api: APIClient, chat: Sess
 
 
 @pytest.mark.parametrize("path", ["", "messages/", "fork/", "messages/1/redact/"])
-def test_what_a_page_offers_to_send_can_be_sent(api: APIClient, chat: SessionHandle, path: str) -> None:
+def test_the_default_body_of_a_page_can_be_sent(api: APIClient, chat: SessionHandle, path: str) -> None:
     url = url_of(chat, path) if path else ROOT
     page = api.get(url, headers={"Accept": "text/html"}).content.decode()
     offered = html.unescape(re.findall(r'<textarea name="_content"[^>]*>([^<]*)</textarea>', page)[-1])
@@ -338,7 +338,7 @@ def test_what_a_page_offers_to_send_can_be_sent(api: APIClient, chat: SessionHan
 
 
 @pytest.mark.parametrize("method", ["get", "post"])
-def test_errors_are_pages_for_people(api: APIClient, chat: SessionHandle, method: str) -> None:
+def test_the_browsable_api_shows_errors_as_pages(api: APIClient, chat: SessionHandle, method: str) -> None:
     call: Callable[..., Any] = getattr(api, method)
     page = call(url_of(chat, "messages/9/redact/"), {}, format="json", headers={"Accept": "text/html"})
     assert page.status_code in (404, 405)

@@ -1,6 +1,6 @@
-"""Whose sessions a request reaches: every endpoint of the URL configuration, by every method, for everybody.
+"""Which sessions a request reaches: every endpoint of the URL configuration, by every method, for every kind of user.
 
-A new endpoint is among them by itself, and fails until it is said what it is sent.
+A new endpoint is tested too. Its tests fail until ``BODIES`` has a body for it.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ from django_convmemory.messages import ROLES, ChatMessage
 from django_convmemory.testing import ScriptedMemories
 from tests.api.conftest import client_of, row_of
 
-# Whose a session is does not depend on the database.
+# The owner of a session does not depend on the database.
 pytestmark = pytest.mark.only_on("sqlite")
 
 ROOT = "/api/memory/"
 METHODS = ("GET", "HEAD", "OPTIONS", "POST", "PUT", "PATCH", "DELETE")
-# What each endpoint is sent, so that its owner is not refused for it.
+# A valid body for each endpoint.
 BODIES: dict[str, Any] = {
     "sessions": {},
     "session": {"title": "Mine now"},
@@ -49,7 +49,7 @@ OF_A_SESSION = [pattern for pattern in urls.urlpatterns if "session_id" in str(p
 EVERY = list(itertools.product(OF_A_SESSION, METHODS))
 
 
-def named(value: Any) -> str:
+def readable_id(value: Any) -> str:
     return str(value.name) if isinstance(value, URLPattern) else str(value)
 
 
@@ -61,7 +61,7 @@ def address(pattern: URLPattern, session: models.Session) -> str:
     return ROOT + path
 
 
-def ask(client: APIClient, pattern: URLPattern, method: str, session: models.Session, body: Any = None) -> Any:
+def send(client: APIClient, pattern: URLPattern, method: str, session: models.Session, body: Any = None) -> Any:
     body = BODIES[pattern.name or ""] if body is None else body
     headers = {"If-Match": "*"}
     return client.generic(
@@ -73,14 +73,14 @@ def ask(client: APIClient, pattern: URLPattern, method: str, session: models.Ses
     )
 
 
-def everything() -> str:
+def dump_tables() -> str:
     tables = (models.Session, models.Message, models.Summary, models.Attempt)
     return "".join(serializers.serialize("json", table.objects.order_by("pk")) for table in tables)
 
 
 @pytest.fixture
 def mine(anna: User, convmemory: ScriptedMemories) -> SessionHandle:
-    """A conversation of anna's that is folded."""
+    """A folded conversation that anna owns."""
     session = memories["default"].session("mine", owner=anna)
     convmemory.reply("a summary")
     session.append(*[ChatMessage.human("a secret " * 20) for _ in range(10)])
@@ -91,7 +91,7 @@ def mine(anna: User, convmemory: ScriptedMemories) -> SessionHandle:
 
 @pytest.fixture(params=["nobody", "a visitor", "another user", "staff", "a superuser", "a trusted service"])
 def stranger(request: pytest.FixtureRequest, anna: User, settings: Any) -> APIClient:
-    """Somebody else, with a conversation of their own."""
+    """A client that is not anna. It has a conversation of its own unless nobody is logged in."""
     kind = request.param
     if kind == "nobody":
         return APIClient()
@@ -107,58 +107,58 @@ def stranger(request: pytest.FixtureRequest, anna: User, settings: Any) -> APICl
     return client
 
 
-@pytest.mark.parametrize(("pattern", "method"), EVERY, ids=named)
+@pytest.mark.parametrize(("pattern", "method"), EVERY, ids=readable_id)
 def test_somebody_elses_session_does_not_exist(
     pattern: URLPattern, method: str, stranger: APIClient, mine: SessionHandle
 ) -> None:
-    before = everything()
-    answer = ask(stranger, pattern, method, row_of(mine))
+    before = dump_tables()
+    response = send(stranger, pattern, method, row_of(mine))
     knows_nobody = not stranger.cookies
-    assert answer.status_code == (403 if knows_nobody else 404), answer.content
-    assert b"secret" not in answer.content
+    assert response.status_code == (403 if knows_nobody else 404), response.content
+    assert b"secret" not in response.content
     if method != "HEAD":
-        assert answer.json()["code"] == ("not_authenticated" if knows_nobody else "not_found")
-    assert everything() == before
-    # It is answered as if it were nowhere.
-    nowhere = ask(stranger, pattern, method, models.Session(public_id="00000000-0000-0000-0000-000000000000"))
-    assert (nowhere.status_code, nowhere.content) == (answer.status_code, answer.content)
+        assert response.json()["code"] == ("not_authenticated" if knows_nobody else "not_found")
+    assert dump_tables() == before
+    # The response is the same as for a session that does not exist.
+    nowhere = send(stranger, pattern, method, models.Session(public_id="00000000-0000-0000-0000-000000000000"))
+    assert (nowhere.status_code, nowhere.content) == (response.status_code, response.content)
 
 
 @pytest.mark.django_db
-@pytest.mark.parametrize(("pattern", "method"), EVERY, ids=named)
-def test_the_owner_is_refused_nothing(pattern: URLPattern, method: str, anna: User, mine: SessionHandle) -> None:
-    answer = ask(client_of(anna), pattern, method, row_of(mine))
-    assert answer.status_code < 300 or answer.status_code == 405, answer.content
-    allowed = answer["Allow"].split(", ")
-    assert (answer.status_code != 405) == (("GET" if method == "HEAD" else method) in allowed)
+@pytest.mark.parametrize(("pattern", "method"), EVERY, ids=readable_id)
+def test_the_owner_may_use_every_endpoint(pattern: URLPattern, method: str, anna: User, mine: SessionHandle) -> None:
+    response = send(client_of(anna), pattern, method, row_of(mine))
+    assert response.status_code < 300 or response.status_code == 405, response.content
+    allowed = response["Allow"].split(", ")
+    assert (response.status_code != 405) == (("GET" if method == "HEAD" else method) in allowed)
 
 
 @pytest.mark.parametrize("role", ROLES)
 @pytest.mark.parametrize(
-    "pattern", [pattern for pattern in OF_A_SESSION if "messages" in BODIES[pattern.name or ""]], ids=named
+    "pattern", [pattern for pattern in OF_A_SESSION if "messages" in BODIES[pattern.name or ""]], ids=readable_id
 )
 def test_no_role_opens_somebody_elses_session(
     pattern: URLPattern, role: str, stranger: APIClient, mine: SessionHandle
 ) -> None:
-    before = everything()
+    before = dump_tables()
     message = {"role": role, "content": "hello", **({"tool_call_id": "c"} if role == "tool" else {})}
-    answer = ask(stranger, pattern, "POST", row_of(mine), {"messages": [message]})
-    assert answer.status_code == (404 if stranger.cookies else 403)
-    assert everything() == before
+    response = send(stranger, pattern, "POST", row_of(mine), {"messages": [message]})
+    assert response.status_code == (404 if stranger.cookies else 403)
+    assert dump_tables() == before
 
 
-def test_lists_hold_what_is_ones_own(stranger: APIClient, mine: SessionHandle) -> None:
+def test_a_list_holds_only_the_users_own_sessions(stranger: APIClient, mine: SessionHandle) -> None:
     listed = stranger.get(f"{ROOT}sessions/")
     if not stranger.cookies:
         assert listed.status_code == 403
         return
-    assert [one["key"] for one in listed.json()["results"]] == ["theirs"]
+    assert [session["key"] for session in listed.json()["results"]] == ["theirs"]
     for query in ("search=", "alias=default", "state=idle", "ordering=created"):
         assert "mine" not in stranger.get(f"{ROOT}sessions/?{query}").content.decode()
 
 
 @pytest.mark.parametrize("field", ["owner", "owner_id", "visitor", "public_id", "name_hash", "id"])
-def test_whose_a_session_is_comes_from_the_request(field: str, anna: User) -> None:
+def test_a_body_cannot_name_the_owner(field: str, anna: User) -> None:
     other = client_of(User.objects.create_user("other"))
     refused = other.post(f"{ROOT}sessions/", {field: anna.pk}, format="json")
     assert (refused.status_code, refused.json()["errors"][0]["code"]) == (400, "unknown_field")
@@ -166,7 +166,7 @@ def test_whose_a_session_is_comes_from_the_request(field: str, anna: User) -> No
 
 
 @pytest.mark.django_db
-def test_sessions_of_nobody_are_reached_by_nobody(admin_user: User, settings: Any) -> None:
+def test_sessions_without_an_owner_are_out_of_reach(admin_user: User, settings: Any) -> None:
     settings.CONVMEMORY_API = {"SCOPE": "django_convmemory.api.scopes.UserOrVisitorScope"}
     memories["default"].append("nobodys", ChatMessage.human("hello"))
     row = models.Session.objects.get()
@@ -176,9 +176,11 @@ def test_sessions_of_nobody_are_reached_by_nobody(admin_user: User, settings: An
 
 
 @pytest.mark.parametrize("method", METHODS)
-@pytest.mark.parametrize("pattern", [one for one in urls.urlpatterns if one not in OF_A_SESSION], ids=named)
+@pytest.mark.parametrize(
+    "pattern", [pattern for pattern in urls.urlpatterns if pattern not in OF_A_SESSION], ids=readable_id
+)
 @pytest.mark.django_db
-def test_nobody_is_let_in(pattern: URLPattern, method: str) -> None:
-    answer = ask(APIClient(), pattern, method, models.Session())
-    assert answer.status_code == 403
+def test_a_request_of_nobody_is_refused(pattern: URLPattern, method: str) -> None:
+    response = send(APIClient(), pattern, method, models.Session())
+    assert response.status_code == 403
     assert models.Session.objects.count() == 0

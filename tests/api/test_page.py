@@ -1,4 +1,4 @@
-"""The requests and the code of docs/api.md do what the page says."""
+"""The requests and the code of docs/api.md work as the page says."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ PYTHON = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
 
 
 @pytest.mark.django_db
-def test_the_requests_are_answered_in_turn(api: APIClient) -> None:
+def test_the_requests_of_the_page_succeed_in_order(api: APIClient) -> None:
     known: dict[str, str] = {}
     statuses = []
     for method, path, rest in REQUESTS:
@@ -30,10 +30,10 @@ def test_the_requests_are_answered_in_turn(api: APIClient) -> None:
         headers = dict(line.split(": ", 1) for line in headed.strip().splitlines())
         headers = {name: value.replace("{etag}", known.get("etag", "")) for name, value in headers.items()}
         path = path.replace("{id}", known.get("id", ""))
-        answer = api.generic(method, path, body.strip(), content_type="application/json", headers=headers)
-        statuses.append(answer.status_code)
-        known.setdefault("id", answer.json()["id"] if statuses == [201] else "")
-        known["etag"] = answer.headers.get("ETag", known.get("etag", ""))
+        response = api.generic(method, path, body.strip(), content_type="application/json", headers=headers)
+        statuses.append(response.status_code)
+        known.setdefault("id", response.json()["id"] if statuses == [201] else "")
+        known["etag"] = response.headers.get("ETag", known.get("etag", ""))
     assert statuses == [201, 201, 200, 200, 304, 200]
 
 
@@ -53,8 +53,8 @@ def test_the_page_names_every_setting() -> None:
 
 
 def test_the_page_names_every_code() -> None:
-    for _, status, code in problems._OURS:
-        if code not in ("invalid_argument", "unknown_alias"):  # which the forms refuse before
+    for _, status, code in problems.MEMORY_ERRORS:
+        if code not in ("invalid_argument", "unknown_alias"):  # the serializers refuse these first
             assert re.search(rf"`{code}`.*\b{status}\b", PAGE), code
 
 
@@ -72,7 +72,7 @@ def test_the_urls_of_the_page() -> None:
     assert namespace["urlpatterns"]
 
 
-def test_the_team_of_the_page(anna: User, chat: SessionHandle) -> None:
+def test_the_team_scope_of_the_page(anna: User, chat: SessionHandle) -> None:
     namespace: dict[str, Any] = {}
     exec(PYTHON[2], namespace)  # noqa: S102
     berta, carla = (User.objects.create_user(name) for name in ("berta", "carla"))
@@ -103,15 +103,15 @@ WRONG: list[tuple[Any, str]] = [
 ]
 
 
-@pytest.mark.parametrize(("given", "says"), WRONG, ids=str)
-def test_a_check_says_what_is_wrong_with_the_settings(given: Any, says: str, settings: Any) -> None:
-    settings.CONVMEMORY_API = given
-    [found] = checks.check_settings()
-    assert (found.id, says in found.msg) == ("convmemory.E010", True)
+@pytest.mark.parametrize(("value", "message"), WRONG, ids=str)
+def test_a_check_reports_what_is_wrong_with_the_settings(value: Any, message: str, settings: Any) -> None:
+    settings.CONVMEMORY_API = value
+    [error] = checks.check_settings()
+    assert (error.id, message in error.msg) == ("convmemory.E010", True)
     assert checks.check_settings in registry.registered_checks
 
 
-def test_appends_are_limited_where_the_site_says_so(api: APIClient, chat: SessionHandle, settings: Any) -> None:
+def test_appends_are_throttled_if_the_site_sets_a_rate(api: APIClient, chat: SessionHandle, settings: Any) -> None:
     settings.REST_FRAMEWORK = settings.REST_FRAMEWORK | {"DEFAULT_THROTTLE_RATES": {"convmemory_append": "2/min"}}
     body = {"messages": [{"role": "user", "content": "hello"}]}
     codes = [api.post(url_of(chat, "messages/"), body, format="json").status_code for _ in range(3)]

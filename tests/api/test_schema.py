@@ -1,4 +1,4 @@
-"""The schema: it is current, it warns of nothing, and what it promises is kept."""
+"""The schema is current, generates no warnings, and describes the responses correctly."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from django_convmemory.memory import memories
 from django_convmemory.messages import ChatMessage
 
 ROOT = pathlib.Path(__file__).parent.parent.parent
-# How many examples are made for each endpoint; 10 000 cases take about 200.
+# The number of examples for each endpoint. 200 examples give about 10 000 cases.
 EXAMPLES = int(os.environ.get("CONVMEMORY_TEST_EXAMPLES", "10"))
 
 
@@ -35,7 +35,7 @@ def generated() -> str:
 
 
 def conversations(owner: User, count: int) -> list[uuid.UUID]:
-    """Make conversations that are folded, and return the ids that the API knows them by."""
+    """Create folded conversations and return their public ids."""
     session = memories["default"].session("0", owner=owner)
     for number in range(12):
         session.append(ChatMessage.human(f"Question {number}. " + "word " * 20), ChatMessage.ai(f"Answer {number}."))
@@ -46,14 +46,14 @@ def test_the_schema_that_is_checked_in_is_current() -> None:
     assert (ROOT / "docs/openapi.yaml").read_text() == generated(), "Run 'make schema'."
 
 
-def test_operations_have_names_that_stay() -> None:
+def test_every_operation_has_a_unique_name() -> None:
     names = re.findall(r"operationId: (\S+)", generated())
     assert len(names) == len(set(names)) == 19
     assert all(name.startswith("convmemory_") for name in names)
 
 
 @pytest.mark.only_on("postgresql")
-def test_what_the_schema_promises_is_kept(
+def test_responses_match_the_schema(
     live_server: LiveServer,
     settings: Any,
     tmp_path: pathlib.Path,
@@ -71,9 +71,9 @@ def test_what_the_schema_promises_is_kept(
     User.objects.create_user("berta", password="pw")
     schema, config = tmp_path / "openapi.yaml", tmp_path / "schemathesis.toml"
     schema.write_text(generated())
-    found = json.dumps([str(one) for one in conversations(anna, 200)])
+    session_ids = json.dumps([str(public_id) for public_id in conversations(anna, 200)])
     config.write_text(
-        (ROOT / "tests/api/schemathesis.toml").read_text() + f"\n[dictionaries.sessions]\nvalues = {found}\n"
+        (ROOT / "tests/api/schemathesis.toml").read_text() + f"\n[dictionaries.sessions]\nvalues = {session_ids}\n"
     )
     done = subprocess.run(
         [

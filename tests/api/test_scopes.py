@@ -1,4 +1,4 @@
-"""Visitors, teams, and the ways in which a site finds out who is asking."""
+"""Scopes: users, visitors, teams and tenants, and how a site authenticates them."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from rest_framework.test import APIClient
 from django_convmemory import models
 from django_convmemory.api.scopes import VISITOR, UserOrVisitorScope, UserScope, adopt_at_login
 from django_convmemory.conversation import SessionHandle
-from tests.api.conftest import ROOT, client_of, row_of, said, url_of
+from tests.api.conftest import ROOT, client_of, messages_body, row_of, url_of
 
 ROOT_FOLDER = pathlib.Path(__file__).parent.parent.parent
 
@@ -34,37 +34,37 @@ def visitors(settings: Any) -> None:
 
 @pytest.mark.django_db
 @pytest.mark.usefixtures("visitors")
-def test_a_visitor_has_conversations_until_the_cookie_goes() -> None:
+def test_a_visitor_keeps_conversations_as_long_as_the_cookie() -> None:
     browser, other = APIClient(), APIClient()
     assert browser.get(ROOT).json()["results"] == []
-    assert not browser.cookies  # Who only reads gets none.
-    made = browser.post(ROOT, {"key": "main"}, format="json")
-    assert made.status_code == 201
+    assert not browser.cookies  # A visitor who only reads gets no cookie.
+    created = browser.post(ROOT, {"key": "main"}, format="json")
+    assert created.status_code == 201
     assert models.Session.objects.get().visitor == browser.session[VISITOR]
-    assert browser.post(f"{made['Location']}messages/", said("hello"), format="json").status_code == 201
-    assert [one["key"] for one in browser.get(ROOT).json()["results"]] == ["main"]
-    assert other.get(made["Location"]).status_code == 404
+    assert browser.post(f"{created['Location']}messages/", messages_body("hello"), format="json").status_code == 201
+    assert [session["key"] for session in browser.get(ROOT).json()["results"]] == ["main"]
+    assert other.get(created["Location"]).status_code == 404
     # Another visitor may use the same key.
     assert other.post(ROOT, {"key": "main"}, format="json").status_code == 201
 
 
 @pytest.mark.usefixtures("visitors")
-def test_at_login_the_conversations_are_claimed(anna: User) -> None:
+def test_at_login_the_user_adopts_the_visitors_sessions(anna: User) -> None:
     browser = APIClient()
-    made = browser.post(ROOT, {"key": "main"}, format="json")
+    created = browser.post(ROOT, {"key": "main"}, format="json")
     user_logged_in.connect(adopt_at_login)
     try:
         browser.force_login(anna)
-        APIClient().force_login(anna)  # who never was a visitor
+        APIClient().force_login(anna)  # a client that was never a visitor
     finally:
         user_logged_in.disconnect(adopt_at_login)
-    assert browser.get(made["Location"]).json()["key"] == "main"
+    assert browser.get(created["Location"]).json()["key"] == "main"
     assert VISITOR not in browser.session
 
 
 @pytest.mark.django_db
 @pytest.mark.usefixtures("visitors")
-def test_several_first_requests_of_a_visitor_find_one_another(rf: RequestFactory) -> None:
+def test_several_first_requests_of_a_visitor_get_the_same_id(rf: RequestFactory) -> None:
     stored = SessionStore()
     stored.create()
     scopes = []
@@ -77,7 +77,7 @@ def test_several_first_requests_of_a_visitor_find_one_another(rf: RequestFactory
 
 
 class Device:
-    """What an authenticator for machines returns in the place of a user."""
+    """An authentication class for machines may return such an object instead of a user."""
 
     is_authenticated = True
 
@@ -85,7 +85,7 @@ class Device:
         self.pk = pk
 
 
-def test_what_is_no_user_has_no_users_sessions(anna: User, chat: SessionHandle) -> None:
+def test_an_object_that_is_not_a_user_reaches_no_sessions(anna: User, chat: SessionHandle) -> None:
     client = APIClient()
     client.force_authenticate(Device(anna.pk))  # type: ignore[arg-type]
     assert client.get(ROOT).status_code == 403
@@ -93,13 +93,13 @@ def test_what_is_no_user_has_no_users_sessions(anna: User, chat: SessionHandle) 
 
 
 class OnlyOwners(BasePermission):
-    """Who is in the team may look; only the owner may change."""
+    """Everybody in the team may read a session, and only its owner may change it."""
 
     def has_object_permission(self, request: Any, view: Any, obj: Any) -> bool:
         return request.method == "GET" or obj.owner == request.user
 
 
-def test_permissions_of_the_site_are_asked_for_the_session(anna: User, chat: SessionHandle, settings: Any) -> None:
+def test_permission_classes_see_the_session(anna: User, chat: SessionHandle, settings: Any) -> None:
     settings.CONVMEMORY_API = {
         "SCOPE": "tests.api.test_scopes.TeamScope",
         "PERMISSION_CLASSES": ["tests.api.test_scopes.OnlyOwners"],
@@ -113,7 +113,7 @@ def test_permissions_of_the_site_are_asked_for_the_session(anna: User, chat: Ses
 
 
 class DistinctScope(UserScope):
-    """With a join, and the rows once."""
+    """A scope with a join, and distinct rows."""
 
     def sessions(self) -> models.SessionQuerySet:
         return models.Session.objects.filter(owner__groups__in=self.user.groups.all()).distinct()
@@ -123,10 +123,10 @@ def test_a_session_is_listed_once(anna: User, chat: SessionHandle, settings: Any
     settings.CONVMEMORY_API = {"SCOPE": "tests.api.test_scopes.DistinctScope"}
     for name in ("support", "sales", "board"):
         Group.objects.create(name=name).user_set.add(anna)
-    assert [one["key"] for one in client_of(anna).get(ROOT).json()["results"]] == ["main"]
+    assert [session["key"] for session in client_of(anna).get(ROOT).json()["results"]] == ["main"]
 
 
-def test_a_made_up_address_escapes_no_limit(settings: Any, visitors: None, db: None) -> None:
+def test_a_forged_address_does_not_evade_throttles(settings: Any, visitors: None, db: None) -> None:
     settings.REST_FRAMEWORK = settings.REST_FRAMEWORK | {"DEFAULT_THROTTLE_RATES": {"convmemory_create": "2/min"}}
     codes = [
         APIClient().post(ROOT, {}, format="json", headers={"X-Forwarded-For": f"10.0.0.{number}" * 100}).status_code
@@ -142,20 +142,20 @@ def test_another_site_cannot_speak_for_a_visitor(method: str) -> None:
     browser = APIClient(enforce_csrf_checks=True)
     browser.get("/admin/login/")
     token = browser.cookies["csrftoken"].value
-    made = browser.post(ROOT, {}, format="json", headers={"X-CSRFToken": token})
-    assert made.status_code == 201
-    refused = getattr(browser, method)(ROOT if method == "post" else made["Location"], {}, format="json")
+    created = browser.post(ROOT, {}, format="json", headers={"X-CSRFToken": token})
+    assert created.status_code == 201
+    refused = getattr(browser, method)(ROOT if method == "post" else created["Location"], {}, format="json")
     assert (refused.status_code, refused.json()["code"]) == (403, "csrf_failed")
     allowed = getattr(browser, method)(
-        ROOT if method == "post" else made["Location"], {}, format="json", headers={"X-CSRFToken": token}
+        ROOT if method == "post" else created["Location"], {}, format="json", headers={"X-CSRFToken": token}
     )
     assert allowed.status_code < 300
 
 
 @pytest.mark.usefixtures("visitors")
-def test_without_the_sites_sessions_there_are_no_visitors(anna: User, settings: Any) -> None:
+def test_without_session_middleware_visitors_are_refused(anna: User, settings: Any) -> None:
     left_out = ("django.contrib.sessions", "django.contrib.auth", "django.contrib.messages")
-    settings.MIDDLEWARE = [one for one in settings.MIDDLEWARE if not one.startswith(left_out)]
+    settings.MIDDLEWARE = [path for path in settings.MIDDLEWARE if not path.startswith(left_out)]
     assert APIClient().get(ROOT).status_code == 403
     client = APIClient()
     client.force_authenticate(anna)
@@ -163,7 +163,7 @@ def test_without_the_sites_sessions_there_are_no_visitors(anna: User, settings: 
 
 
 class TeamScope(UserScope):
-    """The sessions of everybody who is in a group with the user."""
+    """The sessions of all users who share a group with the user."""
 
     def sessions(self) -> models.SessionQuerySet:
         team = User.objects.filter(groups__in=self.user.groups.all())
@@ -176,8 +176,8 @@ def test_a_team_shares_its_sessions(anna: User, chat: SessionHandle, settings: A
     for name in ("support", "sales"):
         Group.objects.create(name=name).user_set.add(anna, berta)
     theirs = client_of(berta)
-    assert [one["key"] for one in theirs.get(ROOT).json()["results"]] == ["main"]
-    assert theirs.post(url_of(chat, "messages/"), said("me too"), format="json").status_code == 201
+    assert [session["key"] for session in theirs.get(ROOT).json()["results"]] == ["main"]
+    assert theirs.post(url_of(chat, "messages/"), messages_body("me too"), format="json").status_code == 201
     assert row_of(chat).last_position == 3
     assert theirs.patch(url_of(chat), {"title": "Ours"}, format="json").status_code == 200
     copy = theirs.post(url_of(chat, "fork/"), {"at": 2, "key": "hers"}, format="json")
@@ -204,29 +204,29 @@ class Tenants:
     ]
 
 
-def test_the_address_can_begin_with_a_parameter_of_the_site(api: APIClient, chat: SessionHandle, settings: Any) -> None:
+def test_addresses_may_begin_with_parameters_of_the_site(api: APIClient, chat: SessionHandle, settings: Any) -> None:
     models.Session.objects.update(metadata={"tenant": "acme"})
     settings.ROOT_URLCONF = Tenants
     settings.CONVMEMORY_API = {"SCOPE": "tests.api.test_scopes.TenantScope"}
-    (found,) = api.get("/acme/memory/sessions/").json()["results"]
-    assert found["url"] == f"http://testserver/acme/memory/sessions/{found['id']}/"
-    assert api.get(found["url"]).status_code == 200
-    assert api.get(f"{found['url']}messages/1/").status_code == 200
-    assert api.get(f"/other/memory/sessions/{found['id']}/").status_code == 404
-    # Also by names that addresses of ours have.
-    [found] = api.get("/acme/v2/7/sessions/").json()["results"]
-    assert found["url"] == f"http://testserver/acme/v2/7/sessions/{found['id']}/"
-    assert api.get(found["url"]).status_code == 200
-    assert api.post(f"{found['url']}messages/", said("a"), format="json").status_code == 201
+    (session,) = api.get("/acme/memory/sessions/").json()["results"]
+    assert session["url"] == f"http://testserver/acme/memory/sessions/{session['id']}/"
+    assert api.get(session["url"]).status_code == 200
+    assert api.get(f"{session['url']}messages/1/").status_code == 200
+    assert api.get(f"/other/memory/sessions/{session['id']}/").status_code == 404
+    # The site's parameters may have the same names as those of the API.
+    [session] = api.get("/acme/v2/7/sessions/").json()["results"]
+    assert session["url"] == f"http://testserver/acme/v2/7/sessions/{session['id']}/"
+    assert api.get(session["url"]).status_code == 200
+    assert api.post(f"{session['url']}messages/", messages_body("a"), format="json").status_code == 201
 
 
-def test_a_site_without_time_zones_is_told_the_time(api: APIClient, settings: Any) -> None:
+def test_times_are_right_on_a_site_without_time_zones(api: APIClient, settings: Any) -> None:
     settings.USE_TZ, settings.TIME_ZONE = False, "Asia/Tokyo"
-    made = api.post(ROOT, {"key": "now"}, format="json").json()
-    api.post(f"{ROOT}{made['id']}/messages/", said("hello"), format="json")
-    (message,) = api.get(f"{ROOT}{made['id']}/messages/").json()["results"]
+    created = api.post(ROOT, {"key": "now"}, format="json").json()
+    api.post(f"{ROOT}{created['id']}/messages/", messages_body("hello"), format="json")
+    (message,) = api.get(f"{ROOT}{created['id']}/messages/").json()["results"]
     now = dt.datetime.now(dt.UTC)
-    for time in (made["created_at"], made["updated_at"], message["created_at"]):
+    for time in (created["created_at"], created["updated_at"], message["created_at"]):
         assert abs(now - dt.datetime.fromisoformat(time)) < dt.timedelta(minutes=5)
     before, after = ((now + dt.timedelta(minutes=each)).strftime("%Y-%m-%dT%H:%M:%SZ") for each in (-5, 5))
     assert len(api.get(f"{ROOT}?created_after={before}&created_before={after}").json()["results"]) == 1
@@ -236,13 +236,13 @@ def test_a_site_without_time_zones_is_told_the_time(api: APIClient, settings: An
         assert api.get(f"{ROOT}?created_before={edge}").status_code in (200, 400)
 
 
-def test_a_site_adds_what_must_hold_beside(api: APIClient, settings: Any) -> None:
+def test_a_site_can_add_permission_classes(api: APIClient, settings: Any) -> None:
     settings.CONVMEMORY_API = {"PERMISSION_CLASSES": ["rest_framework.permissions.IsAdminUser"]}
     refused = api.get(ROOT)
     assert (refused.status_code, refused.json()["code"]) == (403, "permission_denied")
 
 
-def test_the_sites_own_defaults_change_nothing() -> None:
+def test_the_sites_drf_settings_change_nothing() -> None:
     plain, hostile = (
         subprocess.run(
             [sys.executable, "-m", "tests.api.walk", *options],
@@ -253,7 +253,7 @@ def test_the_sites_own_defaults_change_nothing() -> None:
         ).stdout
         for options in ([], ["--hostile"])
     )
-    assert [one if isinstance(one, int) else one[0] for one in json.loads(plain)] == [
+    assert [item if isinstance(item, int) else item[0] for item in json.loads(plain)] == [
         *(201, 200, 200, 200, 201, 400, 200, 200, 200, 200, 200, 400, 404, 405, 406, 200, 403)
     ]
     assert json.loads(hostile) == json.loads(plain)
@@ -276,7 +276,7 @@ def test_json_web_tokens(anna: User, settings: Any) -> None:
     assert models.Session.objects.get().owner == anna
 
 
-def test_the_sites_own_sessions_need_its_token_against_forgery(anna: User) -> None:
+def test_session_authentication_requires_a_csrf_token(anna: User) -> None:
     browser = APIClient(enforce_csrf_checks=True)
     browser.force_login(anna)
     assert browser.post(ROOT, {}, format="json").status_code == 403
@@ -288,14 +288,14 @@ def test_basic_authentication_for_this_api_alone(anna: User, settings: Any) -> N
     anna.set_password("pw")
     anna.save()
     client = APIClient()
-    client.force_login(anna)  # which is not looked at
+    client.force_login(anna)  # session authentication is not used
     assert client.get(ROOT).status_code == 401
     client.credentials(HTTP_AUTHORIZATION="Basic YW5uYTpwdw==")
     assert client.get(ROOT).status_code == 200
 
 
 @pytest.mark.parametrize("user", [None, AnonymousUser()])
-def test_nobody_is_nobody_in_any_form(user: Any) -> None:
+def test_anonymous_users_are_refused_in_every_form(user: Any) -> None:
     class Request:
         pass
 

@@ -1,4 +1,4 @@
-"""Sessions over HTTP: made, found, named, followed and deleted."""
+"""Sessions over HTTP: how they are created, read, listed, changed, polled and deleted."""
 
 from __future__ import annotations
 
@@ -21,46 +21,46 @@ from django_convmemory.memory import memories
 from tests.api.conftest import ROOT, row_of, url_of
 
 
-def test_a_session_is_made_and_found(api: APIClient, anna: User) -> None:
-    made = api.post(ROOT, {"key": "trip", "title": "Lisbon", "metadata": {"plan": ["a"]}}, format="json")
-    assert made.status_code == 201, made.data
-    assert (made.data["key"], made.data["title"], made.data["metadata"]) == ("trip", "Lisbon", {"plan": ["a"]})
-    assert (made.data["messages"], made.data["tokens"], made.data["state"]) == (0, 0, "idle")
+def test_a_session_is_created_and_read(api: APIClient, anna: User) -> None:
+    created = api.post(ROOT, {"key": "trip", "title": "Lisbon", "metadata": {"plan": ["a"]}}, format="json")
+    assert created.status_code == 201, created.data
+    assert (created.data["key"], created.data["title"], created.data["metadata"]) == ("trip", "Lisbon", {"plan": ["a"]})
+    assert (created.data["messages"], created.data["tokens"], created.data["state"]) == (0, 0, "idle")
     row = models.Session.objects.get()
-    assert (row.owner, row.alias, str(row.public_id)) == (anna, "default", made.data["id"])
+    assert (row.owner, row.alias, str(row.public_id)) == (anna, "default", created.data["id"])
 
-    found = api.get(made["Location"])
-    assert (found.status_code, found.data) == (200, made.data)
-    assert found["ETag"] == made["ETag"]
-    # It is the one that the memory knows by that name.
+    read = api.get(created["Location"])
+    assert (read.status_code, read.data) == (200, created.data)
+    assert read["ETag"] == created["ETag"]
+    # It is the session that the memory has under this name.
     memories["default"].session("trip", owner=anna).append({"role": "user", "content": "hello"})
-    assert api.get(made["Location"]).data["messages"] == 1
+    assert api.get(created["Location"]).data["messages"] == 1
 
 
-def test_all_of_a_new_session_may_be_left_out(api: APIClient) -> None:
-    one, two = (api.post(ROOT, {}, format="json") for _ in range(2))
-    assert (one.status_code, two.status_code) == (201, 201)
-    assert uuid.UUID(one.data["key"]) != uuid.UUID(two.data["key"])
+def test_every_field_of_a_new_session_is_optional(api: APIClient) -> None:
+    first, second = (api.post(ROOT, {}, format="json") for _ in range(2))
+    assert (first.status_code, second.status_code) == (201, 201)
+    assert uuid.UUID(first.data["key"]) != uuid.UUID(second.data["key"])
 
 
-def test_a_key_is_used_once(api: APIClient, chat: SessionHandle) -> None:
+def test_a_key_that_exists_is_refused(api: APIClient, chat: SessionHandle) -> None:
     again = api.post(ROOT, {"key": "main"}, format="json")
     assert (again.status_code, again.json()["code"]) == (409, "session_exists")
 
 
-def test_an_alias_that_is_not_there(api: APIClient) -> None:
+def test_an_unknown_alias_is_refused(api: APIClient) -> None:
     refused = api.post(ROOT, {"alias": "nobody"}, format="json")
     assert (refused.status_code, refused.json()["errors"][0]["code"]) == (400, "unknown_alias")
 
 
-def test_aliases_can_be_kept_from_the_api(api: APIClient, chat: SessionHandle, settings: object) -> None:
+def test_the_setting_aliases_limits_the_api(api: APIClient, chat: SessionHandle, settings: object) -> None:
     settings.CONVMEMORY_API = {"ALIASES": []}  # type: ignore[attr-defined]
     assert api.get(url_of(chat)).status_code == 404
     assert api.get(ROOT).json()["results"] == []
     assert api.post(ROOT, {"alias": "default"}, format="json").json()["errors"][0]["code"] == "unknown_alias"
 
 
-def test_an_alias_that_is_gone_from_the_settings(api: APIClient, chat: SessionHandle) -> None:
+def test_sessions_of_a_removed_alias_are_out_of_reach(api: APIClient, chat: SessionHandle) -> None:
     models.Session.objects.update(alias="gone")
     assert api.get(url_of(chat)).status_code == 404
 
@@ -71,7 +71,7 @@ def test_sessions_are_listed_page_by_page_in_both_directions(api: APIClient, ann
 
     def keys(url: str) -> tuple[list[str], dict[str, str]]:
         page = api.get(url).json()
-        return [one["key"] for one in page["results"]], page
+        return [session["key"] for session in page["results"]], page
 
     first, page = keys(f"{ROOT}?limit=2")
     second, page = keys(page["next"])
@@ -82,7 +82,7 @@ def test_sessions_are_listed_page_by_page_in_both_directions(api: APIClient, ann
     assert keys(f"{ROOT}?ordering=created")[0] == ["k0", "k1", "k2", "k3", "k4"]
 
 
-def test_the_order_of_the_last_change(api: APIClient, anna: User) -> None:
+def test_sessions_are_listed_by_their_last_change(api: APIClient, anna: User) -> None:
     moment = timezone.now()
     for key, seconds in (("a", 0), ("b", 5), ("c", 5), ("d", 2)):
         memories["default"].session(key, owner=anna).append({"role": "user", "content": key})
@@ -90,12 +90,12 @@ def test_the_order_of_the_last_change(api: APIClient, anna: User) -> None:
     seen, url = [], f"{ROOT}?ordering=-updated&limit=1"
     while url:
         page = api.get(url).json()
-        seen += [one["key"] for one in page["results"]]
+        seen += [session["key"] for session in page["results"]]
         url = page["next"]
     assert seen == ["a", "d", "c", "b"]
 
 
-def test_a_stored_time_is_the_one_that_is_read(chat: SessionHandle) -> None:
+def test_a_time_is_read_as_it_was_stored(chat: SessionHandle) -> None:
     for _ in range(5):
         models.Session.objects.update(updated_at=Clock())
         for digits in ("", ".000", ".100"):
@@ -107,7 +107,7 @@ def test_a_stored_time_is_the_one_that_is_read(chat: SessionHandle) -> None:
             assert not models.Session.objects.filter(updated_at__lt=moment).exists()
 
 
-def test_filters(api: APIClient, anna: User) -> None:
+def test_sessions_are_filtered(api: APIClient, anna: User) -> None:
     for key, title in (("a", "Trip to Lisbon"), ("b", "The boiler"), ("c", "lisbon again")):
         api.post(ROOT, {"key": key, "title": title}, format="json")
     sessions = models.Session.objects
@@ -118,11 +118,11 @@ def test_filters(api: APIClient, anna: User) -> None:
     sessions.filter(key="c").update(lease_expires_at=Clock(60), updated_at=Clock(-900))
 
     def keys(query: str) -> list[str]:
-        answer = api.get(f"{ROOT}?{query}")
-        assert answer.status_code == 200, answer.data
-        found = answer.json()["results"]
-        assert "state=" not in query or all(f"state={one['state']}" in query for one in found)
-        return sorted(one["key"] for one in found)
+        response = api.get(f"{ROOT}?{query}")
+        assert response.status_code == 200, response.data
+        sessions_found = response.json()["results"]
+        assert "state=" not in query or all(f"state={session['state']}" in query for session in sessions_found)
+        return sorted(session["key"] for session in sessions_found)
 
     assert keys("search=LISBON") == ["a", "c"]
     assert keys("search=%25") == []
@@ -136,7 +136,7 @@ def test_filters(api: APIClient, anna: User) -> None:
     assert api.get(f"{ROOT}?alias=other").status_code == 400
 
 
-def test_title_and_metadata_are_the_owners_to_change(api: APIClient, chat: SessionHandle) -> None:
+def test_the_owner_changes_title_and_metadata(api: APIClient, chat: SessionHandle) -> None:
     before = api.get(url_of(chat))
     changed = api.patch(url_of(chat), {"title": "Rust"}, format="json", headers={"If-Match": before["ETag"]})
     assert (changed.status_code, changed.data["title"], changed.data["metadata"]) == (200, "Rust", {})
@@ -147,7 +147,7 @@ def test_title_and_metadata_are_the_owners_to_change(api: APIClient, chat: Sessi
     assert row_of(chat).title == "Rust"
 
 
-def test_a_session_is_deleted_with_what_is_in_it(api: APIClient, chat: SessionHandle) -> None:
+def test_a_session_is_deleted_with_its_messages(api: APIClient, chat: SessionHandle) -> None:
     url = url_of(chat)
     assert api.delete(url).status_code == 204
     assert (models.Session.objects.count(), models.Message.objects.count()) == (0, 0)
@@ -155,12 +155,12 @@ def test_a_session_is_deleted_with_what_is_in_it(api: APIClient, chat: SessionHa
 
 
 @pytest.mark.parametrize("path", ["", "status/", "context/"])
-def test_a_page_follows_a_session_at_the_price_of_one_statement(
+def test_polling_with_an_etag_takes_one_statement(
     api: APIClient, chat: SessionHandle, django_assert_num_queries: DjangoAssertNumQueries, path: str
 ) -> None:
     url = url_of(chat, path)
     first = api.get(url)
-    # Beside what the site spends on finding out who is asking.
+    # The site's authentication takes two more.
     with django_assert_num_queries(2 + 1):
         same = api.get(url, headers={"If-None-Match": f'"other", W/{first["ETag"]}'})
     assert (same.status_code, same.content, same["ETag"]) == (304, b"", first["ETag"])
@@ -170,7 +170,7 @@ def test_a_page_follows_a_session_at_the_price_of_one_statement(
     assert (changed.status_code, changed["ETag"] == first["ETag"]) == (200, False)
 
 
-def test_a_lease_that_ends_is_news(api: APIClient, chat: SessionHandle) -> None:
+def test_the_end_of_a_lease_changes_the_etag(api: APIClient, chat: SessionHandle) -> None:
     models.Session.objects.update(lease_expires_at=Clock(60))
     leased = api.get(url_of(chat, "status/"))
     assert leased.data["state"] == "compacting"
@@ -179,92 +179,92 @@ def test_a_lease_that_ends_is_news(api: APIClient, chat: SessionHandle) -> None:
     assert (ended.status_code, ended.data["state"]) == (200, "idle")
 
 
-def test_other_options_are_news(api: APIClient, chat: SessionHandle, settings: object) -> None:
+def test_other_options_change_the_etag(api: APIClient, chat: SessionHandle, settings: object) -> None:
     before = api.get(url_of(chat, "context/"))
     options = settings.CONVMEMORY["default"] | {"OPTIONS": {"max_token_limit": 100}}  # type: ignore[attr-defined]
     settings.CONVMEMORY = {"default": options}  # type: ignore[attr-defined]
     assert api.get(url_of(chat, "context/"), headers={"If-None-Match": before["ETag"]}).status_code == 200
 
 
-def test_nothing_is_kept_by_a_cache_for_others(api: APIClient, chat: SessionHandle) -> None:
+def test_no_shared_cache_may_keep_a_response(api: APIClient, chat: SessionHandle) -> None:
     for path in ("", "messages/", "messages/1/", "messages/9/", "summaries/", "context/", "status/", "export/"):
-        answer = api.get(url_of(chat, path))
-        assert {"private", "no-cache"} <= set(answer["Cache-Control"].split(", ")), path
-        assert {"Accept", "Authorization", "Cookie"} <= set(answer["Vary"].split(", ")), path
+        response = api.get(url_of(chat, path))
+        assert {"private", "no-cache"} <= set(response["Cache-Control"].split(", ")), path
+        assert {"Accept", "Authorization", "Cookie"} <= set(response["Vary"].split(", ")), path
 
 
-def test_a_title_that_the_site_changes_itself_is_news(api: APIClient, chat: SessionHandle) -> None:
+def test_a_title_that_the_site_changes_itself_changes_the_etag(api: APIClient, chat: SessionHandle) -> None:
     tag = api.get(url_of(chat))["ETag"]
     models.Session.objects.update(title="another")
     assert api.get(url_of(chat), headers={"If-None-Match": tag}).status_code == 200
 
 
 @pytest.mark.parametrize("path", ["", "clear/", "fork/", "messages/1/redact/", "messages/"])
-def test_a_state_that_is_named_must_be_the_one(api: APIClient, chat: SessionHandle, path: str) -> None:
+def test_if_match_must_name_the_current_state(api: APIClient, chat: SessionHandle, path: str) -> None:
     tag, method = api.get(url_of(chat))["ETag"], "DELETE" if not path else "POST"
     body = {"fork/": '{"at": 1}', "messages/": '{"messages": [{"role": "user", "content": "x"}]}'}.get(path, "{}")
 
-    def ask(header: str) -> int:
+    def send(header: str) -> int:
         headers = {"If-Match": header}
         url = url_of(chat, path)
         return api.generic(method, url, body, content_type="application/json", headers=headers).status_code
 
     models.Session.objects.update(revision=7)
-    assert ask(tag) == 412
+    assert send(tag) == 412
     assert row_of(chat).last_position == 2
-    assert ask(f'{tag}, "7-x"') < 300
+    assert send(f'{tag}, "7-x"') < 300
 
 
-def deleted_and_made_anew(chat: SessionHandle) -> None:
+def delete_and_create_again(chat: SessionHandle) -> None:
     row_of(chat).delete()
     chat.append({"role": "user", "content": "another conversation of that name"})
 
 
-@pytest.mark.parametrize("meanwhile", [lambda chat: row_of(chat).delete(), deleted_and_made_anew])
+@pytest.mark.parametrize("meanwhile", [lambda chat: row_of(chat).delete(), delete_and_create_again])
 @pytest.mark.parametrize("path", ["messages/", "truncate/", "clear/", "fork/", "messages/1/redact/"])
-def test_a_session_that_goes_meanwhile_is_not_found(
+def test_a_session_that_is_deleted_in_the_meantime_is_not_found(
     api: APIClient, chat: SessionHandle, meanwhile: Any, path: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Nothing of it comes back, and what has taken its name is left alone."""
-    found = views.ScopedView._found
+    """Nothing of the session comes back, and a new session with the same name is left alone."""
+    find_session = views.ScopedView.find_session
 
-    def find(view: views.ScopedView, session_id: str) -> models.Session:
-        session = found(view, session_id)
+    def find_and_change(view: views.ScopedView, session_id: str) -> models.Session:
+        session = find_session(view, session_id)
         meanwhile(chat)
         return session
 
     url = url_of(chat, path)
-    monkeypatch.setattr(views.ScopedView, "_found", find)
+    monkeypatch.setattr(views.ScopedView, "find_session", find_and_change)
     body = {"after": 0} if path == "truncate/" else {"at": 1} if path == "fork/" else {}
     body = {"messages": [{"role": "user", "content": "late"}]} if path == "messages/" else body
-    answer = api.post(url, body, format="json", headers={"If-Match": "*"})
-    assert answer.status_code == 404, answer.content
+    response = api.post(url, body, format="json", headers={"If-Match": "*"})
+    assert response.status_code == 404, response.content
     assert [row.content for row in models.Message.objects.all()] == ["another conversation of that name"] * (
-        meanwhile is deleted_and_made_anew
+        meanwhile is delete_and_create_again
     )
 
 
 @pytest.mark.parametrize("method", ["PATCH", "DELETE"])
-def test_a_session_that_goes_meanwhile_is_neither_changed_nor_deleted(
+def test_a_session_that_is_deleted_in_the_meantime_is_neither_changed_nor_deleted(
     api: APIClient, chat: SessionHandle, method: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    found = views.ScopedView._found
+    find_session = views.ScopedView.find_session
 
-    def find(view: views.ScopedView, session_id: str) -> models.Session:
-        session = found(view, session_id)
+    def find_and_change(view: views.ScopedView, session_id: str) -> models.Session:
+        session = find_session(view, session_id)
         models.Session.objects.all().delete()
         return session
 
     url = url_of(chat)
-    monkeypatch.setattr(views.ScopedView, "_found", find)
-    answer = api.generic(method, url, '{"title": "x"}', content_type="application/json")
-    assert answer.status_code == (404 if method == "PATCH" else 204)
+    monkeypatch.setattr(views.ScopedView, "find_session", find_and_change)
+    response = api.generic(method, url, '{"title": "x"}', content_type="application/json")
+    assert response.status_code == (404 if method == "PATCH" else 204)
 
 
-def test_who_comes_second_is_told_so(anna: User, settings: Any) -> None:
+def test_a_deadlock_is_answered_with_a_retry(anna: User, settings: Any) -> None:
     error = OperationalError()
     error.__cause__ = Exception(1213, "Deadlock found")
-    answer = problems.handle(error, {})
-    assert answer is not None
-    assert (answer.status_code, answer.data["code"], answer["Retry-After"]) == (503, "session_contended", "1")
-    assert problems.handle(OperationalError("the server is gone"), {}) is None
+    response = problems.exception_handler(error, {})
+    assert response is not None
+    assert (response.status_code, response.data["code"], response["Retry-After"]) == (503, "session_contended", "1")
+    assert problems.exception_handler(OperationalError("the server is gone"), {}) is None

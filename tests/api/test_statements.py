@@ -1,4 +1,4 @@
-"""How many statements each endpoint takes: a fixed number, however much is stored."""
+"""Each endpoint takes a fixed number of statements, however much is stored."""
 
 from __future__ import annotations
 
@@ -16,7 +16,8 @@ from tests.api.conftest import ROOT
 from tests.api.test_owners import BODIES, METHODS
 from tests.settings import DATABASE
 
-# By method and endpoint: on SQLite, PostgreSQL and MariaDB, but for what begins and ends transactions.
+# By method and endpoint: the statements on SQLite, PostgreSQL and MariaDB. Those that begin or end a transaction are
+# not counted.
 STATEMENTS: dict[tuple[str, str], tuple[int, int, int]] = {
     ("GET", "sessions"): (1, 1, 1),
     ("POST", "sessions"): (2, 2, 2),
@@ -36,7 +37,7 @@ STATEMENTS: dict[tuple[str, str], tuple[int, int, int]] = {
     ("POST", "fork"): (15, 15, 15),
     ("POST", "compact"): (2, 2, 2),
     ("POST", "rebuild"): (2, 2, 2),
-    # And one more for each thousand messages.
+    # An export takes one more for each thousand messages.
     ("GET", "export"): (6, 6, 6),
 }
 _OWN = ("SAVEPOINT", "RELEASE", "BEGIN", "ROLLBACK", "SELECT VERSION", "SET ")
@@ -54,19 +55,19 @@ def client(anna: User) -> APIClient:
 
 @pytest.fixture
 def sizes(anna: User, convmemory: ScriptedMemories) -> list[str]:
-    """The addresses of a short conversation, and of a long one among many."""
+    """The addresses of a short conversation and of a long one, with many others beside them."""
     convmemory.allow_unused_replies = True
-    found = []
+    addresses = []
     for size in SIZES:
         session = memories["default"].session(f"of {size}", owner=anna)
         for start in range(0, size, 500):
             session.append(*[ChatMessage.human("word " * 30) for _ in range(min(500, size - start))])
         convmemory.reply(*["a summary"] * 20)
         convmemory.run()
-        found.append(f"{ROOT}{models.Session.objects.get(key=session.key).public_id}/")
+        addresses.append(f"{ROOT}{models.Session.objects.get(key=session.key).public_id}/")
         for number in range(size // 10):
             memories["default"].session(f"{size}, {number}", owner=anna).append(ChatMessage.human("hello"))
-    return found
+    return addresses
 
 
 def paths(name: str, session: str) -> str:
@@ -81,32 +82,34 @@ def paths(name: str, session: str) -> str:
 
 
 @pytest.mark.parametrize(("method", "name"), list(STATEMENTS))
-def test_each_endpoint_takes_so_many(client: APIClient, sizes: list[str], method: str, name: str) -> None:
+def test_each_endpoint_takes_a_fixed_number_of_statements(
+    client: APIClient, sizes: list[str], method: str, name: str
+) -> None:
     taken = []
     for session, messages in zip(sizes, SIZES, strict=True):
         with CaptureQueriesContext(connection) as captured:
-            answer = client.generic(
+            response = client.generic(
                 method,
                 paths(name, session),
                 client._encode_data(BODIES[name], "json")[0] if method != "GET" else "",
                 content_type="application/json",
                 headers={"If-Match": "*"},
             )
-            if answer.streaming:
-                b"".join(answer.streaming_content)  # type: ignore[attr-defined]
-        assert answer.status_code < 300, answer.content
-        statements = [one["sql"] for one in captured.captured_queries if not one["sql"].startswith(_OWN)]
+            if response.streaming:
+                b"".join(response.streaming_content)  # type: ignore[attr-defined]
+        assert response.status_code < 300, response.content
+        statements = [query["sql"] for query in captured.captured_queries if not query["sql"].startswith(_OWN)]
         pages = messages // 1000 if name == "export" else 0
         taken.append(statements[pages:])
-    shown = "\n".join(statement[:100] for statements in taken for statement in statements)
-    assert [len(one) for one in taken] == [STATEMENTS[method, name][_column()]] * 2, shown
+    listing = "\n".join(statement[:100] for statements in taken for statement in statements)
+    assert [len(statements) for statements in taken] == [STATEMENTS[method, name][_column()]] * 2, listing
 
 
 def _column() -> int:
     return ("sqlite", "postgresql", "mariadb").index(DATABASE)
 
 
-def test_every_endpoint_is_counted() -> None:
+def test_the_statements_of_every_endpoint_are_counted() -> None:
     from django_convmemory.api.urls import urlpatterns
 
     offered = {
@@ -118,7 +121,7 @@ def test_every_endpoint_is_counted() -> None:
     assert offered == set(STATEMENTS)
 
 
-def test_an_explanation_takes_two_more(client: APIClient, sizes: list[str]) -> None:
+def test_an_explanation_takes_two_more_statements(client: APIClient, sizes: list[str]) -> None:
     for session in sizes:
         with CaptureQueriesContext(connection) as captured:
             assert client.get(f"{session}context/?explain=1&limit=200").status_code == 200

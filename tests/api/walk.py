@@ -1,6 +1,7 @@
-"""A walk through the API on a database in memory: ``python -m tests.api.walk`` prints what was answered, as JSON.
+"""A walk through the API on a database in memory: ``python -m tests.api.walk`` prints the responses as JSON.
 
-With ``--hostile`` the site has set everything of DRF's otherwise, from the start, as only a process of its own can.
+With ``--hostile`` the site changes every setting of DRF. DRF reads some of them at import, so this takes a process of
+its own.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ HOSTILE = {
 
 
 class Nonsense:
-    """What a site has for views of its own."""
+    """A class that a site uses for its own views."""
 
     media_type = "text/nonsense"
     format = "nonsense"
@@ -56,8 +57,8 @@ def main() -> None:
 
     more: dict[str, Any] = {"REST_FRAMEWORK": HOSTILE, "TIME_ZONE": "Asia/Tokyo"} if "--hostile" in sys.argv else {}
     database = {"ENGINE": "django.db.backends.sqlite3", "NAME": ":memory:"}
-    given = {name: getattr(site, name) for name in dir(site) if name.isupper()}
-    settings.configure(**given | {"DATABASES": {"default": database}} | more)
+    site_settings = {name: getattr(site, name) for name in dir(site) if name.isupper()}
+    settings.configure(**site_settings | {"DATABASES": {"default": database}} | more)
     django.setup()
     from django.core.management import call_command
 
@@ -66,7 +67,7 @@ def main() -> None:
 
 
 def walk() -> list[Any]:
-    """Return what is answered."""
+    """Make the requests, and return the first status and the other responses."""
     from django.contrib.auth.models import User
     from rest_framework.test import APIClient
 
@@ -76,36 +77,39 @@ def walk() -> list[Any]:
     client, anna = APIClient(), User.objects.create_user("anna")
     client.force_login(anna)
     root = "/api/memory/sessions/"
-    made = client.post(root, {"key": "main", "title": "å"}, format="json")
+    created = client.post(root, {"key": "main", "title": "å"}, format="json")
     models.Session.objects.update(
         public_id="11111111-1111-1111-1111-111111111111",
         created_at="2026-01-01T00:00:00Z",
         updated_at="2026-01-01T00:00:00Z",
     )
     memories["default"].session("main", owner=anna)
-    one = f"{root}11111111-1111-1111-1111-111111111111/"
-    answers = [
+    session = f"{root}11111111-1111-1111-1111-111111111111/"
+    responses = [
         client.get(root),
         client.get(f"{root}?limit=1&alias=default&created_after=2025-12-31T23:00:00-01:00"),
-        client.get(one),
-        client.post(f"{one}messages/", {"messages": [{"role": "user", "content": "å"}]}, format="json"),
-        client.post(f"{one}messages/", {"messages": []}, format="json"),
+        client.get(session),
+        client.post(f"{session}messages/", {"messages": [{"role": "user", "content": "å"}]}, format="json"),
+        client.post(f"{session}messages/", {"messages": []}, format="json"),
     ]
     models.Message.objects.update(created_at="2026-01-01T00:00:00Z")
-    answers += [
-        client.get(f"{one}messages/?limit=1"),
-        client.get(f"{one}messages/1/"),
-        client.get(f"{one}context/?format=openai&limit=3"),
-        client.get(f"{one}status/"),
-        client.post(f"{one}truncate/", {"after": 0}, format="json", headers={"If-Match": "*"}),
-        client.post(f"{one}truncate/", "no object", format="json", headers={"If-Match": "*"}),
-        client.get(f"{one}messages/9/"),
-        client.put(one, {}, format="json"),
-        client.get(one, headers={"Accept": "image/png"}),
-        client.options(one),
+    responses += [
+        client.get(f"{session}messages/?limit=1"),
+        client.get(f"{session}messages/1/"),
+        client.get(f"{session}context/?format=openai&limit=3"),
+        client.get(f"{session}status/"),
+        client.post(f"{session}truncate/", {"after": 0}, format="json", headers={"If-Match": "*"}),
+        client.post(f"{session}truncate/", "no object", format="json", headers={"If-Match": "*"}),
+        client.get(f"{session}messages/9/"),
+        client.put(session, {}, format="json"),
+        client.get(session, headers={"Accept": "image/png"}),
+        client.options(session),
         APIClient().get(root),
     ]
-    return [made.status_code, *([one.status_code, one["Content-Type"], one.content.decode()] for one in answers)]
+    return [
+        created.status_code,
+        *([response.status_code, response["Content-Type"], response.content.decode()] for response in responses),
+    ]
 
 
 if __name__ == "__main__":

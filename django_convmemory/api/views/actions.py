@@ -13,7 +13,7 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 
 from django_convmemory import models
-from django_convmemory.api import etags, serializers as forms
+from django_convmemory.api import etags, serializers
 from django_convmemory.api.negotiation import JSONLinesRenderer, UTF8JSONRenderer
 from django_convmemory.api.problems import Problem
 from django_convmemory.api.throttles import CreateThrottle, ModelThrottle
@@ -25,19 +25,18 @@ from django_convmemory.maintenance.transfer import exporting
 class Truncate(ScopedView):
     """Delete the messages after a position, to get another answer. If-Match keeps a retry from deleting more."""
 
-    serializer_class = forms.Truncation
+    serializer_class = serializers.Truncation
     example: dict[str, Any] | None = {"after": 2}
 
     def post(self, request: Request, session_id: str) -> Response:
-        etags.required(request.headers.get("If-Match"))
-        revision = None if request.headers["If-Match"].strip() == "*" else self.session.revision
-        return Response({"removed": self.handle.truncate(self.body()["after"], revision)})
+        etags.require_header(self.if_match)
+        return Response({"removed": self.handle.truncate(self.body()["after"], self.revision)})
 
 
 class Clear(ScopedView):
     """Delete all messages and summaries. The session stays."""
 
-    serializer_class = forms.Nothing
+    serializer_class = serializers.Nothing
 
     def post(self, request: Request, session_id: str) -> Response:
         self.body()
@@ -49,31 +48,27 @@ class Clear(ScopedView):
 class Fork(ScopedView):
     """Copy the session as it was at a position. The copy belongs to the user or visitor who makes the request."""
 
-    serializer_class = forms.Fork
+    serializer_class = serializers.Fork
     example: dict[str, Any] | None = {"at": 1}
-
-    def get_throttles(self) -> list[Any]:
-        return [*super().get_throttles(), *([CreateThrottle()] if self.request.method == "POST" else [])]
+    post_throttle = CreateThrottle
 
     def post(self, request: Request, session_id: str) -> Response:
-        given = self.body()
+        body = self.body()
+        key = body.get("key") or str(uuid.uuid4())
         try:
             with self.guarded():
-                row = self.handle.fork(given["at"], key=given.get("key") or str(uuid.uuid4()), **self.scope.whose())
+                copy = self.handle.fork(body["at"], key=key, **self.scope.whose())
         except UnknownMessage as error:
-            # The session is there; it is its state that does not fit.
+            # The session exists, but has no such position: a conflict with its state, not a 404.
             raise Problem(409, "unknown_message", str(error)) from None
-        copy = models.Session.objects.using(row._state.db).filter(pk=row.pk)
-        return self.made(self.again(copy), self.memory)
+        return self.created(self.reread(copy), self.memory)
 
 
 class WorkView(ScopedView):
     """An operation that calls a model, so a worker does it. The response says where to read its state."""
 
-    serializer_class = forms.Nothing
-
-    def get_throttles(self) -> list[Any]:
-        return [*super().get_throttles(), *([ModelThrottle()] if self.request.method == "POST" else [])]
+    serializer_class = serializers.Nothing
+    post_throttle = ModelThrottle
 
     def post(self, request: Request, session_id: str) -> Response:
         self.body()
@@ -115,11 +110,11 @@ class Rebuild(WorkView):
 class Export(ScopedView):
     """Export the session as one line of JSON, which the command convmemory_import reads."""
 
-    serializer_class = forms.Nothing
+    serializer_class = serializers.Nothing
     renderer_classes = [JSONLinesRenderer, UTF8JSONRenderer]
 
     def get(self, request: Request, session_id: str) -> HttpResponseBase:
-        self.query(forms.Nothing)
+        self.query(serializers.Nothing)
         using = self.session._state.db or "default"
         head = next(exporting.heads(models.Session.objects.using(using).filter(pk=self.session.pk)), None)
         if head is None:

@@ -1,7 +1,7 @@
 """What all endpoints share.
 
-The session is found in what the request reaches, before anything else is looked at, so that one of somebody else's does
-not exist here.
+Before it looks at anything else, each view finds the session among those that the request may reach. If the session
+belongs to somebody else, the response is the same as for a session that does not exist.
 """
 
 from __future__ import annotations
@@ -24,9 +24,10 @@ from rest_framework.metadata import SimpleMetadata
 from rest_framework.permissions import SAFE_METHODS, BasePermission
 from rest_framework.request import Request
 from rest_framework.response import Response
+from rest_framework.throttling import BaseThrottle
 
 from django_convmemory import models
-from django_convmemory.api import conf, etags, pagination, parsers, problems, serializers as forms
+from django_convmemory.api import conf, etags, pagination, parsers, problems, serializers
 from django_convmemory.api.negotiation import Negotiation, PageRenderer, UTF8JSONRenderer
 from django_convmemory.api.parsers import BoundedJSONParser
 from django_convmemory.api.problems import Problem
@@ -56,42 +57,47 @@ class ScopedView(GenericAPIView[Any]):
     versioning_class = None
     filter_backends = []
     pagination_class: type[pagination.Pages] | None = None
+    # Limits the POST requests to the view, beside the throttles of the site.
+    post_throttle: type[BaseThrottle] | None = None
     # The default body in the browsable API.
     example: dict[str, Any] | None = None
 
     @functools.cached_property
     def scope(self) -> UserScope:
-        """Whose sessions the request reaches."""
-        (scope,) = conf.classes((conf.limits().scope,))
-        made: UserScope = scope(self.request)
-        return made
+        """The sessions that the request may reach."""
+        (scope_class,) = conf.classes((conf.limits().scope,))
+        scope: UserScope = scope_class(self.request)
+        return scope
 
     def dispatch(self, request: Any, *args: Any, **kwargs: Any) -> Any:
-        # What the address has before ours, as a tenant, is the site's: its scope finds it in the resolver's match.
+        # URL keyword arguments before ours (a tenant, say) belong to the site. A scope finds them in resolver_match.
         handler = getattr(self, request.method.lower(), None) if request.method.isalpha() else None
         ours = {"session_id", *(inspect.signature(handler).parameters if handler else ())}
-        self.mount = {name: value for name, value in kwargs.items() if name not in ours}
+        self.site_kwargs = {name: value for name, value in kwargs.items() if name not in ours}
         return super().dispatch(request, **{name: value for name, value in kwargs.items() if name in ours})
 
     def get_exception_handler(self) -> Any:
-        return problems.handle
+        return problems.exception_handler
 
     def get_permissions(self) -> list[Any]:
-        return [InScope(), *(made() for made in conf.classes(conf.limits().permission_classes))]
+        return [InScope(), *(permission() for permission in conf.classes(conf.limits().permission_classes))]
 
     def get_throttles(self) -> list[Any]:
-        return [made() for made in conf.classes(conf.limits().throttle_classes)]
+        throttles = list(conf.classes(conf.limits().throttle_classes))
+        if self.post_throttle is not None and self.request.method == "POST":
+            throttles.append(self.post_throttle)
+        return [throttle() for throttle in throttles]
 
     def get_renderers(self) -> list[Any]:
-        # The pages' templates are DRF's, where the site has it among its apps.
+        # The browsable API needs DRF's templates, which are found if the site has DRF among its apps.
         pages = apps.is_installed("rest_framework")
-        return [made() for made in self.renderer_classes if pages or made is not PageRenderer]
+        return [renderer() for renderer in self.renderer_classes if pages or renderer is not PageRenderer]
 
     def get_authenticators(self) -> list[Any]:
         configured = conf.limits().authentication_classes
         if configured is None:
             return list(super().get_authenticators())
-        return [made() for made in conf.classes(configured)]
+        return [authentication() for authentication in conf.classes(configured)]
 
     def initial(self, request: Request, *args: Any, **kwargs: Any) -> None:
         super().initial(request, *args, **kwargs)
@@ -99,52 +105,64 @@ class ScopedView(GenericAPIView[Any]):
         if changes:
             parsers.require_readable(request)
         if "session_id" in kwargs:
-            self.session = self._found(kwargs["session_id"])
+            self.session = self.find_session(kwargs["session_id"])
             self.check_object_permissions(request, self.session)
-            match = request.headers.get("If-Match")
-            if changes and match is not None:
-                etags.require(match, self.session.revision)
+            if changes and self.if_match is not None:
+                etags.require_match(self.if_match, self.session.revision)
 
     def finalize_response(self, request: Request, response: Any, *args: Any, **kwargs: Any) -> Any:
         response = super().finalize_response(request, response, *args, **kwargs)
-        # Whatever caches stand between: it is for who asked, and not for long.
+        # A cache may not serve the response to anybody else or to the same client without asking this server.
         patch_cache_control(response, private=True, no_cache=True)
         patch_vary_headers(response, ["Accept", "Authorization", "Cookie"])
         return response
 
     def sessions(self) -> models.SessionQuerySet:
-        """Return the sessions that the request reaches: every query of every view begins here."""
-        # From the database that is written, so that a client sees what it has just stored.
+        """Return the sessions that the request reaches. Every query of every view begins here."""
+        # From the database that is written to, so that a client sees what it has just stored.
         using = router.db_for_write(models.Session)
         reached = self.scope.sessions().using(using)
         if reached.query.distinct or reached.query.combinator:
-            # The time that is added to the rows would tell apart what is the same.
+            # Equal rows would differ in the time that with_clock() adds.
             reached = models.Session.objects.using(using).filter(pk__in=reached.values("pk"))
         return reached.filter(alias__in=conf.aliases()).with_clock()
 
     def get_queryset(self) -> QuerySet[Any]:
-        """The same, for permission classes that ask for the model."""
+        """Return the same sessions, for permission classes that look for the model."""
         return self.sessions()
 
-    def _found(self, session_id: str) -> models.Session:
-        try:
-            found = self.sessions().filter(public_id=uuid.UUID(session_id)).first()
-        except ValueError:
-            found = None
-        if found is None:
-            raise NotFound("There is no such session.")
-        return found
+    def find_session(self, session_id: str) -> models.Session:
+        """Return the session with this public id. Raises a 404."""
+        with contextlib.suppress(ValueError):
+            session = self.sessions().filter(public_id=uuid.UUID(session_id)).first()
+            if session is not None:
+                return session
+        raise NotFound("There is no such session.")
+
+    @property
+    def if_match(self) -> str | None:
+        """The header ``If-Match``."""
+        header: str | None = self.request.headers.get("If-Match")
+        return header
+
+    @property
+    def revision(self) -> int | None:
+        """The revision that ``If-Match`` names, or None without the header and for ``*``."""
+        return None if (self.if_match or "*").strip() == "*" else self.session.revision
 
     @contextlib.contextmanager
     def guarded(self) -> Iterator[None]:
-        """Keep the session as ``If-Match`` has it while something is done to it. Raises a 412 where it has changed."""
-        if self.request.headers.get("If-Match", "*").strip() == "*":
+        """Lock the session at the revision that ``If-Match`` names, for operations that take no revision.
+
+        Raises a 412 if the session has changed since.
+        """
+        if self.revision is None:
             yield
             return
         using = self.session._state.db
         with transaction.atomic(using=using):
-            row = models.Session.objects.using(using).filter(pk=self.session.pk, revision=self.session.revision)
-            # Locks the row, also where the database knows no other way.
+            row = models.Session.objects.using(using).filter(pk=self.session.pk, revision=self.revision)
+            # The UPDATE locks the row on every database, also on those without SELECT … FOR UPDATE.
             if not row.lock():
                 raise Problem(
                     412,
@@ -153,12 +171,13 @@ class ScopedView(GenericAPIView[Any]):
                 )
             yield
 
-    def again(self, row: models.SessionQuerySet) -> models.Session:
-        """Read a session that was just written; somebody may have deleted it since."""
-        found = row.with_clock().first()
-        if found is None:
+    def reread(self, session: models.Session) -> models.Session:
+        """Read a session that was just written. Raises a 404 if it was deleted since."""
+        rows = models.Session.objects.using(session._state.db).filter(pk=session.pk)
+        row = rows.with_clock().first()
+        if row is None:
             raise NotFound("The session was deleted in the meantime.")
-        return found
+        return row
 
     @property
     def memory(self) -> ConversationMemory:
@@ -167,53 +186,47 @@ class ScopedView(GenericAPIView[Any]):
 
     @property
     def handle(self) -> SessionHandle:
-        """The session, with the operations of its memory: this row, and none that is made in its place."""
+        """A handle of this row. Once the row is gone, no other session takes its place."""
         return self.memory.session(self.session)
 
-    def query(self, serializer: type[forms.StrictSerializer], *more: str) -> dict[str, Any]:
-        """Return the parameters of the query string. Raises a 400 for one that is wrong, unknown, or given twice.
-
-        ``more`` are the names of those that somebody else reads.
-        """
-        given = self.request.query_params
-        if not given:
-            return _unasked(serializer)
-        for name in given:
-            if len(given.getlist(name)) > 1:
+    def query(self, serializer: type[serializers.StrictSerializer]) -> dict[str, Any]:
+        """Return the parameters of the query string. Raises a 400 if a parameter is wrong, unknown or repeated."""
+        parameters = self.request.query_params
+        if not parameters:
+            return _defaults(serializer)
+        for name in parameters:
+            if len(parameters.getlist(name)) > 1:
                 raise ValidationError({name: ["The parameter appears more than once."]})
-        read = serializer(data={name: given[name] for name in given if name not in more}, context={"also": more})
-        read.is_valid(raise_exception=True)
-        values: dict[str, Any] = read.validated_data
-        return values
+        return _validated(serializer(data=parameters.dict()))
 
     def body(self) -> dict[str, Any]:
-        """Return the body. Raises a 400 for one that is wrong."""
-        read = self.get_serializer(data=self.request.data)
-        read.is_valid(raise_exception=True)
-        values: dict[str, Any] = read.validated_data
-        return values
+        """Return the body. Raises a 400 if it is not valid."""
+        return _validated(self.get_serializer(data=self.request.data))
 
-    def page(self, rows: QuerySet[Any], serializer: Callable[..., Any]) -> Response:
-        """Answer with a page of ``rows``, in the order of ``page_ordering``."""
-        found = self.paginate_queryset(rows)
-        return self.get_paginated_response(serializer(found, many=True).data)
+    def page(
+        self, rows: QuerySet[Any], serializer: Callable[..., Any], ordering: tuple[str, ...], limit: int | None = None
+    ) -> Response:
+        """Return the response with a page of ``rows`` in this order, of ``limit`` entries at most."""
+        paginator: Any = self.paginator
+        paginator.ordering, paginator.page_size = ordering, limit or conf.limits().default_page_size
+        return self.get_paginated_response(serializer(self.paginate_queryset(rows), many=True).data)
 
-    def shown(self, session: models.Session) -> Any:
-        """Return a session as it is shown."""
-        return forms.SessionSerializer(session, context={"url": self.url}).data
+    def represent(self, session: models.Session) -> Any:
+        """Return a session as the API shows it."""
+        return serializers.SessionSerializer(session, context={"url": self.url}).data
 
-    def made(self, session: models.Session, memory: ConversationMemory) -> Response:
-        """Answer with a session that was made."""
+    def created(self, session: models.Session, memory: ConversationMemory) -> Response:
+        """Return the response for a session that was created."""
         headers = {"Location": self.url("session", session), "ETag": etags.of(session, memory)}
-        return Response(self.shown(session), status=201, headers=headers)
+        return Response(self.represent(session), status=201, headers=headers)
 
     def url(self, name: str, session: models.Session) -> str:
         """Return the address of an endpoint of ``session``."""
         namespace = getattr(self.request.resolver_match, "namespace", "")
         name = f"{namespace}:{name}" if namespace else name
-        # Not DRF's own reverse, which would carry parameters of this request over.
-        of = self.mount | {"session_id": str(session.public_id)}
-        return self.request.build_absolute_uri(reverse(name, kwargs=of))
+        # DRF's own reverse would keep query parameters of this request.
+        kwargs = self.site_kwargs | {"session_id": str(session.public_id)}
+        return self.request.build_absolute_uri(reverse(name, kwargs=kwargs))
 
 
 class TaggedView(ScopedView):
@@ -229,25 +242,29 @@ class TaggedView(ScopedView):
         return response
 
     def unchanged(self) -> bool:
-        """Whether the client has what it asks for."""
+        """Return whether the client already has the current state."""
         return etags.matches(self.request.headers.get("If-None-Match"), self.tag())
 
 
-@functools.cache
-def _unasked(serializer: type[forms.StrictSerializer]) -> dict[str, Any]:
-    """Return what a query without parameters says: to read it again and again would cost more than to answer it."""
-    read = serializer(data={})
-    read.is_valid(raise_exception=True)
-    values: dict[str, Any] = read.validated_data
+def _validated(serializer: Any) -> dict[str, Any]:
+    serializer.is_valid(raise_exception=True)
+    values: dict[str, Any] = serializer.validated_data
     return values
 
 
-def whole(position: str) -> int:
-    """Return the position that an address names. Raises a 404 for what is none."""
-    if is_whole(position):
-        return int(position)
-    raise Problem(404, "unknown_message", "The session has no message at this position.")
+@functools.cache
+def _defaults(serializer: type[serializers.StrictSerializer]) -> dict[str, Any]:
+    """Return the values for a query without parameters. To validate it costs more than the rest of a short request."""
+    return _validated(serializer(data={}))
 
 
-def is_whole(text: str) -> bool:
+def is_number(text: str) -> bool:
+    """Return whether a part of an address is a position or a version."""
     return text.isascii() and text.isdigit() and len(text) < 16 and int(text) > 0
+
+
+def position_of(text: str) -> int:
+    """Return the position that a part of an address names. Raises a 404 if it is not a position."""
+    if is_number(text):
+        return int(text)
+    raise Problem(404, "unknown_message", "The session has no message at this position.")

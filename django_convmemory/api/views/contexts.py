@@ -8,9 +8,9 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 
 from django_convmemory import models
-from django_convmemory.api import pagination, serializers as forms
+from django_convmemory.api import conf, pagination, serializers
 from django_convmemory.api.problems import Problem
-from django_convmemory.api.views.base import ScopedView, TaggedView, is_whole
+from django_convmemory.api.views.base import ScopedView, TaggedView, is_number
 from django_convmemory.core.context import Context
 from django_convmemory.maintenance import explain
 
@@ -18,18 +18,18 @@ from django_convmemory.maintenance import explain
 class ContextDetail(TaggedView):
     """The context: what a model is sent next."""
 
-    serializer_class = forms.Nothing
+    serializer_class = serializers.Nothing
 
     def get(self, request: Request, session_id: str) -> Response:
-        query = self.query(forms.ContextQuery)
-        limit = pagination.page_size(query.get("limit"))
+        query = self.query(serializers.ContextQuery)
         if self.unchanged():
             return Response(status=304)
-        most, asked = self.memory.max_context_tokens, query.get("max_tokens")
-        # Never more than the memory shows by itself.
-        context = self.handle.load(max_tokens=asked if asked is None or most is None else min(asked, most))
+        budget, own_budget = query.get("max_tokens"), self.memory.max_context_tokens
+        if budget is not None and own_budget is not None:
+            budget = min(budget, own_budget)
+        context = self.handle.load(max_tokens=budget)
         answer: dict[str, Any] = {
-            **_shown(context, query["format"]),
+            **_content(context, query["format"]),
             "summary": context.summary,
             "covered_position": context.covered,
             "tokens": context.tokens,
@@ -39,12 +39,13 @@ class ContextDetail(TaggedView):
             "revision": context.revision,
         }
         if query["explain"] == "1":
-            found = explain.explain(self.memory, self.session, context, before=query.get("before"), limit=limit)
-            answer["explanation"] = [one._asdict() for one in found]
+            limit = query.get("limit", conf.limits().default_page_size)
+            explained = explain.explain(self.memory, self.session, context, before=query.get("before"), limit=limit)
+            answer["explanation"] = [message._asdict() for message in explained]
         return Response(answer)
 
 
-def _shown(context: Context, form: str) -> dict[str, Any]:
+def _content(context: Context, form: str) -> dict[str, Any]:
     if form == "text":
         return {"text": context.to_text()}
     if form == "openai":
@@ -65,24 +66,23 @@ def _shown(context: Context, form: str) -> dict[str, Any]:
 class SummaryList(ScopedView):
     """The versions of the summary, newest first."""
 
-    serializer_class = forms.Nothing
+    serializer_class = serializers.Nothing
     pagination_class = pagination.Pages
-    page_ordering = ("-version",)
 
     def get(self, request: Request, session_id: str) -> Response:
-        self.query(forms.Nothing, *pagination.Pages.names)
+        query = self.query(serializers.PageQuery)
         rows = models.Summary.objects.using(self.session._state.db).filter(session=self.session)
-        return self.page(rows, forms.SummarySerializer)
+        return self.page(rows, serializers.SummarySerializer, ("-version",), query.get("limit"))
 
 
 class SummaryDetail(ScopedView):
     """One version of the summary."""
 
-    serializer_class = forms.Nothing
+    serializer_class = serializers.Nothing
 
     def get(self, request: Request, session_id: str, version: str) -> Response:
         rows = models.Summary.objects.using(self.session._state.db).filter(session=self.session)
-        row = rows.filter(version=int(version)).first() if is_whole(version) else None
+        row = rows.filter(version=int(version)).first() if is_number(version) else None
         if row is None:
             raise Problem(404, "unknown_version", "The session has no summary with this version.")
-        return Response(forms.SummarySerializer(row).data)
+        return Response(serializers.SummarySerializer(row).data)

@@ -8,10 +8,10 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 
 from django_convmemory import models
-from django_convmemory.api import conf, pagination, serializers as forms
+from django_convmemory.api import conf, pagination, serializers
 from django_convmemory.api.problems import Problem
 from django_convmemory.api.throttles import AppendThrottle
-from django_convmemory.api.views.base import ScopedView, whole
+from django_convmemory.api.views.base import ScopedView, position_of
 from django_convmemory.messages import ChatMessage
 
 WRITE_ANY_ROLE = "convmemory.write_any_role"
@@ -20,45 +20,42 @@ WRITE_ANY_ROLE = "convmemory.write_any_role"
 class MessageList(ScopedView):
     """All messages of the session, folded ones included."""
 
-    serializer_class = forms.NewMessages
+    serializer_class = serializers.NewMessages
     example: dict[str, Any] | None = {"messages": [{"role": "user", "content": "What is Rust?"}]}
     pagination_class = pagination.Pages
-    page_ordering: tuple[str, ...] = ("position",)
-
-    def get_throttles(self) -> list[Any]:
-        return [*super().get_throttles(), *([AppendThrottle()] if self.request.method == "POST" else [])]
+    post_throttle = AppendThrottle
 
     def get(self, request: Request, session_id: str) -> Response:
-        query = self.query(forms.MessageQuery, *pagination.Pages.names)
+        query = self.query(serializers.MessageQuery)
         rows = models.Message.objects.using(self.session._state.db).filter(session=self.session)
         if "after" in query:
             rows = rows.filter(position__gt=query["after"])
         if "before" in query:
             rows = rows.filter(position__lt=query["before"])
         sign = query["ordering"].removesuffix("position")
-        # By both columns of the key: by the position alone the whole table may be walked.
-        self.page_ordering = (f"{sign}position", f"{sign}session_id")
-        return self.page(rows, forms.MessageSerializer)
+        # By both columns of the primary key: ordered by the position alone, a database may read the whole table.
+        ordering = (f"{sign}position", f"{sign}session_id")
+        return self.page(rows, serializers.MessageSerializer, ordering, query.get("limit"))
 
     def post(self, request: Request, session_id: str) -> Response:
-        given = self.body()
-        messages: list[ChatMessage] = given["messages"]
-        self._check_roles(messages, usage="usage" in given)
+        body = self.body()
+        messages: list[ChatMessage] = body["messages"]
+        self._check_roles(messages, usage="usage" in body)
         key = self._idempotency_key()
         with self.guarded():
-            receipt = self.handle.append(*messages, idempotency_key=key, usage=given.get("usage"))
+            receipt = self.handle.append(*messages, idempotency_key=key, usage=body.get("usage"))
         return Response(receipt._asdict(), status=200 if receipt.replayed else 201)
 
     def _check_roles(self, messages: list[ChatMessage], *, usage: bool) -> None:
-        writable = conf.limits().writable_roles
-        refused = sorted({message.role for message in messages} - set(writable))
-        if (refused or usage) and not (self.scope.user and self.scope.user.has_perm(WRITE_ANY_ROLE)):
-            if refused:
-                why = f"Storing a message with the role {refused[0]} requires the permission {WRITE_ANY_ROLE}. Only "
-                why += "trusted services should have it, because a model takes such a message at its word."
-            else:
-                why = f"Sending usage requires the permission {WRITE_ANY_ROLE}. Leave usage out."
-            raise Problem(403, "role_not_allowed", why)
+        refused = sorted({message.role for message in messages} - set(conf.limits().writable_roles))
+        if not (refused or usage) or (self.scope.user and self.scope.user.has_perm(WRITE_ANY_ROLE)):
+            return
+        if refused:
+            detail = f"Storing a message with the role {refused[0]} requires the permission {WRITE_ANY_ROLE}. Only "
+            detail += "trusted services should have it, because a model takes such a message at its word."
+        else:
+            detail = f"Sending usage requires the permission {WRITE_ANY_ROLE}. Leave usage out."
+        raise Problem(403, "role_not_allowed", detail)
 
     def _idempotency_key(self) -> str | None:
         key = self.request.headers.get("Idempotency-Key")
@@ -70,23 +67,23 @@ class MessageList(ScopedView):
 class MessageDetail(ScopedView):
     """One message."""
 
-    serializer_class = forms.Nothing
+    serializer_class = serializers.Nothing
 
     def get(self, request: Request, session_id: str, position: str) -> Response:
         rows = models.Message.objects.using(self.session._state.db).filter(session=self.session)
-        row = rows.filter(position=whole(position)).first()
+        row = rows.filter(position=position_of(position)).first()
         if row is None:
             raise Problem(404, "unknown_message", "The session has no message at this position.")
-        return Response(forms.MessageSerializer(row).data)
+        return Response(serializers.MessageSerializer(row).data)
 
 
 class MessageRedaction(ScopedView):
     """Empty a message permanently."""
 
-    serializer_class = forms.Redaction
+    serializer_class = serializers.Redaction
     example: dict[str, Any] | None = {"forks": True}
 
     def post(self, request: Request, session_id: str, position: str) -> Response:
         forks = self.body()["forks"]
         with self.guarded():
-            return Response({"sessions": self.handle.redact(whole(position), forks)})
+            return Response({"sessions": self.handle.redact(position_of(position), forks)})

@@ -1,0 +1,54 @@
+"""Creating the row of a session: for an append, for a copy, and by itself."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from typing import Any
+
+from django.db import IntegrityError
+
+from django_convmemory import models
+from django_convmemory.clock import Clock
+from django_convmemory.core import values
+from django_convmemory.core.values import SessionName
+from django_convmemory.stores import owners, transactions
+
+
+def create(using: str, name: SessionName, **columns: Any) -> models.Session:
+    """Insert the row of a session and return it as it was stored, with the database's time.
+
+    Raises IntegrityError if the name is taken. If the owner is not there, raises IntegrityError or
+    :class:`~django_convmemory.exceptions.InvalidSession`.
+    """
+    sessions = models.Session.objects.using(using)
+    inserted = sessions.create(
+        alias=name.alias,
+        key=name.key,
+        owner_id=name.owner_id,
+        visitor=name.visitor,
+        name_hash=name.name_hash,
+        created_at=Clock(),
+        updated_at=Clock(),
+        **columns,
+    )
+    # PostgreSQL and SQLite check the foreign key only at the commit, which may be the caller's.
+    session = sessions.with_clock().select_related("owner").get(pk=inserted.pk)
+    if session.owner is None and name.owner_id is not None:
+        raise owners.missing(name.owner_id)
+    return session
+
+
+@contextlib.contextmanager
+def explained(using: str, name: SessionName) -> Iterator[None]:
+    """Turn the IntegrityError of :func:`create` into an error that says why.
+
+    Raises :class:`~django_convmemory.exceptions.SessionExists`, ``InvalidSession``.
+    """
+    try:
+        yield
+    except IntegrityError:
+        owners.require(using, name.owner_id)
+        if not transactions.latest(models.Session.objects.using(using)).named(name).exists():
+            raise
+        raise values.session_exists(name) from None

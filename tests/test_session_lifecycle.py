@@ -1,0 +1,229 @@
+"""Sessions that a site creates, changes and deletes by itself, in both stores."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+from asgiref.sync import sync_to_async
+from django.contrib.auth import get_user_model
+from django.db import connection, connections, transaction
+from django.test.utils import CaptureQueriesContext
+
+from django_convmemory import exceptions, models
+from django_convmemory.conversation import ConversationMemory
+from django_convmemory.memory import ConversationBufferMemory
+from django_convmemory.messages import ChatMessage
+from django_convmemory.stores import creating
+from django_convmemory.stores.in_memory import InMemoryStore
+from django_convmemory.stores.orm import ORMStore
+
+HELLO = ChatMessage.human("hello")
+
+
+@pytest.fixture(params=[ORMStore, InMemoryStore])
+def memory(request: pytest.FixtureRequest, db: None) -> ConversationMemory:
+    return ConversationBufferMemory(request.param())
+
+
+def test_a_session_is_created_empty_and_appended_to(memory: ConversationMemory) -> None:
+    user = get_user_model().objects.create(username="ada")
+    chat = memory.session("trip", owner=user)
+    created = chat.create(title="Lisbon", metadata={"plan": ["a", {"b": 1.5}]})
+    assert (created.title, created.metadata) == ("Lisbon", {"plan": ["a", {"b": 1.5}]})
+    assert created.session_name == chat.session_name
+    assert (chat.load(), chat.load().revision) == ([], 0)
+    assert chat.append(HELLO).first_position == 1
+    # A key that nobody owns is another session.
+    assert memory.load("trip") == []
+    assert memory.create("trip").metadata == {}
+
+
+def test_a_name_is_used_once(memory: ConversationMemory) -> None:
+    memory.append("main", HELLO)
+    with pytest.raises(exceptions.SessionExists, match="'main' already exists"):
+        memory.create("main", title="another")
+    assert memory.history("main")[0].message == HELLO
+
+
+def test_what_is_updated_and_what_stays(memory: ConversationMemory) -> None:
+    session = memory.create("main", title="old", metadata={"a": 1})
+
+    def described() -> tuple[str, Any]:
+        if isinstance(session, models.Session):
+            session.refresh_from_db()
+        return session.title, session.metadata
+
+    memory.update("main", title="new")
+    assert described() == ("new", {"a": 1})
+    memory.update("main", metadata={})
+    assert described() == ("new", {})
+    memory.update("main", title="", metadata={"b": [2]}, revision=2)
+    assert described() == ("", {"b": [2]})
+    assert memory.load("main").revision == 3
+
+
+def test_metadata_that_the_site_changes_later_stay_as_they_were_stored(memory: ConversationMemory) -> None:
+    tags = ["a"]
+    session = memory.create("main", metadata={"tags": tags})
+    tags.append("b")
+    assert session.metadata == {"tags": ["a"]}
+
+
+def test_a_deleted_session_takes_its_messages_with_it(memory: ConversationMemory) -> None:
+    memory.append("main", HELLO)
+    assert memory.session("main").delete() is True
+    assert memory.history("main") == []
+    assert memory.delete("main") is False
+    assert memory.append("main", HELLO).first_position == 1
+
+
+def test_a_session_that_has_changed_since_is_left_alone(memory: ConversationMemory) -> None:
+    memory.append("main", HELLO)
+    revision = memory.load("main").revision
+    memory.append("main", HELLO)
+    with pytest.raises(exceptions.StaleRevision, match="load it again"):
+        memory.update("main", title="late", revision=revision)
+    with pytest.raises(exceptions.StaleRevision, match="load it again"):
+        memory.delete("main", revision)
+    assert len(memory.history("main")) == 2
+    memory.update("main", title="in time", revision=revision + 1)
+    assert memory.delete("main", revision + 2)
+
+
+def test_a_session_that_is_not_there_cannot_be_updated(memory: ConversationMemory) -> None:
+    with pytest.raises(exceptions.UnknownSession, match="'main' does not exist"):
+        memory.update("main", title="x")
+    assert memory.delete("main", 7) is False
+    assert memory.load("main") == []
+
+
+@pytest.mark.parametrize(
+    ("given", "repair"),
+    [
+        ({"title": 7}, "title must be a text"),
+        ({"title": "t" * 256}, "at most 255 characters"),
+        ({"title": "a\0b"}, "title contains a NUL"),
+        ({"metadata": []}, "metadata must be a dict"),
+        ({"metadata": {"a": {1}}}, "metadata.a holds a set"),
+        ({"metadata": {1: 2}}, "keys of a JSON object are strings"),
+    ],
+    ids=lambda value: str(value)[:30],
+)
+def test_what_cannot_be_stored_is_refused(memory: ConversationMemory, given: dict[str, Any], repair: str) -> None:
+    with pytest.raises(exceptions.InvalidArgument, match=repair):
+        memory.create("main", **given)
+    assert memory.delete("main") is False
+    memory.create("main")
+    with pytest.raises(exceptions.InvalidArgument, match=repair):
+        memory.update("main", **given)
+    for revision in (-1, "1", True):
+        with pytest.raises(exceptions.InvalidArgument, match="revision must be a whole number"):
+            memory.update("main", revision=revision)  # type: ignore[arg-type]
+        with pytest.raises(exceptions.InvalidArgument, match="revision must be a whole number"):
+            memory.delete("main", revision)  # type: ignore[arg-type]
+    assert memory.load("main").revision == 0
+
+
+def test_a_copy_of_a_deleted_copy_is_still_redacted(memory: ConversationMemory) -> None:
+    memory.append("a", HELLO)
+    memory.fork("a", 1, key="b")
+    memory.fork("b", 1, key="c")
+    memory.delete("b")
+    assert memory.redact("a", 1) == 2
+
+
+@pytest.mark.django_db(transaction=True)
+def test_the_asynchronous_operations_do_the_same() -> None:
+    memory = ConversationBufferMemory(ORMStore())
+
+    async def use() -> bool:
+        chat = memory.session("main")
+        try:
+            await chat.acreate(title="old")
+            await chat.aupdate(title="new")
+            assert await memory.adelete("main", 1)
+            await memory.acreate("main")
+            await memory.aupdate("main", metadata={"a": 1})
+            return await chat.adelete()
+        finally:
+            await sync_to_async(connections.close_all)()
+
+    assert asyncio.run(use())
+    assert not models.Session.objects.exists()
+
+
+# Rows.
+
+
+@pytest.mark.django_db
+def test_a_row_names_itself_and_no_other_session() -> None:
+    memory = ConversationBufferMemory(ORMStore())
+    row = memory.create("main")
+    with pytest.raises(exceptions.SessionExists):
+        memory.create(row)
+    memory.delete("main")
+    memory.create("main", title="another")
+    for operation in (memory.create, memory.update):
+        with pytest.raises(exceptions.UnknownSession):
+            operation(row, title="x")
+    assert memory.delete(row) is False
+    assert models.Session.objects.get().title == "another"
+
+
+@pytest.mark.django_db
+def test_the_row_that_is_returned_is_the_one_that_is_stored() -> None:
+    created = ConversationBufferMemory(ORMStore()).create("main", title="x")
+    stored = models.Session.objects.with_clock().get()
+    assert (created, created.state, created.created_at) == (stored, "idle", stored.created_at)
+
+
+@pytest.mark.django_db
+def test_an_owner_whose_row_is_gone_is_refused_inside_the_callers_transaction() -> None:
+    user = get_user_model().objects.create(username="ada")
+    chat = ConversationBufferMemory(ORMStore()).session("main", owner=user)
+    get_user_model().objects.filter(pk=user.pk).delete()
+    with pytest.raises(exceptions.InvalidSession, match="no user"):
+        chat.create()
+    assert not models.Session.objects.exists()
+
+
+@pytest.mark.django_db(transaction=True)
+def test_a_session_that_is_created_in_the_meantime_does_not_break_the_callers_transaction() -> None:
+    memory = ConversationBufferMemory(ORMStore())
+    with transaction.atomic():
+        memory.create("main")
+        with pytest.raises(exceptions.SessionExists):
+            memory.create("main")
+        memory.update("main", title="kept")
+    assert models.Session.objects.get().title == "kept"
+
+
+@pytest.mark.django_db
+def test_each_takes_a_fixed_number_of_statements() -> None:
+    memory = ConversationBufferMemory(ORMStore())
+    counts = []
+    for operation in (lambda: memory.create("main"), lambda: memory.update("main"), lambda: memory.delete("main")):
+        with CaptureQueriesContext(connection) as captured:
+            operation()
+        statements = [query["sql"] for query in captured.captured_queries]
+        counts.append(len([sql for sql in statements if not sql.startswith(("SAVEPOINT", "RELEASE", "BEGIN", "SET"))]))
+    assert counts == [2, 1, 7]
+
+
+@pytest.mark.django_db
+def test_an_append_creates_its_session_in_the_same_way(monkeypatch: pytest.MonkeyPatch) -> None:
+    names = []
+    create = creating.create
+
+    def noted(using: str, name: Any, **columns: Any) -> models.Session:
+        names.append(name.key)
+        return create(using, name, **columns)
+
+    monkeypatch.setattr(creating, "create", noted)
+    memory = ConversationBufferMemory(ORMStore())
+    memory.append("a", HELLO)
+    memory.create("b")
+    memory.fork("a", 1, key="c")
+    assert names == ["a", "b", "c"]
