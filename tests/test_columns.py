@@ -118,7 +118,7 @@ def copy_of_the_package(folder: Path) -> Path:
         (
             "stores/columns.py",
             '    Column("usage"',
-            '    Column("name", "text", Kind.PLAIN, "message.name", read=True, redacted=True),\n',
+            '    Column("name", "text", Kind.PLAIN, lambda source: source.message.name, read=True, redacted=True),\n',
         ),
     ):
         text = (package / file).read_text()

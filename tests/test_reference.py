@@ -9,8 +9,7 @@ import re
 import pytest
 from django.utils.module_loading import import_string
 
-from django_convmemory import exceptions, memory, signals
-from django_convmemory.conversation import ConversationMemory
+from django_convmemory import exceptions, signals
 
 ROOT = pathlib.Path(__file__).parent.parent
 REFERENCE = (ROOT / "docs" / "reference.md").read_text(encoding="utf-8")

@@ -209,6 +209,7 @@ def orm_statements() -> Iterator[tuple[str, str]]:
     store, rule = ORMStore(), DueRule(Threshold(tokens=5), hint=True)
     user = get_user_model().objects.create(username="ann")
     visitor, copy = SessionName("default", "key", visitor="v"), SessionName("default", "copy")
+    created = SessionName("default", "created")
     attempt = AttemptRecord(
         first_position=1, last_position=2, due_seconds=1.0, duration_seconds=1.0, outcome=AttemptOutcome.PUBLISHED
     )
@@ -237,6 +238,9 @@ def orm_statements() -> Iterator[tuple[str, str]]:
 
     steps: dict[str, Callable[[], Any]] = {
         "find": lambda: store.find(NAME),
+        "create": lambda: store.create(created, title="", metadata={}),
+        "update": lambda: store.update(created, {"title": "New"}, revision=0),
+        "delete": lambda: store.delete(created, revision=1),
         "history, the last messages": lambda: store.history(NAME, before=None, after=None, limit=50),
         "history, before a position": lambda: store.history(NAME, before=3, after=None, limit=50),
         "history, after a position": lambda: store.history(NAME, before=None, after=1, limit=50),
@@ -275,10 +279,16 @@ def orm_statements() -> Iterator[tuple[str, str]]:
 
 @pytest.mark.django_db(transaction=True)
 def test_the_statements_of_the_orm_are_those_that_the_golden_files_show() -> None:
-    """Each version of Django may write them in its own way. The files are those of one version."""
+    """The text is compared for one version of Django, because each may write it in its own way.
+
+    For other versions, the number of statements of each operation is compared.
+    """
     head = f"-- Django {django.VERSION[0]}.{django.VERSION[1]}"
     text = f"{head}\n\n{rendered(orm_statements())}"
     file = GOLDEN / f"{DATABASE}_orm.sql"
-    if file.exists() and not os.environ.get("CONVMEMORY_WRITE_GOLDEN") and not file.read_text().startswith(head):
-        pytest.skip(f"{file.name} is not of this version of Django")
-    compare(file.name, text)
+    if os.environ.get("CONVMEMORY_WRITE_GOLDEN") or file.read_text().startswith(head):
+        compare(file.name, text)
+    else:
+        assert re.findall(r"^-- (?!Django).*", text, re.MULTILINE) == re.findall(
+            r"^-- (?!Django).*", file.read_text(), re.MULTILINE
+        )

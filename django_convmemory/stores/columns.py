@@ -10,7 +10,7 @@ import enum
 import json
 import operator
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from django_convmemory.core.counters import Batch, Entry, Row
 from django_convmemory.core.values import Payload
@@ -31,46 +31,36 @@ class Kind(enum.Enum):
     TIME = "None is replaced by the database's time."
 
 
+class Source(NamedTuple):
+    """A message to be stored, and where it goes.
+
+    ``keyed`` is the batch if it has an idempotency key and this is its first message. Otherwise it is None.
+    """
+
+    message: ChatMessage
+    entry: Entry
+    row: Row
+    keyed: Batch | None
+
+
 @dataclasses.dataclass(frozen=True, slots=True)
 class Column:
     """A column of a message.
 
-    ``type`` is its type in PostgreSQL. ``value`` is a Python expression that makes its value. The names in it are those
-    of the arguments of :func:`row_values`. An append leaves a column without ``value`` out.
+    ``type`` is its type in PostgreSQL. ``value`` makes its value. An append leaves a column without ``value`` out.
     """
 
     name: str
     type: str
     kind: Kind
-    value: str | None
+    value: Callable[[Source], Any] | None
     _: dataclasses.KW_ONLY
     # load() and history() read the column. It restores the field of ChatMessage that has the same name.
     read: bool = False
-    # A redaction makes the value again from the emptied message. Then ``value`` may use ``message`` only.
+    # A redaction makes the value again from the emptied message. Then ``value`` may use ``source.message`` only.
     redacted: bool = False
     # The SQL of the value in a fork. None: the fork copies the value.
     fork: str | None = None
-
-
-# The one place where a message becomes a row. The statements name the columns in this order.
-MESSAGE_COLUMNS = (
-    Column("role", "text", Kind.PLAIN, "message.role", read=True),
-    Column("kind", "text", Kind.PLAIN, "message.kind", read=True),
-    # Content that is not text is in ``wire``.
-    Column("content", "text", Kind.PLAIN, "text_of(message)", read=True, redacted=True),
-    Column("wire", "text", Kind.JSON, "wire_of(message)", read=True, redacted=True),
-    Column("metadata", "text", Kind.JSON, "message.metadata", read=True, redacted=True),
-    Column("usage", "text", Kind.JSON, "entry.usage"),
-    Column("tokens", "int", Kind.PLAIN, "entry.tokens"),
-    Column("tokens_through", "bigint", Kind.TOTAL, "row.tokens_through"),
-    Column("position", "bigint", Kind.POSITION, "row.position"),
-    Column("answers", "bigint", Kind.CALL, "row.answers"),
-    # A fork has no idempotency keys: they belong to the appends to the original.
-    Column("idempotency_key", "text", Kind.PLAIN, "keyed.key_hash if keyed else None", fork="NULL"),
-    Column("payload_hash", "text", Kind.PLAIN, "payload_of(keyed) if keyed else ''", fork="''"),
-    Column("created_at", "timestamptz", Kind.TIME, "entry.created_at"),
-    Column("redacted_at", "timestamptz", Kind.PLAIN, None),
-)
 
 
 def text_of(message: ChatMessage) -> str | None:
@@ -99,34 +89,52 @@ def wire_of(message: ChatMessage) -> dict[str, Any] | None:
 WIRE_FIELDS = frozenset({"content", "name", "tool_calls", "tool_call_id", "extra"})
 
 
-def payload_of(batch: Batch) -> str:
-    """Return what is stored with the idempotency key of ``batch``."""
-    return Payload(batch.payload_hash, len(batch.entries)).text
+def key_of(keyed: Batch | None) -> str | None:
+    return keyed.key_hash if keyed else None
 
 
-APPENDED = tuple(column for column in MESSAGE_COLUMNS if column.value is not None)
+def payload_of(keyed: Batch | None) -> str:
+    """Return what is stored with an idempotency key, to recognize a retry."""
+    return Payload(keyed.payload_hash, len(keyed.entries)).text if keyed else ""
 
 
-def _expression(column: Column) -> str:
-    if column.kind is Kind.JSON:
-        return f"dumps(value) if (value := {column.value}) else None"
-    return str(column.value)
-
-
-# row_values(message, entry, row, keyed) returns the values of the columns ``APPENDED``. ``entry`` has the message, and
-# ``row`` says where it goes. ``keyed`` is the batch if it has an idempotency key and the message is its first one.
-# Otherwise it is None. All expressions are compiled into one function, because every append calls it: a function for
-# each column would take four times as long.
-row_values: Callable[[ChatMessage, Entry, Row, Batch | None], list[Any]] = eval(  # noqa: S307  only constants
-    f"lambda message, entry, row, keyed: [{', '.join(f'({_expression(column)})' for column in APPENDED)}]",
-    {"dumps": dumps, "payload_of": payload_of, "text_of": text_of, "wire_of": wire_of},
+# The one place where a message becomes a row. The statements name the columns in this order.
+MESSAGE_COLUMNS = (
+    Column("role", "text", Kind.PLAIN, lambda source: source.message.role, read=True),
+    Column("kind", "text", Kind.PLAIN, lambda source: source.message.kind, read=True),
+    # Content that is not text is in ``wire``.
+    Column("content", "text", Kind.PLAIN, lambda source: text_of(source.message), read=True, redacted=True),
+    Column("wire", "text", Kind.JSON, lambda source: wire_of(source.message), read=True, redacted=True),
+    Column("metadata", "text", Kind.JSON, lambda source: source.message.metadata, read=True, redacted=True),
+    Column("usage", "text", Kind.JSON, lambda source: source.entry.usage),
+    Column("tokens", "int", Kind.PLAIN, lambda source: source.entry.tokens),
+    Column("tokens_through", "bigint", Kind.TOTAL, lambda source: source.row.tokens_through),
+    Column("position", "bigint", Kind.POSITION, lambda source: source.row.position),
+    Column("answers", "bigint", Kind.CALL, lambda source: source.row.answers),
+    # A fork has no idempotency keys: they belong to the appends to the original.
+    Column("idempotency_key", "text", Kind.PLAIN, lambda source: key_of(source.keyed), fork="NULL"),
+    Column("payload_hash", "text", Kind.PLAIN, lambda source: payload_of(source.keyed), fork="''"),
+    Column("created_at", "timestamptz", Kind.TIME, lambda source: source.entry.created_at),
+    Column("redacted_at", "timestamptz", Kind.PLAIN, None),
 )
+APPENDED = tuple(column for column in MESSAGE_COLUMNS if column.value is not None)
+_VALUES = [(column.value, column.kind is Kind.JSON) for column in APPENDED if column.value is not None]
+
+
+def row_values(source: Source) -> list[Any]:
+    """Return the values of the columns ``APPENDED``."""
+    values = []
+    for make, is_json in _VALUES:
+        value = make(source)
+        values.append((dumps(value) if value else None) if is_json else value)
+    return values
 
 
 def redacted_values(message: ChatMessage) -> dict[str, Any]:
     """Return what a redaction of ``message`` stores, by column, as values for the ORM."""
     emptied = message.emptied()
-    values = zip(APPENDED, row_values(emptied, Entry(emptied, 0), Row(0, 0, None), None), strict=True)
+    source = Source(emptied, Entry(emptied, 0), Row(0, 0, None), None)
+    values = zip(APPENDED, row_values(source), strict=True)
     return {
         column.name: json.loads(value) if column.kind is Kind.JSON and value is not None else value
         for column, value in values

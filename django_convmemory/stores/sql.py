@@ -324,7 +324,8 @@ def _added(batch: Batch) -> tuple[str, dict[str, Any]]:
     """Return the rest of the INSERT of a batch of several messages."""
     relative = _relative_rows(batch)[:ROWS_PER_INSERT]
     rows = [
-        columns.row_values(entry.message, entry, row, None) for entry, row in zip(batch.entries, relative, strict=False)
+        columns.row_values(columns.Source(entry.message, entry, row, None))
+        for entry, row in zip(batch.entries, relative, strict=False)
     ]
     if batch.key_hash is not None:
         rows[0] = _row_values(batch, 0, relative[0])
@@ -344,7 +345,7 @@ def _relative_rows(batch: Batch) -> Sequence[Row]:
 def _row_values(batch: Batch, index: int, row: Row) -> list[Any]:
     entry = batch.entries[index]
     keyed = batch if index == 0 and batch.key_hash is not None else None
-    return columns.row_values(entry.message, entry, row, keyed)
+    return columns.row_values(columns.Source(entry.message, entry, row, keyed))
 
 
 def _filled(names: Sequence[str], values: Sequence[Any]) -> dict[str, Any]:

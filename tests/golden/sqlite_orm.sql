@@ -7,6 +7,113 @@ FROM "convmemory_session"
 WHERE "convmemory_session"."name_hash" = %s
 ORDER BY 1 ASC LIMIT 1;
 
+-- create (1 of 2)
+-- fork (4 of 14)
+INSERT INTO "convmemory_session" ("public_id", "alias", "owner_id", "visitor", "key", "name_hash", "title",
+    "metadata", "last_position", "unpinned_count", "unpinned_tokens", "settled_tokens", "newest_position",
+    "pinned", "pinned_count", "pinned_tokens", "call_position", "answered_position", "exchange_calls",
+    "open_calls", "last_version", "current_version", "covered_position", "covered_count", "covered_tokens",
+    "due_since", "due_revision", "hinted_at", "attempts", "next_attempt_at", "lease_token",
+    "lease_expires_at", "last_error", "epoch", "revision", "forked_from_id", "fork_position", "counter",
+    "created_at", "updated_at")
+VALUES (%s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s,
+    %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, REPLACE(STRFTIME('%%Y-%%m-%%d %%H:%%M:%%f', 'now',
+    %s) || '000', '.000000', ''), REPLACE(STRFTIME('%%Y-%%m-%%d %%H:%%M:%%f', 'now', %s) || '000', '.000000',
+    ''))
+RETURNING "convmemory_session"."id";
+
+-- create (2 of 2)
+-- fork (5 of 14)
+SELECT "convmemory_session"."id", "convmemory_session"."public_id", "convmemory_session"."alias",
+    "convmemory_session"."owner_id", "convmemory_session"."visitor", "convmemory_session"."key",
+    "convmemory_session"."name_hash", "convmemory_session"."title", "convmemory_session"."metadata",
+    "convmemory_session"."last_position", "convmemory_session"."unpinned_count",
+    "convmemory_session"."unpinned_tokens", "convmemory_session"."settled_tokens",
+    "convmemory_session"."newest_position", "convmemory_session"."pinned",
+    "convmemory_session"."pinned_count", "convmemory_session"."pinned_tokens",
+    "convmemory_session"."call_position", "convmemory_session"."answered_position",
+    "convmemory_session"."exchange_calls", "convmemory_session"."open_calls",
+    "convmemory_session"."last_version", "convmemory_session"."current_version",
+    "convmemory_session"."covered_position", "convmemory_session"."covered_count",
+    "convmemory_session"."covered_tokens", "convmemory_session"."due_since",
+    "convmemory_session"."due_revision", "convmemory_session"."hinted_at", "convmemory_session"."attempts",
+    "convmemory_session"."next_attempt_at", "convmemory_session"."lease_token",
+    "convmemory_session"."lease_expires_at", "convmemory_session"."last_error", "convmemory_session"."epoch",
+    "convmemory_session"."revision", "convmemory_session"."forked_from_id",
+    "convmemory_session"."fork_position", "convmemory_session"."counter", "convmemory_session"."created_at",
+    "convmemory_session"."updated_at", REPLACE(STRFTIME('%%Y-%%m-%%d %%H:%%M:%%f', 'now', %s) || '000',
+    '.000000', '') AS "now", "auth_user"."id", "auth_user"."password", "auth_user"."last_login",
+    "auth_user"."is_superuser", "auth_user"."username", "auth_user"."first_name", "auth_user"."last_name",
+    "auth_user"."email", "auth_user"."is_staff", "auth_user"."is_active", "auth_user"."date_joined"
+FROM "convmemory_session" LEFT OUTER JOIN "auth_user" ON ("convmemory_session"."owner_id" = "auth_user"."id")
+WHERE "convmemory_session"."id" = %s LIMIT 21;
+
+-- update
+UPDATE "convmemory_session"
+SET "title" = %s,
+    "revision" = ("convmemory_session"."revision" + %s),
+    "updated_at" = REPLACE(STRFTIME('%%Y-%%m-%%d %%H:%%M:%%f', 'now', %s) || '000', '.000000', '')
+WHERE ("convmemory_session"."name_hash" = %s AND "convmemory_session"."revision" = %s);
+
+-- delete (1 of 7)
+UPDATE "convmemory_session"
+SET "epoch" = ("convmemory_session"."epoch" + %s)
+WHERE ("convmemory_session"."name_hash" = %s AND "convmemory_session"."revision" = %s);
+
+-- delete (2 of 7)
+-- fork (2 of 14)
+-- truncate (2 of 10)
+SELECT "convmemory_session"."id", "convmemory_session"."public_id", "convmemory_session"."alias",
+    "convmemory_session"."owner_id", "convmemory_session"."visitor", "convmemory_session"."key",
+    "convmemory_session"."name_hash", "convmemory_session"."title", "convmemory_session"."metadata",
+    "convmemory_session"."last_position", "convmemory_session"."unpinned_count",
+    "convmemory_session"."unpinned_tokens", "convmemory_session"."settled_tokens",
+    "convmemory_session"."newest_position", "convmemory_session"."pinned",
+    "convmemory_session"."pinned_count", "convmemory_session"."pinned_tokens",
+    "convmemory_session"."call_position", "convmemory_session"."answered_position",
+    "convmemory_session"."exchange_calls", "convmemory_session"."open_calls",
+    "convmemory_session"."last_version", "convmemory_session"."current_version",
+    "convmemory_session"."covered_position", "convmemory_session"."covered_count",
+    "convmemory_session"."covered_tokens", "convmemory_session"."due_since",
+    "convmemory_session"."due_revision", "convmemory_session"."hinted_at", "convmemory_session"."attempts",
+    "convmemory_session"."next_attempt_at", "convmemory_session"."lease_token",
+    "convmemory_session"."lease_expires_at", "convmemory_session"."last_error", "convmemory_session"."epoch",
+    "convmemory_session"."revision", "convmemory_session"."forked_from_id",
+    "convmemory_session"."fork_position", "convmemory_session"."counter", "convmemory_session"."created_at",
+    "convmemory_session"."updated_at"
+FROM "convmemory_session"
+WHERE "convmemory_session"."name_hash" = %s LIMIT 21;
+
+-- delete (3 of 7)
+-- erase (7 of 11)
+UPDATE "convmemory_session"
+SET "forked_from_id" = NULL
+WHERE "convmemory_session"."forked_from_id" = %s;
+
+-- delete (4 of 7)
+-- erase (8 of 11)
+DELETE
+FROM "convmemory_message"
+WHERE "convmemory_message"."session_id" IN (%s);
+
+-- delete (5 of 7)
+-- erase (9 of 11)
+DELETE
+FROM "convmemory_summary"
+WHERE "convmemory_summary"."session_id" IN (%s);
+
+-- delete (6 of 7)
+-- erase (10 of 11)
+UPDATE "convmemory_attempt"
+SET "session_id" = NULL
+WHERE "convmemory_attempt"."session_id" IN (%s);
+
+-- delete (7 of 7)
+-- erase (11 of 11)
+DELETE
+FROM "convmemory_session"
+WHERE "convmemory_session"."id" IN (%s);
+
 -- history, the last messages
 SELECT "convmemory_message"."position" AS "position", "convmemory_message"."created_at" AS "created_at",
     "convmemory_message"."role" AS "role", "convmemory_message"."kind" AS "kind",
@@ -139,7 +246,7 @@ WHERE ("convmemory_session"."id" = %s AND "convmemory_session"."due_since" IS NO
 
 -- claim (2 of 3)
 -- claim_rebuild (4 of 5)
--- fork (13 of 13)
+-- fork (14 of 14)
 -- redact (16 of 28)
 -- redact (25 of 28)
 SELECT "convmemory_session"."id", "convmemory_session"."public_id", "convmemory_session"."alias",
@@ -302,55 +409,18 @@ SELECT "convmemory_summary"."id", "convmemory_summary"."session_id", "convmemory
 FROM "convmemory_summary"
 WHERE ("convmemory_summary"."session_id" = %s AND "convmemory_summary"."version" = %s) LIMIT 21;
 
--- fork (1 of 13)
+-- fork (1 of 14)
 UPDATE "convmemory_session"
 SET "revision" = "convmemory_session"."revision"
 WHERE "convmemory_session"."name_hash" = %s;
 
--- fork (2 of 13)
--- truncate (2 of 10)
-SELECT "convmemory_session"."id", "convmemory_session"."public_id", "convmemory_session"."alias",
-    "convmemory_session"."owner_id", "convmemory_session"."visitor", "convmemory_session"."key",
-    "convmemory_session"."name_hash", "convmemory_session"."title", "convmemory_session"."metadata",
-    "convmemory_session"."last_position", "convmemory_session"."unpinned_count",
-    "convmemory_session"."unpinned_tokens", "convmemory_session"."settled_tokens",
-    "convmemory_session"."newest_position", "convmemory_session"."pinned",
-    "convmemory_session"."pinned_count", "convmemory_session"."pinned_tokens",
-    "convmemory_session"."call_position", "convmemory_session"."answered_position",
-    "convmemory_session"."exchange_calls", "convmemory_session"."open_calls",
-    "convmemory_session"."last_version", "convmemory_session"."current_version",
-    "convmemory_session"."covered_position", "convmemory_session"."covered_count",
-    "convmemory_session"."covered_tokens", "convmemory_session"."due_since",
-    "convmemory_session"."due_revision", "convmemory_session"."hinted_at", "convmemory_session"."attempts",
-    "convmemory_session"."next_attempt_at", "convmemory_session"."lease_token",
-    "convmemory_session"."lease_expires_at", "convmemory_session"."last_error", "convmemory_session"."epoch",
-    "convmemory_session"."revision", "convmemory_session"."forked_from_id",
-    "convmemory_session"."fork_position", "convmemory_session"."counter", "convmemory_session"."created_at",
-    "convmemory_session"."updated_at"
-FROM "convmemory_session"
-WHERE "convmemory_session"."name_hash" = %s LIMIT 21;
-
--- fork (3 of 13)
+-- fork (3 of 14)
 -- adopt (4 of 5)
 SELECT %s AS "a"
 FROM "convmemory_session"
 WHERE "convmemory_session"."name_hash" = %s LIMIT 1;
 
--- fork (4 of 13)
-INSERT INTO "convmemory_session" ("public_id", "alias", "owner_id", "visitor", "key", "name_hash", "title",
-    "metadata", "last_position", "unpinned_count", "unpinned_tokens", "settled_tokens", "newest_position",
-    "pinned", "pinned_count", "pinned_tokens", "call_position", "answered_position", "exchange_calls",
-    "open_calls", "last_version", "current_version", "covered_position", "covered_count", "covered_tokens",
-    "due_since", "due_revision", "hinted_at", "attempts", "next_attempt_at", "lease_token",
-    "lease_expires_at", "last_error", "epoch", "revision", "forked_from_id", "fork_position", "counter",
-    "created_at", "updated_at")
-VALUES (%s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s,
-    %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, REPLACE(STRFTIME('%%Y-%%m-%%d %%H:%%M:%%f', 'now',
-    %s) || '000', '.000000', ''), REPLACE(STRFTIME('%%Y-%%m-%%d %%H:%%M:%%f', 'now', %s) || '000', '.000000',
-    ''))
-RETURNING "convmemory_session"."id";
-
--- fork (5 of 13)
+-- fork (6 of 14)
 -- truncate (3 of 10)
 SELECT "convmemory_message"."position" AS "position", "convmemory_message"."tokens" AS "tokens",
     "convmemory_message"."tokens_through" AS "tokens_through"
@@ -359,7 +429,7 @@ WHERE ("convmemory_message"."position" <= %s AND "convmemory_message"."session_i
     AND NOT ("convmemory_message"."role" IN (%s, %s)))
 ORDER BY 1 DESC LIMIT 1;
 
--- fork (6 of 13)
+-- fork (7 of 14)
 -- truncate (4 of 10)
 SELECT "convmemory_message"."position" AS "position", "convmemory_message"."tokens" AS "tokens",
     "convmemory_message"."tokens_through" AS "tokens_through", "convmemory_message"."wire" AS "wire"
@@ -368,7 +438,7 @@ WHERE ("convmemory_message"."position" <= %s AND "convmemory_message"."session_i
     AND "convmemory_message"."role" = %s)
 ORDER BY 1 DESC LIMIT 1;
 
--- fork (7 of 13)
+-- fork (8 of 14)
 -- truncate (5 of 10)
 SELECT "convmemory_message"."position" AS "position", "convmemory_message"."wire" AS "wire"
 FROM "convmemory_message"
@@ -376,7 +446,7 @@ WHERE ("convmemory_message"."position" <= %s AND "convmemory_message"."session_i
     AND "convmemory_message"."answers" = %s AND "convmemory_message"."position" > %s)
 ORDER BY 1 ASC;
 
--- fork (8 of 13)
+-- fork (9 of 14)
 INSERT INTO convmemory_message (session_id, role, kind, content, wire, metadata, usage, tokens,
     tokens_through, position, answers, idempotency_key, payload_hash, created_at, redacted_at)
 SELECT %s, role, kind, content, wire, metadata, usage, tokens, tokens_through, position, answers, NULL, '',
@@ -385,7 +455,7 @@ FROM convmemory_message
 WHERE session_id = %s
     AND position <= %s;
 
--- fork (9 of 13)
+-- fork (10 of 14)
 INSERT INTO convmemory_summary (session_id, version, parent_version, first_position, last_position,
     covered_count, covered_tokens, text, tokens, model, shortened, fallback, building, prompt_hash,
     created_at)
@@ -397,7 +467,7 @@ WHERE session_id = %s
     AND invalidated_at IS NULL
     AND building = %s;
 
--- fork (10 of 13)
+-- fork (11 of 14)
 -- redact (17 of 28)
 -- redact (26 of 28)
 -- truncate (8 of 10)
@@ -406,7 +476,7 @@ SET "invalidated_at" = REPLACE(STRFTIME('%%Y-%%m-%%d %%H:%%M:%%f', 'now', %s) ||
 WHERE ("convmemory_summary"."session_id" = %s AND "convmemory_summary"."invalidated_at" IS NULL
     AND "convmemory_summary"."last_position" >= %s);
 
--- fork (11 of 13)
+-- fork (12 of 14)
 -- redact (18 of 28)
 -- redact (27 of 28)
 -- truncate (9 of 10)
@@ -422,7 +492,7 @@ WHERE ("convmemory_summary"."session_id" = %s AND "convmemory_summary"."invalida
     AND NOT "convmemory_summary"."building")
 ORDER BY "convmemory_summary"."version" DESC LIMIT 1;
 
--- fork (12 of 13)
+-- fork (13 of 14)
 UPDATE "convmemory_session"
 SET "last_position" = %s,
     "unpinned_count" = %s,
@@ -695,28 +765,3 @@ WHERE "convmemory_session"."id" = %s;
 SELECT "convmemory_session"."forked_from_id" AS "forked_from"
 FROM "convmemory_session"
 WHERE "convmemory_session"."id" = %s;
-
--- erase (7 of 11)
-UPDATE "convmemory_session"
-SET "forked_from_id" = NULL
-WHERE "convmemory_session"."forked_from_id" = %s;
-
--- erase (8 of 11)
-DELETE
-FROM "convmemory_message"
-WHERE "convmemory_message"."session_id" IN (%s);
-
--- erase (9 of 11)
-DELETE
-FROM "convmemory_summary"
-WHERE "convmemory_summary"."session_id" IN (%s);
-
--- erase (10 of 11)
-UPDATE "convmemory_attempt"
-SET "session_id" = NULL
-WHERE "convmemory_attempt"."session_id" IN (%s);
-
--- erase (11 of 11)
-DELETE
-FROM "convmemory_session"
-WHERE "convmemory_session"."id" IN (%s);
