@@ -19,10 +19,12 @@ INSTALL := $(BIN)/python -m pip --disable-pip-version-check install -qq
 export PIP_CONSTRAINT = constraints.txt
 
 .DEFAULT_GOAL := help
-.PHONY: help test test-chaos golden bench docs screenshots messages schema test-lowest lint format demo replay constraints clean
+.PHONY: help setup test test-chaos golden bench docs screenshots messages schema test-lowest lint format demo replay constraints clean
 
 help: ## List the targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 14
+
+setup: $(VENV)/.lint $(VENV)/.docs ## Install into $(VENV) what the tests, the checks and the documentation need
 
 test: $(VENV)/.test ## Run the tests on SQLite, and on PostgreSQL and MariaDB if they are installed (ARGS: for pytest)
 	$(BIN)/python -m tests.run $(ARGS)

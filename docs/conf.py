@@ -50,7 +50,8 @@ def setup(app: Any) -> None:
 
 def read(content: list[str]) -> None:
     text = content[0].replace("{{ COMMANDS }}", commands()).replace(" `make docs` fills this page in.", "")
-    content[0] = re.sub(r"\]\((?:\.\./)+((?:example_project/|README)[^)]*)\)", rf"]({SOURCE}/blob/main/\1)", text)
+    outside = r"\]\((?:\.\./)+((?:example_project/|README|CONTRIBUTING)[^)]*)\)"
+    content[0] = re.sub(outside, rf"]({SOURCE}/blob/main/\1)", text)
 
 
 def commands() -> str:

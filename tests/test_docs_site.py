@@ -10,7 +10,7 @@ import pytest
 DOCS = pathlib.Path(__file__).parent.parent / "docs"
 INDEX = (DOCS / "index.md").read_text(encoding="utf-8")
 # The pages that no other test looks at for their links.
-PAGES = ("index", "settings", "memories", "operations", "how-it-works", "example", "python")
+PAGES = ("index", "settings", "memories", "operations", "how-it-works", "architecture", "example", "python")
 
 
 def test_the_contents_have_every_page_under_one_of_four_captions() -> None:

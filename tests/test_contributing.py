@@ -1,0 +1,140 @@
+"""CONTRIBUTING.md, SECURITY.md and docs/architecture.md name files, layers, targets and variables that there are."""
+
+from __future__ import annotations
+
+import pathlib
+import re
+import tomllib
+from typing import Any
+
+import pytest
+import yaml
+
+from tests import servers
+
+ROOT = pathlib.Path(__file__).parent.parent
+PACKAGE = ROOT / "django_convmemory"
+PAGES = ("CONTRIBUTING.md", "SECURITY.md", "docs/architecture.md")
+FOLDERS = "django_convmemory|tests|docs|benchmarks|example_project|scripts|\\.ci|\\.github"
+# Variables that the runs of the tests set for each other.
+INTERNAL = {servers.ABSENT, "CONVMEMORY_TEST_RUN", "CONVMEMORY_TEST_DATABASE_NAME"}
+PYTHON = "\n".join(
+    path.read_text(encoding="utf-8") for folder in (PACKAGE, ROOT / "tests") for path in folder.rglob("*.py")
+)
+
+
+def text_of(page: str) -> str:
+    return (ROOT / page).read_text(encoding="utf-8")
+
+
+def code_of(page: str) -> list[str]:
+    """Return the code spans and the blocks of code of a page."""
+    text = text_of(page)
+    blocks = re.findall(r"^ *```\w+\n(.*?)^ *```", text, re.DOTALL | re.MULTILINE)
+    return blocks + re.findall(r"`([^`\n]+)`", re.sub(r"^ *```.*?^ *```", "", text, flags=re.DOTALL | re.MULTILINE))
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_every_path_exists(page: str) -> None:
+    paths = {path for code in code_of(page) for path in re.findall(rf"(?<![\w/.])(?:{FOLDERS})/[\w./-]*", code)}
+
+    assert paths
+    assert [path for path in sorted(paths) if not (ROOT / path).exists()] == []
+
+
+def test_every_file_that_the_architecture_names_in_the_package_exists() -> None:
+    names = {
+        code for code in code_of("docs/architecture.md") if re.fullmatch(r"[\w/]+(?:\.py|/)", code) and "\n" not in code
+    }
+
+    assert len(names) > 30
+    assert [name for name in sorted(names) if not (PACKAGE / name).exists() and not (ROOT / name).exists()] == []
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_every_link_leads_to_a_file(page: str) -> None:
+    folder = (ROOT / page).parent
+    targets = re.findall(r"\]\(([^)#:\s]+)[^)]*\)", text_of(page))
+
+    assert [target for target in targets if not (folder / target).exists()] == []
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_every_link_within_the_documentation_leads_to_a_heading(page: str) -> None:
+    folder = (ROOT / page).parent
+    for target, anchor in re.findall(r"\]\(([^)#:\s]*\.md)#([^)\s]+)\)", text_of(page)):
+        headings = re.findall(r"^#+ (.*)", (folder / target).read_text(encoding="utf-8"), re.MULTILINE)
+        anchors = {re.sub(r"[^\w -]", "", heading).lower().replace(" ", "-") for heading in headings}
+        assert anchor in anchors, f"{target}#{anchor}"
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_every_target_of_make_exists(page: str) -> None:
+    targets = set(re.findall(r"^([a-z-]+):", text_of("Makefile"), re.MULTILINE))
+    named = {name for code in code_of(page) for name in re.findall(r"(?:^|\s)make ([a-z-]+)", code)}
+
+    assert named <= targets
+
+
+def test_every_name_in_the_recipes_is_one_of_the_code() -> None:
+    recipes = text_of("CONTRIBUTING.md").partition("## Recipes")[2].partition("\n## Style")[0]
+    names = set(re.findall(r"`(_?[A-Z]\w+)`", recipes))
+
+    assert "ScopedView" in names
+    assert [name for name in sorted(names) if not re.search(rf"\b{name}\b", PYTHON)] == []
+
+
+def test_the_table_of_variables_is_complete() -> None:
+    table = text_of("CONTRIBUTING.md").partition("### Servers")[2].partition("\n## ")[0]
+    rows = dict(re.findall(r"^\| `(CONVMEMORY_TEST_\w+)` +\| (?:`([^`]*)`)?", table, re.MULTILINE))
+
+    assert set(rows) == set(re.findall(r"\bCONVMEMORY_TEST_[A-Z]+(?:_[A-Z]+)*\b", PYTHON)) - INTERNAL
+    defaults = re.findall(r'environ\.get\("(CONVMEMORY_TEST_\w+)", "([^"]+)"\)', PYTHON)
+    assert defaults
+    assert {name: rows[name] for name, _ in defaults} == dict(defaults)
+
+
+# The drawings.
+
+
+@pytest.mark.parametrize(("number", "contract"), [(0, "layers"), (1, "core")])
+def test_the_drawings_show_the_layers_that_are_checked(number: int, contract: str) -> None:
+    drawings = re.findall(r"```text\n(.*?)```", text_of("docs/architecture.md"), re.DOTALL)
+    drawn = re.findall(r"^│ ([a-z_]+(?: \| [a-z_]+)*) +│", drawings[number], re.MULTILINE)
+    config: Any = tomllib.loads(text_of("pyproject.toml"))["tool"]["importlinter"]
+    [checked] = [one["layers"] for one in config["contracts"] if one["id"] == contract]
+
+    assert drawn == checked
+
+
+def test_the_first_drawing_has_every_module_of_the_package() -> None:
+    drawing = re.findall(r"```text\n(.*?)```", text_of("docs/architecture.md"), re.DOTALL)[0]
+    modules = {path.stem for path in PACKAGE.glob("*.py")} | {
+        path.parent.name for path in PACKAGE.glob("*/__init__.py")
+    }
+
+    for module in modules - {"__init__"}:
+        assert re.search(rf"^│ [^│]*\b{module}\b[^│]*│", drawing, re.MULTILINE), module
+
+
+def test_the_table_of_folders_is_complete() -> None:
+    table = text_of("docs/architecture.md").partition("## The folders")[2].partition("\n## ")[0]
+    folders = {path.parent for path in PACKAGE.glob("*/__init__.py")}
+    folders |= {path for path in PACKAGE.iterdir() if path.is_dir() and path.name != "__pycache__"}
+
+    for folder in folders:
+        assert f"`{folder.name}/`" in table
+
+
+# The workflow.
+
+
+def test_the_workflow_runs_what_the_page_describes() -> None:
+    workflow = yaml.safe_load(text_of(".github/workflows/ci.yml"))
+    [job] = workflow["jobs"].values()
+    script = text_of(".ci/run")
+
+    assert set(job["env"]) == {f"CONVMEMORY_TEST_{name.upper()}" for name in servers.ALL}
+    assert job["steps"][-1]["run"] == ".ci/run"
+    [versions] = [step["with"]["python-version"] for step in job["steps"] if "setup-python" in step.get("uses", "")]
+    assert set(versions.split()) == set(re.findall(r"\$\(find_python ([\d.]+)\)", script))
