@@ -187,6 +187,42 @@ def test_a_lease_is_extended_before_each_further_call_of_a_chunk() -> None:
     assert len(left) == 2
 
 
+def test_a_session_whose_worker_dies_between_two_chunks_is_found_by_the_sweep() -> None:
+    swept: list[list[int]] = []
+
+    def die_in_the_second_call(request: ChatRequest) -> None:
+        if len(model.requests) == 2:
+            # What the others see of a worker that was killed: its first version, and its lease until that runs out.
+            models.Session.objects.update(lease_expires_at=Clock(-1))
+            swept.append(memory.sweep())
+
+    model = MarkerModel(die_in_the_second_call)
+    memory = build(model, max_chunk_tokens=100)
+    talk(memory, 40)
+    memory.compact("s")
+    assert len(versions()) == 1
+    assert swept == [[session().pk]]
+
+
+def test_a_lease_lasts_for_two_calls_of_the_slower_model() -> None:
+    left: list[float] = []
+
+    def look_at_the_lease(request: ChatRequest) -> None:
+        expires, now = models.Session.objects.values_list("lease_expires_at", Clock()).get()
+        left.append((expires - now).total_seconds())
+        if len(left) == 1:
+            raise exceptions.ContentRefused("no")
+
+    model = MarkerModel(look_at_the_lease, deadline=1000.0)
+    fallback = MarkerModel(look_at_the_lease, deadline=2000.0)
+    memory = build(model, fallback=fallback, max_chunk_tokens=100)
+    talk(memory, 40)
+    assert memory.compact("s") == "published"
+    # As claimed, as extended for the fallback, and as extended by each version that was published.
+    assert len(left) == len(versions()) + 1 > 3
+    assert all(2 * 2000 <= seconds <= memory.lease_seconds for seconds in left)
+
+
 def test_a_result_that_comes_after_the_lease_backs_off_and_counts() -> None:
     memory = build(MarkerModel(lambda request: models.Session.objects.update(lease_expires_at=Clock(-1))))
     talk(memory, 10)
@@ -307,6 +343,25 @@ def test_an_exchange_of_very_many_turns_is_cut_to_the_models_window() -> None:
     prompt = model.requests[0].messages[-1].text
     assert len(prompt) < 8 * 300
     assert "turns left out" in prompt
+
+
+def test_long_messages_share_what_short_ones_leave_of_the_window() -> None:
+    model = MarkerModel()
+    memory = build(model, max_chunk_tokens=1000)
+    # In one exchange, so that all of them are folded in one call; neither in ascending nor in descending order.
+    letters = {"a": 3000, "b": 10, "c": 6000, "d": 1500, "e": 20}
+    calls = [{"id": letter, "type": "function", "function": {"name": "f", "arguments": "{}"}} for letter in letters]
+    results = [ChatMessage.tool(letter.upper() * count, letter) for letter, count in letters.items()]
+    memory.append("s", ChatMessage.ai(tool_calls=calls), *results)
+    talk(memory, 10)
+    assert memory.compact("s") == "published"
+    prompt = model.requests[0].messages[-1].text
+    transcript = prompt[prompt.index("[tool]") :]
+    shown = {letter: transcript.count(letter.upper()) for letter in letters}
+    assert (shown["b"], shown["e"]) == (10, 20)
+    # Each message keeps its beginning and its end.
+    assert max(shown[letter] for letter in "acd") - min(shown[letter] for letter in "acd") <= 2
+    assert 0.7 * 1000 <= memory.counter.count_text(transcript) <= 1.25 * 1000
 
 
 # The books.

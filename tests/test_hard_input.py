@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 import enum
+import json
 from typing import Any
 
 import pytest
@@ -130,6 +131,38 @@ def test_everything_in_a_message_counts_towards_its_size(field: str) -> None:
     large = {"name": {"name": "n" * 2000}, "metadata": {"metadata": {"a": "b" * 2000}}, "usage": {}}[field]
     with pytest.raises(exceptions.InvalidMessage, match="bytes large, and 1000 are allowed"):
         chat.append("s", ChatMessage.ai("hi", **large), usage={"note": "n" * 2000} if field == "usage" else None)
+
+
+@pytest.mark.django_db
+@pytest.mark.parametrize(
+    ("character", "size"), [("x", 1), ("é", 2), ("猫", 3), ("🐈", 4)], ids=["1 byte", "2 bytes", "3 bytes", "4 bytes"]
+)
+def test_the_size_of_a_text_is_that_of_its_bytes(character: str, size: int) -> None:
+    chat = ConversationBufferMemory(ORMStore(), max_message_bytes=1200)
+    chat.append("s", ChatMessage.human(character * (1200 // size)))
+    with pytest.raises(exceptions.InvalidMessage, match=f"is {1200 + size} bytes large, and 1200 are allowed"):
+        chat.append("s", ChatMessage.human(character * (1200 // size + 1)))
+    assert len(chat.history("s")) == 1
+
+
+@pytest.mark.django_db
+@pytest.mark.parametrize(
+    "message",
+    [
+        {"role": "user", "content": [{"type": "text", "text": "猫 and 🐈"}]},
+        {"role": "user", "name": "Zoë", "content": "猫 and 🐈"},
+        {"role": "assistant", "content": None, "tool_calls": [call("a", arguments='{"q": "猫 and 🐈"}')]},
+    ],
+    ids=["parts", "name", "tool calls"],
+)
+def test_the_size_of_any_other_message_is_that_of_the_bytes_of_its_json(message: dict[str, Any]) -> None:
+    # As it is stored: compact, its texts as they are, with the metadata beside it.
+    written = json.dumps([message, {}], ensure_ascii=False, separators=(",", ":"))
+    size = len(written.encode())
+    assert size > len(written)
+    ConversationBufferMemory(ORMStore(), max_message_bytes=size).append("s", message)
+    with pytest.raises(exceptions.InvalidMessage, match=f"is {size} bytes large, and {size - 1} are allowed"):
+        ConversationBufferMemory(ORMStore(), max_message_bytes=size - 1).append("s", message)
 
 
 @pytest.mark.django_db

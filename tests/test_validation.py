@@ -336,6 +336,14 @@ def test_a_summary_about_errors_and_apologies_passes(text: str) -> None:
     assert checked(text) == text
 
 
+def test_a_text_longer_than_a_refusal_is_a_summary_that_begins_with_an_apology() -> None:
+    refusal = "I'm sorry, but I can't help with that. "
+    longest = refusal + "x" * (600 - len(refusal))
+    with pytest.raises(ContentRefused):
+        checked(longest)
+    assert checked(longest + "x") == longest + "x"
+
+
 texts = st.one_of(
     st.text(max_size=80), st.lists(st.sampled_from(["Anna", " ", ". ", "3.50", "!\n", "好。", "”", ".”"])).map("".join)
 )
