@@ -7,7 +7,18 @@ import pytest
 from hypothesis import given, strategies as st
 
 from django_convmemory.core import exchanges
-from django_convmemory.core.counters import MAX_PINNED, Batch, Counters, Entry, Pinned, Row, call_mark
+from django_convmemory.core.counters import (
+    MAX_PINNED,
+    Batch,
+    Counters,
+    Ending,
+    Entry,
+    Pinned,
+    Row,
+    Standing,
+    call_mark,
+    rewound,
+)
 from django_convmemory.core.strategies import Threshold
 from django_convmemory.exceptions import InvalidMessage, ToolResultRefused, TooManyPinned
 from django_convmemory.messages import ChatMessage
@@ -213,6 +224,42 @@ def test_a_batch_knows_what_it_changes_before_the_session_is_read(data: st.DataO
         assert end.settled_tokens == batch.after.settled_tokens + start.unpinned_tokens
         assert end.newest_position == batch.after.newest_position + start.last_position
         assert (end.open_calls, end.exchange_calls) == (batch.after.open_calls, batch.after.exchange_calls)
+
+
+def ending(conversation: list[ChatMessage], position: int) -> Ending:
+    """What a store reads of the first ``position`` messages to rewind the counters."""
+    _, rows = conversations.placed(conversation[:position])
+    unpinned = [row for row in rows if not row.message.pinned]
+
+    def standing(row: exchanges.Placed) -> Standing:
+        return Standing(row.position, row.tokens, sum(other.tokens for other in unpinned[: unpinned.index(row) + 1]))
+
+    spoke = next((row for row in reversed(unpinned) if row.message.role == "assistant"), None)
+    results = [row for row in unpinned if spoke is not None and row.answers == spoke.position]
+    return Ending(
+        position,
+        last=standing(unpinned[-1]) if unpinned else None,
+        spoke=standing(spoke) if spoke else None,
+        call_ids=spoke.message.call_ids if spoke else (),
+        answered=tuple(row.message.tool_call_id or "" for row in results),
+        answered_position=results[-1].position if results else 0,
+    )
+
+
+@given(conversations.conversations(), st.data())
+def test_rewound_counters_are_those_of_a_session_that_never_went_on(
+    conversation: list[ChatMessage], data: st.DataObject
+) -> None:
+    position = data.draw(st.integers(0, len(conversation)))
+    after, _ = Counters().append(conversations.entries(conversation))
+    before, _ = Counters().append(conversations.entries(conversation[:position]))
+    assert rewound(after, ending(conversation, position)) == before
+
+
+def test_a_refused_result_says_which_call_it_names() -> None:
+    with pytest.raises(ToolResultRefused) as refused:
+        after(CALLS_A, RESULT_B)
+    assert refused.value.call_id == "b"
 
 
 @given(conversations.conversations(min_size=1))

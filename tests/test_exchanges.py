@@ -4,7 +4,7 @@ import pytest
 from hypothesis import example, given, strategies as st
 
 from django_convmemory.core import exchanges
-from django_convmemory.core.exchanges import NO_RESULT, Placed
+from django_convmemory.core.exchanges import NO_RESULT, REDACTED, Placed, Turn
 from django_convmemory.messages import ChatMessage
 from tests import conversations
 from tests.conversations import call
@@ -171,3 +171,25 @@ def test_arranging_leaves_the_rows_as_they_are() -> None:
     before = list(rows)
     exchanges.well_formed(rows)
     assert rows == before
+
+
+def test_each_plain_message_is_an_exchange() -> None:
+    turns = [Turn(position, 1, None) for position in range(1, 4)]
+    assert exchanges.starts(turns) == [0, 1, 2]
+
+
+@pytest.mark.parametrize("first", [2, 9])
+def test_nothing_begins_in_an_open_exchange_that_began_before(first: int) -> None:
+    turns = [Turn(first, 1, 1), Turn(first + 1, 1, None)]
+    assert exchanges.starts(turns, 1) == []
+
+
+def test_a_call_without_a_result_gets_one_that_belongs_to_it() -> None:
+    asked = Placed(3, ChatMessage.ai(tool_calls=[call("a")]), 5)
+    assert exchanges.well_formed([asked]) == [asked, Placed(0, ChatMessage.tool(NO_RESULT, "a"), 0, answers=3)]
+
+
+def test_a_model_is_shown_that_a_message_was_removed() -> None:
+    assert exchanges.redacted(ChatMessage.human("", name="Anna")) == ChatMessage.human(REDACTED, name="Anna")
+    for message in (ChatMessage.human("Hello."), ChatMessage.ai(tool_calls=[call("a")])):
+        assert exchanges.redacted(message) == message
