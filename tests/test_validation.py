@@ -268,7 +268,7 @@ def test_what_passes_can_be_stored_and_passes_again(text: str, more: str) -> Non
 
 
 def test_lone_surrogates_are_bad_output() -> None:
-    with pytest.raises(BadModelOutput, match="The answer .*surrogate"):
+    with pytest.raises(BadModelOutput, match=r"The answer .*surrogate"):
         validation.checked(ChatResponse(ChatMessage.restore("assistant", "Anna \ud83d asked.", "chat")))
 
 
