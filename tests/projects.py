@@ -22,6 +22,9 @@ from tests import processes
 if TYPE_CHECKING:
     from pytest_django import Settings
 
+# The stubs know neither Celery's current app as it is kept nor what only some transports' channels can do.
+celery_state: Any = _state
+
 TURN = "The cat sat on the mat and thought about the sea. " * 4
 
 
@@ -41,7 +44,7 @@ class Project:
         """How many tasks are in it, with those that this process has still to send."""
         assert sender().flush(processes.PATIENCE)
         with self.app.connection_for_read() as connection:
-            channel = connection.default_channel
+            channel: Any = connection.default_channel
             if connection.transport.driver_type != "amqp":
                 return int(channel._size(self.queue))
             try:
@@ -57,10 +60,11 @@ class Project:
     def remove(self, broker_url: str) -> None:
         """Delete all that was made on the broker, which may have been reached by another way."""
         with self.app.connection_for_write(broker_url) as connection:
-            connection.default_channel.queue_delete(self.queue)
+            channel: Any = connection.default_channel
+            channel.queue_delete(self.queue)
             kind = connection.transport.driver_type
             if kind == "amqp":
-                connection.default_channel.exchange_delete(self.queue)
+                channel.exchange_delete(self.queue)
         if kind == "redis":
             import redis
 
@@ -107,15 +111,15 @@ def make_project(broker_url: str, **settings: Any) -> Project:
 @contextlib.contextmanager
 def current(made: Project) -> Iterator[None]:
     """Make the project's Celery app the current one of all threads, as a Django project does."""
-    default, before = _state.default_app, _state._tls.current_app
+    default, before = celery_state.default_app, celery_state._tls.current_app
     made.app.set_current()
     made.app.set_default()
     try:
         yield
     finally:
         sender().close()
-        _state._set_current_app(before)
-        _state.set_default_app(default)
+        celery_state._set_current_app(before)
+        celery_state.set_default_app(default)
 
 
 def configured(

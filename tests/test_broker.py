@@ -14,12 +14,19 @@ from urllib.parse import urlsplit
 
 import celery
 import pytest
-from celery import _state
 
 from django_convmemory.broker import MOST_WAITING, BrokerConnection, Hint, Sender, logger, sender
 from tests import processes
 from tests.ports import Port
-from tests.projects import Project, append_until_due, celery_settings, configured, project, warnings_of
+from tests.projects import (
+    Project,
+    append_until_due,
+    celery_settings,
+    celery_state,
+    configured,
+    project,
+    warnings_of,
+)
 
 if TYPE_CHECKING:
     from pytest_django import Settings
@@ -130,15 +137,15 @@ def test_each_of_several_brokers_is_tried_once(broker_url: str, settings: Settin
             append_until_due(configured(settings, site))
 
             assert not sender().broken
-            site.app.conf.broker_read_url = broker_url
+            site.app.conf.update(broker_read_url=broker_url)
             assert site.depth() == 1
 
 
 def test_without_a_celery_app_the_append_succeeds_and_the_log_says_why(
     settings: Settings, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(_state, "default_app", None)
-    monkeypatch.setattr(_state._tls, "current_app", None)
+    monkeypatch.setattr(celery_state, "default_app", None)
+    monkeypatch.setattr(celery_state._tls, "current_app", None)
 
     append_until_due(configured(settings, Project(celery.current_app, "convmemory-none")))
 
@@ -285,7 +292,7 @@ def test_a_process_that_is_out_of_threads_appends_all_the_same(own: Sender, monk
         raise RuntimeError("can't start new thread")
 
     monkeypatch.setattr(threading.Thread, "start", start)
-    assert not own.send(hint_of(1), APP, undelivered=[].extend)
+    assert not own.send(hint_of(1), APP, undelivered=lambda session_ids: None)
     assert not own.send(hint_of(2), APP, wait=True)
     monkeypatch.undo()
     assert not own._waiting

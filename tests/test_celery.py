@@ -217,7 +217,7 @@ def test_a_sweep_without_a_broker_fails_and_leaves_all_for_the_next(settings: Se
         append_until_due(memory, key)
     with Port() as port, project(port.url("amqp")) as site:
         memory = configured(settings, site)
-        with pytest.raises(tasks.BrokerUnavailable):
+        with pytest.raises(exceptions.BrokerUnavailable):
             list(tasks.send_due(memory, limit=1))
 
     assert models.Session.objects.filter(hinted_at__isnull=True).count() == 3

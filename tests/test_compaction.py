@@ -14,7 +14,6 @@ from django.core.exceptions import ImproperlyConfigured
 from django.db import connection, connections, transaction
 from django.db.models import F
 from django.db.models.signals import pre_save
-from django.utils import timezone
 
 from django_convmemory import exceptions, models, signals
 from django_convmemory.chat_models.base import ChatRequest, ChatResponse, Usage
@@ -25,6 +24,7 @@ from django_convmemory.memory import ConversationSummaryBufferMemory
 from django_convmemory.messages import ChatMessage
 from django_convmemory.schedulers import NullScheduler
 from django_convmemory.stores.in_memory import InMemoryStore
+from tests.conversations import call
 from tests.folding import MarkerModel, build, covered, keys_of, outcomes, session, talk, versions
 
 pytestmark = pytest.mark.django_db
@@ -77,7 +77,7 @@ def test_a_huge_message_is_cut_for_the_summarizer_with_a_mark_and_never_skipped(
     assert covered(prompt)[:2] == [1, 2]
     assert "characters left out" in prompt
     assert len(prompt) < 2500
-    assert models.Message.objects.get(position=1).content.count("long") == 5000
+    assert (models.Message.objects.get(position=1).content or "").count("long") == 5000
 
 
 def test_a_chunk_beyond_the_models_window_is_halved_down_to_one_cut_message() -> None:
@@ -96,10 +96,9 @@ def test_a_chunk_beyond_the_models_window_is_halved_down_to_one_cut_message() ->
 
 
 def test_a_tool_exchange_is_folded_whole_and_an_open_one_never() -> None:
-    call = {"id": "c1", "type": "function", "function": {"name": "f", "arguments": "{}"}}
     memory = build(MarkerModel(), limit=30)
     memory.append("s", ChatMessage.human("[[1]] " + "word " * 30))
-    memory.append("s", ChatMessage.ai(tool_calls=[call, {**call, "id": "c2"}]))
+    memory.append("s", ChatMessage.ai(tool_calls=[call("c1"), call("c2")]))
     memory.append("s", ChatMessage.tool("[[3]] " + "word " * 40, "c1"), ChatMessage.human("[[4]] well?"))
     memory.compact("s")
     assert session().covered_position == 1
@@ -174,8 +173,8 @@ def test_a_lease_is_extended_before_each_further_call_of_a_chunk() -> None:
     left: list[float] = []
 
     def answer(request: ChatRequest) -> None:
-        row = session()
-        left.append((row.lease_expires_at - timezone.now()).total_seconds())
+        expires, now = models.Session.objects.values_list("lease_expires_at", Clock()).get()
+        left.append((expires - now).total_seconds())
         models.Session.objects.update(lease_expires_at=Clock(5))
         if len(left) == 1:
             raise exceptions.ContentRefused("no")
@@ -334,10 +333,9 @@ def test_each_call_is_in_the_books_once_even_where_nothing_fits() -> None:
 def test_an_exchange_of_very_many_turns_is_cut_to_the_models_window() -> None:
     model = MarkerModel()
     memory = build(model, max_chunk_tokens=300)
-    calls = [
-        {"id": f"c{number}", "type": "function", "function": {"name": "f", "arguments": "{}"}} for number in range(400)
-    ]
-    memory.append("s", ChatMessage.ai(tool_calls=calls), *[ChatMessage.tool("0123456789", one["id"]) for one in calls])
+    ids = [f"c{number}" for number in range(400)]
+    asked = ChatMessage.ai(tool_calls=[call(call_id) for call_id in ids])
+    memory.append("s", asked, *[ChatMessage.tool("0123456789", call_id) for call_id in ids])
     talk(memory, 10)
     assert memory.compact("s") == "published"
     prompt = model.requests[0].messages[-1].text
@@ -350,9 +348,9 @@ def test_long_messages_share_what_short_ones_leave_of_the_window() -> None:
     memory = build(model, max_chunk_tokens=2000)
     # In one exchange, so that all of them are folded in one call; neither in ascending nor in descending order.
     letters = {"a": 6000, "b": 1000, "c": 12000, "d": 5000, "e": 1200}
-    calls = [{"id": letter, "type": "function", "function": {"name": "f", "arguments": "{}"}} for letter in letters]
+    asked = ChatMessage.ai(tool_calls=[call(letter) for letter in letters])
     results = [ChatMessage.tool(letter.upper() * count, letter) for letter, count in letters.items()]
-    memory.append("s", ChatMessage.ai(tool_calls=calls), *results)
+    memory.append("s", asked, *results)
     talk(memory, 10)
     assert memory.compact("s") == "published"
     turns = [line for line in model.requests[0].messages[-1].text.splitlines() if line.startswith("[tool]")]

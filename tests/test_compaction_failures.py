@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import datetime as dt
 import re
+from typing import Any
 
 import pytest
 from asgiref.sync import sync_to_async
@@ -85,7 +86,7 @@ def test_repeated_kills_reach_the_fallback() -> None:
 
 
 def test_a_refusal_of_one_chunk_reaches_the_fallback_for_that_chunk_alone() -> None:
-    refusals = [exceptions.ContentRefused("no"), "I'm sorry, but I can't help with that."]
+    refusals: list[Any] = [exceptions.ContentRefused("no"), "I'm sorry, but I can't help with that."]
     model = ScriptedChatModel(["one", *refusals, "four"])
     memory = build(model, max_chunk_tokens=100, fallback=ExtractiveChatModel(), limit=100)
     talk(memory, 34)

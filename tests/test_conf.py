@@ -25,7 +25,7 @@ from django_convmemory.stores.orm import ORMStore
 from django_convmemory.tasks import CeleryScheduler
 
 if TYPE_CHECKING:
-    from nowhere import Nothing
+    from nowhere import Nothing  # type: ignore[import-not-found]
 
 MEMORY = "django_convmemory.memory."
 EXTRACTIVE = {"BACKEND": "django_convmemory.chat_models.extractive.ExtractiveChatModel"}

@@ -147,7 +147,7 @@ def cost(context: Context, *names: str) -> int:
 def test_left_out_first_are_the_oldest_exchanges_then_the_summary() -> None:
     held = snapshot(CHAT, folded=1)
     whole = put_together(held, system="You are a teacher.")
-    shown = []
+    shown: list[list[str]] = []
     for budget in range(whole.tokens, -1, -1):
         names = [text for _, text in parts(put_together(held, system="You are a teacher.", max_tokens=budget))]
         if not shown or shown[-1] != names:

@@ -325,7 +325,7 @@ def test_the_worker_of_a_killed_replay_ends(copy: pathlib.Path) -> None:
 
 
 def test_a_replay_without_its_database_says_so(copy: pathlib.Path) -> None:
-    command = [sys.executable, copy / "replay.py", "--fast"]
+    command = [sys.executable, str(copy / "replay.py"), "--fast"]
     environ = environment(copy, DATABASE_URL="sqlite:////nowhere/at/all/chat.sqlite3")
     done = subprocess.run(
         command, env=environ, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True, check=False

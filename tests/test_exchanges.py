@@ -104,7 +104,8 @@ def test_each_call_gets_its_own_newest_result(conversation: list[ChatMessage]) -
     for row in exchanges.well_formed(rows):
         if row.message.role == "tool":
             expected = newest.pop((row.answers, row.message.tool_call_id), None)
-            assert row == (expected or Placed(0, ChatMessage.tool(NO_RESULT, row.message.tool_call_id), 0, row.answers))
+            none = Placed(0, ChatMessage.tool(NO_RESULT, row.message.tool_call_id or ""), 0, row.answers)
+            assert row == (expected or none)
     assert newest == {}
 
 

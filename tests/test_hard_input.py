@@ -128,9 +128,9 @@ def test_a_large_batch_of_large_messages_is_stored() -> None:
 @pytest.mark.parametrize("field", ["name", "metadata", "usage"])
 def test_everything_in_a_message_counts_towards_its_size(field: str) -> None:
     chat = ConversationBufferMemory(ORMStore(), max_message_bytes=1000)
-    large = {"name": {"name": "n" * 2000}, "metadata": {"metadata": {"a": "b" * 2000}}, "usage": {}}[field]
+    large: dict[str, Any] = {"name": {"name": "n" * 2000}, "metadata": {"metadata": {"a": "b" * 2000}}, "usage": {}}
     with pytest.raises(exceptions.InvalidMessage, match="bytes large, and 1000 are allowed"):
-        chat.append("s", ChatMessage.ai("hi", **large), usage={"note": "n" * 2000} if field == "usage" else None)
+        chat.append("s", ChatMessage.ai("hi", **large[field]), usage={"note": "n" * 2000} if field == "usage" else None)
 
 
 @pytest.mark.django_db
@@ -171,7 +171,8 @@ def test_a_time_of_another_zone_is_the_same_moment() -> None:
     moment = dt.datetime(2024, 2, 29, 12, tzinfo=dt.timezone(dt.timedelta(hours=2)))
     chat.append("s", ChatMessage.human("hello"), created_at=moment)
     assert chat.history("s")[0].created_at == moment
-    for wrong in (dt.datetime(2024, 2, 29), "2024-02-29", 0):  # noqa: DTZ001  without a zone
+    wrong_times: list[Any] = [dt.datetime(2024, 2, 29), "2024-02-29", 0]  # noqa: DTZ001  without a zone
+    for wrong in wrong_times:
         with pytest.raises(exceptions.InvalidMessage, match="a datetime with a time zone"):
             chat.append("s", ChatMessage.human("hello"), created_at=wrong)
     for year in (1, 1000, 9999):
@@ -188,7 +189,8 @@ def test_each_message_has_a_time_of_its_own() -> None:
     one, two, now = (stored.created_at for stored in chat.history("s"))
     assert [one, two] == times
     assert abs(now - dt.datetime.now(dt.UTC)) < dt.timedelta(minutes=5)
-    for wrong in ([], times, [*times, "2024-02-29"]):
+    wrong_lists: list[Any] = [[], times, [*times, "2024-02-29"]]
+    for wrong in wrong_lists:
         with pytest.raises(exceptions.InvalidMessage, match="created_at"):
             chat.append("s", *[ChatMessage.human("hello")] * 3, created_at=wrong)
     assert len(chat.history("s")) == 3

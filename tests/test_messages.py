@@ -5,6 +5,7 @@ import copy
 import dataclasses
 import json
 import pickle
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -193,7 +194,7 @@ def test_a_message_cannot_be_changed() -> None:
     assert isinstance(message.content, tuple)
     assert isinstance(message.metadata["a"]["b"], tuple)
     for changed in (message.metadata, message.metadata["a"], message.content[0], message.tool_calls[0]):
-        for change in (
+        changes: list[Callable[[Any], Any]] = [
             lambda one: one.update(x=1),
             lambda one: one.clear(),
             lambda one: one.pop("a", None),
@@ -202,7 +203,8 @@ def test_a_message_cannot_be_changed() -> None:
             lambda one: one.__setitem__("x", 1),
             lambda one: one.__delitem__("a"),
             lambda one: one.__ior__({"x": 1}),
-        ):
+        ]
+        for change in changes:
             with pytest.raises(TypeError, match=r"dataclasses\.replace"):
                 change(changed)
 
@@ -378,7 +380,9 @@ def test_metadata_is_a_dict(metadata: Any) -> None:
 
 
 def test_any_mapping_will_do() -> None:
-    wire = collections.ChainMap({"role": "user"}, {"content": "a", "x": collections.OrderedDict(y=1)})
+    wire: collections.ChainMap[str, Any] = collections.ChainMap(
+        {"role": "user"}, {"content": "a", "x": collections.OrderedDict(y=1)}
+    )
     message = ChatMessage.from_openai(wire)
     assert message.to_openai() == {"role": "user", "content": "a", "x": {"y": 1}}
     assert type(message.extra["x"]) is FrozenDict

@@ -76,10 +76,11 @@ def test_a_table_is_moved_over_and_a_second_run_goes_on(
         move(monkeypatch, Rows(old, fails_at=33))
     move(monkeypatch, Rows(old))
 
+    scopes: list[dict[str, Any]] = [{"owner": ann}, {"owner": ann}, {"visitor": "conversation-2"}]
     moved = [
         (one.message.text, one.created_at)
-        for number, whose in enumerate([{"owner": ann}, {"owner": ann}, {"visitor": "conversation-2"}])
-        for one in memories["default"].session(f"conversation-{number}", **whose).history(limit=100)
+        for number, scope in enumerate(scopes)
+        for one in memories["default"].session(f"conversation-{number}", **scope).history(limit=100)
     ]
     assert moved == [(row.text, row.created_at) for row in old]
     assert models.Session.objects.due().count() == 3

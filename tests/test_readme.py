@@ -57,7 +57,7 @@ def read_blocks(text: str) -> list[Block]:
 BLOCKS = read_blocks(README)
 
 
-def of(language: str, file: str | None = None) -> Any:
+def of(language: str, file: str | None = None) -> pytest.MarkDecorator:
     chosen = [block for block in BLOCKS if block.language == language and file in (None, block.file)]
     return pytest.mark.parametrize("block", chosen, ids=lambda block: f"line {block.line}")
 

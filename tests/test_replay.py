@@ -39,11 +39,11 @@ def test_real_conversations_are_kept_whole_and_within_budget(
     memory = projects.configured(settings, worker.site, options={"max_token_limit": LIMIT})
     said = dict(conversations())
 
-    for turns in itertools.zip_longest(*([(key, turn) for turn in turns] for key, turns in said.items())):
-        for key, turn in filter(None, turns):
-            receipt = memory.append(key, turn)
-            if receipt.last_position % 10 == 0:
-                check_context(memory, key)
+    columns = ([(key, turn) for turn in turns] for key, turns in said.items())
+    for key, turn in filter(None, itertools.chain.from_iterable(itertools.zip_longest(*columns))):
+        receipt = memory.append(key, turn)
+        if receipt.last_position % 10 == 0:
+            check_context(memory, key)
     processes.wait_until(
         lambda: not models.Session.objects.due().exists() and not models.Session.objects.exclude(lease_token=""),
         "every session is folded",

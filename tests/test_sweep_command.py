@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from celery import Celery, _state
+from celery import Celery
 from django.core.management import CommandError, call_command
 from django.db import connection
 
@@ -23,6 +23,7 @@ from django_convmemory.memory import memories
 from django_convmemory.messages import ChatMessage
 from tests import processes
 from tests.openai_server import Behaviour, OpenAIServer
+from tests.projects import celery_state
 
 if TYPE_CHECKING:
     from pytest_django import Settings
@@ -80,7 +81,7 @@ def default(settings: Settings) -> ConversationMemory:
 @pytest.fixture
 def celery_app() -> Iterator[Celery]:
     """The project's Celery app, whose broker is this process."""
-    before, current = _state.default_app, _state._tls.current_app
+    before, current = celery_state.default_app, celery_state._tls.current_app
     app = Celery("project", set_as_current=False, fixups=[], broker="memory://")
     app.set_current()
     app.set_default()
@@ -89,17 +90,17 @@ def celery_app() -> Iterator[Celery]:
     purge(app)
     sender().close()
     app.close()
-    _state._set_current_app(current)
-    _state.set_default_app(before)
+    celery_state._set_current_app(current)
+    celery_state.set_default_app(before)
 
 
 def purge(app: Celery) -> int:
+    """Empty the queue, and return how many tasks were in it."""
     assert sender().flush(processes.PATIENCE)
-    """Empty the queue, and return how much was in it."""
     with app.connection_for_write() as connection:
         queue = app.amqp.queues["convmemory"].bind(connection.default_channel)
         queue.declare()
-        return int(queue.purge())
+        return queue.purge() or 0
 
 
 # Once.
@@ -236,12 +237,12 @@ def test_without_a_broker_it_fails(settings: Settings, celery_app: Celery, caplo
     settings.CONVMEMORY = {"default": alias()}
     due(memories["default"], "a")
     settings.CONVMEMORY = {"default": alias(scheduler=CELERY)}
-    celery_app.conf.broker_url = "amqp://127.0.0.1:1//"
+    celery_app.conf.update(broker_url="amqp://127.0.0.1:1//")
 
     with pytest.raises(CommandError):
         call_command("convmemory_sweep", verbosity=0)
 
-    celery_app.conf.broker_url = "memory://"
+    celery_app.conf.update(broker_url="memory://")
     assert any(record.levelno == logging.WARNING and "broker" in record.getMessage() for record in caplog.records)
 
 

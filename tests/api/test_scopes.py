@@ -96,7 +96,7 @@ class OnlyOwners(BasePermission):
     """Who is in the team may look; only the owner may change."""
 
     def has_object_permission(self, request: Any, view: Any, obj: Any) -> bool:
-        return request.method == "GET" or obj.owner == request.user
+        return bool(request.method == "GET" or obj.owner == request.user)
 
 
 def test_permissions_of_the_site_are_asked_for_the_session(anna: User, chat: SessionHandle, settings: Any) -> None:
@@ -191,6 +191,7 @@ class TenantScope(UserScope):
     """The sessions of the tenant that the address names."""
 
     def sessions(self) -> models.SessionQuerySet:
+        assert self.request.resolver_match is not None
         tenant = self.request.resolver_match.kwargs["tenant"]
         return super().sessions().filter(metadata__tenant=tenant)
 

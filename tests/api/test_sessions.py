@@ -69,7 +69,7 @@ def test_sessions_are_listed_page_by_page_in_both_directions(api: APIClient, ann
     for number in range(5):
         api.post(ROOT, {"key": f"k{number}"}, format="json")
 
-    def keys(url: str) -> tuple[list[str], dict[str, str]]:
+    def keys(url: str) -> tuple[list[str], dict[str, Any]]:
         page = api.get(url).json()
         return [one["key"] for one in page["results"]], page
 
@@ -235,7 +235,7 @@ def test_a_session_that_goes_meanwhile_is_not_found(
 
     url = url_of(chat, path)
     monkeypatch.setattr(views.ScopedView, "_found", find)
-    body = {"after": 0} if path == "truncate/" else {"at": 1} if path == "fork/" else {}
+    body: dict[str, Any] = {"after": 0} if path == "truncate/" else {"at": 1} if path == "fork/" else {}
     body = {"messages": [{"role": "user", "content": "late"}]} if path == "messages/" else body
     answer = api.post(url, body, format="json", headers={"If-Match": "*"})
     assert answer.status_code == 404, answer.content

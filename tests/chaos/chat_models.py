@@ -20,7 +20,7 @@ class GatedChatModel(OpenAIChatModel):
     """The OpenAI chat model, with a gate before its call and one after."""
 
     def chat(self, request: ChatRequest) -> ChatResponse:
-        folder = pathlib.Path(settings.SITE["gates"])
+        folder = pathlib.Path(settings.SITE["gates"])  # type: ignore[misc]
         gates.pass_through(folder, gates.BEFORE_CALL)
         if any(HUGE in message.text for message in request.messages):
             os.kill(os.getpid(), signal.SIGKILL)  # as the kernel does

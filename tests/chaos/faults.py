@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import re
 import signal
@@ -264,7 +265,7 @@ def clocks_an_hour_apart(run: Run) -> None:
             run.site.start_worker(lie)
         run.site.model.queue(Behaviour("server_error"))
         for talk in run.some_talks():
-            run.until(lambda talk=talk: run.folded(talk), "it is folded by a worker whose clock is wrong")
+            run.until(functools.partial(run.folded, talk), "it is folded by a worker whose clock is wrong")
     finally:
         run.site.stop_workers()
         run.site.start_worker()

@@ -38,7 +38,13 @@ class Process:
     """A process of the site."""
 
     def __init__(
-        self, site: Site, name: str, *arguments: str, environment: dict[str, str] | None = None, **pipes: Any
+        self,
+        site: Site,
+        name: str,
+        *arguments: str,
+        environment: dict[str, str] | None = None,
+        stdin: int | None = None,
+        stdout: int | None = None,
     ) -> None:
         self.log = site.folder / f"{name}.log"
         with self.log.open("ab") as log:
@@ -48,7 +54,8 @@ class Process:
                 env=site.environment | (environment or {}),
                 stderr=log,
                 start_new_session=True,
-                **({"stdout": log} | pipes),
+                stdin=stdin,
+                stdout=log if stdout is None else stdout,
             )
 
     @property
@@ -103,6 +110,9 @@ class Client(Process):
 
     def __init__(self, site: Site, name: str) -> None:
         super().__init__(site, name, "tests.chaos.client", stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        self._requests, self._answers = self._process.stdin, self._process.stdout
         self._turn = threading.Lock()
 
     def wait_until_ready(self) -> None:
@@ -112,14 +122,14 @@ class Client(Process):
         """Send a request and return the answer. Raises :class:`Died`."""
         with self._turn:
             try:
-                self._process.stdin.write(json.dumps(request).encode() + b"\n")
-                self._process.stdin.flush()
+                self._requests.write(json.dumps(request).encode() + b"\n")
+                self._requests.flush()
             except BrokenPipeError:
                 raise Died from None
             return self._answer()
 
     def _answer(self) -> dict[str, Any]:
-        line = self._process.stdout.readline()
+        line = self._answers.readline()
         if not line.endswith(b"\n"):
             raise Died
         answer: dict[str, Any] = json.loads(line)
@@ -214,7 +224,9 @@ def running(folder: pathlib.Path, database: str, broker: str, *, workers: int = 
     """
     with contextlib.ExitStack() as stack:
         served, databases, routers = _databases(stack, folder, database)
-        queued = stack.enter_context({"redis": servers.Redis, "rabbitmq": servers.RabbitMQ}[broker](folder))
+        queued: servers.Redis | servers.RabbitMQ
+        queued = servers.Redis(folder) if broker == "redis" else servers.RabbitMQ(folder)
+        stack.enter_context(queued)
         model = stack.enter_context(OpenAIServer())
         name = f"convmemory-{uuid.uuid4().hex[:8]}"
         fallback = {"BACKEND": "django_convmemory.chat_models.extractive.ExtractiveChatModel"}

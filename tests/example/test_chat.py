@@ -358,7 +358,7 @@ def test_pages_of_a_conversation_are_not_kept_by_caches(site: str, page: Page) -
 # What comes at the same time, and what comes wrong.
 
 
-def post(page: Page, address: str, **form: str) -> Any:
+def post(page: Page, address: str, **form: str | float | bool) -> Any:
     """Send a form as the page's scripts do."""
     token = page.evaluate("document.body.dataset.token")
     return page.request.post(address, form=form, headers={"X-CSRFToken": token}, max_redirects=0)

@@ -136,7 +136,7 @@ def test_production_with_a_pool(db: None) -> None:
             connection.close()
         assert len(served) < 30
     finally:
-        connection.close_pool()
+        connection.close_pool()  # type: ignore[attr-defined]
 
 
 def test_costs(settings: Any, ann: User, convmemory: ScriptedMemories, model: OpenAIServer) -> None:

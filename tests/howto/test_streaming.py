@@ -23,7 +23,7 @@ from tests.openai_server import Behaviour, OpenAIServer
 # In the middle of a stream, older clients raise what their HTTP library raises.
 FAILURES: tuple[type[Exception], ...] = (openai.OpenAIError,)
 with contextlib.suppress(ImportError):
-    import httpx
+    import httpx  # type: ignore[import-not-found, unused-ignore]
 
     FAILURES += (httpx.HTTPError,)
 

@@ -6,6 +6,7 @@ import io
 import json
 import pathlib
 import stat
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -16,6 +17,7 @@ from django_convmemory import models
 from django_convmemory.maintenance.transfer import exporting
 from django_convmemory.memory import memories
 from django_convmemory.messages import ChatMessage
+from django_convmemory.stores import sql
 from tests.transfer.records import call, exported, human
 
 if TYPE_CHECKING:
@@ -26,9 +28,10 @@ if TYPE_CHECKING:
 def sessions(two: None) -> None:
     """The session ``main`` of two users, a visitor and nobody, and others."""
     anna, bert = (User.objects.create_user(name) for name in ("anna", "bert"))
+    scopes: list[dict[str, Any]] = [{"owner": anna}, {"owner": bert}, {"visitor": "v1"}, {}]
     for alias in ("default", "other"):
         memory = memories[alias]
-        for number, scope in enumerate(({"owner": anna}, {"owner": bert}, {"visitor": "v1"}, {})):
+        for number, scope in enumerate(scopes):
             for key in ("main", "Main"):
                 memory.append(memory.session(key, **scope), human(f"{alias} {key} {number}"))
 
@@ -142,7 +145,7 @@ def test_a_file_that_cannot_be_written_is_as_it_was(
 def test_a_session_that_is_cut_while_it_is_read_is_read_again(monkeypatch: pytest.MonkeyPatch) -> None:
     memory = memories["default"]
     memory.append("a", *[human(str(number)) for number in range(5)])
-    read = exporting.sql.message_of
+    read: Callable[..., ChatMessage] = sql.message_of
     messages: list[str | None] = []
 
     def reading(role: str, kind: str, content: str | None, *rest: Any) -> ChatMessage:
@@ -153,7 +156,7 @@ def test_a_session_that_is_cut_while_it_is_read_is_read_again(monkeypatch: pytes
         return read(role, kind, content, *rest)
 
     monkeypatch.setattr(exporting, "_BATCH", 2)
-    monkeypatch.setattr(exporting.sql, "message_of", reading)
+    monkeypatch.setattr(sql, "message_of", reading)
 
     [found] = exported()
 
@@ -165,13 +168,13 @@ def test_a_session_that_is_cut_while_it_is_read_is_read_again(monkeypatch: pytes
 def test_a_session_that_goes_while_it_is_read_is_not_exported_by_half(monkeypatch: pytest.MonkeyPatch) -> None:
     memory = memories["default"]
     memory.append("a", *[human()] * 6)
-    read = exporting.sql.message_of
+    read: Callable[..., ChatMessage] = sql.message_of
 
     def reading(*columns: Any) -> ChatMessage:
         models.Session.objects.all().delete()
         return read(*columns)
 
     monkeypatch.setattr(exporting, "_BATCH", 2)
-    monkeypatch.setattr(exporting.sql, "message_of", reading)
+    monkeypatch.setattr(sql, "message_of", reading)
 
     assert exported() == []
