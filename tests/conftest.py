@@ -75,7 +75,26 @@ def broker_url(request: pytest.FixtureRequest) -> str:
 
 
 @pytest.fixture
-def site(broker_url: str) -> Iterator[projects.Project]:
+def patient_broker(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Give the broker a minute for what has to take less than a second in a request: this machine may be busy.
+
+    A broker that failed is left alone until the test moves the clock.
+    """
+    from tests import processes
+
+    for name in ("BROKER_TIMEOUT", "LONGEST_SEND"):
+        monkeypatch.setattr(f"django_convmemory.broker.{name}", processes.PATIENCE)
+    monkeypatch.setattr("django_convmemory.broker.BREAKER_SECONDS", 60 * processes.PATIENCE)
+
+
+@pytest.fixture
+def hanging_broker(patient_broker: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Do not wait long for a broker that never answers."""
+    monkeypatch.setattr("django_convmemory.broker.BROKER_TIMEOUT", 0.1)
+
+
+@pytest.fixture
+def site(broker_url: str, patient_broker: None) -> Iterator[projects.Project]:
     """A project on a real broker."""
     from tests import projects
 
@@ -84,7 +103,7 @@ def site(broker_url: str) -> Iterator[projects.Project]:
 
 
 @pytest.fixture
-def local_site() -> Iterator[projects.Project]:
+def local_site(patient_broker: None) -> Iterator[projects.Project]:
     """A project whose broker is this process."""
     from tests import projects
 

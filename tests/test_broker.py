@@ -7,6 +7,7 @@ import socket
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import TYPE_CHECKING
@@ -15,6 +16,7 @@ from urllib.parse import urlsplit
 import celery
 import pytest
 
+from django_convmemory import broker as broker_module
 from django_convmemory.broker import MOST_WAITING, BrokerConnection, Hint, Sender, logger, sender
 from tests import processes
 from tests.ports import Port
@@ -31,7 +33,29 @@ from tests.projects import (
 if TYPE_CHECKING:
     from pytest_django import Settings
 
-pytestmark = pytest.mark.django_db(transaction=True)
+pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.usefixtures("patient_broker")]
+
+
+class AdvancedClock:
+    """The ``time`` of the sender: a test moves it forward, and need not wait."""
+
+    sleep = staticmethod(time.sleep)
+
+    def __init__(self) -> None:
+        self._ahead = 0.0
+
+    def monotonic(self) -> float:
+        return time.monotonic() + self._ahead
+
+    def advance(self, seconds: float) -> None:
+        self._ahead += seconds
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> AdvancedClock:
+    advanced = AdvancedClock()
+    monkeypatch.setattr(broker_module, "time", advanced)
+    return advanced
 
 
 @pytest.fixture
@@ -57,6 +81,7 @@ def test_an_append_does_not_wait_for_what_no_timeout_bounds(
     assert session.due_since is not None
 
 
+@pytest.mark.usefixtures("hanging_broker")
 def test_what_could_not_be_sent_is_found_by_the_next_sweep(port: Port, settings: Settings) -> None:
     with project(port.url()) as site:
         memory = configured(settings, site)
@@ -66,6 +91,7 @@ def test_what_could_not_be_sent_is_found_by_the_next_sweep(port: Port, settings:
         assert memory.sweep() == [session.pk]
 
 
+@pytest.mark.usefixtures("hanging_broker")
 def test_an_append_succeeds_while_the_broker_hangs(
     port: Port, settings: Settings, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -97,17 +123,20 @@ def test_an_append_succeeds_while_the_broker_refuses(
             assert "refused" in said
 
 
+@pytest.mark.usefixtures("hanging_broker")
 def test_the_broker_is_tried_again_when_the_breaker_closes(
-    port: Port, broker_url: str, settings: Settings, monkeypatch: pytest.MonkeyPatch
+    port: Port, broker_url: str, settings: Settings, clock: AdvancedClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("django_convmemory.broker.BREAKER_SECONDS", 0.2)
     with project(port.url(), real=broker_url) as site:
         memory = configured(settings, site)
         append_until_due(memory, "user-1")
+        clock.advance(broker_module.BREAKER_SECONDS - processes.PATIENCE)
         assert sender().broken
 
         port.leads_on = True
-        processes.wait_until(lambda: not sender().broken, "the breaker closes")
+        monkeypatch.setattr("django_convmemory.broker.BROKER_TIMEOUT", processes.PATIENCE)
+        clock.advance(processes.PATIENCE)
+        assert not sender().broken
         append_until_due(memory, "user-2")
 
         assert site.depth() == 1
@@ -197,10 +226,7 @@ def own() -> Iterator[Sender]:
 APP = celery.Celery("nobody", set_as_current=False)
 
 
-def test_nobody_waits_and_what_is_handed_over_is_sent_in_order(
-    broker: Broker, own: Sender, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("django_convmemory.broker.LONGEST_SEND", processes.PATIENCE)
+def test_nobody_waits_and_what_is_handed_over_is_sent_in_order(broker: Broker, own: Sender) -> None:
     for number in range(20):
         assert own.send(hint_of(number), APP)
     assert broker.entered.wait(processes.PATIENCE)
@@ -222,10 +248,7 @@ def test_who_waits_knows_that_it_was_sent(broker: Broker, own: Sender) -> None:
     assert broker.tried == [1, 2, 2]
 
 
-def test_a_failure_gives_back_what_waits_for_the_broker(
-    broker: Broker, own: Sender, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("django_convmemory.broker.LONGEST_SEND", processes.PATIENCE)
+def test_a_failure_gives_back_what_waits_for_the_broker(broker: Broker, own: Sender) -> None:
     given_back: list[int] = []
     broker.fails = True
 
@@ -299,13 +322,14 @@ def test_a_process_that_is_out_of_threads_appends_all_the_same(own: Sender, monk
 
 
 def test_a_thread_that_is_stuck_is_left_to_itself(
-    broker: Broker, own: Sender, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    broker: Broker, own: Sender, clock: AdvancedClock, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr("django_convmemory.broker.LONGEST_SEND", 0.1)
     given_back: list[int] = []
     assert own.send(hint_of(1), APP, undelivered=given_back.extend)
     assert own.send(hint_of(2), APP, undelivered=given_back.extend)
-    processes.wait_until(lambda: own._stuck, "the broker takes too long")
+    assert broker.entered.wait(processes.PATIENCE)
+    assert not own._stuck
+    clock.advance(broker_module.LONGEST_SEND)
     assert not own.send(hint_of(3), APP, undelivered=given_back.extend)
     assert own.flush(processes.PATIENCE)
     assert (sorted(given_back), broker.tried) == ([1, 2, 3], [1])
@@ -316,7 +340,7 @@ def test_a_thread_that_is_stuck_is_left_to_itself(
     stuck = next(one for one in threading.enumerate() if one.name == "convmemory-sender")
     broker.go_on.set()
     stuck.join(processes.PATIENCE)
-    monkeypatch.setattr(own, "_broken_until", 0.0)
+    clock.advance(broker_module.BREAKER_SECONDS)
     assert own.send(hint_of(4), APP, wait=True)
     assert (sorted(given_back), broker.tried) == ([1, 2, 3], [1, 4])
     assert len(warnings_of(caplog)) == 1
@@ -342,6 +366,10 @@ def start(site: Project, folder: pathlib.Path, script: str) -> subprocess.Popen[
         "import os, sys, django\n"
         "django.setup()\n"
         "from tests import celery_app\n"
+        # This machine may be busy: a process that ends gives the broker a minute, too.
+        "from django_convmemory import broker\n"
+        f"broker.BROKER_TIMEOUT = broker.LONGEST_SEND = {processes.PATIENCE}\n"
+        f"broker.Sender.flush.__defaults__ = ({processes.PATIENCE},)\n"
         "from django_convmemory.broker import sender\n"
         "from django_convmemory.memory import memories\n"
         "memory = memories['default']\n" + script

@@ -79,7 +79,7 @@ def default(settings: Settings) -> ConversationMemory:
 
 
 @pytest.fixture
-def celery_app() -> Iterator[Celery]:
+def celery_app(patient_broker: None) -> Iterator[Celery]:
     """The project's Celery app, whose broker is this process."""
     before, current = celery_state.default_app, celery_state._tls.current_app
     app = Celery("project", set_as_current=False, fixups=[], broker="memory://")
