@@ -19,13 +19,16 @@ INSTALL := $(BIN)/python -m pip --disable-pip-version-check install -qq
 export PIP_CONSTRAINT = constraints.txt
 
 .DEFAULT_GOAL := help
-.PHONY: help test test-chaos bench docs screenshots messages schema test-lowest lint format demo replay constraints clean
+.PHONY: help test coverage test-chaos bench docs screenshots messages schema test-lowest lint format demo replay constraints clean
 
 help: ## List the targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 14
 
 test: $(VENV)/.test ## Run the tests on SQLite, PostgreSQL and MariaDB, as far as they are there (ARGS: pytest's)
 	$(BIN)/python -m tests.run $(ARGS)
+
+coverage: $(VENV)/.test ## Run the tests on SQLite, and report what they reach of django_convmemory (ARGS: pytest's)
+	$(BIN)/python -m pytest -n auto --cov=django_convmemory $(ARGS)
 
 test-chaos: $(VENV)/.test ## Kill, freeze and lie to servers and workers (RUNS: how often, 0 for each fault once; SEED)
 	$(BIN)/python -m tests.chaos.suite --runs $(RUNS) $(if $(SEED),--seed $(SEED)) $(ARGS)
