@@ -104,6 +104,40 @@ def test_an_unknown_session_shows_the_sites_own_prompt() -> None:
     assert not context.over_budget
 
 
+def test_the_context_of_an_unknown_session_says_so() -> None:
+    context = put_together(None)
+    assert (context.summary, context.covered, context.omitted, context.tokens) == (None, 0, 0, 0)
+    assert (context.over_budget, context.pending, context.revision) == (False, False, 0)
+    prompt = ChatMessage.system("You are a teacher.")
+    assert not put_together(None, system=prompt, max_tokens=COUNTER.count(prompt)).over_budget
+    assert put_together(None, system=prompt, max_tokens=COUNTER.count(prompt) - 1).over_budget
+
+
+def test_a_context_says_what_its_summary_stands_for_and_of_which_revision_it_is() -> None:
+    held = snapshot(CHAT, folded=2)
+    assert held.summary is not None
+    context = put_together(held)
+    assert context.covered == held.summary.last_position
+    assert context.revision == held.revision
+    assert [message.kind for message in context].count("summary") == 1
+    # With no room for the summary, the context stands for nothing but its messages.
+    without = put_together(held, max_tokens=0)
+    assert (without.summary, without.covered) == (None, 0)
+
+
+def test_a_context_equals_no_tuple() -> None:
+    context = put_together(snapshot(CHAT[1:3]))
+    assert context != tuple(CHAT[1:3])
+    assert context.__eq__(tuple(CHAT[1:3])) is NotImplemented
+
+
+def test_a_single_system_message_is_merged_with_nothing() -> None:
+    context = put_together(
+        None, system=ChatMessage.system("Be brief.", name="site"), options=Options(system_messages="merged")
+    )
+    assert context.to_openai() == [{"role": "system", "content": "Be brief.", "name": "site"}]
+
+
 def test_the_prefix_of_the_summary_is_an_option() -> None:
     context = put_together(snapshot(CHAT, folded=2), options=Options(summary_prefix="So far: "))
     assert ("summary", "So far: They spoke of Rust.") in parts(context)

@@ -256,6 +256,24 @@ def test_rewound_counters_are_those_of_a_session_that_never_went_on(
     assert rewound(after, ending(conversation, position)) == before
 
 
+@pytest.mark.parametrize(
+    "conversation",
+    [
+        [SYSTEM],
+        [SYSTEM, SYSTEM, HUMAN],
+        [HUMAN, CALLS_A, RESULT_A],
+        [HUMAN, CALLS_A, RESULT_A, HUMAN],
+        [CALLS_AB, RESULT_A, HUMAN],
+        [CALLS_AB, RESULT_A, HUMAN, RESULT_B, SYSTEM],
+        [CALLS_AB, RESULT_A, AI, HUMAN],
+    ],
+)
+def test_rewound_counters_of_the_endings_that_differ(conversation: list[ChatMessage]) -> None:
+    after, _ = Counters().append(conversations.entries([*conversation, SYSTEM, AI]))
+    before, _ = Counters().append(conversations.entries(conversation))
+    assert rewound(after, ending(conversation, len(conversation))) == before
+
+
 def test_a_refused_result_says_which_call_it_names() -> None:
     with pytest.raises(ToolResultRefused) as refused:
         after(CALLS_A, RESULT_B)

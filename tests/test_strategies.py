@@ -74,6 +74,11 @@ def test_the_newest_exchange_is_kept(strategy: Strategy, tail: Tail) -> None:
     assert strategy.plan(*tail) <= tail.newest
 
 
+@pytest.mark.parametrize("strategy", [SummaryBuffer(10), Pruning(10), Summary(1)])
+def test_nothing_is_folded_of_an_exchange_that_began_before(strategy: Strategy) -> None:
+    assert strategy.plan([20, 20, 20], []) == 0
+
+
 @given(folding, tails)
 def test_something_is_folded_exactly_when_the_threshold_is_exceeded(strategy: Strategy, tail: Tail) -> None:
     assert (strategy.plan(*tail) > 0) == exceeded(strategy, tail)
