@@ -1,4 +1,4 @@
-"""What an append pays for its hint: on brokers that hang, refuse and restart, with many threads, after a fork."""
+"""Sending hints: brokers that hang, refuse or restart, many threads, and forked processes."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.usefixtures("
 
 
 class AdvancedClock:
-    """The ``time`` of the sender: a test moves it forward, and need not wait."""
+    """The sender's ``time``. A test moves it forward instead of waiting."""
 
     sleep = staticmethod(time.sleep)
 
@@ -60,7 +60,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> AdvancedClock:
 
 @pytest.fixture
 def port(broker_url: str) -> Iterator[Port]:
-    """A port before a real broker, which hangs until it is told to lead on."""
+    """A port that hangs until a test lets it forward to the real broker."""
     with Port(broker_url) as port:
         yield port
 
@@ -76,8 +76,8 @@ def test_an_append_does_not_wait_for_what_no_timeout_bounds(
         session = append_until_due(memory)
         release.set()
 
-    [said] = warnings_of(caplog)
-    assert "did not take a task" in said
+    [warning] = warnings_of(caplog)
+    assert "did not take a task" in warning
     assert session.due_since is not None
 
 
@@ -101,8 +101,8 @@ def test_an_append_succeeds_while_the_broker_hangs(
         sessions = [append_until_due(memory, f"user-{number}") for number in range(5)]
 
         assert port.connections == 1
-        [said] = warnings_of(caplog)
-        assert "convmemory_sweep" in said
+        [warning] = warnings_of(caplog)
+        assert "convmemory_sweep" in warning
         assert all(session.due_since for session in sessions)
 
 
@@ -119,8 +119,8 @@ def test_an_append_succeeds_while_the_broker_refuses(
                 append_until_due(memory, f"user-{number}")
 
             assert sender().broken
-            [said] = warnings_of(caplog)
-            assert "refused" in said
+            [warning] = warnings_of(caplog)
+            assert "refused" in warning
 
 
 @pytest.mark.usefixtures("hanging_broker")
@@ -179,8 +179,8 @@ def test_without_a_celery_app_the_append_succeeds_and_the_log_says_why(
     append_until_due(configured(settings, Project(celery.current_app, "convmemory-none")))
 
     assert sender().broken
-    [said] = warnings_of(caplog)
-    assert "imports its Celery app" in said
+    [warning] = warnings_of(caplog)
+    assert "imports its Celery app" in warning
     sender().close()
 
 
@@ -192,7 +192,7 @@ def hint_of(session_id: int) -> Hint:
 
 
 class Broker:
-    """What a sender sends to in place of a broker: it can be slow, and fail."""
+    """Stands for a broker. It can be slow, and it can fail."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.tried: list[int] = []
@@ -217,7 +217,7 @@ def broker(monkeypatch: pytest.MonkeyPatch) -> Iterator[Broker]:
 
 @pytest.fixture
 def own() -> Iterator[Sender]:
-    """A sender that no other test knows."""
+    """A sender that no other test shares."""
     made = Sender()
     yield made
     made.close()
@@ -242,7 +242,7 @@ def test_who_waits_knows_that_it_was_sent(broker: Broker, own: Sender) -> None:
     assert broker.tried == [1]
     broker.fails = True
     assert not own.send(hint_of(2), APP, wait=True)
-    # The line that failed may only have been old.
+    # The connection that failed may only have been stale, so the sender tries once more.
     assert broker.tried == [1, 2, 2]
     assert not own.send(hint_of(3), APP, wait=True)
     assert broker.tried == [1, 2, 2]
@@ -333,10 +333,10 @@ def test_a_thread_that_is_stuck_is_left_to_itself(
     assert not own.send(hint_of(3), APP, undelivered=given_back.extend)
     assert own.flush(processes.PATIENCE)
     assert (sorted(given_back), broker.tried) == ([1, 2, 3], [1])
-    [said] = warnings_of(caplog)
-    assert "did not take a task" in said
+    [warning] = warnings_of(caplog)
+    assert "did not take a task" in warning
 
-    # When the first thread comes free it neither sends nor says anything, and another takes its place.
+    # When the first thread comes free, it sends and logs nothing. Another thread has taken its place.
     stuck = next(one for one in threading.enumerate() if one.name == "convmemory-sender")
     broker.go_on.set()
     stuck.join(processes.PATIENCE)
@@ -366,7 +366,7 @@ def start(site: Project, folder: pathlib.Path, script: str) -> subprocess.Popen[
         "import os, sys, django\n"
         "django.setup()\n"
         "from tests import celery_app\n"
-        # This machine may be busy: a process that ends gives the broker a minute, too.
+        # This machine may be busy: give the broker a minute when the process ends, too.
         "from django_convmemory import broker\n"
         f"broker.BROKER_TIMEOUT = broker.LONGEST_SEND = {processes.PATIENCE}\n"
         f"broker.Sender.flush.__defaults__ = ({processes.PATIENCE},)\n"

@@ -1,4 +1,4 @@
-"""The tasks, and the scheduler that sends them: what is sent, when, and what is left to the sweep."""
+"""The Celery tasks and their scheduler: which tasks are sent, when, and what the sweep does."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.usefixtures("
 def test_a_task_for_an_alias_that_is_gone_is_dropped(caplog: pytest.LogCaptureFixture) -> None:
     tasks.compact("gone", 1)
 
-    [said] = warnings_of(caplog)
-    assert "no alias 'gone'" in said
+    [warning] = warnings_of(caplog)
+    assert "no alias 'gone'" in warning
 
 
 def test_the_soft_limit_in_the_models_call_leaves_the_session_due(settings: Settings) -> None:
@@ -275,7 +275,7 @@ def test_a_task_that_comes_back_to_the_lease_of_the_dead_is_sent_again(
         assert began + delay <= eta <= ended + delay
 
 
-# What a person asks for.
+# Requests by a person.
 
 
 def test_what_is_asked_for_is_sent_and_done(local_site: Project, settings: Settings) -> None:
@@ -287,9 +287,9 @@ def test_what_is_asked_for_is_sent_and_done(local_site: Project, settings: Setti
     assert memory.request_compaction("user-1")
     assert local_site.take().payload[:2] == [["default", session.pk], {"asked": True}]
     tasks.compact("default", session.pk)
-    assert row(session).current_version == 0  # It waits for the time of its next attempt,
+    assert row(session).current_version == 0  # A task waits for the time of the next attempt.
     tasks.compact("default", session.pk, asked=True)
-    assert row(session).current_version == 1  # which a person need not.
+    assert row(session).current_version == 1  # A request by a person does not wait.
 
     assert memory.request_rebuild("user-1")
     message = local_site.take()
@@ -331,8 +331,8 @@ def test_a_rebuild_that_takes_too_long_goes_on_in_another_task(local_site: Proje
 def test_a_rebuild_for_an_alias_that_is_gone_is_dropped(caplog: pytest.LogCaptureFixture) -> None:
     tasks.rebuild("gone", 1)
 
-    [said] = warnings_of(caplog)
-    assert "no alias 'gone'" in said
+    [warning] = warnings_of(caplog)
+    assert "no alias 'gone'" in warning
 
 
 def test_with_eager_tasks_what_is_asked_for_is_done_here(local_site: Project, settings: Settings) -> None:

@@ -1,4 +1,4 @@
-"""Changes of one conversation that are made at the same time: each sees what the others left."""
+"""Concurrent changes of one conversation: each change sees the result of the others."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ pytestmark = pytest.mark.django_db(transaction=True)
 
 SECRET = "Bohnensuppe um Mitternacht"
 
-# SQLite has one writer at a time: there is nothing to meet.
+# SQLite has one writer at a time, so nothing can collide.
 beside = pytest.mark.only_on("postgresql", "mariadb")
 
 
 class InThread:
-    """Work in a thread with a connection of its own; ``result`` is what came of it."""
+    """Runs a function in a thread, on its own connection. ``result`` is what the function returned."""
 
     def __init__(self, work: Callable[[], Any]) -> None:
         self.error: BaseException | None = None
@@ -50,13 +50,13 @@ class InThread:
         return self.value
 
     def is_waiting(self) -> bool:
-        """Whether it goes on waiting for a lock, as far as half a second tells."""
+        """Whether the thread still waits for a lock after half a second."""
         self._thread.join(0.5)
         return self._thread.is_alive()
 
 
 def line_of_copies(count: int) -> ConversationSummaryBufferMemory:
-    """A memory with the sessions 0 to ``count``, each copied from the one before, which all have the secret at 2."""
+    """A memory with the sessions 0 to ``count``, each a copy of the one before. All have the secret at position 2."""
     memory = build(MarkerModel(), 10**6)
     memory.append("0", ChatMessage.human("hello"), ChatMessage.human(SECRET), ChatMessage.ai("I see."))
     for number in range(count):
@@ -154,7 +154,7 @@ def test_a_session_that_is_made_while_its_person_is_erased_is_whole_or_gone() ->
     assert list(integrity.check(models.Session.objects.all())) == []
 
 
-# MariaDB may give up either of the two, and a deletion by the ORM is not tried again by itself.
+# MariaDB may abort either transaction, and the ORM does not retry a deletion.
 @pytest.mark.only_on("postgresql")
 def test_a_session_can_be_deleted_beside_an_edit_of_what_it_was_copied_from() -> None:
     for _ in range(5):

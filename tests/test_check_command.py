@@ -1,4 +1,4 @@
-"""``manage.py convmemory_check`` finds every kind of damage, and nothing in what is whole."""
+"""``manage.py convmemory_check`` finds every kind of damage, and reports nothing for an intact session."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ pytestmark = pytest.mark.django_db
 
 @pytest.fixture
 def memory() -> ConversationSummaryBufferMemory:
-    """A memory with a session ``s``: three versions, a pinned message, a tool exchange, an open one at the end."""
+    """A memory with a session ``s``: three versions, a pinned message, a tool exchange, and an open exchange."""
     memory = ConversationSummaryBufferMemory(ORMStore(), MarkerModel(), 40, scheduler=NullScheduler())
     memory.append("s", ChatMessage.system("Be kind."))
     for number in range(3):

@@ -20,7 +20,7 @@ NULL = {"BACKEND": "django_convmemory.schedulers.NullScheduler"}
 
 
 def found(*, databases: list[str] | None = None, **alias: Any) -> list[str]:
-    """The ids of what the checks find when the default alias is so; each has a message and a hint."""
+    """The ids of the checks that fail for these settings of the default alias. Each has a message and a hint."""
     with override_settings(CONVMEMORY={"default": {"CHAT_MODEL": EXTRACTIVE, "SCHEDULER": NULL, **alias}}):
         return run(databases)
 
@@ -168,7 +168,7 @@ def test_every_alias_is_checked_and_named() -> None:
 
 @pytest.fixture
 def other_connections(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
-    """Puts other databases before the checks, made of their settings; they are closed after the test."""
+    """Shows the checks other databases, made from settings. They are closed after the test."""
     made: list[ConnectionHandler] = []
 
     def put(**databases: dict[str, Any]) -> None:
@@ -193,7 +193,7 @@ def test_convmemory_w001_a_views_transaction_spans_its_call_of_the_model(other_c
 
 
 class ToChats:
-    """A router to the database ``chats``."""
+    """Routes everything to the database ``chats``."""
 
     def db_for_write(self, model: Any, **hints: Any) -> str:
         return "chats"

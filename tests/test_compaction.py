@@ -1,4 +1,4 @@
-"""Compaction: what is folded, who may publish, and what the books say."""
+"""Compaction: what is folded, which process may publish, and what is recorded."""
 
 from __future__ import annotations
 
@@ -41,8 +41,8 @@ def test_a_summary_stands_for_exactly_its_range() -> None:
         assert row.due_since is None
         context = memory.load("s")
         assert covered(context.to_text()) == list(range(1, row.last_position + 1))
-    lines = [(one.parent_version, one.first_position) for one in versions()]
-    ends = [one.last_position for one in versions()]
+    lines = [(version.parent_version, version.first_position) for version in versions()]
+    ends = [version.last_position for version in versions()]
     assert lines == [(None, 1)] + [(number, end + 1) for number, end in enumerate(ends[:-1], start=1)]
 
 
@@ -108,7 +108,7 @@ def test_a_tool_exchange_is_folded_whole_and_an_open_one_never() -> None:
     assert [message["role"] for message in memory.load("s").to_openai()] == ["system", "assistant", "user"]
 
 
-# Whatever happens during the call.
+# Events during the model's call.
 
 
 def test_an_append_during_the_call_is_neither_lost_nor_forgotten() -> None:
@@ -191,7 +191,7 @@ def test_a_session_whose_worker_dies_between_two_chunks_is_found_by_the_sweep() 
 
     def die_in_the_second_call(request: ChatRequest) -> None:
         if len(model.requests) == 2:
-            # What the others see of a worker that was killed: its first version, and its lease until that runs out.
+            # Other processes see the first version of a killed worker, and its lease until that expires.
             models.Session.objects.update(lease_expires_at=Clock(-1))
             swept.append(memory.sweep())
 
@@ -217,7 +217,7 @@ def test_a_lease_lasts_for_two_calls_of_the_slower_model() -> None:
     memory = build(model, fallback=fallback, max_chunk_tokens=100)
     talk(memory, 40)
     assert memory.compact("s") == "published"
-    # As claimed, as extended for the fallback, and as extended by each version that was published.
+    # The lease of the claim, then as extended for the fallback, then as extended by each published version.
     assert len(left) == len(versions()) + 1 > 3
     assert all(2 * 2000 <= seconds <= memory.lease_seconds for seconds in left)
 
@@ -263,7 +263,7 @@ def test_a_run_stops_at_a_chunks_end_when_its_time_is_up() -> None:
     assert covered(memory.load("s").to_text()) == list(range(1, 41))
 
 
-# Answers that may not stand for a conversation.
+# Answers that must not become a summary.
 
 
 @pytest.mark.parametrize(
@@ -346,7 +346,7 @@ def test_an_exchange_of_very_many_turns_is_cut_to_the_models_window() -> None:
 def test_long_messages_share_what_short_ones_leave_of_the_window() -> None:
     model = MarkerModel()
     memory = build(model, max_chunk_tokens=2000)
-    # In one exchange, so that all of them are folded in one call; neither in ascending nor in descending order.
+    # All in one exchange, so that one call folds them. The sizes are in no order.
     letters = {"a": 6000, "b": 1000, "c": 12000, "d": 5000, "e": 1200}
     asked = ChatMessage.ai(tool_calls=[call(letter) for letter in letters])
     results = [ChatMessage.tool(letter.upper() * count, letter) for letter, count in letters.items()]
@@ -357,12 +357,12 @@ def test_long_messages_share_what_short_ones_leave_of_the_window() -> None:
     transcript = "\n".join(turns)
     shown = {letter: transcript.count(letter.upper()) for letter in letters}
     assert (shown["b"], shown["e"]) == (1000, 1200)
-    # A message that is cut keeps its beginning and its end, whose lengths are rounded.
+    # The lengths of a cut message's beginning and end are rounded.
     assert max(shown[letter] for letter in "acd") - min(shown[letter] for letter in "acd") <= 2
     assert 0.9 * 2000 <= memory.counter.count_text(transcript) <= 2000
 
 
-# The books.
+# Attempts and signals.
 
 
 def test_an_attempt_records_range_model_tokens_and_cost() -> None:
@@ -406,7 +406,7 @@ def test_the_error_that_is_stored_does_not_quote_the_conversation() -> None:
     assert "[[" not in session().last_error
 
 
-# Both stores and both worlds.
+# Both stores, blocking and asynchronous.
 
 
 def test_acompact_awaits_the_model_on_the_event_loop(transactional_db: None) -> None:

@@ -1,4 +1,4 @@
-"""Compaction when the model fails, refuses, or cannot be paid: what is tried again, when, and by whom."""
+"""Compaction when the model fails, refuses, or is misconfigured: what is retried, when, and by which model."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def test_repeated_kills_reach_the_fallback() -> None:
     memory = build(MarkerModel(), max_attempts=3, fallback=ExtractiveChatModel())
     talk(memory, 10)
     for _ in range(3):
-        # As a process that is killed during the call: nothing is released.
+        # Like a process that is killed during the call: it releases nothing.
         assert isinstance(memory.store.claim(session().pk, lease=60, force=False), Claim)
         models.Session.objects.update(lease_expires_at=Clock(-1))
     assert memory.compact_id(session().pk).outcome == "published"

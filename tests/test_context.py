@@ -30,7 +30,7 @@ def snapshot(
     max_pinned_tokens: int = 2000,
     due: bool = False,
 ) -> Snapshot:
-    """A session of these messages, of which a summary stands for the first ``folded`` exchanges."""
+    """A session with these messages, and a summary of the first ``folded`` exchanges."""
     counters, rows = Counters().append([Entry(one, COUNTER.count(one)) for one in conversation])
     placed = [
         Placed(row.position, message, COUNTER.count(message), row.answers)
@@ -205,7 +205,7 @@ def test_max_tokens_bounds_all_and_the_option_all_but_system_and_pinned() -> Non
     assert len(put_together(held, system="You are a teacher.", max_context_tokens=tail - 1)) == len(whole) - 1
     assert len(put_together(held, system="You are a teacher.", max_tokens=whole.tokens)) == len(whole)
     assert len(put_together(held, system="You are a teacher.", max_tokens=tail)) < len(whole)
-    # What the call asks for counts, the option does not.
+    # The argument of the call overrides the option.
     assert len(put_together(held, max_tokens=whole.tokens, max_context_tokens=1)) == len(whole) - 1
 
 
@@ -224,7 +224,7 @@ def test_omitted_counts_what_is_shown_neither_itself_nor_through_the_summary() -
     tail = cost(put_together(held), "tail")
     assert put_together(held).omitted == 0
     assert put_together(held, max_context_tokens=20 + tail - 1).omitted == 1
-    # Without the summary all that it stands for is omitted as well.
+    # Without the summary, the messages that it stands for are omitted as well.
     assert put_together(held, max_context_tokens=1).omitted == 3
     assert put_together(snapshot(CHAT, max_pinned_tokens=0)).omitted == 1
     assert put_together(snapshot(CHAT), Window(1)).omitted == 3

@@ -43,12 +43,12 @@ def test_any_partition_into_batches_gives_the_same_counters_and_rows(
     entries = conversations.entries(conversation)
     whole, rows = Counters().append(entries)
     edges = sorted({0, len(entries), *(min(cut, len(entries)) for cut in cuts)})
-    piecewise, found = Counters(), []
+    piecewise, piecewise_rows = Counters(), []
     for first, last in itertools.pairwise(edges):
         piecewise, more = piecewise.append(entries[first:last])
-        found += more
+        piecewise_rows += more
     assert piecewise == whole
-    assert found == rows
+    assert piecewise_rows == rows
 
 
 @given(conversations.conversations())
@@ -227,7 +227,7 @@ def test_a_batch_knows_what_it_changes_before_the_session_is_read(data: st.DataO
 
 
 def ending(conversation: list[ChatMessage], position: int) -> Ending:
-    """What a store reads of the first ``position`` messages to rewind the counters."""
+    """The facts about the first ``position`` messages that a store reads to rewind the counters."""
     _, rows = conversations.placed(conversation[:position])
     unpinned = [row for row in rows if not row.message.pinned]
 

@@ -1,4 +1,4 @@
-"""``manage.py convmemory_erase`` and ``convmemory_prune``: what goes, and what stays."""
+"""``manage.py convmemory_erase`` and ``convmemory_prune``: what they delete, and what they keep."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ DAY = 86400
 
 
 class Terminal(io.StringIO):
-    """A stream of somebody who looks at it."""
+    """A stream that is a terminal."""
 
     def isatty(self) -> bool:
         return True
@@ -50,7 +50,7 @@ def call(command: str, *arguments: str, **options: Any) -> str:
 
 
 def left() -> list[str]:
-    """Return what the sessions that there are say first."""
+    """Return the first message of each session."""
     rows = models.Message.objects.filter(position=1).order_by("session_id")
     return [str(content) for content in rows.values_list("content", flat=True)]
 
@@ -60,7 +60,7 @@ def left() -> list[str]:
 
 @pytest.fixture
 def sessions(db: None) -> None:
-    """Sessions of two users, two visitors and nobody, of two aliases. Each says whose it is."""
+    """Sessions of two users, two visitors and nobody, in two aliases. The message of each says whose it is."""
     scopes: dict[str, dict[str, Any]] = {name: {"owner": User.objects.create_user(name)} for name in ("anna", "bert")}
     scopes |= {"v1": {"visitor": "v1"}, "V1": {"visitor": "V1"}, "nobody": {}}
     for alias in ("default", "other"):
@@ -73,16 +73,16 @@ def sessions(db: None) -> None:
 
 @pytest.fixture
 def answers(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """What somebody at the terminal answers; the questions they were asked are appended."""
-    given = ["yes"]
+    """The answer to each question of a command, followed by the questions."""
+    answers = ["yes"]
 
     def answer(question: str) -> str:
-        given.append(question)
-        return given[0]
+        answers.append(question)
+        return answers[0]
 
     monkeypatch.setattr(sys, "stdin", Terminal())
     monkeypatch.setattr(builtins, "input", answer)
-    return given
+    return answers
 
 
 @pytest.mark.usefixtures("sessions")
@@ -343,7 +343,7 @@ def numbers(session: models.Session) -> list[int]:
     return list(session.convmemory_summaries.order_by("version").values_list("version", flat=True))
 
 
-# Versions 1, 3 and 5 are the line of the current one, the others were given up, and 6 is newer than the limit.
+# Version 5 is current and descends from 3 and 1. The others were abandoned, and 6 is newer than the limit.
 LINE: list[tuple[int, int | None, float]] = [(1, None, 99), (2, 1, 98), (3, 1, 97), (4, 3, 96), (5, 3, 95), (6, 2, 1)]
 
 
@@ -417,7 +417,7 @@ def test_a_pruned_session_still_folds_and_falls_back(convmemory: ScriptedMemorie
     assert memory.load("a").to_openai() == [text]
 
 
-# What both kinds of pruning share.
+# Both kinds of pruning.
 
 
 @pytest.mark.django_db

@@ -17,10 +17,10 @@ def unpinned(conversation: list[ChatMessage]) -> tuple[int, list[Placed]]:
 
 
 def by_definition(rows: list[Placed]) -> list[list[int]]:
-    """The positions of each exchange, as the words say it: nothing of the counters's bookkeeping is used.
+    """The positions of each exchange, by its definition. The counters are not used.
 
-    An assistant message with tool calls and everything up to the last tool message that answers it; while not every
-    call is answered and no other assistant has spoken, everything.
+    An exchange is one message, or an assistant message with tool calls and everything up to the last tool message
+    that answers it. It goes on to the end while a call is unanswered and no other assistant message follows.
     """
     found: list[list[int]] = []
     index = 0

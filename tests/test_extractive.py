@@ -49,7 +49,7 @@ def call(name: str, arguments: str, call_id: str = "call_1") -> ChatMessage:
     return ChatMessage.ai(None, tool_calls=[{"id": call_id, "type": "function", "function": function}])
 
 
-# What is told.
+# Which facts are kept.
 
 
 def test_facts_are_told_and_pleasantries_are_not() -> None:
@@ -172,7 +172,7 @@ def test_an_image_is_noted() -> None:
     assert summarize([ChatMessage.human([image])]) == "User: [image]"
 
 
-# Fold after fold.
+# Repeated folds.
 
 
 def facts(number: int) -> list[ChatMessage]:
@@ -233,7 +233,7 @@ def test_without_news_the_summary_stays() -> None:
     assert summarize([], previous=before) == before
 
 
-# What comes in may be anything.
+# Arbitrary input.
 
 ANY_TEXT = st.text(alphabet=st.characters(exclude_categories=["Cs"], exclude_characters="\0"), max_size=300)
 TALK = st.text(alphabet=st.sampled_from(list('ab. !?,\n:：。，你好12A-*{}[]"…')), max_size=300)

@@ -1,4 +1,4 @@
-"""Input that is allowed and hard to take, or that looks like what is allowed."""
+"""Input that is valid but difficult, or that only looks valid."""
 
 from __future__ import annotations
 
@@ -156,7 +156,7 @@ def test_the_size_of_a_text_is_that_of_its_bytes(character: str, size: int) -> N
     ids=["parts", "name", "tool calls"],
 )
 def test_the_size_of_any_other_message_is_that_of_the_bytes_of_its_json(message: dict[str, Any]) -> None:
-    # As it is stored: compact, its texts as they are, with the metadata beside it.
+    # The stored form: compact JSON with unescaped texts, and the metadata beside the message.
     written = json.dumps([message, {}], ensure_ascii=False, separators=(",", ":"))
     size = len(written.encode())
     assert size > len(written)

@@ -42,7 +42,7 @@ unknown = st.dictionaries(
 
 @st.composite
 def wire_messages(draw: st.DrawFn) -> dict[str, Any]:
-    """A message as a chat-completions request or response may have it, or as an odd server sends it."""
+    """A message as in a chat-completions request or response, or as an unusual server sends it."""
     role = draw(st.sampled_from(messages.ROLES))
     required: dict[str, Any] = {"role": st.just(role), "content": contents}
     optional: dict[str, Any] = {"name": ids | st.none(), "tool_calls": st.none() | st.just([])}
@@ -58,7 +58,7 @@ def wire_messages(draw: st.DrawFn) -> dict[str, Any]:
 
 
 def exactly(value: Any) -> str:
-    """JSON text that tells 1 from 1.0 and True, in which the order of keys does not count."""
+    """JSON text that distinguishes 1, 1.0 and True, and ignores the order of keys."""
     return json.dumps(value, sort_keys=True)
 
 
@@ -324,7 +324,7 @@ def test_the_deepest_nesting_that_is_allowed_is_stored() -> None:
 
 
 def with_text(bad: str) -> dict[str, dict[str, Any]]:
-    """A message for each place in which a text can stand."""
+    """A message for each place that can hold a text."""
     return {
         "content": {"role": "user", "content": bad},
         "part": {"role": "user", "content": [{"type": "text", "text": bad}]},

@@ -1,4 +1,4 @@
-"""The code of docs/moving.md moves a table of messages over, and goes on after an interruption."""
+"""The code of docs/moving.md moves a table of messages, and continues after an interruption."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class Rows:
 
 
 def move(monkeypatch: pytest.MonkeyPatch, rows: Rows) -> None:
-    """Run what the page has, on a site with these rows."""
+    """Run the page's code on a site with these rows."""
     [code] = re.findall(r"```python\n(.*?)```", PAGE.read_text(encoding="utf-8"), re.DOTALL)
     table = types.SimpleNamespace(objects=rows)
     monkeypatch.setitem(sys.modules, "chats", types.ModuleType("chats"))

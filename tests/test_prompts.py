@@ -14,7 +14,7 @@ from tests.conversations import call
 
 COUNTER = tokens.Utf8TokenCounter()
 
-# What a text may try: fences of every kind, turns of others, and every character that ends a line somewhere.
+# Attempts of a hostile text: fences of every kind, the turns of others, and every character that ends a line.
 hostile = st.lists(
     st.one_of(
         st.sampled_from(
@@ -153,7 +153,7 @@ def test_turns_beyond_the_limit_are_left_out_of_the_middle(lengths: list[int], m
     if sum(lengths) <= max_tokens * 5 // 4:
         assert shown == turns
         return
-    if not marks:  # A single turn, which no limit leaves out.
+    if not marks:  # A single turn is always kept.
         assert shown == turns
         assert len(turns) == 1
         return
@@ -162,7 +162,7 @@ def test_turns_beyond_the_limit_are_left_out_of_the_middle(lengths: list[int], m
     left_out = turns[first : len(turns) - last]
     assert shown[first] == f"[… {len(left_out)} turns left out …]"
     assert shown[:first] + left_out + shown[first + 1 :] == turns
-    # Taken in turn from the beginning and from the end, as many as the limit holds, and the first in any case.
+    # Turns are kept alternately from the beginning and the end, as many as fit. The first is always kept.
     assert first - last in (0, 1)
     kept = sum(map(len, shown[:first] + shown[first + 1 :]))
     assert kept <= max_tokens or (first, last) == (1, 0)

@@ -1,4 +1,4 @@
-"""Every block of Python in README.md does what it says; what it tells to type is in test_new_site.py."""
+"""Every Python block of README.md works. Its shell commands are tested in test_new_site.py."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ README = (ROOT / "README.md").read_text(encoding="utf-8")
 
 @dataclasses.dataclass(frozen=True)
 class Block:
-    """A block of code: the heading it is under, its language, its text, and its line in the file."""
+    """A block of code, with its section, language, text, and line in the file."""
 
     section: str
     language: str
@@ -37,7 +37,7 @@ class Block:
 
     @property
     def file(self) -> str:
-        """The file that the block says it is of, or ""."""
+        """The file that the block names, or ""."""
         first = self.code.partition("\n")[0]
         return first.removeprefix("# ") if re.fullmatch(r"# \w+\.py", first) else ""
 
@@ -78,7 +78,7 @@ def test_python(block: Block) -> None:
     namespace: dict[str, Any] = {}
     for one in earlier:
         if one.language == "python" and not one.file:
-            # The lines of a traceback are those of the file.
+            # Blank lines, so that the line numbers of a traceback are those of the file.
             exec(compile("\n" * one.line + one.code, ROOT / "README.md", "exec"), namespace)  # noqa: S102
 
 
@@ -148,7 +148,7 @@ def test_async_view(block: Block, logged_in: bool) -> None:
 
 
 def table(section: str, number: int) -> dict[str, str]:
-    """Return the first two columns of a table of a section, without their code marks."""
+    """Return the first two columns of a section's table, without backticks."""
     text = README.partition(f"## {section}\n")[2].partition("\n## ")[0]
     tables = [
         list(rows) for is_row, rows in itertools.groupby(text.splitlines(), lambda line: line[:1] == "|") if is_row

@@ -1,4 +1,4 @@
-"""``manage.py convmemory_recount`` counts what is stored with the counter that the settings name now."""
+"""``manage.py convmemory_recount`` counts the stored messages again with the counter in the settings."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""docs/reference.md names what there is, and nothing else."""
+"""docs/reference.md names every public name, and no other."""
 
 from __future__ import annotations
 

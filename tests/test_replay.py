@@ -1,4 +1,4 @@
-"""The main job on real conversations: appended as they were said, folded by a worker process, loaded all along."""
+"""Real conversations: appended turn by turn, folded by a worker process, and loaded meanwhile."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def test_real_conversations_are_kept_whole_and_within_budget(
 
 
 def check_line(session: models.Session) -> None:
-    """The current summary's line of parents tiles 1 to its last position."""
+    """The current summary and its ancestors cover the positions from 1 on, without gap or overlap."""
     versions = {one.version: one for one in session.convmemory_summaries.all()}
     version, end = session.current_version or None, session.covered_position
     while version is not None:
@@ -87,7 +87,7 @@ def check_line(session: models.Session) -> None:
 
 
 def check_context(memory: ConversationMemory, key: str) -> Any:
-    """What load returns is within its budget, and a provider would accept it."""
+    """The context is within its budget, and a provider would accept it."""
     context = memory.load(key)
     pinned = sum(part.tokens for part in context.parts if part.name == "pinned")
     assert context.over_budget or context.tokens - pinned <= (memory.max_context_tokens or 0)

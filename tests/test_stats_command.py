@@ -1,4 +1,4 @@
-"""``manage.py convmemory_stats``: what it counts, and what that costs."""
+"""``manage.py convmemory_stats``: what it counts, and how many queries it takes."""
 
 from __future__ import annotations
 
@@ -106,7 +106,7 @@ def test_what_compaction_is_at_is_counted() -> None:
 
     found = figures()["default"]
 
-    # The one that is leased is being worked at.
+    # A process works on the leased session.
     assert [found[name] for name in ("due", "leased", "failing", "stalled", "paused")] == [4, 1, 1, 1, False]
     assert 3600 <= found["oldest_due_seconds"] < 3660
 

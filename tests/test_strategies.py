@@ -20,7 +20,7 @@ from django_convmemory.core.strategies import (
 
 
 class Tail(NamedTuple):
-    """A tail as strategies see it: the tokens of its messages, and where its exchanges begin."""
+    """A tail as strategies see it: the tokens of each message, and the indexes at which exchanges begin."""
 
     tokens: list[int]
     starts: list[int]
@@ -119,7 +119,7 @@ def test_summary_buffer_keeps_all_whole_exchanges_that_fit_into_half(limit: int,
 
 
 def reference_split(tokens: list[int], limit: int) -> int:
-    """The split of synaptic's ConversationSummaryBufferMemory."""
+    """Where synaptic's ConversationSummaryBufferMemory splits."""
     if sum(tokens) <= limit or len(tokens) < 2:
         return 0
     half, kept, split = limit // 2, 0, 0

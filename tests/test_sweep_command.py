@@ -53,7 +53,7 @@ def alias(model: dict[str, Any] | None = None, scheduler: dict[str, Any] = NULL)
 
 
 def due(memory: ConversationMemory, *keys: str) -> list[models.Session]:
-    """Make sessions due, the first of them longest."""
+    """Make sessions due. The first has been due for longest."""
     for age, key in enumerate(reversed(keys)):
         while not memory.append(key, ChatMessage.human(TURN)).due:
             pass
@@ -73,7 +73,7 @@ def sweep(**options: Any) -> str:
 
 @pytest.fixture
 def default(settings: Settings) -> ConversationMemory:
-    """The memory ``default``, which leaves everything to the sweep."""
+    """The memory ``default``, whose scheduler leaves everything to the sweep."""
     settings.CONVMEMORY = {"default": alias()}
     return memories["default"]
 

@@ -1,4 +1,4 @@
-"""The test kit of sites: what it scripts, what it refuses, and that it leaves nothing behind."""
+"""The test kit for sites: what it scripts, what it refuses, and that it cleans up."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ pytest_plugins = ["pytester"]
 ROOT = pathlib.Path(__file__).parent.parent
 REQUEST = ChatRequest([ChatMessage.human("What is Rust?")])
 TURN = "The cat sat on the mat and thought about the sea. " * 4
-# A model that no test may reach, and tasks for a broker that is not there.
+# A model that no test may call, and tasks for a broker that does not exist.
 ALIAS: dict[str, Any] = {
     "OPTIONS": {"max_token_limit": 60},
     "CHAT_MODEL": {
@@ -67,12 +67,12 @@ def site() -> Iterator[None]:
 async def asynchronous_db(transactional_db: None) -> AsyncIterator[None]:
     """The database, for a test on an event loop."""
     yield
-    # Those of the thread that Django's asynchronous code uses.
+    # The connections of the thread that Django's asynchronous code uses.
     await sync_to_async(connections.close_all)()
 
 
 def talk(key: str = "user-1", *, alias: str = "default", turns: int = 2) -> None:
-    """Append so much that the session becomes due."""
+    """Append until the session is due."""
     memories[alias].append(key, *[ChatMessage.human(TURN)] * turns)
 
 
@@ -88,12 +88,12 @@ def summary(key: str = "user-1") -> str:
 def ending_in(
     error: type[AssertionError], *replies: str
 ) -> Iterator[tuple[ScriptedMemories, pytest.ExceptionInfo[AssertionError]]]:
-    """Script the memories for a block that must end with an error; give both."""
+    """Script the memories for a block that must end with an error. Yield the memories and the error."""
     with pytest.raises(error) as raised, scripted_memories(replies) as convmemory:
         yield convmemory, raised
 
 
-# What is scripted.
+# Scripted replies.
 
 
 @pytest.mark.django_db
@@ -205,7 +205,7 @@ def test_a_memory_that_does_not_summarize_is_given_no_model() -> None:
         assert (convmemory.queued, convmemory.requests) == ([], [])
 
 
-# What is queued, and what becomes of it.
+# Queued compactions.
 
 
 @pytest.mark.django_db
@@ -332,7 +332,7 @@ async def test_the_asynchronous_twins_are_scripted(asynchronous_db: None) -> Non
         assert (await memory.aload("b")).summary == "By compact."
 
 
-# What is refused.
+# Errors.
 
 
 def chat(model: OpenAIChatModel) -> None:
@@ -478,7 +478,7 @@ def test_one_inside_another_is_refused_and_changes_nothing() -> None:
     assert isinstance(memories["default"].model, OpenAIChatModel)
 
 
-# Where it is imported.
+# Imports.
 
 
 def test_it_imports_without_pytest_and_before_the_apps_are_loaded() -> None:
@@ -501,7 +501,7 @@ CONVMEMORY = {{"default": {ALIAS!r}}}
 
 @pytest.fixture
 def project(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> pytest.Pytester:
-    """A folder with the settings of a site, which the processes started there use."""
+    """A folder with a site's settings, for the processes that are started there."""
     pytester.makepyfile(site_settings=SITE_SETTINGS)
     for name in [name for name in os.environ if name.startswith(("CONVMEMORY_", "PYTEST_XDIST_", "OPENAI_"))]:
         monkeypatch.delenv(name)

@@ -24,7 +24,7 @@ COUNTERS = (tokens.Utf8TokenCounter(), tokens.TokenBufferEstimate(), tokens.Summ
 
 @pytest.fixture
 def no_network(monkeypatch: pytest.MonkeyPatch) -> list[object]:
-    """Sockets that refuse; the list holds where they were asked to go."""
+    """Make sockets refuse. The list holds the addresses that were tried."""
     asked: list[object] = []
 
     def refuse(self: object, address: object, *args: object) -> None:
@@ -48,7 +48,7 @@ def _vocabularies_are_looked_for_anew() -> Iterator[None]:
 
 @pytest.fixture
 def vocabularies(monkeypatch: pytest.MonkeyPatch) -> pathlib.Path:
-    """The folder of tiktoken's vocabularies, in the environment; without it the test is skipped."""
+    """The folder of tiktoken's vocabularies, from the environment. Without it the test is skipped."""
     pytest.importorskip("tiktoken")
     if not (dialogues.FOLDER / "tiktoken" / VOCABULARY).is_file():
         pytest.skip(f"{dialogues.FOLDER / 'tiktoken'} is absent; CONVMEMORY_DATA names the folder that has it")

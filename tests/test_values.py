@@ -53,9 +53,9 @@ def test_a_rebuild_sees_a_session_that_ends_with_its_summary() -> None:
         ([], []),
         ([(4, None, "now"), (5, 4, "now"), (6, 5, "now")], [4, 5, 6]),
         ([(4, None, "earlier"), (5, 4, "earlier")], []),
-        # Another prompt ends the line, and what was made from that version is not continued.
+        # Another prompt ends the line. A version that was made from that version is not continued.
         ([(4, None, "now"), (5, 4, "earlier"), (6, 5, "now")], [4]),
-        # A process that was overtaken began again from the first version.
+        # A process that was overtaken made version 6 from version 4.
         ([(4, None, "now"), (5, 4, "now"), (6, 4, "now"), (7, 5, "now")], [4, 5, 7]),
         ([(4, None, "now"), (5, None, "now"), (6, 5, "now")], [4]),
         ([(4, 3, "now"), (5, 4, "now")], []),

@@ -1,4 +1,4 @@
-"""What ``append``, ``load`` and ``history`` ask of a database: of a long conversation no more than of a short one."""
+"""``append``, ``load`` and ``history`` read no more of a long conversation than of a short one."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def memory(limit: int = 200, **options: Any) -> ConversationSummaryBufferMemory:
 
 
 def statements(work: Callable[[], Any]) -> list[str]:
-    """The statements that ``work`` sends, transaction control left out."""
+    """The statements that ``work`` sends, without transaction control."""
     with CaptureQueriesContext(connection) as captured:
         work()
     return [query["sql"] for query in captured if not query["sql"].upper().startswith(CONTROL)]
@@ -59,7 +59,7 @@ def test_statements_of_append_and_load_do_not_depend_on_the_history() -> None:
         assert context.summary == "what was said"
         assert context.omitted == 0
         assert context[0].text == "Answer in French."
-        counts.append([len(one) for one in (pinned, appended, many, keyed, loaded, with_pinned)])
+        counts.append([len(sent) for sent in (pinned, appended, many, keyed, loaded, with_pinned)])
     assert counts[0] == counts[1] == counts[2]
     assert counts[0][:3] == [1 if connection.vendor == "postgresql" else most] * 3
     assert counts[0][3] <= most + 1
@@ -67,7 +67,7 @@ def test_statements_of_append_and_load_do_not_depend_on_the_history() -> None:
 
 
 def reads(key: str) -> dict[str, tuple[int, tuple[str, list[Any]]]]:
-    """What is read of a session of :func:`fill`: the rows of each statement at most, and the statement."""
+    """For each way to read a session of :func:`fill`: the most rows that it may visit, and its statement."""
     chat, store = memory(), ORMStore()
     found = {}
     for name, most, read in (
@@ -94,7 +94,7 @@ def reads(key: str) -> dict[str, tuple[int, tuple[str, list[Any]]]]:
 
 
 def rows_read(name: str, params: list[Any]) -> int:
-    """Carry a prepared statement out, and return the most rows that any part of its plan was through."""
+    """Execute a prepared statement, and return the most rows that any part of its plan visited."""
     values = ", ".join(["%s"] * len(params))
     with connection.cursor() as cursor:
         cursor.execute(f'EXPLAIN (ANALYZE, FORMAT JSON) EXECUTE "{name}"({values})', params)
@@ -119,7 +119,7 @@ def plans() -> Iterator[None]:
 @pytest.mark.django_db
 @pytest.mark.parametrize("plan", ["force_custom_plan", "force_generic_plan"])
 def test_of_a_long_conversation_among_short_ones_no_more_is_read_than_is_shown(plan: str, plans: None) -> None:
-    """The planner takes a session for one of the usual length."""
+    """The planner assumes a session of the usual length."""
     chat = memory()
     for number in range(300):
         chat.append(f"short {number}", *[ChatMessage.human("hello")] * 10)
@@ -136,10 +136,10 @@ def test_of_a_long_conversation_among_short_ones_no_more_is_read_than_is_shown(p
 @pytest.mark.only_on("postgresql")
 @pytest.mark.django_db
 def test_a_plan_that_was_made_when_there_was_little_serves_a_long_conversation(plans: None) -> None:
-    """For the planner any index is as good then, and a prepared statement keeps its plan."""
+    """On an empty table any index costs the planner the same, and a prepared statement keeps its plan."""
     with connection.cursor() as cursor:
         cursor.execute("SELECT set_config('plan_cache_mode', 'force_generic_plan', true)")
-        # Of a table of one page it would read the page.
+        # A table of one page would be read whole.
         cursor.execute("SELECT set_config('enable_seqscan', 'off', true)")
     chat = memory()
     asked = reads("long")
@@ -167,7 +167,7 @@ def test_a_plan_that_was_made_when_there_was_little_serves_a_long_conversation(p
 
 @pytest.mark.django_db
 def test_load_reads_no_row_that_it_does_not_show() -> None:
-    """While compaction lags, no more is read than the budget holds."""
+    """While compaction is behind, no more is read than the budget holds."""
     chat = memory(limit=50, max_summary_tokens=50)
     for number in range(500):
         chat.append("s", ChatMessage.human(f"message {number}"))
