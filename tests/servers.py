@@ -1,6 +1,6 @@
-"""The database and broker servers that the tests can talk to: where they are, and whether they are there.
+"""The database and broker servers that the tests use: their addresses, and whether they are available.
 
-Each is given by a URL in the environment; the defaults are those of a server installed on this machine. With
+Each server has a URL in the environment. The defaults are those of servers installed on this machine. With
 ``CONVMEMORY_TEST_SERVICES=all`` in the environment a missing server is a failure, not a skip.
 """
 

@@ -305,6 +305,10 @@ def test_a_text_over_the_cap_is_asked_for_again_shorter() -> None:
     assert (versions()[0].text, versions()[0].shortened) == ("short enough", False)
     assert outcomes() == ["shorten", "published"]
     assert "too long" in model.requests[1].messages[-1].text
+    fold = model.requests[1].fold
+    assert fold is not None
+    assert (fold.previous, fold.turns, fold.max_tokens) == (("word " * 400).strip(), (), 50)
+    assert fold.count("short enough") == versions()[0].tokens
 
 
 @pytest.mark.parametrize(

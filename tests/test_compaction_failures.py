@@ -13,11 +13,12 @@ from django.db import connections
 from django.db.models import F
 
 from django_convmemory import exceptions, models
-from django_convmemory.chat_models.base import ChatRequest, ChatResponse
+from django_convmemory.chat_models.base import ChatModel, ChatRequest, ChatResponse
 from django_convmemory.chat_models.extractive import ExtractiveChatModel
 from django_convmemory.chat_models.scripted import ScriptedChatModel
 from django_convmemory.clock import Clock
 from django_convmemory.core.values import Claim
+from django_convmemory.schedulers import NullScheduler
 from tests.folding import MarkerModel, build, covered, keys_of, outcomes, session, talk, versions
 
 pytestmark = pytest.mark.django_db
@@ -35,6 +36,30 @@ def test_a_failure_backs_off_and_honours_retry_after() -> None:
     models.Session.objects.update(next_attempt_at=Clock(-1))
     assert memory.compact_id(session().pk).outcome == "published"
     assert session().attempts == 0
+
+
+class HintingScheduler(NullScheduler):
+    """Says that a task will come back, and sends none."""
+
+    hints = True
+
+
+@pytest.mark.parametrize(
+    "model",
+    [
+        ScriptedChatModel([exceptions.ModelUnavailable("down")]),
+        MarkerModel(lambda request: models.Session.objects.update(lease_expires_at=Clock(-1))),
+    ],
+    ids=["failed", "lost the lease"],
+)
+def test_the_sweep_leaves_a_session_to_the_task_that_comes_back(model: ChatModel) -> None:
+    memory = build(model, scheduler=HintingScheduler())
+    talk(memory, 10)
+    models.Session.objects.update(hinted_at=None)
+    assert memory.compact_id(session().pk).again is True
+    assert session().hinted_at is not None
+    models.Session.objects.update(next_attempt_at=None)
+    assert memory.sweep() == []
 
 
 def test_compact_does_not_wait_for_the_next_attempt() -> None:

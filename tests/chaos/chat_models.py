@@ -12,7 +12,7 @@ from django_convmemory.chat_models.base import ChatRequest, ChatResponse
 from django_convmemory.chat_models.openai import OpenAIChatModel
 from tests.chaos import gates
 
-# A turn with this in it takes more memory than the worker has.
+# A turn that contains this text needs more memory than the worker has.
 HUGE = "[too much for the worker]"
 
 

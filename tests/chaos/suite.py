@@ -23,7 +23,7 @@ from typing import Any
 from tests import servers
 from tests.chaos.site import ABSENT, BROKERS, DATABASES
 
-# A site of each database, and of each broker.
+# Each database and each broker is on a site.
 SHORT = (("postgresql", "redis"), ("mariadb", "rabbitmq"), ("sqlite", "redis"))
 LONG = tuple((database, broker) for database in DATABASES for broker in BROKERS)
 
@@ -74,7 +74,7 @@ def run_site(
 
 
 def table(reports: Iterable[dict[str, Any]]) -> list[str]:
-    """Return what came of each fault, a line each."""
+    """Return the results, one line for each fault."""
     by_fault: dict[str, list[dict[str, Any]]] = defaultdict(list)
     for report in reports:
         by_fault[report["fault"]].append(report)

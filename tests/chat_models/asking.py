@@ -1,4 +1,4 @@
-"""Asking the OpenAI chat model, in both its ways."""
+"""Calling the OpenAI chat model, blocking and asynchronously."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ KEY = "sk-secret-0123456789"
 SECRET = "Bohnensuppe um Mitternacht"
 REQUEST = base.ChatRequest([ChatMessage.system("Sum up."), ChatMessage.human(f"[[fact-1]] {SECRET} [[fact-2]]")])
 
-# What "returned at once, not when the server was done" means on a slow machine: hangs and drips last for 30 s.
+# Seconds that still mean "at once" on a slow machine: servers hang and drip for 30 s.
 AT_ONCE = 10.0
 
 Ask = Callable[..., base.ChatResponse]

@@ -33,14 +33,14 @@ def server() -> Iterator[OpenAIServer]:
 
 @pytest.fixture(autouse=True, scope="module")
 def no_socket_is_left_behind() -> Iterator[None]:
-    """A socket that nobody closed warns when it is collected, and a warning is a failure."""
+    """An unclosed socket warns when it is collected, and a warning is a failure."""
     yield
     gc.collect()
 
 
 @pytest.fixture(autouse=True)
 def no_thread_is_left_behind(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Nor does a variable of the machine get in."""
+    """Keep the environment variables of the machine out."""
     for variable in ("OPENAI_API_KEY", "OPENAI_BASE_URL", "OPENAI_MODEL", "OPENAI_ORG_ID", "OPENAI_PROJECT_ID"):
         monkeypatch.delenv(variable, raising=False)
     yield

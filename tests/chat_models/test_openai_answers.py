@@ -1,4 +1,4 @@
-"""What the OpenAI chat model asks and answers, and when it stops waiting: the real client, and a real server."""
+"""The OpenAI chat model's requests, answers and deadlines, with the real client and a real server."""
 
 from __future__ import annotations
 
@@ -158,7 +158,7 @@ def test_the_connection_is_closed_soon_after_the_deadline(server: OpenAIServer, 
 
 
 def test_nothing_is_sent_after_the_deadline(server: OpenAIServer, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A first call imports the client and loads certificates; a request that nobody waits for costs money."""
+    """The first call imports the client and loads certificates. A request sent after the deadline would waste money."""
     model = model_at(server, timeout=0.1)
     late = threading.Event()
     client = model._client()
@@ -199,12 +199,12 @@ def test_achat_leaves_the_event_loop_free(server: OpenAIServer) -> None:
         return await asyncio.gather(*(model.achat(REQUEST) for _ in range(5)))
 
     assert len(asyncio.run(several())) == 5
-    # All five had come in before the first was answered.
+    # All five requests had arrived before the first was answered.
     assert max(entry.started for entry in server.log) < min(entry.finished or 0.0 for entry in server.log)
 
 
 def test_an_exception_of_a_signal_handler_ends_the_wait(server: OpenAIServer) -> None:
-    """Celery's soft time limit arrives so."""
+    """Celery's soft time limit arrives as such an exception."""
     server.queue(Behaviour("drip", seconds=30))
 
     class SoftTimeLimitError(Exception):

@@ -1,4 +1,4 @@
-"""What the OpenAI chat model makes of every failure, and what its errors say."""
+"""The OpenAI chat model's errors: which failure raises which, and with which message."""
 
 from __future__ import annotations
 
@@ -385,7 +385,7 @@ def test_an_error_handled_by_the_caller_is_not_mistaken_for_this_calls(server: O
     assert type(error_of(handling, model_at(server))) is exceptions.ModelUnavailable
 
 
-# What an exception says.
+# Messages.
 
 
 @pytest.mark.parametrize(

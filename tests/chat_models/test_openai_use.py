@@ -219,7 +219,7 @@ def test_a_forked_child_has_a_client_of_its_own(server: OpenAIServer) -> None:
     assert (run.returncode, run.stderr) == (0, "")
 
 
-# The server as a process, which other tests rely on.
+# The server as a process, as other tests use it.
 
 
 def test_the_server_runs_as_a_process_and_is_controlled_over_http() -> None:

@@ -1,4 +1,4 @@
-"""The code of the how-to pages does what they say."""
+"""The code of the how-to pages does what the pages say."""
 
 from __future__ import annotations
 
@@ -122,7 +122,7 @@ def test_limits() -> None:
 
 @pytest.mark.only_on("postgresql")
 def test_production_with_a_pool(db: None) -> None:
-    """A connection that is closed goes back to the pool, and is used again."""
+    """A closed connection returns to the pool, and is used again."""
     here = connections["default"].settings_dict
     databases = module_of("production", "settings.py")["DATABASES"]
     databases["default"] |= {name: here[name] for name in ("NAME", "HOST", "PORT", "USER", "PASSWORD")}

@@ -1,4 +1,4 @@
-"""The view of docs/howto/streaming.md streams, and stores what it should."""
+"""The view of docs/howto/streaming.md streams a reply and stores it."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from django_convmemory.memory import memories
 from django_convmemory.models import Message
 from tests.openai_server import Behaviour, OpenAIServer
 
-# In the middle of a stream, older clients raise what their HTTP library raises.
+# In the middle of a stream, older clients raise the errors of their HTTP library.
 FAILURES: tuple[type[Exception], ...] = (openai.OpenAIError,)
 with contextlib.suppress(ImportError):
     import httpx  # type: ignore[import-not-found, unused-ignore]

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 @pytest.fixture
 def write(tmp_path: pathlib.Path) -> Callable[..., pathlib.Path]:
-    """Write records to a file, a line each."""
+    """Write records to a file, one a line."""
 
     def write(*records: Any, name: str = "given.jsonl") -> pathlib.Path:
         path = tmp_path / name

@@ -1,4 +1,4 @@
-"""Records that the tests import, and what they ask the commands."""
+"""Records that the tests import, and helpers that run the commands."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ JSON = st.recursive(
 
 
 class Terminal(io.StringIO):
-    """A stream of somebody who looks at it."""
+    """A stream that is a terminal."""
 
     def isatty(self) -> bool:
         return True
@@ -42,7 +42,7 @@ def record(key: str = "a", *messages: dict[str, Any], **fields: Any) -> dict[str
 
 
 def call(command: str, *arguments: object, stream: io.StringIO | None = None, **options: Any) -> str:
-    """Run a command, and return what it says."""
+    """Run a command, and return its output."""
     out = stream or io.StringIO()
     call_command(command, *map(str, arguments), stdout=out, stderr=io.StringIO(), **options)
     return out.getvalue()

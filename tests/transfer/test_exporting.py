@@ -1,4 +1,4 @@
-"""``manage.py convmemory_export``: what is chosen, written whole and in one piece."""
+"""``manage.py convmemory_export`` writes the chosen sessions, each of them whole."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``manage.py convmemory_import``: sessions come in whole, once, and with what is said of them."""
+"""``manage.py convmemory_import``: sessions are imported whole, once, and with all their fields."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The files that ``manage.py convmemory_import`` reads: records a line or in a list."""
+"""The files that ``manage.py convmemory_import`` reads: one record a line, or a list of records."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What ``convmemory_import`` refuses, and how it says so."""
+"""The records that ``convmemory_import`` refuses, and its error messages."""
 
 from __future__ import annotations
 

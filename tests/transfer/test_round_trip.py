@@ -1,4 +1,4 @@
-"""What is exported after an import is what was imported."""
+"""An export after an import gives the imported records."""
 
 from __future__ import annotations
 

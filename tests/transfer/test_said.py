@@ -1,4 +1,4 @@
-"""What the two commands say, on a terminal and elsewhere."""
+"""The output of the two commands, on a terminal and elsewhere."""
 
 from __future__ import annotations
 
