@@ -78,7 +78,7 @@ def messages(draw: st.DrawFn, calls: Calls) -> ChatMessage:
         return ChatMessage(draw(st.sampled_from(["system", "developer"])), text)
     if kind == "calls":
         ids = draw(st.lists(st.sampled_from(IDS), min_size=1, max_size=3))
-        return ChatMessage.ai(text or None, tool_calls=[call(one, f'{{"text": "{len(text)}"}}') for one in ids])
+        return ChatMessage.ai(text or None, tool_calls=[call(call_id, f'{{"text": "{len(text)}"}}') for call_id in ids])
     return ChatMessage.tool(text, draw(st.sampled_from(calls.exchange)))
 
 

@@ -337,7 +337,7 @@ def test_a_thread_that_is_stuck_is_left_to_itself(
     assert "did not take a task" in warning
 
     # When the first thread comes free, it sends and logs nothing. Another thread has taken its place.
-    stuck = next(one for one in threading.enumerate() if one.name == "convmemory-sender")
+    stuck = next(thread for thread in threading.enumerate() if thread.name == "convmemory-sender")
     broker.go_on.set()
     stuck.join(processes.PATIENCE)
     clock.advance(broker_module.BREAKER_SECONDS)

@@ -149,7 +149,7 @@ def test_a_session_that_is_made_while_its_person_is_erased_is_whole_or_gone() ->
     finally:
         ended.set()
 
-    assert all(one.result() > 0 for one in appending)
+    assert all(thread.result() > 0 for thread in appending)
     assert erased > 0
     assert list(integrity.check(models.Session.objects.all())) == []
 

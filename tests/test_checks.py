@@ -28,9 +28,9 @@ def found(*, databases: list[str] | None = None, **alias: Any) -> list[str]:
 def run(databases: list[str] | None = None) -> list[str]:
     tags = [checks.Tags.database] if databases else ["convmemory"]
     said = checks.run_checks(tags=tags, databases=databases)
-    ours = [one for one in said if (one.id or "").startswith("convmemory.")]
-    assert all(one.msg and one.hint and one.id for one in ours)
-    return [(one.id or "").removeprefix("convmemory.") for one in ours]
+    ours = [message for message in said if (message.id or "").startswith("convmemory.")]
+    assert all(message.msg and message.hint and message.id for message in ours)
+    return [(message.id or "").removeprefix("convmemory.") for message in ours]
 
 
 def test_the_defaults_and_the_settings_of_the_tests_pass() -> None:
@@ -106,7 +106,7 @@ def test_convmemory_e005_the_chat_model_cannot_be_made(value: Any) -> None:
     assert found(CHAT_MODEL=value) == ["E005"]
 
 
-@pytest.mark.parametrize("value", [one for one in BACKENDS if one is not None])
+@pytest.mark.parametrize("value", [backend for backend in BACKENDS if backend is not None])
 def test_convmemory_e006_the_fallback_chat_model_cannot_be_made(value: Any) -> None:
     assert found(FALLBACK_CHAT_MODEL=value) == ["E006"]
 
@@ -159,11 +159,11 @@ def test_every_alias_is_checked_and_named() -> None:
     wrong = {"SCHEDULER": NULL, "MEMORY": "no.such.Memory"}
     with override_settings(CONVMEMORY={"good": {"SCHEDULER": NULL}, "bad": wrong, "worse": wrong}):
         said = checks.run_checks(tags=["convmemory"])
-    assert [one.msg.split(" is ")[0] for one in said] == [
+    assert [message.msg.split(" is ")[0] for message in said] == [
         'CONVMEMORY["bad"]["MEMORY"]',
         'CONVMEMORY["worse"]["MEMORY"]',
     ]
-    assert all(one.level == checks.ERROR for one in said)
+    assert all(message.level == checks.ERROR for message in said)
 
 
 @pytest.fixture
@@ -265,8 +265,8 @@ def test_convmemory_w003_the_database_loses_characters(
 ) -> None:
     monkeypatch.setattr(app_checks, "connections", {"default": Narrow(*charsets)})
     with override_settings(CONVMEMORY={"default": {"CHAT_MODEL": EXTRACTIVE, "SCHEDULER": NULL}}):
-        assert [one.id for one in app_checks.check_database(databases=["default"])] == [
-            f"convmemory.{one}" for one in ids
+        assert [message.id for message in app_checks.check_database(databases=["default"])] == [
+            f"convmemory.{check_id}" for check_id in ids
         ]
 
 

@@ -31,7 +31,7 @@ def snapshot(
     due: bool = False,
 ) -> Snapshot:
     """A session with these messages, and a summary of the first ``folded`` exchanges."""
-    counters, rows = Counters().append([Entry(one, COUNTER.count(one)) for one in conversation])
+    counters, rows = Counters().append([Entry(message, COUNTER.count(message)) for message in conversation])
     placed = [
         Placed(row.position, message, COUNTER.count(message), row.answers)
         for message, row in zip(conversation, rows, strict=True)
@@ -289,7 +289,7 @@ def test_any_context_is_well_formed_and_within_its_budget(
     shown = {part.position for part in context.parts if part.position}
     through = held.counters.covered_position if context.summary else 0
     hidden = set(range(1, len(conversation) + 1)) - shown
-    pinned = {one.position for one in held.counters.pinned}
+    pinned = {pinned_message.position for pinned_message in held.counters.pinned}
     assert context.omitted == len([row for row in hidden if row > through or row in pinned])
 
 
@@ -319,7 +319,7 @@ def test_the_wire_form_is_that_of_the_messages(conversation: list[ChatMessage], 
     assert context.to_openai() == context.to_openai("separate") == [message.to_openai() for message in context]
     merged = context.to_openai("merged")
     leading = [part for part in context.parts if part.name != "tail"]
-    assert [one["role"] for one in merged].count("system") == 1
+    assert [message["role"] for message in merged].count("system") == 1
     assert merged[0]["role"] == "system"
     assert merged[1:] == context.to_openai()[len(leading) :]
     assert all(part.message.text in str(merged[0]["content"]) for part in leading)

@@ -92,7 +92,9 @@ def test_an_exchange_is_open_until_every_call_is_answered(conversation: list[Cha
     calls = conversations.Calls().after(*conversation)
     counters, _ = Counters().append(conversations.entries(conversation))
     assert (counters.open_position > 0) == calls.open
-    assert all((call_mark(one) in counters.open_calls) == (one in calls.unanswered) for one in conversations.IDS)
+    assert all(
+        (call_mark(call_id) in counters.open_calls) == (call_id in calls.unanswered) for call_id in conversations.IDS
+    )
 
 
 @given(conversations.conversations(), st.integers(0, 20))
@@ -181,7 +183,7 @@ def test_an_id_that_a_message_uses_twice_is_answered_once() -> None:
 
 
 def test_marks_are_of_one_length_and_free_of_wildcards() -> None:
-    marks = {call_mark(one) for one in ("", "a", "%" * 500, "_\\'")}
+    marks = {call_mark(call_id) for call_id in ("", "a", "%" * 500, "_\\'")}
     assert {len(mark) for mark in marks} == {17}
     assert not any(set("%_\\'\"") & set(mark) for mark in marks)
 
@@ -207,7 +209,7 @@ def test_a_batch_knows_what_it_changes_before_the_session_is_read(data: st.DataO
     assert batch.tokens == sum(entry.tokens for entry in entries)
     assert batch.unpinned_tokens == end.unpinned_tokens - start.unpinned_tokens
     assert batch.unpinned_count == end.unpinned_count - start.unpinned_count
-    assert [Pinned(one.position + start.last_position, one.tokens) for one in batch.pinned] == list(
+    assert [Pinned(pinned.position + start.last_position, pinned.tokens) for pinned in batch.pinned] == list(
         end.pinned[len(start.pinned) :]
     )
     assert [(row.position + start.last_position, row.tokens_through + start.unpinned_tokens) for row in batch.rows] == [

@@ -103,7 +103,7 @@ def test_it_erases_what_was_chosen_and_nothing_else(arguments: list[str], gone: 
 
     said = call("convmemory_erase", "--no-input", *arguments)
 
-    assert left() == [one for one in before if one not in gone]
+    assert left() == [content for content in before if content not in gone]
     assert models.Message.objects.count() == 2 * len(left())
     assert said.startswith(f"{len(gone)} session")
 
@@ -115,8 +115,8 @@ def test_sessions_of_aliases_that_have_gone_are_erased_too(settings: Settings) -
     assert call("convmemory_erase", "--owner", "anna", "--no-input") == "4 sessions deleted.\n"
     assert call("convmemory_erase", "--visitor", "v1", "--alias", "other", "--no-input") == "2 sessions deleted.\n"
 
-    assert not any("anna" in one for one in left())
-    assert [one for one in left() if "v1" in one] == ["default v1 main", "default v1 Main"]
+    assert not any("anna" in content for content in left())
+    assert [content for content in left() if "v1" in content] == ["default v1 main", "default v1 Main"]
 
 
 @pytest.mark.usefixtures("sessions")

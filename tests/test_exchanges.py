@@ -46,13 +46,13 @@ def by_definition(rows: list[Placed]) -> list[list[int]]:
 def test_exchanges_begin_where_the_definition_says(conversation: list[ChatMessage]) -> None:
     open_position, rows = unpinned(conversation)
     starts = exchanges.starts(rows, open_position)
-    assert [rows[start].position for start in starts] == [one[0] for one in by_definition(rows)]
+    assert [rows[start].position for start in starts] == [exchange[0] for exchange in by_definition(rows)]
 
 
 @given(conversations.conversations(), st.integers(0, 20))
 def test_what_is_left_of_an_exchange_that_began_earlier_has_no_start(conversation: list[ChatMessage], cut: int) -> None:
     open_position, rows = unpinned(conversation)
-    expected = [one[0] for one in by_definition(rows)]
+    expected = [exchange[0] for exchange in by_definition(rows)]
     tail = rows[cut:]
     starts = exchanges.starts(tail, open_position)
     assert [tail[start].position for start in starts] == [

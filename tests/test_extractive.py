@@ -394,7 +394,7 @@ def test_a_summary_is_read_back_as_it_was_written(spoken: list[tuple[int, str]])
         statements.Statement(fold, speaker, f"I am number {number}.")
         for number, (fold, speaker) in enumerate(sorted(spoken))
     ]
-    ranks = {fold: rank for rank, fold in enumerate(sorted({one.fold for one in said}))}
+    ranks = {fold: rank for rank, fold in enumerate(sorted({statement.fold for statement in said}))}
     assert statements.of_summary(extractive.render(said)) == [
-        dataclasses.replace(one, fold=ranks[one.fold]) for one in said
+        dataclasses.replace(statement, fold=ranks[statement.fold]) for statement in said
     ]

@@ -111,7 +111,7 @@ def test_texts_are_told_apart_whatever_the_collation() -> None:
     for visitor in visitors:
         chat.session("main", visitor=visitor).append(ChatMessage.human(visitor))
     mallory = get_user_model().objects.create(username="mallory")
-    assert [one.load()[0].text for one in chat.adopt("abc123", mallory)] == ["abc123"]
+    assert [session.load()[0].text for session in chat.adopt("abc123", mallory)] == ["abc123"]
     assert chat.erase(visitor="ABC123") == 1
     assert models.Session.objects.count() == 3
     assert models.Session.objects.filter(alias="Default").count() == 0

@@ -74,7 +74,7 @@ def test_every_block_has_a_language_and_a_file_that_are_tested() -> None:
 
 @of("python", "")
 def test_python(block: Block) -> None:
-    earlier = [one for one in BLOCKS if one.section == block.section and one.line <= block.line]
+    earlier = [other for other in BLOCKS if other.section == block.section and other.line <= block.line]
     namespace: dict[str, Any] = {}
     for one in earlier:
         if one.language == "python" and not one.file:

@@ -55,8 +55,8 @@ def test_every_count_is_what_it_would_have_been_with_the_new_counter(
     session = models.Session.objects.get(key="s")
     assert session.counter == counter.name
     stored = memories["default"].history("s", limit=100)
-    assert [one.tokens for one in stored] == [counter.count(one.message) for one in stored]
-    assert session.unpinned_tokens == sum(one.tokens for one in stored[1:])
+    assert [message.tokens for message in stored] == [counter.count(message.message) for message in stored]
+    assert session.unpinned_tokens == sum(message.tokens for message in stored[1:])
     shown = memories["default"].load("s").parts
     assert shown[1].tokens == counter.count(shown[1].message)
     assert models.Session.objects.get(key="redacted").convmemory_messages.get(position=3).tokens == before

@@ -34,7 +34,7 @@ def test_every_operation_is_named_with_its_arguments() -> None:
         method = getattr(ConversationMemory if name in ("session", "erase", "adopt") else memory.SessionHandle, name)
         parameters = inspect.signature(method).parameters
         given = [argument.strip("* ") for argument in cell.partition("(")[2].rstrip(")").split(",") if argument]
-        assert given == [one for one in parameters if one != "self"], cell
+        assert given == [parameter for parameter in parameters if parameter != "self"], cell
 
 
 @pytest.mark.parametrize("path", re.findall(r"`(django_convmemory\.\w+(?:\.\w+)*\.[A-Z]\w+)`", REFERENCE))
@@ -47,7 +47,7 @@ def test_backends_are_there_with_their_options(path: str) -> None:
 
 def test_signals_and_errors_are_all_named() -> None:
     assert set(first_cells("Signals")) == {name for name in vars(signals) if not name.startswith("_")} - {"Signal"}
-    models_own = {"ConvMemoryError", *(one.__name__ for one in exceptions.ChatModelError.__subclasses__())}
+    models_own = {"ConvMemoryError", *(error.__name__ for error in exceptions.ChatModelError.__subclasses__())}
     assert set(first_cells("Errors")) == {
         name for name, value in vars(exceptions).items() if inspect.isclass(value)
     } - models_own - {"ChatModelError"}

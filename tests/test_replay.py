@@ -66,7 +66,7 @@ def test_real_conversations_are_kept_whole_and_within_budget(
     assert calls <= 2 * tokens / LIMIT + len(said)
     assert models.Attempt.objects.count() == calls
     count = sum(map(len, said.values()))
-    sent = sum(memory.counter.count(coerce(one)) for call in worker.server.log for one in call.body["messages"])
+    sent = sum(memory.counter.count(coerce(message)) for call in worker.server.log for message in call.body["messages"])
     record_property(
         f"{conversations.__name__}: {count} messages, limit {LIMIT}",
         f"{calls / count * 1000:.1f} model calls and {sent / count * 1000:.0f} tokens sent to the summarizer "
@@ -76,7 +76,7 @@ def test_real_conversations_are_kept_whole_and_within_budget(
 
 def check_line(session: models.Session) -> None:
     """The current summary and its ancestors cover the positions from 1 on, without gap or overlap."""
-    versions = {one.version: one for one in session.convmemory_summaries.all()}
+    versions = {version.version: version for version in session.convmemory_summaries.all()}
     version, end = session.current_version or None, session.covered_position
     while version is not None:
         summary = versions[version]

@@ -35,7 +35,7 @@ class Tail(NamedTuple):
 
 def laid_out(exchanges: list[list[int]]) -> Tail:
     starts = [0, *itertools.accumulate(map(len, exchanges))][:-1]
-    return Tail([count for one in exchanges for count in one], starts)
+    return Tail([count for exchange in exchanges for count in exchange], starts)
 
 
 # Tails of single messages and of longer exchanges.

@@ -596,7 +596,7 @@ def test_with_a_broken_fixture(broken):
 def test_forgotten_after(request):
     forgotten()
     plugins = request.config.pluginmanager.get_plugins()
-    assert not [one for one in plugins if type(one).__module__ == "django_convmemory.testing"]
+    assert not [plugin for plugin in plugins if type(plugin).__module__ == "django_convmemory.testing"]
 """
 
 

@@ -205,5 +205,5 @@ def test_a_number_larger_than_any_conversation_shows_all_of_it(
     assert len(chat.load("s")) == len(chat.load("s", max_tokens=most)) == 5
     assert len(ConversationTokenBufferMemory(ORMStore(), most).load("s")) == 5
     assert len(chat.history("s", limit=most)) == len(chat.history("s", limit=most, after=0)) == 5
-    assert [one.position for one in chat.history("s", limit=most, before=4)] == [1, 2, 3]
+    assert [stored.position for stored in chat.history("s", limit=most, before=4)] == [1, 2, 3]
     assert len(chat.history("s", limit=2, before=most)) == 2

@@ -184,7 +184,7 @@ def test_what_people_say_is_shown_and_not_run(visit: Visit, convmemory: Scripted
     shown += page.locator("#timeline pre").all_text_contents()
     for text in EVIL:
         kept = text.replace("\x07", "")[:20_000]
-        assert any(kept in one.replace("\x07", "") for one in shown), text[:50]
+        assert any(kept in text_shown.replace("\x07", "") for text_shown in shown), text[:50]
     assert page.locator("#content script, #content img, #content iframe, #content [style]").count() == 0
     assert (
         page.locator("#content *").evaluate_all(
@@ -221,5 +221,5 @@ def test_charts_have_a_text_for_who_does_not_see_them(visit: Visit, shown: model
         for chart in page.locator("#content svg[role=img]").all():
             named = (chart.get_attribute("aria-labelledby") or "").split()
             assert named or chart.get_attribute("aria-label")
-            for one in named + (chart.get_attribute("aria-describedby") or "").split():
-                assert page.locator(f"#{one}").count() == 1, one
+            for label_id in named + (chart.get_attribute("aria-describedby") or "").split():
+                assert page.locator(f"#{label_id}").count() == 1, label_id

@@ -77,7 +77,7 @@ def test_the_calls_by_time_outcome_and_model(settings: Any) -> None:
     call(alias="gone")
     shown = Overview("default")
     assert (shown.calls, shown.published, shown.failed) == (5, 3, 1)
-    assert [(one.model, one.calls, one.failed, one.prompt_tokens, one.cost) for one in shown.by_model] == [
+    assert [(row.model, row.calls, row.failed, row.prompt_tokens, row.cost) for row in shown.by_model] == [
         ("big", 1, 0, 7, Decimal("2.25")),
         ("m", 4, 1, 100, Decimal("0.5")),
     ]
@@ -116,7 +116,7 @@ def test_what_is_due_and_what_fails(monkeypatch: pytest.MonkeyPatch) -> None:
     rows.filter(key="4").update(due_since=now)
     shown = Overview("default")
     assert (shown.due, shown.due_is_more, shown.failing) == (4, False, 2)
-    assert [one.key for one in shown.failures] == ["2", "1"]
+    assert [session.key for session in shown.failures] == ["2", "1"]
     assert shown.lag is not None
     assert dt.timedelta(minutes=8) < shown.lag < dt.timedelta(minutes=10)
     answer = staff("view_session").get(URL)
@@ -140,10 +140,10 @@ def test_what_failed_is_tried_again(convmemory: ScriptedMemories, settings: Any)
     assert client.get(url).status_code == 405
     assert convmemory.queued == []
     client.post(url, {"alias": "other"})
-    assert [one.alias for one in convmemory.queued] == ["other"]
+    assert [queued.alias for queued in convmemory.queued] == ["other"]
     assert client.post(url)["Location"] == URL
     keys = dict(models.Session.objects.values_list("pk", "key"))
-    assert {keys[one.session_id] for one in convmemory.queued} == {"a", "b", "c"}
+    assert {keys[queued.session_id] for queued in convmemory.queued} == {"a", "b", "c"}
 
 
 @pytest.mark.django_db

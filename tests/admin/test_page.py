@@ -44,5 +44,5 @@ def test_the_admin_of_the_page(settings: Any, admin_user: Any) -> None:
     made = namespace["support"].get_model_admin(models.Session)
     request = RequestFactory().get("/")
     request.user = admin_user
-    assert [one.alias for one in made.get_queryset(request)] == ["support"]
+    assert [session.alias for session in made.get_queryset(request)] == ["support"]
     assert made.has_overview_permission(request)

@@ -87,9 +87,9 @@ def test_the_list_pages_without_counting(anna: User) -> None:
     for page in (1, 2, 3):
         with CaptureQueriesContext(connection) as captured:
             answer = client.get(f"{LIST}?p={page}&alias=default")
-        assert "COUNT(" not in " ".join(one["sql"] for one in captured.captured_queries)
+        assert "COUNT(" not in " ".join(query["sql"] for query in captured.captured_queries)
         assert len(captured) < 15
-        seen += [one.key for one in answer.context["cl"].result_list]
+        seen += [session.key for session in answer.context["cl"].result_list]
         text = answer.content.decode()
         assert (f"p={page + 1}" in text, "alias=default" in text) == (page < 3, True)
     assert seen == [f"k{number}" for number in reversed(range(120))]
@@ -103,7 +103,7 @@ def test_the_filters(chat: SessionHandle, convmemory: ScriptedMemories) -> None:
     client = staff("view_session")
 
     def keys(query: str) -> list[str]:
-        return sorted(one.key for one in client.get(f"{LIST}?{query}").context["cl"].result_list)
+        return sorted(session.key for session in client.get(f"{LIST}?{query}").context["cl"].result_list)
 
     assert keys("") == ["idle", "main"]
     assert keys("state=failing") == ["main"]
@@ -118,7 +118,7 @@ def test_the_search_goes_by_names(chat: SessionHandle, anna: User) -> None:
     client = staff("view_session")
 
     def keys(term: str) -> list[str]:
-        return sorted(one.key for one in client.get(LIST, {"q": term}).context["cl"].result_list)
+        return sorted(session.key for session in client.get(LIST, {"q": term}).context["cl"].result_list)
 
     assert keys(str(row_of(chat).public_id)) == keys(str(row_of(chat).pk)) == ["main"]
     assert keys("anna") == keys("anna/main") == keys(" anna ") == ["main"]
@@ -216,7 +216,11 @@ def test_the_chart_knows_what_was_sent_however_long_ago(anna: User, convmemory: 
     assert RECENT < len(page.folds) < len(summaries)
     for position, said, sent in page.chart.rows:
         message = page.session.convmemory_messages.get(position=position)
-        made = [one for one in summaries if one.created_at <= message.created_at and one.last_position < position]
+        made = [
+            summary
+            for summary in summaries
+            if summary.created_at <= message.created_at and summary.last_position < position
+        ]
         shown = message.tokens_through - made[-1].covered_tokens + made[-1].tokens if made else said
         assert (said, sent) == (message.tokens_through, min(shown, page.budget or shown))
     assert len({sent for _, _, sent in page.chart.rows}) > 2
@@ -251,7 +255,7 @@ def test_pages_of_the_summaries(anna: User, convmemory: ScriptedMemories) -> Non
 
     def shown(query: str) -> tuple[list[int], int | None, int | None]:
         page = client.get(url_of(long) + query).context["page"]
-        return [one.summary.version for one in page.versions], page.older, page.newer
+        return [version.summary.version for version in page.versions], page.older, page.newer
 
     newest = row_of(long).current_version
     assert newest >= 5
@@ -290,7 +294,7 @@ def test_of_what_is_large_only_what_is_shown_is_read(chat: SessionHandle) -> Non
     chat.append(ChatMessage.human("word " * 20_000), *[ChatMessage.human(part) for part in parts])
     page = staff("view_session").get(url_of(chat)).context["page"]
     text, image, thumbnail = page.timeline[-3:]
-    assert ([len(one) for one in text.said], text.cut) == ([20_000], True)
+    assert ([len(part) for part in text.said], text.cut) == ([20_000], True)
     assert (image.said, image.cut) == ([], True)
     assert (thumbnail.said, thumbnail.cut) == (["[an image: image/png;base64, 6 kB]"], False)
 
@@ -348,7 +352,7 @@ def test_each_action_takes_its_permission_and_is_noted(
         assert convmemory.run()[0] == "published"
         assert models.Summary.objects.filter(text="made anew").exists()
     else:
-        assert [one.session_id for one in convmemory.queued] == [row_of(chat).pk]
+        assert [queued.session_id for queued in convmemory.queued] == [row_of(chat).pk]
 
 
 def test_a_message_is_emptied(chat: SessionHandle) -> None:
@@ -415,7 +419,7 @@ def test_several_at_once(anna: User, convmemory: ScriptedMemories) -> None:
     answer = changes.post(LIST, chosen | {"action": "compact"}, follow=True).content.decode()
     assert "Workers were asked for 2 sessions." in answer
     assert "Nobody could be told of 1 session" in answer
-    assert {one.session_id for one in convmemory.queued} == {first.pk, second.pk}
+    assert {queued.session_id for queued in convmemory.queued} == {first.pk, second.pk}
     assert {entry.object_id for entry in LogEntry.objects.all()} == {str(first.pk), str(second.pk)}
 
     sent = looks.post(LIST, chosen | {"action": "export"})
@@ -484,7 +488,7 @@ def test_two_sites_have_pages_of_their_own(chat: SessionHandle, anna: User, sett
     client = staff("view_session", "change_session", "delete_session", "change_message")
     theirs = LIST.replace("/admin/", "/support/", 1)
     answer = client.get(theirs)
-    assert [one.key for one in answer.context["cl"].result_list] == ["s1"]
+    assert [session.key for session in answer.context["cl"].result_list] == ["s1"]
     assert b"overview" not in answer.content
     own = models.Session.objects.get(key="s1").pk
     page = client.get(f"{theirs}{own}/change/").content.decode()
@@ -493,7 +497,7 @@ def test_two_sites_have_pages_of_their_own(chat: SessionHandle, anna: User, sett
     other = row_of(chat).pk
     for work in ("change/", "export/"):
         assert client.get(f"{theirs}{other}/{work}").status_code == 404
-    for work in (*(f"{one}/" for one in WORK), "redact/2/"):
+    for work in (*(f"{work_name}/" for work_name in WORK), "redact/2/"):
         assert client.post(f"{theirs}{other}/{work}", {"confirmed": "yes"}).status_code == 404
     assert client.get(f"{theirs}overview/").status_code == 403
     assert client.post(f"{theirs}retry/").status_code == 403

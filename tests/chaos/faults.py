@@ -250,7 +250,7 @@ def killed_and_nobody_skips_time(run: Run) -> None:
 
 
 # Only run if named, because they wait for a lease to end.
-SLOW: dict[str, Fault] = {one.__name__: one for one in (slept_through_its_lease, killed_and_nobody_skips_time)}
+SLOW: dict[str, Fault] = {slow.__name__: slow for slow in (slept_through_its_lease, killed_and_nobody_skips_time)}
 
 
 # With SQLite every process is on one machine, and its clock is the database's.
@@ -534,7 +534,7 @@ def misconfigured(run: Run, kind: str) -> None:
         run.problems.append(f"{talk.key}: a summary was made in spite of {kind}")
     run.end_pause()
     run.until(lambda: run.folded(talk), "it recovers")
-    if any(one.fallback for one in run.summaries(talk)):
+    if any(summary.fallback for summary in run.summaries(talk)):
         run.problems.append(f"{talk.key}: the fallback was asked because of {kind}")
 
 

@@ -145,9 +145,9 @@ def outage(site: sites.Site, scale: float) -> list[str]:
 
         prefixes = [f"{number}-{index}" for index in range(len(site.clients))]
         in_threads(*map(partial, itertools.repeat(append), site.clients, took, prefixes))
-        every = [one for mine in took for one in mine]
+        every = [seconds for mine in took for seconds in mine]
         medians.setdefault(name, statistics.median(every))
-        slow = [sum(one > 0.05 for one in mine) for mine in took]
+        slow = [sum(seconds > 0.05 for seconds in mine) for mine in took]
         print(
             f"{site.name}, broker {name}, {seconds:.0f} s: {len(every)} appends, {milliseconds(every)}; "
             f"over 50 ms in a process: {max(slow)}; median {medians[name] / medians['healthy']:.2f} of the healthy"

@@ -154,7 +154,7 @@ class Run:
         return list(models.Summary.objects.filter(session__in=talk.rows).order_by("version"))
 
     def versions(self, talk: Talk) -> list[tuple[int, int, str]]:
-        return [(one.version, one.last_position, one.text) for one in self.summaries(talk)]
+        return [(summary.version, summary.last_position, summary.text) for summary in self.summaries(talk)]
 
     def dropped(self, talk: Talk) -> int:
         """How many answers arrived too late."""
@@ -322,4 +322,4 @@ def in_threads(*work: Callable[[], Any]) -> list[Any]:
             connections.close_all()
 
     with concurrent.futures.ThreadPoolExecutor(len(work)) as threads:
-        return [done.result() for done in [threads.submit(close_after, one) for one in work]]
+        return [done.result() for done in [threads.submit(close_after, function) for function in work]]

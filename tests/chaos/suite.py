@@ -41,7 +41,7 @@ def main() -> int:
             threads.submit(run_site, pathlib.Path(folder), database, broker, arguments, number, len(sites))
             for number, (database, broker) in enumerate(sites)
         ]
-        failed = [one.result() for one in done]
+        failed = [share.result() for share in done]
         reports = [
             json.loads(line)
             for path in sorted(pathlib.Path(folder).glob("*.jsonl"))
@@ -49,9 +49,11 @@ def main() -> int:
         ]
     if arguments.report:
         with arguments.report.open("a", encoding="utf-8") as file:
-            file.writelines(json.dumps(one) + "\n" for one in reports)
+            file.writelines(json.dumps(report) + "\n" for report in reports)
     print("\n".join(table(reports)))
-    print(f"\n{len(reports)} runs, {sum(bool(one['problems']) for one in reports)} failed; seed {arguments.seed}.")
+    print(
+        f"\n{len(reports)} runs, {sum(bool(report['problems']) for report in reports)} failed; seed {arguments.seed}."
+    )
     return 1 if any(failed) else 0
 
 

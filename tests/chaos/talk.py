@@ -73,7 +73,7 @@ class Talk:
 
     def _results(self, count: int) -> list[dict[str, Any]]:
         answered, self.asked = self.asked[:count], self.asked[count:]
-        return [{"role": "tool", "tool_call_id": one, "content": f"{self.mark()} found"} for one in answered]
+        return [{"role": "tool", "tool_call_id": call_id, "content": f"{self.mark()} found"} for call_id in answered]
 
     def forget(self, after: int = 0) -> None:
         """Note that the messages after a position are gone."""

@@ -64,13 +64,15 @@ def test_links_lead_somewhere() -> None:
 def test_development_without_celery(settings: Any, ann: User) -> None:
     settings.DEBUG = True
     settings.CONVMEMORY = module_of("development", "settings_development.py")["CONVMEMORY"]
-    assert [one for one in run_checks() if one.id and one.id.startswith("convmemory.")] == []
+    assert [message for message in run_checks() if message.id and message.id.startswith("convmemory.")] == []
     session = memories["default"].session("main", owner=ann)
     for number in range(20):
         session.append(ChatMessage.human(f"In stop {number} of our tour we see a castle and a museum of trains."))
     assert session.load().summary
     settings.DEBUG = False
-    assert [one.id for one in run_checks() if one.id and one.id.startswith("convmemory.")] == ["convmemory.W002"]
+    assert [message.id for message in run_checks() if message.id and message.id.startswith("convmemory.")] == [
+        "convmemory.W002"
+    ]
 
 
 def test_several_assistants(settings: Any, ann: User) -> None:

@@ -59,7 +59,7 @@ async def asked(view: Any) -> tuple[Any, SessionHandle]:
 
 async def said(session: SessionHandle) -> list[tuple[str, str, dict[str, Any]]]:
     stored = await session.ahistory()
-    return [(one.message.role, one.message.text, dict(one.message.metadata)) for one in stored]
+    return [(row.message.role, row.message.text, dict(row.message.metadata)) for row in stored]
 
 
 async def test_a_reply_is_streamed_and_stored_with_what_it_took(view: Any, model: OpenAIServer) -> None:

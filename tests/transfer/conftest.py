@@ -17,7 +17,9 @@ def write(tmp_path: pathlib.Path) -> Callable[..., pathlib.Path]:
 
     def write(*records: Any, name: str = "given.jsonl") -> pathlib.Path:
         path = tmp_path / name
-        path.write_text("".join((one if isinstance(one, str) else json.dumps(one)) + "\n" for one in records))
+        path.write_text(
+            "".join((record if isinstance(record, str) else json.dumps(record)) + "\n" for record in records)
+        )
         return path
 
     return write

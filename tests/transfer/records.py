@@ -54,4 +54,4 @@ def exported(*arguments: object) -> list[dict[str, Any]]:
 
 def stored(key: str, **scope: Any) -> list[ChatMessage]:
     memory = memories["default"]
-    return [one.message for one in memory.history(memory.session(key, **scope), limit=100_000)]
+    return [stored.message for stored in memory.history(memory.session(key, **scope), limit=100_000)]

@@ -50,7 +50,7 @@ def sessions(two: None) -> None:
     ],
 )
 def test_what_is_exported_can_be_chosen(arguments: list[str], expected: list[str]) -> None:
-    assert [one["messages"][0]["content"] for one in exported(*arguments)] == expected
+    assert [record["messages"][0]["content"] for record in exported(*arguments)] == expected
 
 
 @pytest.mark.django_db
@@ -92,8 +92,8 @@ def test_an_alias_that_has_gone_from_the_settings_can_be_exported(settings: Sett
     memories["other"].append("a", human())
     settings.CONVMEMORY = {"default": settings.CONVMEMORY["default"]}
 
-    assert [one["key"] for one in exported()] == ["a"]
-    assert [one["key"] for one in exported("--alias", "other")] == ["a"]
+    assert [record["key"] for record in exported()] == ["a"]
+    assert [record["key"] for record in exported("--alias", "other")] == ["a"]
     assert exported("--alias", "default") == []
 
 
@@ -160,7 +160,7 @@ def test_a_session_that_is_cut_while_it_is_read_is_read_again(monkeypatch: pytes
 
     [found] = exported()
 
-    assert [one["content"] for one in found["messages"]] == ["0", "anew", "and more", "and more"]
+    assert [message["content"] for message in found["messages"]] == ["0", "anew", "and more", "and more"]
     assert messages[:2] == ["0", "1"]
 
 

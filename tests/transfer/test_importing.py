@@ -116,7 +116,7 @@ def test_two_imports_at_once_make_each_session_once(write: Any) -> None:
     for thread in threads:
         thread.join()
 
-    imported = [int(one.splitlines()[-1].split()[0]) for one in said]
+    imported = [int(output.splitlines()[-1].split()[0]) for output in said]
     assert len(imported) == 2
     assert sum(imported) == 40
     assert list(models.Session.objects.values_list("last_position", "title")) == [(5, "Rust")] * 40
@@ -139,7 +139,7 @@ def test_more_messages_than_a_batch_keep_their_exchanges(write: Any, monkeypatch
 
     call("convmemory_import", write(record("a", *messages)))
 
-    assert [one.to_openai() for one in stored("a")] == messages
+    assert [message.to_openai() for message in stored("a")] == messages
     assert models.Message.objects.get(position=4).answers == 3
 
 
@@ -209,7 +209,7 @@ def test_another_memory_is_left_alone(write: Any, two: None) -> None:
 def test_a_second_record_of_the_same_name_is_refused(write: Any) -> None:
     with pytest.raises(CommandError, match=r"line 3: a record before it has the same key and owner\. .*2 sessions"):
         call("convmemory_import", write(record("a"), record("b"), record("a", human("another"))))
-    assert [one.text for one in stored("a")] == ["What is Rust?"]
+    assert [message.text for message in stored("a")] == ["What is Rust?"]
 
 
 @pytest.mark.django_db

@@ -56,7 +56,7 @@ def test_a_list_is_read_the_same_in_whatever_pieces_it_comes(
         patch.setattr(reading, "_CHUNK", chunk)
         found = list(reading.read(io.StringIO(text)))
 
-    assert [(one.place, one.key, one.metadata) for one in found] == [
+    assert [(record.place, record.key, record.metadata) for record in found] == [
         (f"item {number}", str(number - 1), one) for number, one in enumerate(metadata, 1)
     ]
 

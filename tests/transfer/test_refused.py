@@ -81,7 +81,7 @@ def test_what_cannot_be_imported_is_named_and_what_comes_before_it_stays(name: s
     given, why = BAD[name]
     records = [record("a"), given, record("c")]
     if listed:
-        texts = [one if isinstance(one, str) else json.dumps(one) for one in records]
+        texts = [record if isinstance(record, str) else json.dumps(record) for record in records]
         path, place = write("[" + ", ".join(texts) + "]"), "item 2"
     else:
         path, place = write("", *records), "line 3"

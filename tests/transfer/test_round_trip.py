@@ -96,7 +96,7 @@ def test_real_conversations_come_back_as_they_were(reader: dialogues.Reader, wri
     once = exported("--alias", "default")
     call("convmemory_import", write(*once), "--alias", "other")
 
-    assert f"{len(real)} sessions imported with {sum(len(one['messages']) for one in real)} messages" in said
-    assert [{"key": one["key"], "messages": one["messages"]} for one in once] == real
+    assert f"{len(real)} sessions imported with {sum(len(record['messages']) for record in real)} messages" in said
+    assert [{"key": record["key"], "messages": record["messages"]} for record in once] == real
     assert exported("--alias", "other") == once
     assert list(integrity.check(models.Session.objects.all())) == []
