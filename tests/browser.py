@@ -1,7 +1,7 @@
 """A real browser: Debian's Chromium, driven by Playwright.
 
-With ``CONVMEMORY_TEST_SERVICES=all`` in the environment one that is not there is a failure, not a skip.
-``CONVMEMORY_SCREENSHOTS`` names a folder that pictures are written to; without it none are kept.
+If ``CONVMEMORY_TEST_SERVICES`` is ``all``, a missing browser is a failure, not a skip.
+``CONVMEMORY_SCREENSHOTS`` names a folder for pictures. Without it, no pictures are kept.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from playwright.sync_api import Browser, Page
 
 NAMES = ("chromium", "chromium-browser", "google-chrome", "chrome")
-# What a site can send with its pages that trusts nobody. The policy is the tests'; the admin's own pages keep it.
+# The strictest policy that a site can send. The admin's own pages work with it.
 STRICT = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; font-src 'self'; connect-src 'self'; "
     "form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
@@ -28,7 +28,7 @@ STRICT = (
 
 
 class StrictPolicy:
-    """Middleware that sends the strict policy with every answer."""
+    """Middleware that sends the strict policy with every response."""
 
     def __init__(self, get_response: Any) -> None:
         self.get_response = get_response
@@ -39,18 +39,18 @@ class StrictPolicy:
         return response
 
 
-# Not for longer than a module: its event loop runs in this thread, where tests of others run loops of their own.
+# Per module, not per session: its event loop runs in this thread, where other tests run their own loops.
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Browser]:
     """Chromium, started once for a module."""
     found = next((path for name in NAMES if (path := shutil.which(name))), None)
     if found is None:
         if servers.REQUIRED:
-            pytest.fail("Chromium is required but not there.")
-        pytest.skip("Chromium is not there.")
+            pytest.fail("Chromium is required but not installed.")
+        pytest.skip("Chromium is not installed.")
     from playwright.sync_api import sync_playwright
 
-    # Playwright runs an event loop in this thread, which Django would take for an asynchronous view.
+    # Because Playwright runs an event loop in this thread, Django would refuse to use the database here.
     before = os.environ.get("DJANGO_ALLOW_ASYNC_UNSAFE")
     os.environ["DJANGO_ALLOW_ASYNC_UNSAFE"] = "true"
     try:
@@ -64,6 +64,6 @@ def browser() -> Iterator[Browser]:
 
 
 def picture(page: Page, name: str, *, full_page: bool = True) -> None:
-    """Keep what the page looks like, where pictures are wanted."""
+    """Keep a picture of the page, if pictures are wanted."""
     if folder := os.environ.get("CONVMEMORY_SCREENSHOTS"):
         page.screenshot(path=pathlib.Path(folder) / f"{name}.png", full_page=full_page)

@@ -15,5 +15,5 @@ app.autodiscover_tasks()
 
 @worker_process_init.connect
 def note_the_pid(**kwargs: Any) -> None:
-    """Write down which process carries out the tasks, so that a test can kill it."""
+    """Write the id of the process that runs the tasks to a file, so that a test can kill it."""
     (pathlib.Path(tempfile.gettempdir()) / "pid").write_text(str(os.getpid()))

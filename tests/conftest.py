@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 pytest_plugins = ["django_convmemory.testing"]
 
-# A slow machine is no failure; what failed is printed so that it can be replayed.
+# No deadline: a slow machine is not a failure. The blob that is printed replays a failed example.
 hypothesis.settings.register_profile("ci", deadline=None, derandomize=False, print_blob=True)
 hypothesis.settings.load_profile("ci")
 
@@ -28,11 +28,11 @@ def pytest_report_header() -> str:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    config.addinivalue_line("markers", "only_on(database): the test is of this database alone")
+    config.addinivalue_line("markers", "only_on(database): run the test on these databases only")
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leave out what another database's run tests: what is of it alone, and with SQLite's what uses none."""
+    """Leave out tests of another database. Tests that use no database run with SQLite only."""
     config.hook.pytest_deselected(items=[item for item in items if not _runs_here(item)])
     items[:] = filter(_runs_here, items)
 
@@ -53,29 +53,48 @@ def _uses_database(item: pytest.Item) -> bool:
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    measured = [one for report in terminalreporter.stats.get("passed", []) for one in report.user_properties]
+    measured = [row for report in terminalreporter.stats.get("passed", []) for row in report.user_properties]
     if measured:
         terminalreporter.section("measured")
         for name, value in measured:
             terminalreporter.line(f"{name}: {value}")
     if absent := os.environ.get(servers.ABSENT):
-        terminalreporter.section("not there, so nothing was tested on", sep="=", yellow=True, bold=True)
+        terminalreporter.section("not available, so not tested on", sep="=", yellow=True, bold=True)
         terminalreporter.line(absent)
 
 
 @pytest.fixture(params=list(servers.BROKERS))
 def broker_url(request: pytest.FixtureRequest) -> str:
-    """The URL of a message broker, one after the other. Tests run at the same time: a queue's name must be unique."""
+    """The URL of each message broker in turn. Tests run in parallel, so the name of a queue must be unique."""
     reason = _why_absent(request.param)
     if reason and servers.REQUIRED:
-        pytest.fail(f"{request.param} is required but not there: {reason}")
+        pytest.fail(f"{request.param} is required but not available: {reason}")
     if reason:
-        pytest.skip(f"{request.param} is not there: {reason}")
+        pytest.skip(f"{request.param} is not available: {reason}")
     return servers.BROKERS[request.param]
 
 
 @pytest.fixture
-def site(broker_url: str) -> Iterator[projects.Project]:
+def patient_broker(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Give the broker a minute for each step that a request allows less than a second: this machine may be busy.
+
+    After a failure the broker is left alone until the test moves the clock.
+    """
+    from tests import processes
+
+    for name in ("BROKER_TIMEOUT", "LONGEST_SEND"):
+        monkeypatch.setattr(f"django_convmemory.broker.{name}", processes.PATIENCE)
+    monkeypatch.setattr("django_convmemory.broker.BREAKER_SECONDS", 60 * processes.PATIENCE)
+
+
+@pytest.fixture
+def hanging_broker(patient_broker: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Do not wait long for a broker that never answers."""
+    monkeypatch.setattr("django_convmemory.broker.BROKER_TIMEOUT", 0.1)
+
+
+@pytest.fixture
+def site(broker_url: str, patient_broker: None) -> Iterator[projects.Project]:
     """A project on a real broker."""
     from tests import projects
 
@@ -84,7 +103,7 @@ def site(broker_url: str) -> Iterator[projects.Project]:
 
 
 @pytest.fixture
-def local_site() -> Iterator[projects.Project]:
+def local_site(patient_broker: None) -> Iterator[projects.Project]:
     """A project whose broker is this process."""
     from tests import projects
 

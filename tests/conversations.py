@@ -1,10 +1,10 @@
-"""Conversations for hypothesis: lists of messages that a session takes, with tool calls as real ones have them.
+"""Hypothesis strategies for conversations: lists of messages that a session accepts, with realistic tool calls.
 
-Calls are made in parallel, stay unanswered, are answered in another order, later, or twice; their ids repeat across
-exchanges; users speak while an exchange is open, and system messages come anywhere.
+Calls are made in parallel. They stay unanswered, or are answered in another order, later, or twice. Their ids repeat
+across exchanges. Users speak while an exchange is open. System messages come anywhere.
 
-:func:`conversations` makes whole ones. For a test that goes step by step, :func:`batches` makes what can be appended
-now, given the :class:`Calls` that the messages so far have left, which :meth:`Calls.after` tells::
+:func:`conversations` makes whole conversations. For a test that goes step by step, :func:`batches` makes messages that
+can be appended next. It needs the :class:`Calls` of the messages so far, which :meth:`Calls.after` returns::
 
     batch = data.draw(conversations.batches(calls))
     memory.append("user-1", *batch)
@@ -21,7 +21,7 @@ from django_convmemory.core.counters import MAX_PINNED, Counters, Entry
 from django_convmemory.core.exchanges import Placed
 from django_convmemory.messages import ChatMessage
 
-# Few, so that they repeat.
+# Few ids, so that they repeat.
 IDS = ("call_1", "call_2", "call_3", "call_%_4")
 
 TEXTS = st.one_of(
@@ -32,7 +32,7 @@ TEXTS = st.one_of(
 
 @dataclasses.dataclass(frozen=True)
 class Calls:
-    """The calls that may be answered: those of the open exchange, and which of them are not answered yet."""
+    """The calls of the newest exchange, and which of them are unanswered."""
 
     exchange: tuple[str, ...] = ()
     unanswered: frozenset[str] = frozenset()
@@ -43,7 +43,7 @@ class Calls:
         return bool(self.unanswered)
 
     def after(self, *messages: ChatMessage) -> Calls:
-        """Return the calls as they are once ``messages`` were appended."""
+        """Return the calls after ``messages`` are appended."""
         calls = self
         for message in messages:
             if message.pinned:
@@ -62,7 +62,7 @@ def call(call_id: str, arguments: str = "{}") -> dict[str, object]:
 
 @st.composite
 def messages(draw: st.DrawFn, calls: Calls) -> ChatMessage:
-    """A message that may come next."""
+    """A message that can come next."""
     kinds = ["user", "user", "assistant", "calls", "calls"]
     if calls.open:
         kinds += ["result"] * 6
@@ -78,13 +78,13 @@ def messages(draw: st.DrawFn, calls: Calls) -> ChatMessage:
         return ChatMessage(draw(st.sampled_from(["system", "developer"])), text)
     if kind == "calls":
         ids = draw(st.lists(st.sampled_from(IDS), min_size=1, max_size=3))
-        return ChatMessage.ai(text or None, tool_calls=[call(one, f'{{"text": "{len(text)}"}}') for one in ids])
+        return ChatMessage.ai(text or None, tool_calls=[call(call_id, f'{{"text": "{len(text)}"}}') for call_id in ids])
     return ChatMessage.tool(text, draw(st.sampled_from(calls.exchange)))
 
 
 @st.composite
 def batches(draw: st.DrawFn, calls: Calls | None = None, *, min_size: int = 1, max_size: int = 6) -> list[ChatMessage]:
-    """Messages that may be appended together, in order, where ``calls`` stand."""
+    """Messages that can be appended together, in order, after ``calls``."""
     calls = calls or Calls()
     batch: list[ChatMessage] = []
     for _ in range(draw(st.integers(min_size, max_size))):
@@ -94,17 +94,17 @@ def batches(draw: st.DrawFn, calls: Calls | None = None, *, min_size: int = 1, m
 
 
 def conversations(*, min_size: int = 0, max_size: int = 20) -> st.SearchStrategy[list[ChatMessage]]:
-    """A conversation from its first message on."""
+    """A conversation from its first message."""
     return batches(min_size=min_size, max_size=max_size)
 
 
 def entries(conversation: list[ChatMessage]) -> list[Entry]:
-    """The messages as an append takes them, each counting 1 to 20 tokens by its length."""
+    """The messages as entries of a batch. Each counts 1 to 20 tokens, depending on its length."""
     return [Entry(message, len(message.text) % 20 + 1) for message in conversation]
 
 
 def placed(conversation: list[ChatMessage]) -> tuple[Counters, list[Placed]]:
-    """The messages as a session holds them, pinned ones too, and its counters."""
+    """The counters of a session with these messages, and the messages as it holds them, pinned ones included."""
     given = entries(conversation)
     counters, rows = Counters().append(given)
     return counters, [

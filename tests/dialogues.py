@@ -1,4 +1,4 @@
-"""Real conversations to test on, read from a folder beside the project; nothing of them is kept in it.
+"""Real conversations to test on. They are read from a folder beside the project, and not part of it.
 
 ``CONVMEMORY_DATA`` names the folder; without it, it is looked for at ``../shared/data``.
 """
@@ -26,7 +26,7 @@ Reader = Callable[[], Iterator[tuple[str, list[dict[str, Any]]]]]
 
 
 def locomo() -> Iterator[tuple[str, list[dict[str, Any]]]]:
-    """LoCoMo's conversations: two people over months. The first speaker is the user."""
+    """LoCoMo: conversations of two people over months. The first speaker is the user."""
     with gzip.open(FOLDER / "locomo" / "locomo5.json.gz", "rt") as file:
         conversations = json.load(file)
     for one in conversations:
@@ -43,12 +43,12 @@ def locomo() -> Iterator[tuple[str, list[dict[str, Any]]]]:
 
 
 def taubench() -> Iterator[tuple[str, list[dict[str, Any]]]]:
-    """tau-bench's trajectories of an airline agent, with tool calls."""
+    """tau-bench: trajectories of an airline agent, with tool calls."""
     yield from _lines("taubench/airline.jsonl.gz")
 
 
 def crosswoz() -> Iterator[tuple[str, list[dict[str, Any]]]]:
-    """CrossWOZ's Chinese dialogues."""
+    """CrossWOZ: Chinese dialogues."""
     yield from _lines("crosswoz/crosswoz.jsonl.gz")
 
 

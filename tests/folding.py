@@ -1,4 +1,4 @@
-"""Conversations whose messages bear markers, and a model that answers with the markers that it was shown."""
+"""Conversations whose messages carry markers, and a model that answers with the markers in its prompt."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ MARKER = re.compile(r"\[\[(\d+)\]\]")
 
 @dataclasses.dataclass
 class MarkerModel:
-    """Answers with the markers that it was shown, after doing what a test has it do meanwhile."""
+    """Calls ``meanwhile``, then answers with the markers in its prompt."""
 
     meanwhile: Callable[[ChatRequest], Any] = lambda request: None
     name: str = "marker"
@@ -44,7 +44,7 @@ def build(model: Any, limit: int = 60, **options: Any) -> ConversationSummaryBuf
 
 
 def talk(memory: ConversationMemory, count: int, key: str = "s", words: int = 8) -> None:
-    """Append messages that bear their position as a marker."""
+    """Append messages that carry their position as a marker."""
     last = memory.store.load(memory.resolve(key), memory.strategy.view(), 0)
     start = last.counters.last_position if last else 0
     for number in range(start + 1, start + count + 1):

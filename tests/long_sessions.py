@@ -1,4 +1,4 @@
-"""Sessions of many messages, made by the database itself: Python would take half a minute for a hundred thousand."""
+"""Sessions of many messages, made by the database itself. Python would need half a minute for 100,000."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def lengthen(session: models.Session, first: int, last: int, *, content: str, to
     Each has ``tokens`` tokens. The session's own counters are left as they are.
     """
     digits = " UNION ALL ".join(f"SELECT {digit} AS d" for digit in range(10))
-    # Not recursive: MariaDB goes a thousand deep.
+    # Not a recursive query: MariaDB stops at a depth of 1000.
     statement = f"""
         INSERT INTO convmemory_message
             (session_id, position, role, kind, content, tokens, tokens_through, payload_hash, created_at)
@@ -30,7 +30,7 @@ def lengthen(session: models.Session, first: int, last: int, *, content: str, to
 
 
 def fill(chat: ConversationMemory, key: str, count: int) -> None:
-    """Give a session ``count`` messages, all but the last few folded."""
+    """Give a session ``count`` messages, and fold all but the last few."""
     chat.append(key, ChatMessage.human("one"), ChatMessage.ai("two"))
     session = models.Session.objects.get(key=key)
     tokens = session.unpinned_tokens // 2

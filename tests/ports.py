@@ -1,4 +1,4 @@
-"""Ports of this machine behind which nobody answers, until told to lead on to a real server."""
+"""Ports of this machine that never answer, until a test lets them forward to a real server."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from urllib.parse import urlsplit
 
 
 class Port:
-    """A port that refuses, hangs, or leads to a real server; it counts the connections that it took."""
+    """A port that hangs or forwards to a real server. It counts its connections."""
 
     def __init__(self, target: str = "") -> None:
         self.target = urlsplit(target)
@@ -39,7 +39,7 @@ class Port:
         self._listener.close()
 
     def break_off(self) -> None:
-        """Close every connection, as a server that restarts does."""
+        """Close every connection, like a server that restarts."""
         for held in self._held:
             with contextlib.suppress(OSError):
                 held.shutdown(socket.SHUT_RDWR)

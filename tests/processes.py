@@ -1,4 +1,4 @@
-"""Processes that tests start: on the test database, with settings of their own."""
+"""Processes that tests start, on the test database, with their own settings."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from typing import Any
 from django.db import connection
 
 ROOT = pathlib.Path(__file__).parent.parent
-# Seconds after which something that must happen has not. A failure is then reported: no promise is made of the time.
+# Seconds to wait for an event that must happen. Only a bound for hangs: nothing is promised about the time.
 PATIENCE = 60.0
 
 
 def start(folder: pathlib.Path, *arguments: str, **settings: Any) -> subprocess.Popen[bytes]:
-    """Start ``python -m`` with these arguments; its settings are the tests', but for those given.
+    """Start ``python -m`` with these arguments. ``settings`` override the settings of the tests.
 
-    What it prints is in ``output`` in ``folder``, an empty folder of its own.
+    ``folder`` is an empty folder of the process's own. Its output goes to the file ``output`` there.
     """
     lines = [f"{name} = {value!r}\n" for name, value in settings.items()]
     (folder / "process_settings.py").write_text("from tests.settings import *\n\n" + "".join(lines))
@@ -29,7 +29,7 @@ def start(folder: pathlib.Path, *arguments: str, **settings: Any) -> subprocess.
         "CONVMEMORY_TEST_DATABASE_NAME": str(connection.settings_dict["NAME"]),
         "DJANGO_SETTINGS_MODULE": "process_settings",
         "PYTHONPATH": os.pathsep.join([str(folder), str(ROOT)]),
-        # For what a process leaves behind that is killed.
+        # A process that is killed leaves its temporary files here.
         "TMPDIR": str(folder),
     }
     with (folder / "output").open("wb") as output:
@@ -39,7 +39,7 @@ def start(folder: pathlib.Path, *arguments: str, **settings: Any) -> subprocess.
 
 
 def stop(process: subprocess.Popen[bytes]) -> int:
-    """Ask the process to end, and return its exit code; one that does not end is killed."""
+    """Ask the process to end, and return its exit code. Kill it if it does not end."""
     process.terminate()
     try:
         return process.wait(PATIENCE)

@@ -1,4 +1,4 @@
-"""Django projects that use Celery, in this process: their app, their queue, and a memory that sends to it."""
+"""Django projects in this process that use Celery: an app, its queue, and a memory that sends to the queue."""
 
 from __future__ import annotations
 
@@ -22,26 +22,29 @@ from tests import processes
 if TYPE_CHECKING:
     from pytest_django import Settings
 
+# Celery's stubs leave these names out.
+celery_state: Any = _state
+
 TURN = "The cat sat on the mat and thought about the sea. " * 4
 
 
 def scripted(**options: Any) -> dict[str, Any]:
-    """Return the setting of a model that answers what it is told to."""
+    """Return the setting of a scripted chat model."""
     return {"BACKEND": "django_convmemory.chat_models.scripted.ScriptedChatModel", "OPTIONS": options}
 
 
 @dataclasses.dataclass
 class Project:
-    """A project's Celery app, its queue, and what is in it."""
+    """A project's Celery app, and its queue."""
 
     app: Celery
     queue: str
 
     def depth(self) -> int:
-        """How many tasks are in it, with those that this process has still to send."""
+        """How many tasks are in the queue, after this process has sent its hints."""
         assert sender().flush(processes.PATIENCE)
         with self.app.connection_for_read() as connection:
-            channel = connection.default_channel
+            channel: Any = connection.default_channel
             if connection.transport.driver_type != "amqp":
                 return int(channel._size(self.queue))
             try:
@@ -55,12 +58,13 @@ class Project:
             return self.app.amqp.queues[self.queue].bind(connection.default_channel).get(no_ack=True)
 
     def remove(self, broker_url: str) -> None:
-        """Delete all that was made on the broker, which may have been reached by another way."""
+        """Delete the queue and its traces on the broker, which may have another URL here."""
         with self.app.connection_for_write(broker_url) as connection:
-            connection.default_channel.queue_delete(self.queue)
+            channel: Any = connection.default_channel
+            channel.queue_delete(self.queue)
             kind = connection.transport.driver_type
             if kind == "amqp":
-                connection.default_channel.exchange_delete(self.queue)
+                channel.exchange_delete(self.queue)
         if kind == "redis":
             import redis
 
@@ -70,7 +74,7 @@ class Project:
 
 
 def celery_settings(broker_url: str, queue: str) -> dict[str, Any]:
-    """Return settings that leave nothing on the broker but the queue, and share nothing with other tests."""
+    """Return settings that leave only the queue on the broker, and share nothing with other tests."""
     return {
         "broker_url": broker_url,
         "broker_transport_options": {"global_keyprefix": f"{queue}:"},
@@ -82,9 +86,9 @@ def celery_settings(broker_url: str, queue: str) -> dict[str, Any]:
 
 @contextlib.contextmanager
 def project(broker_url: str, *, real: str = "", **settings: Any) -> Iterator[Project]:
-    """Make a Celery app the current one, as :func:`current` does.
+    """Make a project, and make its Celery app current as :func:`current` does.
 
-    What it leaves on the broker is removed where ``real`` says which one that is.
+    If ``real`` names the broker, the project's queue is deleted there at the end.
     """
     made = make_project(broker_url, **settings)
     try:
@@ -97,7 +101,7 @@ def project(broker_url: str, *, real: str = "", **settings: Any) -> Iterator[Pro
 
 
 def make_project(broker_url: str, **settings: Any) -> Project:
-    """Return a new project, with a queue of its own."""
+    """Return a new project, with its own queue."""
     queue = f"convmemory-{uuid.uuid4().hex}"
     app = Celery("project", set_as_current=False, fixups=[])
     app.conf.update(celery_settings(broker_url, queue) | settings)
@@ -106,16 +110,16 @@ def make_project(broker_url: str, **settings: Any) -> Project:
 
 @contextlib.contextmanager
 def current(made: Project) -> Iterator[None]:
-    """Make the project's Celery app the current one of all threads, as a Django project does."""
-    default, before = _state.default_app, _state._tls.current_app
+    """Make the project's Celery app current in all threads, as a Django project does."""
+    default, before = celery_state.default_app, celery_state._tls.current_app
     made.app.set_current()
     made.app.set_default()
     try:
         yield
     finally:
         sender().close()
-        _state._set_current_app(before)
-        _state.set_default_app(default)
+        celery_state._set_current_app(before)
+        celery_state.set_default_app(default)
 
 
 def configured(
@@ -125,7 +129,7 @@ def configured(
     model: dict[str, Any] | None = None,
     options: dict[str, Any] | None = None,
 ) -> ConversationMemory:
-    """Return the memory ``default``, which sends its tasks to the site's queue, or to nobody."""
+    """Return the memory ``default``. It sends tasks to the site's queue, or, without a site, no tasks."""
     scheduler = {
         "BACKEND": "django_convmemory.tasks.CeleryScheduler" if site else "django_convmemory.schedulers.NullScheduler",
         "OPTIONS": {"queue": site.queue} if site else {},

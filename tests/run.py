@@ -1,7 +1,7 @@
-"""Run the tests on every database that is there: ``python -m tests.run [options of pytest]``.
+"""Run the tests on every available database: ``python -m tests.run [options of pytest]``.
 
-All of them on SQLite; those that use a database on the others too (see conftest.py). ``CONVMEMORY_TEST_DATABASES``
-names those that are wanted, with blanks between them, where not all are.
+All tests run on SQLite. Tests that use a database also run on the others (see conftest.py). To choose databases, name
+them in ``CONVMEMORY_TEST_DATABASES``, separated by spaces.
 """
 
 import os
@@ -18,15 +18,15 @@ DATABASES = ("sqlite", "postgresql", "mariadb")
 def main(pytest_args: list[str]) -> int:
     absent = {name: reason for name in servers.ALL if (reason := servers.why_absent(name))}
     for name in servers.ALL:
-        print(f"{name}: NOT THERE ({absent[name]})" if name in absent else f"{name}: there")
+        print(f"{name}: NOT AVAILABLE ({absent[name]})" if name in absent else f"{name}: available")
     if absent and servers.REQUIRED:
-        print(f"CONVMEMORY_TEST_SERVICES is all, but not there: {', '.join(absent)}.", file=sys.stderr)
+        print(f"CONVMEMORY_TEST_SERVICES is all, but not available: {', '.join(absent)}.", file=sys.stderr)
         return 1
 
     failed = []
     wanted = os.environ.get("CONVMEMORY_TEST_DATABASES", "").split() or DATABASES
     if unknown := set(wanted) - set(DATABASES):
-        print(f"CONVMEMORY_TEST_DATABASES names what is not tested on: {', '.join(unknown)}.", file=sys.stderr)
+        print(f"CONVMEMORY_TEST_DATABASES names unknown databases: {', '.join(unknown)}.", file=sys.stderr)
         return 1
     for database in [name for name in wanted if name not in absent]:
         print(f"\nTests on {database}", flush=True)

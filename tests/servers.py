@@ -1,7 +1,7 @@
-"""The database and broker servers that the tests can talk to: where they are, and whether they are there.
+"""The database and broker servers that the tests use: their addresses, and whether they are available.
 
-Each is given by a URL in the environment; the defaults are those of a server installed on this machine. With
-``CONVMEMORY_TEST_SERVICES=all`` in the environment a server that is not there is a failure, not a skip.
+Each server has a URL in the environment. The defaults are those of servers installed on this machine. With
+``CONVMEMORY_TEST_SERVICES=all`` in the environment a missing server is a failure, not a skip.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def django_database(url: str) -> dict[str, Any]:
 
 
 def why_absent(name: str) -> str | None:
-    """Return why the server ``name`` cannot be used, in a line, or None if it can."""
+    """Return why the server ``name`` cannot be used, as one line, or None if it can."""
     try:
         if name == "postgresql":
             _connect_postgresql(POSTGRESQL)
@@ -49,7 +49,7 @@ def why_absent(name: str) -> str | None:
             _connect_mariadb(urlsplit(MARIADB))
         else:
             _connect_broker(BROKERS[name])
-    except Exception as error:  # noqa: BLE001  each client has its own errors; any of them means that it is not there
+    except Exception as error:  # noqa: BLE001  each client has its own errors; any of them means that it is missing
         return " ".join(f"{type(error).__name__}: {error}".split())
     return None
 

@@ -1,4 +1,4 @@
-"""What an append pays for its hint: on brokers that hang, refuse and restart, with many threads, after a fork."""
+"""Sending hints: brokers that hang, refuse or restart, many threads, and forked processes."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import socket
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import TYPE_CHECKING
@@ -14,22 +15,52 @@ from urllib.parse import urlsplit
 
 import celery
 import pytest
-from celery import _state
 
+from django_convmemory import broker as broker_module
 from django_convmemory.broker import MOST_WAITING, BrokerConnection, Hint, Sender, logger, sender
 from tests import processes
 from tests.ports import Port
-from tests.projects import Project, append_until_due, celery_settings, configured, project, warnings_of
+from tests.projects import (
+    Project,
+    append_until_due,
+    celery_settings,
+    celery_state,
+    configured,
+    project,
+    warnings_of,
+)
 
 if TYPE_CHECKING:
     from pytest_django import Settings
 
-pytestmark = pytest.mark.django_db(transaction=True)
+pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.usefixtures("patient_broker")]
+
+
+class AdvancedClock:
+    """The sender's ``time``. A test moves it forward instead of waiting."""
+
+    sleep = staticmethod(time.sleep)
+
+    def __init__(self) -> None:
+        self._ahead = 0.0
+
+    def monotonic(self) -> float:
+        return time.monotonic() + self._ahead
+
+    def advance(self, seconds: float) -> None:
+        self._ahead += seconds
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> AdvancedClock:
+    advanced = AdvancedClock()
+    monkeypatch.setattr(broker_module, "time", advanced)
+    return advanced
 
 
 @pytest.fixture
 def port(broker_url: str) -> Iterator[Port]:
-    """A port before a real broker, which hangs until it is told to lead on."""
+    """A port that hangs until a test lets it forward to the real broker."""
     with Port(broker_url) as port:
         yield port
 
@@ -45,11 +76,12 @@ def test_an_append_does_not_wait_for_what_no_timeout_bounds(
         session = append_until_due(memory)
         release.set()
 
-    [said] = warnings_of(caplog)
-    assert "did not take a task" in said
+    [warning] = warnings_of(caplog)
+    assert "did not take a task" in warning
     assert session.due_since is not None
 
 
+@pytest.mark.usefixtures("hanging_broker")
 def test_what_could_not_be_sent_is_found_by_the_next_sweep(port: Port, settings: Settings) -> None:
     with project(port.url()) as site:
         memory = configured(settings, site)
@@ -59,6 +91,7 @@ def test_what_could_not_be_sent_is_found_by_the_next_sweep(port: Port, settings:
         assert memory.sweep() == [session.pk]
 
 
+@pytest.mark.usefixtures("hanging_broker")
 def test_an_append_succeeds_while_the_broker_hangs(
     port: Port, settings: Settings, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -68,8 +101,8 @@ def test_an_append_succeeds_while_the_broker_hangs(
         sessions = [append_until_due(memory, f"user-{number}") for number in range(5)]
 
         assert port.connections == 1
-        [said] = warnings_of(caplog)
-        assert "convmemory_sweep" in said
+        [warning] = warnings_of(caplog)
+        assert "convmemory_sweep" in warning
         assert all(session.due_since for session in sessions)
 
 
@@ -86,21 +119,24 @@ def test_an_append_succeeds_while_the_broker_refuses(
                 append_until_due(memory, f"user-{number}")
 
             assert sender().broken
-            [said] = warnings_of(caplog)
-            assert "refused" in said
+            [warning] = warnings_of(caplog)
+            assert "refused" in warning
 
 
+@pytest.mark.usefixtures("hanging_broker")
 def test_the_broker_is_tried_again_when_the_breaker_closes(
-    port: Port, broker_url: str, settings: Settings, monkeypatch: pytest.MonkeyPatch
+    port: Port, broker_url: str, settings: Settings, clock: AdvancedClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("django_convmemory.broker.BREAKER_SECONDS", 0.2)
     with project(port.url(), real=broker_url) as site:
         memory = configured(settings, site)
         append_until_due(memory, "user-1")
+        clock.advance(broker_module.BREAKER_SECONDS - processes.PATIENCE)
         assert sender().broken
 
         port.leads_on = True
-        processes.wait_until(lambda: not sender().broken, "the breaker closes")
+        monkeypatch.setattr("django_convmemory.broker.BROKER_TIMEOUT", processes.PATIENCE)
+        clock.advance(processes.PATIENCE)
+        assert not sender().broken
         append_until_due(memory, "user-2")
 
         assert site.depth() == 1
@@ -130,21 +166,21 @@ def test_each_of_several_brokers_is_tried_once(broker_url: str, settings: Settin
             append_until_due(configured(settings, site))
 
             assert not sender().broken
-            site.app.conf.broker_read_url = broker_url
+            site.app.conf.update(broker_read_url=broker_url)
             assert site.depth() == 1
 
 
 def test_without_a_celery_app_the_append_succeeds_and_the_log_says_why(
     settings: Settings, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(_state, "default_app", None)
-    monkeypatch.setattr(_state._tls, "current_app", None)
+    monkeypatch.setattr(celery_state, "default_app", None)
+    monkeypatch.setattr(celery_state._tls, "current_app", None)
 
     append_until_due(configured(settings, Project(celery.current_app, "convmemory-none")))
 
     assert sender().broken
-    [said] = warnings_of(caplog)
-    assert "imports its Celery app" in said
+    [warning] = warnings_of(caplog)
+    assert "imports its Celery app" in warning
     sender().close()
 
 
@@ -156,7 +192,7 @@ def hint_of(session_id: int) -> Hint:
 
 
 class Broker:
-    """What a sender sends to in place of a broker: it can be slow, and fail."""
+    """Stands for a broker. It can be slow, and it can fail."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.tried: list[int] = []
@@ -181,7 +217,7 @@ def broker(monkeypatch: pytest.MonkeyPatch) -> Iterator[Broker]:
 
 @pytest.fixture
 def own() -> Iterator[Sender]:
-    """A sender that no other test knows."""
+    """A sender that no other test shares."""
     made = Sender()
     yield made
     made.close()
@@ -190,10 +226,7 @@ def own() -> Iterator[Sender]:
 APP = celery.Celery("nobody", set_as_current=False)
 
 
-def test_nobody_waits_and_what_is_handed_over_is_sent_in_order(
-    broker: Broker, own: Sender, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("django_convmemory.broker.LONGEST_SEND", processes.PATIENCE)
+def test_nobody_waits_and_what_is_handed_over_is_sent_in_order(broker: Broker, own: Sender) -> None:
     for number in range(20):
         assert own.send(hint_of(number), APP)
     assert broker.entered.wait(processes.PATIENCE)
@@ -209,16 +242,13 @@ def test_who_waits_knows_that_it_was_sent(broker: Broker, own: Sender) -> None:
     assert broker.tried == [1]
     broker.fails = True
     assert not own.send(hint_of(2), APP, wait=True)
-    # The line that failed may only have been old.
+    # The connection that failed may only have been stale, so the sender tries once more.
     assert broker.tried == [1, 2, 2]
     assert not own.send(hint_of(3), APP, wait=True)
     assert broker.tried == [1, 2, 2]
 
 
-def test_a_failure_gives_back_what_waits_for_the_broker(
-    broker: Broker, own: Sender, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("django_convmemory.broker.LONGEST_SEND", processes.PATIENCE)
+def test_a_failure_gives_back_what_waits_for_the_broker(broker: Broker, own: Sender) -> None:
     given_back: list[int] = []
     broker.fails = True
 
@@ -285,31 +315,32 @@ def test_a_process_that_is_out_of_threads_appends_all_the_same(own: Sender, monk
         raise RuntimeError("can't start new thread")
 
     monkeypatch.setattr(threading.Thread, "start", start)
-    assert not own.send(hint_of(1), APP, undelivered=[].extend)
+    assert not own.send(hint_of(1), APP, undelivered=lambda session_ids: None)
     assert not own.send(hint_of(2), APP, wait=True)
     monkeypatch.undo()
     assert not own._waiting
 
 
 def test_a_thread_that_is_stuck_is_left_to_itself(
-    broker: Broker, own: Sender, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    broker: Broker, own: Sender, clock: AdvancedClock, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr("django_convmemory.broker.LONGEST_SEND", 0.1)
     given_back: list[int] = []
     assert own.send(hint_of(1), APP, undelivered=given_back.extend)
     assert own.send(hint_of(2), APP, undelivered=given_back.extend)
-    processes.wait_until(lambda: own._stuck, "the broker takes too long")
+    assert broker.entered.wait(processes.PATIENCE)
+    assert not own._stuck
+    clock.advance(broker_module.LONGEST_SEND)
     assert not own.send(hint_of(3), APP, undelivered=given_back.extend)
     assert own.flush(processes.PATIENCE)
     assert (sorted(given_back), broker.tried) == ([1, 2, 3], [1])
-    [said] = warnings_of(caplog)
-    assert "did not take a task" in said
+    [warning] = warnings_of(caplog)
+    assert "did not take a task" in warning
 
-    # When the first thread comes free it neither sends nor says anything, and another takes its place.
-    stuck = next(one for one in threading.enumerate() if one.name == "convmemory-sender")
+    # When the first thread comes free, it sends and logs nothing. Another thread has taken its place.
+    stuck = next(thread for thread in threading.enumerate() if thread.name == "convmemory-sender")
     broker.go_on.set()
     stuck.join(processes.PATIENCE)
-    monkeypatch.setattr(own, "_broken_until", 0.0)
+    clock.advance(broker_module.BREAKER_SECONDS)
     assert own.send(hint_of(4), APP, wait=True)
     assert (sorted(given_back), broker.tried) == ([1, 2, 3], [1, 4])
     assert len(warnings_of(caplog)) == 1
@@ -335,6 +366,10 @@ def start(site: Project, folder: pathlib.Path, script: str) -> subprocess.Popen[
         "import os, sys, django\n"
         "django.setup()\n"
         "from tests import celery_app\n"
+        # This machine may be busy: give the broker a minute when the process ends, too.
+        "from django_convmemory import broker\n"
+        f"broker.BROKER_TIMEOUT = broker.LONGEST_SEND = {processes.PATIENCE}\n"
+        f"broker.Sender.flush.__defaults__ = ({processes.PATIENCE},)\n"
         "from django_convmemory.broker import sender\n"
         "from django_convmemory.memory import memories\n"
         "memory = memories['default']\n" + script

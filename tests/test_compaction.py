@@ -1,4 +1,4 @@
-"""Compaction: what is folded, who may publish, and what the books say."""
+"""Compaction: what is folded, which process may publish, and what is recorded."""
 
 from __future__ import annotations
 
@@ -14,7 +14,6 @@ from django.core.exceptions import ImproperlyConfigured
 from django.db import connection, connections, transaction
 from django.db.models import F
 from django.db.models.signals import pre_save
-from django.utils import timezone
 
 from django_convmemory import exceptions, models, signals
 from django_convmemory.chat_models.base import ChatRequest, ChatResponse, Usage
@@ -25,6 +24,7 @@ from django_convmemory.memory import ConversationSummaryBufferMemory
 from django_convmemory.messages import ChatMessage
 from django_convmemory.schedulers import NullScheduler
 from django_convmemory.stores.in_memory import InMemoryStore
+from tests.conversations import call
 from tests.folding import MarkerModel, build, covered, keys_of, outcomes, session, talk, versions
 
 pytestmark = pytest.mark.django_db
@@ -41,8 +41,8 @@ def test_a_summary_stands_for_exactly_its_range() -> None:
         assert row.due_since is None
         context = memory.load("s")
         assert covered(context.to_text()) == list(range(1, row.last_position + 1))
-    lines = [(one.parent_version, one.first_position) for one in versions()]
-    ends = [one.last_position for one in versions()]
+    lines = [(version.parent_version, version.first_position) for version in versions()]
+    ends = [version.last_position for version in versions()]
     assert lines == [(None, 1)] + [(number, end + 1) for number, end in enumerate(ends[:-1], start=1)]
 
 
@@ -77,7 +77,7 @@ def test_a_huge_message_is_cut_for_the_summarizer_with_a_mark_and_never_skipped(
     assert covered(prompt)[:2] == [1, 2]
     assert "characters left out" in prompt
     assert len(prompt) < 2500
-    assert models.Message.objects.get(position=1).content.count("long") == 5000
+    assert (models.Message.objects.get(position=1).content or "").count("long") == 5000
 
 
 def test_a_chunk_beyond_the_models_window_is_halved_down_to_one_cut_message() -> None:
@@ -96,10 +96,9 @@ def test_a_chunk_beyond_the_models_window_is_halved_down_to_one_cut_message() ->
 
 
 def test_a_tool_exchange_is_folded_whole_and_an_open_one_never() -> None:
-    call = {"id": "c1", "type": "function", "function": {"name": "f", "arguments": "{}"}}
     memory = build(MarkerModel(), limit=30)
     memory.append("s", ChatMessage.human("[[1]] " + "word " * 30))
-    memory.append("s", ChatMessage.ai(tool_calls=[call, {**call, "id": "c2"}]))
+    memory.append("s", ChatMessage.ai(tool_calls=[call("c1"), call("c2")]))
     memory.append("s", ChatMessage.tool("[[3]] " + "word " * 40, "c1"), ChatMessage.human("[[4]] well?"))
     memory.compact("s")
     assert session().covered_position == 1
@@ -109,7 +108,7 @@ def test_a_tool_exchange_is_folded_whole_and_an_open_one_never() -> None:
     assert [message["role"] for message in memory.load("s").to_openai()] == ["system", "assistant", "user"]
 
 
-# Whatever happens during the call.
+# Events during the model's call.
 
 
 def test_an_append_during_the_call_is_neither_lost_nor_forgotten() -> None:
@@ -174,8 +173,8 @@ def test_a_lease_is_extended_before_each_further_call_of_a_chunk() -> None:
     left: list[float] = []
 
     def answer(request: ChatRequest) -> None:
-        row = session()
-        left.append((row.lease_expires_at - timezone.now()).total_seconds())
+        expires, now = models.Session.objects.values_list("lease_expires_at", Clock()).get()
+        left.append((expires - now).total_seconds())
         models.Session.objects.update(lease_expires_at=Clock(5))
         if len(left) == 1:
             raise exceptions.ContentRefused("no")
@@ -185,6 +184,42 @@ def test_a_lease_is_extended_before_each_further_call_of_a_chunk() -> None:
     memory.compact("s")
     assert all(seconds > 20 for seconds in left)
     assert len(left) == 2
+
+
+def test_a_session_whose_worker_dies_between_two_chunks_is_found_by_the_sweep() -> None:
+    swept: list[list[int]] = []
+
+    def die_in_the_second_call(request: ChatRequest) -> None:
+        if len(model.requests) == 2:
+            # Other processes see the first version of a killed worker, and its lease until that expires.
+            models.Session.objects.update(lease_expires_at=Clock(-1))
+            swept.append(memory.sweep())
+
+    model = MarkerModel(die_in_the_second_call)
+    memory = build(model, max_chunk_tokens=100)
+    talk(memory, 40)
+    memory.compact("s")
+    assert len(versions()) == 1
+    assert swept == [[session().pk]]
+
+
+def test_a_lease_lasts_for_two_calls_of_the_slower_model() -> None:
+    left: list[float] = []
+
+    def look_at_the_lease(request: ChatRequest) -> None:
+        expires, now = models.Session.objects.values_list("lease_expires_at", Clock()).get()
+        left.append((expires - now).total_seconds())
+        if len(left) == 1:
+            raise exceptions.ContentRefused("no")
+
+    model = MarkerModel(look_at_the_lease, deadline=1000.0)
+    fallback = MarkerModel(look_at_the_lease, deadline=2000.0)
+    memory = build(model, fallback=fallback, max_chunk_tokens=100)
+    talk(memory, 40)
+    assert memory.compact("s") == "published"
+    # The lease of the claim, then as extended for the fallback, then as extended by each published version.
+    assert len(left) == len(versions()) + 1 > 3
+    assert all(2 * 2000 <= seconds <= memory.lease_seconds for seconds in left)
 
 
 def test_a_result_that_comes_after_the_lease_backs_off_and_counts() -> None:
@@ -228,7 +263,7 @@ def test_a_run_stops_at_a_chunks_end_when_its_time_is_up() -> None:
     assert covered(memory.load("s").to_text()) == list(range(1, 41))
 
 
-# Answers that may not stand for a conversation.
+# Answers that must not become a summary.
 
 
 @pytest.mark.parametrize(
@@ -270,6 +305,10 @@ def test_a_text_over_the_cap_is_asked_for_again_shorter() -> None:
     assert (versions()[0].text, versions()[0].shortened) == ("short enough", False)
     assert outcomes() == ["shorten", "published"]
     assert "too long" in model.requests[1].messages[-1].text
+    fold = model.requests[1].fold
+    assert fold is not None
+    assert (fold.previous, fold.turns, fold.max_tokens) == (("word " * 400).strip(), (), 50)
+    assert fold.count("short enough") == versions()[0].tokens
 
 
 @pytest.mark.parametrize(
@@ -298,10 +337,9 @@ def test_each_call_is_in_the_books_once_even_where_nothing_fits() -> None:
 def test_an_exchange_of_very_many_turns_is_cut_to_the_models_window() -> None:
     model = MarkerModel()
     memory = build(model, max_chunk_tokens=300)
-    calls = [
-        {"id": f"c{number}", "type": "function", "function": {"name": "f", "arguments": "{}"}} for number in range(400)
-    ]
-    memory.append("s", ChatMessage.ai(tool_calls=calls), *[ChatMessage.tool("0123456789", one["id"]) for one in calls])
+    ids = [f"c{number}" for number in range(400)]
+    asked = ChatMessage.ai(tool_calls=[call(call_id) for call_id in ids])
+    memory.append("s", asked, *[ChatMessage.tool("0123456789", call_id) for call_id in ids])
     talk(memory, 10)
     assert memory.compact("s") == "published"
     prompt = model.requests[0].messages[-1].text
@@ -309,7 +347,26 @@ def test_an_exchange_of_very_many_turns_is_cut_to_the_models_window() -> None:
     assert "turns left out" in prompt
 
 
-# The books.
+def test_long_messages_share_what_short_ones_leave_of_the_window() -> None:
+    model = MarkerModel()
+    memory = build(model, max_chunk_tokens=2000)
+    # All in one exchange, so that one call folds them. The sizes are in no order.
+    letters = {"a": 6000, "b": 1000, "c": 12000, "d": 5000, "e": 1200}
+    asked = ChatMessage.ai(tool_calls=[call(letter) for letter in letters])
+    results = [ChatMessage.tool(letter.upper() * count, letter) for letter, count in letters.items()]
+    memory.append("s", asked, *results)
+    talk(memory, 10)
+    assert memory.compact("s") == "published"
+    turns = [line for line in model.requests[0].messages[-1].text.splitlines() if line.startswith("[tool]")]
+    transcript = "\n".join(turns)
+    shown = {letter: transcript.count(letter.upper()) for letter in letters}
+    assert (shown["b"], shown["e"]) == (1000, 1200)
+    # The lengths of a cut message's beginning and end are rounded.
+    assert max(shown[letter] for letter in "acd") - min(shown[letter] for letter in "acd") <= 2
+    assert 0.9 * 2000 <= memory.counter.count_text(transcript) <= 2000
+
+
+# Attempts and signals.
 
 
 def test_an_attempt_records_range_model_tokens_and_cost() -> None:
@@ -353,7 +410,7 @@ def test_the_error_that_is_stored_does_not_quote_the_conversation() -> None:
     assert "[[" not in session().last_error
 
 
-# Both stores and both worlds.
+# Both stores, blocking and asynchronous.
 
 
 def test_acompact_awaits_the_model_on_the_event_loop(transactional_db: None) -> None:

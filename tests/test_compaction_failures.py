@@ -1,10 +1,11 @@
-"""Compaction when the model fails, refuses, or cannot be paid: what is tried again, when, and by whom."""
+"""Compaction when the model fails, refuses, or is misconfigured: what is retried, when, and by which model."""
 
 from __future__ import annotations
 
 import asyncio
 import datetime as dt
 import re
+from typing import Any
 
 import pytest
 from asgiref.sync import sync_to_async
@@ -12,11 +13,12 @@ from django.db import connections
 from django.db.models import F
 
 from django_convmemory import exceptions, models
-from django_convmemory.chat_models.base import ChatRequest, ChatResponse
+from django_convmemory.chat_models.base import ChatModel, ChatRequest, ChatResponse
 from django_convmemory.chat_models.extractive import ExtractiveChatModel
 from django_convmemory.chat_models.scripted import ScriptedChatModel
 from django_convmemory.clock import Clock
 from django_convmemory.core.values import Claim
+from django_convmemory.schedulers import NullScheduler
 from tests.folding import MarkerModel, build, covered, keys_of, outcomes, session, talk, versions
 
 pytestmark = pytest.mark.django_db
@@ -34,6 +36,30 @@ def test_a_failure_backs_off_and_honours_retry_after() -> None:
     models.Session.objects.update(next_attempt_at=Clock(-1))
     assert memory.compact_id(session().pk).outcome == "published"
     assert session().attempts == 0
+
+
+class HintingScheduler(NullScheduler):
+    """Says that a task will come back, and sends none."""
+
+    hints = True
+
+
+@pytest.mark.parametrize(
+    "model",
+    [
+        ScriptedChatModel([exceptions.ModelUnavailable("down")]),
+        MarkerModel(lambda request: models.Session.objects.update(lease_expires_at=Clock(-1))),
+    ],
+    ids=["failed", "lost the lease"],
+)
+def test_the_sweep_leaves_a_session_to_the_task_that_comes_back(model: ChatModel) -> None:
+    memory = build(model, scheduler=HintingScheduler())
+    talk(memory, 10)
+    models.Session.objects.update(hinted_at=None)
+    assert memory.compact_id(session().pk).again is True
+    assert session().hinted_at is not None
+    models.Session.objects.update(next_attempt_at=None)
+    assert memory.sweep() == []
 
 
 def test_compact_does_not_wait_for_the_next_attempt() -> None:
@@ -77,7 +103,7 @@ def test_repeated_kills_reach_the_fallback() -> None:
     memory = build(MarkerModel(), max_attempts=3, fallback=ExtractiveChatModel())
     talk(memory, 10)
     for _ in range(3):
-        # As a process that is killed during the call: nothing is released.
+        # Like a process that is killed during the call: it releases nothing.
         assert isinstance(memory.store.claim(session().pk, lease=60, force=False), Claim)
         models.Session.objects.update(lease_expires_at=Clock(-1))
     assert memory.compact_id(session().pk).outcome == "published"
@@ -85,7 +111,7 @@ def test_repeated_kills_reach_the_fallback() -> None:
 
 
 def test_a_refusal_of_one_chunk_reaches_the_fallback_for_that_chunk_alone() -> None:
-    refusals = [exceptions.ContentRefused("no"), "I'm sorry, but I can't help with that."]
+    refusals: list[Any] = [exceptions.ContentRefused("no"), "I'm sorry, but I can't help with that."]
     model = ScriptedChatModel(["one", *refusals, "four"])
     memory = build(model, max_chunk_tokens=100, fallback=ExtractiveChatModel(), limit=100)
     talk(memory, 34)

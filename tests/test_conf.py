@@ -13,7 +13,7 @@ from django.test import override_settings
 from django_convmemory import conf, schedulers, tokens
 from django_convmemory.chat_models.extractive import ExtractiveChatModel
 from django_convmemory.chat_models.openai import OpenAIChatModel
-from django_convmemory.core.options import Options
+from django_convmemory.core.options import Options, check_type
 from django_convmemory.exceptions import UnknownAlias
 from django_convmemory.memory import (
     ConversationBufferMemory,
@@ -25,7 +25,7 @@ from django_convmemory.stores.orm import ORMStore
 from django_convmemory.tasks import CeleryScheduler
 
 if TYPE_CHECKING:
-    from nowhere import Nothing
+    from nowhere import Nothing  # type: ignore[import-not-found]
 
 MEMORY = "django_convmemory.memory."
 EXTRACTIVE = {"BACKEND": "django_convmemory.chat_models.extractive.ExtractiveChatModel"}
@@ -294,3 +294,8 @@ def test_checks_build_no_memory() -> None:
     with configured(CHAT_MODEL=EXTRACTIVE):
         conf.problems()
         assert memories._made == {}
+
+
+def test_a_value_that_may_be_a_secret_is_not_shown() -> None:
+    with pytest.raises(ValueError, match=r"api_key must be str or None, not a list\.$"):
+        check_type("api_key", ["sk-secret"], str | None, shown=False)

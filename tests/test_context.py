@@ -30,8 +30,8 @@ def snapshot(
     max_pinned_tokens: int = 2000,
     due: bool = False,
 ) -> Snapshot:
-    """A session of these messages, of which a summary stands for the first ``folded`` exchanges."""
-    counters, rows = Counters().append([Entry(one, COUNTER.count(one)) for one in conversation])
+    """A session with these messages, and a summary of the first ``folded`` exchanges."""
+    counters, rows = Counters().append([Entry(message, COUNTER.count(message)) for message in conversation])
     placed = [
         Placed(row.position, message, COUNTER.count(message), row.answers)
         for message, row in zip(conversation, rows, strict=True)
@@ -104,6 +104,40 @@ def test_an_unknown_session_shows_the_sites_own_prompt() -> None:
     assert not context.over_budget
 
 
+def test_the_context_of_an_unknown_session_says_so() -> None:
+    context = put_together(None)
+    assert (context.summary, context.covered, context.omitted, context.tokens) == (None, 0, 0, 0)
+    assert (context.over_budget, context.pending, context.revision) == (False, False, 0)
+    prompt = ChatMessage.system("You are a teacher.")
+    assert not put_together(None, system=prompt, max_tokens=COUNTER.count(prompt)).over_budget
+    assert put_together(None, system=prompt, max_tokens=COUNTER.count(prompt) - 1).over_budget
+
+
+def test_a_context_says_what_its_summary_stands_for_and_of_which_revision_it_is() -> None:
+    held = snapshot(CHAT, folded=2)
+    assert held.summary is not None
+    context = put_together(held)
+    assert context.covered == held.summary.last_position
+    assert context.revision == held.revision
+    assert [message.kind for message in context].count("summary") == 1
+    # With no room for the summary, the context stands for nothing but its messages.
+    without = put_together(held, max_tokens=0)
+    assert (without.summary, without.covered) == (None, 0)
+
+
+def test_a_context_equals_no_tuple() -> None:
+    context = put_together(snapshot(CHAT[1:3]))
+    assert context != tuple(CHAT[1:3])
+    assert context.__eq__(tuple(CHAT[1:3])) is NotImplemented
+
+
+def test_a_single_system_message_is_merged_with_nothing() -> None:
+    context = put_together(
+        None, system=ChatMessage.system("Be brief.", name="site"), options=Options(system_messages="merged")
+    )
+    assert context.to_openai() == [{"role": "system", "content": "Be brief.", "name": "site"}]
+
+
 def test_the_prefix_of_the_summary_is_an_option() -> None:
     context = put_together(snapshot(CHAT, folded=2), options=Options(summary_prefix="So far: "))
     assert ("summary", "So far: They spoke of Rust.") in parts(context)
@@ -147,7 +181,7 @@ def cost(context: Context, *names: str) -> int:
 def test_left_out_first_are_the_oldest_exchanges_then_the_summary() -> None:
     held = snapshot(CHAT, folded=1)
     whole = put_together(held, system="You are a teacher.")
-    shown = []
+    shown: list[list[str]] = []
     for budget in range(whole.tokens, -1, -1):
         names = [text for _, text in parts(put_together(held, system="You are a teacher.", max_tokens=budget))]
         if not shown or shown[-1] != names:
@@ -171,7 +205,7 @@ def test_max_tokens_bounds_all_and_the_option_all_but_system_and_pinned() -> Non
     assert len(put_together(held, system="You are a teacher.", max_context_tokens=tail - 1)) == len(whole) - 1
     assert len(put_together(held, system="You are a teacher.", max_tokens=whole.tokens)) == len(whole)
     assert len(put_together(held, system="You are a teacher.", max_tokens=tail)) < len(whole)
-    # What the call asks for counts, the option does not.
+    # The argument of the call overrides the option.
     assert len(put_together(held, max_tokens=whole.tokens, max_context_tokens=1)) == len(whole) - 1
 
 
@@ -190,7 +224,7 @@ def test_omitted_counts_what_is_shown_neither_itself_nor_through_the_summary() -
     tail = cost(put_together(held), "tail")
     assert put_together(held).omitted == 0
     assert put_together(held, max_context_tokens=20 + tail - 1).omitted == 1
-    # Without the summary all that it stands for is omitted as well.
+    # Without the summary, the messages that it stands for are omitted as well.
     assert put_together(held, max_context_tokens=1).omitted == 3
     assert put_together(snapshot(CHAT, max_pinned_tokens=0)).omitted == 1
     assert put_together(snapshot(CHAT), Window(1)).omitted == 3
@@ -255,7 +289,7 @@ def test_any_context_is_well_formed_and_within_its_budget(
     shown = {part.position for part in context.parts if part.position}
     through = held.counters.covered_position if context.summary else 0
     hidden = set(range(1, len(conversation) + 1)) - shown
-    pinned = {one.position for one in held.counters.pinned}
+    pinned = {pinned_message.position for pinned_message in held.counters.pinned}
     assert context.omitted == len([row for row in hidden if row > through or row in pinned])
 
 
@@ -285,7 +319,7 @@ def test_the_wire_form_is_that_of_the_messages(conversation: list[ChatMessage], 
     assert context.to_openai() == context.to_openai("separate") == [message.to_openai() for message in context]
     merged = context.to_openai("merged")
     leading = [part for part in context.parts if part.name != "tail"]
-    assert [one["role"] for one in merged].count("system") == 1
+    assert [message["role"] for message in merged].count("system") == 1
     assert merged[0]["role"] == "system"
     assert merged[1:] == context.to_openai()[len(leading) :]
     assert all(part.message.text in str(merged[0]["content"]) for part in leading)

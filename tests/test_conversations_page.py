@@ -70,7 +70,7 @@ def test_a_list_and_a_transcript(views: dict[str, Any], ann: User) -> None:
 
     assert said(views, "index", ann) == (200, {"conversations": [{"key": "main", "title": "Rust"}]})
     _, found = said(views, "transcript", ann, "main")
-    assert [(one["position"], one["role"]) for one in found["messages"]] == [(2, "user"), (3, "assistant")]
+    assert [(message["position"], message["role"]) for message in found["messages"]] == [(2, "user"), (3, "assistant")]
     assert found["before"] == 1
     assert said(views, "transcript", ann, "main", before=3)[1]["messages"] == found["messages"][:1]
 
@@ -84,7 +84,7 @@ def test_another_answer_once(views: dict[str, Any], ann: User) -> None:
     assert said(views, "regenerate", ann, "another", revision=0)[0] == 404
 
     history = memories["default"].session("main", owner=ann).history()
-    assert [one.message.text for one in history] == ["Be kind.", "What is Rust?", "I saw 3 messages."]
+    assert [stored.message.text for stored in history] == ["Be kind.", "What is Rust?", "I saw 3 messages."]
     assert models.Session.objects.count() == 1
 
 

@@ -7,7 +7,18 @@ import pytest
 from hypothesis import given, strategies as st
 
 from django_convmemory.core import exchanges
-from django_convmemory.core.counters import MAX_PINNED, Batch, Counters, Entry, Pinned, Row, call_mark
+from django_convmemory.core.counters import (
+    MAX_PINNED,
+    Batch,
+    Counters,
+    Ending,
+    Entry,
+    Pinned,
+    Row,
+    Standing,
+    call_mark,
+    rewound,
+)
 from django_convmemory.core.strategies import Threshold
 from django_convmemory.exceptions import InvalidMessage, ToolResultRefused, TooManyPinned
 from django_convmemory.messages import ChatMessage
@@ -32,12 +43,12 @@ def test_any_partition_into_batches_gives_the_same_counters_and_rows(
     entries = conversations.entries(conversation)
     whole, rows = Counters().append(entries)
     edges = sorted({0, len(entries), *(min(cut, len(entries)) for cut in cuts)})
-    piecewise, found = Counters(), []
+    piecewise, piecewise_rows = Counters(), []
     for first, last in itertools.pairwise(edges):
         piecewise, more = piecewise.append(entries[first:last])
-        found += more
+        piecewise_rows += more
     assert piecewise == whole
-    assert found == rows
+    assert piecewise_rows == rows
 
 
 @given(conversations.conversations())
@@ -81,7 +92,9 @@ def test_an_exchange_is_open_until_every_call_is_answered(conversation: list[Cha
     calls = conversations.Calls().after(*conversation)
     counters, _ = Counters().append(conversations.entries(conversation))
     assert (counters.open_position > 0) == calls.open
-    assert all((call_mark(one) in counters.open_calls) == (one in calls.unanswered) for one in conversations.IDS)
+    assert all(
+        (call_mark(call_id) in counters.open_calls) == (call_id in calls.unanswered) for call_id in conversations.IDS
+    )
 
 
 @given(conversations.conversations(), st.integers(0, 20))
@@ -170,7 +183,7 @@ def test_an_id_that_a_message_uses_twice_is_answered_once() -> None:
 
 
 def test_marks_are_of_one_length_and_free_of_wildcards() -> None:
-    marks = {call_mark(one) for one in ("", "a", "%" * 500, "_\\'")}
+    marks = {call_mark(call_id) for call_id in ("", "a", "%" * 500, "_\\'")}
     assert {len(mark) for mark in marks} == {17}
     assert not any(set("%_\\'\"") & set(mark) for mark in marks)
 
@@ -196,7 +209,7 @@ def test_a_batch_knows_what_it_changes_before_the_session_is_read(data: st.DataO
     assert batch.tokens == sum(entry.tokens for entry in entries)
     assert batch.unpinned_tokens == end.unpinned_tokens - start.unpinned_tokens
     assert batch.unpinned_count == end.unpinned_count - start.unpinned_count
-    assert [Pinned(one.position + start.last_position, one.tokens) for one in batch.pinned] == list(
+    assert [Pinned(pinned.position + start.last_position, pinned.tokens) for pinned in batch.pinned] == list(
         end.pinned[len(start.pinned) :]
     )
     assert [(row.position + start.last_position, row.tokens_through + start.unpinned_tokens) for row in batch.rows] == [
@@ -213,6 +226,60 @@ def test_a_batch_knows_what_it_changes_before_the_session_is_read(data: st.DataO
         assert end.settled_tokens == batch.after.settled_tokens + start.unpinned_tokens
         assert end.newest_position == batch.after.newest_position + start.last_position
         assert (end.open_calls, end.exchange_calls) == (batch.after.open_calls, batch.after.exchange_calls)
+
+
+def ending(conversation: list[ChatMessage], position: int) -> Ending:
+    """The facts about the first ``position`` messages that a store reads to rewind the counters."""
+    _, rows = conversations.placed(conversation[:position])
+    unpinned = [row for row in rows if not row.message.pinned]
+
+    def standing(row: exchanges.Placed) -> Standing:
+        return Standing(row.position, row.tokens, sum(other.tokens for other in unpinned[: unpinned.index(row) + 1]))
+
+    spoke = next((row for row in reversed(unpinned) if row.message.role == "assistant"), None)
+    results = [row for row in unpinned if spoke is not None and row.answers == spoke.position]
+    return Ending(
+        position,
+        last=standing(unpinned[-1]) if unpinned else None,
+        spoke=standing(spoke) if spoke else None,
+        call_ids=spoke.message.call_ids if spoke else (),
+        answered=tuple(row.message.tool_call_id or "" for row in results),
+        answered_position=results[-1].position if results else 0,
+    )
+
+
+@given(conversations.conversations(), st.data())
+def test_rewound_counters_are_those_of_a_session_that_never_went_on(
+    conversation: list[ChatMessage], data: st.DataObject
+) -> None:
+    position = data.draw(st.integers(0, len(conversation)))
+    after, _ = Counters().append(conversations.entries(conversation))
+    before, _ = Counters().append(conversations.entries(conversation[:position]))
+    assert rewound(after, ending(conversation, position)) == before
+
+
+@pytest.mark.parametrize(
+    "conversation",
+    [
+        [SYSTEM],
+        [SYSTEM, SYSTEM, HUMAN],
+        [HUMAN, CALLS_A, RESULT_A],
+        [HUMAN, CALLS_A, RESULT_A, HUMAN],
+        [CALLS_AB, RESULT_A, HUMAN],
+        [CALLS_AB, RESULT_A, HUMAN, RESULT_B, SYSTEM],
+        [CALLS_AB, RESULT_A, AI, HUMAN],
+    ],
+)
+def test_rewound_counters_of_the_endings_that_differ(conversation: list[ChatMessage]) -> None:
+    after, _ = Counters().append(conversations.entries([*conversation, SYSTEM, AI]))
+    before, _ = Counters().append(conversations.entries(conversation))
+    assert rewound(after, ending(conversation, len(conversation))) == before
+
+
+def test_a_refused_result_says_which_call_it_names() -> None:
+    with pytest.raises(ToolResultRefused) as refused:
+        after(CALLS_A, RESULT_B)
+    assert refused.value.call_id == "b"
 
 
 @given(conversations.conversations(min_size=1))

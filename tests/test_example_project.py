@@ -1,4 +1,4 @@
-"""The example project: its settings, its broker, and the replay, as a newcomer runs it."""
+"""The example project: its settings, its broker, and its replay, run as a newcomer runs them."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ from tests.openai_server import OpenAIServer
 
 ROOT = pathlib.Path(__file__).parent.parent
 PROJECT = ROOT / "example_project"
-# For a process to begin or end, and for a whole replay, on a machine that is busy.
+# Enough for a process to start or end, or for a whole replay, on a busy machine.
 SECONDS = 120
 
 
 def load(path: pathlib.Path) -> types.ModuleType:
-    """Import a file by itself: the project's package would make its Celery app the current one of the tests."""
+    """Import a file by itself. Importing its package would make the project's Celery app current here."""
     spec = importlib.util.spec_from_file_location(path.stem, path)
     assert spec is not None
     assert spec.loader is not None
@@ -40,7 +40,7 @@ def load(path: pathlib.Path) -> types.ModuleType:
 
 
 def environment(folder: pathlib.Path, **variables: str) -> dict[str, str]:
-    """Return this process's environment without what would configure the project otherwise."""
+    """Return this process's environment without the variables that configure the project."""
     prefixes = ("CELERY_", "CONVMEMORY_", "DATABASE_URL", "DJANGO_", "EXAMPLE_", "OPENAI_")
     kept = {name: value for name, value in os.environ.items() if not name.startswith(prefixes)}
     return kept | {"PYTHONPATH": os.fspath(ROOT), "EXAMPLE_DATA_DIR": os.fspath(folder / "data")} | variables
@@ -92,7 +92,7 @@ WRONG_URLS = ["oracle://db/chat", "postgresql://db.example", "sqlite://", "sqlit
 
 @pytest.fixture(scope="module")
 def databases(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
-    """What the settings make of each URL: an entry of DATABASES, or an error's text."""
+    """The entry of DATABASES that the settings make from each URL, or the text of the error."""
     code = """
 import json, sys
 from django.core.exceptions import ImproperlyConfigured
@@ -232,7 +232,7 @@ def wait_until_none_is_left(folder: pathlib.Path) -> None:
 
 
 def run(copy: pathlib.Path, *arguments: str, **variables: str) -> str:
-    """Replay, see that it went well and left nothing running, and return what it said."""
+    """Replay, check that it succeeded and left no process running, and return its output."""
     done = subprocess.run(
         [sys.executable, copy / "replay.py", *arguments],
         cwd="/",
@@ -250,7 +250,7 @@ def run(copy: pathlib.Path, *arguments: str, **variables: str) -> str:
 
 @contextlib.contextmanager
 def running(copy: pathlib.Path) -> Iterator[subprocess.Popen[str]]:
-    """A replay that has begun to append."""
+    """Start a replay, and wait until it appends."""
     with subprocess.Popen(
         [sys.executable, copy / "replay.py"],
         env=environment(copy),
@@ -325,7 +325,7 @@ def test_the_worker_of_a_killed_replay_ends(copy: pathlib.Path) -> None:
 
 
 def test_a_replay_without_its_database_says_so(copy: pathlib.Path) -> None:
-    command = [sys.executable, copy / "replay.py", "--fast"]
+    command = [sys.executable, str(copy / "replay.py"), "--fast"]
     environ = environment(copy, DATABASE_URL="sqlite:////nowhere/at/all/chat.sqlite3")
     done = subprocess.run(
         command, env=environ, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True, check=False

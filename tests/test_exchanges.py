@@ -4,7 +4,7 @@ import pytest
 from hypothesis import example, given, strategies as st
 
 from django_convmemory.core import exchanges
-from django_convmemory.core.exchanges import NO_RESULT, Placed
+from django_convmemory.core.exchanges import NO_RESULT, REDACTED, Placed, Turn
 from django_convmemory.messages import ChatMessage
 from tests import conversations
 from tests.conversations import call
@@ -17,10 +17,10 @@ def unpinned(conversation: list[ChatMessage]) -> tuple[int, list[Placed]]:
 
 
 def by_definition(rows: list[Placed]) -> list[list[int]]:
-    """The positions of each exchange, as the words say it: nothing of the counters's bookkeeping is used.
+    """The positions of each exchange, by its definition. The counters are not used.
 
-    An assistant message with tool calls and everything up to the last tool message that answers it; while not every
-    call is answered and no other assistant has spoken, everything.
+    An exchange is one message, or an assistant message with tool calls and everything up to the last tool message
+    that answers it. It goes on to the end while a call is unanswered and no other assistant message follows.
     """
     found: list[list[int]] = []
     index = 0
@@ -46,13 +46,13 @@ def by_definition(rows: list[Placed]) -> list[list[int]]:
 def test_exchanges_begin_where_the_definition_says(conversation: list[ChatMessage]) -> None:
     open_position, rows = unpinned(conversation)
     starts = exchanges.starts(rows, open_position)
-    assert [rows[start].position for start in starts] == [one[0] for one in by_definition(rows)]
+    assert [rows[start].position for start in starts] == [exchange[0] for exchange in by_definition(rows)]
 
 
 @given(conversations.conversations(), st.integers(0, 20))
 def test_what_is_left_of_an_exchange_that_began_earlier_has_no_start(conversation: list[ChatMessage], cut: int) -> None:
     open_position, rows = unpinned(conversation)
-    expected = [one[0] for one in by_definition(rows)]
+    expected = [exchange[0] for exchange in by_definition(rows)]
     tail = rows[cut:]
     starts = exchanges.starts(tail, open_position)
     assert [tail[start].position for start in starts] == [
@@ -104,7 +104,8 @@ def test_each_call_gets_its_own_newest_result(conversation: list[ChatMessage]) -
     for row in exchanges.well_formed(rows):
         if row.message.role == "tool":
             expected = newest.pop((row.answers, row.message.tool_call_id), None)
-            assert row == (expected or Placed(0, ChatMessage.tool(NO_RESULT, row.message.tool_call_id), 0, row.answers))
+            none = Placed(0, ChatMessage.tool(NO_RESULT, row.message.tool_call_id or ""), 0, row.answers)
+            assert row == (expected or none)
     assert newest == {}
 
 
@@ -171,3 +172,25 @@ def test_arranging_leaves_the_rows_as_they_are() -> None:
     before = list(rows)
     exchanges.well_formed(rows)
     assert rows == before
+
+
+def test_each_plain_message_is_an_exchange() -> None:
+    turns = [Turn(position, 1, None) for position in range(1, 4)]
+    assert exchanges.starts(turns) == [0, 1, 2]
+
+
+@pytest.mark.parametrize("first", [2, 9])
+def test_nothing_begins_in_an_open_exchange_that_began_before(first: int) -> None:
+    turns = [Turn(first, 1, 1), Turn(first + 1, 1, None)]
+    assert exchanges.starts(turns, 1) == []
+
+
+def test_a_call_without_a_result_gets_one_that_belongs_to_it() -> None:
+    asked = Placed(3, ChatMessage.ai(tool_calls=[call("a")]), 5)
+    assert exchanges.well_formed([asked]) == [asked, Placed(0, ChatMessage.tool(NO_RESULT, "a"), 0, answers=3)]
+
+
+def test_a_model_is_shown_that_a_message_was_removed() -> None:
+    assert exchanges.redacted(ChatMessage.human("", name="Anna")) == ChatMessage.human(REDACTED, name="Anna")
+    for message in (ChatMessage.human("Hello."), ChatMessage.ai(tool_calls=[call("a")])):
+        assert exchanges.redacted(message) == message

@@ -174,7 +174,7 @@ def test_an_image_is_noted() -> None:
     assert summarize([ChatMessage.human([image])]) == "User: [image]"
 
 
-# Fold after fold.
+# Repeated folds.
 
 
 def facts(number: int) -> list[ChatMessage]:
@@ -235,7 +235,7 @@ def test_without_news_the_summary_stays() -> None:
     assert summarize([], previous=before) == before
 
 
-# What comes in may be anything.
+# Arbitrary input.
 
 ANY_TEXT = st.text(alphabet=st.characters(exclude_categories=["Cs"], exclude_characters="\0"), max_size=300)
 TALK = st.text(alphabet=st.sampled_from(list('ab. !?,\n:：。，你好12A-*{}[]"…')), max_size=300)

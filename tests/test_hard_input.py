@@ -1,9 +1,10 @@
-"""Input that is allowed and hard to take, or that looks like what is allowed."""
+"""Input that is valid but difficult, or that only looks valid."""
 
 from __future__ import annotations
 
 import datetime as dt
 import enum
+import json
 from typing import Any
 
 import pytest
@@ -110,7 +111,7 @@ def test_texts_are_told_apart_whatever_the_collation() -> None:
     for visitor in visitors:
         chat.session("main", visitor=visitor).append(ChatMessage.human(visitor))
     mallory = get_user_model().objects.create(username="mallory")
-    assert [one.load()[0].text for one in chat.adopt("abc123", mallory)] == ["abc123"]
+    assert [session.load()[0].text for session in chat.adopt("abc123", mallory)] == ["abc123"]
     assert chat.erase(visitor="ABC123") == 1
     assert models.Session.objects.count() == 3
     assert models.Session.objects.filter(alias="Default").count() == 0
@@ -127,9 +128,41 @@ def test_a_large_batch_of_large_messages_is_stored() -> None:
 @pytest.mark.parametrize("field", ["name", "metadata", "usage"])
 def test_everything_in_a_message_counts_towards_its_size(field: str) -> None:
     chat = ConversationBufferMemory(ORMStore(), max_message_bytes=1000)
-    large = {"name": {"name": "n" * 2000}, "metadata": {"metadata": {"a": "b" * 2000}}, "usage": {}}[field]
+    large: dict[str, Any] = {"name": {"name": "n" * 2000}, "metadata": {"metadata": {"a": "b" * 2000}}, "usage": {}}
     with pytest.raises(exceptions.InvalidMessage, match="bytes large, and 1000 are allowed"):
-        chat.append("s", ChatMessage.ai("hi", **large), usage={"note": "n" * 2000} if field == "usage" else None)
+        chat.append("s", ChatMessage.ai("hi", **large[field]), usage={"note": "n" * 2000} if field == "usage" else None)
+
+
+@pytest.mark.django_db
+@pytest.mark.parametrize(
+    ("character", "size"), [("x", 1), ("é", 2), ("猫", 3), ("🐈", 4)], ids=["1 byte", "2 bytes", "3 bytes", "4 bytes"]
+)
+def test_the_size_of_a_text_is_that_of_its_bytes(character: str, size: int) -> None:
+    chat = ConversationBufferMemory(ORMStore(), max_message_bytes=1200)
+    chat.append("s", ChatMessage.human(character * (1200 // size)))
+    with pytest.raises(exceptions.InvalidMessage, match=f"is {1200 + size} bytes large, and 1200 are allowed"):
+        chat.append("s", ChatMessage.human(character * (1200 // size + 1)))
+    assert len(chat.history("s")) == 1
+
+
+@pytest.mark.django_db
+@pytest.mark.parametrize(
+    "message",
+    [
+        {"role": "user", "content": [{"type": "text", "text": "猫 and 🐈"}]},
+        {"role": "user", "name": "Zoë", "content": "猫 and 🐈"},
+        {"role": "assistant", "content": None, "tool_calls": [call("a", arguments='{"q": "猫 and 🐈"}')]},
+    ],
+    ids=["parts", "name", "tool calls"],
+)
+def test_the_size_of_any_other_message_is_that_of_the_bytes_of_its_json(message: dict[str, Any]) -> None:
+    # The stored form: compact JSON with unescaped texts, and the metadata beside the message.
+    written = json.dumps([message, {}], ensure_ascii=False, separators=(",", ":"))
+    size = len(written.encode())
+    assert size > len(written)
+    ConversationBufferMemory(ORMStore(), max_message_bytes=size).append("s", message)
+    with pytest.raises(exceptions.InvalidMessage, match=f"is {size} bytes large, and {size - 1} are allowed"):
+        ConversationBufferMemory(ORMStore(), max_message_bytes=size - 1).append("s", message)
 
 
 @pytest.mark.django_db
@@ -138,7 +171,8 @@ def test_a_time_of_another_zone_is_the_same_moment() -> None:
     moment = dt.datetime(2024, 2, 29, 12, tzinfo=dt.timezone(dt.timedelta(hours=2)))
     chat.append("s", ChatMessage.human("hello"), created_at=moment)
     assert chat.history("s")[0].created_at == moment
-    for wrong in (dt.datetime(2024, 2, 29), "2024-02-29", 0):  # noqa: DTZ001  without a zone
+    wrong_times: list[Any] = [dt.datetime(2024, 2, 29), "2024-02-29", 0]  # noqa: DTZ001  without a zone
+    for wrong in wrong_times:
         with pytest.raises(exceptions.InvalidMessage, match="a datetime with a time zone"):
             chat.append("s", ChatMessage.human("hello"), created_at=wrong)
     for year in (1, 1000, 9999):
@@ -155,7 +189,8 @@ def test_each_message_has_a_time_of_its_own() -> None:
     one, two, now = (stored.created_at for stored in chat.history("s"))
     assert [one, two] == times
     assert abs(now - dt.datetime.now(dt.UTC)) < dt.timedelta(minutes=5)
-    for wrong in ([], times, [*times, "2024-02-29"]):
+    wrong_lists: list[Any] = [[], times, [*times, "2024-02-29"]]
+    for wrong in wrong_lists:
         with pytest.raises(exceptions.InvalidMessage, match="created_at"):
             chat.append("s", *[ChatMessage.human("hello")] * 3, created_at=wrong)
     assert len(chat.history("s")) == 3

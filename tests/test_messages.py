@@ -5,6 +5,7 @@ import copy
 import dataclasses
 import json
 import pickle
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -41,7 +42,7 @@ unknown = st.dictionaries(
 
 @st.composite
 def wire_messages(draw: st.DrawFn) -> dict[str, Any]:
-    """A message as a chat-completions request or response may have it, or as an odd server sends it."""
+    """A message as in a chat-completions request or response, or as an unusual server sends it."""
     role = draw(st.sampled_from(messages.ROLES))
     required: dict[str, Any] = {"role": st.just(role), "content": contents}
     optional: dict[str, Any] = {"name": ids | st.none(), "tool_calls": st.none() | st.just([])}
@@ -57,7 +58,7 @@ def wire_messages(draw: st.DrawFn) -> dict[str, Any]:
 
 
 def exactly(value: Any) -> str:
-    """JSON text that tells 1 from 1.0 and True, in which the order of keys does not count."""
+    """JSON text that distinguishes 1, 1.0 and True, and ignores the order of keys."""
     return json.dumps(value, sort_keys=True)
 
 
@@ -193,7 +194,7 @@ def test_a_message_cannot_be_changed() -> None:
     assert isinstance(message.content, tuple)
     assert isinstance(message.metadata["a"]["b"], tuple)
     for changed in (message.metadata, message.metadata["a"], message.content[0], message.tool_calls[0]):
-        for change in (
+        changes: list[Callable[[Any], Any]] = [
             lambda one: one.update(x=1),
             lambda one: one.clear(),
             lambda one: one.pop("a", None),
@@ -202,7 +203,8 @@ def test_a_message_cannot_be_changed() -> None:
             lambda one: one.__setitem__("x", 1),
             lambda one: one.__delitem__("a"),
             lambda one: one.__ior__({"x": 1}),
-        ):
+        ]
+        for change in changes:
             with pytest.raises(TypeError, match=r"dataclasses\.replace"):
                 change(changed)
 
@@ -325,7 +327,7 @@ def test_the_deepest_nesting_that_is_allowed_is_stored() -> None:
 
 
 def with_text(bad: str) -> dict[str, dict[str, Any]]:
-    """A message for each place in which a text can stand."""
+    """A message for each place that can hold a text."""
     return {
         "content": {"role": "user", "content": bad},
         "part": {"role": "user", "content": [{"type": "text", "text": bad}]},
@@ -381,7 +383,9 @@ def test_metadata_is_a_dict(metadata: Any) -> None:
 
 
 def test_any_mapping_will_do() -> None:
-    wire = collections.ChainMap({"role": "user"}, {"content": "a", "x": collections.OrderedDict(y=1)})
+    wire: collections.ChainMap[str, Any] = collections.ChainMap(
+        {"role": "user"}, {"content": "a", "x": collections.OrderedDict(y=1)}
+    )
     message = ChatMessage.from_openai(wire)
     assert message.to_openai() == {"role": "user", "content": "a", "x": {"y": 1}}
     assert type(message.extra["x"]) is FrozenDict

@@ -1,4 +1,4 @@
-"""The code of docs/moving.md moves a table of messages over, and goes on after an interruption."""
+"""The code of docs/moving.md moves a table of messages, and continues after an interruption."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class Rows:
 
 
 def move(monkeypatch: pytest.MonkeyPatch, rows: Rows) -> None:
-    """Run what the page has, on a site with these rows."""
+    """Run the page's code on a site with these rows."""
     [code] = re.findall(r"```python\n(.*?)```", PAGE.read_text(encoding="utf-8"), re.DOTALL)
     table = types.SimpleNamespace(objects=rows)
     monkeypatch.setitem(sys.modules, "chats", types.ModuleType("chats"))
@@ -76,10 +76,11 @@ def test_a_table_is_moved_over_and_a_second_run_goes_on(
         move(monkeypatch, Rows(old, fails_at=33))
     move(monkeypatch, Rows(old))
 
+    scopes: list[dict[str, Any]] = [{"owner": ann}, {"owner": ann}, {"visitor": "conversation-2"}]
     moved = [
         (one.message.text, one.created_at)
-        for number, whose in enumerate([{"owner": ann}, {"owner": ann}, {"visitor": "conversation-2"}])
-        for one in memories["default"].session(f"conversation-{number}", **whose).history(limit=100)
+        for number, scope in enumerate(scopes)
+        for one in memories["default"].session(f"conversation-{number}", **scope).history(limit=100)
     ]
     assert moved == [(row.text, row.created_at) for row in old]
     assert models.Session.objects.due().count() == 3

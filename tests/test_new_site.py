@@ -1,4 +1,4 @@
-"""A project begun from nothing and set up as README.md says, and every command that README.md and the docs have."""
+"""A new project, set up as README.md says, and every command in README.md and the docs."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from tests import processes
 from tests.openai_server import Behaviour, OpenAIServer
 
 ROOT = pathlib.Path(__file__).parent.parent
-# Without what the make, if one runs these tests, tells the programs that it starts: they would obey it here too.
+# Without the variables that a make which runs these tests sets for its programs: they would apply here too.
 ENVIRONMENT = {
     name: value
     for name, value in os.environ.items()
@@ -42,7 +42,7 @@ PIP = [rest for program, *rest in COMMANDS if [program, *rest[:2]] == ["python",
 MANAGE = [rest for program, *rest in COMMANDS if [program, *rest[:1]] == ["python", "manage.py"]]
 CELERY = [rest for program, *rest in COMMANDS if program == "celery"]
 
-# What README.md takes for granted: a view that has an address.
+# README.md assumes that a view has a URL.
 URLS = """
 from django.urls import path
 
@@ -50,7 +50,7 @@ from mysite import views
 
 urlpatterns = [path("chat/", views.chat)]
 """
-# Somebody who talks until there is something to fold.
+# Talks until there is something to fold.
 VISIT = """
 import uuid
 from django.contrib.auth.models import User
@@ -111,7 +111,7 @@ class Site:
 
 @pytest.fixture
 def site(tmp_path: pathlib.Path, broker_url: str) -> Iterator[Site]:
-    """What ``startproject`` makes, with what README.md says to put where."""
+    """The project of ``startproject``, changed as README.md says."""
     readme = ROOT / "README.md"
     subprocess.run([sys.executable, "-m", "django", "startproject", "mysite", tmp_path], check=True)
     package = tmp_path / "mysite"
@@ -126,7 +126,7 @@ def site(tmp_path: pathlib.Path, broker_url: str) -> Iterator[Site]:
     assert '"schedule": 60.0' in settings
     with (package / "settings.py").open("a") as file:
         file.write(settings.replace('"schedule": 60.0', '"schedule": 1.0'))
-        # The site's own: a broker, which it shares with other tests here, and SQLite as the checks want it.
+        # The site's own settings: a broker, shared with other tests here, and SQLite as the checks want it.
         file.write(f"""
 CELERY_BROKER_URL = {broker_url!r}
 CELERY_BROKER_TRANSPORT_OPTIONS = {{"global_keyprefix": "{queue}:"}}
@@ -175,7 +175,7 @@ def test_the_site_works_and_so_does_every_command(site: Site) -> None:
 
 
 def make(target: str, *arguments: str, **variables: str) -> subprocess.Popen[str]:
-    """Start ``make``, with the packages that are installed here in place of an environment of its own."""
+    """Start ``make`` with the packages that are installed here, instead of a new environment."""
     installed = [f"--old-file={sys.prefix}/.{name}" for name in ("example", "runtime", "test")]
     return subprocess.Popen(
         ["make", "--no-print-directory", *installed, target, f"VENV={sys.prefix}", *arguments],
@@ -213,7 +213,7 @@ def test_make(command: list[str], tmp_path: pathlib.Path) -> None:
 
 @pytest.mark.parametrize("command", PIP, ids=" ".join)
 def test_pip_finds_every_extra(command: list[str], tmp_path: pathlib.Path) -> None:
-    """With a clone in place of the name, as README.md says, and with what is installed here."""
+    """Install from a clone, as README.md says, with the packages that are installed here."""
     *rest, name = command
     extras = re.fullmatch(r"django-convmemory(\[.*\])", name)
     assert extras

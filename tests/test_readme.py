@@ -1,4 +1,4 @@
-"""Every block of Python in README.md does what it says; what it tells to type is in test_new_site.py."""
+"""Every Python block of README.md works. Its shell commands are tested in test_new_site.py."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ URLS = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["pro
 
 @dataclasses.dataclass(frozen=True)
 class Block:
-    """A block of code: the heading it is under, its language, its text, and its line in the file."""
+    """A block of code, with its section, language, text, and line in the file."""
 
     section: str
     language: str
@@ -39,7 +39,7 @@ class Block:
 
     @property
     def file(self) -> str:
-        """The file that the block says it is of, or ""."""
+        """The file that the block names, or ""."""
         first = self.code.partition("\n")[0]
         return first.removeprefix("# ") if re.fullmatch(r"# \w+\.py", first) else ""
 

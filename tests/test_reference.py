@@ -1,4 +1,4 @@
-"""docs/reference.md names what there is, and nothing else."""
+"""docs/reference.md names every public name, and no other."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def test_backends_are_there_with_their_options(path: str) -> None:
 
 def test_signals_and_errors_are_all_named() -> None:
     assert set(first_cells("Signals")) == {name for name in vars(signals) if not name.startswith("_")} - {"Signal"}
-    models_own = {"ConvMemoryError", *(one.__name__ for one in exceptions.ChatModelError.__subclasses__())}
+    models_own = {"ConvMemoryError", *(error.__name__ for error in exceptions.ChatModelError.__subclasses__())}
     assert set(first_cells("Errors")) == {
         name for name, value in vars(exceptions).items() if inspect.isclass(value)
     } - models_own - {"ChatModelError"}

@@ -1,4 +1,4 @@
-"""The main job on real conversations: appended as they were said, folded by a worker process, loaded all along."""
+"""Real conversations: appended turn by turn, folded by a worker process, and loaded meanwhile."""
 
 from __future__ import annotations
 
@@ -39,11 +39,11 @@ def test_real_conversations_are_kept_whole_and_within_budget(
     memory = projects.configured(settings, worker.site, options={"max_token_limit": LIMIT})
     said = dict(conversations())
 
-    for turns in itertools.zip_longest(*([(key, turn) for turn in turns] for key, turns in said.items())):
-        for key, turn in filter(None, turns):
-            receipt = memory.append(key, turn)
-            if receipt.last_position % 10 == 0:
-                check_context(memory, key)
+    columns = ([(key, turn) for turn in turns] for key, turns in said.items())
+    for key, turn in filter(None, itertools.chain.from_iterable(itertools.zip_longest(*columns))):
+        receipt = memory.append(key, turn)
+        if receipt.last_position % 10 == 0:
+            check_context(memory, key)
     processes.wait_until(
         lambda: not models.Session.objects.due().exists() and not models.Session.objects.exclude(lease_token=""),
         "every session is folded",
@@ -66,7 +66,7 @@ def test_real_conversations_are_kept_whole_and_within_budget(
     assert calls <= 2 * tokens / LIMIT + len(said)
     assert models.Attempt.objects.count() == calls
     count = sum(map(len, said.values()))
-    sent = sum(memory.counter.count(coerce(one)) for call in worker.server.log for one in call.body["messages"])
+    sent = sum(memory.counter.count(coerce(message)) for call in worker.server.log for message in call.body["messages"])
     record_property(
         f"{conversations.__name__}: {count} messages, limit {LIMIT}",
         f"{calls / count * 1000:.1f} model calls and {sent / count * 1000:.0f} tokens sent to the summarizer "
@@ -75,8 +75,8 @@ def test_real_conversations_are_kept_whole_and_within_budget(
 
 
 def check_line(session: models.Session) -> None:
-    """The current summary's line of parents tiles 1 to its last position."""
-    versions = {one.version: one for one in session.convmemory_summaries.all()}
+    """The current summary and its ancestors cover the positions from 1 on, without gap or overlap."""
+    versions = {version.version: version for version in session.convmemory_summaries.all()}
     version, end = session.current_version or None, session.covered_position
     while version is not None:
         summary = versions[version]
@@ -87,7 +87,7 @@ def check_line(session: models.Session) -> None:
 
 
 def check_context(memory: ConversationMemory, key: str) -> Any:
-    """What load returns is within its budget, and a provider would accept it."""
+    """The context is within its budget, and a provider would accept it."""
     context = memory.load(key)
     pinned = sum(part.tokens for part in context.parts if part.name == "pinned")
     assert context.over_budget or context.tokens - pinned <= (memory.max_context_tokens or 0)

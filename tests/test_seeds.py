@@ -1,4 +1,4 @@
-"""The results of the libraries that this app replaces, as their documentation has them, over both stores."""
+"""The documented results of the libraries that this app replaces, on both stores."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def contents(context: object) -> list[str]:
 
 
 def of_tokens(count: int, mark: str = "x") -> ChatMessage:
-    """A message that the summary buffer's estimate takes for ``count`` tokens."""
+    """A message that the summary buffer's estimate counts as ``count`` tokens."""
     return ChatMessage.human(mark * (4 * count))
 
 

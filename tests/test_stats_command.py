@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.django_db
 
-NOTHING = {
+NOTHING: dict[str, Any] = {
     "sessions": 0,
     "messages": 0,
     "tokens": 0,

@@ -17,7 +17,6 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 from django_convmemory import exceptions, models
 from django_convmemory.chat_models.base import ChatRequest, ChatResponse
 from django_convmemory.conversation import ConversationMemory, SessionHandle
-from django_convmemory.core import compaction
 from django_convmemory.core.strategies import Buffer, Pruning, Strategy, Summary, SummaryBuffer, TokenBuffer, Window
 from django_convmemory.core.values import StoredMessage
 from django_convmemory.maintenance import integrity
@@ -109,8 +108,8 @@ class BothStores(RuleBasedStateMachine):
 
     def named(self, memory: ConversationMemory, key: str) -> SessionHandle:
         scope, _, rest = key.rpartition(":")
-        whose: dict[str, Any] = {"u": {"owner": self.user}, "v": {"visitor": "vera"}, "": {}}[scope]
-        return memory.session(rest, **whose)
+        scopes: dict[str, dict[str, Any]] = {"u": {"owner": self.user}, "v": {"visitor": "vera"}, "": {}}
+        return memory.session(rest, **scopes[scope])
 
     def both(self, operation: Callable[..., Any], *keys: str) -> Any:
         results = []

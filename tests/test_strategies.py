@@ -14,12 +14,13 @@ from django_convmemory.core.strategies import (
     SummaryBuffer,
     Threshold,
     TokenBuffer,
+    View,
     Window,
 )
 
 
 class Tail(NamedTuple):
-    """A tail as strategies see it: the tokens of its messages, and where its exchanges begin."""
+    """A tail as strategies see it: the tokens of each message, and the indexes at which exchanges begin."""
 
     tokens: list[int]
     starts: list[int]
@@ -34,7 +35,7 @@ class Tail(NamedTuple):
 
 def laid_out(exchanges: list[list[int]]) -> Tail:
     starts = [0, *itertools.accumulate(map(len, exchanges))][:-1]
-    return Tail([count for one in exchanges for count in one], starts)
+    return Tail([count for exchange in exchanges for count in exchange], starts)
 
 
 # Tails of single messages and of longer exchanges.
@@ -71,6 +72,11 @@ def test_what_is_folded_and_what_is_kept_are_the_tail(strategy: Strategy, tail: 
 @given(folding, tails)
 def test_the_newest_exchange_is_kept(strategy: Strategy, tail: Tail) -> None:
     assert strategy.plan(*tail) <= tail.newest
+
+
+@pytest.mark.parametrize("strategy", [SummaryBuffer(10), Pruning(10), Summary(1)])
+def test_nothing_is_folded_of_an_exchange_that_began_before(strategy: Strategy) -> None:
+    assert strategy.plan([20, 20, 20], []) == 0
 
 
 @given(folding, tails)
@@ -113,7 +119,7 @@ def test_summary_buffer_keeps_all_whole_exchanges_that_fit_into_half(limit: int,
 
 
 def reference_split(tokens: list[int], limit: int) -> int:
-    """The split of synaptic's ConversationSummaryBufferMemory."""
+    """Where synaptic's ConversationSummaryBufferMemory splits."""
     if sum(tokens) <= limit or len(tokens) < 2:
         return 0
     half, kept, split = limit // 2, 0, 0
@@ -147,6 +153,8 @@ def test_summary_buffer_moves_the_reference_split_to_the_end_of_its_exchange(lim
         (3, [1, 1, 1, 1], 3),
         (10, [3, 3, 3, 3], 3),
         (10, [3, 3, 3], 0),
+        (10, [5, 5], 0),
+        (10, [6, 2, 3], 1),
     ],
 )
 def test_summary_buffer_splits_of_the_reference(limit: int, tokens: list[int], split: int) -> None:
@@ -168,6 +176,11 @@ def test_pruning_folds_no_more_than_it_must(limit: int, tail: Tail) -> None:
     assert sum(tail.tokens[split:]) <= limit or split == tail.newest
     if split:
         assert sum(tail.tokens[max(start for start in tail.starts if start < split) :]) > limit
+
+
+@pytest.mark.parametrize(("tokens", "split"), [([5, 5], 0), ([5, 5, 1], 1), ([5, 5, 5], 1), ([1, 5, 5], 1), ([11], 0)])
+def test_pruning_keeps_exactly_what_its_limit_holds(tokens: list[int], split: int) -> None:
+    assert Pruning(10).plan(tokens, list(range(len(tokens)))) == split
 
 
 @given(st.integers(0, 12), plain_tails)
@@ -194,6 +207,27 @@ def test_token_buffer_drops_the_oldest_exchanges_while_the_rest_is_above_its_lim
         len(tail.tokens),
     )
     assert TokenBuffer(limit).shown_from(*tail) == expected
+
+
+@pytest.mark.parametrize(("tokens", "first"), [([5, 5], 0), ([1, 5, 5], 1), ([11], 1), ([10], 0), ([], 0)])
+def test_token_buffer_shows_exactly_what_its_limit_holds(tokens: list[int], first: int) -> None:
+    assert TokenBuffer(10).shown_from(tokens, list(range(len(tokens)))) == first
+
+
+@pytest.mark.parametrize(
+    ("strategy", "view"),
+    [
+        (Buffer(), View()),
+        (Window(7), View(messages=7)),
+        (TokenBuffer(90), View(tokens=90)),
+        (Summary(5), View(messages=20, summary=True)),
+        (Summary(0), View(messages=1, summary=True)),
+        (SummaryBuffer(90), View(summary=True)),
+        (Pruning(90), View(summary=True)),
+    ],
+)
+def test_no_more_is_read_than_can_be_shown(strategy: Strategy, view: View) -> None:
+    assert strategy.view() == view
 
 
 @given(tails)
@@ -226,6 +260,12 @@ def test_a_tail_is_due_above_a_limit_and_with_more_than_its_newest_exchange(
 ) -> None:
     assert threshold.exceeded(tokens=tokens, messages=messages, settled=True) is due
     assert not threshold.exceeded(tokens=tokens, messages=messages, settled=False)
+
+
+def test_a_limit_that_no_database_can_compare_is_none() -> None:
+    assert Threshold(tokens=2**53, messages=2**53) != Threshold()
+    assert Threshold(tokens=2**53 + 1) == Threshold()
+    assert Threshold(tokens=5, messages=2**70) == Threshold(tokens=5)
 
 
 def test_thresholds_are_those_of_the_seeds() -> None:

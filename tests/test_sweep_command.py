@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from celery import Celery, _state
+from celery import Celery
 from django.core.management import CommandError, call_command
 from django.db import connection
 
@@ -23,6 +23,7 @@ from django_convmemory.memory import memories
 from django_convmemory.messages import ChatMessage
 from tests import processes
 from tests.openai_server import Behaviour, OpenAIServer
+from tests.projects import celery_state
 
 if TYPE_CHECKING:
     from pytest_django import Settings
@@ -99,7 +100,7 @@ def purge(app: Celery) -> int:
     with app.connection_for_write() as connection:
         queue = app.amqp.queues["convmemory"].bind(connection.default_channel)
         queue.declare()
-        return int(queue.purge())
+        return queue.purge() or 0
 
 
 # A single sweep.
@@ -243,7 +244,7 @@ def test_a_sweep_without_a_broker_fails(
     with pytest.raises(CommandError):
         call_command("convmemory_sweep", verbosity=0)
 
-    celery_app.conf.broker_url = "memory://"
+    celery_app.conf.update(broker_url="memory://")
     assert any(record.levelno == logging.WARNING and "broker" in record.getMessage() for record in caplog.records)
 
 

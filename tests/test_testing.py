@@ -67,7 +67,7 @@ def site() -> Iterator[None]:
 async def asynchronous_db(transactional_db: None) -> AsyncIterator[None]:
     """The database, for a test on an event loop."""
     yield
-    # Those of the thread that Django's asynchronous code uses.
+    # The connections of the thread that Django's asynchronous code uses.
     await sync_to_async(connections.close_all)()
 
 
@@ -506,7 +506,7 @@ CONVMEMORY = {{"default": {ALIAS!r}}}
 
 @pytest.fixture
 def project(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> pytest.Pytester:
-    """A folder with the settings of a site, which the processes started there use."""
+    """A folder with a site's settings, for the processes that are started there."""
     pytester.makepyfile(site_settings=SITE_SETTINGS)
     for name in [name for name in os.environ if name.startswith(("CONVMEMORY_", "PYTEST_XDIST_", "OPENAI_"))]:
         monkeypatch.delenv(name)
@@ -601,7 +601,7 @@ def test_with_a_broken_fixture(broken):
 def test_forgotten_after(request):
     forgotten()
     plugins = request.config.pluginmanager.get_plugins()
-    assert not [one for one in plugins if type(one).__module__ == "django_convmemory.testing"]
+    assert not [plugin for plugin in plugins if type(plugin).__module__ == "django_convmemory.testing"]
 """
 
 

@@ -36,6 +36,8 @@ def checked(text: Any, **response: Any) -> str:
         "42",
         '{"summary": "Anna asked about Rust.", "open": []}',
         "{Anna} asked for a refund.",
+        '{"language": "en", "message": "Anna asked about Rust."}',
+        '{"type": "summary", "text": "Anna asked about Rust."}',
     ],
 )
 def test_summaries_pass(text: str) -> None:
@@ -69,6 +71,8 @@ def test_summaries_that_tell_of_apologies_and_of_what_cannot_be_done_pass(text: 
         "Internal server errors hit the checkout on Monday, Anna wrote.",
         "Internal server error pages greeted Anna on Monday; she lost 3 orders.",
         "500 euros were refunded to Anna on Friday.",
+        "404. That is Anna's room.",
+        "Error. That was all Anna saw.",
         "404 is Anna's room; she leaves on Friday.",
         "Bad gateway was the message that Anna got.",
         "Upstream of the dam Anna found the error in the map.",
@@ -166,6 +170,8 @@ def test_a_refusal_is_no_summary(text: str) -> None:
         '{"object": "error", "message": "The model does not exist.", "code": 404}',
         '{"status": 500, "message": "Internal"}',
         '[{"error": {"code": 429}}]',
+        '[{"code": 429, "message": "Slow down."}]',
+        '{"conversation": "", "open": []}',
         "Internal Server Error",
         "Internal server error. Please try again later.",
         "500 Internal Server Error\nThe server encountered an internal error.",
@@ -203,15 +209,50 @@ def test_thoughts_are_taken_off(text: str) -> None:
     assert checked(text) == SUMMARY
 
 
+def test_an_answer_of_several_lines_after_thoughts_is_kept_whole() -> None:
+    text = "Anna asked about Rust.\n\nThe assistant wrote </think> to show how thoughts end."
+    assert checked(f"<think>Well.</think>{text}") == text
+    assert checked(f"Well.\n</think>\n{text}") == text
+
+
 @pytest.mark.parametrize("text", ["<think>Anna asked about", "<think>Anna.</think>", "<think>\nWell.\n</think>\nNONE"])
 def test_thoughts_alone_are_no_summary(text: str) -> None:
     with pytest.raises(BadModelOutput):
         checked(text)
 
 
-def test_a_summary_that_tells_of_the_tag_passes() -> None:
-    text = "Anna asked what </think> means; it ends a model's thoughts."
+@pytest.mark.parametrize(
+    "text",
+    [
+        "Anna asked what </think> means; it ends a model's thoughts.",
+        "Anna asked what ends a model's thoughts:\n</think> does.",
+        "A model's thoughts end with </think>\nAnna asked why.",
+    ],
+)
+def test_a_summary_that_tells_of_the_tag_passes(text: str) -> None:
     assert checked(text) == text
+
+
+@pytest.mark.parametrize(
+    ("text", "response", "reason"),
+    [
+        (SUMMARY, {"finish_reason": "content_filter"}, "refused"),
+        (SUMMARY, {"finish_reason": "length"}, "cut off by the model's length limit"),
+        ("<think>Anna asked", {}, "cut off while the model was thinking"),
+        ("I'm sorry, but I can't help with that.", {}, "apologized"),
+        ("502 Bad Gateway", {}, "an error, or markup"),
+        ("There is nothing to summarize.", {}, "nothing to summarize"),
+        ("none", {}, "'none' instead of a summary"),
+        ("x" * 200_001, {}, "200001 characters long"),
+    ],
+)
+def test_the_error_says_what_is_wrong_with_the_text(text: str, response: dict[str, str], reason: str) -> None:
+    with pytest.raises((BadModelOutput, ContentRefused), match=reason):
+        checked(text, **response)
+
+
+def test_the_longest_text_that_is_looked_at_has_200000_characters() -> None:
+    assert checked("x" * 200_000) == "x" * 200_000
 
 
 @given(st.text(max_size=60), st.sampled_from(["", SUMMARY, "\x00", "\x1b[31m", "\r\n"]))
@@ -227,7 +268,7 @@ def test_what_passes_can_be_stored_and_passes_again(text: str, more: str) -> Non
 
 
 def test_lone_surrogates_are_bad_output() -> None:
-    with pytest.raises(BadModelOutput, match="surrogate"):
+    with pytest.raises(BadModelOutput, match=r"The answer .*surrogate"):
         validation.checked(ChatResponse(ChatMessage.restore("assistant", "Anna \ud83d asked.", "chat")))
 
 
@@ -336,6 +377,14 @@ def test_a_summary_about_errors_and_apologies_passes(text: str) -> None:
     assert checked(text) == text
 
 
+def test_a_text_longer_than_a_refusal_is_a_summary_that_begins_with_an_apology() -> None:
+    refusal = "I'm sorry, but I can't help with that. "
+    longest = refusal + "x" * (600 - len(refusal))
+    with pytest.raises(ContentRefused):
+        checked(longest)
+    assert checked(longest + "x") == longest + "x"
+
+
 texts = st.one_of(
     st.text(max_size=80), st.lists(st.sampled_from(["Anna", " ", ". ", "3.50", "!\n", "好。", "”", ".”"])).map("".join)
 )
@@ -371,6 +420,7 @@ def test_as_much_as_fits_is_kept(text: str, limit: int) -> None:
         ("The ticket costs 3.50 euros. Anna pays.", 20, "The ticket costs 3.5"),  # not "3.": no sentence fits
         ("Anna pays. The ticket costs 3.50 euros.", 32, "Anna pays."),
         ("Wordswithoutanend", 5, "Words"),
+        ("Words without end", 6, "Words"),
         ("One. Two.", 0, ""),
         ("", 5, ""),
     ],

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 import json
 import re
@@ -48,12 +49,12 @@ def test_statements_of_append_and_load_do_not_depend_on_the_history() -> None:
     for size in (10, 1_000, 100_000):
         key = f"session of {size}"
         fill(chat, key, size)
-        loaded = statements(lambda key=key: chat.load(key, system="Be kind."))
-        pinned = statements(lambda key=key: chat.append(key, ChatMessage.system("Answer in French.")))
-        appended = statements(lambda key=key: chat.append(key, ChatMessage.human("question")))
-        many = statements(lambda key=key: chat.append(key, *[ChatMessage.ai("answer")] * 50))
-        keyed = statements(lambda key=key: chat.append(key, ChatMessage.human("once"), idempotency_key="k"))
-        with_pinned = statements(lambda key=key: chat.load(key, system="Be kind."))
+        loaded = statements(functools.partial(chat.load, key, system="Be kind."))
+        pinned = statements(functools.partial(chat.append, key, ChatMessage.system("Answer in French.")))
+        appended = statements(functools.partial(chat.append, key, ChatMessage.human("question")))
+        many = statements(functools.partial(chat.append, key, *[ChatMessage.ai("answer")] * 50))
+        keyed = statements(functools.partial(chat.append, key, ChatMessage.human("once"), idempotency_key="k"))
+        with_pinned = statements(functools.partial(chat.load, key, system="Be kind."))
         context = chat.load(key)
         assert context.summary == "what was said"
         assert context.omitted == 0

@@ -1,4 +1,4 @@
-"""What a worker process does with the tasks: the ordinary case, tasks that come twice, kills and limits."""
+"""A worker process: ordinary tasks, tasks delivered twice, kills, and time limits."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ pytestmark = pytest.mark.django_db(transaction=True)
 def workers(
     django_db_setup: None, django_db_blocker: Any, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Callable[[str], Worker]]:
-    """Start the worker of a broker when it is first asked for: a start takes seconds."""
+    """Start the worker of a broker on first use: a start takes seconds."""
     started: dict[str, Worker] = {}
     with contextlib.ExitStack() as stack:
 
@@ -41,7 +41,7 @@ def workers(
 
 @pytest.fixture
 def worker(workers: Callable[[str], Worker], broker_url: str) -> Iterator[Worker]:
-    """A worker with nothing to do, whose app is current here."""
+    """An idle worker, whose Celery app is the current one here."""
     worker = workers(broker_url)
     worker.server.forget()
     with projects.current(worker.site):
@@ -95,7 +95,7 @@ def test_a_killed_worker_costs_one_call(worker: Worker, settings: Settings) -> N
 
     os.kill(worker.pid(), signal.SIGKILL)
 
-    # The task comes back, finds the lease of the dead, and does nothing.
+    # The broker delivers the task again. It finds the dead worker's lease, and does nothing.
     processes.wait_until(lambda: worker.done() == before + 1, "the task comes back")
     assert worker.versions(session) == []
     assert row(session).lease_token

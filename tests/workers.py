@@ -14,7 +14,7 @@ from tests.openai_server import OpenAIServer
 
 @dataclasses.dataclass
 class Worker:
-    """A worker process of one queue, and the model that it asks."""
+    """A worker process of one queue, and the model that it calls."""
 
     site: projects.Project
     server: OpenAIServer
@@ -27,17 +27,17 @@ class Worker:
         return lambda: projects.row(session).due_since is None and not projects.row(session).lease_token
 
     def done(self) -> int:
-        """How many tasks ended well, by the worker's log."""
+        """How many tasks succeeded, according to the worker's log."""
         return (self.folder / "output").read_text().count(" succeeded in ")
 
     def pid(self) -> int:
-        """The process that carries out the tasks; the worker starts another when it dies."""
+        """The process that runs the tasks. When it dies, the worker starts another."""
         return int((self.folder / "pid").read_text())
 
 
 @contextlib.contextmanager
 def worker_of(broker_url: str, folder: pathlib.Path, *, max_token_limit: int = 200) -> Iterator[Worker]:
-    """Start a worker with one process, whose log and other files are in ``folder``."""
+    """Start a worker with one process. Its log and other files are in ``folder``."""
     site = projects.make_project(broker_url)
     with OpenAIServer() as server:
         memory = {

@@ -21,7 +21,7 @@ from tests.admin.test_translations import PACKAGE, texts
 from tests.browser import browser, picture
 
 if TYPE_CHECKING:
-    from playwright.sync_api import Browser, ConsoleMessage, Page
+    from playwright.sync_api import Browser, ConsoleMessage, Dialog, Page
 
 __all__ = ["browser"]
 
@@ -45,6 +45,10 @@ class Visit:
     def _on_console(self, message: ConsoleMessage) -> None:
         if message.type in ("error", "warning") and not message.location["url"].endswith("/favicon.ico"):
             self.errors.append(message.text)
+
+    def _dismiss(self, dialog: Dialog) -> None:
+        self.wrong.append(dialog.message)
+        dialog.dismiss()
 
     def open(self, path: str) -> Page:
         answer = self.page.goto(self.root + path)
@@ -159,12 +163,13 @@ def test_hostile_content_is_shown_and_not_run(visit: Visit, convmemory: Scripted
     convmemory.reply(*[text[:2000] for text in EVIL * 4])
     session = memories["default"].session(EVIL[0], owner=User.objects.create_user("anna"))
     for number, text in enumerate(EVIL):
-        call = {"id": f"c{number}{EVIL[1]}", "type": "function", "function": {"name": EVIL[0], "arguments": text}}
+        call_id = f"c{number}{EVIL[1]}"
+        call = {"id": call_id, "type": "function", "function": {"name": EVIL[0], "arguments": text}}
         image = {"type": "image_url", "image_url": {"url": f'{visit.root}/{number}.png"><script>alert(1)</script>'}}
         session.append(
             ChatMessage.human([{"type": "text", "text": text}, image], name="anna", metadata={"note": text[:99]}),
             ChatMessage.ai(text[:100_000], tool_calls=[call]),
-            ChatMessage.tool(text[:100_000], call["id"]),
+            ChatMessage.tool(text[:100_000], call_id),
         )
         convmemory.run()
     row = models.Session.objects.get()

@@ -93,8 +93,8 @@ def test_the_list_has_pages_without_a_count(anna: User) -> None:
         text = answer.content.decode()
         assert (f"p={page + 1}" in text, "alias=default" in text) == (page < 3, True)
     assert seen == [f"k{number}" for number in reversed(range(120))]
-    for page in ("0", "x", "-1", "9999999999"):
-        assert client.get(f"{LIST}?p={page}").status_code in (200, 302)
+    for wrong in ("0", "x", "-1", "9999999999"):
+        assert client.get(f"{LIST}?p={wrong}").status_code in (200, 302)
 
 
 def test_the_filters(chat: SessionHandle, convmemory: ScriptedMemories) -> None:

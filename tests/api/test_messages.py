@@ -67,7 +67,7 @@ def test_a_trusted_service_sends_the_usage_of_a_reply(service: APIClient, chat: 
 
 def test_a_trusted_service_stores_an_exchange_with_tools(service: APIClient, chat: SessionHandle) -> None:
     call = {"id": "c1", "type": "function", "function": {"name": "look", "arguments": "{}"}}
-    exchange = {
+    exchange: dict[str, Any] = {
         "messages": [
             {"role": "system", "content": "Be brief."},
             {"role": "assistant", "content": None, "tool_calls": [call]},

@@ -96,7 +96,7 @@ class OnlyOwners(BasePermission):
     """Everybody in the team may read a session, and only its owner may change it."""
 
     def has_object_permission(self, request: Any, view: Any, obj: Any) -> bool:
-        return request.method == "GET" or obj.owner == request.user
+        return bool(request.method == "GET" or obj.owner == request.user)
 
 
 def test_permission_classes_see_the_session(anna: User, chat: SessionHandle, settings: Any) -> None:
@@ -191,6 +191,7 @@ class TenantScope(UserScope):
     """The sessions of the tenant that the address names."""
 
     def sessions(self) -> models.SessionQuerySet:
+        assert self.request.resolver_match is not None
         tenant = self.request.resolver_match.kwargs["tenant"]
         return super().sessions().filter(metadata__tenant=tenant)
 

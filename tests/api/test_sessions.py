@@ -69,7 +69,7 @@ def test_sessions_are_listed_page_by_page_in_both_directions(api: APIClient, ann
     for number in range(5):
         api.post(ROOT, {"key": f"k{number}"}, format="json")
 
-    def keys(url: str) -> tuple[list[str], dict[str, str]]:
+    def keys(url: str) -> tuple[list[str], dict[str, Any]]:
         page = api.get(url).json()
         return [session["key"] for session in page["results"]], page
 

@@ -18,11 +18,11 @@ app.autodiscover_tasks()
 
 @receiver(pre_save)
 def wait_between_the_writes(sender: type, **kwargs: Any) -> None:
-    # By its name: this is imported before the apps are ready.
+    # By its name, because this module is imported before the apps are ready.
     if sender.__name__ == "Summary":
-        gates.pass_through(pathlib.Path(settings.SITE["gates"]), gates.BETWEEN_WRITES)
+        gates.pass_through(pathlib.Path(settings.SITE["gates"]), gates.BETWEEN_WRITES)  # type: ignore[misc]
 
 
 @receiver(signals.summary_published)
 def wait_after_publishing(**kwargs: Any) -> None:
-    gates.pass_through(pathlib.Path(settings.SITE["gates"]), gates.AFTER_PUBLISH)
+    gates.pass_through(pathlib.Path(settings.SITE["gates"]), gates.AFTER_PUBLISH)  # type: ignore[misc]

@@ -12,7 +12,7 @@ from django_convmemory.chat_models.base import ChatRequest, ChatResponse
 from django_convmemory.chat_models.openai import OpenAIChatModel
 from tests.chaos import gates
 
-# A turn with this in it takes more memory than the worker has.
+# A turn that contains this text needs more memory than the worker has.
 HUGE = "[too much for the worker]"
 
 
@@ -20,7 +20,7 @@ class GatedChatModel(OpenAIChatModel):
     """The OpenAI chat model, with a gate before its call and one after."""
 
     def chat(self, request: ChatRequest) -> ChatResponse:
-        folder = pathlib.Path(settings.SITE["gates"])
+        folder = pathlib.Path(settings.SITE["gates"])  # type: ignore[misc]
         gates.pass_through(folder, gates.BEFORE_CALL)
         if any(HUGE in message.text for message in request.messages):
             os.kill(os.getpid(), signal.SIGKILL)  # as the kernel does

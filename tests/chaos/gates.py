@@ -1,4 +1,4 @@
-"""Points at which a worker of the site stops, for as long as a file is there: what is to be killed at one, waits."""
+"""Gates: points at which a worker of the site waits while a file exists, so that a test can kill it there."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ import pathlib
 import time
 from collections.abc import Iterator
 
-# Between the claim and the model's call; between its answer and the publishing; between the two rows that are written
-# then; between that and the task's end.
+# Between the claim and the model's call; between the model's answer and publishing.
 BEFORE_CALL, AFTER_ANSWER = "before_call", "after_answer"
+# Between the two rows that publishing writes; between publishing and the end of the task.
 BETWEEN_WRITES, AFTER_PUBLISH = "between_writes", "after_publish"
 
 
 def pass_through(folder: pathlib.Path, name: str) -> None:
-    """Go on at once, or when the gate is opened. For the worker."""
+    """Wait while the gate is closed. Called by the worker."""
     if not (folder / name).exists():
         return
     (folder / f"{name}.{os.getpid()}").touch()
@@ -24,7 +24,7 @@ def pass_through(folder: pathlib.Path, name: str) -> None:
 
 
 class Gates:
-    """The gates of a site, for the test."""
+    """The gates of a site. Used by the test."""
 
     def __init__(self, folder: pathlib.Path) -> None:
         self.folder = folder
@@ -42,5 +42,5 @@ class Gates:
             (self.folder / name).unlink()
 
     def arrivals(self, name: str) -> list[int]:
-        """Return the ids of the processes that came to the gate since it was closed."""
+        """Return the ids of the processes that have reached the gate since it was closed."""
         return [int(arrived.suffix[1:]) for arrived in self.folder.glob(f"{name}.*")]

@@ -1,4 +1,4 @@
-"""Measures what trouble costs: ``python -m tests.chaos.measure crowd --database postgresql``.
+"""Measures the cost of trouble: ``python -m tests.chaos.measure crowd --database postgresql``.
 
 ``crowd``: 32 processes append to one session, and 32 retry one append. ``outage``: appends while the broker is there,
 is gone, and answers nothing. ``hung``: 16 clients while the model answers at once, and while it hangs. ``backlog``:
@@ -22,7 +22,7 @@ from functools import partial
 from tests.chaos import servers, site as sites
 from tests.openai_server import Behaviour, prompt
 
-# Four times what a session may count before it is due.
+# Four times the limit at which a session is due.
 LONG = "word " * 600
 
 
@@ -45,7 +45,7 @@ def main() -> int:
 
 
 def milliseconds(seconds: Sequence[float]) -> str:
-    """Return how long something took: median, 99th percentile and worst."""
+    """Return the median, the 99th percentile and the maximum of these times."""
     ordered = sorted(seconds)
     p99 = ordered[min(len(ordered) - 1, int(len(ordered) * 0.99))]
     return f"median {statistics.median(ordered) * 1e3:.1f} ms, p99 {p99 * 1e3:.1f} ms, worst {ordered[-1] * 1e3:.0f} ms"
@@ -121,7 +121,7 @@ def _catch_up() -> None:
 
 
 def outage(site: sites.Site, scale: float) -> list[str]:
-    """Each append makes a session due, so that each has a task to send."""
+    """Each append makes a session due, so each append has a task to send."""
     from tests.chaos.runs import in_threads
 
     errors: list[str] = []
@@ -145,9 +145,9 @@ def outage(site: sites.Site, scale: float) -> list[str]:
 
         prefixes = [f"{number}-{index}" for index in range(len(site.clients))]
         in_threads(*map(partial, itertools.repeat(append), site.clients, took, prefixes))
-        every = [one for mine in took for one in mine]
+        every = [seconds for mine in took for seconds in mine]
         medians.setdefault(name, statistics.median(every))
-        slow = [sum(one > 0.05 for one in mine) for mine in took]
+        slow = [sum(seconds > 0.05 for seconds in mine) for mine in took]
         print(
             f"{site.name}, broker {name}, {seconds:.0f} s: {len(every)} appends, {milliseconds(every)}; "
             f"over 50 ms in a process: {max(slow)}; median {medians[name] / medians['healthy']:.2f} of the healthy"
@@ -171,7 +171,7 @@ def outage(site: sites.Site, scale: float) -> list[str]:
 
 
 def hung(site: sites.Site, scale: float) -> list[str]:
-    """Clients append and load while workers fold, or wait for a model that says nothing."""
+    """Clients append and load while workers fold, or wait for a model that never answers."""
     from tests.chaos.runs import in_threads
 
     errors: list[str] = []

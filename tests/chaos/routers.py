@@ -1,4 +1,4 @@
-"""A router that keeps conversations in a database of their own."""
+"""A router that keeps conversations in their own database."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ APP = "convmemory"
 
 
 class MemoryRouter:
-    """Leads the app's models to the database ``memory``, and all others to ``default``."""
+    """Routes the app's models to the database ``memory``, and all others to ``default``."""
 
     def db_for_read(self, model: Any, **hints: Any) -> str:
         return "memory" if model._meta.app_label == APP else "default"

@@ -1,4 +1,4 @@
-"""A run: somebody talks, one thing goes wrong, it ends, and what is left is looked at."""
+"""A run: conversations go on, one fault happens and ends, and the stored rows are checked."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from tests.openai_server import prompt
 
 @dataclasses.dataclass
 class Report:
-    """What came of a run.
+    """The result of a run.
 
     ``waste`` are the calls of the model that are not in the books, for who made them was killed, or whose answer was
     dropped, for the session had changed. ``recovery`` is in seconds.
@@ -55,7 +55,7 @@ class Run:
         self.rng = random.Random(seed)
         self.talks: list[Talk] = []
         self.may_waste = 0
-        # Whether an append may fail, and how long one took at most.
+        # Whether an append may fail, and the longest time that one took.
         self.may_fail = False
         self.slowest = 0.0
         self.problems: list[str] = []
@@ -71,7 +71,7 @@ class Run:
         return talk
 
     def say(self, talk: Talk, messages: list[dict[str, Any]] | None = None) -> dict[str, Any]:
-        """Append, as a front end does that tries again until it has an answer, and return that."""
+        """Append, like a front end that retries until it has an answer. Return the answer."""
         messages = messages or talk.messages()
         key = f"{talk.key}-{talk.number}"
         ends = time.monotonic() + servers.PATIENCE
@@ -105,14 +105,14 @@ class Run:
     # Waiting.
 
     def asked(self, talk: Talk, times: int = 1) -> None:
-        """Wait until the model was asked about the talk."""
+        """Wait until the model is called for the talk."""
         self.until(lambda: len(self.calls(talk)) >= times, f"the model is asked about {talk.key}")
 
     def calls(self, talk: Talk) -> list[Any]:
         return [call for call in list(self.site.model.log) if f"[[{talk.key}." in prompt(call.body)]
 
     def until(self, condition: Callable[[], Any], what: str) -> None:
-        """Wait until ``condition`` holds, while the sweep goes on."""
+        """Wait until ``condition`` holds, and sweep meanwhile."""
 
         def holds() -> bool:
             if condition():
@@ -124,7 +124,7 @@ class Run:
         servers.until(holds, what)
 
     def sweep(self) -> None:
-        """Do what Celery beat does every minute, with the waits of five minutes skipped, and supervise the workers."""
+        """Sweep as Celery beat does every minute, skip the waits of five minutes, and supervise the workers."""
         for worker in list(self.site.workers):
             if not worker.runs:
                 self.site.workers.remove(worker)
@@ -140,48 +140,48 @@ class Run:
             connections.close_all()
 
     def end_leases(self, *talks: Talk) -> None:
-        """Skip the time to the end of the leases."""
+        """End the leases now."""
         for talk in talks or self.talks:
             talk.rows.exclude(lease_token="").update(lease_expires_at=clock.Clock(-1))
 
     def end_pause(self) -> None:
-        """Skip the minute for which an alias is paused."""
+        """End the pause of an alias now."""
         models.Attempt.objects.filter(outcome=AttemptOutcome.MISCONFIGURED).update(started_at=clock.Clock(-61))
 
-    # What became of a talk.
+    # The state of a talk.
 
     def summaries(self, talk: Talk) -> list[models.Summary]:
         return list(models.Summary.objects.filter(session__in=talk.rows).order_by("version"))
 
     def versions(self, talk: Talk) -> list[tuple[int, int, str]]:
-        return [(one.version, one.last_position, one.text) for one in self.summaries(talk)]
+        return [(summary.version, summary.last_position, summary.text) for summary in self.summaries(talk)]
 
     def dropped(self, talk: Talk) -> int:
-        """How many answers came too late."""
+        """How many answers arrived too late."""
         return models.Attempt.objects.filter(session__in=talk.rows, outcome=AttemptOutcome.DROPPED).count()
 
     def folded(self, talk: Talk, *, end_leases: bool = False) -> bool:
-        """Whether nothing of it is due. With ``end_leases`` whoever works at it is given no time."""
+        """Whether the talk is not due. ``end_leases`` takes the session from a process that works on it."""
         if end_leases:
             self.end_leases(talk)
         return not talk.rows.due().exists() and talk.rows.unleased().exists()
 
-    # Killing, and standing in the way.
+    # Kills and locks.
 
     def arrival(self, gate: str) -> int:
-        """Wait until a process stands at the gate, and return its id."""
+        """Wait until a process is at the gate, and return its id."""
         self.until(lambda: self.site.gates.arrivals(gate), f"a worker comes to {gate}")
         return self.site.gates.arrivals(gate)[0]
 
     def stands_between_writes(self) -> int:
-        """Wait until a process stands in the middle of its transaction, and return its id."""
+        """Wait until a process is in the middle of its transaction, and return its id."""
         swept = time.monotonic()
 
         def stands() -> bool:
             nonlocal swept
             if self.site.gates.arrivals(gates.BETWEEN_WRITES):
                 return True
-            # Rarely: on SQLite a sweep has to wait for who stands there.
+            # Sweep rarely: on SQLite a sweep has to wait for that process.
             if time.monotonic() - swept > 5:
                 self.sweep()
                 swept = time.monotonic()
@@ -191,19 +191,19 @@ class Run:
         return self.site.gates.arrivals(gates.BETWEEN_WRITES)[0]
 
     def kill(self, pid: int) -> None:
-        """Kill a process that carries out tasks, which may cost a call. One that has just ended is no loss."""
+        """Kill a process that runs tasks, which may waste a call. It may also have just ended."""
         with contextlib.suppress(ProcessLookupError):
             os.kill(pid, signal.SIGKILL)
             self.may_waste += 1
 
     def kill_children(self) -> None:
-        """Kill every process that carries out tasks; their workers start others."""
+        """Kill every process that runs tasks. The workers start others."""
         for worker in self.site.workers:
             for pid in worker.children():
                 self.kill(pid)
 
     def somebody_waits(self) -> None:
-        """Wait until somebody waits for a lock, as far as the database tells."""
+        """Wait until the database reports that a connection waits for a lock."""
         connection = connections[models.Session.objects.db]
         if connection.vendor == "sqlite":
             time.sleep(0.3)
@@ -222,7 +222,7 @@ class Run:
         servers.until(waits, "somebody waits for a lock")
 
     def cut_off(self) -> None:
-        """Have the database end the connections that stand in a transaction and say nothing, as its timeouts do."""
+        """Have the database end the connections that are idle in a transaction, as its timeouts do."""
         connection = connections[models.Session.objects.db]
         with connection.cursor() as cursor:
             if connection.vendor == "postgresql":
@@ -238,11 +238,11 @@ class Run:
                 cursor.execute("KILL %s", [idle])
 
     def hold(self, talk: Talk) -> Holding:
-        """Begin to hold what an update of the session's row has to wait for."""
+        """Begin to hold the lock that an update of the session's row waits for."""
         return Holding(talk)
 
     def connect_again(self) -> None:
-        """Give up the connections of this process, as a request does that finds them broken, until one works.
+        """Close the connections of this process until one works, like requests that find them broken.
 
         PgBouncer hands on the errors of the connections that it had before a restart.
         """
@@ -260,7 +260,7 @@ class Run:
     # The end.
 
     def recover(self) -> float:
-        """Wait until nothing is due, and return the seconds."""
+        """Wait until nothing is due, and return how many seconds that took."""
         began = time.monotonic()
         self.until(self._settled, "the sessions are compacted")
         return time.monotonic() - began
@@ -277,12 +277,12 @@ class Run:
         problems = [*self.problems]
         for talk in self.talks:
             problems += talk.problems()
-        # Of a session that is gone the books do not say any more which calls were about it.
+        # The attempts of a deleted session are gone, so its calls cannot be counted.
         stay = [talk for talk in self.talks if not talk.gone]
         calls = sum(len(self.calls(talk)) for talk in stay)
         booked = models.Attempt.objects.filter(session__key__in=[talk.key for talk in stay])
         made = booked.filter(outcome=AttemptOutcome.PUBLISHED).count()
-        # The fallback is no server.
+        # The fallback does not call the server.
         waste = calls - booked.filter(model="fake").exclude(outcome=AttemptOutcome.DROPPED).count()
         if waste > self.may_waste:
             problems.append(f"{waste} calls of the model came to nothing, and {self.may_waste} may have been lost")
@@ -313,7 +313,7 @@ class Holding:
 
 
 def in_threads(*work: Callable[[], Any]) -> list[Any]:
-    """Do all of this at once, and return what came of each. Raises what one of them raises."""
+    """Run all functions at once, and return their results. Raises the error of one of them."""
 
     def close_after(one: Callable[[], Any]) -> Any:
         try:
@@ -322,4 +322,4 @@ def in_threads(*work: Callable[[], Any]) -> list[Any]:
             connections.close_all()
 
     with concurrent.futures.ThreadPoolExecutor(len(work)) as threads:
-        return [done.result() for done in [threads.submit(close_after, one) for one in work]]
+        return [done.result() for done in [threads.submit(close_after, function) for function in work]]

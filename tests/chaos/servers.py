@@ -1,4 +1,4 @@
-"""Servers of one's own, to be killed, frozen and started again: PostgreSQL, PgBouncer, MariaDB, Redis and RabbitMQ.
+"""Private servers to kill, freeze and restart: PostgreSQL, PgBouncer, MariaDB, Redis and RabbitMQ.
 
 Each is the Debian package's program, on a free port of the loopback and a folder of its own.
 """
@@ -17,16 +17,16 @@ import time
 from collections.abc import Callable
 from typing import Any, ClassVar, Self
 
-# Seconds in which a server starts or ends, or never does.
+# Seconds to wait for a server to start or end.
 PATIENCE = 60.0
 
 
 class Absent(Exception):
-    """The program of a server is not on this machine."""
+    """The program of a server is not installed."""
 
 
 def program(*names: str) -> str:
-    """Return the path of the first of these programs that there is; a name may be a pattern. Raises :class:`Absent`."""
+    """Return the path of the first program that is installed. A name may be a pattern. Raises :class:`Absent`."""
     for name in names:
         found = shutil.which(name) or max(glob.glob(name), default=None)  # noqa: PTH207
         if found:
@@ -40,7 +40,7 @@ def free_port() -> int:
 
 
 class Server:
-    """A server process and what belongs to it. ``user`` is who runs it where we are root, which some refuse to be."""
+    """A server process and its files. As root, run it as ``user``, because some servers refuse to run as root."""
 
     user: ClassVar[str] = ""
     ends_by: ClassVar[signal.Signals] = signal.SIGTERM
@@ -57,10 +57,10 @@ class Server:
             shutil.chown(self.folder, self.user, self.user)
         self.prepare()
 
-    # What each of them says.
+    # For each server to define.
 
     def prepare(self) -> None:
-        """Make what has to be there before the first start."""
+        """Make the files that the first start needs."""
 
     def command(self) -> list[str]:
         raise NotImplementedError
@@ -72,7 +72,7 @@ class Server:
         """Raise an error unless the server can be used."""
         raise NotImplementedError
 
-    # What can be done to all of them.
+    # For all servers.
 
     def start(self) -> Self:
         with (self.folder / "output").open("ab") as output:
@@ -90,17 +90,17 @@ class Server:
         return self
 
     def stop(self) -> None:
-        """End the server as an administrator does."""
+        """Stop the server as an administrator does."""
         self._signal(self.ends_by)
         self._wait()
 
     def crash(self) -> None:
-        """End the server as it is."""
+        """Kill the server."""
         self._signal(self.crashes_by)
         self._wait()
 
     def freeze(self) -> None:
-        """Have the server take connections, and answer nothing."""
+        """Freeze the server: it accepts connections and does not answer."""
         self._signal(signal.SIGSTOP)
 
     def thaw(self) -> None:
@@ -120,7 +120,7 @@ class Server:
         return {"user": self.user, "group": self.user, "extra_groups": []} if self.user and os.getuid() == 0 else {}
 
     def run(self, *command: str) -> None:
-        """Run a program to its end, as the server's user. Raises CalledProcessError with what it said."""
+        """Run a program to its end, as the server's user. Raises CalledProcessError with its output."""
         done = subprocess.run(command, cwd=self.folder, capture_output=True, text=True, check=False, **self._identity)
         if done.returncode:
             raise RuntimeError(f"{command[0]} failed: {done.stdout}{done.stderr}")
@@ -155,7 +155,7 @@ def until(condition: Callable[[], Any], what: str, patience: float = PATIENCE) -
 
 
 class PostgreSQL(Server):
-    """A PostgreSQL cluster. Its crash is the one that its manual calls immediate shutdown: it recovers at the start."""
+    """A PostgreSQL cluster. Its crash is an "immediate shutdown": it recovers at the next start."""
 
     user = "postgres"
     ends_by = signal.SIGINT
@@ -171,7 +171,7 @@ class PostgreSQL(Server):
         return [str(self._programs / "postgres"), "-D", "data", "-p", str(self.port), *settings]
 
     def crash(self) -> None:
-        # The first process tells the others to end at once. Killed itself, it would leave them holding the memory.
+        # The first process makes the others end at once. If it were killed, they would keep the shared memory.
         assert self._process is not None
         self._process.send_signal(signal.SIGQUIT)
         self._wait()
@@ -230,7 +230,7 @@ class PgBouncer(Server):
         psycopg.connect(f"postgresql://postgres@127.0.0.1:{self.port}/postgres", connect_timeout=3).close()
 
     def database(self) -> dict[str, Any]:
-        # What Django's documentation says of transaction pooling.
+        # As Django's documentation says about transaction pooling.
         return {
             **self.behind.database(),
             "PORT": str(self.port),
@@ -277,7 +277,7 @@ class MariaDB(Server):
 
 
 class Redis(Server):
-    """A Redis that keeps nothing on disk: what it held when it crashed is gone."""
+    """A Redis without persistence: a crash loses its data."""
 
     def prepare(self) -> None:
         self._program = program("redis-server")
@@ -321,7 +321,7 @@ class RabbitMQ(Server):
             "RABBITMQ_PID_FILE": str(self.folder / "pid"),
             "RABBITMQ_ENABLED_PLUGINS_FILE": str(self.folder / "plugins"),
             "RABBITMQ_CONF_ENV_FILE": "/dev/null",
-            # It spins while it waits, which two cores have no room for.
+            # Its schedulers spin while they wait, which takes too much of two cores.
             "RABBITMQ_SERVER_ADDITIONAL_ERL_ARGS": "+sbwt none +sbwtdcpu none +sbwtdio none",
         }
 

@@ -1,4 +1,4 @@
-"""Settings of the site under test, for all of its processes: ``CONVMEMORY_CHAOS`` names the file that has the rest."""
+"""Settings of the site under test, for all of its processes: ``CONVMEMORY_CHAOS`` names a file with the rest."""
 
 import json
 import os
@@ -9,7 +9,7 @@ from tests.settings import *  # noqa: F403
 SITE = json.loads(pathlib.Path(os.environ["CONVMEMORY_CHAOS"]).read_text())
 
 KEPT = {"CONN_MAX_AGE": 600, "CONN_HEALTH_CHECKS": True}
-# Connections are kept between requests, as on a site that minds what they cost.
+# Keep connections between requests, as busy sites do.
 DATABASES = {alias: KEPT | entry for alias, entry in SITE["databases"].items()}
 DATABASE_ROUTERS = SITE["routers"]
 CONVMEMORY = SITE["memories"]

@@ -1,4 +1,4 @@
-"""A site under test: its database, its broker, the model it asks, its workers, and what serves its requests."""
+"""A site under test: its database, its broker, its model, its workers, and the processes that serve requests."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ DATABASES = ("sqlite", "postgresql", "pooled", "mariadb", "pgbouncer", "routed")
 BROKERS = ("redis", "rabbitmq")
 # The exit code of a run whose servers are not installed.
 ABSENT = 77
-# Seconds: what the chat model gives itself, so that a lease is 34 s.
+# The chat model's deadline, in seconds. A lease is then 34 s.
 DEADLINE = 2.0
-# A session is due after few messages, and its summary holds the marks of all.
+# A session is due after few messages, and its summary has room for the marks of all messages.
 LIMITS = {"max_token_limit": 120, "max_summary_tokens": 8000, "max_chunk_tokens": 400}
 
 
@@ -38,7 +38,13 @@ class Process:
     """A process of the site."""
 
     def __init__(
-        self, site: Site, name: str, *arguments: str, environment: dict[str, str] | None = None, **pipes: Any
+        self,
+        site: Site,
+        name: str,
+        *arguments: str,
+        environment: dict[str, str] | None = None,
+        stdin: int | None = None,
+        stdout: int | None = None,
     ) -> None:
         self.log = site.folder / f"{name}.log"
         with self.log.open("ab") as log:
@@ -48,7 +54,8 @@ class Process:
                 env=site.environment | (environment or {}),
                 stderr=log,
                 start_new_session=True,
-                **({"stdout": log} | pipes),
+                stdin=stdin,
+                stdout=log if stdout is None else stdout,
             )
 
     @property
@@ -75,7 +82,7 @@ class Process:
 
 
 class Worker(Process):
-    """A Celery worker of the app's queue, with two processes that carry out its tasks."""
+    """A Celery worker of the app's queue, with two processes that run its tasks."""
 
     def __init__(self, site: Site, name: str, *, environment: dict[str, str] | None = None) -> None:
         super().__init__(
@@ -88,7 +95,7 @@ class Worker(Process):
         )
 
     def children(self) -> list[int]:
-        """Return the ids of the processes that carry out the tasks."""
+        """Return the ids of the processes that run the tasks."""
         with contextlib.suppress(FileNotFoundError):
             return [int(pid) for pid in pathlib.Path(f"/proc/{self.pid}/task/{self.pid}/children").read_text().split()]
         return []
@@ -103,6 +110,9 @@ class Client(Process):
 
     def __init__(self, site: Site, name: str) -> None:
         super().__init__(site, name, "tests.chaos.client", stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        self._requests, self._answers = self._process.stdin, self._process.stdout
         self._turn = threading.Lock()
 
     def wait_until_ready(self) -> None:
@@ -112,14 +122,14 @@ class Client(Process):
         """Send a request and return the answer. Raises :class:`Died`."""
         with self._turn:
             try:
-                self._process.stdin.write(json.dumps(request).encode() + b"\n")
-                self._process.stdin.flush()
+                self._requests.write(json.dumps(request).encode() + b"\n")
+                self._requests.flush()
             except BrokenPipeError:
                 raise Died from None
             return self._answer()
 
     def _answer(self) -> dict[str, Any]:
-        line = self._process.stdout.readline()
+        line = self._answers.readline()
         if not line.endswith(b"\n"):
             raise Died
         answer: dict[str, Any] = json.loads(line)
@@ -167,7 +177,7 @@ class Site:
         self.clients += new
 
     def replace(self, client: Client) -> None:
-        """Start another in the place of one that died, unless somebody has."""
+        """Replace a worker that died, unless another thread already has."""
         with self.replacing:
             if client in self.clients:
                 self.started += 1
@@ -176,7 +186,7 @@ class Site:
                 self.clients[self.clients.index(client)] = other
 
     def complaints(self) -> int:
-        """How often a process of the site has noted that it cannot reach the broker."""
+        """How often the processes of the site have logged that they cannot reach the broker."""
         return sum(log.read_text().count("Cannot send tasks") for log in self.folder.glob("*.log"))
 
     def close(self) -> None:
@@ -185,7 +195,7 @@ class Site:
 
 
 class Memory(dict[str, Any]):
-    """The settings of a memory of the site."""
+    """Settings of one memory of the site."""
 
     def __init__(self, model: OpenAIServer, queue: str, **more: Any) -> None:
         super().__init__(
@@ -214,7 +224,9 @@ def running(folder: pathlib.Path, database: str, broker: str, *, workers: int = 
     """
     with contextlib.ExitStack() as stack:
         served, databases, routers = _databases(stack, folder, database)
-        queued = stack.enter_context({"redis": servers.Redis, "rabbitmq": servers.RabbitMQ}[broker](folder))
+        queued: servers.Redis | servers.RabbitMQ
+        queued = servers.Redis(folder) if broker == "redis" else servers.RabbitMQ(folder)
+        stack.enter_context(queued)
         model = stack.enter_context(OpenAIServer())
         name = f"convmemory-{uuid.uuid4().hex[:8]}"
         fallback = {"BACKEND": "django_convmemory.chat_models.extractive.ExtractiveChatModel"}
@@ -247,7 +259,7 @@ def running(folder: pathlib.Path, database: str, broker: str, *, workers: int = 
 
 
 def _databases(stack: contextlib.ExitStack, folder: pathlib.Path, name: str) -> tuple[Any, dict[str, Any], list[str]]:
-    """Start what holds the rows, and return it with the settings that lead there."""
+    """Start the database servers, and return them with the settings that name them."""
     if name == "sqlite":
         return None, {"default": _sqlite(folder / "main.sqlite3")}, []
     if name == "mariadb":
@@ -263,7 +275,7 @@ def _databases(stack: contextlib.ExitStack, folder: pathlib.Path, name: str) -> 
         return postgresql, databases, ["tests.chaos.routers.MemoryRouter"]
     database = postgresql.database()
     if name == "pooled":
-        # Connections are kept by a pool in each process, and not by Django.
+        # A pool in each process keeps the connections, not Django.
         database |= {"OPTIONS": {"pool": {"min_size": 1, "max_size": 4}}, "CONN_MAX_AGE": 0}
     return postgresql, {"default": database}, []
 

@@ -23,7 +23,7 @@ from typing import Any
 from tests import servers
 from tests.chaos.site import ABSENT, BROKERS, DATABASES
 
-# A site of each database, and of each broker.
+# Each database and each broker is on a site.
 SHORT = (("postgresql", "redis"), ("mariadb", "rabbitmq"), ("sqlite", "redis"))
 LONG = tuple((database, broker) for database in DATABASES for broker in BROKERS)
 
@@ -41,7 +41,7 @@ def main() -> int:
             threads.submit(run_site, pathlib.Path(folder), database, broker, arguments, number, len(sites))
             for number, (database, broker) in enumerate(sites)
         ]
-        failed = [one.result() for one in done]
+        failed = [share.result() for share in done]
         reports = [
             json.loads(line)
             for path in sorted(pathlib.Path(folder).glob("*.jsonl"))
@@ -49,9 +49,11 @@ def main() -> int:
         ]
     if arguments.report:
         with arguments.report.open("a", encoding="utf-8") as file:
-            file.writelines(json.dumps(one) + "\n" for one in reports)
+            file.writelines(json.dumps(report) + "\n" for report in reports)
     print("\n".join(table(reports)))
-    print(f"\n{len(reports)} runs, {sum(bool(one['problems']) for one in reports)} failed; seed {arguments.seed}.")
+    print(
+        f"\n{len(reports)} runs, {sum(bool(report['problems']) for report in reports)} failed; seed {arguments.seed}."
+    )
     return 1 if any(failed) else 0
 
 
@@ -74,7 +76,7 @@ def run_site(
 
 
 def table(reports: Iterable[dict[str, Any]]) -> list[str]:
-    """Return what came of each fault, a line each."""
+    """Return the results, one line for each fault."""
     by_fault: dict[str, list[dict[str, Any]]] = defaultdict(list)
     for report in reports:
         by_fault[report["fault"]].append(report)

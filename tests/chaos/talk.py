@@ -1,4 +1,4 @@
-"""A conversation whose every message bears a mark of its own, and the proof that nothing of it is lost or doubled.
+"""A conversation in which each message carries its own mark, and the proof that no message is lost or doubled.
 
 The model answers with the marks that it is shown. So the text of a summary says which messages it was made from.
 """
@@ -20,18 +20,18 @@ from tests.openai_server import MARKER
 
 @dataclasses.dataclass
 class Talk:
-    """A session, and what it must hold: the mark of the message at each position, None where it was redacted."""
+    """A session, and its expected content: the mark of the message at each position, or None if it was redacted."""
 
     key: str
     rng: random.Random
     alias: str = "default"
     owner: Any = None
     said: dict[int, str | None] = dataclasses.field(default_factory=dict)
-    # What was said, by its mark.
+    # The messages by their marks.
     texts: dict[str, str] = dataclasses.field(default_factory=dict)
     gone: bool = False
     number: int = 0
-    # The ids of the calls that the assistant has made and nobody has answered.
+    # The ids of the assistant's unanswered calls.
     asked: list[str] = dataclasses.field(default_factory=list)
 
     @property
@@ -54,7 +54,7 @@ class Talk:
         return f"[[{self.key}.{self.number}]]"
 
     def messages(self, count: int = 0) -> list[dict[str, Any]]:
-        """Return what is said next, in one append: plain turns, or an exchange with tools, or as much of one."""
+        """Return the messages of the next append: plain turns, a tool exchange, or a part of one."""
         rng = self.rng
         if self.asked:
             return self._results(rng.randint(1, len(self.asked)))
@@ -73,15 +73,15 @@ class Talk:
 
     def _results(self, count: int) -> list[dict[str, Any]]:
         answered, self.asked = self.asked[:count], self.asked[count:]
-        return [{"role": "tool", "tool_call_id": one, "content": f"{self.mark()} found"} for one in answered]
+        return [{"role": "tool", "tool_call_id": call_id, "content": f"{self.mark()} found"} for call_id in answered]
 
     def forget(self, after: int = 0) -> None:
-        """Note that what was said after a position is not there any more."""
+        """Note that the messages after a position are gone."""
         self.said = {position: mark for position, mark in self.said.items() if position <= after}
         self.asked = []
 
     def say(self, client: Client, messages: Sequence[dict[str, Any]], key: str | None = None) -> dict[str, Any]:
-        """Have a client append, and note what it says was stored. Raises :class:`Died` where it says nothing."""
+        """Have a client append, and note what it reports as stored. Raises :class:`Died` if it does not answer."""
         answer = client.ask(session=self.name, messages=messages, key=key)
         if "error" not in answer:
             stored = range(answer["first"], answer["last"] + 1)
@@ -93,7 +93,7 @@ class Talk:
     # The proof.
 
     def problems(self) -> list[str]:
-        """Return what is wrong with what is stored, a line each."""
+        """Return the faults in the stored rows, one line each."""
         if self.gone:
             return [f"{self.key} is still there"] if self.rows.exists() else []
         row = self.rows.first()
@@ -130,7 +130,7 @@ class Talk:
         return wrong
 
     def _wrong_context(self) -> list[str]:
-        """All that was said is shown once: in the summary, or by itself."""
+        """Each message is shown once: in the summary, or by itself."""
         context = self.session.load()
         if context.summary is not None and self._by_fallback(context):
             return []

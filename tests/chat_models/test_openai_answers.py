@@ -199,7 +199,7 @@ def test_achat_leaves_the_event_loop_free(server: OpenAIServer) -> None:
         return await asyncio.gather(*(model.achat(REQUEST) for _ in range(5)))
 
     assert len(asyncio.run(several())) == 5
-    # All five had come in before the first was answered.
+    # All five requests had arrived before the first was answered.
     assert max(entry.started for entry in server.log) < min(entry.finished or 0.0 for entry in server.log)
 
 

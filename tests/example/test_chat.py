@@ -1,4 +1,4 @@
-"""The example's chat site in a real browser: the whole journey, with and without a model."""
+"""The example's chat site in a real browser, with and without a model."""
 
 from __future__ import annotations
 
@@ -63,13 +63,13 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 
 @pytest.fixture
 def page(browser: Browser) -> Iterator[Page]:
-    """A window of somebody's, in which nothing may go wrong unnoticed."""
+    """A browser window. An error in it fails the test."""
     yield from window(browser)
 
 
 @pytest.fixture
 def other(browser: Browser) -> Iterator[Page]:
-    """A window of somebody else's."""
+    """A window of another visitor."""
     yield from window(browser)
 
 
@@ -90,14 +90,14 @@ def sign_in(page: Page, site: str) -> None:
 
 
 def say(page: Page, text: str) -> None:
-    """Say something, and wait for the answer."""
+    """Send a message, and wait for the answer."""
     page.fill("#text", text)
     page.keyboard.press("Enter")
     answered(page, text)
 
 
 def answered(page: Page, text: str) -> None:
-    """Wait until the last thing said by the user is ``text``, and the answer to it is stored and shown."""
+    """Wait until the user's last message is ``text``, and its answer is stored and shown."""
     page.wait_for_function(
         """text => {
             const all = [...document.querySelectorAll("#messages > .message")];
@@ -118,7 +118,7 @@ def test_a_visitor_talks_until_the_conversation_is_folded(site: str, page: Page,
     assert "offline responder" in page.locator("#messages .assistant").first.inner_text()
     assert "None yet" in page.locator("#panel .summary").inner_text()
 
-    # The summary arrives while somebody looks on.
+    # The summary appears on the open page.
     for number in range(3):
         say(page, f"Something else, number {number}: the weather is fine, and the trains run on time. " * 3)
     page.wait_for_function("!document.querySelector('#panel .summary .quiet')")
@@ -129,7 +129,7 @@ def test_a_visitor_talks_until_the_conversation_is_folded(site: str, page: Page,
     address = page.url
     assert other.goto(address).status == 404  # type: ignore[union-attr]
 
-    # What a visitor has said is theirs when they sign in.
+    # After signing in, the user has the visitor's conversations.
     sign_in(page, site)
     assert page.goto(address).status == 200  # type: ignore[union-attr]
     assert "Ada" in page.locator("#messages").inner_text()
@@ -173,7 +173,7 @@ def test_the_journey_of_a_user(site: str, page: Page, other: Page) -> None:
     count = page.locator("#messages .message").count()
     address = page.url
 
-    # Edited and asked again, the last turn is another one.
+    # After an edit, the last turn is replaced.
     say(page, "And what about a zeppelin?")
     page.locator("#messages .user").last.locator(".menu summary").click()
     page.click("text=Edit and ask again")
@@ -182,7 +182,7 @@ def test_the_journey_of_a_user(site: str, page: Page, other: Page) -> None:
     page.wait_for_function("!document.querySelector('#messages').innerText.includes('a zeppelin?')")
     answered(page, "birthday dinner")
 
-    # A branch is another conversation, with what was said up to there.
+    # A branch is another conversation, with the messages up to that point.
     page.locator("#messages .user").last.locator(".menu summary").click()
     page.click("text=Branch from here >> visible=true")
     page.wait_for_function("address => location.href !== address", arg=address)
@@ -190,7 +190,7 @@ def test_the_journey_of_a_user(site: str, page: Page, other: Page) -> None:
     assert "Branch: " in page.locator(".bar h1").inner_text()
     branch = page.url
 
-    # Redacted there, it is gone here too: it was said there.
+    # A message that is redacted in the original is redacted in the branch, too.
     with page.expect_download() as download:
         page.click("text=Export")
     assert "Slovenia" in pathlib.Path(download.value.path()).read_text()
@@ -333,7 +333,7 @@ def test_a_reply_can_be_stopped(modelled: str, model: OpenAIServer, page: Page) 
     say(page, "And then?")
     assert page.locator("#messages .assistant").count() == 2
 
-    # Before the first word there is nothing to keep but the question.
+    # Before the first word of the reply, only the question is kept.
     model.queue(Behaviour(text="Late.", latency=30))
     page.fill("#text", "Are you there?")
     page.click("text=Send")
@@ -355,11 +355,11 @@ def test_pages_of_a_conversation_are_not_kept_by_caches(site: str, page: Page) -
         assert (answer.status, answer.headers["cache-control"].count("no-store")) == (200, 1)
 
 
-# What comes at the same time, and what comes wrong.
+# Concurrent and wrong requests.
 
 
-def post(page: Page, address: str, **form: str) -> Any:
-    """Send a form as the page's scripts do."""
+def post(page: Page, address: str, **form: str | float | bool) -> Any:
+    """Send a form like the page's scripts."""
     token = page.evaluate("document.body.dataset.token")
     return page.request.post(address, form=form, headers={"X-CSRFToken": token}, max_redirects=0)
 
@@ -402,7 +402,7 @@ def test_a_question_that_is_refused_leaves_the_turn_as_it_is(modelled: str, page
     answered(page, "Hello there.")
     address = page.url
     assert post(page, f"{address}again/", position="1", last="2", text="a\0b").status == 422
-    # Another window shows less than there is.
+    # Another window shows fewer messages than are stored.
     assert post(page, f"{address}again/", position="1", last="1").status == 409
     assert post(page, f"{address}again/", position="x", last="2").status == 409
     page.reload()
@@ -435,7 +435,7 @@ def test_wrong_addresses_and_forms(modelled: str, page: Page) -> None:
         "Content-Type": "multipart/form-data; boundary=x; charset=unicode_escape",
     }
     assert page.request.post(f"{modelled}/begin/", data=half, headers=headers, max_redirects=0).status == 302
-    # Sent, taken back, changed and sent again, it is another conversation.
+    # The same message with the same key opens the same conversation; a changed message opens another one.
     key = uuid.uuid4().hex
     sent = [post(page, f"{modelled}/begin/", text=text, key=key).headers["location"] for text in ("a", "b", "a")]
     assert sent[0] == sent[2] != sent[1]
@@ -450,7 +450,7 @@ def test_a_redacted_beginning_is_no_title(modelled: str, page: Page) -> None:
     page.goto(modelled)
     assert sorted(page.locator(".list li").all_inner_texts()) == ["Branch: Hello there.", *["Hello there."] * 2]
 
-    # Asked otherwise, it is called otherwise, and what is redacted in a branch stays in what it was made of.
+    # An edited question changes the title. A redaction in a branch leaves the original as it is.
     assert post(page, f"{address}again/", position="1", last="2", text="Good day.").status == 302
     assert post(page, f"{modelled}{branch}redact/1/").status == 302
     page.goto(modelled)

@@ -1,4 +1,4 @@
-"""The code of the how-to pages does what they say."""
+"""The code of the how-to pages does what the pages say."""
 
 from __future__ import annotations
 
@@ -64,13 +64,15 @@ def test_links_lead_somewhere() -> None:
 def test_development_without_celery(settings: Any, ann: User) -> None:
     settings.DEBUG = True
     settings.CONVMEMORY = module_of("development", "settings_development.py")["CONVMEMORY"]
-    assert [one for one in run_checks() if one.id and one.id.startswith("convmemory.")] == []
+    assert [message for message in run_checks() if message.id and message.id.startswith("convmemory.")] == []
     session = memories["default"].session("main", owner=ann)
     for number in range(20):
         session.append(ChatMessage.human(f"In stop {number} of our tour we see a castle and a museum of trains."))
     assert session.load().summary
     settings.DEBUG = False
-    assert [one.id for one in run_checks() if one.id and one.id.startswith("convmemory.")] == ["convmemory.W002"]
+    assert [message.id for message in run_checks() if message.id and message.id.startswith("convmemory.")] == [
+        "convmemory.W002"
+    ]
 
 
 def test_several_assistants(settings: Any, ann: User) -> None:
@@ -122,7 +124,7 @@ def test_limits() -> None:
 
 @pytest.mark.only_on("postgresql")
 def test_production_with_a_pool(db: None) -> None:
-    """A connection that is closed goes back to the pool, and is used again."""
+    """A closed connection returns to the pool, and is used again."""
     here = connections["default"].settings_dict
     databases = module_of("production", "settings.py")["DATABASES"]
     databases["default"] |= {name: here[name] for name in ("NAME", "HOST", "PORT", "USER", "PASSWORD")}
@@ -136,7 +138,7 @@ def test_production_with_a_pool(db: None) -> None:
             connection.close()
         assert len(served) < 30
     finally:
-        connection.close_pool()
+        connection.close_pool()  # type: ignore[attr-defined]
 
 
 def test_costs(settings: Any, ann: User, convmemory: ScriptedMemories, model: OpenAIServer) -> None:

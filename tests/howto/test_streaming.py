@@ -1,4 +1,4 @@
-"""The view of docs/howto/streaming.md streams, and stores what it should."""
+"""The view of docs/howto/streaming.md streams a reply and stores it."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ from django_convmemory.memory import memories
 from django_convmemory.models import Message
 from tests.openai_server import Behaviour, OpenAIServer
 
-# In the middle of a stream, older clients raise what their HTTP library raises.
+# In the middle of a stream, older clients raise the errors of their HTTP library.
 FAILURES: tuple[type[Exception], ...] = (openai.OpenAIError,)
 with contextlib.suppress(ImportError):
-    import httpx
+    import httpx  # type: ignore[import-not-found, unused-ignore]
 
     FAILURES += (httpx.HTTPError,)
 
@@ -59,7 +59,7 @@ async def asked(view: Any) -> tuple[Any, SessionHandle]:
 
 async def said(session: SessionHandle) -> list[tuple[str, str, dict[str, Any]]]:
     stored = await session.ahistory()
-    return [(one.message.role, one.message.text, dict(one.message.metadata)) for one in stored]
+    return [(row.message.role, row.message.text, dict(row.message.metadata)) for row in stored]
 
 
 async def test_a_reply_is_streamed_and_stored_with_what_it_took(view: Any, model: OpenAIServer) -> None:

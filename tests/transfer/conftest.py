@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import json
 import pathlib
-from collections.abc import Iterator
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -12,8 +12,8 @@ if TYPE_CHECKING:
 
 
 @pytest.fixture
-def write(tmp_path: pathlib.Path) -> Iterator[Any]:
-    """Write records to a file, a line each."""
+def write(tmp_path: pathlib.Path) -> Callable[..., pathlib.Path]:
+    """Write records to a file, one a line."""
 
     def write(*records: Any, name: str = "given.jsonl") -> pathlib.Path:
         path = tmp_path / name

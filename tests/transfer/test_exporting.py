@@ -17,6 +17,7 @@ from django_convmemory import models
 from django_convmemory.maintenance.transfer import exporting
 from django_convmemory.memory import memories
 from django_convmemory.messages import ChatMessage
+from django_convmemory.stores import sql
 from tests.transfer.records import call, exported, human
 
 if TYPE_CHECKING:
@@ -27,9 +28,10 @@ if TYPE_CHECKING:
 def sessions(two: None) -> None:
     """The session ``main`` of two users, a visitor and nobody, and others."""
     anna, bert = (User.objects.create_user(name) for name in ("anna", "bert"))
+    scopes: list[dict[str, Any]] = [{"owner": anna}, {"owner": bert}, {"visitor": "v1"}, {}]
     for alias in ("default", "other"):
         memory = memories[alias]
-        for number, scope in enumerate(({"owner": anna}, {"owner": bert}, {"visitor": "v1"}, {})):
+        for number, scope in enumerate(scopes):
             for key in ("main", "Main"):
                 memory.append(memory.session(key, **scope), human(f"{alias} {key} {number}"))
 

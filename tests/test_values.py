@@ -1,0 +1,84 @@
+"""The values that stores and rules share: names, numbered keys, and what a rebuild continues."""
+
+from __future__ import annotations
+
+import pytest
+
+from django_convmemory.core import values
+from django_convmemory.core.counters import Counters
+from django_convmemory.core.values import MAX_KEY_LENGTH, SessionName
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        (SessionName("default", "main"), "default: main"),
+        (SessionName("default", "main", owner_id=0), "default: main, owner 0"),
+        (SessionName("support", "main", owner_id=7), "support: main, owner 7"),
+        (SessionName("support", "main", visitor="v1"), "support: main, visitor v1"),
+    ],
+)
+def test_a_name_is_printed_with_its_scope(name: SessionName, text: str) -> None:
+    assert str(name) == text
+
+
+def test_a_numbered_key_is_as_long_as_a_key_may_be() -> None:
+    assert values.numbered("main", 2) == "main (2)"
+    longest = values.numbered("k" * MAX_KEY_LENGTH, 12)
+    assert longest == "k" * (MAX_KEY_LENGTH - 5) + " (12)"
+
+
+def test_a_rebuild_sees_a_session_that_ends_with_its_summary() -> None:
+    counters = Counters(
+        last_position=9,
+        unpinned_count=8,
+        unpinned_tokens=80,
+        covered_position=6,
+        covered_count=5,
+        covered_tokens=50,
+    )
+    assert values.rebuilding(counters, position=3, count=2, tokens_through=20) == Counters(
+        last_position=6,
+        unpinned_count=5,
+        unpinned_tokens=50,
+        covered_position=3,
+        covered_count=2,
+        covered_tokens=20,
+    )
+
+
+@pytest.mark.parametrize(
+    ("versions", "line"),
+    [
+        ([], []),
+        ([(4, None, "now"), (5, 4, "now"), (6, 5, "now")], [4, 5, 6]),
+        ([(4, None, "earlier"), (5, 4, "earlier")], []),
+        # Another prompt ends the line. A version that was made from that version is not continued.
+        ([(4, None, "now"), (5, 4, "earlier"), (6, 5, "now")], [4]),
+        # A process that was overtaken made version 6 from version 4.
+        ([(4, None, "now"), (5, 4, "now"), (6, 4, "now"), (7, 5, "now")], [4, 5, 7]),
+        ([(4, None, "now"), (5, None, "now"), (6, 5, "now")], [4]),
+        ([(4, 3, "now"), (5, 4, "now")], []),
+    ],
+)
+def test_a_rebuild_continues_what_was_made_with_this_prompt_one_from_the_other(
+    versions: list[tuple[int, int | None, str]], line: list[int]
+) -> None:
+    assert values.building_line(versions, "now") == line
+
+
+def test_a_late_result_is_told_what_closed_its_exchange() -> None:
+    closed = values.late_result("c1", 3, 5)
+    answered = values.late_result("c1", 3, None)
+    assert closed.call_id == answered.call_id == "c1"
+    assert "position 3" in str(closed)
+    assert "position 5 closed" in str(closed)
+    assert "closed" not in str(answered)
+
+
+def test_a_session_that_is_gone_is_named() -> None:
+    assert "'main'" in str(values.gone(SessionName("default", "main")))
+
+
+def test_the_type_of_who_cannot_own_a_session_is_named() -> None:
+    assert "type dict" in str(values.no_owner({}))
