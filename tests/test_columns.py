@@ -19,6 +19,7 @@ from django_convmemory import models
 from django_convmemory.core.counters import Batch, Entry
 from django_convmemory.core.strategies import Threshold
 from django_convmemory.core.values import DueRule, SessionName
+from django_convmemory.fields import ExactJSONField
 from django_convmemory.messages import ChatMessage
 from django_convmemory.stores import columns
 from django_convmemory.stores.in_memory import InMemoryStore
@@ -55,7 +56,7 @@ def sample(field: Field[Any, Any]) -> Any:
     """A value that the field does not have by itself."""
     if field.get_internal_type() == "DateTimeField":
         return dt.datetime(2020, 1, 2, 3, 4, 5, 678, tzinfo=dt.UTC)
-    if isinstance(field, models.ExactJSONField):
+    if isinstance(field, ExactJSONField):
         return {"name": "a name"}
     return {"BooleanField": True, "CharField": "x", "TextField": "x"}.get(field.get_internal_type(), 77)
 

@@ -263,7 +263,7 @@ def orm_statements() -> Iterator[tuple[str, str]]:
         "adopt": lambda: store.adopt("default", "v", user.pk),
         "erase": lambda: store.erase("default", owner_id=user.pk, visitor=""),
     }
-    for name, step in steps.items():
+    for operation, step in steps.items():
         sent: list[str] = []
 
         def note(execute: Any, sql: str, params: Any, many: bool, context: Any, sent: list[str] = sent) -> Any:
@@ -274,7 +274,7 @@ def orm_statements() -> Iterator[tuple[str, str]]:
             step()
         sent = [text for text in sent if not text.startswith(("BEGIN", "SAVEPOINT", "RELEASE"))]
         for number, text in enumerate(sent, 1):
-            yield f"{name}{f' ({number} of {len(sent)})' if len(sent) > 1 else ''}", text
+            yield f"{operation}{f' ({number} of {len(sent)})' if len(sent) > 1 else ''}", text
 
 
 @pytest.mark.django_db(transaction=True)

@@ -294,8 +294,8 @@ def transcript(messages: list[StoredMessage]) -> list[Any]:
 
 def run(examples: int) -> None:
     # A retry waits for a random time. Here it is the longest one, so that both stores wait equally long.
-    with mock.patch.object(compaction.random, "uniform", lambda least, most: most):
-        run_state_machine_as_test(  # type: ignore[no-untyped-call]
+    with mock.patch("django_convmemory.core.compaction.random.uniform", lambda shortest, longest: longest):
+        run_state_machine_as_test(
             BothStores,
             settings=hypothesis.settings(
                 max_examples=examples,

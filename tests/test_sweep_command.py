@@ -81,7 +81,7 @@ def default(settings: Settings) -> ConversationMemory:
 @pytest.fixture
 def celery_app() -> Iterator[Celery]:
     """The project's Celery app, with a broker in this process."""
-    previous_default, previous_current = _state.default_app, _state._tls.current_app
+    previous_default, previous_current = celery_state.default_app, celery_state._tls.current_app
     app = Celery("project", set_as_current=False, fixups=[], broker="memory://")
     app.set_current()
     app.set_default()
@@ -90,8 +90,8 @@ def celery_app() -> Iterator[Celery]:
     purge(app)
     sender().close()
     app.close()
-    _state._set_current_app(previous_current)
-    _state.set_default_app(previous_default)
+    celery_state._set_current_app(previous_current)
+    celery_state.set_default_app(previous_default)
 
 
 def purge(app: Celery) -> int:
@@ -239,7 +239,7 @@ def test_a_sweep_without_a_broker_fails(
     settings.CONVMEMORY = {"default": alias_settings()}
     due(memories["default"], "a")
     settings.CONVMEMORY = {"default": alias_settings(scheduler=CELERY)}
-    celery_app.conf.broker_url = "amqp://127.0.0.1:1//"
+    celery_app.conf.update(broker_url="amqp://127.0.0.1:1//")
 
     with pytest.raises(CommandError):
         call_command("convmemory_sweep", verbosity=0)

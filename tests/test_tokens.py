@@ -90,7 +90,7 @@ def test_every_count_is_at_least_one_and_the_same_each_time(conversation: list[C
 
 
 def test_counters_have_different_names(vocabularies: pathlib.Path) -> None:
-    counters = [*COUNTERS, tokens.TiktokenCounter(), tokens.TiktokenCounter("cl100k_base")]
+    counters: list[tokens.TokenCounter] = [*COUNTERS, tokens.TiktokenCounter(), tokens.TiktokenCounter("cl100k_base")]
     assert len({counter.name for counter in counters}) == len(counters)
     assert all(isinstance(counter, tokens.TokenCounter) for counter in counters)
 

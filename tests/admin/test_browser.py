@@ -39,7 +39,7 @@ class Visit:
         self.requests: list[str] = []
         page.on("console", self._on_console)
         page.on("pageerror", lambda error: self.errors.append(str(error)))
-        page.on("dialog", lambda dialog: (self.errors.append(dialog.message), dialog.dismiss()))
+        page.on("dialog", self._dismiss)
         page.on("request", lambda request: self.requests.append(request.url))
 
     def _on_console(self, message: ConsoleMessage) -> None:
@@ -47,7 +47,7 @@ class Visit:
             self.errors.append(message.text)
 
     def _dismiss(self, dialog: Dialog) -> None:
-        self.wrong.append(dialog.message)
+        self.errors.append(dialog.message)
         dialog.dismiss()
 
     def open(self, path: str) -> Page:

@@ -235,7 +235,7 @@ def test_a_session_that_is_deleted_in_the_meantime_is_not_found(
 
     url = url_of(chat, path)
     monkeypatch.setattr(views.ScopedView, "find_session", find_and_change)
-    body = {"after": 0} if path == "truncate/" else {"at": 1} if path == "fork/" else {}
+    body: dict[str, Any] = {"after": 0} if path == "truncate/" else {"at": 1} if path == "fork/" else {}
     body = {"messages": [{"role": "user", "content": "late"}]} if path == "messages/" else body
     response = api.post(url, body, format="json", headers={"If-Match": "*"})
     assert response.status_code == 404, response.content

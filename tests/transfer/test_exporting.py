@@ -17,7 +17,7 @@ from django_convmemory import models
 from django_convmemory.maintenance.transfer import exporting
 from django_convmemory.memory import memories
 from django_convmemory.messages import ChatMessage
-from django_convmemory.stores import sql
+from django_convmemory.stores import columns
 from tests.transfer.records import call, exported, human
 
 if TYPE_CHECKING:
@@ -144,7 +144,7 @@ def test_a_failed_export_leaves_the_file_as_it_was(
 def test_a_session_that_is_truncated_during_the_export_is_read_again(monkeypatch: pytest.MonkeyPatch) -> None:
     memory = memories["default"]
     memory.append("a", *[human(str(number)) for number in range(5)])
-    read = exporting.columns.message_of_values
+    read = columns.message_of_values
     messages: list[str | None] = []
 
     def reading(values: Sequence[Any]) -> ChatMessage:
@@ -155,7 +155,7 @@ def test_a_session_that_is_truncated_during_the_export_is_read_again(monkeypatch
         return read(values)
 
     monkeypatch.setattr(exporting, "_BATCH", 2)
-    monkeypatch.setattr(exporting.columns, "message_of_values", reading)
+    monkeypatch.setattr(columns, "message_of_values", reading)
 
     [record] = exported()
 
@@ -167,13 +167,13 @@ def test_a_session_that_is_truncated_during_the_export_is_read_again(monkeypatch
 def test_a_session_that_is_deleted_during_the_export_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
     memory = memories["default"]
     memory.append("a", *[human()] * 6)
-    read = exporting.columns.message_of_values
+    read = columns.message_of_values
 
     def reading(values: Sequence[Any]) -> ChatMessage:
         models.Session.objects.all().delete()
         return read(values)
 
     monkeypatch.setattr(exporting, "_BATCH", 2)
-    monkeypatch.setattr(exporting.columns, "message_of_values", reading)
+    monkeypatch.setattr(columns, "message_of_values", reading)
 
     assert exported() == []
