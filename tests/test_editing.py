@@ -301,7 +301,7 @@ def test_a_copy_belongs_to_whom_the_original_belongs() -> None:
     chat.append(ChatMessage.human("hello"), idempotency_key="k")
     assert chat.fork(1, key="copy").owner == ann
     assert chat.fork(1, key="copy", owner=bob).owner == bob
-    with pytest.raises(exceptions.SessionExists, match="choose another key"):
+    with pytest.raises(exceptions.SessionExists, match="Choose another key"):
         chat.fork(1, key="copy")
     with pytest.raises(exceptions.UnknownMessage):
         chat.fork(2, key="another")

@@ -240,7 +240,7 @@ def test_a_summary_that_tells_of_the_tag_passes(text: str) -> None:
         (SUMMARY, {"finish_reason": "length"}, "cut off by the model's length limit"),
         ("<think>Anna asked", {}, "cut off while the model was thinking"),
         ("I'm sorry, but I can't help with that.", {}, "apologized"),
-        ("502 Bad Gateway", {}, "an error, or markup"),
+        ("502 Bad Gateway", {}, "an error message or markup"),
         ("There is nothing to summarize.", {}, "nothing to summarize"),
         ("none", {}, "'none' instead of a summary"),
         ("x" * 200_001, {}, "200001 characters long"),
