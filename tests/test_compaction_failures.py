@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import datetime as dt
 import re
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -45,15 +46,15 @@ class HintingScheduler(NullScheduler):
 
 
 @pytest.mark.parametrize(
-    "model",
+    "make_model",
     [
-        ScriptedChatModel([exceptions.ModelUnavailable("down")]),
-        MarkerModel(lambda request: models.Session.objects.update(lease_expires_at=Clock(-1))),
+        lambda: ScriptedChatModel([exceptions.ModelUnavailable("down")]),
+        lambda: MarkerModel(lambda request: models.Session.objects.update(lease_expires_at=Clock(-1))),
     ],
     ids=["failed", "lost the lease"],
 )
-def test_the_sweep_leaves_a_session_to_the_task_that_comes_back(model: ChatModel) -> None:
-    memory = build(model, scheduler=HintingScheduler())
+def test_the_sweep_leaves_a_session_to_the_task_that_comes_back(make_model: Callable[[], ChatModel]) -> None:
+    memory = build(make_model(), scheduler=HintingScheduler())
     talk(memory, 10)
     models.Session.objects.update(hinted_at=None)
     assert memory.compact_id(session().pk).again is True

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import dataclasses
 from typing import Any
 
 import pytest
@@ -125,6 +126,27 @@ def test_a_context_says_what_its_summary_stands_for_and_of_which_revision_it_is(
     assert (without.summary, without.covered) == (None, 0)
 
 
+def test_an_empty_prompt_is_none() -> None:
+    assert put_together(snapshot(CHAT[1:3]), system="") == CHAT[1:3]
+
+
+def test_the_newest_exchange_is_shown_whole_while_it_is_open() -> None:
+    asked = [ChatMessage.ai(tool_calls=[call("a"), call("b")]), ChatMessage.tool("1", "a"), ChatMessage.human("Well?")]
+    context = put_together(snapshot([ChatMessage.human("Hi."), *asked]), max_tokens=0)
+    assert [part.position for part in context.parts] == [2, 3, None, 4]
+
+
+def test_a_stored_message_counts_as_it_did_at_append() -> None:
+    held = snapshot([ChatMessage.human("Hi."), ChatMessage.ai(tool_calls=[call("a")]), ChatMessage.tool("1", "a")])
+    stored = dataclasses.replace(held, tail=[row._replace(tokens=1000) for row in held.tail])
+    assert put_together(stored).tokens == 3000
+
+
+def test_further_lines_of_a_message_are_indented() -> None:
+    context = put_together(snapshot([ChatMessage.human("one\ntwo"), ChatMessage.ai("three")]))
+    assert context.to_text() == "user: one\n  two\nassistant: three"
+
+
 def test_a_context_equals_no_tuple() -> None:
     context = put_together(snapshot(CHAT[1:3]))
     assert context != tuple(CHAT[1:3])
@@ -136,6 +158,12 @@ def test_a_single_system_message_is_merged_with_nothing() -> None:
         None, system=ChatMessage.system("Be brief.", name="site"), options=Options(system_messages="merged")
     )
     assert context.to_openai() == [{"role": "system", "content": "Be brief.", "name": "site"}]
+
+
+def test_the_prompt_of_an_unknown_session_is_merged_as_the_option_says() -> None:
+    developer = {"role": "developer", "content": "Be brief."}
+    context = put_together(None, system=developer, options=Options(system_messages="merged"))
+    assert context.to_openai() == [{"role": "system", "content": "Be brief."}]
 
 
 def test_the_prefix_of_the_summary_is_an_option() -> None:

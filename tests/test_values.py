@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from django_convmemory.core import values
-from django_convmemory.core.counters import Counters
+from django_convmemory.core.counters import Counters, Pinned
 from django_convmemory.core.values import MAX_KEY_LENGTH, SessionName
 
 
@@ -26,6 +26,16 @@ def test_a_numbered_key_is_as_long_as_a_key_may_be() -> None:
     assert values.numbered("main", 2) == "main (2)"
     longest = values.numbered("k" * MAX_KEY_LENGTH, 12)
     assert longest == "k" * (MAX_KEY_LENGTH - 5) + " (12)"
+
+
+@pytest.mark.parametrize(
+    ("max_tokens", "shown"),
+    [(0, [1]), (10, [1]), (14, [1]), (15, [1, 9]), (24, [1, 9]), (25, [1, 9, 4]), (99, [1, 9, 4])],
+)
+def test_the_first_pinned_message_is_shown_and_then_the_newest_that_fit(max_tokens: int, shown: list[int]) -> None:
+    pinned = [Pinned(1, 10), Pinned(4, 10), Pinned(9, 5)]
+    assert values.shown_pinned(pinned, max_tokens) == shown
+    assert values.shown_pinned([], max_tokens) == []
 
 
 def test_a_rebuild_sees_a_session_that_ends_with_its_summary() -> None:
