@@ -63,7 +63,7 @@ def test_an_unknown_session_gives_an_empty_context() -> None:
 @pytest.mark.parametrize(
     ("wrong", "repair"),
     [
-        ([], "no message"),
+        ([], "at least one message"),
         ([{"role": "wizard", "content": "x"}], "Use one of system"),
         ([{"role": "user", "content": 5}], "content must be text"),
         ([{"role": "user", "content": "a\x00b"}], "Remove it"),

@@ -248,7 +248,7 @@ def test_a_setting_that_is_not_a_dict_of_aliases_is_an_error_at_first_use(settin
         ({"summary_prefix": 1}, "option summary_prefix must be str, not 1"),
         ({"summary_prefix": "a\0"}, "summary_prefix"),
         ({"system_messages": "joined"}, "option system_messages must be one of separate, merged, not 'joined'"),
-        ({"max_context_tokens": 2499}, "max_context_tokens is 2499, less than max_summary_tokens and max_token_limit"),
+        ({"max_context_tokens": 2499}, "max_context_tokens is 2499, but max_summary_tokens and max_token_limit"),
     ],
 )
 def test_the_error_names_the_invalid_option(options: dict[Any, Any], expected: str) -> None:

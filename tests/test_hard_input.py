@@ -86,7 +86,7 @@ def test_a_user_who_is_gone_owns_no_session() -> None:
 @pytest.mark.django_db
 @pytest.mark.parametrize("scope", [{"visitor": None}, {"owner": None}, {"owner": None, "visitor": None}])
 def test_a_scope_that_turns_out_to_be_none_is_not_everybodys(scope: dict[str, None]) -> None:
-    with pytest.raises(exceptions.InvalidSession, match="Leave them out"):
+    with pytest.raises(exceptions.InvalidSession, match="pass neither"):
         memory().session("main", **scope)
     assert memory().session("main", owner=None, visitor="v").session_name.visitor == "v"
 
@@ -129,7 +129,7 @@ def test_a_large_batch_of_large_messages_is_stored() -> None:
 def test_everything_in_a_message_counts_towards_its_size(field: str) -> None:
     chat = ConversationBufferMemory(ORMStore(), max_message_bytes=1000)
     large: dict[str, Any] = {"name": {"name": "n" * 2000}, "metadata": {"metadata": {"a": "b" * 2000}}, "usage": {}}
-    with pytest.raises(exceptions.InvalidMessage, match="bytes large, and 1000 are allowed"):
+    with pytest.raises(exceptions.InvalidMessage, match="bytes, and 1000 are allowed"):
         chat.append("s", ChatMessage.ai("hi", **large[field]), usage={"note": "n" * 2000} if field == "usage" else None)
 
 
@@ -140,7 +140,7 @@ def test_everything_in_a_message_counts_towards_its_size(field: str) -> None:
 def test_the_size_of_a_text_is_that_of_its_bytes(character: str, size: int) -> None:
     chat = ConversationBufferMemory(ORMStore(), max_message_bytes=1200)
     chat.append("s", ChatMessage.human(character * (1200 // size)))
-    with pytest.raises(exceptions.InvalidMessage, match=f"is {1200 + size} bytes large, and 1200 are allowed"):
+    with pytest.raises(exceptions.InvalidMessage, match=f"has {1200 + size} bytes, and 1200 are allowed"):
         chat.append("s", ChatMessage.human(character * (1200 // size + 1)))
     assert len(chat.history("s")) == 1
 
@@ -161,7 +161,7 @@ def test_the_size_of_any_other_message_is_that_of_the_bytes_of_its_json(message:
     size = len(written.encode())
     assert size > len(written)
     ConversationBufferMemory(ORMStore(), max_message_bytes=size).append("s", message)
-    with pytest.raises(exceptions.InvalidMessage, match=f"is {size} bytes large, and {size - 1} are allowed"):
+    with pytest.raises(exceptions.InvalidMessage, match=f"has {size} bytes, and {size - 1} are allowed"):
         ConversationBufferMemory(ORMStore(), max_message_bytes=size - 1).append("s", message)
 
 

@@ -280,7 +280,7 @@ def test_limits_are_whole_numbers(strategy: type[Strategy], limit: object) -> No
     with pytest.raises(
         ValueError, match=r"(window_size|max_tokens|buffer_size|max_token_limit) must be a whole number"
     ):
-        strategy(limit)  # type: ignore[call-arg, arg-type]
+        strategy(limit)  # type: ignore[call-arg]
 
 
 @pytest.mark.parametrize("strategy", [SummaryBuffer, Pruning])

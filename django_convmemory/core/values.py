@@ -278,6 +278,7 @@ MAX_ALIAS_LENGTH = 100
 MAX_KEY_LENGTH = 255
 MAX_TITLE_LENGTH = 255
 MAX_MODEL_NAME = 200
+MAX_COUNTER_NAME = 100
 
 
 def numbered(key: str, number: int) -> str:

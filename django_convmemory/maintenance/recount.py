@@ -38,7 +38,7 @@ def _recount(memory: ConversationMemory, session_id: int, using: str) -> bool:
             summary.covered_tokens = counters_at[summary.last_position].unpinned_tokens
     models.Summary.objects.using(using).bulk_update(summaries, ["tokens", "covered_tokens"], batch_size=_CHUNK)
     editing.finish(using, session_id, counters, counters.last_position + 1, DueRule(memory.strategy.threshold))
-    sessions.update(counter=memory.counter.name[:100], updated_at=Clock())
+    sessions.update(counter=memory.counter_name, updated_at=Clock())
     return True
 
 

@@ -40,7 +40,7 @@ class Command(BaseCommand):
             for memory in chosen:
                 sessions = models.Session.objects.using(using).filter(alias=memory.alias)
                 if not options["all"]:
-                    sessions = sessions.exclude(counter=memory.counter.name[:100])
+                    sessions = sessions.exclude(counter=memory.counter_name)
                 for session_id in sessions.order_by("pk").values_list("pk", flat=True).iterator(chunk_size=1000):
                     progress.advance(recount.recount(memory, session_id, using=using))
         if options["verbosity"]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from typing import Any
 
 from django.core.management.base import BaseCommand, CommandParser
@@ -18,8 +19,6 @@ from django_convmemory.memory import memories
 from django_convmemory.stores.orm import ORMStore
 
 _IDLE = Q(lease_expires_at__isnull=True) | Q(lease_expires_at__lte=Clock())
-# Seconds: ten years.
-_EVER = 10 * 366 * 86400.0
 
 
 class Command(BaseCommand):
@@ -87,7 +86,7 @@ def _sessions(alias: str, using: str) -> dict[str, Any]:
         "failing": counted["failing"],
         "stalled": counted["stalled"],
         "paused": ORMStore(using).paused(alias, seconds=PAUSE_SECONDS),
-        "misconfigured": ORMStore(using).paused(alias, seconds=_EVER),
+        "misconfigured": ORMStore(using).paused(alias, seconds=math.inf),
     }
 
 
