@@ -8,11 +8,12 @@ from __future__ import annotations
 import dataclasses
 import datetime as dt
 import functools
+import inspect
 import math
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from typing import Any, Concatenate, NamedTuple, ParamSpec, Protocol, TypeVar, runtime_checkable
 
-from asgiref.sync import sync_to_async
+from asgiref.sync import iscoroutinefunction, markcoroutinefunction, sync_to_async
 from django.dispatch import Signal
 
 from django_convmemory import schedulers, signals, tokens
@@ -575,6 +576,25 @@ class ConversationMemory:
         return frozenset(field.name for field in dataclasses.fields(cls.strategy_class))
 
 
+def _for_session(
+    operation: Callable[Concatenate[ConversationMemory, str | Named, P], T],
+) -> Callable[Concatenate[SessionHandle, P], T]:
+    """Return the method of a handle that calls ``operation`` of the handle's memory for its session."""
+
+    def method(handle: SessionHandle, /, *args: P.args, **kwargs: P.kwargs) -> T:
+        # By name, so that it calls the operation of a subclass that overrides it.
+        call: Callable[..., T] = getattr(handle.memory, operation.__name__)
+        return call(handle, *args, **kwargs)
+
+    signature = inspect.signature(operation)
+    parameters = [parameter for name, parameter in signature.parameters.items() if name != "session"]
+    method.__dict__["__signature__"] = signature.replace(parameters=parameters)
+    method.__name__ = operation.__name__
+    method.__qualname__ = f"SessionHandle.{operation.__name__}"
+    method.__doc__ = f":meth:`ConversationMemory.{operation.__name__}` for this session."
+    return markcoroutinefunction(method) if iscoroutinefunction(operation) else method
+
+
 class SessionHandle:
     """A session of a memory, with the memory's operations. It holds no state and costs no query."""
 
@@ -590,85 +610,31 @@ class SessionHandle:
         """The site's name for the session."""
         return self.session_name.key
 
-    def create(self, *, title: str = "", metadata: Mapping[str, Any] | None = None) -> Any:
-        """:meth:`ConversationMemory.create` this session."""
-        return self.memory.create(self, title=title, metadata=metadata)
-
-    def update(self, *, title: Any = NOT_GIVEN, metadata: Any = NOT_GIVEN, revision: int | None = None) -> None:
-        """:meth:`ConversationMemory.update` this session."""
-        self.memory.update(self, title=title, metadata=metadata, revision=revision)
-
-    def delete(self, revision: int | None = None) -> bool:
-        """:meth:`ConversationMemory.delete` this session."""
-        return self.memory.delete(self, revision)
-
-    def append(
-        self,
-        *messages: Any,
-        idempotency_key: str | None = None,
-        usage: Any = None,
-        created_at: dt.datetime | Sequence[dt.datetime | None] | None = None,
-    ) -> Receipt:
-        """:meth:`ConversationMemory.append` to this session."""
-        return self.memory.append(self, *messages, idempotency_key=idempotency_key, usage=usage, created_at=created_at)
-
-    def load(self, *, system: Any = None, max_tokens: int | None = None) -> Context:
-        """:meth:`ConversationMemory.load` of this session."""
-        return self.memory.load(self, system=system, max_tokens=max_tokens)
-
-    def history(self, *, before: int | None = None, after: int | None = None, limit: int = 50) -> list[StoredMessage]:
-        """:meth:`ConversationMemory.history` of this session."""
-        return self.memory.history(self, before=before, after=after, limit=limit)
-
-    def clear(self) -> None:
-        """:meth:`ConversationMemory.clear` for this session."""
-        self.memory.clear(self)
-
-    def truncate(self, after: int, revision: int | None = None) -> int:
-        """:meth:`ConversationMemory.truncate` for this session."""
-        return self.memory.truncate(self, after, revision)
-
-    def fork(self, at: int, *, key: str, owner: Any = NOT_GIVEN, visitor: Any = NOT_GIVEN) -> Any:
-        """:meth:`ConversationMemory.fork` of this session."""
-        return self.memory.fork(self, at, key=key, owner=owner, visitor=visitor)
-
-    def redact(self, position: int, forks: bool = True) -> int:
-        """:meth:`ConversationMemory.redact` for this session."""
-        return self.memory.redact(self, position, forks)
-
-    def compact(self) -> Outcome:
-        """:meth:`ConversationMemory.compact` for this session."""
-        return self.memory.compact(self)
-
-    def rebuild(self) -> Outcome:
-        """:meth:`ConversationMemory.rebuild` for this session."""
-        return self.memory.rebuild(self)
-
-    async def acompact(self) -> Outcome:
-        """The asynchronous twin of :meth:`compact`."""
-        return await self.memory.acompact(self)
-
-    async def arebuild(self) -> Outcome:
-        """The asynchronous twin of :meth:`rebuild`."""
-        return await self.memory.arebuild(self)
-
-    def request_compaction(self) -> bool:
-        """:meth:`ConversationMemory.request_compaction` for this session."""
-        return self.memory.request_compaction(self)
-
-    def request_rebuild(self) -> bool:
-        """:meth:`ConversationMemory.request_rebuild` for this session."""
-        return self.memory.request_rebuild(self)
-
-    acreate = asynchronous(create)
-    aupdate = asynchronous(update)
-    adelete = asynchronous(delete)
-    aappend = asynchronous(append)
-    aload = asynchronous(load)
-    ahistory = asynchronous(history)
-    aclear = asynchronous(clear)
-    atruncate = asynchronous(truncate)
-    afork = asynchronous(fork)
-    aredact = asynchronous(redact)
-    arequest_compaction = asynchronous(request_compaction)
-    arequest_rebuild = asynchronous(request_rebuild)
+    create = _for_session(ConversationMemory.create)
+    acreate = _for_session(ConversationMemory.acreate)
+    update = _for_session(ConversationMemory.update)
+    aupdate = _for_session(ConversationMemory.aupdate)
+    delete = _for_session(ConversationMemory.delete)
+    adelete = _for_session(ConversationMemory.adelete)
+    append = _for_session(ConversationMemory.append)
+    aappend = _for_session(ConversationMemory.aappend)
+    load = _for_session(ConversationMemory.load)
+    aload = _for_session(ConversationMemory.aload)
+    history = _for_session(ConversationMemory.history)
+    ahistory = _for_session(ConversationMemory.ahistory)
+    clear = _for_session(ConversationMemory.clear)
+    aclear = _for_session(ConversationMemory.aclear)
+    truncate = _for_session(ConversationMemory.truncate)
+    atruncate = _for_session(ConversationMemory.atruncate)
+    fork = _for_session(ConversationMemory.fork)
+    afork = _for_session(ConversationMemory.afork)
+    redact = _for_session(ConversationMemory.redact)
+    aredact = _for_session(ConversationMemory.aredact)
+    compact = _for_session(ConversationMemory.compact)
+    acompact = _for_session(ConversationMemory.acompact)
+    rebuild = _for_session(ConversationMemory.rebuild)
+    arebuild = _for_session(ConversationMemory.arebuild)
+    request_compaction = _for_session(ConversationMemory.request_compaction)
+    arequest_compaction = _for_session(ConversationMemory.arequest_compaction)
+    request_rebuild = _for_session(ConversationMemory.request_rebuild)
+    arequest_rebuild = _for_session(ConversationMemory.arequest_rebuild)
