@@ -170,7 +170,7 @@ def _check_backends(using: str) -> Iterator[checks.CheckMessage]:
         for backend, consequence in (
             (memory.model, "nothing is summarized"),
             (memory.counter, "tokens are estimated"),
-            (memory.scheduler if memory.summarizes else None, "only convmemory_sweep folds sessions"),
+            (memory.scheduler if memory.summarizes else None, "sessions are folded only by convmemory_sweep --inline"),
         ):
             if problem := getattr(backend, "problem", None):
                 yield checks.Warning(

@@ -110,7 +110,7 @@ def test_what_the_fallback_made_is_made_anew(ann: User, convmemory: ScriptedMemo
     while not chat.append(ChatMessage.human("word " * 50)).due:
         pass
     convmemory.reply("by the fallback", "by the model")
-    assert namespace["try_now"](models.Session.objects.get().public_id) == "published"
+    assert namespace["try_now"](models.Session.objects.get().pk) == "published"
     models.Summary.objects.update(fallback=True)
 
     namespace["rebuild_what_the_fallback_made"]()

@@ -149,9 +149,29 @@ def test_a_retry_finds_the_reply_to_its_own_question(site: Site) -> None:
     assert len(site.server.log) == 2
 
 
-@pytest.mark.parametrize("kind", ["unauthorized", "malformed"])
-def test_after_a_failure_of_the_model_a_retry_is_answered(site: Site, kind: str) -> None:
-    site.server.default = Behaviour(kind)
+def test_a_late_retry_finds_the_reply_too(site: Site) -> None:
+    site.server.default = Behaviour("unauthorized")
+    site.post("What is Rust?")
+    turns = [{"role": role, "content": "And then?"} for role in ("user", "assistant") * 60]
+    memories["default"].session("main", owner=User.objects.get()).append(*turns)
+    site.server.default = Behaviour(text="A language.")
+
+    assert [site.post("What is Rust?") for _ in range(2)] == [(200, {"text": "A language."})] * 2
+    assert len(site.server.log) == 2
+
+
+FAILURES = {
+    "a wrong key": Behaviour("unauthorized"),
+    "a body that is not JSON": Behaviour("malformed"),
+    "a page instead of an answer": Behaviour("html"),
+    "no choice": Behaviour("raw", body={"id": "c", "object": "chat.completion", "choices": []}),
+    "an empty reply": Behaviour(text=""),
+}
+
+
+@pytest.mark.parametrize("failure", FAILURES.values(), ids=FAILURES)
+def test_after_a_failure_of_the_model_a_retry_is_answered(site: Site, failure: Behaviour) -> None:
+    site.server.default = failure
     status, answer = site.post("What is Rust?")
 
     assert (status, set(answer)) == (503, {"error"})
@@ -206,7 +226,7 @@ def test_the_client_gives_up_after_a_minute(monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setenv("OPENAI_API_KEY", "none")
     with contextlib.closing(module_of("views.py")["client"]()) as client:
         assert isinstance(client, openai.OpenAI)
-        assert client.timeout == 60
+        assert (client.timeout, client.max_retries) == (60, 0)
 
 
 # A package index shows the README without the repository beside it.
