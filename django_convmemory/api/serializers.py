@@ -144,7 +144,12 @@ class Moment(serializers.DateTimeField):
 class PageQuery(StrictSerializer):
     """The parameters of every list."""
 
-    cursor = serializers.CharField(required=False, allow_blank=True, trim_whitespace=False)
+    cursor = serializers.CharField(
+        required=False,
+        allow_blank=True,
+        trim_whitespace=False,
+        help_text="The start of the page. Take it from the `next` or `previous` address of another page.",
+    )
     limit = PageSize(required=False)
 
 

@@ -56,7 +56,10 @@ class ScopedView(GenericAPIView[Any]):
     metadata_class = SimpleMetadata
     versioning_class = None
     filter_backends = []
-    pagination_class: type[pagination.Pages] | None = None
+    pagination_class = pagination.Pages
+    # The body and the query string that the view accepts, unless it ignores them.
+    serializer_class: type[serializers.StrictSerializer] = serializers.Nothing
+    query_class: type[serializers.StrictSerializer] = serializers.Nothing
     # Limits the POST requests to the view, beside the throttles of the site.
     post_throttle: type[BaseThrottle] | None = None
     # The default body in the browsable API.
@@ -189,15 +192,15 @@ class ScopedView(GenericAPIView[Any]):
         """A handle of this row. Once the row is gone, no other session takes its place."""
         return self.memory.session(self.session)
 
-    def query(self, serializer: type[serializers.StrictSerializer]) -> dict[str, Any]:
+    def query(self) -> dict[str, Any]:
         """Return the parameters of the query string. Raises a 400 if a parameter is wrong, unknown or repeated."""
         parameters = self.request.query_params
         if not parameters:
-            return _defaults(serializer)
+            return _defaults(self.query_class)
         for name in parameters:
             if len(parameters.getlist(name)) > 1:
                 raise ValidationError({name: ["The parameter appears more than once."]})
-        return _validated(serializer(data=parameters.dict()))
+        return _validated(self.query_class(data=parameters.dict()))
 
     def body(self) -> dict[str, Any]:
         """Return the body. Raises a 400 if it is not valid."""
