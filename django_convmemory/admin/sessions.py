@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from django.contrib import admin, messages
 from django.contrib.admin.utils import display_for_value, quote
@@ -29,12 +29,6 @@ from django_convmemory.admin.work import REDACT_WARNING, WORK
 from django_convmemory.exceptions import ConvMemoryError
 from django_convmemory.memory import memories
 
-if TYPE_CHECKING:
-    _Admin = admin.ModelAdmin[models.Session]
-else:
-    _Admin = admin.ModelAdmin
-
-
 NO_WORKER = _(
     "No worker could be asked. The broker cannot be reached, the memory’s scheduler sends no tasks, or the memory has "
     "no chat model. The next sweep folds the session if it is due. A rebuild has to be asked for again."
@@ -42,7 +36,7 @@ NO_WORKER = _(
 
 
 @admin.register(models.Session)
-class SessionAdmin(_Admin):
+class SessionAdmin(admin.ModelAdmin):  # type: ignore[type-arg]
     """Shows sessions. Nobody edits their rows by hand: every action that changes a session calls its memory."""
 
     list_display = ("named", "whose", "alias", "length", "budget", "state", "updated")
@@ -317,7 +311,7 @@ class SessionAdmin(_Admin):
         return TemplateResponse(request, f"admin/convmemory/session/{template}.html", shared | context)
 
     def _session(self, request: HttpRequest, object_id: str | int) -> models.Session:
-        session = self.get_object(request, str(object_id))
+        session: models.Session | None = self.get_object(request, str(object_id))
         if session is None:
             raise Http404
         return session

@@ -53,29 +53,23 @@ class Limits:
 
     def __post_init__(self) -> None:
         for field in dataclasses.fields(self):
-            value = getattr(self, field.name)
-            annotation = _TYPES[field.name]
+            name, value, annotation = field.name.upper(), getattr(self, field.name), _TYPES[field.name]
             if isinstance(value, list):
                 value = tuple(value)
                 object.__setattr__(self, field.name, value)
-            if annotation is int:
-                check_type(field.name.upper(), value, int)
-                if value < 1:
-                    raise ValueError(f"{field.name.upper()} must be at least 1, not {value}.")
-            elif annotation is str:
-                check_type(field.name.upper(), value, str)
-            elif not (value is None and field.default is None):
-                self._check_strings(field.name.upper(), value)
+            if value is None and field.default is None:
+                continue
+            if annotation in (int, str):
+                check_type(name, value, annotation)
+            elif not isinstance(value, tuple) or not all(isinstance(item, str) for item in value):
+                raise ValueError(f"{name} must be a list of strings, not {value!r:.100}.")
+            if annotation is int and value < 1:
+                raise ValueError(f"{name} must be at least 1, not {value}.")
         for role in self.writable_roles:
             if role not in ROLES:
                 raise ValueError(
                     f"WRITABLE_ROLES has the unknown role {role!r:.100}. The roles are {', '.join(ROLES)}."
                 )
-
-    @staticmethod
-    def _check_strings(name: str, value: object) -> None:
-        if not isinstance(value, tuple) or not all(isinstance(item, str) for item in value):
-            raise ValueError(f"{name} must be a list of strings, not {value!r:.100}.")
 
 
 _TYPES: Mapping[str, Any] = get_type_hints(Limits)

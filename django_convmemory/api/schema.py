@@ -278,10 +278,7 @@ OPERATIONS: dict[tuple[type[ScopedView], str], _Operation] = {
         errors=[503],
     ),
     (contexts.ContextDetail, "get"): _Operation(
-        CONTEXT,
-        "context_retrieve",
-        "Read the context: what a model is sent next",
-        {200: serializers.ContextSerializer},
+        CONTEXT, "context_retrieve", "Read the context: what a model is sent next", {200: serializers.ContextSerializer}
     ),
     (contexts.SummaryList, "get"): _Operation(
         CONTEXT,

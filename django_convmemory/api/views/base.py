@@ -167,11 +167,7 @@ class ScopedView(GenericAPIView[Any]):
             row = models.Session.objects.using(using).filter(pk=self.session.pk, revision=self.revision)
             # The UPDATE locks the row on every database, also on those without SELECT … FOR UPDATE.
             if not row.lock():
-                raise Problem(
-                    412,
-                    "stale_revision",
-                    "The session has changed since this ETag. Read the session again before you repeat the request.",
-                )
+                raise etags.stale()
             yield
 
     def reread(self, session: models.Session) -> models.Session:
