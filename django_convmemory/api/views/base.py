@@ -120,7 +120,7 @@ class ScopedView(GenericAPIView[Any]):
         patch_vary_headers(response, ["Accept", "Authorization", "Cookie"])
         return response
 
-    def sessions(self) -> models.SessionQuerySet:
+    def get_queryset(self) -> models.SessionQuerySet:
         """Return the sessions that the request reaches. Every query of every view begins here."""
         # From the database that is written to, so that a client sees what it has just stored.
         using = router.db_for_write(models.Session)
@@ -130,14 +130,10 @@ class ScopedView(GenericAPIView[Any]):
             reached = models.Session.objects.using(using).filter(pk__in=reached.values("pk"))
         return reached.filter(alias__in=conf.aliases()).with_clock()
 
-    def get_queryset(self) -> QuerySet[Any]:
-        """Return the same sessions, for permission classes that look for the model."""
-        return self.sessions()
-
     def find_session(self, session_id: str) -> models.Session:
         """Return the session with this public id. Raises a 404."""
         with contextlib.suppress(ValueError):
-            session = self.sessions().filter(public_id=uuid.UUID(session_id)).first()
+            session = self.get_queryset().filter(public_id=uuid.UUID(session_id)).first()
             if session is not None:
                 return session
         raise NotFound("There is no such session.")

@@ -27,11 +27,8 @@ class MessageList(ScopedView):
 
     def get(self, request: Request, session_id: str) -> Response:
         query = self.query()
-        rows = models.Message.objects.using(self.session._state.db).filter(session=self.session)
-        if "after" in query:
-            rows = rows.filter(position__gt=query["after"])
-        if "before" in query:
-            rows = rows.filter(position__lt=query["before"])
+        bounds = {name: query[name] for name in ("position__gt", "position__lt") if name in query}
+        rows = models.Message.objects.using(self.session._state.db).filter(session=self.session, **bounds)
         sign = query["ordering"].removesuffix("position")
         # By both columns of the primary key: ordered by the position alone, a database may read the whole table.
         ordering = (f"{sign}position", f"{sign}session_id")

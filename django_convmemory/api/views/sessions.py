@@ -29,20 +29,11 @@ class SessionList(ScopedView):
         "-updated": ("-updated_at", "-id"),
         "updated": ("updated_at", "id"),
     }
-    _FILTERS = {
-        "alias": "alias",
-        "created_after": "created_at__gte",
-        "created_before": "created_at__lt",
-        "updated_after": "updated_at__gte",
-        "updated_before": "updated_at__lt",
-        "search": "title__icontains",
-    }
 
     def get(self, request: Request) -> Response:
         query = self.query()
-        rows = self.sessions().filter(
-            **{column: query[name] for name, column in self._FILTERS.items() if name in query}
-        )
+        no_lookups = {"cursor", "limit", "ordering", "state"}
+        rows = self.get_queryset().filter(**{name: query[name] for name in query.keys() - no_lookups})
         if "state" in query:
             rows = rows.in_state(query["state"])
         serializer = functools.partial(serializers.SessionSerializer, context={"url": self.url})
