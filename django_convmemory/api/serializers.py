@@ -147,7 +147,6 @@ class PageQuery(StrictSerializer):
     cursor = serializers.CharField(
         required=False,
         allow_blank=True,
-        trim_whitespace=False,
         help_text="The start of the page. Take it from the `next` or `previous` address of another page.",
     )
     limit = PageSize(required=False)
