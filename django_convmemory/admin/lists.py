@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import uuid
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from django.contrib import admin
 from django.core.exceptions import ValidationError
@@ -17,13 +17,8 @@ from django.utils.translation import gettext_lazy as _
 from django_convmemory import models
 from django_convmemory.core.values import SessionName
 
-if TYPE_CHECKING:
-    _Paginator = Paginator[Any]
-else:
-    _Paginator = Paginator
 
-
-class UncountedPaginator(_Paginator):
+class UncountedPaginator(Paginator):  # type: ignore[type-arg]
     """Reads one row more than a page shows, to learn whether there is another page, and never counts."""
 
     # Whether there are rows after the page.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from django.contrib import admin, messages
 from django.contrib.admin.utils import display_for_value, quote
@@ -25,15 +25,9 @@ from django_convmemory import models
 from django_convmemory.admin import bulk, lists
 from django_convmemory.admin.overview import PERIODS, Overview
 from django_convmemory.admin.page import SessionPage
-from django_convmemory.admin.work import REDACT_WARNING, WORK
+from django_convmemory.admin.work import REDACT, WORK, Work
 from django_convmemory.exceptions import ConvMemoryError
 from django_convmemory.memory import memories
-
-if TYPE_CHECKING:
-    _Admin = admin.ModelAdmin[models.Session]
-else:
-    _Admin = admin.ModelAdmin
-
 
 NO_WORKER = _(
     "No worker could be asked. The broker cannot be reached, the memory’s scheduler sends no tasks, or the memory has "
@@ -42,7 +36,7 @@ NO_WORKER = _(
 
 
 @admin.register(models.Session)
-class SessionAdmin(_Admin):
+class SessionAdmin(admin.ModelAdmin):  # type: ignore[type-arg]
     """Shows sessions. Nobody edits their rows by hand: every action that changes a session calls its memory."""
 
     list_display = ("named", "whose", "alias", "length", "budget", "state", "updated")
@@ -157,11 +151,13 @@ class SessionAdmin(_Admin):
         """Whether the user may see the figures of all sessions, also of those that ``get_queryset`` hides."""
         return self.has_view_or_change_permission(request)
 
-    def _may(self, request: HttpRequest, work: str, session: models.Session) -> bool:
-        return bool(getattr(self, f"has_{WORK[work].permission}_permission")(request, session))
+    def has_redact_permission(self, request: HttpRequest, session: models.Session) -> bool:
+        """Whether the user may see the session and empty its messages."""
+        may_see = self.has_view_or_change_permission(request, session)
+        return may_see and request.user.has_perm("convmemory.change_message")
 
-    def _may_redact(self, request: HttpRequest) -> bool:
-        return request.user.has_perm("convmemory.change_message")
+    def _may(self, request: HttpRequest, work: Work, session: models.Session) -> bool:
+        return bool(getattr(self, f"has_{work.permission}_permission")(request, session))
 
     # Pages.
 
@@ -169,15 +165,21 @@ class SessionAdmin(_Admin):
         name = f"{self.opts.app_label}_{self.opts.model_name}"
         wrap = self.admin_site.admin_view
         work_urls = [
-            path(f"<int:pk>/{work}/", wrap(functools.partial(self.work_view, work=work)), name=f"{name}_{work}")
-            for work in WORK
+            path(
+                f"<int:pk>/{path_name}/", wrap(functools.partial(self.work_view, work=work)), name=f"{name}_{path_name}"
+            )
+            for path_name, work in WORK.items()
         ]
         return [
             *work_urls,
             path("overview/", wrap(self.overview_view), name=f"{name}_overview"),
             path("retry/", wrap(self.retry_view), name=f"{name}_retry"),
             path("<int:pk>/export/", wrap(self.export_view), name=f"{name}_export"),
-            path("<int:pk>/redact/<int:position>/", wrap(self.redact_view), name=f"{name}_redact"),
+            path(
+                "<int:pk>/redact/<int:position>/",
+                wrap(functools.partial(self.work_view, work=REDACT)),
+                name=f"{name}_redact",
+            ),
             *super().get_urls(),
         ]
 
@@ -200,9 +202,9 @@ class SessionAdmin(_Admin):
             work=[
                 (name, work.label)
                 for name, work in WORK.items()
-                if self._may(request, name, session) and (name != "rebuild" or session.current_version)
+                if self._may(request, work, session) and (name != "rebuild" or session.current_version)
             ],
-            may_redact=self._may_redact(request),
+            may_redact=self.has_redact_permission(request, session),
             **(extra_context or {}),
         )
 
@@ -247,62 +249,28 @@ class SessionAdmin(_Admin):
 
     # Actions.
 
-    def work_view(self, request: HttpRequest, pk: int, work: str) -> HttpResponse:
-        """Run one of :data:`.work.WORK`. If it deletes something, ask first."""
-        session, action = self._session(request, pk), WORK[work]
-        may = self._may(request, work, session)
-        response = self._stop(request, session, may, action.label, action.warning, needs_memory=action.needs_memory)
-        if response is not None:
-            return response
-        # Logged first: a session that was deleted has no primary key to log.
-        self.log_change(request, session, str(action.label))
-        notice = action.run(session)
-        self.message_user(request, notice or NO_WORKER, messages.SUCCESS if notice else messages.ERROR)
-        return HttpResponseRedirect(self._url("changelist")) if work == "delete" else self._back(session)
-
-    def redact_view(self, request: HttpRequest, pk: int, position: int) -> HttpResponse:
-        """Ask, then redact a message."""
-        session = self._session(request, pk)
-        may = self.has_view_or_change_permission(request, session) and self._may_redact(request)
-        label = _("Redact the message at position %(position)s") % {"position": position}
-        response = self._stop(request, session, may, label, REDACT_WARNING)
-        if response is not None:
-            return response
-        try:
-            memories[session.alias].redact(session, position)
-        except ConvMemoryError as error:
-            self.message_user(request, str(error), messages.ERROR)
-            return self._back(session)
-        self.log_change(request, session, str(label))
-        self.message_user(request, _("The message was redacted."), messages.SUCCESS)
-        return self._back(session)
-
-    def _stop(
-        self,
-        request: HttpRequest,
-        session: models.Session,
-        may: bool,
-        label: Any,
-        warning: Any,
-        *,
-        needs_memory: bool = True,
-    ) -> HttpResponse | None:
-        """Return the response to a request for an action that is not to be carried out yet, or None.
-
-        An action takes a permission, a POST, a confirmation if it has a ``warning``, and usually a memory that is in
-        the settings. Raises PermissionDenied.
-        """
-        if not may:
+    def work_view(self, request: HttpRequest, pk: int, work: Work, **arguments: int) -> HttpResponse:
+        """Carry out an action of :mod:`.work`. If it deletes something, ask first."""
+        session, label = self._session(request, pk), str(work.label) % arguments
+        if not self._may(request, work, session):
             raise PermissionDenied
         if request.method != "POST":
             return HttpResponseNotAllowed(["POST"])
-        if warning and "confirmed" not in request.POST:
-            return self._page(request, "confirm", title=label, subtitle=str(session), original=session, warning=warning)
-        if needs_memory and session.alias not in memories:
+        if work.warning and "confirmed" not in request.POST:
+            context = {"title": label, "subtitle": str(session), "original": session, "warning": work.warning}
+            return self._page(request, "confirm", **context)
+        if work.needs_memory and session.alias not in memories:
             text = _("The alias “%(alias)s” is not in the setting CONVMEMORY. Add it there, or delete the session.")
             self.message_user(request, text % {"alias": session.alias}, messages.ERROR)
             return self._back(session)
-        return None
+        try:
+            notice = work.run(session, **arguments)
+        except ConvMemoryError as error:
+            self.message_user(request, str(error), messages.ERROR)
+            return self._back(session)
+        self.log_change(request, session, label)
+        self.message_user(request, notice or NO_WORKER, messages.SUCCESS if notice else messages.ERROR)
+        return HttpResponseRedirect(self._url("changelist")) if work is WORK["delete"] else self._back(session)
 
     def delete_view(self, request: HttpRequest, object_id: str, extra_context: Any = None) -> HttpResponse:
         """Redirect to the session's page: Django's own view fetches every message to list it."""
@@ -317,7 +285,7 @@ class SessionAdmin(_Admin):
         return TemplateResponse(request, f"admin/convmemory/session/{template}.html", shared | context)
 
     def _session(self, request: HttpRequest, object_id: str | int) -> models.Session:
-        session = self.get_object(request, str(object_id))
+        session: models.Session | None = self.get_object(request, str(object_id))
         if session is None:
             raise Http404
         return session

@@ -17,13 +17,14 @@ from django_convmemory.stores import transactions
 class Work:
     """An action: its label, the permission it takes, what it does, and the warning that is confirmed first, if any.
 
-    ``permission`` is "change" or "delete". ``run`` returns the notice to show, or None if no worker could be asked.
+    ``permission`` is "change", "delete" or "redact". ``run`` takes the session and the other arguments of the address.
+    It returns the notice to show, or None if no worker could be asked. The label names these arguments as ``%(name)s``.
     With ``needs_memory`` the session's alias must be in the settings.
     """
 
     label: Any
     permission: str
-    run: Callable[[models.Session], str | None]
+    run: Callable[..., str | None]
     warning: Any = None
     needs_memory: bool = True
 
@@ -43,10 +44,17 @@ def _clear(row: models.Session) -> str | None:
 
 def _delete(row: models.Session) -> str | None:
     # Not through the memory: the session's alias may be gone from the settings.
-    transactions.run(row._state.db or "default", row.delete)
+    rows = models.Session.objects.using(row._state.db).filter(pk=row.pk)
+    transactions.run(rows.db, rows.delete)
     return _("The session was deleted.")
 
 
+def _redact(row: models.Session, position: int) -> str | None:
+    memories[row.alias].redact(row, position)
+    return _("The message was redacted.")
+
+
+# The actions on the whole session.
 WORK: dict[str, Work] = {
     "compact": Work(gettext_lazy("Compact now"), "change", _compact),
     "rebuild": Work(gettext_lazy("Rebuild the summary"), "change", _rebuild),
@@ -64,7 +72,12 @@ WORK: dict[str, Work] = {
         needs_memory=False,
     ),
 }
-REDACT_WARNING = gettext_lazy(
-    "The content of this message is deleted for good, here and in forks of the session. Every version of the summary "
-    "that covers the message is emptied. The messages after the last version before it are folded again."
+REDACT = Work(
+    gettext_lazy("Redact the message at position %(position)s"),
+    "redact",
+    _redact,
+    gettext_lazy(
+        "The content of this message is deleted for good, here and in forks of the session. Every version of the "
+        "summary that covers the message is emptied. The messages after the last version before it are folded again."
+    ),
 )

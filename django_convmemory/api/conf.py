@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 from collections.abc import Mapping
-from typing import Any, get_type_hints
+from typing import Any
 
 from django.conf import settings
 from django.core.exceptions import ImproperlyConfigured
@@ -53,32 +53,25 @@ class Limits:
 
     def __post_init__(self) -> None:
         for field in dataclasses.fields(self):
-            value = getattr(self, field.name)
-            annotation = _TYPES[field.name]
+            name, value, default = field.name.upper(), getattr(self, field.name), field.default
             if isinstance(value, list):
                 value = tuple(value)
                 object.__setattr__(self, field.name, value)
-            if annotation is int:
-                check_type(field.name.upper(), value, int)
-                if value < 1:
-                    raise ValueError(f"{field.name.upper()} must be at least 1, not {value}.")
-            elif annotation is str:
-                check_type(field.name.upper(), value, str)
-            elif not (value is None and field.default is None):
-                self._check_strings(field.name.upper(), value)
+            if value is None and default is None:
+                continue
+            if isinstance(default, (int, str)):
+                check_type(name, value, type(default))
+            elif not isinstance(value, tuple) or not all(isinstance(item, str) for item in value):
+                raise ValueError(f"{name} must be a list of strings, not {value!r:.100}.")
+            if isinstance(default, int) and value < 1:
+                raise ValueError(f"{name} must be at least 1, not {value}.")
         for role in self.writable_roles:
             if role not in ROLES:
                 raise ValueError(
                     f"WRITABLE_ROLES has the unknown role {role!r:.100}. The roles are {', '.join(ROLES)}."
                 )
 
-    @staticmethod
-    def _check_strings(name: str, value: object) -> None:
-        if not isinstance(value, tuple) or not all(isinstance(item, str) for item in value):
-            raise ValueError(f"{name} must be a list of strings, not {value!r:.100}.")
 
-
-_TYPES: Mapping[str, Any] = get_type_hints(Limits)
 KEYS = tuple(field.name.upper() for field in dataclasses.fields(Limits))
 
 

@@ -64,8 +64,13 @@ def require_match(header: str, revision: int) -> None:
             412, "invalid_etag", 'If-Match must be an ETag exactly as the server sent it, with its quotes, or "*".'
         )
     if str(revision) not in {tag.removeprefix("W/").strip('"').partition("-")[0] for tag in tags}:
-        raise Problem(
-            412,
-            "stale_revision",
-            "The session has changed since this ETag. Read the session again before you repeat the request.",
-        )
+        raise stale()
+
+
+def stale() -> Problem:
+    """Return the error of a request whose ``If-Match`` names an earlier revision."""
+    return Problem(
+        412,
+        "stale_revision",
+        "The session has changed since this ETag. Read the session again before you repeat the request.",
+    )

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+import inspect
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
 
 from drf_spectacular.extensions import (
     OpenApiSerializerExtension,
@@ -24,6 +25,8 @@ from rest_framework.serializers import BaseSerializer
 
 from django_convmemory.api import conf, fields, problems, serializers
 from django_convmemory.api.negotiation import JSONLinesRenderer
+from django_convmemory.api.views import actions, contexts, messages, sessions
+from django_convmemory.api.views.base import ScopedView, TaggedView
 from django_convmemory.messages import ROLES
 
 # Fields and serializers whose schema drf-spectacular cannot derive.
@@ -49,11 +52,18 @@ _WIRE: dict[str, Any] = {
     "required": ["role"],
     "additionalProperties": {},
 }
+_PAGE_SIZE: dict[str, Any] = {
+    "type": "integer",
+    "minimum": 1,
+    "maximum": 200,
+    "description": "The largest number of entries on a page.",
+}
 for _field, _schema in (
     (serializers.Content, _CONTENT),
     (serializers.ToolCalls, _TOOL_CALLS),
     (serializers.Wire, _WIRE),
     (fields.Metadata, {"type": "object", "additionalProperties": {}}),
+    (fields.PageSize, _PAGE_SIZE),
 ):
     extend_schema_field(_schema)(_field)
 
@@ -126,53 +136,46 @@ for _serializer in vars(serializers).values():
 
 # Parameters and responses.
 
-_ID = OpenApiParameter("session_id", OpenApiTypes.UUID, OpenApiParameter.PATH, description="The `id` of the session.")
-_POSITION = OpenApiParameter(
-    "position",
-    {"type": "integer", "minimum": 1, "maximum": fields.MAX_INTEGER},
-    OpenApiParameter.PATH,
-    description="The position of the message in the session, counted from 1.",
-)
-_VERSION = OpenApiParameter(
-    "version", {"type": "integer", "minimum": 1, "maximum": fields.MAX_INTEGER}, OpenApiParameter.PATH
+
+def _header(name: str, description: str, *, required: bool = False, **limits: int) -> OpenApiParameter:
+    schema = {"type": "string", **limits}
+    return OpenApiParameter(name, schema, OpenApiParameter.HEADER, required=required, description=description)
+
+
+_NUMBER = {"type": "integer", "minimum": 1, "maximum": fields.MAX_INTEGER}
+# Each operation has the path parameters that its method takes.
+_PATH_PARAMETERS = (
+    OpenApiParameter("session_id", OpenApiTypes.UUID, OpenApiParameter.PATH, description="The `id` of the session."),
+    OpenApiParameter(
+        "position",
+        _NUMBER,
+        OpenApiParameter.PATH,
+        description="The position of the message in the session, counted from 1.",
+    ),
+    OpenApiParameter("version", _NUMBER, OpenApiParameter.PATH),
 )
 _NO_FORMAT = OpenApiParameter("format", exclude=True)
-_CURSOR = OpenApiParameter(
-    "cursor", str, description="The start of the page. Take it from the `next` or `previous` address of another page."
+_IF_NONE_MATCH = _header(
+    "If-None-Match", "The `ETag` of an earlier response. If nothing has changed, the response is 304."
 )
-_LIMIT = OpenApiParameter(
-    "limit", {"type": "integer", "minimum": 1, "maximum": 200}, description="The largest number of entries on a page."
-)
-_IF_NONE_MATCH = OpenApiParameter(
-    "If-None-Match",
-    str,
-    OpenApiParameter.HEADER,
-    description="The `ETag` of an earlier response. If nothing has changed, the response is 304.",
-)
-_IF_MATCH = OpenApiParameter(
+_IF_MATCH = _header(
     "If-Match",
-    {"type": "string", "minLength": 1},
-    OpenApiParameter.HEADER,
-    description="The `ETag` of the session or of its context. If it has changed since, the response is 412.",
+    "The `ETag` of the session or of its context. If it has changed since, the response is 412.",
+    minLength=1,
 )
-_REQUIRED_IF_MATCH = OpenApiParameter(
-    "If-Match",
-    {"type": "string", "minLength": 1},
-    OpenApiParameter.HEADER,
-    required=True,
-    description="The `ETag` of the session or of its context, or `*` for any state.",
+_REQUIRED_IF_MATCH = _header(
+    "If-Match", "The `ETag` of the session or of its context, or `*` for any state.", required=True, minLength=1
 )
-_IDEMPOTENCY_KEY = OpenApiParameter(
+_IDEMPOTENCY_KEY = _header(
     "Idempotency-Key",
-    {"type": "string", "minLength": 1, "maxLength": 255},
-    OpenApiParameter.HEADER,
-    description="A retry with the same key and content stores nothing. It returns what the first request stored.",
+    "A retry with the same key and content stores nothing. It returns what the first request stored.",
+    minLength=1,
+    maxLength=255,
 )
-
 _ETAG = OpenApiParameter("ETag", str, OpenApiParameter.HEADER, response=[200, 201, 304])
 _LOCATION = OpenApiParameter("Location", OpenApiTypes.URI, OpenApiParameter.HEADER, response=[201, 202])
 
-_DESCRIPTIONS = {
+_ERRORS = {
     400: "The input is not valid. `errors` lists each error with its place.",
     401: "The request is not authenticated.",
     403: "The request is not permitted.",
@@ -192,248 +195,187 @@ _READ = (401, 403, 404, 406)
 _WRITE = (400, 401, 403, 404, 406, 411, 412, 413, 415)
 
 
-def _responses(successes: Mapping[Any, Any], *error_codes: int) -> dict[Any, Any]:
-    errors = {
-        (code, problems.MEDIA_TYPE): OpenApiResponse(serializers.Problem, description=_DESCRIPTIONS[code])
-        for code in sorted(set(error_codes))
-    }
-    return {**successes, **errors}
+class _Operation(NamedTuple):
+    """A method of a view. ``errors`` are those besides ``_READ`` or ``_WRITE``. ``examples`` are bodies of requests."""
 
-
-_UNCHANGED = {304: OpenApiResponse(description="Nothing has changed since the `ETag` in `If-None-Match`.")}
-_REPLY = OpenApiExample(
-    "A message of the user", {"messages": [{"role": "user", "content": "What is Rust?"}]}, request_only=True
-)
-_EXCHANGE = OpenApiExample(
-    "A reply of the model, stored by a trusted service",
-    {
-        "messages": [{"role": "assistant", "content": "A systems language."}],
-        "usage": {"prompt_tokens": 120, "completion_tokens": 7},
-    },
-    request_only=True,
-)
-
-_Operation = dict[str, Any]
-
-
-def _session(name: str, summary: str, tag: str, **more: Any) -> _Operation:
-    parameters = [_ID, *more.pop("parameters", [])]
-    return {"operation_id": f"convmemory_{name}", "summary": summary, "tags": [tag], "parameters": parameters, **more}
+    tag: str
+    name: str
+    summary: str
+    responses: dict[Any, Any]
+    errors: Sequence[int] = ()
+    parameters: Sequence[OpenApiParameter] = ()
+    examples: Mapping[str, Any] = {}
 
 
 SESSIONS, MESSAGES, CONTEXT, COMPACTION = "Sessions", "Messages", "Context", "Compaction"
 
-OPERATIONS: dict[str, dict[str, _Operation]] = {
-    "SessionList": {
-        "get": {
-            "operation_id": "convmemory_sessions_list",
-            "summary": "List sessions",
-            "tags": [SESSIONS],
-            "parameters": [serializers.SessionQuery, _CURSOR, _LIMIT],
-            "responses": _responses({200: serializers.SessionSerializer(many=True)}, 400, *_READ),
-        },
-        "post": {
-            "operation_id": "convmemory_sessions_create",
-            "summary": "Create a session",
-            "tags": [SESSIONS],
-            "parameters": [_LOCATION, _ETAG],
-            "request": serializers.NewSession,
-            "responses": _responses({201: serializers.SessionSerializer}, 409, *_WRITE),
-            "examples": [OpenApiExample("With a title", {"key": "trip", "title": "Lisbon"}, request_only=True)],
-        },
-    },
-    "SessionDetail": {
-        "get": _session(
-            "sessions_retrieve",
-            "Read a session",
-            SESSIONS,
-            parameters=[_IF_NONE_MATCH, _ETAG],
-            responses=_responses({200: serializers.SessionSerializer, **_UNCHANGED}, *_READ),
-        ),
-        "patch": _session(
-            "sessions_update",
-            "Change the title and the metadata of a session",
-            SESSIONS,
-            parameters=[_IF_MATCH, _ETAG],
-            request=serializers.SessionChanges,
-            responses=_responses({200: serializers.SessionSerializer}, 412, 428, *_WRITE),
-            examples=[OpenApiExample("A title", {"title": "Lisbon in May"}, request_only=True)],
-        ),
-        "delete": _session(
-            "sessions_delete",
-            "Delete a session with its messages and summaries",
-            SESSIONS,
-            responses=_responses({204: None}, *_READ),
-        ),
-    },
-    "SessionStatus": {
-        "get": _session(
-            "sessions_status",
-            "Read the state of compaction",
-            COMPACTION,
-            parameters=[_IF_NONE_MATCH, _ETAG],
-            responses=_responses({200: serializers.StatusSerializer, **_UNCHANGED}, *_READ),
-        ),
-    },
-    "MessageList": {
-        "get": _session(
-            "messages_list",
-            "List all messages, folded ones included",
-            MESSAGES,
-            parameters=[serializers.MessageQuery, _CURSOR, _LIMIT],
-            responses=_responses({200: serializers.MessageSerializer(many=True)}, 400, *_READ),
-        ),
-        "post": _session(
-            "messages_append",
-            "Append messages: all of them or none",
-            MESSAGES,
-            parameters=[_IDEMPOTENCY_KEY],
-            request=serializers.NewMessages,
-            responses=_responses(
-                {
-                    201: OpenApiResponse(serializers.ReceiptSerializer, description="The messages were stored."),
-                    200: OpenApiResponse(
-                        serializers.ReceiptSerializer,
-                        description="The messages were stored by an earlier request with this key.",
-                    ),
-                },
-                *(409, 422, 429, 503),
-                *_WRITE,
+# By view and method. The views have the parameters and bodies that they accept, as query_class and serializer_class.
+OPERATIONS: dict[tuple[type[ScopedView], str], _Operation] = {
+    (sessions.SessionList, "get"): _Operation(
+        SESSIONS, "sessions_list", "List sessions", {200: serializers.SessionSerializer(many=True)}
+    ),
+    (sessions.SessionList, "post"): _Operation(
+        SESSIONS,
+        "sessions_create",
+        "Create a session",
+        {201: serializers.SessionSerializer},
+        errors=[409],
+        parameters=[_LOCATION, _ETAG],
+        examples={"With a title": {"key": "trip", "title": "Lisbon"}},
+    ),
+    (sessions.SessionDetail, "get"): _Operation(
+        SESSIONS, "sessions_retrieve", "Read a session", {200: serializers.SessionSerializer}
+    ),
+    (sessions.SessionDetail, "patch"): _Operation(
+        SESSIONS,
+        "sessions_update",
+        "Change the title and the metadata of a session",
+        {200: serializers.SessionSerializer},
+        errors=[428],
+        parameters=[_IF_MATCH, _ETAG],
+        examples={"A title": {"title": "Lisbon in May"}},
+    ),
+    (sessions.SessionDetail, "delete"): _Operation(
+        SESSIONS, "sessions_delete", "Delete a session with its messages and summaries", {204: None}
+    ),
+    (sessions.SessionStatus, "get"): _Operation(
+        COMPACTION, "sessions_status", "Read the state of compaction", {200: serializers.StatusSerializer}
+    ),
+    (messages.MessageList, "get"): _Operation(
+        MESSAGES,
+        "messages_list",
+        "List all messages, folded ones included",
+        {200: serializers.MessageSerializer(many=True)},
+    ),
+    (messages.MessageList, "post"): _Operation(
+        MESSAGES,
+        "messages_append",
+        "Append messages: all of them or none",
+        {
+            201: OpenApiResponse(serializers.ReceiptSerializer, "The messages were stored."),
+            200: OpenApiResponse(
+                serializers.ReceiptSerializer, "The messages were stored by an earlier request with this key."
             ),
-            examples=[_REPLY, _EXCHANGE],
-        ),
-    },
-    "MessageDetail": {
-        "get": _session(
-            "messages_retrieve",
-            "Read a message",
-            MESSAGES,
-            parameters=[_POSITION],
-            responses=_responses({200: serializers.MessageSerializer}, *_READ),
-        ),
-    },
-    "MessageRedaction": {
-        "post": _session(
-            "messages_redact",
-            "Empty a message and every summary that covers it",
-            MESSAGES,
-            parameters=[_POSITION],
-            request=serializers.Redaction,
-            responses=_responses({200: serializers.Redacted}, 503, *_WRITE),
-        ),
-    },
-    "ContextDetail": {
-        "get": _session(
-            "context_retrieve",
-            "Read the context: what a model is sent next",
-            CONTEXT,
-            parameters=[serializers.ContextQuery, _LIMIT, _IF_NONE_MATCH, _ETAG],
-            responses=_responses({200: serializers.ContextSerializer, **_UNCHANGED}, 400, *_READ),
-        ),
-    },
-    "SummaryList": {
-        "get": _session(
-            "summaries_list",
-            "List the versions of the summary, newest first",
-            CONTEXT,
-            parameters=[_CURSOR, _LIMIT],
-            responses=_responses({200: serializers.SummarySerializer(many=True)}, 400, *_READ),
-        ),
-    },
-    "SummaryDetail": {
-        "get": _session(
-            "summaries_retrieve",
-            "Read a version of the summary",
-            CONTEXT,
-            parameters=[_VERSION],
-            responses=_responses({200: serializers.SummarySerializer}, *_READ),
-        ),
-    },
-    "Truncate": {
-        "post": _session(
-            "sessions_truncate",
-            "Delete the messages after a position, to get another answer",
-            MESSAGES,
-            parameters=[_REQUIRED_IF_MATCH],
-            request=serializers.Truncation,
-            responses=_responses({200: serializers.Truncated}, 412, 428, 503, *_WRITE),
-            examples=[OpenApiExample("All but the first two", {"after": 2}, request_only=True)],
-        ),
-    },
-    "Clear": {
-        "post": _session(
-            "sessions_clear",
-            "Delete all messages and summaries but keep the session",
-            SESSIONS,
-            request=serializers.Nothing,
-            responses=_responses({204: None}, 503, *_WRITE),
-        ),
-    },
-    "Fork": {
-        "post": _session(
-            "sessions_fork",
-            "Copy a session as it was at a position",
-            SESSIONS,
-            parameters=[_LOCATION, _ETAG],
-            request=serializers.Fork,
-            responses=_responses({201: serializers.SessionSerializer}, 409, 503, *_WRITE),
-            examples=[OpenApiExample("The first four messages", {"at": 4, "key": "what if"}, request_only=True)],
-        ),
-    },
-    "Compact": {
-        "post": _session(
-            "sessions_compact",
-            "Ask a worker to fold what is due",
-            COMPACTION,
-            parameters=[_LOCATION],
-            request=serializers.Nothing,
-            responses=_responses({202: serializers.Accepted}, 409, 429, *_WRITE),
-        ),
-    },
-    "Rebuild": {
-        "post": _session(
-            "sessions_rebuild",
-            "Ask a worker to make the summary again from the messages",
-            COMPACTION,
-            parameters=[_LOCATION],
-            request=serializers.Nothing,
-            responses=_responses({202: serializers.Accepted}, 409, 429, 503, *_WRITE),
-        ),
-    },
-    "Export": {
-        "get": _session(
-            "sessions_export",
-            "Export a session as one line of JSON",
-            SESSIONS,
-            parameters=[_NO_FORMAT],
-            responses=_responses(
-                {
-                    (200, JSONLinesRenderer.media_type): OpenApiResponse(
-                        OpenApiTypes.STR, description="One line of JSON, which `convmemory_import` reads."
-                    )
-                },
-                400,
-                *_READ,
-            ),
-        ),
-    },
+        },
+        errors=[409, 422, 429, 503],
+        parameters=[_IDEMPOTENCY_KEY],
+        examples={
+            "A message of the user": {"messages": [{"role": "user", "content": "What is Rust?"}]},
+            "A reply of the model, stored by a trusted service": {
+                "messages": [{"role": "assistant", "content": "A systems language."}],
+                "usage": {"prompt_tokens": 120, "completion_tokens": 7},
+            },
+        },
+    ),
+    (messages.MessageDetail, "get"): _Operation(
+        MESSAGES, "messages_retrieve", "Read a message", {200: serializers.MessageSerializer}
+    ),
+    (messages.MessageRedaction, "post"): _Operation(
+        MESSAGES,
+        "messages_redact",
+        "Empty a message and every summary that covers it",
+        {200: serializers.Redacted},
+        errors=[503],
+    ),
+    (contexts.ContextDetail, "get"): _Operation(
+        CONTEXT, "context_retrieve", "Read the context: what a model is sent next", {200: serializers.ContextSerializer}
+    ),
+    (contexts.SummaryList, "get"): _Operation(
+        CONTEXT,
+        "summaries_list",
+        "List the versions of the summary, newest first",
+        {200: serializers.SummarySerializer(many=True)},
+    ),
+    (contexts.SummaryDetail, "get"): _Operation(
+        CONTEXT, "summaries_retrieve", "Read a version of the summary", {200: serializers.SummarySerializer}
+    ),
+    (actions.Truncate, "post"): _Operation(
+        MESSAGES,
+        "sessions_truncate",
+        "Delete the messages after a position, to get another answer",
+        {200: serializers.Truncated},
+        errors=[428, 503],
+        parameters=[_REQUIRED_IF_MATCH],
+        examples={"All but the first two": {"after": 2}},
+    ),
+    (actions.Clear, "post"): _Operation(
+        SESSIONS, "sessions_clear", "Delete all messages and summaries but keep the session", {204: None}, errors=[503]
+    ),
+    (actions.Fork, "post"): _Operation(
+        SESSIONS,
+        "sessions_fork",
+        "Copy a session as it was at a position",
+        {201: serializers.SessionSerializer},
+        errors=[409, 503],
+        parameters=[_LOCATION, _ETAG],
+        examples={"The first four messages": {"at": 4, "key": "what if"}},
+    ),
+    (actions.Compact, "post"): _Operation(
+        COMPACTION,
+        "sessions_compact",
+        "Ask a worker to fold what is due",
+        {202: serializers.Accepted},
+        errors=[409, 429],
+        parameters=[_LOCATION],
+    ),
+    (actions.Rebuild, "post"): _Operation(
+        COMPACTION,
+        "sessions_rebuild",
+        "Ask a worker to make the summary again from the messages",
+        {202: serializers.Accepted},
+        errors=[409, 429, 503],
+        parameters=[_LOCATION],
+    ),
+    (actions.Export, "get"): _Operation(
+        SESSIONS,
+        "sessions_export",
+        "Export a session as one line of JSON",
+        {
+            (200, JSONLinesRenderer.media_type): OpenApiResponse(
+                str, "One line of JSON, which `convmemory_import` reads."
+            )
+        },
+        errors=[400],
+        parameters=[_NO_FORMAT],
+    ),
 }
 
 
-class _Documented(OpenApiViewExtension):  # type: ignore[no-untyped-call]
-    """A view with the operations above. drf-spectacular registers each subclass when it is defined."""
+class _Views(OpenApiViewExtension):  # type: ignore[no-untyped-call]
+    """The views with the operations above. A view of the site that inherits from them describes itself."""
 
-    operations: dict[str, _Operation]
+    target_class = "django_convmemory.api.views.base.ScopedView"
+    match_subclasses = True
 
     def view_replacement(self) -> Any:
-        documented = {method: extend_schema(**operation) for method, operation in self.operations.items()}
-        view: Any = self.target_class
+        documented = {
+            method: _documented(view, method, operation)
+            for (view, method), operation in OPERATIONS.items()
+            if view is self.target
+        }
+        view: Any = self.target
         return extend_schema_view(**documented)(type(view.__name__, (view,), {}))
 
 
-for _name, _operations in OPERATIONS.items():
-    type(
-        f"_{_name}",
-        (_Documented,),
-        {"target_class": f"django_convmemory.api.views.{_name}", "operations": _operations},
+def _documented(view: type[ScopedView], method: str, operation: _Operation) -> Any:
+    """Return the decorator of the view's method."""
+    arguments = inspect.signature(getattr(view, method)).parameters
+    parameters: list[Any] = [parameter for parameter in _PATH_PARAMETERS if parameter.name in arguments]
+    responses = dict(operation.responses)
+    errors = {*operation.errors, *(_READ if method in ("get", "delete") else _WRITE)}
+    if method == "get" and view.query_class is not serializers.Nothing:
+        parameters.append(view.query_class)
+        errors.add(400)
+    if method == "get" and issubclass(view, TaggedView):
+        parameters += [_IF_NONE_MATCH, _ETAG]
+        responses[304] = OpenApiResponse(description="Nothing has changed since the `ETag` in `If-None-Match`.")
+    for code in sorted(errors):
+        responses[code, problems.MEDIA_TYPE] = OpenApiResponse(serializers.Problem, _ERRORS[code])
+    return extend_schema(
+        operation_id=f"convmemory_{operation.name}",
+        tags=[operation.tag],
+        summary=operation.summary,
+        parameters=[*parameters, *operation.parameters],
+        responses=responses,
+        examples=[OpenApiExample(name, body, request_only=True) for name, body in operation.examples.items()],
     )

@@ -12,21 +12,17 @@ For the request, other sessions do not exist: the response is 404.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from django.contrib.auth import get_user_model
 from django.utils.crypto import salted_hmac
 from rest_framework.authentication import CSRFCheck
 from rest_framework.exceptions import PermissionDenied
 from rest_framework.permissions import SAFE_METHODS
+from rest_framework.request import Request
 
 from django_convmemory.memory import memories
-from django_convmemory.models import Session
-
-if TYPE_CHECKING:
-    from rest_framework.request import Request
-
-    from django_convmemory.models import SessionQuerySet
+from django_convmemory.models import Session, SessionQuerySet
 
 # The key of the visitor's id in the site's own session (``request.session``).
 VISITOR = "convmemory_visitor"

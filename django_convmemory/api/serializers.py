@@ -144,20 +144,24 @@ class Moment(serializers.DateTimeField):
 class PageQuery(StrictSerializer):
     """The parameters of every list."""
 
-    cursor = serializers.CharField(required=False, allow_blank=True, trim_whitespace=False)
+    cursor = serializers.CharField(
+        required=False,
+        allow_blank=True,
+        help_text="The start of the page. Take it from the `next` or `previous` address of another page.",
+    )
     limit = PageSize(required=False)
 
 
 class SessionQuery(PageQuery):
-    """The filters and the order of a list of sessions."""
+    """The filters and the order of a list of sessions. The source of a filter is its lookup."""
 
     alias = Alias(required=False)
     state = Choice(choices=models.SessionState.choices, required=False)
-    created_after = Moment(required=False)
-    created_before = Moment(required=False)
-    updated_after = Moment(required=False)
-    updated_before = Moment(required=False)
-    search = Text(max_length=255, required=False)
+    created_after = Moment(required=False, source="created_at__gte")
+    created_before = Moment(required=False, source="created_at__lt")
+    updated_after = Moment(required=False, source="updated_at__gte")
+    updated_before = Moment(required=False, source="updated_at__lt")
+    search = Text(max_length=255, required=False, source="title__icontains")
     ordering = Choice(choices=["-created", "created", "-updated", "updated"], default="-created")
 
 
@@ -312,10 +316,10 @@ class MessageSerializer(serializers.Serializer[models.Message]):
 
 
 class MessageQuery(PageQuery):
-    """The bounds and the order of a list of messages."""
+    """The bounds and the order of a list of messages. The source of a bound is its lookup."""
 
-    after = QueryNumber(required=False)
-    before = QueryNumber(required=False)
+    after = QueryNumber(required=False, source="position__gt")
+    before = QueryNumber(required=False, source="position__lt")
     ordering = Choice(choices=["position", "-position"], default="position")
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+import dataclasses
 
 from django.db.models import Count, Sum
 
@@ -11,15 +11,14 @@ from django_convmemory.management.progress import counted
 from django_convmemory.stores import editing, transactions
 
 
-class Totals(NamedTuple):
+@dataclasses.dataclass(frozen=True, slots=True)
+class Totals:
     """A number of sessions, and the number of messages in them."""
 
     sessions: int
     messages: int
 
-    def __add__(self, other: object) -> Totals:
-        if not isinstance(other, Totals):
-            return NotImplemented
+    def __add__(self, other: Totals) -> Totals:
         return Totals(self.sessions + other.sessions, self.messages + other.messages)
 
     def __str__(self) -> str:
@@ -28,8 +27,7 @@ class Totals(NamedTuple):
 
 def totals(sessions: models.SessionQuerySet) -> Totals:
     """Count ``sessions`` and their messages. The rows of the sessions have the counts; no message is read."""
-    row = sessions.aggregate(sessions=Count("pk"), messages=Sum("last_position"))
-    return Totals(row["sessions"], row["messages"] or 0)
+    return Totals(**sessions.aggregate(sessions=Count("pk"), messages=Sum("last_position", default=0)))
 
 
 def delete(sessions: models.SessionQuerySet) -> Totals:

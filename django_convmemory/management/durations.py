@@ -31,6 +31,12 @@ def seconds(text: str, option: str) -> int:
     return value
 
 
+def older(rows: Any, column: str, seconds: float) -> Any:
+    """Return those of ``rows`` whose time in ``column`` is longer than ``seconds`` ago."""
+    before = ago(seconds, rows)
+    return rows.none() if before is None else rows.filter(**{f"{column}__lt": before})
+
+
 def ago(seconds: float, rows: QuerySet[Any]) -> dt.datetime | None:
     """Return the database's time ``seconds`` ago, or None if there are no ``rows``.
 

@@ -14,7 +14,8 @@ from pytest_django import DjangoAssertNumQueries
 from rest_framework.test import APIClient
 
 from django_convmemory import models
-from django_convmemory.api import problems, views
+from django_convmemory.api import problems
+from django_convmemory.api.views import base
 from django_convmemory.clock import Clock
 from django_convmemory.conversation import SessionHandle
 from django_convmemory.memory import memories
@@ -226,15 +227,15 @@ def test_a_session_that_is_deleted_in_the_meantime_is_not_found(
     api: APIClient, chat: SessionHandle, meanwhile: Any, path: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Nothing of the session comes back, and a new session with the same name is left alone."""
-    find_session = views.ScopedView.find_session
+    find_session = base.ScopedView.find_session
 
-    def find_and_change(view: views.ScopedView, session_id: str) -> models.Session:
+    def find_and_change(view: base.ScopedView, session_id: str) -> models.Session:
         session = find_session(view, session_id)
         meanwhile(chat)
         return session
 
     url = url_of(chat, path)
-    monkeypatch.setattr(views.ScopedView, "find_session", find_and_change)
+    monkeypatch.setattr(base.ScopedView, "find_session", find_and_change)
     body: dict[str, Any] = {"after": 0} if path == "truncate/" else {"at": 1} if path == "fork/" else {}
     body = {"messages": [{"role": "user", "content": "late"}]} if path == "messages/" else body
     response = api.post(url, body, format="json", headers={"If-Match": "*"})
@@ -248,15 +249,15 @@ def test_a_session_that_is_deleted_in_the_meantime_is_not_found(
 def test_a_session_that_is_deleted_in_the_meantime_is_neither_changed_nor_deleted(
     api: APIClient, chat: SessionHandle, method: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    find_session = views.ScopedView.find_session
+    find_session = base.ScopedView.find_session
 
-    def find_and_change(view: views.ScopedView, session_id: str) -> models.Session:
+    def find_and_change(view: base.ScopedView, session_id: str) -> models.Session:
         session = find_session(view, session_id)
         models.Session.objects.all().delete()
         return session
 
     url = url_of(chat)
-    monkeypatch.setattr(views.ScopedView, "find_session", find_and_change)
+    monkeypatch.setattr(base.ScopedView, "find_session", find_and_change)
     response = api.generic(method, url, '{"title": "x"}', content_type="application/json")
     assert response.status_code == (404 if method == "PATCH" else 204)
 

@@ -36,8 +36,6 @@ class Truncate(ScopedView):
 class Clear(ScopedView):
     """Delete all messages and summaries. The session stays."""
 
-    serializer_class = serializers.Nothing
-
     def post(self, request: Request, session_id: str) -> Response:
         self.body()
         with self.guarded():
@@ -67,7 +65,6 @@ class Fork(ScopedView):
 class WorkView(ScopedView):
     """An operation that calls a model, so a worker does it. The response says where to read its state."""
 
-    serializer_class = serializers.Nothing
     post_throttle = ModelThrottle
 
     def post(self, request: Request, session_id: str) -> Response:
@@ -110,11 +107,10 @@ class Rebuild(WorkView):
 class Export(ScopedView):
     """Export the session as one line of JSON, which the command convmemory_import reads."""
 
-    serializer_class = serializers.Nothing
     renderer_classes = [JSONLinesRenderer, UTF8JSONRenderer]
 
     def get(self, request: Request, session_id: str) -> HttpResponseBase:
-        self.query(serializers.Nothing)
+        self.query()
         using = self.session._state.db or "default"
         head = next(exporting.heads(models.Session.objects.using(using).filter(pk=self.session.pk)), None)
         if head is None:

@@ -56,7 +56,10 @@ class ScopedView(GenericAPIView[Any]):
     metadata_class = SimpleMetadata
     versioning_class = None
     filter_backends = []
-    pagination_class: type[pagination.Pages] | None = None
+    pagination_class = pagination.Pages
+    # The body and the query string that the view accepts, unless it ignores them.
+    serializer_class: type[serializers.StrictSerializer] = serializers.Nothing
+    query_class: type[serializers.StrictSerializer] = serializers.Nothing
     # Limits the POST requests to the view, beside the throttles of the site.
     post_throttle: type[BaseThrottle] | None = None
     # The default body in the browsable API.
@@ -117,7 +120,7 @@ class ScopedView(GenericAPIView[Any]):
         patch_vary_headers(response, ["Accept", "Authorization", "Cookie"])
         return response
 
-    def sessions(self) -> models.SessionQuerySet:
+    def get_queryset(self) -> models.SessionQuerySet:
         """Return the sessions that the request reaches. Every query of every view begins here."""
         # From the database that is written to, so that a client sees what it has just stored.
         using = router.db_for_write(models.Session)
@@ -127,14 +130,10 @@ class ScopedView(GenericAPIView[Any]):
             reached = models.Session.objects.using(using).filter(pk__in=reached.values("pk"))
         return reached.filter(alias__in=conf.aliases()).with_clock()
 
-    def get_queryset(self) -> QuerySet[Any]:
-        """Return the same sessions, for permission classes that look for the model."""
-        return self.sessions()
-
     def find_session(self, session_id: str) -> models.Session:
         """Return the session with this public id. Raises a 404."""
         with contextlib.suppress(ValueError):
-            session = self.sessions().filter(public_id=uuid.UUID(session_id)).first()
+            session = self.get_queryset().filter(public_id=uuid.UUID(session_id)).first()
             if session is not None:
                 return session
         raise NotFound("There is no such session.")
@@ -164,11 +163,7 @@ class ScopedView(GenericAPIView[Any]):
             row = models.Session.objects.using(using).filter(pk=self.session.pk, revision=self.revision)
             # The UPDATE locks the row on every database, also on those without SELECT … FOR UPDATE.
             if not row.lock():
-                raise Problem(
-                    412,
-                    "stale_revision",
-                    "The session has changed since this ETag. Read the session again before you repeat the request.",
-                )
+                raise etags.stale()
             yield
 
     def reread(self, session: models.Session) -> models.Session:
@@ -189,15 +184,15 @@ class ScopedView(GenericAPIView[Any]):
         """A handle of this row. Once the row is gone, no other session takes its place."""
         return self.memory.session(self.session)
 
-    def query(self, serializer: type[serializers.StrictSerializer]) -> dict[str, Any]:
+    def query(self) -> dict[str, Any]:
         """Return the parameters of the query string. Raises a 400 if a parameter is wrong, unknown or repeated."""
         parameters = self.request.query_params
         if not parameters:
-            return _defaults(serializer)
+            return _defaults(self.query_class)
         for name in parameters:
             if len(parameters.getlist(name)) > 1:
                 raise ValidationError({name: ["The parameter appears more than once."]})
-        return _validated(serializer(data=parameters.dict()))
+        return _validated(self.query_class(data=parameters.dict()))
 
     def body(self) -> dict[str, Any]:
         """Return the body. Raises a 400 if it is not valid."""

@@ -8,7 +8,7 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 
 from django_convmemory import models
-from django_convmemory.api import conf, pagination, serializers
+from django_convmemory.api import conf, serializers
 from django_convmemory.api.problems import Problem
 from django_convmemory.api.views.base import ScopedView, TaggedView, is_number
 from django_convmemory.core.context import Context
@@ -18,10 +18,10 @@ from django_convmemory.maintenance import explain
 class ContextDetail(TaggedView):
     """The context: what a model is sent next."""
 
-    serializer_class = serializers.Nothing
+    query_class = serializers.ContextQuery
 
     def get(self, request: Request, session_id: str) -> Response:
-        query = self.query(serializers.ContextQuery)
+        query = self.query()
         if self.unchanged():
             return Response(status=304)
         budget, own_budget = query.get("max_tokens"), self.memory.max_context_tokens
@@ -66,19 +66,16 @@ def _content(context: Context, form: str) -> dict[str, Any]:
 class SummaryList(ScopedView):
     """The versions of the summary, newest first."""
 
-    serializer_class = serializers.Nothing
-    pagination_class = pagination.Pages
+    query_class = serializers.PageQuery
 
     def get(self, request: Request, session_id: str) -> Response:
-        query = self.query(serializers.PageQuery)
+        query = self.query()
         rows = models.Summary.objects.using(self.session._state.db).filter(session=self.session)
         return self.page(rows, serializers.SummarySerializer, ("-version",), query.get("limit"))
 
 
 class SummaryDetail(ScopedView):
     """One version of the summary."""
-
-    serializer_class = serializers.Nothing
 
     def get(self, request: Request, session_id: str, version: str) -> Response:
         rows = models.Summary.objects.using(self.session._state.db).filter(session=self.session)

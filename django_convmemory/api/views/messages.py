@@ -8,7 +8,7 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 
 from django_convmemory import models
-from django_convmemory.api import conf, pagination, serializers
+from django_convmemory.api import conf, serializers
 from django_convmemory.api.problems import Problem
 from django_convmemory.api.throttles import AppendThrottle
 from django_convmemory.api.views.base import ScopedView, position_of
@@ -22,16 +22,13 @@ class MessageList(ScopedView):
 
     serializer_class = serializers.NewMessages
     example: dict[str, Any] | None = {"messages": [{"role": "user", "content": "What is Rust?"}]}
-    pagination_class = pagination.Pages
+    query_class = serializers.MessageQuery
     post_throttle = AppendThrottle
 
     def get(self, request: Request, session_id: str) -> Response:
-        query = self.query(serializers.MessageQuery)
-        rows = models.Message.objects.using(self.session._state.db).filter(session=self.session)
-        if "after" in query:
-            rows = rows.filter(position__gt=query["after"])
-        if "before" in query:
-            rows = rows.filter(position__lt=query["before"])
+        query = self.query()
+        bounds = {name: query[name] for name in ("position__gt", "position__lt") if name in query}
+        rows = models.Message.objects.using(self.session._state.db).filter(session=self.session, **bounds)
         sign = query["ordering"].removesuffix("position")
         # By both columns of the primary key: ordered by the position alone, a database may read the whole table.
         ordering = (f"{sign}position", f"{sign}session_id")
@@ -66,8 +63,6 @@ class MessageList(ScopedView):
 
 class MessageDetail(ScopedView):
     """One message."""
-
-    serializer_class = serializers.Nothing
 
     def get(self, request: Request, session_id: str, position: str) -> Response:
         rows = models.Message.objects.using(self.session._state.db).filter(session=self.session)

@@ -9,7 +9,7 @@ from typing import Any
 from rest_framework.request import Request
 from rest_framework.response import Response
 
-from django_convmemory.api import pagination, serializers
+from django_convmemory.api import serializers
 from django_convmemory.api.throttles import CreateThrottle
 from django_convmemory.api.views.base import ScopedView, TaggedView
 from django_convmemory.memory import memories
@@ -20,7 +20,7 @@ class SessionList(ScopedView):
 
     serializer_class = serializers.NewSession
     example: dict[str, Any] | None = {"title": "Lisbon in May"}
-    pagination_class = pagination.Pages
+    query_class = serializers.SessionQuery
     post_throttle = CreateThrottle
 
     _ORDERINGS = {
@@ -29,20 +29,11 @@ class SessionList(ScopedView):
         "-updated": ("-updated_at", "-id"),
         "updated": ("updated_at", "id"),
     }
-    _FILTERS = {
-        "alias": "alias",
-        "created_after": "created_at__gte",
-        "created_before": "created_at__lt",
-        "updated_after": "updated_at__gte",
-        "updated_before": "updated_at__lt",
-        "search": "title__icontains",
-    }
 
     def get(self, request: Request) -> Response:
-        query = self.query(serializers.SessionQuery)
-        rows = self.sessions().filter(
-            **{column: query[name] for name, column in self._FILTERS.items() if name in query}
-        )
+        query = self.query()
+        no_lookups = {"cursor", "limit", "ordering", "state"}
+        rows = self.get_queryset().filter(**{name: query[name] for name in query.keys() - no_lookups})
         if "state" in query:
             rows = rows.in_state(query["state"])
         serializer = functools.partial(serializers.SessionSerializer, context={"url": self.url})
@@ -77,8 +68,6 @@ class SessionDetail(TaggedView):
 
 class SessionStatus(TaggedView):
     """The state of compaction, for a page that waits for it."""
-
-    serializer_class = serializers.Nothing
 
     def get(self, request: Request, session_id: str) -> Response:
         if self.unchanged():

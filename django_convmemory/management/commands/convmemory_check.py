@@ -10,7 +10,6 @@ from typing import Any
 from django.core.management.base import BaseCommand, CommandError, CommandParser
 
 from django_convmemory.maintenance import integrity
-from django_convmemory.maintenance.integrity import Finding
 from django_convmemory.management import choices
 from django_convmemory.management.progress import counted, printable
 
@@ -38,7 +37,11 @@ class Command(BaseCommand):
         counts: Counter[str] = Counter()
         for finding in itertools.chain(integrity.check(sessions), integrity.orphans(using)):
             counts[finding.code] += 1
-            self._report(finding, as_json=options["json"])
+            if options["json"]:
+                self.stdout.write(json.dumps(finding._asdict()))
+            else:
+                name = f" ({printable(finding.name)})" if finding.name else ""
+                self.stdout.write(f"session {finding.session_id}{name}: {finding.code}: {finding.message}")
         if counts:
             kinds = ", ".join(f"{code} ({count})" for code, count in sorted(counts.items()))
             raise CommandError(
@@ -47,10 +50,3 @@ class Command(BaseCommand):
             )
         if not options["json"] and options["verbosity"]:
             self.stdout.write(f"Checked {counted(sessions.count(), 'session')}. Nothing is wrong.")
-
-    def _report(self, finding: Finding, *, as_json: bool) -> None:
-        if as_json:
-            self.stdout.write(json.dumps(finding._asdict()))
-        else:
-            name = f" ({printable(finding.name)})" if finding.name else ""
-            self.stdout.write(f"session {finding.session_id}{name}: {finding.code}: {finding.message}")

@@ -62,12 +62,13 @@ class Command(BaseCommand):
     def handle(self, *args: Any, **options: Any) -> None:
         """Delete what is too old."""
         using = choices.database(options)
-        aliases, batch, dry_run = choices.aliases(options, using), options["batch"], options["dry_run"]
+        aliases, batch = choices.aliases(options, using), options["batch"]
         if not 0 < batch <= _LARGEST_BATCH:
             raise CommandError(f"--batch is {batch}. Give a whole number from 1 to {_LARGEST_BATCH}.", returncode=2)
+        prune = {"inactive_for": self._sessions, "attempts_older_than": _attempts, "versions_older_than": _versions}
         ages = {
             name: durations.seconds(options[name], f"--{name.replace('_', '-')}")
-            for name in ("inactive_for", "attempts_older_than", "versions_older_than")
+            for name in prune
             if options[name] is not None
         }
         if not ages:
@@ -75,34 +76,23 @@ class Command(BaseCommand):
                 "What should be deleted? Give --inactive-for, --attempts-older-than or --versions-older-than.",
                 returncode=2,
             )
-        results = []
-        if "inactive_for" in ages:
-            results.append(str(self._sessions(ages["inactive_for"], using, aliases, options)))
-        if "attempts_older_than" in ages:
-            attempts = _attempts(ages["attempts_older_than"], using, aliases, batch, dry_run=dry_run)
-            results.append(counted(attempts, "attempt"))
-        if "versions_older_than" in ages:
-            versions = _versions(ages["versions_older_than"], using, aliases, batch, dry_run=dry_run)
-            results.append(counted(versions, "version"))
+        results = [prune[name](age, using, aliases, options) for name, age in ages.items()]
         if options["verbosity"] > 0:
-            self.stdout.write(f"{', '.join(results)} {'would be deleted' if dry_run else 'deleted'}.")
+            self.stdout.write(f"{', '.join(results)} {'would be deleted' if options['dry_run'] else 'deleted'}.")
 
-    def _sessions(self, seconds: int, using: str, aliases: list[str], options: dict[str, Any]) -> Totals:
+    def _sessions(self, seconds: int, using: str, aliases: list[str], options: dict[str, Any]) -> str:
         sessions = models.Session.objects.using(using).filter(alias__in=aliases)
-        before = durations.ago(seconds, sessions)
-        deleted = Totals(0, 0)
-        if before is None:
-            return deleted
-        inactive = sessions.filter(updated_at__lt=before)
+        inactive = durations.older(sessions, "updated_at", seconds)
         if options["dry_run"]:
-            return deletion.totals(inactive)
+            return str(deletion.totals(inactive))
+        deleted = Totals(0, 0)
         with Progress(self.stdout, "deleted", verbose=options["verbosity"] > 0) as progress:
             for first, last in _id_ranges(inactive, options["batch"]):
                 # This deletes the sessions that are still inactive under the lock.
                 batch = deletion.delete(inactive.filter(pk__range=(first, last)))
                 deleted += batch
                 progress.advance(batch.sessions)
-        return deleted
+        return str(deleted)
 
 
 def _id_ranges(rows: models.SessionQuerySet | models.AttemptQuerySet, batch: int) -> Iterator[tuple[int, int]]:
@@ -116,26 +106,26 @@ def _id_ranges(rows: models.SessionQuerySet | models.AttemptQuerySet, batch: int
         last = ids[-1]
 
 
-def _attempts(seconds: int, using: str, aliases: list[str], batch: int, *, dry_run: bool) -> int:
+def _attempts(seconds: int, using: str, aliases: list[str], options: dict[str, Any]) -> str:
     attempts = models.Attempt.objects.using(using).filter(alias__in=aliases)
-    before = durations.ago(seconds, attempts)
-    if before is None:
-        return 0
-    old = attempts.filter(started_at__lt=before)
-    if dry_run:
-        return old.count()
-    return sum(transactions.run(using, old.filter(pk__range=id_range).delete)[0] for id_range in _id_ranges(old, batch))
+    old = durations.older(attempts, "started_at", seconds)
+    if options["dry_run"]:
+        return counted(old.count(), "attempt")
+    id_ranges = _id_ranges(old, options["batch"])
+    deleted = sum(transactions.run(using, old.filter(pk__range=id_range).delete)[0] for id_range in id_ranges)
+    return counted(deleted, "attempt")
 
 
-def _versions(seconds: int, using: str, aliases: list[str], batch: int, *, dry_run: bool) -> int:
+def _versions(seconds: int, using: str, aliases: list[str], options: dict[str, Any]) -> str:
     versions = models.Summary.objects.using(using).filter(session__alias__in=aliases)
-    before = durations.ago(seconds, versions)
+    before, batch = durations.ago(seconds, versions), options["batch"]
     if before is None:
-        return 0
-    return sum(
-        count if dry_run else _delete_versions(session_id, using, before, batch)
+        return counted(0, "version")
+    deleted = sum(
+        count if options["dry_run"] else _delete_versions(session_id, using, before, batch)
         for session_id, count in _sessions_with_unneeded(versions, before, batch)
     )
+    return counted(deleted, "version")
 
 
 def _sessions_with_unneeded(

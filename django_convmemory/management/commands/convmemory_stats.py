@@ -66,10 +66,10 @@ def _sessions(alias: str, using: str) -> dict[str, Any]:
     rows = models.Session.objects.using(using).filter(alias=alias)
     # An alias that was removed from the settings gets no attempts and has no options: the default limit is used.
     max_attempts = memories[alias].options.max_attempts if alias in memories else Options().max_attempts
-    counted = rows.aggregate(
+    counts = rows.aggregate(
         sessions=Count("pk"),
-        messages=Sum("last_position"),
-        tokens=Sum(F("unpinned_tokens") + F("pinned_tokens")),
+        messages=Sum("last_position", default=0),
+        tokens=Sum(F("unpinned_tokens") + F("pinned_tokens"), default=0),
         due=Count("pk", filter=Q(due_since__isnull=False)),
         leased=Count("pk", filter=Q(lease_expires_at__gt=Clock())),
         failing=Count("pk", filter=Q(due_since__isnull=False) & _IDLE & (Q(attempts__gt=0) | ~Q(last_error=""))),
@@ -77,14 +77,8 @@ def _sessions(alias: str, using: str) -> dict[str, Any]:
     )
     oldest = rows.due().order_by("due_since").values_list("due_since", Clock()).first()
     return {
-        "sessions": counted["sessions"],
-        "messages": counted["messages"] or 0,
-        "tokens": counted["tokens"] or 0,
-        "due": counted["due"],
+        **counts,
         "oldest_due_seconds": round(max(0.0, (oldest[1] - oldest[0]).total_seconds()), 1) if oldest else None,
-        "leased": counted["leased"],
-        "failing": counted["failing"],
-        "stalled": counted["stalled"],
         "paused": ORMStore(using).paused(alias, seconds=PAUSE_SECONDS),
         "misconfigured": ORMStore(using).paused(alias, seconds=math.inf),
     }
@@ -103,8 +97,8 @@ def _attempts(alias: str, using: str, seconds: int) -> dict[str, Any]:
         .annotate(
             count=Count("pk"),
             by_fallback=Count("pk", filter=Q(model=fallback.name[:MAX_MODEL_NAME]) if fallback else Q(pk__in=[])),
-            prompt=Sum("prompt_tokens"),
-            completion=Sum("completion_tokens"),
+            prompt=Sum("prompt_tokens", default=0),
+            completion=Sum("completion_tokens", default=0),
             total_cost=Sum("cost"),
             longest=Max("duration_seconds"),
         )
@@ -121,8 +115,8 @@ def _attempts(alias: str, using: str, seconds: int) -> dict[str, Any]:
         "count": count,
         "by_fallback": sum(row["by_fallback"] for row in outcomes if row["outcome"] == AttemptOutcome.PUBLISHED),
         "outcomes": {row["outcome"]: row["count"] for row in outcomes},
-        "prompt_tokens": sum(row["prompt"] or 0 for row in outcomes),
-        "completion_tokens": sum(row["completion"] or 0 for row in outcomes),
+        "prompt_tokens": sum(row["prompt"] for row in outcomes),
+        "completion_tokens": sum(row["completion"] for row in outcomes),
         "cost": float(sum(costs)) if costs else None,
         "median_seconds": round(sum(middle) / len(middle), 3) if middle else None,
         "longest_seconds": round(max(row["longest"] for row in outcomes), 3) if outcomes else None,
@@ -132,16 +126,10 @@ def _attempts(alias: str, using: str, seconds: int) -> dict[str, Any]:
 def _text(alias: str, values: dict[str, Any], since: str) -> str:
     attempts = values["attempts"]
     lines = [
-        ("sessions", values["sessions"]),
-        ("messages", values["messages"]),
-        ("tokens", values["tokens"]),
-        ("due", values["due"]),
+        *((name, values[name]) for name in ("sessions", "messages", "tokens", "due")),
         ("oldest due (s)", values["oldest_due_seconds"]),
-        ("leased", values["leased"]),
-        ("failing", values["failing"]),
-        ("stalled", values["stalled"]),
-        ("misconfigured", "yes" if values["misconfigured"] else "no"),
-        ("paused", "yes" if values["paused"] else "no"),
+        *((name, values[name]) for name in ("leased", "failing", "stalled")),
+        *((name, "yes" if values[name] else "no") for name in ("misconfigured", "paused")),
         (f"attempts in {since}", attempts["count"]),
         *((f"  {outcome}", count) for outcome, count in attempts["outcomes"].items()),
         ("  by the fallback", attempts["by_fallback"]),
