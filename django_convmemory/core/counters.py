@@ -48,6 +48,14 @@ class Row(NamedTuple):
     answers: int | None
 
 
+class Covered(NamedTuple):
+    """What a summary covers: its last position, and the unpinned messages and their tokens through it."""
+
+    covered_position: int = 0
+    covered_count: int = 0
+    covered_tokens: int = 0
+
+
 class Counters(NamedTuple):
     """The counters of a session.
 
@@ -89,6 +97,10 @@ class Counters(NamedTuple):
     @property
     def tail_count(self) -> int:
         return self.unpinned_count - self.covered_count
+
+    def covering(self, covered: Covered) -> Counters:
+        """Return the counters with a summary that covers ``covered``."""
+        return self._replace(**covered._asdict())
 
     def due(self, threshold: Threshold) -> bool:
         """Whether the tail is due for compaction."""

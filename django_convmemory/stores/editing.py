@@ -17,7 +17,7 @@ from django.db.models.functions import Coalesce
 from django_convmemory import models
 from django_convmemory.clock import Clock
 from django_convmemory.core import values
-from django_convmemory.core.counters import Counters, Ending, Standing, rewound
+from django_convmemory.core.counters import Counters, Covered, Ending, Standing, rewound
 from django_convmemory.core.values import DueRule, Edited, SessionName
 from django_convmemory.messages import PINNED_ROLES, ChatMessage
 from django_convmemory.stores import columns, creating, owners, sql, transactions
@@ -236,7 +236,7 @@ def finish(using: str, session_id: int, counters: Counters, position: int, rule:
     summaries = models.Summary.objects.using(using).filter(session_id=session_id)
     summaries.filter(last_position__gte=position, invalidated_at__isnull=True).update(invalidated_at=Clock())
     current = transactions.latest(summaries.current()).first()
-    counters = _covered(counters, current)
+    counters = counters.covering(current.covered if current else Covered())
     due = counters.due(rule.threshold)
     models.Session.objects.using(using).filter(pk=session_id).update(
         **models.counter_columns(counters),
@@ -245,15 +245,6 @@ def finish(using: str, session_id: int, counters: Counters, position: int, rule:
         hinted_at=Clock() if due and rule.hint else None,
     )
     return Edited(session_id, due)
-
-
-def _covered(counters: Counters, summary: models.Summary | None) -> Counters:
-    """Return the counters with ``summary`` as the current one."""
-    return counters._replace(
-        covered_position=summary.last_position if summary else 0,
-        covered_count=summary.covered_count if summary else 0,
-        covered_tokens=summary.covered_tokens if summary else 0,
-    )
 
 
 def _ending(using: str, session_id: int, position: int) -> Ending:

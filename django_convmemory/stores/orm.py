@@ -247,7 +247,7 @@ class ORMStore:
             current = transactions.latest(sessions)
             if claimed:
                 session, now = current.get(), sessions.values_list(Clock()).get()[0]
-                return self._claimed(session, (now - session.due_since).total_seconds())
+                return values.claimed(session, self._summary(session), (now - session.due_since).total_seconds())
             if not current.due().exists():
                 return "not_due"
             return "waiting" if current.unleased().exists() else "busy"
@@ -263,23 +263,11 @@ class ORMStore:
                 "committed. Turn it on in the processes that make summaries."
             )
 
-    def _claimed(self, session: models.Session, due_seconds: float) -> Claim:
-        summary = None
-        if session.current_version:
-            rows = transactions.latest(models.Summary.objects.using(self.using))
-            row = rows.get(session=session, version=session.current_version)
-            summary = row.value
-        return Claim(
-            session_id=session.pk,
-            name=session.session_name,
-            token=session.lease_token,
-            epoch=session.epoch,
-            last_version=session.last_version,
-            attempts=session.attempts,
-            due_seconds=max(0.0, due_seconds),
-            counters=session.counters,
-            summary=summary,
-        )
+    def _summary(self, session: models.Session) -> SummaryVersion | None:
+        if not session.current_version:
+            return None
+        rows = transactions.latest(models.Summary.objects.using(self.using))
+        return rows.get(session=session, version=session.current_version).value
 
     def claim_rebuild(self, session_id: int, *, lease: float, prompt_hash: str) -> Claim | str:
         using = self.using
@@ -301,24 +289,11 @@ class ORMStore:
             if not claimed:
                 return "busy" if sessions.filter(current_version__gt=0).exists() else "not_due"
             summaries = models.Summary.objects.using(using).filter(session_id=session_id)
-            building = list(transactions.latest(summaries).valid().filter(building=True).order_by("version"))
-            line = values.building_line(
-                [(summary.version, summary.parent_version, summary.prompt_hash) for summary in building], prompt_hash
-            )
+            building = transactions.latest(summaries).valid().filter(building=True).order_by("version")
+            line = values.building_line(building, prompt_hash)
             summaries.filter(building=True).exclude(version__in=line).valid().update(invalidated_at=Clock())
-            built = next((summary for summary in building if line and summary.version == line[-1]), None)
-            claim = self._claimed(transactions.latest(sessions).get(), 0.0)
-            return dataclasses.replace(
-                claim,
-                counters=values.rebuilding(
-                    claim.counters,
-                    built.last_position if built else 0,
-                    built.covered_count if built else 0,
-                    built.covered_tokens if built else 0,
-                ),
-                summary=built.value if built else None,
-                rebuilding=True,
-            )
+            session = transactions.latest(sessions).get()
+            return values.rebuilding(values.claimed(session, self._summary(session), 0.0), line)
 
         return transactions.run(using, work)
 
@@ -366,9 +341,7 @@ class ORMStore:
             pointer = {
                 "due_since": _due_since(rule.threshold, version.tokens_through, version.count),
                 "current_version": number,
-                "covered_position": version.last_position,
-                "covered_count": version.count,
-                "covered_tokens": version.tokens_through,
+                **version.covered._asdict(),
             }
 
         def work() -> bool:
