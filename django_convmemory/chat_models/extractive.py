@@ -124,15 +124,9 @@ def _packed(
     def text_of(indices: Iterable[int]) -> str:
         return render([spoken[index] for index in sorted(indices)])
 
-    taken: list[int] = []
-    estimate = 0
-    later = iter(picks)
-    for pick in later:
-        estimate += sum(pool[index].cost for index in pick)
-        if estimate > fold.max_tokens:
-            later = itertools.chain([pick], later)
-            break
-        taken += pick
+    estimates = list(itertools.accumulate(sum(pool[index].cost for index in pick) for pick in picks))
+    fitting = bisect.bisect_right(estimates, fold.max_tokens)
+    taken = list(itertools.chain.from_iterable(picks[:fitting]))
     text = text_of(taken)
     excess = 1
     while taken and fold.count(text) > fold.max_tokens:
@@ -140,7 +134,7 @@ def _packed(
         excess *= 2
         text = text_of(taken)
     misses = 0
-    for pick in itertools.islice(later, _MAX_TRIES):
+    for pick in picks[fitting : fitting + _MAX_TRIES]:
         longer = text_of([*taken, *pick])
         if fold.count(longer) <= fold.max_tokens:
             taken += pick

@@ -294,10 +294,8 @@ class InMemoryStore:
     ) -> tuple[int, values.Edited | None]:
         with self._lock:
             session = self._at_revision(name, revision)
-            if session is None:
-                return 0, None
-            removed = len(session.rows) - after
-            if removed <= 0:
+            removed = len(session.rows) - after if session else 0
+            if session is None or removed <= 0:
                 return 0, None
             session.counters = rewound(session.counters, session.ending(after))
             del session.rows[after:]

@@ -323,12 +323,7 @@ def _added_one_text(parameters: tuple[str, ...]) -> str:
 def _added(batch: Batch) -> tuple[str, dict[str, Any]]:
     """Return the rest of the INSERT of a batch of several messages."""
     relative = _relative_rows(batch)[:ROWS_PER_INSERT]
-    rows = [
-        columns.row_values(columns.Source(entry.message, entry, row, None))
-        for entry, row in zip(batch.entries, relative, strict=False)
-    ]
-    if batch.key_hash is not None:
-        rows[0] = _row_values(batch, 0, relative[0])
+    rows = [_row_values(batch, index, row) for index, row in enumerate(relative)]
     return _ADDED, dict(zip(_NEW, map(list, zip(*rows, strict=True)), strict=True))
 
 
