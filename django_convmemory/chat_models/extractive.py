@@ -47,15 +47,9 @@ class ExtractiveChatModel:
     messages are left out unless there are no others.
     """
 
-    @property
-    def name(self) -> str:
-        """The name of the model, which is stored with each summary."""
-        return "extractive"
-
-    @property
-    def deadline(self) -> float:
-        """The longest time that a call takes, in seconds. A fold takes far less."""
-        return 10.0
+    name = "extractive"
+    # In seconds. A fold takes far less.
+    deadline = 10.0
 
     def chat(self, request: base.ChatRequest) -> base.ChatResponse:
         """Return the summary that ``request`` asks for.

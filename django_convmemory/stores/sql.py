@@ -73,31 +73,9 @@ class _Shape(NamedTuple):
     results: int  # The number of calls from before the batch that get a result.
     repeats: bool  # The last of these results repeats an earlier one.
 
-    @property
-    def open_calls(self) -> str:
-        """The open calls without those that get a result."""
-        return _without(self.results)
-
-    @property
-    def settled_tokens(self) -> str:
-        """The tokens before the newest exchange."""
-        return self._where_exchange_starts("unpinned_tokens + %(settled)s", "settled_tokens")
-
-    @property
-    def newest_position(self) -> str:
-        """The position at which the newest exchange begins."""
-        return self._where_exchange_starts("last_position + %(newest)s", "newest_position")
-
-    def _where_exchange_starts(self, value: str, column: str) -> str:
-        if self.speaks:
-            return value
-        if not self.starts_exchange:
-            return column
-        # A message of the user belongs to the open exchange. If there is none, the message is an exchange by itself.
-        return f"CASE WHEN {self.open_calls} = '' THEN {value} ELSE {column} END"
-
 
 def _without(results: int) -> str:
+    """Return the open calls without those that get the first ``results`` results of the batch."""
     text = "open_calls"
     for number in range(results):
         text = f"REPLACE({text}, %(result{number})s, '')"
@@ -168,8 +146,8 @@ def _advance(shape: _Shape) -> str:
         "last_position": "last_position + %(added)s",
         "unpinned_count": "unpinned_count + %(added_unpinned)s",
         "unpinned_tokens": "unpinned_tokens + %(added_tokens)s",
-        "settled_tokens": shape.settled_tokens,
-        "newest_position": shape.newest_position,
+        "settled_tokens": _if_exchange_starts(shape, "unpinned_tokens + %(settled)s", "settled_tokens"),
+        "newest_position": _if_exchange_starts(shape, "last_position + %(newest)s", "newest_position"),
         **_pins(shape),
         "answered_position": "call_position",
         **_calls(shape),
@@ -189,6 +167,16 @@ def _advance(shape: _Shape) -> str:
         f"WHERE {' AND '.join(_conditions(shape))} "
         f"RETURNING id, last_position, unpinned_tokens, answered_position, {due} AS due, {turned_due} AS turned_due"
     )
+
+
+def _if_exchange_starts(shape: _Shape, value: str, column: str) -> str:
+    """Return ``value`` if the batch begins the newest exchange, otherwise ``column``, which stays as it is."""
+    if shape.speaks:
+        return value
+    if not shape.starts_exchange:
+        return column
+    # A message of the user belongs to the open exchange. If there is none, the message is an exchange by itself.
+    return f"CASE WHEN {_without(shape.results)} = '' THEN {value} ELSE {column} END"
 
 
 def _over(shape: _Shape, tokens: str, messages: str, settled: str) -> str:
@@ -237,7 +225,7 @@ def _calls(shape: _Shape) -> dict[str, str]:
             "open_calls": "%(open_calls)s",
             "call_position": "last_position + %(call_position)s" if shape.calls else "0",
         }
-    return {"open_calls": shape.open_calls} if shape.results else {}
+    return {"open_calls": _without(shape.results)} if shape.results else {}
 
 
 def _conditions(shape: _Shape) -> list[str]:
