@@ -68,8 +68,8 @@ class OpenAIChatModel:
         self._model = _text_option("model", model)
         self._api_key = _text_option("api_key", api_key)
         self._base_url = _text_option("base_url", base_url)
-        self.deadline = _seconds_option("timeout", timeout)
-        self._parameters = _parameters_option("parameters", parameters)
+        self.deadline = _seconds_option(timeout)
+        self._parameters = _parameters_option(parameters)
         # A client contains locks, so each process needs its own. No lock of ours guards the dicts, because a fork
         # could copy it while it is held. If two threads make a client at once, setdefault keeps one of the two.
         self._clients: dict[int, openai.OpenAI] = {}
@@ -232,28 +232,28 @@ def _text_option(option: str, value: Any) -> str | None:
     return value or None
 
 
-def _seconds_option(option: str, value: Any) -> float:
+def _seconds_option(value: Any) -> float:
     if isinstance(value, bool) or not isinstance(value, (int, float)):
-        raise TypeError(f"{option} must be a number of seconds, not {type(value).__name__}.")
+        raise TypeError(f"timeout must be a number of seconds, not {type(value).__name__}.")
     if not 0 < value <= threading.TIMEOUT_MAX:
-        raise ValueError(f"{option} must be a number of seconds above 0, not {value}.")
+        raise ValueError(f"timeout must be a number of seconds above 0, not {value}.")
     return float(value)
 
 
-def _parameters_option(option: str, value: Any) -> dict[str, Any]:
+def _parameters_option(value: Any) -> dict[str, Any]:
     if value is None:
         return {}
     if not isinstance(value, Mapping):
-        raise TypeError(f"{option} must be a dict, not {type(value).__name__}.")
+        raise TypeError(f"parameters must be a dict, not {type(value).__name__}.")
     for key in value:
         if not isinstance(key, str):
-            raise TypeError(f"{option} has the key {key!r}. The names of parameters must be strings.")
+            raise TypeError(f"parameters has the key {key!r}. The names of parameters must be strings.")
     if reserved := sorted({"messages", "model", "stream", "stream_options"} & set(value)):
-        raise ValueError(f"{option} may not set {', '.join(reserved)}. The chat model sets them itself.")
+        raise ValueError(f"parameters may not set {', '.join(reserved)}. The chat model sets them itself.")
     try:
         parameters: dict[str, Any] = json.loads(json.dumps(dict(value), allow_nan=False))
     except (TypeError, ValueError, RecursionError):
-        raise ValueError(f"{option} must be JSON: strings, finite numbers, booleans, None, lists and dicts.") from None
+        raise ValueError("parameters must be JSON: strings, finite numbers, booleans, None, lists and dicts.") from None
     return parameters
 
 

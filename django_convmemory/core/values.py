@@ -6,7 +6,7 @@ import dataclasses
 import datetime as dt
 import enum
 import hashlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from decimal import Decimal
 from typing import Any, NamedTuple
 
@@ -293,6 +293,15 @@ def numbered(key: str, number: int) -> str:
     """Return ``key`` with a number after it, for a scope that has the key already."""
     suffix = f" ({number})"
     return key[: MAX_KEY_LENGTH - len(suffix)] + suffix
+
+
+def free_name(name: SessionName, is_taken: Callable[[SessionName], bool]) -> SessionName:
+    """Return ``name``, with the first number after its key that makes it free if it is taken."""
+    free, number = name, 1
+    while is_taken(free):
+        number += 1
+        free = dataclasses.replace(name, key=numbered(name.key, number))
+    return free
 
 
 def claimed(session: Any, summary: SummaryVersion | None, due_seconds: float) -> Claim:

@@ -6,7 +6,6 @@ reads after that is current. And SQLite refuses a write in a transaction that ha
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -206,10 +205,9 @@ def adopt(using: str, alias: str, visitor: str, owner_id: Any) -> list[SessionNa
     owners.require(using, owner_id)
     names = []
     for session_id, key in list(sessions.order_by("pk").values_list("pk", "key")):
-        name = SessionName(alias, key, owner_id)
-        numbers = itertools.count(2)
-        while transactions.latest(everyone.named(name)).exists():
-            name = SessionName(alias, values.numbered(key, next(numbers)), owner_id)
+        name = values.free_name(
+            SessionName(alias, key, owner_id), lambda name: transactions.latest(everyone.named(name)).exists()
+        )
         everyone.filter(pk=session_id).update(
             name_hash=name.name_hash, key=name.key, owner_id=owner_id, visitor="", updated_at=Clock()
         )
@@ -257,16 +255,13 @@ def _ending(using: str, session_id: int, position: int) -> Ending:
     spoke = backwards.filter(role="assistant").values_list(*names, "wire").first()
     if last is None or spoke is None:
         return Ending(position, last=Standing(*last) if last else None)
-    results = list(
-        rows.filter(position__gt=spoke[0], answers=spoke[0]).order_by("position").values_list("position", "wire")
-    )
+    results = rows.filter(position__gt=spoke[0], answers=spoke[0]).order_by("position").values_list("position", "wire")
     return Ending(
         position,
         last=Standing(*last),
         spoke=Standing(*spoke[:3]),
         call_ids=_stored("assistant", spoke[3]).call_ids,
-        answered=tuple(_stored("tool", wire).tool_call_id or "" for _, wire in results),
-        answered_position=results[-1][0] if results else 0,
+        results=[(position, _stored("tool", wire).tool_call_id or "") for position, wire in results],
     )
 
 

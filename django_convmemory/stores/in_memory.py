@@ -114,14 +114,16 @@ class _Session:
         """Return how the messages through ``position`` end."""
         rows = [row for row in self.rows[:position] if not row.message.pinned]
         spoke = next((row for row in reversed(rows) if row.message.role == "assistant"), None)
-        results = [row for row in rows if spoke is not None and row.answers == spoke.position]
         return Ending(
             last_position=position,
             last=_standing(rows[-1]) if rows else None,
             spoke=_standing(spoke) if spoke else None,
             call_ids=spoke.message.call_ids if spoke else (),
-            answered=tuple(row.message.tool_call_id or "" for row in results),
-            answered_position=results[-1].position if results else 0,
+            results=[
+                (row.position, row.message.tool_call_id or "")
+                for row in rows
+                if spoke is not None and row.answers == spoke.position
+            ],
         )
 
 
@@ -388,10 +390,10 @@ class InMemoryStore:
             for session in self._sessions.values():
                 if (session.session_name.alias, session.session_name.visitor) != (alias, visitor):
                     continue
-                name = SessionName(alias, session.session_name.key, owner_id)
-                numbers = itertools.count(2)
-                while name.name_hash in self._by_name_hash:
-                    name = SessionName(alias, values.numbered(session.session_name.key, next(numbers)), owner_id)
+                name = values.free_name(
+                    SessionName(alias, session.session_name.key, owner_id),
+                    lambda name: name.name_hash in self._by_name_hash,
+                )
                 del self._by_name_hash[session.session_name.name_hash]
                 self._by_name_hash[name.name_hash] = session
                 session.session_name = name

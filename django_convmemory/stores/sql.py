@@ -97,8 +97,8 @@ def advance(vendor: str, name: SessionName, batch: Batch, rule: DueRule, *, coun
         by_id=name.row_id is not None,
         speaks=batch.has_assistant,
         calls=after.call_position > 0,
-        starts_exchange=batch.unpinned_count > 0 and not batch.ends_with_result,
-        pinned=len(batch.pinned),
+        starts_exchange=after.unpinned_count > 0 and not batch.ends_with_result,
+        pinned=len(after.pinned),
         results=len(results),
         repeats=bool(results) and batch.leading_results[-1] in batch.leading_results[:-1],
     )
@@ -107,8 +107,8 @@ def advance(vendor: str, name: SessionName, batch: Batch, rule: DueRule, *, coun
         "id": name.row_id,
         "counter": counter,
         "added": len(batch.entries),
-        "added_unpinned": batch.unpinned_count,
-        "added_tokens": batch.unpinned_tokens,
+        "added_unpinned": after.unpinned_count,
+        "added_tokens": after.unpinned_tokens,
         "max_tokens": rule.threshold.tokens,
         "max_messages": rule.threshold.messages,
         "settled": after.settled_tokens,
@@ -119,13 +119,13 @@ def advance(vendor: str, name: SessionName, batch: Batch, rule: DueRule, *, coun
     }
     for number, mark in enumerate(results):
         params |= {f"result{number}": mark, f"like{number}": f"%{mark}%"}
-    if batch.pinned:
+    if after.pinned:
         params |= {
-            "added_pinned": len(batch.pinned),
-            "pinned_tokens": sum(pinned.tokens for pinned in batch.pinned),
-            "max_pinned": MAX_PINNED - len(batch.pinned),
+            "added_pinned": len(after.pinned),
+            "pinned_tokens": sum(pinned.tokens for pinned in after.pinned),
+            "max_pinned": MAX_PINNED - len(after.pinned),
         }
-        for number, pinned in enumerate(batch.pinned):
+        for number, pinned in enumerate(after.pinned):
             params |= {f"pinned{number}": pinned.position, f"tokens{number}": f":{pinned.tokens}"}
     return _advance(shape), params
 
@@ -340,7 +340,7 @@ def inserts(
 ) -> Iterator[tuple[str, list[Any] | dict[str, Any]]]:
     """Yield the INSERTs of the entries from ``start`` on, after ``advanced`` has made room for them."""
     position = advanced.last_position - len(batch.entries)
-    total = advanced.unpinned_tokens - batch.unpinned_tokens
+    total = advanced.unpinned_tokens - batch.after.unpinned_tokens
     alone = len(batch.entries) - start == 1
     relative = _relative_rows(batch)
     rows: list[list[Any]] = []
