@@ -103,7 +103,7 @@ class _Session:
     def invalidate(self, position: int) -> None:
         """Invalidate the summaries that cover ``position``. The newest one that is left becomes current."""
         for version in self.versions.values():
-            version.valid = version.valid and version.covered.covered_position < position
+            version.valid = version.valid and version.value.last_position < position
         self.current_version = max(
             (number for number, version in self.versions.items() if version.valid and not version.building), default=0
         )
@@ -303,7 +303,7 @@ class InMemoryStore:
             del session.rows[after:]
             session.keys = {key: (payload, first) for key, (payload, first) in session.keys.items() if first <= after}
             for version in session.versions.values():
-                if version.covered.covered_position > after:
+                if version.value.last_position > after:
                     version.value = dataclasses.replace(version.value, text="")
             return removed, self._edited(session, session.counters.first_unfoldable, rule)
 
@@ -338,7 +338,7 @@ class InMemoryStore:
             copy.versions = {
                 number: dataclasses.replace(version)
                 for number, version in session.versions.items()
-                if version.valid and not version.building and version.covered.covered_position <= at
+                if version.valid and not version.building and version.value.last_position <= at
             }
             copy.last_version = session.last_version
             self._insert(copy)
@@ -368,7 +368,7 @@ class InMemoryStore:
             if first <= position < first + payload.size:
                 session.keys[key] = (payload._replace(hash=""), first)
         for version in session.versions.values():
-            if version.covered.covered_position >= position:
+            if version.value.last_position >= position:
                 version.value = dataclasses.replace(version.value, text="")
         return self._edited(session, position, rule)
 
