@@ -16,10 +16,8 @@ from django_convmemory.schedulers import InlineScheduler
 
 def register() -> None:
     """Register the checks of this app."""
-    checks.register(check_settings, "convmemory")
-    checks.register(check_scheduler, "convmemory")
-    checks.register(check_atomic_requests, "convmemory")
-    checks.register(check_times, "convmemory")
+    for check in (check_settings, check_scheduler, check_atomic_requests, check_times):
+        checks.register(check, "convmemory")
     checks.register(check_database, checks.Tags.database)
 
 
@@ -75,26 +73,21 @@ def check_database(databases: Sequence[str] | None = None, **kwargs: Any) -> lis
 
     These checks run only for the databases that are asked for, because some of them connect to the database.
     """
+    by_vendor = {
+        "mysql": [_check_character_set, _check_packet_size, _check_isolation_level],
+        "sqlite": [_check_sqlite_locking],
+    }
     return [
         message
         for using in _session_databases()
         if using in (databases or ())
-        for check in (
-            _check_character_set,
-            _check_packet_size,
-            _check_isolation_level,
-            _check_sqlite_locking,
-            _check_misconfigured,
-            _check_backends,
-        )
+        for check in (*by_vendor.get(connections[using].vendor, []), _check_misconfigured, _check_backends)
         for message in check(using)
     ]
 
 
 def _check_character_set(using: str) -> Iterator[checks.CheckMessage]:
     """convmemory.W003."""
-    if connections[using].vendor != "mysql":
-        return
     if set(_query(using, "SELECT @@character_set_connection, @@character_set_database")[0]) != {"utf8mb4"}:
         yield checks.Warning(
             f'DATABASES["{using}"] does not use utf8mb4: it cannot store emoji and rare characters.',
@@ -105,8 +98,6 @@ def _check_character_set(using: str) -> Iterator[checks.CheckMessage]:
 
 def _check_packet_size(using: str) -> Iterator[checks.CheckMessage]:
     """convmemory.W007."""
-    if connections[using].vendor != "mysql":
-        return
     accepted = _query(using, "SELECT @@max_allowed_packet")[0][0]
     largest = max((memory.options.max_message_bytes for memory in _memories()), default=0)
     if accepted < 2 * largest:
@@ -120,8 +111,6 @@ def _check_packet_size(using: str) -> Iterator[checks.CheckMessage]:
 
 def _check_isolation_level(using: str) -> Iterator[checks.CheckMessage]:
     """convmemory.W009."""
-    if connections[using].vendor != "mysql":
-        return
     variables = dict(_query(using, "SHOW VARIABLES LIKE '%isolation'"))
     level = variables.get("transaction_isolation") or variables.get("tx_isolation")
     if level == "REPEATABLE-READ" and variables.get("innodb_snapshot_isolation") != "ON":
@@ -136,7 +125,7 @@ def _check_isolation_level(using: str) -> Iterator[checks.CheckMessage]:
 def _check_sqlite_locking(using: str) -> Iterator[checks.CheckMessage]:
     """convmemory.W004."""
     connection = connections[using]
-    if connection.vendor != "sqlite" or connection.is_in_memory_db():  # type: ignore[attr-defined]
+    if connection.is_in_memory_db():  # type: ignore[attr-defined]
         return
     transaction_mode = connection.settings_dict.get("OPTIONS", {}).get("transaction_mode") or "DEFERRED"
     if _query(using, "PRAGMA journal_mode")[0][0] != "wal" or transaction_mode.upper() == "DEFERRED":

@@ -184,11 +184,9 @@ def _check_alias(alias: object) -> None:
 
 def _check_known(check_id: str, where: str, noun: str, names: Iterable[object], known: Collection[str]) -> None:
     hint = f"Choose one of: {', '.join(known)}." if known else f"Remove it: there are no {noun}s."
-    unknown = [name for name in names if name not in known]
+    unknown = [f"{where} has the unknown {noun} {name!r}." for name in names if name not in known]
     if unknown:
-        raise InvalidSettings(
-            *(Problem(check_id, f"{where} has the unknown {noun} {name!r}.", hint) for name in unknown)
-        )
+        raise InvalidSettings(*(Problem(check_id, message, hint) for message in unknown))
 
 
 def _memory_class(path: Any, where: str) -> type[ConversationMemory]:

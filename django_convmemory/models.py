@@ -18,7 +18,7 @@ from django.utils import timezone
 from django.utils.translation import gettext_lazy as _
 
 from django_convmemory import clock
-from django_convmemory.core.counters import Counters, Pinned
+from django_convmemory.core.counters import Counters, Covered, Pinned
 from django_convmemory.core.strategies import Threshold
 from django_convmemory.core.values import MAX_MODEL_NAME, AttemptOutcome, SessionName, SummaryVersion
 from django_convmemory.fields import ExactCharField, ExactJSONField
@@ -386,6 +386,11 @@ class Summary(models.Model):
     def value(self) -> SummaryVersion:
         """The summary as a value."""
         return SummaryVersion(self.version, self.first_position, self.last_position, self.text, self.tokens)
+
+    @property
+    def covered(self) -> Covered:
+        """What the summary covers."""
+        return Covered(self.last_position, self.covered_count, self.covered_tokens)
 
 
 class AttemptQuerySet(models.QuerySet["Attempt"]):

@@ -9,7 +9,6 @@ from __future__ import annotations
 import base64
 import functools
 import hashlib
-import importlib.util
 import logging
 import math
 import os
@@ -50,19 +49,13 @@ class _MessageCounter:
         raise NotImplementedError
 
     def count(self, message: ChatMessage) -> int:
-        total = PER_MESSAGE
-        if isinstance(message.content, str):
-            total += self.count_text(message.content) if message.content else 0
-        else:
-            total += sum(self._part(part) for part in message.content or ())
-        if message.name:
-            total += self.count_text(message.name)
-        if message.tool_call_id:
-            total += self.count_text(message.tool_call_id)
+        parts = ({"text": message.content},) if isinstance(message.content, str) else message.content or ()
+        total = PER_MESSAGE + sum(self._part(part) for part in parts)
+        for text in (message.name, message.tool_call_id, dumps(message.extra) if message.extra else None):
+            if text:
+                total += self.count_text(text)
         for call in message.tool_calls:
             total += PER_CALL + self.count_text(dumps(call))
-        if message.extra:
-            total += self.count_text(dumps(message.extra))
         return total
 
     def _part(self, part: Mapping[str, Any]) -> int:
@@ -175,7 +168,9 @@ class TiktokenCounter(_MessageCounter):
     @property
     def problem(self) -> str | None:
         """Why the counter can only estimate, and what to do about it; None if it counts exactly."""
-        if importlib.util.find_spec("tiktoken") is None:
+        try:
+            import tiktoken  # noqa: F401
+        except ImportError:
             return "tiktoken is not installed. Install django-convmemory[tiktoken]"
         if not _is_on_disk(_VOCABULARIES[self.encoding]):
             return (
@@ -198,18 +193,11 @@ class TiktokenCounter(_MessageCounter):
 @functools.cache
 def _encoder(encoding: str) -> Callable[[str], Sequence[int]] | None:
     """Return the function that encodes a text, or None if it is not available. The cache makes it warn only once."""
-    try:
-        import tiktoken
-    except ImportError:
-        logger.warning("tiktoken is not installed, so tokens are estimated. Install django-convmemory[tiktoken].")
+    if problem := TiktokenCounter(encoding).problem:
+        logger.warning("Tokens are estimated: %s.", problem)
         return None
-    if not _is_on_disk(_VOCABULARIES[encoding]):
-        logger.warning(
-            "The vocabulary of %s is missing or damaged, so tokens are estimated. "
-            "Put its file into the folder that TIKTOKEN_CACHE_DIR names.",
-            encoding,
-        )
-        return None
+    import tiktoken
+
     return tiktoken.get_encoding(encoding).encode_ordinary
 
 
@@ -239,10 +227,9 @@ def image_tokens(url: str, *, detail: str = "auto") -> int:
     if detail == "low":
         return _IMAGE_BASE
     width, height = _data_url_size(url) or _UNKNOWN_SIZE
-    scale = min(1.0, 2048 / max(width, height))
-    width, height = max(1, int(width * scale)), max(1, int(height * scale))
-    scale = min(1.0, 768 / min(width, height))
-    width, height = max(1, int(width * scale)), max(1, int(height * scale))
+    for limit, side in ((2048, max), (768, min)):
+        scale = min(1.0, limit / side(width, height))
+        width, height = max(1, int(width * scale)), max(1, int(height * scale))
     return _IMAGE_BASE + _IMAGE_TILE * math.ceil(width / _TILE) * math.ceil(height / _TILE)
 
 

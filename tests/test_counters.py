@@ -207,9 +207,9 @@ def test_a_batch_knows_what_it_changes_before_the_session_is_read(data: st.DataO
     end, rows = start.append(entries)
 
     assert batch.tokens == sum(entry.tokens for entry in entries)
-    assert batch.unpinned_tokens == end.unpinned_tokens - start.unpinned_tokens
-    assert batch.unpinned_count == end.unpinned_count - start.unpinned_count
-    assert [Pinned(pinned.position + start.last_position, pinned.tokens) for pinned in batch.pinned] == list(
+    assert batch.after.unpinned_tokens == end.unpinned_tokens - start.unpinned_tokens
+    assert batch.after.unpinned_count == end.unpinned_count - start.unpinned_count
+    assert [Pinned(pinned.position + start.last_position, pinned.tokens) for pinned in batch.after.pinned] == list(
         end.pinned[len(start.pinned) :]
     )
     assert [(row.position + start.last_position, row.tokens_through + start.unpinned_tokens) for row in batch.rows] == [
@@ -243,8 +243,7 @@ def ending(conversation: list[ChatMessage], position: int) -> Ending:
         last=standing(unpinned[-1]) if unpinned else None,
         spoke=standing(spoke) if spoke else None,
         call_ids=spoke.message.call_ids if spoke else (),
-        answered=tuple(row.message.tool_call_id or "" for row in results),
-        answered_position=results[-1].position if results else 0,
+        results=[(row.position, row.message.tool_call_id or "") for row in results],
     )
 
 

@@ -264,7 +264,9 @@ class BothStores(RuleBasedStateMachine):
             assert [
                 (one.value, one.parent_version, one.invalidated_at is None, one.building)
                 for one in row.convmemory_summaries.order_by("version")
-            ] == [(one.summary, one.parent, one.valid, one.building) for _, one in sorted(measured.versions.items())]
+            ] == [
+                (one.value, one.parent_version, one.valid, one.building) for _, one in sorted(measured.versions.items())
+            ]
             assert transcript(self.named(self.memory, key).history(limit=1000)) == transcript(
                 self.named(self.measured, key).history(limit=1000)
             )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from django_convmemory import models
 from django_convmemory.core import values
 from django_convmemory.core.counters import Counters, Pinned
 from django_convmemory.core.values import MAX_KEY_LENGTH, SessionName
@@ -47,7 +48,14 @@ def test_a_rebuild_sees_a_session_that_ends_with_its_summary() -> None:
         covered_count=5,
         covered_tokens=50,
     )
-    assert values.rebuilding(counters, position=3, count=2, tokens_through=20) == Counters(
+    claim = values.Claim(1, values.SessionName("default", "key"), "token", 0, 2, 1, 0.0, counters, summary=None)
+    begun = values.rebuilding(claim, {})
+    assert (begun.rebuilding, begun.summary) == (True, None)
+    assert begun.counters == Counters(last_position=6, unpinned_count=5, unpinned_tokens=50)
+    newest = models.Summary(version=2, last_position=3, covered_count=2, covered_tokens=20)
+    continued = values.rebuilding(claim, {1: models.Summary(version=1), 2: newest})
+    assert continued.summary == newest.value
+    assert continued.counters == Counters(
         last_position=6,
         unpinned_count=5,
         unpinned_tokens=50,
@@ -74,7 +82,11 @@ def test_a_rebuild_sees_a_session_that_ends_with_its_summary() -> None:
 def test_a_rebuild_continues_what_was_made_with_this_prompt_one_from_the_other(
     versions: list[tuple[int, int | None, str]], line: list[int]
 ) -> None:
-    assert values.building_line(versions, "now") == line
+    unfinished = [
+        models.Summary(version=version, parent_version=parent, prompt_hash=prompt)
+        for version, parent, prompt in versions
+    ]
+    assert list(values.building_line(unfinished, "now")) == line
 
 
 def test_a_late_result_is_told_what_closed_its_exchange() -> None:

@@ -47,15 +47,9 @@ class ExtractiveChatModel:
     messages are left out unless there are no others.
     """
 
-    @property
-    def name(self) -> str:
-        """The name of the model, which is stored with each summary."""
-        return "extractive"
-
-    @property
-    def deadline(self) -> float:
-        """The longest time that a call takes, in seconds. A fold takes far less."""
-        return 10.0
+    name = "extractive"
+    # In seconds. A fold takes far less.
+    deadline = 10.0
 
     def chat(self, request: base.ChatRequest) -> base.ChatResponse:
         """Return the summary that ``request`` asks for.
@@ -124,15 +118,9 @@ def _packed(
     def text_of(indices: Iterable[int]) -> str:
         return render([spoken[index] for index in sorted(indices)])
 
-    taken: list[int] = []
-    estimate = 0
-    later = iter(picks)
-    for pick in later:
-        estimate += sum(pool[index].cost for index in pick)
-        if estimate > fold.max_tokens:
-            later = itertools.chain([pick], later)
-            break
-        taken += pick
+    estimates = list(itertools.accumulate(sum(pool[index].cost for index in pick) for pick in picks))
+    fitting = bisect.bisect_right(estimates, fold.max_tokens)
+    taken = list(itertools.chain.from_iterable(picks[:fitting]))
     text = text_of(taken)
     excess = 1
     while taken and fold.count(text) > fold.max_tokens:
@@ -140,7 +128,7 @@ def _packed(
         excess *= 2
         text = text_of(taken)
     misses = 0
-    for pick in itertools.islice(later, _MAX_TRIES):
+    for pick in picks[fitting : fitting + _MAX_TRIES]:
         longer = text_of([*taken, *pick])
         if fold.count(longer) <= fold.max_tokens:
             taken += pick

@@ -46,7 +46,7 @@ class OpenAIChatModel:
     - ``model`` is the model's name. The default is the environment variable ``OPENAI_MODEL``.
     - ``api_key`` is the key. The default is ``OPENAI_API_KEY``. For a server without keys, set any text.
     - ``base_url`` is the address of the endpoint. The default is ``OPENAI_BASE_URL``, or else OpenAI's address.
-    - ``timeout`` is the longest time of a whole call, in seconds.
+    - ``timeout`` is the longest time of a whole call, in seconds. The attribute ``deadline`` has it too.
     - ``parameters`` are added to the body of each request, e.g. ``{"temperature": 0}``.
 
     An answer is returned unchanged, also if it is empty or was cut off by the length limit. ``finish_reason`` tells
@@ -68,8 +68,8 @@ class OpenAIChatModel:
         self._model = _text_option("model", model)
         self._api_key = _text_option("api_key", api_key)
         self._base_url = _text_option("base_url", base_url)
-        self._deadline = _seconds_option("timeout", timeout)
-        self._parameters = _parameters_option("parameters", parameters)
+        self.deadline = _seconds_option(timeout)
+        self._parameters = _parameters_option(parameters)
         # A client contains locks, so each process needs its own. No lock of ours guards the dicts, because a fork
         # could copy it while it is held. If two threads make a client at once, setdefault keeps one of the two.
         self._clients: dict[int, openai.OpenAI] = {}
@@ -92,11 +92,6 @@ class OpenAIChatModel:
         except exceptions.ModelMisconfigured as error:
             return str(error)
         return None
-
-    @property
-    def deadline(self) -> float:
-        """The longest time that a call takes, in seconds."""
-        return self._deadline
 
     def chat(self, request: base.ChatRequest) -> base.ChatResponse:
         """Answer ``request`` within :attr:`deadline`.
@@ -121,7 +116,7 @@ class OpenAIChatModel:
                 "The model was not called: this process cannot start another thread. Check its limits."
             ) from None
         try:
-            call.join(self._deadline)
+            call.join(self.deadline)
         finally:  # A signal handler may have raised.
             call.abandoned = True
         return self._answer(outcome[0] if outcome else self._late())
@@ -130,7 +125,7 @@ class OpenAIChatModel:
         """Answer ``request`` as :meth:`chat` does. The deadline, or cancelling the task, cancels the request."""
         arguments = self._arguments(request)
         try:
-            async with asyncio.timeout(self._deadline):
+            async with asyncio.timeout(self.deadline):
                 outcome = await self._afetch(arguments)
         except TimeoutError:
             outcome = self._late()
@@ -208,7 +203,7 @@ class OpenAIChatModel:
         return {
             "api_key": api_key,
             "base_url": self._base_url,
-            "timeout": self._deadline,
+            "timeout": self.deadline,
             "max_retries": 0,
             # If a connection is kept and the server closes it, the next call fails, and nothing repeats it here. A kept
             # connection would also outlive its event loop. A new one costs little beside the seconds of a model call.
@@ -217,7 +212,7 @@ class OpenAIChatModel:
 
     def _late(self) -> exceptions.ModelUnavailable:
         return exceptions.ModelUnavailable(
-            f"The model gave no complete answer within {self._deadline:g} s. "
+            f"The model gave no complete answer within {self.deadline:g} s. "
             "Check the provider's status, or raise the option timeout."
         )
 
@@ -226,7 +221,8 @@ class OpenAIChatModel:
         if isinstance(outcome, exceptions.ChatModelError):
             raise outcome
         if not 200 <= outcome.status < 300:
-            raise openai_replies.rejected(outcome, self._parameters)
+            document = openai_replies.document_of(outcome)
+            raise openai_replies.rejection(outcome.status, document, outcome, self._parameters)
         return openai_replies.read(outcome, self._parameters)
 
 
@@ -236,28 +232,28 @@ def _text_option(option: str, value: Any) -> str | None:
     return value or None
 
 
-def _seconds_option(option: str, value: Any) -> float:
+def _seconds_option(value: Any) -> float:
     if isinstance(value, bool) or not isinstance(value, (int, float)):
-        raise TypeError(f"{option} must be a number of seconds, not {type(value).__name__}.")
+        raise TypeError(f"timeout must be a number of seconds, not {type(value).__name__}.")
     if not 0 < value <= threading.TIMEOUT_MAX:
-        raise ValueError(f"{option} must be a number of seconds above 0, not {value}.")
+        raise ValueError(f"timeout must be a number of seconds above 0, not {value}.")
     return float(value)
 
 
-def _parameters_option(option: str, value: Any) -> dict[str, Any]:
+def _parameters_option(value: Any) -> dict[str, Any]:
     if value is None:
         return {}
     if not isinstance(value, Mapping):
-        raise TypeError(f"{option} must be a dict, not {type(value).__name__}.")
+        raise TypeError(f"parameters must be a dict, not {type(value).__name__}.")
     for key in value:
         if not isinstance(key, str):
-            raise TypeError(f"{option} has the key {key!r}. The names of parameters must be strings.")
+            raise TypeError(f"parameters has the key {key!r}. The names of parameters must be strings.")
     if reserved := sorted({"messages", "model", "stream", "stream_options"} & set(value)):
-        raise ValueError(f"{option} may not set {', '.join(reserved)}. The chat model sets them itself.")
+        raise ValueError(f"parameters may not set {', '.join(reserved)}. The chat model sets them itself.")
     try:
         parameters: dict[str, Any] = json.loads(json.dumps(dict(value), allow_nan=False))
     except (TypeError, ValueError, RecursionError):
-        raise ValueError(f"{option} must be JSON: strings, finite numbers, booleans, None, lists and dicts.") from None
+        raise ValueError("parameters must be JSON: strings, finite numbers, booleans, None, lists and dicts.") from None
     return parameters
 
 

@@ -133,15 +133,10 @@ class Reply:
     cut: exceptions.ChatModelError | None = None
 
 
-def rejected(reply: Reply, parameters: Mapping[str, Any]) -> exceptions.ChatModelError:
-    """Return the error for a reply whose status is not 2xx. ``parameters`` are those of the chat model."""
-    return rejection(reply.status, document_of(reply), reply, parameters)
-
-
 def rejection(
     status: int | None, document: Any, reply: Reply, parameters: Mapping[str, Any]
 ) -> exceptions.ChatModelError:
-    """Return the error for a reply with the JSON ``document``.
+    """Return the error for a reply with the JSON ``document``. ``parameters`` are those of the chat model.
 
     ``status`` is None if the reply has a status of success, but contains an error without a status.
     """

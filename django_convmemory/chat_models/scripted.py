@@ -28,8 +28,8 @@ class ScriptedChatModel:
 
         model = ScriptedChatModel(["They talked about Rust.", ModelUnavailable("busy")])
 
-    ``requests`` lists the requests to the model, in order. The model answers at once; ``deadline``, in seconds, is only
-    the value of the property.
+    ``name`` is the name of the model, which is stored with each summary. ``requests`` lists the requests to the model,
+    in order. The model answers at once: nothing enforces ``deadline``, the longest time of a call in seconds.
 
     Raises :class:`TypeError` for a reply of another type, and :class:`ScriptExhausted` if no reply is left.
     """
@@ -37,25 +37,15 @@ class ScriptedChatModel:
     def __init__(self, replies: Iterable[Reply] = (), *, name: str = "scripted", deadline: float = 60.0) -> None:
         if isinstance(replies, (str, messages.ChatMessage, base.ChatResponse)):
             raise TypeError(f"replies must be a list of replies, not a {type(replies).__name__}. Put it in a list.")
-        self._name = name
-        self._deadline = deadline
+        self.name = name
+        self.deadline = deadline
         self._lock = threading.Lock()
         self._replies: collections.deque[base.ChatResponse | BaseException] = collections.deque()
         self.requests: list[base.ChatRequest] = []
         self.add(*replies)
 
     def __repr__(self) -> str:
-        return f"<{type(self).__name__} {self._name!r}: {len(self._replies)} replies left>"
-
-    @property
-    def name(self) -> str:
-        """The name of the model, which is stored with each summary."""
-        return self._name
-
-    @property
-    def deadline(self) -> float:
-        """The longest time that a call may take, in seconds. Nothing enforces it here."""
-        return self._deadline
+        return f"<{type(self).__name__} {self.name!r}: {len(self._replies)} replies left>"
 
     def add(self, *replies: Reply) -> None:
         """Queue ``replies`` after those that are left.
@@ -74,7 +64,7 @@ class ScriptedChatModel:
             reply = self._replies.popleft() if self._replies else None
         if reply is None:
             raise ScriptExhausted(
-                f"The chat model {self._name!r} has no reply left for request {count}. Pass it more replies when it "
+                f"The chat model {self.name!r} has no reply left for request {count}. Pass it more replies when it "
                 "is created, or with add()."
             )
         if isinstance(reply, BaseException):

@@ -11,7 +11,7 @@ import datetime as dt
 import functools
 import hashlib
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from django_convmemory.core.strategies import Threshold
@@ -46,6 +46,14 @@ class Row(NamedTuple):
     position: int
     tokens_through: int
     answers: int | None
+
+
+class Covered(NamedTuple):
+    """What a summary covers: its last position, and the unpinned messages and their tokens through it."""
+
+    covered_position: int = 0
+    covered_count: int = 0
+    covered_tokens: int = 0
 
 
 class Counters(NamedTuple):
@@ -89,6 +97,10 @@ class Counters(NamedTuple):
     @property
     def tail_count(self) -> int:
         return self.unpinned_count - self.covered_count
+
+    def covering(self, covered: Covered) -> Counters:
+        """Return the counters with a summary that covers ``covered``."""
+        return self._replace(**covered._asdict())
 
     def due(self, threshold: Threshold) -> bool:
         """Whether the tail is due for compaction."""
@@ -138,7 +150,7 @@ class Counters(NamedTuple):
         elif message.role == "assistant" or not self.open_calls:
             changes = {"settled_tokens": self.unpinned_tokens, "newest_position": position}
             if message.role == "assistant":
-                calls = call_marks(message)
+                calls = call_marks(message.call_ids)
                 call_position = position if calls else 0
                 changes |= {"exchange_calls": calls, "open_calls": calls, "call_position": call_position}
         return (
@@ -169,15 +181,14 @@ class Ending:
     """How the messages through ``last_position`` end: everything that the counters there depend on.
 
     ``last`` is the last unpinned message, and ``spoke`` the last assistant message, which made the calls ``call_ids``.
-    ``answered`` are the calls that have a result. The last result is at ``answered_position``.
+    ``results`` are the results of these calls, in order: the position of each, and the id of its call.
     """
 
     last_position: int
     last: Standing | None = None
     spoke: Standing | None = None
     call_ids: tuple[str, ...] = ()
-    answered: tuple[str, ...] = ()
-    answered_position: int = 0
+    results: Sequence[tuple[int, str]] = ()
 
 
 def rewound(before: Counters, ending: Ending) -> Counters:
@@ -186,13 +197,13 @@ def rewound(before: Counters, ending: Ending) -> Counters:
     last, spoke = ending.last, ending.spoke
     if last is None:
         return Counters(last_position=ending.last_position, pinned=pinned)
-    calls = "".join(dict.fromkeys(map(call_mark, ending.call_ids)))
+    calls = call_marks(ending.call_ids)
     open_calls = calls
-    for call_id in ending.answered:
+    for _, call_id in ending.results:
         open_calls = open_calls.replace(call_mark(call_id), "")
     # The exchange of the calls is the newest one if nothing came after its last result.
     newest = last
-    if spoke is not None and calls and (open_calls or ending.answered_position == last.position):
+    if spoke is not None and calls and (open_calls or ending.results[-1][0] == last.position):
         newest = spoke
     return Counters(
         last_position=ending.last_position,
@@ -216,9 +227,9 @@ def call_mark(call_id: str) -> str:
     return "|" + hashlib.sha256(call_id.encode()).hexdigest()[:16]
 
 
-def call_marks(message: ChatMessage) -> str:
-    """Return the marks of all calls in ``message``, each once."""
-    return "".join(dict.fromkeys(map(call_mark, message.call_ids)))
+def call_marks(call_ids: Iterable[str]) -> str:
+    """Return the marks of all ``call_ids``, each once."""
+    return "".join(dict.fromkeys(map(call_mark, call_ids)))
 
 
 class Batch:
@@ -248,18 +259,6 @@ class Batch:
                 for index, (role, entry) in enumerate(zip(roles, known, strict=True))
             )
         self.after, self.rows = _EMPTY.append(known)
-
-    @property
-    def unpinned_tokens(self) -> int:
-        return self.after.unpinned_tokens
-
-    @property
-    def unpinned_count(self) -> int:
-        return self.after.unpinned_count
-
-    @property
-    def pinned(self) -> tuple[Pinned, ...]:
-        return self.after.pinned
 
     @property
     def ends_with_result(self) -> bool:

@@ -6,11 +6,11 @@ import dataclasses
 import datetime as dt
 import enum
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from decimal import Decimal
 from typing import Any, NamedTuple
 
-from django_convmemory.core.counters import Batch, Counters, Pinned
+from django_convmemory.core.counters import Batch, Counters, Covered, Pinned
 from django_convmemory.core.exchanges import Placed
 from django_convmemory.core.strategies import Threshold, View
 from django_convmemory.exceptions import (
@@ -153,6 +153,14 @@ class NewVersion:
     fallback: bool
     prompt_hash: str
 
+    @property
+    def covered(self) -> Covered:
+        return Covered(self.last_position, self.count, self.tokens_through)
+
+    def stored(self, number: int) -> SummaryVersion:
+        """Return this version as the one with this number."""
+        return SummaryVersion(number, self.first_position, self.last_position, self.text, self.tokens)
+
 
 class AttemptOutcome(enum.StrEnum):
     """The outcome of one call of a model."""
@@ -287,28 +295,56 @@ def numbered(key: str, number: int) -> str:
     return key[: MAX_KEY_LENGTH - len(suffix)] + suffix
 
 
-def rebuilding(counters: Counters, position: int, count: int, tokens_through: int) -> Counters:
-    """Return the counters of a session that ends where its summary ends, with a new summary through ``position``."""
-    return Counters(
-        last_position=counters.covered_position,
-        unpinned_count=counters.covered_count,
-        unpinned_tokens=counters.covered_tokens,
-        covered_position=position,
-        covered_count=count,
-        covered_tokens=tokens_through,
+def free_name(name: SessionName, is_taken: Callable[[SessionName], bool]) -> SessionName:
+    """Return ``name``, with the first number after its key that makes it free if it is taken."""
+    free, number = name, 1
+    while is_taken(free):
+        number += 1
+        free = dataclasses.replace(name, key=numbered(name.key, number))
+    return free
+
+
+def claimed(session: Any, summary: SummaryVersion | None, due_seconds: float) -> Claim:
+    """Return the claim of a store's ``session``, whose lease was just taken."""
+    return Claim(
+        session_id=session.id,
+        name=session.session_name,
+        token=session.lease_token,
+        epoch=session.epoch,
+        last_version=session.last_version,
+        attempts=session.attempts,
+        due_seconds=max(0.0, due_seconds),
+        counters=session.counters,
+        summary=summary,
     )
 
 
-def building_line(versions: Sequence[tuple[int, int | None, str]], prompt_hash: str) -> list[int]:
-    """Return the versions that a rebuild can continue. Each was made from the one before, and all with this prompt.
+def building_line(versions: Iterable[Any], prompt_hash: str) -> dict[int, Any]:
+    """Return the versions that a rebuild can continue, by number. Each was made from the one before with this prompt.
 
-    ``versions`` are the unfinished ones in order, each as its number, its parent and the hash of its prompt.
+    ``versions`` are the store's unfinished ones, in order.
     """
-    line: list[int] = []
-    for number, parent, prompt in versions:
-        if parent == (line[-1] if line else None) and prompt == prompt_hash:
-            line.append(number)
+    line: dict[int, Any] = {}
+    for version in versions:
+        if version.parent_version == next(reversed(line), None) and version.prompt_hash == prompt_hash:
+            line[version.value.version] = version
     return line
+
+
+def rebuilding(claim: Claim, line: dict[int, Any]) -> Claim:
+    """Return the claim to rebuild the summary, continuing the versions ``line``, from the claim of the session.
+
+    Its counters are those of a session that ends where its summary ends.
+    """
+    newest = next(reversed(line.values()), None)
+    covered = newest.covered if newest else Covered()
+    counters = Counters(
+        last_position=claim.counters.covered_position,
+        unpinned_count=claim.counters.covered_count,
+        unpinned_tokens=claim.counters.covered_tokens,
+        **covered._asdict(),
+    )
+    return dataclasses.replace(claim, counters=counters, summary=newest and newest.value, rebuilding=True)
 
 
 def covered_by(claim: Claim) -> int:
@@ -322,12 +358,8 @@ def after_publishing(claim: Claim, version: NewVersion, number: int) -> Claim:
         claim,
         last_version=number,
         attempts=0,
-        counters=claim.counters._replace(
-            covered_position=version.last_position,
-            covered_count=version.count,
-            covered_tokens=version.tokens_through,
-        ),
-        summary=SummaryVersion(number, version.first_position, version.last_position, version.text, version.tokens),
+        counters=claim.counters.covering(version.covered),
+        summary=version.stored(number),
     )
 
 

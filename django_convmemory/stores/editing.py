@@ -6,7 +6,6 @@ reads after that is current. And SQLite refuses a write in a transaction that ha
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -17,7 +16,7 @@ from django.db.models.functions import Coalesce
 from django_convmemory import models
 from django_convmemory.clock import Clock
 from django_convmemory.core import values
-from django_convmemory.core.counters import Counters, Ending, Standing, rewound
+from django_convmemory.core.counters import Counters, Covered, Ending, Standing, rewound
 from django_convmemory.core.values import DueRule, Edited, SessionName
 from django_convmemory.messages import PINNED_ROLES, ChatMessage
 from django_convmemory.stores import columns, creating, owners, sql, transactions
@@ -206,10 +205,9 @@ def adopt(using: str, alias: str, visitor: str, owner_id: Any) -> list[SessionNa
     owners.require(using, owner_id)
     names = []
     for session_id, key in list(sessions.order_by("pk").values_list("pk", "key")):
-        name = SessionName(alias, key, owner_id)
-        numbers = itertools.count(2)
-        while transactions.latest(everyone.named(name)).exists():
-            name = SessionName(alias, values.numbered(key, next(numbers)), owner_id)
+        name = values.free_name(
+            SessionName(alias, key, owner_id), lambda name: transactions.latest(everyone.named(name)).exists()
+        )
         everyone.filter(pk=session_id).update(
             name_hash=name.name_hash, key=name.key, owner_id=owner_id, visitor="", updated_at=Clock()
         )
@@ -236,7 +234,7 @@ def finish(using: str, session_id: int, counters: Counters, position: int, rule:
     summaries = models.Summary.objects.using(using).filter(session_id=session_id)
     summaries.filter(last_position__gte=position, invalidated_at__isnull=True).update(invalidated_at=Clock())
     current = transactions.latest(summaries.current()).first()
-    counters = _covered(counters, current)
+    counters = counters.covering(current.covered if current else Covered())
     due = counters.due(rule.threshold)
     models.Session.objects.using(using).filter(pk=session_id).update(
         **models.counter_columns(counters),
@@ -245,15 +243,6 @@ def finish(using: str, session_id: int, counters: Counters, position: int, rule:
         hinted_at=Clock() if due and rule.hint else None,
     )
     return Edited(session_id, due)
-
-
-def _covered(counters: Counters, summary: models.Summary | None) -> Counters:
-    """Return the counters with ``summary`` as the current one."""
-    return counters._replace(
-        covered_position=summary.last_position if summary else 0,
-        covered_count=summary.covered_count if summary else 0,
-        covered_tokens=summary.covered_tokens if summary else 0,
-    )
 
 
 def _ending(using: str, session_id: int, position: int) -> Ending:
@@ -266,16 +255,13 @@ def _ending(using: str, session_id: int, position: int) -> Ending:
     spoke = backwards.filter(role="assistant").values_list(*names, "wire").first()
     if last is None or spoke is None:
         return Ending(position, last=Standing(*last) if last else None)
-    results = list(
-        rows.filter(position__gt=spoke[0], answers=spoke[0]).order_by("position").values_list("position", "wire")
-    )
+    results = rows.filter(position__gt=spoke[0], answers=spoke[0]).order_by("position").values_list("position", "wire")
     return Ending(
         position,
         last=Standing(*last),
         spoke=Standing(*spoke[:3]),
         call_ids=_stored("assistant", spoke[3]).call_ids,
-        answered=tuple(_stored("tool", wire).tool_call_id or "" for _, wire in results),
-        answered_position=results[-1][0] if results else 0,
+        results=[(position, _stored("tool", wire).tool_call_id or "") for position, wire in results],
     )
 
 

@@ -16,7 +16,7 @@ from typing import Any
 
 from django_convmemory import exceptions
 from django_convmemory.core import exchanges, values
-from django_convmemory.core.counters import Batch, Counters, Ending, Standing, rewound
+from django_convmemory.core.counters import Batch, Counters, Covered, Ending, Standing, rewound
 from django_convmemory.core.exchanges import Placed, Turn
 from django_convmemory.core.strategies import Threshold, View
 from django_convmemory.core.values import (
@@ -51,10 +51,9 @@ class _Row:
 
 @dataclasses.dataclass(slots=True)
 class _Version:
-    summary: SummaryVersion
-    parent: int | None
-    count: int
-    tokens_through: int
+    value: SummaryVersion
+    covered: Covered
+    parent_version: int | None
     prompt_hash: str
     building: bool = False
     valid: bool = True
@@ -63,7 +62,7 @@ class _Version:
 @dataclasses.dataclass(slots=True)
 class _Session:
     id: int
-    name: SessionName
+    session_name: SessionName
     title: str = ""
     metadata: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     counters: Counters = dataclasses.field(default_factory=Counters)
@@ -85,12 +84,8 @@ class _Session:
     fork_position: int = 0
 
     @property
-    def session_name(self) -> SessionName:
-        return self.name
-
-    @property
     def summary(self) -> SummaryVersion | None:
-        return self.versions[self.current_version].summary if self.current_version else None
+        return self.versions[self.current_version].value if self.current_version else None
 
     def mark_due(self, threshold: Threshold, now: float) -> None:
         if not self.counters.due(threshold):
@@ -108,29 +103,27 @@ class _Session:
     def invalidate(self, position: int) -> None:
         """Invalidate the summaries that cover ``position``. The newest one that is left becomes current."""
         for version in self.versions.values():
-            version.valid = version.valid and version.summary.last_position < position
+            version.valid = version.valid and version.value.last_position < position
         self.current_version = max(
             (number for number, version in self.versions.items() if version.valid and not version.building), default=0
         )
         current = self.versions.get(self.current_version)
-        self.counters = self.counters._replace(
-            covered_position=current.summary.last_position if current else 0,
-            covered_count=current.count if current else 0,
-            covered_tokens=current.tokens_through if current else 0,
-        )
+        self.counters = self.counters.covering(current.covered if current else Covered())
 
     def ending(self, position: int) -> Ending:
         """Return how the messages through ``position`` end."""
         rows = [row for row in self.rows[:position] if not row.message.pinned]
         spoke = next((row for row in reversed(rows) if row.message.role == "assistant"), None)
-        results = [row for row in rows if spoke is not None and row.answers == spoke.position]
         return Ending(
             last_position=position,
             last=_standing(rows[-1]) if rows else None,
             spoke=_standing(spoke) if spoke else None,
             call_ids=spoke.message.call_ids if spoke else (),
-            answered=tuple(row.message.tool_call_id or "" for row in results),
-            answered_position=results[-1].position if results else 0,
+            results=[
+                (row.position, row.message.tool_call_id or "")
+                for row in rows
+                if spoke is not None and row.answers == spoke.position
+            ],
         )
 
 
@@ -205,7 +198,7 @@ class InMemoryStore:
 
     def _insert(self, session: _Session) -> None:
         session.id = next(self._ids)
-        self._sessions[session.id] = self._by_name_hash[session.name.name_hash] = session
+        self._sessions[session.id] = self._by_name_hash[session.session_name.name_hash] = session
 
     def create(self, name: SessionName, *, title: str, metadata: Mapping[str, Any]) -> _Session:
         with self._lock:
@@ -241,7 +234,7 @@ class InMemoryStore:
     def _remove(self, session: _Session) -> None:
         for copy in self._forks(session, 0):
             copy.forked_from = session.forked_from
-        del self._sessions[session.id], self._by_name_hash[session.name.name_hash]
+        del self._sessions[session.id], self._by_name_hash[session.session_name.name_hash]
 
     def _replay(self, session: _Session, batch: Batch) -> values.Appended:
         payload, first = session.keys[batch.key_hash or ""]
@@ -303,17 +296,15 @@ class InMemoryStore:
     ) -> tuple[int, values.Edited | None]:
         with self._lock:
             session = self._at_revision(name, revision)
-            if session is None:
-                return 0, None
-            removed = len(session.rows) - after
-            if removed <= 0:
+            removed = len(session.rows) - after if session else 0
+            if session is None or removed <= 0:
                 return 0, None
             session.counters = rewound(session.counters, session.ending(after))
             del session.rows[after:]
             session.keys = {key: (payload, first) for key, (payload, first) in session.keys.items() if first <= after}
             for version in session.versions.values():
-                if version.summary.last_position > after:
-                    version.summary = dataclasses.replace(version.summary, text="")
+                if version.value.last_position > after:
+                    version.value = dataclasses.replace(version.value, text="")
             return removed, self._edited(session, session.counters.first_unfoldable, rule)
 
     def _edited(self, session: _Session, position: int, rule: DueRule) -> values.Edited:
@@ -347,7 +338,7 @@ class InMemoryStore:
             copy.versions = {
                 number: dataclasses.replace(version)
                 for number, version in session.versions.items()
-                if version.valid and not version.building and version.summary.last_position <= at
+                if version.valid and not version.building and version.value.last_position <= at
             }
             copy.last_version = session.last_version
             self._insert(copy)
@@ -377,8 +368,8 @@ class InMemoryStore:
             if first <= position < first + payload.size:
                 session.keys[key] = (payload._replace(hash=""), first)
         for version in session.versions.values():
-            if version.summary.last_position >= position:
-                version.summary = dataclasses.replace(version.summary, text="")
+            if version.value.last_position >= position:
+                version.value = dataclasses.replace(version.value, text="")
         return self._edited(session, position, rule)
 
     def erase(self, alias: str, *, owner_id: Any, visitor: str) -> int:
@@ -386,7 +377,8 @@ class InMemoryStore:
             erased = [
                 session
                 for session in self._sessions.values()
-                if (session.name.alias, session.name.owner_id, session.name.visitor) == (alias, owner_id, visitor)
+                if (session.session_name.alias, session.session_name.owner_id, session.session_name.visitor)
+                == (alias, owner_id, visitor)
             ]
             for session in erased:
                 self._remove(session)
@@ -396,15 +388,15 @@ class InMemoryStore:
         with self._lock:
             names = []
             for session in self._sessions.values():
-                if (session.name.alias, session.name.visitor) != (alias, visitor):
+                if (session.session_name.alias, session.session_name.visitor) != (alias, visitor):
                     continue
-                name = SessionName(alias, session.name.key, owner_id)
-                numbers = itertools.count(2)
-                while name.name_hash in self._by_name_hash:
-                    name = SessionName(alias, values.numbered(session.name.key, next(numbers)), owner_id)
-                del self._by_name_hash[session.name.name_hash]
+                name = values.free_name(
+                    SessionName(alias, session.session_name.key, owner_id),
+                    lambda name: name.name_hash in self._by_name_hash,
+                )
+                del self._by_name_hash[session.session_name.name_hash]
                 self._by_name_hash[name.name_hash] = session
-                session.name = name
+                session.session_name = name
                 session.revision += 1
                 names.append(name)
             return names
@@ -437,20 +429,7 @@ class InMemoryStore:
             session.lease_expires_at = now + lease
             session.attempts += 1
             session.revision += 1
-            return self._claimed(session, due_seconds=max(0.0, now - session.due_since))
-
-    def _claimed(self, session: _Session, due_seconds: float) -> Claim:
-        return Claim(
-            session_id=session.id,
-            name=session.name,
-            token=session.lease_token,
-            epoch=session.epoch,
-            last_version=session.last_version,
-            attempts=session.attempts,
-            due_seconds=due_seconds,
-            counters=session.counters,
-            summary=session.summary,
-        )
+            return values.claimed(session, session.summary, now - session.due_since)
 
     def claim_rebuild(self, session_id: int, *, lease: float, prompt_hash: str) -> Claim | str:
         with self._lock:
@@ -460,31 +439,15 @@ class InMemoryStore:
                 return "not_due"
             if session.lease_token and session.lease_expires_at > now:
                 return "busy"
-            building = {
-                number: version for number, version in session.versions.items() if version.building and version.valid
-            }
-            line = values.building_line(
-                [(number, version.parent, version.prompt_hash) for number, version in sorted(building.items())],
-                prompt_hash,
-            )
-            for number, version in building.items():
-                version.valid = number in line
-            built = building[line[-1]] if line else None
+            building = [version for version in session.versions.values() if version.building and version.valid]
+            line = values.building_line(building, prompt_hash)
+            for version in building:
+                version.valid = version.value.version in line
             session.lease_token = uuid.uuid4().hex
             session.lease_expires_at = now + lease
             session.epoch += 1
             session.revision += 1
-            return dataclasses.replace(
-                self._claimed(session, due_seconds=0.0),
-                counters=values.rebuilding(
-                    session.counters,
-                    built.summary.last_position if built else 0,
-                    built.count if built else 0,
-                    built.tokens_through if built else 0,
-                ),
-                summary=built.summary if built else None,
-                rebuilding=True,
-            )
+            return values.rebuilding(values.claimed(session, session.summary, 0.0), line)
 
     def turns(self, claim: Claim) -> list[Turn]:
         return [Turn(row.position, row.tokens, row.answers) for row in self._tail(claim)]
@@ -521,26 +484,15 @@ class InMemoryStore:
                     self.record(claim, dataclasses.replace(attempt, outcome=AttemptOutcome.DROPPED))
                 return None
             number = session.last_version + 1
-            summary = SummaryVersion(
-                number, version.first_position, version.last_position, version.text, version.tokens
-            )
             building = claim.rebuilding and version.last_position < claim.counters.last_position
+            parent = claim.summary.version if claim.summary else None
             session.versions[number] = _Version(
-                summary,
-                claim.summary.version if claim.summary else None,
-                version.count,
-                version.tokens_through,
-                version.prompt_hash,
-                building,
+                version.stored(number), version.covered, parent, version.prompt_hash, building
             )
             session.last_version = number
             if not building:
                 session.current_version = number
-                session.counters = session.counters._replace(
-                    covered_position=version.last_position,
-                    covered_count=version.count,
-                    covered_tokens=version.tokens_through,
-                )
+                session.counters = session.counters.covering(version.covered)
                 for stored in session.versions.values():
                     stored.building = stored.building and not stored.valid
                 session.mark_due(rule.threshold, self._clock())
@@ -606,7 +558,7 @@ class InMemoryStore:
         for session in self._sessions.values():
             leased = session.lease_token and session.lease_expires_at > now
             ready = session.next_attempt_at is None or session.next_attempt_at <= now
-            if session.due_since is not None and session.name.alias == alias and not leased and ready:
+            if session.due_since is not None and session.session_name.alias == alias and not leased and ready:
                 yield session
 
     def sweep(self, alias: str, *, limit: int, hint_age: float) -> list[int]:

@@ -9,7 +9,7 @@ import random
 import time
 import uuid
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 from django.contrib.auth import get_user_model
 from django.core.exceptions import ImproperlyConfigured
@@ -35,6 +35,8 @@ from django_convmemory.core.values import (
 from django_convmemory.messages import PINNED_ROLES
 from django_convmemory.stores import appending, columns, creating, editing, sql, transactions
 
+T = TypeVar("T")
+
 logger = logging.getLogger(__name__)
 
 # How often adopt() is tried while the owner creates sessions with the same keys.
@@ -59,6 +61,11 @@ class ORMStore:
         """The database that is written."""
         return self._using or router.db_for_write(models.Session)
 
+    def _run(self, work: Callable[[str], T], *, savepoint: bool = False) -> T:
+        """Run ``work`` in a transaction on the database that is written. It takes the name of the database."""
+        using = self.using
+        return transactions.run(using, lambda: work(using), savepoint=savepoint)
+
     def owner_id(self, owner: Any) -> Any:
         # A row of another model may have the id of a user, and an unsaved user may have an id already.
         if not isinstance(owner, get_user_model()) or owner._state.adding or owner.pk is None:
@@ -79,12 +86,10 @@ class ORMStore:
             )
 
     def update(self, name: SessionName, changes: Mapping[str, Any], *, revision: int | None) -> None:
-        using = self.using
-        transactions.run(using, lambda: editing.update(using, name, changes, revision=revision))
+        self._run(lambda using: editing.update(using, name, changes, revision=revision))
 
     def delete(self, name: SessionName, *, revision: int | None) -> bool:
-        using = self.using
-        return transactions.run(using, lambda: editing.delete(using, name, revision=revision))
+        return self._run(lambda using: editing.delete(using, name, revision=revision))
 
     # Load.
 
@@ -160,9 +165,7 @@ class ORMStore:
     # Operations that change stored conversations.
 
     def clear(self, name: SessionName) -> None:
-        using = self.using
-
-        def work() -> None:
+        def work(using: str) -> None:
             # The write comes first: it locks the session's row.
             changed = (
                 models.Session.objects.using(using)
@@ -176,13 +179,12 @@ class ORMStore:
                 models.Message.objects.using(using).filter(session_id=session_id).delete()
                 models.Summary.objects.using(using).filter(session_id=session_id).delete()
 
-        transactions.run(using, work)
+        self._run(work)
 
     def truncate(
         self, name: SessionName, after: int, rule: DueRule, *, revision: int | None
     ) -> tuple[int, values.Edited | None]:
-        using = self.using
-        return transactions.run(using, lambda: editing.truncate(using, name, after, rule, revision=revision))
+        return self._run(lambda using: editing.truncate(using, name, after, rule, revision=revision))
 
     def fork(self, source: SessionName, target: SessionName, at: int, rule: DueRule) -> values.Forked:
         using = self.using
@@ -190,18 +192,15 @@ class ORMStore:
             return transactions.run(using, lambda: editing.fork(using, source, target, at, rule), savepoint=True)
 
     def redact(self, name: SessionName, position: int, rule: DueRule, *, forks: bool) -> list[values.Edited]:
-        using = self.using
-        return transactions.run(using, lambda: editing.redact(using, name, position, rule, forks=forks), savepoint=True)
+        return self._run(lambda using: editing.redact(using, name, position, rule, forks=forks), savepoint=True)
 
     def erase(self, alias: str, *, owner_id: Any, visitor: str) -> int:
-        using = self.using
-        return transactions.run(using, lambda: editing.erase(using, alias, owner_id=owner_id, visitor=visitor))
+        return self._run(lambda using: editing.erase(using, alias, owner_id=owner_id, visitor=visitor))
 
     def adopt(self, alias: str, visitor: str, owner_id: Any) -> list[SessionName]:
-        using = self.using
         for _ in range(_TRIES):
             try:
-                return transactions.run(using, lambda: editing.adopt(using, alias, visitor, owner_id), savepoint=True)
+                return self._run(lambda using: editing.adopt(using, alias, visitor, owner_id), savepoint=True)
             except IntegrityError:
                 # The owner has created a session with one of the keys, and may be creating another one.
                 time.sleep(random.uniform(0, _LONGEST_PAUSE))  # noqa: S311
@@ -229,98 +228,42 @@ class ORMStore:
         return sessions.values_list("pk", flat=True).first()
 
     def claim(self, session_id: int, *, lease: float, force: bool) -> Claim | str:
-        using = self.using
-        token = uuid.uuid4().hex
-        self._must_commit()
-
-        def work() -> Claim | str:
+        def work(using: str) -> Claim | str:
             sessions = models.Session.objects.using(using).filter(pk=session_id)
             free = sessions.due().unleased()
             if not force:
                 free = free.ready()
-            claimed = free.update(
-                lease_token=token,
-                lease_expires_at=Clock(lease),
-                attempts=F("attempts") + 1,
-                revision=F("revision") + 1,
-            )
+            leased = _lease(free, lease, attempts=F("attempts") + 1)
             current = transactions.latest(sessions)
-            if claimed:
+            if leased:
                 session, now = current.get(), sessions.values_list(Clock()).get()[0]
-                return self._claimed(session, (now - session.due_since).total_seconds())
+                return values.claimed(session, self._summary(session), (now - session.due_since).total_seconds())
             if not current.due().exists():
                 return "not_due"
             return "waiting" if current.unleased().exists() else "busy"
 
-        return transactions.run(using, work)
+        return self._run(work)
 
-    def _must_commit(self) -> None:
-        """Raise ImproperlyConfigured if nothing would commit the claim and the summary."""
-        connection = connections[self.using]
-        if not (connection.get_autocommit() or connection.in_atomic_block):
-            raise ImproperlyConfigured(
-                f"AUTOCOMMIT of the database {self.using!r} is off: a summary would be paid for and never be "
-                "committed. Turn it on in the processes that make summaries."
-            )
-
-    def _claimed(self, session: models.Session, due_seconds: float) -> Claim:
-        summary = None
-        if session.current_version:
-            rows = transactions.latest(models.Summary.objects.using(self.using))
-            row = rows.get(session=session, version=session.current_version)
-            summary = row.value
-        return Claim(
-            session_id=session.pk,
-            name=session.session_name,
-            token=session.lease_token,
-            epoch=session.epoch,
-            last_version=session.last_version,
-            attempts=session.attempts,
-            due_seconds=max(0.0, due_seconds),
-            counters=session.counters,
-            summary=summary,
-        )
+    def _summary(self, session: models.Session) -> SummaryVersion | None:
+        if not session.current_version:
+            return None
+        rows = transactions.latest(models.Summary.objects.using(self.using))
+        return rows.get(session=session, version=session.current_version).value
 
     def claim_rebuild(self, session_id: int, *, lease: float, prompt_hash: str) -> Claim | str:
-        using = self.using
-        token = uuid.uuid4().hex
-        self._must_commit()
-
-        def work() -> Claim | str:
+        def work(using: str) -> Claim | str:
             sessions = models.Session.objects.using(using).filter(pk=session_id)
-            claimed = (
-                sessions.filter(current_version__gt=0)
-                .unleased()
-                .update(
-                    lease_token=token,
-                    lease_expires_at=Clock(lease),
-                    epoch=F("epoch") + 1,
-                    revision=F("revision") + 1,
-                )
-            )
-            if not claimed:
-                return "busy" if sessions.filter(current_version__gt=0).exists() else "not_due"
+            summarized = sessions.filter(current_version__gt=0)
+            if not _lease(summarized.unleased(), lease, epoch=F("epoch") + 1):
+                return "busy" if summarized.exists() else "not_due"
             summaries = models.Summary.objects.using(using).filter(session_id=session_id)
-            building = list(transactions.latest(summaries).valid().filter(building=True).order_by("version"))
-            line = values.building_line(
-                [(summary.version, summary.parent_version, summary.prompt_hash) for summary in building], prompt_hash
-            )
+            building = transactions.latest(summaries).valid().filter(building=True).order_by("version")
+            line = values.building_line(building, prompt_hash)
             summaries.filter(building=True).exclude(version__in=line).valid().update(invalidated_at=Clock())
-            built = next((summary for summary in building if line and summary.version == line[-1]), None)
-            claim = self._claimed(transactions.latest(sessions).get(), 0.0)
-            return dataclasses.replace(
-                claim,
-                counters=values.rebuilding(
-                    claim.counters,
-                    built.last_position if built else 0,
-                    built.covered_count if built else 0,
-                    built.covered_tokens if built else 0,
-                ),
-                summary=built.value if built else None,
-                rebuilding=True,
-            )
+            session = transactions.latest(sessions).get()
+            return values.rebuilding(values.claimed(session, self._summary(session), 0.0), line)
 
-        return transactions.run(using, work)
+        return self._run(work)
 
     def turns(self, claim: Claim) -> list[Turn]:
         rows = self._tail(claim).values_list("position", "tokens", "answers")
@@ -343,9 +286,8 @@ class ORMStore:
         )
 
     def extend(self, claim: Claim, *, lease: float) -> bool:
-        using = self.using
-        held = models.Session.objects.using(using).held(claim.session_id, claim.token, claim.epoch)
-        return bool(transactions.run(using, lambda: held.update(lease_expires_at=Clock(lease)), savepoint=True))
+        held = models.Session.objects.using(self.using).held(claim.session_id, claim.token, claim.epoch)
+        return bool(transactions.run(held.db, lambda: held.update(lease_expires_at=Clock(lease)), savepoint=True))
 
     def release_connection(self) -> None:
         # The database may close an idle connection while the model answers, and the answer would be lost.
@@ -357,21 +299,17 @@ class ORMStore:
     def publish(
         self, claim: Claim, version: NewVersion, attempt: AttemptRecord | None, rule: DueRule, *, lease: float
     ) -> Claim | None:
-        using = self.using
         number = claim.last_version + 1
-
         building = claim.rebuilding and version.last_position < claim.counters.last_position
         pointer: dict[str, Any] = {}
         if not building:
             pointer = {
                 "due_since": _due_since(rule.threshold, version.tokens_through, version.count),
                 "current_version": number,
-                "covered_position": version.last_position,
-                "covered_count": version.count,
-                "covered_tokens": version.tokens_through,
+                **version.covered._asdict(),
             }
 
-        def work() -> bool:
+        def work(using: str) -> bool:
             published = (
                 models.Session.objects.using(using)
                 .held(claim.session_id, claim.token, claim.epoch)
@@ -391,28 +329,22 @@ class ORMStore:
                 summaries = models.Summary.objects.using(using).filter(session_id=claim.session_id)
                 if claim.rebuilding and not building:
                     summaries.valid().filter(building=True).update(building=False)
+                fields = dataclasses.asdict(version)
                 summaries.create(
                     session_id=claim.session_id,
                     version=number,
                     parent_version=claim.summary.version if claim.summary else None,
-                    first_position=version.first_position,
-                    last_position=version.last_position,
-                    covered_count=version.count,
-                    covered_tokens=version.tokens_through,
-                    text=version.text,
-                    tokens=version.tokens,
-                    model=version.model,
-                    shortened=version.shortened,
-                    fallback=version.fallback,
+                    covered_count=fields.pop("count"),
+                    covered_tokens=fields.pop("tokens_through"),
                     building=building,
-                    prompt_hash=version.prompt_hash,
                     created_at=Clock(),
+                    **fields,
                 )
                 if attempt is not None:
                     self._record(claim, dataclasses.replace(attempt, version=number))
             return bool(published)
 
-        if not transactions.run(using, work, savepoint=True):
+        if not self._run(work, savepoint=True):
             if attempt is not None:
                 self.record(claim, dataclasses.replace(attempt, outcome=AttemptOutcome.DROPPED))
             return None
@@ -427,10 +359,9 @@ class ORMStore:
         error: str = "",
         uncount: bool = False,
     ) -> bool:
-        using = self.using
         attempts = 0 if not error else max(0, claim.attempts - 1) if uncount else claim.attempts
 
-        def work() -> bool:
+        def work(using: str) -> bool:
             sessions = models.Session.objects.using(using).filter(pk=claim.session_id)
             # By the token alone: this process may release its expired lease as long as nobody else has taken one.
             released = sessions.filter(lease_token=claim.token).update(
@@ -446,18 +377,15 @@ class ORMStore:
             )
             return bool(released) and sessions.due().exists()
 
-        return transactions.run(using, work, savepoint=True)
+        return self._run(work, savepoint=True)
 
     def record(self, claim: Claim, attempt: AttemptRecord) -> None:
-        using = self.using
-
-        def work() -> None:
+        def work(using: str) -> None:
             # With the lock of the row, nobody deletes the session meanwhile.
-            session = models.Session.objects.using(using).filter(pk=claim.session_id)
-            if session.lock():
+            if models.Session.objects.using(using).filter(pk=claim.session_id).lock():
                 self._record(claim, attempt)
 
-        transactions.run(using, work, savepoint=True)
+        self._run(work, savepoint=True)
 
     def _record(self, claim: Claim, attempt: AttemptRecord) -> None:
         models.Attempt.objects.using(self.using).create(
@@ -506,9 +434,24 @@ class ORMStore:
         return due.filter(hinted_at__lte=Clock(-after), hinted_at__gt=Clock(-within)).order_by()[:limit].count()
 
     def unhint(self, session_ids: Sequence[int]) -> None:
-        using = self.using
-        sessions = models.Session.objects.using(using).filter(pk__in=session_ids)
-        transactions.run(using, lambda: sessions.update(hinted_at=None))
+        sessions = models.Session.objects.using(self.using).filter(pk__in=session_ids)
+        transactions.run(sessions.db, lambda: sessions.update(hinted_at=None))
+
+
+def _lease(free: models.SessionQuerySet, seconds: float, **changes: Any) -> int:
+    """Take the lease of the session ``free``, and return the number of rows.
+
+    Raises ImproperlyConfigured if nothing would commit the claim and the summary.
+    """
+    connection = connections[free.db]
+    if not (connection.get_autocommit() or connection.in_atomic_block):
+        raise ImproperlyConfigured(
+            f"AUTOCOMMIT of the database {free.db!r} is off: a summary would be paid for and never be "
+            "committed. Turn it on in the processes that make summaries."
+        )
+    return free.update(
+        lease_token=uuid.uuid4().hex, lease_expires_at=Clock(seconds), **changes, revision=F("revision") + 1
+    )
 
 
 def _placed(rows: Any) -> list[Placed]:

@@ -73,31 +73,9 @@ class _Shape(NamedTuple):
     results: int  # The number of calls from before the batch that get a result.
     repeats: bool  # The last of these results repeats an earlier one.
 
-    @property
-    def open_calls(self) -> str:
-        """The open calls without those that get a result."""
-        return _without(self.results)
-
-    @property
-    def settled_tokens(self) -> str:
-        """The tokens before the newest exchange."""
-        return self._where_exchange_starts("unpinned_tokens + %(settled)s", "settled_tokens")
-
-    @property
-    def newest_position(self) -> str:
-        """The position at which the newest exchange begins."""
-        return self._where_exchange_starts("last_position + %(newest)s", "newest_position")
-
-    def _where_exchange_starts(self, value: str, column: str) -> str:
-        if self.speaks:
-            return value
-        if not self.starts_exchange:
-            return column
-        # A message of the user belongs to the open exchange. If there is none, the message is an exchange by itself.
-        return f"CASE WHEN {self.open_calls} = '' THEN {value} ELSE {column} END"
-
 
 def _without(results: int) -> str:
+    """Return the open calls without those that get the first ``results`` results of the batch."""
     text = "open_calls"
     for number in range(results):
         text = f"REPLACE({text}, %(result{number})s, '')"
@@ -119,8 +97,8 @@ def advance(vendor: str, name: SessionName, batch: Batch, rule: DueRule, *, coun
         by_id=name.row_id is not None,
         speaks=batch.has_assistant,
         calls=after.call_position > 0,
-        starts_exchange=batch.unpinned_count > 0 and not batch.ends_with_result,
-        pinned=len(batch.pinned),
+        starts_exchange=after.unpinned_count > 0 and not batch.ends_with_result,
+        pinned=len(after.pinned),
         results=len(results),
         repeats=bool(results) and batch.leading_results[-1] in batch.leading_results[:-1],
     )
@@ -129,8 +107,8 @@ def advance(vendor: str, name: SessionName, batch: Batch, rule: DueRule, *, coun
         "id": name.row_id,
         "counter": counter,
         "added": len(batch.entries),
-        "added_unpinned": batch.unpinned_count,
-        "added_tokens": batch.unpinned_tokens,
+        "added_unpinned": after.unpinned_count,
+        "added_tokens": after.unpinned_tokens,
         "max_tokens": rule.threshold.tokens,
         "max_messages": rule.threshold.messages,
         "settled": after.settled_tokens,
@@ -141,13 +119,13 @@ def advance(vendor: str, name: SessionName, batch: Batch, rule: DueRule, *, coun
     }
     for number, mark in enumerate(results):
         params |= {f"result{number}": mark, f"like{number}": f"%{mark}%"}
-    if batch.pinned:
+    if after.pinned:
         params |= {
-            "added_pinned": len(batch.pinned),
-            "pinned_tokens": sum(pinned.tokens for pinned in batch.pinned),
-            "max_pinned": MAX_PINNED - len(batch.pinned),
+            "added_pinned": len(after.pinned),
+            "pinned_tokens": sum(pinned.tokens for pinned in after.pinned),
+            "max_pinned": MAX_PINNED - len(after.pinned),
         }
-        for number, pinned in enumerate(batch.pinned):
+        for number, pinned in enumerate(after.pinned):
             params |= {f"pinned{number}": pinned.position, f"tokens{number}": f":{pinned.tokens}"}
     return _advance(shape), params
 
@@ -168,8 +146,8 @@ def _advance(shape: _Shape) -> str:
         "last_position": "last_position + %(added)s",
         "unpinned_count": "unpinned_count + %(added_unpinned)s",
         "unpinned_tokens": "unpinned_tokens + %(added_tokens)s",
-        "settled_tokens": shape.settled_tokens,
-        "newest_position": shape.newest_position,
+        "settled_tokens": _if_exchange_starts(shape, "unpinned_tokens + %(settled)s", "settled_tokens"),
+        "newest_position": _if_exchange_starts(shape, "last_position + %(newest)s", "newest_position"),
         **_pins(shape),
         "answered_position": "call_position",
         **_calls(shape),
@@ -189,6 +167,16 @@ def _advance(shape: _Shape) -> str:
         f"WHERE {' AND '.join(_conditions(shape))} "
         f"RETURNING id, last_position, unpinned_tokens, answered_position, {due} AS due, {turned_due} AS turned_due"
     )
+
+
+def _if_exchange_starts(shape: _Shape, value: str, column: str) -> str:
+    """Return ``value`` if the batch begins the newest exchange, otherwise ``column``, which stays as it is."""
+    if shape.speaks:
+        return value
+    if not shape.starts_exchange:
+        return column
+    # A message of the user belongs to the open exchange. If there is none, the message is an exchange by itself.
+    return f"CASE WHEN {_without(shape.results)} = '' THEN {value} ELSE {column} END"
 
 
 def _over(shape: _Shape, tokens: str, messages: str, settled: str) -> str:
@@ -237,7 +225,7 @@ def _calls(shape: _Shape) -> dict[str, str]:
             "open_calls": "%(open_calls)s",
             "call_position": "last_position + %(call_position)s" if shape.calls else "0",
         }
-    return {"open_calls": shape.open_calls} if shape.results else {}
+    return {"open_calls": _without(shape.results)} if shape.results else {}
 
 
 def _conditions(shape: _Shape) -> list[str]:
@@ -323,12 +311,7 @@ def _added_one_text(parameters: tuple[str, ...]) -> str:
 def _added(batch: Batch) -> tuple[str, dict[str, Any]]:
     """Return the rest of the INSERT of a batch of several messages."""
     relative = _relative_rows(batch)[:ROWS_PER_INSERT]
-    rows = [
-        columns.row_values(columns.Source(entry.message, entry, row, None))
-        for entry, row in zip(batch.entries, relative, strict=False)
-    ]
-    if batch.key_hash is not None:
-        rows[0] = _row_values(batch, 0, relative[0])
+    rows = [_row_values(batch, index, row) for index, row in enumerate(relative)]
     return _ADDED, dict(zip(_NEW, map(list, zip(*rows, strict=True)), strict=True))
 
 
@@ -357,7 +340,7 @@ def inserts(
 ) -> Iterator[tuple[str, list[Any] | dict[str, Any]]]:
     """Yield the INSERTs of the entries from ``start`` on, after ``advanced`` has made room for them."""
     position = advanced.last_position - len(batch.entries)
-    total = advanced.unpinned_tokens - batch.unpinned_tokens
+    total = advanced.unpinned_tokens - batch.after.unpinned_tokens
     alone = len(batch.entries) - start == 1
     relative = _relative_rows(batch)
     rows: list[list[Any]] = []

@@ -48,8 +48,7 @@ def of(sentence: str, speakers: frozenset[str] = frozenset()) -> Concepts:
     plain: set[str] = set()
     named: set[str] = set()
     numbers: set[str] = set()
-    first = True
-    for token in _TOKEN.finditer(sentence):
+    for index, token in enumerate(_TOKEN.finditer(sentence)):
         text = token.group()
         if token.lastgroup == "number":
             numbers.add(text)
@@ -62,9 +61,8 @@ def of(sentence: str, speakers: frozenset[str] = frozenset()) -> Concepts:
             if any(character.isdigit() for character in word):
                 numbers.add(word)
             elif len(word) > 1 and word not in stop_words.WORDS and word not in speakers:
-                is_name = text[0].isupper() and (not first or text[1:2].isupper())
+                is_name = text[0].isupper() and (index > 0 or text[1:2].isupper())
                 (named if is_name else plain).add(word[:_STEM_LENGTH])
-        first = False
     return Concepts(frozenset(plain - named), frozenset(named), frozenset(numbers))
 
 

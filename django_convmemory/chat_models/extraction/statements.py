@@ -62,12 +62,9 @@ def of_turns(turns: Sequence[messages.ChatMessage], fold: int) -> list[Statement
                 spoken[index] = None  # The line of the result repeats its call.
             spoken.extend(Statement(fold, speaker, line) for line in lines)
             continue
-        images = _images(turn)
-        for sentence in sentences.split(text):
-            spoken.append(Statement(fold, speaker, f"{sentence} {images}".rstrip()))
-            images = ""
-        if images:
-            spoken.append(Statement(fold, speaker, images))
+        lines = list(sentences.split(text)) or [""]
+        lines[0] = f"{lines[0]} {_images(turn)}".strip()
+        spoken.extend(Statement(fold, speaker, line) for line in lines if line)
         for tool_call in turn.tool_calls:
             calls[tool_call["id"]] = (len(spoken), _call_line(tool_call))
             spoken.append(Statement(fold, speaker, _call_line(tool_call)))
@@ -209,12 +206,10 @@ def _parsed(text: str) -> Any:
 
 def _facts(value: Any, key: str = "", depth: int = 0) -> Iterator[str]:
     """Yield the leaves of a JSON value as key=value, in order. Leaves that are nested too deep are left out."""
-    if isinstance(value, dict):
-        for name, item in value.items() if depth < messages.MAX_DEPTH else ():
+    if isinstance(value, (dict, list)):
+        items = value.items() if isinstance(value, dict) else ((key, item) for item in value)
+        for name, item in items if depth < messages.MAX_DEPTH else ():
             yield from _facts(item, name, depth + 1)
-    elif isinstance(value, list):
-        for item in value if depth < messages.MAX_DEPTH else ():
-            yield from _facts(item, key, depth + 1)
     else:
         text = sentences.one_line(value if isinstance(value, str) else json.dumps(value))
         if len(text) > _LONGEST_VALUE:

@@ -23,8 +23,6 @@ def read(file: TextIO) -> Iterator[Record]:
     for place, value in _values(file):
         try:
             record = records.parse(place, value)
-        except BadRecord:
-            raise
         except ValueError as error:
             raise BadRecord(place, str(error)) from None
         yield record

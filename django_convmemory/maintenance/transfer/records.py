@@ -65,30 +65,29 @@ class Record:
 def parse(place: str, value: Any) -> Record:
     """Return ``value``, decoded JSON, as a record. Raises ValueError."""
     if not isinstance(value, dict):
-        raise BadRecord(place, f"a record is an object with a key and messages, not {_type_name(value)}.")
+        raise ValueError(f"a record is an object with a key and messages, not {_type_name(value)}.")
     _check_fields(value, FIELDS, "the record")
     for field in ("key", "messages"):
         if field not in value:
-            raise BadRecord(place, f"the record has no {field!r}. Add it.")
+            raise ValueError(f"the record has no {field!r}. Add it.")
     texts = {
         field: check_text(_typed(value[field], str, field), field)
         for field in ("key", "owner", "visitor", "title")
         if field in value
     }
     if "owner" in texts and "visitor" in texts:
-        raise BadRecord(place, "a session belongs to an owner or to a visitor. Remove one of them.")
+        raise ValueError("a session belongs to an owner or to a visitor. Remove one of them.")
     if len(texts.get("title", "")) > _MAX_TITLE:
-        raise BadRecord(place, f"the title has more than {_MAX_TITLE} characters. Shorten it.")
+        raise ValueError(f"the title has more than {_MAX_TITLE} characters. Shorten it.")
     metadata = _typed(value["metadata"], dict, "metadata") if "metadata" in value else None
     if metadata is not None:
         freeze(metadata, "metadata")
     messages, notes = _typed(value["messages"], list, "messages"), _typed(value.get("notes", {}), dict, "notes")
     for position in notes:
         if not re.fullmatch("[1-9][0-9]{0,9}", position) or int(position) > len(messages):
-            raise BadRecord(
-                place,
+            raise ValueError(
                 f"there is a note on position {position!r:.100}, but positions are 1 to {len(messages)}. "
-                "Correct or remove it.",
+                "Correct or remove it."
             )
     created_at = _time(value["created_at"], "created_at") if "created_at" in value else None
     recorded = [
