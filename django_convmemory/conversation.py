@@ -218,7 +218,7 @@ class ConversationMemory:
         Raises :class:`~django_convmemory.exceptions.SessionExists`, ``InvalidSession``, ``InvalidArgument``, and
         ``UnknownSession`` for a row that was deleted. Each is a ValueError.
         """
-        description = arguments.description(title, {} if metadata is None else metadata)
+        description = arguments.description(title, {} if metadata is None else metadata, self.options.max_message_bytes)
         return self.store.create(self.resolve(session), **description)
 
     acreate = asynchronous(create)
@@ -232,7 +232,11 @@ class ConversationMemory:
         revision, ``UnknownSession`` if there is no such session, and ``InvalidArgument``.
         """
         arguments.check_revision(revision)
-        self.store.update(self.resolve(session), arguments.description(title, metadata), revision=revision)
+        self.store.update(
+            self.resolve(session),
+            arguments.description(title, metadata, self.options.max_message_bytes),
+            revision=revision,
+        )
 
     aupdate = asynchronous(update)
 

@@ -45,7 +45,7 @@ class FrozenDict(dict[str, Any]):
 _EMPTY = FrozenDict()
 
 
-def freeze(value: Any, where: str, depth: int = 0) -> Any:
+def freeze(value: Any, where: str, depth: int = 0, *, max_depth: int = MAX_DEPTH) -> Any:
     """Return the JSON ``value`` with every list as a tuple and every object as a :class:`FrozenDict`.
 
     ``where`` is the name of the value in error messages. Raises :class:`InvalidMessage` if JSON or one of the supported
@@ -55,17 +55,20 @@ def freeze(value: Any, where: str, depth: int = 0) -> Any:
         return check_text(value, where)
     if value is None or isinstance(value, (bool, int, float)):
         return _check_number(value, where)
-    if depth >= MAX_DEPTH:
-        raise InvalidMessage(f"{where} is nested deeper than {MAX_DEPTH} levels. Flatten it.")
+    if depth >= max_depth:
+        raise InvalidMessage(f"{where} is nested deeper than {max_depth} levels. Flatten it.")
     if isinstance(value, Mapping):
         for key in value:
             if not isinstance(key, str):
                 raise InvalidMessage(f"{where} has the key {key!r}. The keys of a JSON object are strings; convert it.")
         return FrozenDict(
-            (check_text(key, where), freeze(item, f"{where}.{key}", depth + 1)) for key, item in value.items()
+            (check_text(key, where), freeze(item, f"{where}.{key}", depth + 1, max_depth=max_depth))
+            for key, item in value.items()
         )
     if isinstance(value, (list, tuple)):
-        return tuple(freeze(item, f"{where}[{index}]", depth + 1) for index, item in enumerate(value))
+        return tuple(
+            freeze(item, f"{where}[{index}]", depth + 1, max_depth=max_depth) for index, item in enumerate(value)
+        )
     raise InvalidMessage(
         f"{where} holds a {type(value).__name__}, which is not JSON. Convert it to a string, number, list or dict."
     )

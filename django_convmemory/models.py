@@ -180,7 +180,7 @@ class Session(models.Model):
 
     objects = SessionQuerySet.as_manager()
 
-    # Set by a store that has locked the row before it read it: _hand_on_copies then need not do either again.
+    # Set by a store that has locked the row before it read it: _hand_on_forks then need not do either again.
     locked = False
 
     class Meta:

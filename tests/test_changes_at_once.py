@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import threading
 from collections.abc import Callable
 from typing import Any
@@ -166,6 +167,36 @@ def test_a_session_can_be_deleted_beside_an_edit_of_what_it_was_copied_from() ->
             thread.result()
         assert secrets() == 0
         models.Session.objects.all().delete()
+
+
+@beside
+def test_a_session_and_its_fork_can_be_deleted_at_the_same_time() -> None:
+    for _ in range(10):
+        memory = line_of_copies(2)
+        deleting = [InThread(functools.partial(memory.delete, key)) for key in "01"]
+        assert [thread.result() for thread in deleting] == [True, True]
+        assert [session.key for session in models.Session.objects.all()] == ["2"]
+        assert models.Session.objects.get().forked_from_id is None
+        memory.delete("2")
+
+
+def test_a_session_can_be_created_while_another_of_that_name_is_deleted() -> None:
+    memory = build(MarkerModel(), 10**6)
+
+    def create() -> int:
+        created = 0
+        for _ in range(20):
+            try:
+                memory.create("main")
+                created += 1
+            except exceptions.SessionExists:
+                pass
+        return created
+
+    creating = [InThread(create) for _ in range(2)]
+    deleted = sum(memory.delete("main") for _ in range(40))
+    created = sum(thread.result() for thread in creating)
+    assert created - deleted == models.Session.objects.count()
 
 
 def test_a_busy_session_is_looked_at_under_its_lock(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -22,6 +22,13 @@ from django_convmemory.stores.orm import ORMStore
 HELLO = ChatMessage.human("hello")
 
 
+def nested(levels: int) -> dict[str, Any]:
+    value: dict[str, Any] = {}
+    for _ in range(levels - 1):
+        value = {"a": value}
+    return value
+
+
 @pytest.fixture(params=[ORMStore, InMemoryStore])
 def memory(request: pytest.FixtureRequest, db: None) -> ConversationMemory:
     return ConversationBufferMemory(request.param())
@@ -108,6 +115,8 @@ def test_a_session_that_is_not_there_cannot_be_updated(memory: ConversationMemor
         ({"metadata": []}, "metadata must be a dict"),
         ({"metadata": {"a": {1}}}, "metadata.a holds a set"),
         ({"metadata": {1: 2}}, "keys of a JSON object are strings"),
+        ({"metadata": nested(31)}, "nested deeper than 30 levels"),
+        ({"metadata": {"a": "x" * 4 * 1024 * 1024}}, "bytes, and 4194304 are allowed"),
     ],
     ids=lambda value: str(value)[:30],
 )
@@ -227,3 +236,26 @@ def test_an_append_creates_its_session_in_the_same_way(monkeypatch: pytest.Monke
     memory.create("b")
     memory.fork("a", 1, key="c")
     assert names == ["a", "b", "c"]
+
+
+def test_metadata_of_thirty_levels_is_stored(memory: ConversationMemory) -> None:
+    assert memory.create("main", metadata=nested(30)).metadata == nested(30)
+
+
+def test_a_deletion_stays_in_the_database_of_the_store(
+    db: None, monkeypatch: pytest.MonkeyPatch, settings: Any
+) -> None:
+    """A router may name another database for the row. The store's own database counts."""
+    asked: list[Any] = []
+
+    class Router:
+        def db_for_write(self, model: Any, **hints: Any) -> str:
+            asked.append(hints.get("instance"))
+            return "default"
+
+    memory = ConversationBufferMemory(ORMStore(using="default"))
+    memory.append("main", HELLO)
+    settings.DATABASE_ROUTERS = [Router()]
+
+    assert memory.delete("main") is True
+    assert not any(isinstance(instance, models.Session) for instance in asked)

@@ -16,6 +16,8 @@ from django_convmemory.tokens import TokenCounter
 NOT_GIVEN: Any = object()
 # The largest integer that JSON and every database represent exactly.
 _MAX_INTEGER = 2**53 - 1
+# MariaDB refuses JSON that is nested deeper than 32 levels.
+_MAX_METADATA_DEPTH = 30
 
 
 def batch(
@@ -96,8 +98,11 @@ def _utc(time: object) -> dt.datetime | None:
     return time.astimezone(dt.UTC)
 
 
-def description(title: Any, metadata: Any) -> dict[str, Any]:
-    """Return the title and the metadata of a session, without those that are NOT_GIVEN. Raises InvalidArgument."""
+def description(title: Any, metadata: Any, max_bytes: int) -> dict[str, Any]:
+    """Return the title and the metadata of a session, without those that are NOT_GIVEN.
+
+    ``max_bytes`` bounds the metadata. Raises InvalidArgument.
+    """
     changes: dict[str, Any] = {}
     try:
         if title is not NOT_GIVEN:
@@ -109,7 +114,9 @@ def description(title: Any, metadata: Any) -> dict[str, Any]:
         if metadata is not NOT_GIVEN:
             if not isinstance(metadata, Mapping):
                 raise InvalidArgument(f"metadata must be a dict, not {metadata!r:.100}.")
-            changes["metadata"] = thaw(freeze(metadata, "metadata"))
+            frozen = freeze(metadata, "metadata", max_depth=_MAX_METADATA_DEPTH)
+            _check_size("metadata", len(dumps(frozen).encode()), max_bytes)
+            changes["metadata"] = thaw(frozen)
     except InvalidMessage as error:
         raise InvalidArgument(str(error)) from None
     return changes

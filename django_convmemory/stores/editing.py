@@ -71,7 +71,7 @@ def delete(using: str, name: SessionName, *, revision: int | None) -> bool:
         return False
     session = transactions.latest(sessions).get()
     session.locked = True
-    session.delete()
+    session.delete(using=using)
     return True
 
 

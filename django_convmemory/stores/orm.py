@@ -80,16 +80,20 @@ class ORMStore:
         using = self.using
         if name.row_id is not None:
             raise values.gone(name) if self.find(name) is None else values.session_exists(name)
-        with creating.explained(using, name):
-            return transactions.run(
-                using, lambda: creating.create(using, name, title=title, metadata=metadata), savepoint=True
-            )
+
+        def insert() -> models.Session:
+            with creating.explained(using, name):
+                return transactions.run(
+                    using, lambda: creating.create(using, name, title=title, metadata=metadata), savepoint=True
+                )
+
+        return _settled(insert, name)
 
     def update(self, name: SessionName, changes: Mapping[str, Any], *, revision: int | None) -> None:
         self._run(lambda using: editing.update(using, name, changes, revision=revision))
 
     def delete(self, name: SessionName, *, revision: int | None) -> bool:
-        return self._run(lambda using: editing.delete(using, name, revision=revision))
+        return _settled(lambda: self._run(lambda using: editing.delete(using, name, revision=revision)), name)
 
     # Load.
 
@@ -188,8 +192,12 @@ class ORMStore:
 
     def fork(self, source: SessionName, target: SessionName, at: int, rule: DueRule) -> values.Forked:
         using = self.using
-        with creating.explained(using, target):
-            return transactions.run(using, lambda: editing.fork(using, source, target, at, rule), savepoint=True)
+
+        def copy() -> values.Forked:
+            with creating.explained(using, target):
+                return transactions.run(using, lambda: editing.fork(using, source, target, at, rule), savepoint=True)
+
+        return _settled(copy, target)
 
     def redact(self, name: SessionName, position: int, rule: DueRule, *, forks: bool) -> list[values.Edited]:
         return self._run(lambda using: editing.redact(using, name, position, rule, forks=forks), savepoint=True)
@@ -198,14 +206,10 @@ class ORMStore:
         return self._run(lambda using: editing.erase(using, alias, owner_id=owner_id, visitor=visitor))
 
     def adopt(self, alias: str, visitor: str, owner_id: Any) -> list[SessionName]:
-        for _ in range(_TRIES):
-            try:
-                return self._run(lambda using: editing.adopt(using, alias, visitor, owner_id), savepoint=True)
-            except IntegrityError:
-                # The owner has created a session with one of the keys, and may be creating another one.
-                time.sleep(random.uniform(0, _LONGEST_PAUSE))  # noqa: S311
-        raise exceptions.SessionContended(
-            f"The sessions of owner {owner_id!r} change faster than they can be added to."
+        # The owner may create a session with one of the keys at the same time.
+        return _settled(
+            lambda: self._run(lambda using: editing.adopt(using, alias, visitor, owner_id), savepoint=True),
+            f"all sessions of owner {owner_id!r}",
         )
 
     def on_commit(self, function: Callable[[], None]) -> None:
@@ -436,6 +440,19 @@ class ORMStore:
     def unhint(self, session_ids: Sequence[int]) -> None:
         sessions = models.Session.objects.using(self.using).filter(pk__in=session_ids)
         transactions.run(sessions.db, lambda: sessions.update(hinted_at=None))
+
+
+def _settled(work: Callable[[], T], what: object) -> T:
+    """Run ``work`` again as long as changes by other processes violate a constraint, for example a unique name.
+
+    Raises :class:`~django_convmemory.exceptions.SessionContended` in the end.
+    """
+    for _ in range(_TRIES):
+        try:
+            return work()
+        except IntegrityError:
+            time.sleep(random.uniform(0, _LONGEST_PAUSE))  # noqa: S311
+    raise exceptions.SessionContended(f"Other processes change {what} all the time. Try again later.")
 
 
 def _lease(free: models.SessionQuerySet, seconds: float, **changes: Any) -> int:
