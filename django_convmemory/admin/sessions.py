@@ -80,8 +80,10 @@ class SessionAdmin(admin.ModelAdmin):  # type: ignore[type-arg]
             return queryset, False
         return lists.searched(queryset, term, get_user_model()._default_manager.all()), False
 
-    def get_actions(self, request: HttpRequest, *args: Any, **kwargs: Any) -> dict[str, Any]:
-        actions = super().get_actions(request, *args, **kwargs)
+    def get_actions(self, request: HttpRequest, action_location: Any = None) -> dict[str, Any]:
+        # Django 6.1 passes a location, and warns about a signature without it. Django 5.2 knows none.
+        location = {} if action_location is None else {"action_location": action_location}
+        actions = super().get_actions(request, **location)
         # Django's own deletion fetches every message to list it.
         actions.pop("delete_selected", None)
         return actions
