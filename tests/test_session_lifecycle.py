@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from typing import Any
 
 import pytest
@@ -15,7 +16,7 @@ from django_convmemory import exceptions, models
 from django_convmemory.conversation import ConversationMemory
 from django_convmemory.memory import ConversationBufferMemory
 from django_convmemory.messages import ChatMessage
-from django_convmemory.stores import creating
+from django_convmemory.stores import creating, editing
 from django_convmemory.stores.in_memory import InMemoryStore
 from django_convmemory.stores.orm import ORMStore
 
@@ -259,3 +260,50 @@ def test_a_deletion_stays_in_the_database_of_the_store(
 
     assert memory.delete("main") is True
     assert not any(isinstance(instance, models.Session) for instance in asked)
+
+
+@pytest.mark.django_db(transaction=True)
+def test_a_deletion_inside_the_callers_transaction_sees_what_another_process_added() -> None:
+    """MariaDB reads the rows of the caller's transaction as they were, and checks each foreign key at once."""
+    memory = ConversationBufferMemory(ORMStore())
+    memory.append("main", HELLO)
+
+    def add() -> None:
+        try:
+            memory.append("main", HELLO)
+            memory.fork("main", 1, key="copy")
+        finally:
+            connections.close_all()
+
+    with transaction.atomic():
+        assert len(memory.history("main")) == 1
+        if connection.features.has_select_for_update:
+            other = threading.Thread(target=add)
+            other.start()
+            other.join()
+        assert memory.delete("main") is True
+        memory.append("another", HELLO)
+    assert memory.history("main") == []
+    assert memory.history("another")[0].message == HELLO
+
+
+@pytest.mark.django_db
+def test_a_deletion_that_violates_a_constraint_leaves_the_callers_transaction_usable(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    memory = ConversationBufferMemory(ORMStore())
+    memory.append("main", HELLO)
+    delete, tries = editing.delete, []
+
+    def violated(using: str, name: Any, **arguments: Any) -> bool:
+        tries.append(name)
+        if len(tries) < 3:
+            # As the collector of Django's deletion has it: a violation breaks the transaction up to the next savepoint.
+            with transaction.atomic(using, savepoint=False):
+                models.Session.objects.using(using).create(alias=name.alias, key=name.key, name_hash=name.name_hash)
+        return delete(using, name, **arguments)
+
+    monkeypatch.setattr(editing, "delete", violated)
+    assert memory.delete("main") is True
+    assert len(tries) == 3
+    assert memory.history("main") == []

@@ -93,7 +93,9 @@ class ORMStore:
         self._run(lambda using: editing.update(using, name, changes, revision=revision))
 
     def delete(self, name: SessionName, *, revision: int | None) -> bool:
-        return _settled(lambda: self._run(lambda using: editing.delete(using, name, revision=revision)), name)
+        return _settled(
+            lambda: self._run(lambda using: editing.delete(using, name, revision=revision), savepoint=True), name
+        )
 
     # Load.
 
