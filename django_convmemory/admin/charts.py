@@ -43,8 +43,9 @@ def current_line(folds: Sequence[Fold], current: int) -> list[tuple[int, int]]:
 class TokenChart:
     """The tokens at each position: of the whole history, and of the context that a model was sent.
 
-    ``history`` and ``context`` are the points of lines. ``marks`` is a path with a line at the end of each fold.
-    ``maximum`` is the number of tokens at the top. ``rows`` have the position, and the tokens of both lines.
+    ``history`` and ``context`` are the points of lines. ``marks`` is a path with a line at the last message that each
+    summary covers. ``maximum`` is the number of tokens at the top. ``rows`` have the position, and the tokens of both
+    lines.
     """
 
     history: str
