@@ -33,8 +33,9 @@ def main(pytest_args: list[str]) -> int:
         command = [sys.executable, "-m", "pytest", "-n", "auto", *pytest_args]
         environ = {"CONVMEMORY_TEST_DATABASE": database, servers.ABSENT: ", ".join(absent)}
         code = subprocess.call(command, env=os.environ | environ)
-        chose_none = code == pytest.ExitCode.NO_TESTS_COLLECTED and database != "sqlite"
-        if code != 0 and not chose_none:
+        if code == pytest.ExitCode.NO_TESTS_COLLECTED and database != "sqlite":
+            print(f"This is no failure: on {database}, only tests that use a database run, and you chose none of them.")
+        elif code != 0:
             failed.append(database)
     if failed:
         print(f"Tests failed on {', '.join(failed)}.", file=sys.stderr)
