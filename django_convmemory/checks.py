@@ -145,10 +145,10 @@ def _check_misconfigured(using: str) -> Iterator[checks.CheckMessage]:
     for memory in _memories():
         if memory.summarizes and memory.misconfigured:
             yield checks.Warning(
-                f"The newest answer of the chat model of memories[{memory.alias!r}] was that its key, its name or its "
-                "quota is wrong: no session is folded.",
-                hint="Correct the key, the name or the quota. The sessions that are due have the answer in last_error. "
-                "One of them is tried again every minute or two.",
+                f"The chat model of memories[{memory.alias!r}] refused its newest call: the key or the model's name is "
+                "wrong, or the quota is used up. Until you correct this, no session of this alias is folded.",
+                hint="Correct the key or the name, or raise the quota. The last_error of the sessions that were tried "
+                "says which of the three it is. One session is tried again every minute or two.",
                 id="convmemory.W005",
             )
 

@@ -248,7 +248,7 @@ class Memories:
     def _make(self, alias: str) -> ConversationMemory:
         if alias not in conf.aliases():
             known = ", ".join(map(repr, conf.aliases()))
-            raise UnknownAlias(f"CONVMEMORY has no alias {alias!r}; there are {known}.")
+            raise UnknownAlias(f"CONVMEMORY has no alias {alias!r}. Use one of these: {known}.")
         memory: ConversationMemory = conf.build(alias)
         if self._change is not None:
             self._undo.append(self._change(memory))

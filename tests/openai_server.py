@@ -59,7 +59,7 @@ class Behaviour:
 
     def __post_init__(self) -> None:
         if self.kind not in KINDS:
-            raise ValueError(f"Unknown behaviour {self.kind!r}; there are {', '.join(sorted(KINDS))}.")
+            raise ValueError(f"Unknown behaviour {self.kind!r}. Use one of these: {', '.join(sorted(KINDS))}.")
 
 
 @dataclasses.dataclass

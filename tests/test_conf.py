@@ -122,7 +122,7 @@ def test_the_error_for_an_unknown_alias_lists_the_aliases() -> None:
             memories["suport"]
         assert isinstance(error.value, KeyError)
         assert isinstance(error.value, ValueError)
-        assert str(error.value) == "CONVMEMORY has no alias 'suport'; there are 'support', 'sales'."
+        assert str(error.value) == "CONVMEMORY has no alias 'suport'. Use one of these: 'support', 'sales'."
 
 
 def test_each_setting_is_used() -> None:
