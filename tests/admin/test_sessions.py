@@ -17,6 +17,7 @@ from django.http import HttpRequest
 from django.test import Client
 from django.test.utils import CaptureQueriesContext
 from django.urls import path as at, reverse
+from pytest_django.asserts import assertRedirects
 
 from django_convmemory import models
 from django_convmemory.admin import SessionAdmin, differences
@@ -93,8 +94,11 @@ def test_the_list_has_pages_without_a_count(anna: User) -> None:
         text = answer.content.decode()
         assert (f"p={page + 1}" in text, "alias=default" in text) == (page < 3, True)
     assert seen == [f"k{number}" for number in reversed(range(120))]
-    for wrong in ("0", "x", "-1", "9999999999"):
-        assert client.get(f"{LIST}?p={wrong}").status_code in (200, 302)
+    for refused in ("0", "-1", "9999999999"):
+        assertRedirects(client.get(f"{LIST}?p={refused}"), f"{LIST}?e=1")
+    # What is not a number is the first page, and a page after the last has no sessions.
+    for accepted, count in (("x", 50), ("4", 0)):
+        assert len(client.get(f"{LIST}?p={accepted}").context["cl"].result_list) == count
 
 
 def test_the_filters(chat: SessionHandle, convmemory: ScriptedMemories) -> None:
@@ -328,9 +332,11 @@ def test_the_view_permission_allows_no_change_at_any_address(chat: SessionHandle
     for path, method in itertools.product(paths, ("get", "post", "put", "patch", "delete")):
         call = getattr(client, method)
         answer = call(f"{LIST}{pk}/{path}", {"confirmed": "yes", "key": "x"} if method == "post" else {})
-        assert answer.status_code in (200, 302, 403, 405), (path, method)
         if path.removesuffix("/") in WORK or path.startswith("redact"):
-            assert answer.status_code == 403, (path, method)
+            status = 403
+        else:
+            status = 405 if path == "change/" and method != "get" else 200
+        assert answer.status_code == status, (path, method)
     for action in ("delete_selected",):
         client.post(LIST, {"action": action, "_selected_action": [pk], "post": "yes"})
     assert client.post(f"{LIST}add/", {"key": "x"}).status_code == 403
@@ -381,7 +387,7 @@ def test_a_message_is_redacted(chat: SessionHandle) -> None:
 
 @pytest.mark.parametrize("pk", ["²", "9" * 30, "9" * 5000, "-1", "x"])
 def test_an_address_of_no_session(pk: str, db: None) -> None:
-    assert staff("view_session").get(f"{LIST}{pk}/change/").status_code in (302, 404)
+    assert staff("view_session").get(f"{LIST}{pk}/change/").status_code == 404
 
 
 def test_a_position_without_a_message_cannot_be_redacted(chat: SessionHandle) -> None:
@@ -421,8 +427,9 @@ def test_the_actions_of_the_list(anna: User, convmemory: ScriptedMemories) -> No
     chosen = {"_selected_action": [first.pk, second.pk, gone.pk]}
     looks, changes = staff("view_session"), staff("view_session", "change_session")
     for action in ("compact", "delete_selected"):
-        assert looks.post(LIST, chosen | {"action": action}).status_code in (200, 302)
-    assert changes.post(LIST, chosen | {"action": "delete_selected", "post": "yes"}).status_code in (200, 302)
+        assert b"No action selected." in looks.post(LIST, chosen | {"action": action}, follow=True).content
+    deletion = chosen | {"action": "delete_selected", "post": "yes"}
+    assert b"No action selected." in changes.post(LIST, deletion, follow=True).content
     assert models.Session.objects.count() == 3
     assert (convmemory.queued, LogEntry.objects.count()) == ([], 0)
 
