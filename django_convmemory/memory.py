@@ -132,10 +132,10 @@ class BufferSummaryChatMemory:
 
     def load_variables(self) -> dict[str, str | list[ChatMessage]]:
         """Return ``{"summarized_chat": …}``: the summary and the messages, as one text or as a list of messages."""
-        shown = list(self.memory.load(self.session))
+        messages = list(self.memory.load(self.session))
         if self.return_messages:
-            return {_MEMORY_KEY: shown}
-        return {_MEMORY_KEY: "\n".join(map(line, shown))}
+            return {_MEMORY_KEY: messages}
+        return {_MEMORY_KEY: "\n".join(map(line, messages))}
 
     def prune(self) -> None:
         """Fold the oldest messages if the limit is exceeded. If the model fails, nothing changes."""

@@ -63,8 +63,8 @@ def commands() -> str:
         parser.formatter_class = functools.partial(DjangoHelpFormatter, max_help_position=30, width=86)
         shared = {"--version", "--verbosity", "--settings", "--pythonpath", "--traceback", "--no-color"}
         shared |= {"--force-color", "--skip-checks"}
-        parser._actions = [one for one in parser._actions if shared.isdisjoint(one.option_strings)]
+        parser._actions = [action for action in parser._actions if shared.isdisjoint(action.option_strings)]
         for group in parser._action_groups:
-            group._group_actions = [one for one in group._group_actions if one in parser._actions]
+            group._group_actions = [action for action in group._group_actions if action in parser._actions]
         parts.append(f"## {name}\n\n```text\n{parser.format_help()}```\n")
     return "\n".join(parts)

@@ -43,8 +43,8 @@ class StrictPolicy:
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Browser]:
     """Chromium, started once for a module."""
-    found = next((path for name in NAMES if (path := shutil.which(name))), None)
-    if found is None:
+    executable = next((path for name in NAMES if (path := shutil.which(name))), None)
+    if executable is None:
         if servers.REQUIRED:
             pytest.fail("Chromium is required but not installed.")
         pytest.skip("Chromium is not installed.")
@@ -55,7 +55,7 @@ def browser() -> Iterator[Browser]:
     os.environ["DJANGO_ALLOW_ASYNC_UNSAFE"] = "true"
     try:
         with sync_playwright() as playwright:
-            started = playwright.chromium.launch(executable_path=found, args=["--no-sandbox"])
+            started = playwright.chromium.launch(executable_path=executable, args=["--no-sandbox"])
             yield started
             started.close()
     finally:

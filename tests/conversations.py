@@ -105,8 +105,8 @@ def entries(conversation: list[ChatMessage]) -> list[Entry]:
 
 def placed(conversation: list[ChatMessage]) -> tuple[Counters, list[Placed]]:
     """The counters of a session with these messages, and the messages as it holds them, pinned ones included."""
-    given = entries(conversation)
-    counters, rows = Counters().append(given)
+    batch = entries(conversation)
+    counters, rows = Counters().append(batch)
     return counters, [
-        Placed(row.position, entry.message, entry.tokens, row.answers) for entry, row in zip(given, rows, strict=True)
+        Placed(row.position, entry.message, entry.tokens, row.answers) for entry, row in zip(batch, rows, strict=True)
     ]

@@ -29,11 +29,11 @@ def locomo() -> Iterator[tuple[str, list[dict[str, Any]]]]:
     """LoCoMo: conversations of two people over months. The first speaker is the user."""
     with gzip.open(FOLDER / "locomo" / "locomo5.json.gz", "rt") as file:
         conversations = json.load(file)
-    for one in conversations:
-        talk = one["conversation"]
+    for sample in conversations:
+        talk = sample["conversation"]
         sittings = sorted(int(name.removeprefix("session_")) for name in talk if name[8:].isdigit())
         yield (
-            f"locomo-{one['sample_id']}",
+            f"locomo-{sample['sample_id']}",
             [
                 {"role": "user" if turn["speaker"] == talk["speaker_a"] else "assistant", "content": turn["text"]}
                 for number in sittings
@@ -55,5 +55,5 @@ def crosswoz() -> Iterator[tuple[str, list[dict[str, Any]]]]:
 def _lines(name: str) -> Iterator[tuple[str, list[dict[str, Any]]]]:
     with gzip.open(FOLDER / name, "rt") as file:
         for line in file:
-            one = json.loads(line)
-            yield one["key"], one["messages"]
+            record = json.loads(line)
+            yield record["key"], record["messages"]

@@ -195,12 +195,12 @@ def prompt(body: dict[str, Any]) -> str:
 
 def completion(behaviour: Behaviour, body: dict[str, Any], **message: Any) -> dict[str, Any]:
     """Return the chat completion that answers ``body``; ``message`` replaces fields of its message."""
-    said = behaviour.text(body) if callable(behaviour.text) else behaviour.text
-    if said is None:
-        said = " ".join(dict.fromkeys(MARKER.findall(prompt(body)))) or "Nothing was marked."
-    content = {"role": "assistant", "content": said, "refusal": None} | message
+    text = behaviour.text(body) if callable(behaviour.text) else behaviour.text
+    if text is None:
+        text = " ".join(dict.fromkeys(MARKER.findall(prompt(body)))) or "Nothing was marked."
+    content = {"role": "assistant", "content": text, "refusal": None} | message
     # No tokenizer: about four characters a token is near enough for a count that only has to be there.
-    tokens = {"prompt_tokens": len(prompt(body)) // 4 + 1, "completion_tokens": len(said) // 4 + 1}
+    tokens = {"prompt_tokens": len(prompt(body)) // 4 + 1, "completion_tokens": len(text) // 4 + 1}
     return {
         "id": "chatcmpl-1",
         "object": "chat.completion",

@@ -133,15 +133,15 @@ def test_unanswered_and_displaced_results_are_shown_as_a_provider_accepts_them()
     calls = [CALL, {**CALL, "id": "c2"}, {**CALL, "id": "c3"}]
     chat.append("s", ChatMessage.ai(tool_calls=calls))
     chat.append("s", ChatMessage.human("hello?"), ChatMessage.tool("two", "c2"), ChatMessage.tool("one", "c1"))
-    shown = chat.load("s").to_openai()
-    assert [(message["role"], message.get("tool_call_id")) for message in shown] == [
+    messages = chat.load("s").to_openai()
+    assert [(message["role"], message.get("tool_call_id")) for message in messages] == [
         ("assistant", None),
         ("tool", "c1"),
         ("tool", "c2"),
         ("tool", "c3"),
         ("user", None),
     ]
-    assert "No result" in shown[3]["content"]
+    assert "No result" in messages[3]["content"]
     assert models.Message.objects.count() == 4
 
 
@@ -429,7 +429,7 @@ def test_a_session_that_lost_its_pinned_rows_is_loaded_all_the_same() -> None:
 @pytest.mark.django_db
 def test_a_message_comes_back_as_it_was() -> None:
     chat = ConversationBufferMemory(ORMStore())
-    given = [
+    messages = [
         ChatMessage.human(
             [{"type": "text", "text": "看 👀"}, {"type": "image_url", "image_url": {"url": "https://x"}}]
         ),
@@ -443,9 +443,9 @@ def test_a_message_comes_back_as_it_was() -> None:
         ),
         ChatMessage.from_openai({"role": "assistant", "content": None, "refusal": "no", "audio": None}),
     ]
-    chat.append("s", *given)
-    assert list(chat.load("s")) == given
-    assert chat.load("s").to_openai() == [message.to_openai() for message in given]
+    chat.append("s", *messages)
+    assert list(chat.load("s")) == messages
+    assert chat.load("s").to_openai() == [message.to_openai() for message in messages]
     assert list(chat.load("s")[1].metadata) == ["score", "n", "z", "a"]
 
 

@@ -270,7 +270,7 @@ def test_a_failure_gives_back_what_waits_for_the_broker(broker: Broker, own: Sen
 
 
 def test_what_is_to_be_told_may_fail_or_wait(broker: Broker, own: Sender, monkeypatch: pytest.MonkeyPatch) -> None:
-    told: list[int] = []
+    undelivered_ids: list[int] = []
     go_on = threading.Event()
 
     def fails(session_ids: list[int]) -> None:
@@ -278,7 +278,7 @@ def test_what_is_to_be_told_may_fail_or_wait(broker: Broker, own: Sender, monkey
 
     def waits(session_ids: list[int]) -> None:
         assert go_on.wait(processes.PATIENCE)
-        told.extend(session_ids)
+        undelivered_ids.extend(session_ids)
 
     def refuse(record: object) -> bool:
         raise KeyError("a filter of the site's")
@@ -291,10 +291,10 @@ def test_what_is_to_be_told_may_fail_or_wait(broker: Broker, own: Sender, monkey
         processes.wait_until(lambda: own.broken, "the broker fails")
         assert not own.send(hint_of(2), APP, undelivered=waits)
         assert not own.send(hint_of(3), APP, undelivered=waits)
-        assert told == []
+        assert undelivered_ids == []
         go_on.set()
         assert own.flush(processes.PATIENCE)
-        assert sorted(told) == [2, 3]
+        assert sorted(undelivered_ids) == [2, 3]
     finally:
         logger.removeFilter(refuse)
 

@@ -105,7 +105,7 @@ def test_a_fork_in_memory_carries_every_field() -> None:
     assert original is not None
     assert copy is not None
     assert copy.rows == original.rows
-    assert all(one is not other for one, other in zip(copy.rows, original.rows, strict=True))
+    assert all(copy_row is not original_row for copy_row, original_row in zip(copy.rows, original.rows, strict=True))
 
 
 def copy_of_the_package(folder: Path) -> Path:

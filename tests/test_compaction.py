@@ -359,10 +359,10 @@ def test_long_messages_share_what_short_ones_leave_of_the_window() -> None:
     assert memory.compact("s") == "published"
     turns = [line for line in model.requests[0].messages[-1].text.splitlines() if line.startswith("[tool]")]
     transcript = "\n".join(turns)
-    shown = {letter: transcript.count(letter.upper()) for letter in letters}
-    assert (shown["b"], shown["e"]) == (1000, 1200)
+    counts = {letter: transcript.count(letter.upper()) for letter in letters}
+    assert (counts["b"], counts["e"]) == (1000, 1200)
     # The lengths of a cut message's beginning and end are rounded.
-    assert max(shown[letter] for letter in "acd") - min(shown[letter] for letter in "acd") <= 2
+    assert max(counts[letter] for letter in "acd") - min(counts[letter] for letter in "acd") <= 2
     assert 0.9 * 2000 <= memory.counter.count_text(transcript) <= 2000
 
 

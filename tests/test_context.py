@@ -46,8 +46,8 @@ def snapshot(
         tokens = sum(row.tokens for row in covered)
         summary = SummaryVersion(1, 1, last, "They spoke of Rust.", summary_tokens)
         counters = counters._replace(covered_position=last, covered_count=len(covered), covered_tokens=tokens)
-    shown = shown_pinned(counters.pinned, max_pinned_tokens)
-    pinned = [row for row in placed if row.position in shown]
+    positions = shown_pinned(counters.pinned, max_pinned_tokens)
+    pinned = [row for row in placed if row.position in positions]
     return Snapshot(1, counters, due, 1, summary, pinned, unpinned[len(covered) :])
 
 
@@ -209,15 +209,15 @@ def cost(context: Context, *names: str) -> int:
 def test_left_out_first_are_the_oldest_exchanges_then_the_summary() -> None:
     held = snapshot(CHAT, folded=1)
     whole = put_together(held, system="You are a teacher.")
-    shown: list[list[str]] = []
+    contexts: list[list[str]] = []
     for budget in range(whole.tokens, -1, -1):
         names = [text for _, text in parts(put_together(held, system="You are a teacher.", max_tokens=budget))]
-        if not shown or shown[-1] != names:
-            shown.append(names)
+        if not contexts or contexts[-1] != names:
+            contexts.append(names)
     front = ["You are a teacher.", "Be brief.", "Answer in English."]
     summary = ["Summary of earlier conversation: They spoke of Rust."]
     tail = ["A systems language.", "And ownership?", "Each value has one owner."]
-    assert shown == [
+    assert contexts == [
         [*front, *summary, *tail],
         [*front, *summary, *tail[1:]],
         [*front, *summary, *tail[2:]],
@@ -314,9 +314,9 @@ def test_any_context_is_well_formed_and_within_its_budget(
     if not context.over_budget:
         assert max_tokens is None or context.tokens <= max_tokens
         assert max_tokens is not None or option is None or cost(context, "summary", "tail") <= option
-    shown = {part.position for part in context.parts if part.position}
+    positions = {part.position for part in context.parts if part.position}
     through = held.counters.covered_position if context.summary else 0
-    hidden = set(range(1, len(conversation) + 1)) - shown
+    hidden = set(range(1, len(conversation) + 1)) - positions
     pinned = {pinned_message.position for pinned_message in held.counters.pinned}
     assert context.omitted == len([row for row in hidden if row > through or row in pinned])
 
@@ -327,11 +327,11 @@ def test_system_pinned_and_the_newest_exchange_are_in_any_context(
 ) -> None:
     held = snapshot(conversation, folded=folded)
     context = put_together(held, system="Be kind.", max_tokens=max_tokens)
-    shown = {part.position for part in context.parts}
+    positions = {part.position for part in context.parts}
     newest = held.counters.newest_position
     assert context[0].text == "Be kind."
-    assert {row.position for row in held.pinned} <= shown
-    assert newest == 0 or newest in shown
+    assert {row.position for row in held.pinned} <= positions
+    assert newest == 0 or newest in positions
     arranged = exchanges.well_formed(row for row in held.tail if row.position >= newest)
     assert [row.message for row in arranged] == [part.message for part in context.parts if part.name == "tail"][
         len([part for part in context.parts if part.name == "tail"]) - len(arranged) :

@@ -102,7 +102,7 @@ def test_the_drawings_show_the_layers_that_are_checked(number: int, contract: st
     drawings = re.findall(r"```text\n(.*?)```", text_of("docs/architecture.md"), re.DOTALL)
     drawn = re.findall(r"^│ ([a-z_]+(?: \| [a-z_]+)*) +│", drawings[number], re.MULTILINE)
     config: Any = tomllib.loads(text_of("pyproject.toml"))["tool"]["importlinter"]
-    [checked] = [one["layers"] for one in config["contracts"] if one["id"] == contract]
+    [checked] = [entry["layers"] for entry in config["contracts"] if entry["id"] == contract]
 
     assert drawn == checked
 

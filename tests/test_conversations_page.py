@@ -50,7 +50,7 @@ def ann() -> User:
     return User.objects.create_user("ann")
 
 
-def said(views: dict[str, Any], view: str, user: User, *arguments: str, **data: Any) -> tuple[int, Any]:
+def call_view(views: dict[str, Any], view: str, user: User, *arguments: str, **data: Any) -> tuple[int, Any]:
     make = RequestFactory().get if view in ("index", "transcript") else RequestFactory().post
     request = make("/", data)
     request.user = user
@@ -66,22 +66,25 @@ def talk(user: User) -> None:
 def test_a_list_and_a_transcript(views: dict[str, Any], ann: User) -> None:
     talk(ann)
     talk(User.objects.create_user("bob"))
-    said(views, "rename", ann, "main", title="Rust")
+    call_view(views, "rename", ann, "main", title="Rust")
 
-    assert said(views, "index", ann) == (200, {"conversations": [{"key": "main", "title": "Rust"}]})
-    _, found = said(views, "transcript", ann, "main")
-    assert [(message["position"], message["role"]) for message in found["messages"]] == [(2, "user"), (3, "assistant")]
-    assert found["before"] == 1
-    assert said(views, "transcript", ann, "main", before=3)[1]["messages"] == found["messages"][:1]
+    assert call_view(views, "index", ann) == (200, {"conversations": [{"key": "main", "title": "Rust"}]})
+    _, transcript = call_view(views, "transcript", ann, "main")
+    assert [(message["position"], message["role"]) for message in transcript["messages"]] == [
+        (2, "user"),
+        (3, "assistant"),
+    ]
+    assert transcript["before"] == 1
+    assert call_view(views, "transcript", ann, "main", before=3)[1]["messages"] == transcript["messages"][:1]
 
 
 def test_another_answer_once(views: dict[str, Any], ann: User) -> None:
     talk(ann)
-    revision = said(views, "transcript", ann, "main")[1]["revision"]
+    revision = call_view(views, "transcript", ann, "main")[1]["revision"]
 
-    assert said(views, "regenerate", ann, "main", revision=revision)[0] == 200
-    assert said(views, "regenerate", ann, "main", revision=revision)[0] == 409
-    assert said(views, "regenerate", ann, "another", revision=0)[0] == 404
+    assert call_view(views, "regenerate", ann, "main", revision=revision)[0] == 200
+    assert call_view(views, "regenerate", ann, "main", revision=revision)[0] == 409
+    assert call_view(views, "regenerate", ann, "another", revision=0)[0] == 404
 
     history = memories["default"].session("main", owner=ann).history()
     assert [stored.message.text for stored in history] == ["Be kind.", "What is Rust?", "I saw 3 messages."]
@@ -90,12 +93,12 @@ def test_another_answer_once(views: dict[str, Any], ann: User) -> None:
 
 def test_two_ways_and_a_message_taken_back(views: dict[str, Any], ann: User) -> None:
     talk(ann)
-    assert said(views, "branch", ann, "main", position=2, name="other") == (200, {"key": "other"})
-    assert said(views, "branch", ann, "main", position=2, name="other")[0] == 409
-    assert said(views, "branch", ann, "main", position=9, name="third")[0] == 404
-    assert said(views, "branch", ann, "main", position=2, name="")[0] == 400
+    assert call_view(views, "branch", ann, "main", position=2, name="other") == (200, {"key": "other"})
+    assert call_view(views, "branch", ann, "main", position=2, name="other")[0] == 409
+    assert call_view(views, "branch", ann, "main", position=9, name="third")[0] == 404
+    assert call_view(views, "branch", ann, "main", position=2, name="")[0] == 400
 
-    assert said(views, "redact", ann, "main", position=2)[0] == 200
+    assert call_view(views, "redact", ann, "main", position=2)[0] == 200
 
     for key in ("main", "other"):
         assert "What is Rust?" not in memories["default"].session(key, owner=ann).load().to_text()

@@ -168,13 +168,13 @@ def test_a_result_outside_of_its_open_exchange_is_refused(messages: list[ChatMes
 
 def test_ids_that_begin_alike_or_look_like_patterns_are_not_mixed_up() -> None:
     ids = ["call_1", "call_10", "call_%", "%", "_", "|", "a" * 300, "中", "call_1 "]
-    for one in ids:
-        counters = after(ChatMessage.ai(tool_calls=[call(one)]))
-        for other in ids:
-            if other != one:
+    for call_id in ids:
+        counters = after(ChatMessage.ai(tool_calls=[call(call_id)]))
+        for other_id in ids:
+            if other_id != call_id:
                 with pytest.raises(ToolResultRefused):
-                    counters.append([Entry(ChatMessage.tool("1", other), 1)])
-        assert after(ChatMessage.tool("1", one), start=counters).open_position == 0
+                    counters.append([Entry(ChatMessage.tool("1", other_id), 1)])
+        assert after(ChatMessage.tool("1", call_id), start=counters).open_position == 0
 
 
 def test_an_id_that_a_message_uses_twice_is_answered_once() -> None:
@@ -322,9 +322,11 @@ def test_a_payload_hash_tells_other_content(other: list[Entry]) -> None:
 
 
 def test_a_payload_hash_does_not_depend_on_the_order_of_keys_or_on_the_counter() -> None:
-    one = {"role": "user", "content": "a", "x": {"b": 1, "a": 2}, "y": 1}
-    other = {"y": 1, "x": {"a": 2, "b": 1}, "content": "a", "role": "user"}
-    batches = [Batch([Entry(ChatMessage.from_openai(wire), tokens)]) for wire, tokens in ((one, 1), (other, 99))]
+    message = {"role": "user", "content": "a", "x": {"b": 1, "a": 2}, "y": 1}
+    reordered = {"y": 1, "x": {"a": 2, "b": 1}, "content": "a", "role": "user"}
+    batches = [
+        Batch([Entry(ChatMessage.from_openai(wire), tokens)]) for wire, tokens in ((message, 1), (reordered, 99))
+    ]
     assert batches[0].payload_hash == batches[1].payload_hash
 
 

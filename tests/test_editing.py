@@ -46,8 +46,8 @@ class Parrot(MarkerModel):
 
     def chat(self, request: ChatRequest) -> Any:
         response = super().chat(request)
-        said = SECRET if SECRET in request.messages[-1].text else "nothing special"
-        return type(response)(ChatMessage.ai(f"{response.message.text} {said}"))
+        addition = SECRET if SECRET in request.messages[-1].text else "nothing special"
+        return type(response)(ChatMessage.ai(f"{response.message.text} {addition}"))
 
 
 # Redacting.
@@ -101,12 +101,12 @@ def test_a_redacted_message_keeps_its_place_and_a_provider_accepts_it() -> None:
         "content": "",
         "tool_calls": [{"id": "c1", "type": "function", "function": {"name": "cook", "arguments": "{}"}}],
     }
-    shown = memory.load("s", max_tokens=10**6).to_openai()
+    messages = memory.load("s", max_tokens=10**6).to_openai()
     assert {
         "role": "assistant",
         "content": "[This message was removed.]",
         "tool_calls": kept.message.to_openai()["tool_calls"],
-    } in shown
+    } in messages
     assert memory.append("s", ChatMessage.human("Go on.")).first_position == 17
 
 
@@ -341,9 +341,9 @@ def test_the_statements_of_a_fork_do_not_depend_on_its_length(
 
 def test_a_rebuild_is_shown_once_it_stands_for_as_much() -> None:
     def look(request: ChatRequest) -> None:
-        seen.append(memory.load("s").summary)
+        summaries.append(memory.load("s").summary)
 
-    seen: list[str | None] = []
+    summaries: list[str | None] = []
     memory = build(MarkerModel(), max_chunk_tokens=100)
     talk(memory, 40)
     memory.compact("s")
@@ -353,8 +353,8 @@ def test_a_rebuild_is_shown_once_it_stands_for_as_much() -> None:
 
     assert memory.rebuild("s") == "published"
 
-    assert len(seen) > 1
-    assert set(seen) == {old}
+    assert len(summaries) > 1
+    assert set(summaries) == {old}
     new = versions()[count:]
     assert new[0].parent_version is None
     assert not any(version.building for version in new)

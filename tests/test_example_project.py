@@ -269,21 +269,21 @@ def running(copy: pathlib.Path) -> Iterator[subprocess.Popen[str]]:
 
 def test_the_replay_runs_and_runs_again(copy: pathlib.Path) -> None:
     for _ in range(2):
-        said = run(copy, "--fast")
+        output = run(copy, "--fast")
 
-        assert "284 stored, 0 lost" in said
-        assert "calls of extractive" in said
-        assert "still due" not in said
-        assert "Summary of earlier conversation: " in said
-        assert "Traceback" not in said
+        assert "284 stored, 0 lost" in output
+        assert "calls of extractive" in output
+        assert "still due" not in output
+        assert "Summary of earlier conversation: " in output
+        assert "Traceback" not in output
 
 
 def test_the_replay_uses_the_model_of_the_environment(copy: pathlib.Path) -> None:
     with OpenAIServer() as server:
-        said = run(copy, "--fast", OPENAI_MODEL="tiny", OPENAI_API_KEY="none", OPENAI_BASE_URL=server.base_url)
+        output = run(copy, "--fast", OPENAI_MODEL="tiny", OPENAI_API_KEY="none", OPENAI_BASE_URL=server.base_url)
 
-    assert "0 lost" in said
-    assert "calls of tiny" in said
+    assert "0 lost" in output
+    assert "calls of tiny" in output
     assert {entry.body["model"] for entry in server.log} == {"tiny"}
 
 
@@ -291,30 +291,30 @@ def test_the_replay_uses_the_model_of_the_environment(copy: pathlib.Path) -> Non
 def test_an_interrupted_replay_leaves_nothing_running(number: signal.Signals, code: int, copy: pathlib.Path) -> None:
     with running(copy) as process:
         process.send_signal(number)
-        said, _ = process.communicate(timeout=SECONDS)
+        output, _ = process.communicate(timeout=SECONDS)
 
     assert process.returncode == code
-    assert "Traceback" not in said
+    assert "Traceback" not in output
     assert processes(copy) == []
 
 
 def test_an_interrupted_replay_gives_the_terminal_its_cursor_back(copy: pathlib.Path) -> None:
     ours, its = os.openpty()
     environ = environment(copy, TERM="xterm", COLUMNS="80", LINES="40")
-    said = b""
+    output = b""
     with subprocess.Popen([sys.executable, copy / "replay.py"], env=environ, stdout=its, stderr=its) as process:
         os.close(its)
-        while not re.search(rb"[1-9]\d of 284 messages", said):
-            said += os.read(ours, 65536)
+        while not re.search(rb"[1-9]\d of 284 messages", output):
+            output += os.read(ours, 65536)
         process.send_signal(signal.SIGINT)
         with contextlib.suppress(OSError):  # the end of a terminal
             while chunk := os.read(ours, 65536):
-                said += chunk
+                output += chunk
     os.close(ours)
 
     assert process.returncode == 130
-    assert b"Traceback" not in said
-    assert said.rindex(b"\x1b[?25h") > said.rindex(b"\x1b[?25l")
+    assert b"Traceback" not in output
+    assert output.rindex(b"\x1b[?25h") > output.rindex(b"\x1b[?25l")
 
 
 def test_the_worker_of_a_killed_replay_ends(copy: pathlib.Path) -> None:

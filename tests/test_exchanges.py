@@ -22,7 +22,7 @@ def by_definition(rows: list[Placed]) -> list[list[int]]:
     An exchange is one message, or an assistant message with tool calls and everything up to the last tool message
     that answers it. It goes on to the end while a call is unanswered and no other assistant message follows.
     """
-    found: list[list[int]] = []
+    positions: list[list[int]] = []
     index = 0
     while index < len(rows):
         end = index + 1
@@ -37,9 +37,9 @@ def by_definition(rows: list[Placed]) -> list[list[int]]:
                     end = at + 1
             else:
                 end = len(rows) if unanswered else end
-        found.append([row.position for row in rows[index:end]])
+        positions.append([row.position for row in rows[index:end]])
         index = end
-    return found
+    return positions
 
 
 @given(conversations.conversations())

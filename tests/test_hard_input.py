@@ -186,8 +186,8 @@ def test_each_message_has_a_time_of_its_own() -> None:
     chat = memory()
     times = [dt.datetime(2024, 2, day, tzinfo=dt.UTC) for day in (1, 2)]
     chat.append("s", *[ChatMessage.human("hello")] * 3, created_at=[*times, None])
-    one, two, now = (stored.created_at for stored in chat.history("s"))
-    assert [one, two] == times
+    first, second, now = (stored.created_at for stored in chat.history("s"))
+    assert [first, second] == times
     assert abs(now - dt.datetime.now(dt.UTC)) < dt.timedelta(minutes=5)
     wrong_lists: list[Any] = [[], times, [*times, "2024-02-29"]]
     for wrong in wrong_lists:

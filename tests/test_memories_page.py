@@ -13,7 +13,7 @@ from django_convmemory import memory
 PATH = pathlib.Path(__file__).parent.parent / "docs" / "memories.md"
 PAGE = PATH.read_text(encoding="utf-8")
 BLOCKS = [
-    (PAGE[: found.start(1)].count("\n"), found[1]) for found in re.finditer(r"```python\n(.*?)```", PAGE, re.DOTALL)
+    (PAGE[: match.start(1)].count("\n"), match[1]) for match in re.finditer(r"```python\n(.*?)```", PAGE, re.DOTALL)
 ]
 
 

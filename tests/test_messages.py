@@ -195,14 +195,14 @@ def test_a_message_cannot_be_changed() -> None:
     assert isinstance(message.metadata["a"]["b"], tuple)
     for changed in (message.metadata, message.metadata["a"], message.content[0], message.tool_calls[0]):
         changes: list[Callable[[Any], Any]] = [
-            lambda one: one.update(x=1),
-            lambda one: one.clear(),
-            lambda one: one.pop("a", None),
-            lambda one: one.popitem(),
-            lambda one: one.setdefault("x", 1),
-            lambda one: one.__setitem__("x", 1),
-            lambda one: one.__delitem__("a"),
-            lambda one: one.__ior__({"x": 1}),
+            lambda mapping: mapping.update(x=1),
+            lambda mapping: mapping.clear(),
+            lambda mapping: mapping.pop("a", None),
+            lambda mapping: mapping.popitem(),
+            lambda mapping: mapping.setdefault("x", 1),
+            lambda mapping: mapping.__setitem__("x", 1),
+            lambda mapping: mapping.__delitem__("a"),
+            lambda mapping: mapping.__ior__({"x": 1}),
         ]
         for change in changes:
             with pytest.raises(TypeError, match=r"dataclasses\.replace"):

@@ -78,9 +78,9 @@ def test_a_table_is_moved_over_and_a_second_run_goes_on(
 
     scopes: list[dict[str, Any]] = [{"owner": ann}, {"owner": ann}, {"visitor": "conversation-2"}]
     moved = [
-        (one.message.text, one.created_at)
+        (stored.message.text, stored.created_at)
         for number, scope in enumerate(scopes)
-        for one in memories["default"].session(f"conversation-{number}", **scope).history(limit=100)
+        for stored in memories["default"].session(f"conversation-{number}", **scope).history(limit=100)
     ]
     assert moved == [(row.text, row.created_at) for row in old]
     assert models.Session.objects.due().count() == 3

@@ -157,8 +157,8 @@ def test_every_command_is_of_a_kind_that_is_run_here() -> None:
 @pytest.mark.parametrize("broker_url", ["redis"], indirect=True)
 def test_the_site_works_and_so_does_every_command(site: Site) -> None:
     for _, *arguments in MANAGE:
-        said = site.manage(*arguments)
-        assert "WARNING" not in said, (arguments, said)
+        output = site.manage(*arguments)
+        assert "WARNING" not in output, (arguments, output)
 
     [beat] = [arguments for arguments in CELERY if "beat" in arguments]
     with site.running(*beat):
@@ -194,11 +194,11 @@ def test_make(command: list[str], tmp_path: pathlib.Path) -> None:
         case ["demo"]:
             with make(*command, "PORT=0", EXAMPLE_DATA_DIR=str(tmp_path)) as process:
                 assert process.stdout is not None
-                said = next((line for line in process.stdout if " is the site" in line), "")
-                found = re.match(r"(http://\S+)/ is the site", said)
+                line = next((line for line in process.stdout if " is the site" in line), "")
+                address = re.match(r"(http://\S+)/ is the site", line)
                 try:
-                    assert found
-                    with urllib.request.urlopen(f"{found[1]}/") as page:  # noqa: S310
+                    assert address
+                    with urllib.request.urlopen(f"{address[1]}/") as page:  # noqa: S310
                         assert b'href="/sign-in/' in page.read()
                 finally:
                     process.terminate()

@@ -26,8 +26,8 @@ def files_of_the_package() -> Iterator[str]:
 
 def pins(name: str) -> dict[str, str]:
     lines = (ROOT / name).read_text().splitlines()
-    found = (re.match(r"([\w.-]+)(?:\[.*\])?==([\w.]+)", line) for line in lines)
-    return {match[1].lower(): match[2] for match in found if match}
+    matches = (re.match(r"([\w.-]+)(?:\[.*\])?==([\w.]+)", line) for line in lines)
+    return {match[1].lower(): match[2] for match in matches if match}
 
 
 @pytest.fixture(scope="module")

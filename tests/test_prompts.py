@@ -28,9 +28,9 @@ hostile = st.lists(
 
 
 def fence(text: str) -> str:
-    found = re.search(r"^<(quoted-[0-9a-f]{12}) turns>$", text, re.MULTILINE)
-    assert found is not None
-    return found[1]
+    match = re.search(r"^<(quoted-[0-9a-f]{12}) turns>$", text, re.MULTILINE)
+    assert match is not None
+    return match[1]
 
 
 @given(hostile, st.lists(hostile, min_size=1, max_size=4))
@@ -68,12 +68,12 @@ def test_a_fence_that_occurs_is_never_taken(monkeypatch: pytest.MonkeyPatch) -> 
 
 
 @given(st.lists(st.tuples(st.sampled_from(["user", "assistant"]), hostile), min_size=1, max_size=4))
-def test_no_text_inside_a_turn_can_imitate_another_turn(said: list[tuple[str, str]]) -> None:
-    turns = [prompts.turn(ChatMessage(role, text)) for role, text in said]
+def test_no_text_inside_a_turn_can_imitate_another_turn(messages: list[tuple[str, str]]) -> None:
+    turns = [prompts.turn(ChatMessage(role, text)) for role, text in messages]
     lines = "\n".join(turns).splitlines()
     starts = [line for line in lines if not line.startswith("    ")]
-    assert len(starts) == len(said)
-    for line, (role, _) in zip(starts, said, strict=True):
+    assert len(starts) == len(messages)
+    for line, (role, _) in zip(starts, messages, strict=True):
         assert line.startswith(f"[{role}] ")
 
 
@@ -148,23 +148,23 @@ class Length(tokens.Utf8TokenCounter):
 @given(st.lists(st.integers(1, 30), max_size=30), st.integers(1, 200))
 def test_turns_beyond_the_limit_are_left_out_of_the_middle(lengths: list[int], max_tokens: int) -> None:
     turns = [chr(ord("A") + number) * length for number, length in enumerate(lengths)]
-    shown = prompts.within(turns, max_tokens, Length())
-    marks = [index for index, turn in enumerate(shown) if turn not in turns]
+    remaining = prompts.within(turns, max_tokens, Length())
+    marks = [index for index, turn in enumerate(remaining) if turn not in turns]
     if sum(lengths) <= max_tokens * 5 // 4:
-        assert shown == turns
+        assert remaining == turns
         return
     if not marks:  # A single turn is always kept.
-        assert shown == turns
+        assert remaining == turns
         assert len(turns) == 1
         return
     [first] = marks
-    last = len(shown) - 1 - first
+    last = len(remaining) - 1 - first
     left_out = turns[first : len(turns) - last]
-    assert shown[first] == f"[… {len(left_out)} turns left out …]"
-    assert shown[:first] + left_out + shown[first + 1 :] == turns
+    assert remaining[first] == f"[… {len(left_out)} turns left out …]"
+    assert remaining[:first] + left_out + remaining[first + 1 :] == turns
     # Turns are kept alternately from the beginning and the end, as many as fit. The first is always kept.
     assert first - last in (0, 1)
-    kept = sum(map(len, shown[:first] + shown[first + 1 :]))
+    kept = sum(map(len, remaining[:first] + remaining[first + 1 :]))
     assert kept <= max_tokens or (first, last) == (1, 0)
     assert kept + len(left_out[0] if first == last else left_out[-1]) > max_tokens
 

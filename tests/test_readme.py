@@ -51,7 +51,7 @@ def read_blocks(text: str) -> list[Block]:
         if line.startswith("## "):
             section = line[3:]
         elif line.startswith("```"):
-            code = [inner for _, inner in itertools.takewhile(lambda one: one[1] != "```", lines)]
+            code = [inner for _, inner in itertools.takewhile(lambda numbered: numbered[1] != "```", lines)]
             blocks.append(Block(section, line[3:], "\n".join(code), number))
     return blocks
 

@@ -55,8 +55,8 @@ def test_every_count_equals_that_of_the_new_counter(settings: Settings, convmemo
     stored = memories["default"].history("s", limit=100)
     assert [row.tokens for row in stored] == [counter.count(row.message) for row in stored]
     assert session.unpinned_tokens == sum(row.tokens for row in stored[1:])
-    shown = memories["default"].load("s").parts
-    assert shown[1].tokens == counter.count(shown[1].message)
+    parts = memories["default"].load("s").parts
+    assert parts[1].tokens == counter.count(parts[1].message)
     assert models.Session.objects.get(key="redacted").convmemory_messages.get(position=3).tokens == before
     assert memories["default"].append("s", ChatMessage.human("Go on.")).first_position == len(stored) + 1
     assert list(integrity.check(models.Session.objects.all())) == []

@@ -37,9 +37,9 @@ def test_real_conversations_are_kept_whole_and_within_budget(
     conversations: dialogues.Reader,
 ) -> None:
     memory = projects.configured(settings, worker.site, options={"max_token_limit": LIMIT})
-    said = dict(conversations())
+    turns_by_key = dict(conversations())
 
-    columns = ([(key, turn) for turn in turns] for key, turns in said.items())
+    columns = ([(key, turn) for turn in turns] for key, turns in turns_by_key.items())
     for key, turn in filter(None, itertools.chain.from_iterable(itertools.zip_longest(*columns))):
         receipt = memory.append(key, turn)
         if receipt.last_position % 10 == 0:
@@ -50,7 +50,7 @@ def test_real_conversations_are_kept_whole_and_within_budget(
     )
 
     tokens = 0
-    for key, turns in said.items():
+    for key, turns in turns_by_key.items():
         session = models.Session.objects.get(key=key)
         tokens += session.unpinned_tokens
         rows = session.convmemory_messages.order_by("position")
@@ -63,9 +63,9 @@ def test_real_conversations_are_kept_whole_and_within_budget(
         assert context.tokens <= pinned + memory.options.max_summary_tokens + max(LIMIT, newest)
         assert context.omitted == 0
     calls = len(worker.server.log)
-    assert calls <= 2 * tokens / LIMIT + len(said)
+    assert calls <= 2 * tokens / LIMIT + len(turns_by_key)
     assert models.Attempt.objects.count() == calls
-    count = sum(map(len, said.values()))
+    count = sum(map(len, turns_by_key.values()))
     sent = sum(memory.counter.count(coerce(message)) for call in worker.server.log for message in call.body["messages"])
     record_property(
         f"{conversations.__name__}: {count} messages, limit {LIMIT}",

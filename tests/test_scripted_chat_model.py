@@ -86,9 +86,9 @@ def test_each_reply_is_given_once_to_many_threads() -> None:
     model = ScriptedChatModel(texts)
 
     with concurrent.futures.ThreadPoolExecutor(8) as pool:
-        given = list(pool.map(lambda _: model.chat(REQUEST).message.text, texts))
+        replies = list(pool.map(lambda _: model.chat(REQUEST).message.text, texts))
 
-    assert sorted(given, key=int) == texts
+    assert sorted(replies, key=int) == texts
     assert len(model.requests) == 500
 
 

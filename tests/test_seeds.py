@@ -64,12 +64,12 @@ def test_window_returns_the_last_messages(store: Store) -> None:
     assert contents(memory.load("user-1")) == ["Message 2", "Reply 2", "Message 3", "Reply 3"]
 
 
-@pytest.mark.parametrize(("size", "shown"), [(0, []), (1, ["third"]), (2, ["second", "third"]), (10, None)])
-def test_window_of_any_size(store: Store, size: int, shown: list[str] | None) -> None:
+@pytest.mark.parametrize(("size", "expected"), [(0, []), (1, ["third"]), (2, ["second", "third"]), (10, None)])
+def test_window_of_any_size(store: Store, size: int, expected: list[str] | None) -> None:
     memory = ConversationWindowMemory(store, size)
     everything = ["first", "second", "third"]
     memory.append("s1", ChatMessage.human("first"), ChatMessage.ai("second"), ChatMessage.human("third"))
-    assert contents(memory.load("s1")) == (everything if shown is None else shown)
+    assert contents(memory.load("s1")) == (everything if expected is None else expected)
 
 
 def test_window_keeps_sessions_apart(store: Store) -> None:
@@ -192,10 +192,10 @@ def test_tinygent_prunes_into_a_summary(store: Store) -> None:
     memory.save_context(ChatMessage.ai("Hi there! How can I help you today?"))
     memory.save_context(ChatMessage.human("Can you make a plan for my weekend?"))
     memory.save_context(ChatMessage.ai("Sure! 1. Go hiking. 2. Watch a movie. 3. Relax.", kind="plan"))
-    shown = memory.load_variables()["summarized_chat"]
-    assert isinstance(shown, list)
-    assert [message.kind for message in shown] == ["summary", "plan"]
-    assert shown[0].text == "The human greeted the assistant and asked for a plan of the weekend."
+    messages = memory.load_variables()["summarized_chat"]
+    assert isinstance(messages, list)
+    assert [message.kind for message in messages] == ["summary", "plan"]
+    assert messages[0].text == "The human greeted the assistant and asked for a plan of the weekend."
     memory.clear()
     assert memory.load_variables() == {"summarized_chat": []}
 

@@ -108,7 +108,7 @@ def test_a_session_that_is_not_there_cannot_be_updated(memory: ConversationMemor
 
 
 @pytest.mark.parametrize(
-    ("given", "repair"),
+    ("fields", "repair"),
     [
         ({"title": 7}, "title must be a text"),
         ({"title": "t" * 256}, "at most 255 characters"),
@@ -121,13 +121,13 @@ def test_a_session_that_is_not_there_cannot_be_updated(memory: ConversationMemor
     ],
     ids=lambda value: str(value)[:30],
 )
-def test_what_cannot_be_stored_is_refused(memory: ConversationMemory, given: dict[str, Any], repair: str) -> None:
+def test_what_cannot_be_stored_is_refused(memory: ConversationMemory, fields: dict[str, Any], repair: str) -> None:
     with pytest.raises(exceptions.InvalidArgument, match=repair):
-        memory.create("main", **given)
+        memory.create("main", **fields)
     assert memory.delete("main") is False
     memory.create("main")
     with pytest.raises(exceptions.InvalidArgument, match=repair):
-        memory.update("main", **given)
+        memory.update("main", **fields)
     for revision in (-1, "1", True):
         with pytest.raises(exceptions.InvalidArgument, match="revision must be a whole number"):
             memory.update("main", revision=revision)  # type: ignore[arg-type]

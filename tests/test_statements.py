@@ -216,8 +216,8 @@ def orm_statements() -> Iterator[tuple[str, str]]:
     version = NewVersion(
         first_position=1,
         last_position=2,
-        count=2,
-        tokens_through=20,
+        covered_count=2,
+        covered_tokens=20,
         text="Said.",
         tokens=3,
         model="m",
@@ -227,9 +227,8 @@ def orm_statements() -> Iterator[tuple[str, str]]:
     )
     for name in (NAME, visitor):
         store.append(name, batch(USER, ASSISTANT, USER), rule, counter="c")
-    found = store.find(NAME)
-    assert found is not None
-    session_id = found
+    session_id = store.find(NAME)
+    assert session_id is not None
     claims: list[Claim] = []
 
     def claim(taken: Claim | str | None) -> None:

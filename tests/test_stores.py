@@ -150,7 +150,7 @@ class BothStores(RuleBasedStateMachine):
 
     @rule(key=st.sampled_from(KEYS), max_tokens=st.none() | st.integers(0, 60))
     def load(self, key: str, max_tokens: int | None) -> None:
-        context = self.both(lambda chat: seen(chat.load(max_tokens=max_tokens, system="Be kind.")), key)
+        context = self.both(lambda chat: context_values(chat.load(max_tokens=max_tokens, system="Be kind.")), key)
         assert max_tokens is None or context["tokens"] <= max_tokens or context["over_budget"]
 
     @rule(key=st.sampled_from(KEYS))
@@ -262,20 +262,21 @@ class BothStores(RuleBasedStateMachine):
             assert row.pinned_tokens == sum(pinned.tokens for pinned in row.counters.pinned)
             assert (row.fork_position or 0) == measured.fork_position
             assert [
-                (one.value, one.parent_version, one.invalidated_at is None, one.building)
-                for one in row.convmemory_summaries.order_by("version")
+                (summary.value, summary.parent_version, summary.invalidated_at is None, summary.building)
+                for summary in row.convmemory_summaries.order_by("version")
             ] == [
-                (one.value, one.parent_version, one.valid, one.building) for _, one in sorted(measured.versions.items())
+                (version.value, version.parent_version, version.valid, version.building)
+                for _, version in sorted(measured.versions.items())
             ]
             assert transcript(self.named(self.memory, key).history(limit=1000)) == transcript(
                 self.named(self.measured, key).history(limit=1000)
             )
             assert list(
                 row.convmemory_messages.order_by("position").values_list("position", "tokens_through", "answers")
-            ) == [(one.position, one.tokens_through, one.answers) for one in measured.rows]
+            ) == [(stored.position, stored.tokens_through, stored.answers) for stored in measured.rows]
 
 
-def seen(context: Any) -> dict[str, Any]:
+def context_values(context: Any) -> dict[str, Any]:
     """Return everything that a context shows."""
     return {
         "parts": context.parts,

@@ -119,12 +119,12 @@ def test_replies_are_texts_messages_responses_and_exceptions_in_order() -> None:
     with scripted_memories(["First."]) as convmemory:
         convmemory.reply(ChatMessage.ai("Second."), response)
         convmemory.reply(exceptions.ContentRefused)
-        found = []
+        summaries = []
         for key in "abcd":
             talk(key)
             convmemory.run()
-            found.append(summary(key))
-    assert found == ["First.", "Second.", "Third.", ""]
+            summaries.append(summary(key))
+    assert summaries == ["First.", "Second.", "Third.", ""]
     assert list(models.Attempt.objects.exclude(prompt_tokens=None).values_list("prompt_tokens", flat=True)) == [7]
 
 
@@ -729,10 +729,12 @@ def test_the_mixin_without_pytest(project: pytest.Pytester) -> None:
         text=True,
     )
 
-    said = ended.stderr
-    assert "Ran 17 tests" in said
-    assert "FAILED (failures=5, skipped=1, expected failures=1)" in said
-    failed = sorted(line.partition(" ")[2].partition(" ")[0] for line in said.splitlines() if line.startswith("FAIL:"))
+    output = ended.stderr
+    assert "Ran 17 tests" in output
+    assert "FAILED (failures=5, skipped=1, expected failures=1)" in output
+    failed = sorted(
+        line.partition(" ")[2].partition(" ")[0] for line in output.splitlines() if line.startswith("FAIL:")
+    )
     assert failed == [
         "test_a_subtest_fails_once",
         "test_fails_once",
@@ -740,8 +742,8 @@ def test_the_mixin_without_pytest(project: pytest.Pytester) -> None:
         "test_unused",
         "test_unused_in_a_cleanup",
     ]
-    assert said.count("NetworkModelCalled: A test called <OpenAIChatModel 'gpt-none'>") >= 1
-    assert said.count("UnusedReplies: ") == 2
+    assert output.count("NetworkModelCalled: A test called <OpenAIChatModel 'gpt-none'>") >= 1
+    assert output.count("UnusedReplies: ") == 2
 
 
 # The manual.

@@ -114,7 +114,7 @@ def test_the_default_counts_what_is_not_content(more: ChatMessage) -> None:
 
 def test_the_default_counts_each_call_and_its_arguments() -> None:
     counter = tokens.Utf8TokenCounter()
-    one, two, long = (
+    one_call, two_calls, long_call = (
         counter.count(ChatMessage.ai(tool_calls=calls))
         for calls in (
             [conversations.call("c")],
@@ -122,8 +122,8 @@ def test_the_default_counts_each_call_and_its_arguments() -> None:
             [conversations.call("c", json.dumps({"text": "word " * 400}))],
         )
     )
-    assert 1 < one < two < long
-    assert long - one > 350
+    assert 1 < one_call < two_calls < long_call
+    assert long_call - one_call > 350
 
 
 def png(width: int, height: int) -> bytes:
@@ -315,8 +315,8 @@ def test_an_unknown_encoding_is_refused_at_once() -> None:
 def test_the_default_is_near_tiktoken_on_real_conversations(
     conversations: dialogues.Reader, vocabularies: pathlib.Path
 ) -> None:
-    said = [ChatMessage.from_openai(wire) for _, turns in conversations() for wire in turns]
-    conversation = said[:1500]
+    messages = [ChatMessage.from_openai(wire) for _, turns in conversations() for wire in turns]
+    conversation = messages[:1500]
     exact = sum(map(tokens.TiktokenCounter().count, conversation))
     estimate = sum(map(tokens.Utf8TokenCounter().count, conversation))
     assert 0.9 < estimate / exact < 1.3

@@ -30,12 +30,12 @@ def test_a_numbered_key_is_as_long_as_a_key_may_be() -> None:
 
 
 @pytest.mark.parametrize(
-    ("max_tokens", "shown"),
+    ("max_tokens", "positions"),
     [(0, [1]), (10, [1]), (14, [1]), (15, [1, 9]), (24, [1, 9]), (25, [1, 9, 4]), (99, [1, 9, 4])],
 )
-def test_the_first_pinned_message_is_shown_and_then_the_newest_that_fit(max_tokens: int, shown: list[int]) -> None:
+def test_the_first_pinned_message_is_shown_and_then_the_newest_that_fit(max_tokens: int, positions: list[int]) -> None:
     pinned = [Pinned(1, 10), Pinned(4, 10), Pinned(9, 5)]
-    assert values.shown_pinned(pinned, max_tokens) == shown
+    assert values.shown_pinned(pinned, max_tokens) == positions
     assert values.shown_pinned([], max_tokens) == []
 
 

@@ -69,7 +69,7 @@ def test_statements_of_append_and_load_do_not_depend_on_the_history() -> None:
 def reads(key: str) -> dict[str, tuple[int, tuple[str, list[Any]]]]:
     """Return, for each way to read a session of :func:`fill`, the most rows that it may read, and its statement."""
     chat, store = memory(), ORMStore()
-    found = {}
+    statements = {}
     for name, most, read in (
         ("the newest page", 50, lambda: chat.history(key, limit=50)),
         ("a page before", 50, lambda: chat.history(key, limit=50, before=9_000)),
@@ -89,8 +89,8 @@ def reads(key: str) -> dict[str, tuple[int, tuple[str, list[Any]]]]:
         with connection.execute_wrapper(note):
             read()
         [statement] = asked
-        found[name] = most, statement
-    return found
+        statements[name] = most, statement
+    return statements
 
 
 def rows_read(name: str, params: list[Any]) -> int:
@@ -181,11 +181,11 @@ def test_load_reads_no_row_that_it_does_not_show() -> None:
         return result
 
     with connection.execute_wrapper(count):
-        shown = chat.load("s")
-    assert {type(part.tokens) for part in shown.parts} == {type(part.position) for part in shown.parts} == {int}
-    assert shown.tokens <= 150
-    assert shown.omitted == 500 - len(shown)
-    assert rows == [pytest.approx(len(shown), abs=1)]
+        context = chat.load("s")
+    assert {type(part.tokens) for part in context.parts} == {type(part.position) for part in context.parts} == {int}
+    assert context.tokens <= 150
+    assert context.omitted == 500 - len(context)
+    assert rows == [pytest.approx(len(context), abs=1)]
 
 
 @pytest.mark.django_db

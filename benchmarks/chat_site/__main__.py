@@ -31,6 +31,8 @@ ROOT = pathlib.Path(__file__).parents[2]
 EXAMPLE = ROOT / "example_project"
 DATABASE = f"bench_chat_{os.getpid()}"
 TAG = r'data-tag="([^"]+)"'
+# Seconds for the worker to finish the last sessions: a few model calls, or a sweep if a task was lost.
+PATIENCE = 150
 TEXT = "We talked about this and that, and then about the weather in Lisbon, which was fine. " * 2
 
 
@@ -76,8 +78,7 @@ def main() -> None:
         times = asyncio.run(talk(f"http://127.0.0.1:{port}", arguments))
         for name, seconds in sorted(times.items()):
             print(f"{name:<22} {len(seconds):6d} requests; {percentiles(seconds)}")
-        # As long as five model calls, so that the worker finishes the last sessions.
-        time.sleep(10)
+        wait_until_folded(url)
         stats = subprocess.run(
             [*python, "manage.py", "convmemory_stats"],
             cwd=EXAMPLE,
@@ -195,6 +196,19 @@ def database() -> Iterator[str]:
             yield f"postgresql://postgres@127.0.0.1:5432/{DATABASE}"
         finally:
             server.execute(f'DROP DATABASE "{DATABASE}" WITH (FORCE)')
+
+
+def wait_until_folded(url: str) -> None:
+    """Wait until no session is due and no worker holds a lease, so that the figures include the last summaries."""
+    import psycopg
+
+    deadline = time.monotonic() + PATIENCE
+    unfinished = "SELECT count(*) FROM convmemory_session WHERE due_since IS NOT NULL OR lease_token <> ''"
+    with psycopg.connect(url, autocommit=True) as connection:
+        while sessions := connection.execute(unfinished).fetchall()[0][0]:
+            if time.monotonic() > deadline:
+                raise SystemExit(f"After {PATIENCE} s, the worker has not finished {sessions} sessions.")
+            time.sleep(0.2)
 
 
 @contextlib.contextmanager

@@ -313,8 +313,8 @@ class _Folding:
         version = NewVersion(
             first_position=first,
             last_position=last,
-            count=self.claim.counters.covered_count + len(turns),
-            tokens_through=self.claim.counters.covered_tokens + sum(turn.tokens for turn in turns),
+            covered_count=self.claim.counters.covered_count + len(turns),
+            covered_tokens=self.claim.counters.covered_tokens + sum(turn.tokens for turn in turns),
             text=text,
             tokens=self._count(text),
             model=answer.model,

@@ -242,8 +242,8 @@ def _shown(snapshot: Snapshot, strategy: Strategy, counter: TokenCounter) -> tup
     first = strategy.shown_from([row.tokens for row in tail], starts)
     if len(starts) == len(tail) and not any(row.message.tool_calls for row in tail):
         # The usual case: each message is an exchange.
-        shown = tail[first:]
-        return shown, range(len(shown))
+        rows = tail[first:]
+        return rows, range(len(rows))
     arranged: list[Placed] = []
     new_starts = []
     for start, end in itertools.pairwise([*starts, len(tail)]):

@@ -139,13 +139,13 @@ class Claim:
 class NewVersion:
     """A new version of the summary: the messages that it adds (``first_position..last_position``) and its text.
 
-    ``count`` and ``tokens_through`` are the unpinned messages and their tokens through ``last_position``.
+    ``covered_count`` and ``covered_tokens`` are the unpinned messages and their tokens through ``last_position``.
     """
 
     first_position: int
     last_position: int
-    count: int
-    tokens_through: int
+    covered_count: int
+    covered_tokens: int
     text: str
     tokens: int
     model: str
@@ -155,7 +155,7 @@ class NewVersion:
 
     @property
     def covered(self) -> Covered:
-        return Covered(self.last_position, self.count, self.tokens_through)
+        return Covered(self.last_position, self.covered_count, self.covered_tokens)
 
     def stored(self, number: int) -> SummaryVersion:
         """Return this version as the one with this number."""

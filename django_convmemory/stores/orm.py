@@ -310,7 +310,7 @@ class ORMStore:
         pointer: dict[str, Any] = {}
         if not building:
             pointer = {
-                "due_since": _due_since(rule.threshold, version.tokens_through, version.count),
+                "due_since": _due_since(rule.threshold, version.covered_tokens, version.covered_count),
                 "current_version": number,
                 **version.covered._asdict(),
             }
@@ -335,16 +335,13 @@ class ORMStore:
                 summaries = models.Summary.objects.using(using).filter(session_id=claim.session_id)
                 if claim.rebuilding and not building:
                     summaries.valid().filter(building=True).update(building=False)
-                fields = dataclasses.asdict(version)
                 summaries.create(
                     session_id=claim.session_id,
                     version=number,
                     parent_version=claim.summary.version if claim.summary else None,
-                    covered_count=fields.pop("count"),
-                    covered_tokens=fields.pop("tokens_through"),
                     building=building,
                     created_at=Clock(),
-                    **fields,
+                    **dataclasses.asdict(version),
                 )
                 if attempt is not None:
                     self._record(claim, dataclasses.replace(attempt, version=number))

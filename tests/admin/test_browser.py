@@ -93,7 +93,7 @@ def short(settings: Any) -> None:
 
 
 @pytest.fixture
-def shown(short: None, convmemory: ScriptedMemories) -> models.Session:
+def session(short: None, convmemory: ScriptedMemories) -> models.Session:
     """The conversation of the pictures, beside those of others."""
     convmemory.allow_unused_replies = True
     showcase.trip(User.objects.create_user("maya"), convmemory)
@@ -104,22 +104,22 @@ def shown(short: None, convmemory: ScriptedMemories) -> models.Session:
 @pytest.mark.parametrize(
     "visit", [{"color_scheme": "light"}, {"color_scheme": "dark"}], indirect=True, ids=["light", "dark"]
 )
-def test_the_pages_in_light_and_dark(visit: Visit, shown: models.Session, request: Any) -> None:
+def test_the_pages_in_light_and_dark(visit: Visit, session: models.Session, request: Any) -> None:
     scheme = request.node.callspec.id
     for name, path in PAGES:
-        page = visit.open(path.format(shown.pk))
+        page = visit.open(path.format(session.pk))
         assert page.locator("h1").first.is_visible()
         wide = page.evaluate("document.documentElement.scrollWidth - document.documentElement.clientWidth")
         assert wide <= 0, f"{name} is {wide} pixels too wide"
         picture(page, f"admin-{name}-{scheme}")
 
 
-def test_the_pages_in_chinese(visit: Visit, shown: models.Session, settings: Any) -> None:
+def test_the_pages_in_chinese(visit: Visit, session: models.Session, settings: Any) -> None:
     settings.LANGUAGE_CODE = "zh-hans"
     ours = texts((PACKAGE / "locale/zh_Hans/LC_MESSAGES/django.mo").read_bytes())
     english = {name for name, text in ours.items() if isinstance(name, str) and "%" not in name and name != text}
     for name, path in PAGES:
-        page = visit.open(path.format(shown.pk))
+        page = visit.open(path.format(session.pk))
         shown_texts = page.locator("#content").evaluate(
             """content => {
                 const walker = document.createTreeWalker(content, NodeFilter.SHOW_TEXT), texts = [];
@@ -133,8 +133,8 @@ def test_the_pages_in_chinese(visit: Visit, shown: models.Session, settings: Any
 
 
 @pytest.mark.parametrize("visit", [{"viewport": {"width": 375, "height": 740}}], indirect=True)
-def test_the_pages_fit_a_telephone(visit: Visit, shown: models.Session) -> None:
-    for path in (LIST, f"{LIST}{shown.pk}/change/", f"{LIST}overview/"):
+def test_the_pages_fit_a_telephone(visit: Visit, session: models.Session) -> None:
+    for path in (LIST, f"{LIST}{session.pk}/change/", f"{LIST}overview/"):
         page = visit.open(path)
         wide = page.evaluate("document.documentElement.scrollWidth - document.documentElement.clientWidth")
         assert wide <= 0, f"{path} is {wide} pixels too wide"
@@ -178,13 +178,13 @@ def test_hostile_content_is_shown_and_not_run(visit: Visit, convmemory: Scripted
     assert models.Summary.objects.exists()
 
     earlier = f"?before={row.last_position + 1 - timeline.MESSAGES}"
-    shown = visit.open(f"{LIST}{row.pk}/change/{earlier}").locator("#timeline pre").all_text_contents()
+    contents = visit.open(f"{LIST}{row.pk}/change/{earlier}").locator("#timeline pre").all_text_contents()
     page = visit.open(f"{LIST}{row.pk}/change/")
     assert page.title() != "owned"
-    shown += page.locator("#timeline pre").all_text_contents()
+    contents += page.locator("#timeline pre").all_text_contents()
     for text in EVIL:
         kept = text.replace("\x07", "")[:20_000]
-        assert any(kept in pre.replace("\x07", "") for pre in shown), text[:50]
+        assert any(kept in content.replace("\x07", "") for content in contents), text[:50]
     assert page.locator("#content script, #content img, #content iframe, #content [style]").count() == 0
     assert (
         page.locator("#content *").evaluate_all(
@@ -202,8 +202,8 @@ def test_hostile_content_is_shown_and_not_run(visit: Visit, convmemory: Scripted
         assert page.locator("#content script").count() == page.locator("#content script[src]").count()
 
 
-def test_an_action_by_keyboard_alone(visit: Visit, shown: models.Session) -> None:
-    page = visit.open(f"{LIST}{shown.pk}/change/")
+def test_an_action_by_keyboard_alone(visit: Visit, session: models.Session) -> None:
+    page = visit.open(f"{LIST}{session.pk}/change/")
     page.get_by_role("button", name="Clear").focus()
     page.keyboard.press("Enter")
     page.wait_for_url("**/clear/")
@@ -212,11 +212,11 @@ def test_an_action_by_keyboard_alone(visit: Visit, shown: models.Session) -> Non
     page.keyboard.press("Enter")
     page.wait_for_url("**/change/")
     assert "All messages and summaries were deleted." in page.locator(".messagelist").inner_text()
-    assert not models.Message.objects.filter(session=shown).exists()
+    assert not models.Message.objects.filter(session=session).exists()
 
 
-def test_every_chart_has_a_text_alternative(visit: Visit, shown: models.Session) -> None:
-    for path in (f"{LIST}{shown.pk}/change/", f"{LIST}overview/?period=7d"):
+def test_every_chart_has_a_text_alternative(visit: Visit, session: models.Session) -> None:
+    for path in (f"{LIST}{session.pk}/change/", f"{LIST}overview/?period=7d"):
         page = visit.open(path)
         for chart in page.locator("#content svg[role=img]").all():
             named = (chart.get_attribute("aria-labelledby") or "").split()

@@ -23,16 +23,16 @@ URL = f"{LIST}overview/"
 
 
 def call(hours: float = 0.5, alias: str = "default", **columns: Any) -> None:
-    given = {"model": "m", "outcome": "published", "duration_seconds": 2.0, "due_seconds": 3.0} | columns
+    columns = {"model": "m", "outcome": "published", "duration_seconds": 2.0, "due_seconds": 3.0} | columns
     at = timezone.now() - dt.timedelta(hours=hours)
-    models.Attempt.objects.create(alias=alias, first_position=1, last_position=2, started_at=at, **given)
+    models.Attempt.objects.create(alias=alias, first_position=1, last_position=2, started_at=at, **columns)
 
 
 @pytest.mark.django_db
 def test_the_overview_of_an_empty_database() -> None:
     answer = staff("view_session").get(URL)
-    shown = answer.context["overview"]
-    assert (shown.stored.sessions, shown.calls, shown.due, shown.lag, shown.cost) == (0, 0, 0, None, None)
+    figures = answer.context["overview"]
+    assert (figures.stored.sessions, figures.calls, figures.due, figures.lag, figures.cost) == (0, 0, 0, None, None)
     assert "No model was called in this period." in answer.content.decode()
 
 
@@ -77,16 +77,16 @@ def test_calls_are_counted_by_time_outcome_and_model(settings: Any) -> None:
     call(hours=23.5, alias="other", due_seconds=9)
     call(hours=24.5)
     call(alias="gone")
-    shown = Overview("default")
-    assert (shown.calls, shown.published, shown.failed) == (5, 3, 1)
-    assert [(row.model, row.calls, row.failed, row.prompt_tokens, row.cost) for row in shown.by_model] == [
+    figures = Overview("default")
+    assert (figures.calls, figures.published, figures.failed) == (5, 3, 1)
+    assert [(row.model, row.calls, row.failed, row.prompt_tokens, row.cost) for row in figures.by_model] == [
         ("big", 1, 0, 7, Decimal("2.25")),
         ("m", 4, 1, 100, Decimal("0.5")),
     ]
-    assert shown.cost == Decimal("2.75")
-    values = [list(column.values) for column in shown.calls_chart.columns]
+    assert figures.cost == Decimal("2.75")
+    values = [list(column.values) for column in figures.calls_chart.columns]
     assert (values[-1], values[-2], values[0], sum(map(sum, values))) == ([1, 0], [2, 1], [1, 0], 5)
-    assert [column.values[0] for column in shown.lag_chart.columns][-2:] == [60, 3]
+    assert [column.values[0] for column in figures.lag_chart.columns][-2:] == [60, 3]
     assert Overview("default", alias="other").calls == 1
     assert Overview("default", period="7d").calls == 6
     text = staff("view_session").get(f"{URL}?period=7d").content.decode()
@@ -99,10 +99,10 @@ def test_only_the_newest_of_many_calls_are_counted(monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(overview, "MAX_CALLS", 10)
     for minutes in range(30, 0, -1):
         call(hours=minutes / 60)
-    shown = Overview("default")
-    assert shown.calls == 10
-    assert shown.since is not None
-    assert dt.timedelta(minutes=9) < timezone.now() - shown.since < dt.timedelta(minutes=12)
+    figures = Overview("default")
+    assert figures.calls == 10
+    assert figures.since is not None
+    assert dt.timedelta(minutes=9) < timezone.now() - figures.since < dt.timedelta(minutes=12)
     assert "Only the calls since" in staff("view_session").get(URL).content.decode()
 
 
@@ -116,11 +116,11 @@ def test_due_and_failing_sessions(monkeypatch: pytest.MonkeyPatch) -> None:
     rows.filter(key="2").update(due_since=now - dt.timedelta(minutes=9))
     rows.filter(key="3").update(lease_expires_at=now + dt.timedelta(minutes=9))
     rows.filter(key="4").update(due_since=now)
-    shown = Overview("default")
-    assert (shown.due, shown.due_is_more, shown.failing) == (4, False, 2)
-    assert [session.key for session in shown.failures] == ["2", "1"]
-    assert shown.lag is not None
-    assert dt.timedelta(minutes=8) < shown.lag < dt.timedelta(minutes=10)
+    figures = Overview("default")
+    assert (figures.due, figures.due_is_more, figures.failing) == (4, False, 2)
+    assert [session.key for session in figures.failures] == ["2", "1"]
+    assert figures.lag is not None
+    assert dt.timedelta(minutes=8) < figures.lag < dt.timedelta(minutes=10)
     answer = staff("view_session").get(URL)
     assert "Boom: &lt;b&gt;" in answer.content.decode()
     monkeypatch.setattr(overview, "MAX_DUE", 3)

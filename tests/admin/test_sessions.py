@@ -17,6 +17,7 @@ from django.http import HttpRequest
 from django.test import Client
 from django.test.utils import CaptureQueriesContext
 from django.urls import path as at, reverse
+from pytest_django.asserts import assertRedirects
 
 from django_convmemory import models
 from django_convmemory.admin import SessionAdmin, differences
@@ -83,18 +84,21 @@ def test_the_list_has_pages_without_a_count(anna: User) -> None:
     for number in range(120):
         memories["default"].session(f"k{number}", owner=anna).append(ChatMessage.human("hello"))
     client = staff("view_session")
-    seen = []
+    keys = []
     for page in (1, 2, 3):
         with CaptureQueriesContext(connection) as captured:
             answer = client.get(f"{LIST}?p={page}&alias=default")
         assert "COUNT(" not in " ".join(query["sql"] for query in captured.captured_queries)
         assert len(captured) < 15
-        seen += [session.key for session in answer.context["cl"].result_list]
+        keys += [session.key for session in answer.context["cl"].result_list]
         text = answer.content.decode()
         assert (f"p={page + 1}" in text, "alias=default" in text) == (page < 3, True)
-    assert seen == [f"k{number}" for number in reversed(range(120))]
-    for wrong in ("0", "x", "-1", "9999999999"):
-        assert client.get(f"{LIST}?p={wrong}").status_code in (200, 302)
+    assert keys == [f"k{number}" for number in reversed(range(120))]
+    for refused in ("0", "-1", "9999999999"):
+        assertRedirects(client.get(f"{LIST}?p={refused}"), f"{LIST}?e=1")
+    # What is not a number is the first page, and a page after the last has no sessions.
+    for accepted, count in (("x", 50), ("4", 0)):
+        assert len(client.get(f"{LIST}?p={accepted}").context["cl"].result_list) == count
 
 
 def test_the_filters(chat: SessionHandle, convmemory: ScriptedMemories) -> None:
@@ -145,7 +149,7 @@ def test_the_page_says_what_became_of_each_message(chat: SessionHandle) -> None:
     assert page.context == context
     assert sum(piece.tokens for piece in page.parts) == context.tokens
     text = answer.content.decode()
-    for shown in (
+    for expected in (
         "They spoke of Rust",
         "<ins>",
         "look_up",
@@ -153,7 +157,7 @@ def test_the_page_says_what_became_of_each_message(chat: SessionHandle) -> None:
         "folded into",
         "[an image: http://evil.example/pixel.png]",
     ):
-        assert shown in text, shown
+        assert expected in text, expected
 
 
 def test_content_is_escaped(chat: SessionHandle) -> None:
@@ -198,9 +202,9 @@ def test_the_number_of_statements_does_not_grow_with_the_conversation(
 def test_a_message_that_is_cut_says_so(anna: User, message: ChatMessage) -> None:
     session = memories["default"].session("long", owner=anna)
     session.append(message)
-    shown = staff("view_session").get(url_of(session)).content.decode()
-    assert "Only a part of this message is shown." in shown
-    assert 3_900 < shown.count("long ") < 5_000
+    text = staff("view_session").get(url_of(session)).content.decode()
+    assert "Only a part of this message is shown." in text
+    assert 3_900 < text.count("long ") < 5_000
 
 
 def test_the_chart_shows_what_was_sent_at_each_position(anna: User, convmemory: ScriptedMemories) -> None:
@@ -214,15 +218,15 @@ def test_the_chart_shows_what_was_sent_at_each_position(anna: User, convmemory: 
     assert page.chart
     summaries = list(models.Summary.objects.filter(session=page.session).order_by("version"))
     assert RECENT < len(page.folds) < len(summaries)
-    for position, said, sent in page.chart.rows:
+    for position, history, sent in page.chart.rows:
         message = page.session.convmemory_messages.get(position=position)
         made = [
             summary
             for summary in summaries
             if summary.created_at <= message.created_at and summary.last_position < position
         ]
-        shown = message.tokens_through - made[-1].covered_tokens + made[-1].tokens if made else said
-        assert (said, sent) == (message.tokens_through, min(shown, page.budget or shown))
+        uncapped = message.tokens_through - made[-1].covered_tokens + made[-1].tokens if made else history
+        assert (history, sent) == (message.tokens_through, min(uncapped, page.budget or uncapped))
     assert len({sent for _, _, sent in page.chart.rows}) > 2
     # Each message names the version that folds it.
     early = SessionPage(page.session, before=30)
@@ -234,13 +238,13 @@ def test_pages_of_a_long_conversation(anna: User) -> None:
     long.append(*[ChatMessage.human(f"m{number}") for number in range(1, 131)])
     client = staff("view_session")
 
-    def shown(query: str) -> list[int]:
+    def positions(query: str) -> list[int]:
         page = client.get(url_of(long) + query).context["page"]
         return [page.timeline[0].position, page.timeline[-1].position, page.earlier, page.later]
 
-    assert shown("") == [111, 130, 111, None]
-    assert shown("?before=81") == [61, 80, 61, 101]
-    assert shown("?before=21") == [1, 20, None, 41]
+    assert positions("") == [111, 130, 111, None]
+    assert positions("?before=81") == [61, 80, 61, 101]
+    assert positions("?before=21") == [1, 20, None, 41]
     for query in ("?before=0", "?before=x", "?before=-3", f"?before={9**40}", "?version=x", f"?version={9**40}"):
         assert client.get(url_of(long) + query).status_code == 200
 
@@ -253,17 +257,17 @@ def test_pages_of_the_summaries(anna: User, convmemory: ScriptedMemories) -> Non
         convmemory.run()
     client = staff("view_session")
 
-    def shown(query: str) -> tuple[list[int], int | None, int | None]:
+    def versions(query: str) -> tuple[list[int], int | None, int | None]:
         page = client.get(url_of(long) + query).context["page"]
         return [version.summary.version for version in page.versions], page.older, page.newer
 
     newest = row_of(long).current_version
     assert newest >= 5
-    assert shown("") == ([newest], newest - 1, None)
-    assert shown(f"?version={newest - 2}") == ([newest - 2], newest - 3, newest - 1)
-    assert shown("?version=1") == ([1], None, 2)
-    assert shown("?version=0") == ([], None, 1)
-    assert shown("?version=999") == ([newest], newest - 1, None)
+    assert versions("") == ([newest], newest - 1, None)
+    assert versions(f"?version={newest - 2}") == ([newest - 2], newest - 3, newest - 1)
+    assert versions("?version=1") == ([1], None, 2)
+    assert versions("?version=0") == ([], None, 1)
+    assert versions("?version=999") == ([newest], newest - 1, None)
     # A message links to the version that folds it. Messages and versions have separate pages.
     text = client.get(url_of(long) + "?before=9&version=4").content.decode()
     assert '?version=1&amp;before=9#convmemory-summaries"' in text
@@ -271,8 +275,8 @@ def test_pages_of_the_summaries(anna: User, convmemory: ScriptedMemories) -> Non
     assert '&amp;version=4#timeline"' in text
     # A version may be deleted. No link leads to it, and its child is shown without a comparison.
     models.Summary.objects.filter(session__key="long", version__in=(3, 4)).delete()
-    assert shown("?version=2") == ([2], 1, 5)
-    assert shown("?version=5") == ([5], 2, None if newest == 5 else 6)
+    assert versions("?version=2") == ([2], 1, 5)
+    assert versions("?version=5") == ([5], 2, None if newest == 5 else 6)
 
 
 def test_a_session_without_messages_and_a_session_without_its_alias(anna: User, chat: SessionHandle) -> None:
@@ -302,7 +306,7 @@ def test_only_the_beginning_of_a_large_message_is_read(chat: SessionHandle) -> N
     chat.append(ChatMessage.human("word " * 20_000), *[ChatMessage.human(part) for part in parts])
     page = staff("view_session").get(url_of(chat)).context["page"]
     text, image, thumbnail = page.timeline[-3:]
-    assert ([len(shown) for shown in text.texts], text.cut) == ([20_000], True)
+    assert ([len(part) for part in text.texts], text.cut) == ([20_000], True)
     assert (image.texts, image.cut) == ([], True)
     assert (thumbnail.texts, thumbnail.cut) == (["[an image: image/png;base64, 6 kB]"], False)
 
@@ -328,9 +332,11 @@ def test_the_view_permission_allows_no_change_at_any_address(chat: SessionHandle
     for path, method in itertools.product(paths, ("get", "post", "put", "patch", "delete")):
         call = getattr(client, method)
         answer = call(f"{LIST}{pk}/{path}", {"confirmed": "yes", "key": "x"} if method == "post" else {})
-        assert answer.status_code in (200, 302, 403, 405), (path, method)
         if path.removesuffix("/") in WORK or path.startswith("redact"):
-            assert answer.status_code == 403, (path, method)
+            status = 403
+        else:
+            status = 405 if path == "change/" and method != "get" else 200
+        assert answer.status_code == status, (path, method)
     for action in ("delete_selected",):
         client.post(LIST, {"action": action, "_selected_action": [pk], "post": "yes"})
     assert client.post(f"{LIST}add/", {"key": "x"}).status_code == 403
@@ -381,7 +387,7 @@ def test_a_message_is_redacted(chat: SessionHandle) -> None:
 
 @pytest.mark.parametrize("pk", ["²", "9" * 30, "9" * 5000, "-1", "x"])
 def test_an_address_of_no_session(pk: str, db: None) -> None:
-    assert staff("view_session").get(f"{LIST}{pk}/change/").status_code in (302, 404)
+    assert staff("view_session").get(f"{LIST}{pk}/change/").status_code == 404
 
 
 def test_a_position_without_a_message_cannot_be_redacted(chat: SessionHandle) -> None:
@@ -402,8 +408,8 @@ def test_texts_with_many_equal_words_are_not_compared() -> None:
 def test_only_the_first_parts_of_a_message_are_shown(anna: User) -> None:
     session = memories["default"].session("parts", owner=anna)
     session.append(ChatMessage.human([{"type": "text", "text": f"part {number}"} for number in range(5000)]))
-    [shown] = staff("view_session").get(url_of(session)).context["page"].timeline
-    assert (len(shown.texts), shown.cut) == (100, True)
+    [bubble] = staff("view_session").get(url_of(session)).context["page"].timeline
+    assert (len(bubble.texts), bubble.cut) == (100, True)
 
 
 def test_an_export(chat: SessionHandle) -> None:
@@ -421,8 +427,9 @@ def test_the_actions_of_the_list(anna: User, convmemory: ScriptedMemories) -> No
     chosen = {"_selected_action": [first.pk, second.pk, gone.pk]}
     looks, changes = staff("view_session"), staff("view_session", "change_session")
     for action in ("compact", "delete_selected"):
-        assert looks.post(LIST, chosen | {"action": action}).status_code in (200, 302)
-    assert changes.post(LIST, chosen | {"action": "delete_selected", "post": "yes"}).status_code in (200, 302)
+        assert b"No action selected." in looks.post(LIST, chosen | {"action": action}, follow=True).content
+    deletion = chosen | {"action": "delete_selected", "post": "yes"}
+    assert b"No action selected." in changes.post(LIST, deletion, follow=True).content
     assert models.Session.objects.count() == 3
     assert (convmemory.queued, LogEntry.objects.count()) == ([], 0)
 

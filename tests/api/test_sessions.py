@@ -88,12 +88,12 @@ def test_sessions_are_listed_by_their_last_change(api: APIClient, anna: User) ->
     for key, seconds in (("a", 0), ("b", 5), ("c", 5), ("d", 2)):
         memories["default"].session(key, owner=anna).append({"role": "user", "content": key})
         models.Session.objects.filter(key=key).update(updated_at=moment - dt.timedelta(seconds=seconds))
-    seen, url = [], f"{ROOT}?ordering=-updated&limit=1"
+    keys, url = [], f"{ROOT}?ordering=-updated&limit=1"
     while url:
         page = api.get(url).json()
-        seen += [session["key"] for session in page["results"]]
+        keys += [session["key"] for session in page["results"]]
         url = page["next"]
-    assert seen == ["a", "d", "c", "b"]
+    assert keys == ["a", "d", "c", "b"]
 
 
 def test_a_time_is_read_as_it_was_stored(chat: SessionHandle) -> None:

@@ -162,7 +162,7 @@ def killed_again_and_again(run: Run) -> None:
     """While hundreds of messages are folded, chunk by chunk."""
     talk = run.talk()
     run.site.model.queue(*[Behaviour(latency=run.rng.uniform(0, 0.2)) for _ in range(10)])
-    while len(talk.said) < 200:
+    while len(talk.expected_marks) < 200:
         run.say(talk, talk.messages(40))
     for _ in range(4):
         time.sleep(run.rng.uniform(0, 0.6))
@@ -186,7 +186,7 @@ def nobody_sweeps(run: Run) -> None:
     before = run.site.complaints()
     talk = run.talk()
     for _ in range(2):
-        while len(talk.said) < run.rng.randint(1, 60):
+        while len(talk.expected_marks) < run.rng.randint(1, 60):
             run.say(talk, talk.messages(20))
         run.until_due(talk)
         servers.until(
@@ -411,7 +411,7 @@ def cleared(run: Run, talk: Talk) -> None:
 
 @noted
 def truncated(run: Run, talk: Talk) -> None:
-    after = run.rng.randint(0, len(talk.said))
+    after = run.rng.randint(0, len(talk.expected_marks))
     talk.session.truncate(after)
     talk.forget(after)
     run.until_due(talk)
@@ -419,9 +419,9 @@ def truncated(run: Run, talk: Talk) -> None:
 
 @noted
 def redacted(run: Run, talk: Talk) -> None:
-    position = run.rng.randint(1, len(talk.said))
+    position = run.rng.randint(1, len(talk.expected_marks))
     talk.session.redact(position)
-    talk.said[position] = None
+    talk.expected_marks[position] = None
     run.until_due(talk)
 
 
@@ -435,9 +435,9 @@ def rebuilt(run: Run, talk: Talk) -> None:
 
 @noted
 def forked(run: Run, talk: Talk) -> None:
-    at = run.rng.randint(0, len(talk.said))
-    said = {position: mark for position, mark in talk.said.items() if position <= at}
-    copy = run.talk(said=said, texts=dict(talk.texts))
+    at = run.rng.randint(0, len(talk.expected_marks))
+    expected_marks = {position: mark for position, mark in talk.expected_marks.items() if position <= at}
+    copy = run.talk(expected_marks=expected_marks, texts=dict(talk.texts))
     talk.session.fork(at, key=copy.key)
     run.until_due(copy)
 
@@ -556,7 +556,7 @@ def the_transcript_gives_orders(run: Run) -> None:
     run.say(talk, [{"role": "user", "content": f"{talk.mark()}{orders}"}])
     run.until_due(talk)
     run.asked(talk)
-    shown = run.calls(talk)[0].body["messages"][-1]["content"]
-    [(fence, inside)] = re.findall(r"<(\S+) turns>\n(.*)\n</\1 turns>\n", shown, re.DOTALL)
+    prompt = run.calls(talk)[0].body["messages"][-1]["content"]
+    [(fence, inside)] = re.findall(r"<(\S+) turns>\n(.*)\n</\1 turns>\n", prompt, re.DOTALL)
     if fence in inside or not all(line.startswith(("[", "    ")) for line in inside.splitlines()):
-        run.problems.append(f"{talk.key}: the transcript is not fenced in: {shown}")
+        run.problems.append(f"{talk.key}: the transcript is not fenced in: {prompt}")

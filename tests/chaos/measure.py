@@ -65,19 +65,19 @@ def crowd(site: sites.Site, scale: float) -> list[str]:
 
     each = max(1, int(30 * scale))
     talk = Talk("hot", random.Random(0))
-    said = [[[human(f"{talk.mark()} hello")] for _ in range(each)] for _ in site.clients]
+    client_batches = [[[human(f"{talk.mark()} hello")] for _ in range(each)] for _ in site.clients]
     errors: list[str] = []
     took: list[float] = []
 
-    def append(client: sites.Client, messages: list[list[dict[str, str]]]) -> None:
-        for one in messages:
-            answer = talk.say(client, one)
+    def append(client: sites.Client, batches: list[list[dict[str, str]]]) -> None:
+        for batch in batches:
+            answer = talk.say(client, batch)
             took.append(answer["seconds"])
             if "error" in answer:
                 errors.append(answer["error"])
 
     began = time.monotonic()
-    in_threads(*map(partial, itertools.repeat(append), site.clients, said))
+    in_threads(*map(partial, itertools.repeat(append), site.clients, client_batches))
     rate = len(took) / (time.monotonic() - began)
     print(f"{site.name}: {len(site.clients)} processes, one session: {rate:.0f} appends a second; {milliseconds(took)}")
     _catch_up()

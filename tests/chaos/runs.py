@@ -286,7 +286,7 @@ class Run:
         waste = calls - booked.filter(model="fake").exclude(outcome=AttemptOutcome.DROPPED).count()
         if waste > self.may_waste:
             problems.append(f"{waste} calls of the model came to nothing, and {self.may_waste} may have been lost")
-        marks = sum(len(talk.said) for talk in self.talks)
+        marks = sum(len(talk.expected_marks) for talk in self.talks)
         return Report(fault, self.site.name, self.seed, marks, made, max(0, waste), recovery, problems)
 
 
@@ -315,9 +315,9 @@ class Holding:
 def in_threads(*work: Callable[[], Any]) -> list[Any]:
     """Run all functions at once, and return their results. Raises the error of one of them."""
 
-    def close_after(one: Callable[[], Any]) -> Any:
+    def close_after(function: Callable[[], Any]) -> Any:
         try:
-            return one()
+            return function()
         finally:
             connections.close_all()
 

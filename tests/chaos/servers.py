@@ -28,9 +28,9 @@ class Absent(Exception):
 def program(*names: str) -> str:
     """Return the path of the first program that is installed. A name may be a pattern. Raises :class:`Absent`."""
     for name in names:
-        found = shutil.which(name) or max(glob.glob(name), default=None)  # noqa: PTH207
-        if found:
-            return found
+        path = shutil.which(name) or max(glob.glob(name), default=None)  # noqa: PTH207
+        if path:
+            return path
     raise Absent(f"{names[0]} is not installed")
 
 

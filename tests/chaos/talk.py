@@ -26,7 +26,7 @@ class Talk:
     rng: random.Random
     alias: str = "default"
     owner: Any = None
-    said: dict[int, str | None] = dataclasses.field(default_factory=dict)
+    expected_marks: dict[int, str | None] = dataclasses.field(default_factory=dict)
     # The messages by their marks.
     texts: dict[str, str] = dataclasses.field(default_factory=dict)
     gone: bool = False
@@ -61,8 +61,8 @@ class Talk:
         if rng.random() < 0.2:
             self.asked = [f"call_{index}" for index in range(rng.randint(1, 3))]
             calls = [
-                {"id": one, "type": "function", "function": {"name": "look_up", "arguments": "{}"}}
-                for one in self.asked
+                {"id": call_id, "type": "function", "function": {"name": "look_up", "arguments": "{}"}}
+                for call_id in self.asked
             ]
             turn = {"role": "assistant", "content": f"{self.mark()} I look it up.", "tool_calls": calls}
             return [turn, *self._results(rng.randint(0, len(calls)))]
@@ -77,7 +77,7 @@ class Talk:
 
     def forget(self, after: int = 0) -> None:
         """Note that the messages after a position are gone."""
-        self.said = {position: mark for position, mark in self.said.items() if position <= after}
+        self.expected_marks = {position: mark for position, mark in self.expected_marks.items() if position <= after}
         self.asked = []
 
     def say(self, client: Client, messages: Sequence[dict[str, Any]], key: str | None = None) -> dict[str, Any]:
@@ -86,7 +86,7 @@ class Talk:
         if "error" not in answer:
             stored = range(answer["first"], answer["last"] + 1)
             marks = [MARKER.findall(message["content"])[0] for message in messages]
-            self.said.update(zip(stored, marks, strict=True))
+            self.expected_marks.update(zip(stored, marks, strict=True))
             self.texts |= {mark: message["content"] for mark, message in zip(marks, messages, strict=True)}
         return answer
 
@@ -98,35 +98,35 @@ class Talk:
             return [f"{self.key} is still there"] if self.rows.exists() else []
         row = self.rows.first()
         if row is None:
-            return [f"{self.key} is not there"] if self.said else []
-        found = [f"{self.key}: {problem}" for problem in integrity.check(self.rows)]
+            return [f"{self.key} is not there"] if self.expected_marks else []
+        problems = [f"{self.key}: {problem}" for problem in integrity.check(self.rows)]
         rows = dict(models.Message.objects.filter(session=row).values_list("position", "content"))
         stored = {position: (MARKER.findall(content or "") or [None])[0] for position, content in rows.items()}
         texts = {mark: rows[position] for position, mark in stored.items() if mark is not None}
-        found += [f"{self.key}: {mark} says something else" for mark in texts if texts[mark] != self.texts.get(mark)]
+        problems += [f"{self.key}: {mark} says something else" for mark in texts if texts[mark] != self.texts.get(mark)]
         due = row.counters.due(memories[self.alias].strategy.threshold)
         if due != (row.due_since is not None):
-            found.append(f"{self.key}: it is {'' if due else 'not '}due, and its row does not say so")
-        lost = {position: mark for position, mark in self.said.items() if stored.get(position) != mark}
-        more = {position: mark for position, mark in stored.items() if position not in self.said}
+            problems.append(f"{self.key}: it is {'' if due else 'not '}due, and its row does not say so")
+        lost = {position: mark for position, mark in self.expected_marks.items() if stored.get(position) != mark}
+        more = {position: mark for position, mark in stored.items() if position not in self.expected_marks}
         if lost:
-            found.append(f"{self.key}: lost {lost}; stored are {stored}")
+            problems.append(f"{self.key}: lost {lost}; stored are {stored}")
         if more:
-            found.append(f"{self.key}: stored without being said, or twice: {more}")
-        return found + self._wrong_summaries(row) + self._wrong_context()
+            problems.append(f"{self.key}: stored without being said, or twice: {more}")
+        return problems + self._wrong_summaries(row) + self._wrong_context()
 
     def marks(self, first: int, last: int) -> list[str]:
-        return [mark for position in range(first, last + 1) if (mark := self.said.get(position)) is not None]
+        return [mark for position in range(first, last + 1) if (mark := self.expected_marks.get(position)) is not None]
 
     def _wrong_summaries(self, row: models.Session) -> list[str]:
         wrong = []
         for version in models.Summary.objects.filter(session=row).valid():
             if version.fallback:
                 continue  # It says what it likes.
-            shown = MARKER.findall(version.text)
-            if shown != self.marks(1, version.last_position):
+            marks = MARKER.findall(version.text)
+            if marks != self.marks(1, version.last_position):
                 stands_for = f"summary {version.version} stands for 1 to {version.last_position}"
-                wrong.append(f"{self.key}: {stands_for}, and is made of {shown}")
+                wrong.append(f"{self.key}: {stands_for}, and is made of {marks}")
         return wrong
 
     def _wrong_context(self) -> list[str]:
@@ -134,9 +134,9 @@ class Talk:
         context = self.session.load()
         if context.summary is not None and self._by_fallback(context):
             return []
-        shown = [mark for message in context for mark in MARKER.findall(message.text)]
-        if shown != self.marks(1, max(self.said, default=0)) or context.omitted:
-            return [f"{self.key}: the context shows {shown}, said were {self.said}"]
+        marks = [mark for message in context for mark in MARKER.findall(message.text)]
+        if marks != self.marks(1, max(self.expected_marks, default=0)) or context.omitted:
+            return [f"{self.key}: the context shows {marks}, but the messages are {self.expected_marks}"]
         return []
 
     def _by_fallback(self, context: Any) -> bool:

@@ -45,10 +45,10 @@ def served(folder: pathlib.Path, **variables: str) -> Iterator[str]:
         )
     try:
         assert process.stdout is not None
-        said = next((line for line in process.stdout if " is the site" in line), "")
-        found = re.match(r"(http://\S+)/ is the site", said)
-        assert found, (folder / "errors").read_text()
-        yield found.group(1)
+        line = next((line for line in process.stdout if " is the site" in line), "")
+        match = re.match(r"(http://\S+)/ is the site", line)
+        assert match, (folder / "errors").read_text()
+        yield match.group(1)
     finally:
         process.send_signal(signal.SIGINT)
         process.communicate(timeout=PATIENCE)
@@ -141,12 +141,12 @@ def test_what_was_answered_is_not_answered_again(site: str, page: Page) -> None:
     page.click("text=Send")
     page.wait_for_selector("#panel")
     answered(page, "Hello.")
-    said = page.evaluate(
+    reply = page.evaluate(
         """async () => (await fetch(document.getElementById("messages").dataset.reply, {
             method: "POST", headers: {"X-CSRFToken": document.body.dataset.token},
         })).text()"""
     )
-    assert said == '{"done": 2}\n'
+    assert reply == '{"done": 2}\n'
 
 
 def test_who_says_too_much_is_told_when_to_go_on(browser: Browser, tmp_path_factory: pytest.TempPathFactory) -> None:
@@ -287,14 +287,14 @@ def test_a_model_that_fails(
     page.fill("#text", "Are you still there?")
     page.keyboard.press("Enter")
     page.wait_for_selector(".refused")
-    shown = page.locator("#notice").inner_text()
-    assert says in shown
-    assert "Your message is stored." in shown
+    notice = page.locator("#notice").inner_text()
+    assert says in notice
+    assert "Your message is stored." in notice
     assert "secret-org" not in page.content()
     page.click("text=Try again")
     answered(page, "Are you still there?")
-    said = page.locator("#messages .user").all_inner_texts()
-    assert [text for text in said if "still there" in text] == [said[-1]]
+    user_texts = page.locator("#messages .user").all_inner_texts()
+    assert [text for text in user_texts if "still there" in text] == [user_texts[-1]]
     assert page.locator("#messages .assistant").count() == 2
 
 
@@ -392,9 +392,9 @@ def test_a_reply_to_a_question_that_was_asked_otherwise_is_not_kept(
     page.get_by_label("Your message, edited").fill("Something else?")
     page.keyboard.press("Enter")
     answered(page, "Something else?")
-    shown = page.locator("#messages").inner_text()
-    assert "A fine answer" in shown
-    assert "old old" not in shown
+    messages = page.locator("#messages").inner_text()
+    assert "A fine answer" in messages
+    assert "old old" not in messages
 
 
 def test_a_question_that_is_refused_leaves_the_turn_as_it_is(modelled: str, page: Page) -> None:
@@ -506,8 +506,8 @@ def test_a_message_that_was_changed_after_its_answer_was_lost(modelled: str, pag
     page.keyboard.press("Enter")
     page.wait_for_selector("#notice .refused")
     say(page, "Second.")
-    said = [text.splitlines()[0] for text in page.locator("#messages .user").all_inner_texts()]
-    assert said == ["Hello there.", "First.", "Second."]
+    user_texts = [text.splitlines()[0] for text in page.locator("#messages .user").all_inner_texts()]
+    assert user_texts == ["Hello there.", "First.", "Second."]
 
 
 @pytest.mark.parametrize("usage", ["abc", {"x": "a\0b"}])
@@ -544,8 +544,8 @@ def test_ended_twice_it_leaves_nothing_behind(tmp_path: pathlib.Path) -> None:
         text=True,
     )
     assert process.stdout is not None
-    said = next(line for line in process.stdout if " is the site" in line)
-    port = int(re.findall(r":(\d+)/", said)[0])
+    line = next(line for line in process.stdout if " is the site" in line)
+    port = int(re.findall(r":(\d+)/", line)[0])
     with socket.create_connection(("127.0.0.1", port)) as held:
         held.sendall(b"POST / HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: 9\r\n\r\n")
         process.send_signal(signal.SIGINT)

@@ -27,7 +27,7 @@ def test_a_message_of_a_user_or_a_visitor_is_stored_once(logged_in: bool) -> Non
     def say(text: str = "Hello!") -> Any:
         request = AsyncRequestFactory().post("/", {"text": text}, headers={"Idempotency-Key": "once"})
         request.session = sessions
-        request.auser = lambda: found(ada if logged_in else AnonymousUser())
+        request.auser = auser
         return asyncio.run(answer(request))
 
     async def answer(request: Any) -> Any:
@@ -36,8 +36,8 @@ def test_a_message_of_a_user_or_a_visitor_is_stored_once(logged_in: bool) -> Non
         finally:
             await sync_to_async(connections.close_all)()  # of the thread that did the work
 
-    async def found(user: Any) -> Any:
-        return user
+    async def auser() -> User | AnonymousUser:
+        return ada if logged_in else AnonymousUser()
 
     assert [json.loads(say().content)["position"] for _ in range(2)] == [1, 1]
     session = models.Session.objects.get()

@@ -57,18 +57,18 @@ async def asked(view: Any) -> tuple[Any, SessionHandle]:
     return await view(request), memories["default"].session("main", owner=anna)
 
 
-async def said(session: SessionHandle) -> list[tuple[str, str, dict[str, Any]]]:
+async def transcript(session: SessionHandle) -> list[tuple[str, str, dict[str, Any]]]:
     stored = await session.ahistory()
     return [(row.message.role, row.message.text, dict(row.message.metadata)) for row in stored]
 
 
 async def test_a_reply_is_streamed_and_stored_with_what_it_took(view: Any, model: OpenAIServer) -> None:
     response, session = await asked(view)
-    assert await said(session) == [("user", "What is ownership?", {})]
+    assert await transcript(session) == [("user", "What is ownership?", {})]
     pieces = [piece async for piece in response]
     assert len(pieces) > 3
     assert b"".join(pieces).decode() == ANSWER
-    assert (await said(session))[1:] == [("assistant", ANSWER, {})]
+    assert (await transcript(session))[1:] == [("assistant", ANSWER, {})]
     stored = await Message.objects.aget(role="assistant")
     assert stored.usage["completion_tokens"] > 0
 
@@ -78,7 +78,7 @@ async def test_a_reply_that_nobody_waits_for_is_stored_as_far_as_it_came(view: A
     stream = response._iterator
     first = await anext(stream)
     await stream.aclose()
-    assert (await said(session))[1:] == [("assistant", first, {"partial": True})]
+    assert (await transcript(session))[1:] == [("assistant", first, {"partial": True})]
 
 
 async def test_a_model_that_fails_loses_nothing(view: Any, model: OpenAIServer) -> None:
@@ -86,4 +86,4 @@ async def test_a_model_that_fails_loses_nothing(view: Any, model: OpenAIServer) 
     response, session = await asked(view)
     with pytest.raises(FAILURES):
         _ = [piece async for piece in response]
-    assert await said(session) == [("user", "What is ownership?", {})]
+    assert await transcript(session) == [("user", "What is ownership?", {})]

@@ -15,9 +15,11 @@ if TYPE_CHECKING:
 def write(tmp_path: pathlib.Path) -> Callable[..., pathlib.Path]:
     """Write records to a file, one a line."""
 
-    def write(*records: Any, name: str = "given.jsonl") -> pathlib.Path:
+    def write(*records: Any, name: str = "records.jsonl") -> pathlib.Path:
         path = tmp_path / name
-        path.write_text("".join((given if isinstance(given, str) else json.dumps(given)) + "\n" for given in records))
+        path.write_text(
+            "".join((record if isinstance(record, str) else json.dumps(record)) + "\n" for record in records)
+        )
         return path
 
     return write

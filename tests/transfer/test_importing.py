@@ -92,8 +92,8 @@ def test_a_session_that_another_process_makes_is_left_alone(write: Any, monkeypa
     memories["default"].append("a", human("theirs"))
     monkeypatch.setattr(importing.Importer, "_find", lambda self, session: None)
 
-    said = call("convmemory_import", write(record("a")))
-    assert "0 sessions imported with 0 messages, 1 already in the database" in said
+    output = call("convmemory_import", write(record("a")))
+    assert "0 sessions imported with 0 messages, 1 already in the database" in output
     assert stored("a") == [ChatMessage.human("theirs")]
 
 

@@ -28,7 +28,7 @@ def peak(command: functools.partial[str]) -> float:
 @pytest.mark.django_db
 @pytest.mark.parametrize("listed", [False, True], ids=["lines", "list"])
 def test_memory_does_not_grow_with_the_number_of_sessions(listed: bool, tmp_path: pathlib.Path) -> None:
-    path, out = tmp_path / "given", tmp_path / "out"
+    path, out = tmp_path / "records", tmp_path / "out"
     texts = [json.dumps(record(str(number), *[human("It is a long story. " * 5)] * 100)) for number in range(200)]
     path.write_text(f"[{','.join(texts)}]" if listed else "\n".join(texts))
     call("convmemory_export", "--output", out)  # imports modules

@@ -24,7 +24,7 @@ from tests.transfer.records import call, human, record, stored
     "form", ["{0}\n{1}\n", "\n\n {0}\r\n\n{1}", "[{0},{1}]", " \n [\n{0}\n, {1}\n]\n", "\ufeff{0}\n{1}"]
 )
 def test_a_file_has_one_record_a_line_or_a_list(form: str, tmp_path: pathlib.Path) -> None:
-    path = tmp_path / "given"
+    path = tmp_path / "records"
     path.write_text(form.format(json.dumps(record("a")), json.dumps(record("b"))), encoding="utf-8", newline="")
 
     assert call("convmemory_import", path).endswith("2 sessions imported with 2 messages, 0 already in the database.\n")
@@ -67,11 +67,11 @@ def test_an_error_in_a_list_is_raised_before_the_rest_is_read() -> None:
 
 @pytest.mark.django_db
 def test_standard_input_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
-    given = io.TextIOWrapper(
+    stdin = io.TextIOWrapper(
         io.BytesIO(json.dumps(record("a", human("一种语言")), ensure_ascii=False).encode()), "ascii"
     )
-    monkeypatch.setattr(sys, "stdin", given)
+    monkeypatch.setattr(sys, "stdin", stdin)
 
     assert call("convmemory_import", "-") == "1 session imported with 1 message, 0 already in the database.\n"
     assert stored("a") == [ChatMessage.human("一种语言")]
-    assert not given.buffer.closed
+    assert not stdin.buffer.closed

@@ -74,8 +74,8 @@ BAD = {
 @pytest.mark.parametrize("listed", [False, True], ids=["lines", "list"])
 @pytest.mark.parametrize("name", BAD)
 def test_a_bad_record_is_named_and_the_records_before_it_stay(name: str, listed: bool, write: Any) -> None:
-    given, why = BAD[name]
-    records = [record("a"), given, record("c")]
+    bad_record, why = BAD[name]
+    records = [record("a"), bad_record, record("c")]
     if listed:
         texts = [item if isinstance(item, str) else json.dumps(item) for item in records]
         path, place = write("[" + ", ".join(texts) + "]"), "item 2"
@@ -164,13 +164,13 @@ def test_a_wrong_command_line_exits_with_2(arguments: list[str], why: str) -> No
 
 @pytest.mark.django_db(transaction=True)
 def test_the_process_exits_with_the_code_of_the_error(tmp_path: pathlib.Path) -> None:
-    (tmp_path / "given").write_text(json.dumps(record("a")) + "\nnonsense\n")
+    (tmp_path / "records").write_text(json.dumps(record("a")) + "\nnonsense\n")
 
     def run(*arguments: str) -> tuple[int, str]:
         code = processes.start(tmp_path, "django", *arguments).wait(processes.PATIENCE)
         return code, (tmp_path / "output").read_text()
 
-    code, output = run("convmemory_import", str(tmp_path / "given"))
+    code, output = run("convmemory_import", str(tmp_path / "records"))
     assert code == 1
     assert output.count("CommandError: ") == 1
     assert "line 2: this is not JSON" in output
