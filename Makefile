@@ -6,6 +6,7 @@ ARGS ?=
 PORT ?= 8000
 RUNS ?= 1000
 SEED ?=
+OLD ?=
 # For `make constraints`: the two Pythons whose packages are pinned.
 PYTHON_LOW ?= python3.11
 PYTHON_HIGH ?= python3.13
@@ -14,6 +15,8 @@ PYTHON_PEERS ?= python3.12
 
 BIN := $(VENV)/bin
 INSTALL := $(BIN)/python -m pip --disable-pip-version-check install -qq
+
+# `make test` needs the extra `lint` too: a test checks the code of the documentation with mypy.
 
 # pip also reads this variable inside its isolated builds.
 export PIP_CONSTRAINT = constraints.txt
@@ -26,11 +29,11 @@ help: ## List the targets
 
 setup: $(VENV)/.lint $(VENV)/.docs ## Install into $(VENV) what the tests, the checks and the documentation need
 
-test: $(VENV)/.test ## Run the tests on SQLite, and on PostgreSQL and MariaDB if they are installed (ARGS: for pytest)
+test: $(VENV)/.lint ## Run the tests on SQLite, and on PostgreSQL and MariaDB if they are installed (ARGS: for pytest)
 	$(BIN)/python -m tests.run $(ARGS)
 
-test-chaos: $(VENV)/.test ## Run the tests that kill, freeze and mislead servers and workers (RUNS: how often, 0 for each fault once; SEED)
-	$(BIN)/python -m tests.chaos.suite --runs $(RUNS) $(if $(SEED),--seed $(SEED)) $(ARGS)
+test-chaos: $(VENV)/.test ## Run the tests that kill, freeze and mislead servers and workers (RUNS: how often, 0 for each fault once; SEED; OLD: a tag)
+	$(BIN)/python -m tests.chaos.suite --runs $(RUNS) $(if $(SEED),--seed $(SEED)) $(if $(OLD),--old $(OLD)) $(ARGS)
 
 golden: $(VENV)/.test ## Write the golden files of the SQL statements, tests/golden, again
 	CONVMEMORY_WRITE_GOLDEN=1 $(BIN)/python -m tests.run tests/test_statements.py

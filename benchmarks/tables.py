@@ -54,7 +54,7 @@ def fill(sessions: int, messages: int = 10, owners: int = 1000, limit: int = LIM
             "created_at": "now() - (%(sessions)s - n) * interval '10 seconds'",
             "updated_at": "now() - (%(sessions)s - n) * interval '10 seconds'",
             "due_since": f"CASE WHEN n %% {FAILING} = 0 THEN now() - n * interval '1 second' END",
-            "last_error": f"CASE WHEN n %% {FAILING} = 0 THEN 'ChatModelUnavailable: 529' ELSE '' END",
+            "last_error": f"CASE WHEN n %% {FAILING} = 0 THEN 'ModelUnavailable: 529' ELSE '' END",
         }
         values = {"template": first.pk, "last": first.pk, "user": users[0].pk, "owners": owners, "sessions": sessions}
         _multiply(cursor, models.Session, expressions, values, "t.id = %(template)s")

@@ -19,7 +19,7 @@ class ConvMemoryConfig(AppConfig):
 
 
 def _forget(*, setting: str, **kwargs: object) -> None:
-    if setting in ("CONVMEMORY", "DATABASES", "DATABASE_ROUTERS"):
+    if setting in ("CONVMEMORY", "DATABASES", "DATABASE_ROUTERS", "TIME_ZONE"):
         from django_convmemory.memory import memories
 
         memories.forget()

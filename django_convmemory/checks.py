@@ -6,18 +6,31 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from django.conf import settings
+from django.contrib.auth import get_user_model
 from django.core import checks
 from django.db import connections, router
 
 from django_convmemory import conf, models
+from django_convmemory.core import versions
 from django_convmemory.memory import ConversationMemory, memories
 from django_convmemory.schedulers import InlineScheduler
+
+# A summary of so many tokens has room for an identifier, even if each character is a token.
+_ROOM_FOR_ANY_COUNTER = 150
 
 
 def register() -> None:
     """Register the checks of this app."""
-    for check in (check_settings, check_scheduler, check_atomic_requests, check_times):
+    for check in (
+        check_settings,
+        check_scheduler,
+        check_identifiers,
+        check_atomic_requests,
+        check_times,
+        check_routers,
+    ):
         checks.register(check, "convmemory")
+    checks.register(check_connections, "convmemory", deploy=True)
     checks.register(check_database, checks.Tags.database)
 
 
@@ -38,6 +51,24 @@ def check_scheduler(**kwargs: Any) -> list[checks.CheckMessage]:
         )
         for alias in _aliases()
         if isinstance(conf.read(alias).arguments.get("scheduler"), InlineScheduler)
+    ]
+
+
+def check_identifiers(**kwargs: Any) -> list[checks.CheckMessage]:
+    """convmemory.W012: the summaries of an alias have no room for identifiers."""
+    return [
+        checks.Warning(
+            f"memories[{memory.alias!r}] keeps identifiers, but none fits into its summaries: the line with them takes "
+            f"up a sixth of max_summary_tokens at most, and max_summary_tokens is {largest}.",
+            hint=f"Set max_summary_tokens to {least} or more, or keep_identifiers to False.",
+            id="convmemory.W012",
+        )
+        for memory in _memories()
+        if memory.summarizes
+        and memory.options.keep_identifiers
+        # The counter is asked about small limits only: it may have to read a vocabulary first.
+        and (largest := memory.options.max_summary_tokens) < _ROOM_FOR_ANY_COUNTER
+        and (least := versions.least_summary_tokens(memory.requests)) > largest
     ]
 
 
@@ -65,6 +96,89 @@ def check_times(**kwargs: Any) -> list[checks.CheckMessage]:
             hint="Set USE_TZ = True, and remove TIME_ZONE from DATABASES. Only the displayed times are wrong.",
             id="convmemory.W006",
         )
+    ]
+
+
+def check_routers(**kwargs: Any) -> list[checks.CheckMessage]:
+    """convmemory.E011 and W010: the database routers separate the sessions from the users who own them."""
+    return [
+        message
+        for using in _session_databases()
+        for message in (*_check_owners(using, router.db_for_write(get_user_model())), *_check_other_databases(using))
+    ]
+
+
+def _check_owners(using: str, users: str) -> Iterator[checks.CheckMessage]:
+    """Sessions are in the database ``using`` and users in the database ``users``."""
+    if users not in list(connections) or _identity(using) == _identity(users):
+        return
+    user = get_user_model()
+    hint = (
+        f'To have owners, put the app "convmemory" into "{users}". To keep sessions apart, give them a visitor= '
+        "instead of an owner=. The documentation has a page about several databases that shows both."
+    )
+    if missing := [
+        f'"{model._meta.label}" in "{database}"'
+        for model, database in ((user, using), (models.Session, users))
+        if not router.allow_migrate_model(database, model)
+    ]:
+        yield checks.Error(
+            f'The database routers put sessions in "{using}" and users in "{users}". The table of sessions refers to '
+            "users, and deleting a user looks for sessions. So each of these databases needs both tables, but the "
+            f"routers do not allow {' and '.join(missing)}.",
+            hint=f"{hint} In both cases, let allow_migrate of your routers allow these tables.",
+            id="convmemory.E011",
+        )
+    else:
+        yield checks.Warning(
+            f'The database routers put sessions in "{using}" and users in "{users}". A session with an owner= is '
+            "refused there, because the database has no such user.",
+            hint=f"{hint} Then silence this check.",
+            id="convmemory.W010",
+        )
+
+
+def _check_other_databases(using: str) -> Iterator[checks.CheckMessage]:
+    for other in connections:
+        if (
+            other != using
+            and router.allow_migrate_model(other, models.Session)
+            and not router.allow_migrate_model(other, get_user_model())
+        ):
+            yield checks.Warning(
+                f'The database routers allow the tables of the app "convmemory" in "{other}", but not the users to '
+                f'whom they refer. So "migrate --database {other}" fails on most databases.',
+                hint=f'Let allow_migrate of your routers return False for the app "convmemory" and "{other}".',
+                id="convmemory.W010",
+            )
+
+
+def _identity(using: str) -> tuple[Any, ...]:
+    """Return which database this is: two aliases may lead to the same one."""
+    connection = connections[using]
+    return connection.vendor, *(connection.settings_dict.get(name) for name in ("NAME", "HOST", "PORT"))
+
+
+def check_connections(**kwargs: Any) -> list[checks.CheckMessage]:
+    """convmemory.W011: under ASGI, the number of connections to PostgreSQL has no limit."""
+    if not getattr(settings, "ASGI_APPLICATION", None):
+        return []
+    return [
+        checks.Warning(
+            f'ASGI_APPLICATION is set, and DATABASES["{using}"] has no connection pool. Under ASGI, each request that '
+            "is served at the same time opens a connection of its own"
+            + (
+                ", and CONN_MAX_AGE keeps it open."
+                if connections[using].settings_dict.get("CONN_MAX_AGE") != 0
+                else "."
+            ),
+            hint='Install psycopg[pool], set OPTIONS = {"pool": {"min_size": 1, "max_size": 20}}, and remove '
+            "CONN_MAX_AGE. If PgBouncer limits the connections, silence this check.",
+            id="convmemory.W011",
+        )
+        for using in _session_databases()
+        if connections[using].vendor == "postgresql"
+        and not connections[using].settings_dict.get("OPTIONS", {}).get("pool")
     ]
 
 
@@ -140,15 +254,16 @@ def _check_sqlite_locking(using: str) -> Iterator[checks.CheckMessage]:
 
 def _check_misconfigured(using: str) -> Iterator[checks.CheckMessage]:
     """convmemory.W005."""
-    if models.Attempt._meta.db_table not in connections[using].introspection.table_names():
+    if models.AliasState._meta.db_table not in connections[using].introspection.table_names():
         return
     for memory in _memories():
         if memory.summarizes and memory.misconfigured:
             yield checks.Warning(
-                f"The chat model of memories[{memory.alias!r}] refused its newest call: the key or the model's name is "
-                "wrong, or the quota is used up. Until you correct this, no session of this alias is folded.",
-                hint="Correct the key or the name, or raise the quota. The last_error of the sessions that were tried "
-                "says which of the three it is. One session is tried again every minute or two.",
+                f"memories[{memory.alias!r}] is paused, because its chat model is misconfigured: the key or the "
+                "model's name is wrong, or the quota is used up. Until you correct this, no session of this alias is "
+                "folded.",
+                hint=f"Correct the key or the name, or raise the quota. The last error was: {memory.breaker.error} "
+                "One session is tried again about every minute. If it succeeds, the pause ends.",
                 id="convmemory.W005",
             )
 

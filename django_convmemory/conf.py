@@ -9,6 +9,7 @@ once. Much of this module is their messages, which say what is wrong, where, and
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import inspect
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from decimal import Decimal
@@ -16,10 +17,11 @@ from typing import Any, NamedTuple, get_type_hints
 
 from django.conf import settings
 from django.core.exceptions import ImproperlyConfigured
+from django.utils import timezone
 from django.utils.module_loading import import_string
 
 from django_convmemory.conversation import ConversationMemory
-from django_convmemory.core.compaction import Price
+from django_convmemory.core.attempts import Price
 from django_convmemory.core.options import TYPES, check_type
 from django_convmemory.core.values import MAX_ALIAS_LENGTH
 
@@ -29,6 +31,7 @@ DEFAULTS: Mapping[str, Any] = {
     "OPTIONS": {},
     "CHAT_MODEL": {"BACKEND": "django_convmemory.chat_models.openai.OpenAIChatModel"},
     "FALLBACK_CHAT_MODEL": {"BACKEND": "django_convmemory.chat_models.extractive.ExtractiveChatModel"},
+    "PROMPTS": {"BACKEND": "django_convmemory.prompts.DefaultPrompts"},
     "TOKEN_COUNTER": {"BACKEND": "django_convmemory.tokens.Utf8TokenCounter"},
     "SCHEDULER": {"BACKEND": "django_convmemory.tasks.CeleryScheduler"},
 }
@@ -69,9 +72,10 @@ class _Backend(NamedTuple):
 
 
 _MODEL_INTERFACE = ("chat", "achat", "name", "deadline")
-_MODELS = {
+_SUMMARIZING_BACKENDS = {
     "CHAT_MODEL": _Backend("convmemory.E005", "model", _MODEL_INTERFACE),
     "FALLBACK_CHAT_MODEL": _Backend("convmemory.E006", "fallback", _MODEL_INTERFACE),
+    "PROMPTS": _Backend("convmemory.E012", "prompts", ("fold", "shorten")),
 }
 _OTHER_BACKENDS = {
     "TOKEN_COUNTER": _Backend("convmemory.E007", "counter", ("name", "count", "count_text")),
@@ -93,10 +97,19 @@ def build(alias: str) -> ConversationMemory:
     if problems or memory_class is None:
         raise InvalidSettings(*problems)
     try:
-        return memory_class(ORMStore(), **arguments)
+        memory = memory_class(ORMStore(), **arguments, zone=timezone.get_default_timezone())
     except (TypeError, ValueError) as error:
         where = f'CONVMEMORY["{alias}"]["OPTIONS"]'
         raise _invalid("convmemory.E004", f"{where}: {error}", "Correct the option, or remove it.") from error
+    try:
+        # Made of the requests for a sample. A part of a long message is only continued if the hash is the same.
+        if memory.requests.prompt_hash != dataclasses.replace(memory.requests).prompt_hash:
+            raise ValueError("Two requests for the same sample differ, so no summary would be continued.")
+    except Exception as error:
+        where = f'CONVMEMORY["{alias}"]["PROMPTS"]'
+        message = f"{where} wrote no usable request for a sample conversation: {type(error).__name__}: {error}"
+        raise _invalid("convmemory.E012", message, "Correct its methods fold and shorten.") from error
+    return memory
 
 
 def problems() -> list[Problem]:
@@ -128,7 +141,7 @@ def read(alias: str) -> Parts:
     with _collecting(problems):
         memory_class = _memory_class(chosen["MEMORY"], f'{where}["MEMORY"]')
         if memory_class.summarizes:
-            backends = _MODELS | _OTHER_BACKENDS
+            backends = _SUMMARIZING_BACKENDS | _OTHER_BACKENDS
         arguments |= _options(chosen["OPTIONS"], f'{where}["OPTIONS"]', memory_class)
     for key, backend in backends.items():
         with _collecting(problems):

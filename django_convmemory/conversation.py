@@ -8,8 +8,8 @@ from __future__ import annotations
 import dataclasses
 import datetime as dt
 import functools
+import heapq
 import inspect
-import math
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from typing import Any, Concatenate, NamedTuple, ParamSpec, Protocol, TypeVar, runtime_checkable
 
@@ -18,13 +18,17 @@ from django.dispatch import Signal
 
 from django_convmemory import schedulers, signals, tokens
 from django_convmemory.chat_models.base import ChatModel
-from django_convmemory.core import arguments, compaction, context
+from django_convmemory.core import arguments, compaction, context, indexing, recalling, runs, search
 from django_convmemory.core.arguments import NOT_GIVEN
-from django_convmemory.core.compaction import Outcome, Price, Result
+from django_convmemory.core.attempts import Price
+from django_convmemory.core.breaker import Breaker, Reason
 from django_convmemory.core.context import Context
+from django_convmemory.core.hits import Hits
 from django_convmemory.core.options import Options
+from django_convmemory.core.requests import Requests
+from django_convmemory.core.runs import Outcome, Result
 from django_convmemory.core.store import Store
-from django_convmemory.core.strategies import Strategy, View
+from django_convmemory.core.strategies import Strategy, Threshold, View
 from django_convmemory.core.values import (
     MAX_ALIAS_LENGTH,
     MAX_COUNTER_NAME,
@@ -33,12 +37,25 @@ from django_convmemory.core.values import (
     DueRule,
     Edited,
     SessionName,
+    Snapshot,
     StoredMessage,
 )
-from django_convmemory.exceptions import InvalidMessage, InvalidSession
+from django_convmemory.exceptions import InvalidArgument, InvalidMessage, InvalidSession
 from django_convmemory.messages import check_text
+from django_convmemory.prompts import DefaultPrompts, Prompts
 
 MAX_VISITOR_LENGTH = 64
+# A sweep compares so many sessions with a new threshold.
+_COMPARED_BY_SWEEP = 5000
+# Seconds. If no worker has begun a rebuild by then, its task counts as lost.
+_REBUILD_WAIT = 300.0
+
+# A session of a memory that folds nothing is due when it has more messages that are not indexed.
+MAX_UNINDEXED = 256
+# So many sessions are indexed at most because a search has found them not indexed.
+_INDEXED_FOR_SEARCH = 100
+# How often load() reads a session again because messages were removed while it searched.
+_RECALL_TRIES = 3
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -82,12 +99,24 @@ class Receipt(NamedTuple):
     replayed: bool
 
 
+class Redacted(NamedTuple):
+    """The number of sessions in which ``redact`` emptied the message, and whether its text may still be on its way.
+
+    ``in_flight``: a worker was folding one of the sessions. Each worker looks at the session as the last thing before
+    it calls a model, so no later request has the text. But a request that had been sent by then may arrive after
+    ``redact`` has returned. Its answer is not stored.
+    """
+
+    sessions: int
+    in_flight: bool
+
+
 class ConversationMemory:
     """Keeps conversations in ``store``. The ``strategy`` decides which messages are shown and which are folded.
 
     Each class of :mod:`django_convmemory.memory` is this class with one strategy. A memory that is built in code folds
     inline, and counts tokens as the library it is named after. A memory that is built from the settings folds by Celery
-    and uses the default counter.
+    and uses the default counter. The prompts name the days of messages by the time zone ``zone``.
 
     Raises ValueError for an option that does not exist or has a wrong value.
     """
@@ -106,6 +135,8 @@ class ConversationMemory:
         scheduler: schedulers.Scheduler | None = None,
         alias: str = "default",
         price: Price | None = None,
+        prompts: Prompts | None = None,
+        zone: dt.tzinfo = dt.UTC,
         **options: Any,
     ) -> None:
         self.store = store
@@ -123,6 +154,7 @@ class ConversationMemory:
             known = ", ".join(sorted(field.name for field in dataclasses.fields(Options)))
             raise ValueError(f"Unknown option {unknown[0]!r}. Choose one of: {known}.")
         self.options = Options(**options)
+        self.requests = Requests(prompts or DefaultPrompts(), self.options, self.counter, zone)
         limit = strategy.threshold.tokens
         self.max_context_tokens = self.options.max_context_tokens
         if limit is not None:
@@ -297,19 +329,43 @@ class ConversationMemory:
 
     @property
     def _due_rule(self) -> DueRule:
-        return DueRule(self.strategy.threshold, self.scheduler.hints)
+        return DueRule(self.threshold, self.scheduler.hints, self.options.reanchor_every)
+
+    @property
+    def needs_worker(self) -> bool:
+        """Whether a worker has something to do for this memory: to fold, or to index for :meth:`search`."""
+        return self.summarizes or self.options.index
+
+    @property
+    def threshold(self) -> Threshold:
+        """When a session is due: to be folded, or to be indexed for :meth:`search` if the memory folds nothing."""
+        threshold = self.strategy.threshold
+        if self.options.index and threshold == Threshold():
+            return Threshold(unindexed=MAX_UNINDEXED)
+        return threshold
 
     @property
     def counter_name(self) -> str:
         """The name of the token counter, as a session stores it."""
         return self.counter.name[:MAX_COUNTER_NAME]
 
-    def load(self, session: str | Named, *, system: Any = None, max_tokens: int | None = None) -> Context:
+    def load(
+        self,
+        session: str | Named,
+        *,
+        system: Any = None,
+        max_tokens: int | None = None,
+        recall: bool | str | None = None,
+    ) -> Context:
         """Return the messages to send to a model now: system prompt, pinned messages, summary, and the tail that fits.
 
         ``system`` is the site's own prompt, a text or a message. It is not stored. ``max_tokens`` bounds the whole
         context. The system prompt, pinned messages and the newest exchange are never left out: if they exceed the
         bound, ``over_budget`` is true. A session that does not exist gives an empty context.
+
+        ``recall`` quotes messages that are not shown any more, in a user message before the newest one: those that
+        match the newest user message (True) or another text. They take at most ``recall_tokens`` and displace nothing.
+        None: as the option ``recall`` says.
 
         Raises :class:`~django_convmemory.exceptions.InvalidArgument`.
         """
@@ -319,15 +375,36 @@ class ConversationMemory:
         budget = self.max_context_tokens if max_tokens is None else max_tokens
         if budget is not None:
             view = View(view.messages, budget if view.tokens is None else min(view.tokens, budget), view.summary)
-        snapshot = self.store.load(self.resolve(session), view, self.options.max_pinned_tokens)
-        return context.assemble(
+        recall = self.options.recall if recall is None else recall
+        name = self.resolve(session)
+        for _ in range(_RECALL_TRIES):
+            snapshot = self.store.load(name, view, self.options.max_pinned_tokens)
+            loaded = context.assemble(
+                snapshot,
+                self.strategy,
+                self.options,
+                self.counter,
+                system=system,
+                max_tokens=max_tokens,
+                max_context_tokens=self.max_context_tokens,
+            )
+            if recall is False or snapshot is None:
+                break
+            recalling = self._recalling(loaded, snapshot, name, recall)
+            if recalling is not None:
+                return recalling
+        return loaded
+
+    def _recalling(self, loaded: Context, snapshot: Snapshot, name: SessionName, recall: bool | str) -> Context | None:
+        return recalling.with_quotes(
+            loaded,
             snapshot,
-            self.strategy,
-            self.options,
-            self.counter,
-            system=system,
-            max_tokens=max_tokens,
-            max_context_tokens=self.max_context_tokens,
+            name,
+            recall,
+            store=self.store,
+            options=self.options,
+            counter=self.counter,
+            zone=self.requests.zone,
         )
 
     aload = asynchronous(load)
@@ -346,6 +423,73 @@ class ConversationMemory:
         return self.store.history(self.resolve(session), before=before, after=after, limit=limit)
 
     ahistory = asynchronous(history)
+
+    def search(
+        self,
+        query: str,
+        *,
+        session: str | Named | None = None,
+        owner: Any = None,
+        visitor: str | None = None,
+        sessions: Any = None,
+        limit: int = 10,
+        offset: int = 0,
+        before: int | None = None,
+        after: int | None = None,
+        neighbours: int = 0,
+    ) -> Hits:
+        """Return the messages that match ``query`` best, at most ``limit``, folded or not.
+
+        The query is any text, for example a question. It has no syntax: its rarest words count most. Search one
+        ``session``, or all sessions of an ``owner`` or a ``visitor`` in this memory, or those of ``sessions``, a query
+        of ``Session`` rows: the newest first, as far as they have 100 000 messages. ``before`` and ``after`` are
+        positions in the session. ``offset`` leaves out the best hits, for a next page. With ``neighbours`` each hit has
+        so many messages on both sides, at most 10. If there are more than 512 messages that are not indexed yet, the
+        older ones of these are not found, and the scheduler is told to have their sessions indexed.
+
+        System messages, reasoning and redacted messages are not found. A session that does not exist has no hits.
+        Raises :class:`~django_convmemory.exceptions.InvalidSession` and ``InvalidArgument``.
+        """
+        arguments.check_whole_number(limit, "limit", minimum=1, maximum=search.MAX_HITS)
+        arguments.check_whole_number(offset, "offset", maximum=search.MAX_HITS)
+        arguments.check_whole_number(neighbours, "neighbours", maximum=search.MAX_NEIGHBOURS)
+        for position_name, position in (("before", before), ("after", after)):
+            if position is not None:
+                arguments.check_whole_number(position, position_name)
+                if session is None:
+                    raise InvalidArgument(f"{position_name} is a position in a session: pass the session too.")
+        given = [scope for scope in (session, owner, visitor, sessions) if scope is not None]
+        if len(given) != 1:
+            raise InvalidSession(
+                "search() looks into one session, or into all sessions of an owner, of a visitor or of a query: pass "
+                f"exactly one of session, owner, visitor and sessions, not {len(given)}."
+            )
+        parsed = search.query_of(query)
+        if session is not None:
+            found = self.store.searchable(self.resolve(session), before=before)
+            searched = [] if found is None else [found]
+        elif sessions is not None:
+            searched = self.store.searchable_among(self.alias, sessions)
+        else:
+            name = self._name("all", NOT_GIVEN if owner is None else owner, NOT_GIVEN if visitor is None else visitor)
+            searched = self.store.searchable_of(self.alias, owner_id=name.owner_id, visitor=name.visitor)
+        if self.options.index and not all(found.complete for found in searched):
+            # Sessions that are never due were not indexed yet. The newest message is never indexed.
+            behind = [found for found in searched if found.unindexed > 1]
+            for found in heapq.nlargest(_INDEXED_FOR_SEARCH, behind, key=lambda found: found.unindexed):
+                self._schedule(found.session_id)
+        return search.search(
+            self.store,
+            searched,
+            parsed,
+            limit=limit,
+            offset=offset,
+            after=after,
+            before=before,
+            neighbours=neighbours,
+        )
+
+    asearch = asynchronous(search)
 
     # Operations that change stored messages.
 
@@ -390,8 +534,8 @@ class ConversationMemory:
 
     afork = asynchronous(fork)
 
-    def redact(self, session: str | Named, position: int, forks: bool = True) -> int:
-        """Empty the message at ``position``, and every summary that covers it. Return the number of changed sessions.
+    def redact(self, session: str | Named, position: int, forks: bool = True) -> Redacted:
+        """Empty the message at ``position``, and every summary that covers it.
 
         Content, metadata and the arguments of tool calls are gone from the commit on. The role, the ids of the calls
         and the tokens stay, and a model sees a notice in place of the content. Later messages are folded again. With
@@ -399,9 +543,9 @@ class ConversationMemory:
         :class:`~django_convmemory.exceptions.UnknownMessage`.
         """
         arguments.check_whole_number(position, "position", minimum=1)
-        edited = self.store.redact(self.resolve(session), position, self._due_rule, forks=forks)
-        self._edited(edited)
-        return len(edited)
+        redaction = self.store.redact(self.resolve(session), position, self._due_rule, forks=forks)
+        self._edited(redaction.edited)
+        return Redacted(len(redaction.edited), redaction.in_flight)
 
     aredact = asynchronous(redact)
 
@@ -440,24 +584,28 @@ class ConversationMemory:
 
     # Compaction.
 
-    def compact(self, session: str | Named) -> Outcome:
+    def compact(self, session: str | Named, *, despite_pause: bool = False) -> Outcome:
         """Fold what is due in the session, now, in this process, even if the next attempt has to wait.
 
-        Returns ``"published"``, ``"not_due"``, ``"busy"`` (another process folds it) or ``"stalled"`` (the model
-        failed).
+        While the alias is paused because its model does not answer, nothing is folded, unless ``despite_pause`` is
+        true. Returns ``"published"``, ``"not_due"``, ``"busy"`` (another process folds it) or ``"stalled"`` (the model
+        failed, or the alias is paused).
         """
         session_id = self.store.find(self.resolve(session))
         if session_id is None:
             return Outcome.NOT_DUE
-        return self.compact_id(session_id, force=True).outcome
+        return self.compact_id(session_id, asked=True, despite_pause=despite_pause).outcome
 
-    async def acompact(self, session: str | Named) -> Outcome:
+    async def acompact(self, session: str | Named, *, despite_pause: bool = False) -> Outcome:
         """The asynchronous twin of :meth:`compact`. The model's call does not occupy a thread."""
         session_id = await sync_to_async(self.store.find)(self.resolve(session))
-        if session_id is None or self.model is None:
+        if session_id is None:
             return Outcome.NOT_DUE
-        result = await compaction.adrive(self._compactor(self.model).run(self.alias, session_id, force=True))
-        return await sync_to_async(self._finish)(session_id, result)
+        if self.model is None:
+            return (await sync_to_async(self.compact_id)(session_id, asked=True)).outcome
+        run = self._compactor(self.model).run(self.alias, session_id, asked=True, despite_pause=despite_pause)
+        result = await runs.adrive(run)
+        return (await sync_to_async(self._finish)(session_id, result)).outcome
 
     def rebuild(self, session: str | Named) -> Outcome:
         """Make the summary of the session again from its messages, now, in this process.
@@ -466,23 +614,23 @@ class ConversationMemory:
         summary), ``"busy"`` or ``"stalled"``. If the process ends before, the next call continues.
         """
         session_id = self.store.find(self.resolve(session))
-        return Outcome.NOT_DUE if session_id is None else self.carry_out(session_id, "rebuild")
+        return Outcome.NOT_DUE if session_id is None else self.carry_out(session_id, "rebuild").outcome
 
     async def arebuild(self, session: str | Named) -> Outcome:
         """The asynchronous twin of :meth:`rebuild`. The model's calls do not occupy a thread."""
         session_id = await sync_to_async(self.store.find)(self.resolve(session))
         if session_id is None or self.model is None:
             return Outcome.NOT_DUE
-        result = await compaction.adrive(self._compactor(self.model).rebuild(session_id))
-        return await sync_to_async(self._finish)(session_id, result)
+        result = await runs.adrive(self._compactor(self.model).rebuild(self.alias, session_id))
+        return (await sync_to_async(self._finish)(session_id, result)).outcome
 
-    def request_compaction(self, session: str | Named) -> bool:
+    def request_compaction(self, session: str | Named, *, despite_pause: bool = False) -> bool:
         """Ask the scheduler to fold what is due in the session soon, even if the next attempt has to wait.
 
-        This is for web requests, which must not wait for a model. Returns False if nobody could be asked. The session
-        then stays due, and a sweep finds it.
+        This is for web requests, which must not wait for a model. ``despite_pause`` is as for :meth:`compact`. Returns
+        False if nobody could be asked. The session then stays due, and a sweep finds it.
         """
-        return self._request(session, "compact")
+        return self._request(session, "retry" if despite_pause else "compact")
 
     arequest_compaction = asynchronous(request_compaction)
 
@@ -499,48 +647,90 @@ class ConversationMemory:
         session_id = self.store.find(self.resolve(session))
         return session_id is not None and self.model is not None and self.scheduler.request(self, session_id, work)
 
-    def carry_out(self, session_id: int, work: schedulers.Work) -> Outcome:
+    def carry_out(self, session_id: int, work: schedulers.Work) -> Result:
         """Do ``work`` for the session with this id, now, in this process. For schedulers and tasks."""
-        if self.model is None:
-            return Outcome.NOT_DUE
-        if work == "compact":
-            return self.compact_id(session_id, force=True).outcome
-        return self._finish(session_id, compaction.drive(self._compactor(self.model).rebuild(session_id)))
-
-    def _finish(self, session_id: int, result: Result) -> Outcome:
-        if result.again:
-            self._schedule(session_id, result.delay)
-        return result.outcome
-
-    def compact_id(self, session_id: int, *, force: bool = False) -> Result:
-        """Fold what is due in the session with this id. If it is still due then, tell the scheduler.
-
-        For schedulers, tasks and the sweep. A memory without summaries has nothing to fold.
-        """
+        if work in ("compact", "retry"):
+            return self.compact_id(session_id, asked=True, despite_pause=work == "retry")
         if self.model is None:
             return Result(Outcome.NOT_DUE)
-        result = compaction.drive(self._compactor(self.model).run(self.alias, session_id, force=force))
-        self._finish(session_id, result)
+        run = self._compactor(self.model).rebuild(self.alias, session_id, stand_ins=work == "replace_stand_ins")
+        return self._finish(session_id, runs.drive(run))
+
+    def _finish(self, session_id: int, result: Result) -> Result:
+        if result.again:
+            self._schedule(session_id, result.delay)
         return result
+
+    def compact_id(self, session_id: int, *, asked: bool = False, despite_pause: bool = False) -> Result:
+        """Fold what is due in the session with this id. If it is still due then, tell the scheduler.
+
+        For schedulers, tasks and the sweep. ``asked`` ignores that the next attempt has to wait, and ``despite_pause``
+        that the alias is paused. A memory without summaries only indexes the session.
+        """
+        if self.model is None:
+            return self._finish(session_id, indexing.run(self.store, session_id, self._due_rule, asked=asked))
+        run = self._compactor(self.model).run(self.alias, session_id, asked=asked, despite_pause=despite_pause)
+        return self._finish(session_id, runs.drive(run))
 
     @property
     def lease_seconds(self) -> float:
         """How many seconds a process may fold a session before another one may take over."""
-        return 0.0 if self.model is None else self._compactor(self.model).lease
+        return indexing.LEASE if self.model is None else self._compactor(self.model).lease
+
+    @property
+    def breaker(self) -> Breaker:
+        """The state of the alias's breaker: how often the model has failed, and until when nobody calls it."""
+        return self.store.breaker(self.alias)
 
     @property
     def paused(self) -> bool:
-        """Whether the model's newest answer is less than a minute old and says that the configuration is wrong."""
-        return self.store.paused(self.alias, seconds=compaction.PAUSE_SECONDS)
+        """Whether nobody calls the model now, because it does not answer, is misconfigured, or its rate is limited."""
+        return self.breaker.paused
 
     @property
     def misconfigured(self) -> bool:
         """Whether the model's newest answer, however old, says that the configuration is wrong."""
-        return self.store.paused(self.alias, seconds=math.inf)
+        return self.breaker.reason == Reason.MISCONFIGURED
 
-    def sweep(self, *, limit: int = 1000, hint_age: float = 300.0) -> list[int]:
-        """Return the ids of due sessions that nobody folds and for which no task was sent in ``hint_age`` seconds."""
-        return self.store.sweep(self.alias, limit=limit, hint_age=hint_age)
+    def sweep(self, *, limit: int = 1000, hint_age: float = 300.0, fewest_attempts: bool = False) -> list[int]:
+        """Return the ids of due sessions that nobody folds and for which no task was sent in ``hint_age`` seconds.
+
+        The longest due come first, or with ``fewest_attempts`` those that have failed less often. There are none while
+        the alias is paused, and one after a pause, until the model answers; besides these, there are sessions that have
+        to be indexed, which needs no model. If the model has not answered for ``fallback_after`` seconds and there is a
+        fallback, there are all.
+        """
+        state = self.breaker
+        stands_in = self.fallback is not None and state.silent_for(self.options.fallback_after)
+        if not stands_in and (state.open or state.paused):
+            probes: list[int] = []
+            if not state.paused:
+                probes = self.store.sweep(self.alias, limit=min(limit, 1), hint_age=hint_age, fewest_attempts=True)
+            if not self.options.index or len(probes) == limit:
+                return probes
+            left = limit - len(probes)
+            return probes + self.store.sweep(self.alias, limit=left, hint_age=hint_age, unindexed=MAX_UNINDEXED)
+        session_ids = self.store.sweep(self.alias, limit=limit, hint_age=hint_age, fewest_attempts=fewest_attempts)
+        if len(session_ids) < limit and self.model is not None:
+            self.store.mark_unmarked(self.alias, self._due_rule, limit=_COMPARED_BY_SWEEP)
+        return session_ids
+
+    def sweep_rebuilds(self, *, limit: int = 10) -> list[int]:
+        """Return the ids of sessions whose summary is to be made again: see ``rebuild_stand_ins``, ``reanchor_every``.
+
+        None of them is due. There are none while the alias is paused, and one after a pause, until the model answers.
+        Those that were returned in the last five minutes, and that no worker has begun, count towards ``limit``. So
+        slow workers do not leave a queue of rebuilds in front of a session that becomes due.
+        """
+        state = self.breaker
+        wanted = self.options.rebuild_stand_ins or self.options.reanchor_every is not None
+        if self.model is None or not wanted or state.paused:
+            return []
+        if state.open:
+            limit = min(limit, 1)
+        else:
+            limit -= self.store.waiting_rebuilds(self.alias, within=_REBUILD_WAIT, limit=limit)
+        return self.store.sweep_rebuilds(self.alias, limit=limit, wait=_REBUILD_WAIT) if limit > 0 else []
 
     def _compactor(self, model: ChatModel) -> compaction.Compactor:
         return compaction.Compactor(
@@ -550,6 +740,7 @@ class ConversationMemory:
             counter=self.counter,
             model=model,
             fallback=self.fallback,
+            requests=self.requests,
             price=self.price,
             on_published=self._published,
             on_failed=self._failed,
@@ -568,6 +759,8 @@ class ConversationMemory:
         signal.send_robust(sender=type(self), memory=self, session=handle, session_id=session_id, **arguments)
 
     def _schedule(self, session_id: int, delay: float = 0.0) -> None:
+        if not self.summarizes and getattr(self.scheduler, "problem", None):
+            return  # A site without summaries needs no broker. The sweep indexes, and a search reads what is new.
         schedule = functools.partial(self.scheduler.schedule, self, session_id, delay=delay)
         if self.scheduler.after_commit:
             self.store.on_commit(schedule)
@@ -626,6 +819,24 @@ class SessionHandle:
     aload = _for_session(ConversationMemory.aload)
     history = _for_session(ConversationMemory.history)
     ahistory = _for_session(ConversationMemory.ahistory)
+
+    def search(
+        self,
+        query: str,
+        *,
+        limit: int = 10,
+        offset: int = 0,
+        before: int | None = None,
+        after: int | None = None,
+        neighbours: int = 0,
+    ) -> Hits:
+        """:meth:`ConversationMemory.search` in this session."""
+        return self.memory.search(
+            query, session=self, limit=limit, offset=offset, before=before, after=after, neighbours=neighbours
+        )
+
+    asearch = asynchronous(search)
+
     clear = _for_session(ConversationMemory.clear)
     aclear = _for_session(ConversationMemory.aclear)
     truncate = _for_session(ConversationMemory.truncate)

@@ -114,6 +114,21 @@ class ModelUnavailable(ChatModelError):
         self.retry_after = retry_after
 
 
+class RateLimited(ModelUnavailable):
+    """The provider takes no more calls for the moment (HTTP 429). It is up, so this does not count as an outage.
+
+    Compaction pauses for the alias, and goes on by itself. If it happens often, run fewer workers, or raise the limit
+    at the provider.
+    """
+
+
+class RequestRejected(ModelUnavailable):
+    """The provider refuses this one request with an error that may be ours or its own (HTTP 4xx other than 429).
+
+    It is tried again later. It says nothing about other sessions, so it does not count as an outage.
+    """
+
+
 class ModelMisconfigured(ChatModelError):
     """No call can succeed until a person acts: the key is refused, the model unknown, the quota used up.
 

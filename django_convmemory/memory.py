@@ -42,22 +42,28 @@ class ConversationBufferMemory(ConversationMemory):
 
 
 class ConversationWindowMemory(ConversationMemory):
-    """Shows the last ``window_size`` messages."""
+    """Shows the last ``window_size`` messages.
+
+    With ``evict_to`` it leaves out many at once, and then none for a while.
+    """
 
     strategy_class = strategies.Window
 
-    def __init__(self, store: Store, window_size: int, **options: Any) -> None:
-        super().__init__(store, strategies.Window(window_size), **options)
+    def __init__(self, store: Store, window_size: int, evict_to: float = 1.0, **options: Any) -> None:
+        super().__init__(store, strategies.Window(window_size, evict_to), **options)
 
 
 class ConversationTokenBufferMemory(ConversationMemory):
-    """Shows the newest messages that have at most ``max_tokens`` tokens together."""
+    """Shows the newest messages that have at most ``max_tokens`` tokens together.
+
+    With ``evict_to`` it leaves out many at once, and then none for a while.
+    """
 
     strategy_class = strategies.TokenBuffer
 
-    def __init__(self, store: Store, max_tokens: int, **options: Any) -> None:
+    def __init__(self, store: Store, max_tokens: int, evict_to: float = 1.0, **options: Any) -> None:
         options.setdefault("counter", tokens.TokenBufferEstimate())
-        super().__init__(store, strategies.TokenBuffer(max_tokens), **options)
+        super().__init__(store, strategies.TokenBuffer(max_tokens, evict_to), **options)
 
 
 class ConversationSummaryMemory(ConversationMemory):

@@ -17,6 +17,10 @@ ROLES = ("system", "developer", "user", "assistant", "tool")
 PINNED_ROLES = frozenset({"system", "developer"})
 MAX_DEPTH = 64
 
+# What the openai client adds to a reply when it parses one. Its endpoint refuses these fields.
+_NEVER_SENT = frozenset({"parsed"})
+_NEVER_SENT_IN_CALLS = frozenset({"parsed_arguments"})
+
 _WIRE_FIELDS = ("role", "content", "name", "tool_calls", "tool_call_id")
 
 
@@ -137,7 +141,7 @@ class ChatMessage:
     - ``kind`` (``chat``, ``plan``, ``reasoning``, ``summary``, …) and ``metadata`` belong to the site and are never
       sent to a provider. ``kind`` has at most 32 characters.
     - ``extra`` holds the chat-completions fields that this class does not know, and known fields that were null or
-      empty. With them :meth:`to_openai` returns exactly what :meth:`from_openai` was given.
+      empty. With them :meth:`to_openai` returns what :meth:`from_openai` was given, except what the client has parsed.
 
     Raises :class:`~django_convmemory.exceptions.InvalidMessage` if a value cannot be stored or sent.
     """
@@ -245,7 +249,7 @@ class ChatMessage:
         Raises :class:`~django_convmemory.exceptions.InvalidMessage`.
         """
         if hasattr(message, "model_dump") and not isinstance(message, type):
-            message = message.model_dump(mode="json", exclude_unset=True)
+            message = message.model_dump(mode="json", exclude_unset=True, exclude=set(_NEVER_SENT))
         if not isinstance(message, Mapping):
             raise InvalidMessage(
                 f"Cannot read a message from a {type(message).__name__}. "
@@ -255,8 +259,10 @@ class ChatMessage:
         if "role" not in message:
             raise InvalidMessage(f"The message has no role. Add 'role' with one of {', '.join(ROLES)}.")
         known = {field: message[field] for field in _WIRE_FIELDS if message.get(field) not in (None, [], ())}
-        extra = {field: value for field, value in message.items() if field not in known}
-        if extra.get("content") == [] and "content" in extra:
+        extra = {field: value for field, value in message.items() if field not in known and field not in _NEVER_SENT}
+        if "tool_calls" in known:
+            known["tool_calls"] = _sent_calls(known["tool_calls"])
+        if extra.get("content") == []:
             known["content"] = extra.pop("content")
         known.setdefault("role", message["role"])
         extra.pop("role", None)
@@ -342,6 +348,23 @@ class _Draft:
 
     # Python allows ``__class__`` to be assigned only if both classes have the same slots.
     __slots__ = ChatMessage.__slots__
+
+
+def _sent_calls(tool_calls: Any) -> Any:
+    """Return tool calls without what the openai client has added. Calls of another form stay as they are."""
+    if not isinstance(tool_calls, (list, tuple)):
+        return tool_calls
+    return [
+        {
+            field: {name: item for name, item in value.items() if name not in _NEVER_SENT_IN_CALLS}
+            if isinstance(value, Mapping)
+            else value
+            for field, value in call.items()
+        }
+        if isinstance(call, Mapping)
+        else call
+        for call in tool_calls
+    ]
 
 
 def _emptied_call(call: Mapping[str, Any]) -> dict[str, Any]:

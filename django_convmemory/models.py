@@ -12,12 +12,13 @@ from typing import Any
 
 from django.conf import settings
 from django.db import models
-from django.db.models import F, Q, signals
+from django.db.models import Exists, F, OuterRef, Q, Subquery, signals
 from django.dispatch import receiver
 from django.utils import timezone
 from django.utils.translation import gettext_lazy as _
 
 from django_convmemory import clock
+from django_convmemory.core.breaker import Reason
 from django_convmemory.core.counters import Counters, Covered, Pinned
 from django_convmemory.core.strategies import Threshold
 from django_convmemory.core.values import MAX_MODEL_NAME, AttemptOutcome, SessionName, SummaryVersion
@@ -31,6 +32,7 @@ class SessionState(models.TextChoices):
     DUE = "due", _("due")
     COMPACTING = "compacting", _("compacting")
     FAILING = "failing", _("failing")
+    PAUSED = "paused", _("paused")
 
 
 class SessionQuerySet(models.QuerySet["Session"]):
@@ -66,12 +68,16 @@ class SessionQuerySet(models.QuerySet["Session"]):
             last = alias
 
     def unhinted(self, seconds: float) -> SessionQuerySet:
-        """Sessions for which no task was sent in the last ``seconds``."""
-        return self.filter(Q(hinted_at__isnull=True) | Q(hinted_at__lte=clock.Clock(-seconds)))
+        """Sessions for which no task was sent in the last ``seconds``, or whose worker was killed since.
+
+        The lease of a session that nobody holds is in the row only if its worker did not release it.
+        """
+        killed = Q(lease_expires_at__gt=F("hinted_at"), lease_expires_at__lte=clock.Clock())
+        return self.filter(Q(hinted_at__isnull=True) | Q(hinted_at__lte=clock.Clock(-seconds)) | killed)
 
     def with_clock(self) -> SessionQuerySet:
-        """Add ``now``, the database's time, which :attr:`Session.state` needs."""
-        return self.annotate(now=clock.Clock())
+        """Add ``now``, the database's time, and ``pause``, why the alias is paused, for :attr:`Session.state`."""
+        return self.annotate(now=clock.Clock(), pause=Subquery(_pauses().values("reason")))
 
     def in_state(self, state: str) -> SessionQuerySet:
         """Sessions whose :attr:`Session.state` is this one."""
@@ -80,15 +86,23 @@ class SessionQuerySet(models.QuerySet["Session"]):
         free = self.unleased()
         if state == SessionState.IDLE:
             return free.filter(due_since__isnull=True)
-        failing = Q(last_error="")
-        return free.due().filter(failing if state == SessionState.DUE else ~failing)
+        if state == SessionState.FAILING:
+            return free.due().exclude(last_error="")
+        waiting = free.due().filter(last_error="")
+        paused = Exists(_pauses())
+        return waiting.filter(paused if state == SessionState.PAUSED else ~paused)
 
     def held(self, session_id: int, token: str, epoch: int) -> SessionQuerySet:
         """The session, if the lease is still held and no message was removed or redacted since it was taken."""
         return self.filter(pk=session_id, lease_token=token, epoch=epoch, lease_expires_at__gt=clock.Clock())
 
 
-def exceeds(threshold: Threshold, *, covered_tokens: int, covered_count: int) -> Q:
+def _pauses() -> models.QuerySet[AliasState]:
+    """The state of a session's alias, if the alias is paused: for a subquery."""
+    return AliasState.objects.paused().filter(alias=OuterRef("alias"))
+
+
+def exceeds(threshold: Threshold, *, covered_tokens: Any, covered_count: Any) -> Q:
     """Return :meth:`.strategies.Threshold.exceeded` as a condition on the row, for the given covered counters.
 
     An UPDATE that sets these counters passes their new values. MariaDB evaluates an UPDATE from left to right, so the
@@ -99,7 +113,10 @@ def exceeds(threshold: Threshold, *, covered_tokens: int, covered_count: int) ->
         over |= Q(unpinned_tokens__gt=covered_tokens + threshold.tokens)
     if threshold.messages is not None:
         over |= Q(unpinned_count__gt=covered_count + threshold.messages)
-    return over & Q(settled_tokens__gt=covered_tokens)
+    over &= Q(settled_tokens__gt=covered_tokens)
+    if threshold.unindexed is not None:
+        over |= Q(newest_position__gt=F("indexed_position") + threshold.unindexed)
+    return over
 
 
 class Session(models.Model):
@@ -147,6 +164,10 @@ class Session(models.Model):
     covered_count = models.BigIntegerField(_("covered messages"), default=0)
     covered_tokens = models.BigIntegerField(_("covered tokens"), default=0)
 
+    # The segments have the messages from the first one through this position. A worker moves it, never an append. The
+    # database has a default, so that processes of an earlier release can still insert sessions.
+    indexed_position = models.BigIntegerField(_("indexed through"), default=0, db_default=0)
+
     # Compaction. All times are the database's, in UTC.
     due_since = models.DateTimeField(_("due since"), null=True, blank=True)
     # The revision at which the session became due. It tells the append that made the session due from later ones.
@@ -157,6 +178,9 @@ class Session(models.Model):
     lease_token = models.CharField(_("lease"), max_length=32, blank=True, default="", editable=False)
     lease_expires_at = models.DateTimeField(_("leased until"), null=True, blank=True)
     last_error = models.TextField(_("last error"), blank=True, default="")
+    # Since when the summary waits to be made again, because the fallback made a part of it. A rebuild that failed moves
+    # the time ahead.
+    rebuild_after = models.DateTimeField(_("rebuild after"), null=True, blank=True)
 
     # Raised when messages are removed or changed. A compaction that began before that cannot publish.
     epoch = models.BigIntegerField(_("epoch"), default=0)
@@ -173,6 +197,7 @@ class Session(models.Model):
     )
     # The last position that the fork has copied.
     fork_position = models.BigIntegerField(_("forked at"), null=True, blank=True)
+    # The name of the token counter, or an empty string if several counted the messages.
     counter = models.CharField(_("token counter"), max_length=100, blank=True, default="")
     created_at = models.DateTimeField(_("created at"), default=timezone.now)
     # An append changes no indexed column, so that PostgreSQL updates the row in place (HOT). So this has no index.
@@ -189,6 +214,7 @@ class Session(models.Model):
         constraints = [models.UniqueConstraint(fields=["name_hash"], name="convmemory_session_name_hash")]
         indexes = [
             models.Index(fields=["alias", "due_since"], name="convmemory_session_due"),
+            models.Index(fields=["alias", "rebuild_after"], name="convmemory_session_rebuild"),
             models.Index(fields=["alias", "id"], name="convmemory_session_alias"),
             models.Index(fields=["owner", "id"], name="convmemory_session_owner"),
             models.Index(fields=["visitor", "id"], name="convmemory_session_visitor"),
@@ -214,12 +240,19 @@ class Session(models.Model):
             return SessionState.COMPACTING
         if self.due_since is None:
             return SessionState.IDLE
-        return SessionState.FAILING if self.last_error else SessionState.DUE
+        if self.last_error:
+            return SessionState.FAILING
+        pause: str | None = self.pause  # type: ignore[attr-defined]
+        return SessionState.PAUSED if pause else SessionState.DUE
 
     @property
     def counters(self) -> Counters:
         """The counters of this row."""
         return counters_of([getattr(self, column) for column in COUNTER_COLUMNS])
+
+    def is_over(self, threshold: Threshold) -> bool:
+        """Whether the session exceeds ``threshold``, as :func:`exceeds` says for all rows."""
+        return self.counters.due(threshold, indexed_position=self.indexed_position)
 
 
 COUNTER_COLUMNS = Counters._fields
@@ -266,8 +299,10 @@ NOT_COMPACTING: dict[str, Any] = {
 EMPTIED: dict[str, Any] = {
     **counter_columns(Counters()),
     **NOT_COMPACTING,
+    "rebuild_after": None,
     "answered_position": 0,
     "current_version": 0,
+    "indexed_position": 0,
 }
 
 
@@ -332,7 +367,38 @@ class Message(models.Model):
         return f"{self.position}: {self.role}"
 
 
+class Segment(models.Model):
+    """A piece of the index of recall: which terms the messages from ``first`` through ``last`` have.
+
+    The segments of a session follow one another without a gap, from its first message through
+    :attr:`Session.indexed_position`. :mod:`.core.recall.segments` defines ``data``.
+    """
+
+    pk = models.CompositePrimaryKey("session_id", "first")
+    session = models.ForeignKey(
+        Session,
+        verbose_name=_("session"),
+        on_delete=models.CASCADE,
+        related_name="convmemory_segments",
+        db_index=False,  # The primary key begins with it.
+    )
+    first = models.BigIntegerField(_("first position"))
+    last = models.BigIntegerField(_("last position"))
+    data = models.TextField(_("terms"))
+
+    class Meta:
+        verbose_name = _("segment")
+        verbose_name_plural = _("segments")
+
+    def __str__(self) -> str:
+        return f"{self.first}–{self.last}"
+
+
 class SummaryQuerySet(models.QuerySet["Summary"]):
+    def empty(self) -> None:
+        """Remove what the versions say. They stay, as a record of what was folded when."""
+        self.update(text="", identifiers=None, model_length=None)
+
     def valid(self) -> SummaryQuerySet:
         """Versions that cover messages as they are now, finished or still being built."""
         return self.filter(invalidated_at__isnull=True)
@@ -365,8 +431,22 @@ class Summary(models.Model):
     model = models.CharField(_("model"), max_length=MAX_MODEL_NAME, blank=True, default="")
     shortened = models.BooleanField(_("shortened"), default=False)
     fallback = models.BooleanField(_("by the fallback model"), default=False)
-    building = models.BooleanField(_("being rebuilt"), default=False)
+    # These three have a default in the database, so that workers of an earlier release can still insert summaries.
+    # The fallback made it because the model was unavailable, so it is to be made again.
+    stand_in = models.BooleanField(_("stands in"), default=False, db_default=False)
+    # No model could summarize these messages. The text is that of the version before.
+    carried = models.BooleanField(_("carried over"), default=False, db_default=False)
+    # A message was too long, and its rest is not in the text.
+    cut = models.BooleanField(_("cut"), default=False, db_default=False)
+    # Part of a rebuild that is not finished, or of an exchange that is not folded to its end: it is not shown.
+    building = models.BooleanField(_("not finished"), default=False)
+    # The offset through which the exchange that ends at last_position is folded: see core.transcript. Null: to its end.
+    part_end = models.BigIntegerField(_("part ends at"), null=True, blank=True)
     prompt_hash = models.CharField(_("prompt hash"), max_length=64, blank=True, default="")
+    # The next three are those of core.values.SummaryVersion.
+    identifiers = ExactJSONField(_("identifiers"), null=True, blank=True)
+    model_length = models.IntegerField(_("characters by the model"), null=True, blank=True)
+    folds = models.PositiveIntegerField(_("folds since the messages"), default=0, db_default=0)
     invalidated_at = models.DateTimeField(_("invalidated at"), null=True, blank=True)
     created_at = models.DateTimeField(_("created at"), default=timezone.now)
 
@@ -385,7 +465,17 @@ class Summary(models.Model):
     @property
     def value(self) -> SummaryVersion:
         """The summary as a value."""
-        return SummaryVersion(self.version, self.first_position, self.last_position, self.text, self.tokens)
+        return SummaryVersion(
+            self.version,
+            self.first_position,
+            self.last_position,
+            self.text,
+            self.tokens,
+            self.part_end,
+            tuple(self.identifiers or ()),
+            self.model_length,
+            self.folds,
+        )
 
     @property
     def covered(self) -> Covered:
@@ -393,9 +483,46 @@ class Summary(models.Model):
         return Covered(self.last_position, self.covered_count, self.covered_tokens)
 
 
-class AttemptQuerySet(models.QuerySet["Attempt"]):
-    def newest(self, alias: str) -> AttemptQuerySet:
-        return self.filter(alias=alias).order_by("-started_at", "-pk")[:1]
+class AliasStateQuerySet(models.QuerySet["AliasState"]):
+    def paused(self) -> AliasStateQuerySet:
+        """The aliases whose due sessions wait for the model: :attr:`.Breaker.open` or :attr:`.Breaker.paused`.
+
+        Between two pauses of an outage only a probe calls the model, so the other sessions still wait.
+        """
+        return self.filter(Q(until__gt=clock.Clock()) | (Q(until__isnull=False) & ~Q(reason=Reason.RATE_LIMIT.value)))
+
+
+class AliasState(models.Model):
+    """The state of an alias's chat model, and of the search for sessions that should be due.
+
+    The columns through ``error`` are those of :class:`.core.breaker.Breaker`.
+    """
+
+    REASONS = [
+        (Reason.OUTAGE.value, _("the model does not answer")),
+        (Reason.RATE_LIMIT.value, _("the provider takes no more calls")),
+        (Reason.MISCONFIGURED.value, _("the model is misconfigured")),
+    ]
+
+    alias = ExactCharField(_("alias"), max_length=100, primary_key=True)
+    failures = models.IntegerField(_("failures in a row"), default=0)
+    last_session = models.BigIntegerField(_("last session"), null=True, blank=True)
+    since = models.DateTimeField(_("since"), null=True, blank=True)
+    until = models.DateTimeField(_("until"), null=True, blank=True)
+    reason = models.CharField(_("reason"), max_length=16, choices=REASONS, blank=True, default="")
+    error = models.TextField(_("error"), blank=True, default="")
+    # The threshold that sessions are compared with, and the last session that was compared, or null after the last one.
+    threshold = models.CharField(_("threshold"), max_length=64, blank=True, default="")
+    compared_id = models.BigIntegerField(_("compared through"), null=True, blank=True)
+
+    objects = AliasStateQuerySet.as_manager()
+
+    class Meta:
+        verbose_name = _("state of a memory")
+        verbose_name_plural = _("states of memories")
+
+    def __str__(self) -> str:
+        return str(self.alias)
 
 
 class Attempt(models.Model):
@@ -437,8 +564,6 @@ class Attempt(models.Model):
     completion_tokens = models.PositiveIntegerField(_("completion tokens"), null=True, blank=True)
     cost = models.DecimalField(_("cost"), max_digits=14, decimal_places=8, null=True, blank=True)
     version = models.PositiveBigIntegerField(_("version"), null=True, blank=True)
-
-    objects = AttemptQuerySet.as_manager()
 
     class Meta:
         verbose_name = _("attempt")

@@ -9,15 +9,16 @@ import logging
 from typing import Literal, Protocol
 
 from django_convmemory.chat_models.base import ChatModel
-from django_convmemory.core.compaction import Outcome, Result
 from django_convmemory.core.options import Options
+from django_convmemory.core.runs import Result
 from django_convmemory.core.store import Store
 
 logger = logging.getLogger(__name__)
 
 
-# What can be requested: to fold what is due, or to make the summary again.
-Work = Literal["compact", "rebuild"]
+# What can be requested: to fold what is due, also while the alias is paused (``retry``), to make the summary again, or
+# to make again only what the fallback has made.
+Work = Literal["compact", "retry", "rebuild", "replace_stand_ins"]
 
 
 class Memory(Protocol):
@@ -34,11 +35,11 @@ class Memory(Protocol):
     @property
     def fallback(self) -> ChatModel | None: ...
 
-    def compact_id(self, session_id: int, *, force: bool = False) -> Result:
+    def compact_id(self, session_id: int, *, asked: bool = False, despite_pause: bool = False) -> Result:
         """Fold what is due in the session, in this process."""
 
-    def carry_out(self, session_id: int, work: Work) -> Outcome:
-        """Do what a person requested for the session, in this process."""
+    def carry_out(self, session_id: int, work: Work) -> Result:
+        """Do what was requested for the session, in this process."""
 
 
 class Scheduler(Protocol):

@@ -23,9 +23,10 @@ from typing import TYPE_CHECKING, Any
 
 from celery import current_task, shared_task
 from celery.exceptions import SoftTimeLimitExceeded
+from celery.signals import worker_init, worker_process_init
 
 from django_convmemory.broker import Hint, Undelivered, sender
-from django_convmemory.core.compaction import Outcome
+from django_convmemory.core.runs import Outcome
 from django_convmemory.exceptions import BrokerUnavailable, UnknownAlias
 from django_convmemory.memory import memories
 from django_convmemory.schedulers import Memory, Scheduler, Work
@@ -44,7 +45,12 @@ PATIENCE = 60
 # A retry comes this much later, so that it is not too early by the database's clock.
 _CLOCK_SKEW = 1.0
 # The arguments of the task for a request.
-_REQUESTED: dict[Work, dict[str, Any]] = {"compact": {"asked": True}, "rebuild": {}}
+_REQUESTED: dict[Work, dict[str, Any]] = {
+    "compact": {"asked": True},
+    "retry": {"asked": True, "despite_pause": True},
+    "rebuild": {},
+    "replace_stand_ins": {"stand_ins": True},
+}
 # How often a rebuild waits for another process that works on the session.
 _REBUILD_TRIES = 5
 # This many sessions are marked as hinted before their tasks are sent. If the broker fails, so many marks may be wrong.
@@ -65,11 +71,40 @@ _FOLDING_TASK: dict[str, Any] = {
 }
 
 
+# The processes of a worker inherit what it has imported, unless they are not forked: then each has to import it.
+@worker_init.connect
+@worker_process_init.connect
+def prepare_models(**kwargs: Any) -> None:
+    """Let the chat models of all memories do what their first call would have to do, such as an import."""
+    for alias in memories:
+        prepare(alias)
+
+
+def prepare(alias: str) -> None:
+    """Let the chat models of a memory do what their first call would have to do. An error is only logged."""
+    try:
+        memory = memories[alias]
+        for model in (memory.model, memory.fallback):
+            if prepare_model := getattr(model, "prepare", None):
+                prepare_model()
+    except Exception:
+        # The other aliases may have other settings, and the process may have other tasks.
+        logger.exception("The chat models of memories[%r] could not be prepared. Its tasks may fail too.", alias)
+
+
 @shared_task(name="convmemory.compact", **_FOLDING_TASK)
-def compact(self: Task[..., None], alias: str, session_id: int, swept: bool = False, asked: bool = False) -> None:
+def compact(
+    self: Task[..., None],
+    alias: str,
+    session_id: int,
+    swept: bool = False,
+    asked: bool = False,
+    despite_pause: bool = False,
+) -> None:
     """Fold what is due in a session. It does no harm if this task runs twice, late, or when nothing is due.
 
-    ``asked``: a person requested it, so it does not wait for the time of the next attempt.
+    ``asked``: a person requested it, so it does not wait for the time of the next attempt. ``despite_pause``: an
+    operator did, so a pause of the alias does not matter either.
 
     ``swept``: a sweep sent it. When it is done, it sends the next due session. So workers clear a backlog at full
     speed, but the queue never holds more of its tasks than a sweep sends. A session that becomes due now does not wait
@@ -78,27 +113,44 @@ def compact(self: Task[..., None], alias: str, session_id: int, swept: bool = Fa
     memory = _memory(alias, session_id)
     if memory is None:
         return
-    result = memory.compact_id(session_id, force=asked)
+    result = memory.compact_id(session_id, asked=asked, despite_pause=despite_pause)
     if result.outcome == Outcome.BUSY and (self.request.delivery_info or {}).get("redelivered"):
         # The worker that had this task before was probably killed, and its lease has not expired yet.
         memory.scheduler.schedule(memory, session_id, delay=memory.lease_seconds)
-    if swept and result.outcome == Outcome.PUBLISHED:
+    if result.recovered:
+        _send_waiting(memory)
+    elif swept and result.outcome == Outcome.PUBLISHED:
         with contextlib.suppress(BrokerUnavailable):  # The sender has logged it. The next sweep tries again.
             _send_all(memory, memory.sweep(limit=1, hint_age=HINT_AGE))
 
 
+def _send_waiting(memory: ConversationMemory) -> None:
+    """Send what has waited for the model to answer, because no sweep may come for a minute."""
+    with contextlib.suppress(BrokerUnavailable):  # as above
+        # Sessions that have failed come last: if they always time out, they would open the breaker again.
+        for _ in send_due(memory, limit=_SWEEP_BATCH, fewest_attempts=True):
+            pass
+
+
 @shared_task(name="convmemory.rebuild", max_retries=_REBUILD_TRIES, **_FOLDING_TASK)
-def rebuild(self: Task[..., None], alias: str, session_id: int) -> None:
+def rebuild(self: Task[..., None], alias: str, session_id: int, stand_ins: bool = False) -> None:
     """Make the summary of a session again. If it exceeds the time limit, another task continues it.
 
-    If another process works on the session, this task is tried again when that process's lease has ended, up to five
-    times.
+    ``stand_ins``: only what the fallback has made is made again. A sweep sent it, and a later one sends it again if it
+    does not succeed.
+
+    Otherwise, if another process works on the session, this task is tried again when that process's lease has ended, up
+    to five times.
     """
     memory = _memory(alias, session_id)
     if memory is None:
         return
+    if stand_ins:
+        if memory.carry_out(session_id, "replace_stand_ins").recovered:
+            _send_waiting(memory)
+        return
     try:
-        outcome = memory.carry_out(session_id, "rebuild")
+        outcome = memory.carry_out(session_id, "rebuild").outcome
     except SoftTimeLimitExceeded:
         # The next task uses what is built so far.
         memory.scheduler.request(memory, session_id, "rebuild")
@@ -138,7 +190,7 @@ def sweep(limit: int = 100, hint_age: float = HINT_AGE) -> None:
     for alias in memories:
         try:
             memory = memories[alias]
-            if memory.summarizes:
+            if memory.needs_worker:
                 for _ in send_due(memory, limit=limit, hint_age=hint_age):
                     pass
         except SoftTimeLimitExceeded:
@@ -148,27 +200,44 @@ def sweep(limit: int = 100, hint_age: float = HINT_AGE) -> None:
             logger.exception("The sweep of memories[%r] failed. The next sweep tries again.", alias)
 
 
-def send_due(memory: ConversationMemory, *, limit: int, hint_age: float = HINT_AGE) -> Iterator[int]:
+def send_due(
+    memory: ConversationMemory, *, limit: int, hint_age: float = HINT_AGE, fewest_attempts: bool = False
+) -> Iterator[int]:
     """Send at most ``limit`` due sessions of ``memory``, longest due first, and yield the id of each.
 
     If workers have left tasks waiting for a minute, fewer are sent, because more would only make the queue longer. If
-    the memory's own scheduler sends hints, it sends the tasks; otherwise a default :class:`CeleryScheduler` does.
-    Nothing is sent while the alias is paused. Raises :class:`BrokerUnavailable` if the broker cannot be reached.
+    there is nothing else to do, a few summaries that the fallback has made are sent to be made again. If the memory's
+    own scheduler sends hints, it sends the tasks; otherwise a default :class:`CeleryScheduler` does.
+
+    While the alias is paused nothing is sent, and after a pause one session, until the model answers. With
+    ``fewest_attempts`` those that have failed less often come first. Raises :class:`BrokerUnavailable` if the broker
+    cannot be reached.
     """
-    if memory.paused:
-        return
+    waiting = 0
     if hint_age > PATIENCE:
         waiting = memory.store.waiting(memory.alias, after=PATIENCE, within=hint_age, limit=limit)
         # A tenth is always sent. Otherwise a session that lost its hint would wait for ever if workers are always
         # behind.
         limit = max(limit - waiting, limit // 10)
-    for sent in range(0, limit, _SWEEP_BATCH):
+    sent = 0
+    while sent < limit:
         batch_limit = min(_SWEEP_BATCH, limit - sent)
-        batch = memory.sweep(limit=batch_limit, hint_age=hint_age)
+        batch = memory.sweep(limit=batch_limit, hint_age=hint_age, fewest_attempts=fewest_attempts)
         yield from _send_all(memory, batch)
+        sent += len(batch)
         # With a hint_age of 0, the next sweep would find the same sessions.
         if len(batch) < batch_limit or hint_age <= 0:
             break
+    if sent < limit and not waiting and not (sent and memory.breaker.open):
+        yield from _send_rebuilds(memory)
+
+
+def _send_rebuilds(memory: ConversationMemory) -> Iterator[int]:
+    scheduler: Scheduler = memory.scheduler if memory.scheduler.hints else CeleryScheduler()
+    for session_id in memory.sweep_rebuilds():
+        # A task that is not sent is sent by a later sweep.
+        if scheduler.request(memory, session_id, "replace_stand_ins"):
+            yield session_id
 
 
 def _send_all(memory: ConversationMemory, batch: list[int]) -> list[int]:
@@ -230,9 +299,9 @@ class CeleryScheduler:
     def request(self, memory: Memory, session_id: int, work: Work) -> bool:
         """Send the task for ``work``. Return whether it was sent. Never raises."""
         if _eager():
-            _here(rebuild if work == "rebuild" else compact, memory, session_id, **_REQUESTED[work])
+            _here(_TASKS[work], memory, session_id, **_REQUESTED[work])
             return True
-        task = rebuild.name if work == "rebuild" else compact.name
+        task = _TASKS[work].name
         # No sweep would send it again, so it does not expire.
         options = self._options(memory) | {"expiration": None}
         hint = Hint(task, memory.alias, session_id, options, _REQUESTED[work])
@@ -279,6 +348,14 @@ class CeleryScheduler:
         if self.queue is not None:
             options["queue"] = self.queue
         return options
+
+
+_TASKS: dict[Work, Task[..., None]] = {
+    "compact": compact,
+    "retry": compact,
+    "rebuild": rebuild,
+    "replace_stand_ins": rebuild,
+}
 
 
 def _eager() -> bool:

@@ -12,13 +12,16 @@ from django.test import TransactionTestCase
 from tests import servers, settings
 
 if TYPE_CHECKING:
+    from django_convmemory.core.store import Store
     from tests import projects
 
 pytest_plugins = ["django_convmemory.testing"]
 
 # No deadline: a slow machine is not a failure. The blob that is printed replays a failed example.
-hypothesis.settings.register_profile("ci", deadline=None, derandomize=False, print_blob=True)
-hypothesis.settings.load_profile("ci")
+# In CI, the examples depend on the commit only, so that a change does not fail because of an old defect.
+hypothesis.settings.register_profile("usual", deadline=None, derandomize=bool(os.environ.get("CI")), print_blob=True)
+hypothesis.settings.register_profile("thorough", hypothesis.settings.get_profile("usual"), max_examples=1000)
+hypothesis.settings.load_profile("usual")
 
 _why_absent = functools.cache(servers.why_absent)
 
@@ -72,6 +75,14 @@ def broker_url(request: pytest.FixtureRequest) -> str:
     if reason:
         pytest.skip(f"{request.param} is not available: {reason}")
     return servers.BROKERS[request.param]
+
+
+@pytest.fixture(params=["orm", "in_memory"])
+def store(request: pytest.FixtureRequest, db: None) -> Store:
+    """Each of the two stores in turn."""
+    from django_convmemory.stores import in_memory, orm
+
+    return orm.ORMStore() if request.param == "orm" else in_memory.InMemoryStore()
 
 
 @pytest.fixture

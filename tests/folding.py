@@ -10,6 +10,7 @@ from typing import Any
 from django_convmemory import models
 from django_convmemory.chat_models.base import ChatRequest, ChatResponse
 from django_convmemory.conversation import ConversationMemory
+from django_convmemory.core.store import Store
 from django_convmemory.memory import ConversationSummaryBufferMemory
 from django_convmemory.messages import ChatMessage
 from django_convmemory.schedulers import NullScheduler
@@ -37,10 +38,12 @@ class MarkerModel:
         return self.chat(request)
 
 
-def build(model: Any, limit: int = 60, **options: Any) -> ConversationSummaryBufferMemory:
+def build(
+    model: Any, limit: int = 60, *, store: Store | None = None, **options: Any
+) -> ConversationSummaryBufferMemory:
     options.setdefault("scheduler", NullScheduler())
     options.setdefault("max_summary_tokens", 2000)
-    return ConversationSummaryBufferMemory(ORMStore(), model, limit, **options)
+    return ConversationSummaryBufferMemory(store or ORMStore(), model, limit, **options)
 
 
 def talk(memory: ConversationMemory, count: int, key: str = "s", words: int = 8) -> None:

@@ -1,7 +1,8 @@
 """An OpenAI-compatible server that misbehaves on demand: ``python -m tests.openai_server [--port 0]``.
 
 Each request to ``/v1/chat/completions`` takes the next behaviour of the queue, or the default one when the queue is
-empty. In a test::
+empty. So does one to the paths of the Responses API and of Anthropic's API, with behaviours of the kind ``raw``. In a
+test::
 
     with OpenAIServer() as server:
         server.queue(Behaviour("rate_limited", retry_after="7"), Behaviour("answer", text="They spoke of Rust."))
@@ -30,6 +31,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, Self
 
+PATHS = ("/chat/completions", "/responses", "/messages")
 MARKER = re.compile(r"\[\[[^\[\]]*\]\]")
 
 KINDS: dict[str, Callable[[_Handler, Behaviour, dict[str, Any]], None]] = {}
@@ -249,7 +251,7 @@ class _Handler(http.server.BaseHTTPRequestHandler):
             except (TypeError, ValueError) as error:
                 return self.send_json({"error": str(error)}, status=400)
             return self.send_json({})
-        if not self.path.endswith("/chat/completions"):
+        if not self.path.endswith(PATHS):
             return self.send_error_object(404, "not_found", "There is no such path.")
         body = json.loads(content)
         headers = {key.lower(): value for key, value in self.headers.items()}

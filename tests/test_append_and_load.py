@@ -133,7 +133,7 @@ def test_unanswered_and_displaced_results_are_shown_as_a_provider_accepts_them()
     calls = [CALL, {**CALL, "id": "c2"}, {**CALL, "id": "c3"}]
     chat.append("s", ChatMessage.ai(tool_calls=calls))
     chat.append("s", ChatMessage.human("hello?"), ChatMessage.tool("two", "c2"), ChatMessage.tool("one", "c1"))
-    messages = chat.load("s").to_openai()
+    messages: Any = chat.load("s").to_openai()
     assert [(message["role"], message.get("tool_call_id")) for message in messages] == [
         ("assistant", None),
         ("tool", "c1"),

@@ -8,10 +8,12 @@ from typing import TYPE_CHECKING
 
 import pytest
 from celery.exceptions import SoftTimeLimitExceeded
+from celery.signals import worker_init
 from django.db import transaction
 
 from django_convmemory import clock, exceptions, models, tasks
 from django_convmemory.broker import sender
+from django_convmemory.chat_models.scripted import ScriptedChatModel
 from django_convmemory.memory import memories
 from django_convmemory.messages import ChatMessage
 from django_convmemory.schedulers import NullScheduler
@@ -50,6 +52,39 @@ def test_the_limits_of_a_task_leave_a_run_its_time(settings: Settings) -> None:
 
     assert tasks.time_limits(memory) == (tasks.compact.soft_time_limit, tasks.compact.time_limit) == (390, 420)
     assert memory.options.max_run_seconds + 2 * 60 < 390
+
+
+class PreparedModel(ScriptedChatModel):
+    """A chat model that counts how often it was prepared."""
+
+    prepared = 0
+
+    def prepare(self) -> None:
+        type(self).prepared += 1
+
+
+class UnpreparedModel(ScriptedChatModel):
+    def prepare(self) -> None:
+        raise ImportError("openai")
+
+
+def test_a_worker_prepares_the_models_of_all_aliases(
+    settings: Settings, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(PreparedModel, "prepared", 0)
+    prepared = {"BACKEND": f"{__name__}.PreparedModel"}
+    settings.CONVMEMORY = {
+        "wrong": {"MEMORY": "no.such.Memory"},
+        "unprepared": {"CHAT_MODEL": {"BACKEND": f"{__name__}.UnpreparedModel"}},
+        "window": {"MEMORY": "django_convmemory.memory.ConversationWindowMemory"},
+        "scripted": {"CHAT_MODEL": scripted(), "FALLBACK_CHAT_MODEL": None},
+        "both": {"CHAT_MODEL": prepared, "FALLBACK_CHAT_MODEL": prepared},
+    }
+
+    worker_init.send(sender=None)
+
+    assert PreparedModel.prepared == 2
+    assert [record.args for record in caplog.records if record.name == tasks.__name__] == [("wrong",), ("unprepared",)]
 
 
 # Sending.

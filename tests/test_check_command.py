@@ -6,13 +6,14 @@ import json
 import re
 from collections.abc import Callable
 from io import StringIO
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from django.contrib.auth import get_user_model
 from django.core.management import CommandError, call_command
 from django.db import connection
-from django.db.models import F
+from django.db.models import F, Value
+from django.db.models.functions import Replace
 
 from django_convmemory import models
 from django_convmemory.clock import Clock
@@ -23,6 +24,9 @@ from django_convmemory.schedulers import NullScheduler
 from django_convmemory.stores.orm import ORMStore
 from tests.conversations import call
 from tests.folding import MarkerModel
+
+if TYPE_CHECKING:
+    from pytest_django import Settings
 
 pytestmark = pytest.mark.django_db
 
@@ -63,6 +67,10 @@ def messages(position: int, **changes: Any) -> Callable[[models.Session], Any]:
 
 def summaries(version: int, **changes: Any) -> Callable[[models.Session], Any]:
     return lambda session: session.convmemory_summaries.filter(version=version).update(**changes)
+
+
+def segment(**changes: Any) -> Callable[[models.Session], Any]:
+    return lambda session: session.convmemory_segments.update(**changes)
 
 
 def row(**changes: Any) -> Callable[[models.Session], Any]:
@@ -135,7 +143,19 @@ DAMAGE: dict[str, tuple[str, Callable[[models.Session], Any]]] = {
     "a wrong covered position": ("covered_by_session", row(covered_position=F("covered_position") - 1)),
     "a lease without an end": ("lease", row(lease_token="f" * 32, lease_expires_at=None)),
     "an end without a lease": ("lease", row(lease_token="", lease_expires_at=Clock(60))),
-    "a due mark without anything to fold": ("due", row(due_since=Clock(), settled_tokens=0)),
+    "a due mark without anything to fold or to index": (
+        "due",
+        row(due_since=Clock(), settled_tokens=0, indexed_position=F("newest_position") - 1),
+    ),
+    "a segment that lacks a word": ("index", segment(data=Replace("data", Value("question"), Value("answer")))),
+    "a segment that lacks its end": ("index_range", segment(last=F("last") - 1)),
+    "a segment that begins late": ("index_range", segment(first=2)),
+    "a missing segment": ("index_range", lambda session: session.convmemory_segments.all().delete()),
+    "a segment after the end of the index": (
+        "index_range",
+        lambda session: session.convmemory_segments.create(first=900, last=900, data="0\t0\t"),
+    ),
+    "an index beyond the end of the session": ("index_range", row(indexed_position=999)),
     "a fork of itself": ("copy", row(forked_from=F("pk"), fork_position=1)),
     "pinned positions that cannot be read": ("unreadable", row(pinned="garbage")),
     "a wire form with an unknown field": ("wire", messages(9, wire={"secret": "text"})),
@@ -170,6 +190,45 @@ def test_invalid_json_is_found_and_other_sessions_are_checked(memory: Conversati
 
     models.Message.objects.filter(position=9).update(metadata=None)
     assert [finding.code for finding in integrity.check(models.Session.objects.all())] == ["copy"]
+
+
+INDEX = [name for name, (code, _) in DAMAGE.items() if code in integrity.OF_INDEX]
+
+
+@pytest.mark.parametrize("name", INDEX)
+def test_a_damaged_index_is_made_again_and_nothing_else_is_repaired(
+    memory: ConversationSummaryBufferMemory, name: str
+) -> None:
+    session = models.Session.objects.get(key="s")
+    memory.store.index(session.pk)
+    before = list(session.convmemory_segments.values_list("first", "last", "data"))
+    DAMAGE[name][1](session)
+    assert "run the command again with --repair" in check()[1]
+
+    status, output = check("--repair")
+
+    assert status == 0
+    assert output.endswith("The index of 1 session was made again.\n")
+    assert list(session.convmemory_segments.values_list("first", "last", "data")) == before
+    assert check() == (0, "Checked 2 sessions. Nothing is wrong.\n")
+
+    models.Session.objects.filter(key="s").update(unpinned_count=1)
+    assert check("--repair")[0] == 1
+
+
+def test_a_damaged_index_of_a_memory_without_an_index_is_removed(
+    memory: ConversationSummaryBufferMemory, settings: Settings
+) -> None:
+    session = models.Session.objects.get(key="s")
+    options = {"max_token_limit": 40, "index": False}
+    settings.CONVMEMORY = {"default": {**settings.CONVMEMORY["default"], "OPTIONS": options}}
+    DAMAGE["a segment that lacks a word"][1](session)
+
+    assert check("--repair")[0] == 0
+
+    assert list(session.convmemory_segments.all()) == []
+    session.refresh_from_db()
+    assert session.indexed_position == 0
 
 
 def test_there_are_many_kinds_of_damage() -> None:

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import pathlib
+import uuid
 from collections.abc import Iterator
 from typing import Any, Self
 
@@ -11,7 +12,11 @@ from django.db.backends.base.base import BaseDatabaseWrapper
 from django.db.utils import ConnectionHandler
 from django.test import override_settings
 
-from django_convmemory import checks as app_checks, models
+from django_convmemory import checks as app_checks, conf, models, prompts, tokens
+from django_convmemory.clock import Clock
+from django_convmemory.core.breaker import Reason
+from django_convmemory.messages import ChatMessage
+from django_convmemory.stores import breakers
 from tests import projects
 
 MEMORY = "django_convmemory.memory."
@@ -130,6 +135,53 @@ def test_convmemory_e008_the_scheduler_cannot_be_created(value: Any) -> None:
     assert reported_with(SCHEDULER=value) == ["E008"]
 
 
+class Silent:
+    """Prompts that write nothing."""
+
+    def fold(self, material: object) -> list[object]:
+        return []
+
+    shorten = fold
+
+
+class Outdated(prompts.DefaultPrompts):
+    turns = "Turns that follow: {turns}"
+
+
+class Random(prompts.DefaultPrompts):
+    def fold(self, material: prompts.FoldMaterial) -> list[ChatMessage]:
+        return [ChatMessage.human(f"{uuid.uuid4()}: {material.transcript}")]
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        *BACKENDS,
+        EXTRACTIVE,
+        {"BACKEND": "tests.test_checks.Silent"},
+        {"BACKEND": "tests.test_checks.Outdated"},
+        {"BACKEND": "django_convmemory.prompts.DefaultPrompts", "OPTIONS": {"subject": "algebra"}},
+    ],
+)
+def test_convmemory_e012_the_prompts_cannot_be_created_or_write_no_request(value: Any) -> None:
+    assert reported_with(PROMPTS=value) == ["E012"]
+
+
+def test_convmemory_e012_says_what_went_wrong_with_the_sample(settings: Any) -> None:
+    settings.CONVMEMORY = {"default": {"CHAT_MODEL": EXTRACTIVE, "PROMPTS": {"BACKEND": "tests.test_checks.Outdated"}}}
+    (problem,) = conf.problems()
+    assert problem.message == (
+        'CONVMEMORY["default"]["PROMPTS"] wrote no usable request for a sample conversation: KeyError: \'turns\''
+    )
+
+
+def test_convmemory_e012_finds_prompts_that_change_by_themselves(settings: Any) -> None:
+    settings.CONVMEMORY = {"default": {"CHAT_MODEL": EXTRACTIVE, "PROMPTS": {"BACKEND": "tests.test_checks.Random"}}}
+    (problem,) = conf.problems()
+    assert problem.id == "convmemory.E012"
+    assert "Two requests for the same sample differ" in problem.message
+
+
 @pytest.mark.parametrize(
     "price",
     [
@@ -208,11 +260,126 @@ def test_convmemory_w001_is_about_the_database_that_holds_the_sessions(other_con
         assert reported_with() == ["W001"]
 
 
+class SeparateRouter(ChatsRouter):
+    """Puts conversations into ``chats`` and the rest into ``default``. ``tables`` are the apps of each database."""
+
+    def __init__(self, **tables: set[str]) -> None:
+        self.tables = tables
+
+    def db_for_write(self, model: Any, **hints: Any) -> str:
+        return "chats" if model._meta.app_label == "convmemory" else "default"
+
+    def allow_migrate(self, db: str, app_label: str, **hints: Any) -> bool | None:
+        return app_label in self.tables[db] if db in self.tables else None
+
+
+@pytest.mark.parametrize(
+    ("tables", "missing"),
+    [
+        ({"chats": {"convmemory"}}, ['"auth.User" in "chats"']),
+        ({"default": {"auth"}}, ['"convmemory.Session" in "default"']),
+        (
+            {"chats": {"convmemory"}, "default": {"auth"}},
+            ['"auth.User" in "chats"', '"convmemory.Session" in "default"'],
+        ),
+    ],
+)
+def test_convmemory_e011_sessions_and_users_have_databases_without_each_others_tables(
+    tables: dict[str, set[str]], missing: list[str], other_connections: Any
+) -> None:
+    other_connections(default=sqlite("default"), chats=sqlite("chats"))
+    with override_settings(DATABASE_ROUTERS=[SeparateRouter(**tables)]):
+        assert reported_with() == ["E011"]
+        [error] = app_checks.check_routers()
+    assert all(table in error.msg for table in missing)
+    assert error.msg.count(" in ") == 2 + len(missing)
+
+
+def test_convmemory_w010_a_session_cannot_have_an_owner(other_connections: Any) -> None:
+    other_connections(default=sqlite("default"), chats=sqlite("chats"))
+    with override_settings(DATABASE_ROUTERS=[SeparateRouter()]):
+        assert reported_with() == ["W010"]
+    with override_settings(DATABASE_ROUTERS=[ChatsRouter()]):
+        assert reported_with() == []
+
+
+def test_convmemory_w010_is_not_about_two_names_of_one_database(other_connections: Any) -> None:
+    other_connections(default=sqlite("same"), chats=sqlite("same"))
+    with override_settings(DATABASE_ROUTERS=[SeparateRouter(chats=set())]):
+        assert reported_with() == []
+
+
+@pytest.mark.parametrize(
+    ("apps", "ids"), [({"convmemory"}, ["W010"]), ({"convmemory", "auth"}, []), (set(), []), ({"auth"}, [])]
+)
+def test_convmemory_w010_another_database_would_get_sessions_without_users(
+    apps: set[str], ids: list[str], other_connections: Any
+) -> None:
+    class Router(SeparateRouter):
+        def db_for_write(self, model: Any, **hints: Any) -> str:
+            return "default"
+
+    other_connections(default=sqlite("default"), reports=sqlite("reports"))
+    with override_settings(DATABASE_ROUTERS=[Router(reports=apps)]):
+        assert reported_with() == ids
+
+
+@pytest.mark.parametrize(
+    ("application", "settings", "ids"),
+    [
+        ("mysite.asgi.application", {}, ["W011"]),
+        ("mysite.asgi.application", {"CONN_MAX_AGE": None}, ["W011"]),
+        ("mysite.asgi.application", {"OPTIONS": {"pool": {"max_size": 20}}}, []),
+        (None, {}, []),
+    ],
+)
+def test_convmemory_w011_under_asgi_without_a_pool(
+    application: str | None, settings: dict[str, Any], ids: list[str], other_connections: Any
+) -> None:
+    pytest.importorskip("psycopg")
+    other_connections(default={"ENGINE": "django.db.backends.postgresql", "NAME": "chat", **settings})
+    with override_settings(ASGI_APPLICATION=application):
+        messages = checks.run_checks(tags=["convmemory"], include_deployment_checks=True)
+        assert [message.id for message in messages] == [f"convmemory.{check_id}" for check_id in ids]
+        assert all(("CONN_MAX_AGE keeps" in message.msg) == ("CONN_MAX_AGE" in settings) for message in messages)
+        assert reported_with() == []  # This check is for deployments.
+
+
 def test_convmemory_w002_requests_wait_for_the_model() -> None:
     inline = {"BACKEND": "django_convmemory.schedulers.InlineScheduler"}
     assert reported_with(SCHEDULER=inline) == ["W002"]
     with override_settings(DEBUG=True):
         assert reported_with(SCHEDULER=inline) == []
+
+
+@pytest.mark.parametrize(
+    ("memory", "options", "ids"),
+    [
+        ("ConversationSummaryBufferMemory", {"max_summary_tokens": 40}, ["W012"]),
+        ("ConversationSummaryMemory", {"max_summary_tokens": 53}, ["W012"]),
+        ("ConversationSummaryBufferMemory", {"max_summary_tokens": 54}, []),
+        ("ConversationSummaryBufferMemory", {"max_summary_tokens": 40, "keep_identifiers": False}, []),
+        ("ConversationWindowMemory", {"max_summary_tokens": 40}, []),
+    ],
+)
+def test_convmemory_w012_no_identifier_fits_into_a_summary(
+    memory: str, options: dict[str, Any], ids: list[str]
+) -> None:
+    assert reported_with(MEMORY=MEMORY + memory, OPTIONS=options) == ids
+
+
+def test_convmemory_w012_says_which_size_is_enough() -> None:
+    small = {"CHAT_MODEL": EXTRACTIVE, "SCHEDULER": NULL, "OPTIONS": {"max_summary_tokens": 16}}
+    with override_settings(CONVMEMORY={"default": small}):
+        (warning,) = app_checks.check_identifiers()
+    assert "max_summary_tokens is 16." in warning.msg
+    assert warning.hint == "Set max_summary_tokens to 54 or more, or keep_identifiers to False."
+
+
+def test_convmemory_w012_does_not_ask_the_counter_about_a_usual_size(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It may have to read a vocabulary first, and the check runs with each command."""
+    monkeypatch.setattr(tokens.Utf8TokenCounter, "count_text", None)
+    assert reported_with(OPTIONS={"max_summary_tokens": 200}) == []
 
 
 def test_the_database_of_the_tests_passes(db: None) -> None:
@@ -342,23 +509,35 @@ def test_convmemory_w004_sqlite_without_a_write_ahead_log(other_connections: Any
     assert reported_with(databases=["default"]) == []
 
 
-def attempt(outcome: str, alias: str = "default") -> None:
-    session = models.Session.objects.create(alias=alias, key=outcome, name_hash=f"{alias}/{outcome}")
-    models.Attempt.objects.create(session=session, alias=alias, outcome=outcome, first_position=1, last_position=2)
+def pause(reason: Reason, alias: str = "default") -> None:
+    breakers.open_("default", alias, reason, "Refused: this key", seconds=60.0)
 
 
 @pytest.mark.django_db
 def test_convmemory_w005_the_chat_model_is_misconfigured() -> None:
-    attempt("misconfigured")
+    pause(Reason.MISCONFIGURED)
     assert reported_with(databases=["default"]) == ["W005"]
     assert reported_with(databases=["default"], MEMORY=MEMORY + "ConversationBufferMemory") == []
     assert reported_with(databases=["default"], MEMORY="no.such.Memory") == []
 
 
 @pytest.mark.django_db
-@pytest.mark.parametrize(("outcome", "alias"), [("misconfigured", "other"), ("unavailable", "default")])
-def test_convmemory_w005_ignores_other_errors_and_other_aliases(outcome: str, alias: str) -> None:
-    attempt(outcome, alias)
+def test_convmemory_w005_quotes_the_last_error_and_lasts_until_the_model_answers() -> None:
+    pause(Reason.MISCONFIGURED)
+    (warning,) = app_checks.check_database(["default"])
+    assert "The last error was: Refused: this key" in str(warning.hint)
+    models.AliasState.objects.update(until=Clock(-60))
+    assert reported_with(databases=["default"]) == ["W005"]
+    breakers.close("default", "default")
+    assert reported_with(databases=["default"]) == []
+
+
+@pytest.mark.django_db
+@pytest.mark.parametrize(
+    ("reason", "alias"), [(Reason.MISCONFIGURED, "other"), (Reason.OUTAGE, "default"), (Reason.RATE_LIMIT, "default")]
+)
+def test_convmemory_w005_ignores_other_pauses_and_other_aliases(reason: Reason, alias: str) -> None:
+    pause(reason, alias)
     assert reported_with(databases=["default"]) == []
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import datetime as dt
-import re
 from collections.abc import Callable
 from typing import Any
 
@@ -18,6 +17,7 @@ from django_convmemory.chat_models.base import ChatModel, ChatRequest, ChatRespo
 from django_convmemory.chat_models.extractive import ExtractiveChatModel
 from django_convmemory.chat_models.scripted import ScriptedChatModel
 from django_convmemory.clock import Clock
+from django_convmemory.core.store import Store
 from django_convmemory.core.values import Claim
 from django_convmemory.schedulers import NullScheduler
 from tests.folding import MarkerModel, build, covered, keys_of, outcomes, session, talk, versions
@@ -70,43 +70,59 @@ def test_compact_does_not_wait_for_the_next_attempt() -> None:
     assert memory.compact("s") == "published"
 
 
-def test_after_max_attempts_the_fallback_folds_and_the_version_says_so() -> None:
-    model = ScriptedChatModel([exceptions.ModelUnavailable("down")] * 3)
+def test_after_max_attempts_and_half_an_hour_the_fallback_folds_and_the_version_says_so() -> None:
+    model = ScriptedChatModel([exceptions.ModelUnavailable("down")] * 4)
     memory = build(model, max_attempts=3, fallback=ExtractiveChatModel())
     talk(memory, 10)
-    assert [memory.compact("s") for _ in range(3)] == ["stalled", "stalled", "published"]
+    # There were enough attempts, but it was not due for long enough.
+    assert [memory.compact("s") for _ in range(4)] == ["stalled"] * 4
+    models.Session.objects.update(due_since=Clock(-1801))
+    assert memory.compact("s") == "published"
     (version,) = versions()
-    assert (version.fallback, version.model) == (True, "extractive")
-    assert outcomes() == ["unavailable"] * 3 + ["published"]
+    assert (version.fallback, version.stand_in, version.model) == (True, True, "extractive")
+    # With more than max_attempts, the fallback is asked first.
+    assert outcomes() == ["unavailable"] * 4 + ["published"]
+
+
+def test_half_an_hour_without_enough_attempts_does_not_reach_the_fallback() -> None:
+    model = ScriptedChatModel([exceptions.ModelUnavailable("down")] * 2)
+    memory = build(model, max_attempts=3, fallback=ExtractiveChatModel())
+    talk(memory, 10)
+    models.Session.objects.update(due_since=Clock(-1801))
+    assert [memory.compact("s") for _ in range(2)] == ["stalled"] * 2
+    assert versions() == []
 
 
 def test_the_fallback_is_shown_all_that_its_version_stands_for() -> None:
-    memory = build(ScriptedChatModel([exceptions.ModelUnavailable("down")]), max_attempts=1, fallback=MarkerModel())
+    model = ScriptedChatModel([exceptions.ModelUnavailable("down")])
+    memory = build(model, max_attempts=1, fallback_after=0, fallback=MarkerModel())
     talk(memory, 10)
     assert memory.compact("s") == "published"
     (version,) = versions()
     assert (version.fallback, covered(version.text)) == (True, list(range(1, version.last_position + 1)))
 
 
-def test_without_a_fallback_a_session_stalls_and_is_tried_hourly() -> None:
-    model = ScriptedChatModel([exceptions.ModelUnavailable("down")] * 3)
-    memory = build(model, max_attempts=2)
+@pytest.mark.parametrize("error", [exceptions.BadModelOutput("blank"), exceptions.RequestRejected("400")])
+def test_without_a_fallback_a_session_whose_text_fails_is_tried_hourly(error: Exception) -> None:
+    memory = build(ScriptedChatModel([error] * 3), max_attempts=2)
     talk(memory, 10)
-    results = [memory.compact_id(session().pk, force=True) for _ in range(3)]
+    results = [memory.compact_id(session().pk, asked=True) for _ in range(3)]
     assert results[0].delay < 60
     assert [result.delay for result in results[1:]] == [3600.0, 3600.0]
     talk(memory, 5)
     assert memory.sweep(hint_age=0) == []
-    assert "ModelUnavailable" in session().last_error
+    assert type(error).__name__ in session().last_error
 
 
 def test_repeated_kills_reach_the_fallback() -> None:
-    memory = build(MarkerModel(), max_attempts=3, fallback=ExtractiveChatModel())
+    memory = build(MarkerModel(), max_attempts=3, fallback_after=0, fallback=ExtractiveChatModel())
     talk(memory, 10)
+    rule = memory._due_rule
     for _ in range(3):
         # Like a process that is killed during the call: it releases nothing.
-        assert isinstance(memory.store.claim(session().pk, lease=60, force=False), Claim)
-        models.Session.objects.update(lease_expires_at=Clock(-1))
+        claim = memory.store.claim(session().pk, rule, lease=60, prompt_hash=memory.requests.prompt_hash, force=False)
+        assert isinstance(claim, Claim)
+        models.Session.objects.update(lease_expires_at=Clock(-1), next_attempt_at=None)
     assert memory.compact_id(session().pk).outcome == "published"
     assert versions()[0].fallback
 
@@ -121,7 +137,7 @@ def test_a_refusal_of_one_chunk_reaches_the_fallback_for_that_chunk_alone() -> N
     assert outcomes() == ["published", "refused", "published", "refused", "published", "published"]
 
 
-def test_a_misconfigured_model_pauses_the_alias_without_fallback_and_without_counting(
+def test_a_misconfigured_model_pauses_the_alias_without_fallback_and_counts_once(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     caplog.set_level("INFO", "django_convmemory")
@@ -130,14 +146,13 @@ def test_a_misconfigured_model_pauses_the_alias_without_fallback_and_without_cou
     talk(memory, 10, key="one")
     talk(memory, 10, key="two")
     result = memory.compact_id(session("one").pk)
-    assert (result.outcome, result.again, session("one").attempts) == ("stalled", True, 0)
+    assert (result.outcome, result.again, session("one").attempts) == ("stalled", True, 1)
     assert memory.paused
     assert memory.compact_id(session("two").pk).outcome == "stalled"
-    waits = r"Session \d+ is not folded now: the chat model of memories\['default'\] was misconfigured .* ago\."
-    assert re.fullmatch(waits, caplog.messages[-1])
+    assert caplog.messages[-1] == f"Session {session('two').pk} is not folded now: memories['default'] is paused."
     assert len(model.requests) == 1
     assert versions("one") == []
-    models.Attempt.objects.update(started_at=Clock(-61))
+    models.AliasState.objects.update(until=Clock(-1))
     assert memory.compact_id(session("one").pk).outcome == "stalled"
     assert caplog.messages[-1].endswith("is not folded now: the time of its next attempt has not come.")
     models.Session.objects.update(next_attempt_at=None)
@@ -164,7 +179,7 @@ def test_after_an_outage_the_model_is_asked_again_for_what_the_fallback_cannot_f
         raise exceptions.BadModelOutput("only symbols")
 
     model = ScriptedChatModel([exceptions.ModelUnavailable("503")] * 3 + ["fine"])
-    memory = build(model, max_attempts=2, fallback=MarkerModel(refuse))
+    memory = build(model, max_attempts=2, fallback_after=0, fallback=MarkerModel(refuse))
     talk(memory, 10)
     assert [memory.compact("s") for _ in range(4)] == ["stalled"] * 3 + ["published"]
     assert [(version.text, version.fallback) for version in versions()] == [("fine", False)]
@@ -176,9 +191,50 @@ def test_one_sessions_refusal_as_misconfigured_does_not_keep_the_others_waiting(
     talk(memory, 10, key="poison")
     talk(memory, 10, key="healthy")
     memory.compact_id(session("poison").pk)
-    models.Attempt.objects.update(started_at=Clock(-61))
+    assert memory.sweep(hint_age=0) == []
+    models.AliasState.objects.update(until=Clock(-1))
     models.Session.objects.filter(key="poison").update(next_attempt_at=F("next_attempt_at") - dt.timedelta(seconds=60))
-    assert keys_of(memory.sweep(hint_age=0)) == ["healthy"]
+    # The probe is a session that has failed less often, or has not yet to wait.
+    [probe] = memory.sweep(hint_age=0)
+    assert keys_of([probe]) == ["healthy"]
+    assert memory.compact_id(probe).recovered
+
+
+def test_a_wrong_key_counts_only_for_the_session_that_finds_it_while_others_are_answered() -> None:
+    memory = build(MarkerModel(misconfigured), max_attempts=1, fallback_after=0, fallback=ExtractiveChatModel())
+    talk(memory, 10)
+    for _ in range(3):
+        models.AliasState.objects.update(until=Clock(-1))
+        models.Session.objects.update(next_attempt_at=None)
+        assert memory.compact_id(session().pk).outcome == "stalled"
+
+    assert session().attempts == 1
+    assert versions() == []
+    assert outcomes() == ["misconfigured"] * 3
+
+
+def test_a_session_that_meets_a_wrong_key_while_others_are_answered_waits_longer_and_longer() -> None:
+    memory = build(MarkerModel(misconfigured), max_attempts=9, fallback=ExtractiveChatModel())
+    talk(memory, 10)
+    delays = []
+    for _ in range(9):
+        memory.store.close_breaker("default")
+        models.Session.objects.update(next_attempt_at=None)
+        delays.append(memory.compact_id(session().pk).delay)
+
+    assert session().attempts == 9
+    assert all(60 <= delay <= 120 for delay in delays[:3])
+    assert delays[-1] == 3600
+    # In the end the fallback folds it.
+    memory.store.close_breaker("default")
+    models.Session.objects.update(next_attempt_at=None, due_since=Clock(-1801))
+    assert memory.compact("s") == "published"
+    assert versions()[0].stand_in
+    assert memory.carry_out(session().pk, "replace_stand_ins").outcome == "stalled"
+    assert memory.paused
+    models.AliasState.objects.update(until=Clock(-1))
+    models.Session.objects.update(rebuild_after=F("rebuild_after") - dt.timedelta(hours=1))
+    assert memory.sweep_rebuilds() == []
 
 
 def test_a_chunk_that_cannot_be_made_smaller_reaches_the_fallback_with_the_last_attempt() -> None:
@@ -187,6 +243,7 @@ def test_a_chunk_that_cannot_be_made_smaller_reaches_the_fallback_with_the_last_
 
     memory = build(MarkerModel(too_long), max_attempts=2, fallback=ExtractiveChatModel())
     talk(memory, 10)
+    models.Session.objects.update(due_since=Clock(-1801))
     memory.compact("s")
     assert versions() == []
     memory.compact("s")
@@ -245,3 +302,31 @@ def test_an_error_of_a_backend_is_raised_and_the_lease_given_back() -> None:
     assert (row.lease_token, row.last_error, row.due_since is not None) == ("", "ZeroDivisionError", True)
     assert outcomes() == ["error"]
     assert row.next_attempt_at is not None
+
+
+@pytest.mark.parametrize("succeeds", [True, False])
+def test_a_rebuild_does_not_hide_that_the_newest_messages_cannot_be_folded(succeeds: bool, store: Store) -> None:
+    failing = False
+
+    def fail(request: ChatRequest) -> None:
+        if failing:
+            raise exceptions.BadModelOutput("blank")
+
+    memory = build(MarkerModel(fail), store=store, fallback=ExtractiveChatModel())
+    talk(memory, 10)
+    assert memory.compact("s") == "published"
+    talk(memory, 12)
+    failing = True
+    assert [memory.compact("s") for _ in range(5)] == ["stalled"] * 5
+    failing = not succeeds
+
+    assert memory.rebuild("s") == ("published" if succeeds else "stalled")
+
+    session_id = store.find(memory.resolve("s"))
+    assert session_id is not None
+    # It still waits for the time of its next attempt.
+    assert store.is_due(session_id)
+    assert memory.compact_id(session_id).outcome == "stalled"
+    claim = store.claim(session_id, memory._due_rule, lease=60.0, prompt_hash="", force=True)
+    assert isinstance(claim, Claim)
+    assert claim.attempts == 6

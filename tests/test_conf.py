@@ -4,16 +4,19 @@ import contextlib
 import dataclasses
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
+from zoneinfo import ZoneInfo
 
 import pytest
 from django.conf import settings
 from django.core.exceptions import ImproperlyConfigured
 from django.test import override_settings
+from django.utils import timezone
 
 from django_convmemory import conf, schedulers, tokens
 from django_convmemory.chat_models.extractive import ExtractiveChatModel
 from django_convmemory.chat_models.openai import OpenAIChatModel
 from django_convmemory.core.options import Options, check_type
+from django_convmemory.core.strategies import Window
 from django_convmemory.exceptions import UnknownAlias
 from django_convmemory.memory import (
     ConversationBufferMemory,
@@ -23,6 +26,7 @@ from django_convmemory.memory import (
 )
 from django_convmemory.stores.orm import ORMStore
 from django_convmemory.tasks import CeleryScheduler
+from tests.test_prompts import Tutor
 
 if TYPE_CHECKING:
     from nowhere import Nothing  # type: ignore[import-not-found]
@@ -101,7 +105,7 @@ def test_settings_are_read_again_when_they_change() -> None:
     with configured(MEMORY=MEMORY + "ConversationWindowMemory", OPTIONS={"window_size": 3}):
         changed = memories["default"]
         assert isinstance(changed, ConversationWindowMemory)
-        assert dataclasses.asdict(changed.strategy) == {"window_size": 3}
+        assert changed.strategy == Window(3)
     after = memories["default"]
     assert type(after) is type(before)
     assert after is not before
@@ -137,6 +141,7 @@ def test_each_setting_is_used() -> None:
                     "PRICE": {"input": 1, "output": 2.5},
                 },
                 "FALLBACK_CHAT_MODEL": None,
+                "PROMPTS": {"BACKEND": "tests.test_prompts.Tutor", "OPTIONS": {"subject": "logic"}},
                 "TOKEN_COUNTER": {
                     "BACKEND": "django_convmemory.tokens.TiktokenCounter",
                     "OPTIONS": {"encoding": "cl100k_base"},
@@ -152,10 +157,18 @@ def test_each_setting_is_used() -> None:
     assert (memory.model.name, memory.model.deadline, memory.fallback) == ("m", 9, None)
     assert memory.price is not None
     assert [str(price) for price in memory.price] == ["1", "2.5"]
+    assert memory.requests.prompts == Tutor("logic")
     assert isinstance(memory.counter, tokens.TiktokenCounter)
     assert memory.counter.encoding == "cl100k_base"
     assert isinstance(memory.scheduler, schedulers.NullScheduler)
     assert memory.alias == "other"
+
+
+def test_days_are_those_of_the_default_time_zone_and_never_of_the_current_one() -> None:
+    with override_settings(TIME_ZONE="Asia/Shanghai"), timezone.override("America/New_York"), configured():
+        assert memories["default"].requests.zone == ZoneInfo("Asia/Shanghai")
+        with override_settings(TIME_ZONE="Asia/Tokyo"):
+            assert memories["default"].requests.zone == ZoneInfo("Asia/Tokyo")
 
 
 @pytest.mark.parametrize(
@@ -169,7 +182,7 @@ def test_each_setting_is_used() -> None:
 )
 def test_a_limit_may_be_left_out(name: str, option: str, default: int) -> None:
     with configured(MEMORY=MEMORY + name):
-        assert dataclasses.asdict(memories["default"].strategy) == {option: default}
+        assert getattr(memories["default"].strategy, option) == default
 
 
 def test_every_memory_built_from_settings_uses_the_default_counter() -> None:
@@ -247,6 +260,9 @@ def test_a_setting_that_is_not_a_dict_of_aliases_is_an_error_at_first_use(settin
         ({"max_run_seconds": float("nan")}, "option max_run_seconds must be at least 1, not nan"),
         ({"summary_prefix": 1}, "option summary_prefix must be str, not 1"),
         ({"summary_prefix": "a\0"}, "summary_prefix"),
+        ({"instructions": None}, "option instructions must be str, not None"),
+        ({"instructions": "a\0"}, "instructions"),
+        ({"summary_role": "assistant"}, "summary_role must be one of system, developer, user, not 'assistant'"),
         ({"system_messages": "joined"}, "option system_messages must be one of separate, merged, not 'joined'"),
         ({"max_context_tokens": 2499}, "max_context_tokens is 2499, but max_summary_tokens and max_token_limit"),
     ],

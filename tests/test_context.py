@@ -13,6 +13,7 @@ from django_convmemory.core.exchanges import NO_RESULT, Placed
 from django_convmemory.core.options import Options
 from django_convmemory.core.strategies import Buffer, Strategy, SummaryBuffer, TokenBuffer, Window
 from django_convmemory.core.values import Snapshot, SummaryVersion, shown_pinned
+from django_convmemory.core.wire.chat import accepted_names
 from django_convmemory.exceptions import InvalidMessage
 from django_convmemory.messages import ChatMessage
 from django_convmemory.tokens import Utf8TokenCounter
@@ -21,6 +22,12 @@ from tests.conversations import call
 
 COUNTER = Utf8TokenCounter()
 STRATEGY = SummaryBuffer(1000)
+
+
+class ToTheLimit(SummaryBuffer):
+    """Leaves out no more than it must, each time."""
+
+    trims_to = 1.0
 
 
 def snapshot(
@@ -48,7 +55,7 @@ def snapshot(
         counters = counters._replace(covered_position=last, covered_count=len(covered), covered_tokens=tokens)
     positions = shown_pinned(counters.pinned, max_pinned_tokens)
     pinned = [row for row in placed if row.position in positions]
-    return Snapshot(1, counters, due, 1, summary, pinned, unpinned[len(covered) :])
+    return Snapshot(1, counters, due, 1, 0, summary, pinned, unpinned[len(covered) :])
 
 
 def put_together(snapshot: Snapshot | None, strategy: Strategy = STRATEGY, **arguments: Any) -> Context:
@@ -171,6 +178,25 @@ def test_the_prefix_of_the_summary_is_an_option() -> None:
     assert ("summary", "So far: They spoke of Rust.") in parts(context)
 
 
+@pytest.mark.parametrize("role", ["system", "developer", "user"])
+def test_the_role_of_the_summary_is_an_option(role: str) -> None:
+    context = put_together(snapshot(CHAT, folded=2), options=Options(summary_role=role))
+    (summary,) = [part.message for part in context.parts if part.name == "summary"]
+    assert (summary.role, summary.kind) == (role, "summary")
+    assert {"role": role, "content": "Summary of earlier conversation: They spoke of Rust."} in context.to_openai()
+
+
+def test_a_summary_of_the_user_is_part_of_no_system_message() -> None:
+    options = Options(summary_role="user", roles="alternating")
+    context = put_together(snapshot(CHAT, folded=2), system="Be brief.", options=options)
+    first, second, *_ = context.to_openai()
+    system = "Be brief.\n\nBe brief.\n\nAnswer in English."
+    assert first == {"role": "system", "content": system}
+    assert second["role"] == "user"
+    assert str(second["content"]).startswith("Summary of earlier conversation: They spoke of Rust.")
+    assert "\n\n".join(block["text"] for block in context.to_anthropic()["system"]) == system
+
+
 def test_pending_says_that_a_compaction_is_due() -> None:
     assert put_together(snapshot(CHAT, due=True)).pending
 
@@ -211,7 +237,10 @@ def test_left_out_first_are_the_oldest_exchanges_then_the_summary() -> None:
     whole = put_together(held, system="You are a teacher.")
     contexts: list[list[str]] = []
     for budget in range(whole.tokens, -1, -1):
-        names = [text for _, text in parts(put_together(held, system="You are a teacher.", max_tokens=budget))]
+        names = [
+            text
+            for _, text in parts(put_together(held, ToTheLimit(1000), system="You are a teacher.", max_tokens=budget))
+        ]
         if not contexts or contexts[-1] != names:
             contexts.append(names)
     front = ["You are a teacher.", "Be brief.", "Answer in English."]
@@ -229,12 +258,16 @@ def test_max_tokens_bounds_all_and_the_option_all_but_system_and_pinned() -> Non
     held = snapshot(CHAT)
     whole = put_together(held, system="You are a teacher.")
     tail = cost(whole, "summary", "tail")
-    assert len(put_together(held, system="You are a teacher.", max_context_tokens=tail)) == len(whole)
-    assert len(put_together(held, system="You are a teacher.", max_context_tokens=tail - 1)) == len(whole) - 1
-    assert len(put_together(held, system="You are a teacher.", max_tokens=whole.tokens)) == len(whole)
-    assert len(put_together(held, system="You are a teacher.", max_tokens=tail)) < len(whole)
+
+    def shown(**arguments: Any) -> int:
+        return len(put_together(held, ToTheLimit(1000), **arguments))
+
+    assert shown(system="You are a teacher.", max_context_tokens=tail) == len(whole)
+    assert shown(system="You are a teacher.", max_context_tokens=tail - 1) == len(whole) - 1
+    assert shown(system="You are a teacher.", max_tokens=whole.tokens) == len(whole)
+    assert shown(system="You are a teacher.", max_tokens=tail) < len(whole)
     # The argument of the call overrides the option.
-    assert len(put_together(held, max_tokens=whole.tokens, max_context_tokens=1)) == len(whole) - 1
+    assert shown(max_tokens=whole.tokens, max_context_tokens=1) == len(whole) - 1
 
 
 def test_what_may_never_be_left_out_is_returned_and_over_budget_says_so() -> None:
@@ -344,7 +377,12 @@ def test_system_pinned_and_the_newest_exchange_are_in_any_context(
 @given(conversations.conversations(), budgets)
 def test_the_wire_form_is_that_of_the_messages(conversation: list[ChatMessage], max_tokens: int | None) -> None:
     context = put_together(snapshot(conversation, folded=1), system="Be kind.", max_tokens=max_tokens)
-    assert context.to_openai() == context.to_openai("separate") == [message.to_openai() for message in context]
+    names = accepted_names(context)
+    wire: list[Any] = [message.to_openai() for message in context]
+    for message in wire:
+        if "name" in message:
+            message["name"] = names[message["name"]]
+    assert context.to_openai() == context.to_openai("separate") == wire
     merged = context.to_openai("merged")
     leading = [part for part in context.parts if part.name != "tail"]
     assert [message["role"] for message in merged].count("system") == 1
@@ -391,6 +429,16 @@ def test_without_system_messages_there_is_nothing_to_merge() -> None:
 def test_an_unknown_form_of_system_messages_is_refused() -> None:
     with pytest.raises(ValueError, match="separate, merged"):
         put_together(snapshot(CHAT)).to_openai("joined")  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("calls", [None, []])
+def test_an_empty_list_of_calls_is_not_sent(calls: object) -> None:
+    reply = ChatMessage.from_openai({"role": "assistant", "content": "Hello.", "tool_calls": calls})
+    refusal = ChatMessage.from_openai({"role": "assistant", "content": None, "refusal": "No.", "tool_calls": calls})
+    assert put_together(snapshot([reply, refusal])).to_openai() == [
+        {"role": "assistant", "content": "Hello."},
+        {"role": "assistant", "content": None, "refusal": "No."},
+    ]
 
 
 def test_what_to_openai_returns_is_the_callers_own() -> None:

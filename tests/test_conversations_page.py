@@ -14,6 +14,7 @@ from django.contrib.auth.models import User
 from django.test import RequestFactory
 
 from django_convmemory import models
+from django_convmemory.core.breaker import Reason
 from django_convmemory.memory import memories
 from django_convmemory.messages import ChatMessage
 from django_convmemory.testing import ScriptedMemories
@@ -104,7 +105,7 @@ def test_two_ways_and_a_message_taken_back(views: dict[str, Any], ann: User) -> 
         assert "What is Rust?" not in memories["default"].session(key, owner=ann).load().to_text()
 
 
-def test_what_the_fallback_made_is_made_anew(ann: User, convmemory: ScriptedMemories) -> None:
+def test_an_operator_can_try_a_session_during_a_pause(ann: User, convmemory: ScriptedMemories) -> None:
     page = PAGE_OF_RELIABILITY.read_text(encoding="utf-8")
     [code] = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
     namespace: dict[str, Any] = {}
@@ -112,10 +113,11 @@ def test_what_the_fallback_made_is_made_anew(ann: User, convmemory: ScriptedMemo
     chat = memories["default"].session("main", owner=ann)
     while not chat.append(ChatMessage.human("word " * 50)).due:
         pass
-    convmemory.reply("by the fallback", "by the model")
-    assert namespace["try_now"](models.Session.objects.get().pk) == "published"
-    models.Summary.objects.update(fallback=True)
+    memories["default"].store.open_breaker("default", Reason.MISCONFIGURED, "The key is refused.", seconds=60.0)
+    convmemory.reply("by the model")
 
-    namespace["rebuild_what_the_fallback_made"]()
+    assert chat.compact() == "stalled"
+    assert namespace["try_now"](models.Session.objects.get().pk) == "published"
 
     assert chat.load().summary == "by the model"
+    assert not memories["default"].paused

@@ -112,11 +112,11 @@ def test_a_tail_is_due_exactly_when_something_in_it_can_be_folded(conversation: 
         assert tail.tail_count == len(rows) - covered
         assert tail.tail_tokens == sum(row.tokens for row in rows[covered:])
         more_than_one = covered < (starts[-1] if starts else 0)
-        assert tail.due(Threshold(tokens=limit)) == (more_than_one and tail.tail_tokens > limit)
+        assert tail.due(Threshold(tokens=limit), indexed_position=0) == (more_than_one and tail.tail_tokens > limit)
 
 
 def test_an_empty_session_is_never_due() -> None:
-    assert not Counters().due(Threshold(tokens=0, messages=0))
+    assert not Counters().due(Threshold(tokens=0, messages=0), indexed_position=0)
 
 
 @pytest.mark.parametrize(

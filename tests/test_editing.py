@@ -16,6 +16,7 @@ from django.test.utils import CaptureQueriesContext
 
 from django_convmemory import exceptions, models
 from django_convmemory.chat_models.base import ChatRequest
+from django_convmemory.conversation import Redacted
 from django_convmemory.maintenance import integrity
 from django_convmemory.messages import ChatMessage
 from tests.conversations import call
@@ -79,7 +80,7 @@ def test_nothing_of_a_redacted_message_is_left_in_the_database() -> None:
     models.Session.objects.update(last_error=f"ValueError: {SECRET}")
     tokens = session().unpinned_tokens
 
-    assert memory.redact("s", 5) == 3
+    assert memory.redact("s", 5).sessions == 3
 
     assert SECRET not in dump()
     assert payload not in dump()
@@ -144,15 +145,16 @@ def test_a_redaction_is_of_the_batch_that_it_is_in() -> None:
 
 
 def test_a_compaction_in_flight_cannot_publish_what_is_redacted_meanwhile() -> None:
-    memory = build(Parrot(lambda request: memory.redact("s", 3) if not done else None))
-    done: list[bool] = []
+    memory = build(Parrot(lambda request: done.append(memory.redact("s", 3)) if not done else None))
+    done: list[Redacted] = []
     talk(memory, 2)
     memory.append("s", ChatMessage.human(SECRET))
     talk(memory, 10)
     memory.compact("s")
-    done.append(True)
+    assert done == [(1, True)]
     assert SECRET not in dump()
     assert memory.compact("s") == "published"
+    assert memory.redact("s", 4) == (1, False)
     whole()
 
 
@@ -162,9 +164,9 @@ def test_a_copy_that_went_another_way_is_left_alone() -> None:
     memory.fork("s", 6, key="copy")
     memory.truncate("copy", 3)
     memory.append("copy", ChatMessage.human("something else"))
-    assert memory.redact("s", 4) == 1
+    assert memory.redact("s", 4).sessions == 1
     assert memory.history("copy", after=3)[0].message.text == "something else"
-    assert memory.redact("s", 3) == 2
+    assert memory.redact("s", 3).sessions == 2
 
 
 def test_copies_of_a_deleted_copy_stay_within_reach() -> None:
@@ -173,8 +175,8 @@ def test_copies_of_a_deleted_copy_stay_within_reach() -> None:
     memory.fork("s", 6, key="copy")
     memory.fork("copy", 4, key="copy of the copy")
     models.Session.objects.get(key="copy").delete()
-    assert memory.redact("s", 4) == 2
-    assert memory.redact("s", 5) == 1
+    assert memory.redact("s", 4).sessions == 2
+    assert memory.redact("s", 5).sessions == 1
     assert memory.history("copy of the copy")[3].redacted
 
 

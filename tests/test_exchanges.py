@@ -175,13 +175,13 @@ def test_arranging_leaves_the_rows_as_they_are() -> None:
 
 
 def test_each_plain_message_is_an_exchange() -> None:
-    turns = [Turn(position, 1, None) for position in range(1, 4)]
+    turns = [Turn(position, 1, None, "user") for position in range(1, 4)]
     assert exchanges.starts(turns) == [0, 1, 2]
 
 
 @pytest.mark.parametrize("first", [2, 9])
 def test_nothing_begins_in_an_open_exchange_that_began_before(first: int) -> None:
-    turns = [Turn(first, 1, 1), Turn(first + 1, 1, None)]
+    turns = [Turn(first, 1, 1, "tool"), Turn(first + 1, 1, None, "user")]
     assert exchanges.starts(turns, 1) == []
 
 

@@ -71,6 +71,7 @@ class Site:
 
     def __init__(self, folder: pathlib.Path, server: OpenAIServer) -> None:
         self.folder = folder
+        self.server = server
         self.environment = {
             **ENVIRONMENT,
             "OPENAI_BASE_URL": server.base_url,
@@ -109,19 +110,19 @@ class Site:
         return bool(stats["messages"]) and not stats["due"] and not stats["leased"]
 
 
-@pytest.fixture
-def site(tmp_path: pathlib.Path, broker_url: str) -> Iterator[Site]:
-    """The project of ``startproject``, changed as README.md says."""
+@contextlib.contextmanager
+def project(folder: pathlib.Path, broker_url: str) -> Iterator[Site]:
+    """Make the project of ``startproject``, changed as README.md says, in ``folder``."""
     readme = ROOT / "README.md"
-    subprocess.run([sys.executable, "-m", "django", "startproject", "mysite", tmp_path], check=True)
-    package = tmp_path / "mysite"
+    subprocess.run([sys.executable, "-m", "django", "startproject", "mysite", folder], check=True)
+    package = folder / "mysite"
     for name in ("celery.py", "__init__.py"):
         shutil.copy(ROOT / "example_project/mysite" / name, package)
     for block in blocks(readme, "python"):
         if block.startswith("# views.py"):
             (package / "views.py").write_text(block)
     (package / "urls.py").write_text(URLS)
-    queue = uuid.uuid4().hex
+    prefix = uuid.uuid4().hex
     [settings] = [block for block in blocks(readme, "python") if block.startswith("# settings.py")]
     assert '"schedule": 60.0' in settings
     with (package / "settings.py").open("a") as file:
@@ -129,7 +130,7 @@ def site(tmp_path: pathlib.Path, broker_url: str) -> Iterator[Site]:
         # The site's own settings: a broker, shared with other tests here, and SQLite as the checks want it.
         file.write(f"""
 CELERY_BROKER_URL = {broker_url!r}
-CELERY_BROKER_TRANSPORT_OPTIONS = {{"global_keyprefix": "{queue}:"}}
+CELERY_BROKER_TRANSPORT_OPTIONS = {{"global_keyprefix": "{prefix}:"}}
 CELERY_BROKER_CONNECTION_RETRY_ON_STARTUP = True
 CELERY_WORKER_ENABLE_REMOTE_CONTROL = False
 ALLOWED_HOSTS = ["testserver"]
@@ -139,10 +140,16 @@ DATABASES["default"]["OPTIONS"] = {{
 """)
     with OpenAIServer() as server:
         server.default = Behaviour(text="A fine place.")
-        yield Site(tmp_path, server)
+        yield Site(folder, server)
     with redis.Redis.from_url(broker_url) as client:
-        for key in client.scan_iter(match=f"{queue}:*"):
+        for key in client.scan_iter(match=f"{prefix}:*"):
             client.delete(key)
+
+
+@pytest.fixture
+def site(tmp_path: pathlib.Path, broker_url: str) -> Iterator[Site]:
+    with project(tmp_path, broker_url) as made:
+        yield made
 
 
 def test_every_command_is_of_a_kind_that_is_run_here() -> None:
@@ -151,6 +158,7 @@ def test_every_command_is_of_a_kind_that_is_run_here() -> None:
     for page in PAGES:
         assert set(re.findall(r"^```(\w+)", page.read_text(encoding="utf-8"), re.MULTILINE)) <= {
             *("python", "pycon", "sh", "text", "http", "json"),
+            *("ini", "yaml"),  # tests/howto/test_supervision.py
         }, page
 
 
@@ -176,7 +184,7 @@ def test_the_site_works_and_so_does_every_command(site: Site) -> None:
 
 def make(target: str, *arguments: str, **variables: str) -> subprocess.Popen[str]:
     """Start ``make`` with the packages that are installed here, instead of a new environment."""
-    installed = [f"--old-file={sys.prefix}/.{name}" for name in ("example", "runtime", "test")]
+    installed = [f"--old-file={sys.prefix}/.{name}" for name in ("example", "lint", "runtime", "test")]
     return subprocess.Popen(
         ["make", "--no-print-directory", *installed, target, f"VENV={sys.prefix}", *arguments],
         cwd=ROOT,

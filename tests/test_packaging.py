@@ -55,14 +55,14 @@ def test_the_wheel_holds_every_file_of_the_package_and_nothing_else(wheel: pathl
     assert any(name.endswith(".mo") for name in names)
 
 
-def test_the_core_depends_on_four_projects(wheel: pathlib.Path) -> None:
+def test_the_core_depends_on_five_projects(wheel: pathlib.Path) -> None:
     with zipfile.ZipFile(wheel) as archive:
         [metadata] = [name for name in archive.namelist() if name.endswith(".dist-info/METADATA")]
         lines = archive.read(metadata).decode().splitlines()
     required = [line.removeprefix("Requires-Dist: ") for line in lines if line.startswith("Requires-Dist: ")]
     core = {re.split(r"[^\w-]", requirement)[0].lower() for requirement in required if "extra ==" not in requirement}
 
-    assert core == {"celery", "django", "djangorestframework", "openai"}
+    assert core == {"celery", "django", "djangorestframework", "openai", "snowballstemmer"}
 
 
 def test_the_pure_modules_import_where_nothing_else_is_installed(wheel: pathlib.Path, tmp_path: pathlib.Path) -> None:

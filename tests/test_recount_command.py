@@ -62,6 +62,30 @@ def test_every_count_equals_that_of_the_new_counter(settings: Settings, convmemo
     assert list(integrity.check(models.Session.objects.all())) == []
 
 
+def test_a_session_that_two_counters_counted_is_recounted_too(settings: Settings) -> None:
+    memories["default"].append("s", ChatMessage.human("One."))
+    settings.CONVMEMORY = {"default": {**settings.CONVMEMORY["default"], "TOKEN_COUNTER": ESTIMATE}}
+    for text in ("Two.", "Three."):
+        memories["default"].append("s", ChatMessage.human(text))
+        assert models.Session.objects.get(key="s").counter == ""
+
+    assert recount() == "1 session recounted.\n"
+
+    name = memories["default"].counter.name
+    assert models.Session.objects.get(key="s").counter == name
+    memories["default"].append("s", ChatMessage.human("Four."))
+    assert models.Session.objects.get(key="s").counter == name
+    assert recount() == "0 sessions recounted.\n"
+
+
+def test_a_cleared_session_has_the_counter_of_its_next_message(settings: Settings) -> None:
+    memories["default"].append("s", ChatMessage.human("One."))
+    memories["default"].clear("s")
+    settings.CONVMEMORY = {"default": {**settings.CONVMEMORY["default"], "TOKEN_COUNTER": ESTIMATE}}
+    memories["default"].append("s", ChatMessage.human("Two."))
+    assert models.Session.objects.get(key="s").counter == memories["default"].counter.name
+
+
 def test_the_new_count_decides_whether_a_session_is_due(settings: Settings) -> None:
     memory = memories["default"]
     while not memory.append("s", ChatMessage.human("第个问题" * 4)).due:

@@ -92,7 +92,8 @@ def check_context(memory: ConversationMemory, key: str) -> Any:
     pinned = sum(part.tokens for part in context.parts if part.name == "pinned")
     assert context.over_budget or context.tokens - pinned <= (memory.max_context_tokens or 0)
     expected: list[str] = []
-    for message in context.to_openai():
+    messages: Any = context.to_openai()
+    for message in messages:
         if message["role"] == "tool":
             assert message["tool_call_id"] == expected.pop(0)
         else:

@@ -1,7 +1,10 @@
-"""``python -m tests.run`` runs pytest on each database, and says why a run had no tests."""
+"""``python -m tests.run`` runs pytest on each database, and says why a run had no tests. CI has the same examples."""
 
 from __future__ import annotations
 
+import json
+import os
+import pathlib
 import subprocess
 import sys
 from typing import Any
@@ -56,3 +59,41 @@ def test_the_environment_chooses_the_databases(
     assert run.main([]) == 0
 
     assert "Tests on postgresql" not in capsys.readouterr().out
+
+
+# Property tests.
+
+_PRINTS_EXAMPLES = """
+import json
+import hypothesis
+from hypothesis import strategies as st
+import tests.conftest
+
+examples = []
+
+@hypothesis.given(st.integers())
+def note(example):
+    examples.append(example)
+
+note()
+print(json.dumps(examples))
+"""
+
+
+def examples(folder: pathlib.Path, **variables: str) -> list[int]:
+    """Return the examples that a new process gives a property test."""
+    script = folder / "prints_examples.py"
+    script.write_text(_PRINTS_EXAMPLES)
+    environ = {name: value for name, value in os.environ.items() if name != "CI"}
+    environ |= {"PYTHONPATH": str(pathlib.Path(__file__).parent.parent), **variables}
+    printed = subprocess.run([sys.executable, script], cwd=folder, env=environ, check=True, stdout=subprocess.PIPE)
+    numbers: list[int] = json.loads(printed.stdout)
+    return numbers
+
+
+def test_in_ci_the_examples_depend_on_the_commit_only(tmp_path: pathlib.Path) -> None:
+    assert examples(tmp_path, CI="true") == examples(tmp_path, CI="true")
+
+
+def test_elsewhere_each_run_tries_other_examples(tmp_path: pathlib.Path) -> None:
+    assert examples(tmp_path) != examples(tmp_path)

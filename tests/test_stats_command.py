@@ -12,6 +12,7 @@ from django.core.management import CommandError, call_command
 
 from django_convmemory import clock, exceptions, models
 from django_convmemory.chat_models.base import ChatResponse, Usage
+from django_convmemory.core.breaker import Reason
 from django_convmemory.core.values import AttemptOutcome
 from django_convmemory.memory import memories
 from django_convmemory.messages import ChatMessage
@@ -31,8 +32,8 @@ NOTHING: dict[str, Any] = {
     "leased": 0,
     "failing": 0,
     "stalled": 0,
-    "paused": False,
-    "misconfigured": False,
+    "to_be_rebuilt": 0,
+    "pause": None,
     "attempts": {
         "since_seconds": 86400,
         "count": 0,
@@ -43,6 +44,13 @@ NOTHING: dict[str, Any] = {
         "cost": None,
         "median_seconds": None,
         "longest_seconds": None,
+    },
+    "replies": {
+        "since_seconds": 86400,
+        "count": 0,
+        "prompt_tokens": 0,
+        "cached_tokens": 0,
+        "completion_tokens": 0,
     },
 }
 
@@ -107,15 +115,38 @@ def test_the_states_of_compaction_are_counted() -> None:
     result = figures()["default"]
 
     # Session "b" is leased: a process is folding it, so it is not failing.
-    assert [result[name] for name in ("due", "leased", "failing", "stalled", "paused")] == [4, 1, 1, 1, False]
+    assert [result[name] for name in ("due", "leased", "failing", "stalled")] == [4, 1, 1, 1]
     assert 3600 <= result["oldest_due_seconds"] < 3660
 
 
 def test_a_paused_alias_is_shown() -> None:
-    attempt(1.0, AttemptOutcome.MISCONFIGURED, age=10)
+    memories["default"].store.open_breaker("default", Reason.MISCONFIGURED, "Wrong: key", seconds=30.0)
 
-    assert figures()["default"]["paused"] is True
-    assert figures()["other"]["paused"] is False
+    pause = figures()["default"]["pause"]
+
+    assert (pause["reason"], pause["error"], pause["failures"]) == ("misconfigured", "Wrong: key", 0)
+    assert 20 < pause["seconds_left"] <= 30
+    assert figures()["other"]["pause"] is None
+
+
+def test_a_pause_whose_time_has_come_lasts_until_the_model_answers() -> None:
+    store = memories["default"].store
+    store.open_breaker("default", Reason.OUTAGE, "Down: 503", seconds=30.0)
+    store.open_breaker("other", Reason.RATE_LIMIT, "Slow: 429", seconds=30.0)
+    models.AliasState.objects.update(until=clock.Clock(-1))
+
+    assert figures()["default"]["pause"]["seconds_left"] == 0.0
+    assert figures()["other"]["pause"] is None
+    store.close_breaker("default")
+    assert figures()["default"]["pause"] is None
+
+
+def test_sessions_that_wait_for_a_rebuild_are_counted() -> None:
+    for key in "abc":
+        memories["default"].append(key, {"role": "user", "content": "Hello"})
+    models.Session.objects.exclude(key="a").update(rebuild_after=clock.Clock(86400))
+
+    assert figures()["default"]["to_be_rebuilt"] == 2
 
 
 def test_recent_model_calls_are_summed_up() -> None:
@@ -167,7 +198,7 @@ def test_the_number_of_queries_does_not_depend_on_the_number_of_rows(
         memories["default"].append(key, {"role": "user", "content": "Hello"})
         attempt(1.0)
 
-    with django_assert_num_queries(7):
+    with django_assert_num_queries(9):
         figures("--alias", "default")
 
 

@@ -1,12 +1,13 @@
 from __future__ import annotations
 
 import itertools
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import pytest
 from hypothesis import given, strategies as st
 
 from django_convmemory.core.strategies import (
+    Amount,
     Buffer,
     Pruning,
     Strategy,
@@ -16,6 +17,7 @@ from django_convmemory.core.strategies import (
     TokenBuffer,
     View,
     Window,
+    stepped,
 )
 
 
@@ -91,9 +93,11 @@ def test_planning_what_was_kept_folds_nothing_or_it_is_above_the_limit_still(str
 
 
 @given(folding, tails)
-def test_a_memory_that_folds_shows_its_whole_tail(strategy: Strategy, tail: Tail) -> None:
-    assert strategy.shown_from(*tail) == 0
-    assert strategy.view().summary
+def test_a_memory_that_folds_shows_its_whole_tail_as_far_as_it_is_read(strategy: Strategy, tail: Tail) -> None:
+    view = strategy.view()
+    assert view.summary
+    if view.messages is None or len(tail.tokens) <= view.messages:
+        assert strategy.shown_from(*tail) == 0
 
 
 @given(showing, tails)
@@ -287,3 +291,64 @@ def test_limits_are_whole_numbers(strategy: type[Strategy], limit: object) -> No
 def test_a_limit_of_nothing_cannot_be_kept(strategy: type[SummaryBuffer | Pruning]) -> None:
     with pytest.raises(ValueError, match="at least 1"):
         strategy(0)
+
+
+# Steps: what is left out grows many messages at a time.
+
+shares = st.sampled_from([0.0, 0.25, 0.5, 0.75, 0.9])
+
+
+@given(st.integers(0, 10**6), st.integers(1, 5000), shares | st.just(1.0))
+def test_a_step_leaves_the_share_of_the_limit_or_more(total: int, limit: int, evict_to: float) -> None:
+    left = total - stepped(total, limit, evict_to)
+    assert left <= limit
+    assert left >= min(total, limit * evict_to - 1)
+
+
+@given(st.integers(1, 5000), shares)
+def test_the_next_step_comes_after_a_share_of_the_limit(limit: int, evict_to: float) -> None:
+    cuts = [stepped(total, limit, evict_to) for total in range(3 * limit)]
+    assert cuts == sorted(cuts)
+    assert len(set(cuts)) <= 1 + 2 * limit / max(1, limit * (1 - evict_to)) + 1
+
+
+@given(st.integers(1, 12), shares, tails)
+def test_window_grows_from_its_share_to_its_size(size: int, evict_to: float, tail: Tail) -> None:
+    first = Window(size, evict_to).shown_from(*tail)
+    assert first in tail.starts or not tail.tokens
+    assert len(tail.tokens) - first <= size or first == tail.newest
+    # What a store does not read makes no difference.
+    read = max((start for start in tail.starts if start <= max(0, len(tail.tokens) - size)), default=0)
+    before = Amount(read, sum(tail.tokens[:read]))
+    assert read + Window(size, evict_to).shown_from(*tail.after(read), before) == first
+
+
+@given(st.integers(1, 200), shares, tails)
+def test_token_buffer_grows_from_its_share_to_its_limit(limit: int, evict_to: float, tail: Tail) -> None:
+    first = TokenBuffer(limit, evict_to).shown_from(*tail)
+    assert sum(tail.tokens[first:]) <= limit
+    if tail.tokens and sum(tail.tokens[tail.newest :]) <= limit:
+        assert first <= tail.newest
+    read = max((start for start in tail.starts if sum(tail.tokens[start:]) >= limit), default=0)
+    before = Amount(read, sum(tail.tokens[:read]))
+    assert read + TokenBuffer(limit, evict_to).shown_from(*tail.after(read), before) == first
+
+
+@pytest.mark.parametrize("evict_to", [-0.1, 1.1, float("nan"), True, "half"])
+@pytest.mark.parametrize("strategy", [Window, TokenBuffer])
+def test_evict_to_is_a_share(strategy: type[Any], evict_to: Any) -> None:
+    with pytest.raises(ValueError, match="evict_to must be a number from 0 to 1"):
+        strategy(10, evict_to)
+
+
+# Whose turn it is.
+
+
+@given(limits, tails, st.data())
+def test_what_is_kept_begins_with_a_users_turn_if_there_is_one(limit: int, tail: Tail, data: st.DataObject) -> None:
+    users = sorted(data.draw(st.sets(st.sampled_from(tail.starts or [0]))))
+    for strategy in (SummaryBuffer(limit), Summary(limit % 8)):
+        split, plain = strategy.plan(*tail, users), strategy.plan(*tail)
+        later = [start for start in users if plain <= start < tail.newest]
+        assert split == (later[0] if plain and later else plain)
+    assert Pruning(limit).plan(*tail, users) == Pruning(limit).plan(*tail)

@@ -18,6 +18,7 @@ from django.db import connection
 
 from django_convmemory import clock, exceptions, models
 from django_convmemory.broker import sender
+from django_convmemory.chat_models.extractive import ExtractiveChatModel
 from django_convmemory.conversation import ConversationMemory
 from django_convmemory.memory import memories
 from django_convmemory.messages import ChatMessage
@@ -173,6 +174,27 @@ def test_a_paused_alias_is_left_alone(settings: Settings) -> None:
     assert models.Attempt.objects.count() == 1
 
 
+class PreparedModel(ExtractiveChatModel):
+    """A chat model that counts how often it was prepared."""
+
+    prepared = 0
+
+    def prepare(self) -> None:
+        type(self).prepared += 1
+
+
+@pytest.mark.parametrize(("scheduler", "inline", "prepared"), [(NULL, False, 1), (CELERY, True, 1), (CELERY, False, 0)])
+def test_the_models_are_prepared_if_the_command_folds(
+    scheduler: dict[str, Any], inline: bool, prepared: int, settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(PreparedModel, "prepared", 0)
+    settings.CONVMEMORY = {"default": alias_settings({"BACKEND": f"{__name__}.PreparedModel"}, scheduler)}
+
+    call_command("convmemory_sweep", inline=inline, verbosity=0)
+
+    assert PreparedModel.prepared == prepared
+
+
 def test_an_alias_can_be_chosen(settings: Settings) -> None:
     settings.CONVMEMORY = {"default": alias_settings(), "support": alias_settings(), "sales": alias_settings()}
     [default], [support], [sales] = (due(memories[name], "a") for name in ("default", "support", "sales"))
@@ -193,9 +215,13 @@ def test_aliases_take_turns(settings: Settings) -> None:
     assert list(order) == ["default", "support", "default", "support"]
 
 
-@pytest.mark.parametrize(("name", "error"), [("removed", "no alias"), ("window", "makes no summaries")])
+@pytest.mark.parametrize(("name", "error"), [("removed", "no alias"), ("window", "makes no summaries and no index")])
 def test_an_alias_that_cannot_be_swept_is_an_error(name: str, error: str, settings: Settings) -> None:
-    window = {"MEMORY": "django_convmemory.memory.ConversationWindowMemory", "SCHEDULER": NULL}
+    window = {
+        "MEMORY": "django_convmemory.memory.ConversationWindowMemory",
+        "SCHEDULER": NULL,
+        "OPTIONS": {"index": False},
+    }
     settings.CONVMEMORY = {"default": alias_settings(), "window": window}
 
     with pytest.raises(CommandError, match=error) as raised:

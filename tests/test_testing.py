@@ -180,7 +180,7 @@ def test_all_other_settings_keep_their_effect() -> None:
         memory = memories["default"]
         assert dataclasses.asdict(memory.strategy) == {"buffer_size": 3}
         assert memory.options.summary_prefix == "So far: "
-        assert memory.counter.name == "utf8"
+        assert memory.counter.name == "utf8:2"
         assert memory.price == (1, 2)
 
 

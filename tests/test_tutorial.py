@@ -27,14 +27,18 @@ ENVIRONMENT = {name: value for name, value in os.environ.items() if not name.sta
 }
 # What the shell is told to run: the page's Python, and between it what is typed in the other terminal.
 IN_THE_SHELL = """
-import doctest, json, subprocess
+import doctest, json, re, subprocess
+class AnyDay(doctest.OutputChecker):
+    def check_output(self, *texts_and_flags):
+        *texts, flags = texts_and_flags
+        return super().check_output(*(re.sub(r"2[0-9]{3}-[0-9]{2}-[0-9]{2}", "DAY", text) for text in texts), flags)
 with open("steps.json") as file:
     steps = json.load(file)
 names = {}
 for number, (language, text) in enumerate(steps):
     if language == "pycon":
         test = doctest.DocTestParser().get_doctest(text, names, f"block {number}", "tutorial.md", 0)
-        if doctest.DocTestRunner(verbose=False).run(test, clear_globs=False).failed:
+        if doctest.DocTestRunner(AnyDay(), verbose=False).run(test, clear_globs=False).failed:
             raise SystemExit(1)
         names = test.globs
     else:

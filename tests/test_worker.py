@@ -59,6 +59,13 @@ def test_a_worker_folds_what_an_append_made_due(worker: Worker, settings: Settin
     assert memory.load("user-1").summary is not None
 
 
+def test_a_worker_has_imported_the_client_before_its_first_task(worker: Worker, settings: Settings) -> None:
+    session = append_until_due(configured(settings, worker.site))
+
+    processes.wait_until(worker.folded(session), "the session is folded")
+    assert "openai" in worker.modules()
+
+
 def test_a_worker_makes_a_summary_anew_when_it_is_asked_to(worker: Worker, settings: Settings) -> None:
     memory = configured(settings, worker.site)
     session = append_until_due(memory)
@@ -101,7 +108,7 @@ def test_a_killed_worker_costs_one_call(worker: Worker, settings: Settings) -> N
     assert row(session).lease_token
     assert list(tasks.send_due(memory, limit=10, hint_age=0)) == []
 
-    change(session, lease_expires_at=clock.Clock(-1))
+    change(session, lease_expires_at=clock.Clock(-1), next_attempt_at=clock.Clock(-1))
     assert list(tasks.send_due(memory, limit=10, hint_age=0)) == [session.pk]
 
     processes.wait_until(worker.folded(session), "the session is folded")

@@ -30,6 +30,10 @@ class Worker:
         """How many tasks succeeded, according to the worker's log."""
         return (self.folder / "output").read_text().count(" succeeded in ")
 
+    def modules(self) -> list[str]:
+        """The modules that were imported before the first task."""
+        return (self.folder / "modules").read_text().split()
+
     def pid(self) -> int:
         """The process that runs the tasks. When it dies, the worker starts another."""
         return int((self.folder / "pid").read_text())

@@ -11,6 +11,7 @@ from django.http import HttpRequest, StreamingHttpResponse
 from django.utils.translation import gettext as _, gettext_lazy, ngettext
 
 from django_convmemory import models
+from django_convmemory.admin.pauses import pauses
 from django_convmemory.maintenance.transfer import exporting
 from django_convmemory.memory import memories
 
@@ -20,13 +21,27 @@ MAX_SESSIONS = 1000
 
 @admin.action(permissions=["change"], description=gettext_lazy("Compact now"))
 def compact(modeladmin: admin.ModelAdmin[Any], request: HttpRequest, queryset: Any) -> None:
-    """Ask workers to compact the sessions, even those whose next attempt would only be made later."""
+    """Ask workers to compact the sessions, even those whose next attempt would only be made later.
+
+    The first session of a paused alias is compacted despite the pause. If the model answers, the worker sends the
+    others that are due. If it does not, it is called once, not a thousand times.
+    """
     if _is_for_all(modeladmin, request):
         return
-    asked, refused = [], 0
-    for session in queryset[:MAX_SESSIONS]:
-        if session.alias in memories and memories[session.alias].session(session).request_compaction():
+    asked, refused, waiting = [], 0, 0
+    sessions = list(queryset[:MAX_SESSIONS])
+    found = pauses(models.Session.objects.using(queryset.db), {session.alias for session in sessions})
+    untried = {pause.state.alias for pause in found}
+    held_up = {pause.state.alias for pause in found if not pause.stands_in}
+    for session in sessions:
+        despite_pause = session.alias in untried
+        if session.alias in held_up and not despite_pause:
+            waiting += 1
+        elif session.alias in memories and memories[session.alias].session(session).request_compaction(
+            despite_pause=despite_pause
+        ):
             asked.append(session)
+            untried.discard(session.alias)
         else:
             refused += 1
     if asked:
@@ -35,6 +50,15 @@ def compact(modeladmin: admin.ModelAdmin[Any], request: HttpRequest, queryset: A
             "A worker was asked to compact %(n)d session.", "Workers were asked to compact %(n)d sessions.", len(asked)
         )
         modeladmin.message_user(request, text % {"n": len(asked)}, messages.SUCCESS)
+    if waiting:
+        text = ngettext(
+            "%(n)d session waits, because its memory is paused: the model is tried with one session first. If it "
+            "answers, workers compact the other one too.",
+            "%(n)d sessions wait, because their memory is paused: the model is tried with one session first. If it "
+            "answers, workers compact the others too.",
+            waiting,
+        )
+        modeladmin.message_user(request, text % {"n": waiting}, messages.WARNING)
     if refused:
         text = ngettext(
             "No worker could be asked to compact %(n)d session. Check that the broker can be reached, and that the "

@@ -4,7 +4,7 @@ No figure walks a whole table:
 
 - Up to some thousands of sessions, all are counted. Otherwise, a sample is, which is spread evenly over their ids.
 - Of the calls, at most the newest ``MAX_CALLS`` are counted.
-- Due sessions are counted by their index, up to ``MAX_DUE``.
+- Due sessions, and those that wait for a rebuild, are counted by their indexes, up to ``MAX_DUE``.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ from django_convmemory.memory import memories
 RANGES, RANGE_SIZE = 50, 100
 MAX_CALLS = 50_000
 MAX_DUE = 1000
-# The largest number of failing sessions that are listed.
-MAX_FAILURES = 10
+# The largest number of failing and paused sessions that are listed.
+MAX_LISTED = 10
 
 
 class Period(NamedTuple):
@@ -150,23 +150,53 @@ class Overview:
         return max(waits, default=None)
 
     @cached_property
-    def _failing(self) -> list[int]:
-        return [session.pk for session in self._due if session.state == models.SessionState.FAILING]
+    def _stuck(self) -> dict[str, list[int]]:
+        """The ids of the due sessions that failed, and of those that only wait for the end of a pause."""
+        return {
+            state: [session.pk for session in self._due if session.state == state]
+            for state in (models.SessionState.FAILING, models.SessionState.PAUSED)
+        }
 
     @property
     def failing(self) -> int:
         """The number of due sessions whose last attempt failed."""
-        return len(self._failing)
+        return len(self._stuck[models.SessionState.FAILING])
 
     @property
-    def all_failing(self) -> models.SessionQuerySet:
-        """Those sessions, longest due first."""
-        return models.Session.objects.using(self.using).filter(pk__in=self._failing).order_by("due_since")
+    def paused(self) -> int:
+        """The number of the other due sessions whose alias is paused."""
+        return len(self._stuck[models.SessionState.PAUSED])
+
+    @property
+    def stuck(self) -> int:
+        return self.failing + self.paused
+
+    @property
+    def all_stuck(self) -> models.SessionQuerySet:
+        """The failing and the paused sessions, longest due first."""
+        ids = [session_id for state_ids in self._stuck.values() for session_id in state_ids]
+        return models.Session.objects.using(self.using).filter(pk__in=ids).order_by("due_since")
 
     @cached_property
-    def failures(self) -> list[models.Session]:
+    def listed(self) -> list[models.Session]:
         """Those of them that are listed."""
-        return list(self.all_failing.with_clock().select_related("owner")[:MAX_FAILURES])
+        return list(self.all_stuck.with_clock().select_related("owner")[:MAX_LISTED])
+
+    # Rebuilds.
+
+    @cached_property
+    def _to_be_rebuilt(self) -> int:
+        rows = self._sessions.filter(rebuild_after__isnull=False)
+        return rows.order_by().values("pk")[: MAX_DUE + 1].count()
+
+    @property
+    def to_be_rebuilt(self) -> int:
+        """The number of sessions whose summary the fallback has made in part, at most ``MAX_DUE``."""
+        return min(self._to_be_rebuilt, MAX_DUE)
+
+    @property
+    def to_be_rebuilt_is_more(self) -> bool:
+        return self._to_be_rebuilt > MAX_DUE
 
     # Calls.
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import Any
+import datetime as dt
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
 from django.db.models import OuterRef, Subquery
 from django.utils.functional import cached_property
@@ -12,6 +14,7 @@ from django.utils.translation import gettext_lazy
 
 from django_convmemory import models
 from django_convmemory.admin import charts, differences, timeline
+from django_convmemory.admin.pauses import Pause
 from django_convmemory.conversation import ConversationMemory
 from django_convmemory.core.context import Context, Part
 from django_convmemory.maintenance import explain
@@ -31,6 +34,58 @@ PART_LABELS = {
 }
 
 
+class Mark(NamedTuple):
+    """What a version is marked with, if it ``applies``. ``bad``: it may lack something."""
+
+    applies: Callable[[models.Summary], bool]
+    label: Any
+    meaning: Any
+    bad: bool = False
+
+
+MARKS = [
+    Mark(
+        lambda summary: summary.part_end is not None,
+        gettext_lazy("part"),
+        gettext_lazy("It ends within a long message or exchange. No context shows it."),
+    ),
+    Mark(
+        lambda summary: summary.building,
+        gettext_lazy("not finished"),
+        gettext_lazy("A rebuild, or a long message, is not folded to its end yet. No context shows it."),
+    ),
+    Mark(
+        lambda summary: summary.fallback,
+        gettext_lazy("by the fallback model"),
+        gettext_lazy("The memory’s own model did not make it."),
+        bad=True,
+    ),
+    Mark(
+        lambda summary: summary.stand_in,
+        gettext_lazy("stands in"),
+        gettext_lazy("The memory’s own model was unavailable. When it answers, this version is made again."),
+        bad=True,
+    ),
+    Mark(
+        lambda summary: summary.carried,
+        gettext_lazy("carried over"),
+        gettext_lazy("These messages have no words, or no model could summarize them. The text did not change."),
+        bad=True,
+    ),
+    Mark(
+        lambda summary: summary.cut,
+        gettext_lazy("cut"),
+        gettext_lazy("A message was too long, and its rest is not in the text."),
+        bad=True,
+    ),
+    Mark(
+        lambda summary: summary.shortened,
+        gettext_lazy("shortened"),
+        gettext_lazy("The model’s text exceeded the limit."),
+    ),
+]
+
+
 @dataclasses.dataclass(frozen=True, slots=True)
 class Version:
     """A version of the summary. ``text`` marks what it changed in its parent, ``attempt`` is the call that made it."""
@@ -39,18 +94,23 @@ class Version:
     text: SafeString
     attempt: models.Attempt | None
 
+    @property
+    def marks(self) -> list[Mark]:
+        return [mark for mark in MARKS if mark.applies(self.summary)]
+
 
 @dataclasses.dataclass
 class SessionPage:
     """The page of ``session``.
 
     It shows the messages before the position ``before``, or the last messages, and the version ``version`` of the
-    summary, or the newest version.
+    summary, or the newest version. ``pause`` is that of the session's alias.
     """
 
     session: models.Session
     before: int | None = None
     version: int | None = None
+    pause: Pause | None = None
 
     @property
     def using(self) -> str:
@@ -71,6 +131,13 @@ class SessionPage:
     def limit(self) -> int | None:
         """The tokens of the tail above which the session is due, or None if the threshold is not in tokens."""
         return self.memory.strategy.threshold.tokens if self.memory else None
+
+    @property
+    def next_attempt_at(self) -> dt.datetime | None:
+        """When the session may be tried again, or None if the next task or sweep may try it."""
+        now: dt.datetime = self.session.now  # type: ignore[attr-defined]
+        times = (self.session.next_attempt_at, self.pause and self.pause.next_call)
+        return max((time for time in times if time and time > now), default=None)
 
     @property
     def tail_tokens(self) -> int:
@@ -128,7 +195,7 @@ class SessionPage:
 
     @property
     def _finished(self) -> Any:
-        return self._summaries.filter(building=False).valid()
+        return self._summaries.filter(building=False, part_end__isnull=True).valid()
 
     @property
     def _attempts(self) -> Any:

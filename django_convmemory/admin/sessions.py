@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from django.contrib import admin, messages
@@ -25,13 +25,15 @@ from django_convmemory import models
 from django_convmemory.admin import bulk, lists
 from django_convmemory.admin.overview import PERIODS, Overview
 from django_convmemory.admin.page import SessionPage
+from django_convmemory.admin.pauses import Pause, pauses
 from django_convmemory.admin.work import REDACT, WORK, Work
 from django_convmemory.exceptions import ConvMemoryError
 from django_convmemory.memory import memories
 
 NO_WORKER = _(
     "No worker could be asked. The broker cannot be reached, the memory’s scheduler sends no tasks, or the memory has "
-    "no chat model. The next sweep folds the session if it is due. A rebuild has to be asked for again."
+    "no chat model. If the session is due, the next sweep folds it, or the first sweep after a pause of the memory. A "
+    "rebuild has to be asked for again."
 )
 
 
@@ -92,10 +94,13 @@ class SessionAdmin(admin.ModelAdmin):  # type: ignore[type-arg]
         return [name for name in self.list_display if name != "alias" or len(list(memories)) > 1]
 
     def changelist_view(self, request: HttpRequest, extra_context: dict[str, Any] | None = None) -> Any:
+        may_see_overview = self.has_overview_permission(request)
         context = {
             # Django's title is "Select session to change", and nothing is selected here to be changed.
             "title": capfirst(self.opts.verbose_name_plural),
-            "may_see_overview": self.has_overview_permission(request),
+            "may_see_overview": may_see_overview,
+            # Without that permission, only pauses that hold up sessions of this user's list are shown.
+            "pauses": [pause for pause in self._pauses(request, memories) if may_see_overview or pause.waiting],
         }
         return super().changelist_view(request, context | (extra_context or {}))
 
@@ -194,12 +199,15 @@ class SessionAdmin(admin.ModelAdmin):  # type: ignore[type-arg]
         if not self.has_view_or_change_permission(request, session):
             raise PermissionDenied
         before, version = (lists.integer(request.GET.get(name, "")) for name in ("before", "version"))
+        # A session whose alias is not paused needs no statement to know it.
+        alias_pauses = self._pauses(request, [session.alias]) if session.pause else []  # type: ignore[attr-defined]
         return self._page(
             request,
             "page",
             title=str(session),
             original=session,
-            page=SessionPage(session, before, version),
+            page=SessionPage(session, before, version, next(iter(alias_pauses), None)),
+            pauses=alias_pauses,
             owner_url=self._owner_url(session),
             work=[
                 (name, work.label)
@@ -214,23 +222,25 @@ class SessionAdmin(admin.ModelAdmin):  # type: ignore[type-arg]
         """Show the figures of all memories."""
         if not self.has_overview_permission(request):
             raise PermissionDenied
+        overview = self._overview(request.GET)
         return self._page(
             request,
             "overview",
             title=_("Overview"),
-            overview=self._overview(request.GET),
+            overview=overview,
+            pauses=pauses(models.Session.objects.using(overview.using), overview.aliases),
             all_aliases=list(memories),
             periods=PERIODS,
             may_retry=self.has_change_permission(request),
         )
 
     def retry_view(self, request: HttpRequest) -> HttpResponse:
-        """Ask workers to compact the sessions that the overview counts as failing."""
+        """Ask workers to compact the sessions that the overview counts as stuck."""
         if not (self.has_overview_permission(request) and self.has_change_permission(request)):
             raise PermissionDenied
         if request.method != "POST":
             return HttpResponseNotAllowed(["POST"])
-        bulk.compact(self, request, self._overview(request.POST).all_failing)
+        bulk.compact(self, request, self._overview(request.POST).all_stuck)
         return HttpResponseRedirect(self._url("overview"))
 
     def _overview(self, parameters: Mapping[str, Any]) -> Overview:
@@ -291,6 +301,11 @@ class SessionAdmin(admin.ModelAdmin):  # type: ignore[type-arg]
         if session is None:
             raise Http404
         return session
+
+    def _pauses(self, request: HttpRequest, aliases: Iterable[str]) -> list[Pause]:
+        """Return the pauses of ``aliases``, with the sessions that the user may see."""
+        sessions: Any = self.get_queryset(request)
+        return pauses(sessions, aliases)
 
     def _owner_url(self, session: models.Session) -> str | None:
         """Return the address of the owner in this admin site, or None if it has no users."""

@@ -16,6 +16,7 @@ from django.utils.timezone import template_localtime  # type: ignore[attr-define
 from django.utils.translation import gettext as _, ngettext, pgettext
 
 from django_convmemory import models
+from django_convmemory.core import usage
 from django_convmemory.fields import ExactJSONField
 from django_convmemory.maintenance.explain import Disposition, Explained
 from django_convmemory.messages import ChatMessage
@@ -25,6 +26,8 @@ from django_convmemory.stores.columns import message_of
 MESSAGES = 20
 # Characters of a text that are shown, and of the rest of a message that are read.
 MAX_TEXT, MAX_WIRE = 20_000, 500_000
+# Characters of what a provider reported about a reply that are read.
+MAX_USAGE = 20_000
 # A call is shown opened if its arguments have fewer characters.
 SHORT = 400
 # The number of parts of a message, and of tool calls, that are shown.
@@ -99,22 +102,27 @@ def rows(session: models.Session, before: int | None, using: str) -> list[Any]:
     """Return the last messages, or the last messages before the position ``before``, in order.
 
     Besides columns, a row has ``beginning``, the first characters of the text, and ``small``, the rest of the wire
-    form. If that is too long, it is not read, and ``large`` is true.
+    form. If that is too long, it is not read, and ``large`` is true. ``reported`` is the provider's usage.
     """
     end = session.last_position + 1 if before is None else min(session.last_position + 1, before)
     messages = models.Message.objects.using(using).filter(
         session=session, position__gte=end - MESSAGES, position__lt=end
     )
     large = Q(wire_length__gt=MAX_WIRE)
-    messages = messages.alias(wire_length=Length("wire")).annotate(
+    messages = messages.alias(wire_length=Length("wire"), usage_length=Length("usage")).annotate(
         beginning=Substr("content", 1, MAX_TEXT + 1),
         small=Case(When(large, then=Value(None)), default=F("wire"), output_field=ExactJSONField()),
         large=Case(When(large, then=Value(True)), default=Value(False)),
+        reported=Case(
+            When(usage_length__gt=MAX_USAGE, then=Value(None)), default=F("usage"), output_field=ExactJSONField()
+        ),
     )
     columns = ("position", "role", "kind", "tokens", "answers", "created_at", "redacted_at")
     # By both columns of the key: a database that orders by the position alone may walk the whole table.
     newest_first = messages.order_by("-session_id", "-position")
-    return list(newest_first.values_list(*columns, "beginning", "small", "large", named=True)[:MESSAGES])[::-1]
+    return list(newest_first.values_list(*columns, "beginning", "small", "large", "reported", named=True)[:MESSAGES])[
+        ::-1
+    ]
 
 
 def bubble(row: Any, explained: Explained, keep: str = "") -> Bubble:
@@ -155,7 +163,7 @@ def _head(row: Any, explained: Explained, keep: str) -> SafeString:
         label = format_html('<a href="{}">{}</a>', address, label)
     return format_html(
         '<span class="convmemory-position">{}</span> <strong>{}</strong>{}{} <span class="convmemory-tag {}">{}</span> '
-        '<small>{} · <time datetime="{}">{}</time></small>',
+        '<small>{}{} · <time datetime="{}">{}</time></small>',
         str(row.position),
         row.role,
         kind,
@@ -163,9 +171,19 @@ def _head(row: Any, explained: Explained, keep: str) -> SafeString:
         explained.disposition.value,
         label,
         ngettext("%(n)s token", "%(n)s tokens", row.tokens) % {"n": row.tokens},
+        _usage(row),
         created_at.isoformat(),
         date_format(created_at, "SHORT_DATETIME_FORMAT"),
     )
+
+
+def _usage(row: Any) -> str:
+    """Return what the reply's prompt took, and how much of it came from the provider's cache."""
+    reported = usage.read(row.reported)
+    if reported is None:
+        return ""
+    values = {"prompt": reported.prompt_tokens, "cached": reported.cached_tokens}
+    return " · " + _("prompt of %(prompt)s tokens, %(cached)s cached") % values
 
 
 def _label(explained: Explained) -> str:

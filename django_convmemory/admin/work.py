@@ -30,7 +30,16 @@ class Work:
 
 
 def _compact(row: models.Session) -> str | None:
-    return _("A worker was asked to compact the session.") if memories[row.alias].request_compaction(row) else None
+    memory = memories[row.alias]
+    state = memory.breaker
+    if not memory.request_compaction(row, despite_pause=True):
+        return None
+    if state.open or state.paused:
+        return _(
+            "The memory is paused. A worker was asked to compact the session all the same. If the model answers it, "
+            "the pause ends."
+        )
+    return _("A worker was asked to compact the session.")
 
 
 def _rebuild(row: models.Session) -> str | None:

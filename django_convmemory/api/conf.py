@@ -13,7 +13,7 @@ from django.core.signals import setting_changed
 from django.dispatch import receiver
 from django.utils.module_loading import import_string
 
-from django_convmemory.conf import aliases as memory_aliases
+from django_convmemory.conf import DEFAULT_ALIAS, aliases as memory_aliases
 from django_convmemory.core.options import check_type
 from django_convmemory.messages import ROLES
 
@@ -94,6 +94,12 @@ def aliases() -> list[str]:
     """Return the aliases that the API may reach and that ``CONVMEMORY`` has."""
     allowed = limits().aliases
     return [alias for alias in memory_aliases() if allowed is None or alias in allowed]
+
+
+def first_alias() -> str:
+    """Return the alias that a request means if it names none: ``default``, or else the first one that it may reach."""
+    allowed = aliases()
+    return DEFAULT_ALIAS if DEFAULT_ALIAS in allowed or not allowed else allowed[0]
 
 
 @functools.cache

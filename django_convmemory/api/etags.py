@@ -1,7 +1,7 @@
 """Entity tags of a session. Every change of the session changes its tag, so a client can ask whether it has changed.
 
-A tag is ``"<revision>-<rest>"``. The rest changes with three things that the revision does not count: the end of a
-lease, a title or metadata that the site sets by itself, and the configuration of the memory.
+A tag is ``"<revision>-<rest>"``. The rest changes with four things that the revision does not count: the end of a
+lease, a pause of the alias, a title or metadata that the site sets by itself, and the configuration of the memory.
 
 ``If-Match`` is compared by the revision alone, because the tags of a session and of its context share it. Django's own
 conditional requests compare whole tags.
@@ -21,13 +21,14 @@ from django_convmemory.conversation import ConversationMemory
 
 def of(session: models.Session, memory: ConversationMemory) -> str:
     """Return the tag of a session's state. ``session`` must have been read ``with_clock``."""
-    description = zlib.crc32(repr((session.title, session.metadata)).encode("utf-8", "surrogatepass"))
+    pause: str | None = session.pause  # type: ignore[attr-defined]
+    description = zlib.crc32(repr((session.title, session.metadata, pause)).encode("utf-8", "surrogatepass"))
     return quote_etag(f"{session.revision}-{session.state[0]}{_configuration(memory) ^ description:08x}")
 
 
 @functools.lru_cache(maxsize=256)
 def _configuration(memory: ConversationMemory) -> int:
-    configuration = (memory.strategy, memory.options, memory.max_context_tokens, type(memory.counter).__name__)
+    configuration = (memory.strategy, memory.options, memory.max_context_tokens, memory.counter_name)
     return zlib.crc32(repr(configuration).encode())
 
 

@@ -1,15 +1,25 @@
-"""Pages by cursor. The last page of a long list costs as much as its first, and no entry appears twice."""
+"""Pages by cursor. The last page of a long list costs as much as its first, and no entry appears twice.
+
+The pages of a search are another kind: a ranking has no column by which a page could begin.
+"""
 
 from __future__ import annotations
 
 import datetime as dt
+import re
+from collections.abc import Callable
 from typing import Any
 
 from django.conf import settings
 from django.core.exceptions import ValidationError
 from rest_framework.exceptions import NotFound
-from rest_framework.pagination import Cursor, CursorPagination
+from rest_framework.pagination import BasePagination, Cursor, CursorPagination
 from rest_framework.request import Request
+from rest_framework.response import Response
+from rest_framework.utils.urls import remove_query_param, replace_query_param
+
+from django_convmemory.core.hits import Hit, Hits
+from django_convmemory.core.search import MAX_HITS
 
 
 class Pages(CursorPagination):
@@ -49,3 +59,43 @@ def _column_value(column: Any, text: str) -> str:
         if not 1 < value.year < 9999:
             raise ValueError("a time out of range")
     return str(value)
+
+
+class HitPages(BasePagination):
+    """Pages of the best hits of a search, :data:`MAX_HITS` hits at most. A cursor is the number of hits before a page.
+
+    Each page is searched for anew, so a message that is stored in between may move a hit to the next page.
+    """
+
+    def page(self, request: Request, find: Callable[[int, int], Hits], size: int) -> list[Hit]:
+        """Return at most ``size`` hits from where the request's cursor says.
+
+        ``find`` returns hits from an offset on, as many as a limit says. Raises a 404 for a cursor that is not valid.
+        """
+        cursor = request.query_params.get("cursor") or "0"
+        if not re.fullmatch("[0-9]{1,9}", cursor) or not (offset := int(cursor)) < MAX_HITS:
+            raise NotFound("Invalid cursor")
+        left = MAX_HITS - offset
+        # One more than is shown, to know whether there is a next page.
+        hits = find(offset, min(size + 1, left))
+        address = request.build_absolute_uri()
+        self._next = replace_query_param(address, "cursor", offset + size) if size < min(len(hits), left) else None
+        self._previous = None
+        if offset > size:
+            self._previous = replace_query_param(address, "cursor", offset - size)
+        elif offset:
+            self._previous = remove_query_param(address, "cursor")
+        self._complete = hits.complete
+        return hits[:size]
+
+    def get_paginated_response(self, data: Any) -> Response:
+        return Response({"next": self._next, "previous": self._previous, "complete": self._complete, "results": data})
+
+    def get_paginated_response_schema(self, schema: dict[str, Any]) -> dict[str, Any]:
+        address = {"type": "string", "nullable": True, "format": "uri"}
+        complete = {
+            "type": "boolean",
+            "description": "False if messages were left out, because there are too many or they are not indexed yet.",
+        }
+        properties = {"next": address, "previous": address, "complete": complete, "results": schema}
+        return {"type": "object", "required": list(properties), "properties": properties}

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import http.client
 import itertools
+import logging
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -22,6 +23,8 @@ from rest_framework.settings import api_settings
 
 from django_convmemory import exceptions
 from django_convmemory.stores import transactions
+
+logger = logging.getLogger(__name__)
 
 MEDIA_TYPE = "application/problem+json"
 _TYPE = "urn:problem-type:convmemory:"
@@ -70,6 +73,25 @@ MEMORY_ERRORS: tuple[tuple[type[Exception], int, str], ...] = (
     (exceptions.SessionContended, 503, "session_contended"),
     (exceptions.BrokerUnavailable, 503, "broker_unavailable"),
 )
+# Those of the database, with their details. After a ConnectionLost it does no harm to repeat the request. After an
+# OutcomeUnknown it may: a 503 would let many clients do that by themselves.
+DATABASE_ERRORS: tuple[tuple[type[Exception], int, str, str], ...] = (
+    (
+        transactions.ConnectionLost,
+        503,
+        "database_unavailable",
+        "The server lost its connection to the database again and again. Try again.",
+    ),
+    (
+        transactions.OutcomeUnknown,
+        500,
+        "outcome_unknown",
+        (
+            "The server lost its connection to the database, and the change may have been stored or not. Read the "
+            "session before you repeat the request. A request with an Idempotency-Key can be repeated at once."
+        ),
+    ),
+)
 
 
 def _problem_of(error: Exception) -> drf_exceptions.APIException | None:
@@ -81,6 +103,11 @@ def _problem_of(error: Exception) -> drf_exceptions.APIException | None:
         return drf_exceptions.PermissionDenied()
     if isinstance(error, RequestDataTooBig):
         return too_large()
+    for error_class, status_code, code, detail in DATABASE_ERRORS:
+        if isinstance(error, error_class):
+            # The exception says what to look for. The response does not: its reader cannot do anything about it.
+            logger.error("%s", error)
+            return Problem(status_code, code, detail)
     if isinstance(error, OperationalError) and (transactions.given_up(error) or "database is locked" in str(error)):
         # Raised in a transaction of the site, which only the site can repeat.
         return Problem(503, "session_contended", "Another request was changing the same session. Try again.")

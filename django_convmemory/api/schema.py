@@ -25,7 +25,7 @@ from rest_framework.serializers import BaseSerializer
 
 from django_convmemory.api import conf, fields, problems, serializers
 from django_convmemory.api.negotiation import JSONLinesRenderer
-from django_convmemory.api.views import actions, contexts, messages, sessions
+from django_convmemory.api.views import actions, contexts, messages, search, sessions
 from django_convmemory.api.views.base import ScopedView, TaggedView
 from django_convmemory.messages import ROLES
 
@@ -207,7 +207,7 @@ class _Operation(NamedTuple):
     examples: Mapping[str, Any] = {}
 
 
-SESSIONS, MESSAGES, CONTEXT, COMPACTION = "Sessions", "Messages", "Context", "Compaction"
+SESSIONS, MESSAGES, SEARCH, CONTEXT, COMPACTION = "Sessions", "Messages", "Search", "Context", "Compaction"
 
 # By view and method. The views have the parameters and bodies that they accept, as query_class and serializer_class.
 OPERATIONS: dict[tuple[type[ScopedView], str], _Operation] = {
@@ -276,6 +276,18 @@ OPERATIONS: dict[tuple[type[ScopedView], str], _Operation] = {
         "Empty a message and every summary that covers it",
         {200: serializers.Redacted},
         errors=[503],
+    ),
+    (search.SearchSession, "get"): _Operation(
+        SEARCH,
+        "sessions_search",
+        "Find messages of a session by their words",
+        {200: serializers.HitSerializer(many=True)},
+    ),
+    (search.SearchAll, "get"): _Operation(
+        SEARCH,
+        "search",
+        "Find messages of all sessions by their words",
+        {200: serializers.HitSerializer(many=True)},
     ),
     (contexts.ContextDetail, "get"): _Operation(
         CONTEXT, "context_retrieve", "Read the context: what a model is sent next", {200: serializers.ContextSerializer}

@@ -8,7 +8,7 @@ from __future__ import annotations
 import datetime as dt
 import re
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, get_args
 
 from django.conf import settings
 from django.db import router
@@ -20,6 +20,10 @@ from django_convmemory.api import conf
 from django_convmemory.api.fields import Alias, Choice, Flag, Metadata, PageSize, QueryNumber, Text, WholeNumber
 from django_convmemory.conf import DEFAULT_ALIAS
 from django_convmemory.conversation import Receipt
+from django_convmemory.core import usage
+from django_convmemory.core.context import PartName
+from django_convmemory.core.hits import Hit
+from django_convmemory.core.search import MAX_NEIGHBOURS
 from django_convmemory.core.values import MAX_KEY_LENGTH, MAX_TITLE_LENGTH
 from django_convmemory.exceptions import InvalidMessage
 from django_convmemory.maintenance.explain import Disposition, Explained
@@ -46,11 +50,15 @@ class StrictSerializer(serializers.Serializer[Any]):
         return super().to_internal_value(data)
 
 
-class Time(serializers.DateTimeField):
-    """A time in UTC, whatever time zone and format the site uses."""
+class UTCTime(serializers.DateTimeField):
+    """A time with a zone, in UTC, whatever time zone and format the site uses."""
 
     def __init__(self, **options: Any) -> None:
         super().__init__(**{"format": ISO_8601, "default_timezone": dt.UTC, **options})
+
+
+class Time(UTCTime):
+    """The time of a row, which has no zone if the site uses none."""
 
     def get_attribute(self, instance: Any) -> Any:
         moment = super().get_attribute(instance)
@@ -169,6 +177,12 @@ class StatusSerializer(RowSerializer):
     """The state of a session's compaction."""
 
     state = serializers.ChoiceField(choices=models.SessionState.choices, read_only=True)
+    pause = serializers.ChoiceField(
+        choices=models.AliasState.REASONS,
+        allow_null=True,
+        read_only=True,
+        help_text="Why the model of the session's memory is not called now, or null if it is.",
+    )
     lag = serializers.SerializerMethodField()
     last_error = serializers.SerializerMethodField()
 
@@ -176,6 +190,7 @@ class StatusSerializer(RowSerializer):
         model = models.Session
         fields = [
             "state",
+            "pause",
             "due_since",
             "lag",
             "attempts",
@@ -288,26 +303,37 @@ class Wire(serializers.Field[Any, Any, Any, Any]):
         return value.to_openai()
 
 
+class UsageSerializer(serializers.Serializer[Any]):
+    """The tokens of a reply, as the provider reported them."""
+
+    prompt_tokens = serializers.IntegerField()
+    cached_tokens = serializers.IntegerField(help_text="The tokens of the prompt that came from the provider's cache.")
+    completion_tokens = serializers.IntegerField()
+
+
 class MessageSerializer(serializers.Serializer[models.Message]):
-    """A stored message."""
+    """A stored message. ``usage`` is null unless the site stored it with the reply."""
 
     position = serializers.IntegerField()
     message = Wire()
     kind = serializers.CharField()
     metadata = serializers.JSONField()
     tokens = serializers.IntegerField()
+    usage = UsageSerializer(allow_null=True)
     created_at = Time()
     redacted = serializers.BooleanField()
 
     def to_representation(self, row: models.Message) -> dict[str, Any]:
         # Without the fields' own methods, which would take most of the time of a page.
         message = columns.message_of_row(row)
+        reported = usage.read(row.usage)
         return {
             "position": row.position,
             "message": message.to_openai(),
             "kind": message.kind,
             "metadata": message.metadata,
             "tokens": row.tokens,
+            "usage": reported and reported._asdict(),
             "created_at": self.fields["created_at"].to_representation(
                 clock.aware(row.created_at, row._state.db or "default")
             ),
@@ -323,12 +349,97 @@ class MessageQuery(PageQuery):
     ordering = Choice(choices=["position", "-position"], default="position")
 
 
+# Search.
+
+
+class SearchQuery(PageQuery):
+    """The parameters of a search."""
+
+    q = Text(help_text="What to look for: any text, for example a question. Its first 20 000 characters count.")
+    neighbours = QueryNumber(
+        max_value=MAX_NEIGHBOURS,
+        default=0,
+        help_text="How many messages before and after each hit come with it. A page has fewer hits then.",
+    )
+
+
+class SearchAllQuery(SearchQuery):
+    """The parameters of a search in all sessions."""
+
+    alias = Alias(required=False, help_text="The memory whose sessions are searched.")
+
+
+class SearchSessionQuery(SearchQuery):
+    """The parameters of a search in one session."""
+
+    after = QueryNumber(required=False, help_text="Find only messages after this position.")
+    before = QueryNumber(required=False, help_text="Find only messages before this position.")
+
+
+class PieceSerializer(serializers.Serializer[Any]):
+    """A piece of an excerpt. ``marked`` is true for words of the query."""
+
+    text = serializers.CharField()
+    marked = serializers.BooleanField()
+
+
+class QuoteSerializer(serializers.Serializer[Any]):
+    """A message that a search found. The pieces of the excerpt, one after the other, are its text."""
+
+    position = serializers.IntegerField()
+    created_at = UTCTime()
+    role = serializers.ChoiceField(choices=ROLES)
+    excerpt = PieceSerializer(many=True, source="pieces")
+
+
+class HitSessionSerializer(serializers.Serializer[Any]):
+    """The session that a hit is in."""
+
+    id = serializers.UUIDField(source="public_id")
+    url = serializers.SerializerMethodField()
+    title = serializers.CharField()
+
+    def to_representation(self, hit: Hit) -> Any:
+        # A hit has the name of its session. The view has read the rows of these names.
+        return super().to_representation(self.context["sessions"][hit.session.name_hash])
+
+    def get_url(self, session: models.Session) -> str:
+        url: str = self.context["url"]("session", session)
+        return url
+
+
+class NeighbourSerializer(serializers.Serializer[Any]):
+    """A stored message before or after a hit."""
+
+    position = serializers.IntegerField()
+    message = Wire()
+    kind = serializers.CharField(source="message.kind")
+    metadata = serializers.JSONField(source="message.metadata")
+    tokens = serializers.IntegerField()
+    created_at = UTCTime()
+    redacted = serializers.BooleanField()
+
+
+class HitSerializer(QuoteSerializer):
+    """A message that a search found, with its session. ``neighbours`` is empty unless the request asks for them."""
+
+    session = HitSessionSerializer(source="*")
+    neighbours = NeighbourSerializer(many=True)
+
+
 # The context.
 
 
 class ContextQuery(StrictSerializer):
     """The parameters of a context. With ``explain=1`` the response also explains each message, a page at a time."""
 
+    recall = Text(
+        required=False,
+        help_text=(
+            "Quote messages that are not shown any more: those that match the newest user message (`1`), those that "
+            "match this text, or none (`0`). By default, the option `recall` of the memory decides."
+        ),
+    )
     max_tokens = QueryNumber(required=False)
     format = Choice(choices=["messages", "openai", "text"], default="messages")
     explain = Choice(choices=["0", "1"], default="0")
@@ -339,7 +450,7 @@ class ContextQuery(StrictSerializer):
 class PartSerializer(serializers.Serializer[Any]):
     """A message of a context, and the part of the context that it belongs to."""
 
-    part = serializers.ChoiceField(choices=["system", "pinned", "summary", "tail"])
+    part = serializers.ChoiceField(choices=list(get_args(PartName)))
     position = serializers.IntegerField(allow_null=True)
     tokens = serializers.IntegerField()
     message = Wire()
@@ -370,6 +481,7 @@ class ContextSerializer(serializers.Serializer[Any]):
     omitted = serializers.IntegerField()
     over_budget = serializers.BooleanField()
     pending = serializers.BooleanField()
+    recalled = QuoteSerializer(many=True, help_text="The stored messages that are quoted because of `recall`.")
     revision = serializers.IntegerField()
     explanation = ExplainedSerializer(many=True, required=False)
 
@@ -380,10 +492,17 @@ class ContextSerializer(serializers.Serializer[Any]):
 class SummarySerializer(RowSerializer):
     """A version of the summary. It covers the conversation up to and including ``last_position``."""
 
+    part = serializers.SerializerMethodField()
     valid = serializers.SerializerMethodField()
 
     class Meta:
         model = models.Summary
+        extra_kwargs = {
+            "stand_in": {"help_text": "The fallback made it because the model was unavailable. It is made again."},
+            "carried": {"help_text": "No model summarized these messages. The text is that of the version before."},
+            "cut": {"help_text": "A message was too long, and its rest is not in the text."},
+            "building": {"help_text": "It is not finished, and no context shows it."},
+        }
         fields = [
             "version",
             "parent_version",
@@ -394,11 +513,19 @@ class SummarySerializer(RowSerializer):
             "model",
             "shortened",
             "fallback",
+            "stand_in",
+            "carried",
+            "cut",
+            "part",
             "building",
             "valid",
             "created_at",
         ]
         read_only_fields = fields
+
+    def get_part(self, summary: models.Summary) -> bool:
+        """Whether it ends within the exchange that ends at ``last_position``. No context shows it."""
+        return summary.part_end is not None
 
     def get_valid(self, summary: models.Summary) -> bool:
         return summary.invalidated_at is None
@@ -430,9 +557,10 @@ class Redaction(StrictSerializer):
 
 
 class Redacted(serializers.Serializer[Any]):
-    """The number of sessions in which the message was emptied."""
+    """The number of sessions in which the message was emptied, and whether a worker was folding one of them."""
 
     sessions = serializers.IntegerField()
+    in_flight = serializers.BooleanField()
 
 
 class Fork(StrictSerializer):

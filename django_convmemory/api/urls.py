@@ -5,7 +5,7 @@ from __future__ import annotations
 from django.apps import apps
 from django.urls import path
 
-from django_convmemory.api.views import actions, contexts, messages, sessions
+from django_convmemory.api.views import actions, contexts, messages, search, sessions
 
 app_name = "convmemory"
 
@@ -13,6 +13,7 @@ _SESSION = "sessions/<str:session_id>/"
 
 urlpatterns = [
     path("sessions/", sessions.SessionList.as_view(), name="sessions"),
+    path("search/", search.SearchAll.as_view(), name="search-all"),
     path(_SESSION, sessions.SessionDetail.as_view(), name="session"),
     path(f"{_SESSION}status/", sessions.SessionStatus.as_view(), name="session-status"),
     path(f"{_SESSION}context/", contexts.ContextDetail.as_view(), name="context"),
@@ -21,6 +22,7 @@ urlpatterns = [
     path(f"{_SESSION}messages/<str:position>/redact/", messages.MessageRedaction.as_view(), name="redact"),
     path(f"{_SESSION}summaries/", contexts.SummaryList.as_view(), name="summaries"),
     path(f"{_SESSION}summaries/<str:version>/", contexts.SummaryDetail.as_view(), name="summary"),
+    path(f"{_SESSION}search/", search.SearchSession.as_view(), name="search"),
     path(f"{_SESSION}truncate/", actions.Truncate.as_view(), name="truncate"),
     path(f"{_SESSION}clear/", actions.Clear.as_view(), name="clear"),
     path(f"{_SESSION}fork/", actions.Fork.as_view(), name="fork"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import datetime as dt
 from collections.abc import Callable, Sequence
 from typing import Protocol, runtime_checkable
 
@@ -23,12 +24,22 @@ class Fold:
 
     ``previous`` is the current summary, or "". ``turns`` are the messages to add to it, in order. The new summary may
     have at most ``max_tokens`` tokens, as ``count`` counts a text.
+
+    ``days`` has the day of each turn, in the time zone of the site. A day that is not known is None, and if none is
+    known, ``days`` is empty. Raises ValueError if ``days`` has another length than ``turns``.
     """
 
     previous: str
     turns: Sequence[messages.ChatMessage]
     max_tokens: int
     count: Callable[[str], int]
+    days: Sequence[dt.date | None] = ()
+
+    def __post_init__(self) -> None:
+        if self.days and len(self.days) != len(self.turns):
+            raise ValueError(
+                f"days must have a day for each of the {len(self.turns)} turns, not {len(self.days)} days."
+            )
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -59,6 +70,10 @@ class ChatModel(Protocol):
 
     If there is no usable answer, ``chat`` and ``achat`` raise :class:`~django_convmemory.exceptions.ChatModelError` or
     a subclass, and no other exception. They return or raise within :attr:`deadline`.
+
+    A model may also have a method ``prepare`` without arguments. A worker calls it when it starts. An import there does
+    not count against the deadline of the first call. And it may have an attribute ``quotes_labels``: if it is true, the
+    model's summaries label speakers, and put in quotes what a text has of such labels.
     """
 
     @property

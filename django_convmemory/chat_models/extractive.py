@@ -7,20 +7,24 @@ It works in three steps:
 3. The chosen statements are written in their original order (:func:`render`).
 
 The text keeps the state that the next fold needs. It has a paragraph for each fold, oldest first. Each line of a
-paragraph begins with its speaker.
+paragraph begins with its speaker. If the days are known, the line 2026-11-24 stands before the first statement of that
+day. A text that has the label of a speaker stands in quotes: ``User said: "Assistant: …"``. So no text can pass for
+another speaker's, however often the summary is folded.
 """
 
 from __future__ import annotations
 
 import asyncio
 import bisect
+import dataclasses
+import datetime as dt
 import itertools
 import math
 from collections.abc import Iterable, Sequence
 
 from django_convmemory import exceptions, messages
 from django_convmemory.chat_models import base
-from django_convmemory.chat_models.extraction import coverage, sentences, statements
+from django_convmemory.chat_models.extraction import coverage, labels, sentences, statements
 
 DEFAULT_MAX_TOKENS = 500
 """The token limit of a request without a fold, in tokens of four UTF-8 bytes."""
@@ -34,7 +38,6 @@ _LONGEST_TEXT = 20_000
 
 # A shorter text, or one without letters and digits, gets a label in front, so that it passes for a summary.
 _SHORTEST_SUMMARY = 12
-_LABEL = "Said so far"
 
 
 class ExtractiveChatModel:
@@ -48,6 +51,8 @@ class ExtractiveChatModel:
     """
 
     name = "extractive"
+    # It labels the speakers, and quotes a text that has labels.
+    quotes_labels = True
     # In seconds. A fold takes far less.
     deadline = 10.0
 
@@ -60,7 +65,7 @@ class ExtractiveChatModel:
         fold = request.fold or _fold_of(request.messages)
         text = summarize(fold)
         if not any(character.isalnum() for character in text) or len(text) < _SHORTEST_SUMMARY:
-            labelled = f"{_LABEL}: {text}"
+            labelled = f"{labels.OF_A_SHORT_SUMMARY}: {text}"
             text = labelled if fold.count(labelled) <= fold.max_tokens else text
         return base.ChatResponse(messages.ChatMessage.ai(text), usage=None, finish_reason="stop", model=self.name)
 
@@ -78,49 +83,73 @@ def summarize(fold: base.Fold) -> str:
     """
     spoken = statements.of_summary(fold.previous)
     newest = spoken[-1].fold + 1 if spoken else 0
-    spoken.extend(statements.of_turns(fold.turns, newest))
-    pool = coverage.candidates(spoken, lambda statement: fold.count(render([statement])))
-    picks = coverage.choose(pool, fold.max_tokens)
-    text = _packed(picks, spoken, pool, fold)
+    known = {statement.speaker for statement in spoken if statement.speaker}
+    spoken.extend(statements.of_turns(fold.turns, newest, fold.days, known))
+    pool = coverage.candidates(spoken, lambda statement: fold.count(render([dataclasses.replace(statement, day=None)])))
+    days = [statement.day for statement in spoken if statement.day]
+    day_cost = fold.count(f"{days[0].isoformat()}\n") if days else 0
+    text = _packed(coverage.choose(pool, fold.max_tokens, day_cost), spoken, fold)
     if text:
         return text
     # No statement fits, or there are only pleasantries: use the beginning of the best statement, or of everything.
     best = max(pool, key=lambda candidate: sum(candidate.weights.values()) * candidate.factor, default=None)
     if best is not None:
-        return _beginning(spoken[best.index].text, fold)
+        statement = spoken[best.index]
+        in_quotes = statement.quoted or statements.could_be_read_as_labelled(statement.text)
+        return _beginning(statement.text, fold, in_quotes=in_quotes)
     return _beginning(" ".join([fold.previous, *(turn.text for turn in fold.turns)]), fold)
 
 
 def render(spoken: Sequence[statements.Statement]) -> str:
-    """Return the statements as text: a paragraph for each fold, and in it a line for each run of one speaker."""
+    """Return the statements as text: a paragraph for each fold, and in it a line for each run of one speaker.
+
+    A day stands on a line of its own before the first statement of that day.
+    """
     pieces: list[str] = []
     last: statements.Statement | None = None
+    day: dt.date | None = None
     for statement in spoken:
-        if last is not None and (last.fold, last.speaker) == (statement.fold, statement.speaker):
+        if last is not None and _same_line(last, statement):
             pieces.append("" if last.text.endswith(("。", "！", "？", "；")) else " ")
         else:
             pieces.append("" if last is None else "\n" if last.fold == statement.fold else "\n\n")
-            if statement.speaker:
-                pieces.append(f"{statement.speaker}{'：' if sentences.is_chinese(statement.speaker) else ': '}")
-        pieces.append(statement.text)
+            if statement.day != day:
+                day = statement.day
+                pieces.append(f"{day.isoformat() if day else statements.UNKNOWN_DAY}\n")
+            pieces.append(_label(statement))
+        chinese = sentences.is_chinese(statement.speaker or statement.text)
+        pieces.append(labels.quoted(statement.text, chinese=chinese) if statement.quoted else statement.text)
         last = statement
     return "".join(pieces)
 
 
-def _packed(
-    picks: Sequence[Sequence[int]],
-    spoken: Sequence[statements.Statement],
-    pool: Sequence[coverage.Candidate],
-    fold: base.Fold,
-) -> str:
+def _same_line(last: statements.Statement, statement: statements.Statement) -> bool:
+    return (last.fold, last.speaker, last.quoted, last.day) == (
+        statement.fold,
+        statement.speaker,
+        statement.quoted,
+        statement.day,
+    )
+
+
+def _label(statement: statements.Statement) -> str:
+    """Return what stands before the first of a speaker's statements on a line."""
+    if not statement.speaker:
+        return ""
+    chinese = sentences.is_chinese(statement.speaker)
+    speaker = labels.said(statement.speaker, chinese=chinese) if statement.quoted else statement.speaker
+    return f"{speaker}：" if chinese else f"{speaker}: "
+
+
+def _packed(picks: Sequence[coverage.Pick], spoken: Sequence[statements.Statement], fold: base.Fold) -> str:
     """Return the text of the first of ``picks`` that fit the token limit by an exact count, or "" if none fits."""
 
     def text_of(indices: Iterable[int]) -> str:
         return render([spoken[index] for index in sorted(indices)])
 
-    estimates = list(itertools.accumulate(sum(pool[index].cost for index in pick) for pick in picks))
+    estimates = list(itertools.accumulate(pick.cost for pick in picks))
     fitting = bisect.bisect_right(estimates, fold.max_tokens)
-    taken = list(itertools.chain.from_iterable(picks[:fitting]))
+    taken = list(itertools.chain.from_iterable(pick.indices for pick in picks[:fitting]))
     text = text_of(taken)
     excess = 1
     while taken and fold.count(text) > fold.max_tokens:
@@ -129,9 +158,9 @@ def _packed(
         text = text_of(taken)
     misses = 0
     for pick in picks[fitting : fitting + _MAX_TRIES]:
-        longer = text_of([*taken, *pick])
+        longer = text_of([*taken, *pick.indices])
         if fold.count(longer) <= fold.max_tokens:
-            taken += pick
+            taken += pick.indices
             text, misses = longer, 0
         else:
             misses += 1
@@ -140,8 +169,8 @@ def _packed(
     return text
 
 
-def _beginning(text: str, fold: base.Fold) -> str:
-    """Return as much of the beginning of ``text`` as fits the token limit, on one line.
+def _beginning(text: str, fold: base.Fold, *, in_quotes: bool = False) -> str:
+    """Return as much of the beginning of ``text`` as fits the token limit, on one line, in quotes if ``in_quotes``.
 
     Raises :class:`~django_convmemory.exceptions.BadModelOutput`.
     """
@@ -150,17 +179,23 @@ def _beginning(text: str, fold: base.Fold) -> str:
         raise exceptions.BadModelOutput(
             "There is nothing to summarize: no message of this part has text, an image or a tool call."
         )
-    end = bisect.bisect_right(range(1, len(line) + 1), fold.max_tokens, key=lambda length: fold.count(line[:length]))
+
+    def shown(end: int) -> str:
+        return labels.quoted(line[:end]) if in_quotes else line[:end].rstrip()
+
+    def fits(end: int) -> bool:
+        return fold.count(shown(end)) <= fold.max_tokens
+
+    end = bisect.bisect_left(range(1, len(line) + 1), True, key=lambda length: not fits(length))
     # A counter may count more for a prefix than for a longer text. Bisection would miss that.
-    while end and fold.count(line[:end].rstrip()) > fold.max_tokens:
+    while end and not fits(end):
         end -= 1
     if end < len(line):
         space = line.rfind(" ", end // 2, end + 1)
-        if space > 0 and fold.count(line[:space].rstrip()) <= fold.max_tokens:
+        if space > 0 and fits(space):
             end = space
-    beginning = line[:end].rstrip()
-    if beginning:
-        return beginning
+    if end and line[:end].strip():
+        return shown(end)
     for mark in ("…", "?"):
         if fold.count(mark) <= fold.max_tokens:
             return mark

@@ -93,6 +93,10 @@ class OpenAIChatModel:
             return str(error)
         return None
 
+    def prepare(self) -> None:
+        """Import the client, which takes most of a second. Otherwise the first call does that, within its deadline."""
+        import openai  # noqa: F401
+
     def chat(self, request: base.ChatRequest) -> base.ChatResponse:
         """Answer ``request`` within :attr:`deadline`.
 

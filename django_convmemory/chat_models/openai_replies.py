@@ -168,7 +168,12 @@ def rejection(
     blamed = error.get("param")
     if status in {400, 422} and isinstance(blamed, str) and (blamed == "model" or blamed in parameters):
         return exceptions.ModelMisconfigured(f"{summary}: it refuses {blamed!r}. Correct the chat model's options.")
-    return exceptions.ModelUnavailable(
+    kind = exceptions.ModelUnavailable
+    if status == 429:
+        kind = exceptions.RateLimited
+    elif status is not None and 400 <= status < 500 and status != 408:
+        kind = exceptions.RequestRejected
+    return kind(
         f"{summary}. If this repeats, check the provider's status and rate limit.",
         retry_after=retry_after(reply.headers),
     )

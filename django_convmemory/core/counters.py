@@ -102,10 +102,16 @@ class Counters(NamedTuple):
         """Return the counters with a summary that covers ``covered``."""
         return self._replace(**covered._asdict())
 
-    def due(self, threshold: Threshold) -> bool:
-        """Whether the tail is due for compaction."""
+    def due(self, threshold: Threshold, *, indexed_position: int) -> bool:
+        """Whether the tail is due for compaction, or the session for indexing.
+
+        The messages through ``indexed_position`` are in the index of recall.
+        """
         return threshold.exceeded(
-            tokens=self.tail_tokens, messages=self.tail_count, settled=self.settled_tokens > self.covered_tokens
+            tokens=self.tail_tokens,
+            messages=self.tail_count,
+            settled=self.settled_tokens > self.covered_tokens,
+            unindexed=self.newest_position - indexed_position,
         )
 
     def append(self, entries: Sequence[Entry]) -> tuple[Counters, list[Row]]:

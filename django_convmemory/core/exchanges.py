@@ -8,6 +8,7 @@ without comparing call ids, which repeat within real conversations.
 from __future__ import annotations
 
 import dataclasses
+import datetime as dt
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple, Protocol
 
@@ -27,6 +28,7 @@ class Turn(NamedTuple):
     position: int
     tokens: int
     answers: int | None
+    role: str
 
 
 class _Placed(Protocol):
@@ -66,13 +68,15 @@ def starts(turns: Sequence[_Placed], open_position: int = 0) -> list[int]:
 class Placed(NamedTuple):
     """A stored message with its position.
 
-    ``tokens`` were counted at append. ``answers`` is as in :class:`Turn`.
+    ``tokens`` were counted at append. ``answers`` is as in :class:`Turn`. ``created_at`` is read to fold the message,
+    and not to show it.
     """
 
     position: int
     message: ChatMessage
     tokens: int
     answers: int | None = None
+    created_at: dt.datetime | None = None
 
 
 def redacted(message: ChatMessage) -> ChatMessage:

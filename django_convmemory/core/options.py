@@ -11,6 +11,8 @@ from typing import Any, Literal, get_type_hints
 from django_convmemory.messages import check_text
 
 SYSTEM_MESSAGES = ("separate", "merged")
+ROLES = ("any", "alternating")
+SUMMARY_ROLES = ("system", "developer", "user")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
@@ -27,15 +29,28 @@ class Options:
     max_context_tokens: int | None = None
     max_pinned_tokens: int = 2000
     summary_prefix: str = "Summary of earlier conversation: "
+    summary_role: str = "system"
     system_messages: str = "separate"
+    roles: str = "any"
+
+    # What is found again of what is not shown any more.
+    index: bool = True
+    recall: bool = False
+    recall_tokens: int = 600
 
     # What append accepts.
     max_message_bytes: int = 4 * 1024 * 1024
 
     # How compaction runs.
+    instructions: str = ""
+    keep_identifiers: bool = True
     max_chunk_tokens: int | None = None  # None: see chunk_tokens.
     max_run_seconds: float = 240.0
     max_attempts: int = 5
+    max_slices: int = 64
+    fallback_after: float = 1800.0
+    rebuild_stand_ins: bool = True
+    reanchor_every: int | None = None
 
     def __post_init__(self) -> None:
         for field in dataclasses.fields(self):
@@ -45,10 +60,10 @@ class Options:
             if value is not None and not value >= minimum:  # NaN compares like this.
                 raise ValueError(f"option {name} must be at least {minimum}, not {value}.")
         check_text(self.summary_prefix, "option summary_prefix")
-        if self.system_messages not in SYSTEM_MESSAGES:
-            raise ValueError(
-                f"option system_messages must be one of {', '.join(SYSTEM_MESSAGES)}, not {self.system_messages!r}."
-            )
+        check_text(self.instructions, "option instructions")
+        for name, known in _CHOICES.items():
+            if getattr(self, name) not in known:
+                raise ValueError(f"option {name} must be one of {', '.join(known)}, not {getattr(self, name)!r}.")
 
     def chunk_tokens(self, limit: int | None) -> int:
         """Return how many tokens of messages one call of the model folds if the limit is ``limit`` tokens."""
@@ -60,13 +75,20 @@ _MINIMUMS = {
     "max_summary_tokens": 16,
     "max_context_tokens": 1,
     "max_pinned_tokens": 0,
+    "recall_tokens": 0,
     "max_message_bytes": 1,
     "max_chunk_tokens": 100,
     "max_run_seconds": 1,
     "max_attempts": 1,
+    "max_slices": 1,
+    "fallback_after": 0,
+    "reanchor_every": 1,
 }
 
+_CHOICES = {"system_messages": SYSTEM_MESSAGES, "roles": ROLES, "summary_role": SUMMARY_ROLES}
+
 SystemMessages = Literal["separate", "merged"]
+Roles = Literal["any", "alternating"]
 
 
 def check_type(what: str, value: object, annotation: Any, *, shown: bool = True) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
+from django_convmemory.core.breaker import Breaker, Reason
 from django_convmemory.core.counters import Batch
 from django_convmemory.core.exchanges import Placed, Turn
 from django_convmemory.core.strategies import View
@@ -20,6 +21,8 @@ from django_convmemory.core.values import (
     Edited,
     Forked,
     NewVersion,
+    Redaction,
+    Searchable,
     SessionName,
     Snapshot,
     StoredMessage,
@@ -74,6 +77,45 @@ class Store(Protocol):
         They are the first ones if ``after`` is given, otherwise the last ones.
         """
 
+    # Recall. A session's index is made of segments: see :mod:`.recall.segments`.
+
+    def index(self, session_id: int, *, limit: int = 1_000) -> int:
+        """Index the next messages before the newest exchange, at most ``limit``, and return how many.
+
+        It may be fewer than are left, because one transaction writes them. 0 means that nothing is left, or that other
+        processes change the session all the time.
+        """
+
+    def searchable(
+        self, name: SessionName, *, before: int | None = None, epoch: int | None = None
+    ) -> Searchable | None:
+        """Return the session as a search reads it, as it is at one moment, with the messages before ``before`` only.
+
+        None: there is no such session, or it is at another epoch than ``epoch``.
+        """
+
+    def searchable_of(
+        self, alias: str, *, owner_id: Any, visitor: str, max_messages: int = 100_000
+    ) -> list[Searchable]:
+        """Return the sessions of an owner or a visitor as a search reads them, the last changed first.
+
+        They are whole sessions with at most ``max_messages`` messages together, but always the first one. If others are
+        left out, the last one is not complete. Each session is as it is at one moment, the same for all.
+        """
+
+    def searchable_among(self, alias: str, sessions: Any, *, max_messages: int = 100_000) -> list[Searchable]:
+        """Return the sessions of ``alias`` in a query of ``Session`` rows, as :meth:`searchable_of` does.
+
+        Raises :class:`~django_convmemory.exceptions.InvalidSession` if the store has no rows.
+        """
+
+    def messages_at(self, places: Sequence[tuple[int, int, int]]) -> dict[tuple[int, int], StoredMessage]:
+        """Return messages by the id of their session and their position.
+
+        A place is the id of a session, its epoch, and a position. There is no message for a session that is at another
+        epoch by now.
+        """
+
     # Operations that change stored conversations. Each raises the epoch, so that a compaction that began before cannot
     # publish. And each clears the lease, so that the next compaction need not wait for it.
 
@@ -92,7 +134,7 @@ class Store(Protocol):
         Raises :class:`~django_convmemory.exceptions.InvalidSession`, ``SessionExists``, ``UnknownMessage``.
         """
 
-    def redact(self, name: SessionName, position: int, rule: DueRule, *, forks: bool) -> list[Edited]:
+    def redact(self, name: SessionName, position: int, rule: DueRule, *, forks: bool) -> Redaction:
         """Empty the message at ``position`` and every summary that covers it. With ``forks``, do so in its forks too.
 
         Raises :class:`~django_convmemory.exceptions.UnknownMessage`.
@@ -115,18 +157,31 @@ class Store(Protocol):
     def find(self, name: SessionName) -> int | None:
         """Return the id of the session, or None."""
 
-    def claim(self, session_id: int, *, lease: float, force: bool) -> Claim | str:
+    def claim(self, session_id: int, rule: DueRule, *, lease: float, prompt_hash: str, force: bool) -> Claim | str:
         """Take the lease for ``lease`` seconds, and count an attempt. Otherwise return the reason why not.
 
-        The reasons are ``not_due``, ``busy`` and ``waiting``. With ``force`` the time of the next attempt does not
-        matter.
+        The reasons are ``not_due``, ``busy`` and ``waiting``. A session that is not marked is due too if its counters
+        exceed the limit. The next attempt is made after the lease, and waits longer from the second attempt on. With
+        ``force`` the time of the next attempt does not matter. Parts that were folded with the same prompt are
+        continued.
         """
 
-    def claim_rebuild(self, session_id: int, *, lease: float, prompt_hash: str) -> Claim | str:
+    def claim_rebuild(
+        self,
+        session_id: int,
+        *,
+        lease: float,
+        prompt_hash: str,
+        stand_ins: bool,
+        wait: float,
+        reanchor_every: int | None = None,
+    ) -> Claim | str:
         """Take the lease to make the summary again from the messages. Otherwise return the reason why not.
 
         The reasons are ``not_due`` (there is no summary) and ``busy``. An unfinished rebuild with the same prompt is
-        continued.
+        continued. With ``stand_ins`` it begins after the last version before the first one that the fallback made, if
+        there is one. Then it is ``not_due`` too if the session is not marked for a rebuild, and the next rebuild of the
+        session waits for ``wait`` seconds, unless this one succeeds.
         """
 
     def turns(self, claim: Claim) -> list[Turn]:
@@ -136,7 +191,13 @@ class Store(Protocol):
         """Return the unpinned messages of the claimed tail from the position ``first`` through ``last``."""
 
     def extend(self, claim: Claim, *, lease: float) -> bool:
-        """Make the lease last for ``lease`` seconds from now, and return whether it was still held."""
+        """Make the lease last for ``lease`` seconds from now, and return whether it was still held.
+
+        If a message was removed or redacted since the claim, it is not held any more.
+        """
+
+    def is_due(self, session_id: int) -> bool:
+        """Whether the session is marked due."""
 
     def release_connection(self) -> None:
         """Close the database connection, which would be idle while a model answers."""
@@ -144,7 +205,10 @@ class Store(Protocol):
     def publish(
         self, claim: Claim, version: NewVersion, attempt: AttemptRecord | None, rule: DueRule, *, lease: float
     ) -> Claim | None:
-        """Make ``version`` the current summary and extend the lease, if the claim still holds.
+        """Store ``version`` and extend the lease, if the claim still holds.
+
+        If it is final (:func:`.values.is_final`), it becomes the current summary. A version that the fallback made in
+        the model's place marks the session for a rebuild, and the end of a rebuild removes the mark.
 
         ``attempt`` is the call of the model that made it, unless that is recorded already.
 
@@ -160,25 +224,82 @@ class Store(Protocol):
         retry_in: float | None = None,
         error: str = "",
         uncount: bool = False,
+        rebuild_in: float | None = None,
     ) -> bool:
         """Release the lease, and return whether the session is still due by ``rule`` and its current counters.
 
         The next attempt waits for ``retry_in`` seconds. ``error`` is stored as the last error; without it the number of
-        attempts becomes 0. ``uncount`` takes back the attempt that the claim counted.
+        attempts becomes 0. ``uncount`` takes back the attempt that the claim counted. After a rebuild, these three are
+        left as they are: they are about what is due. With ``rebuild_in`` the session is marked for a rebuild in so many
+        seconds.
         """
 
     def record(self, claim: Claim, attempt: AttemptRecord) -> None:
         """Store an attempt that did not lead to a version."""
 
-    def paused(self, alias: str, *, seconds: float) -> bool:
-        """Whether the newest attempt of the alias is an error of configuration less than ``seconds`` old."""
-
-    def sweep(self, alias: str, *, limit: int, hint_age: float) -> list[int]:
+    def sweep(
+        self,
+        alias: str,
+        *,
+        limit: int,
+        hint_age: float,
+        fewest_attempts: bool = False,
+        unindexed: int | None = None,
+    ) -> list[int]:
         """Return the ids of due sessions that a worker could fold now, at most ``limit``. The longest due come first.
 
-        Sessions for which a task was sent in the last ``hint_age`` seconds are left out. The returned ones are marked:
-        a task is sent for them now.
+        With ``fewest_attempts`` those with the fewest attempts come first. With ``unindexed`` only those are returned
+        that have more settled messages that are not indexed. Sessions for which a task was sent in the last
+        ``hint_age`` seconds are left out, unless a lease of that task has expired. The returned ones are marked: a task
+        is sent for them now.
         """
+
+    def sweep_rebuilds(self, alias: str, *, limit: int, wait: float) -> list[int]:
+        """Return the ids of sessions whose summary is to be made again, at most ``limit``, longest marked first.
+
+        They are not due, and nobody works on them. No other call returns them in the next ``wait`` seconds.
+        """
+
+    def waiting_rebuilds(self, alias: str, *, within: float, limit: int) -> int:
+        """Return the number of sessions whose rebuild is to be tried in the next ``within`` seconds, or ``limit``.
+
+        :meth:`sweep_rebuilds` marks a session like this until a worker begins.
+        """
+
+    def mark_unmarked(self, alias: str, rule: DueRule, *, limit: int) -> int:
+        """If the threshold is not the one last checked, mark sessions that are over it, and return their number.
+
+        Each call looks at the next ``limit`` sessions, until it has seen all.
+        """
+
+    # The breaker of an alias: see :mod:`.breaker`.
+
+    def breaker(self, alias: str) -> Breaker:
+        """Return the state of the breaker."""
+
+    def count_failure(self, alias: str, session_id: int, error: str) -> int:
+        """Count a failure of the alias's own model, and return how many there are in a row.
+
+        While the breaker is closed, a session counts only once in a row.
+        """
+
+    def open_breaker(self, alias: str, reason: Reason, error: str, *, seconds: float) -> None:
+        """Pause the alias for ``seconds``. A rate limit changes no longer pause, and none for another reason."""
+
+    def probe(self, alias: str, *, seconds: float) -> bool:
+        """Return whether the caller may probe: the pause has ended, and nobody else probes. It is then longer.
+
+        If the pause ended long ago (``breaker.KNOWN_FOR``), the outage begins anew.
+        """
+
+    def end_probe(self, alias: str, *, seconds: float = 0.0, silent: bool = True) -> bool:
+        """End the pause of a probe in ``seconds``, because it did not find out whether the model answers.
+
+        If the provider was not ``silent``, the outage begins anew. Returns False if there is no such pause any more.
+        """
+
+    def close_breaker(self, alias: str) -> bool:
+        """Close the breaker, because the model has answered. Return whether it was open."""
 
     def waiting(self, alias: str, *, after: float, within: float, limit: int) -> int:
         """Return the number of due sessions whose task no worker has taken, or ``limit`` if there are more.

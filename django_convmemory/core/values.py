@@ -6,12 +6,14 @@ import dataclasses
 import datetime as dt
 import enum
 import hashlib
+import itertools
 from collections.abc import Callable, Iterable, Sequence
 from decimal import Decimal
 from typing import Any, NamedTuple
 
 from django_convmemory.core.counters import Batch, Counters, Covered, Pinned
 from django_convmemory.core.exchanges import Placed
+from django_convmemory.core.recall.segments import Segment
 from django_convmemory.core.strategies import Threshold, View
 from django_convmemory.exceptions import (
     InvalidSession,
@@ -43,6 +45,11 @@ class SessionName:
         return f"{self.alias}: {self.key}{whose if self.owner_id is not None or self.visitor else ''}"
 
     @property
+    def session_name(self) -> SessionName:
+        """This name. So operations of a memory take it in place of a key."""
+        return self
+
+    @property
     def name_hash(self) -> str:
         """The SHA-256 of the name in hex. Stores find the session by it, so that collations do not matter."""
         scope = f"u:{self.owner_id}" if self.owner_id is not None else f"v:{self.visitor}" if self.visitor else ""
@@ -52,11 +59,13 @@ class SessionName:
 class DueRule(NamedTuple):
     """When a session becomes due, and whether a task is sent for it then.
 
-    With ``hint`` the store notes the time, so that a sweep does not send a task too.
+    With ``hint`` the store notes the time, so that a sweep does not send a task too. After ``reanchor_every`` folds the
+    session is marked for a rebuild.
     """
 
     threshold: Threshold
     hint: bool = False
+    reanchor_every: int | None = None
 
 
 class Appended(NamedTuple):
@@ -76,13 +85,35 @@ class Appended(NamedTuple):
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class SummaryVersion:
-    """A stored version of the summary. It stands for everything through ``last_position``."""
+    """A stored version of the summary. It stands for everything through ``last_position``.
+
+    - ``part_end``: if it is not None, only a part of the exchange that ends there is in it: see :mod:`.transcript`.
+    - ``identifiers``: what was said with digits, the latest mention first: see :mod:`.identifiers`.
+    - ``model_length``: how many characters of ``text`` the model wrote. None: all of them. The rest shows identifiers.
+    - ``folds``: how many folds ago the summary was made from messages alone. 0 also means that it is not known.
+
+    A context needs the first five only.
+    """
 
     version: int
     first_position: int
     last_position: int
     text: str
     tokens: int
+    part_end: int | None = None
+    identifiers: tuple[str, ...] = ()
+    model_length: int | None = None
+    folds: int = 0
+
+    @property
+    def model_text(self) -> str:
+        """What the model wrote of ``text``."""
+        return self.text[: self.model_length]
+
+
+def emptied(version: SummaryVersion) -> SummaryVersion:
+    """Return ``version`` without what it says."""
+    return dataclasses.replace(version, text="", identifiers=(), model_length=None)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -93,6 +124,7 @@ class Snapshot:
     counters: Counters
     due: bool
     revision: int
+    epoch: int
     summary: SummaryVersion | None
     pinned: Sequence[Placed]
     tail: Sequence[Placed]
@@ -108,6 +140,23 @@ class StoredMessage(NamedTuple):
     redacted: bool
 
 
+class Searchable(NamedTuple):
+    """A session as a search reads it.
+
+    - ``segments``: its index, in order. The last ones may be made from messages that are not indexed yet.
+    - ``complete``: False if messages were left out: of those that are not indexed only the newest 512 are read, and of
+      the sessions of a person only the newest ones.
+    - ``unindexed``: how many of its messages are not indexed, whether or not they are read.
+    """
+
+    session_id: int
+    name: SessionName
+    epoch: int
+    segments: Sequence[Segment]
+    complete: bool
+    unindexed: int = 0
+
+
 class Edited(NamedTuple):
     """A session that was edited. ``turned_due`` says whether it is due after the edit."""
 
@@ -115,12 +164,22 @@ class Edited(NamedTuple):
     turned_due: bool
 
 
+class Redaction(NamedTuple):
+    """The sessions in which a message was redacted. ``in_flight``: a worker was folding one of them."""
+
+    edited: list[Edited]
+    in_flight: bool
+
+
 @dataclasses.dataclass(frozen=True, slots=True)
 class Claim:
     """The right to fold a session until the lease ends, and the session as it was when the lease was taken.
 
     With ``rebuilding`` the summary is made again from the messages that it covers. Then the counters are those of a
-    session that ends with these messages, and ``summary`` is the last version that the rebuild has made.
+    session that ends with these messages, and ``summary`` is the last version that the rebuild has made. ``replaces``
+    is the first version that the fallback made; 0 if there is none.
+
+    ``parts`` is how many parts of the next exchange are folded already, the last of them into ``summary``.
     """
 
     session_id: int
@@ -133,13 +192,20 @@ class Claim:
     counters: Counters
     summary: SummaryVersion | None
     rebuilding: bool = False
+    replaces: int = 0
+    parts: int = 0
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class NewVersion:
     """A new version of the summary: the messages that it adds (``first_position..last_position``) and its text.
 
-    ``covered_count`` and ``covered_tokens`` are the unpinned messages and their tokens through ``last_position``.
+    - ``covered_count`` and ``covered_tokens`` are the unpinned messages and their tokens through ``last_position``.
+    - ``stand_in``: the fallback made it because the model was unavailable, so it should be made again.
+    - ``carried``: no model was asked, or none could summarize these messages. The text is that of the version before.
+    - ``cut``: a message was too long, and its rest is not in the summary.
+    - ``part_end``: the offset through which an exchange is folded that is not folded to its end, or None.
+    - ``identifiers``, ``model_length`` and ``folds`` are those of :class:`SummaryVersion`.
     """
 
     first_position: int
@@ -152,6 +218,13 @@ class NewVersion:
     shortened: bool
     fallback: bool
     prompt_hash: str
+    stand_in: bool = False
+    carried: bool = False
+    cut: bool = False
+    part_end: int | None = None
+    identifiers: tuple[str, ...] = ()
+    model_length: int | None = None
+    folds: int = 0
 
     @property
     def covered(self) -> Covered:
@@ -159,7 +232,36 @@ class NewVersion:
 
     def stored(self, number: int) -> SummaryVersion:
         """Return this version as the one with this number."""
-        return SummaryVersion(number, self.first_position, self.last_position, self.text, self.tokens)
+        return SummaryVersion(
+            number,
+            self.first_position,
+            self.last_position,
+            self.text,
+            self.tokens,
+            self.part_end,
+            self.identifiers,
+            self.model_length,
+            self.folds,
+        )
+
+
+# All times are in seconds. The wait before an attempt doubles each time; the real wait is half of it on average.
+FIRST_WAIT, LONGEST_WAIT = 8.0, 3600.0
+# The real waits before the attempts of a claim are added to its lease: see wait_after_lease.
+_LAST_DOUBLING = 9
+
+
+def backoff(attempts: int) -> float:
+    """Return the longest wait after so many attempts."""
+    return min(LONGEST_WAIT, FIRST_WAIT * 2.0 ** min(attempts, _LAST_DOUBLING))
+
+
+def wait_after_lease(attempts: int) -> float:
+    """Return how long a session waits after the end of the lease if the process that makes this attempt is killed.
+
+    A process that is killed the first time is no sign that the session kills it.
+    """
+    return 0.0 if attempts <= 1 else backoff(attempts)
 
 
 class AttemptOutcome(enum.StrEnum):
@@ -319,32 +421,91 @@ def claimed(session: Any, summary: SummaryVersion | None, due_seconds: float) ->
     )
 
 
-def building_line(versions: Iterable[Any], prompt_hash: str) -> dict[int, Any]:
-    """Return the versions that a rebuild can continue, by number. Each was made from the one before with this prompt.
+def building_line(versions: Iterable[Any], prompt_hash: str, base: int | None = None) -> dict[int, Any]:
+    """Return the unfinished versions that a run can continue, by number. The first one was made from version ``base``.
 
-    ``versions`` are the store's unfinished ones, in order.
+    Each was made from the one before with this prompt. ``versions`` are the store's unfinished ones, in order.
     """
     line: dict[int, Any] = {}
     for version in versions:
-        if version.parent_version == next(reversed(line), None) and version.prompt_hash == prompt_hash:
+        if version.parent_version == next(reversed(line), base) and version.prompt_hash == prompt_hash:
             line[version.value.version] = version
     return line
 
 
-def rebuilding(claim: Claim, line: dict[int, Any]) -> Claim:
-    """Return the claim to rebuild the summary, continuing the versions ``line``, from the claim of the session.
+def may_continue(version: Any, covered: int) -> bool:
+    """Whether a rebuild of the messages through ``covered`` may continue after the unfinished ``version``.
 
-    Its counters are those of a session that ends where its summary ends.
+    Something must be left to fold: what a rebuild publishes last becomes current. A truncation may have removed it.
     """
-    newest = next(reversed(line.values()), None)
-    covered = newest.covered if newest else Covered()
+    last: int = version.value.last_position
+    return last < covered or (last == covered and _is_part(version))
+
+
+def continued(claim: Claim, line: dict[int, Any]) -> Claim:
+    """Return the claim that continues the parts ``line`` of the next exchange, from the claim of the session."""
+    parts = [version.value for version in line.values()]
+    return dataclasses.replace(claim, summary=parts[-1], parts=len(parts)) if parts else claim
+
+
+def rebuilding(claim: Claim, line: dict[int, Any], base: Any = None, replaces: int = 0) -> Claim:
+    """Return the claim to rebuild the summary after the version ``base``, from the claim of the session.
+
+    Without a ``base`` it begins at the first message. The versions ``line`` are continued. Its counters are those of a
+    session that ends where its summary ends.
+    """
+    newest = next(reversed(line.values()), base)
+    finished = [version for version in line.values() if not _is_part(version)]
+    covered = finished[-1].covered if finished else base.covered if base else Covered()
     counters = Counters(
         last_position=claim.counters.covered_position,
         unpinned_count=claim.counters.covered_count,
         unpinned_tokens=claim.counters.covered_tokens,
         **covered._asdict(),
     )
-    return dataclasses.replace(claim, counters=counters, summary=newest and newest.value, rebuilding=True)
+    return dataclasses.replace(
+        claim,
+        counters=counters,
+        summary=newest and newest.value,
+        rebuilding=True,
+        replaces=replaces,
+        parts=len(list(itertools.takewhile(_is_part, reversed(line.values())))),
+    )
+
+
+def replaced_by_rebuild(first: Any, get: Callable[[int], Any]) -> tuple[Any, Any]:
+    """Return the version after which a rebuild begins that replaces ``first``, and the first version that it replaces.
+
+    If ``first`` was made from a part of a long exchange, the rebuild makes the other parts of the exchange again, too:
+    a summary may not begin within an exchange. ``get`` returns a finished version by its number, or None.
+    """
+    base = get(first.parent_version) if first.parent_version else None
+    while base is not None and _is_part(base):
+        first, base = base, get(base.parent_version) if base.parent_version else None
+    return base, first
+
+
+def _is_part(version: Any) -> bool:
+    return version.value.part_end is not None
+
+
+def is_final(claim: Claim, version: NewVersion) -> bool:
+    """Whether ``version`` is shown when it is published: it is no part, and a rebuild ends with it."""
+    if version.part_end is not None:
+        return False
+    return not claim.rebuilding or version.last_position >= claim.counters.last_position
+
+
+def needs_rebuild(claim: Claim, version: NewVersion, rule: DueRule) -> bool:
+    """Whether the summary should be made again from the messages after ``version``, which is no end of a rebuild."""
+    if version.stand_in:
+        return True
+    return is_old(version, rule.reanchor_every) and is_final(claim, version)
+
+
+def is_old(version: SummaryVersion | NewVersion | None, reanchor_every: int | None) -> bool:
+    """Whether ``version`` was made from messages alone so many folds ago that it should be made again."""
+    return version is not None and reanchor_every is not None and version.folds >= reanchor_every
 
 
 def covered_by(claim: Claim) -> int:
@@ -354,12 +515,14 @@ def covered_by(claim: Claim) -> int:
 
 def after_publishing(claim: Claim, version: NewVersion, number: int) -> Claim:
     """Return the claim as it is after ``version`` is published."""
+    is_part = version.part_end is not None
     return dataclasses.replace(
         claim,
         last_version=number,
         attempts=0,
-        counters=claim.counters.covering(version.covered),
+        counters=claim.counters if is_part else claim.counters.covering(version.covered),
         summary=version.stored(number),
+        parts=claim.parts + 1 if is_part else 0,
     )
 
 

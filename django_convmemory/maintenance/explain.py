@@ -7,10 +7,8 @@ from __future__ import annotations
 
 import bisect
 import enum
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
-
-from django.db.models import Subquery
 
 from django_convmemory import models
 from django_convmemory.conversation import ConversationMemory
@@ -59,13 +57,24 @@ def explain(
 def versions(session: models.Session, first: int, last: int, using: str) -> list[tuple[int, int]]:
     """Return the versions that folded messages from position ``first`` to ``last``: last position and version of each.
 
-    After a rebuild, the versions before it are left out: they no longer stand for anything.
+    Where a rebuild has made a version again, the newer one counts: the old one no longer stands for anything.
     """
     rows = models.Summary.objects.using(using).filter(session=session, version__lte=session.current_version)
-    rows = rows.filter(building=False).valid()
-    begins = rows.filter(parent_version=None).order_by("-version").values("version")[:1]
-    line = rows.filter(version__gte=Subquery(begins), last_position__gte=first, first_position__lte=last)
-    return list(line.order_by("last_position").values_list("last_position", "version"))
+    rows = rows.filter(building=False, part_end__isnull=True, last_position__gte=first, first_position__lte=last)
+    newest_first = rows.valid().order_by("-version").values_list("first_position", "last_position", "version")
+    return [(line_last, version) for _, line_last, version in sorted(current_line(newest_first))]
+
+
+def current_line(newest_first: Iterable[tuple[int, int, int]]) -> list[tuple[int, int, int]]:
+    """Return those of the valid versions (first position, last position, version) that the current summary is made of.
+
+    They come in descending order of their numbers. Each covers messages that no newer one covers.
+    """
+    line: list[tuple[int, int, int]] = []
+    for first, last, version in newest_first:
+        if not line or last < line[-1][0]:
+            line.append((first, last, version))
+    return line
 
 
 def explained(

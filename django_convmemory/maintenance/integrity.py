@@ -10,17 +10,23 @@ import dataclasses
 from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple
 
-from django.db import transaction
-
 from django_convmemory import models
+from django_convmemory.core import indexable
 from django_convmemory.core.counters import MAX_PINNED, Counters
+from django_convmemory.core.indexable import Indexable
+from django_convmemory.core.recall import segments
+from django_convmemory.core.recall.segments import Segment
 from django_convmemory.exceptions import ConvMemoryError, ToolResultRefused
 from django_convmemory.messages import ROLES, ChatMessage
-from django_convmemory.stores import columns
+from django_convmemory.stores import columns, transactions
 
 _CHUNK = 1000
 # A session that changes this often while it is checked is locked for the next check.
 _TRIES = 3
+# What can be repaired: the index is made of the messages.
+OF_INDEX = frozenset({"index", "index_range"})
+# The number of segments that are read at a time.
+_SEGMENTS = 16
 # The counters that follow from the messages. The others follow from the summaries.
 _COUNTERS = [name for name in Counters._fields if not name.startswith("covered_")]
 
@@ -47,8 +53,8 @@ def check(sessions: models.SessionQuerySet) -> Iterator[Finding]:
 
 
 def orphans(using: str) -> Iterator[Finding]:
-    """Yield a finding for each session that has messages or summaries, but no row."""
-    for model in (models.Message, models.Summary):
+    """Yield a finding for each session that has messages, summaries or segments, but no row."""
+    for model in (models.Message, models.Summary, models.Segment):
         session_ids: Iterable[Any] = (
             model.objects.using(using)
             .exclude(session_id__in=models.Session.objects.using(using).values("pk"))
@@ -64,13 +70,17 @@ def _check_unchanged(session_id: int, using: str) -> list[Finding]:
     """Return the findings of a session that did not change during the check."""
     rows = models.Session.objects.using(using).filter(pk=session_id)
     for _ in range(_TRIES):
-        before = rows.values_list("revision", flat=True).first()
+        # Indexing does not raise the revision.
+        before = rows.values_list("revision", "indexed_position").first()
         findings = _check_session(session_id, rows)
-        if not findings or rows.values_list("revision", flat=True).first() == before:
+        if not findings or rows.values_list("revision", "indexed_position").first() == before:
             return findings
-    with transaction.atomic(using=using):
+
+    def check_locked() -> list[Finding]:
         rows.lock()
         return _check_session(session_id, rows)
+
+    return transactions.run(using, check_locked, savepoint=True, idle=transactions.LONG_IDLE_SECONDS)
 
 
 def _check_session(session_id: int, rows: models.SessionQuerySet) -> list[Finding]:
@@ -99,11 +109,13 @@ class _Examination:
         self.totals: dict[int, tuple[int, int]] = {0: (0, 0)}
         # For each tool result, the position of the message with its call, and its own position.
         self.answers: list[tuple[int, int]] = []
+        self.index = _Index(session, self.using)
 
     def findings(self) -> Iterator[tuple[str, str]]:
         summaries = list(self.session.convmemory_summaries.order_by("version"))
         yield from self._name()
         yield from self._messages({summary.last_position for summary in summaries})
+        yield from self.index.end()
         yield from self._counters()
         yield from self._summaries(summaries)
         yield from self._pointer(summaries)
@@ -128,6 +140,7 @@ class _Examination:
             self.counters = self.counters._replace(last_position=row.position - 1)
             message, problems = _read(row)
             yield from problems
+            yield from self.index.compare(row, message)
             yield from self._count(row, message)
             if row.position in ends:
                 self.totals[row.position] = (self.counters.unpinned_count, self.counters.unpinned_tokens)
@@ -191,9 +204,9 @@ class _Examination:
                 yield "fork_of_line", f"{versions} have the same parent, {summary.parent_version}"
 
     def _valid(self, name: str, summary: models.Summary) -> Iterator[tuple[str, str]]:
-        if not summary.text.strip():
+        if not summary.text.strip() and not summary.carried:
             yield "blank", f"{name} is blank"
-        if summary.tokens < 1:
+        if summary.tokens < 1 and summary.text:
             yield "tokens", f"{name} has {summary.tokens} tokens, but must have 1 or more"
         last = self.session.last_position
         if summary.last_position > last:
@@ -213,6 +226,9 @@ class _Examination:
             yield "parent", f"{name} has the parent {parent.version}, which is not older"
         elif parent.invalidated_at is not None:
             yield "parent", f"{name} has the parent {parent.version}, which is not valid"
+        elif parent.part_end is not None:
+            if (parent.first_position, parent.last_position) != (summary.first_position, summary.last_position):
+                yield "hole", f"{name} has the parent {parent.version}, a part of other messages"
         elif parent.last_position + 1 != summary.first_position:
             yield "hole", f"{name} begins at {summary.first_position}, but its parent ends at {parent.last_position}"
 
@@ -234,8 +250,9 @@ class _Examination:
         session = self.session
         if bool(session.lease_token) != (session.lease_expires_at is not None):
             yield "lease", "of lease_token and lease_expires_at, only one is set"
-        if session.due_since is not None and session.settled_tokens <= session.covered_tokens:
-            yield "due", "the session is marked due, but nothing in it can be folded"
+        indexed = session.indexed_position >= session.newest_position - 1
+        if session.due_since is not None and session.settled_tokens <= session.covered_tokens and indexed:
+            yield "due", "the session is marked due, but nothing in it can be folded or indexed"
 
     def _fork(self) -> Iterator[tuple[str, str]]:
         session = self.session
@@ -245,6 +262,62 @@ class _Examination:
             yield "copy", f"the session is a fork of session {session.forked_from_id}, but has no fork_position"
         if session.forked_from_id >= session.pk:
             yield "copy", f"the session is a fork of session {session.forked_from_id}, which is not older"
+
+
+class _Index:
+    """The comparison of a session's segments with its messages, which come in order."""
+
+    def __init__(self, session: models.Session, using: str) -> None:
+        self.indexed_position = session.indexed_position
+        self.segments = _segments(session, using)
+        self.segment: Segment | None = None
+        # The position that the next message should have, and the time of the one before it.
+        self.next = 1
+        self.previous: Any = None
+        # The messages of the segment.
+        self.messages: list[Indexable] = []
+        self.is_compared = True
+
+    def compare(self, row: models.Message, message: ChatMessage) -> Iterator[tuple[str, str]]:
+        """Take the next message, and compare its segment if the message is the last one in it."""
+        if not self.is_compared or row.position > self.indexed_position:
+            return
+        self.segment = self.segment or next(self.segments, None)
+        if self.segment is None or (not self.messages and self.segment.first != self.next):
+            self.is_compared = False
+            begins = f"the next one begins at {self.segment.first}" if self.segment else "there are no more"
+            yield "index_range", f"the segments before the position {self.next} end there, but {begins}"
+            return
+        if row.position != self.next:
+            self.is_compared = False  # Messages are missing: that is a finding by itself.
+            return
+        self.messages.append(Indexable(row.position, row.created_at, message, row.redacted_at is not None))
+        self.next += 1
+        if row.position == self.segment.last:
+            documents = list(indexable.documents(self.messages, self.previous))
+            if segments.extended(None, self.segment.first, documents) != [self.segment]:
+                where = f"the segment from {self.segment.first} to {self.segment.last}"
+                yield "index", f"{where} does not have the terms of its messages"
+            self.segment, self.messages, self.previous = None, [], row.created_at
+
+    def end(self) -> Iterator[tuple[str, str]]:
+        """Compare the end of the index with the end of the session."""
+        if not self.is_compared:
+            return
+        last = self.next - 1
+        if self.segment is not None or last != self.indexed_position:
+            yield "index_range", f"the index ends at {self.indexed_position}, but the session at {last}"
+        elif next(self.segments, None) is not None:
+            yield "index_range", f"indexed_position is {self.indexed_position}, but there are segments after it"
+
+
+def _segments(session: models.Session, using: str) -> Iterator[Segment]:
+    """Yield the segments of a session in order. Only a few are in memory at a time."""
+    rows = models.Segment.objects.using(using).filter(session=session).order_by("session_id", "first")
+    last = -1
+    while page := list(rows.filter(first__gt=last).values_list("first", "last", "data")[:_SEGMENTS]):
+        yield from map(Segment._make, page)
+        last = page[-1][0]
 
 
 def _read(row: models.Message) -> tuple[ChatMessage, list[tuple[str, str]]]:

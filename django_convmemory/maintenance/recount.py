@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+
 from django.db import connections
 
 from django_convmemory import models
@@ -13,6 +15,8 @@ from django_convmemory.core.values import DueRule
 from django_convmemory.stores import columns, editing, sql, transactions
 
 _CHUNK = 1000
+# Seconds of counting after which the results are written.
+_LONGEST_COUNT = 1.0
 _UPDATE = f"UPDATE {sql.MESSAGE} SET tokens = %s, tokens_through = %s WHERE session_id = %s AND position = %s"  # noqa: S608
 
 
@@ -22,7 +26,7 @@ def recount(memory: ConversationMemory, session_id: int, *, using: str) -> bool:
     This is one transaction, which holds the lock of the session's row. An append waits for it. A compaction that began
     before it cannot publish. A redacted message keeps its tokens, because its content is gone.
     """
-    return transactions.run(using, lambda: _recount(memory, session_id, using))
+    return transactions.run(using, lambda: _recount(memory, session_id, using), idle=transactions.LONG_IDLE_SECONDS)
 
 
 def _recount(memory: ConversationMemory, session_id: int, using: str) -> bool:
@@ -33,11 +37,15 @@ def _recount(memory: ConversationMemory, session_id: int, using: str) -> bool:
     ends = {summary.last_position for summary in summaries}
     counters, counters_at = _recount_messages(memory, session_id, using, ends)
     for summary in summaries:
-        summary.tokens = memory.counter.count(summary_message(memory.options.summary_prefix, summary.text))
+        message = summary_message(memory.options, summary.text)
+        # An empty summary is not shown.
+        summary.tokens = memory.counter.count(message) if summary.text else 0
         if summary.last_position in counters_at:
             summary.covered_tokens = counters_at[summary.last_position].unpinned_tokens
     models.Summary.objects.using(using).bulk_update(summaries, ["tokens", "covered_tokens"], batch_size=_CHUNK)
-    editing.finish(using, session_id, counters, counters.last_position + 1, DueRule(memory.strategy.threshold))
+    rule = DueRule(memory.threshold, reanchor_every=memory.options.reanchor_every)
+    indexed = transactions.latest(sessions).values_list("indexed_position", flat=True).get()
+    editing.finish(using, session_id, counters, counters.last_position + 1, rule, indexed_position=indexed)
     sessions.update(counter=memory.counter_name, updated_at=Clock())
     return True
 
@@ -53,7 +61,7 @@ def _recount_messages(
         chunk = list(transactions.latest(unread).order_by("position")[:_CHUNK])
         if not chunk:
             return counters, counters_at
-        changes = []
+        changes, written_at = [], time.monotonic()
         for row in chunk:
             message = columns.message_of_row(row)
             tokens = row.tokens if row.redacted_at else max(1, memory.counter.count(message))
@@ -61,5 +69,8 @@ def _recount_messages(
             changes.append((tokens, place.tokens_through, session_id, row.position))
             if row.position in ends:
                 counters_at[row.position] = counters
-        with connections[using].cursor() as cursor:
-            cursor.executemany(_UPDATE, changes)
+            # A slow counter must not leave the transaction idle for so long that the database ends it.
+            if row is chunk[-1] or time.monotonic() - written_at > _LONGEST_COUNT:
+                with connections[using].cursor() as cursor:
+                    cursor.executemany(_UPDATE, changes)
+                changes, written_at = [], time.monotonic()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import random
+import time
 from typing import Any
 
 from django.db import IntegrityError, connections
@@ -15,7 +17,10 @@ from django_convmemory.core.values import DueRule, SessionName
 from django_convmemory.stores import columns, creating, owners, sql, transactions
 
 # How often an append is tried while others change the session.
-_TRIES = 10
+_TRIES = 20
+# In seconds. Appends wait at most so long before the third try and each later one. So they do not keep the pace of a
+# process that deletes the session again and again.
+_LONGEST_PAUSE = 0.05
 # With more tool results at the beginning of a batch, the statement would be nested too deeply.
 _MAX_RESULTS = 8
 # How many messages with tool calls are searched for the one that a refused result belongs to.
@@ -35,6 +40,10 @@ def _append_once(using: str, name: SessionName, batch: Batch, rule: DueRule, *, 
         return replayed
     try:
         return _append(using, name, batch, rule, counter=counter)
+    except transactions.OutcomeUnknown:
+        # The key tells whether it was stored.
+        replayed = transactions.run(using, lambda: _replay(using, name, batch), atomic=False)
+        return replayed or _append(using, name, batch, rule, counter=counter)
     except (IntegrityError, exceptions.InvalidMessage):
         # Another retry of this append was faster. It held the session's row until it committed, so its rows are visible
         # now. They are why this batch is refused: its key is taken, and its tool results are stored already.
@@ -71,12 +80,14 @@ def _append(using: str, name: SessionName, batch: Batch, rule: DueRule, *, count
         append = _append_locking
     keyed = batch.key_hash is not None
     # The append is one statement, which is a transaction by itself.
-    single = append is _append_in_one and len(batch.entries) <= sql.ROWS_PER_INSERT and not keyed
+    single = append is _append_in_one and len(batch.entries) <= sql.ROWS_PER_INSERT
 
     def work() -> sql.Advanced | None:
         return append(connection, name, batch, rule, counter)
 
-    for _ in range(_TRIES):
+    for number in range(_TRIES):
+        if number > 1:
+            time.sleep(random.uniform(0, _LONGEST_PAUSE))  # noqa: S311
         advanced = transactions.run(using, work, savepoint=keyed, atomic=not single)
         if advanced is not None:
             first = advanced.last_position - len(batch.entries) + 1
@@ -105,7 +116,12 @@ def _prepare(using: str, name: SessionName, batch: Batch) -> None:
         raise _explained(using, session, error) from None
     if session is None:
         try:
-            transactions.run(using, lambda: creating.create(using, name), savepoint=True)
+            transactions.run(
+                using,
+                lambda: creating.create(using, name),
+                savepoint=True,
+                happened=lambda: False,  # If it exists, it is not created again.
+            )
         except IntegrityError:
             # Another process has created the session, or the owner was deleted.
             owners.require(using, name.owner_id)
@@ -176,7 +192,8 @@ def _append_locking(
         after, _ = before.append(batch.entries)
     except exceptions.InvalidMessage:
         return None  # The caller finds the reason, without the lock.
-    turned_due = session.due_since is None and after.due(rule.threshold)
+    over = after.due(rule.threshold, indexed_position=session.indexed_position)
+    turned_due = session.due_since is None and over
     changes: dict[str, Any] = {
         field: value for field, value in models.counter_columns(after).items() if value != getattr(session, field)
     }
@@ -189,7 +206,7 @@ def _append_locking(
     models.Session.objects.using(connection.alias).filter(pk=session.pk).update(
         **changes,
         answered_position=before.call_position,
-        counter=counter,
+        counter=counter if not before.last_position or session.counter == counter else "",
         revision=session.revision + 1,
         updated_at=Clock(),
     )

@@ -6,6 +6,7 @@ reads after that is current. And SQLite refuses a write in a transaction that ha
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -17,9 +18,10 @@ from django_convmemory import models
 from django_convmemory.clock import Clock
 from django_convmemory.core import values
 from django_convmemory.core.counters import Counters, Covered, Ending, Standing, rewound
-from django_convmemory.core.values import DueRule, Edited, SessionName
+from django_convmemory.core.values import DueRule, Edited, Redaction, SessionName
 from django_convmemory.messages import PINNED_ROLES, ChatMessage
-from django_convmemory.stores import columns, creating, owners, sql, transactions
+from django_convmemory.stores import columns, creating, indexing, owners, sql, transactions
+from django_convmemory.stores.indexing import Copied
 
 # The number of rows that one statement names.
 _PORTION = 500
@@ -41,8 +43,12 @@ def truncate(
     counters = rewound(session.counters, _ending(using, session.pk, after))
     removed, _ = models.Message.objects.using(using).filter(session=session, position__gt=after).delete()
     # The summaries of these messages are emptied too. A later redaction could not find them any more.
-    models.Summary.objects.using(using).filter(session=session, last_position__gt=after).update(text="")
-    return removed, finish(using, session.pk, counters, counters.first_unfoldable, rule)
+    models.Summary.objects.using(using).filter(session=session, last_position__gt=after).empty()
+    indexed = session.indexed_position
+    if indexed > after:
+        indexing.cut(using, session.pk, after)
+        indexed = after
+    return removed, finish(using, session.pk, counters, counters.first_unfoldable, rule, indexed_position=indexed)
 
 
 def _exists_at(sessions: models.SessionQuerySet, revision: int | None) -> bool:
@@ -75,7 +81,7 @@ def delete(using: str, name: SessionName, *, revision: int | None) -> bool:
     return True
 
 
-def redact(using: str, name: SessionName, position: int, rule: DueRule, *, forks: bool) -> list[Edited]:
+def redact(using: str, name: SessionName, position: int, rule: DueRule, *, forks: bool) -> Redaction:
     """Empty the message at ``position``. See :meth:`.Store.redact`."""
     sessions = models.Session.objects.using(using)
     locked = sessions.named(name).filter(last_position__gte=position).lock()
@@ -83,8 +89,10 @@ def redact(using: str, name: SessionName, position: int, rule: DueRule, *, forks
         last = sessions.named(name).values_list("last_position", flat=True).first()
         raise values.no_message(position, last or 0)
     session_id = transactions.latest(sessions.named(name)).values_list("pk", flat=True).get()
-    copies = _copies(using, session_id, position) if forks else []
-    return [_redact(using, pk, position, rule) for pk in [session_id, *copies]]
+    ids = [session_id, *(_copies(using, session_id, position) if forks else [])]
+    # They are locked: no worker can take a lease now.
+    in_flight = transactions.latest(sessions.filter(pk__in=ids, lease_expires_at__gt=Clock())).exists()
+    return Redaction([_redact(using, pk, position, rule) for pk in ids], in_flight)
 
 
 def _copies(using: str, session_id: int, position: int) -> list[int]:
@@ -144,12 +152,27 @@ def _redact(using: str, session_id: int, position: int, rule: DueRule) -> Edited
         size = values.payload_of(payload).size
         if position < first + size:
             messages.filter(position=first).update(payload_hash=values.Payload("", size).text)
-    models.Summary.objects.using(using).filter(session_id=session_id, last_position__gte=position).update(text="")
-    return finish(using, session_id, transactions.latest(sessions).get().counters, position, rule)
+    models.Summary.objects.using(using).filter(session_id=session_id, last_position__gte=position).empty()
+    session = transactions.latest(sessions).get()
+    if session.indexed_position >= position:
+        indexing.strike(using, session_id, position)
+    return finish(using, session_id, session.counters, position, rule, indexed_position=session.indexed_position)
 
 
-def fork(using: str, source: SessionName, target: SessionName, at: int, rule: DueRule) -> values.Forked:
-    """Copy ``source`` through the position ``at``. See :meth:`.Store.fork`."""
+def fork(
+    using: str,
+    source: SessionName,
+    target: SessionName,
+    at: int,
+    rule: DueRule,
+    *,
+    index: Copied,
+    public_id: uuid.UUID,
+) -> values.Forked:
+    """Copy ``source`` through the position ``at``, to a session with this ``public_id``. See :meth:`.Store.fork`.
+
+    ``index`` is the index of ``source``. If messages were changed since it was read, the copy is not indexed yet.
+    """
     sessions = models.Session.objects.using(using)
     if not sessions.named(source).lock():
         raise values.no_session(source) if source.row_id is None else values.gone(source)
@@ -161,6 +184,7 @@ def fork(using: str, source: SessionName, target: SessionName, at: int, rule: Du
     copy = creating.create(
         using,
         target,
+        public_id=public_id,
         title=session.title,
         metadata=session.metadata,
         counter=session.counter,
@@ -172,7 +196,10 @@ def fork(using: str, source: SessionName, target: SessionName, at: int, rule: Du
     with connections[using].cursor() as cursor:
         cursor.execute(*sql.copy_messages(connections[using].vendor, session.pk, copy.pk, at))
         cursor.execute(*sql.copy_summaries(session.pk, copy.pk, at))
-    edited = finish(using, copy.pk, counters, counters.first_unfoldable, rule)
+    if index.epoch != session.epoch:
+        index = indexing.NOTHING_COPIED
+    indexing.insert(using, copy.pk, index.segments)
+    edited = finish(using, copy.pk, counters, counters.first_unfoldable, rule, indexed_position=index.last)
     return values.Forked(sessions.get(pk=copy.pk), edited)
 
 
@@ -225,22 +252,29 @@ def begin(sessions: QuerySet[models.Session]) -> int:
     )
 
 
-def finish(using: str, session_id: int, counters: Counters, position: int, rule: DueRule) -> Edited:
+def finish(
+    using: str, session_id: int, counters: Counters, position: int, rule: DueRule, *, indexed_position: int
+) -> Edited:
     """Complete a change of the messages from ``position`` on.
 
     The summaries that cover the position are invalidated, and the newest one that is left becomes current. The counters
-    are stored, and the session is marked due if ``rule`` says so.
+    and the ``indexed_position`` are stored, and the session is marked due if ``rule`` says so.
     """
     summaries = models.Summary.objects.using(using).filter(session_id=session_id)
     summaries.filter(last_position__gte=position, invalidated_at__isnull=True).update(invalidated_at=Clock())
     current = transactions.latest(summaries.current()).first()
+    # Also if it is a part of an exchange that is not folded to its end: it will be shown.
+    stands_in = transactions.latest(summaries.valid().filter(stand_in=True)).exists()
+    is_old = current is not None and values.is_old(current.value, rule.reanchor_every)
     counters = counters.covering(current.covered if current else Covered())
-    due = counters.due(rule.threshold)
+    due = counters.due(rule.threshold, indexed_position=indexed_position)
     models.Session.objects.using(using).filter(pk=session_id).update(
         **models.counter_columns(counters),
+        indexed_position=indexed_position,
         current_version=current.version if current else 0,
         due_since=Clock() if due else None,
         hinted_at=Clock() if due and rule.hint else None,
+        rebuild_after=Clock() if stands_in or is_old else None,
     )
     return Edited(session_id, due)
 

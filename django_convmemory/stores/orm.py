@@ -12,17 +12,17 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
 from django.contrib.auth import get_user_model
-from django.core.exceptions import ImproperlyConfigured
 from django.db import IntegrityError, connections, router, transaction
-from django.db.models import BigIntegerField, Case, DateTimeField, F, Value, When
-from django.db.models.functions import Coalesce, Least
+from django.db.models import BigIntegerField, F, Value
+from django.db.models.functions import Least
 
 from django_convmemory import exceptions, models
 from django_convmemory.clock import Clock
 from django_convmemory.core import exchanges, values
+from django_convmemory.core.breaker import Breaker, Reason
 from django_convmemory.core.counters import Batch
 from django_convmemory.core.exchanges import Placed, Turn
-from django_convmemory.core.strategies import Threshold, View
+from django_convmemory.core.strategies import View
 from django_convmemory.core.values import (
     AttemptOutcome,
     AttemptRecord,
@@ -33,7 +33,20 @@ from django_convmemory.core.values import (
     SummaryVersion,
 )
 from django_convmemory.messages import PINNED_ROLES
-from django_convmemory.stores import appending, columns, creating, editing, sql, transactions
+from django_convmemory.stores import (
+    appending,
+    breakers,
+    columns,
+    creating,
+    editing,
+    indexing,
+    leases,
+    publishing,
+    searching,
+    sql,
+    sweeping,
+    transactions,
+)
 
 T = TypeVar("T")
 
@@ -61,10 +74,21 @@ class ORMStore:
         """The database that is written."""
         return self._using or router.db_for_write(models.Session)
 
-    def _run(self, work: Callable[[str], T], *, savepoint: bool = False) -> T:
+    @property
+    def _reading(self) -> str:
+        """The database that is read to show something."""
+        return router.db_for_read(models.Session) if self._read_replica else self.using
+
+    def _run(
+        self, work: Callable[[str], T], *, savepoint: bool = False, happened: Callable[[], bool] | None = None
+    ) -> T:
         """Run ``work`` in a transaction on the database that is written. It takes the name of the database."""
         using = self.using
-        return transactions.run(using, lambda: work(using), savepoint=savepoint)
+        return transactions.run(using, lambda: work(using), savepoint=savepoint, happened=happened)
+
+    def _none(self, **conditions: Any) -> bool:
+        """Whether no session meets the conditions."""
+        return not models.Session.objects.using(self.using).filter(**conditions).exists()
 
     def owner_id(self, owner: Any) -> Any:
         # A row of another model may have the id of a user, and an unsaved user may have an id already.
@@ -82,25 +106,37 @@ class ORMStore:
             raise values.gone(name) if self.find(name) is None else values.session_exists(name)
 
         def insert() -> models.Session:
+            public_id = uuid.uuid4()
+            columns = {"public_id": public_id, "title": title, "metadata": metadata}
             with creating.explained(using, name):
                 return transactions.run(
-                    using, lambda: creating.create(using, name, title=title, metadata=metadata), savepoint=True
+                    using,
+                    lambda: creating.create(using, name, **columns),
+                    savepoint=True,
+                    happened=lambda: not self._none(public_id=public_id),
                 )
 
         return _settled(insert, name)
 
     def update(self, name: SessionName, changes: Mapping[str, Any], *, revision: int | None) -> None:
-        self._run(lambda using: editing.update(using, name, changes, revision=revision))
+        using = self.using
+        # One statement, so no transaction.
+        transactions.run(using, lambda: editing.update(using, name, changes, revision=revision), atomic=False)
 
     def delete(self, name: SessionName, *, revision: int | None) -> bool:
         return _settled(
-            lambda: self._run(lambda using: editing.delete(using, name, revision=revision), savepoint=True), name
+            lambda: self._run(
+                lambda using: editing.delete(using, name, revision=revision),
+                savepoint=True,
+                happened=lambda: self._none(name_hash=name.name_hash),
+            ),
+            name,
         )
 
     # Load.
 
     def load(self, name: SessionName, view: View, max_pinned_tokens: int) -> values.Snapshot | None:
-        using = router.db_for_read(models.Session) if self._read_replica else self.using
+        using = self._reading
         connection = connections[using]
         while True:
             with connection.cursor() as cursor:
@@ -133,6 +169,7 @@ class ORMStore:
                 counters=counters,
                 due=bool(due),
                 revision=revision,
+                epoch=epoch,
                 summary=SummaryVersion(*json.loads(summary)) if view.summary and summary else None,
                 pinned=pinned,
                 tail=tail,
@@ -141,7 +178,7 @@ class ORMStore:
     def history(
         self, name: SessionName, *, before: int | None, after: int | None, limit: int
     ) -> list[values.StoredMessage]:
-        using = router.db_for_read(models.Session) if self._read_replica else self.using
+        using = self._reading
         # A subquery and not a join, and a range of positions: PostgreSQL expects a session of the usual length, and
         # might otherwise fetch and sort all of its messages.
         sessions = models.Session.objects.using(using).named(name)
@@ -168,6 +205,40 @@ class ORMStore:
         ]
         return stored_messages if after is not None else stored_messages[::-1]
 
+    # Recall: see indexing and searching.
+
+    def index(self, session_id: int, *, limit: int = 1_000) -> int:
+        return indexing.index(self.using, session_id, limit=limit)
+
+    def searchable(
+        self, name: SessionName, *, before: int | None = None, epoch: int | None = None
+    ) -> values.Searchable | None:
+        return searching.searchable(self._reading, name, before=before, epoch=epoch)
+
+    def searchable_of(
+        self, alias: str, *, owner_id: Any, visitor: str, max_messages: int = 100_000
+    ) -> list[values.Searchable]:
+        using = self._reading
+        theirs = models.Session.objects.using(using).filter(alias=alias, owner_id=owner_id, visitor=visitor)
+        return searching.searchable_among(using, theirs, max_messages=max_messages)
+
+    def searchable_among(
+        self, alias: str, sessions: models.SessionQuerySet, *, max_messages: int = 100_000
+    ) -> list[values.Searchable]:
+        if getattr(sessions, "model", None) is not models.Session or sessions.query.is_sliced:
+            raise exceptions.InvalidSession(
+                "sessions must be a query of Session rows without a slice, such as Session.objects.filter(…)."
+            )
+        # From the query's own database: it may have subqueries, which another database could not run.
+        using = sessions.db
+        # By a subquery, because a query with a join has a session several times, and a union takes no filter.
+        chosen = sessions.using(using).order_by().values("pk")
+        rows = models.Session.objects.using(using).filter(alias=alias, pk__in=chosen)
+        return searching.searchable_among(using, rows, max_messages=max_messages)
+
+    def messages_at(self, places: Sequence[tuple[int, int, int]]) -> dict[tuple[int, int], values.StoredMessage]:
+        return searching.messages_at(self._reading, places)
+
     # Operations that change stored conversations.
 
     def clear(self, name: SessionName) -> None:
@@ -184,33 +255,55 @@ class ORMStore:
             if session_id is not None:
                 models.Message.objects.using(using).filter(session_id=session_id).delete()
                 models.Summary.objects.using(using).filter(session_id=session_id).delete()
+                indexing.delete(using, session_id)
 
-        self._run(work)
+        self._run(work, happened=lambda: self._none(name_hash=name.name_hash, last_position__gt=0))
 
     def truncate(
         self, name: SessionName, after: int, rule: DueRule, *, revision: int | None
     ) -> tuple[int, values.Edited | None]:
-        return self._run(lambda using: editing.truncate(using, name, after, rule, revision=revision))
+        return self._run(
+            lambda using: editing.truncate(using, name, after, rule, revision=revision),
+            happened=lambda: self._none(name_hash=name.name_hash, last_position__gt=after),
+        )
 
     def fork(self, source: SessionName, target: SessionName, at: int, rule: DueRule) -> values.Forked:
         using = self.using
 
         def copy() -> values.Forked:
+            public_id = uuid.uuid4()
+            index = indexing.copied(using, models.Session.objects.using(using).named(source), at)
             with creating.explained(using, target):
-                return transactions.run(using, lambda: editing.fork(using, source, target, at, rule), savepoint=True)
+                return transactions.run(
+                    using,
+                    lambda: editing.fork(using, source, target, at, rule, index=index, public_id=public_id),
+                    savepoint=True,
+                    happened=lambda: not self._none(public_id=public_id),
+                )
 
         return _settled(copy, target)
 
-    def redact(self, name: SessionName, position: int, rule: DueRule, *, forks: bool) -> list[values.Edited]:
-        return self._run(lambda using: editing.redact(using, name, position, rule, forks=forks), savepoint=True)
+    def redact(self, name: SessionName, position: int, rule: DueRule, *, forks: bool) -> values.Redaction:
+        return self._run(
+            lambda using: editing.redact(using, name, position, rule, forks=forks),
+            savepoint=True,
+            happened=lambda: False,  # A second redaction finds the same copies, and changes nothing.
+        )
 
     def erase(self, alias: str, *, owner_id: Any, visitor: str) -> int:
-        return self._run(lambda using: editing.erase(using, alias, owner_id=owner_id, visitor=visitor))
+        return self._run(
+            lambda using: editing.erase(using, alias, owner_id=owner_id, visitor=visitor),
+            happened=lambda: self._none(alias=alias, owner_id=owner_id, visitor=visitor),
+        )
 
     def adopt(self, alias: str, visitor: str, owner_id: Any) -> list[SessionName]:
         # The owner may create a session with one of the keys at the same time.
         return _settled(
-            lambda: self._run(lambda using: editing.adopt(using, alias, visitor, owner_id), savepoint=True),
+            lambda: self._run(
+                lambda using: editing.adopt(using, alias, visitor, owner_id),
+                savepoint=True,
+                happened=lambda: self._none(alias=alias, visitor=visitor),
+            ),
             f"all sessions of owner {owner_id!r}",
         )
 
@@ -224,60 +317,44 @@ class ORMStore:
                 "A task or a signal was not sent: autocommit is off, so the store cannot wait for the commit."
             )
 
-    # Compaction. Many processes may read the tail and call a model. Only the one that holds the lease may write: its
-    # token is in the row, and by the database's clock the lease has not expired. Each write begins with an UPDATE whose
-    # WHERE checks the token, the expiry, the epoch and the covered position. So a process changes no row if it slept
-    # through its lease, or if the messages that it folded were changed meanwhile.
+    # Compaction: see leases.
 
     def find(self, name: SessionName) -> int | None:
         sessions = transactions.latest(models.Session.objects.using(self.using)).named(name)
         return sessions.values_list("pk", flat=True).first()
 
-    def claim(self, session_id: int, *, lease: float, force: bool) -> Claim | str:
-        def work(using: str) -> Claim | str:
-            sessions = models.Session.objects.using(using).filter(pk=session_id)
-            free = sessions.due().unleased()
-            if not force:
-                free = free.ready()
-            leased = _lease(free, lease, attempts=F("attempts") + 1)
-            current = transactions.latest(sessions)
-            if leased:
-                session, now = current.get(), sessions.values_list(Clock()).get()[0]
-                return values.claimed(session, self._summary(session), (now - session.due_since).total_seconds())
-            if not current.due().exists():
-                return "not_due"
-            return "waiting" if current.unleased().exists() else "busy"
+    def claim(self, session_id: int, rule: DueRule, *, lease: float, prompt_hash: str, force: bool) -> Claim | str:
+        return leases.claim(self.using, session_id, rule, lease=lease, prompt_hash=prompt_hash, force=force)
 
-        return self._run(work)
-
-    def _summary(self, session: models.Session) -> SummaryVersion | None:
-        if not session.current_version:
-            return None
-        rows = transactions.latest(models.Summary.objects.using(self.using))
-        return rows.get(session=session, version=session.current_version).value
-
-    def claim_rebuild(self, session_id: int, *, lease: float, prompt_hash: str) -> Claim | str:
-        def work(using: str) -> Claim | str:
-            sessions = models.Session.objects.using(using).filter(pk=session_id)
-            summarized = sessions.filter(current_version__gt=0)
-            if not _lease(summarized.unleased(), lease, epoch=F("epoch") + 1):
-                return "busy" if summarized.exists() else "not_due"
-            summaries = models.Summary.objects.using(using).filter(session_id=session_id)
-            building = transactions.latest(summaries).valid().filter(building=True).order_by("version")
-            line = values.building_line(building, prompt_hash)
-            summaries.filter(building=True).exclude(version__in=line).valid().update(invalidated_at=Clock())
-            session = transactions.latest(sessions).get()
-            return values.rebuilding(values.claimed(session, self._summary(session), 0.0), line)
-
-        return self._run(work)
+    def claim_rebuild(
+        self,
+        session_id: int,
+        *,
+        lease: float,
+        prompt_hash: str,
+        stand_ins: bool,
+        wait: float,
+        reanchor_every: int | None = None,
+    ) -> Claim | str:
+        return leases.claim_rebuild(
+            self.using,
+            session_id,
+            lease=lease,
+            prompt_hash=prompt_hash,
+            stand_ins=stand_ins,
+            wait=wait,
+            reanchor_every=reanchor_every,
+        )
 
     def turns(self, claim: Claim) -> list[Turn]:
-        rows = self._tail(claim).values_list("position", "tokens", "answers")
+        rows = self._tail(claim).values_list(*Turn._fields)
         return [Turn(*row) for row in rows.iterator(chunk_size=2000)]
 
     def messages(self, claim: Claim, first: int, last: int) -> list[Placed]:
         rows = self._tail(claim).filter(position__gte=first, position__lte=last)
-        return _placed(rows.values_list(*sql.PLACED_NAMES))
+        rows = list(rows.values_list(*sql.PLACED_NAMES, "created_at"))
+        placed = _placed(row[:-1] for row in rows)
+        return [row._replace(created_at=created_at) for row, (*_, created_at) in zip(placed, rows, strict=True)]
 
     def _tail(self, claim: Claim) -> Any:
         return (
@@ -292,8 +369,10 @@ class ORMStore:
         )
 
     def extend(self, claim: Claim, *, lease: float) -> bool:
-        held = models.Session.objects.using(self.using).held(claim.session_id, claim.token, claim.epoch)
-        return bool(transactions.run(held.db, lambda: held.update(lease_expires_at=Clock(lease)), savepoint=True))
+        return leases.extend(self.using, claim, lease=lease)
+
+    def is_due(self, session_id: int) -> bool:
+        return models.Session.objects.using(self.using).filter(pk=session_id).due().exists()
 
     def release_connection(self) -> None:
         # The database may close an idle connection while the model answers, and the answer would be lost.
@@ -305,53 +384,11 @@ class ORMStore:
     def publish(
         self, claim: Claim, version: NewVersion, attempt: AttemptRecord | None, rule: DueRule, *, lease: float
     ) -> Claim | None:
-        number = claim.last_version + 1
-        building = claim.rebuilding and version.last_position < claim.counters.last_position
-        pointer: dict[str, Any] = {}
-        if not building:
-            pointer = {
-                "due_since": _due_since(rule.threshold, version.covered_tokens, version.covered_count),
-                "current_version": number,
-                **version.covered._asdict(),
-            }
-
-        def work(using: str) -> bool:
-            published = (
-                models.Session.objects.using(using)
-                .held(claim.session_id, claim.token, claim.epoch)
-                .filter(covered_position=values.covered_by(claim), last_version=claim.last_version)
-                .update(
-                    **pointer,
-                    last_version=number,
-                    attempts=0,
-                    next_attempt_at=None,
-                    last_error="",
-                    lease_expires_at=Clock(lease),
-                    revision=F("revision") + 1,
-                    updated_at=Clock(),
-                )
-            )
-            if published:
-                summaries = models.Summary.objects.using(using).filter(session_id=claim.session_id)
-                if claim.rebuilding and not building:
-                    summaries.valid().filter(building=True).update(building=False)
-                summaries.create(
-                    session_id=claim.session_id,
-                    version=number,
-                    parent_version=claim.summary.version if claim.summary else None,
-                    building=building,
-                    created_at=Clock(),
-                    **dataclasses.asdict(version),
-                )
-                if attempt is not None:
-                    self._record(claim, dataclasses.replace(attempt, version=number))
-            return bool(published)
-
-        if not self._run(work, savepoint=True):
-            if attempt is not None:
-                self.record(claim, dataclasses.replace(attempt, outcome=AttemptOutcome.DROPPED))
-            return None
-        return values.after_publishing(claim, version, number)
+        if publishing.publish(self.using, claim, version, attempt, rule, lease=lease):
+            return values.after_publishing(claim, version, claim.last_version + 1)
+        if attempt is not None:
+            self.record(claim, dataclasses.replace(attempt, outcome=AttemptOutcome.DROPPED))
+        return None
 
     def release(
         self,
@@ -361,84 +398,60 @@ class ORMStore:
         retry_in: float | None = None,
         error: str = "",
         uncount: bool = False,
+        rebuild_in: float | None = None,
     ) -> bool:
-        attempts = 0 if not error else max(0, claim.attempts - 1) if uncount else claim.attempts
-
-        def work(using: str) -> bool:
-            sessions = models.Session.objects.using(using).filter(pk=claim.session_id)
-            # By the token alone: this process may release its expired lease as long as nobody else has taken one.
-            released = sessions.filter(lease_token=claim.token).update(
-                # Computed from the current counters, which include appends during the call of the model.
-                due_since=_due_since(rule.threshold, F("covered_tokens"), F("covered_count")),
-                lease_token="",
-                lease_expires_at=None,
-                attempts=attempts,
-                last_error=error,
-                next_attempt_at=None if retry_in is None else Clock(retry_in),
-                revision=F("revision") + 1,
-                **({"hinted_at": Clock()} if rule.hint else {}),
-            )
-            return bool(released) and sessions.due().exists()
-
-        return self._run(work, savepoint=True)
+        return leases.release(
+            self.using, claim, rule, retry_in=retry_in, error=error, uncount=uncount, rebuild_in=rebuild_in
+        )
 
     def record(self, claim: Claim, attempt: AttemptRecord) -> None:
-        def work(using: str) -> None:
-            # With the lock of the row, nobody deletes the session meanwhile.
-            if models.Session.objects.using(using).filter(pk=claim.session_id).lock():
-                self._record(claim, attempt)
+        publishing.record(self.using, claim, attempt)
 
-        self._run(work, savepoint=True)
-
-    def _record(self, claim: Claim, attempt: AttemptRecord) -> None:
-        models.Attempt.objects.using(self.using).create(
-            session_id=claim.session_id,
-            alias=claim.name.alias,
-            started_at=Clock(-attempt.duration_seconds),
-            **dataclasses.asdict(attempt),
+    def sweep(
+        self,
+        alias: str,
+        *,
+        limit: int,
+        hint_age: float,
+        fewest_attempts: bool = False,
+        unindexed: int | None = None,
+    ) -> list[int]:
+        return sweeping.due(
+            self.using, alias, limit=limit, hint_age=hint_age, fewest_attempts=fewest_attempts, unindexed=unindexed
         )
 
-    def paused(self, alias: str, *, seconds: float) -> bool:
-        newest = models.Attempt.objects.using(self.using).newest(alias)
-        return any(
-            outcome == AttemptOutcome.MISCONFIGURED and (now - started).total_seconds() - duration < seconds
-            for outcome, started, duration, now in newest.values_list(
-                "outcome", "started_at", "duration_seconds", Clock()
-            )
-        )
+    def sweep_rebuilds(self, alias: str, *, limit: int, wait: float) -> list[int]:
+        return sweeping.rebuilds(self.using, alias, limit=limit, wait=wait)
 
-    def sweep(self, alias: str, *, limit: int, hint_age: float) -> list[int]:
-        using = self.using
-        stale = models.Session.objects.using(using).due().unleased().ready().filter(alias=alias).unhinted(hint_age)
-        longest_due = stale.order_by("due_since", "pk").values_list("pk", flat=True)
+    def waiting_rebuilds(self, alias: str, *, within: float, limit: int) -> int:
+        return sweeping.waiting_rebuilds(self.using, alias, within=within, limit=limit)
 
-        def work() -> list[int]:
-            if not connections[using].features.has_select_for_update_skip_locked:
-                # SQLite has one writer at a time. Of two sweeps, the first one that marks a row gets it, and the second
-                # one looks for other rows.
-                ids: list[int] = []
-                while len(ids) < limit and (page := list(longest_due[: limit - len(ids)])):
-                    ids += [pk for pk in page if stale.filter(pk=pk).update(hinted_at=Clock())]
-                    if hint_age <= 0:
-                        break
-                return ids
-            # Sweeps that run at the same time take different rows. A row that a request has locked is left for the next
-            # sweep. This sweep holds the locks of other rows: if it waited, appends to those would wait too.
-            ids = list(longest_due.select_for_update(skip_locked=True)[:limit])
-            models.Session.objects.using(using).filter(pk__in=ids).update(hinted_at=Clock())
-            return ids
+    def mark_unmarked(self, alias: str, rule: DueRule, *, limit: int) -> int:
+        return sweeping.mark_unmarked(self.using, alias, rule, limit=limit)
 
-        if not longest_due.exists():
-            return []
-        return transactions.run(using, work)
+    def breaker(self, alias: str) -> Breaker:
+        return breakers.read(self.using, alias)
+
+    def count_failure(self, alias: str, session_id: int, error: str) -> int:
+        return breakers.count_failure(self.using, alias, session_id, error)
+
+    def open_breaker(self, alias: str, reason: Reason, error: str, *, seconds: float) -> None:
+        breakers.open_(self.using, alias, reason, error, seconds=seconds)
+
+    def probe(self, alias: str, *, seconds: float) -> bool:
+        return breakers.probe(self.using, alias, seconds=seconds)
+
+    def end_probe(self, alias: str, *, seconds: float = 0.0, silent: bool = True) -> bool:
+        return breakers.end_probe(self.using, alias, seconds=seconds, silent=silent)
+
+    def close_breaker(self, alias: str) -> bool:
+        return breakers.close(self.using, alias)
 
     def waiting(self, alias: str, *, after: float, within: float, limit: int) -> int:
-        due = models.Session.objects.using(self.using).due().unleased().ready().filter(alias=alias)
-        return due.filter(hinted_at__lte=Clock(-after), hinted_at__gt=Clock(-within)).order_by()[:limit].count()
+        return sweeping.waiting(self.using, alias, after=after, within=within, limit=limit)
 
     def unhint(self, session_ids: Sequence[int]) -> None:
-        sessions = models.Session.objects.using(self.using).filter(pk__in=session_ids)
-        transactions.run(sessions.db, lambda: sessions.update(hinted_at=None))
+        sweeping.unhint(self.using, session_ids)
 
 
 def _settled(work: Callable[[], T], what: object) -> T:
@@ -452,22 +465,6 @@ def _settled(work: Callable[[], T], what: object) -> T:
         except IntegrityError:
             time.sleep(random.uniform(0, _LONGEST_PAUSE))  # noqa: S311
     raise exceptions.SessionContended(f"Other processes change {what} all the time. Try again later.")
-
-
-def _lease(free: models.SessionQuerySet, seconds: float, **changes: Any) -> int:
-    """Take the lease of the session ``free``, and return the number of rows.
-
-    Raises ImproperlyConfigured if nothing would commit the claim and the summary.
-    """
-    connection = connections[free.db]
-    if not (connection.get_autocommit() or connection.in_atomic_block):
-        raise ImproperlyConfigured(
-            f"AUTOCOMMIT of the database {free.db!r} is off: a summary would be paid for and never be "
-            "committed. Turn it on in the processes that make summaries."
-        )
-    return free.update(
-        lease_token=uuid.uuid4().hex, lease_expires_at=Clock(seconds), **changes, revision=F("revision") + 1
-    )
 
 
 def _placed(rows: Any) -> list[Placed]:
@@ -486,10 +483,3 @@ def _placed(rows: Any) -> list[Placed]:
 def _bigint(number: int) -> Value:
     # PostgreSQL would get a plain value as an integer of four bytes, whatever its size.
     return Value(number, BigIntegerField())
-
-
-def _due_since(threshold: Threshold, covered_tokens: Any, covered_count: Any) -> Case:
-    condition = models.exceeds(threshold, covered_tokens=covered_tokens, covered_count=covered_count)
-    return Case(
-        When(condition, then=Coalesce("due_since", Clock())), default=None, output_field=DateTimeField(null=True)
-    )

@@ -64,6 +64,7 @@ class _Shape(NamedTuple):
     vendor: str
     by_tokens: bool  # The threshold has a limit of tokens.
     by_messages: bool  # The threshold has a limit of messages.
+    by_unindexed: bool  # The threshold has a limit of messages that are not indexed.
     hint: bool
     by_id: bool  # The id of the row is given too.
     speaks: bool  # There is an assistant message.
@@ -93,6 +94,7 @@ def advance(vendor: str, name: SessionName, batch: Batch, rule: DueRule, *, coun
         vendor=vendor,
         by_tokens=rule.threshold.tokens is not None,
         by_messages=rule.threshold.messages is not None,
+        by_unindexed=rule.threshold.unindexed is not None,
         hint=rule.hint,
         by_id=name.row_id is not None,
         speaks=batch.has_assistant,
@@ -111,6 +113,7 @@ def advance(vendor: str, name: SessionName, batch: Batch, rule: DueRule, *, coun
         "added_tokens": after.unpinned_tokens,
         "max_tokens": rule.threshold.tokens,
         "max_messages": rule.threshold.messages,
+        "max_unindexed": rule.threshold.unindexed,
         "settled": after.settled_tokens,
         "newest": after.newest_position,
         "exchange_calls": after.exchange_calls,
@@ -151,14 +154,15 @@ def _advance(shape: _Shape) -> str:
         **_pins(shape),
         "answered_position": "call_position",
         **_calls(shape),
-        "counter": "%(counter)s",
+        # If another counter counted earlier messages, no name is right. convmemory_recount finds the session by that.
+        "counter": "CASE WHEN last_position = 0 OR counter = %(counter)s THEN %(counter)s ELSE '' END",
         "revision": "revision + 1",
         "updated_at": now,
     }
     if shape.vendor == "sqlite":
         # SQLite rewrites an index entry even if the value is unchanged. So only mark_due() sets due_since.
         # due_since is returned as text: SQLite 3.40 returns that NULL IS NOT NULL, and the driver would parse a time.
-        due, turned_due = "due_since || ''", _over(shape, "unpinned_tokens", "unpinned_count", "settled_tokens")
+        due, turned_due = "due_since || ''", _over(shape, {})
     else:
         assignments |= _due_mark(shape, assignments, now)
         due, turned_due = "due_since IS NOT NULL", "due_revision = revision"
@@ -179,21 +183,26 @@ def _if_exchange_starts(shape: _Shape, value: str, column: str) -> str:
     return f"CASE WHEN {_without(shape.results)} = '' THEN {value} ELSE {column} END"
 
 
-def _over(shape: _Shape, tokens: str, messages: str, settled: str) -> str:
-    """Return the condition that the tail exceeds the threshold."""
+def _over(shape: _Shape, assigned: Mapping[str, str]) -> str:
+    """Return the condition that the session exceeds the threshold. ``assigned`` has new values of its columns."""
+    tokens, messages, settled, newest = (
+        assigned.get(column, column)
+        for column in ("unpinned_tokens", "unpinned_count", "settled_tokens", "newest_position")
+    )
     over = []
     if shape.by_tokens:
         over.append(f"{tokens} - covered_tokens > %(max_tokens)s")
     if shape.by_messages:
         over.append(f"{messages} - covered_count > %(max_messages)s")
-    return f"({' OR '.join(over)}) AND {settled} > covered_tokens" if over else "1 = 0"
+    folds = f"({' OR '.join(over)}) AND {settled} > covered_tokens" if over else ""
+    indexes = f"{newest} - indexed_position > %(max_unindexed)s" if shape.by_unindexed else ""
+    return f"({folds} OR {indexes})" if folds and indexes else folds or indexes or "1 = 0"
 
 
 def _due_mark(shape: _Shape, assignments: Mapping[str, str], now: str) -> dict[str, str]:
-    if not (shape.by_tokens or shape.by_messages):
+    if not (shape.by_tokens or shape.by_messages or shape.by_unindexed):
         return {}
-    over = _over(shape, assignments["unpinned_tokens"], assignments["unpinned_count"], assignments["settled_tokens"])
-    condition = f"due_since IS NULL AND {over}"
+    condition = f"due_since IS NULL AND {_over(shape, assignments)}"
     return {
         column: f"CASE WHEN {condition} THEN {value} ELSE {column} END"
         for column, value in (
@@ -404,7 +413,8 @@ def _quoted(vendor: str, names: Iterable[str]) -> str:
 
 _COPIED_SUMMARY = (
     "version, parent_version, first_position, last_position, covered_count, covered_tokens, text, tokens, model, "
-    "shortened, fallback, building, prompt_hash, created_at"
+    "shortened, fallback, stand_in, carried, cut, building, part_end, prompt_hash, identifiers, model_length, folds, "
+    "created_at"
 )
 
 

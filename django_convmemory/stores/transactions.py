@@ -4,47 +4,212 @@ from __future__ import annotations
 
 import random
 import time
+import weakref
 from collections.abc import Callable
 from contextlib import nullcontext
-from typing import Any, TypeVar
+from typing import Any, Generic, TypeVar
 
-from django.db import OperationalError, connections, transaction
+from django.db import Error, OperationalError, connections, transaction
+from django.db.backends.base.base import BaseDatabaseWrapper
 from django.db.models import QuerySet
 
 T = TypeVar("T")
 Rows = TypeVar("Rows", bound="QuerySet[Any]")
 
 TRIES = 10
+# How often a transaction is begun if the connection is lost each time.
+LOST_TRIES = 3
+# A transaction holds the lock of a session's row, and an append to that session waits. So the database ends a
+# transaction whose process has sent no statement for this many seconds, for example because it was stopped.
+IDLE_SECONDS = 2
+# The same for maintenance, which may compute for a while between two statements.
+LONG_IDLE_SECONDS = 60
 # In seconds: half of the longest pause before the second try, and the longest pause of all.
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.01, 0.2
 # PostgreSQL: serialization failure, deadlock. MariaDB: deadlock, record changed since it was read.
 _SQLSTATES = frozenset({"40001", "40P01"})
 _ERRNOS = frozenset({1213, 1020})
+# PostgreSQL ended a transaction that was idle. MariaDB only closes the connection: gone away, lost during a statement.
+_IDLE_SQLSTATE = "25P03"
+_LOST_ERRNOS = frozenset({2006, 2013})
 
 
-def run(using: str, work: Callable[[], T], *, savepoint: bool = False, atomic: bool = True) -> T:
+class ConnectionLost(OperationalError):
+    """The connection was lost in each try of a transaction."""
+
+
+class OutcomeUnknown(OperationalError):
+    """The connection was lost during the COMMIT. Nobody knows whether the changes were stored."""
+
+
+def run(
+    using: str,
+    work: Callable[[], T],
+    *,
+    savepoint: bool = False,
+    atomic: bool = True,
+    idle: int = IDLE_SECONDS,
+    happened: Callable[[], bool] | None = None,
+) -> T:
     """Run ``work`` in a transaction on ``using``, and return what it returns.
 
     If no transaction is open, ``work`` runs in a new one. If the database aborts that to resolve a conflict with
-    another transaction, ``work`` runs again, up to ``TRIES`` times. ``atomic=False`` begins no transaction. It is for
-    reading, and for a single statement, which is a transaction by itself.
+    another transaction, ``work`` runs again, up to ``TRIES`` times. The database also ends it if this process sends no
+    statement for ``idle`` seconds. Then, and if the connection is lost before the COMMIT, ``work`` runs again on a new
+    connection, up to ``LOST_TRIES`` times. So ``work`` changes nothing but the database. ``atomic=False`` begins no
+    transaction. It is for reading, and for a single statement, which is a transaction by itself.
 
     If the caller has opened a transaction, ``work`` joins it, with ``savepoint`` under a savepoint. Errors are raised:
-    only the caller can run its transaction again.
+    only the caller can run its transaction again. Such a transaction may be idle as long as the caller likes.
+
+    If the connection is lost during the COMMIT, ``happened`` looks whether the changes were stored. If not, or if it
+    does no harm to make them twice, it returns False, and ``work`` runs again.
+
+    Raises :class:`ConnectionLost`, and without ``happened`` :class:`OutcomeUnknown`.
     """
     connection = connections[using]
     if connection.in_atomic_block or not connection.get_autocommit():
         with transaction.atomic(using=using) if savepoint else nullcontext():
             return work()
+    times_lost = 0
     for number in range(1, TRIES + 1):
+        attempt = _Attempt(connection, work, idle)
         try:
-            with transaction.atomic(using=using) if atomic else nullcontext():
-                return work()
-        except OperationalError as error:
-            if number == TRIES or not given_up(error):
+            return attempt.run() if atomic else work()
+        except Error as error:
+            if attempt.lost(error):
+                times_lost += 1
+                attempt.forget_connection()
+                if attempt.committing and _sqlstate(error) != _IDLE_SQLSTATE:
+                    if happened is None:
+                        raise OutcomeUnknown(
+                            f"The connection to the database {using!r} was lost during a COMMIT. The change may have "
+                            "been stored or not: look at the session before you repeat it."
+                        ) from error
+                    if happened():
+                        return attempt.result
+                if times_lost == LOST_TRIES:
+                    raise ConnectionLost(
+                        f"The connection to the database {using!r} was lost in {LOST_TRIES} transactions in a row. "
+                        f"The database closes it if a process sends nothing for {idle} s in a transaction. Find out "
+                        "what stops this process, or whether the database restarts."
+                    ) from error
+                continue  # Without a pause: the connection is new.
+            if attempt.committed or number == TRIES or not given_up(error):
                 raise
         time.sleep(random.uniform(0, min(_FIRST_PAUSE * 2**number, _LONGEST_PAUSE)))  # noqa: S311
     raise AssertionError("unreachable")
+
+
+class _Attempt(Generic[T]):
+    """One try of a transaction that the app begins, and how far it came."""
+
+    def __init__(self, connection: BaseDatabaseWrapper, work: Callable[[], T], idle: int) -> None:
+        self.connection = connection
+        self.work = work
+        self.idle = idle
+        self.committing = False
+        self.committed = False
+        self.result: T
+        self._driver: Any = None
+        self._restores: dict[str, int] = {}
+
+    def run(self) -> T:
+        connection = self.connection
+        connection.ensure_connection()
+        self._driver = connection.connection
+        try:
+            with transaction.atomic(using=connection.alias):
+                # The first hook, so that the limit does not hold for what the other hooks begin.
+                transaction.on_commit(self._after_commit, using=connection.alias)
+                self._limit_idle()
+                began = time.monotonic()
+                self.result = self.work()
+                if connection.vendor != "sqlite" and time.monotonic() - began > self.idle / 2:
+                    # If the database has ended the transaction, this statement fails, and not the COMMIT. A failed
+                    # COMMIT would not tell whether it happened.
+                    _execute(connection, "SELECT 1")
+                self.committing = True
+            return self.result
+        finally:
+            self._restore()
+
+    def lost(self, error: Error) -> bool:
+        """Whether the connection was lost in this transaction, which has not been committed."""
+        if self._driver is None or self.committed:
+            return False
+        return (
+            _sqlstate(error) == _IDLE_SQLSTATE
+            or _errno(error) in _LOST_ERRNOS
+            or bool(getattr(self._driver, "closed", False))
+        )
+
+    def forget_connection(self) -> None:
+        if self.connection.connection is self._driver:
+            self.connection.close()
+
+    def _after_commit(self) -> None:
+        self.committed = True
+        self._restore()
+
+    def _limit_idle(self) -> None:
+        connection = self.connection
+        if connection.vendor == "postgresql":
+            # Both end with the transaction, so that they are safe behind PgBouncer too. The second one is for a process
+            # that is stopped while the database sends it a long message.
+            _execute(
+                connection,
+                f"SELECT set_config('idle_in_transaction_session_timeout', '{self.idle}s', true), "
+                f"set_config('tcp_user_timeout', '{self.idle}s', true)",
+            )
+        elif connection.vendor == "mysql" and connection.mysql_is_mariadb:  # type: ignore[attr-defined]
+            own = _idle_limits(connection)
+            limits = {name: min(seconds or self.idle, self.idle) for name, seconds in own.items()}
+            if limits != own:
+                self._restores = own
+                _set_session(connection, limits)
+
+    def _restore(self) -> None:
+        """Give MariaDB's session its own limits again. A lost connection has none to restore."""
+        own, self._restores = self._restores, {}
+        if not own or self.connection.connection is not self._driver:
+            return
+        try:
+            _set_session(self.connection, own)
+        except Error:
+            # What the transaction returned or raised matters more. A new connection has the right limits.
+            self.connection.close()
+
+
+# MariaDB's limits of a session, by its connection.
+_own_limits: weakref.WeakKeyDictionary[Any, dict[str, int]] = weakref.WeakKeyDictionary()
+# If the second or the third is set, it takes the place of the first in transactions that have written, or have not. The
+# last one is for a process that is stopped while the database sends it a long message.
+_IDLE_LIMITS = (
+    "idle_transaction_timeout",
+    "idle_write_transaction_timeout",
+    "idle_readonly_transaction_timeout",
+    "net_write_timeout",
+)
+
+
+def _idle_limits(connection: BaseDatabaseWrapper) -> dict[str, int]:
+    """Return MariaDB's limits of this session as the site has set them."""
+    driver = connection.connection
+    if driver not in _own_limits:
+        with connection.cursor() as cursor:
+            cursor.execute(f"SELECT {', '.join(f'@@{name}' for name in _IDLE_LIMITS)}")
+            _own_limits[driver] = dict(zip(_IDLE_LIMITS, cursor.fetchone(), strict=True))
+    return _own_limits[driver]
+
+
+def _set_session(connection: BaseDatabaseWrapper, limits: dict[str, int]) -> None:
+    _execute(connection, f"SET SESSION {', '.join(f'{name} = {seconds}' for name, seconds in limits.items())}")
+
+
+def _execute(connection: BaseDatabaseWrapper, statement: str) -> None:
+    with connection.cursor() as cursor:
+        cursor.execute(statement)
 
 
 def latest(rows: Rows) -> Rows:
@@ -56,10 +221,18 @@ def latest(rows: Rows) -> Rows:
     return rows.select_for_update() if connection.vendor == "mysql" and connection.in_atomic_block else rows
 
 
-def given_up(error: OperationalError) -> bool:
+def given_up(error: Error) -> bool:
     """Whether the database aborted a transaction to resolve a conflict with another one. Then it can be tried again."""
+    return isinstance(error, OperationalError) and (_sqlstate(error) in _SQLSTATES or _errno(error) in _ERRNOS)
+
+
+def _sqlstate(error: Error) -> str | None:
+    # psycopg has a sqlstate, psycopg2 has a pgcode.
     cause = error.__cause__
-    number = cause.args[0] if cause is not None and cause.args else None
-    # psycopg has a sqlstate, psycopg2 has a pgcode, and mysqlclient has a number.
-    state = getattr(cause, "sqlstate", None) or getattr(cause, "pgcode", None)
-    return state in _SQLSTATES or number in _ERRNOS
+    return getattr(cause, "sqlstate", None) or getattr(cause, "pgcode", None)
+
+
+def _errno(error: Error) -> Any:
+    """Return the number of an error of mysqlclient."""
+    cause = error.__cause__
+    return cause.args[0] if cause is not None and cause.args else None

@@ -18,7 +18,7 @@ from django.http.response import HttpResponseBase
 from django.views.decorators.http import require_POST
 
 from chat import people, turns
-from chat.responder import SYSTEM, Reply, reply_to
+from chat.responder import Reply, reply_to
 from chat.throttles import ReplyThrottle, seconds_to_wait
 from django_convmemory.core.values import StoredMessage
 from django_convmemory.exceptions import ConvMemoryError, InvalidMessage
@@ -45,13 +45,13 @@ async def reply(request: HttpRequest, public_id: uuid.UUID) -> HttpResponseBase:
     [last] = await session.ahistory(limit=1) or [None]
     if last is None or last.message.role == "assistant":
         return lines_of(line(done=row.last_position))  # Another request has answered it.
-    context = await session.aload(system=SYSTEM)
+    answer = await reply_to(session)
     # Free the database connection while the model answers. The next query opens another.
     await sync_to_async(close_old_connections)()
-    answer = StreamingHttpResponse(stream(row, reply_to(context), last), content_type=LINES)
+    response = StreamingHttpResponse(stream(row, answer, last), content_type=LINES)
     # A proxy must not buffer the lines.
-    answer["X-Accel-Buffering"] = "no"
-    return answer
+    response["X-Accel-Buffering"] = "no"
+    return response
 
 
 def lines_of(text: str) -> HttpResponse:

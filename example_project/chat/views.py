@@ -9,11 +9,12 @@ from django.conf import settings
 from django.db import transaction
 from django.http import Http404, HttpRequest, HttpResponse, HttpResponseRedirect
 from django.shortcuts import redirect, render
-from django.utils.http import quote_etag
+from django.urls import reverse
+from django.utils.http import quote_etag, urlencode
 from django.views.decorators.cache import never_cache
 from django.views.decorators.http import require_GET, require_POST
 
-from chat import people, titles, turns
+from chat import people, searches, titles, turns
 from chat.responder import SYSTEM, by_whom
 from chat.throttles import limited
 from django_convmemory.conversation import SessionHandle
@@ -41,10 +42,34 @@ def index(request: HttpRequest) -> HttpResponse:
 @never_cache
 @require_GET
 def conversation(request: HttpRequest, public_id: uuid.UUID) -> HttpResponse:
-    """A conversation: its last messages, and beside them the panel with its memory."""
+    """A conversation: its last messages, or those around a position, and beside them the panel with its memory."""
     session = people.conversation(request, public_id)
-    context = _shared(request) | {"session": session} | _messages(session, _number(request.GET.get("before")) or None)
-    return render(request, "chat/conversation.html", context | _panel(session))
+    context = _shared(request) | {"session": session} | _messages(session, _page(request)) | _panel(session)
+    if query := searches.query_of(request):
+        context |= searches.in_conversation(session, query)
+    return render(request, "chat/conversation.html", context)
+
+
+@never_cache
+@require_GET
+def find(request: HttpRequest, public_id: uuid.UUID) -> HttpResponse:
+    """The part of a conversation's page that shows a search. The address in the browser then has the query."""
+    session = people.conversation(request, public_id)
+    query = searches.query_of(request)
+    context = {"session": session} | (searches.in_conversation(session, query) if query else {})
+    response = render(request, "chat/find.html", context)
+    address = reverse("chat:conversation", args=[public_id])
+    response["HX-Replace-Url"] = f"{address}?{urlencode({'q': query})}" if query else address
+    return response
+
+
+@never_cache
+@require_GET
+def search(request: HttpRequest) -> HttpResponse:
+    """A search in all conversations."""
+    query = searches.query_of(request)
+    context = _shared(request) | (searches.in_all(request, query) if query else {})
+    return render(request, "chat/search.html", context)
 
 
 @never_cache
@@ -205,15 +230,24 @@ def _shared(request: HttpRequest) -> dict[str, Any]:
     return {"conversations": listed, "by_whom": by_whom(), "key": uuid.uuid4().hex, "demo": settings.DEMO_USER}
 
 
-def _messages(session: Session, before: int | None) -> dict[str, Any]:
-    messages = memories[session.alias].history(session, before=before, limit=PAGE)
-    newest = messages[-1].message.role if messages and before is None else None
+def _page(request: HttpRequest) -> dict[str, int]:
+    """Return the bound of the messages that the request asks for, as history() takes it; none for the newest ones."""
+    at, before, after = (_number(request.GET.get(name)) for name in ("at", "before", "after"))
+    if at:
+        return {"before": at + PAGE // 2}
+    return {"before": before} if before else {"after": after} if after else {}
+
+
+def _messages(session: Session, page: dict[str, int]) -> dict[str, Any]:
+    messages = memories[session.alias].history(session, **page, limit=PAGE)
+    newest = not messages or messages[-1].position >= session.last_position
     return {
         "messages": messages,
         "earlier": messages[0].position if messages and messages[0].position > 1 else None,
-        "editable": turns.question(messages) if before is None else None,
+        "later": None if newest else messages[-1].position,
+        "editable": turns.question(messages) if newest else None,
         "last": messages[-1].position if messages else None,
-        "unanswered": newest in ("user", "tool"),
+        "unanswered": newest and bool(messages) and messages[-1].message.role in ("user", "tool"),
     }
 
 

@@ -146,7 +146,7 @@ def others(seed: int = 7) -> None:
             row.update(
                 due_since=now - dt.timedelta(minutes=7 + number),
                 attempts=3,
-                last_error="ChatModelUnavailable: the endpoint answered 529, overloaded",
+                last_error="ModelUnavailable: the endpoint answered 529, overloaded",
                 next_attempt_at=now + dt.timedelta(minutes=2),
             )
         elif number == 3:
@@ -156,6 +156,27 @@ def others(seed: int = 7) -> None:
         for hour in range(24 * 14)
         for _ in range(round(6 + 5 * chance.random() * (1 + (hour % 24 < 14))))
     )
+
+
+def outage() -> None:
+    """A pause since twenty minutes: two sessions were tried, and three wait."""
+    now = timezone.now()
+    error = "ModelUnavailable: HTTP 503 from https://api.example/v1: The server is overloaded. Please try again later."
+    models.AliasState.objects.create(
+        alias="default",
+        failures=9,
+        since=now - dt.timedelta(minutes=20),
+        until=now + dt.timedelta(seconds=45),
+        reason="outage",
+        error=error,
+    )
+    rows = models.Session.objects
+    rows.filter(last_error__gt="").update(last_error=error)
+    for number in (2, 6, 8):
+        rows.filter(key=f"chat-{number}").update(due_since=now - dt.timedelta(minutes=3 * number))
+    summary = models.Summary.objects.filter(session__key="portugal-in-may").latest("version")
+    models.Summary.objects.filter(pk=summary.pk).update(fallback=True, stand_in=True, model="extractive")
+    rows.filter(key="portugal-in-may").update(rebuild_after=now, due_since=now - dt.timedelta(minutes=2))
 
 
 def _call(chance: random.Random, at: dt.datetime, hour: int) -> models.Attempt:
@@ -171,7 +192,7 @@ def _call(chance: random.Random, at: dt.datetime, hour: int) -> models.Attempt:
         due_seconds=chance.expovariate(1 / (240 if outage else 2.5)),
         duration_seconds=chance.uniform(0.9, 4.0),
         outcome="unavailable" if failed else "published",
-        error="ChatModelUnavailable: 529" if failed else "",
+        error="ModelUnavailable: 529" if failed else "",
         model="gpt-4o" if large else "gpt-4o-mini",
         prompt_tokens=None if failed else prompt,
         completion_tokens=None if failed else completion,

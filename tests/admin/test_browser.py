@@ -132,6 +132,24 @@ def test_the_pages_in_chinese(visit: Visit, session: models.Session, settings: A
         picture(page, f"admin-{name}-zh")
 
 
+@pytest.mark.parametrize(
+    "visit",
+    [{}, {"color_scheme": "dark"}, {"viewport": {"width": 375, "height": 740}}],
+    indirect=True,
+    ids=["light", "dark", "telephone"],
+)
+def test_each_page_has_a_notice_of_a_pause(visit: Visit, session: models.Session, request: Any) -> None:
+    showcase.outage()
+    for name, path in PAGES:
+        page = visit.open(path.format(session.pk))
+        notice = page.locator(".convmemory-pause")
+        assert notice.is_visible()
+        assert "The memory “default” is paused: the model does not answer." in notice.inner_text()
+        wide = page.evaluate("document.documentElement.scrollWidth - document.documentElement.clientWidth")
+        assert wide <= 0, f"{name} is {wide} pixels too wide"
+        picture(page, f"admin-{name}-paused-{request.node.callspec.id}")
+
+
 @pytest.mark.parametrize("visit", [{"viewport": {"width": 375, "height": 740}}], indirect=True)
 def test_the_pages_fit_a_telephone(visit: Visit, session: models.Session) -> None:
     for path in (LIST, f"{LIST}{session.pk}/change/", f"{LIST}overview/"):
@@ -160,7 +178,8 @@ EVIL = [
 
 def test_hostile_content_is_shown_and_not_run(visit: Visit, convmemory: ScriptedMemories) -> None:
     convmemory.allow_unused_replies = True
-    convmemory.reply(*[text[:2000] for text in EVIL * 4])
+    # Large messages are folded in parts, with a call for each.
+    convmemory.reply(*[text[:2000] for text in EVIL * 40])
     session = memories["default"].session(EVIL[0], owner=User.objects.create_user("anna"))
     for number, text in enumerate(EVIL):
         call_id = f"c{number}{EVIL[1]}"

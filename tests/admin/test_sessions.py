@@ -60,7 +60,7 @@ def chat(anna: User, convmemory: ScriptedMemories) -> SessionHandle:
         session.append(*[ChatMessage.human(f"turn {number} {index} " + "word " * 20) for index in range(12)])
         convmemory.run()
     call = {"id": "c1", "type": "function", "function": {"name": "look_up", "arguments": '{"q": "<i>"}'}}
-    image = {"type": "image_url", "image_url": {"url": "http://evil.example/pixel.png"}}
+    image = {"type": "image_url", "image_url": {"url": "http://evil.example/pixel.png", "detail": "low"}}
     session.append(
         ChatMessage.human([{"type": "text", "text": EVIL}, image]),
         ChatMessage.ai(tool_calls=[call]),

@@ -83,6 +83,36 @@ def test_an_explanation_agrees_with_the_context(api: APIClient, folded: SessionH
             assert message["version"] is None
 
 
+def test_a_context_quotes_what_matches(api: APIClient, folded: SessionHandle) -> None:
+    folded.append(ChatMessage.human("Which one was 0 3?"))
+    for recall, asked in (("0 3", "0 3"), ("1", True)):
+        context = folded.load(recall=asked)
+        body = api.get(url_of(folded, "context/"), {"recall": recall}).json()
+        assert [part["part"] for part in body["messages"]][-2:] == ["recalled", "tail"]
+        assert body["messages"][-2]["message"] == context.to_openai()[-2]
+        assert body["tokens"] == context.tokens
+        quoted = [("".join(piece["text"] for piece in hit["excerpt"]), hit["position"]) for hit in body["recalled"]]
+        assert quoted == [(hit.excerpt, hit.position) for hit in context.recalled]
+        assert quoted
+    assert api.get(url_of(folded, "context/")).json()["recalled"] == []
+
+
+def test_the_option_decides_whether_a_context_quotes(api: APIClient, folded: SessionHandle, settings: Any) -> None:
+    folded.append(ChatMessage.human("Which one was 0 3?"))
+    alias = settings.CONVMEMORY["default"]
+    settings.CONVMEMORY = {"default": alias | {"OPTIONS": alias["OPTIONS"] | {"recall": True}}}
+    assert api.get(url_of(folded, "context/")).json()["recalled"]
+    assert api.get(url_of(folded, "context/?recall=0")).json()["recalled"] == []
+    explained = api.get(url_of(folded, "context/?explain=1&limit=200")).json()["explanation"]
+    assert {message["disposition"] for message in explained} == {"pinned", "folded", "verbatim"}
+
+
+@pytest.mark.parametrize("query", ["recall=", "recall=%00", "recall=1&recall=0"])
+def test_what_cannot_be_recalled_is_refused(api: APIClient, chat: SessionHandle, query: str) -> None:
+    refused = api.get(url_of(chat, f"context/?{query}"))
+    assert (refused.status_code, refused.json()["code"]) == (400, "invalid")
+
+
 def test_an_explanation_comes_in_pages(api: APIClient, folded: SessionHandle) -> None:
     page = api.get(url_of(folded, "context/?explain=1&limit=5&before=11")).json()["explanation"]
     assert [message["position"] for message in page] == [6, 7, 8, 9, 10]

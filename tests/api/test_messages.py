@@ -118,7 +118,7 @@ def test_a_message_is_read_by_its_position(api: APIClient, chat: SessionHandle) 
 
 
 def test_a_redacted_message_is_empty(api: APIClient, chat: SessionHandle) -> None:
-    assert api.post(url_of(chat, "messages/1/redact/"), {}, format="json").json() == {"sessions": 1}
+    assert api.post(url_of(chat, "messages/1/redact/"), {}, format="json").json() == {"sessions": 1, "in_flight": False}
     stored = api.get(url_of(chat, "messages/1/")).json()
     assert (stored["message"]["content"], stored["redacted"]) == ("", True)
     assert api.post(url_of(chat, "messages/9/redact/"), {}, format="json").json()["code"] == "unknown_message"

@@ -39,6 +39,8 @@ BODIES: dict[str, Any] = {
     "redact": {},
     "summaries": {},
     "summary": {},
+    "search": {},
+    "search-all": {},
     "truncate": {"after": 1},
     "clear": {},
     "fork": {"at": 1},
@@ -46,6 +48,8 @@ BODIES: dict[str, Any] = {
     "rebuild": {},
     "export": {},
 }
+# What a query string has to have.
+PARAMETERS = {"search": "?q=secret", "search-all": "?q=secret"}
 OF_A_SESSION = [pattern for pattern in urls.urlpatterns if "session_id" in str(pattern.pattern)]
 EVERY = list(itertools.product(OF_A_SESSION, METHODS))
 
@@ -59,7 +63,7 @@ def address(pattern: URLPattern, session: models.Session) -> str:
     for parameter, value in (("session_id", session.public_id), ("position", 1), ("version", 1)):
         path = path.replace(f"<str:{parameter}>", str(value))
     assert "<" not in path, f"{path} has a parameter that this suite does not know"
-    return ROOT + path
+    return ROOT + path + PARAMETERS.get(pattern.name or "", "")
 
 
 def send(client: APIClient, pattern: URLPattern, method: str, session: models.Session, body: Any = None) -> Any:
@@ -156,6 +160,23 @@ def test_a_list_holds_only_the_users_own_sessions(stranger: APIClient, mine: Ses
     assert [session["key"] for session in listed.json()["results"]] == ["theirs"]
     for query in ("search=", "alias=default", "state=idle", "ordering=created"):
         assert "mine" not in stranger.get(f"{ROOT}sessions/?{query}").content.decode()
+
+
+def test_a_search_finds_only_what_is_in_the_users_own_sessions(
+    stranger: APIClient, anna: User, mine: SessionHandle
+) -> None:
+    address = f"{ROOT}search/?q=secret&neighbours=10"
+    found = stranger.get(address)
+    if not stranger.cookies:
+        assert found.status_code == 403
+        return
+    [theirs] = stranger.get(f"{ROOT}sessions/").json()["results"]
+    assert found.json() == {"next": None, "previous": None, "complete": True, "results": []}
+    row = models.Session.objects.get(public_id=theirs["id"])
+    memories["default"].append(row, ChatMessage.human("No secret."))
+    [hit] = stranger.get(address).json()["results"]
+    assert (hit["session"]["id"], hit["neighbours"]) == (theirs["id"], [])
+    assert len(client_of(anna).get(address).json()["results"]) > 1
 
 
 @pytest.mark.parametrize("field", ["owner", "owner_id", "visitor", "public_id", "name_hash", "id"])

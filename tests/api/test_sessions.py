@@ -19,6 +19,7 @@ from django_convmemory.api.views import base
 from django_convmemory.clock import Clock
 from django_convmemory.conversation import SessionHandle
 from django_convmemory.memory import memories
+from django_convmemory.stores import transactions
 from tests.api.conftest import ROOT, row_of, url_of
 
 
@@ -269,3 +270,34 @@ def test_a_deadlock_is_answered_with_a_retry(anna: User, settings: Any) -> None:
     assert response is not None
     assert (response.status_code, response.data["code"], response["Retry-After"]) == (503, "session_contended", "1")
     assert problems.exception_handler(OperationalError("the server is gone"), {}) is None
+
+
+@pytest.mark.parametrize(
+    ("error", "status", "code", "retry_after"),
+    [
+        (transactions.ConnectionLost("lost 3 times"), 503, "database_unavailable", "1"),
+        # A client that repeats it by itself could store a message twice.
+        (transactions.OutcomeUnknown("lost at the COMMIT"), 500, "outcome_unknown", None),
+    ],
+)
+def test_a_lost_connection_is_answered_with_what_the_client_may_do(
+    api: APIClient,
+    chat: SessionHandle,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    error: OperationalError,
+    status: int,
+    code: str,
+    retry_after: str | None,
+) -> None:
+    def fail(*arguments: Any, **options: Any) -> None:
+        raise error
+
+    monkeypatch.setattr(SessionHandle, "append", fail)
+
+    response = api.post(f"{url_of(chat)}messages/", {"messages": [{"role": "user", "content": "hello"}]}, format="json")
+
+    assert (response.status_code, response.data["code"]) == (status, code)
+    assert response.get("Retry-After") == retry_after
+    assert response["Content-Type"].startswith(problems.MEDIA_TYPE)
+    assert str(error) in caplog.messages

@@ -25,24 +25,26 @@ STATEMENTS: dict[tuple[str, str], tuple[int, int, int]] = {
     ("POST", "sessions"): (2, 2, 2),
     ("GET", "session"): (1, 1, 1),
     ("PATCH", "session"): (3, 3, 3),
-    ("DELETE", "session"): (8, 8, 8),
+    ("DELETE", "session"): (9, 9, 9),
     ("GET", "session-status"): (1, 1, 1),
     ("GET", "context"): (2, 2, 2),
     ("GET", "messages"): (2, 2, 2),
     ("POST", "messages"): (3, 2, 4),
     ("GET", "message"): (2, 2, 2),
-    ("POST", "redact"): (15, 15, 15),
+    ("POST", "redact"): (19, 19, 19),
     ("GET", "summaries"): (2, 2, 2),
     ("GET", "summary"): (2, 2, 2),
-    ("POST", "truncate"): (10, 10, 10),
-    ("POST", "clear"): (5, 5, 5),
-    ("POST", "fork"): (15, 15, 15),
+    ("GET", "search"): (3, 3, 3),
+    ("GET", "search-all"): (4, 4, 4),
+    ("POST", "truncate"): (14, 14, 14),
+    ("POST", "clear"): (6, 6, 6),
+    ("POST", "fork"): (18, 18, 18),
     ("POST", "compact"): (2, 2, 2),
     ("POST", "rebuild"): (2, 2, 2),
     # An export takes one more for each thousand messages.
     ("GET", "export"): (6, 6, 6),
 }
-_OWN = ("SAVEPOINT", "RELEASE", "BEGIN", "ROLLBACK", "SELECT VERSION", "SET ")
+_OWN = ("SAVEPOINT", "RELEASE", "BEGIN", "ROLLBACK", "SELECT VERSION", "SELECT @@", "SELECT set_config", "SET ")
 
 
 SIZES = (12, 1500)
@@ -80,6 +82,8 @@ def paths(name: str, session: str) -> str:
         "message": f"{session}messages/1/",
         "redact": f"{session}messages/1/redact/",
         "summary": f"{session}summaries/1/",
+        "search": f"{session}search/?q=word&limit=5&neighbours=2",
+        "search-all": f"{ROOT.removesuffix('sessions/')}search/?q=word&limit=5&neighbours=2",
     }.get(name, f"{session}{name}/")
 
 
@@ -127,4 +131,11 @@ def test_an_explanation_takes_two_more_statements(client: APIClient, sizes: list
     for session in sizes:
         with CaptureQueriesContext(connection) as captured:
             assert client.get(f"{session}context/?explain=1&limit=200").status_code == 200
+        assert len(captured) == 4
+
+
+def test_a_context_with_quotes_takes_two_more_statements(client: APIClient, sizes: list[str]) -> None:
+    for session in sizes:
+        with CaptureQueriesContext(connection) as captured:
+            assert client.get(f"{session}context/?recall=word").json()["recalled"]
         assert len(captured) == 4

@@ -13,10 +13,15 @@ import json
 import pathlib
 import random
 import sys
-import tempfile
 import traceback
+from typing import TYPE_CHECKING
 
-from tests.chaos import servers, site as sites
+from tests.chaos import guard, servers, site as sites
+from tests.servers import REQUIRED
+
+if TYPE_CHECKING:
+    from tests.chaos.faults.registry import Fault
+    from tests.chaos.runs import Report, Run
 
 
 def main() -> int:
@@ -26,36 +31,50 @@ def main() -> int:
     parser.add_argument("--fault", action="append", help="only these; more than one may be given")
     parser.add_argument("--runs", type=int, default=0)
     parser.add_argument("--seed", type=int, default=random.randrange(10**6))
+    parser.add_argument("--old", default="", help="the tag or commit whose code an old worker runs")
     parser.add_argument("--report", type=pathlib.Path)
     arguments = parser.parse_args()
-    with tempfile.TemporaryDirectory(prefix="chaos-") as folder:
+    with guard.guarded() as folder:
         try:
-            with sites.running(pathlib.Path(folder), arguments.database, arguments.broker) as site:
+            with sites.running(folder, arguments.database, arguments.broker, old=arguments.old) as site:
                 return run_all(site, arguments)
         except servers.Absent as absent:
             print(f"Not run: {absent}.", file=sys.stderr)
             return sites.ABSENT
 
 
+def run_one(run: Run, fault: Fault) -> Report:
+    """Run one fault. If its program is not installed, it is not run; with ``CONVMEMORY_TEST_SERVICES=all`` it fails."""
+    recovery, not_run = 0.0, ""
+    try:
+        fault.inject(run)
+        recovery = run.recover()
+    except servers.NotRun as absent:
+        not_run = str(absent)
+        if REQUIRED and isinstance(absent, servers.Absent):
+            run.problems.append(f"{fault.name} was not run, because {absent}")
+    except Exception:  # noqa: BLE001  reported as what is wrong with the run
+        run.problems.append(traceback.format_exc())
+    return dataclasses.replace(run.report(fault.name, recovery), not_run=not_run)
+
+
 def run_all(site: sites.Site, arguments: argparse.Namespace) -> int:
-    from tests.chaos import faults
+    from tests.chaos.faults import registry
     from tests.chaos.runs import Run
 
-    names = [name for name in arguments.fault or faults.FAULTS if faults.possible(name, site.name)]
+    faults = registry.faults()
+    names = arguments.fault or registry.drawn(site.name, long=arguments.runs > 0)
+    names = [name for name in names if faults[name].possible(site.name)]
     chosen = names * (arguments.runs == 0)
     chosen += [random.Random(arguments.seed + number).choice(names) for number in range(arguments.runs)]
     failed = 0
     for number, name in enumerate(chosen):
-        run = Run(site, arguments.seed + number)
-        recovery = 0.0
-        try:
-            (faults.FAULTS | faults.SLOW)[name](run)
-            recovery = run.recover()
-        except Exception:  # noqa: BLE001  reported as what is wrong with the run
-            run.problems.append(traceback.format_exc())
-        report = run.report(name, recovery)
+        report = run_one(Run(site, arguments.seed + number), faults[name])
         failed += bool(report.problems)
-        print(f"{report.seed} {name}: {'FAILED' if report.problems else 'ok'}, {recovery:.1f} s", flush=True)
+        result = "FAILED" if report.problems else f"NOT RUN, {report.not_run}" if report.not_run else "ok"
+        details = f" ({report.details})" if report.details else ""
+        figures = "".join(f", {figure} {value:.4g}" for figure, value in report.figures.items())
+        print(f"{report.seed} {name}{details}: {result}, {report.recovery:.1f} s{figures}", flush=True)
         for problem in report.problems:
             print(problem, file=sys.stderr, flush=True)
         if arguments.report:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import sys
 import time
+from collections.abc import Callable
 from typing import Any
 
 import django
@@ -17,10 +18,17 @@ import django
 def main() -> None:
     django.setup()
     from django.contrib.auth.models import User
-    from django.db import close_old_connections
+    from django.db import close_old_connections, connections
 
     import tests.chaos.app  # noqa: F401  as a project's package does
+    from django_convmemory import models
     from django_convmemory.memory import memories
+
+    connection = connections[models.Session.objects.db]
+
+    def finish(done: Callable[[], None]) -> None:
+        if not connection.get_autocommit():
+            done()
 
     def serve(request: dict[str, Any]) -> dict[str, Any]:
         named = request["session"]
@@ -38,8 +46,10 @@ def main() -> None:
         began = time.monotonic()
         try:
             answer = serve(json.loads(line))
+            finish(connection.commit)
         except Exception as error:  # noqa: BLE001  the other side decides what to do about it
             answer = {"error": f"{type(error).__name__}: {error}"}
+            finish(connection.rollback)
         answer["seconds"] = time.monotonic() - began
         close_old_connections()
         print(json.dumps(answer), flush=True)

@@ -2,7 +2,8 @@
 
 ``crowd``: 32 processes append to one session, and 32 retry one append. ``outage``: appends while the broker is there,
 is gone, and answers nothing. ``hung``: 16 clients while the model answers at once, and while it hangs. ``backlog``:
-many sessions are due when the workers start. Prints figures, and ends with 1 where what is stored is wrong.
+many sessions are due when the workers start. ``killed``: a whole worker is killed during a call, with the default
+options, and another one runs. Prints figures, and ends with 1 where what is stored is wrong.
 """
 
 from __future__ import annotations
@@ -10,16 +11,15 @@ from __future__ import annotations
 import argparse
 import datetime as dt
 import itertools
-import pathlib
 import random
 import statistics
 import sys
-import tempfile
 import time
 from collections.abc import Callable, Sequence
 from functools import partial
+from typing import Any
 
-from tests.chaos import servers, site as sites
+from tests.chaos import guard, servers, site as sites
 from tests.openai_server import Behaviour, prompt
 
 # Four times the limit at which a session is due.
@@ -35,8 +35,8 @@ def main() -> int:
     arguments = parser.parse_args()
     measure, options = MEASURES[arguments.what]
     with (
-        tempfile.TemporaryDirectory(prefix="chaos-") as folder,
-        sites.running(pathlib.Path(folder), arguments.database, arguments.broker, **options) as site,
+        guard.guarded() as folder,
+        sites.running(folder, arguments.database, arguments.broker, **options) as site,
     ):
         problems = measure(site, arguments.scale)
     for problem in problems:
@@ -275,11 +275,46 @@ def _at_once(site: sites.Site) -> int:
     return most
 
 
-MEASURES: dict[str, tuple[Callable[[sites.Site, float], list[str]], dict[str, int]]] = {
+# A worker that is killed.
+
+
+def killed(site: sites.Site, scale: float) -> list[str]:
+    """A worker and all its processes are killed while the model answers. The broker's own redelivery takes longer."""
+    from tests.chaos.talk import Talk
+
+    beat = sites.Beat(site, "beat")
+    problems: list[str] = []
+    took: list[float] = []
+    try:
+        for number in range(max(1, int(3 * scale))):
+            [worker] = site.workers
+            talk = Talk(f"killed{number}", random.Random(number))
+            site.model.queue(Behaviour("hang", seconds=600))
+            while not talk.say(site.clients[0], talk.messages())["due"]:
+                pass
+            calls = len(site.model.log)
+            servers.until(lambda calls=calls: len(site.model.log) > calls, "the model is asked")  # type: ignore[misc]
+            site.start_worker()
+            worker.kill()
+            site.workers.remove(worker)
+            began = time.monotonic()
+            servers.until(lambda talk=talk: not talk.rows.due().exists(), "it is folded", patience=400)  # type: ignore[misc]
+            took.append(time.monotonic() - began)
+            problems += talk.problems()
+    finally:
+        beat.kill()
+    each = ", ".join(f"{seconds:.0f}" for seconds in took)
+    print(f"{site.name}: a whole worker killed during the call: folded after {each} s")
+    return problems
+
+
+MEASURES: dict[str, tuple[Callable[[sites.Site, float], list[str]], dict[str, Any]]] = {
     "crowd": (crowd, {"clients": 32, "workers": 1}),
     "outage": (outage, {"clients": 4, "workers": 0}),
     "hung": (hung, {"clients": 16, "workers": 1}),
     "backlog": (backlog, {"clients": 1, "workers": 0}),
+    # The deadline of a call is then that of the default options.
+    "killed": (killed, {"clients": 1, "workers": 1, "deadline": 60.0}),
 }
 
 if __name__ == "__main__":

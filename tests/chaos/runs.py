@@ -12,7 +12,7 @@ import signal
 import string
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from django.db import DatabaseError, close_old_connections, connections, transaction
@@ -20,6 +20,7 @@ from django.db.models import F
 
 from django_convmemory import clock, exceptions, models, tasks
 from django_convmemory.broker import sender
+from django_convmemory.core.breaker import Reason
 from django_convmemory.core.values import AttemptOutcome
 from django_convmemory.memory import memories
 from tests.chaos import gates, servers
@@ -33,7 +34,8 @@ class Report:
     """The result of a run.
 
     ``waste`` are the calls of the model that are not in the books, for who made them was killed, or whose answer was
-    dropped, for the session had changed. ``recovery`` is in seconds.
+    dropped, for the session had changed. ``recovery`` is in seconds. ``not_run`` says why the fault could not occur.
+    ``details`` says what was drawn, and ``figures`` are what this fault measures, by name.
     """
 
     fault: str
@@ -44,6 +46,14 @@ class Report:
     waste: int
     recovery: float
     problems: list[str]
+    not_run: str = ""
+    details: str = ""
+    figures: dict[str, float] = dataclasses.field(default_factory=dict)
+
+
+# In seconds, where no time is skipped: how long to wait, more than the age of a hint, and how often to sweep.
+REAL_PATIENCE = tasks.HINT_AGE + 120.0
+REAL_SWEEP = 5.0
 
 
 class Run:
@@ -58,16 +68,27 @@ class Run:
         # Whether an append may fail, and the longest time that one took.
         self.may_fail = False
         self.slowest = 0.0
+        self.failures = 0
         self.problems: list[str] = []
+        self.details = ""
+        self.figures: dict[str, float] = {}
+        # Whether somebody restarts workers that ended, and whether the suite skips the waiting times of the app.
+        self.supervised = True
+        self.skips_time = True
+        self._swept = 0.0
+        self._beginning = threading.Lock()
         site.model.forget()
+        # What the breakers counted in the run before.
+        models.AliasState.objects.all().delete()
 
     # Talking.
 
     def talk(self, **options: Any) -> Talk:
         """Begin a conversation."""
-        key = f"r{self.seed}{string.ascii_lowercase[len(self.talks)]}"
-        talk = Talk(key, random.Random(key), **options)
-        self.talks.append(talk)
+        with self._beginning:
+            key = f"r{self.seed}{string.ascii_lowercase[len(self.talks)]}"
+            talk = Talk(key, random.Random(key), **options)
+            self.talks.append(talk)
         return talk
 
     def say(self, talk: Talk, messages: list[dict[str, Any]] | None = None) -> dict[str, Any]:
@@ -86,6 +107,7 @@ class Run:
             if "error" not in answer:
                 self.slowest = max(self.slowest, answer["seconds"])
                 return answer
+            self.failures += 1
             if not self.may_fail:
                 self.problems.append(f"{talk.key}: an append failed: {answer['error']}")
             time.sleep(0.05)
@@ -121,32 +143,46 @@ class Run:
             time.sleep(0.03)
             return False
 
-        servers.until(holds, what)
+        servers.until(holds, what, servers.PATIENCE if self.skips_time else REAL_PATIENCE)
 
     def sweep(self) -> None:
-        """Sweep as Celery beat does every minute, skip the waits of five minutes, and supervise the workers."""
-        for worker in list(self.site.workers):
-            if not worker.runs:
-                self.site.workers.remove(worker)
-                self.site.start_worker()
+        """Sweep as Celery beat does every minute, skip the waits of sessions and aliases, and supervise the workers."""
+        if not self.skips_time and time.monotonic() - self._swept < REAL_SWEEP:
+            return
+        self._swept = time.monotonic()
+        if self.supervised:
+            self.supervise()
         close_old_connections()
         try:
-            models.Session.objects.filter(lease_token="").update(next_attempt_at=None)
+            if self.skips_time:
+                models.Session.objects.unleased().exclude(next_attempt_at=None).update(next_attempt_at=None)
+                self.end_pauses(Reason.OUTAGE, Reason.RATE_LIMIT)
             for memory in memories.all():
-                list(tasks.send_due(memory, limit=1000, hint_age=0.5))
+                list(tasks.send_due(memory, limit=1000, hint_age=0.5 if self.skips_time else tasks.HINT_AGE))
         except exceptions.BrokerUnavailable:
             sender().close()  # which also forgets for how long to leave it alone
         except Exception:  # noqa: BLE001  the database is away, for which the caller waits
             connections.close_all()
 
-    def end_leases(self, *talks: Talk) -> None:
-        """End the leases now."""
-        for talk in talks or self.talks:
-            talk.rows.exclude(lease_token="").update(lease_expires_at=clock.Clock(-1))
+    def supervise(self) -> None:
+        """Restart the workers that have ended."""
+        for worker in list(self.site.workers):
+            if not worker.runs:
+                self.site.workers.remove(worker)
+                self.site.start_worker()
 
-    def end_pause(self) -> None:
-        """End the pause of an alias now."""
-        models.Attempt.objects.filter(outcome=AttemptOutcome.MISCONFIGURED).update(started_at=clock.Clock(-61))
+    def end_leases(self, *talks: Talk) -> None:
+        """End the leases now, unless no time is skipped."""
+        if not self.skips_time:
+            return
+        for talk in talks or self.talks:
+            leased = talk.rows.exclude(lease_token="")
+            leased.update(lease_expires_at=clock.Clock(-1), next_attempt_at=None)
+
+    def end_pauses(self, *reasons: Reason) -> None:
+        """End the pauses for these reasons now."""
+        paused = models.AliasState.objects.filter(reason__in=reasons, until__gt=clock.Clock())
+        paused.update(until=clock.Clock(-1))
 
     # The state of a talk.
 
@@ -155,6 +191,10 @@ class Run:
 
     def versions(self, talk: Talk) -> list[tuple[int, int, str]]:
         return [(summary.version, summary.last_position, summary.text) for summary in self.summaries(talk)]
+
+    def to_be_rebuilt(self, talk: Talk) -> bool:
+        """Whether the model is still to make again what the fallback has made."""
+        return bool(talk.rows.exclude(rebuild_after=None).exists())
 
     def dropped(self, talk: Talk) -> int:
         """How many answers arrived too late."""
@@ -168,18 +208,30 @@ class Run:
 
     # Kills and locks.
 
+    @contextlib.contextmanager
+    def closed(self, gate: str, talk: Talk) -> Iterator[None]:
+        """Close a gate for a talk, which gets its first message if it has none, until the end of the block."""
+        if not talk.expected_marks:
+            self.say(talk, [{"role": "user", "content": f"{talk.mark()} hello"}])
+        with self.site.gates.closed(gate, talk.rows.get().pk):
+            yield
+
     def arrival(self, gate: str) -> int:
         """Wait until a process is at the gate, and return its id."""
         self.until(lambda: self.site.gates.arrivals(gate), f"a worker comes to {gate}")
         return self.site.gates.arrivals(gate)[0]
 
     def stands_between_writes(self) -> int:
-        """Wait until a process is in the middle of its transaction, and return its id."""
+        """Wait until a process is in the middle of the transaction that publishes, and return its id."""
+        return self.stands_at(gates.BETWEEN_WRITES)
+
+    def stands_at(self, gate: str) -> int:
+        """Wait until a process is at a gate that is in a transaction, and return its id."""
         swept = time.monotonic()
 
         def stands() -> bool:
             nonlocal swept
-            if self.site.gates.arrivals(gates.BETWEEN_WRITES):
+            if self.site.gates.arrivals(gate):
                 return True
             # Sweep rarely: on SQLite a sweep has to wait for that process.
             if time.monotonic() - swept > 5:
@@ -187,8 +239,8 @@ class Run:
                 swept = time.monotonic()
             return False
 
-        servers.until(stands, "a worker writes")
-        return self.site.gates.arrivals(gates.BETWEEN_WRITES)[0]
+        servers.until(stands, f"a worker comes to {gate}")
+        return self.site.gates.arrivals(gate)[0]
 
     def kill(self, pid: int) -> None:
         """Kill a process that runs tasks, which may waste a call. It may also have just ended."""
@@ -287,7 +339,18 @@ class Run:
         if waste > self.may_waste:
             problems.append(f"{waste} calls of the model came to nothing, and {self.may_waste} may have been lost")
         marks = sum(len(talk.expected_marks) for talk in self.talks)
-        return Report(fault, self.site.name, self.seed, marks, made, max(0, waste), recovery, problems)
+        return Report(
+            fault=fault,
+            site=self.site.name,
+            seed=self.seed,
+            messages=marks,
+            summaries=made,
+            waste=max(0, waste),
+            recovery=recovery,
+            problems=problems,
+            details=self.details,
+            figures=self.figures,
+        )
 
 
 class Holding:

@@ -17,12 +17,18 @@ import time
 from collections.abc import Callable
 from typing import Any, ClassVar, Self
 
+from tests.chaos import guard
+
 # Seconds to wait for a server to start or end.
 PATIENCE = 60.0
 
 
-class Absent(Exception):
-    """The program of a server is not installed."""
+class NotRun(Exception):
+    """A fault cannot occur here."""
+
+
+class Absent(NotRun):
+    """A program is not installed."""
 
 
 def program(*names: str) -> str:
@@ -79,7 +85,7 @@ class Server:
             self._process = subprocess.Popen(
                 self.command(),
                 cwd=self.folder,
-                env={**os.environ, **self.environment()},
+                env=self._environment,
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=subprocess.STDOUT,
@@ -112,16 +118,28 @@ class Server:
     def __exit__(self, *exc_info: object) -> None:
         if self._process is not None and self._process.poll() is None:
             self.thaw()
-            self._signal(signal.SIGKILL)
-            self._wait()
+            self.crash()
 
     @property
     def _identity(self) -> dict[str, Any]:
         return {"user": self.user, "group": self.user, "extra_groups": []} if self.user and os.getuid() == 0 else {}
 
+    @property
+    def _environment(self) -> dict[str, str]:
+        # The server's user can write only in its own folder.
+        return {**os.environ, "TMPDIR": str(self.folder), **self.environment()}
+
     def run(self, *command: str) -> None:
         """Run a program to its end, as the server's user. Raises CalledProcessError with its output."""
-        done = subprocess.run(command, cwd=self.folder, capture_output=True, text=True, check=False, **self._identity)
+        done = subprocess.run(
+            command,
+            cwd=self.folder,
+            env=self._environment,
+            capture_output=True,
+            text=True,
+            check=False,
+            **self._identity,
+        )
         if done.returncode:
             raise RuntimeError(f"{command[0]} failed: {done.stdout}{done.stderr}")
 
@@ -169,6 +187,10 @@ class PostgreSQL(Server):
         options = {"listen_addresses": "127.0.0.1", "unix_socket_directories": "", "max_connections": "200"}
         settings = [f"--{name}={value}" for name, value in options.items()]
         return [str(self._programs / "postgres"), "-D", "data", "-p", str(self.port), *settings]
+
+    def environment(self) -> dict[str, str]:
+        # Killed by another signal, it would leave shared memory behind.
+        return {guard.ENDS_BY: "SIGQUIT"}
 
     def crash(self) -> None:
         # The first process makes the others end at once. If it were killed, they would keep the shared memory.
@@ -302,7 +324,7 @@ class RabbitMQ(Server):
 
     def prepare(self) -> None:
         self._program = program("/usr/lib/rabbitmq/bin/rabbitmq-server", "rabbitmq-server")
-        self._distribution_port = free_port()
+        self._distribution_port, self._names_port = free_port(), free_port()
         (self.folder / "plugins").write_text("[].\n")
         (self.folder / "rabbitmq.conf").write_text(f"listeners.tcp.1 = 127.0.0.1:{self.port}\n")
 
@@ -312,6 +334,8 @@ class RabbitMQ(Server):
     def environment(self) -> dict[str, str]:
         return {
             "HOME": str(self.folder),
+            # Its own name server, which ends with it. The default port may be that of another node's.
+            "ERL_EPMD_PORT": str(self._names_port),
             "RABBITMQ_NODENAME": f"chaos{self.port}@localhost",
             "RABBITMQ_CONFIG_FILE": str(self.folder / "rabbitmq.conf"),
             "RABBITMQ_ADVANCED_CONFIG_FILE": str(self.folder / "advanced.config"),

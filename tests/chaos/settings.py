@@ -11,10 +11,18 @@ SITE = json.loads(pathlib.Path(os.environ["CONVMEMORY_CHAOS"]).read_text())
 KEPT = {"CONN_MAX_AGE": 600, "CONN_HEALTH_CHECKS": True}
 # Keep connections between requests, as busy sites do.
 DATABASES = {alias: KEPT | entry for alias, entry in SITE["databases"].items()}
+# What only this process has, in the database of the conversations.
+CHANGES = json.loads(os.environ.get("CONVMEMORY_CHAOS_DATABASE", "{}"))
+CHANGED = DATABASES["memory" if "memory" in DATABASES else "default"]
+OPTIONS = CHANGED.get("OPTIONS", {}) | CHANGES.pop("OPTIONS", {})
+CHANGED |= {"OPTIONS": OPTIONS} | CHANGES
 DATABASE_ROUTERS = SITE["routers"]
 CONVMEMORY = SITE["memories"]
 
 CELERY_BROKER_URL = SITE["broker"]
+CELERY_BEAT_SCHEDULE = {
+    "sweep": {"task": "convmemory.sweep", "schedule": 60.0, "options": {"queue": SITE["queue"]}},
+}
 CELERY_BROKER_CONNECTION_RETRY_ON_STARTUP = True
 CELERY_BROKER_CONNECTION_MAX_RETRIES = None
 CELERY_TASK_CREATE_MISSING_QUEUES = True

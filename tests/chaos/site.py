@@ -24,10 +24,17 @@ DATABASES = ("sqlite", "postgresql", "pooled", "mariadb", "pgbouncer", "routed")
 BROKERS = ("redis", "rabbitmq")
 # The exit code of a run whose servers are not installed.
 ABSENT = 77
-# The chat model's deadline, in seconds. A lease is then 34 s.
+# The chat model's deadline, in seconds. A lease is then 32 s.
 DEADLINE = 2.0
 # A session is due after few messages, and its summary has room for the marks of all messages.
 LIMITS = {"max_token_limit": 120, "max_summary_tokens": 8000, "max_chunk_tokens": 400}
+# Of the alias "fallback": its fallback stands in after two attempts and so many seconds.
+TWO_ATTEMPTS = {"max_attempts": 2, "fallback_after": 20.0}
+
+
+def database_of_process(**entry: Any) -> dict[str, str]:
+    """Return the environment of a process with these settings of the conversations' database."""
+    return {"CONVMEMORY_CHAOS_DATABASE": json.dumps(entry)}
 
 
 class Died(Exception):
@@ -43,15 +50,17 @@ class Process:
         name: str,
         *arguments: str,
         environment: dict[str, str] | None = None,
+        folder: pathlib.Path = ROOT,
         stdin: int | None = None,
         stdout: int | None = None,
     ) -> None:
+        self.environment = environment or {}
         self.log = site.folder / f"{name}.log"
         with self.log.open("ab") as log:
             self._process = subprocess.Popen(
                 [sys.executable, "-m", *arguments],
-                cwd=ROOT,
-                env=site.environment | (environment or {}),
+                cwd=folder,
+                env=site.environment | self.environment,
                 stderr=log,
                 start_new_session=True,
                 stdin=stdin,
@@ -84,7 +93,9 @@ class Process:
 class Worker(Process):
     """A Celery worker of the app's queue, with two processes that run its tasks."""
 
-    def __init__(self, site: Site, name: str, *, environment: dict[str, str] | None = None) -> None:
+    def __init__(
+        self, site: Site, name: str, *, environment: dict[str, str] | None = None, folder: pathlib.Path = ROOT
+    ) -> None:
         super().__init__(
             site,
             name,
@@ -92,6 +103,7 @@ class Worker(Process):
             *("--concurrency", "2", "--without-gossip", "--without-mingle", "--without-heartbeat"),
             *("--hostname", f"{name}@%h", "--loglevel", "INFO"),
             environment=environment,
+            folder=folder,
         )
 
     def children(self) -> list[int]:
@@ -105,11 +117,24 @@ class Worker(Process):
         return " ready." in self.log.read_text()
 
 
+class Beat(Process):
+    """Celery beat, which sends the task of the sweep each minute."""
+
+    def __init__(self, site: Site, name: str) -> None:
+        schedule = site.folder / f"{name}.schedule"
+        super().__init__(site, name, "celery", "--app", "tests.chaos.app", "beat", "--schedule", str(schedule))
+
+
 class Client(Process):
     """A process that serves requests, one after the other."""
 
-    def __init__(self, site: Site, name: str) -> None:
-        super().__init__(site, name, "tests.chaos.client", stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    def __init__(self, site: Site, name: str, environment: dict[str, str] | None = None) -> None:
+        super().__init__(
+            *(site, name, "tests.chaos.client"),
+            environment=environment,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+        )
         assert self._process.stdin is not None
         assert self._process.stdout is not None
         self._requests, self._answers = self._process.stdin, self._process.stdout
@@ -148,14 +173,16 @@ class Site:
     queue: str
     gates: Gates
     name: str
+    # The tag or commit whose code an old worker runs, or "".
+    old: str = ""
     workers: list[Worker] = dataclasses.field(default_factory=list)
     clients: list[Client] = dataclasses.field(default_factory=list)
     started: int = 0
     replacing: threading.Lock = dataclasses.field(default_factory=threading.Lock)
 
-    def start_worker(self, environment: dict[str, str] | None = None) -> Worker:
+    def start_worker(self, environment: dict[str, str] | None = None, folder: pathlib.Path = ROOT) -> Worker:
         self.started += 1
-        worker = Worker(self, f"worker{self.started}", environment=environment)
+        worker = Worker(self, f"worker{self.started}", environment=environment, folder=folder)
         self.workers.append(worker)
         servers.until(lambda: worker.ready or not worker.runs, "the worker is ready")
         if not worker.runs:
@@ -167,21 +194,49 @@ class Site:
             worker.stop()
         self.workers.clear()
 
+    @contextlib.contextmanager
+    def other_workers(self, environment: dict[str, str] | None = None, folder: pathlib.Path = ROOT) -> Iterator[Worker]:
+        """Have one worker with this environment and code, instead of the usual ones, until the end of the block."""
+        self.stop_workers()
+        try:
+            yield self.start_worker(environment, folder)
+        finally:
+            self.stop_workers()
+            self.start_worker()
+
+    @contextlib.contextmanager
+    def other_clients(self, environment: dict[str, str]) -> Iterator[None]:
+        """Have clients with this environment, instead of the usual ones, until the end of the block."""
+        self.restart_clients(environment)
+        try:
+            yield
+        finally:
+            self.restart_clients()
+
+    def restart_clients(self, environment: dict[str, str] | None = None) -> None:
+        with self.replacing:
+            before, self.clients = self.clients, self._new_clients(len(self.clients), environment)
+        for client in before:
+            client.kill()
+
     def start_clients(self, count: int) -> None:
+        self.clients += self._new_clients(count)
+
+    def _new_clients(self, count: int, environment: dict[str, str] | None = None) -> list[Client]:
         new = []
         for _ in range(count):
             self.started += 1
-            new.append(Client(self, f"client{self.started}"))
+            new.append(Client(self, f"client{self.started}", environment))
         for client in new:
             client.wait_until_ready()
-        self.clients += new
+        return new
 
     def replace(self, client: Client) -> None:
         """Replace a worker that died, unless another thread already has."""
         with self.replacing:
             if client in self.clients:
                 self.started += 1
-                other = Client(self, f"client{self.started}")
+                other = Client(self, f"client{self.started}", client.environment)
                 other.wait_until_ready()
                 self.clients[self.clients.index(client)] = other
 
@@ -217,7 +272,16 @@ class Memory(dict[str, Any]):
 
 
 @contextlib.contextmanager
-def running(folder: pathlib.Path, database: str, broker: str, *, workers: int = 1, clients: int = 4) -> Iterator[Site]:
+def running(
+    folder: pathlib.Path,
+    database: str,
+    broker: str,
+    *,
+    workers: int = 1,
+    clients: int = 4,
+    deadline: float = DEADLINE,
+    old: str = "",
+) -> Iterator[Site]:
     """Start a site on servers of its own, and set this process up as one of the site's. Once in a process.
 
     Raises :class:`~.servers.Absent` where a server is not installed.
@@ -234,10 +298,11 @@ def running(folder: pathlib.Path, database: str, broker: str, *, workers: int = 
             "databases": databases,
             "routers": routers,
             "broker": queued.url,
+            "queue": name,
             "gates": str(folder / "gates"),
             "memories": {
-                "default": Memory(model, name),
-                "fallback": Memory(model, name, options={"max_attempts": 2}) | {"FALLBACK_CHAT_MODEL": fallback},
+                "default": Memory(model, name, timeout=deadline),
+                "fallback": Memory(model, name, options=TWO_ATTEMPTS) | {"FALLBACK_CHAT_MODEL": fallback},
             },
         }
         (folder / "site.json").write_text(json.dumps(settings))
@@ -250,7 +315,8 @@ def running(folder: pathlib.Path, database: str, broker: str, *, workers: int = 
         }
         os.environ.update({key: environment[key] for key in ("CONVMEMORY_CHAOS", "DJANGO_SETTINGS_MODULE")})
         _set_up(list(databases))
-        site = Site(folder, served, queued, model, environment, name, Gates(folder / "gates"), f"{database}, {broker}")
+        closable = Gates(folder / "gates")
+        site = Site(folder, served, queued, model, environment, name, closable, f"{database}, {broker}", old)
         stack.callback(site.close)
         for _ in range(workers):
             site.start_worker()

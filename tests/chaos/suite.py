@@ -2,7 +2,7 @@
 
 Without ``--runs`` each fault is had once on a site of each database, which is the short form. Prints a table, in
 Markdown, of what came of each fault, and ends with 1 where anything was lost, doubled or wrong. With
-``CONVMEMORY_TEST_SERVICES=all`` a server that is not installed is a failure too.
+``CONVMEMORY_TEST_SERVICES=all`` a server or another program that is not installed is a failure too.
 """
 
 from __future__ import annotations
@@ -10,22 +10,30 @@ from __future__ import annotations
 import argparse
 import concurrent.futures
 import json
+import os
 import pathlib
 import random
 import statistics
 import subprocess
 import sys
-import tempfile
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
+import django
+
 from tests import servers
+from tests.chaos import guard
 from tests.chaos.site import ABSENT, BROKERS, DATABASES
 
 # Each database and each broker is on a site.
 SHORT = (("postgresql", "redis"), ("mariadb", "rabbitmq"), ("sqlite", "redis"))
 LONG = tuple((database, broker) for database in DATABASES for broker in BROKERS)
+
+COLUMNS = (
+    *("fault", "what happens", "runs", "messages", "calls wasted", "most in a run"),
+    *("recovery, median (s)", "worst (s)"),
+)
 
 
 def main() -> int:
@@ -33,27 +41,35 @@ def main() -> int:
     parser.add_argument("--runs", type=int, default=0)
     parser.add_argument("--seed", type=int, default=random.randrange(10**6))
     parser.add_argument("--jobs", type=int, default=3)
+    parser.add_argument("--site", action="append", help="only these, such as 'mariadb, redis'; may be given repeatedly")
+    parser.add_argument("--fault", action="append", help="only these; more than one may be given")
+    parser.add_argument("--old", default="", help="the tag or commit whose code an old worker runs")
     parser.add_argument("--report", type=pathlib.Path, help="where to add what came of each run, as JSON")
     arguments = parser.parse_args()
     sites = LONG if arguments.runs else SHORT
-    with tempfile.TemporaryDirectory() as folder, concurrent.futures.ThreadPoolExecutor(arguments.jobs) as threads:
+    if arguments.site:
+        sites = tuple((database, broker) for database, broker in LONG if f"{database}, {broker}" in arguments.site)
+    if not sites:
+        parser.error(f"There is no such site. Use one of these: {'; '.join(map(', '.join, LONG))}.")
+    with guard.guarded() as folder, concurrent.futures.ThreadPoolExecutor(arguments.jobs) as threads:
         done = [
-            threads.submit(run_site, pathlib.Path(folder), database, broker, arguments, number, len(sites))
+            threads.submit(run_site, folder, database, broker, arguments, number, len(sites))
             for number, (database, broker) in enumerate(sites)
         ]
         failed = [share.result() for share in done]
         reports = [
             json.loads(line)
-            for path in sorted(pathlib.Path(folder).glob("*.jsonl"))
+            for path in sorted(folder.glob("*.jsonl"))
             for line in path.read_text(encoding="utf-8").splitlines()
         ]
+        # The faults use Django's models.
+        os.environ["DJANGO_SETTINGS_MODULE"] = "tests.settings"
+        django.setup()
+        print("\n".join(summary(reports)))
     if arguments.report:
         with arguments.report.open("a", encoding="utf-8") as file:
             file.writelines(json.dumps(report) + "\n" for report in reports)
-    print("\n".join(table(reports)))
-    print(
-        f"\n{len(reports)} runs, {sum(bool(report['problems']) for report in reports)} failed; seed {arguments.seed}."
-    )
+    print(f"\nSeed {arguments.seed}.")
     return 1 if any(failed) else 0
 
 
@@ -65,7 +81,11 @@ def run_site(
     command = [sys.executable, "-m", "tests.chaos", "--database", database, "--broker", broker]
     command += ["--report", str(folder / f"{number}.jsonl"), "--seed", str(arguments.seed + number * max(runs, 1000))]
     command += ["--runs", str(runs)] if runs else []
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    command += [f"--fault={name}" for name in arguments.fault or ()]
+    command += ["--old", arguments.old] if arguments.old else []
+    # If this process is killed, its guard terminates the site, whose own guard ends the servers.
+    environment = {**os.environ, guard.ENDS_BY: "SIGTERM"}
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
     if done.returncode == ABSENT and not servers.REQUIRED:
         print(f"{database}, {broker}: NOT RUN. {done.stderr.strip()}", flush=True)
         return False
@@ -75,30 +95,86 @@ def run_site(
     return done.returncode != 0
 
 
-def table(reports: Iterable[dict[str, Any]]) -> list[str]:
-    """Return the results, one line for each fault."""
+def summary(reports: Sequence[dict[str, Any]]) -> list[str]:
+    """Return the tables of ``docs/reliability.md``, what the faults measured, what did not run, and what failed."""
+    made = [report for report in reports if not report["not_run"]]
+    absent = {f"{report['fault']} on {report['site']}: {report['not_run']}" for report in reports if report["not_run"]}
+    failed = [report for report in reports if report["problems"]]
+    return [
+        *tables(made),
+        *figures(made),
+        *(f"NOT RUN: {line}." for line in sorted(absent)),
+        *(f"FAILED: {report['fault']} on {report['site']}, seed {report['seed']}" for report in failed),
+        "",
+        f"{len(made)} runs, {len(reports) - len(made)} not run, {len(failed)} failed.",
+    ]
+
+
+def tables(reports: Iterable[dict[str, Any]]) -> list[str]:
+    """Return a table for each heading of the documentation, with a line for each fault."""
+    from tests.chaos.faults import registry
+
+    by_fault = _by_fault(reports)
+    lines = []
+    for heading in registry.Heading:
+        faults = [fault for fault in registry.faults().values() if fault.heading == heading and fault.name in by_fault]
+        if not faults:
+            continue
+        lines += [
+            f"### {heading}",
+            "",
+            f"| {' | '.join(COLUMNS)} |",
+            f"| --- | --- |{' --: |' * (len(COLUMNS) - 2)}",
+        ]
+        for fault in faults:
+            runs = by_fault[fault.name]
+            recoveries = [run["recovery"] for run in runs]
+            cells = [
+                fault.name.replace("_", " "),
+                fault.says,
+                len(runs),
+                sum(run["messages"] for run in runs),
+                sum(run["waste"] for run in runs),
+                max(run["waste"] for run in runs),
+                f"{statistics.median(recoveries):.1f}",
+                f"{max(recoveries):.1f}",
+            ]
+            lines.append(f"| {' | '.join(map(str, cells))} |")
+        lines.append("")
+    return lines
+
+
+def figures(reports: Iterable[dict[str, Any]]) -> list[str]:
+    """Return a table of what some faults measure."""
+    lines = []
+    for fault, runs in _by_fault(reports).items():
+        for name in dict.fromkeys(name for run in runs for name in run["figures"]):
+            values = [run["figures"][name] for run in runs if name in run["figures"]]
+            cells = [
+                fault.replace("_", " "),
+                name,
+                len(values),
+                f"{statistics.median(values):.4g}",
+                f"{max(values):.4g}",
+            ]
+            lines.append(f"| {' | '.join(map(str, cells))} |")
+    if not lines:
+        return []
+    return [
+        "### Figures",
+        "",
+        "| fault | figure | runs | median | largest |",
+        "| --- | --- | --: | --: | --: |",
+        *lines,
+        "",
+    ]
+
+
+def _by_fault(reports: Iterable[dict[str, Any]]) -> dict[str, list[dict[str, Any]]]:
     by_fault: dict[str, list[dict[str, Any]]] = defaultdict(list)
     for report in reports:
         by_fault[report["fault"]].append(report)
-    lines = [
-        "| fault | runs | messages | summaries | wrong runs | calls wasted | most in a run | recovery (s) | worst |",
-        "| --- | --: | --: | --: | --: | --: | --: | --: | --: |",
-    ]
-    for fault, runs in by_fault.items():
-        recoveries = [run["recovery"] for run in runs]
-        cells = [
-            fault.replace("_", " "),
-            len(runs),
-            sum(run["messages"] for run in runs),
-            sum(run["summaries"] for run in runs),
-            sum(bool(run["problems"]) for run in runs),
-            sum(run["waste"] for run in runs),
-            max(run["waste"] for run in runs),
-            f"{statistics.median(recoveries):.1f}",
-            f"{max(recoveries):.1f}",
-        ]
-        lines.append(f"| {' | '.join(map(str, cells))} |")
-    return lines
+    return by_fault
 
 
 if __name__ == "__main__":

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 import random
+import re
 from collections.abc import Sequence
 from typing import Any
 
@@ -15,7 +16,17 @@ from django_convmemory.conversation import SessionHandle
 from django_convmemory.maintenance import integrity
 from django_convmemory.memory import memories
 from tests.chaos.site import Client
-from tests.openai_server import MARKER
+from tests.openai_server import MARKER, prompt
+
+# How many pieces a long message has, and their numbers.
+PIECES = 40
+PIECE = re.compile(r"\{\{\d+\}\}")
+
+
+def with_pieces(body: dict[str, Any]) -> str:
+    """Answer a request like the server, and repeat the numbers of the pieces too."""
+    shown = re.findall(f"{MARKER.pattern}|{PIECE.pattern}", prompt(body))
+    return " ".join(dict.fromkeys(shown)) or "Nothing was marked."
 
 
 @dataclasses.dataclass
@@ -75,6 +86,11 @@ class Talk:
         answered, self.asked = self.asked[:count], self.asked[count:]
         return [{"role": "tool", "tool_call_id": call_id, "content": f"{self.mark()} found"} for call_id in answered]
 
+    def long_message(self) -> dict[str, str]:
+        """Return a message of many times ``max_chunk_tokens``, whose pieces are numbered."""
+        pieces = " ".join(f"{{{{{number}}}}} {'word ' * 50}" for number in range(PIECES))
+        return {"role": "user", "content": f"{self.mark()} {pieces}"}
+
     def forget(self, after: int = 0) -> None:
         """Note that the messages after a position are gone."""
         self.expected_marks = {position: mark for position, mark in self.expected_marks.items() if position <= after}
@@ -104,7 +120,7 @@ class Talk:
         stored = {position: (MARKER.findall(content or "") or [None])[0] for position, content in rows.items()}
         texts = {mark: rows[position] for position, mark in stored.items() if mark is not None}
         problems += [f"{self.key}: {mark} says something else" for mark in texts if texts[mark] != self.texts.get(mark)]
-        due = row.counters.due(memories[self.alias].strategy.threshold)
+        due = row.is_over(memories[self.alias].threshold)
         if due != (row.due_since is not None):
             problems.append(f"{self.key}: it is {'' if due else 'not '}due, and its row does not say so")
         lost = {position: mark for position, mark in self.expected_marks.items() if stored.get(position) != mark}
@@ -121,8 +137,8 @@ class Talk:
     def _wrong_summaries(self, row: models.Session) -> list[str]:
         wrong = []
         for version in models.Summary.objects.filter(session=row).valid():
-            if version.fallback:
-                continue  # It says what it likes.
+            if version.fallback or version.part_end is not None:
+                continue  # The fallback says what it likes, and a part is not the whole of its messages.
             marks = MARKER.findall(version.text)
             if marks != self.marks(1, version.last_position):
                 stands_for = f"summary {version.version} stands for 1 to {version.last_position}"

@@ -29,12 +29,14 @@ ROOT = pathlib.Path(__file__).parents[2]
 
 # Errors, by what a retry would change.
 
+UNAVAILABLE, LIMITED, REJECTED = exceptions.ModelUnavailable, exceptions.RateLimited, exceptions.RequestRejected
+
 
 @pytest.mark.parametrize(
     ("kind", "expected"),
     [
         ("server_error", exceptions.ModelUnavailable),
-        ("rate_limited", exceptions.ModelUnavailable),
+        ("rate_limited", exceptions.RateLimited),
         ("reset_before_body", exceptions.ModelUnavailable),
         ("reset_mid_body", exceptions.ModelUnavailable),
         ("unauthorized", exceptions.ModelMisconfigured),
@@ -62,7 +64,9 @@ def test_failures_are_classified(
 
 @pytest.mark.parametrize(
     ("status", "expected"),
-    [(status, exceptions.ModelUnavailable) for status in (400, 408, 409, 418, 422, 425, 429, 500, 502, 503, 504, 529)]
+    [(status, exceptions.ModelUnavailable) for status in (408, 500, 502, 503, 504, 529)]
+    + [(status, exceptions.RequestRejected) for status in (400, 409, 418, 422, 425)]
+    + [(429, exceptions.RateLimited)]
     + [(status, exceptions.ModelMisconfigured) for status in (302, 401, 402, 404, 405, 410)]
     + [(413, exceptions.ContextLengthExceeded)],
 )
@@ -81,8 +85,8 @@ def test_a_firewalls_403_is_not_the_models(server: OpenAIServer) -> None:
     server.queue(*(Behaviour("raw", status=403, body=body) for body in bodies))
     model = model_at(server)
 
-    unavailable, misconfigured = exceptions.ModelUnavailable, exceptions.ModelMisconfigured
-    assert [type(error_of(chat, model)) for _ in bodies] == [unavailable, unavailable, misconfigured, misconfigured]
+    rejected, misconfigured = exceptions.RequestRejected, exceptions.ModelMisconfigured
+    assert [type(error_of(chat, model)) for _ in bodies] == [rejected, rejected, misconfigured, misconfigured]
 
 
 def of_openai(message: str, code: str | None = None, **fields: Any) -> dict[str, Any]:
@@ -240,25 +244,32 @@ def test_errors_that_only_a_person_can_repair_are_recognized(server: OpenAIServe
 
 
 @pytest.mark.parametrize(
-    ("status", "body"),
+    ("status", "body", "expected"),
     [
-        (400, of_openai("Invalid value for 'messages[3]'", "invalid_value", param="messages.[3]")),
-        (429, of_openai("Too many tokens, please wait before trying again.")),
+        (400, of_openai("Invalid value for 'messages[3]'", "invalid_value", param="messages.[3]"), REJECTED),
+        (429, of_openai("Too many tokens, please wait before trying again."), LIMITED),
         (
             429,
             of_openai("Rate limit reached: Limit 10000, Used 9000, Requested 2000. Try again in 6ms.", type="tokens"),
+            LIMITED,
         ),
-        (200, {"error": {"code": 502, "message": "Provider disconnected"}}),
-        (200, {"error": {"message": "Something went wrong"}}),
-        (200, {"error": "Something went wrong"}),
-        (200, {"choices": [{"message": {"content": "Half a"}, "finish_reason": "error"}]}),
-        (200, {"choices": [{"message": {"content": "Half a"}, "finish_reason": "insufficient_system_resource"}]}),
+        (200, {"error": {"code": 502, "message": "Provider disconnected"}}, UNAVAILABLE),
+        (200, {"error": {"message": "Something went wrong"}}, UNAVAILABLE),
+        (200, {"error": "Something went wrong"}, UNAVAILABLE),
+        (200, {"choices": [{"message": {"content": "Half a"}, "finish_reason": "error"}]}, UNAVAILABLE),
+        (
+            200,
+            {"choices": [{"message": {"content": "Half a"}, "finish_reason": "insufficient_system_resource"}]},
+            UNAVAILABLE,
+        ),
     ],
 )
-def test_other_errors_count_as_temporary(server: OpenAIServer, status: int, body: Any) -> None:
+def test_other_errors_count_as_temporary(
+    server: OpenAIServer, status: int, body: Any, expected: type[exceptions.ChatModelError]
+) -> None:
     server.queue(Behaviour("raw", status=status, body=body))
 
-    assert type(error_of(chat, model_at(server))) is exceptions.ModelUnavailable
+    assert type(error_of(chat, model_at(server))) is expected
 
 
 @pytest.mark.parametrize(

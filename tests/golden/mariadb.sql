@@ -4,6 +4,9 @@
 -- append, rows: a limit of messages
 -- append, rows: limits of tokens and of messages
 -- append, rows: no limit
+-- append, rows: a limit of messages that are not indexed
+-- append, rows: a reply, and a limit of messages that are not indexed
+-- append, rows: all limits
 -- append, rows: a session that is given as a row
 -- append, rows: a pinned message
 INSERT INTO convmemory_message (session_id, role, kind, content, tokens, tokens_through, position,
@@ -215,10 +218,11 @@ WHERE session_id = %s
 
 -- fork, summaries
 INSERT INTO convmemory_summary (session_id, version, parent_version, first_position, last_position,
-    covered_count, covered_tokens, text, tokens, model, shortened, fallback, building, prompt_hash,
-    created_at)
+    covered_count, covered_tokens, text, tokens, model, shortened, fallback, stand_in, carried, cut, building,
+    part_end, prompt_hash, identifiers, model_length, folds, created_at)
 SELECT %s, version, parent_version, first_position, last_position, covered_count, covered_tokens, text,
-    tokens, model, shortened, fallback, building, prompt_hash, created_at
+    tokens, model, shortened, fallback, stand_in, carried, cut, building, part_end, prompt_hash, identifiers,
+    model_length, folds, created_at
 FROM convmemory_summary
 WHERE session_id = %s
     AND last_position <= %s

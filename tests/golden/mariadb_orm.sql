@@ -7,21 +7,21 @@ WHERE `convmemory_session`.`name_hash` = %s
 ORDER BY 1 ASC LIMIT 1;
 
 -- create (1 of 2)
--- fork (4 of 14)
+-- fork (5 of 17)
 INSERT INTO `convmemory_session` (`public_id`, `alias`, `owner_id`, `visitor`, `key`, `name_hash`, `title`,
     `metadata`, `last_position`, `unpinned_count`, `unpinned_tokens`, `settled_tokens`, `newest_position`,
     `pinned`, `pinned_count`, `pinned_tokens`, `call_position`, `answered_position`, `exchange_calls`,
     `open_calls`, `last_version`, `current_version`, `covered_position`, `covered_count`, `covered_tokens`,
-    `due_since`, `due_revision`, `hinted_at`, `attempts`, `next_attempt_at`, `lease_token`,
-    `lease_expires_at`, `last_error`, `epoch`, `revision`, `forked_from_id`, `fork_position`, `counter`,
-    `created_at`, `updated_at`)
+    `indexed_position`, `due_since`, `due_revision`, `hinted_at`, `attempts`, `next_attempt_at`,
+    `lease_token`, `lease_expires_at`, `last_error`, `rebuild_after`, `epoch`, `revision`, `forked_from_id`,
+    `fork_position`, `counter`, `created_at`, `updated_at`)
 VALUES (%s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s,
-    %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, (UTC_TIMESTAMP(6) + INTERVAL %s MICROSECOND),
+    %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, (UTC_TIMESTAMP(6) + INTERVAL %s MICROSECOND),
     (UTC_TIMESTAMP(6) + INTERVAL %s MICROSECOND))
-RETURNING `convmemory_session`.`id`;
+RETURNING `convmemory_session`.`id`, `convmemory_session`.`indexed_position`;
 
 -- create (2 of 2)
--- fork (5 of 14)
+-- fork (6 of 17)
 SELECT `convmemory_session`.`id`, `convmemory_session`.`public_id`, `convmemory_session`.`alias`,
     `convmemory_session`.`owner_id`, `convmemory_session`.`visitor`, `convmemory_session`.`key`,
     `convmemory_session`.`name_hash`, `convmemory_session`.`title`, `convmemory_session`.`metadata`,
@@ -33,14 +33,19 @@ SELECT `convmemory_session`.`id`, `convmemory_session`.`public_id`, `convmemory_
     `convmemory_session`.`exchange_calls`, `convmemory_session`.`open_calls`,
     `convmemory_session`.`last_version`, `convmemory_session`.`current_version`,
     `convmemory_session`.`covered_position`, `convmemory_session`.`covered_count`,
-    `convmemory_session`.`covered_tokens`, `convmemory_session`.`due_since`,
-    `convmemory_session`.`due_revision`, `convmemory_session`.`hinted_at`, `convmemory_session`.`attempts`,
-    `convmemory_session`.`next_attempt_at`, `convmemory_session`.`lease_token`,
-    `convmemory_session`.`lease_expires_at`, `convmemory_session`.`last_error`, `convmemory_session`.`epoch`,
+    `convmemory_session`.`covered_tokens`, `convmemory_session`.`indexed_position`,
+    `convmemory_session`.`due_since`, `convmemory_session`.`due_revision`, `convmemory_session`.`hinted_at`,
+    `convmemory_session`.`attempts`, `convmemory_session`.`next_attempt_at`,
+    `convmemory_session`.`lease_token`, `convmemory_session`.`lease_expires_at`,
+    `convmemory_session`.`last_error`, `convmemory_session`.`rebuild_after`, `convmemory_session`.`epoch`,
     `convmemory_session`.`revision`, `convmemory_session`.`forked_from_id`,
     `convmemory_session`.`fork_position`, `convmemory_session`.`counter`, `convmemory_session`.`created_at`,
-    `convmemory_session`.`updated_at`, (UTC_TIMESTAMP(6) + INTERVAL %s MICROSECOND) AS `now`,
-    `auth_user`.`id`, `auth_user`.`password`, `auth_user`.`last_login`, `auth_user`.`is_superuser`,
+    `convmemory_session`.`updated_at`, (UTC_TIMESTAMP(6) + INTERVAL %s MICROSECOND) AS `now`, (
+    SELECT U0.`reason` AS `reason`
+    FROM `convmemory_aliasstate` U0
+    WHERE ((U0.`until` > (UTC_TIMESTAMP(6) + INTERVAL %s MICROSECOND) OR (U0.`until` IS NOT NULL
+        AND NOT (U0.`reason` = %s))) AND U0.`alias` = (`convmemory_session`.`alias`))
+) AS `pause`, `auth_user`.`id`, `auth_user`.`password`, `auth_user`.`last_login`, `auth_user`.`is_superuser`,
     `auth_user`.`username`, `auth_user`.`first_name`, `auth_user`.`last_name`, `auth_user`.`email`,
     `auth_user`.`is_staff`, `auth_user`.`is_active`, `auth_user`.`date_joined`
 FROM `convmemory_session` LEFT OUTER JOIN `auth_user` ON (`convmemory_session`.`owner_id` = `auth_user`.`id`)
@@ -53,14 +58,14 @@ SET `title` = %s,
     `updated_at` = (UTC_TIMESTAMP(6) + INTERVAL %s MICROSECOND)
 WHERE (`convmemory_session`.`name_hash` = %s AND `convmemory_session`.`revision` = %s);
 
--- delete (1 of 7)
+-- delete (1 of 8)
 UPDATE `convmemory_session`
 SET `epoch` = (`convmemory_session`.`epoch` + %s)
 WHERE (`convmemory_session`.`name_hash` = %s AND `convmemory_session`.`revision` = %s);
 
--- delete (2 of 7)
--- fork (2 of 14)
--- truncate (2 of 10)
+-- delete (2 of 8)
+-- fork (3 of 17)
+-- truncate (2 of 14)
 SELECT `convmemory_session`.`id`, `convmemory_session`.`public_id`, `convmemory_session`.`alias`,
     `convmemory_session`.`owner_id`, `convmemory_session`.`visitor`, `convmemory_session`.`key`,
     `convmemory_session`.`name_hash`, `convmemory_session`.`title`, `convmemory_session`.`metadata`,
@@ -72,42 +77,49 @@ SELECT `convmemory_session`.`id`, `convmemory_session`.`public_id`, `convmemory_
     `convmemory_session`.`exchange_calls`, `convmemory_session`.`open_calls`,
     `convmemory_session`.`last_version`, `convmemory_session`.`current_version`,
     `convmemory_session`.`covered_position`, `convmemory_session`.`covered_count`,
-    `convmemory_session`.`covered_tokens`, `convmemory_session`.`due_since`,
-    `convmemory_session`.`due_revision`, `convmemory_session`.`hinted_at`, `convmemory_session`.`attempts`,
-    `convmemory_session`.`next_attempt_at`, `convmemory_session`.`lease_token`,
-    `convmemory_session`.`lease_expires_at`, `convmemory_session`.`last_error`, `convmemory_session`.`epoch`,
+    `convmemory_session`.`covered_tokens`, `convmemory_session`.`indexed_position`,
+    `convmemory_session`.`due_since`, `convmemory_session`.`due_revision`, `convmemory_session`.`hinted_at`,
+    `convmemory_session`.`attempts`, `convmemory_session`.`next_attempt_at`,
+    `convmemory_session`.`lease_token`, `convmemory_session`.`lease_expires_at`,
+    `convmemory_session`.`last_error`, `convmemory_session`.`rebuild_after`, `convmemory_session`.`epoch`,
     `convmemory_session`.`revision`, `convmemory_session`.`forked_from_id`,
     `convmemory_session`.`fork_position`, `convmemory_session`.`counter`, `convmemory_session`.`created_at`,
     `convmemory_session`.`updated_at`
 FROM `convmemory_session`
 WHERE `convmemory_session`.`name_hash` = %s LIMIT 21 FOR UPDATE;
 
--- delete (3 of 7)
--- erase (7 of 11)
+-- delete (3 of 8)
+-- erase (7 of 12)
 UPDATE `convmemory_session`
 SET `forked_from_id` = NULL
 WHERE `convmemory_session`.`forked_from_id` = %s;
 
--- delete (4 of 7)
--- erase (8 of 11)
+-- delete (4 of 8)
+-- erase (8 of 12)
 DELETE
 FROM `convmemory_message`
 WHERE `convmemory_message`.`session_id` IN (%s);
 
--- delete (5 of 7)
--- erase (9 of 11)
+-- delete (5 of 8)
+-- erase (9 of 12)
+DELETE
+FROM `convmemory_segment`
+WHERE `convmemory_segment`.`session_id` IN (%s);
+
+-- delete (6 of 8)
+-- erase (10 of 12)
 DELETE
 FROM `convmemory_summary`
 WHERE `convmemory_summary`.`session_id` IN (%s);
 
--- delete (6 of 7)
--- erase (10 of 11)
+-- delete (7 of 8)
+-- erase (11 of 12)
 UPDATE `convmemory_attempt`
 SET `session_id` = NULL
 WHERE `convmemory_attempt`.`session_id` IN (%s);
 
--- delete (7 of 7)
--- erase (11 of 11)
+-- delete (8 of 8)
+-- erase (12 of 12)
 DELETE
 FROM `convmemory_session`
 WHERE `convmemory_session`.`id` IN (%s);
@@ -162,13 +174,357 @@ WHERE (`convmemory_message`.`session_id` = (
 ) AND `convmemory_message`.`position` > %s AND `convmemory_message`.`position` <= %s)
 ORDER BY `convmemory_message`.`session_id` ASC, 1 ASC LIMIT 50;
 
--- paused
-SELECT `convmemory_attempt`.`outcome` AS `outcome`, `convmemory_attempt`.`started_at` AS `started_at`,
-    `convmemory_attempt`.`duration_seconds` AS `duration_seconds`,
-    (UTC_TIMESTAMP(6) + INTERVAL %s MICROSECOND) AS `clock1`
-FROM `convmemory_attempt`
-WHERE `convmemory_attempt`.`alias` = %s
-ORDER BY 2 DESC, `convmemory_attempt`.`id` DESC LIMIT 1;
+-- index, its first segment (1 of 4)
+-- index, a longer segment (4 of 7)
+-- index, nothing to do
+SELECT `convmemory_session`.`epoch` AS `epoch`, `convmemory_session`.`indexed_position` AS `indexed_position`,
+    `convmemory_session`.`newest_position` AS `newest_position`, (
+    SELECT U0.`created_at` AS `created_at`
+    FROM `convmemory_message` U0
+    WHERE (U0.`position` = (`convmemory_session`.`indexed_position`)
+        AND U0.`session_id` = (`convmemory_session`.`id`)) LIMIT 1
+) AS `subquery1`, (
+    SELECT U0.`first` AS `first`
+    FROM `convmemory_segment` U0
+    WHERE U0.`session_id` = (`convmemory_session`.`id`)
+    ORDER BY U0.`session_id` DESC, 1 DESC LIMIT 1
+) AS `subquery2`, (
+    SELECT U0.`last` AS `last`
+    FROM `convmemory_segment` U0
+    WHERE U0.`session_id` = (`convmemory_session`.`id`)
+    ORDER BY U0.`session_id` DESC, U0.`first` DESC LIMIT 1
+) AS `subquery3`, (
+    SELECT U0.`data` AS `data`
+    FROM `convmemory_segment` U0
+    WHERE U0.`session_id` = (`convmemory_session`.`id`)
+    ORDER BY U0.`session_id` DESC, U0.`first` DESC LIMIT 1
+) AS `subquery4`
+FROM `convmemory_session`
+WHERE (`convmemory_session`.`id` = %s
+    AND `convmemory_session`.`newest_position` > (`convmemory_session`.`indexed_position` + %s))
+ORDER BY `convmemory_session`.`id` ASC LIMIT 1;
+
+-- index, its first segment (2 of 4)
+-- index, a longer segment (5 of 7)
+SELECT `convmemory_message`.`position` AS `position`, `convmemory_message`.`created_at` AS `created_at`,
+    `convmemory_message`.`redacted_at` AS `redacted_at`, `convmemory_message`.`role` AS `role`,
+    `convmemory_message`.`kind` AS `kind`, `convmemory_message`.`content` AS `content`,
+    `convmemory_message`.`wire` AS `wire`
+FROM `convmemory_message`
+WHERE (`convmemory_message`.`session_id` = %s AND `convmemory_message`.`position` >= %s
+    AND `convmemory_message`.`position` <= %s)
+ORDER BY `convmemory_message`.`session_id` ASC, 1 ASC;
+
+-- index, its first segment (3 of 4)
+-- index, a longer segment (6 of 7)
+UPDATE `convmemory_session`
+SET `indexed_position` = %s
+WHERE (`convmemory_session`.`epoch` = %s AND `convmemory_session`.`id` = %s
+    AND `convmemory_session`.`indexed_position` = %s);
+
+-- index, its first segment (4 of 4)
+-- fork (12 of 17)
+INSERT INTO `convmemory_segment` (`session_id`, `first`, `last`, `data`)
+VALUES (%s, %s, %s, %s);
+
+-- index, a longer segment (1 of 7)
+SELECT `convmemory_session`.`id`, `convmemory_session`.`public_id`, `convmemory_session`.`alias`,
+    `convmemory_session`.`owner_id`, `convmemory_session`.`visitor`, `convmemory_session`.`key`,
+    `convmemory_session`.`name_hash`, `convmemory_session`.`title`, `convmemory_session`.`metadata`,
+    `convmemory_session`.`last_position`, `convmemory_session`.`unpinned_count`,
+    `convmemory_session`.`unpinned_tokens`, `convmemory_session`.`settled_tokens`,
+    `convmemory_session`.`newest_position`, `convmemory_session`.`pinned`,
+    `convmemory_session`.`pinned_count`, `convmemory_session`.`pinned_tokens`,
+    `convmemory_session`.`call_position`, `convmemory_session`.`answered_position`,
+    `convmemory_session`.`exchange_calls`, `convmemory_session`.`open_calls`,
+    `convmemory_session`.`last_version`, `convmemory_session`.`current_version`,
+    `convmemory_session`.`covered_position`, `convmemory_session`.`covered_count`,
+    `convmemory_session`.`covered_tokens`, `convmemory_session`.`indexed_position`,
+    `convmemory_session`.`due_since`, `convmemory_session`.`due_revision`, `convmemory_session`.`hinted_at`,
+    `convmemory_session`.`attempts`, `convmemory_session`.`next_attempt_at`,
+    `convmemory_session`.`lease_token`, `convmemory_session`.`lease_expires_at`,
+    `convmemory_session`.`last_error`, `convmemory_session`.`rebuild_after`, `convmemory_session`.`epoch`,
+    `convmemory_session`.`revision`, `convmemory_session`.`forked_from_id`,
+    `convmemory_session`.`fork_position`, `convmemory_session`.`counter`, `convmemory_session`.`created_at`,
+    `convmemory_session`.`updated_at`
+FROM `convmemory_session`
+WHERE `convmemory_session`.`name_hash` = %s
+ORDER BY `convmemory_session`.`id` ASC LIMIT 1 FOR UPDATE;
+
+-- index, a longer segment (2 of 7)
+UPDATE `convmemory_session`
+SET `last_position` = %s,
+    `unpinned_count` = %s,
+    `unpinned_tokens` = %s,
+    `settled_tokens` = %s,
+    `newest_position` = %s,
+    `answered_position` = %s,
+    `counter` = %s,
+    `revision` = %s,
+    `updated_at` = (UTC_TIMESTAMP(6) + INTERVAL %s MICROSECOND)
+WHERE `convmemory_session`.`id` = %s;
+
+-- index, a longer segment (3 of 7)
+INSERT INTO convmemory_message (session_id, role, kind, content, tokens, tokens_through, position,
+    payload_hash, created_at)
+VALUES (%(session_id)s, %(role)s, %(kind)s, %(content)s, %(tokens)s, %(tokens_through)s, %(position)s,
+    %(payload_hash)s, UTC_TIMESTAMP(6));
+
+-- index, a longer segment (7 of 7)
+-- redact (20 of 36)
+-- redact (32 of 36)
+-- truncate (10 of 14)
+UPDATE `convmemory_segment`
+SET `last` = %s,
+    `data` = %s
+WHERE (`convmemory_segment`.`session_id` = %s AND `convmemory_segment`.`first` = %s);
+
+-- searchable
+(
+    SELECT %s AS `value`, `convmemory_message`.`session_id` AS `session_id`,
+        `convmemory_message`.`position` AS `position`, `convmemory_message`.`created_at` AS `created_at`,
+        `convmemory_message`.`redacted_at` AS `redacted_at`, `convmemory_message`.`role` AS `role`,
+        `convmemory_message`.`kind` AS `kind`, `convmemory_message`.`content` AS `content`,
+        `convmemory_message`.`wire` AS `wire`, CAST(NULL AS signed integer) AS `cast`,
+        CAST(NULL AS signed integer) AS `cast`
+    FROM `convmemory_message`
+    WHERE (`convmemory_message`.`session_id` = (
+        SELECT U0.`id` AS `pk`
+        FROM `convmemory_session` U0
+        WHERE U0.`name_hash` = %s LIMIT 1
+    ) AND `convmemory_message`.`position` >= (
+        SELECT GREATEST(U0.`indexed_position`, (U0.`last_position` - %s)) AS `after`
+        FROM `convmemory_session` U0
+        WHERE U0.`name_hash` = %s LIMIT 1
+    ))
+)
+UNION ALL (
+    SELECT %s AS `value`, `convmemory_segment`.`session_id` AS `session_id`,
+        `convmemory_segment`.`first` AS `first`, CAST(NULL AS datetime(6)) AS `cast`,
+        CAST(NULL AS datetime(6)) AS `cast`, CAST(NULL AS char(16)) AS `cast`,
+        CAST(NULL AS char(32)) AS `cast`, `convmemory_segment`.`data` AS `data`, CAST(NULL AS char) AS `cast`,
+        `convmemory_segment`.`last` AS `last`, CAST(NULL AS signed integer) AS `cast`
+    FROM `convmemory_segment`
+    WHERE `convmemory_segment`.`session_id` = (
+        SELECT U0.`id` AS `pk`
+        FROM `convmemory_session` U0
+        WHERE U0.`name_hash` = %s LIMIT 1
+    )
+)
+UNION ALL (
+    SELECT %s AS `value`, `convmemory_session`.`id` AS `pk`, `convmemory_session`.`epoch` AS `epoch`,
+        CAST(NULL AS datetime(6)) AS `cast`, CAST(NULL AS datetime(6)) AS `cast`,
+        CAST(NULL AS char(16)) AS `cast`, CAST(NULL AS char(32)) AS `cast`, CAST(NULL AS char) AS `cast`,
+        CAST(NULL AS char) AS `cast`, `convmemory_session`.`indexed_position` AS `indexed_position`,
+        `convmemory_session`.`last_position` AS `last_position`
+    FROM `convmemory_session`
+    WHERE `convmemory_session`.`name_hash` = %s
+);
+
+-- searchable, before a position
+(
+    SELECT %s AS `value`, `convmemory_message`.`session_id` AS `session_id`,
+        `convmemory_message`.`position` AS `position`, `convmemory_message`.`created_at` AS `created_at`,
+        `convmemory_message`.`redacted_at` AS `redacted_at`, `convmemory_message`.`role` AS `role`,
+        `convmemory_message`.`kind` AS `kind`, `convmemory_message`.`content` AS `content`,
+        `convmemory_message`.`wire` AS `wire`, CAST(NULL AS signed integer) AS `cast`,
+        CAST(NULL AS signed integer) AS `cast`
+    FROM `convmemory_message`
+    WHERE (`convmemory_message`.`session_id` = (
+        SELECT U0.`id` AS `pk`
+        FROM `convmemory_session` U0
+        WHERE (U0.`name_hash` = %s AND U0.`epoch` = %s) LIMIT 1
+    ) AND `convmemory_message`.`position` < %s AND `convmemory_message`.`position` >= (
+        SELECT GREATEST(U0.`indexed_position`, (LEAST(U0.`last_position`, %s) - %s)) AS `after`
+        FROM `convmemory_session` U0
+        WHERE (U0.`name_hash` = %s AND U0.`epoch` = %s) LIMIT 1
+    ))
+)
+UNION ALL (
+    SELECT %s AS `value`, `convmemory_segment`.`session_id` AS `session_id`,
+        `convmemory_segment`.`first` AS `first`, CAST(NULL AS datetime(6)) AS `cast`,
+        CAST(NULL AS datetime(6)) AS `cast`, CAST(NULL AS char(16)) AS `cast`,
+        CAST(NULL AS char(32)) AS `cast`, `convmemory_segment`.`data` AS `data`, CAST(NULL AS char) AS `cast`,
+        `convmemory_segment`.`last` AS `last`, CAST(NULL AS signed integer) AS `cast`
+    FROM `convmemory_segment`
+    WHERE (`convmemory_segment`.`session_id` = (
+        SELECT U0.`id` AS `pk`
+        FROM `convmemory_session` U0
+        WHERE (U0.`name_hash` = %s AND U0.`epoch` = %s) LIMIT 1
+    ) AND `convmemory_segment`.`first` < %s)
+)
+UNION ALL (
+    SELECT %s AS `value`, `convmemory_session`.`id` AS `pk`, `convmemory_session`.`epoch` AS `epoch`,
+        CAST(NULL AS datetime(6)) AS `cast`, CAST(NULL AS datetime(6)) AS `cast`,
+        CAST(NULL AS char(16)) AS `cast`, CAST(NULL AS char(32)) AS `cast`, CAST(NULL AS char) AS `cast`,
+        CAST(NULL AS char) AS `cast`, `convmemory_session`.`indexed_position` AS `indexed_position`,
+        `convmemory_session`.`last_position` AS `last_position`
+    FROM `convmemory_session`
+    WHERE (`convmemory_session`.`name_hash` = %s AND `convmemory_session`.`epoch` = %s)
+);
+
+-- searchable_of (1 of 2)
+SELECT `convmemory_session`.`id` AS `pk`, `convmemory_session`.`alias` AS `alias`,
+    `convmemory_session`.`key` AS `key`, `convmemory_session`.`owner_id` AS `owner_id`,
+    `convmemory_session`.`visitor` AS `visitor`, `convmemory_session`.`epoch` AS `epoch`,
+    `convmemory_session`.`indexed_position` AS `indexed_position`,
+    `convmemory_session`.`last_position` AS `last_position`
+FROM `convmemory_session`
+WHERE (`convmemory_session`.`alias` = %s AND `convmemory_session`.`owner_id` IS NULL
+    AND `convmemory_session`.`visitor` = %s AND `convmemory_session`.`last_position` > %s)
+ORDER BY `convmemory_session`.`updated_at` DESC, 1 DESC LIMIT 10001;
+
+-- searchable_of (2 of 2)
+(
+    SELECT %s AS `value`, `convmemory_message`.`session_id` AS `session_id`,
+        `convmemory_message`.`position` AS `position`, `convmemory_message`.`created_at` AS `created_at`,
+        `convmemory_message`.`redacted_at` AS `redacted_at`, `convmemory_message`.`role` AS `role`,
+        `convmemory_message`.`kind` AS `kind`, `convmemory_message`.`content` AS `content`,
+        `convmemory_message`.`wire` AS `wire`, CAST(NULL AS signed integer) AS `cast`,
+        CAST(NULL AS signed integer) AS `cast`
+    FROM `convmemory_message`
+    WHERE (`convmemory_message`.`position` >= %s AND `convmemory_message`.`session_id` = %s)
+)
+UNION ALL (
+    SELECT %s AS `value`, `convmemory_segment`.`session_id` AS `session_id`,
+        `convmemory_segment`.`first` AS `first`, CAST(NULL AS datetime(6)) AS `cast`,
+        CAST(NULL AS datetime(6)) AS `cast`, CAST(NULL AS char(16)) AS `cast`,
+        CAST(NULL AS char(32)) AS `cast`, `convmemory_segment`.`data` AS `data`, CAST(NULL AS char) AS `cast`,
+        `convmemory_segment`.`last` AS `last`, CAST(NULL AS signed integer) AS `cast`
+    FROM `convmemory_segment`
+    WHERE `convmemory_segment`.`session_id` IN (%s)
+)
+UNION ALL (
+    SELECT %s AS `value`, `convmemory_session`.`id` AS `pk`, `convmemory_session`.`epoch` AS `epoch`,
+        CAST(NULL AS datetime(6)) AS `cast`, CAST(NULL AS datetime(6)) AS `cast`,
+        CAST(NULL AS char(16)) AS `cast`, CAST(NULL AS char(32)) AS `cast`, CAST(NULL AS char) AS `cast`,
+        CAST(NULL AS char) AS `cast`, `convmemory_session`.`indexed_position` AS `indexed_position`,
+        `convmemory_session`.`last_position` AS `last_position`
+    FROM `convmemory_session`
+    WHERE `convmemory_session`.`id` IN (%s)
+);
+
+-- messages_at
+SELECT `convmemory_message`.`session_id` AS `session_id`, `convmemory_session`.`epoch` AS `session__epoch`,
+    `convmemory_message`.`position` AS `position`, `convmemory_message`.`created_at` AS `created_at`,
+    `convmemory_message`.`role` AS `role`, `convmemory_message`.`kind` AS `kind`,
+    `convmemory_message`.`content` AS `content`, `convmemory_message`.`wire` AS `wire`,
+    `convmemory_message`.`metadata` AS `metadata`, `convmemory_message`.`tokens` AS `tokens`,
+    `convmemory_message`.`redacted_at` AS `redacted_at`
+FROM `convmemory_message` INNER JOIN `convmemory_session` ON (`convmemory_message`.`session_id` = `convmemory_session`.`id`)
+WHERE (`convmemory_message`.`position` IN (%s, %s) AND `convmemory_message`.`session_id` = %s);
+
+-- breaker
+SELECT (UTC_TIMESTAMP(6) + INTERVAL %s MICROSECOND) AS `clock1`,
+    `convmemory_aliasstate`.`failures` AS `failures`,
+    `convmemory_aliasstate`.`last_session` AS `last_session`, `convmemory_aliasstate`.`since` AS `since`,
+    `convmemory_aliasstate`.`until` AS `until`, `convmemory_aliasstate`.`reason` AS `reason`,
+    `convmemory_aliasstate`.`error` AS `error`
+FROM `convmemory_aliasstate`
+WHERE `convmemory_aliasstate`.`alias` = %s
+ORDER BY `convmemory_aliasstate`.`alias` ASC LIMIT 1;
+
+-- count_failure (1 of 4)
+-- open_breaker (1 of 2)
+-- mark_unmarked (2 of 6)
+SELECT %s AS `a`
+FROM `convmemory_aliasstate`
+WHERE `convmemory_aliasstate`.`alias` = %s LIMIT 1;
+
+-- count_failure (2 of 4)
+INSERT IGNORE INTO `convmemory_aliasstate` (`alias`, `failures`, `last_session`, `since`, `until`, `reason`,
+    `error`, `threshold`, `compared_id`)
+VALUES (%s, %s, %s, %s, %s, %s, %s, %s, %s);
+
+-- count_failure (3 of 4)
+UPDATE `convmemory_aliasstate`
+SET `failures` = (`convmemory_aliasstate`.`failures` + %s),
+    `last_session` = %s,
+    `since` = COALESCE(`convmemory_aliasstate`.`since`, (UTC_TIMESTAMP(6) + INTERVAL %s MICROSECOND)),
+    `error` = %s
+WHERE (`convmemory_aliasstate`.`alias` = %s AND (`convmemory_aliasstate`.`last_session` IS NULL
+    OR NOT (`convmemory_aliasstate`.`last_session` = %s
+    AND `convmemory_aliasstate`.`last_session` IS NOT NULL) OR (`convmemory_aliasstate`.`until` IS NOT NULL
+    AND NOT (`convmemory_aliasstate`.`reason` = %s))));
+
+-- count_failure (4 of 4)
+SELECT `convmemory_aliasstate`.`failures` AS `failures`
+FROM `convmemory_aliasstate`
+WHERE `convmemory_aliasstate`.`alias` = %s
+ORDER BY `convmemory_aliasstate`.`alias` ASC LIMIT 1;
+
+-- open_breaker (2 of 2)
+UPDATE `convmemory_aliasstate`
+SET `since` = CASE WHEN (`convmemory_aliasstate`.`until` IS NULL OR `convmemory_aliasstate`.`reason` = %s
+    OR (`convmemory_aliasstate`.`reason` = %s AND NOT (`convmemory_aliasstate`.`reason` = %s)))
+    THEN (UTC_TIMESTAMP(6) + INTERVAL %s MICROSECOND) ELSE COALESCE(`convmemory_aliasstate`.`since`,
+    (UTC_TIMESTAMP(6) + INTERVAL %s MICROSECOND)) END,
+    `until` = (UTC_TIMESTAMP(6) + INTERVAL %s MICROSECOND),
+    `reason` = %s,
+    `error` = %s
+WHERE `convmemory_aliasstate`.`alias` = %s;
+
+-- probe
+UPDATE `convmemory_aliasstate`
+SET `since` = CASE WHEN (`convmemory_aliasstate`.`until` < (UTC_TIMESTAMP(6) + INTERVAL %s MICROSECOND))
+    THEN (UTC_TIMESTAMP(6) + INTERVAL %s MICROSECOND) ELSE `convmemory_aliasstate`.`since` END,
+    `until` = (UTC_TIMESTAMP(6) + INTERVAL %s MICROSECOND)
+WHERE (`convmemory_aliasstate`.`alias` = %s
+    AND `convmemory_aliasstate`.`until` <= (UTC_TIMESTAMP(6) + INTERVAL %s MICROSECOND)
+    AND NOT (`convmemory_aliasstate`.`reason` = %s));
+
+-- end_probe
+UPDATE `convmemory_aliasstate`
+SET `until` = (UTC_TIMESTAMP(6) + INTERVAL %s MICROSECOND)
+WHERE (`convmemory_aliasstate`.`alias` = %s
+    AND `convmemory_aliasstate`.`until` > (UTC_TIMESTAMP(6) + INTERVAL %s MICROSECOND)
+    AND NOT (`convmemory_aliasstate`.`reason` = %s));
+
+-- close_breaker
+UPDATE `convmemory_aliasstate`
+SET `failures` = %s,
+    `last_session` = NULL,
+    `since` = NULL,
+    `until` = NULL,
+    `reason` = %s,
+    `error` = %s
+WHERE (`convmemory_aliasstate`.`alias` = %s AND `convmemory_aliasstate`.`until` IS NOT NULL
+    AND NOT (`convmemory_aliasstate`.`reason` = %s));
+
+-- mark_unmarked (1 of 6)
+-- mark_unmarked, when all are marked
+SELECT `convmemory_aliasstate`.`threshold` AS `threshold`,
+    `convmemory_aliasstate`.`compared_id` AS `compared_id`
+FROM `convmemory_aliasstate`
+WHERE `convmemory_aliasstate`.`alias` = %s
+ORDER BY `convmemory_aliasstate`.`alias` ASC LIMIT 1;
+
+-- mark_unmarked (3 of 6)
+UPDATE `convmemory_aliasstate`
+SET `threshold` = %s,
+    `compared_id` = %s
+WHERE `convmemory_aliasstate`.`alias` = %s;
+
+-- mark_unmarked (4 of 6)
+SELECT `convmemory_session`.`id` AS `pk`
+FROM `convmemory_session`
+WHERE (`convmemory_session`.`alias` = %s AND `convmemory_session`.`id` > %s)
+ORDER BY `convmemory_session`.`alias` ASC, 1 ASC LIMIT 10;
+
+-- mark_unmarked (5 of 6)
+UPDATE `convmemory_session`
+SET `due_since` = (UTC_TIMESTAMP(6) + INTERVAL %s MICROSECOND),
+    `hinted_at` = NULL,
+    `revision` = (`convmemory_session`.`revision` + %s)
+WHERE (`convmemory_session`.`alias` = %s AND `convmemory_session`.`id` > %s
+    AND `convmemory_session`.`unpinned_tokens` > (`convmemory_session`.`covered_tokens` + %s)
+    AND `convmemory_session`.`settled_tokens` > (`convmemory_session`.`covered_tokens`)
+    AND `convmemory_session`.`due_since` IS NULL AND `convmemory_session`.`id` <= %s);
+
+-- mark_unmarked (6 of 6)
+UPDATE `convmemory_aliasstate`
+SET `compared_id` = NULL
+WHERE `convmemory_aliasstate`.`alias` = %s;
 
 -- waiting
 SELECT COUNT(*)
@@ -189,20 +545,24 @@ SELECT %s AS `a`
 FROM `convmemory_session`
 WHERE (`convmemory_session`.`due_since` IS NOT NULL AND (`convmemory_session`.`lease_expires_at` IS NULL
     OR `convmemory_session`.`lease_expires_at` <= (UTC_TIMESTAMP(6) + INTERVAL %s MICROSECOND))
-    AND (`convmemory_session`.`next_attempt_at` IS NULL
-    OR `convmemory_session`.`next_attempt_at` <= (UTC_TIMESTAMP(6) + INTERVAL %s MICROSECOND))
     AND `convmemory_session`.`alias` = %s AND (`convmemory_session`.`hinted_at` IS NULL
-    OR `convmemory_session`.`hinted_at` <= (UTC_TIMESTAMP(6) + INTERVAL %s MICROSECOND))) LIMIT 1;
+    OR `convmemory_session`.`hinted_at` <= (UTC_TIMESTAMP(6) + INTERVAL %s MICROSECOND)
+    OR (`convmemory_session`.`lease_expires_at` > (`convmemory_session`.`hinted_at`)
+    AND `convmemory_session`.`lease_expires_at` <= (UTC_TIMESTAMP(6) + INTERVAL %s MICROSECOND)))
+    AND (`convmemory_session`.`next_attempt_at` IS NULL
+    OR `convmemory_session`.`next_attempt_at` <= (UTC_TIMESTAMP(6) + INTERVAL %s MICROSECOND))) LIMIT 1;
 
 -- sweep (2 of 3)
 SELECT `convmemory_session`.`id` AS `pk`
 FROM `convmemory_session`
 WHERE (`convmemory_session`.`due_since` IS NOT NULL AND (`convmemory_session`.`lease_expires_at` IS NULL
     OR `convmemory_session`.`lease_expires_at` <= (UTC_TIMESTAMP(6) + INTERVAL %s MICROSECOND))
-    AND (`convmemory_session`.`next_attempt_at` IS NULL
-    OR `convmemory_session`.`next_attempt_at` <= (UTC_TIMESTAMP(6) + INTERVAL %s MICROSECOND))
     AND `convmemory_session`.`alias` = %s AND (`convmemory_session`.`hinted_at` IS NULL
-    OR `convmemory_session`.`hinted_at` <= (UTC_TIMESTAMP(6) + INTERVAL %s MICROSECOND)))
+    OR `convmemory_session`.`hinted_at` <= (UTC_TIMESTAMP(6) + INTERVAL %s MICROSECOND)
+    OR (`convmemory_session`.`lease_expires_at` > (`convmemory_session`.`hinted_at`)
+    AND `convmemory_session`.`lease_expires_at` <= (UTC_TIMESTAMP(6) + INTERVAL %s MICROSECOND)))
+    AND (`convmemory_session`.`next_attempt_at` IS NULL
+    OR `convmemory_session`.`next_attempt_at` <= (UTC_TIMESTAMP(6) + INTERVAL %s MICROSECOND)))
 ORDER BY `convmemory_session`.`due_since` ASC, 1 ASC LIMIT 10 FOR
 UPDATE SKIP LOCKED;
 
@@ -216,22 +576,49 @@ UPDATE `convmemory_session`
 SET `hinted_at` = NULL
 WHERE `convmemory_session`.`id` IN (%s);
 
+-- sweep_rebuilds
+SELECT %s AS `a`
+FROM `convmemory_session`
+WHERE (`convmemory_session`.`alias` = %s AND `convmemory_session`.`due_since` IS NULL
+    AND `convmemory_session`.`rebuild_after` <= (UTC_TIMESTAMP(6) + INTERVAL %s MICROSECOND)
+    AND (`convmemory_session`.`lease_expires_at` IS NULL
+    OR `convmemory_session`.`lease_expires_at` <= (UTC_TIMESTAMP(6) + INTERVAL %s MICROSECOND))) LIMIT 1;
+
+-- is_due
+-- release (2 of 2)
+SELECT %s AS `a`
+FROM `convmemory_session`
+WHERE (`convmemory_session`.`id` = %s AND `convmemory_session`.`due_since` IS NOT NULL) LIMIT 1;
+
 -- claim (1 of 3)
 UPDATE `convmemory_session`
 SET `lease_token` = %s,
     `lease_expires_at` = (UTC_TIMESTAMP(6) + INTERVAL %s MICROSECOND),
+    `revision` = (`convmemory_session`.`revision` + %s),
+    `next_attempt_at` = CASE WHEN (`convmemory_session`.`attempts` = %s)
+        THEN (UTC_TIMESTAMP(6) + INTERVAL %s MICROSECOND) WHEN (`convmemory_session`.`attempts` = %s)
+        THEN (UTC_TIMESTAMP(6) + INTERVAL %s MICROSECOND) WHEN (`convmemory_session`.`attempts` = %s)
+        THEN (UTC_TIMESTAMP(6) + INTERVAL %s MICROSECOND) WHEN (`convmemory_session`.`attempts` = %s)
+        THEN (UTC_TIMESTAMP(6) + INTERVAL %s MICROSECOND) WHEN (`convmemory_session`.`attempts` = %s)
+        THEN (UTC_TIMESTAMP(6) + INTERVAL %s MICROSECOND) WHEN (`convmemory_session`.`attempts` = %s)
+        THEN (UTC_TIMESTAMP(6) + INTERVAL %s MICROSECOND) WHEN (`convmemory_session`.`attempts` = %s)
+        THEN (UTC_TIMESTAMP(6) + INTERVAL %s MICROSECOND) WHEN (`convmemory_session`.`attempts` = %s)
+        THEN (UTC_TIMESTAMP(6) + INTERVAL %s MICROSECOND) WHEN (`convmemory_session`.`attempts` = %s)
+        THEN (UTC_TIMESTAMP(6) + INTERVAL %s MICROSECOND) WHEN (`convmemory_session`.`attempts` = %s)
+        THEN (UTC_TIMESTAMP(6) + INTERVAL %s MICROSECOND)
+        ELSE (UTC_TIMESTAMP(6) + INTERVAL %s MICROSECOND) END,
     `attempts` = (`convmemory_session`.`attempts` + %s),
-    `revision` = (`convmemory_session`.`revision` + %s)
-WHERE (`convmemory_session`.`id` = %s AND `convmemory_session`.`due_since` IS NOT NULL
+    `due_since` = COALESCE(`convmemory_session`.`due_since`, (UTC_TIMESTAMP(6) + INTERVAL %s MICROSECOND))
+WHERE (`convmemory_session`.`id` = %s AND (`convmemory_session`.`due_since` IS NOT NULL
+    OR (`convmemory_session`.`unpinned_tokens` > (`convmemory_session`.`covered_tokens` + %s)
+    AND `convmemory_session`.`settled_tokens` > (`convmemory_session`.`covered_tokens`)))
     AND (`convmemory_session`.`lease_expires_at` IS NULL
     OR `convmemory_session`.`lease_expires_at` <= (UTC_TIMESTAMP(6) + INTERVAL %s MICROSECOND))
     AND (`convmemory_session`.`next_attempt_at` IS NULL
     OR `convmemory_session`.`next_attempt_at` <= (UTC_TIMESTAMP(6) + INTERVAL %s MICROSECOND)));
 
 -- claim (2 of 3)
--- claim_rebuild (4 of 5)
--- redact (17 of 29)
--- redact (26 of 29)
+-- claim_rebuild (2 of 5)
 SELECT `convmemory_session`.`id`, `convmemory_session`.`public_id`, `convmemory_session`.`alias`,
     `convmemory_session`.`owner_id`, `convmemory_session`.`visitor`, `convmemory_session`.`key`,
     `convmemory_session`.`name_hash`, `convmemory_session`.`title`, `convmemory_session`.`metadata`,
@@ -243,24 +630,42 @@ SELECT `convmemory_session`.`id`, `convmemory_session`.`public_id`, `convmemory_
     `convmemory_session`.`exchange_calls`, `convmemory_session`.`open_calls`,
     `convmemory_session`.`last_version`, `convmemory_session`.`current_version`,
     `convmemory_session`.`covered_position`, `convmemory_session`.`covered_count`,
-    `convmemory_session`.`covered_tokens`, `convmemory_session`.`due_since`,
-    `convmemory_session`.`due_revision`, `convmemory_session`.`hinted_at`, `convmemory_session`.`attempts`,
-    `convmemory_session`.`next_attempt_at`, `convmemory_session`.`lease_token`,
-    `convmemory_session`.`lease_expires_at`, `convmemory_session`.`last_error`, `convmemory_session`.`epoch`,
+    `convmemory_session`.`covered_tokens`, `convmemory_session`.`indexed_position`,
+    `convmemory_session`.`due_since`, `convmemory_session`.`due_revision`, `convmemory_session`.`hinted_at`,
+    `convmemory_session`.`attempts`, `convmemory_session`.`next_attempt_at`,
+    `convmemory_session`.`lease_token`, `convmemory_session`.`lease_expires_at`,
+    `convmemory_session`.`last_error`, `convmemory_session`.`rebuild_after`, `convmemory_session`.`epoch`,
     `convmemory_session`.`revision`, `convmemory_session`.`forked_from_id`,
     `convmemory_session`.`fork_position`, `convmemory_session`.`counter`, `convmemory_session`.`created_at`,
-    `convmemory_session`.`updated_at`
+    `convmemory_session`.`updated_at`, (UTC_TIMESTAMP(6) + INTERVAL %s MICROSECOND) AS `now`, (
+    SELECT U0.`reason` AS `reason`
+    FROM `convmemory_aliasstate` U0
+    WHERE ((U0.`until` > (UTC_TIMESTAMP(6) + INTERVAL %s MICROSECOND) OR (U0.`until` IS NOT NULL
+        AND NOT (U0.`reason` = %s))) AND U0.`alias` = (`convmemory_session`.`alias`))
+) AS `pause`
 FROM `convmemory_session`
-WHERE `convmemory_session`.`id` = %s LIMIT 21 FOR UPDATE;
+WHERE (`convmemory_session`.`lease_token` = %s AND `convmemory_session`.`id` = %s)
+ORDER BY `convmemory_session`.`id` ASC LIMIT 1;
 
 -- claim (3 of 3)
-SELECT (UTC_TIMESTAMP(6) + INTERVAL %s MICROSECOND) AS `clock1`
-FROM `convmemory_session`
-WHERE `convmemory_session`.`id` = %s LIMIT 21;
+SELECT `convmemory_summary`.`id`, `convmemory_summary`.`session_id`, `convmemory_summary`.`version`,
+    `convmemory_summary`.`parent_version`, `convmemory_summary`.`first_position`,
+    `convmemory_summary`.`last_position`, `convmemory_summary`.`covered_count`,
+    `convmemory_summary`.`covered_tokens`, `convmemory_summary`.`text`, `convmemory_summary`.`tokens`,
+    `convmemory_summary`.`model`, `convmemory_summary`.`shortened`, `convmemory_summary`.`fallback`,
+    `convmemory_summary`.`stand_in`, `convmemory_summary`.`carried`, `convmemory_summary`.`cut`,
+    `convmemory_summary`.`building`, `convmemory_summary`.`part_end`, `convmemory_summary`.`prompt_hash`,
+    `convmemory_summary`.`identifiers`, `convmemory_summary`.`model_length`, `convmemory_summary`.`folds`,
+    `convmemory_summary`.`invalidated_at`, `convmemory_summary`.`created_at`
+FROM `convmemory_summary`
+WHERE (`convmemory_summary`.`session_id` = %s AND `convmemory_summary`.`invalidated_at` IS NULL
+    AND `convmemory_summary`.`building` = %s AND `convmemory_summary`.`first_position` = %s
+    AND `convmemory_summary`.`part_end` IS NOT NULL)
+ORDER BY `convmemory_summary`.`version` ASC;
 
 -- turns
 SELECT `convmemory_message`.`position` AS `position`, `convmemory_message`.`tokens` AS `tokens`,
-    `convmemory_message`.`answers` AS `answers`
+    `convmemory_message`.`answers` AS `answers`, `convmemory_message`.`role` AS `role`
 FROM `convmemory_message`
 WHERE (`convmemory_message`.`position` > %s AND `convmemory_message`.`position` <= %s
     AND `convmemory_message`.`session_id` = %s AND NOT (`convmemory_message`.`role` IN (%s, %s)))
@@ -271,7 +676,7 @@ SELECT `convmemory_message`.`position` AS `position`, `convmemory_message`.`role
     `convmemory_message`.`kind` AS `kind`, `convmemory_message`.`content` AS `content`,
     `convmemory_message`.`wire` AS `wire`, `convmemory_message`.`metadata` AS `metadata`,
     `convmemory_message`.`tokens` AS `tokens`, `convmemory_message`.`answers` AS `answers`,
-    `convmemory_message`.`redacted_at` AS `redacted_at`
+    `convmemory_message`.`redacted_at` AS `redacted_at`, `convmemory_message`.`created_at` AS `created_at`
 FROM `convmemory_message`
 WHERE (`convmemory_message`.`position` > %s AND `convmemory_message`.`position` <= %s
     AND `convmemory_message`.`session_id` = %s AND NOT (`convmemory_message`.`role` IN (%s, %s))
@@ -285,12 +690,7 @@ WHERE (`convmemory_session`.`epoch` = %s
     AND `convmemory_session`.`lease_expires_at` > (UTC_TIMESTAMP(6) + INTERVAL %s MICROSECOND)
     AND `convmemory_session`.`lease_token` = %s AND `convmemory_session`.`id` = %s);
 
--- record (1 of 2)
-UPDATE `convmemory_session`
-SET `revision` = `convmemory_session`.`revision`
-WHERE `convmemory_session`.`id` = %s;
-
--- record (2 of 2)
+-- record
 -- publish (3 of 3)
 INSERT INTO `convmemory_attempt` (`session_id`, `alias`, `first_position`, `last_position`, `started_at`,
     `due_seconds`, `duration_seconds`, `outcome`, `error`, `model`, `prompt_tokens`, `completion_tokens`,
@@ -307,10 +707,10 @@ SET `due_since` = CASE WHEN (`convmemory_session`.`unpinned_tokens` > %s
     `covered_position` = %s,
     `covered_count` = %s,
     `covered_tokens` = %s,
-    `last_version` = %s,
     `attempts` = %s,
     `next_attempt_at` = NULL,
     `last_error` = %s,
+    `last_version` = %s,
     `lease_expires_at` = (UTC_TIMESTAMP(6) + INTERVAL %s MICROSECOND),
     `revision` = (`convmemory_session`.`revision` + %s),
     `updated_at` = (UTC_TIMESTAMP(6) + INTERVAL %s MICROSECOND)
@@ -322,10 +722,12 @@ WHERE (`convmemory_session`.`epoch` = %s
 -- publish (2 of 3)
 INSERT INTO `convmemory_summary` (`session_id`, `version`, `parent_version`, `first_position`,
     `last_position`, `covered_count`, `covered_tokens`, `text`, `tokens`, `model`, `shortened`, `fallback`,
-    `building`, `prompt_hash`, `invalidated_at`, `created_at`)
-VALUES (%s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s,
+    `stand_in`, `carried`, `cut`, `building`, `part_end`, `prompt_hash`, `identifiers`, `model_length`,
+    `folds`, `invalidated_at`, `created_at`)
+VALUES (%s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s,
     (UTC_TIMESTAMP(6) + INTERVAL %s MICROSECOND))
-RETURNING `convmemory_summary`.`id`;
+RETURNING `convmemory_summary`.`id`, `convmemory_summary`.`stand_in`, `convmemory_summary`.`carried`,
+    `convmemory_summary`.`cut`, `convmemory_summary`.`folds`;
 
 -- release (1 of 2)
 UPDATE `convmemory_session`
@@ -336,46 +738,51 @@ SET `due_since` = CASE
     ELSE NULL END,
     `lease_token` = %s,
     `lease_expires_at` = NULL,
+    `revision` = (`convmemory_session`.`revision` + %s),
+    `hinted_at` = (UTC_TIMESTAMP(6) + INTERVAL %s MICROSECOND),
     `attempts` = %s,
     `last_error` = %s,
-    `next_attempt_at` = NULL,
-    `revision` = (`convmemory_session`.`revision` + %s),
-    `hinted_at` = (UTC_TIMESTAMP(6) + INTERVAL %s MICROSECOND)
+    `next_attempt_at` = NULL
 WHERE (`convmemory_session`.`id` = %s AND `convmemory_session`.`lease_token` = %s);
-
--- release (2 of 2)
-SELECT %s AS `a`
-FROM `convmemory_session`
-WHERE (`convmemory_session`.`id` = %s AND `convmemory_session`.`due_since` IS NOT NULL) LIMIT 1;
 
 -- claim_rebuild (1 of 5)
 UPDATE `convmemory_session`
 SET `lease_token` = %s,
     `lease_expires_at` = (UTC_TIMESTAMP(6) + INTERVAL %s MICROSECOND),
-    `epoch` = (`convmemory_session`.`epoch` + %s),
-    `revision` = (`convmemory_session`.`revision` + %s)
-WHERE (`convmemory_session`.`id` = %s AND `convmemory_session`.`current_version` > %s
+    `revision` = (`convmemory_session`.`revision` + %s),
+    `epoch` = (`convmemory_session`.`epoch` + %s)
+WHERE (`convmemory_session`.`current_version` > %s AND `convmemory_session`.`id` = %s
     AND (`convmemory_session`.`lease_expires_at` IS NULL
     OR `convmemory_session`.`lease_expires_at` <= (UTC_TIMESTAMP(6) + INTERVAL %s MICROSECOND)));
 
--- claim_rebuild (2 of 5)
+-- claim_rebuild (3 of 5)
 SELECT `convmemory_summary`.`id`, `convmemory_summary`.`session_id`, `convmemory_summary`.`version`,
     `convmemory_summary`.`parent_version`, `convmemory_summary`.`first_position`,
     `convmemory_summary`.`last_position`, `convmemory_summary`.`covered_count`,
     `convmemory_summary`.`covered_tokens`, `convmemory_summary`.`text`, `convmemory_summary`.`tokens`,
     `convmemory_summary`.`model`, `convmemory_summary`.`shortened`, `convmemory_summary`.`fallback`,
-    `convmemory_summary`.`building`, `convmemory_summary`.`prompt_hash`,
+    `convmemory_summary`.`stand_in`, `convmemory_summary`.`carried`, `convmemory_summary`.`cut`,
+    `convmemory_summary`.`building`, `convmemory_summary`.`part_end`, `convmemory_summary`.`prompt_hash`,
+    `convmemory_summary`.`identifiers`, `convmemory_summary`.`model_length`, `convmemory_summary`.`folds`,
+    `convmemory_summary`.`invalidated_at`, `convmemory_summary`.`created_at`
+FROM `convmemory_summary`
+WHERE (`convmemory_summary`.`session_id` = %s AND `convmemory_summary`.`version` = %s)
+ORDER BY `convmemory_summary`.`id` ASC LIMIT 1;
+
+-- claim_rebuild (4 of 5)
+SELECT `convmemory_summary`.`id`, `convmemory_summary`.`session_id`, `convmemory_summary`.`version`,
+    `convmemory_summary`.`parent_version`, `convmemory_summary`.`first_position`,
+    `convmemory_summary`.`last_position`, `convmemory_summary`.`covered_count`,
+    `convmemory_summary`.`covered_tokens`, `convmemory_summary`.`text`, `convmemory_summary`.`tokens`,
+    `convmemory_summary`.`model`, `convmemory_summary`.`shortened`, `convmemory_summary`.`fallback`,
+    `convmemory_summary`.`stand_in`, `convmemory_summary`.`carried`, `convmemory_summary`.`cut`,
+    `convmemory_summary`.`building`, `convmemory_summary`.`part_end`, `convmemory_summary`.`prompt_hash`,
+    `convmemory_summary`.`identifiers`, `convmemory_summary`.`model_length`, `convmemory_summary`.`folds`,
     `convmemory_summary`.`invalidated_at`, `convmemory_summary`.`created_at`
 FROM `convmemory_summary`
 WHERE (`convmemory_summary`.`session_id` = %s AND `convmemory_summary`.`invalidated_at` IS NULL
-    AND `convmemory_summary`.`building` = %s)
-ORDER BY `convmemory_summary`.`version` ASC FOR UPDATE;
-
--- claim_rebuild (3 of 5)
-UPDATE `convmemory_summary`
-SET `invalidated_at` = (UTC_TIMESTAMP(6) + INTERVAL %s MICROSECOND)
-WHERE (`convmemory_summary`.`session_id` = %s AND `convmemory_summary`.`building` = %s
-    AND `convmemory_summary`.`invalidated_at` IS NULL);
+    AND `convmemory_summary`.`building` = %s AND `convmemory_summary`.`stand_in` = %s)
+ORDER BY `convmemory_summary`.`version` ASC LIMIT 1;
 
 -- claim_rebuild (5 of 5)
 SELECT `convmemory_summary`.`id`, `convmemory_summary`.`session_id`, `convmemory_summary`.`version`,
@@ -383,24 +790,39 @@ SELECT `convmemory_summary`.`id`, `convmemory_summary`.`session_id`, `convmemory
     `convmemory_summary`.`last_position`, `convmemory_summary`.`covered_count`,
     `convmemory_summary`.`covered_tokens`, `convmemory_summary`.`text`, `convmemory_summary`.`tokens`,
     `convmemory_summary`.`model`, `convmemory_summary`.`shortened`, `convmemory_summary`.`fallback`,
-    `convmemory_summary`.`building`, `convmemory_summary`.`prompt_hash`,
+    `convmemory_summary`.`stand_in`, `convmemory_summary`.`carried`, `convmemory_summary`.`cut`,
+    `convmemory_summary`.`building`, `convmemory_summary`.`part_end`, `convmemory_summary`.`prompt_hash`,
+    `convmemory_summary`.`identifiers`, `convmemory_summary`.`model_length`, `convmemory_summary`.`folds`,
     `convmemory_summary`.`invalidated_at`, `convmemory_summary`.`created_at`
 FROM `convmemory_summary`
-WHERE (`convmemory_summary`.`session_id` = %s AND `convmemory_summary`.`version` = %s) LIMIT 21 FOR UPDATE;
+WHERE (`convmemory_summary`.`session_id` = %s AND `convmemory_summary`.`invalidated_at` IS NULL
+    AND `convmemory_summary`.`building` = %s)
+ORDER BY `convmemory_summary`.`version` ASC;
 
--- fork (1 of 14)
+-- fork (1 of 17)
+SELECT `convmemory_segment`.`first` AS `first`, `convmemory_segment`.`last` AS `last`,
+    `convmemory_segment`.`data` AS `data`, `convmemory_session`.`epoch` AS `session__epoch`
+FROM `convmemory_segment` INNER JOIN `convmemory_session` ON (`convmemory_segment`.`session_id` = `convmemory_session`.`id`)
+WHERE (`convmemory_segment`.`first` <= %s AND `convmemory_segment`.`session_id` = (
+    SELECT U0.`id` AS `pk`
+    FROM `convmemory_session` U0
+    WHERE U0.`name_hash` = %s LIMIT 1
+))
+ORDER BY `convmemory_segment`.`session_id` ASC, 1 ASC;
+
+-- fork (2 of 17)
 UPDATE `convmemory_session`
 SET `revision` = `convmemory_session`.`revision`
 WHERE `convmemory_session`.`name_hash` = %s;
 
--- fork (3 of 14)
+-- fork (4 of 17)
 -- adopt (4 of 5)
 SELECT %s AS `a`
 FROM `convmemory_session`
 WHERE `convmemory_session`.`name_hash` = %s LIMIT 1 FOR UPDATE;
 
--- fork (6 of 14)
--- truncate (3 of 10)
+-- fork (7 of 17)
+-- truncate (3 of 14)
 SELECT `convmemory_message`.`position` AS `position`, `convmemory_message`.`tokens` AS `tokens`,
     `convmemory_message`.`tokens_through` AS `tokens_through`
 FROM `convmemory_message`
@@ -408,8 +830,8 @@ WHERE (`convmemory_message`.`position` <= %s AND `convmemory_message`.`session_i
     AND NOT (`convmemory_message`.`role` IN (%s, %s)))
 ORDER BY 1 DESC LIMIT 1 FOR UPDATE;
 
--- fork (7 of 14)
--- truncate (4 of 10)
+-- fork (8 of 17)
+-- truncate (4 of 14)
 SELECT `convmemory_message`.`position` AS `position`, `convmemory_message`.`tokens` AS `tokens`,
     `convmemory_message`.`tokens_through` AS `tokens_through`, `convmemory_message`.`wire` AS `wire`
 FROM `convmemory_message`
@@ -417,15 +839,15 @@ WHERE (`convmemory_message`.`position` <= %s AND `convmemory_message`.`session_i
     AND `convmemory_message`.`role` = %s)
 ORDER BY 1 DESC LIMIT 1 FOR UPDATE;
 
--- fork (8 of 14)
--- truncate (5 of 10)
+-- fork (9 of 17)
+-- truncate (5 of 14)
 SELECT `convmemory_message`.`position` AS `position`, `convmemory_message`.`wire` AS `wire`
 FROM `convmemory_message`
 WHERE (`convmemory_message`.`position` <= %s AND `convmemory_message`.`session_id` = %s
     AND `convmemory_message`.`answers` = %s AND `convmemory_message`.`position` > %s)
 ORDER BY 1 ASC FOR UPDATE;
 
--- fork (9 of 14)
+-- fork (10 of 17)
 INSERT INTO convmemory_message (session_id, role, kind, content, wire, metadata, `usage`, tokens,
     tokens_through, position, answers, idempotency_key, payload_hash, created_at, redacted_at)
 SELECT %s, role, kind, content, wire, metadata, `usage`, tokens, tokens_through, position, answers, NULL, '',
@@ -434,44 +856,56 @@ FROM convmemory_message
 WHERE session_id = %s
     AND position <= %s;
 
--- fork (10 of 14)
+-- fork (11 of 17)
 INSERT INTO convmemory_summary (session_id, version, parent_version, first_position, last_position,
-    covered_count, covered_tokens, text, tokens, model, shortened, fallback, building, prompt_hash,
-    created_at)
+    covered_count, covered_tokens, text, tokens, model, shortened, fallback, stand_in, carried, cut, building,
+    part_end, prompt_hash, identifiers, model_length, folds, created_at)
 SELECT %s, version, parent_version, first_position, last_position, covered_count, covered_tokens, text,
-    tokens, model, shortened, fallback, building, prompt_hash, created_at
+    tokens, model, shortened, fallback, stand_in, carried, cut, building, part_end, prompt_hash, identifiers,
+    model_length, folds, created_at
 FROM convmemory_summary
 WHERE session_id = %s
     AND last_position <= %s
     AND invalidated_at IS NULL
     AND building = %s;
 
--- fork (11 of 14)
--- redact (18 of 29)
--- redact (27 of 29)
--- truncate (8 of 10)
+-- fork (13 of 17)
+-- redact (21 of 36)
+-- redact (33 of 36)
+-- truncate (11 of 14)
 UPDATE `convmemory_summary`
 SET `invalidated_at` = (UTC_TIMESTAMP(6) + INTERVAL %s MICROSECOND)
 WHERE (`convmemory_summary`.`session_id` = %s AND `convmemory_summary`.`invalidated_at` IS NULL
     AND `convmemory_summary`.`last_position` >= %s);
 
--- fork (12 of 14)
--- redact (19 of 29)
--- redact (28 of 29)
--- truncate (9 of 10)
+-- fork (14 of 17)
+-- redact (22 of 36)
+-- redact (34 of 36)
+-- truncate (12 of 14)
 SELECT `convmemory_summary`.`id`, `convmemory_summary`.`session_id`, `convmemory_summary`.`version`,
     `convmemory_summary`.`parent_version`, `convmemory_summary`.`first_position`,
     `convmemory_summary`.`last_position`, `convmemory_summary`.`covered_count`,
     `convmemory_summary`.`covered_tokens`, `convmemory_summary`.`text`, `convmemory_summary`.`tokens`,
     `convmemory_summary`.`model`, `convmemory_summary`.`shortened`, `convmemory_summary`.`fallback`,
-    `convmemory_summary`.`building`, `convmemory_summary`.`prompt_hash`,
+    `convmemory_summary`.`stand_in`, `convmemory_summary`.`carried`, `convmemory_summary`.`cut`,
+    `convmemory_summary`.`building`, `convmemory_summary`.`part_end`, `convmemory_summary`.`prompt_hash`,
+    `convmemory_summary`.`identifiers`, `convmemory_summary`.`model_length`, `convmemory_summary`.`folds`,
     `convmemory_summary`.`invalidated_at`, `convmemory_summary`.`created_at`
 FROM `convmemory_summary`
 WHERE (`convmemory_summary`.`session_id` = %s AND `convmemory_summary`.`invalidated_at` IS NULL
     AND `convmemory_summary`.`building` = %s)
 ORDER BY `convmemory_summary`.`version` DESC LIMIT 1 FOR UPDATE;
 
--- fork (13 of 14)
+-- fork (15 of 17)
+-- redact (23 of 36)
+-- redact (35 of 36)
+-- truncate (13 of 14)
+SELECT %s AS `a`
+FROM `convmemory_summary`
+WHERE (`convmemory_summary`.`session_id` = %s AND `convmemory_summary`.`invalidated_at` IS NULL
+    AND `convmemory_summary`.`stand_in` = %s) LIMIT 1 FOR UPDATE;
+
+-- fork (16 of 17)
 UPDATE `convmemory_session`
 SET `last_position` = %s,
     `unpinned_count` = %s,
@@ -487,12 +921,14 @@ SET `last_position` = %s,
     `covered_tokens` = %s,
     `pinned_count` = %s,
     `pinned_tokens` = %s,
+    `indexed_position` = %s,
     `current_version` = %s,
     `due_since` = NULL,
-    `hinted_at` = NULL
+    `hinted_at` = NULL,
+    `rebuild_after` = NULL
 WHERE `convmemory_session`.`id` = %s;
 
--- fork (14 of 14)
+-- fork (17 of 17)
 SELECT `convmemory_session`.`id`, `convmemory_session`.`public_id`, `convmemory_session`.`alias`,
     `convmemory_session`.`owner_id`, `convmemory_session`.`visitor`, `convmemory_session`.`key`,
     `convmemory_session`.`name_hash`, `convmemory_session`.`title`, `convmemory_session`.`metadata`,
@@ -504,44 +940,45 @@ SELECT `convmemory_session`.`id`, `convmemory_session`.`public_id`, `convmemory_
     `convmemory_session`.`exchange_calls`, `convmemory_session`.`open_calls`,
     `convmemory_session`.`last_version`, `convmemory_session`.`current_version`,
     `convmemory_session`.`covered_position`, `convmemory_session`.`covered_count`,
-    `convmemory_session`.`covered_tokens`, `convmemory_session`.`due_since`,
-    `convmemory_session`.`due_revision`, `convmemory_session`.`hinted_at`, `convmemory_session`.`attempts`,
-    `convmemory_session`.`next_attempt_at`, `convmemory_session`.`lease_token`,
-    `convmemory_session`.`lease_expires_at`, `convmemory_session`.`last_error`, `convmemory_session`.`epoch`,
+    `convmemory_session`.`covered_tokens`, `convmemory_session`.`indexed_position`,
+    `convmemory_session`.`due_since`, `convmemory_session`.`due_revision`, `convmemory_session`.`hinted_at`,
+    `convmemory_session`.`attempts`, `convmemory_session`.`next_attempt_at`,
+    `convmemory_session`.`lease_token`, `convmemory_session`.`lease_expires_at`,
+    `convmemory_session`.`last_error`, `convmemory_session`.`rebuild_after`, `convmemory_session`.`epoch`,
     `convmemory_session`.`revision`, `convmemory_session`.`forked_from_id`,
     `convmemory_session`.`fork_position`, `convmemory_session`.`counter`, `convmemory_session`.`created_at`,
     `convmemory_session`.`updated_at`
 FROM `convmemory_session`
 WHERE `convmemory_session`.`id` = %s LIMIT 21;
 
--- redact (1 of 29)
+-- redact (1 of 36)
 UPDATE `convmemory_session`
 SET `revision` = `convmemory_session`.`revision`
 WHERE (`convmemory_session`.`name_hash` = %s AND `convmemory_session`.`last_position` >= %s);
 
--- redact (2 of 29)
+-- redact (2 of 36)
 SELECT `convmemory_session`.`id` AS `pk`
 FROM `convmemory_session`
 WHERE `convmemory_session`.`name_hash` = %s LIMIT 21 FOR UPDATE;
 
--- redact (3 of 29)
--- redact (4 of 29)
--- redact (6 of 29)
--- redact (7 of 29)
--- redact (9 of 29)
--- redact (10 of 29)
+-- redact (3 of 36)
+-- redact (4 of 36)
+-- redact (6 of 36)
+-- redact (7 of 36)
+-- redact (9 of 36)
+-- redact (10 of 36)
 SELECT `convmemory_session`.`id` AS `pk`
 FROM `convmemory_session`
 WHERE (`convmemory_session`.`fork_position` >= %s
     AND `convmemory_session`.`forked_from_id` IN (%s)) FOR UPDATE;
 
--- redact (5 of 29)
+-- redact (5 of 36)
 SELECT `convmemory_session`.`id` AS `pk`
 FROM `convmemory_session`
 WHERE `convmemory_session`.`id` IN (%s)
 ORDER BY 1 ASC FOR UPDATE;
 
--- redact (8 of 29)
+-- redact (8 of 36)
 SELECT `convmemory_message`.`session_id`, `convmemory_message`.`position`, `convmemory_message`.`role`,
     `convmemory_message`.`kind`, `convmemory_message`.`content`, `convmemory_message`.`wire`,
     `convmemory_message`.`metadata`, `convmemory_message`.`usage`, `convmemory_message`.`tokens`,
@@ -551,7 +988,7 @@ SELECT `convmemory_message`.`session_id`, `convmemory_message`.`position`, `conv
 FROM `convmemory_message`
 WHERE (`convmemory_message`.`position` = %s AND `convmemory_message`.`session_id` = %s) LIMIT 21 FOR UPDATE;
 
--- redact (11 of 29)
+-- redact (11 of 36)
 SELECT `convmemory_message`.`session_id`, `convmemory_message`.`position`, `convmemory_message`.`role`,
     `convmemory_message`.`kind`, `convmemory_message`.`content`, `convmemory_message`.`wire`,
     `convmemory_message`.`metadata`, `convmemory_message`.`usage`, `convmemory_message`.`tokens`,
@@ -562,8 +999,14 @@ FROM `convmemory_message`
 WHERE (`convmemory_message`.`position` = %s AND `convmemory_message`.`session_id` IN (%s))
 ORDER BY `convmemory_message`.`session_id` ASC FOR UPDATE;
 
--- redact (12 of 29)
--- redact (21 of 29)
+-- redact (12 of 36)
+SELECT %s AS `a`
+FROM `convmemory_session`
+WHERE (`convmemory_session`.`lease_expires_at` > (UTC_TIMESTAMP(6) + INTERVAL %s MICROSECOND)
+    AND `convmemory_session`.`id` IN (%s, %s)) LIMIT 1 FOR UPDATE;
+
+-- redact (13 of 36)
+-- redact (25 of 36)
 UPDATE `convmemory_session`
 SET `due_since` = NULL,
     `hinted_at` = NULL,
@@ -577,8 +1020,8 @@ SET `due_since` = NULL,
     `updated_at` = (UTC_TIMESTAMP(6) + INTERVAL %s MICROSECOND)
 WHERE `convmemory_session`.`id` = %s;
 
--- redact (13 of 29)
--- redact (22 of 29)
+-- redact (14 of 36)
+-- redact (26 of 36)
 SELECT `convmemory_message`.`session_id`, `convmemory_message`.`position`, `convmemory_message`.`role`,
     `convmemory_message`.`kind`, `convmemory_message`.`content`, `convmemory_message`.`wire`,
     `convmemory_message`.`metadata`, `convmemory_message`.`usage`, `convmemory_message`.`tokens`,
@@ -588,8 +1031,8 @@ SELECT `convmemory_message`.`session_id`, `convmemory_message`.`position`, `conv
 FROM `convmemory_message`
 WHERE (`convmemory_message`.`session_id` = %s AND `convmemory_message`.`position` = %s) LIMIT 21 FOR UPDATE;
 
--- redact (14 of 29)
--- redact (23 of 29)
+-- redact (15 of 36)
+-- redact (27 of 36)
 UPDATE `convmemory_message`
 SET `content` = %s,
     `wire` = NULL,
@@ -597,23 +1040,57 @@ SET `content` = %s,
     `redacted_at` = COALESCE(`convmemory_message`.`redacted_at`, (UTC_TIMESTAMP(6) + INTERVAL %s MICROSECOND))
 WHERE (`convmemory_message`.`session_id` = %s AND `convmemory_message`.`position` = %s);
 
--- redact (15 of 29)
--- redact (24 of 29)
+-- redact (16 of 36)
+-- redact (28 of 36)
 SELECT `convmemory_message`.`position` AS `position`, `convmemory_message`.`payload_hash` AS `payload_hash`
 FROM `convmemory_message`
 WHERE (`convmemory_message`.`session_id` = %s AND `convmemory_message`.`idempotency_key` IS NOT NULL
     AND `convmemory_message`.`position` <= %s)
 ORDER BY 1 DESC LIMIT 1;
 
--- redact (16 of 29)
--- redact (25 of 29)
+-- redact (17 of 36)
+-- redact (29 of 36)
 UPDATE `convmemory_summary`
-SET `text` = %s
+SET `text` = %s,
+    `identifiers` = NULL,
+    `model_length` = NULL
 WHERE (`convmemory_summary`.`last_position` >= %s AND `convmemory_summary`.`session_id` = %s);
 
--- redact (20 of 29)
--- redact (29 of 29)
--- truncate (10 of 10)
+-- redact (18 of 36)
+-- redact (30 of 36)
+SELECT `convmemory_session`.`id`, `convmemory_session`.`public_id`, `convmemory_session`.`alias`,
+    `convmemory_session`.`owner_id`, `convmemory_session`.`visitor`, `convmemory_session`.`key`,
+    `convmemory_session`.`name_hash`, `convmemory_session`.`title`, `convmemory_session`.`metadata`,
+    `convmemory_session`.`last_position`, `convmemory_session`.`unpinned_count`,
+    `convmemory_session`.`unpinned_tokens`, `convmemory_session`.`settled_tokens`,
+    `convmemory_session`.`newest_position`, `convmemory_session`.`pinned`,
+    `convmemory_session`.`pinned_count`, `convmemory_session`.`pinned_tokens`,
+    `convmemory_session`.`call_position`, `convmemory_session`.`answered_position`,
+    `convmemory_session`.`exchange_calls`, `convmemory_session`.`open_calls`,
+    `convmemory_session`.`last_version`, `convmemory_session`.`current_version`,
+    `convmemory_session`.`covered_position`, `convmemory_session`.`covered_count`,
+    `convmemory_session`.`covered_tokens`, `convmemory_session`.`indexed_position`,
+    `convmemory_session`.`due_since`, `convmemory_session`.`due_revision`, `convmemory_session`.`hinted_at`,
+    `convmemory_session`.`attempts`, `convmemory_session`.`next_attempt_at`,
+    `convmemory_session`.`lease_token`, `convmemory_session`.`lease_expires_at`,
+    `convmemory_session`.`last_error`, `convmemory_session`.`rebuild_after`, `convmemory_session`.`epoch`,
+    `convmemory_session`.`revision`, `convmemory_session`.`forked_from_id`,
+    `convmemory_session`.`fork_position`, `convmemory_session`.`counter`, `convmemory_session`.`created_at`,
+    `convmemory_session`.`updated_at`
+FROM `convmemory_session`
+WHERE `convmemory_session`.`id` = %s LIMIT 21 FOR UPDATE;
+
+-- redact (19 of 36)
+-- redact (31 of 36)
+SELECT `convmemory_segment`.`first` AS `first`, `convmemory_segment`.`last` AS `last`,
+    `convmemory_segment`.`data` AS `data`
+FROM `convmemory_segment`
+WHERE (`convmemory_segment`.`session_id` = %s AND `convmemory_segment`.`first` <= %s)
+ORDER BY `convmemory_segment`.`session_id` DESC, 1 DESC LIMIT 1 FOR UPDATE;
+
+-- redact (24 of 36)
+-- redact (36 of 36)
+-- truncate (14 of 14)
 UPDATE `convmemory_session`
 SET `last_position` = %s,
     `unpinned_count` = %s,
@@ -629,12 +1106,14 @@ SET `last_position` = %s,
     `covered_tokens` = %s,
     `pinned_count` = %s,
     `pinned_tokens` = %s,
+    `indexed_position` = %s,
     `current_version` = %s,
     `due_since` = (UTC_TIMESTAMP(6) + INTERVAL %s MICROSECOND),
-    `hinted_at` = (UTC_TIMESTAMP(6) + INTERVAL %s MICROSECOND)
+    `hinted_at` = (UTC_TIMESTAMP(6) + INTERVAL %s MICROSECOND),
+    `rebuild_after` = NULL
 WHERE `convmemory_session`.`id` = %s;
 
--- truncate (1 of 10)
+-- truncate (1 of 14)
 UPDATE `convmemory_session`
 SET `due_since` = NULL,
     `hinted_at` = NULL,
@@ -648,17 +1127,31 @@ SET `due_since` = NULL,
     `updated_at` = (UTC_TIMESTAMP(6) + INTERVAL %s MICROSECOND)
 WHERE (`convmemory_session`.`name_hash` = %s AND `convmemory_session`.`last_position` > %s);
 
--- truncate (6 of 10)
+-- truncate (6 of 14)
 DELETE
 FROM `convmemory_message`
 WHERE (`convmemory_message`.`position` > %s AND `convmemory_message`.`session_id` = %s);
 
--- truncate (7 of 10)
+-- truncate (7 of 14)
 UPDATE `convmemory_summary`
-SET `text` = %s
+SET `text` = %s,
+    `identifiers` = NULL,
+    `model_length` = NULL
 WHERE (`convmemory_summary`.`last_position` > %s AND `convmemory_summary`.`session_id` = %s);
 
--- clear (1 of 4)
+-- truncate (8 of 14)
+DELETE
+FROM `convmemory_segment`
+WHERE (`convmemory_segment`.`session_id` = %s AND `convmemory_segment`.`first` > %s);
+
+-- truncate (9 of 14)
+SELECT `convmemory_segment`.`first` AS `first`, `convmemory_segment`.`last` AS `last`,
+    `convmemory_segment`.`data` AS `data`
+FROM `convmemory_segment`
+WHERE `convmemory_segment`.`session_id` = %s
+ORDER BY `convmemory_segment`.`session_id` DESC, 1 DESC LIMIT 1 FOR UPDATE;
+
+-- clear (1 of 5)
 UPDATE `convmemory_session`
 SET `last_position` = %s,
     `unpinned_count` = %s,
@@ -681,28 +1174,35 @@ SET `last_position` = %s,
     `lease_token` = %s,
     `lease_expires_at` = NULL,
     `last_error` = %s,
+    `rebuild_after` = NULL,
     `answered_position` = %s,
     `current_version` = %s,
+    `indexed_position` = %s,
     `epoch` = (`convmemory_session`.`epoch` + %s),
     `revision` = (`convmemory_session`.`revision` + %s),
     `updated_at` = (UTC_TIMESTAMP(6) + INTERVAL %s MICROSECOND)
 WHERE `convmemory_session`.`name_hash` = %s;
 
--- clear (2 of 4)
+-- clear (2 of 5)
 SELECT `convmemory_session`.`id` AS `pk`
 FROM `convmemory_session`
 WHERE `convmemory_session`.`name_hash` = %s
 ORDER BY 1 ASC LIMIT 1 FOR UPDATE;
 
--- clear (3 of 4)
+-- clear (3 of 5)
 DELETE
 FROM `convmemory_message`
 WHERE `convmemory_message`.`session_id` = %s;
 
--- clear (4 of 4)
+-- clear (4 of 5)
 DELETE
 FROM `convmemory_summary`
 WHERE `convmemory_summary`.`session_id` = %s;
+
+-- clear (5 of 5)
+DELETE
+FROM `convmemory_segment`
+WHERE `convmemory_segment`.`session_id` = %s;
 
 -- adopt (1 of 5)
 UPDATE `convmemory_session`
@@ -729,25 +1229,25 @@ SET `name_hash` = %s,
     `updated_at` = (UTC_TIMESTAMP(6) + INTERVAL %s MICROSECOND)
 WHERE `convmemory_session`.`id` = %s;
 
--- erase (1 of 11)
+-- erase (1 of 12)
 UPDATE `convmemory_session`
 SET `epoch` = (`convmemory_session`.`epoch` + %s)
 WHERE (`convmemory_session`.`alias` = %s AND `convmemory_session`.`owner_id` = %s
     AND `convmemory_session`.`visitor` = %s);
 
--- erase (2 of 11)
+-- erase (2 of 12)
 SELECT `convmemory_session`.`id` AS `pk`
 FROM `convmemory_session`
 WHERE (`convmemory_session`.`alias` = %s AND `convmemory_session`.`owner_id` = %s
     AND `convmemory_session`.`visitor` = %s)
 ORDER BY 1 ASC FOR UPDATE;
 
--- erase (3 of 11)
+-- erase (3 of 12)
 UPDATE `convmemory_session`
 SET `epoch` = (`convmemory_session`.`epoch` + %s)
 WHERE `convmemory_session`.`id` IN (%s);
 
--- erase (4 of 11)
+-- erase (4 of 12)
 SELECT `convmemory_session`.`id`, `convmemory_session`.`public_id`, `convmemory_session`.`alias`,
     `convmemory_session`.`owner_id`, `convmemory_session`.`visitor`, `convmemory_session`.`key`,
     `convmemory_session`.`name_hash`, `convmemory_session`.`title`, `convmemory_session`.`metadata`,
@@ -759,22 +1259,23 @@ SELECT `convmemory_session`.`id`, `convmemory_session`.`public_id`, `convmemory_
     `convmemory_session`.`exchange_calls`, `convmemory_session`.`open_calls`,
     `convmemory_session`.`last_version`, `convmemory_session`.`current_version`,
     `convmemory_session`.`covered_position`, `convmemory_session`.`covered_count`,
-    `convmemory_session`.`covered_tokens`, `convmemory_session`.`due_since`,
-    `convmemory_session`.`due_revision`, `convmemory_session`.`hinted_at`, `convmemory_session`.`attempts`,
-    `convmemory_session`.`next_attempt_at`, `convmemory_session`.`lease_token`,
-    `convmemory_session`.`lease_expires_at`, `convmemory_session`.`last_error`, `convmemory_session`.`epoch`,
+    `convmemory_session`.`covered_tokens`, `convmemory_session`.`indexed_position`,
+    `convmemory_session`.`due_since`, `convmemory_session`.`due_revision`, `convmemory_session`.`hinted_at`,
+    `convmemory_session`.`attempts`, `convmemory_session`.`next_attempt_at`,
+    `convmemory_session`.`lease_token`, `convmemory_session`.`lease_expires_at`,
+    `convmemory_session`.`last_error`, `convmemory_session`.`rebuild_after`, `convmemory_session`.`epoch`,
     `convmemory_session`.`revision`, `convmemory_session`.`forked_from_id`,
     `convmemory_session`.`fork_position`, `convmemory_session`.`counter`, `convmemory_session`.`created_at`,
     `convmemory_session`.`updated_at`
 FROM `convmemory_session`
 WHERE `convmemory_session`.`id` IN (%s);
 
--- erase (5 of 11)
+-- erase (5 of 12)
 UPDATE `convmemory_session`
 SET `epoch` = (`convmemory_session`.`epoch` + %s)
 WHERE `convmemory_session`.`id` = %s;
 
--- erase (6 of 11)
+-- erase (6 of 12)
 SELECT `convmemory_session`.`forked_from_id` AS `forked_from`
 FROM `convmemory_session`
 WHERE `convmemory_session`.`id` = %s;

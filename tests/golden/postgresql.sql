@@ -7,7 +7,7 @@ WITH advanced AS (
         settled_tokens = CASE WHEN open_calls = '' THEN unpinned_tokens + %(settled)s ELSE settled_tokens END,
         newest_position = CASE WHEN open_calls = '' THEN last_position + %(newest)s ELSE newest_position END,
         answered_position = call_position,
-        counter = %(counter)s,
+        counter = CASE WHEN last_position = 0 OR counter = %(counter)s THEN %(counter)s ELSE '' END,
         revision = revision + 1,
         updated_at = STATEMENT_TIMESTAMP(),
         due_revision = CASE WHEN due_since IS NULL
@@ -47,7 +47,7 @@ WITH advanced AS (
         exchange_calls = %(exchange_calls)s,
         open_calls = %(open_calls)s,
         call_position = 0,
-        counter = %(counter)s,
+        counter = CASE WHEN last_position = 0 OR counter = %(counter)s THEN %(counter)s ELSE '' END,
         revision = revision + 1,
         updated_at = STATEMENT_TIMESTAMP(),
         due_revision = CASE WHEN due_since IS NULL
@@ -84,7 +84,7 @@ WITH advanced AS (
         exchange_calls = %(exchange_calls)s,
         open_calls = %(open_calls)s,
         call_position = 0,
-        counter = %(counter)s,
+        counter = CASE WHEN last_position = 0 OR counter = %(counter)s THEN %(counter)s ELSE '' END,
         revision = revision + 1,
         updated_at = STATEMENT_TIMESTAMP(),
         due_revision = CASE WHEN due_since IS NULL
@@ -126,7 +126,7 @@ WITH advanced AS (
         settled_tokens = CASE WHEN open_calls = '' THEN unpinned_tokens + %(settled)s ELSE settled_tokens END,
         newest_position = CASE WHEN open_calls = '' THEN last_position + %(newest)s ELSE newest_position END,
         answered_position = call_position,
-        counter = %(counter)s,
+        counter = CASE WHEN last_position = 0 OR counter = %(counter)s THEN %(counter)s ELSE '' END,
         revision = revision + 1,
         updated_at = STATEMENT_TIMESTAMP(),
         due_revision = CASE WHEN due_since IS NULL
@@ -163,7 +163,7 @@ WITH advanced AS (
         settled_tokens = CASE WHEN open_calls = '' THEN unpinned_tokens + %(settled)s ELSE settled_tokens END,
         newest_position = CASE WHEN open_calls = '' THEN last_position + %(newest)s ELSE newest_position END,
         answered_position = call_position,
-        counter = %(counter)s,
+        counter = CASE WHEN last_position = 0 OR counter = %(counter)s THEN %(counter)s ELSE '' END,
         revision = revision + 1,
         updated_at = STATEMENT_TIMESTAMP(),
         due_revision = CASE WHEN due_since IS NULL
@@ -200,7 +200,7 @@ WITH advanced AS (
         settled_tokens = CASE WHEN open_calls = '' THEN unpinned_tokens + %(settled)s ELSE settled_tokens END,
         newest_position = CASE WHEN open_calls = '' THEN last_position + %(newest)s ELSE newest_position END,
         answered_position = call_position,
-        counter = %(counter)s,
+        counter = CASE WHEN last_position = 0 OR counter = %(counter)s THEN %(counter)s ELSE '' END,
         revision = revision + 1,
         updated_at = STATEMENT_TIMESTAMP(),
         due_revision = CASE WHEN due_since IS NULL
@@ -240,9 +240,124 @@ WITH advanced AS (
         settled_tokens = CASE WHEN open_calls = '' THEN unpinned_tokens + %(settled)s ELSE settled_tokens END,
         newest_position = CASE WHEN open_calls = '' THEN last_position + %(newest)s ELSE newest_position END,
         answered_position = call_position,
-        counter = %(counter)s,
+        counter = CASE WHEN last_position = 0 OR counter = %(counter)s THEN %(counter)s ELSE '' END,
         revision = revision + 1,
         updated_at = STATEMENT_TIMESTAMP()
+    WHERE name_hash = %(name_hash)s
+    RETURNING id, last_position, unpinned_tokens, answered_position, due_since IS NOT NULL AS due,
+        due_revision = revision AS turned_due
+), added AS (
+    INSERT INTO convmemory_message (session_id, tokens_through, position, created_at, role, kind, content,
+        tokens, payload_hash)
+    SELECT id, unpinned_tokens, last_position, STATEMENT_TIMESTAMP(), %(new_role)s, %(new_kind)s,
+        %(new_content)s, %(new_tokens)s, %(new_payload_hash)s
+    FROM advanced
+)
+SELECT *
+FROM advanced;
+
+-- append: a limit of messages that are not indexed
+WITH advanced AS (
+    UPDATE convmemory_session
+    SET last_position = last_position + %(added)s,
+        unpinned_count = unpinned_count + %(added_unpinned)s,
+        unpinned_tokens = unpinned_tokens + %(added_tokens)s,
+        settled_tokens = CASE WHEN open_calls = '' THEN unpinned_tokens + %(settled)s ELSE settled_tokens END,
+        newest_position = CASE WHEN open_calls = '' THEN last_position + %(newest)s ELSE newest_position END,
+        answered_position = call_position,
+        counter = CASE WHEN last_position = 0 OR counter = %(counter)s THEN %(counter)s ELSE '' END,
+        revision = revision + 1,
+        updated_at = STATEMENT_TIMESTAMP(),
+        due_revision = CASE WHEN due_since IS NULL AND CASE WHEN open_calls = ''
+            THEN last_position + %(newest)s ELSE newest_position END - indexed_position > %(max_unindexed)s
+            THEN revision + 1 ELSE due_revision END,
+        hinted_at = CASE WHEN due_since IS NULL AND CASE WHEN open_calls = '' THEN last_position + %(newest)s
+            ELSE newest_position END - indexed_position > %(max_unindexed)s THEN NULL ELSE hinted_at END,
+        due_since = CASE WHEN due_since IS NULL AND CASE WHEN open_calls = '' THEN last_position + %(newest)s
+            ELSE newest_position END - indexed_position > %(max_unindexed)s THEN STATEMENT_TIMESTAMP()
+            ELSE due_since END
+    WHERE name_hash = %(name_hash)s
+    RETURNING id, last_position, unpinned_tokens, answered_position, due_since IS NOT NULL AS due,
+        due_revision = revision AS turned_due
+), added AS (
+    INSERT INTO convmemory_message (session_id, tokens_through, position, created_at, role, kind, content,
+        tokens, payload_hash)
+    SELECT id, unpinned_tokens, last_position, STATEMENT_TIMESTAMP(), %(new_role)s, %(new_kind)s,
+        %(new_content)s, %(new_tokens)s, %(new_payload_hash)s
+    FROM advanced
+)
+SELECT *
+FROM advanced;
+
+-- append: a reply, and a limit of messages that are not indexed
+WITH advanced AS (
+    UPDATE convmemory_session
+    SET last_position = last_position + %(added)s,
+        unpinned_count = unpinned_count + %(added_unpinned)s,
+        unpinned_tokens = unpinned_tokens + %(added_tokens)s,
+        settled_tokens = unpinned_tokens + %(settled)s,
+        newest_position = last_position + %(newest)s,
+        answered_position = call_position,
+        exchange_calls = %(exchange_calls)s,
+        open_calls = %(open_calls)s,
+        call_position = 0,
+        counter = CASE WHEN last_position = 0 OR counter = %(counter)s THEN %(counter)s ELSE '' END,
+        revision = revision + 1,
+        updated_at = STATEMENT_TIMESTAMP(),
+        due_revision = CASE WHEN due_since IS NULL
+            AND last_position + %(newest)s - indexed_position > %(max_unindexed)s THEN revision + 1
+            ELSE due_revision END,
+        hinted_at = CASE WHEN due_since IS NULL
+            AND last_position + %(newest)s - indexed_position > %(max_unindexed)s THEN NULL
+            ELSE hinted_at END,
+        due_since = CASE WHEN due_since IS NULL
+            AND last_position + %(newest)s - indexed_position > %(max_unindexed)s THEN STATEMENT_TIMESTAMP()
+            ELSE due_since END
+    WHERE name_hash = %(name_hash)s
+    RETURNING id, last_position, unpinned_tokens, answered_position, due_since IS NOT NULL AS due,
+        due_revision = revision AS turned_due
+), added AS (
+    INSERT INTO convmemory_message (session_id, tokens_through, position, created_at, role, kind, content,
+        tokens, payload_hash)
+    SELECT id, unpinned_tokens, last_position, STATEMENT_TIMESTAMP(), %(new_role)s, %(new_kind)s,
+        %(new_content)s, %(new_tokens)s, %(new_payload_hash)s
+    FROM advanced
+)
+SELECT *
+FROM advanced;
+
+-- append: all limits
+WITH advanced AS (
+    UPDATE convmemory_session
+    SET last_position = last_position + %(added)s,
+        unpinned_count = unpinned_count + %(added_unpinned)s,
+        unpinned_tokens = unpinned_tokens + %(added_tokens)s,
+        settled_tokens = CASE WHEN open_calls = '' THEN unpinned_tokens + %(settled)s ELSE settled_tokens END,
+        newest_position = CASE WHEN open_calls = '' THEN last_position + %(newest)s ELSE newest_position END,
+        answered_position = call_position,
+        counter = CASE WHEN last_position = 0 OR counter = %(counter)s THEN %(counter)s ELSE '' END,
+        revision = revision + 1,
+        updated_at = STATEMENT_TIMESTAMP(),
+        due_revision = CASE WHEN due_since IS NULL
+            AND ((unpinned_tokens + %(added_tokens)s - covered_tokens > %(max_tokens)s
+            OR unpinned_count + %(added_unpinned)s - covered_count > %(max_messages)s) AND CASE
+            WHEN open_calls = '' THEN unpinned_tokens + %(settled)s ELSE settled_tokens END > covered_tokens
+            OR CASE WHEN open_calls = '' THEN last_position + %(newest)s
+            ELSE newest_position END - indexed_position > %(max_unindexed)s) THEN revision + 1
+            ELSE due_revision END,
+        hinted_at = CASE WHEN due_since IS NULL
+            AND ((unpinned_tokens + %(added_tokens)s - covered_tokens > %(max_tokens)s
+            OR unpinned_count + %(added_unpinned)s - covered_count > %(max_messages)s) AND CASE
+            WHEN open_calls = '' THEN unpinned_tokens + %(settled)s ELSE settled_tokens END > covered_tokens
+            OR CASE WHEN open_calls = '' THEN last_position + %(newest)s
+            ELSE newest_position END - indexed_position > %(max_unindexed)s) THEN NULL ELSE hinted_at END,
+        due_since = CASE WHEN due_since IS NULL
+            AND ((unpinned_tokens + %(added_tokens)s - covered_tokens > %(max_tokens)s
+            OR unpinned_count + %(added_unpinned)s - covered_count > %(max_messages)s) AND CASE
+            WHEN open_calls = '' THEN unpinned_tokens + %(settled)s ELSE settled_tokens END > covered_tokens
+            OR CASE WHEN open_calls = '' THEN last_position + %(newest)s
+            ELSE newest_position END - indexed_position > %(max_unindexed)s) THEN STATEMENT_TIMESTAMP()
+            ELSE due_since END
     WHERE name_hash = %(name_hash)s
     RETURNING id, last_position, unpinned_tokens, answered_position, due_since IS NOT NULL AS due,
         due_revision = revision AS turned_due
@@ -265,7 +380,7 @@ WITH advanced AS (
         settled_tokens = CASE WHEN open_calls = '' THEN unpinned_tokens + %(settled)s ELSE settled_tokens END,
         newest_position = CASE WHEN open_calls = '' THEN last_position + %(newest)s ELSE newest_position END,
         answered_position = call_position,
-        counter = %(counter)s,
+        counter = CASE WHEN last_position = 0 OR counter = %(counter)s THEN %(counter)s ELSE '' END,
         revision = revision + 1,
         updated_at = STATEMENT_TIMESTAMP()
     WHERE name_hash = %(name_hash)s
@@ -294,7 +409,7 @@ WITH advanced AS (
         exchange_calls = %(exchange_calls)s,
         open_calls = %(open_calls)s,
         call_position = 0,
-        counter = %(counter)s,
+        counter = CASE WHEN last_position = 0 OR counter = %(counter)s THEN %(counter)s ELSE '' END,
         revision = revision + 1,
         updated_at = STATEMENT_TIMESTAMP()
     WHERE name_hash = %(name_hash)s
@@ -323,7 +438,7 @@ WITH advanced AS (
         exchange_calls = %(exchange_calls)s,
         open_calls = %(open_calls)s,
         call_position = 0,
-        counter = %(counter)s,
+        counter = CASE WHEN last_position = 0 OR counter = %(counter)s THEN %(counter)s ELSE '' END,
         revision = revision + 1,
         updated_at = STATEMENT_TIMESTAMP()
     WHERE name_hash = %(name_hash)s
@@ -359,7 +474,7 @@ WITH advanced AS (
         exchange_calls = %(exchange_calls)s,
         open_calls = %(open_calls)s,
         call_position = last_position + %(call_position)s,
-        counter = %(counter)s,
+        counter = CASE WHEN last_position = 0 OR counter = %(counter)s THEN %(counter)s ELSE '' END,
         revision = revision + 1,
         updated_at = STATEMENT_TIMESTAMP()
     WHERE name_hash = %(name_hash)s
@@ -387,7 +502,7 @@ WITH advanced AS (
         exchange_calls = %(exchange_calls)s,
         open_calls = %(open_calls)s,
         call_position = last_position + %(call_position)s,
-        counter = %(counter)s,
+        counter = CASE WHEN last_position = 0 OR counter = %(counter)s THEN %(counter)s ELSE '' END,
         revision = revision + 1,
         updated_at = STATEMENT_TIMESTAMP()
     WHERE name_hash = %(name_hash)s
@@ -421,7 +536,7 @@ WITH advanced AS (
         newest_position = newest_position,
         answered_position = call_position,
         open_calls = REPLACE(open_calls, %(result0)s, ''),
-        counter = %(counter)s,
+        counter = CASE WHEN last_position = 0 OR counter = %(counter)s THEN %(counter)s ELSE '' END,
         revision = revision + 1,
         updated_at = STATEMENT_TIMESTAMP()
     WHERE name_hash = %(name_hash)s
@@ -449,7 +564,7 @@ WITH advanced AS (
         newest_position = newest_position,
         answered_position = call_position,
         open_calls = REPLACE(REPLACE(open_calls, %(result0)s, ''), %(result1)s, ''),
-        counter = %(counter)s,
+        counter = CASE WHEN last_position = 0 OR counter = %(counter)s THEN %(counter)s ELSE '' END,
         revision = revision + 1,
         updated_at = STATEMENT_TIMESTAMP()
     WHERE name_hash = %(name_hash)s
@@ -486,7 +601,7 @@ WITH advanced AS (
         newest_position = newest_position,
         answered_position = call_position,
         open_calls = REPLACE(REPLACE(open_calls, %(result0)s, ''), %(result1)s, ''),
-        counter = %(counter)s,
+        counter = CASE WHEN last_position = 0 OR counter = %(counter)s THEN %(counter)s ELSE '' END,
         revision = revision + 1,
         updated_at = STATEMENT_TIMESTAMP()
     WHERE name_hash = %(name_hash)s
@@ -525,7 +640,7 @@ WITH advanced AS (
             ELSE newest_position END,
         answered_position = call_position,
         open_calls = REPLACE(open_calls, %(result0)s, ''),
-        counter = %(counter)s,
+        counter = CASE WHEN last_position = 0 OR counter = %(counter)s THEN %(counter)s ELSE '' END,
         revision = revision + 1,
         updated_at = STATEMENT_TIMESTAMP()
     WHERE name_hash = %(name_hash)s
@@ -563,7 +678,7 @@ WITH advanced AS (
         pinned_count = pinned_count + %(added_pinned)s,
         pinned_tokens = pinned_tokens + %(pinned_tokens)s,
         answered_position = call_position,
-        counter = %(counter)s,
+        counter = CASE WHEN last_position = 0 OR counter = %(counter)s THEN %(counter)s ELSE '' END,
         revision = revision + 1,
         updated_at = STATEMENT_TIMESTAMP()
     WHERE name_hash = %(name_hash)s
@@ -592,7 +707,7 @@ WITH advanced AS (
         pinned_count = pinned_count + %(added_pinned)s,
         pinned_tokens = pinned_tokens + %(pinned_tokens)s,
         answered_position = call_position,
-        counter = %(counter)s,
+        counter = CASE WHEN last_position = 0 OR counter = %(counter)s THEN %(counter)s ELSE '' END,
         revision = revision + 1,
         updated_at = STATEMENT_TIMESTAMP()
     WHERE name_hash = %(name_hash)s
@@ -623,6 +738,9 @@ FROM advanced;
 -- append, rows: a limit of messages
 -- append, rows: limits of tokens and of messages
 -- append, rows: no limit
+-- append, rows: a limit of messages that are not indexed
+-- append, rows: a reply, and a limit of messages that are not indexed
+-- append, rows: all limits
 -- append, rows: a session that is given as a row
 -- append, rows: a pinned message
 INSERT INTO convmemory_message (session_id, role, kind, content, tokens, tokens_through, position,
@@ -858,10 +976,11 @@ WHERE session_id = %s
 
 -- fork, summaries
 INSERT INTO convmemory_summary (session_id, version, parent_version, first_position, last_position,
-    covered_count, covered_tokens, text, tokens, model, shortened, fallback, building, prompt_hash,
-    created_at)
+    covered_count, covered_tokens, text, tokens, model, shortened, fallback, stand_in, carried, cut, building,
+    part_end, prompt_hash, identifiers, model_length, folds, created_at)
 SELECT %s, version, parent_version, first_position, last_position, covered_count, covered_tokens, text,
-    tokens, model, shortened, fallback, building, prompt_hash, created_at
+    tokens, model, shortened, fallback, stand_in, carried, cut, building, part_end, prompt_hash, identifiers,
+    model_length, folds, created_at
 FROM convmemory_summary
 WHERE session_id = %s
     AND last_position <= %s

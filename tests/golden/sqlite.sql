@@ -7,7 +7,7 @@ SET last_position = last_position + %(added)s,
     settled_tokens = CASE WHEN open_calls = '' THEN unpinned_tokens + %(settled)s ELSE settled_tokens END,
     newest_position = CASE WHEN open_calls = '' THEN last_position + %(newest)s ELSE newest_position END,
     answered_position = call_position,
-    counter = %(counter)s,
+    counter = CASE WHEN last_position = 0 OR counter = %(counter)s THEN %(counter)s ELSE '' END,
     revision = revision + 1,
     updated_at = REPLACE(STRFTIME('%%Y-%%m-%%d %%H:%%M:%%f', 'now') || '000', '.000000', '')
 WHERE name_hash = %(name_hash)s
@@ -26,7 +26,7 @@ SET last_position = last_position + %(added)s,
     exchange_calls = %(exchange_calls)s,
     open_calls = %(open_calls)s,
     call_position = 0,
-    counter = %(counter)s,
+    counter = CASE WHEN last_position = 0 OR counter = %(counter)s THEN %(counter)s ELSE '' END,
     revision = revision + 1,
     updated_at = REPLACE(STRFTIME('%%Y-%%m-%%d %%H:%%M:%%f', 'now') || '000', '.000000', '')
 WHERE name_hash = %(name_hash)s
@@ -41,7 +41,7 @@ SET last_position = last_position + %(added)s,
     settled_tokens = CASE WHEN open_calls = '' THEN unpinned_tokens + %(settled)s ELSE settled_tokens END,
     newest_position = CASE WHEN open_calls = '' THEN last_position + %(newest)s ELSE newest_position END,
     answered_position = call_position,
-    counter = %(counter)s,
+    counter = CASE WHEN last_position = 0 OR counter = %(counter)s THEN %(counter)s ELSE '' END,
     revision = revision + 1,
     updated_at = REPLACE(STRFTIME('%%Y-%%m-%%d %%H:%%M:%%f', 'now') || '000', '.000000', '')
 WHERE name_hash = %(name_hash)s
@@ -56,7 +56,7 @@ SET last_position = last_position + %(added)s,
     settled_tokens = CASE WHEN open_calls = '' THEN unpinned_tokens + %(settled)s ELSE settled_tokens END,
     newest_position = CASE WHEN open_calls = '' THEN last_position + %(newest)s ELSE newest_position END,
     answered_position = call_position,
-    counter = %(counter)s,
+    counter = CASE WHEN last_position = 0 OR counter = %(counter)s THEN %(counter)s ELSE '' END,
     revision = revision + 1,
     updated_at = REPLACE(STRFTIME('%%Y-%%m-%%d %%H:%%M:%%f', 'now') || '000', '.000000', '')
 WHERE name_hash = %(name_hash)s
@@ -72,11 +72,61 @@ SET last_position = last_position + %(added)s,
     settled_tokens = CASE WHEN open_calls = '' THEN unpinned_tokens + %(settled)s ELSE settled_tokens END,
     newest_position = CASE WHEN open_calls = '' THEN last_position + %(newest)s ELSE newest_position END,
     answered_position = call_position,
-    counter = %(counter)s,
+    counter = CASE WHEN last_position = 0 OR counter = %(counter)s THEN %(counter)s ELSE '' END,
     revision = revision + 1,
     updated_at = REPLACE(STRFTIME('%%Y-%%m-%%d %%H:%%M:%%f', 'now') || '000', '.000000', '')
 WHERE name_hash = %(name_hash)s
 RETURNING id, last_position, unpinned_tokens, answered_position, due_since || '' AS due, 1 = 0 AS turned_due;
+
+-- append, counters: a limit of messages that are not indexed
+UPDATE convmemory_session
+SET last_position = last_position + %(added)s,
+    unpinned_count = unpinned_count + %(added_unpinned)s,
+    unpinned_tokens = unpinned_tokens + %(added_tokens)s,
+    settled_tokens = CASE WHEN open_calls = '' THEN unpinned_tokens + %(settled)s ELSE settled_tokens END,
+    newest_position = CASE WHEN open_calls = '' THEN last_position + %(newest)s ELSE newest_position END,
+    answered_position = call_position,
+    counter = CASE WHEN last_position = 0 OR counter = %(counter)s THEN %(counter)s ELSE '' END,
+    revision = revision + 1,
+    updated_at = REPLACE(STRFTIME('%%Y-%%m-%%d %%H:%%M:%%f', 'now') || '000', '.000000', '')
+WHERE name_hash = %(name_hash)s
+RETURNING id, last_position, unpinned_tokens, answered_position, due_since || '' AS due,
+    newest_position - indexed_position > %(max_unindexed)s AS turned_due;
+
+-- append, counters: a reply, and a limit of messages that are not indexed
+UPDATE convmemory_session
+SET last_position = last_position + %(added)s,
+    unpinned_count = unpinned_count + %(added_unpinned)s,
+    unpinned_tokens = unpinned_tokens + %(added_tokens)s,
+    settled_tokens = unpinned_tokens + %(settled)s,
+    newest_position = last_position + %(newest)s,
+    answered_position = call_position,
+    exchange_calls = %(exchange_calls)s,
+    open_calls = %(open_calls)s,
+    call_position = 0,
+    counter = CASE WHEN last_position = 0 OR counter = %(counter)s THEN %(counter)s ELSE '' END,
+    revision = revision + 1,
+    updated_at = REPLACE(STRFTIME('%%Y-%%m-%%d %%H:%%M:%%f', 'now') || '000', '.000000', '')
+WHERE name_hash = %(name_hash)s
+RETURNING id, last_position, unpinned_tokens, answered_position, due_since || '' AS due,
+    newest_position - indexed_position > %(max_unindexed)s AS turned_due;
+
+-- append, counters: all limits
+UPDATE convmemory_session
+SET last_position = last_position + %(added)s,
+    unpinned_count = unpinned_count + %(added_unpinned)s,
+    unpinned_tokens = unpinned_tokens + %(added_tokens)s,
+    settled_tokens = CASE WHEN open_calls = '' THEN unpinned_tokens + %(settled)s ELSE settled_tokens END,
+    newest_position = CASE WHEN open_calls = '' THEN last_position + %(newest)s ELSE newest_position END,
+    answered_position = call_position,
+    counter = CASE WHEN last_position = 0 OR counter = %(counter)s THEN %(counter)s ELSE '' END,
+    revision = revision + 1,
+    updated_at = REPLACE(STRFTIME('%%Y-%%m-%%d %%H:%%M:%%f', 'now') || '000', '.000000', '')
+WHERE name_hash = %(name_hash)s
+RETURNING id, last_position, unpinned_tokens, answered_position, due_since || '' AS due,
+    ((unpinned_tokens - covered_tokens > %(max_tokens)s OR unpinned_count - covered_count > %(max_messages)s)
+    AND settled_tokens > covered_tokens
+    OR newest_position - indexed_position > %(max_unindexed)s) AS turned_due;
 
 -- append, counters: a session that is given as a row
 UPDATE convmemory_session
@@ -86,7 +136,7 @@ SET last_position = last_position + %(added)s,
     settled_tokens = CASE WHEN open_calls = '' THEN unpinned_tokens + %(settled)s ELSE settled_tokens END,
     newest_position = CASE WHEN open_calls = '' THEN last_position + %(newest)s ELSE newest_position END,
     answered_position = call_position,
-    counter = %(counter)s,
+    counter = CASE WHEN last_position = 0 OR counter = %(counter)s THEN %(counter)s ELSE '' END,
     revision = revision + 1,
     updated_at = REPLACE(STRFTIME('%%Y-%%m-%%d %%H:%%M:%%f', 'now') || '000', '.000000', '')
 WHERE name_hash = %(name_hash)s
@@ -105,7 +155,7 @@ SET last_position = last_position + %(added)s,
     exchange_calls = %(exchange_calls)s,
     open_calls = %(open_calls)s,
     call_position = 0,
-    counter = %(counter)s,
+    counter = CASE WHEN last_position = 0 OR counter = %(counter)s THEN %(counter)s ELSE '' END,
     revision = revision + 1,
     updated_at = REPLACE(STRFTIME('%%Y-%%m-%%d %%H:%%M:%%f', 'now') || '000', '.000000', '')
 WHERE name_hash = %(name_hash)s
@@ -123,7 +173,7 @@ SET last_position = last_position + %(added)s,
     exchange_calls = %(exchange_calls)s,
     open_calls = %(open_calls)s,
     call_position = last_position + %(call_position)s,
-    counter = %(counter)s,
+    counter = CASE WHEN last_position = 0 OR counter = %(counter)s THEN %(counter)s ELSE '' END,
     revision = revision + 1,
     updated_at = REPLACE(STRFTIME('%%Y-%%m-%%d %%H:%%M:%%f', 'now') || '000', '.000000', '')
 WHERE name_hash = %(name_hash)s
@@ -138,7 +188,7 @@ SET last_position = last_position + %(added)s,
     newest_position = newest_position,
     answered_position = call_position,
     open_calls = REPLACE(open_calls, %(result0)s, ''),
-    counter = %(counter)s,
+    counter = CASE WHEN last_position = 0 OR counter = %(counter)s THEN %(counter)s ELSE '' END,
     revision = revision + 1,
     updated_at = REPLACE(STRFTIME('%%Y-%%m-%%d %%H:%%M:%%f', 'now') || '000', '.000000', '')
 WHERE name_hash = %(name_hash)s
@@ -155,7 +205,7 @@ SET last_position = last_position + %(added)s,
     newest_position = newest_position,
     answered_position = call_position,
     open_calls = REPLACE(REPLACE(open_calls, %(result0)s, ''), %(result1)s, ''),
-    counter = %(counter)s,
+    counter = CASE WHEN last_position = 0 OR counter = %(counter)s THEN %(counter)s ELSE '' END,
     revision = revision + 1,
     updated_at = REPLACE(STRFTIME('%%Y-%%m-%%d %%H:%%M:%%f', 'now') || '000', '.000000', '')
 WHERE name_hash = %(name_hash)s
@@ -173,7 +223,7 @@ SET last_position = last_position + %(added)s,
     newest_position = newest_position,
     answered_position = call_position,
     open_calls = REPLACE(REPLACE(open_calls, %(result0)s, ''), %(result1)s, ''),
-    counter = %(counter)s,
+    counter = CASE WHEN last_position = 0 OR counter = %(counter)s THEN %(counter)s ELSE '' END,
     revision = revision + 1,
     updated_at = REPLACE(STRFTIME('%%Y-%%m-%%d %%H:%%M:%%f', 'now') || '000', '.000000', '')
 WHERE name_hash = %(name_hash)s
@@ -193,7 +243,7 @@ SET last_position = last_position + %(added)s,
         ELSE newest_position END,
     answered_position = call_position,
     open_calls = REPLACE(open_calls, %(result0)s, ''),
-    counter = %(counter)s,
+    counter = CASE WHEN last_position = 0 OR counter = %(counter)s THEN %(counter)s ELSE '' END,
     revision = revision + 1,
     updated_at = REPLACE(STRFTIME('%%Y-%%m-%%d %%H:%%M:%%f', 'now') || '000', '.000000', '')
 WHERE name_hash = %(name_hash)s
@@ -212,7 +262,7 @@ SET last_position = last_position + %(added)s,
     pinned_count = pinned_count + %(added_pinned)s,
     pinned_tokens = pinned_tokens + %(pinned_tokens)s,
     answered_position = call_position,
-    counter = %(counter)s,
+    counter = CASE WHEN last_position = 0 OR counter = %(counter)s THEN %(counter)s ELSE '' END,
     revision = revision + 1,
     updated_at = REPLACE(STRFTIME('%%Y-%%m-%%d %%H:%%M:%%f', 'now') || '000', '.000000', '')
 WHERE name_hash = %(name_hash)s
@@ -230,7 +280,7 @@ SET last_position = last_position + %(added)s,
     pinned_count = pinned_count + %(added_pinned)s,
     pinned_tokens = pinned_tokens + %(pinned_tokens)s,
     answered_position = call_position,
-    counter = %(counter)s,
+    counter = CASE WHEN last_position = 0 OR counter = %(counter)s THEN %(counter)s ELSE '' END,
     revision = revision + 1,
     updated_at = REPLACE(STRFTIME('%%Y-%%m-%%d %%H:%%M:%%f', 'now') || '000', '.000000', '')
 WHERE name_hash = %(name_hash)s
@@ -243,6 +293,9 @@ RETURNING id, last_position, unpinned_tokens, answered_position, due_since || ''
 -- append, rows: a limit of messages
 -- append, rows: limits of tokens and of messages
 -- append, rows: no limit
+-- append, rows: a limit of messages that are not indexed
+-- append, rows: a reply, and a limit of messages that are not indexed
+-- append, rows: all limits
 -- append, rows: a session that is given as a row
 -- append, rows: a pinned message
 INSERT INTO convmemory_message (session_id, role, kind, content, tokens, tokens_through, position,
@@ -473,10 +526,11 @@ WHERE session_id = %s
 
 -- fork, summaries
 INSERT INTO convmemory_summary (session_id, version, parent_version, first_position, last_position,
-    covered_count, covered_tokens, text, tokens, model, shortened, fallback, building, prompt_hash,
-    created_at)
+    covered_count, covered_tokens, text, tokens, model, shortened, fallback, stand_in, carried, cut, building,
+    part_end, prompt_hash, identifiers, model_length, folds, created_at)
 SELECT %s, version, parent_version, first_position, last_position, covered_count, covered_tokens, text,
-    tokens, model, shortened, fallback, building, prompt_hash, created_at
+    tokens, model, shortened, fallback, stand_in, carried, cut, building, part_end, prompt_hash, identifiers,
+    model_length, folds, created_at
 FROM convmemory_summary
 WHERE session_id = %s
     AND last_position <= %s

@@ -1,29 +1,29 @@
 -- Django 5.2
 
 -- find
--- clear (2 of 4)
+-- clear (2 of 5)
 SELECT "convmemory_session"."id" AS "pk"
 FROM "convmemory_session"
 WHERE "convmemory_session"."name_hash" = %s
 ORDER BY 1 ASC LIMIT 1;
 
 -- create (1 of 2)
--- fork (4 of 14)
+-- fork (5 of 17)
 INSERT INTO "convmemory_session" ("public_id", "alias", "owner_id", "visitor", "key", "name_hash", "title",
     "metadata", "last_position", "unpinned_count", "unpinned_tokens", "settled_tokens", "newest_position",
     "pinned", "pinned_count", "pinned_tokens", "call_position", "answered_position", "exchange_calls",
     "open_calls", "last_version", "current_version", "covered_position", "covered_count", "covered_tokens",
-    "due_since", "due_revision", "hinted_at", "attempts", "next_attempt_at", "lease_token",
-    "lease_expires_at", "last_error", "epoch", "revision", "forked_from_id", "fork_position", "counter",
-    "created_at", "updated_at")
+    "indexed_position", "due_since", "due_revision", "hinted_at", "attempts", "next_attempt_at",
+    "lease_token", "lease_expires_at", "last_error", "rebuild_after", "epoch", "revision", "forked_from_id",
+    "fork_position", "counter", "created_at", "updated_at")
 VALUES (%s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s,
-    %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, REPLACE(STRFTIME('%%Y-%%m-%%d %%H:%%M:%%f', 'now',
-    %s) || '000', '.000000', ''), REPLACE(STRFTIME('%%Y-%%m-%%d %%H:%%M:%%f', 'now', %s) || '000', '.000000',
-    ''))
-RETURNING "convmemory_session"."id";
+    %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, REPLACE(STRFTIME('%%Y-%%m-%%d %%H:%%M:%%f',
+    'now', %s) || '000', '.000000', ''), REPLACE(STRFTIME('%%Y-%%m-%%d %%H:%%M:%%f', 'now', %s) || '000',
+    '.000000', ''))
+RETURNING "convmemory_session"."id", "convmemory_session"."indexed_position";
 
 -- create (2 of 2)
--- fork (5 of 14)
+-- fork (6 of 17)
 SELECT "convmemory_session"."id", "convmemory_session"."public_id", "convmemory_session"."alias",
     "convmemory_session"."owner_id", "convmemory_session"."visitor", "convmemory_session"."key",
     "convmemory_session"."name_hash", "convmemory_session"."title", "convmemory_session"."metadata",
@@ -35,16 +35,23 @@ SELECT "convmemory_session"."id", "convmemory_session"."public_id", "convmemory_
     "convmemory_session"."exchange_calls", "convmemory_session"."open_calls",
     "convmemory_session"."last_version", "convmemory_session"."current_version",
     "convmemory_session"."covered_position", "convmemory_session"."covered_count",
-    "convmemory_session"."covered_tokens", "convmemory_session"."due_since",
-    "convmemory_session"."due_revision", "convmemory_session"."hinted_at", "convmemory_session"."attempts",
-    "convmemory_session"."next_attempt_at", "convmemory_session"."lease_token",
-    "convmemory_session"."lease_expires_at", "convmemory_session"."last_error", "convmemory_session"."epoch",
+    "convmemory_session"."covered_tokens", "convmemory_session"."indexed_position",
+    "convmemory_session"."due_since", "convmemory_session"."due_revision", "convmemory_session"."hinted_at",
+    "convmemory_session"."attempts", "convmemory_session"."next_attempt_at",
+    "convmemory_session"."lease_token", "convmemory_session"."lease_expires_at",
+    "convmemory_session"."last_error", "convmemory_session"."rebuild_after", "convmemory_session"."epoch",
     "convmemory_session"."revision", "convmemory_session"."forked_from_id",
     "convmemory_session"."fork_position", "convmemory_session"."counter", "convmemory_session"."created_at",
     "convmemory_session"."updated_at", REPLACE(STRFTIME('%%Y-%%m-%%d %%H:%%M:%%f', 'now', %s) || '000',
-    '.000000', '') AS "now", "auth_user"."id", "auth_user"."password", "auth_user"."last_login",
-    "auth_user"."is_superuser", "auth_user"."username", "auth_user"."first_name", "auth_user"."last_name",
-    "auth_user"."email", "auth_user"."is_staff", "auth_user"."is_active", "auth_user"."date_joined"
+    '.000000', '') AS "now", (
+    SELECT U0."reason" AS "reason"
+    FROM "convmemory_aliasstate" U0
+    WHERE ((U0."until" > (REPLACE(STRFTIME('%%Y-%%m-%%d %%H:%%M:%%f', 'now', %s) || '000', '.000000', ''))
+        OR (U0."until" IS NOT NULL AND NOT (U0."reason" = %s)))
+        AND U0."alias" = ("convmemory_session"."alias"))
+) AS "pause", "auth_user"."id", "auth_user"."password", "auth_user"."last_login", "auth_user"."is_superuser",
+    "auth_user"."username", "auth_user"."first_name", "auth_user"."last_name", "auth_user"."email",
+    "auth_user"."is_staff", "auth_user"."is_active", "auth_user"."date_joined"
 FROM "convmemory_session" LEFT OUTER JOIN "auth_user" ON ("convmemory_session"."owner_id" = "auth_user"."id")
 WHERE "convmemory_session"."id" = %s LIMIT 21;
 
@@ -55,14 +62,14 @@ SET "title" = %s,
     "updated_at" = REPLACE(STRFTIME('%%Y-%%m-%%d %%H:%%M:%%f', 'now', %s) || '000', '.000000', '')
 WHERE ("convmemory_session"."name_hash" = %s AND "convmemory_session"."revision" = %s);
 
--- delete (1 of 7)
+-- delete (1 of 8)
 UPDATE "convmemory_session"
 SET "epoch" = ("convmemory_session"."epoch" + %s)
 WHERE ("convmemory_session"."name_hash" = %s AND "convmemory_session"."revision" = %s);
 
--- delete (2 of 7)
--- fork (2 of 14)
--- truncate (2 of 10)
+-- delete (2 of 8)
+-- fork (3 of 17)
+-- truncate (2 of 14)
 SELECT "convmemory_session"."id", "convmemory_session"."public_id", "convmemory_session"."alias",
     "convmemory_session"."owner_id", "convmemory_session"."visitor", "convmemory_session"."key",
     "convmemory_session"."name_hash", "convmemory_session"."title", "convmemory_session"."metadata",
@@ -74,42 +81,49 @@ SELECT "convmemory_session"."id", "convmemory_session"."public_id", "convmemory_
     "convmemory_session"."exchange_calls", "convmemory_session"."open_calls",
     "convmemory_session"."last_version", "convmemory_session"."current_version",
     "convmemory_session"."covered_position", "convmemory_session"."covered_count",
-    "convmemory_session"."covered_tokens", "convmemory_session"."due_since",
-    "convmemory_session"."due_revision", "convmemory_session"."hinted_at", "convmemory_session"."attempts",
-    "convmemory_session"."next_attempt_at", "convmemory_session"."lease_token",
-    "convmemory_session"."lease_expires_at", "convmemory_session"."last_error", "convmemory_session"."epoch",
+    "convmemory_session"."covered_tokens", "convmemory_session"."indexed_position",
+    "convmemory_session"."due_since", "convmemory_session"."due_revision", "convmemory_session"."hinted_at",
+    "convmemory_session"."attempts", "convmemory_session"."next_attempt_at",
+    "convmemory_session"."lease_token", "convmemory_session"."lease_expires_at",
+    "convmemory_session"."last_error", "convmemory_session"."rebuild_after", "convmemory_session"."epoch",
     "convmemory_session"."revision", "convmemory_session"."forked_from_id",
     "convmemory_session"."fork_position", "convmemory_session"."counter", "convmemory_session"."created_at",
     "convmemory_session"."updated_at"
 FROM "convmemory_session"
 WHERE "convmemory_session"."name_hash" = %s LIMIT 21;
 
--- delete (3 of 7)
--- erase (7 of 11)
+-- delete (3 of 8)
+-- erase (7 of 12)
 UPDATE "convmemory_session"
 SET "forked_from_id" = NULL
 WHERE "convmemory_session"."forked_from_id" = %s;
 
--- delete (4 of 7)
--- erase (8 of 11)
+-- delete (4 of 8)
+-- erase (8 of 12)
 DELETE
 FROM "convmemory_message"
 WHERE "convmemory_message"."session_id" IN (%s);
 
--- delete (5 of 7)
--- erase (9 of 11)
+-- delete (5 of 8)
+-- erase (9 of 12)
+DELETE
+FROM "convmemory_segment"
+WHERE "convmemory_segment"."session_id" IN (%s);
+
+-- delete (6 of 8)
+-- erase (10 of 12)
 DELETE
 FROM "convmemory_summary"
 WHERE "convmemory_summary"."session_id" IN (%s);
 
--- delete (6 of 7)
--- erase (10 of 11)
+-- delete (7 of 8)
+-- erase (11 of 12)
 UPDATE "convmemory_attempt"
 SET "session_id" = NULL
 WHERE "convmemory_attempt"."session_id" IN (%s);
 
--- delete (7 of 7)
--- erase (11 of 11)
+-- delete (8 of 8)
+-- erase (12 of 12)
 DELETE
 FROM "convmemory_session"
 WHERE "convmemory_session"."id" IN (%s);
@@ -164,13 +178,326 @@ WHERE ("convmemory_message"."session_id" = (
 ) AND "convmemory_message"."position" > %s AND "convmemory_message"."position" <= %s)
 ORDER BY "convmemory_message"."session_id" ASC, 1 ASC LIMIT 50;
 
--- paused
-SELECT "convmemory_attempt"."outcome" AS "outcome", "convmemory_attempt"."started_at" AS "started_at",
-    "convmemory_attempt"."duration_seconds" AS "duration_seconds", REPLACE(STRFTIME('%%Y-%%m-%%d %%H:%%M:%%f',
-    'now', %s) || '000', '.000000', '') AS "clock1"
-FROM "convmemory_attempt"
-WHERE "convmemory_attempt"."alias" = %s
-ORDER BY 2 DESC, "convmemory_attempt"."id" DESC LIMIT 1;
+-- index, its first segment (1 of 4)
+-- index, a longer segment (3 of 6)
+-- index, nothing to do
+SELECT "convmemory_session"."epoch" AS "epoch", "convmemory_session"."indexed_position" AS "indexed_position",
+    "convmemory_session"."newest_position" AS "newest_position", (
+    SELECT U0."created_at" AS "created_at"
+    FROM "convmemory_message" U0
+    WHERE (U0."position" = ("convmemory_session"."indexed_position")
+        AND U0."session_id" = ("convmemory_session"."id")) LIMIT 1
+) AS "subquery1", (
+    SELECT U0."first" AS "first"
+    FROM "convmemory_segment" U0
+    WHERE U0."session_id" = ("convmemory_session"."id")
+    ORDER BY U0."session_id" DESC, 1 DESC LIMIT 1
+) AS "subquery2", (
+    SELECT U0."last" AS "last"
+    FROM "convmemory_segment" U0
+    WHERE U0."session_id" = ("convmemory_session"."id")
+    ORDER BY U0."session_id" DESC, U0."first" DESC LIMIT 1
+) AS "subquery3", (
+    SELECT U0."data" AS "data"
+    FROM "convmemory_segment" U0
+    WHERE U0."session_id" = ("convmemory_session"."id")
+    ORDER BY U0."session_id" DESC, U0."first" DESC LIMIT 1
+) AS "subquery4"
+FROM "convmemory_session"
+WHERE ("convmemory_session"."id" = %s
+    AND "convmemory_session"."newest_position" > ("convmemory_session"."indexed_position" + %s))
+ORDER BY "convmemory_session"."id" ASC LIMIT 1;
+
+-- index, its first segment (2 of 4)
+-- index, a longer segment (4 of 6)
+SELECT "convmemory_message"."position" AS "position", "convmemory_message"."created_at" AS "created_at",
+    "convmemory_message"."redacted_at" AS "redacted_at", "convmemory_message"."role" AS "role",
+    "convmemory_message"."kind" AS "kind", "convmemory_message"."content" AS "content",
+    "convmemory_message"."wire" AS "wire"
+FROM "convmemory_message"
+WHERE ("convmemory_message"."session_id" = %s AND "convmemory_message"."position" >= %s
+    AND "convmemory_message"."position" <= %s)
+ORDER BY "convmemory_message"."session_id" ASC, 1 ASC;
+
+-- index, its first segment (3 of 4)
+-- index, a longer segment (5 of 6)
+UPDATE "convmemory_session"
+SET "indexed_position" = %s
+WHERE ("convmemory_session"."epoch" = %s AND "convmemory_session"."id" = %s
+    AND "convmemory_session"."indexed_position" = %s);
+
+-- index, its first segment (4 of 4)
+-- fork (12 of 17)
+INSERT INTO "convmemory_segment" ("session_id", "first", "last", "data")
+VALUES (%s, %s, %s, %s);
+
+-- index, a longer segment (1 of 6)
+UPDATE convmemory_session
+SET last_position = last_position + %(added)s,
+    unpinned_count = unpinned_count + %(added_unpinned)s,
+    unpinned_tokens = unpinned_tokens + %(added_tokens)s,
+    settled_tokens = unpinned_tokens + %(settled)s,
+    newest_position = last_position + %(newest)s,
+    answered_position = call_position,
+    exchange_calls = %(exchange_calls)s,
+    open_calls = %(open_calls)s,
+    call_position = 0,
+    counter = CASE WHEN last_position = 0 OR counter = %(counter)s THEN %(counter)s ELSE '' END,
+    revision = revision + 1,
+    updated_at = REPLACE(STRFTIME('%%Y-%%m-%%d %%H:%%M:%%f', 'now') || '000', '.000000', '')
+WHERE name_hash = %(name_hash)s
+RETURNING id, last_position, unpinned_tokens, answered_position, due_since || '' AS due,
+    (unpinned_tokens - covered_tokens > %(max_tokens)s) AND settled_tokens > covered_tokens AS turned_due;
+
+-- index, a longer segment (2 of 6)
+INSERT INTO convmemory_message (session_id, role, kind, content, tokens, tokens_through, position,
+    payload_hash, created_at)
+VALUES (%(session_id)s, %(role)s, %(kind)s, %(content)s, %(tokens)s, %(tokens_through)s, %(position)s,
+    %(payload_hash)s, REPLACE(STRFTIME('%%Y-%%m-%%d %%H:%%M:%%f', 'now') || '000', '.000000', ''));
+
+-- index, a longer segment (6 of 6)
+-- redact (19 of 35)
+-- redact (31 of 35)
+-- truncate (10 of 14)
+UPDATE "convmemory_segment"
+SET "last" = %s,
+    "data" = %s
+WHERE ("convmemory_segment"."session_id" = %s AND "convmemory_segment"."first" = %s);
+
+-- searchable
+SELECT %s AS "value", "convmemory_message"."session_id" AS "session_id",
+    "convmemory_message"."position" AS "position", "convmemory_message"."created_at" AS "created_at",
+    "convmemory_message"."redacted_at" AS "redacted_at", "convmemory_message"."role" AS "role",
+    "convmemory_message"."kind" AS "kind", "convmemory_message"."content" AS "content",
+    "convmemory_message"."wire" AS "wire", CAST(NULL AS bigint) AS "cast", CAST(NULL AS bigint) AS "cast"
+FROM "convmemory_message"
+WHERE ("convmemory_message"."session_id" = (
+    SELECT U0."id" AS "pk"
+    FROM "convmemory_session" U0
+    WHERE U0."name_hash" = %s LIMIT 1
+) AND "convmemory_message"."position" >= (
+    SELECT MAX(U0."indexed_position", (U0."last_position" - %s)) AS "after"
+    FROM "convmemory_session" U0
+    WHERE U0."name_hash" = %s LIMIT 1
+))
+UNION ALL
+SELECT %s AS "value", "convmemory_segment"."session_id" AS "session_id",
+    "convmemory_segment"."first" AS "first", strftime(%s, NULL) AS "cast", strftime(%s, NULL) AS "cast",
+    CAST(NULL AS varchar(16)) AS "cast", CAST(NULL AS varchar(32)) AS "cast",
+    "convmemory_segment"."data" AS "data", CAST(NULL AS text) AS "cast",
+    "convmemory_segment"."last" AS "last", CAST(NULL AS bigint) AS "cast"
+FROM "convmemory_segment"
+WHERE "convmemory_segment"."session_id" = (
+    SELECT U0."id" AS "pk"
+    FROM "convmemory_session" U0
+    WHERE U0."name_hash" = %s LIMIT 1
+)
+UNION ALL
+SELECT %s AS "value", "convmemory_session"."id" AS "pk", "convmemory_session"."epoch" AS "epoch", strftime(%s,
+    NULL) AS "cast", strftime(%s, NULL) AS "cast", CAST(NULL AS varchar(16)) AS "cast",
+    CAST(NULL AS varchar(32)) AS "cast", CAST(NULL AS text) AS "cast", CAST(NULL AS text) AS "cast",
+    "convmemory_session"."indexed_position" AS "indexed_position",
+    "convmemory_session"."last_position" AS "last_position"
+FROM "convmemory_session"
+WHERE "convmemory_session"."name_hash" = %s;
+
+-- searchable, before a position
+SELECT %s AS "value", "convmemory_message"."session_id" AS "session_id",
+    "convmemory_message"."position" AS "position", "convmemory_message"."created_at" AS "created_at",
+    "convmemory_message"."redacted_at" AS "redacted_at", "convmemory_message"."role" AS "role",
+    "convmemory_message"."kind" AS "kind", "convmemory_message"."content" AS "content",
+    "convmemory_message"."wire" AS "wire", CAST(NULL AS bigint) AS "cast", CAST(NULL AS bigint) AS "cast"
+FROM "convmemory_message"
+WHERE ("convmemory_message"."session_id" = (
+    SELECT U0."id" AS "pk"
+    FROM "convmemory_session" U0
+    WHERE (U0."name_hash" = %s AND U0."epoch" = %s) LIMIT 1
+) AND "convmemory_message"."position" < %s AND "convmemory_message"."position" >= (
+    SELECT MAX(U0."indexed_position", (MIN(U0."last_position", %s) - %s)) AS "after"
+    FROM "convmemory_session" U0
+    WHERE (U0."name_hash" = %s AND U0."epoch" = %s) LIMIT 1
+))
+UNION ALL
+SELECT %s AS "value", "convmemory_segment"."session_id" AS "session_id",
+    "convmemory_segment"."first" AS "first", strftime(%s, NULL) AS "cast", strftime(%s, NULL) AS "cast",
+    CAST(NULL AS varchar(16)) AS "cast", CAST(NULL AS varchar(32)) AS "cast",
+    "convmemory_segment"."data" AS "data", CAST(NULL AS text) AS "cast",
+    "convmemory_segment"."last" AS "last", CAST(NULL AS bigint) AS "cast"
+FROM "convmemory_segment"
+WHERE ("convmemory_segment"."session_id" = (
+    SELECT U0."id" AS "pk"
+    FROM "convmemory_session" U0
+    WHERE (U0."name_hash" = %s AND U0."epoch" = %s) LIMIT 1
+) AND "convmemory_segment"."first" < %s)
+UNION ALL
+SELECT %s AS "value", "convmemory_session"."id" AS "pk", "convmemory_session"."epoch" AS "epoch", strftime(%s,
+    NULL) AS "cast", strftime(%s, NULL) AS "cast", CAST(NULL AS varchar(16)) AS "cast",
+    CAST(NULL AS varchar(32)) AS "cast", CAST(NULL AS text) AS "cast", CAST(NULL AS text) AS "cast",
+    "convmemory_session"."indexed_position" AS "indexed_position",
+    "convmemory_session"."last_position" AS "last_position"
+FROM "convmemory_session"
+WHERE ("convmemory_session"."name_hash" = %s AND "convmemory_session"."epoch" = %s);
+
+-- searchable_of (1 of 2)
+SELECT "convmemory_session"."id" AS "pk", "convmemory_session"."alias" AS "alias",
+    "convmemory_session"."key" AS "key", "convmemory_session"."owner_id" AS "owner_id",
+    "convmemory_session"."visitor" AS "visitor", "convmemory_session"."epoch" AS "epoch",
+    "convmemory_session"."indexed_position" AS "indexed_position",
+    "convmemory_session"."last_position" AS "last_position"
+FROM "convmemory_session"
+WHERE ("convmemory_session"."alias" = %s AND "convmemory_session"."owner_id" IS NULL
+    AND "convmemory_session"."visitor" = %s AND "convmemory_session"."last_position" > %s)
+ORDER BY "convmemory_session"."updated_at" DESC, 1 DESC LIMIT 10001;
+
+-- searchable_of (2 of 2)
+SELECT %s AS "value", "convmemory_message"."session_id" AS "session_id",
+    "convmemory_message"."position" AS "position", "convmemory_message"."created_at" AS "created_at",
+    "convmemory_message"."redacted_at" AS "redacted_at", "convmemory_message"."role" AS "role",
+    "convmemory_message"."kind" AS "kind", "convmemory_message"."content" AS "content",
+    "convmemory_message"."wire" AS "wire", CAST(NULL AS bigint) AS "cast", CAST(NULL AS bigint) AS "cast"
+FROM "convmemory_message"
+WHERE ("convmemory_message"."position" >= %s AND "convmemory_message"."session_id" = %s)
+UNION ALL
+SELECT %s AS "value", "convmemory_segment"."session_id" AS "session_id",
+    "convmemory_segment"."first" AS "first", strftime(%s, NULL) AS "cast", strftime(%s, NULL) AS "cast",
+    CAST(NULL AS varchar(16)) AS "cast", CAST(NULL AS varchar(32)) AS "cast",
+    "convmemory_segment"."data" AS "data", CAST(NULL AS text) AS "cast",
+    "convmemory_segment"."last" AS "last", CAST(NULL AS bigint) AS "cast"
+FROM "convmemory_segment"
+WHERE "convmemory_segment"."session_id" IN (%s)
+UNION ALL
+SELECT %s AS "value", "convmemory_session"."id" AS "pk", "convmemory_session"."epoch" AS "epoch", strftime(%s,
+    NULL) AS "cast", strftime(%s, NULL) AS "cast", CAST(NULL AS varchar(16)) AS "cast",
+    CAST(NULL AS varchar(32)) AS "cast", CAST(NULL AS text) AS "cast", CAST(NULL AS text) AS "cast",
+    "convmemory_session"."indexed_position" AS "indexed_position",
+    "convmemory_session"."last_position" AS "last_position"
+FROM "convmemory_session"
+WHERE "convmemory_session"."id" IN (%s);
+
+-- messages_at
+SELECT "convmemory_message"."session_id" AS "session_id", "convmemory_session"."epoch" AS "session__epoch",
+    "convmemory_message"."position" AS "position", "convmemory_message"."created_at" AS "created_at",
+    "convmemory_message"."role" AS "role", "convmemory_message"."kind" AS "kind",
+    "convmemory_message"."content" AS "content", "convmemory_message"."wire" AS "wire",
+    "convmemory_message"."metadata" AS "metadata", "convmemory_message"."tokens" AS "tokens",
+    "convmemory_message"."redacted_at" AS "redacted_at"
+FROM "convmemory_message" INNER JOIN "convmemory_session" ON ("convmemory_message"."session_id" = "convmemory_session"."id")
+WHERE ("convmemory_message"."position" IN (%s, %s) AND "convmemory_message"."session_id" = %s);
+
+-- breaker
+SELECT REPLACE(STRFTIME('%%Y-%%m-%%d %%H:%%M:%%f', 'now', %s) || '000', '.000000', '') AS "clock1",
+    "convmemory_aliasstate"."failures" AS "failures",
+    "convmemory_aliasstate"."last_session" AS "last_session", "convmemory_aliasstate"."since" AS "since",
+    "convmemory_aliasstate"."until" AS "until", "convmemory_aliasstate"."reason" AS "reason",
+    "convmemory_aliasstate"."error" AS "error"
+FROM "convmemory_aliasstate"
+WHERE "convmemory_aliasstate"."alias" = %s
+ORDER BY "convmemory_aliasstate"."alias" ASC LIMIT 1;
+
+-- count_failure (1 of 4)
+-- open_breaker (1 of 2)
+-- mark_unmarked (2 of 6)
+SELECT %s AS "a"
+FROM "convmemory_aliasstate"
+WHERE "convmemory_aliasstate"."alias" = %s LIMIT 1;
+
+-- count_failure (2 of 4)
+INSERT OR IGNORE INTO "convmemory_aliasstate" ("alias", "failures", "last_session", "since", "until",
+    "reason", "error", "threshold", "compared_id")
+VALUES (%s, %s, %s, %s, %s, %s, %s, %s, %s);
+
+-- count_failure (3 of 4)
+UPDATE "convmemory_aliasstate"
+SET "failures" = ("convmemory_aliasstate"."failures" + %s),
+    "last_session" = %s,
+    "since" = COALESCE("convmemory_aliasstate"."since", REPLACE(STRFTIME('%%Y-%%m-%%d %%H:%%M:%%f', 'now',
+        %s) || '000', '.000000', '')),
+    "error" = %s
+WHERE ("convmemory_aliasstate"."alias" = %s AND ("convmemory_aliasstate"."last_session" IS NULL
+    OR NOT ("convmemory_aliasstate"."last_session" = %s
+    AND "convmemory_aliasstate"."last_session" IS NOT NULL) OR ("convmemory_aliasstate"."until" IS NOT NULL
+    AND NOT ("convmemory_aliasstate"."reason" = %s))));
+
+-- count_failure (4 of 4)
+SELECT "convmemory_aliasstate"."failures" AS "failures"
+FROM "convmemory_aliasstate"
+WHERE "convmemory_aliasstate"."alias" = %s
+ORDER BY "convmemory_aliasstate"."alias" ASC LIMIT 1;
+
+-- open_breaker (2 of 2)
+UPDATE "convmemory_aliasstate"
+SET "since" = CASE WHEN ("convmemory_aliasstate"."until" IS NULL OR "convmemory_aliasstate"."reason" = %s
+    OR ("convmemory_aliasstate"."reason" = %s AND NOT ("convmemory_aliasstate"."reason" = %s)))
+    THEN REPLACE(STRFTIME('%%Y-%%m-%%d %%H:%%M:%%f', 'now', %s) || '000', '.000000', '')
+    ELSE COALESCE("convmemory_aliasstate"."since", REPLACE(STRFTIME('%%Y-%%m-%%d %%H:%%M:%%f', 'now',
+    %s) || '000', '.000000', '')) END,
+    "until" = REPLACE(STRFTIME('%%Y-%%m-%%d %%H:%%M:%%f', 'now', %s) || '000', '.000000', ''),
+    "reason" = %s,
+    "error" = %s
+WHERE "convmemory_aliasstate"."alias" = %s;
+
+-- probe
+UPDATE "convmemory_aliasstate"
+SET "since" = CASE WHEN ("convmemory_aliasstate"."until" < (REPLACE(STRFTIME('%%Y-%%m-%%d %%H:%%M:%%f', 'now',
+    %s) || '000', '.000000', ''))) THEN REPLACE(STRFTIME('%%Y-%%m-%%d %%H:%%M:%%f', 'now', %s) || '000',
+    '.000000', '') ELSE "convmemory_aliasstate"."since" END,
+    "until" = REPLACE(STRFTIME('%%Y-%%m-%%d %%H:%%M:%%f', 'now', %s) || '000', '.000000', '')
+WHERE ("convmemory_aliasstate"."alias" = %s
+    AND "convmemory_aliasstate"."until" <= (REPLACE(STRFTIME('%%Y-%%m-%%d %%H:%%M:%%f', 'now', %s) || '000',
+    '.000000', '')) AND NOT ("convmemory_aliasstate"."reason" = %s));
+
+-- end_probe
+UPDATE "convmemory_aliasstate"
+SET "until" = REPLACE(STRFTIME('%%Y-%%m-%%d %%H:%%M:%%f', 'now', %s) || '000', '.000000', '')
+WHERE ("convmemory_aliasstate"."alias" = %s
+    AND "convmemory_aliasstate"."until" > (REPLACE(STRFTIME('%%Y-%%m-%%d %%H:%%M:%%f', 'now', %s) || '000',
+    '.000000', '')) AND NOT ("convmemory_aliasstate"."reason" = %s));
+
+-- close_breaker
+UPDATE "convmemory_aliasstate"
+SET "failures" = %s,
+    "last_session" = NULL,
+    "since" = NULL,
+    "until" = NULL,
+    "reason" = %s,
+    "error" = %s
+WHERE ("convmemory_aliasstate"."alias" = %s AND "convmemory_aliasstate"."until" IS NOT NULL
+    AND NOT ("convmemory_aliasstate"."reason" = %s));
+
+-- mark_unmarked (1 of 6)
+-- mark_unmarked, when all are marked
+SELECT "convmemory_aliasstate"."threshold" AS "threshold",
+    "convmemory_aliasstate"."compared_id" AS "compared_id"
+FROM "convmemory_aliasstate"
+WHERE "convmemory_aliasstate"."alias" = %s
+ORDER BY "convmemory_aliasstate"."alias" ASC LIMIT 1;
+
+-- mark_unmarked (3 of 6)
+UPDATE "convmemory_aliasstate"
+SET "threshold" = %s,
+    "compared_id" = %s
+WHERE "convmemory_aliasstate"."alias" = %s;
+
+-- mark_unmarked (4 of 6)
+SELECT "convmemory_session"."id" AS "pk"
+FROM "convmemory_session"
+WHERE ("convmemory_session"."alias" = %s AND "convmemory_session"."id" > %s)
+ORDER BY "convmemory_session"."alias" ASC, 1 ASC LIMIT 10;
+
+-- mark_unmarked (5 of 6)
+UPDATE "convmemory_session"
+SET "due_since" = REPLACE(STRFTIME('%%Y-%%m-%%d %%H:%%M:%%f', 'now', %s) || '000', '.000000', ''),
+    "hinted_at" = NULL,
+    "revision" = ("convmemory_session"."revision" + %s)
+WHERE ("convmemory_session"."alias" = %s AND "convmemory_session"."id" > %s
+    AND "convmemory_session"."unpinned_tokens" > ("convmemory_session"."covered_tokens" + %s)
+    AND "convmemory_session"."settled_tokens" > ("convmemory_session"."covered_tokens")
+    AND "convmemory_session"."due_since" IS NULL AND "convmemory_session"."id" <= %s);
+
+-- mark_unmarked (6 of 6)
+UPDATE "convmemory_aliasstate"
+SET "compared_id" = NULL
+WHERE "convmemory_aliasstate"."alias" = %s;
 
 -- waiting
 SELECT COUNT(*)
@@ -193,24 +520,28 @@ SELECT %s AS "a"
 FROM "convmemory_session"
 WHERE ("convmemory_session"."due_since" IS NOT NULL AND ("convmemory_session"."lease_expires_at" IS NULL
     OR "convmemory_session"."lease_expires_at" <= (REPLACE(STRFTIME('%%Y-%%m-%%d %%H:%%M:%%f', 'now',
-    %s) || '000', '.000000', ''))) AND ("convmemory_session"."next_attempt_at" IS NULL
-    OR "convmemory_session"."next_attempt_at" <= (REPLACE(STRFTIME('%%Y-%%m-%%d %%H:%%M:%%f', 'now',
     %s) || '000', '.000000', ''))) AND "convmemory_session"."alias" = %s
     AND ("convmemory_session"."hinted_at" IS NULL
     OR "convmemory_session"."hinted_at" <= (REPLACE(STRFTIME('%%Y-%%m-%%d %%H:%%M:%%f', 'now', %s) || '000',
-    '.000000', '')))) LIMIT 1;
+    '.000000', '')) OR ("convmemory_session"."lease_expires_at" > ("convmemory_session"."hinted_at")
+    AND "convmemory_session"."lease_expires_at" <= (REPLACE(STRFTIME('%%Y-%%m-%%d %%H:%%M:%%f', 'now',
+    %s) || '000', '.000000', '')))) AND ("convmemory_session"."next_attempt_at" IS NULL
+    OR "convmemory_session"."next_attempt_at" <= (REPLACE(STRFTIME('%%Y-%%m-%%d %%H:%%M:%%f', 'now',
+    %s) || '000', '.000000', '')))) LIMIT 1;
 
 -- sweep (2 of 4)
 SELECT "convmemory_session"."id" AS "pk"
 FROM "convmemory_session"
 WHERE ("convmemory_session"."due_since" IS NOT NULL AND ("convmemory_session"."lease_expires_at" IS NULL
     OR "convmemory_session"."lease_expires_at" <= (REPLACE(STRFTIME('%%Y-%%m-%%d %%H:%%M:%%f', 'now',
-    %s) || '000', '.000000', ''))) AND ("convmemory_session"."next_attempt_at" IS NULL
-    OR "convmemory_session"."next_attempt_at" <= (REPLACE(STRFTIME('%%Y-%%m-%%d %%H:%%M:%%f', 'now',
     %s) || '000', '.000000', ''))) AND "convmemory_session"."alias" = %s
     AND ("convmemory_session"."hinted_at" IS NULL
     OR "convmemory_session"."hinted_at" <= (REPLACE(STRFTIME('%%Y-%%m-%%d %%H:%%M:%%f', 'now', %s) || '000',
-    '.000000', ''))))
+    '.000000', '')) OR ("convmemory_session"."lease_expires_at" > ("convmemory_session"."hinted_at")
+    AND "convmemory_session"."lease_expires_at" <= (REPLACE(STRFTIME('%%Y-%%m-%%d %%H:%%M:%%f', 'now',
+    %s) || '000', '.000000', '')))) AND ("convmemory_session"."next_attempt_at" IS NULL
+    OR "convmemory_session"."next_attempt_at" <= (REPLACE(STRFTIME('%%Y-%%m-%%d %%H:%%M:%%f', 'now',
+    %s) || '000', '.000000', ''))))
 ORDER BY "convmemory_session"."due_since" ASC, 1 ASC LIMIT 10;
 
 -- sweep (3 of 4)
@@ -219,25 +550,63 @@ UPDATE "convmemory_session"
 SET "hinted_at" = REPLACE(STRFTIME('%%Y-%%m-%%d %%H:%%M:%%f', 'now', %s) || '000', '.000000', '')
 WHERE ("convmemory_session"."due_since" IS NOT NULL AND ("convmemory_session"."lease_expires_at" IS NULL
     OR "convmemory_session"."lease_expires_at" <= (REPLACE(STRFTIME('%%Y-%%m-%%d %%H:%%M:%%f', 'now',
-    %s) || '000', '.000000', ''))) AND ("convmemory_session"."next_attempt_at" IS NULL
-    OR "convmemory_session"."next_attempt_at" <= (REPLACE(STRFTIME('%%Y-%%m-%%d %%H:%%M:%%f', 'now',
     %s) || '000', '.000000', ''))) AND "convmemory_session"."alias" = %s
     AND ("convmemory_session"."hinted_at" IS NULL
     OR "convmemory_session"."hinted_at" <= (REPLACE(STRFTIME('%%Y-%%m-%%d %%H:%%M:%%f', 'now', %s) || '000',
-    '.000000', ''))) AND "convmemory_session"."id" = %s);
+    '.000000', '')) OR ("convmemory_session"."lease_expires_at" > ("convmemory_session"."hinted_at")
+    AND "convmemory_session"."lease_expires_at" <= (REPLACE(STRFTIME('%%Y-%%m-%%d %%H:%%M:%%f', 'now',
+    %s) || '000', '.000000', '')))) AND ("convmemory_session"."next_attempt_at" IS NULL
+    OR "convmemory_session"."next_attempt_at" <= (REPLACE(STRFTIME('%%Y-%%m-%%d %%H:%%M:%%f', 'now',
+    %s) || '000', '.000000', ''))) AND "convmemory_session"."id" = %s);
 
 -- unhint
 UPDATE "convmemory_session"
 SET "hinted_at" = NULL
 WHERE "convmemory_session"."id" IN (%s);
 
+-- sweep_rebuilds
+SELECT %s AS "a"
+FROM "convmemory_session"
+WHERE ("convmemory_session"."alias" = %s AND "convmemory_session"."due_since" IS NULL
+    AND "convmemory_session"."rebuild_after" <= (REPLACE(STRFTIME('%%Y-%%m-%%d %%H:%%M:%%f', 'now',
+    %s) || '000', '.000000', '')) AND ("convmemory_session"."lease_expires_at" IS NULL
+    OR "convmemory_session"."lease_expires_at" <= (REPLACE(STRFTIME('%%Y-%%m-%%d %%H:%%M:%%f', 'now',
+    %s) || '000', '.000000', '')))) LIMIT 1;
+
+-- is_due
+-- release (2 of 2)
+SELECT %s AS "a"
+FROM "convmemory_session"
+WHERE ("convmemory_session"."id" = %s AND "convmemory_session"."due_since" IS NOT NULL) LIMIT 1;
+
 -- claim (1 of 3)
 UPDATE "convmemory_session"
 SET "lease_token" = %s,
     "lease_expires_at" = REPLACE(STRFTIME('%%Y-%%m-%%d %%H:%%M:%%f', 'now', %s) || '000', '.000000', ''),
+    "revision" = ("convmemory_session"."revision" + %s),
+    "next_attempt_at" = CASE WHEN ("convmemory_session"."attempts" = %s)
+        THEN REPLACE(STRFTIME('%%Y-%%m-%%d %%H:%%M:%%f', 'now', %s) || '000', '.000000', '')
+        WHEN ("convmemory_session"."attempts" = %s) THEN REPLACE(STRFTIME('%%Y-%%m-%%d %%H:%%M:%%f', 'now',
+        %s) || '000', '.000000', '') WHEN ("convmemory_session"."attempts" = %s)
+        THEN REPLACE(STRFTIME('%%Y-%%m-%%d %%H:%%M:%%f', 'now', %s) || '000', '.000000', '')
+        WHEN ("convmemory_session"."attempts" = %s) THEN REPLACE(STRFTIME('%%Y-%%m-%%d %%H:%%M:%%f', 'now',
+        %s) || '000', '.000000', '') WHEN ("convmemory_session"."attempts" = %s)
+        THEN REPLACE(STRFTIME('%%Y-%%m-%%d %%H:%%M:%%f', 'now', %s) || '000', '.000000', '')
+        WHEN ("convmemory_session"."attempts" = %s) THEN REPLACE(STRFTIME('%%Y-%%m-%%d %%H:%%M:%%f', 'now',
+        %s) || '000', '.000000', '') WHEN ("convmemory_session"."attempts" = %s)
+        THEN REPLACE(STRFTIME('%%Y-%%m-%%d %%H:%%M:%%f', 'now', %s) || '000', '.000000', '')
+        WHEN ("convmemory_session"."attempts" = %s) THEN REPLACE(STRFTIME('%%Y-%%m-%%d %%H:%%M:%%f', 'now',
+        %s) || '000', '.000000', '') WHEN ("convmemory_session"."attempts" = %s)
+        THEN REPLACE(STRFTIME('%%Y-%%m-%%d %%H:%%M:%%f', 'now', %s) || '000', '.000000', '')
+        WHEN ("convmemory_session"."attempts" = %s) THEN REPLACE(STRFTIME('%%Y-%%m-%%d %%H:%%M:%%f', 'now',
+        %s) || '000', '.000000', '') ELSE REPLACE(STRFTIME('%%Y-%%m-%%d %%H:%%M:%%f', 'now', %s) || '000',
+        '.000000', '') END,
     "attempts" = ("convmemory_session"."attempts" + %s),
-    "revision" = ("convmemory_session"."revision" + %s)
-WHERE ("convmemory_session"."id" = %s AND "convmemory_session"."due_since" IS NOT NULL
+    "due_since" = COALESCE("convmemory_session"."due_since", REPLACE(STRFTIME('%%Y-%%m-%%d %%H:%%M:%%f',
+        'now', %s) || '000', '.000000', ''))
+WHERE ("convmemory_session"."id" = %s AND ("convmemory_session"."due_since" IS NOT NULL
+    OR ("convmemory_session"."unpinned_tokens" > ("convmemory_session"."covered_tokens" + %s)
+    AND "convmemory_session"."settled_tokens" > ("convmemory_session"."covered_tokens")))
     AND ("convmemory_session"."lease_expires_at" IS NULL
     OR "convmemory_session"."lease_expires_at" <= (REPLACE(STRFTIME('%%Y-%%m-%%d %%H:%%M:%%f', 'now',
     %s) || '000', '.000000', ''))) AND ("convmemory_session"."next_attempt_at" IS NULL
@@ -245,10 +614,7 @@ WHERE ("convmemory_session"."id" = %s AND "convmemory_session"."due_since" IS NO
     %s) || '000', '.000000', ''))));
 
 -- claim (2 of 3)
--- claim_rebuild (4 of 5)
--- fork (14 of 14)
--- redact (16 of 28)
--- redact (25 of 28)
+-- claim_rebuild (2 of 5)
 SELECT "convmemory_session"."id", "convmemory_session"."public_id", "convmemory_session"."alias",
     "convmemory_session"."owner_id", "convmemory_session"."visitor", "convmemory_session"."key",
     "convmemory_session"."name_hash", "convmemory_session"."title", "convmemory_session"."metadata",
@@ -260,24 +626,44 @@ SELECT "convmemory_session"."id", "convmemory_session"."public_id", "convmemory_
     "convmemory_session"."exchange_calls", "convmemory_session"."open_calls",
     "convmemory_session"."last_version", "convmemory_session"."current_version",
     "convmemory_session"."covered_position", "convmemory_session"."covered_count",
-    "convmemory_session"."covered_tokens", "convmemory_session"."due_since",
-    "convmemory_session"."due_revision", "convmemory_session"."hinted_at", "convmemory_session"."attempts",
-    "convmemory_session"."next_attempt_at", "convmemory_session"."lease_token",
-    "convmemory_session"."lease_expires_at", "convmemory_session"."last_error", "convmemory_session"."epoch",
+    "convmemory_session"."covered_tokens", "convmemory_session"."indexed_position",
+    "convmemory_session"."due_since", "convmemory_session"."due_revision", "convmemory_session"."hinted_at",
+    "convmemory_session"."attempts", "convmemory_session"."next_attempt_at",
+    "convmemory_session"."lease_token", "convmemory_session"."lease_expires_at",
+    "convmemory_session"."last_error", "convmemory_session"."rebuild_after", "convmemory_session"."epoch",
     "convmemory_session"."revision", "convmemory_session"."forked_from_id",
     "convmemory_session"."fork_position", "convmemory_session"."counter", "convmemory_session"."created_at",
-    "convmemory_session"."updated_at"
+    "convmemory_session"."updated_at", REPLACE(STRFTIME('%%Y-%%m-%%d %%H:%%M:%%f', 'now', %s) || '000',
+    '.000000', '') AS "now", (
+    SELECT U0."reason" AS "reason"
+    FROM "convmemory_aliasstate" U0
+    WHERE ((U0."until" > (REPLACE(STRFTIME('%%Y-%%m-%%d %%H:%%M:%%f', 'now', %s) || '000', '.000000', ''))
+        OR (U0."until" IS NOT NULL AND NOT (U0."reason" = %s)))
+        AND U0."alias" = ("convmemory_session"."alias"))
+) AS "pause"
 FROM "convmemory_session"
-WHERE "convmemory_session"."id" = %s LIMIT 21;
+WHERE ("convmemory_session"."lease_token" = %s AND "convmemory_session"."id" = %s)
+ORDER BY "convmemory_session"."id" ASC LIMIT 1;
 
 -- claim (3 of 3)
-SELECT REPLACE(STRFTIME('%%Y-%%m-%%d %%H:%%M:%%f', 'now', %s) || '000', '.000000', '') AS "clock1"
-FROM "convmemory_session"
-WHERE "convmemory_session"."id" = %s LIMIT 21;
+SELECT "convmemory_summary"."id", "convmemory_summary"."session_id", "convmemory_summary"."version",
+    "convmemory_summary"."parent_version", "convmemory_summary"."first_position",
+    "convmemory_summary"."last_position", "convmemory_summary"."covered_count",
+    "convmemory_summary"."covered_tokens", "convmemory_summary"."text", "convmemory_summary"."tokens",
+    "convmemory_summary"."model", "convmemory_summary"."shortened", "convmemory_summary"."fallback",
+    "convmemory_summary"."stand_in", "convmemory_summary"."carried", "convmemory_summary"."cut",
+    "convmemory_summary"."building", "convmemory_summary"."part_end", "convmemory_summary"."prompt_hash",
+    "convmemory_summary"."identifiers", "convmemory_summary"."model_length", "convmemory_summary"."folds",
+    "convmemory_summary"."invalidated_at", "convmemory_summary"."created_at"
+FROM "convmemory_summary"
+WHERE ("convmemory_summary"."session_id" = %s AND "convmemory_summary"."invalidated_at" IS NULL
+    AND "convmemory_summary"."building" AND "convmemory_summary"."first_position" = %s
+    AND "convmemory_summary"."part_end" IS NOT NULL)
+ORDER BY "convmemory_summary"."version" ASC;
 
 -- turns
 SELECT "convmemory_message"."position" AS "position", "convmemory_message"."tokens" AS "tokens",
-    "convmemory_message"."answers" AS "answers"
+    "convmemory_message"."answers" AS "answers", "convmemory_message"."role" AS "role"
 FROM "convmemory_message"
 WHERE ("convmemory_message"."position" > %s AND "convmemory_message"."position" <= %s
     AND "convmemory_message"."session_id" = %s AND NOT ("convmemory_message"."role" IN (%s, %s)))
@@ -288,7 +674,7 @@ SELECT "convmemory_message"."position" AS "position", "convmemory_message"."role
     "convmemory_message"."kind" AS "kind", "convmemory_message"."content" AS "content",
     "convmemory_message"."wire" AS "wire", "convmemory_message"."metadata" AS "metadata",
     "convmemory_message"."tokens" AS "tokens", "convmemory_message"."answers" AS "answers",
-    "convmemory_message"."redacted_at" AS "redacted_at"
+    "convmemory_message"."redacted_at" AS "redacted_at", "convmemory_message"."created_at" AS "created_at"
 FROM "convmemory_message"
 WHERE ("convmemory_message"."position" > %s AND "convmemory_message"."position" <= %s
     AND "convmemory_message"."session_id" = %s AND NOT ("convmemory_message"."role" IN (%s, %s))
@@ -303,12 +689,7 @@ WHERE ("convmemory_session"."epoch" = %s
     %s) || '000', '.000000', '')) AND "convmemory_session"."lease_token" = %s
     AND "convmemory_session"."id" = %s);
 
--- record (1 of 2)
-UPDATE "convmemory_session"
-SET "revision" = "convmemory_session"."revision"
-WHERE "convmemory_session"."id" = %s;
-
--- record (2 of 2)
+-- record
 -- publish (3 of 3)
 INSERT INTO "convmemory_attempt" ("session_id", "alias", "first_position", "last_position", "started_at",
     "due_seconds", "duration_seconds", "outcome", "error", "model", "prompt_tokens", "completion_tokens",
@@ -326,10 +707,10 @@ SET "due_since" = CASE WHEN ("convmemory_session"."unpinned_tokens" > %s
     "covered_position" = %s,
     "covered_count" = %s,
     "covered_tokens" = %s,
-    "last_version" = %s,
     "attempts" = %s,
     "next_attempt_at" = NULL,
     "last_error" = %s,
+    "last_version" = %s,
     "lease_expires_at" = REPLACE(STRFTIME('%%Y-%%m-%%d %%H:%%M:%%f', 'now', %s) || '000', '.000000', ''),
     "revision" = ("convmemory_session"."revision" + %s),
     "updated_at" = REPLACE(STRFTIME('%%Y-%%m-%%d %%H:%%M:%%f', 'now', %s) || '000', '.000000', '')
@@ -342,10 +723,12 @@ WHERE ("convmemory_session"."epoch" = %s
 -- publish (2 of 3)
 INSERT INTO "convmemory_summary" ("session_id", "version", "parent_version", "first_position",
     "last_position", "covered_count", "covered_tokens", "text", "tokens", "model", "shortened", "fallback",
-    "building", "prompt_hash", "invalidated_at", "created_at")
-VALUES (%s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s,
+    "stand_in", "carried", "cut", "building", "part_end", "prompt_hash", "identifiers", "model_length",
+    "folds", "invalidated_at", "created_at")
+VALUES (%s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s,
     REPLACE(STRFTIME('%%Y-%%m-%%d %%H:%%M:%%f', 'now', %s) || '000', '.000000', ''))
-RETURNING "convmemory_summary"."id";
+RETURNING "convmemory_summary"."id", "convmemory_summary"."stand_in", "convmemory_summary"."carried",
+    "convmemory_summary"."cut", "convmemory_summary"."folds";
 
 -- release (1 of 2)
 UPDATE "convmemory_session"
@@ -356,47 +739,52 @@ SET "due_since" = CASE
     %s) || '000', '.000000', '')) ELSE NULL END,
     "lease_token" = %s,
     "lease_expires_at" = NULL,
+    "revision" = ("convmemory_session"."revision" + %s),
+    "hinted_at" = REPLACE(STRFTIME('%%Y-%%m-%%d %%H:%%M:%%f', 'now', %s) || '000', '.000000', ''),
     "attempts" = %s,
     "last_error" = %s,
-    "next_attempt_at" = NULL,
-    "revision" = ("convmemory_session"."revision" + %s),
-    "hinted_at" = REPLACE(STRFTIME('%%Y-%%m-%%d %%H:%%M:%%f', 'now', %s) || '000', '.000000', '')
+    "next_attempt_at" = NULL
 WHERE ("convmemory_session"."id" = %s AND "convmemory_session"."lease_token" = %s);
-
--- release (2 of 2)
-SELECT %s AS "a"
-FROM "convmemory_session"
-WHERE ("convmemory_session"."id" = %s AND "convmemory_session"."due_since" IS NOT NULL) LIMIT 1;
 
 -- claim_rebuild (1 of 5)
 UPDATE "convmemory_session"
 SET "lease_token" = %s,
     "lease_expires_at" = REPLACE(STRFTIME('%%Y-%%m-%%d %%H:%%M:%%f', 'now', %s) || '000', '.000000', ''),
-    "epoch" = ("convmemory_session"."epoch" + %s),
-    "revision" = ("convmemory_session"."revision" + %s)
-WHERE ("convmemory_session"."id" = %s AND "convmemory_session"."current_version" > %s
+    "revision" = ("convmemory_session"."revision" + %s),
+    "epoch" = ("convmemory_session"."epoch" + %s)
+WHERE ("convmemory_session"."current_version" > %s AND "convmemory_session"."id" = %s
     AND ("convmemory_session"."lease_expires_at" IS NULL
     OR "convmemory_session"."lease_expires_at" <= (REPLACE(STRFTIME('%%Y-%%m-%%d %%H:%%M:%%f', 'now',
     %s) || '000', '.000000', ''))));
 
--- claim_rebuild (2 of 5)
+-- claim_rebuild (3 of 5)
 SELECT "convmemory_summary"."id", "convmemory_summary"."session_id", "convmemory_summary"."version",
     "convmemory_summary"."parent_version", "convmemory_summary"."first_position",
     "convmemory_summary"."last_position", "convmemory_summary"."covered_count",
     "convmemory_summary"."covered_tokens", "convmemory_summary"."text", "convmemory_summary"."tokens",
     "convmemory_summary"."model", "convmemory_summary"."shortened", "convmemory_summary"."fallback",
-    "convmemory_summary"."building", "convmemory_summary"."prompt_hash",
+    "convmemory_summary"."stand_in", "convmemory_summary"."carried", "convmemory_summary"."cut",
+    "convmemory_summary"."building", "convmemory_summary"."part_end", "convmemory_summary"."prompt_hash",
+    "convmemory_summary"."identifiers", "convmemory_summary"."model_length", "convmemory_summary"."folds",
+    "convmemory_summary"."invalidated_at", "convmemory_summary"."created_at"
+FROM "convmemory_summary"
+WHERE ("convmemory_summary"."session_id" = %s AND "convmemory_summary"."version" = %s)
+ORDER BY "convmemory_summary"."id" ASC LIMIT 1;
+
+-- claim_rebuild (4 of 5)
+SELECT "convmemory_summary"."id", "convmemory_summary"."session_id", "convmemory_summary"."version",
+    "convmemory_summary"."parent_version", "convmemory_summary"."first_position",
+    "convmemory_summary"."last_position", "convmemory_summary"."covered_count",
+    "convmemory_summary"."covered_tokens", "convmemory_summary"."text", "convmemory_summary"."tokens",
+    "convmemory_summary"."model", "convmemory_summary"."shortened", "convmemory_summary"."fallback",
+    "convmemory_summary"."stand_in", "convmemory_summary"."carried", "convmemory_summary"."cut",
+    "convmemory_summary"."building", "convmemory_summary"."part_end", "convmemory_summary"."prompt_hash",
+    "convmemory_summary"."identifiers", "convmemory_summary"."model_length", "convmemory_summary"."folds",
     "convmemory_summary"."invalidated_at", "convmemory_summary"."created_at"
 FROM "convmemory_summary"
 WHERE ("convmemory_summary"."session_id" = %s AND "convmemory_summary"."invalidated_at" IS NULL
-    AND "convmemory_summary"."building")
-ORDER BY "convmemory_summary"."version" ASC;
-
--- claim_rebuild (3 of 5)
-UPDATE "convmemory_summary"
-SET "invalidated_at" = REPLACE(STRFTIME('%%Y-%%m-%%d %%H:%%M:%%f', 'now', %s) || '000', '.000000', '')
-WHERE ("convmemory_summary"."session_id" = %s AND "convmemory_summary"."building"
-    AND "convmemory_summary"."invalidated_at" IS NULL);
+    AND NOT "convmemory_summary"."building" AND "convmemory_summary"."stand_in")
+ORDER BY "convmemory_summary"."version" ASC LIMIT 1;
 
 -- claim_rebuild (5 of 5)
 SELECT "convmemory_summary"."id", "convmemory_summary"."session_id", "convmemory_summary"."version",
@@ -404,24 +792,39 @@ SELECT "convmemory_summary"."id", "convmemory_summary"."session_id", "convmemory
     "convmemory_summary"."last_position", "convmemory_summary"."covered_count",
     "convmemory_summary"."covered_tokens", "convmemory_summary"."text", "convmemory_summary"."tokens",
     "convmemory_summary"."model", "convmemory_summary"."shortened", "convmemory_summary"."fallback",
-    "convmemory_summary"."building", "convmemory_summary"."prompt_hash",
+    "convmemory_summary"."stand_in", "convmemory_summary"."carried", "convmemory_summary"."cut",
+    "convmemory_summary"."building", "convmemory_summary"."part_end", "convmemory_summary"."prompt_hash",
+    "convmemory_summary"."identifiers", "convmemory_summary"."model_length", "convmemory_summary"."folds",
     "convmemory_summary"."invalidated_at", "convmemory_summary"."created_at"
 FROM "convmemory_summary"
-WHERE ("convmemory_summary"."session_id" = %s AND "convmemory_summary"."version" = %s) LIMIT 21;
+WHERE ("convmemory_summary"."session_id" = %s AND "convmemory_summary"."invalidated_at" IS NULL
+    AND "convmemory_summary"."building")
+ORDER BY "convmemory_summary"."version" ASC;
 
--- fork (1 of 14)
+-- fork (1 of 17)
+SELECT "convmemory_segment"."first" AS "first", "convmemory_segment"."last" AS "last",
+    "convmemory_segment"."data" AS "data", "convmemory_session"."epoch" AS "session__epoch"
+FROM "convmemory_segment" INNER JOIN "convmemory_session" ON ("convmemory_segment"."session_id" = "convmemory_session"."id")
+WHERE ("convmemory_segment"."first" <= %s AND "convmemory_segment"."session_id" = (
+    SELECT U0."id" AS "pk"
+    FROM "convmemory_session" U0
+    WHERE U0."name_hash" = %s LIMIT 1
+))
+ORDER BY "convmemory_segment"."session_id" ASC, 1 ASC;
+
+-- fork (2 of 17)
 UPDATE "convmemory_session"
 SET "revision" = "convmemory_session"."revision"
 WHERE "convmemory_session"."name_hash" = %s;
 
--- fork (3 of 14)
+-- fork (4 of 17)
 -- adopt (4 of 5)
 SELECT %s AS "a"
 FROM "convmemory_session"
 WHERE "convmemory_session"."name_hash" = %s LIMIT 1;
 
--- fork (6 of 14)
--- truncate (3 of 10)
+-- fork (7 of 17)
+-- truncate (3 of 14)
 SELECT "convmemory_message"."position" AS "position", "convmemory_message"."tokens" AS "tokens",
     "convmemory_message"."tokens_through" AS "tokens_through"
 FROM "convmemory_message"
@@ -429,8 +832,8 @@ WHERE ("convmemory_message"."position" <= %s AND "convmemory_message"."session_i
     AND NOT ("convmemory_message"."role" IN (%s, %s)))
 ORDER BY 1 DESC LIMIT 1;
 
--- fork (7 of 14)
--- truncate (4 of 10)
+-- fork (8 of 17)
+-- truncate (4 of 14)
 SELECT "convmemory_message"."position" AS "position", "convmemory_message"."tokens" AS "tokens",
     "convmemory_message"."tokens_through" AS "tokens_through", "convmemory_message"."wire" AS "wire"
 FROM "convmemory_message"
@@ -438,15 +841,15 @@ WHERE ("convmemory_message"."position" <= %s AND "convmemory_message"."session_i
     AND "convmemory_message"."role" = %s)
 ORDER BY 1 DESC LIMIT 1;
 
--- fork (8 of 14)
--- truncate (5 of 10)
+-- fork (9 of 17)
+-- truncate (5 of 14)
 SELECT "convmemory_message"."position" AS "position", "convmemory_message"."wire" AS "wire"
 FROM "convmemory_message"
 WHERE ("convmemory_message"."position" <= %s AND "convmemory_message"."session_id" = %s
     AND "convmemory_message"."answers" = %s AND "convmemory_message"."position" > %s)
 ORDER BY 1 ASC;
 
--- fork (9 of 14)
+-- fork (10 of 17)
 INSERT INTO convmemory_message (session_id, role, kind, content, wire, metadata, usage, tokens,
     tokens_through, position, answers, idempotency_key, payload_hash, created_at, redacted_at)
 SELECT %s, role, kind, content, wire, metadata, usage, tokens, tokens_through, position, answers, NULL, '',
@@ -455,44 +858,56 @@ FROM convmemory_message
 WHERE session_id = %s
     AND position <= %s;
 
--- fork (10 of 14)
+-- fork (11 of 17)
 INSERT INTO convmemory_summary (session_id, version, parent_version, first_position, last_position,
-    covered_count, covered_tokens, text, tokens, model, shortened, fallback, building, prompt_hash,
-    created_at)
+    covered_count, covered_tokens, text, tokens, model, shortened, fallback, stand_in, carried, cut, building,
+    part_end, prompt_hash, identifiers, model_length, folds, created_at)
 SELECT %s, version, parent_version, first_position, last_position, covered_count, covered_tokens, text,
-    tokens, model, shortened, fallback, building, prompt_hash, created_at
+    tokens, model, shortened, fallback, stand_in, carried, cut, building, part_end, prompt_hash, identifiers,
+    model_length, folds, created_at
 FROM convmemory_summary
 WHERE session_id = %s
     AND last_position <= %s
     AND invalidated_at IS NULL
     AND building = %s;
 
--- fork (11 of 14)
--- redact (17 of 28)
--- redact (26 of 28)
--- truncate (8 of 10)
+-- fork (13 of 17)
+-- redact (20 of 35)
+-- redact (32 of 35)
+-- truncate (11 of 14)
 UPDATE "convmemory_summary"
 SET "invalidated_at" = REPLACE(STRFTIME('%%Y-%%m-%%d %%H:%%M:%%f', 'now', %s) || '000', '.000000', '')
 WHERE ("convmemory_summary"."session_id" = %s AND "convmemory_summary"."invalidated_at" IS NULL
     AND "convmemory_summary"."last_position" >= %s);
 
--- fork (12 of 14)
--- redact (18 of 28)
--- redact (27 of 28)
--- truncate (9 of 10)
+-- fork (14 of 17)
+-- redact (21 of 35)
+-- redact (33 of 35)
+-- truncate (12 of 14)
 SELECT "convmemory_summary"."id", "convmemory_summary"."session_id", "convmemory_summary"."version",
     "convmemory_summary"."parent_version", "convmemory_summary"."first_position",
     "convmemory_summary"."last_position", "convmemory_summary"."covered_count",
     "convmemory_summary"."covered_tokens", "convmemory_summary"."text", "convmemory_summary"."tokens",
     "convmemory_summary"."model", "convmemory_summary"."shortened", "convmemory_summary"."fallback",
-    "convmemory_summary"."building", "convmemory_summary"."prompt_hash",
+    "convmemory_summary"."stand_in", "convmemory_summary"."carried", "convmemory_summary"."cut",
+    "convmemory_summary"."building", "convmemory_summary"."part_end", "convmemory_summary"."prompt_hash",
+    "convmemory_summary"."identifiers", "convmemory_summary"."model_length", "convmemory_summary"."folds",
     "convmemory_summary"."invalidated_at", "convmemory_summary"."created_at"
 FROM "convmemory_summary"
 WHERE ("convmemory_summary"."session_id" = %s AND "convmemory_summary"."invalidated_at" IS NULL
     AND NOT "convmemory_summary"."building")
 ORDER BY "convmemory_summary"."version" DESC LIMIT 1;
 
--- fork (13 of 14)
+-- fork (15 of 17)
+-- redact (22 of 35)
+-- redact (34 of 35)
+-- truncate (13 of 14)
+SELECT %s AS "a"
+FROM "convmemory_summary"
+WHERE ("convmemory_summary"."session_id" = %s AND "convmemory_summary"."invalidated_at" IS NULL
+    AND "convmemory_summary"."stand_in") LIMIT 1;
+
+-- fork (16 of 17)
 UPDATE "convmemory_session"
 SET "last_position" = %s,
     "unpinned_count" = %s,
@@ -508,32 +923,59 @@ SET "last_position" = %s,
     "covered_tokens" = %s,
     "pinned_count" = %s,
     "pinned_tokens" = %s,
+    "indexed_position" = %s,
     "current_version" = %s,
     "due_since" = NULL,
-    "hinted_at" = NULL
+    "hinted_at" = NULL,
+    "rebuild_after" = NULL
 WHERE "convmemory_session"."id" = %s;
 
--- redact (1 of 28)
+-- fork (17 of 17)
+-- redact (17 of 35)
+-- redact (29 of 35)
+SELECT "convmemory_session"."id", "convmemory_session"."public_id", "convmemory_session"."alias",
+    "convmemory_session"."owner_id", "convmemory_session"."visitor", "convmemory_session"."key",
+    "convmemory_session"."name_hash", "convmemory_session"."title", "convmemory_session"."metadata",
+    "convmemory_session"."last_position", "convmemory_session"."unpinned_count",
+    "convmemory_session"."unpinned_tokens", "convmemory_session"."settled_tokens",
+    "convmemory_session"."newest_position", "convmemory_session"."pinned",
+    "convmemory_session"."pinned_count", "convmemory_session"."pinned_tokens",
+    "convmemory_session"."call_position", "convmemory_session"."answered_position",
+    "convmemory_session"."exchange_calls", "convmemory_session"."open_calls",
+    "convmemory_session"."last_version", "convmemory_session"."current_version",
+    "convmemory_session"."covered_position", "convmemory_session"."covered_count",
+    "convmemory_session"."covered_tokens", "convmemory_session"."indexed_position",
+    "convmemory_session"."due_since", "convmemory_session"."due_revision", "convmemory_session"."hinted_at",
+    "convmemory_session"."attempts", "convmemory_session"."next_attempt_at",
+    "convmemory_session"."lease_token", "convmemory_session"."lease_expires_at",
+    "convmemory_session"."last_error", "convmemory_session"."rebuild_after", "convmemory_session"."epoch",
+    "convmemory_session"."revision", "convmemory_session"."forked_from_id",
+    "convmemory_session"."fork_position", "convmemory_session"."counter", "convmemory_session"."created_at",
+    "convmemory_session"."updated_at"
+FROM "convmemory_session"
+WHERE "convmemory_session"."id" = %s LIMIT 21;
+
+-- redact (1 of 35)
 UPDATE "convmemory_session"
 SET "revision" = "convmemory_session"."revision"
 WHERE ("convmemory_session"."name_hash" = %s AND "convmemory_session"."last_position" >= %s);
 
--- redact (2 of 28)
+-- redact (2 of 35)
 SELECT "convmemory_session"."id" AS "pk"
 FROM "convmemory_session"
 WHERE "convmemory_session"."name_hash" = %s LIMIT 21;
 
--- redact (3 of 28)
--- redact (4 of 28)
--- redact (5 of 28)
--- redact (6 of 28)
--- redact (8 of 28)
--- redact (9 of 28)
+-- redact (3 of 35)
+-- redact (4 of 35)
+-- redact (5 of 35)
+-- redact (6 of 35)
+-- redact (8 of 35)
+-- redact (9 of 35)
 SELECT "convmemory_session"."id" AS "pk"
 FROM "convmemory_session"
 WHERE ("convmemory_session"."fork_position" >= %s AND "convmemory_session"."forked_from_id" IN (%s));
 
--- redact (7 of 28)
+-- redact (7 of 35)
 SELECT "convmemory_message"."session_id", "convmemory_message"."position", "convmemory_message"."role",
     "convmemory_message"."kind", "convmemory_message"."content", "convmemory_message"."wire",
     "convmemory_message"."metadata", "convmemory_message"."usage", "convmemory_message"."tokens",
@@ -543,7 +985,7 @@ SELECT "convmemory_message"."session_id", "convmemory_message"."position", "conv
 FROM "convmemory_message"
 WHERE ("convmemory_message"."position" = %s AND "convmemory_message"."session_id" = %s) LIMIT 21;
 
--- redact (10 of 28)
+-- redact (10 of 35)
 SELECT "convmemory_message"."session_id", "convmemory_message"."position", "convmemory_message"."role",
     "convmemory_message"."kind", "convmemory_message"."content", "convmemory_message"."wire",
     "convmemory_message"."metadata", "convmemory_message"."usage", "convmemory_message"."tokens",
@@ -554,8 +996,14 @@ FROM "convmemory_message"
 WHERE ("convmemory_message"."position" = %s AND "convmemory_message"."session_id" IN (%s))
 ORDER BY "convmemory_message"."session_id" ASC;
 
--- redact (11 of 28)
--- redact (20 of 28)
+-- redact (11 of 35)
+SELECT %s AS "a"
+FROM "convmemory_session"
+WHERE ("convmemory_session"."lease_expires_at" > (REPLACE(STRFTIME('%%Y-%%m-%%d %%H:%%M:%%f', 'now',
+    %s) || '000', '.000000', '')) AND "convmemory_session"."id" IN (%s, %s)) LIMIT 1;
+
+-- redact (12 of 35)
+-- redact (24 of 35)
 UPDATE "convmemory_session"
 SET "due_since" = NULL,
     "hinted_at" = NULL,
@@ -569,8 +1017,8 @@ SET "due_since" = NULL,
     "updated_at" = REPLACE(STRFTIME('%%Y-%%m-%%d %%H:%%M:%%f', 'now', %s) || '000', '.000000', '')
 WHERE "convmemory_session"."id" = %s;
 
--- redact (12 of 28)
--- redact (21 of 28)
+-- redact (13 of 35)
+-- redact (25 of 35)
 SELECT "convmemory_message"."session_id", "convmemory_message"."position", "convmemory_message"."role",
     "convmemory_message"."kind", "convmemory_message"."content", "convmemory_message"."wire",
     "convmemory_message"."metadata", "convmemory_message"."usage", "convmemory_message"."tokens",
@@ -580,8 +1028,8 @@ SELECT "convmemory_message"."session_id", "convmemory_message"."position", "conv
 FROM "convmemory_message"
 WHERE ("convmemory_message"."session_id" = %s AND "convmemory_message"."position" = %s) LIMIT 21;
 
--- redact (13 of 28)
--- redact (22 of 28)
+-- redact (14 of 35)
+-- redact (26 of 35)
 UPDATE "convmemory_message"
 SET "content" = %s,
     "wire" = NULL,
@@ -590,23 +1038,33 @@ SET "content" = %s,
         'now', %s) || '000', '.000000', ''))
 WHERE ("convmemory_message"."session_id" = %s AND "convmemory_message"."position" = %s);
 
--- redact (14 of 28)
--- redact (23 of 28)
+-- redact (15 of 35)
+-- redact (27 of 35)
 SELECT "convmemory_message"."position" AS "position", "convmemory_message"."payload_hash" AS "payload_hash"
 FROM "convmemory_message"
 WHERE ("convmemory_message"."session_id" = %s AND "convmemory_message"."idempotency_key" IS NOT NULL
     AND "convmemory_message"."position" <= %s)
 ORDER BY 1 DESC LIMIT 1;
 
--- redact (15 of 28)
--- redact (24 of 28)
+-- redact (16 of 35)
+-- redact (28 of 35)
 UPDATE "convmemory_summary"
-SET "text" = %s
+SET "text" = %s,
+    "identifiers" = NULL,
+    "model_length" = NULL
 WHERE ("convmemory_summary"."last_position" >= %s AND "convmemory_summary"."session_id" = %s);
 
--- redact (19 of 28)
--- redact (28 of 28)
--- truncate (10 of 10)
+-- redact (18 of 35)
+-- redact (30 of 35)
+SELECT "convmemory_segment"."first" AS "first", "convmemory_segment"."last" AS "last",
+    "convmemory_segment"."data" AS "data"
+FROM "convmemory_segment"
+WHERE ("convmemory_segment"."session_id" = %s AND "convmemory_segment"."first" <= %s)
+ORDER BY "convmemory_segment"."session_id" DESC, 1 DESC LIMIT 1;
+
+-- redact (23 of 35)
+-- redact (35 of 35)
+-- truncate (14 of 14)
 UPDATE "convmemory_session"
 SET "last_position" = %s,
     "unpinned_count" = %s,
@@ -622,12 +1080,14 @@ SET "last_position" = %s,
     "covered_tokens" = %s,
     "pinned_count" = %s,
     "pinned_tokens" = %s,
+    "indexed_position" = %s,
     "current_version" = %s,
     "due_since" = REPLACE(STRFTIME('%%Y-%%m-%%d %%H:%%M:%%f', 'now', %s) || '000', '.000000', ''),
-    "hinted_at" = REPLACE(STRFTIME('%%Y-%%m-%%d %%H:%%M:%%f', 'now', %s) || '000', '.000000', '')
+    "hinted_at" = REPLACE(STRFTIME('%%Y-%%m-%%d %%H:%%M:%%f', 'now', %s) || '000', '.000000', ''),
+    "rebuild_after" = NULL
 WHERE "convmemory_session"."id" = %s;
 
--- truncate (1 of 10)
+-- truncate (1 of 14)
 UPDATE "convmemory_session"
 SET "due_since" = NULL,
     "hinted_at" = NULL,
@@ -641,17 +1101,31 @@ SET "due_since" = NULL,
     "updated_at" = REPLACE(STRFTIME('%%Y-%%m-%%d %%H:%%M:%%f', 'now', %s) || '000', '.000000', '')
 WHERE ("convmemory_session"."name_hash" = %s AND "convmemory_session"."last_position" > %s);
 
--- truncate (6 of 10)
+-- truncate (6 of 14)
 DELETE
 FROM "convmemory_message"
 WHERE ("convmemory_message"."position" > %s AND "convmemory_message"."session_id" = %s);
 
--- truncate (7 of 10)
+-- truncate (7 of 14)
 UPDATE "convmemory_summary"
-SET "text" = %s
+SET "text" = %s,
+    "identifiers" = NULL,
+    "model_length" = NULL
 WHERE ("convmemory_summary"."last_position" > %s AND "convmemory_summary"."session_id" = %s);
 
--- clear (1 of 4)
+-- truncate (8 of 14)
+DELETE
+FROM "convmemory_segment"
+WHERE ("convmemory_segment"."session_id" = %s AND "convmemory_segment"."first" > %s);
+
+-- truncate (9 of 14)
+SELECT "convmemory_segment"."first" AS "first", "convmemory_segment"."last" AS "last",
+    "convmemory_segment"."data" AS "data"
+FROM "convmemory_segment"
+WHERE "convmemory_segment"."session_id" = %s
+ORDER BY "convmemory_segment"."session_id" DESC, 1 DESC LIMIT 1;
+
+-- clear (1 of 5)
 UPDATE "convmemory_session"
 SET "last_position" = %s,
     "unpinned_count" = %s,
@@ -674,22 +1148,29 @@ SET "last_position" = %s,
     "lease_token" = %s,
     "lease_expires_at" = NULL,
     "last_error" = %s,
+    "rebuild_after" = NULL,
     "answered_position" = %s,
     "current_version" = %s,
+    "indexed_position" = %s,
     "epoch" = ("convmemory_session"."epoch" + %s),
     "revision" = ("convmemory_session"."revision" + %s),
     "updated_at" = REPLACE(STRFTIME('%%Y-%%m-%%d %%H:%%M:%%f', 'now', %s) || '000', '.000000', '')
 WHERE "convmemory_session"."name_hash" = %s;
 
--- clear (3 of 4)
+-- clear (3 of 5)
 DELETE
 FROM "convmemory_message"
 WHERE "convmemory_message"."session_id" = %s;
 
--- clear (4 of 4)
+-- clear (4 of 5)
 DELETE
 FROM "convmemory_summary"
 WHERE "convmemory_summary"."session_id" = %s;
+
+-- clear (5 of 5)
+DELETE
+FROM "convmemory_segment"
+WHERE "convmemory_segment"."session_id" = %s;
 
 -- adopt (1 of 5)
 UPDATE "convmemory_session"
@@ -716,25 +1197,25 @@ SET "name_hash" = %s,
     "updated_at" = REPLACE(STRFTIME('%%Y-%%m-%%d %%H:%%M:%%f', 'now', %s) || '000', '.000000', '')
 WHERE "convmemory_session"."id" = %s;
 
--- erase (1 of 11)
+-- erase (1 of 12)
 UPDATE "convmemory_session"
 SET "epoch" = ("convmemory_session"."epoch" + %s)
 WHERE ("convmemory_session"."alias" = %s AND "convmemory_session"."owner_id" = %s
     AND "convmemory_session"."visitor" = %s);
 
--- erase (2 of 11)
+-- erase (2 of 12)
 SELECT "convmemory_session"."id" AS "pk"
 FROM "convmemory_session"
 WHERE ("convmemory_session"."alias" = %s AND "convmemory_session"."owner_id" = %s
     AND "convmemory_session"."visitor" = %s)
 ORDER BY 1 ASC;
 
--- erase (3 of 11)
+-- erase (3 of 12)
 UPDATE "convmemory_session"
 SET "epoch" = ("convmemory_session"."epoch" + %s)
 WHERE "convmemory_session"."id" IN (%s);
 
--- erase (4 of 11)
+-- erase (4 of 12)
 SELECT "convmemory_session"."id", "convmemory_session"."public_id", "convmemory_session"."alias",
     "convmemory_session"."owner_id", "convmemory_session"."visitor", "convmemory_session"."key",
     "convmemory_session"."name_hash", "convmemory_session"."title", "convmemory_session"."metadata",
@@ -746,22 +1227,23 @@ SELECT "convmemory_session"."id", "convmemory_session"."public_id", "convmemory_
     "convmemory_session"."exchange_calls", "convmemory_session"."open_calls",
     "convmemory_session"."last_version", "convmemory_session"."current_version",
     "convmemory_session"."covered_position", "convmemory_session"."covered_count",
-    "convmemory_session"."covered_tokens", "convmemory_session"."due_since",
-    "convmemory_session"."due_revision", "convmemory_session"."hinted_at", "convmemory_session"."attempts",
-    "convmemory_session"."next_attempt_at", "convmemory_session"."lease_token",
-    "convmemory_session"."lease_expires_at", "convmemory_session"."last_error", "convmemory_session"."epoch",
+    "convmemory_session"."covered_tokens", "convmemory_session"."indexed_position",
+    "convmemory_session"."due_since", "convmemory_session"."due_revision", "convmemory_session"."hinted_at",
+    "convmemory_session"."attempts", "convmemory_session"."next_attempt_at",
+    "convmemory_session"."lease_token", "convmemory_session"."lease_expires_at",
+    "convmemory_session"."last_error", "convmemory_session"."rebuild_after", "convmemory_session"."epoch",
     "convmemory_session"."revision", "convmemory_session"."forked_from_id",
     "convmemory_session"."fork_position", "convmemory_session"."counter", "convmemory_session"."created_at",
     "convmemory_session"."updated_at"
 FROM "convmemory_session"
 WHERE "convmemory_session"."id" IN (%s);
 
--- erase (5 of 11)
+-- erase (5 of 12)
 UPDATE "convmemory_session"
 SET "epoch" = ("convmemory_session"."epoch" + %s)
 WHERE "convmemory_session"."id" = %s;
 
--- erase (6 of 11)
+-- erase (6 of 12)
 SELECT "convmemory_session"."forked_from_id" AS "forked_from"
 FROM "convmemory_session"
 WHERE "convmemory_session"."id" = %s;

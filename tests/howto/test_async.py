@@ -45,3 +45,6 @@ def test_a_message_of_a_user_or_a_visitor_is_stored_once(logged_in: bool) -> Non
     refused = say("Something else.")
     assert refused.status_code == 400
     assert "idempotency key" in json.loads(refused.content)["error"]
+    empty = say(" \n")
+    assert (empty.status_code, json.loads(empty.content)) == (400, {"error": "Send a text."})
+    assert models.Message.objects.count() == 1

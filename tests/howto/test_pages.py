@@ -6,8 +6,10 @@ import datetime as dt
 import json
 import pathlib
 import re
-from types import SimpleNamespace
-from typing import Any
+import socket
+import sys
+from types import ModuleType, SimpleNamespace
+from typing import Any, cast
 
 import pytest
 from django.contrib.auth.models import AnonymousUser, Group, User
@@ -31,13 +33,17 @@ FOLDER = pathlib.Path(__file__).parents[2] / "docs/howto"
 PAGES = {path.stem: path.read_text(encoding="utf-8") for path in FOLDER.glob("*.md")}
 
 
+def code_of(page: str, name: str) -> str:
+    """Return the code that a page has for the file ``name``."""
+    blocks = re.findall(r"```python\n(.*?)```", PAGES[page], re.DOTALL)
+    [code] = [block for block in blocks if block.startswith(f"# {name}")]
+    return str(code)
+
+
 def module_of(page: str, name: str) -> dict[str, Any]:
     """Run the code that a page has for the file ``name``."""
-    [code] = [
-        code for code in re.findall(r"```python\n(.*?)```", PAGES[page], re.DOTALL) if code.startswith(f"# {name}")
-    ]
-    namespace: dict[str, Any] = {}
-    exec(code, namespace)  # noqa: S102
+    namespace: dict[str, Any] = {"__name__": name.removesuffix(".py")}
+    exec(code_of(page, name), namespace)  # noqa: S102
     return namespace
 
 
@@ -89,7 +95,9 @@ def test_several_assistants(settings: Any, ann: User) -> None:
     assert memory_of(ann).alias == "tutor"
 
 
-def test_transactions(ann: User) -> None:
+def test_transactions(ann: User, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("shop", "shop.models"):
+        monkeypatch.setitem(sys.modules, name, cast("ModuleType", SimpleNamespace(Order=SimpleNamespace)))
     refund = module_of("transactions", "orders.py")["refund"]
     saved: list[bool] = []
     order = SimpleNamespace(pk=7, refunded=False, save=lambda: saved.append(True))
@@ -104,6 +112,9 @@ def test_transactions(ann: User) -> None:
     request.user = ann
     view = module_of("transactions", "views.py")["say"]
     assert view(request).content == b'{"position": 1}'
+    empty = RequestFactory().post("/", {"text": " "})
+    empty.user = ann
+    assert view(empty).status_code == 400
     assert "default" in view._non_atomic_requests
 
 
@@ -122,6 +133,57 @@ def test_limits() -> None:
         assert key in conf.KEYS
 
 
+def idle_seconds_of(connection: Any) -> int:
+    """How long a connection to PostgreSQL may be idle before the kernel asks whether the server is there."""
+    with socket.fromfd(connection.fileno(), socket.AF_INET, socket.SOCK_STREAM) as connected:
+        return int(connected.getsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE))
+
+
+def server_settings_of(page: str, file: str) -> dict[str, str]:
+    """Return the settings that a page has for the configuration file of a database."""
+    [text] = re.findall(rf"```ini\n# {re.escape(file)}\n(.*?)```", PAGES[page], re.DOTALL)
+    return dict(re.findall(r"^(\w+) = (\w+)$", text, re.MULTILINE))
+
+
+@pytest.mark.only_on("postgresql")
+@pytest.mark.django_db
+def test_production_keepalives_of_postgresql() -> None:
+    settings = server_settings_of("production", "postgresql.conf")
+    assert len(settings) == 4
+    with connections["default"].cursor() as cursor:
+        for name, value in settings.items():
+            cursor.execute("SELECT set_config(%s, %s, TRUE)", [name, value])
+            # Without a TCP connection, the server has no keepalives.
+            cursor.execute(
+                "SELECT inet_server_addr() IS NULL OR setting = %s FROM pg_settings WHERE name = %s", [value, name]
+            )
+            assert cursor.fetchone() == (True,), name
+
+
+@pytest.mark.only_on("mariadb")
+@pytest.mark.django_db
+def test_production_keepalives_of_mariadb() -> None:
+    settings = server_settings_of("production", "mariadb.cnf")
+    assert len(settings) == 4
+    with connections["default"].cursor() as cursor:
+        for name, value in settings.items():
+            cursor.execute(
+                "SELECT numeric_min_value <= %s AND %s <= numeric_max_value FROM information_schema.system_variables "
+                "WHERE variable_name = %s",
+                [int(value), int(value), name],
+            )
+            assert cursor.fetchone() == (1,), name
+    [options] = re.findall(r'`("connect_timeout": [^`]*)`', PAGES["production"])
+    here = connections["default"].settings_dict
+    given = {"default": here | {"OPTIONS": here["OPTIONS"] | json.loads(f"{{{options}}}")}}
+    connection = ConnectionHandler(given)["default"]
+    try:
+        with connection.cursor() as cursor:
+            cursor.execute("SELECT 1")
+    finally:
+        connection.close()
+
+
 @pytest.mark.only_on("postgresql")
 def test_production_with_a_pool(db: None) -> None:
     """A closed connection returns to the pool, and is used again."""
@@ -137,6 +199,9 @@ def test_production_with_a_pool(db: None) -> None:
                 served.add(cursor.fetchone()[0])
             connection.close()
         assert len(served) < 30
+        with connection.cursor() as cursor:
+            assert idle_seconds_of(cursor.connection) == 10
+        connection.close()
     finally:
         connection.close_pool()  # type: ignore[attr-defined]
 
@@ -173,6 +238,9 @@ def test_visitors(ann: User) -> None:
     request.session, request.user = SessionStore(), AnonymousUser()
     assert say(request).status_code == 200
     assert len(request.session["visitor"]) == 32
+    empty = RequestFactory().post("/", {})
+    empty.session, empty.user = SessionStore(), AnonymousUser()
+    assert say(empty).status_code == 400
     receiver = module_of("visitors", "login.py")["bring_conversations_along"]
     try:
         user_logged_in.send(User, request=request, user=ann)

@@ -1,56 +1,150 @@
-"""The code of docs/howto/providers.md converts what the page says."""
+"""The code of docs/howto/providers.md converts what the page says, with the providers' own clients."""
 
 from __future__ import annotations
 
-import contextlib
-from types import SimpleNamespace
 from typing import Any
 
+import openai
 import pytest
 from django.contrib.auth.models import User
-from pydantic import TypeAdapter
+from django.core import checks
 
 from django_convmemory.memory import memories
 from django_convmemory.messages import ChatMessage
-from tests.howto.test_pages import module_of
+from tests.howto.test_pages import PAGES, module_of
+from tests.openai_server import Behaviour, OpenAIServer
+from tests.wire import validators
 
 pytestmark = pytest.mark.django_db
+CALL = {"id": "c1", "type": "function", "function": {"name": "find", "arguments": '{"q": 1}'}}
 
 
-def test_an_endpoint_that_wants_one_system_message(settings: Any) -> None:
+@pytest.fixture
+def ann() -> User:
+    return User.objects.create_user("ann")
+
+
+def last_of(user: User) -> dict[str, Any]:
+    return memories["default"].session("main", owner=user).history(limit=1)[0].message.to_openai()
+
+
+def test_a_server_with_a_strict_template(settings: Any, ann: User) -> None:
     settings.CONVMEMORY = module_of("providers", "settings.py")["CONVMEMORY"]
-    session = memories["default"].session("main", owner=User.objects.create_user("ann"))
-    session.append(ChatMessage.system("Be kind."), ChatMessage.human("hello"))
-    roles = [message["role"] for message in session.load(system="Be brief.").to_openai()]
-    assert roles == ["system", "user"]
-
-
-def test_the_responses_api() -> None:
-    session = memories["default"].session("main", owner=User.objects.create_user("ann"))
-    image = {"type": "image_url", "image_url": {"url": "https://a.example/b.png", "detail": "low"}}
-    call = {"id": "c1", "type": "function", "function": {"name": "find", "arguments": "{}"}}
+    assert checks.run_checks(tags=["convmemory"]) == []
+    session = memories["default"].session("main", owner=ann)
     session.append(
         ChatMessage.system("Be kind."),
-        ChatMessage.human([{"type": "text", "text": "What is this?"}, image]),
-        ChatMessage.ai("I look.", tool_calls=[call]),
+        ChatMessage.ai("Hello!"),
+        ChatMessage.human("Find it.", name="Ann"),
+        ChatMessage.human("Soon.", name="Bob"),
+        ChatMessage.ai(tool_calls=[CALL]),
         ChatMessage.tool("a bridge", "c1"),
+        ChatMessage.human("Well?"),
     )
-    page = module_of("providers", "responses.py")
-    items = page["to_responses"](session.load())
-    with contextlib.suppress(ImportError):  # Older clients do not know this API.
-        from openai.types.responses import ResponseInputParam
+    messages: list[Any] = session.load(system="Be brief.").to_openai()
 
-        TypeAdapter(ResponseInputParam).validate_python(items)
-    assert [item.get("type", item.get("role")) for item in items] == [
-        *("system", "user", "assistant", "function_call", "function_call_output")
+    assert list(validators.strict_template(messages)) == []
+    assert [(message["role"], message["content"]) for message in messages if "tool_calls" not in message] == [
+        ("system", "Be brief.\n\nBe kind."),
+        ("user", "[The conversation continues.]"),
+        ("assistant", "Hello!"),
+        ("user", "Ann: Find it.\n\nBob: Soon."),
+        ("tool", "a bridge"),
+        ("assistant", "[No answer yet.]"),
+        ("user", "Well?"),
     ]
-    answer = SimpleNamespace(
-        output_text="It is a bridge.",
-        output=[
-            SimpleNamespace(type="reasoning"),
-            SimpleNamespace(type="function_call", call_id="c2", name="find", arguments='{"q": 1}'),
-        ],
-    )
-    message = page["from_responses"](answer)
-    session.append(message)
-    assert (message.text, message.tool_calls[0]["id"]) == ("It is a bridge.", "c2")
+    for text in ("[The conversation continues.]", "[No answer yet.]"):
+        assert f"`{text}`" in PAGES["providers"]
+
+
+def test_a_server_that_wants_one_system_message(ann: User) -> None:
+    session = memories["default"].session("main", owner=ann)
+    session.append(ChatMessage.system("Be kind."), ChatMessage.human("Hello."), ChatMessage.human("Well?"))
+    messages = session.load(system="Be brief.").to_openai(system="merged")
+    assert [message["role"] for message in messages] == ["system", "user", "user"]
+
+
+RESPONSE = {
+    "id": "resp_1",
+    "object": "response",
+    "created_at": 1,
+    "model": "gpt-4.1-mini",
+    "status": "completed",
+    "parallel_tool_calls": True,
+    "tool_choice": "auto",
+    "tools": [],
+    "output": [
+        {"type": "reasoning", "id": "rs_1", "summary": []},
+        {
+            "type": "message",
+            "id": "msg_1",
+            "role": "assistant",
+            "status": "completed",
+            "content": [{"type": "output_text", "text": "It is a bridge.", "annotations": []}],
+        },
+        {"type": "function_call", "id": "fc_1", "call_id": "c1", "name": "find", "arguments": '{"q": 1}'},
+    ],
+    "usage": {
+        "input_tokens": 9,
+        "input_tokens_details": {"cached_tokens": 0},
+        "output_tokens": 5,
+        "output_tokens_details": {"reasoning_tokens": 0},
+        "total_tokens": 14,
+    },
+}
+
+
+@pytest.mark.skipif(int(openai.__version__.split(".")[0]) < 2, reason="needs openai 2.0 or newer")
+def test_the_responses_api(ann: User, model: OpenAIServer) -> None:
+    reply = module_of("providers", "responses.py")["reply"]
+    model.default = Behaviour("raw", body=RESPONSE)
+
+    assert reply(ann, "What is this?") == "It is a bridge."
+
+    assert last_of(ann) == {"role": "assistant", "content": "It is a bridge.", "tool_calls": [CALL]}
+    memories["default"].session("main", owner=ann).append(ChatMessage.tool("found", "c1"))
+    reply(ann, "And now?")
+    items = model.log[1].body["input"]
+    assert list(validators.responses(items)) == []
+    assert [item["type"] for item in items] == [
+        *("message", "message", "message", "function_call", "function_call_output", "message")
+    ]
+    assert model.log[1].path == "/v1/responses"
+    assert "previous_response_id" not in model.log[1].body
+
+
+ANSWER = {
+    "id": "msg_1",
+    "type": "message",
+    "role": "assistant",
+    "model": "claude",
+    "content": [
+        {"type": "text", "text": "It is a bridge."},
+        {"type": "tool_use", "id": "c1", "name": "find", "input": {"q": 1}},
+    ],
+    "stop_reason": "tool_use",
+    "stop_sequence": None,
+    "usage": {"input_tokens": 9, "output_tokens": 5, "cache_read_input_tokens": 4, "cache_creation_input_tokens": 0},
+}
+
+
+def test_anthropic(ann: User, model: OpenAIServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ANTHROPIC_BASE_URL", model.base_url.removesuffix("/v1"))
+    monkeypatch.setenv("ANTHROPIC_API_KEY", "none")
+    reply = module_of("providers", "claude.py")["reply"]
+    model.default = Behaviour("raw", body=ANSWER)
+
+    assert reply(ann, "What is this?") == "It is a bridge."
+
+    assert last_of(ann) == {"role": "assistant", "content": "It is a bridge.", "tool_calls": [CALL]}
+    session = memories["default"].session("main", owner=ann)
+    session.append(ChatMessage.tool("found", "c1"))
+    assert session.history()[1].message.role == "assistant"
+    reply(ann, "And now?")
+    body = model.log[1].body
+    assert list(validators.anthropic({"system": body["system"], "messages": body["messages"]})) == []
+    assert body["system"][0]["text"] == "You are a helpful teacher."
+    assert [message["role"] for message in body["messages"]] == ["user", "assistant", "user"]
+    assert body["messages"][1]["content"][1] == ANSWER["content"][1]  # type: ignore[index]
+    assert [block["type"] for block in body["messages"][2]["content"]] == ["tool_result", "text"]
+    assert model.log[1].path == "/v1/messages"

@@ -13,6 +13,7 @@ from django.core.management import CommandError, call_command
 from django.db import connection
 
 from django_convmemory import models
+from django_convmemory.maintenance import integrity
 from django_convmemory.maintenance.transfer import importing
 from django_convmemory.memory import memories
 from django_convmemory.messages import ChatMessage
@@ -166,6 +167,15 @@ def test_without_compaction_sessions_become_due_with_their_next_message(write: A
 
 
 @pytest.mark.django_db
+def test_without_compaction_an_imported_session_is_folded_when_asked(write: Any) -> None:
+    call("convmemory_import", write(record("long", *[human(TURN)] * 30)), "--no-compact")
+
+    assert memories["default"].compact("long") == "published"
+    assert models.Session.objects.get().covered_position > 0
+    assert not models.Session.objects.due().exists()
+
+
+@pytest.mark.django_db
 def test_the_output_estimates_what_folding_will_take(write: Any, settings: Settings) -> None:
     options = {"max_token_limit": 200, "max_chunk_tokens": 500}
     settings.CONVMEMORY = {"default": {**settings.CONVMEMORY["default"], "OPTIONS": options}}
@@ -237,3 +247,39 @@ def test_a_notice_names_fields_that_models_will_be_sent(write: Any) -> None:
     assert "will be sent to models: 'created_at' (1)" in stderr.getvalue()
     assert "refusal" not in stderr.getvalue()
     assert stored("a")[0].to_openai()["created_at"] == TIME
+
+
+@pytest.mark.django_db
+def test_an_imported_session_is_indexed_without_what_was_redacted(write: Any) -> None:
+    messages = [human(f"heron {number}") for number in range(300)]
+    path = write(record("a", *messages, human("quetzal"), human("stork"), notes={"301": {"redacted": True}}))
+
+    call("convmemory_import", path)
+
+    session = models.Session.objects.get()
+    assert session.indexed_position == 301
+    terms = "".join(session.convmemory_segments.values_list("data", flat=True))
+    assert "heron" in terms
+    assert "quetzal" not in terms
+    assert list(integrity.check(models.Session.objects.all())) == []
+
+
+@pytest.mark.django_db
+@pytest.mark.parametrize("index", [True, False])
+def test_an_import_does_not_mark_what_only_has_to_be_indexed(index: bool, settings: Settings, write: Any) -> None:
+    settings.CONVMEMORY = {
+        "default": {
+            "MEMORY": "django_convmemory.memory.ConversationWindowMemory",
+            "OPTIONS": {"window_size": 4, "index": index},
+        }
+    }
+    call("convmemory_import", write(record("a", *[human("heron")] * 600)))
+    session = models.Session.objects.get()
+    assert (session.indexed_position, session.due_since) == (599 if index else 0, None)
+
+
+@pytest.mark.django_db
+def test_without_folding_a_session_is_indexed_but_not_marked(write: Any) -> None:
+    call("convmemory_import", "--no-compact", write(record("a", *[human("heron " * 50)] * 600)))
+    session = models.Session.objects.get()
+    assert (session.indexed_position, session.due_since) == (599, None)

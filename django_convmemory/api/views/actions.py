@@ -38,8 +38,7 @@ class Clear(ScopedView):
 
     def post(self, request: Request, session_id: str) -> Response:
         self.body()
-        with self.guarded():
-            self.handle.clear()
+        self.guarded(self.handle.clear)
         return Response(status=204)
 
 
@@ -54,8 +53,7 @@ class Fork(ScopedView):
         body = self.body()
         key = body.get("key") or str(uuid.uuid4())
         try:
-            with self.guarded():
-                copy = self.handle.fork(body["at"], key=key, **self.scope.whose())
+            copy = self.guarded(lambda: self.handle.fork(body["at"], key=key, **self.scope.whose()))
         except UnknownMessage as error:
             # The session exists, but has no such position: a conflict with its state, not a 404.
             raise Problem(409, "unknown_message", str(error)) from None

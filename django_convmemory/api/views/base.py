@@ -10,17 +10,18 @@ import contextlib
 import functools
 import inspect
 import uuid
-from collections.abc import Callable, Iterator
-from typing import Any
+from collections.abc import Callable
+from typing import Any, TypeVar
 
 from django.apps import apps
-from django.db import router, transaction
+from django.db import router
 from django.db.models import QuerySet
 from django.urls import reverse
 from django.utils.cache import patch_cache_control, patch_vary_headers
 from rest_framework.exceptions import NotFound, ValidationError
 from rest_framework.generics import GenericAPIView
 from rest_framework.metadata import SimpleMetadata
+from rest_framework.pagination import BasePagination
 from rest_framework.permissions import SAFE_METHODS, BasePermission
 from rest_framework.request import Request
 from rest_framework.response import Response
@@ -34,6 +35,9 @@ from django_convmemory.api.problems import Problem
 from django_convmemory.api.scopes import UserScope
 from django_convmemory.conversation import ConversationMemory, SessionHandle
 from django_convmemory.memory import memories
+from django_convmemory.stores import transactions
+
+T = TypeVar("T")
 
 
 class InScope(BasePermission):
@@ -56,7 +60,7 @@ class ScopedView(GenericAPIView[Any]):
     metadata_class = SimpleMetadata
     versioning_class = None
     filter_backends = []
-    pagination_class = pagination.Pages
+    pagination_class: type[BasePagination] = pagination.Pages
     # The body and the query string that the view accepts, unless it ignores them.
     serializer_class: type[serializers.StrictSerializer] = serializers.Nothing
     query_class: type[serializers.StrictSerializer] = serializers.Nothing
@@ -149,22 +153,23 @@ class ScopedView(GenericAPIView[Any]):
         """The revision that ``If-Match`` names, or None without the header and for ``*``."""
         return None if (self.if_match or "*").strip() == "*" else self.session.revision
 
-    @contextlib.contextmanager
-    def guarded(self) -> Iterator[None]:
-        """Lock the session at the revision that ``If-Match`` names, for operations that take no revision.
+    def guarded(self, work: Callable[[], T]) -> T:
+        """Run ``work`` with the session locked at the revision that ``If-Match`` names, and return what it returns.
 
-        Raises a 412 if the session has changed since.
+        It is for operations that take no revision. Raises a 412 if the session has changed since.
         """
         if self.revision is None:
-            yield
-            return
-        using = self.session._state.db
-        with transaction.atomic(using=using):
-            row = models.Session.objects.using(using).filter(pk=self.session.pk, revision=self.revision)
+            return work()
+        using = self.session._state.db or router.db_for_write(models.Session)
+        row = models.Session.objects.using(using).filter(pk=self.session.pk, revision=self.revision)
+
+        def work_locked() -> T:
             # The UPDATE locks the row on every database, also on those without SELECT … FOR UPDATE.
             if not row.lock():
                 raise etags.stale()
-            yield
+            return work()
+
+        return transactions.run(using, work_locked, savepoint=True)
 
     def reread(self, session: models.Session) -> models.Session:
         """Read a session that was just written. Raises a 404 if it was deleted since."""

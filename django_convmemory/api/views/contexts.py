@@ -27,7 +27,9 @@ class ContextDetail(TaggedView):
         budget, own_budget = query.get("max_tokens"), self.memory.max_context_tokens
         if budget is not None and own_budget is not None:
             budget = min(budget, own_budget)
-        context = self.handle.load(max_tokens=budget)
+        asked = query.get("recall")
+        recall = None if asked is None else {"0": False, "1": True}.get(asked, asked)
+        context = self.handle.load(max_tokens=budget, recall=recall)
         answer: dict[str, Any] = {
             **_content(context, query["format"]),
             "summary": context.summary,
@@ -36,6 +38,7 @@ class ContextDetail(TaggedView):
             "omitted": context.omitted,
             "over_budget": context.over_budget,
             "pending": context.pending,
+            "recalled": serializers.QuoteSerializer(context.recalled, many=True).data,
             "revision": context.revision,
         }
         if query["explain"] == "1":

@@ -39,8 +39,7 @@ class MessageList(ScopedView):
         messages: list[ChatMessage] = body["messages"]
         self._check_roles(messages, usage="usage" in body)
         key = self._idempotency_key()
-        with self.guarded():
-            receipt = self.handle.append(*messages, idempotency_key=key, usage=body.get("usage"))
+        receipt = self.guarded(lambda: self.handle.append(*messages, idempotency_key=key, usage=body.get("usage")))
         return Response(receipt._asdict(), status=200 if receipt.replayed else 201)
 
     def _check_roles(self, messages: list[ChatMessage], *, usage: bool) -> None:
@@ -80,5 +79,5 @@ class MessageRedaction(ScopedView):
 
     def post(self, request: Request, session_id: str, position: str) -> Response:
         forks = self.body()["forks"]
-        with self.guarded():
-            return Response({"sessions": self.handle.redact(position_of(position), forks)})
+        redacted = self.guarded(lambda: self.handle.redact(position_of(position), forks))
+        return Response(redacted._asdict())

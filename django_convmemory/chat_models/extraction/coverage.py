@@ -12,13 +12,15 @@ The algorithm is the budgeted greedy of Lin and Bilmes, "A Class of Submodular F
 from __future__ import annotations
 
 import dataclasses
+import datetime as dt
 import hashlib
 import heapq
 import math
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import NamedTuple
 
-from django_convmemory.chat_models.extraction import concepts, statements
+from django_convmemory.chat_models.extraction import concepts, signals, statements, subjects
 
 # The penalty of a statement's length: 0 is none, and 1 chooses by concepts per token.
 _LENGTH_EXPONENT = 0.85
@@ -28,8 +30,19 @@ _NEWEST_SHARE = 0.15
 _NOVELTY = 0.2
 # An answer with fewer concepts than this is not understood without its question.
 _ELLIPTIC = 3
+_ELLIPTIC_WITH_SUBJECT = 2
 # Picks go beyond the token limit by this factor, because costs are estimates and statements may share a label.
 _SLACK = 1.5
+
+# In a summary of several folds, facts outlast the rest. In a single fold, only identifiers count as facts. The first
+# weight adds to that of the concepts, and falls with the value already chosen from the fold. The second does not fall,
+# so a fold may keep many facts.
+_FACT_WEIGHT = 5.0
+_FACT_ALONE = 2.0
+_LARGEST_FACT = 4.0
+_FACT_IN_A_QUESTION = 0.2
+_FACT_ABOUT_YOU = 0.4
+_ABOUT_YOU = re.compile(r"\b(?:you|your|yours)\b", re.IGNORECASE)
 
 # Factors for the form of a sentence:
 # - The answer to a question says more than the question.
@@ -54,6 +67,10 @@ class Candidate:
     - ``cost`` is an estimate of its tokens, with the speaker's label.
     - ``factor`` is the factor for its form.
     - ``question`` is the index of the question that it answers, if it is not understood without the question.
+    - ``day`` is the day on which it was said, or None.
+    - ``fact`` is its value as a lasting fact.
+    - ``identifies`` says that it tells an identifier: a phone number, an address of mail, the number of an order.
+    - ``idle`` says that it is chosen only if all others fit: a greeting, or a question that is asked again.
     - ``rank`` decides between candidates of the same value: the lower one is chosen. It is a hash of the text, so that
       neither old nor new statements are preferred.
     """
@@ -64,15 +81,27 @@ class Candidate:
     cost: int
     factor: float
     question: int | None
+    day: dt.date | None
+    fact: float
+    identifies: bool
+    idle: bool
     rank: bytes
 
 
+class Pick(NamedTuple):
+    """The indices of a statement, after its question if it needs the question, and an estimate of their tokens."""
+
+    indices: list[int]
+    cost: int
+
+
 def candidates(spoken: Sequence[statements.Statement], cost: Callable[[statements.Statement], int]) -> list[Candidate]:
-    """Return a candidate for each statement, in order. ``cost`` returns the tokens of a single statement."""
+    """Return a candidate for each statement, in order. ``cost`` returns the tokens of one statement without its day."""
     speakers = {statement.speaker for statement in spoken}
     labels = frozenset(word.lower() for speaker in speakers for word in speaker.split())
     contents = [concepts.of(statement.text, labels) for statement in spoken]
     weights = concepts.weights(contents)
+    repeated = _repeated_questions(spoken, contents)
     return [
         Candidate(
             index=index,
@@ -80,11 +109,32 @@ def candidates(spoken: Sequence[statements.Statement], cost: Callable[[statement
             weights={concept: weights[concept] for concept in content.all},
             cost=max(1, cost(statement)),
             factor=math.prod(factor for factor, form in _FORMS if form.search(statement.text)),
-            question=index - 1 if len(content.all) < _ELLIPTIC and _is_answer(spoken, index) else None,
+            question=index - 1 if _is_answer(spoken, index) and _is_elliptic(statement, content) else None,
             rank=hashlib.sha256(statement.text.encode()).digest(),
+            day=statement.day,
+            fact=_fact(statement.text, content),
+            identifies=not _QUESTION.search(statement.text) and signals.has_identifier(statement.text),
+            idle=index in repeated or signals.is_idle(statement.text),
         )
         for index, (statement, content) in enumerate(zip(spoken, contents, strict=True))
     ]
+
+
+def _fact(text: str, content: concepts.Concepts) -> float:
+    """Return the value of a statement as a lasting fact; 0 if it has no such form."""
+    value = min(signals.of_a_fact(text) + bool(content.named), _LARGEST_FACT)
+    if _QUESTION.search(text):
+        return value * _FACT_IN_A_QUESTION
+    return value * _FACT_ABOUT_YOU if not content.numbers and _ABOUT_YOU.search(text) else value
+
+
+def _repeated_questions(spoken: Sequence[statements.Statement], contents: Sequence[concepts.Concepts]) -> set[int]:
+    """Return the indices of questions that are asked more than once."""
+    asked: dict[frozenset[str], list[int]] = {}
+    for index, (statement, content) in enumerate(zip(spoken, contents, strict=True)):
+        if _QUESTION.search(statement.text):
+            asked.setdefault(content.all, []).append(index)
+    return {index for indices in asked.values() for index in indices if len(indices) > 1 or spoken[index].repeated}
 
 
 def _is_answer(spoken: Sequence[statements.Statement], index: int) -> bool:
@@ -95,8 +145,16 @@ def _is_answer(spoken: Sequence[statements.Statement], index: int) -> bool:
     return before.fold == statement.fold and before.speaker != statement.speaker and bool(_QUESTION.search(before.text))
 
 
-def choose(pool: Sequence[Candidate], max_tokens: int) -> list[list[int]]:
-    """Return picks, best first. A pick is a list of indices: a statement, after its question if it needs the question.
+def _is_elliptic(statement: statements.Statement, content: concepts.Concepts) -> bool:
+    """Whether an answer is not understood without its question. The subject that was added to it does not count."""
+    own = subjects.without(statement.text)
+    if own == statement.text:
+        return len(content.all) < _ELLIPTIC
+    return len(concepts.of(own).all) < _ELLIPTIC_WITH_SUBJECT
+
+
+def choose(pool: Sequence[Candidate], max_tokens: int, day_cost: int = 0) -> list[Pick]:
+    """Return picks, best first. ``day_cost`` are the tokens of the line of a day.
 
     If there are enough statements, the picks cost more than ``max_tokens``. Costs are estimates, and the caller fills
     the limit by an exact count. Statements that add no new concept are left out.
@@ -104,26 +162,33 @@ def choose(pool: Sequence[Candidate], max_tokens: int) -> list[list[int]]:
     if not pool:
         return []
     newest = pool[-1].fold
-    choice = _Choice(pool)
-    picks: list[list[int]] = []
+    choice = _Choice(pool, day_cost)
+    picks: list[Pick] = []
+    busy = pool
     if pool[0].fold != newest:
-        recent = [candidate for candidate in pool if candidate.fold == newest]
+        busy = [candidate for candidate in pool if not candidate.idle]
+        recent = [candidate for candidate in busy if candidate.fold == newest]
         folds = len({candidate.fold for candidate in pool})
         picks += choice.greedy(recent, max_tokens, min(_NEWEST_SHARE, 2 / folds) * max_tokens)
-    return picks + choice.greedy(pool, max_tokens, _SLACK * max_tokens)
+    for part in (busy, pool):
+        picks += choice.greedy(part, max_tokens, _SLACK * max_tokens)
+    return picks
 
 
 class _Choice:
     """The statements chosen so far, and the value that one more would add."""
 
-    def __init__(self, pool: Sequence[Candidate]) -> None:
+    def __init__(self, pool: Sequence[Candidate], day_cost: int) -> None:
         self.pool = pool
+        self.day_cost = day_cost
+        self.days: set[dt.date | None] = {None}
         self.covered: set[str] = set()
         self.chosen: set[int] = set()
         self.value_of_fold: dict[int, float] = {}
         self.cost = 0
+        self.several_folds = pool[0].fold != pool[-1].fold
 
-    def greedy(self, pool: Iterable[Candidate], largest: float, until: float) -> list[list[int]]:
+    def greedy(self, pool: Iterable[Candidate], largest: float, until: float) -> list[Pick]:
         """Choose the best statements of ``pool`` until ``until`` tokens are spent, and return the picks.
 
         Statements that cost more than ``largest`` are ignored. The value of a statement can only fall while others are
@@ -140,7 +205,7 @@ class _Choice:
             heapq.heapify(heap)
             folds.append((*self._best(heap), fold))
         heapq.heapify(folds)
-        picks: list[list[int]] = []
+        picks: list[Pick] = []
         while folds and self.cost < until:
             *_, fold = heapq.heappop(folds)
             best = self._best(heaps[fold])
@@ -166,7 +231,10 @@ class _Choice:
             elif len(heap) > 1 and (-merit, rank, index) > min(heap[1:3]):
                 heapq.heapreplace(heap, (-merit, rank, index))
             else:
-                return -merit / (1 + self.value_of_fold.get(self.pool[index].fold, 0.0)), rank
+                candidate = self.pool[index]
+                alone = _FACT_ALONE * candidate.fact if self.several_folds else 0.0
+                alone /= math.pow(self._cost(candidate), _LENGTH_EXPONENT)
+                return -alone - merit / (1 + self.value_of_fold.get(candidate.fold, 0.0)), rank
         return 0.0, b""
 
     def _merit(self, candidate: Candidate) -> float:
@@ -174,24 +242,30 @@ class _Choice:
         new = sum(concept not in self.covered for concept in candidate.weights)
         if new <= _NOVELTY * len(candidate.weights):
             return 0.0
-        return self._new_weight(candidate) * candidate.factor / math.pow(self._cost(candidate), _LENGTH_EXPONENT)
+        value = self._new_weight(candidate) * candidate.factor
+        if self.several_folds or candidate.identifies:
+            value += _FACT_WEIGHT * candidate.fact
+        return value / math.pow(self._cost(candidate), _LENGTH_EXPONENT)
 
     def _new_weight(self, candidate: Candidate) -> float:
         return sum(weight for concept, weight in candidate.weights.items() if concept not in self.covered)
 
     def _cost(self, candidate: Candidate) -> int:
+        cost = candidate.cost if candidate.day in self.days else candidate.cost + self.day_cost
         if candidate.question is None or candidate.question in self.chosen:
-            return candidate.cost
-        return candidate.cost + self.pool[candidate.question].cost
+            return cost
+        return cost + self.pool[candidate.question].cost
 
-    def _take(self, candidate: Candidate) -> list[int]:
-        self.cost += self._cost(candidate)
+    def _take(self, candidate: Candidate) -> Pick:
+        cost = self._cost(candidate)
+        self.cost += cost
+        self.days.add(candidate.day)
         value = self._new_weight(candidate) * candidate.factor
         self.value_of_fold[candidate.fold] = self.value_of_fold.get(candidate.fold, 0.0) + value
-        taken = [candidate.index]
+        indices = [candidate.index]
         if candidate.question is not None and candidate.question not in self.chosen:
-            taken.insert(0, candidate.question)
-        for index in taken:
+            indices.insert(0, candidate.question)
+        for index in indices:
             self.chosen.add(index)
             self.covered.update(self.pool[index].weights)
-        return taken
+        return Pick(indices, cost)

@@ -16,6 +16,11 @@ _DIRECTIONAL = "\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069"
 _CONTROL = dict.fromkeys((*range(32), *range(127, 160)), " ")
 _UNWANTED: dict[int, str | None] = {**_CONTROL, 0x0A: "\n", **{ord(mark): None for mark in _DIRECTIONAL}}
 _LINE_ENDS = re.compile(r"\r\n?|[\v\f\x1c-\x1e\x85\u2028\u2029]")
+# Characters without a width. Those that join letters or choose their form stay, but only one in a row.
+_INVISIBLE = re.compile(
+    "[\u00ad\u034f\u061c\u115f\u1160\u17b4\u17b5\u180e\u200b\u2060-\u2065\u206a-\u206f\u3164\ufeff\uffa0"
+    "\ufff9-\ufffb\U000e0000-\U000e0fff]|(?<=[\u200c-\u200f\ufe00-\ufe0f])[\u200c-\u200f\ufe00-\ufe0f]"
+)
 _SURROGATES = re.compile("[\ud800-\udfff]")
 _HAN = re.compile("[\u3400-\u4dbf\u4e00-\u9fff]")
 _KANA = re.compile("[\u3040-\u30ff]")
@@ -55,10 +60,14 @@ _WIDE_CLOSING = re.compile(
 
 
 def clean(text: str) -> str:
-    """Return ``text`` without control characters, lone surrogates and directional marks. Line feeds stay."""
+    """Return ``text`` without control characters, lone surrogates, invisible characters and directional marks.
+
+    Line feeds stay. Other line breaks become line feeds.
+    """
     if text.isascii() and text.isprintable():
         return text
-    return _SURROGATES.sub("\ufffd", _LINE_ENDS.sub("\n", text).translate(_UNWANTED))
+    text = _LINE_ENDS.sub("\n", text).translate(_UNWANTED)
+    return text if text.isascii() else _INVISIBLE.sub("", _SURROGATES.sub("\ufffd", text))
 
 
 def one_line(text: str) -> str:

@@ -6,71 +6,99 @@ Nothing is chosen here.
 from __future__ import annotations
 
 import dataclasses
-import json
+import datetime as dt
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any
+from collections.abc import Collection, Iterable, Sequence
 
 from django_convmemory import messages
-from django_convmemory.chat_models.extraction import concepts, sentences
+from django_convmemory.chat_models.extraction import concepts, labels, sentences, speakers, subjects, tool_lines
 
-_ROLES = {"system": "System", "developer": "System", "user": "User", "assistant": "Assistant", "tool": "Tool"}
-_CHINESE_ROLES = {"system": "系统", "developer": "系统", "user": "用户", "assistant": "助手", "tool": "工具"}
-_RESERVED = frozenset([*_ROLES.values(), *_CHINESE_ROLES.values()])
-
-_LABEL = re.compile(r"(?P<label>[^\W_][^:：\n。！？!?]{0,39})(?:: |：)")
-_PREFIX = re.compile(r"\s*(?P<label>[^\W\d_][\w.'’-]{0,19}(?: [^\W\d_][\w.'’-]{0,19}){0,2})(?::\s|：)\s*")
+_LABEL = re.compile(r"(?P<label>[^\W_][^:：\n。！？!?\"“”]{0,44})(?:: |：)")
 _CLAUSE = re.compile(r"[^，]*，|[^，]+$")
-_WORD = re.compile(r"\w+(?:[.-]+\w+)*")
+_DAY = re.compile(r"\W*(?:(?P<day>\d{4}-\d{2}-\d{2})|\?{4}-\?\?-\?\?)\W*")
+_DIGIT = re.compile(r"\d")
+UNKNOWN_DAY = "????-??-??"
+"""Stands for the day of statements of no known day that follow others of a known day."""
 
-MAX_STATEMENTS = 5000
+MAX_STATEMENTS = 2500
 """At most so many statements of a fold, and of a summary, are considered."""
 
-_LONGEST_NAME = 40
-_LONGEST_VALUE = 60
-_LONGEST_FACTS = 160
-_LONGEST_JSON = 200_000
+
+# Only the first sentences of a turn answer what was asked before it.
+_MAX_COMPLETED = 20
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Statement:
     """One sentence of one speaker.
 
-    ``fold`` numbers the folds of a summary from 0, the oldest. ``speaker`` is "" if the summary does not name it.
+    - ``fold`` numbers the folds of a summary from 0, the oldest.
+    - ``speaker`` is "" if the summary does not name it.
+    - ``quoted``: the text has the label of a speaker, or belongs to one that has, and stands in quotes.
+    - ``day`` is the day on which it was said, or None if it is not known.
+    - ``repeated``: the speaker said it more than once in this fold.
     """
 
     fold: int
     speaker: str
     text: str
+    quoted: bool = False
+    day: dt.date | None = None
+    repeated: bool = False
 
 
-def of_turns(turns: Sequence[messages.ChatMessage], fold: int) -> list[Statement]:
-    """Return the sentences, images and tool calls of ``turns``, in order; at most :data:`MAX_STATEMENTS`."""
-    roles = _CHINESE_ROLES if sentences.is_chinese("".join(turn.text[:100] for turn in turns[:20])) else _ROLES
-    prefixes = _prefixes(turns)
-    labelled = [_speaker_and_text(turn, prefixes, roles) for turn in turns]
-    names = frozenset(word.lower() for speaker, _ in labelled for word in speaker.split() if speaker not in _RESERVED)
-    words = _words(turn.text for turn in turns if turn.role != "tool")
+def of_turns(
+    turns: Sequence[messages.ChatMessage],
+    fold: int,
+    days: Sequence[dt.date | None] = (),
+    known: Collection[str] = (),
+) -> list[Statement]:
+    """Return the sentences, images and tool calls of ``turns``, in order; at most :data:`MAX_STATEMENTS`.
+
+    ``days`` are the days of the turns, or empty. ``known`` are the speakers of the summary so far.
+    """
+    labelled = speakers.of_turns(turns, known)
+    spoken_names = {speaker for speaker, _ in labelled if speaker not in speakers.RESERVED}
+    names = frozenset(word.lower() for speaker in spoken_names for word in speaker.split())
+    label_keys = frozenset(labels.key(speaker) for speaker in spoken_names.union(known))
+    words = tool_lines.words(turn.text for turn in turns if turn.role != "tool")
+    chinese = any(sentences.is_chinese(speaker) for speaker, _ in labelled)
+    omitted = subjects.Subjects()
     spoken: list[Statement | None] = []
     calls: dict[str, tuple[int, str]] = {}
-    for turn, (speaker, text) in zip(turns, labelled, strict=True):
+    for turn, (speaker, text), day in zip(turns, labelled, days or [None] * len(turns), strict=True):
         if turn.role == "tool":
-            index, call = calls.get(turn.tool_call_id or "", (-1, sentences.one_line(turn.name or "")[:_LONGEST_NAME]))
-            lines = list(_result_lines(call, text, words))
+            name = sentences.one_line(turn.name or "")[: tool_lines.LONGEST_NAME]
+            index, call = calls.get(turn.tool_call_id or "", (-1, name))
+            lines = list(tool_lines.of_result(call, text, words))
             if lines and index >= 0:
                 spoken[index] = None  # The line of the result repeats its call.
-            spoken.extend(Statement(fold, speaker, line) for line in lines)
-            continue
-        lines = list(sentences.split(text)) or [""]
-        lines[0] = f"{lines[0]} {_images(turn)}".strip()
-        spoken.extend(Statement(fold, speaker, line) for line in lines if line)
-        for tool_call in turn.tool_calls:
-            calls[tool_call["id"]] = (len(spoken), _call_line(tool_call))
-            spoken.append(Statement(fold, speaker, _call_line(tool_call)))
-    distinct = _thinned(statement for statement in spoken if statement is not None)
-    bare = (dataclasses.replace(statement, text=_bare(statement.text, names)) for statement in distinct)
-    return [statement for statement in bare if statement.text]
+        else:
+            lines = list(sentences.split(text)) or [""]
+            lines[0] = f"{lines[0]} {_images(turn)}".strip()
+            if chinese:
+                lines[:_MAX_COMPLETED] = _completed(turn.role, lines[:_MAX_COMPLETED], omitted)
+        call_lines = [tool_lines.of_call(call) for call in turn.tool_calls]
+        quoted = any(labels.begins_with_label(line, label_keys) for line in (*lines, *call_lines))
+        spoken.extend(Statement(fold, speaker, line, quoted, day) for line in lines if line)
+        for tool_call, line in zip(turn.tool_calls, call_lines, strict=True):
+            calls[tool_call["id"]] = (len(spoken), line)
+            spoken.append(Statement(fold, speaker, line, quoted, day))
+    thinned = _thinned(statement for statement in spoken if statement is not None)
+    bare = (dataclasses.replace(statement, text=_bare(statement.text, names)) for statement in thinned)
+    return _in_quotes((statement for statement in bare if statement.text), label_keys)
+
+
+def _completed(role: str, lines: Sequence[str], omitted: subjects.Subjects) -> list[str]:
+    """Return the lines of an assistant with the subjects that they leave out, and those of others as they are."""
+    if role == "assistant":
+        bare = map(sentences.without_filler, lines)
+        return [omitted.complete(line, first=index == 0) for index, line in enumerate(bare) if line]
+    omitted.new_turn()
+    for line in lines:
+        omitted.hear(line)
+    return list(lines)
 
 
 def _bare(sentence: str, names: frozenset[str]) -> str:
@@ -85,16 +113,26 @@ def _bare(sentence: str, names: frozenset[str]) -> str:
 
 
 def _thinned(spoken: Iterable[Statement]) -> list[Statement]:
-    """Return the statements without repetitions, and if they are too many, an evenly spread part of them."""
-    distinct = list(dict.fromkeys(spoken))
+    """Return the statements without repetitions, and if they are too many, a part of them.
+
+    Up to half of this part are statements with a digit, if there are so many. Both halves are evenly spread.
+    """
+    counts = Counter(spoken)
+    distinct = [dataclasses.replace(one, repeated=True) if count > 1 else one for one, count in counts.items()]
     if len(distinct) <= MAX_STATEMENTS:
         return distinct
-    return [distinct[index * len(distinct) // MAX_STATEMENTS] for index in range(MAX_STATEMENTS)]
+    with_digit: list[int] = []
+    others: list[int] = []
+    for index, statement in enumerate(distinct):
+        (with_digit if _DIGIT.search(statement.text) else others).append(index)
+    number = max(min(len(with_digit), MAX_STATEMENTS // 2), MAX_STATEMENTS - len(others))
+    indices = [*_spread(with_digit, number), *_spread(others, MAX_STATEMENTS - number)]
+    return [distinct[index] for index in sorted(indices)]
 
 
-def _words(texts: Iterable[str]) -> frozenset[str]:
-    """Return the words of ``texts``, in lower case."""
-    return frozenset(word for text in texts for word in _WORD.findall(text.lower()))
+def _spread(indices: Sequence[int], number: int) -> list[int]:
+    """Return so many of ``indices``, evenly spread."""
+    return [indices[place * len(indices) // number] for place in range(number)]
 
 
 def of_summary(summary: str) -> list[Statement]:
@@ -105,57 +143,53 @@ def of_summary(summary: str) -> list[Statement]:
     """
     spoken: list[Statement] = []
     fold = -1
+    day: dt.date | None = None
     for paragraph in re.split(r"\n\s*\n", sentences.clean(summary)):
         begun = False
         for line in paragraph.split("\n"):
+            if day_line := _DAY.fullmatch(line):
+                day = _date(day_line["day"])
+                continue
+            line = line.removeprefix(f"{labels.OF_A_SHORT_SUMMARY}: ")
             label = _LABEL.match(line)
             speaker = label["label"].strip() if label else ""
-            for sentence in sentences.split(line[label.end() :] if label else line):
-                if not begun or not label:
-                    fold += 1
-                    begun = True
-                spoken.append(Statement(fold, speaker, sentence))
-    return _thinned(spoken)
+            body = line[label.end() :] if label else line
+            in_quotes = labels.unquoted(body)
+            if in_quotes is not None and label:
+                speaker = labels.speaker_of(speaker) or speaker
+            for text in [body] if in_quotes is None else in_quotes:
+                for sentence in sentences.split(text):
+                    if not begun or not label:
+                        fold += 1
+                        begun = True
+                    spoken.append(Statement(fold, speaker, sentence, in_quotes is not None, day))
+    return _in_quotes(_thinned(spoken), frozenset(labels.key(statement.speaker) for statement in spoken))
 
 
-def _speaker_and_text(
-    turn: messages.ChatMessage, prefixes: Mapping[str, str], roles: Mapping[str, str]
-) -> tuple[str, str]:
-    """Return the speaker of ``turn``, and its text without a prefix that repeats the speaker."""
-    prefix = _PREFIX.match(turn.text) if turn.role != "tool" else None
-    label = prefix["label"] if prefix else ""
-    speaker = roles[turn.role]
-    if turn.name and turn.role != "tool":
-        # A label cannot contain a character that ends a label or a sentence.
-        name = re.sub("[:：。！？!?]", " ", turn.name)
-        name = sentences.one_line(name)[:_LONGEST_NAME].strip()
-        # A name must not pass for a role.
-        speaker = f"{speaker} {name}" if name in _RESERVED else name or speaker
-    elif prefixes.get(label) == turn.role:
-        speaker = label
-    if prefix and label.lower() == speaker.lower():
-        return speaker, turn.text[prefix.end() :]
-    return speaker, turn.text
+def _in_quotes(spoken: Iterable[Statement], names: frozenset[str]) -> list[Statement]:
+    """Return the statements, with those marked as quoted that could pass for another speaker's, or for a day."""
+    return [
+        dataclasses.replace(statement, quoted=True)
+        if not statement.quoted
+        and (
+            labels.begins_with_label(statement.text, names)
+            or (not statement.speaker and could_be_read_as_labelled(statement.text))
+        )
+        else statement
+        for statement in spoken
+    ]
 
 
-def _prefixes(turns: Sequence[messages.ChatMessage]) -> Mapping[str, str]:
-    """Return the names that stand before a colon in half or more of a role's turns ("Ann: …"), with the role.
+def could_be_read_as_labelled(line: str) -> bool:
+    """Whether :func:`of_summary` would take a line of text for the line of a day, or of a speaker."""
+    return labels.could_be_label(line) or bool(_LABEL.match(line) or _DAY.fullmatch(line))
 
-    The label of a role is never taken from a text, nor is a name that two roles use. Otherwise a text could pass for
-    another speaker's.
-    """
-    turns_of_role = Counter(turn.role for turn in turns)
-    counts: Counter[tuple[str, str]] = Counter()
-    for turn in turns:
-        prefix = _PREFIX.match(turn.text)
-        if prefix and prefix["label"] not in _RESERVED:
-            counts[prefix["label"], turn.role] += 1
-    used = Counter(label for label, _ in counts)
-    repeated = {key: count for key, count in counts.items() if count > 1 and used[key[0]] == 1}
-    prefixed: Counter[str] = Counter()
-    for (_, role), count in repeated.items():
-        prefixed[role] += count
-    return {label: role for label, role in repeated if 2 * prefixed[role] >= turns_of_role[role]}
+
+def _date(text: str | None) -> dt.date | None:
+    try:
+        return dt.date.fromisoformat(text or "")
+    except ValueError:
+        return None
 
 
 def _images(turn: messages.ChatMessage) -> str:
@@ -164,65 +198,3 @@ def _images(turn: messages.ChatMessage) -> str:
         return ""
     count = sum("image" in part["type"] for part in turn.content or ())
     return "[image]" if count == 1 else f"[{count} images]" if count else ""
-
-
-def _call_line(call: Mapping[str, Any]) -> str:
-    """Return a tool call as one line, name(argument=value, …)."""
-    function = call.get("function") or call.get("custom") or {}
-    name = str(function.get("name", "")) if isinstance(function, Mapping) else ""
-    arguments = function.get("arguments", function.get("input", "")) if isinstance(function, Mapping) else ""
-    facts = list(_facts(_parsed(str(arguments))))
-    return f"{sentences.one_line(name)[:_LONGEST_NAME] or 'tool'}({_joined(facts)})"
-
-
-def _result_lines(call: str, text: str, spoken_words: frozenset[str]) -> Iterator[str]:
-    """Yield the lines of a tool's result: the sentences of text, or one line of facts from JSON.
-
-    ``call`` is the line of the call. ``spoken_words`` are the words of the conversation, in lower case. If the
-    conversation speaks of more than two of the facts, only those are used.
-    """
-    parsed = _parsed(text)
-    if isinstance(parsed, str):
-        for sentence in sentences.split(parsed):
-            yield f"{call} → {sentence}" if call else sentence
-            call = ""
-        return
-    facts = list(_facts(parsed))
-    mentioned = [fact for fact in facts if (words := _words([fact.partition("=")[2]])) and words <= spoken_words]
-    line = _joined(mentioned if len(mentioned) > 2 else facts)
-    if line:
-        yield f"{call} → {line}" if call else line
-
-
-def _parsed(text: str) -> Any:
-    """Return the value of ``text`` if it is a JSON object or list, else ``text``."""
-    if len(text) <= _LONGEST_JSON and text.lstrip()[:1] in ("{", "["):
-        try:
-            return json.loads(text)
-        except (ValueError, RecursionError):
-            pass
-    return text
-
-
-def _facts(value: Any, key: str = "", depth: int = 0) -> Iterator[str]:
-    """Yield the leaves of a JSON value as key=value, in order. Leaves that are nested too deep are left out."""
-    if isinstance(value, (dict, list)):
-        items = value.items() if isinstance(value, dict) else ((key, item) for item in value)
-        for name, item in items if depth < messages.MAX_DEPTH else ():
-            yield from _facts(item, name, depth + 1)
-    else:
-        text = sentences.one_line(value if isinstance(value, str) else json.dumps(value))
-        if len(text) > _LONGEST_VALUE:
-            text = f"{text[:_LONGEST_VALUE]}…"
-        if text:
-            yield f"{sentences.one_line(key)[:_LONGEST_NAME]}={text}" if key else text
-
-
-def _joined(facts: Iterable[str]) -> str:
-    """Return the first of ``facts``, each once, as one line of readable length."""
-    line = ""
-    for fact in dict.fromkeys(facts):
-        if len(line) + len(fact) > _LONGEST_FACTS:
-            return f"{line}, …" if line else f"{fact[:_LONGEST_FACTS]}…"
-        line = f"{line}, {fact}" if line else fact
-    return line

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import dataclasses
 from typing import NamedTuple
 
 from django.db import DatabaseError
@@ -10,7 +11,7 @@ from django.db import DatabaseError
 from django_convmemory import models
 from django_convmemory.clock import Clock
 from django_convmemory.conversation import ConversationMemory, SessionHandle
-from django_convmemory.core import strategies
+from django_convmemory.core import indexing, strategies
 from django_convmemory.core.counters import Counters
 from django_convmemory.exceptions import InvalidMessage, InvalidSession, SessionContended
 from django_convmemory.maintenance.transfer import owners
@@ -47,6 +48,9 @@ class Importer:
         self.memory = copy.copy(memory)
         self.memory.store = ORMStore(using)
         self.memory.scheduler = NullScheduler()
+        # A session is indexed after its import, so no append marks it due for that.
+        self._index = memory.options.index
+        self.memory.options = dataclasses.replace(memory.options, index=False)
         if not compact:
             # Nothing exceeds the threshold of this strategy.
             self.memory.strategy = strategies.Buffer()
@@ -90,7 +94,11 @@ class Importer:
             return self._complete(session, record)
 
         try:
-            self._remember(transactions.run(self.using, work, savepoint=True))
+            # Tokens are counted between the statements. Nobody waits for a session that is not there yet.
+            pk = transactions.run(self.using, work, savepoint=True, idle=transactions.LONG_IDLE_SECONDS)
+            self._remember(pk)
+            if self._index:
+                indexing.catch_up(self.memory.store, pk)
             return len(record.messages)
         except _Exists:
             return 0
@@ -136,7 +144,7 @@ class Importer:
             return Folding(0, 0)
         messages = [recorded.message for recorded in record.messages]
         tokens = [max(1, memory.counter.count(message)) for message in messages if not message.pinned]
-        threshold = memory.strategy.threshold
+        threshold = memory.threshold
         if not threshold.exceeded(tokens=sum(tokens), messages=len(tokens), settled=len(tokens) > 1):
             return Folding(0, 0)
         # As if every message were an exchange. The exchanges of tool calls change the result little.

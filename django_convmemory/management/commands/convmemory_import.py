@@ -166,8 +166,21 @@ class Command(BaseCommand):
             raise CommandError(f"{place} cannot be read: {error}. {counts.before_error}") from error
 
 
-# Fields that providers know, and for which a ChatMessage has no attribute.
-_KNOWN = frozenset({"refusal", "annotations", "audio", "function_call", "reasoning_content", "reasoning"})
+# Fields that providers know, and for which a ChatMessage has no attribute, or which were null.
+_KNOWN = frozenset(
+    {
+        "annotations",
+        "audio",
+        "content",
+        "function_call",
+        "name",
+        "reasoning",
+        "reasoning_content",
+        "refusal",
+        "tool_call_id",
+        "tool_calls",
+    }
+)
 _LONGEST_ERROR = 1000  # characters
 
 

@@ -9,6 +9,7 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 from django.core.management.base import BaseCommand, CommandError, CommandParser
+from django.db.models import QuerySet
 
 from django_convmemory import models
 from django_convmemory.management import choices, deletion, durations
@@ -95,7 +96,7 @@ class Command(BaseCommand):
         return str(deleted)
 
 
-def _id_ranges(rows: models.SessionQuerySet | models.AttemptQuerySet, batch: int) -> Iterator[tuple[int, int]]:
+def _id_ranges(rows: models.SessionQuerySet | QuerySet[models.Attempt], batch: int) -> Iterator[tuple[int, int]]:
     """Yield the first and the last id of each ``batch`` of rows.
 
     The ids ascend, so each row is read once, although no index has the column by which old rows are selected.

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 from typing import Any
 
 from django.core.management.base import BaseCommand, CommandParser
@@ -11,12 +10,12 @@ from django.db.models import Count, F, Max, Q, Sum
 
 from django_convmemory import models
 from django_convmemory.clock import Clock
-from django_convmemory.core.compaction import PAUSE_SECONDS
+from django_convmemory.core import usage
 from django_convmemory.core.options import Options
 from django_convmemory.core.values import MAX_MODEL_NAME, AttemptOutcome
 from django_convmemory.management import choices, durations
 from django_convmemory.memory import memories
-from django_convmemory.stores.orm import ORMStore
+from django_convmemory.stores import breakers
 
 _IDLE = Q(lease_expires_at__isnull=True) | Q(lease_expires_at__lte=Clock())
 
@@ -26,9 +25,12 @@ class Command(BaseCommand):
 
     - ``failing``: due sessions whose last attempt published nothing, and that no process is folding.
     - ``stalled``: sessions with ``max_attempts`` failed attempts or more. They are tried once an hour.
-    - ``misconfigured``: whether the newest answer of the model was that it is misconfigured.
+    - ``to_be_rebuilt``: sessions whose summary the fallback has made in part. It is made again when the model answers.
+    - ``replies``: the replies that were stored with their usage, and how much of their prompts came from the provider's
+      cache.
+    - ``pause``: why nobody calls the model now, since when, and for how long.
 
-    The command makes a few queries for each alias. They count rows and load none.
+    The command makes a few queries for each alias. They count rows. Only the usage of recent replies is loaded.
     """
 
     help = "Show for each memory its sessions, what is due, and the recent model calls with their cost."
@@ -53,6 +55,7 @@ class Command(BaseCommand):
             alias: {
                 **_sessions(alias, using),
                 "attempts": {"since_seconds": seconds, **_attempts(alias, using, seconds)},
+                "replies": {"since_seconds": seconds, **_replies(alias, using, seconds)},
             }
             for alias in choices.aliases(options, using, removed=True)
         }
@@ -79,8 +82,25 @@ def _sessions(alias: str, using: str) -> dict[str, Any]:
     return {
         **counts,
         "oldest_due_seconds": round(max(0.0, (oldest[1] - oldest[0]).total_seconds()), 1) if oldest else None,
-        "paused": ORMStore(using).paused(alias, seconds=PAUSE_SECONDS),
-        "misconfigured": ORMStore(using).paused(alias, seconds=math.inf),
+        "to_be_rebuilt": rows.filter(rebuild_after__isnull=False).count(),
+        "pause": _pause(alias, using),
+    }
+
+
+def _pause(alias: str, using: str) -> dict[str, Any] | None:
+    """Return why and until when nobody calls the alias's model, or None if it may be called.
+
+    If ``seconds_left`` is 0, the pause has ended, and one call finds out whether the model answers again.
+    """
+    state = breakers.read(using, alias)
+    if state.until is None or not (state.open or state.paused):
+        return None
+    return {
+        "reason": state.reason,
+        "error": state.error,
+        "since": state.since.isoformat(timespec="seconds") if state.since else None,
+        "seconds_left": round(max(0.0, (state.until - state.now).total_seconds()), 1),
+        "failures": state.failures,
     }
 
 
@@ -123,13 +143,30 @@ def _attempts(alias: str, using: str, seconds: int) -> dict[str, Any]:
     }
 
 
+def _replies(alias: str, using: str, seconds: int) -> dict[str, int]:
+    """Return what providers reported about the replies that were stored with their usage."""
+    rows = models.Message.objects.using(using).filter(session__alias=alias, usage__isnull=False)
+    began = durations.ago(seconds, models.Session.objects.using(using).filter(alias=alias))
+    # An append changes updated_at, so only the messages of these sessions are read.
+    rows = rows.filter(session__updated_at__gte=began, created_at__gte=began) if began is not None else rows.none()
+    totals = dict.fromkeys(("count", *usage.Usage._fields), 0)
+    for reported in map(usage.read, rows.values_list("usage", flat=True).iterator(chunk_size=1000)):
+        if reported is not None:
+            totals["count"] += 1
+            for name, tokens in reported._asdict().items():
+                totals[name] += tokens
+    return totals
+
+
 def _text(alias: str, values: dict[str, Any], since: str) -> str:
-    attempts = values["attempts"]
+    attempts, replies, pause = values["attempts"], values["replies"], values["pause"]
     lines = [
         *((name, values[name]) for name in ("sessions", "messages", "tokens", "due")),
         ("oldest due (s)", values["oldest_due_seconds"]),
         *((name, values[name]) for name in ("leased", "failing", "stalled")),
-        *((name, "yes" if values[name] else "no") for name in ("misconfigured", "paused")),
+        ("to be rebuilt", values["to_be_rebuilt"]),
+        ("paused", pause["reason"] if pause else "no"),
+        *([("  since", pause["since"]), ("  next call in (s)", pause["seconds_left"])] if pause else []),
         (f"attempts in {since}", attempts["count"]),
         *((f"  {outcome}", count) for outcome, count in attempts["outcomes"].items()),
         ("  by the fallback", attempts["by_fallback"]),
@@ -138,7 +175,13 @@ def _text(alias: str, values: dict[str, Any], since: str) -> str:
         ("cost", attempts["cost"]),
         ("median duration (s)", attempts["median_seconds"]),
         ("longest duration (s)", attempts["longest_seconds"]),
+        (f"replies in {since}", replies["count"]),
+        ("  prompt tokens", replies["prompt_tokens"]),
+        ("  cached tokens", replies["cached_tokens"]),
+        ("  completion tokens", replies["completion_tokens"]),
     ]
     cells = [(name, "-" if value is None else str(value)) for name, value in lines]
     left, right = (max(len(column) for column in columns) for columns in zip(*cells, strict=True))
-    return "\n".join([alias, *(f"  {name:<{left}}  {value:>{right}}" for name, value in cells)])
+    # An error is longer than the other values.
+    error = [f"  last error: {pause['error']}"] if pause else []
+    return "\n".join([alias, *(f"  {name:<{left}}  {value:>{right}}" for name, value in cells), *error])

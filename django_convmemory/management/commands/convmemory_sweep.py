@@ -8,12 +8,13 @@ from __future__ import annotations
 import argparse
 import copy
 import dataclasses
+import functools
 import logging
 import signal
 import threading
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -22,7 +23,7 @@ from django.db import Error, connections, reset_queries
 
 from django_convmemory import tasks
 from django_convmemory.conversation import ConversationMemory
-from django_convmemory.core.compaction import Outcome
+from django_convmemory.core.runs import Outcome, Result
 from django_convmemory.exceptions import BrokerUnavailable
 from django_convmemory.management import choices
 from django_convmemory.memory import memories
@@ -114,13 +115,15 @@ class Command(BaseCommand):
     def _memories(self, aliases: list[str] | None, *, inline: bool) -> list[ConversationMemory]:
         """Return the memories to sweep. :func:`_folding_here` copies those that this command folds itself."""
         for alias in aliases or ():
-            if not choices.memory(alias).summarizes:
-                raise CommandError(f"memories[{alias!r}] makes no summaries: nothing in it is ever due.", returncode=2)
+            if not choices.memory(alias).needs_worker:
+                raise CommandError(
+                    f"memories[{alias!r}] makes no summaries and no index: nothing in it is ever due.", returncode=2
+                )
         chosen = [memories[alias] for alias in dict.fromkeys(aliases or memories)]
         return [
             _folding_here(memory) if inline or not memory.scheduler.hints else memory
             for memory in chosen
-            if memory.summarizes
+            if memory.needs_worker
         ]
 
     def _sweep(self, swept: list[ConversationMemory], limit: int) -> Counter[str]:
@@ -150,26 +153,42 @@ class Command(BaseCommand):
 
     def _sweep_memory(self, memory: ConversationMemory, limit: int) -> Iterator[str]:
         """Send or fold at most ``limit`` sessions, and yield the outcome of each."""
-        if self._is_paused(memory):
+        paused = self._is_paused(memory)
+        if paused:
             yield "paused"
-            return
         if memory.scheduler.hints:
             for _ in tasks.send_due(memory, limit=limit):
                 yield "sent"
             return
         # No task was sent for these sessions, so the sweep ignores their hints. The time of the next attempt counts.
-        for session_id in memory.sweep(limit=limit, hint_age=0.0):
-            _close_old_connections()
-            outcome = self._fold_one(memory, session_id)
-            yield outcome
-            if outcome == "stalled" and self._is_paused(memory):
-                return
+        left = limit
+        while left and (session_ids := memory.sweep(limit=left, hint_age=0.0)):
+            before = memory.breaker
+            for session_id in session_ids:
+                _close_old_connections()
+                outcome = self._fold_one(memory, session_id)
+                yield outcome
+                if outcome == "stalled" and not before.paused and self._is_paused(memory):
+                    return
+            left -= len(session_ids)
+            # After a pause the sweep returns one session. If the model has answered, go on with the others.
+            if not before.open or memory.breaker.open:
+                break
+        if left and not paused:
+            for session_id in memory.sweep_rebuilds():
+                _close_old_connections()
+                run = functools.partial(memory.carry_out, session_id, "replace_stand_ins")
+                yield self._carry_out(run, session_id)
 
     def _fold_one(self, memory: ConversationMemory, session_id: int) -> str:
+        return self._carry_out(functools.partial(memory.compact_id, session_id), session_id)
+
+    def _carry_out(self, run: Callable[[], Result], session_id: int) -> str:
+        """Call ``run`` until nothing is left to fold, and return the outcome."""
         published = False
         while True:
             try:
-                result = memory.compact_id(session_id)
+                result = run()
             except Error:
                 raise  # An error of the database, which would fail for the other sessions too.
             except Exception:
@@ -182,12 +201,14 @@ class Command(BaseCommand):
                 return "folded" if published else "left"
 
     def _is_paused(self, memory: ConversationMemory) -> bool:
-        paused = memory.paused
-        if paused and memory.alias not in self._logged_as_paused:
+        state = memory.breaker
+        paused, until = state.paused, state.until
+        if until is not None and paused and memory.alias not in self._logged_as_paused:
             logger.warning(
-                "memories[%r] is paused, because its model's last answer was that it is misconfigured. See the error "
-                "above, or last_error of its sessions. The model is tried again a minute after that answer.",
+                "memories[%r] is paused. Its model is tried again in %.0f s. The last error was: %s",
                 memory.alias,
+                (until - state.now).total_seconds(),
+                state.error,
             )
         (self._logged_as_paused.add if paused else self._logged_as_paused.discard)(memory.alias)
         return paused
@@ -228,8 +249,10 @@ class Command(BaseCommand):
 def _folding_here(memory: ConversationMemory) -> ConversationMemory:
     """Return a copy of ``memory`` that uses no scheduler and whose runs are short.
 
-    A run ends between two chunks. A short run lets the command stop after its current chunk.
+    A run ends between two chunks. A short run lets the command stop after its current chunk. The chat models are
+    prepared, as a worker's are.
     """
+    tasks.prepare(memory.alias)
     memory = copy.copy(memory)
     memory.scheduler = NullScheduler()
     memory.options = dataclasses.replace(memory.options, max_run_seconds=_RUN_SECONDS)

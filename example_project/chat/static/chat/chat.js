@@ -149,6 +149,43 @@ function mark() {
   }
 }
 
+// Search. The links of the hits also work without this: they lead to the page that has the message.
+
+document.addEventListener("click", (event) => {
+  const hit = event.target.closest("[data-jump]");
+  const message = hit && new URL(hit.href).pathname === location.pathname && document.getElementById(hit.dataset.jump);
+  if (message) {
+    // The message is on this page. So the hits stay, and a reply that is being written is not cut off.
+    event.preventDefault();
+    location.hash = hit.dataset.jump;
+    message.scrollIntoView();
+  }
+  if (event.target.closest("[data-close]")) {
+    event.preventDefault();
+    closeSearch();
+  }
+});
+
+document.addEventListener("keydown", (event) => {
+  if (event.key === "Escape" && event.target.closest(".bar .find, #found")) closeSearch();
+});
+
+function closeSearch() {
+  document.getElementById("found").replaceChildren();
+  const box = document.getElementById("find");
+  box.value = "";
+  box.focus();
+  forget("q");
+}
+
+// Take parameters out of the address, so that they do not count when the page is loaded again.
+function forget(...names) {
+  const address = new URL(location.href);
+  for (const name of names) address.searchParams.delete(name);
+  address.hash = "";
+  history.replaceState(null, "", address);
+}
+
 // Keys and buttons.
 
 document.addEventListener("keydown", (event) => {
@@ -218,12 +255,18 @@ const draft = `draft ${location.pathname}`;
 
 if (messages) {
   const box = document.getElementById("text");
-  box.value ||= sessionStorage.getItem(draft) ?? "";
-  box.addEventListener("input", () => sessionStorage.setItem(draft, box.value));
+  // A page of older messages has no box.
+  if (box) {
+    box.value ||= sessionStorage.getItem(draft) ?? "";
+    box.addEventListener("input", () => sessionStorage.setItem(draft, box.value));
+  }
   mark();
   next = setTimeout(follow, SOON);
   document.addEventListener("visibilitychange", follow);
-  document.querySelector("#messages li:last-child")?.scrollIntoView({ block: "end" });
+  // To a message that the address names, the browser scrolls by itself.
+  if (box && !document.getElementById(location.hash.slice(1))) {
+    document.querySelector("#messages li:last-child")?.scrollIntoView({ block: "end" });
+  }
   document.body.addEventListener("htmx:beforeRequest", (event) => {
     // While a reply streams, the user cannot answer it yet.
     if (streaming && event.detail.elt.matches("form.say")) event.preventDefault();
@@ -232,6 +275,7 @@ if (messages) {
     if (event.detail.elt.matches("form.say") && event.detail.successful && event.detail.xhr.status === 200) {
       event.detail.elt.elements.text.value = "";
       sessionStorage.removeItem(draft);
+      forget("at", "before", "after");
       answer();
     }
   });

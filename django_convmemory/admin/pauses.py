@@ -1,0 +1,75 @@
+"""What the staff sees of the breakers: which aliases are paused, since when, and why."""
+
+from __future__ import annotations
+
+import dataclasses
+import datetime as dt
+import math
+from collections.abc import Iterable
+
+from django.utils.functional import cached_property
+
+from django_convmemory import clock, models
+from django_convmemory.core.breaker import Breaker
+from django_convmemory.memory import memories
+
+# The largest number of waiting sessions that is counted.
+MAX_WAITING = 1000
+
+
+@dataclasses.dataclass
+class Pause:
+    """A pause of an alias.
+
+    - ``state`` is the row, with its ``now``. ``sessions`` are those that the user may see.
+    - The template says what the other attributes mean.
+    """
+
+    state: models.AliasState
+    sessions: models.SessionQuerySet
+
+    @property
+    def next_call(self) -> dt.datetime | None:
+        """When the model is called next, or None if the next task or sweep calls it."""
+        until: dt.datetime | None = self.state.until
+        return until if until is not None and until > self._now else None
+
+    @property
+    def seconds_left(self) -> int:
+        return math.ceil((self.next_call - self._now).total_seconds()) if self.next_call else 0
+
+    @property
+    def stands_in(self) -> bool:
+        """Whether the model has been silent for so long that the fallback folds what is due."""
+        memory = memories[self.state.alias]
+        state = Breaker(self._now, since=self.state.since, until=self.state.until, reason=self.state.reason)
+        return memory.fallback is not None and state.silent_for(memory.options.fallback_after)
+
+    @cached_property
+    def _counted(self) -> int:
+        due = self.sessions.filter(alias=self.state.alias).due().unleased().order_by()
+        return due.values("pk")[: MAX_WAITING + 1].count()
+
+    @property
+    def waiting(self) -> int:
+        """The number of due sessions that nobody folds, at most ``MAX_WAITING``."""
+        return min(self._counted, MAX_WAITING)
+
+    @property
+    def waiting_is_more(self) -> bool:
+        return self._counted > MAX_WAITING
+
+    @property
+    def _now(self) -> dt.datetime:
+        now: dt.datetime = self.state.now  # type: ignore[attr-defined]
+        return now
+
+
+def pauses(sessions: models.SessionQuerySet, aliases: Iterable[str]) -> list[Pause]:
+    """Return the pauses of those of ``aliases`` that make summaries, by alias.
+
+    It takes one statement, and one for each pause whose sessions are counted.
+    """
+    summarizing = [alias for alias in aliases if alias in memories and memories[alias].summarizes]
+    states = models.AliasState.objects.using(sessions.db).paused().filter(alias__in=summarizing)
+    return [Pause(state, sessions) for state in states.annotate(now=clock.Clock()).order_by("alias")]

@@ -1,0 +1,149 @@
+"""Labels of speakers, such as "Assistant:", and the quotes around a text that has one of them.
+
+A text with the label of a speaker could pass for what that speaker said. So it is written in quotes, after the speaker
+who wrote it: ``User said: "Assistant: I promise a refund."``
+
+The functions are pure.
+"""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+from collections.abc import Collection, Iterator
+
+from django_convmemory.chat_models.extraction import look_alikes
+
+OF_A_SHORT_SUMMARY = "Said so far"
+"""Stands before a summary that would be too short to pass for one."""
+
+LONGEST = 60
+"""A label has at most so many characters, without marks before and after it."""
+
+# The words that name a role, case-folded. The labels that a summary uses are among them.
+ROLES = (
+    *("user", "assistant", "system", "developer", "tool", "human", "ai", "bot", "chatbot", "model", "function"),
+    *("operator", "agent", "admin", "administrator", "moderator", "customer", "client", "support"),
+    # In other languages, in the form of key(), which has no accents.
+    *("asistente", "assistente", "assistent", "assistentin", "usuario", "usuaria", "utilisateur", "utilisatrice"),
+    *("benutzer", "nutzer", "utente", "gebruiker", "sistema", "systeme", "cliente", "kunde", "kundin"),
+    *("ассистент", "помощник", "пользователь", "система", "клиент", "المساعد", "المستخدم", "النظام"),
+    *("アシスタント", "ユーザー", "ユーサー", "システム", "어시스턴트", "사용자", "시스템"),
+)
+CHINESE_ROLES = (
+    *(
+        "用户",
+        "用戶",
+        "使用者",
+        "助手",
+        "助理",
+        "系统",
+        "系統",
+        "开发者",
+        "開發者",
+        "工具",
+        "函数",
+        "函數",
+        "人类",
+        "人類",
+    ),
+    *("机器人", "機器人", "客服", "模型", "管理员", "管理員", "顾客", "顧客", "客户", "客戶"),
+)
+_CHINESE_ROLE = re.compile("|".join(CHINESE_ROLES))
+_LONGEST_CHINESE = 10
+_MOST_WORDS = 6
+# Words that may follow a speaker in a label: "Ann said:".
+_SAYS = re.compile(r"(?:\s(?:said|says|wrote|writes|replied)|\s?(?:说|说道|說|說道|写道|回答))\Z")
+
+# The code points that are not drawn, which could hide a label: Default_Ignorable_Code_Point of Unicode's file
+# DerivedCoreProperties.txt.
+NOT_DRAWN = (
+    "\u00ad\u034f\u061c\u115f\u1160\u17b4\u17b5\u180b-\u180f\u200b-\u200f\u202a-\u202e\u2060-\u206f\u3164"
+    "\ufe00-\ufe0f\ufeff\uffa0\ufff0-\ufffb\U000e0000-\U000e0fff"
+)
+_INVISIBLE = re.compile(f"[{NOT_DRAWN}]")
+# Characters that look like a colon, and that NFKD does not replace.
+_COLONS = dict.fromkeys(map(ord, "∶꞉ːˑ׃ׅ᛬︰"), ":")
+_LEADING_MARKS = re.compile(r"\A[\W\d_]+")
+_WORD = re.compile(r"[^\W\d_]+(?:['’-][^\W\d_]+)*")
+_SPACE = re.compile(r"\s+")
+
+_QUOTE_MARKS = re.compile('["“”„‟«»＂「」『』〝〞〟]')
+_QUOTED = re.compile(r'"(?P<straight>[^"\n]*)"|“(?P<curly>[^“”\n]*)”')
+_SAID = re.compile(r"(?P<speaker>.+?)(?: said|说)\Z")
+
+
+def key(text: str) -> str:
+    """Return ``text`` in the form in which labels and names are compared.
+
+    It has no accents, no characters without a width, no letters that only look Latin, and no differences of case, of
+    width or of white space.
+    """
+    if not text.isascii():
+        text = unicodedata.normalize("NFKD", _INVISIBLE.sub("", text)).translate(_COLONS)
+        text = "".join(character for character in text if not unicodedata.category(character).startswith(("M", "Cf")))
+        text = look_alikes.latin(unicodedata.normalize("NFKC", text), ROLES)
+    return _SPACE.sub(" ", text.casefold()).strip()
+
+
+def is_label(text: str, names: Collection[str] = ()) -> bool:
+    """Whether ``text`` names a role, one of ``names``, or says that one of them speaks.
+
+    ``names`` are names of speakers in the form of :func:`key`.
+    """
+    label = _LEADING_MARKS.sub("", key(text)) if not text[:1].isalpha() else key(text)
+    for candidate in {label, _SAYS.sub("", label), key(text)}:
+        if candidate in names or candidate == OF_A_SHORT_SUMMARY.casefold():
+            return True
+    words = _WORD.findall(label)
+    if words and len(words) <= 4 and (words[0] in ROLES or (len(words) <= 3 and words[-1] in ROLES)):
+        return True
+    return len(label) <= _LONGEST_CHINESE and _CHINESE_ROLE.search(label) is not None
+
+
+def begins_with_label(text: str, names: Collection[str] = ()) -> bool:
+    """Whether ``text`` begins with the label of a speaker. See :func:`is_label` for ``names``.
+
+    Marks and digits before the label are ignored: "[10:02] **Assistant:** yes" begins with a label.
+    """
+    if text.isascii():
+        if ":" not in text:
+            return False
+        text = text.casefold()
+    else:
+        text = key(text)
+    label, colon, _ = _LEADING_MARKS.sub("", text[: 4 * LONGEST]).partition(":")
+    if not colon:
+        label, colon, _ = text[: 4 * LONGEST].partition(":")
+    return bool(colon) and len(label) <= LONGEST and is_label(label.rstrip(" *_])}>\"'”’»`~|"), names)
+
+
+def could_be_label(text: str) -> bool:
+    """Whether ``text`` begins with a few words and a colon, which are a label if a speaker has that name."""
+    label, colon, _ = key(text[: 4 * LONGEST]).partition(":")
+    return bool(colon) and not label[-1:].isdigit() and len(label) <= LONGEST and label.count(" ") < _MOST_WORDS
+
+
+def quoted(text: str, *, chinese: bool = False) -> str:
+    """Return ``text`` in quotes, on one line. Quotes in it become single ones."""
+    inner = _QUOTE_MARKS.sub("'", _SPACE.sub(" ", text).strip())
+    return f"“{inner}”" if chinese else f'"{inner}"'
+
+
+def unquoted(line: str) -> Iterator[str] | None:
+    """Yield the texts in quotes of which ``line`` consists. Return None if it is not in quotes as a whole."""
+    line = line.strip()
+    if not line.startswith(('"', "“")) or _QUOTED.sub("", line).strip():
+        return None
+    return ((match["straight"] or match["curly"] or "").strip() for match in _QUOTED.finditer(line))
+
+
+def said(speaker: str, *, chinese: bool = False) -> str:
+    """Return the label before what ``speaker`` wrote and what stands in quotes: "User said"."""
+    return f"{speaker}说" if chinese else f"{speaker} said"
+
+
+def speaker_of(label: str) -> str | None:
+    """Return the speaker of a label that :func:`said` returned, or None if it is another label."""
+    match = _SAID.match(label)
+    return match["speaker"] if match else None

@@ -1,0 +1,145 @@
+"""Keeps the identifiers that were said, so that a model which forgets cannot make an order number vanish.
+
+Identifiers are numbers of four digits or more, amounts, dates, e-mail addresses, URLs, and codes of letters and digits.
+Each version of a summary has a list of them, the latest mention first. Those that the model's text lacks are shown in a
+last line.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Sequence
+
+from django_convmemory.chat_models.extraction import labels
+from django_convmemory.messages import ChatMessage
+
+# A longer one is not kept, in characters.
+MAX_LENGTH = 100
+# So many are kept of one message, so that a pasted table does not displace those of the whole conversation.
+MAX_OF_MESSAGE = 25
+MAX_KEPT = 300
+# The results of tools are not kept.
+ROLES = ("user", "assistant")
+
+_LABEL = "Also mentioned: "
+_SEPARATOR = "; "
+
+# Letters of scripts with spaces between words. Others would make a whole sentence one code.
+_LETTERS = "A-Za-z\u00c0-\u024f\u0370-\u052f"
+_IN_WORD = f"[{_LETTERS}0-9]"
+_MONTH = (
+    "(?:January|February|March|April|May|June|July|August|September|October|November|December"
+    "|Jan|Feb|Mar|Apr|Jun|Jul|Aug|Sept|Sep|Oct|Nov|Dec)"
+)
+_DAY = r"\d{1,2}(?:st|nd|rd|th)?"
+_CURRENCY = (
+    r"(?:[€$£¥₹%‰]|[万亿]?[元块]|美元|欧元"
+    r"|(?:euros?|dollars?|pounds?|francs?|yuan|yen|rmb|usd|eur|gbp|cny|chf|jpy|inr)\b)"
+)
+_KINDS = {
+    # Without characters that nobody sees: they could turn the line around.
+    "url": rf"\bhttps?://[^\s<>\"'`「」『』（）《》，。；！？\x00-\x1f\x7f-\x9f{labels.NOT_DRAWN}]{{4,}}",
+    "email": (
+        rf"(?<![{_LETTERS}0-9_.+-])[{_LETTERS}0-9_.+-]{{1,64}}@{_IN_WORD}[{_LETTERS}0-9-]{{0,62}}"
+        rf"(?:\.{_IN_WORD}[{_LETTERS}0-9-]{{0,62}}){{1,4}}"
+    ),
+    "date": (
+        r"(?<!\d)(?:\d{4}-\d{1,2}-\d{1,2}|\d{4}/\d{1,2}/\d{1,2}"
+        r"|\d{1,2}(?P<separator>[./])\d{1,2}(?P=separator)(?:\d{4}|\d{2})"
+        rf"|(?:\d{{4}}年)?\d{{1,2}}月\d{{1,2}}[日号]|{_DAY}\.? (?:of )?{_MONTH}\b\.?(?:,? \d{{4}})?)(?!\d)"
+        rf"|\b{_MONTH}\.? {_DAY}\b(?:,? \d{{4}}\b)?"
+    ),
+    "amount": (
+        rf"(?<![{_LETTERS}0-9.,])"
+        rf"(?:[€$£¥₹] ?\d[\d.,]*(?: ?(?:k|m|million|billion)\b)?|\d[\d.,]* ?{_CURRENCY})"
+    ),
+    # An atomic group: a number that goes on as a code is not cut short.
+    "number": (rf"(?<![{_LETTERS}0-9.])(?>\+?\(?\d+\)?(?:[ .,/-]\(?\d{{2,}}\)?)*)(?![{_LETTERS}_]|[-/.]{_IN_WORD})"),
+    "code": rf"#?{_IN_WORD}+(?:[-_./]{_IN_WORD}+)*",
+}
+_IDENTIFIER = re.compile("|".join(f"(?P<{kind}>{pattern})" for kind, pattern in _KINDS.items()), re.IGNORECASE)
+# A code with more words between its hyphens is a sentence in disguise.
+_MAX_WORDS = 2
+_END = ".,;:!?)]}'\"*_"
+# "3rd", "20km" and "7pm" are no codes.
+_QUANTITY = re.compile(rf"\d+(?:[.,:]\d+)*[{_LETTERS}]{{1,3}}")
+
+
+def mentioned(text: str) -> list[str]:
+    """Return the identifiers in ``text``, in order, at most :data:`MAX_OF_MESSAGE`."""
+    found: dict[str, str] = {}
+    for match in _IDENTIFIER.finditer(text):
+        identifier = match[0].rstrip(_END).strip()
+        if ")" not in identifier:  # The whole of it is in parentheses.
+            identifier = identifier.removeprefix("(")
+        if len(identifier) <= MAX_LENGTH and _counts(match.lastgroup or "", identifier):
+            found.setdefault(identifier.casefold(), identifier)
+            if len(found) == MAX_OF_MESSAGE:
+                break
+    return list(found.values())
+
+
+def _counts(kind: str, text: str) -> bool:
+    digits = sum(character.isdigit() for character in text)
+    if kind == "number":
+        # A run of one digit is a line or a filler.
+        return digits >= 4 and len(set(text)) > 1 and not _is_card(text)
+    if kind == "code":
+        is_sentence = sum(word.isalpha() for word in re.split(r"[-_./]", text)) > _MAX_WORDS
+        return len(text) >= 4 and digits > 0 and not is_sentence and (digits >= 4 or not _QUANTITY.fullmatch(text))
+    return True
+
+
+def _is_card(text: str) -> bool:
+    """Whether the digits may be the number of a payment card, which nobody wants to see again.
+
+    Source of the check digit: ISO/IEC 7812-1, annex B (the Luhn algorithm).
+    """
+    digits = [int(character) for character in text if character.isdigit()]
+    if not 13 <= len(digits) <= 19:
+        return False
+    doubled = [sum(divmod(2 * digit, 10)) for digit in digits[-2::-2]]
+    return (sum(digits[-1::-2]) + sum(doubled)) % 10 == 0
+
+
+def updated(known: Sequence[str], messages: Iterable[ChatMessage]) -> tuple[str, ...]:
+    """Return the identifiers of ``messages`` and those ``known`` before, the latest mention first.
+
+    Only what users and assistants said counts, and not the results of tools.
+    """
+    latest = {identifier.casefold(): identifier for identifier in reversed(known)}
+    for message in messages:
+        if message.role in ROLES:
+            for identifier in mentioned(message.text):
+                latest.pop(identifier.casefold(), None)
+                latest[identifier.casefold()] = identifier
+    return tuple(reversed(latest.values()))[:MAX_KEPT]
+
+
+def of_later_part(known: Sequence[str], messages: Iterable[ChatMessage]) -> tuple[str, ...]:
+    """Return the identifiers ``known`` before, and then those of a later part of a long exchange.
+
+    A pasted table has many parts. What is new in them takes only the room that is left.
+    """
+    there = {identifier.casefold() for identifier in known}
+    new = [identifier for identifier in updated((), messages) if identifier.casefold() not in there]
+    return (*known, *new)[:MAX_KEPT]
+
+
+def line(identifiers: Sequence[str], text: str, fits: Callable[[str], bool]) -> str:
+    """Return a line with those of ``identifiers`` that ``text`` lacks, as many as fit, or ""."""
+    shown = ""
+    for identifier in identifiers:
+        if not contains(text, identifier):
+            longer = shown + _SEPARATOR + identifier if shown else _LABEL + identifier
+            if fits(longer):
+                shown = longer
+    return shown
+
+
+def contains(text: str, identifier: str) -> bool:
+    """Whether ``identifier`` is in ``text``, in upper or lower case, and not only as a part of a longer one."""
+    plain, identifier = text.casefold(), identifier.casefold()
+    if identifier not in plain:
+        return False
+    return re.search(rf"(?<![a-z0-9]){re.escape(identifier)}(?![a-z0-9])", plain) is not None

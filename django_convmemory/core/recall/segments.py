@@ -1,0 +1,210 @@
+"""The rows of the index. A segment holds the terms of up to 128 neighbouring messages as one text.
+
+A message is written as one character, its *place*, which stands for its number in the segment. The length of a message
+is the number of its terms. It is one character as well: above 60, it is rounded down by up to 6 %.
+
+The text begins with a line that has three fields, separated by tabs: the sum of the lengths, the length of each
+message, and the places of the messages that begin a sitting.
+
+The terms follow, in buckets. A bucket begins with "¶" and a line feed. Each of its lines has a term, a tab, and
+the places of the messages that have the term, in order. If some of them have it more than once, a space follows, and
+their places once more for each repetition. The bucket of a term is chosen by its checksum, so that a search looks at a
+few terms only. The number of buckets depends on that of the terms.
+"""
+
+from __future__ import annotations
+
+import bisect
+import collections
+import datetime as dt
+import math
+import re
+import zlib
+from collections.abc import Iterator, Mapping, Sequence
+from typing import NamedTuple, Self
+
+MAX_MESSAGES = 128
+# In UTF-8. A message that needs more has a segment of its own.
+MAX_BYTES = 65_536
+SITTING_ENDS_AFTER = dt.timedelta(hours=1)
+
+# The places of the messages, in order. Each is one byte in Latin-1. ":" is not one: it is in terms with a tag only.
+PLACES = "".join(map(chr, [*range(0x21, 0x3A), *range(0x3B, 0x7F), *range(0xC0, 0xE3)]))
+# The length that each character stands for, in the same order.
+LENGTHS = tuple(range(61)) + tuple(math.ceil(60 * 1.0545**step) for step in range(1, 68))
+BUCKET = "¶"
+REPEATED = " "
+
+_PLACE_BYTES = [len(place.encode()) for place in PLACES]
+_TERMS_OF_BUCKET = 16
+# All but the lines of the terms takes less.
+_MOST_HEAD_BYTES = 4_096
+# What would break the text, or what a database or XML refuses.
+_HARMFUL = re.compile(f"[\0-\x1f{BUCKET}\ud800-\udfff]")
+
+
+class Document(NamedTuple):
+    """The terms of a message, repeated ones included, and whether the message begins a sitting."""
+
+    terms: Sequence[str]
+    begins_sitting: bool
+
+
+class Segment(NamedTuple):
+    """The terms of the messages from the position ``first`` to ``last``. Messages without terms count too."""
+
+    first: int
+    last: int
+    data: str
+
+
+def begins_sitting(created_at: dt.datetime, previous_created_at: dt.datetime | None) -> bool:
+    """Whether a message begins a sitting: it is the first one, or comes an hour or more after the one before it."""
+    return previous_created_at is None or created_at - previous_created_at >= SITTING_ENDS_AFTER
+
+
+def extended(last: Segment | None, first: int, documents: Sequence[Document]) -> list[Segment]:
+    """Return the segments to write when ``documents`` follow ``last``. The first one replaces ``last`` if it had room.
+
+    ``first`` is the position of the first document. Documents that arrive one by one give the same segments as
+    documents that arrive together.
+    """
+    if last is not None and last.last != first - 1:
+        raise ValueError(f"The segment ends at the position {last.last}, so it cannot be extended from {first}.")
+    draft = _Draft(first) if last is None else _Draft.of(last)
+    changed = False
+    segments: list[Segment] = []
+    for position, document in enumerate(documents, first):
+        counts = _counts(document.terms)
+        if not draft.has_room_for(counts):
+            if changed:
+                segments.append(draft.segment())
+            draft = _Draft(position)
+        draft.add(document, counts)
+        changed = True
+    return [*segments, draft.segment()] if changed else []
+
+
+def struck(segment: Segment, position: int) -> Segment:
+    """Return ``segment`` without the terms of the message at ``position``, as if the message had been empty."""
+    if not segment.first <= position <= segment.last:
+        raise ValueError(f"The position {position} is not in the segment {segment.first}..{segment.last}.")
+    draft = _Draft.of(segment)
+    draft.remove(PLACES[position - segment.first])
+    draft.lengths[position - segment.first] = PLACES[0]
+    return draft.segment()
+
+
+def trimmed(segment: Segment, last: int) -> Segment:
+    """Return ``segment`` without the messages after the position ``last``."""
+    if not segment.first <= last <= segment.last:
+        raise ValueError(f"The segment {segment.first}..{segment.last} cannot end at the position {last}.")
+    draft = _Draft.of(segment)
+    count = last - segment.first + 1
+    draft.remove(PLACES[count : len(draft.lengths)])
+    draft.sittings = "".join(place for place in draft.sittings if place in PLACES[:count])
+    del draft.lengths[count:]
+    return draft.segment()
+
+
+def terms(segment: Segment) -> Iterator[tuple[str, int, int]]:
+    """Return the terms with the positions of the messages that have them, and how often they do. For checks."""
+    draft = _Draft.of(segment)
+    for term in sorted(draft.places):
+        for place, count in collections.Counter(draft.places[term] + draft.repeated.get(term, "")).items():
+            yield term, segment.first + PLACES.index(place), count
+
+
+def checksum(term: str) -> int:
+    """Return the number that chooses the bucket of ``term``: its last bits are the bucket's number."""
+    return zlib.crc32(term.encode())
+
+
+def _counts(terms: Sequence[str]) -> Mapping[str, int]:
+    counts = collections.Counter(terms)
+    if _HARMFUL.search("".join(counts)):
+        counts = collections.Counter(_HARMFUL.sub("", term) for term in terms)
+    del counts[""]
+    return counts
+
+
+class _Draft:
+    """A segment in a form that can be changed."""
+
+    def __init__(self, first: int) -> None:
+        self.first = first
+        self.lengths: list[str] = []
+        self.sittings = ""
+        self.places: dict[str, str] = {}
+        self.repeated: dict[str, str] = {}
+        # Those of the lines.
+        self.bytes = 0
+
+    @classmethod
+    def of(cls, segment: Segment) -> Self:
+        draft = cls(segment.first)
+        head, *buckets = segment.data.split(BUCKET)
+        _, lengths, draft.sittings = head.split("\t")
+        draft.lengths = list(lengths)
+        for bucket in buckets:
+            draft.bytes += len(bucket.encode()) - 1
+            for line in bucket.split("\n")[1:-1]:
+                term, places = line.split("\t")
+                draft.places[term], repeated, again = places.partition(REPEATED)
+                if repeated:
+                    draft.repeated[term] = again
+        return draft
+
+    def has_room_for(self, counts: Mapping[str, int]) -> bool:
+        if not self.lengths:
+            return True
+        return (
+            len(self.lengths) < MAX_MESSAGES and self.bytes + self._added_bytes(counts) + _MOST_HEAD_BYTES <= MAX_BYTES
+        )
+
+    def _added_bytes(self, counts: Mapping[str, int]) -> int:
+        """Return by how much the lines grow if a message with these terms is added."""
+        added = sum(counts.values()) * _PLACE_BYTES[len(self.lengths)]
+        for term, count in counts.items():
+            if term not in self.places:
+                added += len(term.encode()) + len("\t\n")
+            if count > 1 and term not in self.repeated:
+                added += len(REPEATED)
+        return added
+
+    def add(self, document: Document, counts: Mapping[str, int]) -> None:
+        self.bytes += self._added_bytes(counts)
+        place = PLACES[len(self.lengths)]
+        if document.begins_sitting:
+            self.sittings += place
+        self.lengths.append(PLACES[bisect.bisect_right(LENGTHS, len(document.terms)) - 1])
+        for term, count in counts.items():
+            self.places[term] = self.places.get(term, "") + place
+            if count > 1:
+                self.repeated[term] = self.repeated.get(term, "") + place * (count - 1)
+
+    def remove(self, places: str) -> None:
+        """Remove all terms at ``places``."""
+        removed = dict.fromkeys(map(ord, places))
+        self.places = _translated(self.places, removed)
+        self.repeated = _translated(self.repeated, removed)
+
+    def segment(self) -> Segment:
+        count = 1
+        while count * 2 * _TERMS_OF_BUCKET <= len(self.places):
+            count *= 2
+        buckets: list[list[str]] = [[] for _ in range(count)]
+        for term in sorted(self.places):
+            places = self.places[term]
+            if term in self.repeated:
+                places += REPEATED + self.repeated[term]
+            buckets[checksum(term) % count].append(f"{term}\t{places}\n")
+        total = sum(LENGTHS[PLACES.index(length)] for length in self.lengths)
+        head = f"{total}\t{''.join(self.lengths)}\t{self.sittings}"
+        data = head + "".join(f"{BUCKET}\n{''.join(lines)}" for lines in buckets)
+        return Segment(self.first, self.first + len(self.lengths) - 1, data)
+
+
+def _translated(places: Mapping[str, str], table: Mapping[int, None]) -> dict[str, str]:
+    """Return ``places`` without those that ``table`` removes, and without the terms that have no others."""
+    return {term: left for term, old in places.items() if (left := old.translate(table))}

@@ -1,0 +1,114 @@
+"""The rows of the breakers. Each function is one statement, or two that need no transaction.
+
+So a process that is stopped here holds no lock, and every process sees the state of the others.
+"""
+
+from __future__ import annotations
+
+from django.db.models import Case, F, Q, QuerySet, When
+from django.db.models.functions import Coalesce
+from django.utils import timezone
+
+from django_convmemory import models
+from django_convmemory.clock import Clock
+from django_convmemory.core.breaker import KNOWN_FOR, Breaker, Reason
+from django_convmemory.core.strategies import Threshold
+from django_convmemory.stores import transactions
+
+_MAX_ERROR = 1000
+
+
+def read(using: str, alias: str) -> Breaker:
+    """Return the state of an alias's breaker."""
+    names = ("failures", "last_session", "since", "until", "reason", "error")
+    row = _rows(using, alias).values_list(Clock(), *names).first()
+    return Breaker(*row) if row is not None else Breaker(timezone.now())
+
+
+def count_failure(using: str, alias: str, session_id: int, error: str) -> int:
+    """Count a failure, and return how many there are in a row."""
+    _create(using, alias)
+    other = Q(last_session__isnull=True) | ~Q(last_session=session_id)
+    is_open = Q(until__isnull=False) & ~Q(reason=Reason.RATE_LIMIT)
+    _update(
+        _rows(using, alias).filter(other | is_open),
+        failures=F("failures") + 1,
+        last_session=session_id,
+        since=Coalesce("since", Clock()),
+        error=error[:_MAX_ERROR],
+    )
+    return _rows(using, alias).values_list("failures", flat=True).first() or 0
+
+
+def open_(using: str, alias: str, reason: Reason, error: str, *, seconds: float) -> None:
+    """Pause the alias."""
+    _create(using, alias)
+    rows = _rows(using, alias)
+    if reason == Reason.RATE_LIMIT:
+        # Of two calls at a time, only one may have been told how long to wait.
+        rows = rows.filter(Q(until__isnull=True) | Q(reason=Reason.RATE_LIMIT, until__lt=Clock(seconds)))
+        _update(rows, until=Clock(seconds), reason=reason, error=error[:_MAX_ERROR])
+    else:
+        # The outage begins now. The failures that were counted may be days old, and those of a wrong configuration are
+        # no outage: the fallback must not stand in at once.
+        was_closed = Q(until__isnull=True) | Q(reason=Reason.RATE_LIMIT)
+        begins = was_closed | (Q(reason=Reason.MISCONFIGURED) & ~Q(reason=reason))
+        since = Case(When(begins, then=Clock()), default=Coalesce("since", Clock()))
+        # Before the reason changes: MariaDB evaluates an UPDATE from left to right.
+        _update(rows, since=since, until=Clock(seconds), reason=reason, error=error[:_MAX_ERROR])
+
+
+def probe(using: str, alias: str, *, seconds: float) -> bool:
+    """Move the end of a pause that has ended. Of all who try, one does it."""
+    rows = _rows(using, alias).filter(until__lte=Clock()).exclude(reason=Reason.RATE_LIMIT)
+    # Before the end changes: MariaDB evaluates an UPDATE from left to right.
+    since = Case(When(until__lt=Clock(-KNOWN_FOR), then=Clock()), default=F("since"))
+    return bool(_update(rows, since=since, until=Clock(seconds)))
+
+
+def end_probe(using: str, alias: str, *, seconds: float, silent: bool) -> bool:
+    """End the pause of a probe in ``seconds``. If the provider was not ``silent``, the outage begins anew."""
+    rows = _rows(using, alias).filter(until__gt=Clock()).exclude(reason=Reason.RATE_LIMIT)
+    return bool(_update(rows, until=Clock(seconds), **({} if silent else {"since": Clock()})))
+
+
+def close(using: str, alias: str) -> bool:
+    """Close the breaker. A rate limit that has not ended stays."""
+    rows = _rows(using, alias)
+    closed = {"failures": 0, "last_session": None, "since": None, "until": None, "reason": "", "error": ""}
+    if _update(rows.filter(until__isnull=False).exclude(reason=Reason.RATE_LIMIT), **closed):
+        return True
+    _update(rows.filter(failures__gt=0), failures=0, last_session=None, since=None)
+    return False
+
+
+def next_to_compare(using: str, alias: str, threshold: Threshold) -> int | None:
+    """Return the id after which sessions are to be compared with ``threshold``, or None if all were."""
+    text = f"{threshold.tokens} tokens, {threshold.messages} messages"
+    if threshold.unindexed is not None:  # In a shorter form, for which the column has room.
+        text = f"{threshold.tokens}, {threshold.messages}, {threshold.unindexed} unindexed"
+    row = _rows(using, alias).values_list("threshold", "compared_id").first()
+    if row is None or row[0] != text:
+        _create(using, alias)
+        _update(_rows(using, alias), threshold=text, compared_id=0)
+        return 0
+    compared_id: int | None = row[1]
+    return compared_id
+
+
+def compared(using: str, alias: str, through: int | None) -> None:
+    """Note that sessions were compared through this id. None: all were."""
+    _update(_rows(using, alias), compared_id=through)
+
+
+def _rows(using: str, alias: str) -> QuerySet[models.AliasState]:
+    return models.AliasState.objects.using(using).filter(alias=alias)
+
+
+def _create(using: str, alias: str) -> None:
+    if not _rows(using, alias).exists():
+        models.AliasState.objects.using(using).bulk_create([models.AliasState(alias=alias)], ignore_conflicts=True)
+
+
+def _update(rows: QuerySet[models.AliasState], **changes: object) -> int:
+    return transactions.run(rows.db, lambda: rows.update(**changes), savepoint=True, atomic=False)

@@ -1,0 +1,254 @@
+"""The rows of the index of recall: writing them, and removing from them what is removed from the messages.
+
+The index covers the messages from the first one through the session's ``indexed_position``. Two rules keep both in
+step:
+
+- Whoever removes or changes messages locks the session's row, raises its epoch, and changes the segments in the same
+  transaction.
+- Whoever adds segments reads without a lock, and writes if the epoch and the indexed position are still those that were
+  read: the write begins with an UPDATE of the session's row that compares both.
+
+So a redaction and the indexing of the same message come one after the other. If the redaction commits first, the UPDATE
+waits for its lock, finds another epoch, and changes nothing: neither a new segment nor a longer last one with the
+removed words is written. If the index commits first, the redaction has waited for the lock, and finds the words in the
+segment. The same holds for ``truncate`` and ``clear``, also if other messages stand at the same positions by then.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import logging
+from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple
+
+from django.db import connections
+from django.db.models import F, OuterRef, QuerySet, Subquery
+
+from django_convmemory import models
+from django_convmemory.core import indexable
+from django_convmemory.core.indexable import Indexable
+from django_convmemory.core.recall import segments
+from django_convmemory.core.recall.segments import Segment
+from django_convmemory.stores import columns, compound, transactions
+
+logger = logging.getLogger(__name__)
+
+# How often a session is read again because others change it.
+_TRIES = 3
+# The number of messages that one statement reads.
+_PAGE = 100
+# The number of segments that one statement writes, of 64 KB at most. MariaDB takes 16 MiB in a statement by default.
+_ROWS_PER_INSERT = 32
+# By both columns of the key: for the second one alone, the database may scan the whole table.
+_NEWEST_FIRST = ("-session_id", "-first")
+# The columns that message() takes.
+MESSAGE_NAMES = ("position", "created_at", "redacted_at", "role", "kind", "content", "wire", *columns.MORE_NAMES)
+
+
+def message(values: Sequence[Any]) -> Indexable:
+    """Return the message of a row with the columns ``MESSAGE_NAMES``."""
+    position, created_at, redacted_at, role, kind, content, wire, *more = values
+    stored = columns.message_of(role, kind, content, wire, None, more)
+    return Indexable(position, created_at, stored, redacted_at is not None)
+
+
+class _State(NamedTuple):
+    """What the index of a session is extended from: its end, and the last segment.
+
+    ``previous`` is the time of the last message that is indexed.
+    """
+
+    epoch: int
+    indexed_position: int
+    newest_position: int
+    previous: dt.datetime | None
+    last: Segment | None
+
+
+def index(using: str, session_id: int, *, limit: int) -> int:
+    """Extend the index of a session: see :meth:`.Store.index`.
+
+    Everything is read and computed before the transaction, which only writes.
+    """
+    for _ in range(_TRIES):
+        state = _state(using, session_id)
+        if state is None:
+            return 0
+        first, last = state.indexed_position + 1, state.last
+        if (last.last if last else 0) != state.indexed_position:
+            # Folding goes on.
+            logger.warning(
+                "The index of session %s is damaged, so search does not find its newer messages. Make it again: "
+                "manage.py convmemory_check --repair.",
+                session_id,
+            )
+            return 0
+        messages = _messages(using, session_id, first, min(state.newest_position - 1, first + limit - 1))
+        documents = indexable.portion(messages, state.previous)
+        if documents and _write(using, session_id, state, segments.extended(last, first, documents)):
+            return len(documents)
+    return 0
+
+
+def _state(using: str, session_id: int) -> _State | None:
+    """Read the end of the index of a session. None: there is no such session, or nothing to index."""
+    previous = models.Message.objects.filter(session=OuterRef("pk"), position=OuterRef("indexed_position"))
+    newest = models.Segment.objects.filter(session=OuterRef("pk")).order_by(*_NEWEST_FIRST)
+    sessions = models.Session.objects.using(using).filter(pk=session_id)
+    row = (
+        sessions.filter(newest_position__gt=F("indexed_position") + 1)
+        .values_list(
+            *("epoch", "indexed_position", "newest_position"),
+            Subquery(previous.values("created_at")[:1]),
+            *(Subquery(newest.values(name)[:1]) for name in Segment._fields),
+        )
+        .first()
+    )
+    if row is None:
+        return None
+    *state, begins, ends, data = row
+    return _State._make([*state, None if begins is None else Segment(begins, ends, data)])
+
+
+def _messages(using: str, session_id: int, first: int, last: int) -> Iterator[Indexable]:
+    """Yield the messages from ``first`` through ``last``, read in pages. End where one is missing."""
+    rows = models.Message.objects.using(using).filter(session_id=session_id).order_by("session_id", "position")
+    while first <= last:
+        page = rows.filter(position__gte=first, position__lte=min(last, first + _PAGE - 1))
+        stored = [message(values) for values in page.values_list(*MESSAGE_NAMES)]
+        for each in stored:
+            if each.position != first:
+                return
+            yield each
+            first += 1
+        if not stored:
+            return
+
+
+def _write(using: str, session_id: int, state: _State, new: list[Segment]) -> bool:
+    """Store the segments ``new`` if the session is as it was read, and return whether it was.
+
+    The first one takes the place of the last segment if both begin at the same position. On PostgreSQL all of it is one
+    statement, which commits by itself.
+    """
+    sessions = models.Session.objects.using(using).filter(pk=session_id, epoch=state.epoch)
+    unchanged = sessions.filter(indexed_position=state.indexed_position)
+    reached = {"indexed_position": new[-1].last}
+    updates: list[compound.Update] = []
+    if state.last is not None and new[0].first == state.last.first:
+        updates.append(_replaced(_rows(using, session_id), new[0]))
+        new = new[1:]
+
+    def work() -> bool:
+        if connections[using].vendor == "postgresql":
+            return compound.execute(using, unchanged, reached, updates, _models(session_id, new))
+        if not unchanged.update(**reached):
+            return False
+        for rows, changes in updates:
+            rows.update(**changes)
+        insert(using, session_id, new)
+        return True
+
+    return transactions.run(
+        using,
+        work,
+        savepoint=True,
+        atomic=connections[using].vendor != "postgresql",
+        happened=lambda: sessions.filter(indexed_position__gte=reached["indexed_position"]).exists(),
+    )
+
+
+def _rows(using: str, session_id: int) -> QuerySet[models.Segment]:
+    return models.Segment.objects.using(using).filter(session_id=session_id)
+
+
+def _last(rows: QuerySet[models.Segment]) -> Segment | None:
+    """Return the last segment of one session's ``rows``."""
+    values = rows.order_by(*_NEWEST_FIRST).values_list(*Segment._fields).first()
+    return Segment._make(values) if values else None
+
+
+def _replaced(rows: QuerySet[models.Segment], segment: Segment) -> compound.Update:
+    """Return the change that stores ``segment`` in the place of the one that begins at the same position."""
+    return rows.filter(first=segment.first), {"last": segment.last, "data": segment.data}
+
+
+def _models(session_id: int, new: Sequence[Segment]) -> list[models.Segment]:
+    return [models.Segment(session_id=session_id, **segment._asdict()) for segment in new]
+
+
+def insert(using: str, session_id: int, new: Sequence[Segment]) -> None:
+    """Store new segments of a session whose row is locked."""
+    models.Segment.objects.using(using).bulk_create(_models(session_id, new), batch_size=_ROWS_PER_INSERT)
+
+
+# Removing. The session's row is locked, and the caller sets its indexed_position.
+
+
+def strike(using: str, session_id: int, position: int) -> None:
+    """Remove the words of the message at ``position``, which is indexed."""
+    rows = _rows(using, session_id)
+    segment = _last(transactions.latest(rows.filter(first__lte=position)))
+    if segment is not None and segment.last >= position:
+        found, changes = _replaced(rows, segments.struck(segment, position))
+        found.update(**changes)
+
+
+def cut(using: str, session_id: int, after: int) -> None:
+    """Remove the messages after the position ``after``."""
+    rows = _rows(using, session_id)
+    rows.filter(first__gt=after).delete()
+    last = _last(transactions.latest(rows))
+    if last is not None and last.last > after:
+        found, changes = _replaced(rows, segments.trimmed(last, after))
+        found.update(**changes)
+
+
+def delete(using: str, session_id: int) -> None:
+    """Remove the whole index of a session."""
+    _rows(using, session_id).delete()
+
+
+def reset(using: str, session_id: int) -> None:
+    """Remove the whole index of a session, in a transaction of its own, so that it is made again."""
+
+    def work() -> None:
+        # The epoch is raised: the segments that another process has read are not there any more.
+        changes = {"indexed_position": 0, "epoch": F("epoch") + 1, "revision": F("revision") + 1}
+        if models.Session.objects.using(using).filter(pk=session_id).update(**changes):
+            delete(using, session_id)
+
+    # It does no harm to do it twice.
+    transactions.run(using, work, savepoint=True, happened=lambda: False)
+
+
+# Copying.
+
+
+class Copied(NamedTuple):
+    """The index of a session as it was at an epoch, through a position."""
+
+    epoch: int | None
+    segments: list[Segment]
+
+    @property
+    def last(self) -> int:
+        return self.segments[-1].last if self.segments else 0
+
+
+NOTHING_COPIED = Copied(None, [])
+
+
+def copied(using: str, sessions: models.SessionQuerySet, at: int) -> Copied:
+    """Read the index of the one session in ``sessions`` through the position ``at``, for a fork.
+
+    It is read before the transaction of the fork: this takes long for a long session, and statements that return large
+    texts have no place where the session's row is locked. It is right for the fork as long as the epoch is the same.
+    """
+    rows = models.Segment.objects.using(using).filter(session_id=sessions.values("pk")[:1], first__lte=at)
+    rows = rows.order_by("session_id", "first")
+    found = list(rows.values_list("first", "last", "data", "session__epoch"))
+    index = [Segment(first, last, data) for first, last, data, _ in found]
+    if index and index[-1].last > at:
+        index[-1] = segments.trimmed(index[-1], at)
+    return Copied(found[0][-1], index) if found else NOTHING_COPIED

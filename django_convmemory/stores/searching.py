@@ -1,0 +1,160 @@
+"""Reading the index of recall, the messages that are not indexed yet, and the messages that a search has found.
+
+A session is read in one statement, so that its segments, its other messages and its epoch are of one moment.
+"""
+
+from __future__ import annotations
+
+import collections
+import functools
+import operator
+from collections.abc import Sequence
+from typing import Any
+
+from django.db.models import BigIntegerField, F, Q, QuerySet, Value
+from django.db.models.functions import Cast, Greatest, Least
+
+from django_convmemory import models
+from django_convmemory.core import indexable
+from django_convmemory.core.indexable import MOST_UNINDEXED, Extent
+from django_convmemory.core.recall.segments import Segment
+from django_convmemory.core.values import Searchable, SessionName, StoredMessage
+from django_convmemory.stores import columns, indexing
+
+# A search looks into so many sessions of a person at most. The statement names each of them.
+_MOST_SESSIONS = 10_000
+
+
+def searchable(using: str, name: SessionName, *, before: int | None, epoch: int | None) -> Searchable | None:
+    """Return the session as a search reads it: see :meth:`.Store.searchable`."""
+    sessions = models.Session.objects.using(using).named(name)
+    if epoch is not None:
+        sessions = sessions.filter(epoch=epoch)
+    # Subqueries and not joins, and a range of positions: see ORMStore.history.
+    session = sessions.values("pk")[:1]
+    segments = models.Segment.objects.using(using).filter(session_id=session)
+    messages = models.Message.objects.using(using).filter(session_id=session)
+    end: Any = F("last_position")
+    if before is not None:
+        end = Least(end, _bigint(before - 1), output_field=BigIntegerField())
+        segments, messages = segments.filter(first__lt=before), messages.filter(position__lt=before)
+    # The arithmetic of Extent.unindexed_after().
+    after = Greatest(F("indexed_position"), end - _bigint(MOST_UNINDEXED), output_field=BigIntegerField())
+    messages = messages.filter(position__gte=sessions.values(after=after)[:1])
+    read = _Rows(sessions, segments, messages)
+    for session_id in read.sessions:
+        extent = read.extent(session_id, name)
+        return read.searchable(extent, extent.unindexed_after(before), before=before)
+    return None
+
+
+def searchable_among(using: str, sessions: models.SessionQuerySet, *, max_messages: int) -> list[Searchable]:
+    """Return these sessions as a search reads them: see :meth:`.Store.searchable_among`.
+
+    A first statement chooses the sessions, and a second one reads all of them as they are at one moment. If the index
+    of a session has grown in between, fewer of the messages that the second one returns are needed.
+    """
+    everyone = models.Session.objects.using(using)
+    newest_first = sessions.using(using).filter(last_position__gt=0).order_by("-updated_at", "-pk")
+    names = ("pk", "alias", "key", "owner_id", "visitor", "epoch", "indexed_position", "last_position")
+    found = [
+        Extent(pk, SessionName(alias, key, owner_id, visitor, pk), *rest)
+        for pk, alias, key, owner_id, visitor, *rest in newest_first.values_list(*names)[: _MOST_SESSIONS + 1]
+    ]
+    chosen = indexable.newest(found, max_messages=max_messages, max_sessions=_MOST_SESSIONS)
+    if not chosen:
+        return []
+    ids = [extent.session_id for extent in chosen]
+    after = indexable.unindexed_after(chosen)
+    unindexed = [Q(session_id=pk, position__gte=position) for pk, position in after.items()]
+    messages = models.Message.objects.using(using)
+    read = _Rows(
+        everyone.filter(pk__in=ids),
+        models.Segment.objects.using(using).filter(session_id__in=ids),
+        messages.filter(functools.reduce(operator.or_, unindexed)) if unindexed else messages.none(),
+    )
+    extents = [read.extent(extent.session_id, extent.name) for extent in chosen if extent.session_id in read.sessions]
+    results = [read.searchable(extent, after.get(extent.session_id, extent.last_position)) for extent in extents]
+    if results and len(chosen) < len(found):
+        results[-1] = results[-1]._replace(complete=False)
+    return results
+
+
+# A row of the union names its table. Then it has the columns of a message, and two more numbers.
+_NAMES = ("session_id", *indexing.MESSAGE_NAMES)
+_CONTENT = indexing.MESSAGE_NAMES.index("content")
+
+
+class _Rows:
+    """What one statement returns: the rows of sessions, of their segments, and of messages."""
+
+    def __init__(
+        self, sessions: QuerySet[models.Session], segments: QuerySet[models.Segment], messages: QuerySet[models.Message]
+    ) -> None:
+        number = _null("position")
+        # The messages come first: the database's values become those of Python by the fields of the first part.
+        union = messages.values_list(Value("message"), *_NAMES, number, number).union(
+            segments.values_list(
+                Value("segment"), *_columns(session_id="session_id", position="first", content="data"), "last", number
+            ),
+            sessions.values_list(
+                Value("session"), *_columns(session_id="pk", position="epoch"), "indexed_position", "last_position"
+            ),
+            all=True,
+        )
+        # The epoch, the indexed position and the last position of each session.
+        self.sessions: dict[int, tuple[int, int, int]] = {}
+        self._segments: dict[int, list[Segment]] = collections.defaultdict(list)
+        self._messages: dict[int, list[Sequence[Any]]] = collections.defaultdict(list)
+        for table, session_id, *values, second, third in union:
+            if table == "message":
+                self._messages[session_id].append(values)
+            elif table == "segment":
+                self._segments[session_id].append(Segment(values[0], second, values[_CONTENT]))
+            else:
+                self.sessions[session_id] = (values[0], second, third)
+
+    def extent(self, session_id: int, name: SessionName) -> Extent:
+        return Extent(session_id, name, *self.sessions[session_id])
+
+    def searchable(self, extent: Extent, after: int, *, before: int | None = None) -> Searchable:
+        """Return a session, with its messages after the position ``after`` that are not indexed."""
+        rows = sorted(self._messages[extent.session_id], key=operator.itemgetter(0))
+        segments = sorted(self._segments[extent.session_id])
+        return indexable.searchable(extent, segments, map(indexing.message, rows), after=after, before=before)
+
+
+def _columns(**names: str) -> list[Any]:
+    """Return the columns ``_NAMES``, of which a table has those in ``names``, by another name."""
+    return [names.get(name) or _null(name) for name in _NAMES]
+
+
+def _null(name: str) -> Cast:
+    # With a type: PostgreSQL takes a plain NULL for a text, and MariaDB makes decimals of the numbers of a union.
+    field: Any = BigIntegerField() if name == "session_id" else models.Message._meta.get_field(name)
+    return Cast(Value(None), field)
+
+
+def messages_at(using: str, places: Sequence[tuple[int, int, int]]) -> dict[tuple[int, int], StoredMessage]:
+    """Return the messages at these places: see :meth:`.Store.messages_at`."""
+    positions: dict[int, list[int]] = collections.defaultdict(list)
+    for session_id, _, position in places:
+        positions[session_id].append(position)
+    if not positions:
+        return {}
+    conditions = [Q(session_id=pk, position__in=numbers) for pk, numbers in positions.items()]
+    rows = models.Message.objects.using(using).filter(functools.reduce(operator.or_, conditions))
+    names = ("session_id", "session__epoch", "position", "created_at", *columns.READ_NAMES, "tokens", "redacted_at")
+    wanted = set(places)
+    return {
+        (session_id, position): StoredMessage(
+            position, created_at, columns.message_of_values(stored), tokens, redacted_at is not None
+        )
+        for session_id, epoch, position, created_at, *stored, tokens, redacted_at in rows.values_list(*names)
+        if (session_id, epoch, position) in wanted
+    }
+
+
+def _bigint(number: int) -> Value:
+    # PostgreSQL would get a plain value as an integer of four bytes, whatever its size.
+    return Value(number, BigIntegerField())

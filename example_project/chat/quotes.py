@@ -1,0 +1,135 @@
+"""What the offline responder quotes: sentences of the conversation, each with who said it, when, and where."""
+
+from __future__ import annotations
+
+import datetime as dt
+import re
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from django.utils import timezone
+
+from django_convmemory.conversation import SessionHandle
+from django_convmemory.core.context import Context
+from django_convmemory.core.hits import Hit
+from django_convmemory.messages import ChatMessage
+
+# The first line of the responder's answers: of its first one in a conversation, and of the others.
+OFFLINE = "I am the built-in offline responder. No model is connected, so I can only quote this conversation."
+AGAIN = "(The offline responder:)"
+# An answer has so many quotations.
+MOST = 3
+# A search brings so many messages. Some of them are questions, or answers of the responder.
+_CANDIDATES = 12
+_SPEAKERS = {"user": "You", "assistant": "I"}
+
+# Sentences of the responder's own answers in a summary.
+_OWN = re.compile(r"I am the built-in offline|No model is connected|\(The offline|The conversation's memory|.*\): “")
+# The labels that the extractive model writes, and not those in a quotation.
+_LABEL = re.compile(r"(?:(User|用户)|(Assistant|助手)|Tool|工具)(?: said|说)?(?:: |：)")
+_DAY = re.compile(r"\d{4}-\d\d-\d\d")
+_IDENTIFIERS = "Also mentioned: "
+# A full stop within "3.50" or "example.org" ends no sentence.
+_SENTENCE = re.compile(r"(?:[^.!?。！？\n]|[.!?](?=\S))+[.!?。！？]?")
+_WORD = re.compile(r"[^\W_]{4,}|[\u3400-\u9fff]{2}")
+
+
+class Sentence(NamedTuple):
+    """A sentence, and who said it, on which day, and where it stands. The speaker and the day may be unknown: ""."""
+
+    text: str
+    speaker: str
+    day: str
+    where: str
+
+    def quoted(self) -> str:
+        """Return the sentence as a quotation, on a line of its own."""
+        said = f"{self.speaker} said" if self.speaker else "It was said"
+        day = f" on {self.day}" if self.day else ""
+        return f"{said}{day} ({self.where}): “{self.text}”"
+
+
+async def found(session: SessionHandle, question: str, before: int) -> list[str]:
+    """Return quotations of what a search for ``question`` finds before the position ``before``."""
+    quotes: dict[str, str] = {}
+    hits = await session.asearch(question, before=before, limit=_CANDIDATES)
+    for hit in hits:
+        # A message that matches far less than the best one has no more than a common word of the question.
+        if len(quotes) == MOST or hit.score < hits[0].score / 2:
+            break
+        [stored] = await session.ahistory(after=hit.position - 1, limit=1) or [None]
+        if stored is not None and stored.position == hit.position:
+            sentence = best(stored.message, hit)
+            if sentence:
+                quotes.setdefault(sentence.text, sentence.quoted())
+    return list(quotes.values())
+
+
+def best(message: ChatMessage, hit: Hit) -> Sentence | None:
+    """Return the sentence of ``message`` that has most of the hit's words, or None if there is nothing to quote.
+
+    Questions, the results of tools and the responder's own answers are not quoted.
+    """
+    words = {piece.text.casefold() for piece in hit.pieces if piece.marked}
+    counted = [
+        (sum(word in text.casefold() for word in words), text)
+        for text in _sentences_of(message)
+        if not text.endswith(("?", "？"))
+    ]
+    count, text = max(counted, key=lambda pair: pair[0], default=(0, ""))
+    day = _day(timezone.localdate(hit.created_at))
+    return Sentence(text, _speaker_of(message), day, f"message {hit.position}") if count else None
+
+
+def of_context(question: str, context: Context) -> list[str]:
+    """Return quotations of the sentences of ``context`` that have the most words in common with ``question``."""
+    wanted = _words(question)
+    scored = [(len(wanted & _words(sentence.text)), sentence) for sentence in _shown(context)]
+    scored = sorted([pair for pair in scored if pair[0]], key=lambda pair: -pair[0])
+    return [sentence.quoted() for _, sentence in scored[:MOST]]
+
+
+def _shown(context: Context) -> Iterator[Sentence]:
+    """Yield the sentences of the summary, and those of the messages before the newest question."""
+    yield from _of_summary(context.summary or "")
+    last = max((part.position or 0 for part in context.parts if part.message.role == "user"), default=0)
+    for part in context.parts:
+        if part.position is not None and part.position != last:
+            for text in _sentences_of(part.message):
+                yield Sentence(text, _speaker_of(part.message), "", f"message {part.position}")
+
+
+def _of_summary(summary: str) -> Iterator[Sentence]:
+    """Yield the sentences of a summary. The extractive model writes days on lines of their own, and labels."""
+    day = ""
+    for line in summary.splitlines():
+        if _DAY.fullmatch(line):
+            day = _day(dt.date.fromisoformat(line))
+        elif not line.startswith(_IDENTIFIERS):
+            label = _LABEL.match(line)
+            speaker = "" if label is None else "You" if label[1] else "I" if label[2] else "A tool"
+            for text in _sentences(line[label.end() if label else 0 :]):
+                if not _OWN.match(text):
+                    yield Sentence(text, speaker, day, "the summary")
+
+
+def _sentences_of(message: ChatMessage) -> list[str]:
+    """Return the sentences that a person or the model said."""
+    own = message.role == "assistant" and message.text.startswith((OFFLINE, AGAIN))
+    return [] if own or message.role not in _SPEAKERS else _sentences(message.text)
+
+
+def _sentences(text: str) -> list[str]:
+    return [sentence.strip() for sentence in _SENTENCE.findall(text) if sentence.strip()]
+
+
+def _speaker_of(message: ChatMessage) -> str:
+    return message.name or _SPEAKERS[message.role]
+
+
+def _words(text: str) -> set[str]:
+    return {word.lower() for word in _WORD.findall(text)}
+
+
+def _day(day: dt.date) -> str:
+    return f"{day.day} {day:%B %Y}"

@@ -1,0 +1,307 @@
+"""Search over HTTP: in one session, and in all sessions that the request reaches."""
+
+from __future__ import annotations
+
+import base64
+from typing import Any
+from urllib.parse import quote
+
+import pytest
+from django.contrib.auth.models import Group, User
+from rest_framework.permissions import BasePermission
+from rest_framework.test import APIClient
+
+from django_convmemory import models
+from django_convmemory.api.scopes import VISITOR
+from django_convmemory.conversation import SessionHandle
+from django_convmemory.core.search import MAX_HITS
+from django_convmemory.memory import memories
+from django_convmemory.messages import ChatMessage
+from django_convmemory.testing import ScriptedMemories
+from tests.api.conftest import ROOT, client_of, row_of, url_of
+from tests.api.test_hard_input import assert_problem
+from tests.api.test_scopes import Tenants
+
+ALL = "/api/memory/search/"
+VISITORS = {"SCOPE": "django_convmemory.api.scopes.UserOrVisitorScope"}
+
+
+def session_of(owner: User | None = None, *texts: str, key: str = "talk", **scope: Any) -> SessionHandle:
+    """A conversation in which ``texts`` were said, by the user and the assistant in turns."""
+    session = memories["default"].session(key, **({"owner": owner} if owner else scope))
+    session.append(*[ChatMessage.ai(text) if n % 2 else ChatMessage.human(text) for n, text in enumerate(texts)])
+    return session
+
+
+def texts_of(response: Any) -> list[str]:
+    """The excerpts of the hits, as a page would show them."""
+    assert response.status_code == 200, response.content
+    return ["".join(piece["text"] for piece in hit["excerpt"]) for hit in response.json()["results"]]
+
+
+@pytest.fixture
+def allergy(anna: User) -> SessionHandle:
+    texts = (
+        "Hello.",
+        "Hello, Anna.",
+        "My sister has an allergy to peanuts 🥜, says the doctor.",
+        "I will remember it.",
+    )
+    return session_of(anna, *texts)
+
+
+def test_a_hit_says_where_a_message_is_and_which_words_match(api: APIClient, allergy: SessionHandle) -> None:
+    row = row_of(allergy)
+    models.Session.objects.update(title="Food")
+    found = api.get(url_of(allergy, "search/"), {"q": "Who has allergies? A doctor?", "limit": "1"}).json()
+    [hit] = found["results"]
+    assert hit == {
+        "position": 3,
+        "created_at": allergy.history()[2].created_at.isoformat().replace("+00:00", "Z"),
+        "role": "user",
+        "excerpt": [
+            {"text": "My sister has an ", "marked": False},
+            {"text": "allergy", "marked": True},
+            {"text": " to peanuts 🥜, says the ", "marked": False},
+            {"text": "doctor", "marked": True},
+            {"text": ".", "marked": False},
+        ],
+        "session": {"id": str(row.public_id), "url": f"http://testserver{url_of(allergy)}", "title": "Food"},
+        "neighbours": [],
+    }
+    assert (found["complete"], found["previous"]) == (True, None)
+    everywhere = api.get(ALL, {"q": "allergies doctor", "limit": "1"}).json()
+    assert everywhere["results"] == found["results"]
+
+
+def test_a_folded_message_is_found(anna: User, api: APIClient, convmemory: ScriptedMemories) -> None:
+    convmemory.allow_unused_replies = True
+    convmemory.reply(*["They talked."] * 9)
+    session = session_of(anna, "The code of the safe is LC-204817.")
+    session.append(*[ChatMessage.human(f"{number} " + "word " * 20) for number in range(12)])
+    convmemory.run()
+    assert row_of(session).covered_position > 1
+    assert texts_of(api.get(url_of(session, "search/"), {"q": "204817"}))[0] == "The code of the safe is LC-204817."
+
+
+def test_positions_bound_a_search(api: APIClient, anna: User) -> None:
+    session = session_of(anna, *[f"heron {number}" for number in range(1, 8)])
+    found = api.get(url_of(session, "search/"), {"q": "heron", "after": "2", "before": "6"}).json()
+    assert sorted(hit["position"] for hit in found["results"]) == [3, 4, 5]
+
+
+def test_neighbours_come_if_asked_for(api: APIClient, allergy: SessionHandle) -> None:
+    allergy.redact(2)
+    found = api.get(url_of(allergy, "search/"), {"q": "peanuts", "neighbours": "1"}).json()
+    [hit] = [hit for hit in found["results"] if hit["position"] == 3]
+    stored = {message["position"]: message for message in api.get(url_of(allergy, "messages/")).json()["results"]}
+    for neighbour in hit["neighbours"]:
+        assert neighbour == {name: value for name, value in stored[neighbour["position"]].items() if name != "usage"}
+    assert [(neighbour["position"], neighbour["redacted"]) for neighbour in hit["neighbours"]] == [
+        (2, True),
+        (4, False),
+    ]
+
+
+def test_pages_have_every_hit_once_and_lead_back(api: APIClient, anna: User) -> None:
+    session = session_of(anna, *[f"heron {number}" for number in range(45)])
+    whole = [hit["position"] for hit in api.get(url_of(session, "search/"), {"q": "heron"}).json()["results"]]
+    assert len(whole) == 45
+    seen: list[int] = []
+    page = api.get(url_of(session, "search/"), {"q": "heron", "limit": "20"}).json()
+    assert page["previous"] is None
+    pages = [page]
+    while page["next"]:
+        page = api.get(page["next"]).json()
+        pages.append(page)
+    seen = [hit["position"] for page in pages for hit in page["results"]]
+    assert [len(page["results"]) for page in pages] == [20, 20, 5]
+    assert seen == whole
+    assert api.get(pages[2]["previous"]).json()["results"] == pages[1]["results"]
+    assert api.get(pages[1]["previous"]).json() == pages[0]
+
+
+def test_a_search_returns_the_best_hits_only(api: APIClient, anna: User) -> None:
+    session = session_of(anna, *["heron"] * (MAX_HITS + 20))
+    first = api.get(url_of(session, "search/"), {"q": "heron", "limit": str(MAX_HITS - 1)}).json()
+    second = api.get(first["next"]).json()
+    assert (len(first["results"]), len(second["results"]), second["next"]) == (MAX_HITS - 1, 1, None)
+    assert api.get(url_of(session, "search/"), {"q": "heron", "limit": "200"}).json()["next"] is None
+
+
+def test_a_page_reads_no_more_messages_with_neighbours(api: APIClient, anna: User, settings: Any) -> None:
+    settings.CONVMEMORY_API = {"MAX_PAGE_SIZE": 30}
+    session = session_of(anna, *["heron"] * 50)
+    page = api.get(url_of(session, "search/"), {"q": "heron", "neighbours": "5"}).json()
+    assert len(page["results"]) == 2
+    assert page["next"] is not None
+
+
+@pytest.mark.parametrize("cursor", ["x", "-1", "1.5", "100", "9" * 30, "٣", base64.b64encode(b"p=1").decode()])
+def test_cursors_that_are_not_valid(api: APIClient, allergy: SessionHandle, cursor: str) -> None:
+    for url in (ALL, url_of(allergy, "search/")):
+        assert_problem(api.get(url, {"q": "heron", "cursor": cursor}), 404, "not_found")
+
+
+def test_an_empty_cursor_is_the_first_page(api: APIClient, allergy: SessionHandle) -> None:
+    assert texts_of(api.get(ALL, {"q": "peanuts", "cursor": ""}))
+
+
+WRONG = [
+    *("", "q=", "q=%00", "q=a&q=b", "q=a&limit=0", "q=a&limit=201", "q=a&neighbours=11", "q=a&neighbours=-1"),
+    *("q=a&neighbours=x", "query=a", "q=a&owner=1", "q=a&visitor=x", "q=a&offset=3"),
+]
+
+
+@pytest.mark.parametrize("query", [*WRONG, "q=a&before=-1", "q=a&after=x", "q=a&after=1.5", "q=a&alias=default"])
+def test_queries_of_one_session_that_are_not_valid(api: APIClient, allergy: SessionHandle, query: str) -> None:
+    assert_problem(api.get(f"{url_of(allergy, 'search/')}?{query}"), 400, "invalid")
+
+
+@pytest.mark.parametrize("query", [*WRONG, "q=a&before=1", "q=a&after=1", "q=a&alias=nobody"])
+def test_queries_of_all_sessions_that_are_not_valid(api: APIClient, query: str) -> None:
+    assert_problem(api.get(f"{ALL}?{query}"), 400, "invalid")
+
+
+@pytest.mark.parametrize(
+    "query",
+    [
+        *("%ED%A0%80", "%FF", "%F0%9F%A5", " ", "%20%09", "the of and", "a" * 100_000, "x+" * 60_000),
+        *(quote("🦆 <script>"), "%25%27%22%5C", "(" * 1000, quote("٣ \u202e \ufdd0 \U0010ffff")),
+    ],
+    ids=lambda query: query[:20],
+)
+def test_any_text_is_a_query(api: APIClient, allergy: SessionHandle, query: str) -> None:
+    for url in (ALL, url_of(allergy, "search/")):
+        found = api.get(f"{url}?q={query}")
+        assert (found.status_code, found.json()["results"]) == (200, [])
+
+
+def test_only_the_beginning_of_a_long_query_counts(api: APIClient, allergy: SessionHandle) -> None:
+    assert texts_of(api.get(ALL, {"q": "peanuts" + " " * 30_000 + "heron"}))
+    assert texts_of(api.get(ALL, {"q": " " * 30_000 + "peanuts"})) == []
+
+
+def test_a_page_of_the_browsable_api_escapes_what_it_shows(api: APIClient, anna: User) -> None:
+    session = session_of(anna, "<script>alert('heron')</script>")
+    for url in (ALL, url_of(session, "search/")):
+        pages = [
+            api.get(url, {"q": query}, headers={"Accept": "text/html"}).content.decode()
+            for query in ("heron", "<script>alert")
+        ]
+        assert not any("<script>alert" in page for page in pages)
+        assert "&lt;script&gt;alert" in pages[0]
+
+
+# Whose messages are found.
+
+
+def heron(owner: User | None = None, **scope: Any) -> SessionHandle:
+    name = owner.username if owner else next(iter(scope.values()), "nobody")
+    return session_of(owner, f"The heron of {name}.", **scope)
+
+
+@pytest.mark.django_db
+@pytest.mark.parametrize("kind", ["user", "staff", "superuser"])
+def test_a_user_finds_only_what_is_in_the_users_own_sessions(anna: User, kind: str) -> None:
+    berta = User.objects.create_user("berta", is_staff=kind != "user", is_superuser=kind == "superuser")
+    heron(anna)
+    heron(berta)
+    heron(visitor="somebody")
+    heron()
+    assert texts_of(client_of(berta).get(ALL, {"q": "heron"})) == ["The heron of berta."]
+    carla = User.objects.create_user("carla")
+    assert texts_of(client_of(carla).get(ALL, {"q": "heron"})) == []
+
+
+@pytest.mark.django_db
+def test_a_visitor_finds_only_what_is_in_the_visitors_own_sessions(anna: User, settings: Any) -> None:
+    settings.CONVMEMORY_API = VISITORS
+    heron(anna)
+    heron(visitor="somebody")
+    heron()
+    browser = APIClient()
+    assert texts_of(browser.get(ALL, {"q": "heron"})) == []
+    assert not browser.cookies  # A visitor who only reads gets no cookie.
+    browser.post(ROOT, {"key": "mine"}, format="json")
+    assert texts_of(browser.get(ALL, {"q": "heron"})) == []
+    heron(visitor=browser.session[VISITOR])
+    assert texts_of(browser.get(ALL, {"q": "heron"})) == [f"The heron of {browser.session[VISITOR]}."]
+    # What belongs to nobody is out of everybody's reach.
+    assert texts_of(client_of(anna).get(ALL, {"q": "heron"})) == ["The heron of anna."]
+
+
+@pytest.mark.django_db
+def test_nobody_finds_nothing(anna: User) -> None:
+    heron(anna)
+    assert_problem(APIClient().get(ALL, {"q": "heron"}), 403, "not_authenticated")
+    # Whoever may not search does not learn whether the query is valid.
+    assert_problem(APIClient().get(ALL), 403, "not_authenticated")
+
+
+@pytest.mark.parametrize("scope", ["TeamScope", "DistinctScope"])
+def test_a_team_finds_what_the_team_has_said(anna: User, settings: Any, scope: str) -> None:
+    settings.CONVMEMORY_API = {"SCOPE": f"tests.api.test_scopes.{scope}"}
+    berta, carla = (User.objects.create_user(name) for name in ("berta", "carla"))
+    for group in ("support", "sales"):
+        Group.objects.create(name=group).user_set.add(anna, berta)
+    for owner in (anna, berta, carla):
+        heron(owner)
+    found = texts_of(client_of(berta).get(ALL, {"q": "heron"}))
+    assert sorted(found) == ["The heron of anna.", "The heron of berta."]
+    assert texts_of(client_of(carla).get(ALL, {"q": "heron"})) == []
+
+
+class NotThePrivateOnes(BasePermission):
+    """Nobody reads a session with this title through the API."""
+
+    def has_object_permission(self, request: Any, view: Any, obj: Any) -> bool:
+        return bool(obj.title != "private")
+
+
+def test_a_session_that_a_permission_class_hides_is_not_searched(api: APIClient, anna: User, settings: Any) -> None:
+    settings.CONVMEMORY_API = {"PERMISSION_CLASSES": ["tests.api.test_search.NotThePrivateOnes"]}
+    heron(anna)
+    session_of(anna, "A private heron.", key="private").update(title="private")
+    assert texts_of(api.get(ALL, {"q": "heron"})) == ["The heron of anna."]
+
+
+def test_a_tenant_finds_only_what_is_in_its_own_sessions(api: APIClient, anna: User, settings: Any) -> None:
+    settings.ROOT_URLCONF = Tenants
+    settings.CONVMEMORY_API = {"SCOPE": "tests.api.test_scopes.TenantScope"}
+    for tenant in ("acme", "other"):
+        session = session_of(anna, f"The heron of {tenant}.", key=tenant)
+        session.update(metadata={"tenant": tenant})
+    found = api.get("/acme/memory/search/", {"q": "heron", "limit": "1"})
+    assert texts_of(found) == ["The heron of acme."]
+    assert found.json()["next"] is None
+    assert api.get(found.json()["results"][0]["session"]["url"]).status_code == 200
+
+
+def test_one_memory_is_searched(api: APIClient, anna: User, settings: Any) -> None:
+    settings.CONVMEMORY = dict.fromkeys(("default", "support", "hidden"), settings.CONVMEMORY["default"])
+    for alias in ("default", "support", "hidden"):
+        memories[alias].append(memories[alias].session("main", owner=anna), ChatMessage.human(f"The heron of {alias}."))
+    assert texts_of(api.get(ALL, {"q": "heron"})) == ["The heron of default."]
+    assert texts_of(api.get(ALL, {"q": "heron", "alias": "support"})) == ["The heron of support."]
+    settings.CONVMEMORY_API = {"ALIASES": ["support"]}
+    assert texts_of(api.get(ALL, {"q": "heron"})) == ["The heron of support."]
+    for alias in ("default", "hidden"):
+        assert_problem(api.get(ALL, {"q": "heron", "alias": alias}), 400, "unknown_alias", "/alias")
+
+
+def test_only_reading_is_allowed(api: APIClient, allergy: SessionHandle) -> None:
+    for url in (ALL, url_of(allergy, "search/")):
+        for method in ("post", "put", "patch", "delete"):
+            assert_problem(getattr(api, method)(url, {}, format="json"), 405, "method_not_allowed")
+
+
+def test_what_was_removed_is_not_found(api: APIClient, allergy: SessionHandle) -> None:
+    allergy.redact(3)
+    assert texts_of(api.get(ALL, {"q": "peanuts"})) == []
+    allergy.append(ChatMessage.human("Peanuts again."))
+    allergy.truncate(4)
+    assert texts_of(api.get(url_of(allergy, "search/"), {"q": "peanuts"})) == []
+    address = url_of(allergy, "search/")
+    allergy.delete()
+    assert api.get(address, {"q": "peanuts"}).status_code == 404

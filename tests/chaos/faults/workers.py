@@ -1,0 +1,349 @@
+"""Faults of a worker."""
+
+from __future__ import annotations
+
+import functools
+import os
+import pathlib
+import shutil
+import signal
+import subprocess
+import threading
+import time
+
+from django_convmemory import clock
+from tests.chaos import gates, servers
+from tests.chaos.chat_models import HUGE
+from tests.chaos.faults.registry import SERVERS, TRANSACTIONS, Drawn, Heading, fault
+from tests.chaos.runs import Run, in_threads
+from tests.chaos.site import ROOT, TWO_ATTEMPTS
+from tests.chaos.talk import PIECE, PIECES, with_pieces
+from tests.openai_server import Behaviour
+
+FAKETIME = "/usr/lib/*/faketime/libfaketimeMT.so.1"
+
+
+@fault(Heading.WORKER, "No fault: the other rows can be compared with this one.")
+def nothing(run: Run) -> None:
+    run.some_talks()
+
+
+@fault(Heading.WORKER, "A worker has taken the lease and is about to call the model.")
+def killed_before_the_call(run: Run) -> None:
+    talk = run.talk()
+    with run.closed(gates.BEFORE_CALL, talk):
+        run.until_due(talk)
+        run.kill(run.arrival(gates.BEFORE_CALL))
+    run.end_leases()
+
+
+@fault(Heading.WORKER, "A worker waits for the model's answer.")
+def killed_during_the_call(run: Run) -> None:
+    run.site.model.queue(*[Behaviour("hang")] * 3)
+    talks = run.some_talks()
+    run.asked(talks[0])
+    time.sleep(run.rng.uniform(0, 0.3))
+    run.kill_children()
+    run.site.model.forget_queue()
+    run.end_leases()
+
+
+@fault(Heading.WORKER, "A worker has the answer and has not begun to publish.")
+def killed_after_the_answer(run: Run) -> None:
+    talk = run.talk()
+    with run.closed(gates.AFTER_ANSWER, talk):
+        run.until_due(talk)
+        run.kill(run.arrival(gates.AFTER_ANSWER))
+    run.end_leases()
+
+
+@fault(Heading.WORKER, "A worker has begun to publish, and waits for the lock of the session's row.")
+def killed_while_publishing(run: Run) -> None:
+    talk = run.talk()
+    with run.closed(gates.AFTER_ANSWER, talk):
+        run.until_due(talk)
+        pid = run.arrival(gates.AFTER_ANSWER)
+        holding = run.hold(talk)
+    run.somebody_waits()
+    run.kill(pid)
+    holding.release()
+    run.end_leases()
+
+
+@fault(Heading.WORKER, "A worker is in the middle of the transaction that publishes.", on=TRANSACTIONS)
+def killed_between_its_writes(run: Run) -> None:
+    """In the middle of the transaction: the session's row points to a version that does not exist yet."""
+    talk = run.talk()
+    with run.closed(gates.BETWEEN_WRITES, talk):
+        run.until_due(talk)
+        run.kill(run.stands_between_writes())
+    run.end_leases()
+
+
+@fault(
+    Heading.WORKER,
+    "A worker is suspended for a second in the middle of the transaction that publishes.",
+    on=TRANSACTIONS,
+)
+def stopped_between_its_writes(run: Run) -> None:
+    """For a second. Meanwhile other sessions go on, except on SQLite, which has one writer at a time."""
+    talk = run.talk()
+    with run.closed(gates.BETWEEN_WRITES, talk):
+        run.until_due(talk)
+        stopped = run.stands_between_writes()
+        os.kill(stopped, signal.SIGSTOP)
+    ends = threading.Timer(1.0, os.kill, (stopped, signal.SIGCONT))
+    ends.start()
+    run.some_talks()
+    ends.join()
+
+
+@fault(
+    Heading.WORKER,
+    "A worker is suspended in that transaction until the database closes its connection.",
+    on=("mariadb",),
+)
+def cut_off_between_its_writes(run: Run) -> None:
+    """It is stopped until the database ends its transaction, and continued after others have folded."""
+    talk = run.talk()
+    with run.closed(gates.BETWEEN_WRITES, talk):
+        run.until_due(talk)
+        stopped = run.stands_between_writes()
+        os.kill(stopped, signal.SIGSTOP)
+    run.may_waste += 1
+    try:
+        run.cut_off()
+        run.end_leases(talk)
+        run.until(lambda: run.versions(talk), "another process folds it")
+    finally:
+        os.kill(stopped, signal.SIGCONT)
+
+
+@fault(Heading.WORKER, "A worker has published, and its task has not ended.")
+def killed_after_publishing(run: Run) -> None:
+    talk = run.talk()
+    with run.closed(gates.AFTER_PUBLISH, talk):
+        run.until_due(talk)
+        os.kill(run.arrival(gates.AFTER_PUBLISH), signal.SIGKILL)
+    run.end_leases()
+
+
+@fault(Heading.WORKER, "All child processes are killed at once, at a random moment.")
+def killed_at_some_moment(run: Run) -> None:
+    run.site.model.queue(*[Behaviour(latency=run.rng.uniform(0, 0.1))] * 3)
+    talks = [run.talk() for _ in range(3)]
+
+    def kill() -> None:
+        time.sleep(run.rng.uniform(0, 0.8))
+        run.kill_children()
+
+    in_threads(kill, *[lambda talk=talk: run.until_due(talk) for talk in talks])
+    run.end_leases()
+
+
+@fault(
+    Heading.WORKER, "All child processes are killed four times while hundreds of messages are folded, chunk by chunk."
+)
+def killed_again_and_again(run: Run) -> None:
+    """While hundreds of messages are folded, chunk by chunk."""
+    talk = run.talk()
+    run.site.model.queue(*[Behaviour(latency=run.rng.uniform(0, 0.2)) for _ in range(10)])
+    while len(talk.expected_marks) < 200:
+        run.say(talk, talk.messages(40))
+    for _ in range(4):
+        time.sleep(run.rng.uniform(0, 0.6))
+        run.kill_children()
+        run.end_leases()
+        run.sweep()
+    run.site.model.forget_queue()
+
+
+@fault(Heading.WORKER, "All child processes are killed four times while a message is folded in many parts.")
+def killed_between_parts(run: Run) -> None:
+    """A part that is stored is not folded again."""
+    talk = run.talk()
+    usual, run.site.model.default = run.site.model.default, Behaviour(text=with_pieces, latency=0.1)
+    try:
+        run.say(talk, [talk.long_message()])
+        run.until_due(talk)
+        for _ in range(4):
+            time.sleep(run.rng.uniform(0, 0.5))
+            run.kill_children()
+            run.end_leases()
+            run.sweep()
+        run.until(lambda: run.folded(talk), "it is folded")
+    finally:
+        run.site.model.default = usual
+    made = run.summaries(talk)
+    run.figures["parts"] = sum(summary.part_end is not None for summary in made) + 1
+    if any(summary.invalidated_at for summary in made):
+        run.problems.append(f"{talk.key}: parts were folded again: {run.versions(talk)}")
+    pieces = [int(piece.strip("{}")) for piece in PIECE.findall(made[-1].text)]
+    if pieces != list(range(PIECES)):
+        run.problems.append(f"{talk.key}: of {PIECES} pieces, the summary has {pieces}")
+
+
+@fault(Heading.WORKER, "No sweep runs. The tasks that appends send must suffice.")
+def nobody_sweeps(run: Run) -> None:
+    """Without failures the tasks that appends send are enough, also for folds of many chunks.
+
+    Somebody may have found the broker gone, or slow, and leave it alone for a while; but then its log says so.
+    """
+    for client in list(run.site.clients):
+        client.kill()
+        run.site.replace(client)
+    run.site.stop_workers()
+    run.site.start_worker()
+    before = run.site.complaints()
+    talk = run.talk()
+    for _ in range(2):
+        while len(talk.expected_marks) < run.rng.randint(1, 60):
+            run.say(talk, talk.messages(20))
+        run.until_due(talk)
+        servers.until(
+            lambda: run.folded(talk) or run.site.complaints() > before,
+            "it is folded without a sweep, or a log says why",
+        )
+
+
+@fault(Heading.WORKER, "The workers are killed with all their child processes.")
+def whole_worker_killed(run: Run) -> None:
+    run.site.model.queue(*[Behaviour(latency=run.rng.uniform(0, 0.5))] * 3)
+    run.some_talks()
+    run.may_waste += 2
+    for worker in run.site.workers:
+        worker.kill()
+    run.end_leases()
+
+
+@fault(
+    Heading.WORKER, "A worker with an answer is suspended. It continues after another one has folded the same messages."
+)
+def stopped_for_longer_than_its_lease(run: Run) -> None:
+    """A stopped process wakes up with an answer after another process has folded the same messages."""
+    talk = run.talk()
+    with run.closed(gates.AFTER_ANSWER, talk):
+        run.until_due(talk)
+        zombie = run.arrival(gates.AFTER_ANSWER)
+        os.kill(zombie, signal.SIGSTOP)
+    run.may_waste += 1
+    run.end_leases(talk)
+    try:
+        run.until(lambda: run.versions(talk), "another process folds it")
+    finally:
+        os.kill(zombie, signal.SIGCONT)
+    made = run.versions(talk)
+    run.until(lambda: run.dropped(talk) == 1, "the zombie's answer is dropped")
+    if run.versions(talk)[: len(made)] != made:
+        run.problems.append(f"the zombie changed {made} to {run.versions(talk)}")
+
+
+@fault(Heading.WORKER, "One of two workers is killed while the model answers, and nobody restarts it.")
+def killed_and_not_restarted(run: Run) -> None:
+    run.site.model.queue(*[Behaviour(latency=run.rng.uniform(0.2, 0.6))] * 3)
+    [killed] = run.site.workers
+    run.supervised = False
+    run.site.start_worker()
+    talks = run.some_talks()
+    run.asked(talks[0])
+    killed.kill()
+    run.site.workers.remove(killed)
+    # Two calls of the killed worker, and two of the other one, which loses its leases too.
+    run.may_waste += 4
+    run.end_leases()
+
+
+@fault(
+    Heading.WORKER, "A worker runs the code of an older version, beside processes of the new one that serve requests."
+)
+def a_worker_of_the_old_code(run: Run) -> None:
+    if not run.site.old:
+        raise servers.NotRun("no --old was given")
+    folder = old_code(run.site.folder / "old", run.site.old)
+    with run.site.other_workers(folder=folder) as worker:
+        # Otherwise the new code would be tested.
+        assert f"The worker runs {folder / 'django_convmemory'}." in worker.log.read_text()
+        for talk in run.some_talks():
+            run.until(functools.partial(run.folded, talk), "the old worker folds it")
+        # What the new code changes, the old code folds again.
+        talk.session.redact(1)
+        talk.expected_marks[1] = None
+        run.until_due(talk)
+        run.until(lambda: run.folded(talk), "the old worker folds what was changed")
+
+
+def old_code(folder: pathlib.Path, version: str) -> pathlib.Path:
+    """Write the app as it was at a tag or commit into ``folder``, unless it is there. Raises NotRun without git."""
+    if not folder.exists():
+        git = shutil.which("git")
+        if git is None or not (ROOT / ".git").exists():
+            raise servers.NotRun("there is no git repository")
+        archive = folder.with_suffix(".tar")
+        command = [git, "archive", f"--output={archive}", version, "django_convmemory"]
+        done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+        if done.returncode:
+            raise servers.NotRun(f"git has no {version}: {done.stderr.strip()}")
+        shutil.unpack_archive(archive, folder)
+    return folder
+
+
+@fault(Heading.WORKER, "A worker is suspended until its lease has ended by the database's clock.", drawn=Drawn.NAMED)
+def slept_through_its_lease(run: Run) -> None:
+    """As above, in real time: only the database's clock ends the lease."""
+    talk = run.talk()
+    with run.closed(gates.AFTER_ANSWER, talk):
+        run.until_due(talk)
+        zombie = run.arrival(gates.AFTER_ANSWER)
+        os.kill(zombie, signal.SIGSTOP)
+    run.may_waste += 1
+    try:
+        run.until(lambda: run.versions(talk), "another process folds it when the lease has ended")
+    finally:
+        os.kill(zombie, signal.SIGCONT)
+    run.until(lambda: run.dropped(talk) == 1, "the zombie's answer is dropped")
+
+
+@fault(Heading.WORKER, "A worker is killed, and no time is skipped.", drawn=Drawn.NAMED)
+def killed_and_nobody_skips_time(run: Run) -> None:
+    """The recovery time is what an engineer on call sees, except that the sweep does not wait for its minute."""
+    run.site.model.queue(Behaviour("hang"))
+    talk = run.talk()
+    run.until_due(talk)
+    run.asked(talk)
+    run.kill_children()
+
+
+# With SQLite every process is on one machine, and its clock is the database's.
+@fault(Heading.WORKER, "One worker's clock is an hour ahead, another's an hour behind.", on=SERVERS)
+def clocks_an_hour_apart(run: Run) -> None:
+    """One worker's clock is an hour ahead, the other's an hour behind, and the model fails once."""
+    library = servers.program(FAKETIME)
+    run.site.stop_workers()
+    try:
+        for offset in ("+1h", "-1h"):
+            # Durations stay true.
+            lie = {"FAKETIME": offset, "FAKETIME_DONT_FAKE_MONOTONIC": "1", "LD_PRELOAD": library}
+            run.site.start_worker(lie)
+        run.site.model.queue(Behaviour("server_error"))
+        for talk in run.some_talks():
+            run.until(functools.partial(run.folded, talk), "it is folded by a worker whose clock is wrong")
+    finally:
+        run.site.stop_workers()
+        run.site.start_worker()
+
+
+@fault(Heading.WORKER, "Each worker that calls the model with a certain chunk is killed, as if its memory ran out.")
+def out_of_memory_on_one_chunk(run: Run) -> None:
+    talk = run.talk(alias="fallback")
+    run.say(talk, [{"role": "user", "content": f"{talk.mark()} {HUGE}"}])
+    run.until_due(talk)
+    # The fallback stands in only if the session has been due for long.
+    talk.rows.exclude(due_since=None).update(due_since=clock.Clock(-TWO_ATTEMPTS["fallback_after"]))
+    run.until(lambda: run.folded(talk, end_leases=True), "the fallback folds it")
+    # Then the model tries that part. This kills a worker too, so the next try is a day later.
+    tomorrow = talk.rows.filter(rebuild_after__gt=clock.Clock(3600))
+    run.until(tomorrow.exists, "the model tries to make it again")
+    run.until(lambda: run.folded(talk, end_leases=True), "its lease ends")
+    made = run.summaries(talk)
+    if not (made[0].fallback and made[0].stand_in and made[0].invalidated_at is None):
+        run.problems.append(f"{talk.key}: what kills every worker was folded by the model itself")

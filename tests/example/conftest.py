@@ -1,0 +1,103 @@
+"""The example as ``make demo`` serves it, and browser windows that show it."""
+
+from __future__ import annotations
+
+import contextlib
+import pathlib
+import re
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from tests.browser import browser
+from tests.processes import PATIENCE
+from tests.test_example_project import PROJECT, environment
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser, Page
+
+__all__ = ["browser"]
+
+MILLISECONDS = PATIENCE * 1000
+
+
+@contextlib.contextmanager
+def served(folder: pathlib.Path, **variables: str) -> Iterator[str]:
+    """Serve the example as ``make demo`` does, and yield its address."""
+    with (folder / "errors").open("wb") as errors:
+        process = subprocess.Popen(
+            [sys.executable, "serve.py", "--port", "0"],
+            cwd=PROJECT,
+            env=environment(folder, **({"EXAMPLE_PACE": "0.005", "CHAT_RATE": "1000/min"} | variables)),
+            stdout=subprocess.PIPE,
+            stderr=errors,
+            text=True,
+        )
+    try:
+        assert process.stdout is not None
+        line = next((line for line in process.stdout if " is the site" in line), "")
+        match = re.match(r"(http://\S+)/ is the site", line)
+        assert match, (folder / "errors").read_text()
+        yield match.group(1)
+    finally:
+        process.send_signal(signal.SIGINT)
+        process.communicate(timeout=PATIENCE)
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """The site as it is, without a model."""
+    with served(tmp_path_factory.mktemp("site")) as url:
+        yield url
+
+
+@pytest.fixture
+def page(browser: Browser) -> Iterator[Page]:
+    """A browser window. An error in it fails the test."""
+    yield from window(browser)
+
+
+@pytest.fixture
+def other(browser: Browser) -> Iterator[Page]:
+    """A window of another visitor."""
+    yield from window(browser)
+
+
+def window(browser: Browser, **options: Any) -> Iterator[Page]:
+    context = browser.new_context(**{"viewport": {"width": 1360, "height": 860}} | options)
+    context.set_default_timeout(MILLISECONDS)
+    page, wrong = context.new_page(), []
+    page.on("pageerror", lambda error: wrong.append(str(error)))
+    yield page
+    context.close()
+    assert wrong == []
+
+
+def sign_in(page: Page, site: str) -> None:
+    page.goto(f"{site}/sign-in/")
+    page.click("text=Sign in as demo")
+    page.wait_for_url(f"{site}/")
+
+
+def say(page: Page, text: str) -> None:
+    """Send a message, and wait for the answer."""
+    page.fill("#text", text)
+    page.keyboard.press("Enter")
+    answered(page, text)
+
+
+def answered(page: Page, text: str) -> None:
+    """Wait until the user's last message is ``text``, and its answer is stored and shown."""
+    page.wait_for_function(
+        """text => {
+            const all = [...document.querySelectorAll("#messages > .message")];
+            const users = all.filter(one => one.matches(".user"));
+            return document.readyState === "complete" && !document.querySelector(".writing")
+                && users.at(-1)?.innerText.includes(text) && all.at(-1).matches(".assistant:has(.menu)");
+        }""",
+        arg=text.strip(),
+    )

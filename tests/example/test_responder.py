@@ -1,0 +1,130 @@
+"""The example's offline responder: it quotes what was said, with who said it, when, and where."""
+
+from __future__ import annotations
+
+import datetime as dt
+import importlib
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from asgiref.sync import async_to_sync
+
+from django_convmemory.chat_models.scripted import ScriptedChatModel
+from django_convmemory.conversation import SessionHandle
+from django_convmemory.memory import ConversationSummaryBufferMemory, ConversationWindowMemory
+from django_convmemory.messages import ChatMessage
+from django_convmemory.stores.in_memory import InMemoryStore
+from django_convmemory.tokens import Utf8TokenCounter
+from tests.test_example_project import PROJECT
+
+NOTHING = "The conversation's memory has nothing about your message yet."
+MARCH = dt.datetime(2026, 3, 3, 9, 30, tzinfo=dt.UTC)
+SUMMARY = """\
+2026-03-03
+User: I keep a heron. It is grey. Is that allowed?
+Assistant: A heron needs fish.
+Tool: herons=1
+Nobody knows the heron.
+
+Also mentioned: heron 4711"""
+human, ai = ChatMessage.human, ChatMessage.ai
+
+Ask = Callable[[SessionHandle, str], list[str]]
+
+
+@pytest.fixture
+def ask(monkeypatch: pytest.MonkeyPatch) -> Ask:
+    """Ask the responder a question, store both, and return the lines of the answer after the first."""
+    monkeypatch.syspath_prepend(PROJECT)
+    responder = importlib.import_module("chat.responder")
+
+    def answer(session: SessionHandle, question: str) -> list[str]:
+        session.append(human(question))
+        text: str = async_to_sync(responder.reply_to)(session).text
+        session.append(ai(text))
+        first, *lines = text.splitlines()
+        assert first.startswith(("I am the built-in offline responder", "(The offline responder:)"))
+        if lines != [NOTHING]:
+            assert lines.pop(0) == "The conversation's memory has this about your message:"
+        return lines
+
+    return answer
+
+
+@pytest.fixture
+def session() -> SessionHandle:
+    """A session that shows its last two messages only."""
+    return ConversationWindowMemory(InMemoryStore(), 2, counter=Utf8TokenCounter()).session("s")
+
+
+def test_a_sentence_is_quoted_with_its_speaker_and_its_day(session: SessionHandle, ask: Ask) -> None:
+    session.append(human("Good morning. I have an allergy to peanuts. It is raining."), created_at=MARCH)
+    session.append(ai("I will keep it in mind."), human("Let us talk about trains."), ai("Gladly."), created_at=MARCH)
+    assert ask(session, "What did I tell you about allergies?") == [
+        "You said on 3 March 2026 (message 1): “I have an allergy to peanuts.”"
+    ]
+
+
+def test_what_the_assistant_said_is_not_put_into_the_users_mouth(session: SessionHandle, ask: Ask) -> None:
+    session.append(human("Book it, please."), ai("Your order number is LC-204817."), created_at=MARCH)
+    session.append(human("Thanks."), ai("You are welcome."), created_at=MARCH)
+    assert ask(session, "Which order number was it?") == [
+        "I said on 3 March 2026 (message 2): “Your order number is LC-204817.”"
+    ]
+
+
+def test_a_name_says_who_spoke(session: SessionHandle, ask: Ask) -> None:
+    session.append(ChatMessage("user", "The key is under the flowerpot.", name="Ada"), ai("Good."), created_at=MARCH)
+    session.append(human("Hm."), ai("Yes?"))
+    assert ask(session, "Where is the key?") == [
+        "Ada said on 3 March 2026 (message 1): “The key is under the flowerpot.”"
+    ]
+
+
+def test_neither_questions_nor_its_own_answers_are_quoted(session: SessionHandle, ask: Ask) -> None:
+    session.append(human("My cat is called Mina."), ai("A good name."), human("Hm."), ai("Yes?"), created_at=MARCH)
+    quotes = ["You said on 3 March 2026 (message 1): “My cat is called Mina.”"]
+    for _ in range(3):
+        assert ask(session, "What is my cat called?") == quotes
+
+
+def test_results_of_tools_and_messages_without_text_are_not_quoted(session: SessionHandle, ask: Ask) -> None:
+    call: dict[str, Any] = {"id": "c", "type": "function", "function": {"name": "herons", "arguments": "{}"}}
+    session.append(human("Look for herons?"), {"role": "assistant", "content": None, "tool_calls": [call]})
+    session.append(ChatMessage.tool("A heron stands by the lake.", "c"), ai("Done."))
+    session.append({"role": "user", "content": [{"type": "image_url", "image_url": {"url": "data:,"}}]}, ai("Nice."))
+    assert ask(session, "Herons!") == [NOTHING]
+
+
+def test_at_most_three_sentences_are_quoted_and_each_once(session: SessionHandle, ask: Ask) -> None:
+    for text in ("I saw a heron.", "I saw a heron.", "The heron flew.", "A heron ate.", "A heron slept.", "Fine."):
+        session.append(human(text), ai("Indeed."), created_at=MARCH)
+    quotes = ask(session, "heron")
+    assert len(quotes) == len({quote.partition("“")[2] for quote in quotes}) == 3
+
+
+def test_without_a_hit_the_context_is_quoted_with_the_speakers(ask: Ask) -> None:
+    model = ScriptedChatModel([SUMMARY] * 20)
+    memory = ConversationSummaryBufferMemory(
+        InMemoryStore(), model, 40, keep_identifiers=False, max_context_tokens=2000, counter=Utf8TokenCounter()
+    )
+    session = memory.session("s")
+    for _ in range(5):
+        session.append(human("So many words about nothing in particular today."), ai("And as many in reply to them."))
+    assert session.load().summary == SUMMARY
+    assert ask(session, "heron") == [
+        "You said on 3 March 2026 (the summary): “I keep a heron.”",
+        "I said on 3 March 2026 (the summary): “A heron needs fish.”",
+        "It was said on 3 March 2026 (the summary): “Nobody knows the heron.”",
+    ]
+
+
+def test_a_question_is_quoted_if_nothing_else_is_there(session: SessionHandle, ask: Ask) -> None:
+    session.append(human("Do herons sleep?"))
+    assert ask(session, "herons") == ["You said (message 1): “Do herons sleep?”"]
+
+
+def test_nothing_is_quoted_if_nothing_was_said(session: SessionHandle, ask: Ask) -> None:
+    assert ask(session, "Where is the heron?") == [NOTHING]
+    assert ask(session, "¿?") == [NOTHING]

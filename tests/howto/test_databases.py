@@ -1,0 +1,230 @@
+"""The set-ups of docs/howto/databases.md work on real databases, and the checks refuse the others."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import pathlib
+import subprocess
+import sys
+import uuid
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from tests import servers
+from tests.howto.test_pages import PAGES, code_of
+
+ROOT = pathlib.Path(__file__).parents[2]
+SETTINGS = """
+DATABASES = {"default": %r}
+SECRET_KEY = "none"
+USE_TZ = True
+ALLOWED_HOSTS = ["testserver"]
+ROOT_URLCONF = "mysite.urls"
+"""
+URLS = """
+from django.contrib import admin
+from django.urls import include, path
+
+urlpatterns = [path("admin/", admin.site.urls), path("api/", include("django_convmemory.api.urls"))]
+"""
+
+
+class Site:
+    """A project in a folder, with the databases ``default`` and the one that the page adds."""
+
+    def __init__(
+        self, folder: pathlib.Path, databases: dict[str, dict[str, Any]], *modules: str, settings: str
+    ) -> None:
+        self.folder = folder
+        package = folder / "mysite"
+        package.mkdir()
+        (package / "__init__.py").touch()
+        (package / "urls.py").write_text(URLS)
+        for name in modules:
+            (package / f"{name}.py").write_text(code_of("databases", f"{name}.py"))
+        names = ("INSTALLED_APPS", "MIDDLEWARE", "TEMPLATES", "CONVMEMORY", "DEFAULT_AUTO_FIELD", "STATIC_URL")
+        (package / "settings.py").write_text(
+            f"from tests.settings import {', '.join(names)}\n"
+            + SETTINGS % databases["default"]
+            + settings
+            + "".join(f"DATABASES[{alias!r}] = {entry!r}\n" for alias, entry in databases.items())
+        )
+
+    def run(self, *arguments: str) -> subprocess.CompletedProcess[str]:
+        environment = {"DJANGO_SETTINGS_MODULE": "mysite.settings", "PYTHONPATH": f"{self.folder}{os.pathsep}{ROOT}"}
+        return subprocess.run(
+            [sys.executable, *arguments],
+            cwd=self.folder,
+            env={**os.environ, **environment},
+            check=False,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+
+    def manage(self, *arguments: str) -> str:
+        done = self.run("-m", "django", *arguments)
+        assert done.returncode == 0, done.stdout
+        return done.stdout
+
+    def python(self, code: str) -> Any:
+        """Run code in the project, and return the JSON document that it prints."""
+        done = self.run("-c", f"import django, json\ndjango.setup()\n{code}")
+        assert done.returncode == 0, done.stdout
+        return json.loads(done.stdout.splitlines()[-1])
+
+
+@contextlib.contextmanager
+def made(vendor: str, folder: pathlib.Path, *aliases: str) -> Iterator[dict[str, dict[str, Any]]]:
+    """Make an empty database for each alias, and yield the setting ``DATABASES``."""
+    if vendor == "sqlite":
+        options = {"init_command": "PRAGMA journal_mode=WAL;", "transaction_mode": "IMMEDIATE", "timeout": 20}
+        engine = "django.db.backends.sqlite3"
+        yield {
+            alias: {"ENGINE": engine, "NAME": str(folder / f"{alias}.sqlite3"), "OPTIONS": options} for alias in aliases
+        }
+        return
+    import psycopg
+
+    if reason := servers.why_absent(vendor):
+        (pytest.fail if servers.REQUIRED else pytest.skip)(f"{vendor} is not available: {reason}")
+    names = {alias: f"test_{alias}_{uuid.uuid4().hex}" for alias in aliases}
+    with psycopg.connect(servers.POSTGRESQL, dbname="postgres", autocommit=True) as server:
+        for name in names.values():
+            server.execute(f'CREATE DATABASE "{name}"'.encode())
+        try:
+            entry = {"ENGINE": "django.db.backends.postgresql", **servers.django_database(servers.POSTGRESQL)}
+            yield {alias: {**entry, "NAME": name} for alias, name in names.items()}
+        finally:
+            for name in names.values():
+                server.execute(f'DROP DATABASE "{name}" WITH (FORCE)'.encode())
+
+
+@pytest.fixture(params=["sqlite", "postgresql"])
+def separate(request: pytest.FixtureRequest, tmp_path: pathlib.Path) -> Iterator[Site]:
+    """The page's site with a database for the conversations."""
+    with made(request.param, tmp_path, "default", "conversations") as databases:
+        settings = code_of("databases", "settings.py")
+        settings += 'CONVMEMORY_API = {"SCOPE": "mysite.conversations.SeparateScope"}\n'
+        assert '`CONVMEMORY_API = {"SCOPE": "mysite.conversations.SeparateScope"}`' in PAGES["databases"]
+        yield Site(tmp_path, databases, "routers", "conversations", settings=settings)
+
+
+TALK = """
+from django.contrib.auth.models import User
+from django.test import Client
+from django_convmemory import exceptions, models
+from mysite.conversations import conversation
+
+ann = User.objects.create_superuser("ann")
+session = conversation(ann)
+while not session.append({"role": "user", "content": "In this place we see a castle and a museum. " * 10}).due:
+    pass
+outcome = session.compact()
+client = Client()
+client.force_login(ann)
+listed = client.get("/api/sessions/").json()["results"]
+created = client.post("/api/sessions/", {"key": "second"}, content_type="application/json").status_code
+paths = ("", "?q=main", "?q=ann", f"{models.Session.objects.first().pk}/change/")
+pages = [client.get(f"/admin/convmemory/session/{path}").status_code for path in paths]
+try:
+    conversation(ann).memory.session("main", owner=ann).append({"role": "user", "content": "hello"})
+    refused = ""
+except exceptions.InvalidSession as error:
+    refused = str(error)
+fork = session.fork(at=1, key="copy")
+before = models.Session.objects.count()
+others = [models.Session.objects.using("default").count(), User.objects.using("conversations").count()]
+ann.delete()
+print(json.dumps([outcome, len(listed), created, pages, refused, before, others, models.Session.objects.count()]))
+"""
+
+
+def test_conversations_in_a_database_of_their_own(separate: Site) -> None:
+    assert "no issues" in separate.manage("check")
+    separate.manage("migrate")
+    separate.manage("migrate", "--database", "conversations")
+
+    outcome, listed, created, pages, refused, before, others, after = separate.python(TALK)
+
+    assert (outcome, listed, created) == ("published", 1, 201)
+    assert pages == [200] * 4
+    assert "There is no user" in refused
+    assert (before, others, after) == (3, [0, 0], 0)
+    assert "Nothing is wrong" in separate.manage("convmemory_check")
+
+
+def test_without_the_table_of_users_nothing_is_migrated(separate: Site) -> None:
+    routers = separate.folder / "mysite" / "routers.py"
+    routers.write_text(routers.read_text().replace('{"convmemory", "auth", "contenttypes"}', '{"convmemory"}'))
+
+    done = separate.run("-m", "django", "migrate", "--database", "conversations")
+
+    assert done.returncode != 0
+    assert "convmemory.E011" in done.stdout
+    assert '"auth.User" in "conversations"' in done.stdout
+
+
+READ = """
+import pathlib
+from django.conf import settings
+from django.contrib.auth.models import User
+from django.db import connections
+from django.test import Client
+from django.test.utils import setup_test_environment
+from django_convmemory import models
+from django_convmemory.memory import memories
+from mysite import archive
+
+
+
+def catch_up():
+    # Copies the database to its replica.
+    connections["replica"].close()
+    replica = pathlib.Path(settings.DATABASES["replica"]["NAME"])
+    replica.unlink(missing_ok=True)
+    with connections["default"].cursor() as cursor:
+        cursor.execute("VACUUM INTO %s", [str(replica)])
+
+
+setup_test_environment()
+catch_up()
+ann = User.objects.db_manager("default").create_superuser("ann")
+catch_up()
+client = Client()
+client.force_login(ann)
+catch_up()
+session = memories["default"].session("main", owner=ann)
+while not session.append({"role": "user", "content": "In this place we see a castle and a museum. " * 10}).due:
+    pass
+outcome = session.compact()
+context = session.load()
+shown = [bool(context.summary), len(session.history()) > 1, len(client.get("/api/sessions/").json()["results"])]
+admin = len(client.get("/admin/convmemory/session/").context["cl"].result_list)
+own = models.Session.objects.count()
+before = len(archive.page(ann))
+catch_up()
+print(json.dumps([outcome, shown, admin, own, before, len(archive.page(ann)) > 0]))
+"""
+
+
+def test_a_replica_that_lags_is_read_only_where_the_site_wants_it(tmp_path: pathlib.Path) -> None:
+    with made("sqlite", tmp_path, "default", "replica") as databases:
+        site = Site(
+            tmp_path,
+            databases,
+            "replicas",
+            "archive",
+            settings='DATABASE_ROUTERS = ["mysite.replicas.ReplicaRouter"]\n',
+        )
+        assert "no issues" in site.manage("check")
+        site.manage("migrate")
+
+        outcome, shown, admin, own, before, after = site.python(READ)
+
+    assert (outcome, shown, admin) == ("published", [True, True, 1], 1)
+    assert (own, before, after) == (0, 0, True)

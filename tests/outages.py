@@ -1,0 +1,257 @@
+"""Outages of a chat model, simulated: an hour of sweeps, tasks and calls takes seconds.
+
+A :class:`Simulation` runs the tasks of a queue with some workers, and a sweep each minute. Runs of compaction are
+generators, so many workers take turns in one thread. Time is skipped in the rows: each of their times is moved back.
+Everything else is the app's own code, and the database's clock goes on.
+"""
+
+from __future__ import annotations
+
+import collections
+import dataclasses
+import datetime as dt
+import enum
+import functools
+import heapq
+import itertools
+import time
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+from django.db.models import DateTimeField, F, Q
+
+from django_convmemory import exceptions, models, tasks
+from django_convmemory.broker import Undelivered
+from django_convmemory.chat_models.base import ChatRequest, ChatResponse
+from django_convmemory.conversation import ConversationMemory
+from django_convmemory.core.runs import Outcome, Result, Run
+from django_convmemory.messages import ChatMessage
+from django_convmemory.schedulers import Memory, Work
+from tests.folding import build
+
+MINUTE = 60.0
+# Messages of a session with this word are never answered in time.
+SLOW = "SLOW"
+SUMMARY = "The user and the assistant talked about the weather."
+
+
+def skip(seconds: float) -> None:
+    """Let ``seconds`` pass for the breakers, and for all sessions that wait for something."""
+    waiting = Q(due_since__isnull=False) | Q(lease_expires_at__isnull=False) | Q(rebuild_after__isnull=False)
+    for rows in (models.Session.objects.filter(waiting), models.AliasState.objects.all()):
+        times = [field.name for field in rows.model._meta.fields if isinstance(field, DateTimeField)]
+        rows.update(**{name: F(name) - dt.timedelta(seconds=seconds) for name in times})
+
+
+class State(enum.Enum):
+    """What a provider does with a call."""
+
+    UP = enum.auto()
+    DOWN = enum.auto()
+    TIMES_OUT = enum.auto()
+    WRONG_KEY = enum.auto()
+
+
+@dataclasses.dataclass
+class Provider:
+    """A chat model whose state at each time is ``state(now)``, in simulated seconds since the beginning.
+
+    With ``calls_a_minute`` it answers the other calls of the last 60 seconds with 429. ``calls`` are the times of all
+    calls that it got.
+    """
+
+    state: Callable[[float], State] = lambda now: State.UP
+    calls_a_minute: int | None = None
+    name: str = "provider"
+    deadline: float = 60.0
+    seconds: float = 2.0
+    calls: list[float] = dataclasses.field(default_factory=list)
+    accepted: list[float] = dataclasses.field(default_factory=list)
+
+    def begin(self, request: ChatRequest, now: float) -> tuple[float, ChatResponse | Exception]:
+        """Return how many seconds the call takes, and what then comes of it."""
+        self.calls.append(now)
+        state = State.TIMES_OUT if SLOW in request.messages[-1].text else self.state(now)
+        if state == State.DOWN:
+            return 0.2, exceptions.ModelUnavailable("503 Service Unavailable")
+        if state == State.TIMES_OUT:
+            return self.deadline, exceptions.ModelUnavailable("timed out")
+        if state == State.WRONG_KEY:
+            return 0.2, exceptions.ModelMisconfigured("401 Unauthorized")
+        if self.calls_a_minute is not None:
+            if sum(call > now - MINUTE for call in self.accepted[-self.calls_a_minute :]) >= self.calls_a_minute:
+                return 0.2, exceptions.RateLimited("429 Too Many Requests")
+            self.accepted.append(now)
+        return self.seconds, ChatResponse(ChatMessage.ai(SUMMARY), model=self.name)
+
+    def chat(self, request: ChatRequest) -> ChatResponse:
+        raise AssertionError("The simulation asks the provider by begin().")
+
+    async def achat(self, request: ChatRequest) -> ChatResponse:
+        return self.chat(request)
+
+
+class Task(NamedTuple):
+    """A task in the queue: :func:`.tasks.compact` or :func:`.tasks.rebuild`."""
+
+    session_id: int
+    work: Work
+    swept: bool
+    expires: float
+
+
+class Queue(tasks.CeleryScheduler):
+    """The scheduler of Celery, with the queue of a simulation in place of the broker."""
+
+    after_commit = False
+
+    def __init__(self, simulation: Simulation) -> None:
+        super().__init__()
+        self.simulation = simulation
+
+    def send(
+        self,
+        memory: Memory,
+        session_id: int,
+        *,
+        delay: float = 0.0,
+        swept: bool = False,
+        wait: bool = True,
+        undelivered: Undelivered | None = None,
+    ) -> bool:
+        options = self._options(memory, delay)
+        task = Task(session_id, "compact", swept, self.simulation.now + options["expiration"])
+        self.simulation.deliver(task, options["countdown"] or 0.0)
+        return True
+
+    def request(self, memory: Memory, session_id: int, work: Work) -> bool:
+        self.simulation.deliver(Task(session_id, work, swept=False, expires=float("inf")), 0.0)
+        return True
+
+
+class Sample(NamedTuple):
+    """The state of all sessions after a sweep. ``stand_ins`` are valid versions that the fallback has made."""
+
+    minute: float
+    due: int
+    stand_ins: int
+    open: bool
+
+
+class Simulation:
+    """A memory with a provider, a queue, workers and a sweep each minute.
+
+    - ``now`` is the simulated time in seconds since the beginning.
+    - ``became_due`` and ``folded`` have the time for each key at which it became due, and at which its first summary
+      was published.
+    - ``samples`` has the state after each sweep.
+    - ``most_failures`` is the largest number of failures in a row that the breaker counted.
+    """
+
+    def __init__(self, provider: Provider, *, workers: int = 4, **options: Any) -> None:
+        self.provider, self.workers = provider, workers
+        self.memory: ConversationMemory = build(provider, scheduler=Queue(self), **options)
+        self.became_due: dict[str, float] = {}
+        self.folded: dict[str, float] = {}
+        self.samples: list[Sample] = []
+        self.most_failures = 0
+        self._keys: dict[int, str] = {}
+        self._skipped, self._began = 0.0, time.monotonic()
+        self._events: list[tuple[float, int, Callable[[], None]]] = []
+        self._numbers = itertools.count()
+        self._ready: collections.deque[Task] = collections.deque()
+        self._running: list[Run] = []
+        self.at(MINUTE, self._sweep)
+
+    @property
+    def now(self) -> float:
+        return self._skipped + time.monotonic() - self._began
+
+    def at(self, moment: float, action: Callable[[], None]) -> None:
+        """Do ``action`` at this time, or as soon as possible."""
+        heapq.heappush(self._events, (moment, next(self._numbers), action))
+
+    def run(self, minutes: float) -> None:
+        """Let everything happen that happens until the end of this minute since the beginning."""
+        while self._events and self._events[0][0] <= minutes * MINUTE:
+            moment, _, action = heapq.heappop(self._events)
+            self._skip_to(moment)
+            action()
+            self._work()
+        self._skip_to(minutes * MINUTE)
+
+    def close(self) -> None:
+        """End the calls that no answer has come for."""
+        for run in self._running:
+            run.close()
+
+    def waits(self, word: str = "") -> list[float]:
+        """Return for how many minutes each session waited whose key has ``word`` in it. All of them are folded."""
+        return [(self.folded[key] - since) / MINUTE for key, since in self.became_due.items() if word in key]
+
+    def make_due(self, key: str, *, slow: bool = False) -> None:
+        """Append messages to a new session, which make it due."""
+        question = ChatMessage.human(f"{SLOW if slow else ''} It rains today, and it is cold.")
+        self.memory.append(key, *[question, ChatMessage.ai("So take your coat, and your umbrella too.")] * 4)
+        session_id = self.memory.store.find(self.memory.resolve(key))
+        assert session_id is not None
+        assert self.memory.store.is_due(session_id)
+        self._keys[session_id] = key
+        self.became_due[key] = self.now
+
+    def deliver(self, task: Task, delay: float) -> None:
+        """Put a task into the queue, from which a free worker takes it."""
+        self.at(self.now + delay, lambda: self._ready.append(task))
+
+    def _skip_to(self, moment: float) -> None:
+        # Each step writes all rows, so what happens within half a second happens at once.
+        if (seconds := moment - self.now) > 0.5:
+            skip(seconds)
+            self._skipped += seconds
+
+    def _sweep(self) -> None:
+        for _ in tasks.send_due(self.memory, limit=100):
+            pass
+        due = models.Session.objects.due().count()
+        stand_ins = models.Summary.objects.valid().filter(stand_in=True).count()
+        self.samples.append(Sample(self.now / MINUTE, due, stand_ins, self.memory.breaker.open))
+        self.at(self.now + MINUTE, self._sweep)
+
+    def _work(self) -> None:
+        """Let free workers take tasks."""
+        while len(self._running) < self.workers and self._ready:
+            task = self._ready.popleft()
+            if task.expires < self.now:
+                continue
+            compactor = self.memory._compactor(self.provider)
+            if task.work == "replace_stand_ins":
+                run = compactor.rebuild(self.memory.alias, task.session_id, stand_ins=True)
+            else:
+                run = compactor.run(self.memory.alias, task.session_id)
+            self._running.append(run)
+            self._advance(task, run, functools.partial(next, run))
+
+    def _advance(self, task: Task, run: Run, step: Callable[[], Any]) -> None:
+        """Continue a run until it ends, or until it calls the provider."""
+        try:
+            call = step()
+            while call.model is not self.provider:
+                call = run.send(call.model.chat(call.request))
+        except StopIteration as stop:
+            self._running.remove(run)
+            self._end(task, stop.value)
+            return
+        seconds, answer = self.provider.begin(call.request, self.now)
+        advance = run.throw if isinstance(answer, Exception) else run.send
+        self.at(self.now + seconds, lambda: self._advance(task, run, lambda: advance(answer)))
+
+    def _end(self, task: Task, result: Result) -> None:
+        """Do what the tasks do with a result."""
+        self.memory._finish(task.session_id, result)
+        self.most_failures = max(self.most_failures, self.memory.breaker.failures)
+        if task.work == "compact" and result.outcome == Outcome.PUBLISHED:
+            self.folded.setdefault(self._keys[task.session_id], self.now)
+        if result.recovered:
+            tasks._send_waiting(self.memory)
+        elif task.swept and result.outcome == Outcome.PUBLISHED:
+            tasks._send_all(self.memory, self.memory.sweep(limit=1, hint_age=tasks.HINT_AGE))

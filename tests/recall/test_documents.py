@@ -1,0 +1,71 @@
+"""What is indexed of a message."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from hypothesis import given
+
+from django_convmemory.core.recall import documents
+from django_convmemory.messages import ChatMessage
+from tests import conversations
+
+
+def test_the_name_the_text_and_the_arguments_of_calls_are_indexed() -> None:
+    call = {"id": "call_1", "type": "function", "function": {"name": "book_flight", "arguments": '{"city": "Lisbon"}'}}
+    custom = {"id": "call_2", "type": "custom", "custom": {"name": "run", "input": "print(fado)"}}
+    message = ChatMessage.ai("I will book it", name="Anna", tool_calls=[call, custom])
+
+    assert documents.indexed_text(message) == 'Anna\nI will book it\n{"city": "Lisbon"}\nprint(fado)'
+    assert documents.document(message) == ["anna", "book", "citi", "lisbon", "print", "fado"]
+
+
+def test_the_parts_of_a_text_are_indexed() -> None:
+    message = ChatMessage.human(
+        [{"type": "text", "text": "Look at"}, {"type": "image_url", "image_url": {"url": "https://example.org/a.png"}}]
+    )
+
+    assert documents.document(message) == ["look"]
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        ChatMessage.system("Lisbon"),
+        ChatMessage("developer", "Lisbon"),
+        ChatMessage.ai("Lisbon", kind="reasoning"),
+        ChatMessage.ai(None),
+        ChatMessage.human(""),
+    ],
+    ids=repr,
+)
+def test_pinned_messages_and_reasoning_are_not_indexed(message: ChatMessage) -> None:
+    assert documents.document(message) == []
+
+
+def test_a_redacted_message_is_not_indexed() -> None:
+    assert documents.document(ChatMessage.human("Lisbon", name="Anna"), redacted=True) == []
+
+
+@pytest.mark.parametrize("role", ["tool", "assistant"])
+def test_the_escapes_of_json_do_not_hide_words(role: str) -> None:
+    text = json.dumps({"note": "the first line\nnext line", "城市": ["北京", 2026, True, None]})
+    message = (
+        ChatMessage.tool(text, "call_1")
+        if role == "tool"
+        else ChatMessage.ai(tool_calls=[conversations.call("call_1", text)])
+    )
+
+    assert documents.document(message) == ["note", "first", "line", "next", "line", "城市", "北京", "2026"]
+
+
+@pytest.mark.parametrize("text", ['{"a": "b\\', "[" * 49_000 + "\\", "C:\\new"])
+def test_what_only_looks_like_json_is_indexed_as_text(text: str) -> None:
+    assert documents.indexed_text(ChatMessage.tool(text, "call_1")) == text
+
+
+@given(conversations.conversations())
+def test_every_message_can_be_indexed(conversation: list[ChatMessage]) -> None:
+    for message in conversation:
+        assert all(documents.document(message))

@@ -1,0 +1,127 @@
+"""A query in one form finds a message in another form."""
+
+from __future__ import annotations
+
+import pytest
+
+from django_convmemory.core.recall import documents, queries, ranking, segments
+from django_convmemory.messages import ChatMessage
+
+MESSAGES = {
+    "hindi": "मुझे हिन्दी पसंद है",
+    "thai": "ผมชอบแมวดำมาก",
+    "chinese": "我家的猫很可爱，叫云岚",
+    "japanese": "昨日東京タワーへ行きました",
+    "korean": "kalb 고양이가 좋아요",
+    "german": "Die Rechnungen sind bezahlt",
+    "german, short": "Mahnungen",
+    "umlaut": "Frau Müller wohnt in der Straße 12",
+    "spanish": "Mi teléfono no funciona, las facturas",
+    "spanish, short": "Mis maletas",
+    "decomposed": "cafe\u0301 in Paris",
+    "full width": "Ｏｒｄｅｒ　１２３４",
+    "accents": "the naïve man from İstanbul",
+    "code": "my order is LC-204817, thanks",
+    "code, joined": "Is HX99812 the flight?",
+    "address": "write to Anna.Schmidt@firma-gmbh.de please",
+    "amount": "it was $1,250.00",
+    "english": "We were painting the houses",
+    "car": "I have a new car",
+    "filler": "Nothing of interest is in here",
+}
+
+
+def found(query: str) -> list[str]:
+    """The names of the messages that have a word of ``query`` themselves, the best first."""
+    # Each message is a sitting, so that none is found because of its neighbours.
+    indexed = [
+        segments.Document(documents.document(ChatMessage.human(text)), begins_sitting=True)
+        for text in MESSAGES.values()
+    ]
+    matches = ranking.rank([segments.extended(None, 0, indexed)], queries.query(query), limit=100)
+    return [list(MESSAGES)[match.position] for match in matches]
+
+
+@pytest.mark.parametrize(
+    ("query", "name"),
+    [
+        ("हिन्दी", "hindi"),
+        ("แมว", "thai"),
+        ("猫", "chinese"),
+        ("云岚", "chinese"),
+        ("岚", "chinese"),
+        ("你还记得云岚吗？", "chinese"),
+        ("猫很可爱", "chinese"),
+        ("タワー", "japanese"),
+        ("ﾀﾜｰ", "japanese"),
+        ("東京", "japanese"),
+        ("京", "japanese"),
+        ("고양이", "korean"),
+        ("고양", "korean"),
+        ("양", "korean"),
+        ("Rechnung", "german"),
+        ("Wo ist meine Rechnung?", "german"),
+        ("Mahnung", "german, short"),
+        ("STRASSE", "umlaut"),
+        ("strasse", "umlaut"),
+        ("Muller", "umlaut"),
+        ("Mueller", "umlaut"),
+        ("factura", "spanish"),
+        ("¿Cuál es la factura?", "spanish"),
+        ("telefono", "spanish"),
+        ("maleta", "spanish, short"),
+        ("café", "decomposed"),
+        ("CAFE", "decomposed"),
+        ("order 1234", "full width"),
+        ("naive", "accents"),
+        ("istanbul", "accents"),
+        ("ISTANBUL", "accents"),
+        ("LC-204817", "code"),
+        ("204817", "code"),
+        ("lc204817", "code"),
+        ("LC 204817", "code"),
+        ("lc\u2011204817", "code"),
+        ("HX-99812", "code, joined"),
+        ("99812", "code, joined"),
+        ("anna.schmidt@firma-gmbh.de", "address"),
+        ("schmidt", "address"),
+        ("firma", "address"),
+        ("1250", "amount"),
+        ("paint", "english"),
+        ("Did they paint a house?", "english"),
+        ("house", "english"),
+    ],
+)
+def test_another_form_is_found(query: str, name: str) -> None:
+    assert found(query)[:1] == [name]
+
+
+def test_nothing_else_is_found() -> None:
+    assert found("Rechnung") == ["german"]
+    assert found("猫") == ["chinese"]
+    # "car" is what the Spanish stemmer makes of "care".
+    assert found("care") == []
+
+
+@pytest.mark.parametrize("query", ["", "the and you", "der die das", "de la que", "?!", "😀", "\0", "\ud800", " \n"])
+def test_a_query_without_words_finds_nothing(query: str) -> None:
+    assert queries.query(query).empty
+    assert found(query) == []
+
+
+def test_words_with_a_form_in_common_are_one() -> None:
+    [(forms, count)] = queries.query("they paint, painted and were painting").terms.items()
+
+    assert {"paint", "de:paint", "de:painting", "es:paint"} <= set(forms)
+    assert count == 3
+
+
+def test_only_the_beginning_of_a_query_counts() -> None:
+    query = queries.query("x" * queries.MAX_CHARACTERS + " Lisbon")
+
+    assert len(query.terms) == 1
+
+
+def test_of_many_single_characters_some_are_looked_up() -> None:
+    long = queries.query(" ".join(chr(0x4E00 + number) for number in range(50)))
+    assert len(long.characters) == queries.MAX_SINGLE_CHARACTERS

@@ -1,0 +1,214 @@
+"""The ranking: compared with a slow one, and what it promises."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pytest
+from hypothesis import given, settings, strategies as st
+
+from django_convmemory.core.recall import queries, ranking, segments
+from django_convmemory.core.recall.queries import Query
+from django_convmemory.core.recall.ranking import Match
+from django_convmemory.core.recall.segments import Document, Segment
+from tests.recall import reference
+
+TERMS = ["cat", "dog", "de:hund", "es:perr", "hous", "tree", "猫很", "很黑", "黑猫", "lc204817"]
+WORDS = [("cat",), ("dog", "de:hund", "es:perr"), ("hous", "de:hund"), ("tree",), ("黑猫",), ("lc204817",), ("absent",)]
+DOCUMENTS = st.builds(
+    Document, st.lists(st.sampled_from(TERMS), max_size=6), st.sampled_from([False, False, False, True])
+)
+SESSIONS = st.lists(st.lists(DOCUMENTS, max_size=25), max_size=4)
+QUERIES = st.builds(
+    Query,
+    st.dictionaries(st.sampled_from(WORDS), st.integers(1, 3), max_size=5),
+    st.frozensets(st.sampled_from(["猫", "很"]), max_size=2),
+)
+PLACES = st.none() | st.integers(-2, 30)
+
+
+def index(documents: Sequence[Document], first: int = 1) -> list[Segment]:
+    return segments.extended(None, first, documents)
+
+
+def of(*texts: str, apart: bool = True) -> list[Segment]:
+    """Segments of messages with these terms. ``apart``: each is a sitting."""
+    return index([Document(text.split(), apart) for text in texts])
+
+
+def query(*words: str) -> Query:
+    return Query({(word,): 1 for word in words}, frozenset())
+
+
+def positions(matches: Sequence[Match]) -> list[int]:
+    return [match.position for match in matches]
+
+
+@given(SESSIONS, QUERIES, PLACES, PLACES)
+def test_the_scores_are_those_of_the_slow_ranking(
+    sessions: list[list[Document]], query: Query, after: int | None, before: int | None
+) -> None:
+    expected = reference.scores(reference.messages_of(sessions, after=after, before=before), query)
+
+    matches = ranking.rank(list(map(index, sessions)), query, limit=1000, after=after, before=before)
+
+    assert {(match.session, match.position) for match in matches} == expected.keys()
+    for match in matches:
+        scored = expected[match.session, match.position]
+        assert match.score == pytest.approx(scored.score)
+        assert match.share == pytest.approx(scored.share)
+    assert [(-match.score, match.session, -match.position) for match in matches] == sorted(
+        (-match.score, match.session, -match.position) for match in matches
+    )
+
+
+@settings(max_examples=20)
+@given(st.lists(DOCUMENTS, min_size=130, max_size=150), QUERIES)
+def test_the_scores_of_more_messages_than_are_compared(documents: list[Document], query: Query) -> None:
+    expected = reference.scores(reference.messages_of([documents]), query)
+
+    matches = ranking.rank([index(documents)], query, limit=1000)
+
+    # Messages with nearly equal scores can change places, so only the scores are compared.
+    assert sorted(match.score for match in matches) == pytest.approx(
+        sorted(scored.score for scored in expected.values())
+    )
+
+
+@given(SESSIONS, QUERIES, PLACES, PLACES, st.lists(st.integers(1, 6), min_size=1, max_size=5))
+def test_the_division_into_segments_changes_nothing(
+    sessions: list[list[Document]], query: Query, after: int | None, before: int | None, lengths: list[int]
+) -> None:
+    divided: list[list[Segment]] = []
+    for documents in sessions:
+        divided.append([])
+        first = 0
+        while first < len(documents):
+            length = lengths[first % len(lengths)]
+            divided[-1] += index(documents[first : first + length], first + 1)
+            first += length
+
+    assert ranking.rank(divided, query, limit=30, after=after, before=before) == ranking.rank(
+        list(map(index, sessions)), query, limit=30, after=after, before=before
+    )
+
+
+@given(st.lists(DOCUMENTS, max_size=30), QUERIES, st.integers(0, 32), st.integers(0, 32))
+def test_what_is_not_searched_changes_nothing(documents: list[Document], query: Query, after: int, before: int) -> None:
+    searched = index(documents[after : max(after, before - 1)], after + 1)
+
+    assert ranking.rank([index(documents)], query, limit=30, after=after, before=before) == ranking.rank(
+        [searched], query, limit=30
+    )
+
+
+@given(SESSIONS, QUERIES, st.integers(0, 5))
+def test_the_limit_cuts_the_matches(sessions: list[list[Document]], query: Query, limit: int) -> None:
+    searched = list(map(index, sessions))
+
+    assert ranking.rank(searched, query, limit=limit) == ranking.rank(searched, query, limit=1000)[:limit]
+
+
+@given(SESSIONS, QUERIES)
+def test_shares_are_shares(sessions: list[list[Document]], query: Query) -> None:
+    for match in ranking.rank(list(map(index, sessions)), query, limit=1000):
+        # A neighbour of a candidate has the candidate's words in its window.
+        assert 0 < match.share <= 1 + 1e-9
+        assert 0 < match.score <= 1 + ranking.WINDOW_WEIGHT + 1e-9
+
+
+def test_nothing_is_found_where_nothing_is() -> None:
+    assert ranking.rank([], query("cat"), limit=10) == []
+    assert ranking.rank([[]], query("cat"), limit=10) == []
+    assert ranking.rank([of("", "")], query("cat"), limit=10) == []
+    assert ranking.rank([of("dog")], query("cat"), limit=10) == []
+    assert ranking.rank([of("cat")], query(), limit=10) == []
+    assert ranking.rank([of("cat")], query("cat"), limit=10, after=1) == []
+    assert ranking.rank([of("cat")], query("cat"), limit=10, before=1) == []
+
+
+def test_a_rarer_word_counts_more() -> None:
+    assert positions(ranking.rank([of("common", "rare", "common", "common")], query("common", "rare"), limit=1)) == [2]
+
+
+def test_a_message_whose_neighbours_have_the_words_is_better() -> None:
+    texts = ["x", "cat", "x", "x", "x", "x", "dog", "cat", "dog", "x", "x"]
+
+    found = positions(ranking.rank([of(*texts, apart=False)], query("cat", "dog"), limit=20))
+
+    assert found.index(8) < found.index(2)
+
+
+def test_a_window_ends_with_the_sitting_and_the_session() -> None:
+    together = of("x", "cat", "dog", apart=False)
+
+    found = ranking.rank([together], query("cat", "dog"), limit=10)
+    assert [match.share for match in found] == pytest.approx([1, 1, 1])
+    found = ranking.rank([of("x", "cat", "dog")], query("cat", "dog"), limit=10)
+    assert [match.share for match in found] == pytest.approx([0.5, 0.5])
+    found = ranking.rank([of("x", "cat"), of("dog", "x")], query("cat", "dog"), limit=10)
+    assert [match.share for match in found] == pytest.approx([0.5, 0.5])
+
+
+def test_of_equal_messages_the_newest_is_first() -> None:
+    found = ranking.rank([of("cat", "x", "cat"), of("cat", "x", "cat")], query("cat"), limit=3)
+
+    assert [(match.session, match.position) for match in found] == [(0, 3), (0, 1), (1, 3)]
+
+
+def test_of_equal_messages_the_newest_are_compared() -> None:
+    found = ranking.rank([of(*["cat"] * 1000), of(*["cat"] * 10)], query("cat"), limit=1000)
+
+    assert positions(found) == list(range(1000, 900, -1))
+
+
+def test_a_word_that_no_message_has_lowers_the_share() -> None:
+    texts = ["cat", *["x"] * 20]
+    [match] = ranking.rank([of(*texts)], query("cat", "absent"), limit=1)
+
+    assert 0.3 < match.share < 0.5
+
+
+def test_only_the_rarest_words_count() -> None:
+    rare = [f"rare{number}" for number in range(ranking.MAX_WORDS)]
+    texts = [" ".join(rare), *["common"] * 10]
+
+    found = ranking.rank([of(*texts)], query("common", *rare), limit=20)
+
+    assert positions(found) == [1]
+    assert found[0].share == pytest.approx(1)
+
+
+def test_words_that_no_message_has_do_not_displace_those_that_some_have() -> None:
+    absent = [f"absent{number}" for number in range(500)]
+
+    assert positions(ranking.rank([of("cat", "x")], query(*absent, "cat"), limit=1)) == [1]
+
+
+@given(SESSIONS, QUERIES)
+def test_a_long_query_is_looked_up_in_another_way_with_the_same_result(
+    sessions: list[list[Document]], query: Query
+) -> None:
+    # A form that no message has is no other word.
+    padded = {(*word, *(f"{word[0]}{number}" for number in range(60))): count for word, count in query.terms.items()}
+    searched = list(map(index, sessions))
+
+    assert ranking.rank(searched, Query(padded, query.characters), limit=30) == ranking.rank(searched, query, limit=30)
+
+
+def test_a_message_counts_its_forms_of_a_word_once() -> None:
+    word = Query({("dog", "de:hund"): 1}, frozenset())
+
+    once = ranking.rank([of("dog x x", "x x x")], word, limit=1)
+    twice = ranking.rank([of("dog de:hund x", "x x x")], word, limit=1)
+
+    assert once == twice
+
+
+def test_a_query_of_a_whole_message_is_answered() -> None:
+    text = " ".join(f"word{number}" for number in range(3000))
+    terms = [f"word{number}" for number in range(200)]
+
+    found = ranking.rank([index([Document(terms, False)])], queries.query(text), limit=1)
+
+    assert positions(found) == [1]

@@ -1,0 +1,79 @@
+"""``manage.py convmemory_index`` indexes what is stored already."""
+
+from __future__ import annotations
+
+from io import StringIO
+from typing import TYPE_CHECKING
+
+import pytest
+from django.core.management import CommandError, call_command
+
+from django_convmemory import models
+from django_convmemory.maintenance import integrity
+from django_convmemory.memory import memories
+from django_convmemory.messages import ChatMessage
+from django_convmemory.stores.orm import ORMStore
+
+if TYPE_CHECKING:
+    from pytest_django import Settings
+
+pytestmark = pytest.mark.django_db
+
+WINDOW = {"MEMORY": "django_convmemory.memory.ConversationWindowMemory", "OPTIONS": {"window_size": 4}}
+WITHOUT_INDEX = {**WINDOW, "OPTIONS": {"window_size": 4, "index": False}}
+
+
+def index(*arguments: str) -> str:
+    output = StringIO()
+    call_command("convmemory_index", *arguments, stdout=output)
+    return output.getvalue()
+
+
+@pytest.fixture(autouse=True)
+def aliases(settings: Settings) -> None:
+    """Three memories with the sessions ``long`` and ``short``: 300 and 3 messages. The third one is not indexed."""
+    convmemory = settings.CONVMEMORY
+    settings.CONVMEMORY = {**convmemory, "window": WINDOW, "off": WITHOUT_INDEX}
+    for alias in settings.CONVMEMORY:
+        for key, count in (("long", 300), ("short", 3), ("one", 1)):
+            memories[alias].append(key, *[ChatMessage.human(f"heron {number}") for number in range(count)])
+
+
+def indexed() -> dict[str, list[int]]:
+    rows = models.Session.objects.order_by("pk").values_list("alias", "indexed_position")
+    positions: dict[str, list[int]] = {}
+    for alias, position in rows:
+        positions.setdefault(alias, []).append(position)
+    return positions
+
+
+def test_everything_before_the_newest_exchanges_is_indexed() -> None:
+    assert index() == "602 messages of 4 sessions indexed.\n"
+    assert indexed() == {"default": [299, 2, 0], "window": [299, 2, 0], "off": [0, 0, 0]}
+    assert list(integrity.check(models.Session.objects.all())) == []
+    assert index() == "0 messages of 0 sessions indexed.\n"
+
+
+def test_a_run_continues_what_another_one_began() -> None:
+    ORMStore().index(models.Session.objects.get(alias="window", key="long").pk, limit=200)
+    assert index("--alias", "window") == "101 messages of 2 sessions indexed.\n"
+    assert indexed() == {"default": [0, 0, 0], "window": [299, 2, 0], "off": [0, 0, 0]}
+
+
+def test_it_changes_nothing_that_a_site_sees() -> None:
+    columns = ("revision", "epoch", "updated_at", "due_since", "last_error", "attempts")
+    before = list(models.Session.objects.order_by("pk").values_list(*columns))
+    index()
+    assert list(models.Session.objects.order_by("pk").values_list(*columns)) == before
+
+
+def test_it_says_nothing_if_it_is_told_to() -> None:
+    assert index("--verbosity", "0") == ""
+    assert indexed()["window"] == [299, 2, 0]
+
+
+@pytest.mark.parametrize("arguments", [("--alias", "nowhere"), ("--database", "nowhere"), ("--alias", "off")])
+def test_a_memory_or_database_that_cannot_be_indexed_exits_with_2(arguments: tuple[str, ...]) -> None:
+    with pytest.raises(CommandError, match=arguments[1]) as error:
+        index(*arguments)
+    assert error.value.returncode == 2

@@ -1,0 +1,225 @@
+"""Whole outages, minute by minute: how often the model is called, who folds, and who waits for how long."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import itertools
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from django_convmemory import models
+from django_convmemory.chat_models.extractive import ExtractiveChatModel
+from django_convmemory.maintenance import integrity
+from tests.outages import MINUTE, Provider, Simulation, State
+
+pytestmark = pytest.mark.django_db
+
+# Many simulated minutes. What the stores do in them is tested on each database in test_breaker and test_stand_ins.
+LONG = pytest.mark.only_on("sqlite")
+
+
+@pytest.fixture
+def simulate(db: None) -> Iterator[Callable[..., Simulation]]:
+    """Make a simulation, which ends with the test."""
+    with contextlib.ExitStack() as stack:
+
+        def make(provider: Provider, **options: Any) -> Simulation:
+            return stack.enter_context(contextlib.closing(Simulation(provider, **options)))
+
+        yield make
+
+
+def outage(state: State, minutes: float) -> Callable[[float], State]:
+    """Return the states of a provider that is in ``state`` at first, and up afterwards."""
+    return lambda now: state if now < minutes * MINUTE else State.UP
+
+
+def fallback_versions() -> int:
+    return models.Summary.objects.filter(fallback=True).count()
+
+
+def test_an_outage_of_40_minutes(
+    simulate: Callable[..., Simulation], record_property: Callable[[str, object], None]
+) -> None:
+    provider = Provider(outage(State.DOWN, 40))
+    simulation = simulate(provider, fallback=ExtractiveChatModel())
+    for number in range(60):
+        simulation.make_due(str(number))
+
+    simulation.run(30)
+    assert fallback_versions() == 0
+    simulation.run(35)
+    assert models.Summary.objects.valid().filter(stand_in=True).count() == 60
+    assert not models.Session.objects.due().exists()
+    simulation.run(40)
+    calls = len(provider.calls)
+    record_property("an outage of 40 minutes with 60 due sessions: calls in the outage", calls)
+    assert calls <= 40
+
+    simulation.run(60)
+    assert not simulation.memory.breaker.open
+    assert not models.Session.objects.filter(rebuild_after__isnull=False).exists()
+    assert not models.Summary.objects.valid().filter(fallback=True).exists()
+    assert list(integrity.check(models.Session.objects.all())) == []
+    made_again = next(sample.minute for sample in simulation.samples if sample.minute > 40 and not sample.stand_ins)
+    record_property("the same: calls that made the 60 summaries again", len(provider.calls) - calls)
+    record_property("the same: minutes until all were made again", round(made_again - 40, 1))
+
+
+@LONG
+def test_rebuilds_by_a_slow_model_hold_up_a_live_session_for_minutes_only(simulate: Callable[..., Simulation]) -> None:
+    provider = Provider(outage(State.DOWN, 40), seconds=50.0)
+    simulation = simulate(provider, workers=2, fallback=ExtractiveChatModel())
+    for number in range(300):
+        simulation.make_due(str(number))
+
+    simulation.run(90)
+    assert models.Session.objects.filter(rebuild_after__isnull=False).count() > 100
+    simulation.make_due("live")
+    simulation.run(100)
+
+    assert max(simulation.waits("live")) <= 7
+
+
+def test_an_outage_that_ended_while_nobody_called_the_model(simulate: Callable[..., Simulation]) -> None:
+    simulation = simulate(Provider(outage(State.DOWN, 5)), fallback=ExtractiveChatModel())
+    for number in range(3):
+        simulation.make_due(str(number))
+    simulation.run(4)
+    assert simulation.memory.breaker.open
+    models.Session.objects.all().delete()
+    simulation.run(60)
+    for number in range(20):
+        simulation.make_due(f"later {number}")
+
+    simulation.run(65)
+
+    assert len(simulation.folded) == 20
+    assert fallback_versions() == 0
+
+
+@LONG
+def test_an_outage_of_20_minutes(
+    simulate: Callable[..., Simulation], record_property: Callable[[str, object], None]
+) -> None:
+    provider = Provider(outage(State.DOWN, 20))
+    simulation = simulate(provider, fallback=ExtractiveChatModel())
+    for number in range(60):
+        simulation.make_due(str(number))
+
+    simulation.run(25)
+
+    assert fallback_versions() == 0
+    assert len(simulation.folded) == 60
+    last = max(simulation.folded.values()) / MINUTE - 20
+    record_property("an outage of 20 minutes with 60 due sessions: minutes until all were folded", round(last, 1))
+    assert last <= 3
+
+
+@LONG
+def test_an_outage_of_10_minutes_with_1000_sessions(
+    simulate: Callable[..., Simulation], record_property: Callable[[str, object], None]
+) -> None:
+    provider = Provider(outage(State.DOWN, 10))
+    simulation = simulate(provider, fallback=ExtractiveChatModel(), workers=8)
+    for number in range(1000):
+        simulation.at(number * 0.5, functools.partial(simulation.make_due, str(number)))
+
+    simulation.run(10)
+    calls = len(provider.calls)
+    record_property("an outage of 10 minutes in which 1 000 sessions become due: calls in the outage", calls)
+    assert calls <= 20
+    simulation.run(25)
+
+    assert fallback_versions() == 0
+    assert len(simulation.folded) == 1000
+    # Each call takes two seconds, and there are eight workers.
+    last = max(simulation.folded.values()) / MINUTE - 10
+    record_property("the same: minutes until all were folded", round(last, 1))
+    assert last <= 3 + 1000 * provider.seconds / 8 / MINUTE
+    assert len(provider.calls) == calls + 1000
+
+
+@LONG
+def test_a_session_that_always_times_out_does_not_open_the_breaker(simulate: Callable[..., Simulation]) -> None:
+    simulation = simulate(Provider(), workers=4)
+    simulation.make_due("slow", slow=True)
+    for number in range(1000):
+        simulation.at(number * 1.5, functools.partial(simulation.make_due, f"healthy {number}"))
+
+    simulation.run(30)
+
+    assert simulation.most_failures == 1
+    assert not any(sample.open for sample in simulation.samples)
+    assert max(simulation.waits("healthy")) <= 1
+    assert "slow" not in simulation.folded
+
+
+@LONG
+@pytest.mark.parametrize("workers", [2, 4, 8])
+def test_four_sessions_that_always_time_out_hold_up_the_others_for_minutes_at_most(
+    workers: int, simulate: Callable[..., Simulation], record_property: Callable[[str, object], None]
+) -> None:
+    simulation = simulate(Provider(), workers=workers)
+    for number in range(4):
+        simulation.make_due(f"slow {number}", slow=True)
+    for number in range(60):
+        simulation.at(30 * number, functools.partial(simulation.make_due, f"healthy {number}"))
+
+    simulation.run(40)
+
+    assert not any(key.startswith("slow") for key in simulation.folded)
+    longest = max(simulation.waits("healthy"))
+    record_property(
+        f"four sessions that time out, {workers} workers: longest wait of another, minutes", round(longest, 1)
+    )
+    assert longest <= 6
+
+
+@LONG
+def test_a_provider_that_takes_20_calls_a_minute(
+    simulate: Callable[..., Simulation], record_property: Callable[[str, object], None]
+) -> None:
+    provider = Provider(calls_a_minute=20)
+    simulation = simulate(provider, fallback=ExtractiveChatModel(), workers=8)
+    for number in range(200):
+        simulation.make_due(str(number))
+    attempts: set[int] = set()
+    unleased = models.Session.objects.filter(lease_token="")
+    for minute in range(1, 30):
+        simulation.at(minute * MINUTE, lambda: attempts.update(unleased.values_list("attempts", flat=True)))
+
+    simulation.run(30)
+
+    last = max(simulation.folded.values()) / MINUTE
+    record_property("20 calls a minute, 200 sessions: minutes, and calls", (round(last, 1), len(provider.calls)))
+    assert len(simulation.folded) == 200
+    assert last <= 20
+    assert attempts == {0}
+    assert simulation.most_failures == 0
+    assert not any(sample.open for sample in simulation.samples)
+    assert fallback_versions() == 0
+
+
+def test_a_wrong_key(simulate: Callable[..., Simulation]) -> None:
+    provider = Provider(outage(State.WRONG_KEY, 60))
+    simulation = simulate(provider, fallback=ExtractiveChatModel())
+    for number in range(60):
+        simulation.make_due(str(number))
+
+    simulation.run(60)
+
+    # The workers that were free made the first calls at once; how long that takes depends on the machine.
+    at_once = sum(call < provider.calls[0] + 30 for call in provider.calls)
+    assert at_once <= simulation.workers
+    # One call a minute.
+    assert all(later - earlier >= 59 for earlier, later in itertools.pairwise(provider.calls[at_once - 1 :]))
+    assert len(provider.calls) <= 60
+    assert not simulation.folded
+    simulation.run(64)
+    assert len(simulation.folded) == 60
+    assert fallback_versions() == 0
+    assert len(provider.calls) <= 60 + 60

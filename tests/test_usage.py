@@ -1,0 +1,132 @@
+"""What providers report about a reply, and where it is shown."""
+
+from __future__ import annotations
+
+import json
+from io import StringIO
+from typing import Any
+
+import pytest
+from django.contrib.auth.models import User
+from django.core.management import call_command
+from django.test import Client
+from hypothesis import given, strategies as st
+
+from django_convmemory.core import usage
+from django_convmemory.core.usage import Usage
+from django_convmemory.memory import memories
+from django_convmemory.messages import ChatMessage
+from django_convmemory.models import Session
+from django_convmemory.testing import ScriptedMemories
+
+OPENAI = {"prompt_tokens": 1200, "completion_tokens": 40, "prompt_tokens_details": {"cached_tokens": 1024}}
+
+
+@pytest.mark.parametrize(
+    ("reported", "expected"),
+    [
+        (OPENAI, Usage(1200, 1024, 40)),
+        ({"prompt_tokens": 1200, "completion_tokens": 40}, Usage(1200, 0, 40)),
+        ({"prompt_tokens": 1200, "prompt_tokens_details": None}, Usage(1200, 0, 0)),
+        # The Responses API.
+        (
+            {"input_tokens": 1200, "output_tokens": 40, "input_tokens_details": {"cached_tokens": 1024}},
+            Usage(1200, 1024, 40),
+        ),
+        # Anthropic: the cached tokens are not among the input tokens.
+        (
+            {
+                "input_tokens": 100,
+                "cache_read_input_tokens": 1024,
+                "cache_creation_input_tokens": 76,
+                "output_tokens": 40,
+            },
+            Usage(1200, 1024, 40),
+        ),
+        ({"input_tokens": 100, "cache_read_input_tokens": 0, "output_tokens": 4}, Usage(100, 0, 4)),
+        # DeepSeek.
+        (
+            {"prompt_tokens": 1200, "prompt_cache_hit_tokens": 1024, "prompt_cache_miss_tokens": 176},
+            Usage(1200, 1024, 0),
+        ),
+        ({}, None),
+        (None, None),
+        ([], None),
+        ({"prompt_tokens": "1200"}, None),
+        ({"prompt_tokens": True}, None),
+        ({"prompt_tokens": -1}, None),
+        ({"prompt_tokens": 10, "prompt_tokens_details": {"cached_tokens": 99}}, Usage(10, 10, 0)),
+        ({"prompt_tokens": 10, "prompt_tokens_details": {"cached_tokens": "9"}}, Usage(10, 0, 0)),
+    ],
+)
+def test_the_forms_of_several_providers(reported: Any, expected: Usage | None) -> None:
+    assert usage.read(reported) == expected
+
+
+names = st.sampled_from(
+    [
+        *("prompt_tokens", "input_tokens", "output_tokens", "cache_read_input_tokens", "prompt_cache_hit_tokens"),
+        *("prompt_tokens_details", "input_tokens_details", "cached_tokens"),
+    ]
+)
+junk = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=3),
+    lambda inner: st.dictionaries(names, inner, max_size=4) | st.lists(inner, max_size=2),
+    max_leaves=8,
+)
+
+
+@given(junk)
+def test_nothing_that_a_provider_reports_raises(reported: Any) -> None:
+    read = usage.read(reported)
+    assert read is None or 0 <= read.cached_tokens <= read.prompt_tokens
+
+
+@pytest.fixture
+def chat(convmemory: ScriptedMemories, db: None) -> User:
+    """A user with a reply that has a usage and one that has none."""
+    anna = User.objects.create_user("anna", password="p")
+    session = memories["default"].session("main", owner=anna)
+    session.append(ChatMessage.human("Hi."))
+    session.append(ChatMessage.ai("Hello."), usage=OPENAI)
+    session.append(ChatMessage.human("Bye."), ChatMessage.ai("Bye."))
+    return anna
+
+
+def test_the_statistics_add_it_up(chat: User) -> None:
+    memories["default"].session("other").append(
+        ChatMessage.ai("Yes."), usage={"input_tokens": 100, "cache_read_input_tokens": 76}
+    )
+    output = StringIO()
+    call_command("convmemory_stats", json=True, stdout=output)
+    assert json.loads(output.getvalue())["default"]["replies"] == {
+        "since_seconds": 86400,
+        "count": 2,
+        "prompt_tokens": 1376,
+        "cached_tokens": 1100,
+        "completion_tokens": 40,
+    }
+    output = StringIO()
+    call_command("convmemory_stats", stdout=output)
+    lines = {
+        name.strip(): value for name, _, value in (line.rpartition(" ") for line in output.getvalue().splitlines())
+    }
+    assert (lines["replies in 24h"], lines["cached tokens"]) == ("2", "1100")
+
+
+def test_the_api_shows_it_with_the_reply(chat: User, client: Client) -> None:
+    client.force_login(chat)
+    session = Session.objects.get(key="main")
+    answer = client.get(f"/api/memory/sessions/{session.public_id}/messages/").json()
+    assert [message["usage"] for message in answer["results"]] == [
+        None,
+        {"prompt_tokens": 1200, "cached_tokens": 1024, "completion_tokens": 40},
+        None,
+        None,
+    ]
+
+
+def test_the_admin_shows_it_above_the_reply(chat: User, admin_client: Client) -> None:
+    session = Session.objects.get(key="main")
+    page = admin_client.get(f"/admin/convmemory/session/{session.pk}/change/").content.decode()
+    assert page.count("prompt of 1200 tokens, 1024 cached") == 1

@@ -1,0 +1,123 @@
+"""Loads real conversations after each message, from each memory and in each form, and checks what a provider would say.
+
+``python -m tests.wire.validity`` checks every message of the conversations in the data folder. That takes long.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, Literal
+
+from django_convmemory import memory as memory_classes
+from django_convmemory.chat_models.base import ChatRequest, ChatResponse
+from django_convmemory.conversation import ConversationMemory
+from django_convmemory.core.context import Context
+from django_convmemory.messages import ChatMessage
+from django_convmemory.schedulers import NullScheduler
+from django_convmemory.stores.in_memory import InMemoryStore
+from django_convmemory.tokens import Utf8TokenCounter
+from tests import dialogues
+from tests.wire import validators
+
+BUDGETS = (None, 0, 60, 120, 250, 500, 1000, 2000, 4000)
+# Messages between two folds. In between, folding lags behind.
+LAG = 7
+SYSTEM = "You are a helpful assistant."
+
+
+class Forgetful:
+    """Answers with the same summary each time."""
+
+    name = "forgetful"
+    deadline = 1.0
+
+    def chat(self, request: ChatRequest) -> ChatResponse:
+        return ChatResponse(ChatMessage.ai("They talked about a booking."))
+
+    async def achat(self, request: ChatRequest) -> ChatResponse:
+        return self.chat(request)
+
+
+def memories(**options: Any) -> list[ConversationMemory]:
+    """A memory of each class, with limits that the conversations exceed."""
+    options = {"counter": Utf8TokenCounter(), "scheduler": NullScheduler(), "max_summary_tokens": 30, **options}
+    return [
+        memory_classes.ConversationBufferMemory(InMemoryStore(), **options),
+        memory_classes.ConversationWindowMemory(InMemoryStore(), 7, **options),
+        memory_classes.ConversationWindowMemory(InMemoryStore(), 8, 0.5, **options),
+        memory_classes.ConversationTokenBufferMemory(InMemoryStore(), 330, **options),
+        memory_classes.ConversationTokenBufferMemory(InMemoryStore(), 330, 0.5, **options),
+        memory_classes.ConversationSummaryMemory(InMemoryStore(), Forgetful(), 3, **options),
+        memory_classes.ConversationSummaryBufferMemory(InMemoryStore(), Forgetful(), 300, **options),
+    ]
+
+
+def contexts(memory: ConversationMemory, conversation: Sequence[Any]) -> Iterator[Context]:
+    """The contexts after each message, with each budget."""
+    session = memory.session("s")
+    session.clear()
+    for number, message in enumerate(conversation, 1):
+        session.append(message)
+        if memory.summarizes and number % LAG == 0:
+            session.compact()
+        for budget in BUDGETS:
+            yield session.load(system=SYSTEM if number % 2 else None, max_tokens=budget)
+
+
+_Any: Literal["any"] = "any"
+_Alternating: Literal["alternating"] = "alternating"
+FORMS: Mapping[str, Callable[[Context], Iterator[str]]] = {
+    "chat, any": lambda context: validators.chat(_plain(context.to_openai(roles=_Any))),
+    "chat, alternating": lambda context: _both(_plain(context.to_openai(roles=_Alternating))),
+    "anthropic": lambda context: validators.anthropic(context.to_anthropic()),
+    "anthropic, cache": lambda context: validators.anthropic(context.to_anthropic(cache_control=True)),
+    "responses, any": lambda context: validators.responses(_plain(context.to_responses(roles=_Any))),
+    "responses, alternating": lambda context: validators.responses(_plain(context.to_responses(roles=_Alternating))),
+}
+
+
+def _plain(wire: Any) -> list[dict[str, Any]]:
+    return list(wire)
+
+
+def _both(wire: list[dict[str, Any]]) -> Iterator[str]:
+    yield from validators.chat(wire)
+    yield from validators.strict_template(wire)
+
+
+def check(conversation: Sequence[Any], **options: Any) -> Counter[str]:
+    """Return how many contexts of the conversation were checked, and how often each problem was found."""
+    counts: Counter[str] = Counter()
+    for memory in memories(**options):
+        for context in contexts(memory, conversation):
+            counts["contexts"] += 1
+            for name, form in FORMS.items():
+                for problem in form(context):
+                    counts[f"{name}: {problem}"] += 1
+    return counts
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--every", type=int, default=1, help="check one of so many conversations")
+    every = parser.parse_args().every
+    total: Counter[str] = Counter()
+    for reader in (dialogues.taubench, dialogues.crosswoz):
+        for number, (_, conversation) in enumerate(reader()):
+            if number % every == 0:
+                total += check(conversation)
+        sys.stdout.write(f"{reader.__name__}: {total['contexts']} contexts so far\n")
+    problems = {name: count for name, count in total.items() if name != "contexts"}
+    sys.stdout.write(f"{total['contexts']} contexts in {len(FORMS)} forms, problems: {problems or 'none'}\n")
+
+
+if __name__ == "__main__":
+    import django
+
+    os.environ.setdefault("DJANGO_SETTINGS_MODULE", "tests.settings")
+    django.setup()
+    main()
