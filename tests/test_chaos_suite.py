@@ -230,9 +230,13 @@ def test_interrupted_chaos_tests_leave_no_process_and_no_file(folder: pathlib.Pa
 def test_an_interrupted_suite_leaves_no_server(folder: pathlib.Path, number: signal.Signals) -> None:
     require("initdb", "pgbouncer", "rabbitmq-server")
     with running(folder, "tests.chaos.suite", "--site", "pgbouncer, rabbitmq", "--runs", "1000") as process:
-        commands = " ".join(processes_in(folder))
         names = ("bin/postgres", "pgbouncer", "rabbit", "epmd", "celery", "tests.chaos.client")
-        assert [name for name in names if name not in commands] == []
+
+        def all_run() -> bool:  # The clients start only after the worker.
+            commands = " ".join(processes_in(folder))
+            return all(name in commands for name in names)
+
+        processes.wait_until(all_run, f"these run: {', '.join(names)}")
 
         process.send_signal(number)
 
