@@ -23,6 +23,11 @@ _NEVER_SENT_IN_CALLS = frozenset({"parsed_arguments"})
 
 _WIRE_FIELDS = ("role", "content", "name", "tool_calls", "tool_call_id")
 
+# The format of a message that came as a chat message, and not as an item of another framework.
+CHAT = "chat"
+# The kind of messages in which a model thinks aloud.
+REASONING = "reasoning"
+
 
 class FrozenDict(dict[str, Any]):
     """A dict that cannot be changed and so can be shared. It serializes and compares as a dict does."""
@@ -142,6 +147,10 @@ class ChatMessage:
       sent to a provider. ``kind`` has at most 32 characters.
     - ``extra`` holds the chat-completions fields that this class does not know, and known fields that were null or
       empty. With them :meth:`to_openai` returns what :meth:`from_openai` was given, except what the client has parsed.
+    - ``item`` is the item of another framework for which the message stands, a JSON object, or None. ``format`` names
+      its form, in at most 32 characters: ``responses`` for an item of OpenAI's Responses API. The message is what is
+      counted, shown, summarized and found. The item comes back as it was: ``history(items=True)``. After a redaction
+      the format stays, and there is no item.
 
     Raises :class:`~django_convmemory.exceptions.InvalidMessage` if a value cannot be stored or sent.
     """
@@ -154,6 +163,8 @@ class ChatMessage:
     kind: str = "chat"
     metadata: FrozenDict = _EMPTY
     extra: FrozenDict = _EMPTY
+    format: str = CHAT
+    item: FrozenDict | None = None
 
     def __post_init__(self) -> None:
         if self.role not in ROLES:
@@ -192,10 +203,25 @@ class ChatMessage:
                 if self.role == "tool"
                 else f"Only a tool message may have a tool_call_id. The role of this message is {self.role!r}."
             )
-        kind: object = self.kind
-        if not isinstance(kind, str) or not 0 < len(kind) <= 32:
-            raise InvalidMessage(f"kind must be a string of 1 to 32 characters, not {kind!r:.100}.")
-        object.__setattr__(self, "kind", check_text(kind, "kind"))
+        self._check_word("kind")
+        if self.item is not None or self.format != CHAT:
+            self._check_item()
+
+    def _check_word(self, field: str) -> None:
+        word: object = getattr(self, field)
+        if not isinstance(word, str) or not 0 < len(word) <= 32:
+            raise InvalidMessage(f"{field} must be a string of 1 to 32 characters, not {word!r:.100}.")
+        object.__setattr__(self, field, check_text(word, field))
+
+    def _check_item(self) -> None:
+        self._check_word("format")
+        if self.item is None:
+            return
+        if self.format == CHAT:
+            raise InvalidMessage("An item needs the name of its format, for example format='responses'.")
+        if not isinstance(self.item, Mapping):
+            raise InvalidMessage(f"item must be a dict, not {type(self.item).__name__}.")
+        object.__setattr__(self, "item", freeze(self.item, "item"))
 
     def _parts(self, content: Any) -> tuple[FrozenDict, ...]:
         if not isinstance(content, (list, tuple)):
@@ -242,7 +268,15 @@ class ChatMessage:
         return cls("tool", content, tool_call_id=tool_call_id, **fields)  # type: ignore[arg-type]
 
     @classmethod
-    def from_openai(cls, message: Any, *, kind: str = "chat", metadata: Mapping[str, Any] = _EMPTY) -> Self:
+    def from_openai(
+        cls,
+        message: Any,
+        *,
+        kind: str = "chat",
+        metadata: Mapping[str, Any] = _EMPTY,
+        format: str = CHAT,  # noqa: A002  the name of the field
+        item: Mapping[str, Any] | None = None,
+    ) -> Self:
         """Make a message from a chat-completions dict or from the ``openai`` client's message object.
 
         Of an object, only the fields that the server sent are used. Defaults that the client filled in are ignored.
@@ -266,7 +300,8 @@ class ChatMessage:
             known["content"] = extra.pop("content")
         known.setdefault("role", message["role"])
         extra.pop("role", None)
-        return cls(**known, kind=kind, metadata=metadata, extra=extra)  # type: ignore[arg-type]
+        more: dict[str, Any] = {"kind": kind, "metadata": metadata, "extra": extra, "format": format, "item": item}
+        return cls(**known, **more)
 
     @classmethod
     def restore(
@@ -290,6 +325,8 @@ class ChatMessage:
         draft.tool_call_id = tool_call_id
         draft.metadata = metadata
         draft.extra = extra
+        draft.format = CHAT
+        draft.item = None
         draft.__class__ = cls
         message: Self = draft
         return message
@@ -313,9 +350,9 @@ class ChatMessage:
         return wire
 
     def emptied(self) -> Self:
-        """Return the message without its content, metadata, unknown fields and the arguments of its calls.
+        """Return the message without its content, metadata, unknown fields, item and the arguments of its calls.
 
-        The role, the kind, the name, and the ids and names of its calls stay.
+        The role, the kind, the format, the name, and the ids and names of its calls stay.
         """
         return dataclasses.replace(
             self,
@@ -323,6 +360,7 @@ class ChatMessage:
             tool_calls=tuple(map(_emptied_call, self.tool_calls)),  # type: ignore[arg-type]
             metadata=_EMPTY,
             extra=_EMPTY,
+            item=None,
         )
 
     @property

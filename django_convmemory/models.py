@@ -341,11 +341,15 @@ class Message(models.Model):
     content = models.TextField(_("content"), null=True, blank=True)  # noqa: DJ001
     wire = ExactJSONField(_("rest of the wire form"), null=True, blank=True)
     metadata = ExactJSONField(_("metadata"), null=True, blank=True)
+    # The form in which the message came, and the item for which it stands. NULL: it came as a chat message.
+    format = models.CharField(_("format"), max_length=32, null=True, blank=True)  # noqa: DJ001
+    item = ExactJSONField(_("item"), null=True, blank=True)
     usage = ExactJSONField(_("usage"), null=True, blank=True)
     tokens = models.IntegerField(_("tokens"))
     # The running total of unpinned tokens through this message.
     tokens_through = models.BigIntegerField(_("tokens through"))
-    # The position of the assistant message whose call a tool result answers.
+    # The position at which the exchange begins that this message continues: that of the assistant message whose call a
+    # tool result answers. NULL: the message begins an exchange, or stands inside an open one and answers nothing.
     answers = models.BigIntegerField(_("answers"), null=True, blank=True)
     created_at = models.DateTimeField(_("created at"), default=timezone.now)
     redacted_at = models.DateTimeField(_("redacted at"), null=True, blank=True)

@@ -14,9 +14,11 @@ from django_convmemory.core.counters import (
     Ending,
     Entry,
     Pinned,
+    Placing,
     Row,
     Standing,
     call_mark,
+    ending,
     rewound,
 )
 from django_convmemory.core.strategies import Threshold
@@ -228,23 +230,20 @@ def test_a_batch_knows_what_it_changes_before_the_session_is_read(data: st.DataO
         assert (end.open_calls, end.exchange_calls) == (batch.after.open_calls, batch.after.exchange_calls)
 
 
-def ending(conversation: list[ChatMessage], position: int) -> Ending:
+def ending_at(conversation: list[ChatMessage], position: int) -> Ending:
     """The facts about the first ``position`` messages that a store reads to rewind the counters."""
     _, rows = conversations.placed(conversation[:position])
     unpinned = [row for row in rows if not row.message.pinned]
 
-    def standing(row: exchanges.Placed) -> Standing:
-        return Standing(row.position, row.tokens, sum(other.tokens for other in unpinned[: unpinned.index(row) + 1]))
+    def placing(row: exchanges.Placed) -> Placing:
+        through = sum(other.tokens for other in unpinned[: unpinned.index(row) + 1])
+        return Placing(Standing(row.position, row.tokens, through), row.answers, row.message)
 
-    spoke = next((row for row in reversed(unpinned) if row.message.role == "assistant"), None)
-    results = [row for row in unpinned if spoke is not None and row.answers == spoke.position]
-    return Ending(
-        position,
-        last=standing(unpinned[-1]) if unpinned else None,
-        spoke=standing(spoke) if spoke else None,
-        call_ids=spoke.message.call_ids if spoke else (),
-        results=[(row.position, row.message.tool_call_id or "") for row in results],
-    )
+    begun = (row for row in reversed(unpinned) if row.message.role == "assistant" and row.answers is None)
+    spoke = next(begun, None)
+    continuing = [placing(row) for row in unpinned if spoke is not None and row.answers == spoke.position]
+    last = placing(unpinned[-1]) if unpinned else None
+    return ending(position, last, placing(spoke) if spoke else None, continuing)
 
 
 @given(conversations.conversations(), st.data())
@@ -254,7 +253,7 @@ def test_rewound_counters_are_those_of_a_session_that_never_went_on(
     position = data.draw(st.integers(0, len(conversation)))
     after, _ = Counters().append(conversations.entries(conversation))
     before, _ = Counters().append(conversations.entries(conversation[:position]))
-    assert rewound(after, ending(conversation, position)) == before
+    assert rewound(after, ending_at(conversation, position)) == before
 
 
 @pytest.mark.parametrize(
@@ -272,7 +271,7 @@ def test_rewound_counters_are_those_of_a_session_that_never_went_on(
 def test_rewound_counters_of_the_endings_that_differ(conversation: list[ChatMessage]) -> None:
     after, _ = Counters().append(conversations.entries([*conversation, SYSTEM, AI]))
     before, _ = Counters().append(conversations.entries(conversation))
-    assert rewound(after, ending(conversation, len(conversation))) == before
+    assert rewound(after, ending_at(conversation, len(conversation))) == before
 
 
 def test_a_refused_result_says_which_call_it_names() -> None:

@@ -54,10 +54,10 @@ def batch(
 
 def _size(message: ChatMessage, limit: int) -> int:
     """Return the size of a message in bytes. A text that is certainly smaller than ``limit`` is not measured: 0."""
-    others = (message.tool_calls, message.extra, message.metadata, message.name, message.tool_call_id)
+    others = (message.tool_calls, message.extra, message.metadata, message.name, message.tool_call_id, message.item)
     if isinstance(message.content, str) and not any(others):
         return len(message.content.encode()) if len(message.content) * 4 > limit else 0
-    return len(dumps([message.to_openai(), message.metadata]).encode())
+    return len(dumps([message.to_openai(), message.metadata, message.item]).encode())
 
 
 def _usage(usage: Any, max_bytes: int) -> Mapping[str, Any]:

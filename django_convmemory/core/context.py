@@ -207,7 +207,7 @@ class Context(Sequence[ChatMessage]):
         decide. Characters of a name that OpenAI refuses are replaced by underscores.
         Raises :class:`~django_convmemory.exceptions.InvalidArgument` for other values.
         """
-        arranged = self._arranged(system, roles)
+        arranged = [message for message in self._arranged(system, roles) if not _is_wordless_thought(message)]
         names = chat.accepted_names(arranged)
         wire = [_sendable(message.to_openai(), names) for message in arranged]
         return cast("list[ChatCompletionMessageParam]", wire)
@@ -263,6 +263,11 @@ def spoken(message: ChatMessage) -> str:
         arguments = function.get("arguments", function.get("input", ""))
         texts.append(f"[calls {function.get('name', 'a tool')}({arguments})]")
     return "\n".join(text for text in texts if text)
+
+
+def _is_wordless_thought(message: ChatMessage) -> bool:
+    """Whether a message stands for a thought that only the framework can read from which the item came."""
+    return message.kind == messages.REASONING and message.content is None and not message.extra
 
 
 def _sendable(wire: dict[str, Any], names: Mapping[str, str]) -> dict[str, Any]:

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 
 from django_convmemory.core.strategies import Threshold
 from django_convmemory.exceptions import ToolResultRefused, TooManyPinned
-from django_convmemory.messages import ChatMessage
+from django_convmemory.messages import CHAT, REASONING, ChatMessage
 
 MAX_PINNED = 64
 
@@ -41,11 +41,35 @@ class Entry(NamedTuple):
 
 
 class Row(NamedTuple):
-    """Where an entry goes: its position, the running total through it, and the position of the call that it answers."""
+    """Where an entry goes: its position, the running total through it, and where the exchange begins that it continues.
+
+    ``answers`` is the position of the message whose call a tool result answers, or of the first item of a run of the
+    assistant's items. None: the entry begins an exchange, or stands inside an open one and answers nothing.
+    """
 
     position: int
     tokens_through: int
     answers: int | None
+
+
+# The items of OpenAI's Responses API. In one response the assistant gives a run of them: thoughts, texts and calls.
+RESPONSES = "responses"
+
+
+class Previous(NamedTuple):
+    """The message at the end of a session, as far as the next item of the same format depends on it.
+
+    ``begins`` is the position at which its exchange begins.
+    """
+
+    format: str
+    role: str
+    kind: str
+    begins: int
+
+    @classmethod
+    def of(cls, message: ChatMessage, position: int, answers: int | None) -> Previous:
+        return cls(message.format, message.role, message.kind, position if answers is None else answers)
 
 
 class Covered(NamedTuple):
@@ -114,19 +138,22 @@ class Counters(NamedTuple):
             unindexed=self.newest_position - indexed_position,
         )
 
-    def append(self, entries: Sequence[Entry]) -> tuple[Counters, list[Row]]:
+    def append(self, entries: Sequence[Entry], previous: Previous | None = None) -> tuple[Counters, list[Row]]:
         """Return the counters after ``entries``, and the row of each entry.
 
+        ``previous`` is the last message of the session. Only items depend on it.
         Raises :class:`~django_convmemory.exceptions.ToolResultRefused` for a tool result outside its open exchange and
         :class:`~django_convmemory.exceptions.TooManyPinned`.
         """
         counters, rows = self, []
         for entry in entries:
-            counters, row = counters.append_one(entry.message, entry.tokens)
+            message = entry.message
+            counters, row = counters.append_one(message, entry.tokens, previous)
+            previous = None if message.format == CHAT else Previous.of(message, row.position, row.answers)
             rows.append(row)
         return counters, rows
 
-    def append_one(self, message: ChatMessage, tokens: int) -> tuple[Counters, Row]:
+    def append_one(self, message: ChatMessage, tokens: int, previous: Previous | None = None) -> tuple[Counters, Row]:
         """Do the same as :meth:`append` for a single message."""
         position = self.last_position + 1
         if message.pinned:
@@ -142,17 +169,15 @@ class Counters(NamedTuple):
             )
         through = self.unpinned_tokens + tokens
         changes: dict[str, Any] = {}
-        answers = None
-        if message.role == "tool":
-            call = call_mark(message.tool_call_id or "")
-            if not self.open_calls or call not in self.exchange_calls:
-                raise ToolResultRefused(
-                    f"No open exchange has a call with the id {message.tool_call_id!r:.100}. Store a tool result after "
-                    "the assistant message that made the call and before the next assistant message.",
-                    message.tool_call_id or "",
-                )
-            answers = self.call_position
-            changes = {"open_calls": self.open_calls.replace(call, "")}
+        answers = self._continued(message, previous)
+        if message.role == "tool" and answers is not None:
+            changes = {"open_calls": self.open_calls.replace(call_mark(message.tool_call_id or ""), "")}
+        elif answers is not None:
+            calls = call_marks(message.call_ids, already=self.exchange_calls if self.open_calls else "")
+            if calls and self.open_calls:
+                changes = {"exchange_calls": self.exchange_calls + calls, "open_calls": self.open_calls + calls}
+            elif calls:
+                changes = {"exchange_calls": calls, "open_calls": calls, "call_position": answers}
         elif message.role == "assistant" or not self.open_calls:
             changes = {"settled_tokens": self.unpinned_tokens, "newest_position": position}
             if message.role == "assistant":
@@ -169,6 +194,31 @@ class Counters(NamedTuple):
             Row(position, through, answers),
         )
 
+    def _continued(self, message: ChatMessage, previous: Previous | None) -> int | None:
+        """Return where the exchange begins that ``message`` continues, or None. A tool result answers its call there.
+
+        Raises :class:`~django_convmemory.exceptions.ToolResultRefused` for a chat message. An item that answers no call
+        is stored all the same: the framework that made it goes on without it otherwise.
+        """
+        if message.role == "tool":
+            if self.open_calls and call_mark(message.tool_call_id or "") in self.exchange_calls:
+                return self.call_position
+            if message.format != CHAT:
+                return None
+            raise ToolResultRefused(
+                f"No open exchange has a call with the id {message.tool_call_id!r:.100}. Store a tool result after "
+                "the assistant message that made the call and before the next assistant message.",
+                message.tool_call_id or "",
+            )
+        if previous is None or (message.format, message.role) != (RESPONSES, "assistant"):
+            return None
+        if (previous.format, previous.role) != (RESPONSES, "assistant"):
+            return None
+        # A thought belongs to what follows. And what follows a call, before its result, is of the same response.
+        if previous.kind == REASONING or (self.open_calls and previous.begins == self.call_position):
+            return previous.begins
+        return None
+
 
 _EMPTY = Counters()
 
@@ -182,19 +232,49 @@ class Standing:
     tokens_through: int
 
 
+class Placing(NamedTuple):
+    """A stored message as :func:`ending` takes it."""
+
+    standing: Standing
+    answers: int | None
+    message: ChatMessage
+
+
 @dataclasses.dataclass(frozen=True, slots=True)
 class Ending:
     """How the messages through ``last_position`` end: everything that the counters there depend on.
 
-    ``last`` is the last unpinned message, and ``spoke`` the last assistant message, which made the calls ``call_ids``.
-    ``results`` are the results of these calls, in order: the position of each, and the id of its call.
+    ``last`` is the last unpinned message. ``spoke`` is the last assistant message that began an exchange. With the
+    items that continue it, it made the calls ``call_ids``. ``answered`` are the ids of those that have a result.
+    ``is_continued`` says that ``last`` is a result of these calls, or such an item.
     """
 
     last_position: int
     last: Standing | None = None
     spoke: Standing | None = None
     call_ids: tuple[str, ...] = ()
-    results: Sequence[tuple[int, str]] = ()
+    answered: Sequence[str] = ()
+    is_continued: bool = False
+
+
+def ending(last_position: int, last: Placing | None, spoke: Placing | None, continuing: Iterable[Placing]) -> Ending:
+    """Return how the messages through ``last_position`` end.
+
+    ``last`` is the last unpinned message. ``spoke`` is the last assistant message that answers nothing, and
+    ``continuing`` are the messages that answer it.
+    """
+    if last is None or spoke is None:
+        return Ending(last_position, last=last.standing if last else None)
+    continuing = list(continuing)
+    items = [spoke, *(each for each in continuing if each.message.role == "assistant")]
+    return Ending(
+        last_position,
+        last=last.standing,
+        spoke=spoke.standing,
+        call_ids=tuple(call_id for each in items for call_id in each.message.call_ids),
+        answered=[each.message.tool_call_id for each in continuing if each.message.tool_call_id is not None],
+        is_continued=last.answers == spoke.standing.position,
+    )
 
 
 def rewound(before: Counters, ending: Ending) -> Counters:
@@ -205,11 +285,11 @@ def rewound(before: Counters, ending: Ending) -> Counters:
         return Counters(last_position=ending.last_position, pinned=pinned)
     calls = call_marks(ending.call_ids)
     open_calls = calls
-    for _, call_id in ending.results:
+    for call_id in ending.answered:
         open_calls = open_calls.replace(call_mark(call_id), "")
-    # The exchange of the calls is the newest one if nothing came after its last result.
+    # The exchange that began last is the newest one if nothing came after what continues it.
     newest = last
-    if spoke is not None and calls and (open_calls or ending.results[-1][0] == last.position):
+    if spoke is not None and (open_calls or ending.is_continued):
         newest = spoke
     return Counters(
         last_position=ending.last_position,
@@ -233,9 +313,10 @@ def call_mark(call_id: str) -> str:
     return "|" + hashlib.sha256(call_id.encode()).hexdigest()[:16]
 
 
-def call_marks(call_ids: Iterable[str]) -> str:
-    """Return the marks of all ``call_ids``, each once."""
-    return "".join(dict.fromkeys(map(call_mark, call_ids)))
+def call_marks(call_ids: Iterable[str], already: str = "") -> str:
+    """Return the marks of all ``call_ids`` that are not in ``already``, each once."""
+    marks = dict.fromkeys(map(call_mark, call_ids))
+    return "".join([mark for mark in marks if mark not in already]) if already else "".join(marks)
 
 
 class Batch:
@@ -248,6 +329,8 @@ class Batch:
         self.entries = tuple(entries)
         self.key_hash = None if idempotency_key is None else hashlib.sha256(idempotency_key.encode()).hexdigest()
         self.tokens = sum(entry.tokens for entry in self.entries)
+        # Where items go depends on the message before them. No statement computes it.
+        self.has_items = any(entry.message.format != CHAT for entry in self.entries)
         roles = [entry.message.role for entry in self.entries]
         self.has_assistant = "assistant" in roles
         first_assistant = roles.index("assistant") if self.has_assistant else len(roles)
@@ -264,7 +347,7 @@ class Batch:
                 Entry(ChatMessage.human(""), entry.tokens) if role == "tool" and index < first_assistant else entry
                 for index, (role, entry) in enumerate(zip(roles, known, strict=True))
             )
-        self.after, self.rows = _EMPTY.append(known)
+        self.after, self.rows = (_EMPTY, []) if self.has_items else _EMPTY.append(known)
 
     @property
     def ends_with_result(self) -> bool:
@@ -276,7 +359,10 @@ class Batch:
     def payload_hash(self) -> str:
         """The SHA-256 of the content. It tells a retry from another use of the same key."""
         content = [
-            [entry.message.to_openai(), entry.message.kind, entry.message.metadata, entry.usage]
+            [
+                *(entry.message.to_openai(), entry.message.kind, entry.message.metadata, entry.usage),
+                *([] if entry.message.format == CHAT else [entry.message.format, entry.message.item]),
+            ]
             for entry in self.entries
         ]
         return hashlib.sha256(json.dumps(content, sort_keys=True, ensure_ascii=False).encode()).hexdigest()

@@ -3,6 +3,9 @@
 An exchange is one message, or an assistant message with tool calls and all messages up to the last tool message that
 answers it. A stored tool message has the position of the assistant message that it answers. So exchanges are found
 without comparing call ids, which repeat within real conversations.
+
+Items of OpenAI's Responses API come one by one: thoughts, texts and calls of one response are messages of their own.
+They are one exchange, too. Those after the first one have its position, and so have the results of all their calls.
 """
 
 from __future__ import annotations
@@ -22,7 +25,8 @@ REDACTED = "[This message was removed.]"
 class Turn(NamedTuple):
     """An unpinned message without its text, for planning.
 
-    ``answers`` is the position of the assistant message that a tool message answers. It is None for other messages.
+    ``answers`` is the position of the assistant message that a tool message answers, or at which the run of items began
+    that the message continues. It is None for other messages.
     """
 
     position: int
@@ -101,6 +105,8 @@ def well_formed(rows: Iterable[Placed]) -> list[Placed]:
             continue
         arranged.append(row)
         for call_id in dict.fromkeys(row.message.call_ids):
-            result = results.get((row.position, call_id))
-            arranged.append(result or Placed(0, ChatMessage.tool(NO_RESULT, call_id), 0, row.position))
+            # One exchange can have several messages with calls. The results answer where it begins.
+            begins = row.position if row.answers is None else row.answers
+            result = results.get((begins, call_id))
+            arranged.append(result or Placed(0, ChatMessage.tool(NO_RESULT, call_id), 0, begins))
     return arranged

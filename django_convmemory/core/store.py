@@ -71,10 +71,13 @@ class Store(Protocol):
     def clear(self, name: SessionName) -> None:
         """Delete the messages and summaries of the session. The session stays, and begins again at position 1."""
 
-    def history(self, name: SessionName, *, before: int | None, after: int | None, limit: int) -> list[StoredMessage]:
+    def history(
+        self, name: SessionName, *, before: int | None, after: int | None, limit: int, items: bool = False
+    ) -> list[StoredMessage]:
         """Return at most ``limit`` messages after the position ``after`` and before the position ``before``, in order.
 
-        They are the first ones if ``after`` is given, otherwise the last ones.
+        They are the first ones if ``after`` is given, otherwise the last ones. With ``items`` they have the items for
+        which they stand.
         """
 
     # Recall. A session's index is made of segments: see :mod:`.recall.segments`.
@@ -126,6 +129,12 @@ class Store(Protocol):
 
         Summaries that reach further are invalidated. Raises :class:`~django_convmemory.exceptions.StaleRevision` if
         ``revision`` is given and the session is at another one.
+        """
+
+    def pop(self, name: SessionName, rule: DueRule) -> tuple[StoredMessage | None, Edited | None]:
+        """Delete the last message as :meth:`truncate` does, and return it with its item. None: there is no message.
+
+        No other message is deleted, whatever is appended meanwhile.
         """
 
     def fork(self, source: SessionName, target: SessionName, at: int, rule: DueRule) -> Forked:

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 from django_convmemory import models
 from django_convmemory.core import indexable
-from django_convmemory.core.counters import MAX_PINNED, Counters
+from django_convmemory.core.counters import MAX_PINNED, Counters, Previous
 from django_convmemory.core.indexable import Indexable
 from django_convmemory.core.recall import segments
 from django_convmemory.core.recall.segments import Segment
@@ -105,9 +105,11 @@ class _Examination:
         self.session = session
         self.using = session._state.db or "default"
         self.counters = Counters()
+        # The message before, as far as an item depends on it.
+        self.previous: Previous | None = None
         # The unpinned messages and their tokens through each position at which a summary ends.
         self.totals: dict[int, tuple[int, int]] = {0: (0, 0)}
-        # For each tool result, the position of the message with its call, and its own position.
+        # For each message that continues an exchange, where that begins, and its own position.
         self.answers: list[tuple[int, int]] = []
         self.index = _Index(session, self.using)
 
@@ -150,7 +152,7 @@ class _Examination:
         where = f"the message at {row.position}"
         answers = None
         try:
-            self.counters, expected = self.counters.append_one(message, row.tokens)
+            self.counters, expected = self.counters.append_one(message, row.tokens, self.previous)
             answers = expected.answers
         except ToolResultRefused:
             yield "stray_result", f"{where} is a tool result outside an open exchange"
@@ -158,6 +160,7 @@ class _Examination:
         except ConvMemoryError:
             yield "pinned", f"{where} is pinned, but {MAX_PINNED} messages before it are, and more must not be"
             self.counters = self.counters._replace(last_position=row.position)
+        self.previous = Previous.of(message, row.position, answers)
         if row.tokens < 1:
             yield "tokens", f"{where} has {row.tokens} tokens, but must have 1 or more"
         total = self.counters.unpinned_tokens

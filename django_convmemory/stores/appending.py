@@ -12,8 +12,9 @@ from django.db.backends.base.base import BaseDatabaseWrapper
 from django_convmemory import exceptions, models
 from django_convmemory.clock import Clock
 from django_convmemory.core import values
-from django_convmemory.core.counters import Batch, Counters
+from django_convmemory.core.counters import Batch, Counters, Previous
 from django_convmemory.core.values import DueRule, SessionName
+from django_convmemory.messages import CHAT
 from django_convmemory.stores import columns, creating, owners, sql, transactions
 
 # How often an append is tried while others change the session.
@@ -76,7 +77,7 @@ def _replay(using: str, name: SessionName, batch: Batch) -> values.Appended | No
 def _append(using: str, name: SessionName, batch: Batch, rule: DueRule, *, counter: str) -> values.Appended:
     connection = connections[using]
     append = _APPENDS.get(connection.vendor, _append_locking)
-    if len(batch.leading_results) > _MAX_RESULTS:
+    if batch.has_items or len(batch.leading_results) > _MAX_RESULTS:
         append = _append_locking
     keyed = batch.key_hash is not None
     # The append is one statement, which is a transaction by itself.
@@ -111,7 +112,7 @@ def _prepare(using: str, name: SessionName, batch: Batch) -> None:
         raise values.gone(name)
     counters = session.counters if session else Counters()
     try:
-        counters.append(batch.entries)
+        counters.append(batch.entries, _previous(using, session, batch) if session else None)
     except exceptions.ToolResultRefused as error:
         raise _explained(using, session, error) from None
     if session is None:
@@ -189,7 +190,7 @@ def _append_locking(
         return None
     before = session.counters
     try:
-        after, _ = before.append(batch.entries)
+        after, rows = before.append(batch.entries, _previous(connection.alias, session, batch))
     except exceptions.InvalidMessage:
         return None  # The caller finds the reason, without the lock.
     over = after.due(rule.threshold, indexed_position=session.indexed_position)
@@ -219,8 +220,22 @@ def _append_locking(
         turned_due,
     )
     with connection.cursor() as cursor:
-        _insert(cursor, connection.vendor, batch, advanced)
+        for statement, params in sql.inserts_at(connection.vendor, batch, advanced.session_id, rows):
+            cursor.execute(statement, params)
     return advanced
+
+
+def _previous(using: str, session: models.Session, batch: Batch) -> Previous | None:
+    """Read the last message of a session, if the place of the batch's first item depends on it."""
+    first = batch.entries[0].message
+    if first.format == CHAT or first.role != "assistant":
+        return None
+    rows = models.Message.objects.using(using).filter(session=session, position=session.last_position)
+    row = transactions.latest(rows).values_list("format", "role", "kind", "answers").first()
+    if row is None or row[0] is None:
+        return None
+    form, role, kind, answers = row
+    return Previous(form, role, kind, session.last_position if answers is None else answers)
 
 
 def _insert(cursor: Any, vendor: str, batch: Batch, advanced: sql.Advanced, start: int = 0) -> None:

@@ -6,6 +6,7 @@ To add a column, add a field to :class:`~django_convmemory.models.Message`, a mi
 from __future__ import annotations
 
 import dataclasses
+import datetime as dt
 import enum
 import json
 import operator
@@ -13,8 +14,8 @@ from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 from django_convmemory.core.counters import Batch, Entry, Row
-from django_convmemory.core.values import Payload
-from django_convmemory.messages import ChatMessage, FrozenDict, dumps, frozen_json
+from django_convmemory.core.values import Payload, StoredMessage
+from django_convmemory.messages import CHAT, ChatMessage, FrozenDict, dumps, frozen_json
 
 # Stands for the position of a call that was made before the batch.
 LEADING = -1
@@ -89,6 +90,11 @@ def wire_of(message: ChatMessage) -> dict[str, Any] | None:
 WIRE_FIELDS = frozenset({"content", "name", "tool_calls", "tool_call_id", "extra"})
 
 
+def format_of(message: ChatMessage) -> str | None:
+    """Return the name of the form in which a message came, or None if it came as a chat message."""
+    return None if message.format == CHAT else message.format
+
+
 def key_of(keyed: Batch | None) -> str | None:
     return keyed.key_hash if keyed else None
 
@@ -106,6 +112,9 @@ MESSAGE_COLUMNS = (
     Column("content", "text", Kind.PLAIN, lambda source: text_of(source.message), read=True, redacted=True),
     Column("wire", "text", Kind.JSON, lambda source: wire_of(source.message), read=True, redacted=True),
     Column("metadata", "text", Kind.JSON, lambda source: source.message.metadata, read=True, redacted=True),
+    # load() does not read an item: the message stands for it.
+    Column("format", "text", Kind.PLAIN, lambda source: format_of(source.message)),
+    Column("item", "text", Kind.JSON, lambda source: source.message.item, redacted=True),
     Column("usage", "text", Kind.JSON, lambda source: source.entry.usage),
     Column("tokens", "int", Kind.PLAIN, lambda source: source.entry.tokens),
     Column("tokens_through", "bigint", Kind.TOTAL, lambda source: source.row.tokens_through),
@@ -184,8 +193,34 @@ def message_of_values(values: Sequence[Any]) -> ChatMessage:
 
 
 def message_of_row(row: Any) -> ChatMessage:
-    """Return the message of a row of :class:`~django_convmemory.models.Message`."""
-    return message_of_values(_read(row))
+    """Return the message of a row of :class:`~django_convmemory.models.Message`, with its item."""
+    return with_item(message_of_values(_read(row)), row.format, row.item)
+
+
+# The columns that with_item() takes.
+ITEM_NAMES = ("format", "item")
+
+
+def with_item(message: ChatMessage, form: str | None, item: Any) -> ChatMessage:
+    """Return a message that was just read, with the item for which it stands, if there is one."""
+    if form is not None:
+        object.__setattr__(message, "format", form)
+        object.__setattr__(message, "item", _frozen(item) if item else None)
+    return message
+
+
+# The columns that stored_message() takes. ITEM_NAMES may follow.
+STORED_NAMES = ("position", "created_at", "tokens", "redacted_at", *READ_NAMES)
+
+
+def stored_message(
+    position: int, created_at: dt.datetime, tokens: int, redacted_at: dt.datetime | None, *stored: Any
+) -> StoredMessage:
+    """Return a row with the columns ``STORED_NAMES`` as a message for people to read."""
+    message = message_of_values(stored[: len(READ_NAMES)])
+    if item := stored[len(READ_NAMES) :]:
+        message = with_item(message, *item)
+    return StoredMessage(position, created_at, message, tokens, redacted_at is not None)
 
 
 def _frozen(value: Any) -> FrozenDict:

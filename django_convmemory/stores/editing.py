@@ -6,6 +6,7 @@ reads after that is current. And SQLite refuses a write in a transaction that ha
 
 from __future__ import annotations
 
+import itertools
 import uuid
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -16,10 +17,10 @@ from django.db.models.functions import Coalesce
 
 from django_convmemory import models
 from django_convmemory.clock import Clock
-from django_convmemory.core import values
-from django_convmemory.core.counters import Counters, Covered, Ending, Standing, rewound
-from django_convmemory.core.values import DueRule, Edited, Redaction, SessionName
-from django_convmemory.messages import PINNED_ROLES, ChatMessage
+from django_convmemory.core import counters as counting, values
+from django_convmemory.core.counters import Counters, Covered, Ending, Placing, Standing, rewound
+from django_convmemory.core.values import DueRule, Edited, Redaction, SessionName, StoredMessage
+from django_convmemory.messages import PINNED_ROLES
 from django_convmemory.stores import columns, creating, indexing, owners, sql, transactions
 from django_convmemory.stores.indexing import Copied
 
@@ -39,7 +40,25 @@ def truncate(
         if not _exists_at(sessions, revision) and name.row_id is not None:
             raise values.gone(name)
         return 0, None
+    return _cut(using, transactions.latest(sessions).get(), after, rule)
+
+
+def pop(using: str, name: SessionName, rule: DueRule) -> tuple[StoredMessage | None, Edited | None]:
+    """Delete the last message and return it. See :meth:`.Store.pop`."""
+    sessions = models.Session.objects.using(using).named(name)
+    if not begin(sessions.filter(last_position__gt=0)):
+        if not _exists_at(sessions, None) and name.row_id is not None:
+            raise values.gone(name)
+        return None, None
     session = transactions.latest(sessions).get()
+    rows = models.Message.objects.using(using).filter(session=session, position=session.last_position)
+    row = transactions.latest(rows).values_list(*columns.STORED_NAMES, *columns.ITEM_NAMES).get()
+    _, edited = _cut(using, session, session.last_position - 1, rule)
+    return columns.stored_message(*row), edited
+
+
+def _cut(using: str, session: models.Session, after: int, rule: DueRule) -> tuple[int, Edited]:
+    """Delete the messages after ``after`` of a session whose row is locked. Return their number."""
     counters = rewound(session.counters, _ending(using, session.pk, after))
     removed, _ = models.Message.objects.using(using).filter(session=session, position__gt=after).delete()
     # The summaries of these messages are emptied too. A later redaction could not find them any more.
@@ -284,20 +303,25 @@ def _ending(using: str, session_id: int, position: int) -> Ending:
     rows = models.Message.objects.using(using).filter(session_id=session_id, position__lte=position)
     rows = transactions.latest(rows)
     backwards = rows.order_by("-position")
-    names = ("position", "tokens", "tokens_through")
-    last = backwards.exclude(role__in=PINNED_ROLES).values_list(*names).first()
-    spoke = backwards.filter(role="assistant").values_list(*names, "wire").first()
-    if last is None or spoke is None:
-        return Ending(position, last=Standing(*last) if last else None)
-    results = rows.filter(position__gt=spoke[0], answers=spoke[0]).order_by("position").values_list("position", "wire")
-    return Ending(
-        position,
-        last=Standing(*last),
-        spoke=Standing(*spoke[:3]),
-        call_ids=_stored("assistant", spoke[3]).call_ids,
-        results=[(position, _stored("tool", wire).tool_call_id or "") for position, wire in results],
-    )
+    last = _placing(backwards.exclude(role__in=PINNED_ROLES))
+    spoke = _placing(backwards.filter(role="assistant", answers__isnull=True))
+    continuing = []
+    if spoke is not None:
+        begins = spoke.standing.position
+        following = rows.filter(position__gt=begins, answers=begins).order_by("position")
+        continuing = list(itertools.starmap(_placed, following.values_list(*_PLACING_NAMES)))
+    return counting.ending(position, last, spoke, continuing)
 
 
-def _stored(role: str, wire: Any) -> ChatMessage:
-    return columns.message_of(role, "", "", wire, None)
+_PLACING_NAMES = ("position", "tokens", "tokens_through", "answers", "role", "wire")
+
+
+def _placing(rows: QuerySet[models.Message]) -> Placing | None:
+    """Return the first of ``rows``."""
+    row = rows.values_list(*_PLACING_NAMES).first()
+    return _placed(*row) if row else None
+
+
+def _placed(position: int, tokens: int, tokens_through: int, answers: int | None, role: str, wire: Any) -> Placing:
+    message = columns.message_of(role, "", "", wire, None)
+    return Placing(Standing(position, tokens, tokens_through), answers, message)

@@ -176,7 +176,7 @@ class ORMStore:
             )
 
     def history(
-        self, name: SessionName, *, before: int | None, after: int | None, limit: int
+        self, name: SessionName, *, before: int | None, after: int | None, limit: int, items: bool = False
     ) -> list[values.StoredMessage]:
         using = self._reading
         # A subquery and not a join, and a range of positions: PostgreSQL expects a session of the usual length, and
@@ -194,15 +194,8 @@ class ORMStore:
             rows = rows.filter(position__gte=sessions.values(first=end - _bigint(limit))[:1])
         # Ordered by both columns of the key: for the position alone, the database may scan the whole table.
         order = ("session_id", "position") if after is not None else ("-session_id", "-position")
-        names = ("position", "created_at", *columns.READ_NAMES, "tokens", "redacted_at")
-        stored_messages = [
-            values.StoredMessage(
-                position, created_at, columns.message_of_values(stored), tokens, redacted_at is not None
-            )
-            for position, created_at, *stored, tokens, redacted_at in (
-                rows.order_by(*order).values_list(*names)[:limit]
-            )
-        ]
+        names = columns.STORED_NAMES + (columns.ITEM_NAMES if items else ())
+        stored_messages = [columns.stored_message(*row) for row in rows.order_by(*order).values_list(*names)[:limit]]
         return stored_messages if after is not None else stored_messages[::-1]
 
     # Recall: see indexing and searching.
@@ -266,6 +259,10 @@ class ORMStore:
             lambda using: editing.truncate(using, name, after, rule, revision=revision),
             happened=lambda: self._none(name_hash=name.name_hash, last_position__gt=after),
         )
+
+    def pop(self, name: SessionName, rule: DueRule) -> tuple[values.StoredMessage | None, values.Edited | None]:
+        # If nobody knows whether it was deleted, another try could delete another message. So the error is raised.
+        return self._run(lambda using: editing.pop(using, name, rule))
 
     def fork(self, source: SessionName, target: SessionName, at: int, rule: DueRule) -> values.Forked:
         using = self.using

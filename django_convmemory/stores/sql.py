@@ -350,22 +350,29 @@ def inserts(
     """Yield the INSERTs of the entries from ``start`` on, after ``advanced`` has made room for them."""
     position = advanced.last_position - len(batch.entries)
     total = advanced.unpinned_tokens - batch.after.unpinned_tokens
-    alone = len(batch.entries) - start == 1
-    relative = _relative_rows(batch)
-    rows: list[list[Any]] = []
-    size = 0
-    for index in range(start, len(batch.entries)):
-        row = relative[index]
+    places = []
+    for row in _relative_rows(batch):
         answers = row.answers
         if answers is not None:
             answers = advanced.answered_position if answers == LEADING else answers + position
-        place = Row(row.position + position, row.tokens_through + total, answers)
-        values = _row_values(batch, index, place)
+        places.append(Row(row.position + position, row.tokens_through + total, answers))
+    yield from inserts_at(vendor, batch, advanced.session_id, places, start)
+
+
+def inserts_at(
+    vendor: str, batch: Batch, session_id: int, places: Sequence[Row], start: int = 0
+) -> Iterator[tuple[str, list[Any] | dict[str, Any]]]:
+    """Yield the INSERTs of the entries from ``start`` on at their ``places``."""
+    alone = len(batch.entries) - start == 1
+    rows: list[list[Any]] = []
+    size = 0
+    for index in range(start, len(batch.entries)):
+        values = _row_values(batch, index, places[index])
         length = 0 if alone else sum(len(value.encode()) for value in values if isinstance(value, str))
         if rows and (len(rows) >= ROWS_PER_INSERT or size + length > BYTES_PER_INSERT):
             yield _insert(vendor, rows)
             rows, size = [], 0
-        rows.append([advanced.session_id, *values])
+        rows.append([session_id, *values])
         size += length
     if rows:
         yield _insert(vendor, rows)

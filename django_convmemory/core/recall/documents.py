@@ -7,10 +7,8 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from django_convmemory.core.recall import tokenizer
-from django_convmemory.messages import ChatMessage
+from django_convmemory.messages import REASONING, ChatMessage
 
-# The kind of messages in which a model thinks aloud.
-REASONING = "reasoning"
 # The tool with which a model searches, and how its answers begin. They are not indexed: they repeat the words of
 # queries and messages, and would be found in place of them.
 SEARCH_TOOL = "search_history"

@@ -18,20 +18,21 @@ def to_responses(messages: Sequence[ChatMessage]) -> list[_Item]:
     """Return the input items for ``client.responses.create``."""
     items: list[_Item] = []
     for turn in calls.turns(messages):
-        items += _said(turn.message)
+        items += said(turn.message)
         items += [_call(call) for call in turn.calls]
         items += [_result(call) for call in turn.calls]
     return items
 
 
-def _said(message: ChatMessage) -> list[_Item]:
+def said(message: ChatMessage) -> list[_Item]:
     """Return what a message says as an item, or no item if an assistant only makes calls."""
+    content: Any
     if message.role == "assistant":
-        content: Any = "\n".join(calls.texts(message))
+        content = "\n".join(calls.texts(message))
         if not content:
             return []
     else:
-        content = _content(message)
+        content = content_of(message)
         if message.name and message.role == "user":  # There is no field for it.
             label = f"{message.name}: "
             content = label + content if isinstance(content, str) else [_text(label), *content]
@@ -45,10 +46,11 @@ def _call(call: calls.Call) -> _Item:
 
 
 def _result(call: calls.Call) -> _Item:
-    return {"type": f"{_call(call)['type']}_output", "call_id": call.id, "output": _content(call.result)}
+    return {"type": f"{_call(call)['type']}_output", "call_id": call.id, "output": content_of(call.result)}
 
 
-def _content(message: ChatMessage) -> str | list[_Item]:
+def content_of(message: ChatMessage) -> str | list[_Item]:
+    """Return the content of a message in the form of this API."""
     if isinstance(message.content, str):
         return message.content
     return [_part(part) for part in message.content or ()] or ""

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 from django.contrib.auth import get_user_model
 
 from django_convmemory import clock, models
-from django_convmemory.messages import dumps
+from django_convmemory.messages import CHAT, dumps
 from django_convmemory.stores import columns
 
 # The number of sessions, or of messages, that are read at once.
@@ -115,8 +115,8 @@ def _transcribe(session_id: int, using: str, messages: _Joined, notes: _Joined) 
     first_created_at = ""
     epochs = models.Session.objects.using(using).filter(pk=session_id).values_list("epoch", flat=True)
     epoch = epochs.first()
-    for position, *stored, created_at, redacted_at in _rows(session_id, using):
-        message = columns.message_of_values(stored)
+    for position, created_at, form, item, redacted_at, *stored in _rows(session_id, using):
+        message = columns.with_item(columns.message_of_values(stored), form, item)
         time = clock.aware(created_at, using).isoformat()
         first_created_at = first_created_at or time
         note: dict[str, Any] = {}
@@ -124,6 +124,10 @@ def _transcribe(session_id: int, using: str, messages: _Joined, notes: _Joined) 
             note["kind"] = message.kind
         if message.metadata:
             note["metadata"] = message.metadata
+        if message.format != CHAT:
+            note["format"] = message.format
+        if message.item is not None:
+            note["item"] = message.item
         if time != first_created_at:
             note["created_at"] = time
         if redacted_at is not None:
@@ -138,7 +142,7 @@ def _transcribe(session_id: int, using: str, messages: _Joined, notes: _Joined) 
 
 def _rows(session_id: int, using: str) -> Iterator[tuple[Any, ...]]:
     rows = models.Message.objects.using(using).filter(session_id=session_id).order_by("session_id", "position")
-    names = ("position", *columns.READ_NAMES, "created_at", "redacted_at")
+    names = ("position", "created_at", *columns.ITEM_NAMES, "redacted_at", *columns.READ_NAMES)
     last = 0
     while page := list(rows.filter(position__gt=last).values_list(*names)[:_BATCH]):
         yield from page

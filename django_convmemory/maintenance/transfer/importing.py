@@ -12,7 +12,7 @@ from django_convmemory import models
 from django_convmemory.clock import Clock
 from django_convmemory.conversation import ConversationMemory, SessionHandle
 from django_convmemory.core import indexing, strategies
-from django_convmemory.core.counters import Counters
+from django_convmemory.core.counters import Counters, Previous
 from django_convmemory.exceptions import InvalidMessage, InvalidSession, SessionContended
 from django_convmemory.maintenance.transfer import owners
 from django_convmemory.maintenance.transfer.records import BadRecord, Record
@@ -154,10 +154,11 @@ class Importer:
 
     def _check(self, record: Record) -> None:
         """Raise :class:`BadRecord` if a message cannot follow the messages before it."""
-        counters = Counters()
+        counters, previous = Counters(), None
         for number, recorded in enumerate(record.messages, 1):
             try:
-                counters, _ = counters.append_one(recorded.message, 1)
+                counters, row = counters.append_one(recorded.message, 1, previous)
+                previous = Previous.of(recorded.message, row.position, row.answers)
             except InvalidMessage as error:
                 raise BadRecord(record.place, f"message {number}: {error}") from None
 

@@ -4,12 +4,14 @@ A record is an object like this::
 
     {"key": "main", "messages": [{"role": "user", "content": "What is Rust?"}, …],
      "owner": "anna", "title": "Rust", "metadata": {…}, "created_at": "2024-05-01T10:00:00+00:00",
-     "notes": {"2": {"kind": "plan", "metadata": {…}, "created_at": "…", "redacted": true}}}
+     "notes": {"2": {"kind": "plan", "metadata": {…}, "created_at": "…", "redacted": true,
+                     "format": "responses", "item": {…}}}}
 
 - ``key`` and ``messages`` are required. Messages are in chat-completions form.
 - ``owner`` is what the user logs in with. A visitor's session has ``visitor`` instead, and nobody's session neither.
 - ``created_at`` is the time of every message whose note has no other time.
-- ``notes`` are keyed by the positions of messages. The first position is 1.
+- ``notes`` are keyed by the positions of messages. The first position is 1. ``item`` is the item of another framework
+  for which the message stands, and ``format`` the name of its form.
 
 A file holds one record a line, or a list of records.
 
@@ -29,7 +31,7 @@ from django_convmemory.exceptions import ConvMemoryError, InvalidMessage
 from django_convmemory.messages import ChatMessage, check_text, freeze
 
 FIELDS = ("key", "messages", "owner", "visitor", "title", "metadata", "created_at", "notes")
-NOTE_FIELDS = ("kind", "metadata", "created_at", "redacted")
+NOTE_FIELDS = ("kind", "metadata", "created_at", "redacted", "format", "item")
 
 _MAX_TITLE = 255
 
