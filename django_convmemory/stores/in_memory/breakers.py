@@ -1,0 +1,70 @@
+"""The breakers of the aliases."""
+
+from __future__ import annotations
+
+from django_convmemory.core.breaker import KNOWN_FOR, Breaker, Reason
+from django_convmemory.stores.in_memory.state import State, moment
+
+
+def read(state: State, alias: str) -> Breaker:
+    """Return the state of an alias's breaker."""
+    row = state.alias(alias)
+    since, until = (None if time is None else moment(time) for time in (row.since, row.until))
+    return Breaker(moment(state.clock()), row.failures, row.last_session, since, until, row.reason, row.error)
+
+
+def count_failure(state: State, alias: str, session_id: int, error: str) -> int:
+    """Count a failure, and return how many there are in a row."""
+    row = state.alias(alias)
+    is_open = row.until is not None and row.reason != Reason.RATE_LIMIT
+    if row.last_session != session_id or is_open:
+        row.failures += 1
+        row.last_session, row.error = session_id, error
+        row.since = state.clock() if row.since is None else row.since
+    return row.failures
+
+
+def open_(state: State, alias: str, reason: Reason, error: str, *, seconds: float) -> None:
+    """Pause the alias."""
+    row = state.alias(alias)
+    # Of two calls at a time, only one may have been told how long to wait.
+    longer = row.until is not None and row.until >= state.clock() + seconds
+    other = row.until is not None and row.reason != Reason.RATE_LIMIT
+    if reason == Reason.RATE_LIMIT and (other or longer):
+        return
+    # The outage begins now, also if it follows a wrong configuration.
+    was_closed = row.until is None or row.reason == Reason.RATE_LIMIT
+    begins = was_closed or (row.reason == Reason.MISCONFIGURED and row.reason != reason)
+    if reason != Reason.RATE_LIMIT and begins:
+        row.since = state.clock()
+    row.until, row.reason, row.error = state.clock() + seconds, reason, error
+
+
+def probe(state: State, alias: str, *, seconds: float) -> bool:
+    """Move the end of a pause that has ended. Of all who try, one does it."""
+    row, now = state.alias(alias), state.clock()
+    ended = row.until is not None and row.until <= now and row.reason != Reason.RATE_LIMIT
+    if ended:
+        if row.until is not None and row.until < now - KNOWN_FOR:
+            row.since = now
+        row.until = now + seconds
+    return ended
+
+
+def end_probe(state: State, alias: str, *, seconds: float, silent: bool) -> bool:
+    """End the pause of a probe in ``seconds``. If the provider was not ``silent``, the outage begins anew."""
+    row, now = state.alias(alias), state.clock()
+    paused = row.until is not None and row.until > now and row.reason != Reason.RATE_LIMIT
+    if paused:
+        row.until, row.since = now + seconds, row.since if silent else now
+    return paused
+
+
+def close(state: State, alias: str) -> bool:
+    """Close the breaker. A rate limit that has not ended stays."""
+    row = state.alias(alias)
+    opened = row.until is not None and row.reason != Reason.RATE_LIMIT
+    row.failures, row.last_session, row.since = 0, None, None
+    if opened:
+        row.until, row.reason, row.error = None, "", ""
+    return opened
