@@ -363,6 +363,10 @@ class ChatMessage:
             item=None,
         )
 
+    def without_item(self) -> Self:
+        """Return the message without the item for which it stands, as a chat message."""
+        return self if self.format == CHAT else dataclasses.replace(self, format=CHAT, item=None)
+
     @property
     def text(self) -> str:
         """The text of the content. Text parts are joined by line feeds; without any text it is ""."""

@@ -117,7 +117,7 @@ def rows(session: models.Session, before: int | None, using: str) -> list[Any]:
             When(usage_length__gt=MAX_USAGE, then=Value(None)), default=F("usage"), output_field=ExactJSONField()
         ),
     )
-    columns = ("position", "role", "kind", "tokens", "answers", "created_at", "redacted_at")
+    columns = ("position", "role", "kind", "format", "tokens", "answers", "created_at", "redacted_at")
     # By both columns of the key: a database that orders by the position alone may walk the whole table.
     newest_first = messages.order_by("-session_id", "-position")
     return list(newest_first.values_list(*columns, "beginning", "small", "large", "reported", named=True)[:MESSAGES])[
@@ -148,14 +148,16 @@ def bubble(row: Any, explained: Explained, keep: str = "") -> Bubble:
 
 def _head(row: Any, explained: Explained, keep: str) -> SafeString:
     created_at = template_localtime(row.created_at)
-    kind = "" if row.kind == "chat" else format_html(" <em>{}</em>", row.kind)
+    notes = [note for note in (row.kind if row.kind != "chat" else None, row.format) if note]
+    kind = format_html_join("", " <em>{}</em>", [(note,) for note in notes])
     answers: str = ""
     if row.answers:
         answers = format_html(
             ' <small><a href="?before={}#m{}">{}</a></small>',
             row.position + 1,
             row.answers,
-            _("answers %(position)s") % {"position": row.answers},
+            (_("answers %(position)s") if row.role == "tool" else _("continues %(position)s"))
+            % {"position": row.answers},
         )
     label: str = _label(explained)
     if explained.version is not None:

@@ -312,12 +312,18 @@ class UsageSerializer(serializers.Serializer[Any]):
 
 
 class MessageSerializer(serializers.Serializer[models.Message]):
-    """A stored message. ``usage`` is null unless the site stored it with the reply."""
+    """A stored message. ``usage`` is null unless the site stored it with the reply.
+
+    ``item`` is the item of another framework for which the message stands, in the form that ``format`` names. It is
+    null for a message with the format ``chat``, and for a redacted one.
+    """
 
     position = serializers.IntegerField()
     message = Wire()
     kind = serializers.CharField()
     metadata = serializers.JSONField()
+    format = serializers.CharField()
+    item = serializers.JSONField(allow_null=True)
     tokens = serializers.IntegerField()
     usage = UsageSerializer(allow_null=True)
     created_at = Time()
@@ -332,6 +338,8 @@ class MessageSerializer(serializers.Serializer[models.Message]):
             "message": message.to_openai(),
             "kind": message.kind,
             "metadata": message.metadata,
+            "format": message.format,
+            "item": message.item,
             "tokens": row.tokens,
             "usage": reported and reported._asdict(),
             "created_at": self.fields["created_at"].to_representation(

@@ -16,7 +16,8 @@ def append(state: State, name: SessionName, batch: Batch, rule: DueRule) -> valu
     if batch.key_hash is not None and batch.key_hash in session.keys:
         return _replay(session, batch)
     try:
-        counters, rows = session.counters.append(batch.entries)
+        previous = session.rows[-1].previous if session.rows else None
+        counters, rows = session.counters.append(batch.entries, previous)
     except exceptions.ToolResultRefused as error:
         raise _explained(session, error) from None
     if not session.id:

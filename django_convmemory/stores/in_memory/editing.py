@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from django_convmemory.core import values
-from django_convmemory.core.counters import Covered, Ending, rewound
-from django_convmemory.core.values import DueRule, Edited, Redaction, SessionName
+from django_convmemory.core.counters import Covered, Ending, ending, rewound
+from django_convmemory.core.values import DueRule, Edited, Redaction, SessionName, StoredMessage
 from django_convmemory.stores.in_memory import indexing
 from django_convmemory.stores.in_memory.rows import Session
 from django_convmemory.stores.in_memory.state import State
@@ -30,6 +30,16 @@ def truncate(
         if version.value.last_position > after:
             version.value = values.emptied(version.value)
     return removed, _finish(state, session, session.counters.first_unfoldable, rule)
+
+
+def pop(state: State, name: SessionName, rule: DueRule) -> tuple[StoredMessage | None, Edited | None]:
+    """Delete the last message and return it. See :meth:`.Store.pop`."""
+    session = state.named(name)
+    if session is None or not session.rows:
+        return None, None
+    popped = session.rows[-1].with_item
+    _, edited = truncate(state, name, popped.position - 1, rule, revision=None)
+    return popped, edited
 
 
 def _at_revision(state: State, name: SessionName, revision: int | None) -> Session | None:
@@ -175,16 +185,8 @@ def _finish(state: State, session: Session, position: int, rule: DueRule) -> Edi
 
 def _ending(session: Session, position: int) -> Ending:
     """Return how the messages through ``position`` end."""
-    rows = [row for row in session.rows[:position] if not row.message.pinned]
-    spoke = next((row for row in reversed(rows) if row.message.role == "assistant"), None)
-    return Ending(
-        last_position=position,
-        last=rows[-1].standing if rows else None,
-        spoke=spoke.standing if spoke else None,
-        call_ids=spoke.message.call_ids if spoke else (),
-        results=[
-            (row.position, row.message.tool_call_id or "")
-            for row in rows
-            if spoke is not None and row.answers == spoke.position
-        ],
-    )
+    rows = [row.placing for row in session.rows[:position] if not row.message.pinned]
+    begun = (row for row in reversed(rows) if row.message.role == "assistant" and row.answers is None)
+    spoke = next(begun, None)
+    continuing = [row for row in rows if spoke is not None and row.answers == spoke.standing.position]
+    return ending(position, rows[-1] if rows else None, spoke, continuing)

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from django_convmemory.core import exchanges, values
-from django_convmemory.core.counters import Counters, Covered, Standing
+from django_convmemory.core.counters import Counters, Covered, Placing, Previous, Standing
 from django_convmemory.core.exchanges import Placed
 from django_convmemory.core.indexable import Extent, Indexable
 from django_convmemory.core.recall.segments import Segment
@@ -34,7 +34,8 @@ class Message:
 
     @property
     def placed(self) -> Placed:
-        message = exchanges.redacted(self.message) if self.redacted else self.message
+        message = self.message.without_item()
+        message = exchanges.redacted(message) if self.redacted else message
         return Placed(self.position, message, self.tokens, self.answers, self.created_at)
 
     @property
@@ -42,12 +43,20 @@ class Message:
         return Indexable(self.position, self.created_at, self.message, self.redacted)
 
     @property
-    def stored(self) -> values.StoredMessage:
+    def with_item(self) -> values.StoredMessage:
         return values.StoredMessage(self.position, self.created_at, self.message, self.tokens, self.redacted)
 
     @property
-    def standing(self) -> Standing:
-        return Standing(self.position, self.tokens, self.tokens_through)
+    def stored(self) -> values.StoredMessage:
+        return self.with_item._replace(message=self.message.without_item())
+
+    @property
+    def placing(self) -> Placing:
+        return Placing(Standing(self.position, self.tokens, self.tokens_through), self.answers, self.message)
+
+    @property
+    def previous(self) -> Previous:
+        return Previous.of(self.message, self.position, self.answers)
 
 
 @dataclasses.dataclass(slots=True)

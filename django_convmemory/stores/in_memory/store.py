@@ -96,14 +96,14 @@ class InMemoryStore:
             )
 
     def history(
-        self, name: SessionName, *, before: int | None, after: int | None, limit: int
+        self, name: SessionName, *, before: int | None, after: int | None, limit: int, items: bool = False
     ) -> list[values.StoredMessage]:
         with self._lock:
             session = self._state.named(name)
             rows = session.rows if session else []
             rows = rows[after or 0 : None if before is None else max(0, before - 1)]
             rows = rows[:limit] if after is not None else rows[max(0, len(rows) - limit) :]
-            return [row.stored for row in rows]
+            return [row.with_item if items else row.stored for row in rows]
 
     # Recall: see indexing and searching.
 
@@ -151,6 +151,10 @@ class InMemoryStore:
     ) -> tuple[int, values.Edited | None]:
         with self._lock:
             return editing.truncate(self._state, name, after, rule, revision=revision)
+
+    def pop(self, name: SessionName, rule: DueRule) -> tuple[values.StoredMessage | None, values.Edited | None]:
+        with self._lock:
+            return editing.pop(self._state, name, rule)
 
     def fork(self, source: SessionName, target: SessionName, at: int, rule: DueRule) -> values.Forked:
         with self._lock:
