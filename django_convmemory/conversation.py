@@ -284,7 +284,7 @@ class ConversationMemory(BaseMemory):
         search.check_scopes(session, owner, visitor, sessions)
         parsed = search.query_of(query)
         name = None if session is None else self.resolve(session)
-        searched = search.searched(
+        searched = search.sessions_for(
             self.store, self.alias, name=name, owner=owner, visitor=visitor, sessions=sessions, before=before
         )
         if self.options.index:

@@ -55,7 +55,7 @@ def check_scopes(*scopes: object) -> None:
         )
 
 
-def searched(
+def sessions_for(
     store: Store, alias: str, *, name: SessionName | None, owner: Any, visitor: Any, sessions: Any, before: int | None
 ) -> list[Searchable]:
     """Return what a search looks into: the session ``name``, the query ``sessions``, or the scope of a person.
