@@ -7,82 +7,27 @@ from __future__ import annotations
 
 import dataclasses
 import datetime as dt
-import functools
-import heapq
-import inspect
-from collections.abc import Callable, Coroutine, Mapping, Sequence
-from typing import Any, Concatenate, NamedTuple, ParamSpec, Protocol, TypeVar, runtime_checkable
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
 
-from asgiref.sync import iscoroutinefunction, markcoroutinefunction, sync_to_async
+from asgiref.sync import sync_to_async
 from django.dispatch import Signal
 
-from django_convmemory import schedulers, signals, tokens
-from django_convmemory.chat_models.base import ChatModel
-from django_convmemory.core import arguments, compaction, context, indexing, recalling, runs, search
+from django_convmemory import schedulers, signals
+from django_convmemory.core import arguments, context, naming, recalling, runs, search
 from django_convmemory.core.arguments import NOT_GIVEN
-from django_convmemory.core.attempts import Price
-from django_convmemory.core.breaker import Breaker, Reason
 from django_convmemory.core.context import Context
 from django_convmemory.core.hits import Hits
-from django_convmemory.core.options import Options
-from django_convmemory.core.requests import Requests
-from django_convmemory.core.runs import Outcome, Result
-from django_convmemory.core.store import Store
-from django_convmemory.core.strategies import Strategy, Threshold, View
-from django_convmemory.core.values import (
-    MAX_ALIAS_LENGTH,
-    MAX_COUNTER_NAME,
-    MAX_KEY_LENGTH,
-    Claim,
-    DueRule,
-    Edited,
-    SessionName,
-    Snapshot,
-    StoredMessage,
-)
-from django_convmemory.exceptions import InvalidArgument, InvalidMessage, InvalidSession
-from django_convmemory.messages import check_text
-from django_convmemory.prompts import DefaultPrompts, Prompts
+from django_convmemory.core.naming import Named
+from django_convmemory.core.runs import Outcome
+from django_convmemory.core.strategies import View
+from django_convmemory.core.values import Claim, Edited, SessionName, Snapshot, StoredMessage
+from django_convmemory.exceptions import InvalidSession
+from django_convmemory.folding import BaseMemory
+from django_convmemory.forwarding import asynchronous, for_session
 
-MAX_VISITOR_LENGTH = 64
-# A sweep compares so many sessions with a new threshold.
-_COMPARED_BY_SWEEP = 5000
-# Seconds. If no worker has begun a rebuild by then, its task counts as lost.
-_REBUILD_WAIT = 300.0
-
-# A session of a memory that folds nothing is due when it has more messages that are not indexed.
-MAX_UNINDEXED = 256
-# So many sessions are indexed at most because a search has found them not indexed.
-_INDEXED_FOR_SEARCH = 100
 # How often load() reads a session again because messages were removed while it searched.
 _RECALL_TRIES = 3
-
-P = ParamSpec("P")
-T = TypeVar("T")
-S = TypeVar("S")
-
-
-def asynchronous(method: Callable[Concatenate[S, P], T]) -> Callable[Concatenate[S, P], Coroutine[Any, Any, T]]:
-    """Return the asynchronous twin of a method. It runs the method in a thread. Cancelling it does not undo it."""
-
-    async def twin(self: S, /, *args: P.args, **kwargs: P.kwargs) -> T:
-        # By name, so that the twin calls the method of a subclass that overrides it.
-        call: Callable[..., T] = getattr(self, method.__name__)
-        return await sync_to_async(call)(*args, **kwargs)
-
-    functools.update_wrapper(twin, method)
-    twin.__name__ = f"a{method.__name__}"
-    twin.__qualname__ = method.__qualname__.removesuffix(method.__name__) + twin.__name__
-    twin.__doc__ = f"The asynchronous twin of :meth:`{method.__name__}`."
-    return twin
-
-
-@runtime_checkable
-class Named(Protocol):
-    """An object that names a session: a handle, or a ``Session`` row."""
-
-    @property
-    def session_name(self) -> SessionName: ...
 
 
 class Receipt(NamedTuple):
@@ -111,7 +56,7 @@ class Redacted(NamedTuple):
     in_flight: bool
 
 
-class ConversationMemory:
+class ConversationMemory(BaseMemory):
     """Keeps conversations in ``store``. The ``strategy`` decides which messages are shown and which are folded.
 
     Each class of :mod:`django_convmemory.memory` is this class with one strategy. A memory that is built in code folds
@@ -120,56 +65,6 @@ class ConversationMemory:
 
     Raises ValueError for an option that does not exist or has a wrong value.
     """
-
-    strategy_class: type[Strategy]
-    summarizes = False
-
-    def __init__(
-        self,
-        store: Store,
-        strategy: Strategy,
-        *,
-        model: ChatModel | None = None,
-        fallback: ChatModel | None = None,
-        counter: tokens.TokenCounter | None = None,
-        scheduler: schedulers.Scheduler | None = None,
-        alias: str = "default",
-        price: Price | None = None,
-        prompts: Prompts | None = None,
-        zone: dt.tzinfo = dt.UTC,
-        **options: Any,
-    ) -> None:
-        self.store = store
-        self.strategy = strategy
-        self.model = model
-        self.fallback = fallback
-        self.counter = counter or tokens.Utf8TokenCounter()
-        self.scheduler = scheduler or schedulers.InlineScheduler()
-        self.alias = check_text(alias, "alias")
-        if not 0 < len(alias) <= MAX_ALIAS_LENGTH:
-            raise ValueError(f"alias must be a text of 1 to {MAX_ALIAS_LENGTH} characters, not {alias!r:.120}.")
-        self.price = price
-        unknown = sorted(set(options) - {field.name for field in dataclasses.fields(Options)})
-        if unknown:
-            known = ", ".join(sorted(field.name for field in dataclasses.fields(Options)))
-            raise ValueError(f"Unknown option {unknown[0]!r}. Choose one of: {known}.")
-        self.options = Options(**options)
-        self.requests = Requests(prompts or DefaultPrompts(), self.options, self.counter, zone)
-        limit = strategy.threshold.tokens
-        self.max_context_tokens = self.options.max_context_tokens
-        if limit is not None:
-            minimum = self.options.max_summary_tokens + limit
-            if self.max_context_tokens is None:
-                self.max_context_tokens = minimum + limit
-            elif self.max_context_tokens < minimum:
-                raise ValueError(
-                    f"option max_context_tokens is {self.max_context_tokens}, but max_summary_tokens and "
-                    f"max_token_limit together are {minimum}: even a folded conversation would not fit. Raise "
-                    "max_context_tokens, or lower the other two."
-                )
-
-    def __repr__(self) -> str:
-        return f"<{type(self).__name__} {self.alias!r}: {self.strategy}>"
 
     # Sessions.
 
@@ -188,56 +83,14 @@ class ConversationMemory:
         """
         if not isinstance(key, str) and owner is NOT_GIVEN and visitor is NOT_GIVEN:
             return SessionHandle(self, self.resolve(key))
-        return SessionHandle(self, self._name(key, owner, visitor))
-
-    def _name(self, key: object, owner: Any = NOT_GIVEN, visitor: Any = NOT_GIVEN) -> SessionName:
-        if not isinstance(key, str) or not key or len(key) > MAX_KEY_LENGTH:
-            raise InvalidSession(
-                f"A session's key must be a text of 1 to {MAX_KEY_LENGTH} characters, not {key!r:.100}."
-            )
-        scopes = [scope for scope in (owner, visitor) if scope is not NOT_GIVEN]
-        if scopes and all(scope is None for scope in scopes):
-            raise InvalidSession(
-                "The session needs an owner or a visitor, but what was passed is None. For a visitor, save "
-                "request.session before you read its key. For a session that everybody shares, pass neither."
-            )
-        owner = None if owner is NOT_GIVEN else owner
-        visitor = None if visitor is NOT_GIVEN else visitor
-        owner_id = None
-        if owner is not None:
-            owner_id = self.store.owner_id(owner)
-            if visitor:
-                raise InvalidSession(
-                    "A session belongs to an owner or to a visitor, not to both. Pass only one of them."
-                )
-        if visitor is not None and (not isinstance(visitor, str) or not 0 < len(visitor) <= MAX_VISITOR_LENGTH):
-            raise InvalidSession(
-                f"A visitor must be a text of 1 to {MAX_VISITOR_LENGTH} characters, not {visitor!r:.100}."
-            )
-        try:
-            key, visitor = check_text(key, "The key"), check_text(visitor or "", "The visitor")
-        except InvalidMessage as error:
-            raise InvalidSession(str(error)) from None
-        return SessionName(self.alias, key, owner_id, visitor)
+        return SessionHandle(self, naming.session_name(self.store, self.alias, key, owner, visitor))
 
     def resolve(self, session: str | Named) -> SessionName:
         """Return the name of the session that a key, a handle or a ``Session`` row stands for.
 
         Raises :class:`~django_convmemory.exceptions.InvalidSession` for a session of another alias.
         """
-        if isinstance(session, str):
-            return self._name(session)
-        # isinstance() with a protocol would take longer than the rest of this method.
-        name = getattr(session, "session_name", None)
-        if not isinstance(name, SessionName):
-            raise InvalidSession(
-                f"Pass the session as a key, a handle or a Session row, not as {type(session).__name__}."
-            )
-        if name.alias != self.alias:
-            raise InvalidSession(
-                f"The session {name.key!r} belongs to memories[{name.alias!r}], not to memories[{self.alias!r}]."
-            )
-        return name
+        return naming.resolve(self.alias, session)
 
     # The operations.
 
@@ -327,28 +180,6 @@ class ConversationMemory:
 
     aappend = asynchronous(append)
 
-    @property
-    def _due_rule(self) -> DueRule:
-        return DueRule(self.threshold, self.scheduler.hints, self.options.reanchor_every)
-
-    @property
-    def needs_worker(self) -> bool:
-        """Whether a worker has something to do for this memory: to fold, or to index for :meth:`search`."""
-        return self.summarizes or self.options.index
-
-    @property
-    def threshold(self) -> Threshold:
-        """When a session is due: to be folded, or to be indexed for :meth:`search` if the memory folds nothing."""
-        threshold = self.strategy.threshold
-        if self.options.index and threshold == Threshold():
-            return Threshold(unindexed=MAX_UNINDEXED)
-        return threshold
-
-    @property
-    def counter_name(self) -> str:
-        """The name of the token counter, as a session stores it."""
-        return self.counter.name[:MAX_COUNTER_NAME]
-
     def load(
         self,
         session: str | Named,
@@ -417,9 +248,8 @@ class ConversationMemory:
         They are the last messages, or those before the position ``before``, or those after the position ``after``.
         """
         arguments.check_whole_number(limit, "limit", minimum=1)
-        for name, position in (("before", before), ("after", after)):
-            if position is not None:
-                arguments.check_whole_number(position, name)
+        arguments.check_position(before, "before")
+        arguments.check_position(after, "after")
         return self.store.history(self.resolve(session), before=before, after=after, limit=limit)
 
     ahistory = asynchronous(history)
@@ -450,34 +280,16 @@ class ConversationMemory:
         System messages, reasoning and redacted messages are not found. A session that does not exist has no hits.
         Raises :class:`~django_convmemory.exceptions.InvalidSession` and ``InvalidArgument``.
         """
-        arguments.check_whole_number(limit, "limit", minimum=1, maximum=search.MAX_HITS)
-        arguments.check_whole_number(offset, "offset", maximum=search.MAX_HITS)
-        arguments.check_whole_number(neighbours, "neighbours", maximum=search.MAX_NEIGHBOURS)
-        for position_name, position in (("before", before), ("after", after)):
-            if position is not None:
-                arguments.check_whole_number(position, position_name)
-                if session is None:
-                    raise InvalidArgument(f"{position_name} is a position in a session: pass the session too.")
-        given = [scope for scope in (session, owner, visitor, sessions) if scope is not None]
-        if len(given) != 1:
-            raise InvalidSession(
-                "search() looks into one session, or into all sessions of an owner, of a visitor or of a query: pass "
-                f"exactly one of session, owner, visitor and sessions, not {len(given)}."
-            )
+        search.check_arguments(session, limit=limit, offset=offset, before=before, after=after, neighbours=neighbours)
+        search.check_scopes(session, owner, visitor, sessions)
         parsed = search.query_of(query)
-        if session is not None:
-            found = self.store.searchable(self.resolve(session), before=before)
-            searched = [] if found is None else [found]
-        elif sessions is not None:
-            searched = self.store.searchable_among(self.alias, sessions)
-        else:
-            name = self._name("all", NOT_GIVEN if owner is None else owner, NOT_GIVEN if visitor is None else visitor)
-            searched = self.store.searchable_of(self.alias, owner_id=name.owner_id, visitor=name.visitor)
-        if self.options.index and not all(found.complete for found in searched):
-            # Sessions that are never due were not indexed yet. The newest message is never indexed.
-            behind = [found for found in searched if found.unindexed > 1]
-            for found in heapq.nlargest(_INDEXED_FOR_SEARCH, behind, key=lambda found: found.unindexed):
-                self._schedule(found.session_id)
+        name = None if session is None else self.resolve(session)
+        searched = search.sessions_for(
+            self.store, self.alias, name=name, owner=owner, visitor=visitor, sessions=sessions, before=before
+        )
+        if self.options.index:
+            for session_id in search.to_index(searched):
+                self._schedule(session_id)
         return search.search(
             self.store,
             searched,
@@ -525,9 +337,9 @@ class ConversationMemory:
         arguments.check_whole_number(at, "at")
         source = self.resolve(session)
         if owner is NOT_GIVEN and visitor is NOT_GIVEN:
-            target = dataclasses.replace(source, key=self._name(key).key, row_id=None)
+            target = dataclasses.replace(source, key=naming.check_key(key), row_id=None)
         else:
-            target = self._name(key, owner, visitor)
+            target = naming.session_name(self.store, self.alias, key, owner, visitor)
         forked = self.store.fork(source, target, at, self._due_rule)
         self._edited([forked.edited])
         return forked.session
@@ -563,8 +375,8 @@ class ConversationMemory:
         """
         if owner is None and visitor is None:
             raise InvalidSession("erase() needs an owner or a visitor: pass the one whose sessions are to be deleted.")
-        name = self._name("all", owner, visitor)
-        return self.store.erase(self.alias, owner_id=name.owner_id, visitor=name.visitor)
+        scope = naming.scope(self.store, owner, visitor)
+        return self.store.erase(self.alias, owner_id=scope.owner_id, visitor=scope.visitor)
 
     aerase = asynchronous(erase)
 
@@ -576,7 +388,7 @@ class ConversationMemory:
         for scope, value in (("visitor", visitor), ("user", user)):
             if value is None:
                 raise InvalidSession(f"The {scope} is None. Pass both: the visitor, and the user who has logged in.")
-        source, target = self._name("all", visitor=visitor), self._name("all", owner=user)
+        source, target = naming.scope(self.store, visitor=visitor), naming.scope(self.store, owner=user)
         names = self.store.adopt(self.alias, source.visitor, target.owner_id)
         return [SessionHandle(self, name) for name in names]
 
@@ -647,105 +459,7 @@ class ConversationMemory:
         session_id = self.store.find(self.resolve(session))
         return session_id is not None and self.model is not None and self.scheduler.request(self, session_id, work)
 
-    def carry_out(self, session_id: int, work: schedulers.Work) -> Result:
-        """Do ``work`` for the session with this id, now, in this process. For schedulers and tasks."""
-        if work in ("compact", "retry"):
-            return self.compact_id(session_id, asked=True, despite_pause=work == "retry")
-        if self.model is None:
-            return Result(Outcome.NOT_DUE)
-        run = self._compactor(self.model).rebuild(self.alias, session_id, stand_ins=work == "replace_stand_ins")
-        return self._finish(session_id, runs.drive(run))
-
-    def _finish(self, session_id: int, result: Result) -> Result:
-        if result.again:
-            self._schedule(session_id, result.delay)
-        return result
-
-    def compact_id(self, session_id: int, *, asked: bool = False, despite_pause: bool = False) -> Result:
-        """Fold what is due in the session with this id. If it is still due then, tell the scheduler.
-
-        For schedulers, tasks and the sweep. ``asked`` ignores that the next attempt has to wait, and ``despite_pause``
-        that the alias is paused. A memory without summaries only indexes the session.
-        """
-        if self.model is None:
-            return self._finish(session_id, indexing.run(self.store, session_id, self._due_rule, asked=asked))
-        run = self._compactor(self.model).run(self.alias, session_id, asked=asked, despite_pause=despite_pause)
-        return self._finish(session_id, runs.drive(run))
-
-    @property
-    def lease_seconds(self) -> float:
-        """How many seconds a process may fold a session before another one may take over."""
-        return indexing.LEASE if self.model is None else self._compactor(self.model).lease
-
-    @property
-    def breaker(self) -> Breaker:
-        """The state of the alias's breaker: how often the model has failed, and until when nobody calls it."""
-        return self.store.breaker(self.alias)
-
-    @property
-    def paused(self) -> bool:
-        """Whether nobody calls the model now, because it does not answer, is misconfigured, or its rate is limited."""
-        return self.breaker.paused
-
-    @property
-    def misconfigured(self) -> bool:
-        """Whether the model's newest answer, however old, says that the configuration is wrong."""
-        return self.breaker.reason == Reason.MISCONFIGURED
-
-    def sweep(self, *, limit: int = 1000, hint_age: float = 300.0, fewest_attempts: bool = False) -> list[int]:
-        """Return the ids of due sessions that nobody folds and for which no task was sent in ``hint_age`` seconds.
-
-        The longest due come first, or with ``fewest_attempts`` those that have failed less often. There are none while
-        the alias is paused, and one after a pause, until the model answers; besides these, there are sessions that have
-        to be indexed, which needs no model. If the model has not answered for ``fallback_after`` seconds and there is a
-        fallback, there are all.
-        """
-        state = self.breaker
-        stands_in = self.fallback is not None and state.silent_for(self.options.fallback_after)
-        if not stands_in and (state.open or state.paused):
-            probes: list[int] = []
-            if not state.paused:
-                probes = self.store.sweep(self.alias, limit=min(limit, 1), hint_age=hint_age, fewest_attempts=True)
-            if not self.options.index or len(probes) == limit:
-                return probes
-            left = limit - len(probes)
-            return probes + self.store.sweep(self.alias, limit=left, hint_age=hint_age, unindexed=MAX_UNINDEXED)
-        session_ids = self.store.sweep(self.alias, limit=limit, hint_age=hint_age, fewest_attempts=fewest_attempts)
-        if len(session_ids) < limit and self.model is not None:
-            self.store.mark_unmarked(self.alias, self._due_rule, limit=_COMPARED_BY_SWEEP)
-        return session_ids
-
-    def sweep_rebuilds(self, *, limit: int = 10) -> list[int]:
-        """Return the ids of sessions whose summary is to be made again: see ``rebuild_stand_ins``, ``reanchor_every``.
-
-        None of them is due. There are none while the alias is paused, and one after a pause, until the model answers.
-        Those that were returned in the last five minutes, and that no worker has begun, count towards ``limit``. So
-        slow workers do not leave a queue of rebuilds in front of a session that becomes due.
-        """
-        state = self.breaker
-        wanted = self.options.rebuild_stand_ins or self.options.reanchor_every is not None
-        if self.model is None or not wanted or state.paused:
-            return []
-        if state.open:
-            limit = min(limit, 1)
-        else:
-            limit -= self.store.waiting_rebuilds(self.alias, within=_REBUILD_WAIT, limit=limit)
-        return self.store.sweep_rebuilds(self.alias, limit=limit, wait=_REBUILD_WAIT) if limit > 0 else []
-
-    def _compactor(self, model: ChatModel) -> compaction.Compactor:
-        return compaction.Compactor(
-            store=self.store,
-            strategy=self.strategy,
-            options=self.options,
-            counter=self.counter,
-            model=model,
-            fallback=self.fallback,
-            requests=self.requests,
-            price=self.price,
-            on_published=self._published,
-            on_failed=self._failed,
-            hints=self.scheduler.hints,
-        )
+    # Signals.
 
     def _published(self, claim: Claim) -> None:
         if claim.summary is not None:
@@ -757,39 +471,6 @@ class ConversationMemory:
     def _send(self, signal: Signal, name: SessionName, session_id: int, **arguments: Any) -> None:
         handle = SessionHandle(self, name)
         signal.send_robust(sender=type(self), memory=self, session=handle, session_id=session_id, **arguments)
-
-    def _schedule(self, session_id: int, delay: float = 0.0) -> None:
-        if not self.summarizes and getattr(self.scheduler, "problem", None):
-            return  # A site without summaries needs no broker. The sweep indexes, and a search reads what is new.
-        schedule = functools.partial(self.scheduler.schedule, self, session_id, delay=delay)
-        if self.scheduler.after_commit:
-            self.store.on_commit(schedule)
-        else:
-            schedule()
-
-    @classmethod
-    def strategy_options(cls) -> frozenset[str]:
-        """The names of the options that are the strategy's."""
-        return frozenset(field.name for field in dataclasses.fields(cls.strategy_class))
-
-
-def _for_session(
-    operation: Callable[Concatenate[ConversationMemory, str | Named, P], T],
-) -> Callable[Concatenate[SessionHandle, P], T]:
-    """Return the method of a handle that calls ``operation`` of the handle's memory for its session."""
-
-    def method(handle: SessionHandle, /, *args: P.args, **kwargs: P.kwargs) -> T:
-        # By name, so that it calls the operation of a subclass that overrides it.
-        call: Callable[..., T] = getattr(handle.memory, operation.__name__)
-        return call(handle, *args, **kwargs)
-
-    signature = inspect.signature(operation)
-    parameters = [parameter for name, parameter in signature.parameters.items() if name != "session"]
-    method.__dict__["__signature__"] = signature.replace(parameters=parameters)
-    method.__name__ = operation.__name__
-    method.__qualname__ = f"SessionHandle.{operation.__name__}"
-    method.__doc__ = f":meth:`ConversationMemory.{operation.__name__}` for this session."
-    return markcoroutinefunction(method) if iscoroutinefunction(operation) else method
 
 
 class SessionHandle:
@@ -807,18 +488,18 @@ class SessionHandle:
         """The site's name for the session."""
         return self.session_name.key
 
-    create = _for_session(ConversationMemory.create)
-    acreate = _for_session(ConversationMemory.acreate)
-    update = _for_session(ConversationMemory.update)
-    aupdate = _for_session(ConversationMemory.aupdate)
-    delete = _for_session(ConversationMemory.delete)
-    adelete = _for_session(ConversationMemory.adelete)
-    append = _for_session(ConversationMemory.append)
-    aappend = _for_session(ConversationMemory.aappend)
-    load = _for_session(ConversationMemory.load)
-    aload = _for_session(ConversationMemory.aload)
-    history = _for_session(ConversationMemory.history)
-    ahistory = _for_session(ConversationMemory.ahistory)
+    create = for_session(ConversationMemory.create)
+    acreate = for_session(ConversationMemory.acreate)
+    update = for_session(ConversationMemory.update)
+    aupdate = for_session(ConversationMemory.aupdate)
+    delete = for_session(ConversationMemory.delete)
+    adelete = for_session(ConversationMemory.adelete)
+    append = for_session(ConversationMemory.append)
+    aappend = for_session(ConversationMemory.aappend)
+    load = for_session(ConversationMemory.load)
+    aload = for_session(ConversationMemory.aload)
+    history = for_session(ConversationMemory.history)
+    ahistory = for_session(ConversationMemory.ahistory)
 
     def search(
         self,
@@ -837,19 +518,19 @@ class SessionHandle:
 
     asearch = asynchronous(search)
 
-    clear = _for_session(ConversationMemory.clear)
-    aclear = _for_session(ConversationMemory.aclear)
-    truncate = _for_session(ConversationMemory.truncate)
-    atruncate = _for_session(ConversationMemory.atruncate)
-    fork = _for_session(ConversationMemory.fork)
-    afork = _for_session(ConversationMemory.afork)
-    redact = _for_session(ConversationMemory.redact)
-    aredact = _for_session(ConversationMemory.aredact)
-    compact = _for_session(ConversationMemory.compact)
-    acompact = _for_session(ConversationMemory.acompact)
-    rebuild = _for_session(ConversationMemory.rebuild)
-    arebuild = _for_session(ConversationMemory.arebuild)
-    request_compaction = _for_session(ConversationMemory.request_compaction)
-    arequest_compaction = _for_session(ConversationMemory.arequest_compaction)
-    request_rebuild = _for_session(ConversationMemory.request_rebuild)
-    arequest_rebuild = _for_session(ConversationMemory.arequest_rebuild)
+    clear = for_session(ConversationMemory.clear)
+    aclear = for_session(ConversationMemory.aclear)
+    truncate = for_session(ConversationMemory.truncate)
+    atruncate = for_session(ConversationMemory.atruncate)
+    fork = for_session(ConversationMemory.fork)
+    afork = for_session(ConversationMemory.afork)
+    redact = for_session(ConversationMemory.redact)
+    aredact = for_session(ConversationMemory.aredact)
+    compact = for_session(ConversationMemory.compact)
+    acompact = for_session(ConversationMemory.acompact)
+    rebuild = for_session(ConversationMemory.rebuild)
+    arebuild = for_session(ConversationMemory.arebuild)
+    request_compaction = for_session(ConversationMemory.request_compaction)
+    arequest_compaction = for_session(ConversationMemory.arequest_compaction)
+    request_rebuild = for_session(ConversationMemory.request_rebuild)
+    arequest_rebuild = for_session(ConversationMemory.arequest_rebuild)

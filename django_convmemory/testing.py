@@ -28,7 +28,8 @@ from unittest import mock
 from django_convmemory.chat_models.base import ChatRequest, ChatResponse
 from django_convmemory.chat_models.openai import OpenAIChatModel
 from django_convmemory.chat_models.scripted import Reply, ScriptedChatModel, ScriptExhausted
-from django_convmemory.conversation import ConversationMemory, asynchronous
+from django_convmemory.conversation import ConversationMemory
+from django_convmemory.forwarding import asynchronous
 from django_convmemory.memory import memories
 
 if TYPE_CHECKING:

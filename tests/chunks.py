@@ -11,8 +11,9 @@ import pytest
 from django_convmemory import models
 from django_convmemory.chat_models.base import ChatRequest
 from django_convmemory.clock import Clock
-from django_convmemory.conversation import ConversationMemory, Named
+from django_convmemory.conversation import ConversationMemory
 from django_convmemory.core.context import spoken
+from django_convmemory.core.naming import Named
 from django_convmemory.core.runs import Call, Run
 from django_convmemory.core.store import Store
 from django_convmemory.maintenance import integrity

@@ -361,7 +361,7 @@ def run(examples: int) -> None:
     # that fold nothing are due for indexing soon.
     with (
         mock.patch("django_convmemory.core.failures.random.uniform", lambda shortest, longest: longest),
-        mock.patch("django_convmemory.conversation.MAX_UNINDEXED", 4),
+        mock.patch("django_convmemory.folding.MAX_UNINDEXED", 4),
     ):
         run_state_machine_as_test(
             BothStores,

@@ -130,6 +130,12 @@ def check_whole_number(value: Any, name: str, minimum: int = 0, maximum: int | N
         raise InvalidArgument(f"{name} must be a whole number {allowed}, not {value!r:.100}.")
 
 
+def check_position(position: object, name: str) -> None:
+    """Raise InvalidArgument unless ``position`` is None or a whole number."""
+    if position is not None:
+        check_whole_number(position, name)
+
+
 def check_revision(revision: object) -> None:
     """Raise InvalidArgument unless ``revision`` is None or a whole number."""
     if revision is not None:

@@ -9,10 +9,11 @@ import json
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, cast
 
-from django_convmemory.conversation import SessionHandle, asynchronous
+from django_convmemory.conversation import SessionHandle
 from django_convmemory.core import arguments, requests
 from django_convmemory.core.recall import documents
 from django_convmemory.exceptions import InvalidArgument
+from django_convmemory.forwarding import asynchronous
 from django_convmemory.messages import ChatMessage
 
 if TYPE_CHECKING:
