@@ -22,7 +22,7 @@ INSTALL := $(BIN)/python -m pip --disable-pip-version-check install -qq
 export PIP_CONSTRAINT = constraints.txt
 
 .DEFAULT_GOAL := help
-.PHONY: help setup test test-chaos golden bench docs screenshots messages schema test-lowest lint format demo replay constraints clean
+.PHONY: help setup test test-chaos test-integrations golden bench docs screenshots messages schema test-lowest lint format demo replay constraints clean
 
 help: ## List the targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 14
@@ -34,6 +34,11 @@ test: $(VENV)/.lint ## Run the tests on SQLite, and on PostgreSQL and MariaDB if
 
 test-chaos: $(VENV)/.test ## Run the tests that kill, freeze and mislead servers and workers (RUNS: how often, 0 for each fault once; SEED; OLD: a tag)
 	$(BIN)/python -m tests.chaos.suite --runs $(RUNS) $(if $(SEED),--seed $(SEED)) $(if $(OLD),--old $(OLD)) $(ARGS)
+
+test-integrations: ## Run the tests of the agent frameworks, ours and their own, with the newest versions of them (ARGS: for pytest)
+	$(MAKE) VENV=.venv-integrations .venv-integrations/.integrations
+	.venv-integrations/bin/mypy $(wildcard $(foreach name,openai_agents pydantic_ai llama_index langchain,django_convmemory/integrations/$(name).py)) integration_tests
+	.venv-integrations/bin/python -m pytest -n auto integration_tests $(ARGS)
 
 golden: $(VENV)/.test ## Write the golden files of the SQL statements, tests/golden, again
 	CONVMEMORY_WRITE_GOLDEN=1 $(BIN)/python -m tests.run tests/test_statements.py
@@ -112,6 +117,11 @@ $(VENV)/.test: $(VENV)/.python pyproject.toml constraints.txt
 
 $(VENV)/.lowest: $(VENV)/.test lowest.txt
 	PIP_CONSTRAINT= $(INSTALL) --requirement lowest.txt
+	@touch $@
+
+# In an environment of its own: the frameworks bring many packages.
+$(VENV)/.integrations: $(VENV)/.lint
+	$(INSTALL) --editable '.[openai-agents,pydantic-ai,llama-index,langchain]'
 	@touch $@
 
 $(VENV)/.bench: $(VENV)/.test

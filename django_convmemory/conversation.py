@@ -241,16 +241,23 @@ class ConversationMemory(BaseMemory):
     aload = asynchronous(load)
 
     def history(
-        self, session: str | Named, *, before: int | None = None, after: int | None = None, limit: int = 50
+        self,
+        session: str | Named,
+        *,
+        before: int | None = None,
+        after: int | None = None,
+        limit: int = 50,
+        items: bool = False,
     ) -> list[StoredMessage]:
         """Return stored messages for people to read, in order, also those that were folded: at most ``limit``.
 
         They are the last messages, or those before the position ``before``, or those after the position ``after``.
+        With ``items`` the messages have the items of other frameworks for which they stand.
         """
         arguments.check_whole_number(limit, "limit", minimum=1)
         arguments.check_position(before, "before")
         arguments.check_position(after, "after")
-        return self.store.history(self.resolve(session), before=before, after=after, limit=limit)
+        return self.store.history(self.resolve(session), before=before, after=after, limit=limit, items=items)
 
     ahistory = asynchronous(history)
 
@@ -325,6 +332,18 @@ class ConversationMemory(BaseMemory):
         return removed
 
     atruncate = asynchronous(truncate)
+
+    def pop(self, session: str | Named) -> StoredMessage | None:
+        """Delete the last message, and return it with its item. None: there is no message.
+
+        A message that is appended at the same time is either the one that is deleted, or stays. If the connection to
+        the database is lost during the COMMIT, ``django_convmemory.stores.transactions.OutcomeUnknown`` is raised.
+        """
+        popped, edited = self.store.pop(self.resolve(session), self._due_rule)
+        self._edited([edited] if edited else [])
+        return popped
+
+    apop = asynchronous(pop)
 
     def fork(self, session: str | Named, at: int, *, key: str, owner: Any = NOT_GIVEN, visitor: Any = NOT_GIVEN) -> Any:
         """Copy the session as it was at the position ``at`` to a new session ``key``. Return the copy's row.
@@ -522,6 +541,8 @@ class SessionHandle:
     aclear = for_session(ConversationMemory.aclear)
     truncate = for_session(ConversationMemory.truncate)
     atruncate = for_session(ConversationMemory.atruncate)
+    pop = for_session(ConversationMemory.pop)
+    apop = for_session(ConversationMemory.apop)
     fork = for_session(ConversationMemory.fork)
     afork = for_session(ConversationMemory.afork)
     redact = for_session(ConversationMemory.redact)

@@ -34,7 +34,7 @@ def returned(call_id: str, text: str) -> Item:
     return {"type": "function_call_output", "call_id": call_id, "output": text}
 
 
-HOSTED = st.sampled_from(
+HOSTED: st.SearchStrategy[Item] = st.sampled_from(
     [
         {"type": "web_search_call", "id": "ws_1", "status": "completed", "action": {"type": "search", "query": "Rust"}},
         {"type": "image_generation_call", "id": "ig_1", "status": "completed", "result": "aGVsbG8="},

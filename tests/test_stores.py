@@ -21,12 +21,14 @@ from django_convmemory.conversation import ConversationMemory, SessionHandle
 from django_convmemory.core.recall.segments import Segment
 from django_convmemory.core.strategies import Buffer, Pruning, Strategy, Summary, SummaryBuffer, TokenBuffer, Window
 from django_convmemory.core.values import Searchable, StoredMessage
+from django_convmemory.integrations import responses_items
 from django_convmemory.maintenance import integrity
 from django_convmemory.messages import ChatMessage
 from django_convmemory.schedulers import InlineScheduler, NullScheduler
 from django_convmemory.stores.in_memory import InMemoryStore
 from django_convmemory.stores.orm import ORMStore
 from django_convmemory.tokens import SummaryBufferEstimate
+from tests import response_items
 
 # Sessions of nobody, of a visitor and of a user, and forks.
 KEYS = ("a", "b", "v:a", "v:b", "u:a", "u:b", "f", "g")
@@ -157,6 +159,25 @@ class BothStores(RuleBasedStateMachine):
             batch, turns = turns[:size], turns[size:]
             self.both(lambda chat, batch=batch: chat.append(*batch), key)
 
+    @rule(key=st.sampled_from(KEYS), sequence=response_items.sequences(max_size=8), data=st.data())
+    def act_as_agent(self, key: str, sequence: list[dict[str, Any]], data: st.DataObject) -> None:
+        """Items in any order, with chat messages between them, in batches."""
+        turns = [responses_items.message(item) for item in sequence]
+        turns += data.draw(st.lists(messages(), max_size=2))
+        while turns:
+            size = data.draw(st.integers(1, len(turns)))
+            batch, turns = turns[:size], turns[size:]
+            self.both(lambda chat, batch=batch: chat.append(*batch), key)
+
+    @rule(key=st.sampled_from(KEYS), count=st.integers(1, 4))
+    def pop(self, key: str, count: int) -> None:
+        def last(chat: SessionHandle) -> list[Any]:
+            popped = chat.pop()
+            return transcript([popped] if popped else [])
+
+        for _ in range(count):
+            self.both(last, key)
+
     @rule(key=st.sampled_from(KEYS), max_tokens=st.none() | st.integers(0, 60))
     def load(self, key: str, max_tokens: int | None) -> None:
         context = self.both(lambda chat: context_values(chat.load(max_tokens=max_tokens, system="Be kind.")), key)
@@ -214,9 +235,10 @@ class BothStores(RuleBasedStateMachine):
         before=st.none() | st.integers(0, 30),
         after=st.none() | st.integers(0, 30),
         limit=st.integers(1, 20),
+        items=st.booleans(),
     )
-    def history(self, key: str, before: int | None, after: int | None, limit: int) -> None:
-        self.both(lambda chat: transcript(chat.history(before=before, after=after, limit=limit)), key)
+    def history(self, key: str, before: int | None, after: int | None, limit: int, items: bool) -> None:
+        self.both(lambda chat: transcript(chat.history(before=before, after=after, limit=limit, items=items)), key)
 
     @rule(key=st.sampled_from(KEYS), limit=st.integers(1, 12))
     def index(self, key: str, limit: int) -> None:
@@ -321,8 +343,8 @@ class BothStores(RuleBasedStateMachine):
                 (version.value, version.parent_version, version.valid, version.building)
                 for _, version in sorted(measured.versions.items())
             ]
-            assert transcript(self.named(self.memory, key).history(limit=1000)) == transcript(
-                self.named(self.measured, key).history(limit=1000)
+            assert transcript(self.named(self.memory, key).history(limit=1000, items=True)) == transcript(
+                self.named(self.measured, key).history(limit=1000, items=True)
             )
             assert list(
                 row.convmemory_messages.order_by("position").values_list("position", "tokens_through", "answers")

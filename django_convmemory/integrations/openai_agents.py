@@ -124,8 +124,8 @@ class ConvMemorySession(SessionABC):
     def _is_own_summary(self, message: ChatMessage) -> bool:
         """Whether an item is the summary that :meth:`get_items` gave. A callback may have passed it on as new input."""
         options = self._session.memory.options
-        item = message.item or {}
-        if item.get("role") != options.summary_role or not message.text.startswith(options.summary_prefix):
+        role = None if message.item is None else message.item.get("role")
+        if role != options.summary_role or not message.text.startswith(options.summary_prefix):
             return False
         if options.summary_role != "user" and options.summary_prefix:
             return True

@@ -235,7 +235,7 @@ def _previous(using: str, session: models.Session, batch: Batch) -> Previous | N
     if row is None or row[0] is None:
         return None
     form, role, kind, answers = row
-    return Previous(form, role, kind, session.last_position if answers is None else answers)
+    return Previous(str(form), role, kind, session.last_position if answers is None else answers)
 
 
 def _insert(cursor: Any, vendor: str, batch: Batch, advanced: sql.Advanced, start: int = 0) -> None:
