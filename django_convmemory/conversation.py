@@ -473,9 +473,9 @@ class ConversationMemory:
         else:
             name = self._name("all", NOT_GIVEN if owner is None else owner, NOT_GIVEN if visitor is None else visitor)
             searched = self.store.searchable_of(self.alias, owner_id=name.owner_id, visitor=name.visitor)
-        if self.options.index and not all(found.complete for found in searched):
-            # Sessions that are never due were not indexed yet. The newest message is never indexed.
-            behind = [found for found in searched if found.unindexed > 1]
+        if self.options.index and any(found.unindexed and not found.complete for found in searched):
+            # Sessions that are not due were not indexed yet.
+            behind = [found for found in searched if found.unindexed]
             for found in heapq.nlargest(_INDEXED_FOR_SEARCH, behind, key=lambda found: found.unindexed):
                 self._schedule(found.session_id)
         return search.search(

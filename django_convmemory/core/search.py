@@ -93,4 +93,5 @@ def hit(found: Found, query: Query, *, length: int = 240) -> Hit:
         excerpt=text,
         marks=marks,
         neighbours=found.neighbours,
+        name=stored.message.name,
     )

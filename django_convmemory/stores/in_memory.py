@@ -354,22 +354,22 @@ class InMemoryStore:
 
     # Recall.
 
-    def index(self, session_id: int, *, limit: int = 1_000) -> int:
+    def index(self, session_id: int, *, limit: int = 1_000) -> values.Indexed:
         with self._lock:
             session = self._sessions.get(session_id)
             if session is None:
-                return 0
+                return values.Indexed(0, more=False)
             indexed = session.indexed_position
-            end = min(session.counters.newest_position - 1, indexed + limit)
             previous = session.rows[indexed - 1].created_at if indexed else None
-            documents = indexable.portion((row.indexable for row in session.rows[indexed:end]), previous)
+            rows = session.rows[indexed : indexed + limit]
+            documents = indexable.portion((row.indexable for row in rows), previous)
             if documents:
                 last = session.segments.pop() if session.segments else None
                 new = segments.extended(last, indexed + 1, documents)
                 if last is not None and new[0].first != last.first:
                     session.segments.append(last)
                 session.segments += new
-            return len(documents)
+            return values.Indexed(len(documents), more=indexed + len(documents) < len(session.rows))
 
     def searchable(
         self, name: SessionName, *, before: int | None = None, epoch: int | None = None
