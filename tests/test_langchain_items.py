@@ -15,7 +15,7 @@ from tests.test_response_items import JSON
 
 def stored(form: str, **data: Any) -> dict[str, Any]:
     """A message as ``message_to_dict`` returns it."""
-    common = {"additional_kwargs": {}, "response_metadata": {}, "type": form, "name": None, "id": None}
+    common: dict[str, Any] = {"additional_kwargs": {}, "response_metadata": {}, "type": form, "name": None, "id": None}
     return {"type": form, "data": {**common, **data}}
 
 

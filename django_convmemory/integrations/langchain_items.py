@@ -44,10 +44,9 @@ def _fields(form: str, data: Mapping[str, Any]) -> dict[str, Any]:
     if form == "tool":
         return {"role": "tool", "content": content, "tool_call_id": data.get("tool_call_id")}
     if form == "chat":  # The site has named the role itself.
-        speaker = str(data.get("role") or "") or None
-        if speaker not in _ROLES:
-            return {"role": "user", "name": speaker, "content": content}
-        form = speaker or ""
+        form = str(data.get("role") or "user")
+        if form not in _ROLES:
+            return {"role": "user", "name": form, "content": content}
     role = _ROLES.get(form)
     if role is None:
         words = [f"[{form}]", name or "", content if isinstance(content, str) else dumps(content)]
