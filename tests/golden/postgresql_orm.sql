@@ -127,10 +127,10 @@ WHERE "convmemory_session"."id" IN (%s);
 
 -- history, the last messages
 SELECT "convmemory_message"."position" AS "position", "convmemory_message"."created_at" AS "created_at",
+    "convmemory_message"."tokens" AS "tokens", "convmemory_message"."redacted_at" AS "redacted_at",
     "convmemory_message"."role" AS "role", "convmemory_message"."kind" AS "kind",
     "convmemory_message"."content" AS "content", "convmemory_message"."wire" AS "wire",
-    "convmemory_message"."metadata" AS "metadata", "convmemory_message"."tokens" AS "tokens",
-    "convmemory_message"."redacted_at" AS "redacted_at"
+    "convmemory_message"."metadata" AS "metadata"
 FROM "convmemory_message"
 WHERE ("convmemory_message"."session_id" = (
     SELECT U0."id" AS "pk"
@@ -145,10 +145,10 @@ ORDER BY "convmemory_message"."session_id" DESC, 1 DESC LIMIT 50;
 
 -- history, before a position
 SELECT "convmemory_message"."position" AS "position", "convmemory_message"."created_at" AS "created_at",
+    "convmemory_message"."tokens" AS "tokens", "convmemory_message"."redacted_at" AS "redacted_at",
     "convmemory_message"."role" AS "role", "convmemory_message"."kind" AS "kind",
     "convmemory_message"."content" AS "content", "convmemory_message"."wire" AS "wire",
-    "convmemory_message"."metadata" AS "metadata", "convmemory_message"."tokens" AS "tokens",
-    "convmemory_message"."redacted_at" AS "redacted_at"
+    "convmemory_message"."metadata" AS "metadata"
 FROM "convmemory_message"
 WHERE ("convmemory_message"."session_id" = (
     SELECT U0."id" AS "pk"
@@ -163,10 +163,10 @@ ORDER BY "convmemory_message"."session_id" DESC, 1 DESC LIMIT 50;
 
 -- history, after a position
 SELECT "convmemory_message"."position" AS "position", "convmemory_message"."created_at" AS "created_at",
+    "convmemory_message"."tokens" AS "tokens", "convmemory_message"."redacted_at" AS "redacted_at",
     "convmemory_message"."role" AS "role", "convmemory_message"."kind" AS "kind",
     "convmemory_message"."content" AS "content", "convmemory_message"."wire" AS "wire",
-    "convmemory_message"."metadata" AS "metadata", "convmemory_message"."tokens" AS "tokens",
-    "convmemory_message"."redacted_at" AS "redacted_at"
+    "convmemory_message"."metadata" AS "metadata"
 FROM "convmemory_message"
 WHERE ("convmemory_message"."session_id" = (
     SELECT U0."id" AS "pk"
@@ -175,48 +175,34 @@ WHERE ("convmemory_message"."session_id" = (
 ) AND "convmemory_message"."position" > %s AND "convmemory_message"."position" <= %s)
 ORDER BY "convmemory_message"."session_id" ASC, 1 ASC LIMIT 50;
 
--- index, its first segment (1 of 3)
+-- index, its first segment (1 of 4)
 -- index, a longer segment (2 of 4)
 -- index, nothing to do
-SELECT "convmemory_session"."epoch" AS "epoch", "convmemory_session"."indexed_position" AS "indexed_position",
-    "convmemory_session"."newest_position" AS "newest_position", (
-    SELECT U0."created_at" AS "created_at"
-    FROM "convmemory_message" U0
-    WHERE (U0."position" = ("convmemory_session"."indexed_position")
-        AND U0."session_id" = ("convmemory_session"."id")) LIMIT 1
-) AS "subquery1", (
-    SELECT U0."first" AS "first"
-    FROM "convmemory_segment" U0
-    WHERE U0."session_id" = ("convmemory_session"."id")
-    ORDER BY U0."session_id" DESC, 1 DESC LIMIT 1
-) AS "subquery2", (
-    SELECT U0."last" AS "last"
-    FROM "convmemory_segment" U0
-    WHERE U0."session_id" = ("convmemory_session"."id")
-    ORDER BY U0."session_id" DESC, U0."first" DESC LIMIT 1
-) AS "subquery3", (
-    SELECT U0."data" AS "data"
-    FROM "convmemory_segment" U0
-    WHERE U0."session_id" = ("convmemory_session"."id")
-    ORDER BY U0."session_id" DESC, U0."first" DESC LIMIT 1
-) AS "subquery4"
-FROM "convmemory_session"
-WHERE ("convmemory_session"."id" = %s
-    AND "convmemory_session"."newest_position" > ("convmemory_session"."indexed_position" + %s))
-ORDER BY "convmemory_session"."id" ASC LIMIT 1;
+SELECT "convmemory_session"."epoch" AS "session__epoch",
+    "convmemory_session"."indexed_position" AS "session__indexed_position",
+    "convmemory_session"."last_position" AS "session__last_position", "convmemory_segment"."first" AS "first",
+    "convmemory_segment"."last" AS "last", "convmemory_segment"."data" AS "data"
+FROM "convmemory_segment" INNER JOIN "convmemory_session" ON ("convmemory_segment"."session_id" = "convmemory_session"."id")
+WHERE "convmemory_segment"."session_id" = %s
+ORDER BY "convmemory_segment"."session_id" DESC, 4 DESC LIMIT 1;
 
--- index, its first segment (2 of 3)
+-- index, its first segment (2 of 4)
+SELECT "convmemory_session"."epoch" AS "epoch", "convmemory_session"."indexed_position" AS "indexed_position",
+    "convmemory_session"."last_position" AS "last_position"
+FROM "convmemory_session"
+WHERE "convmemory_session"."id" = %s;
+
+-- index, its first segment (3 of 4)
 -- index, a longer segment (3 of 4)
 SELECT "convmemory_message"."position" AS "position", "convmemory_message"."created_at" AS "created_at",
     "convmemory_message"."redacted_at" AS "redacted_at", "convmemory_message"."role" AS "role",
-    "convmemory_message"."kind" AS "kind", "convmemory_message"."content" AS "content",
+    "convmemory_message"."kind" AS "kind", LEFT("convmemory_message"."content", %s) AS "left",
     "convmemory_message"."wire" AS "wire"
 FROM "convmemory_message"
-WHERE ("convmemory_message"."session_id" = %s AND "convmemory_message"."position" >= %s
-    AND "convmemory_message"."position" <= %s)
+WHERE ("convmemory_message"."position" BETWEEN %s AND %s AND "convmemory_message"."session_id" = %s)
 ORDER BY "convmemory_message"."session_id" ASC, 1 ASC;
 
--- index, its first segment (3 of 3)
+-- index, its first segment (4 of 4)
 WITH changed AS (
     UPDATE "convmemory_session"
     SET "indexed_position" = %s
@@ -293,8 +279,8 @@ FROM changed;
     SELECT %s AS "value", "convmemory_message"."session_id" AS "session_id",
         "convmemory_message"."position" AS "position", "convmemory_message"."created_at" AS "created_at",
         "convmemory_message"."redacted_at" AS "redacted_at", "convmemory_message"."role" AS "role",
-        "convmemory_message"."kind" AS "kind", "convmemory_message"."content" AS "content",
-        "convmemory_message"."wire" AS "wire", (NULL)::bigint AS "cast", (NULL)::bigint AS "cast"
+        "convmemory_message"."kind" AS "kind", LEFT("convmemory_message"."content", %s) AS "left",
+        LEFT("convmemory_message"."wire", %s) AS "left", (NULL)::bigint AS "cast", (NULL)::bigint AS "cast"
     FROM "convmemory_message"
     WHERE ("convmemory_message"."session_id" = (
         SELECT U0."id" AS "pk"
@@ -308,9 +294,8 @@ FROM changed;
 )
 UNION ALL (
     SELECT %s AS "value", "convmemory_segment"."session_id" AS "session_id",
-        "convmemory_segment"."first" AS "first", (NULL)::timestamp with time zone AS "cast",
-        (NULL)::timestamp with time zone AS "cast", (NULL)::varchar(16) AS "cast",
-        (NULL)::varchar(32) AS "cast", "convmemory_segment"."data" AS "data", (NULL)::text AS "cast",
+        "convmemory_segment"."first" AS "first", NULL AS "value", NULL AS "value", NULL AS "value",
+        NULL AS "value", "convmemory_segment"."data" AS "data", NULL AS "value",
         "convmemory_segment"."last" AS "last", (NULL)::bigint AS "cast"
     FROM "convmemory_segment"
     WHERE "convmemory_segment"."session_id" = (
@@ -321,9 +306,8 @@ UNION ALL (
 )
 UNION ALL (
     SELECT %s AS "value", "convmemory_session"."id" AS "pk", "convmemory_session"."epoch" AS "epoch",
-        (NULL)::timestamp with time zone AS "cast", (NULL)::timestamp with time zone AS "cast",
-        (NULL)::varchar(16) AS "cast", (NULL)::varchar(32) AS "cast", (NULL)::text AS "cast",
-        (NULL)::text AS "cast", "convmemory_session"."indexed_position" AS "indexed_position",
+        NULL AS "value", NULL AS "value", NULL AS "value", NULL AS "value", NULL AS "value", NULL AS "value",
+        "convmemory_session"."indexed_position" AS "indexed_position",
         "convmemory_session"."last_position" AS "last_position"
     FROM "convmemory_session"
     WHERE "convmemory_session"."name_hash" = %s
@@ -334,8 +318,8 @@ UNION ALL (
     SELECT %s AS "value", "convmemory_message"."session_id" AS "session_id",
         "convmemory_message"."position" AS "position", "convmemory_message"."created_at" AS "created_at",
         "convmemory_message"."redacted_at" AS "redacted_at", "convmemory_message"."role" AS "role",
-        "convmemory_message"."kind" AS "kind", "convmemory_message"."content" AS "content",
-        "convmemory_message"."wire" AS "wire", (NULL)::bigint AS "cast", (NULL)::bigint AS "cast"
+        "convmemory_message"."kind" AS "kind", LEFT("convmemory_message"."content", %s) AS "left",
+        LEFT("convmemory_message"."wire", %s) AS "left", (NULL)::bigint AS "cast", (NULL)::bigint AS "cast"
     FROM "convmemory_message"
     WHERE ("convmemory_message"."session_id" = (
         SELECT U0."id" AS "pk"
@@ -349,9 +333,8 @@ UNION ALL (
 )
 UNION ALL (
     SELECT %s AS "value", "convmemory_segment"."session_id" AS "session_id",
-        "convmemory_segment"."first" AS "first", (NULL)::timestamp with time zone AS "cast",
-        (NULL)::timestamp with time zone AS "cast", (NULL)::varchar(16) AS "cast",
-        (NULL)::varchar(32) AS "cast", "convmemory_segment"."data" AS "data", (NULL)::text AS "cast",
+        "convmemory_segment"."first" AS "first", NULL AS "value", NULL AS "value", NULL AS "value",
+        NULL AS "value", "convmemory_segment"."data" AS "data", NULL AS "value",
         "convmemory_segment"."last" AS "last", (NULL)::bigint AS "cast"
     FROM "convmemory_segment"
     WHERE ("convmemory_segment"."session_id" = (
@@ -362,9 +345,8 @@ UNION ALL (
 )
 UNION ALL (
     SELECT %s AS "value", "convmemory_session"."id" AS "pk", "convmemory_session"."epoch" AS "epoch",
-        (NULL)::timestamp with time zone AS "cast", (NULL)::timestamp with time zone AS "cast",
-        (NULL)::varchar(16) AS "cast", (NULL)::varchar(32) AS "cast", (NULL)::text AS "cast",
-        (NULL)::text AS "cast", "convmemory_session"."indexed_position" AS "indexed_position",
+        NULL AS "value", NULL AS "value", NULL AS "value", NULL AS "value", NULL AS "value", NULL AS "value",
+        "convmemory_session"."indexed_position" AS "indexed_position",
         "convmemory_session"."last_position" AS "last_position"
     FROM "convmemory_session"
     WHERE ("convmemory_session"."name_hash" = %s AND "convmemory_session"."epoch" = %s)
@@ -386,25 +368,23 @@ ORDER BY "convmemory_session"."updated_at" DESC, 1 DESC LIMIT 10001;
     SELECT %s AS "value", "convmemory_message"."session_id" AS "session_id",
         "convmemory_message"."position" AS "position", "convmemory_message"."created_at" AS "created_at",
         "convmemory_message"."redacted_at" AS "redacted_at", "convmemory_message"."role" AS "role",
-        "convmemory_message"."kind" AS "kind", "convmemory_message"."content" AS "content",
-        "convmemory_message"."wire" AS "wire", (NULL)::bigint AS "cast", (NULL)::bigint AS "cast"
+        "convmemory_message"."kind" AS "kind", LEFT("convmemory_message"."content", %s) AS "left",
+        LEFT("convmemory_message"."wire", %s) AS "left", (NULL)::bigint AS "cast", (NULL)::bigint AS "cast"
     FROM "convmemory_message"
     WHERE ("convmemory_message"."position" >= %s AND "convmemory_message"."session_id" = %s)
 )
 UNION ALL (
     SELECT %s AS "value", "convmemory_segment"."session_id" AS "session_id",
-        "convmemory_segment"."first" AS "first", (NULL)::timestamp with time zone AS "cast",
-        (NULL)::timestamp with time zone AS "cast", (NULL)::varchar(16) AS "cast",
-        (NULL)::varchar(32) AS "cast", "convmemory_segment"."data" AS "data", (NULL)::text AS "cast",
+        "convmemory_segment"."first" AS "first", NULL AS "value", NULL AS "value", NULL AS "value",
+        NULL AS "value", "convmemory_segment"."data" AS "data", NULL AS "value",
         "convmemory_segment"."last" AS "last", (NULL)::bigint AS "cast"
     FROM "convmemory_segment"
     WHERE "convmemory_segment"."session_id" IN (%s)
 )
 UNION ALL (
     SELECT %s AS "value", "convmemory_session"."id" AS "pk", "convmemory_session"."epoch" AS "epoch",
-        (NULL)::timestamp with time zone AS "cast", (NULL)::timestamp with time zone AS "cast",
-        (NULL)::varchar(16) AS "cast", (NULL)::varchar(32) AS "cast", (NULL)::text AS "cast",
-        (NULL)::text AS "cast", "convmemory_session"."indexed_position" AS "indexed_position",
+        NULL AS "value", NULL AS "value", NULL AS "value", NULL AS "value", NULL AS "value", NULL AS "value",
+        "convmemory_session"."indexed_position" AS "indexed_position",
         "convmemory_session"."last_position" AS "last_position"
     FROM "convmemory_session"
     WHERE "convmemory_session"."id" IN (%s)
@@ -854,7 +834,8 @@ WHERE "convmemory_session"."name_hash" = %s LIMIT 1;
 -- fork (7 of 17)
 -- truncate (3 of 14)
 SELECT "convmemory_message"."position" AS "position", "convmemory_message"."tokens" AS "tokens",
-    "convmemory_message"."tokens_through" AS "tokens_through"
+    "convmemory_message"."tokens_through" AS "tokens_through", "convmemory_message"."answers" AS "answers",
+    "convmemory_message"."role" AS "role", "convmemory_message"."wire" AS "wire"
 FROM "convmemory_message"
 WHERE ("convmemory_message"."position" <= %s AND "convmemory_message"."session_id" = %s
     AND NOT ("convmemory_message"."role" IN (%s, %s)))
@@ -863,25 +844,28 @@ ORDER BY 1 DESC LIMIT 1;
 -- fork (8 of 17)
 -- truncate (4 of 14)
 SELECT "convmemory_message"."position" AS "position", "convmemory_message"."tokens" AS "tokens",
-    "convmemory_message"."tokens_through" AS "tokens_through", "convmemory_message"."wire" AS "wire"
+    "convmemory_message"."tokens_through" AS "tokens_through", "convmemory_message"."answers" AS "answers",
+    "convmemory_message"."role" AS "role", "convmemory_message"."wire" AS "wire"
 FROM "convmemory_message"
 WHERE ("convmemory_message"."position" <= %s AND "convmemory_message"."session_id" = %s
-    AND "convmemory_message"."role" = %s)
+    AND "convmemory_message"."answers" IS NULL AND "convmemory_message"."role" = %s)
 ORDER BY 1 DESC LIMIT 1;
 
 -- fork (9 of 17)
 -- truncate (5 of 14)
-SELECT "convmemory_message"."position" AS "position", "convmemory_message"."wire" AS "wire"
+SELECT "convmemory_message"."position" AS "position", "convmemory_message"."tokens" AS "tokens",
+    "convmemory_message"."tokens_through" AS "tokens_through", "convmemory_message"."answers" AS "answers",
+    "convmemory_message"."role" AS "role", "convmemory_message"."wire" AS "wire"
 FROM "convmemory_message"
 WHERE ("convmemory_message"."position" <= %s AND "convmemory_message"."session_id" = %s
     AND "convmemory_message"."answers" = %s AND "convmemory_message"."position" > %s)
 ORDER BY 1 ASC;
 
 -- fork (10 of 17)
-INSERT INTO convmemory_message (session_id, role, kind, content, wire, metadata, usage, tokens,
+INSERT INTO convmemory_message (session_id, role, kind, content, wire, metadata, format, item, usage, tokens,
     tokens_through, position, answers, idempotency_key, payload_hash, created_at, redacted_at)
-SELECT %s, role, kind, content, wire, metadata, usage, tokens, tokens_through, position, answers, NULL, '',
-    created_at, redacted_at
+SELECT %s, role, kind, content, wire, metadata, format, item, usage, tokens, tokens_through, position,
+    answers, NULL, '', created_at, redacted_at
 FROM convmemory_message
 WHERE session_id = %s
     AND position <= %s;
@@ -1016,20 +1000,20 @@ ORDER BY 1 ASC FOR UPDATE;
 -- redact (8 of 36)
 SELECT "convmemory_message"."session_id", "convmemory_message"."position", "convmemory_message"."role",
     "convmemory_message"."kind", "convmemory_message"."content", "convmemory_message"."wire",
-    "convmemory_message"."metadata", "convmemory_message"."usage", "convmemory_message"."tokens",
-    "convmemory_message"."tokens_through", "convmemory_message"."answers", "convmemory_message"."created_at",
-    "convmemory_message"."redacted_at", "convmemory_message"."idempotency_key",
-    "convmemory_message"."payload_hash"
+    "convmemory_message"."metadata", "convmemory_message"."format", "convmemory_message"."item",
+    "convmemory_message"."usage", "convmemory_message"."tokens", "convmemory_message"."tokens_through",
+    "convmemory_message"."answers", "convmemory_message"."created_at", "convmemory_message"."redacted_at",
+    "convmemory_message"."idempotency_key", "convmemory_message"."payload_hash"
 FROM "convmemory_message"
 WHERE ("convmemory_message"."position" = %s AND "convmemory_message"."session_id" = %s) LIMIT 21;
 
 -- redact (11 of 36)
 SELECT "convmemory_message"."session_id", "convmemory_message"."position", "convmemory_message"."role",
     "convmemory_message"."kind", "convmemory_message"."content", "convmemory_message"."wire",
-    "convmemory_message"."metadata", "convmemory_message"."usage", "convmemory_message"."tokens",
-    "convmemory_message"."tokens_through", "convmemory_message"."answers", "convmemory_message"."created_at",
-    "convmemory_message"."redacted_at", "convmemory_message"."idempotency_key",
-    "convmemory_message"."payload_hash"
+    "convmemory_message"."metadata", "convmemory_message"."format", "convmemory_message"."item",
+    "convmemory_message"."usage", "convmemory_message"."tokens", "convmemory_message"."tokens_through",
+    "convmemory_message"."answers", "convmemory_message"."created_at", "convmemory_message"."redacted_at",
+    "convmemory_message"."idempotency_key", "convmemory_message"."payload_hash"
 FROM "convmemory_message"
 WHERE ("convmemory_message"."position" = %s AND "convmemory_message"."session_id" IN (%s))
 ORDER BY "convmemory_message"."session_id" ASC;
@@ -1059,10 +1043,10 @@ WHERE "convmemory_session"."id" = %s;
 -- redact (26 of 36)
 SELECT "convmemory_message"."session_id", "convmemory_message"."position", "convmemory_message"."role",
     "convmemory_message"."kind", "convmemory_message"."content", "convmemory_message"."wire",
-    "convmemory_message"."metadata", "convmemory_message"."usage", "convmemory_message"."tokens",
-    "convmemory_message"."tokens_through", "convmemory_message"."answers", "convmemory_message"."created_at",
-    "convmemory_message"."redacted_at", "convmemory_message"."idempotency_key",
-    "convmemory_message"."payload_hash"
+    "convmemory_message"."metadata", "convmemory_message"."format", "convmemory_message"."item",
+    "convmemory_message"."usage", "convmemory_message"."tokens", "convmemory_message"."tokens_through",
+    "convmemory_message"."answers", "convmemory_message"."created_at", "convmemory_message"."redacted_at",
+    "convmemory_message"."idempotency_key", "convmemory_message"."payload_hash"
 FROM "convmemory_message"
 WHERE ("convmemory_message"."session_id" = %s AND "convmemory_message"."position" = %s) LIMIT 21;
 
@@ -1072,6 +1056,7 @@ UPDATE "convmemory_message"
 SET "content" = %s,
     "wire" = NULL,
     "metadata" = NULL,
+    "item" = NULL,
     "redacted_at" = COALESCE("convmemory_message"."redacted_at",
         (CLOCK_TIMESTAMP() + %s * INTERVAL '1 second'))
 WHERE ("convmemory_message"."session_id" = %s AND "convmemory_message"."position" = %s);
