@@ -124,6 +124,11 @@ $(VENV)/.integrations: $(VENV)/.lint
 	$(INSTALL) --editable '.[openai-agents,pydantic-ai,llama-index,langchain]'
 	@touch $@
 
+# What the frameworks need decides the versions here, also that of the openai client.
+$(VENV)/.integrations-lowest: $(VENV)/.test lowest-integrations.txt
+	PIP_CONSTRAINT= $(INSTALL) --requirement lowest-integrations.txt
+	@touch $@
+
 $(VENV)/.bench: $(VENV)/.test
 	$(INSTALL) --editable '.[bench]'
 	@touch $@

@@ -13,13 +13,14 @@ from __future__ import annotations
 
 import functools
 import logging
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any, Literal, cast
 
 from agents.items import TResponseInputItem
 from agents.memory import OpenAIResponsesCompactionArgs, SessionABC, SessionSettings
 from asgiref.sync import sync_to_async
 
+from django_convmemory.core import exchanges
 from django_convmemory.core.arguments import NOT_GIVEN
 from django_convmemory.core.context import Context
 from django_convmemory.core.values import StoredMessage
@@ -54,19 +55,26 @@ class ConvMemorySession(SessionABC):
         owner: Any = NOT_GIVEN,
         visitor: Any = NOT_GIVEN,
         view: Literal["context", "history"] = "context",
-        session_settings: SessionSettings | None = None,
+        session_settings: SessionSettings | dict[str, Any] | None = None,
     ) -> None:
         if view not in ("context", "history"):
             raise InvalidArgument(f"view must be 'context' or 'history', not {view!r:.100}.")
         self.session_id = session_id
-        self.session_settings = session_settings or SessionSettings()
+        if not isinstance(session_settings, SessionSettings):
+            session_settings = SessionSettings().resolve(session_settings)
+        self.session_settings = session_settings
         self.view = view
         self._session = memories[alias].session(session_id, owner=owner, visitor=visitor)
 
     async def get_items(self, limit: int | None = None) -> list[TResponseInputItem]:
-        """Return the items for the next request. With ``limit``, the last so many items as they came, folded or not."""
-        if limit is None and self.session_settings.limit is not None:
-            limit = self.session_settings.limit
+        """Return the items for the next request. With ``limit``, the last so many items as they came, folded or not.
+
+        A negative limit gives every item, as ``SQLiteSession`` does. Without a limit, a call and its result are either
+        both given or both left out. A call that waits for its result is given.
+        """
+        settings = self.session_settings
+        if settings is not None and settings.limit is not None:
+            limit = settings.limit if limit is None else limit
             _warn_of_limit()
         items = await sync_to_async(self._items)(limit)
         return cast("list[TResponseInputItem]", items)
@@ -80,12 +88,15 @@ class ConvMemorySession(SessionABC):
         await sync_to_async(self._add)(items)
 
     async def pop_item(self) -> TResponseInputItem | None:
-        """Delete the last item and return it. None: there is no item."""
-        popped = await self._session.apop()
-        if popped is None:
-            return None
-        made = responses_items.items([popped.message])
-        return cast("TResponseInputItem", made[-1]) if made else None
+        """Delete the last item and return it. None: there is no item.
+
+        A message that the site stored itself is deleted as a whole, if it stands for several items.
+        """
+        while (popped := await self._session.apop()) is not None:
+            # A redacted thought stands for no item.
+            if made := responses_items.items([popped.message]):
+                return cast("TResponseInputItem", made[-1])
+        return None
 
     async def clear_session(self) -> None:
         """Delete all items and summaries."""
@@ -100,16 +111,15 @@ class ConvMemorySession(SessionABC):
             await self._session.arequest_compaction()
 
     def _items(self, limit: int | None) -> list[responses_items.Item]:
-        if limit is not None:
-            stored = self._session.history(limit=limit, items=True) if limit > 0 else []
-            return responses_items.items([each.message for each in stored])
-        if self.view == "history":
-            return responses_items.items([each.message for each in self._after(0)])
+        if limit is not None and limit >= 0:
+            return _made(self._session.history(limit=limit, items=True) if limit > 0 else [])
+        if limit is not None or self.view == "history":
+            return _made(self._after(0))
         context = self._session.load(recall=False)
+        before = _before_tail(context)
+        tail = [stored for stored in self._after(before) if not stored.message.pinned]
         leading = [part.message for part in context.parts if part.name in ("pinned", "summary")]
-        # A result without its call is in no context, but an agent may wait for it.
-        tail = [each.message for each in self._after(_before_tail(context)) if not each.message.pinned]
-        return responses_items.items(leading) + responses_items.items(tail)
+        return responses_items.items(leading) + _made(_without_lone_results(tail) if before else tail)
 
     def _after(self, position: int) -> Iterator[StoredMessage]:
         while page := self._session.history(after=position, limit=_PAGE, items=True):
@@ -136,10 +146,28 @@ class ConvMemorySession(SessionABC):
         )
 
 
+def _made(history: Iterable[StoredMessage]) -> list[responses_items.Item]:
+    """Return the items of stored messages. A redacted one says that it was redacted."""
+    shown = [exchanges.redacted(stored.message) if stored.redacted else stored.message for stored in history]
+    return responses_items.items(shown)
+
+
 def _before_tail(context: Context) -> int:
     """Return the position before the first message of the tail. Without a tail, the end of what is covered."""
     positions = [part.position for part in context.parts if part.name == "tail" and part.position]
     return min(positions) - 1 if positions else context.covered
+
+
+def _without_lone_results(tail: Iterable[StoredMessage]) -> Iterator[StoredMessage]:
+    """Leave out results whose calls are not in ``tail``. Providers refuse them.
+
+    They came so late that they are not in the exchange of their call.
+    """
+    calls: set[str] = set()
+    for stored in tail:
+        calls.update(stored.message.call_ids)
+        if stored.message.tool_call_id is None or stored.message.tool_call_id in calls:
+            yield stored
 
 
 @functools.cache

@@ -27,6 +27,8 @@ _CALLS = {
     "tool_search_call": ("arguments",),
     "program": ("code",),
 }
+# The forms that a call and its result have without an item, too.
+_PLAIN_FORMS = frozenset({"function_call", "function_call_output", "custom_tool_call", "custom_tool_call_output"})
 # What the provider did, as far as it is text.
 _TOLD = ("name", "arguments", "action", "queries", "code", "output", "error")
 
@@ -43,20 +45,28 @@ def message(item: Any) -> ChatMessage:
 
 
 def items(messages: Sequence[ChatMessage]) -> list[Item]:
-    """Return the items for which ``messages`` stand. A message that has none is made into one or more."""
-    found: list[Item] = []
-    custom: set[str] = set()
+    """Return the items for which ``messages`` stand. A message that has none is made into one or more.
+
+    A message has none if the site stored it, or if it was redacted. If it made or answered a call, the item on the other
+    side of the call takes a form that fits.
+    """
+    made: list[Item] = []
+    itemless = {call_id for each in messages if each.item is None for call_id in _call_ids(each)}
+    custom = {call["id"] for each in messages for call in each.tool_calls if isinstance(call.get("custom"), Mapping)}
     for each in messages:
-        if each.item is not None:
-            found.append(thaw(each.item))
+        form = None if each.item is None else each.item.get("type")
+        if each.item is not None and (form in _PLAIN_FORMS or itemless.isdisjoint(_call_ids(each))):
+            made.append(thaw(each.item))
         elif each.tool_call_id is not None:
             form = "custom_tool_call_output" if each.tool_call_id in custom else "function_call_output"
-            found.append({"type": form, "call_id": each.tool_call_id, "output": responses.content_of(each)})
+            made.append({"type": form, "call_id": each.tool_call_id, "output": responses.content_of(each)})
         else:
-            calls = [_call_item(call) for call in each.tool_calls]
-            custom.update(call["call_id"] for call in calls if call["type"] == "custom_tool_call")
-            found += [*responses.said(each), *calls]
-    return found
+            made += [*responses.said(each), *map(_call_item, each.tool_calls)]
+    return made
+
+
+def _call_ids(message: ChatMessage) -> Sequence[str]:
+    return message.call_ids if message.tool_call_id is None else (message.tool_call_id,)
 
 
 def _call_item(call: Mapping[str, Any]) -> Item:
