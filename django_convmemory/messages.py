@@ -314,6 +314,8 @@ class ChatMessage:
         tool_call_id: str | None = None,
         metadata: FrozenDict = _EMPTY,
         extra: FrozenDict = _EMPTY,
+        format: str = CHAT,  # noqa: A002  the name of the field
+        item: FrozenDict | None = None,
     ) -> Self:
         """Make a message from fields that came from a :class:`ChatMessage` before. For stores: checks nothing."""
         draft: Any = _Draft()
@@ -325,8 +327,8 @@ class ChatMessage:
         draft.tool_call_id = tool_call_id
         draft.metadata = metadata
         draft.extra = extra
-        draft.format = CHAT
-        draft.item = None
+        draft.format = format
+        draft.item = item
         draft.__class__ = cls
         message: Self = draft
         return message

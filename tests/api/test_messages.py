@@ -12,6 +12,7 @@ from rest_framework.test import APIClient
 
 from django_convmemory import models
 from django_convmemory.conversation import SessionHandle
+from django_convmemory.integrations import responses_items
 from django_convmemory.memory import memories
 from django_convmemory.messages import ChatMessage
 from tests.api.conftest import ROOT, client_of, messages_body, row_of, url_of
@@ -210,3 +211,18 @@ def test_if_match_holds_until_the_change_is_made(
     assert (response.status_code, response.json()["code"]) == (412, "stale_revision")
     assert (row_of(chat).last_position, models.Session.objects.count()) == (before + 1, 1)
     assert not models.Message.objects.exclude(redacted_at=None).exists()
+
+
+def test_the_item_for_which_a_message_stands_is_shown_until_it_is_redacted(api: APIClient, chat: SessionHandle) -> None:
+    item = {"type": "function_call", "call_id": "a", "name": "look_up", "arguments": '{"secret": 1}', "id": "fc_1"}
+    chat.append(responses_items.message(item))
+
+    def shown() -> tuple[Any, ...]:
+        *_, last = api.get(url_of(chat, "messages/")).data["results"]
+        [called] = last["message"]["tool_calls"]
+        return last["format"], last["item"], called["function"]["arguments"]
+
+    assert shown() == ("responses", item, '{"secret": 1}')
+    assert {row["format"] for row in api.get(url_of(chat, "messages/")).data["results"][:2]} == {"chat"}
+    chat.redact(3)
+    assert shown() == ("responses", None, "{}")

@@ -100,19 +100,21 @@ WITH advanced AS (
     RETURNING id, last_position, unpinned_tokens, answered_position, due_since IS NOT NULL AS due,
         due_revision = revision AS turned_due
 ), added AS (
-    INSERT INTO convmemory_message (session_id, role, kind, content, wire, metadata, usage, tokens,
-        tokens_through, position, answers, idempotency_key, payload_hash, created_at)
-    SELECT advanced.id, batch.role, batch.kind, batch.content, batch.wire, batch.metadata, batch.usage,
-        batch.tokens, advanced.unpinned_tokens - %(added_tokens)s + batch.tokens_through,
+    INSERT INTO convmemory_message (session_id, role, kind, content, wire, metadata, format, item, usage,
+        tokens, tokens_through, position, answers, idempotency_key, payload_hash, created_at)
+    SELECT advanced.id, batch.role, batch.kind, batch.content, batch.wire, batch.metadata, batch.format,
+        batch.item, batch.usage, batch.tokens,
+        advanced.unpinned_tokens - %(added_tokens)s + batch.tokens_through,
         advanced.last_position - %(added)s + batch.position, CASE WHEN batch.answers = -1
         THEN advanced.answered_position ELSE advanced.last_position - %(added)s + batch.answers END,
         batch.idempotency_key, batch.payload_hash, COALESCE(batch.created_at, STATEMENT_TIMESTAMP())
     FROM advanced, UNNEST(%(new_role)s::text[], %(new_kind)s::text[], %(new_content)s::text[],
-        %(new_wire)s::text[], %(new_metadata)s::text[], %(new_usage)s::text[], %(new_tokens)s::int[],
-        %(new_tokens_through)s::bigint[], %(new_position)s::bigint[], %(new_answers)s::bigint[],
-        %(new_idempotency_key)s::text[], %(new_payload_hash)s::text[],
-        %(new_created_at)s::timestamptz[]) AS batch (role, kind, content, wire, metadata, usage, tokens,
-        tokens_through, position, answers, idempotency_key, payload_hash, created_at)
+        %(new_wire)s::text[], %(new_metadata)s::text[], %(new_format)s::text[], %(new_item)s::text[],
+        %(new_usage)s::text[], %(new_tokens)s::int[], %(new_tokens_through)s::bigint[],
+        %(new_position)s::bigint[], %(new_answers)s::bigint[], %(new_idempotency_key)s::text[],
+        %(new_payload_hash)s::text[], %(new_created_at)s::timestamptz[]) AS batch (role, kind, content, wire,
+        metadata, format, item, usage, tokens, tokens_through, position, answers, idempotency_key,
+        payload_hash, created_at)
 )
 SELECT *
 FROM advanced;
@@ -445,19 +447,21 @@ WITH advanced AS (
     RETURNING id, last_position, unpinned_tokens, answered_position, due_since IS NOT NULL AS due,
         due_revision = revision AS turned_due
 ), added AS (
-    INSERT INTO convmemory_message (session_id, role, kind, content, wire, metadata, usage, tokens,
-        tokens_through, position, answers, idempotency_key, payload_hash, created_at)
-    SELECT advanced.id, batch.role, batch.kind, batch.content, batch.wire, batch.metadata, batch.usage,
-        batch.tokens, advanced.unpinned_tokens - %(added_tokens)s + batch.tokens_through,
+    INSERT INTO convmemory_message (session_id, role, kind, content, wire, metadata, format, item, usage,
+        tokens, tokens_through, position, answers, idempotency_key, payload_hash, created_at)
+    SELECT advanced.id, batch.role, batch.kind, batch.content, batch.wire, batch.metadata, batch.format,
+        batch.item, batch.usage, batch.tokens,
+        advanced.unpinned_tokens - %(added_tokens)s + batch.tokens_through,
         advanced.last_position - %(added)s + batch.position, CASE WHEN batch.answers = -1
         THEN advanced.answered_position ELSE advanced.last_position - %(added)s + batch.answers END,
         batch.idempotency_key, batch.payload_hash, COALESCE(batch.created_at, STATEMENT_TIMESTAMP())
     FROM advanced, UNNEST(%(new_role)s::text[], %(new_kind)s::text[], %(new_content)s::text[],
-        %(new_wire)s::text[], %(new_metadata)s::text[], %(new_usage)s::text[], %(new_tokens)s::int[],
-        %(new_tokens_through)s::bigint[], %(new_position)s::bigint[], %(new_answers)s::bigint[],
-        %(new_idempotency_key)s::text[], %(new_payload_hash)s::text[],
-        %(new_created_at)s::timestamptz[]) AS batch (role, kind, content, wire, metadata, usage, tokens,
-        tokens_through, position, answers, idempotency_key, payload_hash, created_at)
+        %(new_wire)s::text[], %(new_metadata)s::text[], %(new_format)s::text[], %(new_item)s::text[],
+        %(new_usage)s::text[], %(new_tokens)s::int[], %(new_tokens_through)s::bigint[],
+        %(new_position)s::bigint[], %(new_answers)s::bigint[], %(new_idempotency_key)s::text[],
+        %(new_payload_hash)s::text[], %(new_created_at)s::timestamptz[]) AS batch (role, kind, content, wire,
+        metadata, format, item, usage, tokens, tokens_through, position, answers, idempotency_key,
+        payload_hash, created_at)
 )
 SELECT *
 FROM advanced;
@@ -509,19 +513,21 @@ WITH advanced AS (
     RETURNING id, last_position, unpinned_tokens, answered_position, due_since IS NOT NULL AS due,
         due_revision = revision AS turned_due
 ), added AS (
-    INSERT INTO convmemory_message (session_id, role, kind, content, wire, metadata, usage, tokens,
-        tokens_through, position, answers, idempotency_key, payload_hash, created_at)
-    SELECT advanced.id, batch.role, batch.kind, batch.content, batch.wire, batch.metadata, batch.usage,
-        batch.tokens, advanced.unpinned_tokens - %(added_tokens)s + batch.tokens_through,
+    INSERT INTO convmemory_message (session_id, role, kind, content, wire, metadata, format, item, usage,
+        tokens, tokens_through, position, answers, idempotency_key, payload_hash, created_at)
+    SELECT advanced.id, batch.role, batch.kind, batch.content, batch.wire, batch.metadata, batch.format,
+        batch.item, batch.usage, batch.tokens,
+        advanced.unpinned_tokens - %(added_tokens)s + batch.tokens_through,
         advanced.last_position - %(added)s + batch.position, CASE WHEN batch.answers = -1
         THEN advanced.answered_position ELSE advanced.last_position - %(added)s + batch.answers END,
         batch.idempotency_key, batch.payload_hash, COALESCE(batch.created_at, STATEMENT_TIMESTAMP())
     FROM advanced, UNNEST(%(new_role)s::text[], %(new_kind)s::text[], %(new_content)s::text[],
-        %(new_wire)s::text[], %(new_metadata)s::text[], %(new_usage)s::text[], %(new_tokens)s::int[],
-        %(new_tokens_through)s::bigint[], %(new_position)s::bigint[], %(new_answers)s::bigint[],
-        %(new_idempotency_key)s::text[], %(new_payload_hash)s::text[],
-        %(new_created_at)s::timestamptz[]) AS batch (role, kind, content, wire, metadata, usage, tokens,
-        tokens_through, position, answers, idempotency_key, payload_hash, created_at)
+        %(new_wire)s::text[], %(new_metadata)s::text[], %(new_format)s::text[], %(new_item)s::text[],
+        %(new_usage)s::text[], %(new_tokens)s::int[], %(new_tokens_through)s::bigint[],
+        %(new_position)s::bigint[], %(new_answers)s::bigint[], %(new_idempotency_key)s::text[],
+        %(new_payload_hash)s::text[], %(new_created_at)s::timestamptz[]) AS batch (role, kind, content, wire,
+        metadata, format, item, usage, tokens, tokens_through, position, answers, idempotency_key,
+        payload_hash, created_at)
 )
 SELECT *
 FROM advanced;
@@ -574,19 +580,21 @@ WITH advanced AS (
     RETURNING id, last_position, unpinned_tokens, answered_position, due_since IS NOT NULL AS due,
         due_revision = revision AS turned_due
 ), added AS (
-    INSERT INTO convmemory_message (session_id, role, kind, content, wire, metadata, usage, tokens,
-        tokens_through, position, answers, idempotency_key, payload_hash, created_at)
-    SELECT advanced.id, batch.role, batch.kind, batch.content, batch.wire, batch.metadata, batch.usage,
-        batch.tokens, advanced.unpinned_tokens - %(added_tokens)s + batch.tokens_through,
+    INSERT INTO convmemory_message (session_id, role, kind, content, wire, metadata, format, item, usage,
+        tokens, tokens_through, position, answers, idempotency_key, payload_hash, created_at)
+    SELECT advanced.id, batch.role, batch.kind, batch.content, batch.wire, batch.metadata, batch.format,
+        batch.item, batch.usage, batch.tokens,
+        advanced.unpinned_tokens - %(added_tokens)s + batch.tokens_through,
         advanced.last_position - %(added)s + batch.position, CASE WHEN batch.answers = -1
         THEN advanced.answered_position ELSE advanced.last_position - %(added)s + batch.answers END,
         batch.idempotency_key, batch.payload_hash, COALESCE(batch.created_at, STATEMENT_TIMESTAMP())
     FROM advanced, UNNEST(%(new_role)s::text[], %(new_kind)s::text[], %(new_content)s::text[],
-        %(new_wire)s::text[], %(new_metadata)s::text[], %(new_usage)s::text[], %(new_tokens)s::int[],
-        %(new_tokens_through)s::bigint[], %(new_position)s::bigint[], %(new_answers)s::bigint[],
-        %(new_idempotency_key)s::text[], %(new_payload_hash)s::text[],
-        %(new_created_at)s::timestamptz[]) AS batch (role, kind, content, wire, metadata, usage, tokens,
-        tokens_through, position, answers, idempotency_key, payload_hash, created_at)
+        %(new_wire)s::text[], %(new_metadata)s::text[], %(new_format)s::text[], %(new_item)s::text[],
+        %(new_usage)s::text[], %(new_tokens)s::int[], %(new_tokens_through)s::bigint[],
+        %(new_position)s::bigint[], %(new_answers)s::bigint[], %(new_idempotency_key)s::text[],
+        %(new_payload_hash)s::text[], %(new_created_at)s::timestamptz[]) AS batch (role, kind, content, wire,
+        metadata, format, item, usage, tokens, tokens_through, position, answers, idempotency_key,
+        payload_hash, created_at)
 )
 SELECT *
 FROM advanced;
@@ -611,19 +619,21 @@ WITH advanced AS (
     RETURNING id, last_position, unpinned_tokens, answered_position, due_since IS NOT NULL AS due,
         due_revision = revision AS turned_due
 ), added AS (
-    INSERT INTO convmemory_message (session_id, role, kind, content, wire, metadata, usage, tokens,
-        tokens_through, position, answers, idempotency_key, payload_hash, created_at)
-    SELECT advanced.id, batch.role, batch.kind, batch.content, batch.wire, batch.metadata, batch.usage,
-        batch.tokens, advanced.unpinned_tokens - %(added_tokens)s + batch.tokens_through,
+    INSERT INTO convmemory_message (session_id, role, kind, content, wire, metadata, format, item, usage,
+        tokens, tokens_through, position, answers, idempotency_key, payload_hash, created_at)
+    SELECT advanced.id, batch.role, batch.kind, batch.content, batch.wire, batch.metadata, batch.format,
+        batch.item, batch.usage, batch.tokens,
+        advanced.unpinned_tokens - %(added_tokens)s + batch.tokens_through,
         advanced.last_position - %(added)s + batch.position, CASE WHEN batch.answers = -1
         THEN advanced.answered_position ELSE advanced.last_position - %(added)s + batch.answers END,
         batch.idempotency_key, batch.payload_hash, COALESCE(batch.created_at, STATEMENT_TIMESTAMP())
     FROM advanced, UNNEST(%(new_role)s::text[], %(new_kind)s::text[], %(new_content)s::text[],
-        %(new_wire)s::text[], %(new_metadata)s::text[], %(new_usage)s::text[], %(new_tokens)s::int[],
-        %(new_tokens_through)s::bigint[], %(new_position)s::bigint[], %(new_answers)s::bigint[],
-        %(new_idempotency_key)s::text[], %(new_payload_hash)s::text[],
-        %(new_created_at)s::timestamptz[]) AS batch (role, kind, content, wire, metadata, usage, tokens,
-        tokens_through, position, answers, idempotency_key, payload_hash, created_at)
+        %(new_wire)s::text[], %(new_metadata)s::text[], %(new_format)s::text[], %(new_item)s::text[],
+        %(new_usage)s::text[], %(new_tokens)s::int[], %(new_tokens_through)s::bigint[],
+        %(new_position)s::bigint[], %(new_answers)s::bigint[], %(new_idempotency_key)s::text[],
+        %(new_payload_hash)s::text[], %(new_created_at)s::timestamptz[]) AS batch (role, kind, content, wire,
+        metadata, format, item, usage, tokens, tokens_through, position, answers, idempotency_key,
+        payload_hash, created_at)
 )
 SELECT *
 FROM advanced;
@@ -649,19 +659,21 @@ WITH advanced AS (
     RETURNING id, last_position, unpinned_tokens, answered_position, due_since IS NOT NULL AS due,
         due_revision = revision AS turned_due
 ), added AS (
-    INSERT INTO convmemory_message (session_id, role, kind, content, wire, metadata, usage, tokens,
-        tokens_through, position, answers, idempotency_key, payload_hash, created_at)
-    SELECT advanced.id, batch.role, batch.kind, batch.content, batch.wire, batch.metadata, batch.usage,
-        batch.tokens, advanced.unpinned_tokens - %(added_tokens)s + batch.tokens_through,
+    INSERT INTO convmemory_message (session_id, role, kind, content, wire, metadata, format, item, usage,
+        tokens, tokens_through, position, answers, idempotency_key, payload_hash, created_at)
+    SELECT advanced.id, batch.role, batch.kind, batch.content, batch.wire, batch.metadata, batch.format,
+        batch.item, batch.usage, batch.tokens,
+        advanced.unpinned_tokens - %(added_tokens)s + batch.tokens_through,
         advanced.last_position - %(added)s + batch.position, CASE WHEN batch.answers = -1
         THEN advanced.answered_position ELSE advanced.last_position - %(added)s + batch.answers END,
         batch.idempotency_key, batch.payload_hash, COALESCE(batch.created_at, STATEMENT_TIMESTAMP())
     FROM advanced, UNNEST(%(new_role)s::text[], %(new_kind)s::text[], %(new_content)s::text[],
-        %(new_wire)s::text[], %(new_metadata)s::text[], %(new_usage)s::text[], %(new_tokens)s::int[],
-        %(new_tokens_through)s::bigint[], %(new_position)s::bigint[], %(new_answers)s::bigint[],
-        %(new_idempotency_key)s::text[], %(new_payload_hash)s::text[],
-        %(new_created_at)s::timestamptz[]) AS batch (role, kind, content, wire, metadata, usage, tokens,
-        tokens_through, position, answers, idempotency_key, payload_hash, created_at)
+        %(new_wire)s::text[], %(new_metadata)s::text[], %(new_format)s::text[], %(new_item)s::text[],
+        %(new_usage)s::text[], %(new_tokens)s::int[], %(new_tokens_through)s::bigint[],
+        %(new_position)s::bigint[], %(new_answers)s::bigint[], %(new_idempotency_key)s::text[],
+        %(new_payload_hash)s::text[], %(new_created_at)s::timestamptz[]) AS batch (role, kind, content, wire,
+        metadata, format, item, usage, tokens, tokens_through, position, answers, idempotency_key,
+        payload_hash, created_at)
 )
 SELECT *
 FROM advanced;
@@ -715,19 +727,21 @@ WITH advanced AS (
     RETURNING id, last_position, unpinned_tokens, answered_position, due_since IS NOT NULL AS due,
         due_revision = revision AS turned_due
 ), added AS (
-    INSERT INTO convmemory_message (session_id, role, kind, content, wire, metadata, usage, tokens,
-        tokens_through, position, answers, idempotency_key, payload_hash, created_at)
-    SELECT advanced.id, batch.role, batch.kind, batch.content, batch.wire, batch.metadata, batch.usage,
-        batch.tokens, advanced.unpinned_tokens - %(added_tokens)s + batch.tokens_through,
+    INSERT INTO convmemory_message (session_id, role, kind, content, wire, metadata, format, item, usage,
+        tokens, tokens_through, position, answers, idempotency_key, payload_hash, created_at)
+    SELECT advanced.id, batch.role, batch.kind, batch.content, batch.wire, batch.metadata, batch.format,
+        batch.item, batch.usage, batch.tokens,
+        advanced.unpinned_tokens - %(added_tokens)s + batch.tokens_through,
         advanced.last_position - %(added)s + batch.position, CASE WHEN batch.answers = -1
         THEN advanced.answered_position ELSE advanced.last_position - %(added)s + batch.answers END,
         batch.idempotency_key, batch.payload_hash, COALESCE(batch.created_at, STATEMENT_TIMESTAMP())
     FROM advanced, UNNEST(%(new_role)s::text[], %(new_kind)s::text[], %(new_content)s::text[],
-        %(new_wire)s::text[], %(new_metadata)s::text[], %(new_usage)s::text[], %(new_tokens)s::int[],
-        %(new_tokens_through)s::bigint[], %(new_position)s::bigint[], %(new_answers)s::bigint[],
-        %(new_idempotency_key)s::text[], %(new_payload_hash)s::text[],
-        %(new_created_at)s::timestamptz[]) AS batch (role, kind, content, wire, metadata, usage, tokens,
-        tokens_through, position, answers, idempotency_key, payload_hash, created_at)
+        %(new_wire)s::text[], %(new_metadata)s::text[], %(new_format)s::text[], %(new_item)s::text[],
+        %(new_usage)s::text[], %(new_tokens)s::int[], %(new_tokens_through)s::bigint[],
+        %(new_position)s::bigint[], %(new_answers)s::bigint[], %(new_idempotency_key)s::text[],
+        %(new_payload_hash)s::text[], %(new_created_at)s::timestamptz[]) AS batch (role, kind, content, wire,
+        metadata, format, item, usage, tokens, tokens_through, position, answers, idempotency_key,
+        payload_hash, created_at)
 )
 SELECT *
 FROM advanced;
@@ -751,11 +765,11 @@ VALUES (%(session_id)s, %(role)s, %(kind)s, %(content)s, %(tokens)s, %(tokens_th
 -- append, rows: several messages
 -- append, rows: a repeated tool result
 -- append, rows: two pinned messages
-INSERT INTO convmemory_message (session_id, role, kind, content, wire, metadata, usage, tokens,
+INSERT INTO convmemory_message (session_id, role, kind, content, wire, metadata, format, item, usage, tokens,
     tokens_through, position, answers, idempotency_key, payload_hash, created_at)
-VALUES (%s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, COALESCE(%s, STATEMENT_TIMESTAMP())), (%s, %s, %s,
-    %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, COALESCE(%s, STATEMENT_TIMESTAMP())), (%s, %s, %s, %s, %s, %s, %s,
-    %s, %s, %s, %s, %s, %s, COALESCE(%s, STATEMENT_TIMESTAMP()));
+VALUES (%s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, COALESCE(%s, STATEMENT_TIMESTAMP())), (%s,
+    %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, COALESCE(%s, STATEMENT_TIMESTAMP())), (%s, %s, %s,
+    %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, COALESCE(%s, STATEMENT_TIMESTAMP()));
 
 -- append, rows: every column, and an idempotency key
 INSERT INTO convmemory_message (session_id, role, kind, content, wire, metadata, usage, tokens,
@@ -767,10 +781,10 @@ VALUES (%(session_id)s, %(role)s, %(kind)s, %(content)s, %(wire)s, %(metadata)s,
 -- append, rows: tool calls with their result
 -- append, rows: two tool results
 -- append, rows: a tool result, and a message of the user
-INSERT INTO convmemory_message (session_id, role, kind, content, wire, metadata, usage, tokens,
+INSERT INTO convmemory_message (session_id, role, kind, content, wire, metadata, format, item, usage, tokens,
     tokens_through, position, answers, idempotency_key, payload_hash, created_at)
-VALUES (%s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, COALESCE(%s, STATEMENT_TIMESTAMP())), (%s, %s, %s,
-    %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, COALESCE(%s, STATEMENT_TIMESTAMP()));
+VALUES (%s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, COALESCE(%s, STATEMENT_TIMESTAMP())), (%s,
+    %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, COALESCE(%s, STATEMENT_TIMESTAMP()));
 
 -- append, rows: tool calls
 INSERT INTO convmemory_message (session_id, role, kind, wire, tokens, tokens_through, position, payload_hash,
@@ -966,10 +980,10 @@ LEFT JOIN convmemory_message m ON m.session_id = s.id AND m.position IN (%s, %s)
 WHERE s.id = %s;
 
 -- fork, messages
-INSERT INTO convmemory_message (session_id, role, kind, content, wire, metadata, usage, tokens,
+INSERT INTO convmemory_message (session_id, role, kind, content, wire, metadata, format, item, usage, tokens,
     tokens_through, position, answers, idempotency_key, payload_hash, created_at, redacted_at)
-SELECT %s, role, kind, content, wire, metadata, usage, tokens, tokens_through, position, answers, NULL, '',
-    created_at, redacted_at
+SELECT %s, role, kind, content, wire, metadata, format, item, usage, tokens, tokens_through, position,
+    answers, NULL, '', created_at, redacted_at
 FROM convmemory_message
 WHERE session_id = %s
     AND position <= %s;

@@ -127,10 +127,10 @@ WHERE "convmemory_session"."id" IN (%s);
 
 -- history, the last messages
 SELECT "convmemory_message"."position" AS "position", "convmemory_message"."created_at" AS "created_at",
+    "convmemory_message"."tokens" AS "tokens", "convmemory_message"."redacted_at" AS "redacted_at",
     "convmemory_message"."role" AS "role", "convmemory_message"."kind" AS "kind",
     "convmemory_message"."content" AS "content", "convmemory_message"."wire" AS "wire",
-    "convmemory_message"."metadata" AS "metadata", "convmemory_message"."tokens" AS "tokens",
-    "convmemory_message"."redacted_at" AS "redacted_at"
+    "convmemory_message"."metadata" AS "metadata"
 FROM "convmemory_message"
 WHERE ("convmemory_message"."session_id" = (
     SELECT U0."id" AS "pk"
@@ -145,10 +145,10 @@ ORDER BY "convmemory_message"."session_id" DESC, 1 DESC LIMIT 50;
 
 -- history, before a position
 SELECT "convmemory_message"."position" AS "position", "convmemory_message"."created_at" AS "created_at",
+    "convmemory_message"."tokens" AS "tokens", "convmemory_message"."redacted_at" AS "redacted_at",
     "convmemory_message"."role" AS "role", "convmemory_message"."kind" AS "kind",
     "convmemory_message"."content" AS "content", "convmemory_message"."wire" AS "wire",
-    "convmemory_message"."metadata" AS "metadata", "convmemory_message"."tokens" AS "tokens",
-    "convmemory_message"."redacted_at" AS "redacted_at"
+    "convmemory_message"."metadata" AS "metadata"
 FROM "convmemory_message"
 WHERE ("convmemory_message"."session_id" = (
     SELECT U0."id" AS "pk"
@@ -163,10 +163,10 @@ ORDER BY "convmemory_message"."session_id" DESC, 1 DESC LIMIT 50;
 
 -- history, after a position
 SELECT "convmemory_message"."position" AS "position", "convmemory_message"."created_at" AS "created_at",
+    "convmemory_message"."tokens" AS "tokens", "convmemory_message"."redacted_at" AS "redacted_at",
     "convmemory_message"."role" AS "role", "convmemory_message"."kind" AS "kind",
     "convmemory_message"."content" AS "content", "convmemory_message"."wire" AS "wire",
-    "convmemory_message"."metadata" AS "metadata", "convmemory_message"."tokens" AS "tokens",
-    "convmemory_message"."redacted_at" AS "redacted_at"
+    "convmemory_message"."metadata" AS "metadata"
 FROM "convmemory_message"
 WHERE ("convmemory_message"."session_id" = (
     SELECT U0."id" AS "pk"
@@ -854,7 +854,8 @@ WHERE "convmemory_session"."name_hash" = %s LIMIT 1;
 -- fork (7 of 17)
 -- truncate (3 of 14)
 SELECT "convmemory_message"."position" AS "position", "convmemory_message"."tokens" AS "tokens",
-    "convmemory_message"."tokens_through" AS "tokens_through"
+    "convmemory_message"."tokens_through" AS "tokens_through", "convmemory_message"."answers" AS "answers",
+    "convmemory_message"."role" AS "role", "convmemory_message"."wire" AS "wire"
 FROM "convmemory_message"
 WHERE ("convmemory_message"."position" <= %s AND "convmemory_message"."session_id" = %s
     AND NOT ("convmemory_message"."role" IN (%s, %s)))
@@ -863,25 +864,28 @@ ORDER BY 1 DESC LIMIT 1;
 -- fork (8 of 17)
 -- truncate (4 of 14)
 SELECT "convmemory_message"."position" AS "position", "convmemory_message"."tokens" AS "tokens",
-    "convmemory_message"."tokens_through" AS "tokens_through", "convmemory_message"."wire" AS "wire"
+    "convmemory_message"."tokens_through" AS "tokens_through", "convmemory_message"."answers" AS "answers",
+    "convmemory_message"."role" AS "role", "convmemory_message"."wire" AS "wire"
 FROM "convmemory_message"
 WHERE ("convmemory_message"."position" <= %s AND "convmemory_message"."session_id" = %s
-    AND "convmemory_message"."role" = %s)
+    AND "convmemory_message"."answers" IS NULL AND "convmemory_message"."role" = %s)
 ORDER BY 1 DESC LIMIT 1;
 
 -- fork (9 of 17)
 -- truncate (5 of 14)
-SELECT "convmemory_message"."position" AS "position", "convmemory_message"."wire" AS "wire"
+SELECT "convmemory_message"."position" AS "position", "convmemory_message"."tokens" AS "tokens",
+    "convmemory_message"."tokens_through" AS "tokens_through", "convmemory_message"."answers" AS "answers",
+    "convmemory_message"."role" AS "role", "convmemory_message"."wire" AS "wire"
 FROM "convmemory_message"
 WHERE ("convmemory_message"."position" <= %s AND "convmemory_message"."session_id" = %s
     AND "convmemory_message"."answers" = %s AND "convmemory_message"."position" > %s)
 ORDER BY 1 ASC;
 
 -- fork (10 of 17)
-INSERT INTO convmemory_message (session_id, role, kind, content, wire, metadata, usage, tokens,
+INSERT INTO convmemory_message (session_id, role, kind, content, wire, metadata, format, item, usage, tokens,
     tokens_through, position, answers, idempotency_key, payload_hash, created_at, redacted_at)
-SELECT %s, role, kind, content, wire, metadata, usage, tokens, tokens_through, position, answers, NULL, '',
-    created_at, redacted_at
+SELECT %s, role, kind, content, wire, metadata, format, item, usage, tokens, tokens_through, position,
+    answers, NULL, '', created_at, redacted_at
 FROM convmemory_message
 WHERE session_id = %s
     AND position <= %s;
@@ -1016,20 +1020,20 @@ ORDER BY 1 ASC FOR UPDATE;
 -- redact (8 of 36)
 SELECT "convmemory_message"."session_id", "convmemory_message"."position", "convmemory_message"."role",
     "convmemory_message"."kind", "convmemory_message"."content", "convmemory_message"."wire",
-    "convmemory_message"."metadata", "convmemory_message"."usage", "convmemory_message"."tokens",
-    "convmemory_message"."tokens_through", "convmemory_message"."answers", "convmemory_message"."created_at",
-    "convmemory_message"."redacted_at", "convmemory_message"."idempotency_key",
-    "convmemory_message"."payload_hash"
+    "convmemory_message"."metadata", "convmemory_message"."format", "convmemory_message"."item",
+    "convmemory_message"."usage", "convmemory_message"."tokens", "convmemory_message"."tokens_through",
+    "convmemory_message"."answers", "convmemory_message"."created_at", "convmemory_message"."redacted_at",
+    "convmemory_message"."idempotency_key", "convmemory_message"."payload_hash"
 FROM "convmemory_message"
 WHERE ("convmemory_message"."position" = %s AND "convmemory_message"."session_id" = %s) LIMIT 21;
 
 -- redact (11 of 36)
 SELECT "convmemory_message"."session_id", "convmemory_message"."position", "convmemory_message"."role",
     "convmemory_message"."kind", "convmemory_message"."content", "convmemory_message"."wire",
-    "convmemory_message"."metadata", "convmemory_message"."usage", "convmemory_message"."tokens",
-    "convmemory_message"."tokens_through", "convmemory_message"."answers", "convmemory_message"."created_at",
-    "convmemory_message"."redacted_at", "convmemory_message"."idempotency_key",
-    "convmemory_message"."payload_hash"
+    "convmemory_message"."metadata", "convmemory_message"."format", "convmemory_message"."item",
+    "convmemory_message"."usage", "convmemory_message"."tokens", "convmemory_message"."tokens_through",
+    "convmemory_message"."answers", "convmemory_message"."created_at", "convmemory_message"."redacted_at",
+    "convmemory_message"."idempotency_key", "convmemory_message"."payload_hash"
 FROM "convmemory_message"
 WHERE ("convmemory_message"."position" = %s AND "convmemory_message"."session_id" IN (%s))
 ORDER BY "convmemory_message"."session_id" ASC;
@@ -1059,10 +1063,10 @@ WHERE "convmemory_session"."id" = %s;
 -- redact (26 of 36)
 SELECT "convmemory_message"."session_id", "convmemory_message"."position", "convmemory_message"."role",
     "convmemory_message"."kind", "convmemory_message"."content", "convmemory_message"."wire",
-    "convmemory_message"."metadata", "convmemory_message"."usage", "convmemory_message"."tokens",
-    "convmemory_message"."tokens_through", "convmemory_message"."answers", "convmemory_message"."created_at",
-    "convmemory_message"."redacted_at", "convmemory_message"."idempotency_key",
-    "convmemory_message"."payload_hash"
+    "convmemory_message"."metadata", "convmemory_message"."format", "convmemory_message"."item",
+    "convmemory_message"."usage", "convmemory_message"."tokens", "convmemory_message"."tokens_through",
+    "convmemory_message"."answers", "convmemory_message"."created_at", "convmemory_message"."redacted_at",
+    "convmemory_message"."idempotency_key", "convmemory_message"."payload_hash"
 FROM "convmemory_message"
 WHERE ("convmemory_message"."session_id" = %s AND "convmemory_message"."position" = %s) LIMIT 21;
 
@@ -1072,6 +1076,7 @@ UPDATE "convmemory_message"
 SET "content" = %s,
     "wire" = NULL,
     "metadata" = NULL,
+    "item" = NULL,
     "redacted_at" = COALESCE("convmemory_message"."redacted_at",
         (CLOCK_TIMESTAMP() + %s * INTERVAL '1 second'))
 WHERE ("convmemory_message"."session_id" = %s AND "convmemory_message"."position" = %s);

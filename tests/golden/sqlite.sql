@@ -306,13 +306,13 @@ VALUES (%(session_id)s, %(role)s, %(kind)s, %(content)s, %(tokens)s, %(tokens_th
 -- append, rows: several messages
 -- append, rows: a repeated tool result
 -- append, rows: two pinned messages
-INSERT INTO convmemory_message (session_id, role, kind, content, wire, metadata, usage, tokens,
+INSERT INTO convmemory_message (session_id, role, kind, content, wire, metadata, format, item, usage, tokens,
     tokens_through, position, answers, idempotency_key, payload_hash, created_at)
-VALUES (%s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, COALESCE(%s,
+VALUES (%s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, COALESCE(%s,
     REPLACE(STRFTIME('%%Y-%%m-%%d %%H:%%M:%%f', 'now') || '000', '.000000', ''))), (%s, %s, %s, %s, %s, %s,
-    %s, %s, %s, %s, %s, %s, %s, COALESCE(%s, REPLACE(STRFTIME('%%Y-%%m-%%d %%H:%%M:%%f', 'now') || '000',
-    '.000000', ''))), (%s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, COALESCE(%s,
-    REPLACE(STRFTIME('%%Y-%%m-%%d %%H:%%M:%%f', 'now') || '000', '.000000', '')));
+    %s, %s, %s, %s, %s, %s, %s, %s, %s, COALESCE(%s, REPLACE(STRFTIME('%%Y-%%m-%%d %%H:%%M:%%f',
+    'now') || '000', '.000000', ''))), (%s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s,
+    COALESCE(%s, REPLACE(STRFTIME('%%Y-%%m-%%d %%H:%%M:%%f', 'now') || '000', '.000000', '')));
 
 -- append, rows: every column, and an idempotency key
 INSERT INTO convmemory_message (session_id, role, kind, content, wire, metadata, usage, tokens,
@@ -324,12 +324,12 @@ VALUES (%(session_id)s, %(role)s, %(kind)s, %(content)s, %(wire)s, %(metadata)s,
 -- append, rows: tool calls with their result
 -- append, rows: two tool results
 -- append, rows: a tool result, and a message of the user
-INSERT INTO convmemory_message (session_id, role, kind, content, wire, metadata, usage, tokens,
+INSERT INTO convmemory_message (session_id, role, kind, content, wire, metadata, format, item, usage, tokens,
     tokens_through, position, answers, idempotency_key, payload_hash, created_at)
-VALUES (%s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, COALESCE(%s,
+VALUES (%s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, COALESCE(%s,
     REPLACE(STRFTIME('%%Y-%%m-%%d %%H:%%M:%%f', 'now') || '000', '.000000', ''))), (%s, %s, %s, %s, %s, %s,
-    %s, %s, %s, %s, %s, %s, %s, COALESCE(%s, REPLACE(STRFTIME('%%Y-%%m-%%d %%H:%%M:%%f', 'now') || '000',
-    '.000000', '')));
+    %s, %s, %s, %s, %s, %s, %s, %s, %s, COALESCE(%s, REPLACE(STRFTIME('%%Y-%%m-%%d %%H:%%M:%%f',
+    'now') || '000', '.000000', '')));
 
 -- append, rows: tool calls
 INSERT INTO convmemory_message (session_id, role, kind, wire, tokens, tokens_through, position, payload_hash,
@@ -516,10 +516,10 @@ LEFT JOIN convmemory_message m ON m.session_id = s.id AND m.position IN (%s, %s)
 WHERE s.id = %s;
 
 -- fork, messages
-INSERT INTO convmemory_message (session_id, role, kind, content, wire, metadata, usage, tokens,
+INSERT INTO convmemory_message (session_id, role, kind, content, wire, metadata, format, item, usage, tokens,
     tokens_through, position, answers, idempotency_key, payload_hash, created_at, redacted_at)
-SELECT %s, role, kind, content, wire, metadata, usage, tokens, tokens_through, position, answers, NULL, '',
-    created_at, redacted_at
+SELECT %s, role, kind, content, wire, metadata, format, item, usage, tokens, tokens_through, position,
+    answers, NULL, '', created_at, redacted_at
 FROM convmemory_message
 WHERE session_id = %s
     AND position <= %s;

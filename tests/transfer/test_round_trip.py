@@ -13,10 +13,11 @@ from django.contrib.auth.models import User
 from hypothesis import given, strategies as st
 
 from django_convmemory import models
+from django_convmemory.integrations import responses_items
 from django_convmemory.maintenance import integrity
 from django_convmemory.memory import memories
 from django_convmemory.messages import ChatMessage
-from tests import conversations, dialogues
+from tests import conversations, dialogues, response_items
 from tests.transfer import records
 from tests.transfer.records import TIME, call, exported, record
 
@@ -68,7 +69,14 @@ def test_any_conversation_comes_back_as_it_was(talks: list[list[ChatMessage]], d
             wire = {**message.to_openai(), "x": data.draw(records.JSON)}
             value = ChatMessage.from_openai(wire, kind=data.draw(kinds), metadata=data.draw(notes))
             memory.append(f"talk {number}", value)
-    columns = ("session__key", "position", "role", "kind", "content", "wire", "metadata", "tokens", "created_at")
+    for number, sequence in enumerate(data.draw(st.lists(response_items.sequences(), max_size=2))):
+        if sequence:
+            memory.append(f"agent {number}", *map(responses_items.message, sequence))
+            memory.redact(f"agent {number}", data.draw(st.integers(1, len(sequence))))
+    columns = (
+        *("session__key", "position", "role", "kind", "content", "wire", "metadata", "tokens", "created_at"),
+        *("format", "item", "answers"),
+    )
     rows = models.Message.objects.order_by("session_id", "position").values_list(*columns)
     before, text = list(rows), call("convmemory_export")
 
