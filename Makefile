@@ -37,8 +37,8 @@ test-chaos: $(VENV)/.test ## Run the tests that kill, freeze and mislead servers
 
 test-integrations: ## Run the tests of the agent frameworks, ours and their own, with the newest versions of them (ARGS: for pytest)
 	$(MAKE) VENV=.venv-integrations .venv-integrations/.integrations
-	.venv-integrations/bin/mypy $(wildcard $(foreach name,openai_agents pydantic_ai llama_index langchain,django_convmemory/integrations/$(name).py)) integration_tests
-	.venv-integrations/bin/python -m pytest -n auto integration_tests $(ARGS)
+	.venv-integrations/bin/mypy $(wildcard $(foreach name,openai_agents pydantic_ai llama_index langchain django_tasks,django_convmemory/integrations/$(name).py)) integration_tests
+	.venv-integrations/bin/python -m pytest -n auto --ds integration_tests.settings integration_tests $(ARGS)
 
 golden: $(VENV)/.test ## Write the golden files of the SQL statements, tests/golden, again
 	CONVMEMORY_WRITE_GOLDEN=1 $(BIN)/python -m tests.run tests/test_statements.py
@@ -121,7 +121,7 @@ $(VENV)/.lowest: $(VENV)/.test lowest.txt
 
 # In an environment of its own: the frameworks bring many packages.
 $(VENV)/.integrations: $(VENV)/.lint
-	$(INSTALL) --editable '.[openai-agents,pydantic-ai,llama-index,langchain]'
+	$(INSTALL) --editable '.[openai-agents,pydantic-ai,llama-index,langchain,django-tasks]' django-tasks-db
 	@touch $@
 
 # What the frameworks need decides the versions here, also that of the openai client.

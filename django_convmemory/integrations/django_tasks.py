@@ -23,36 +23,42 @@ beside the worker: it sends the sessions whose task was lost.
 from __future__ import annotations
 
 import datetime as dt
+import importlib
 import logging
+from collections.abc import Callable
 from importlib.util import find_spec
 from typing import Any
 
 from django.utils import timezone
+from django.utils.module_loading import import_string
 
 from django_convmemory import tasks
 from django_convmemory.core.runs import Outcome
 from django_convmemory.schedulers import REQUESTED, Memory, Work
 
-if find_spec("django.tasks"):
-    from django.tasks import Task, task, task_backends
-    from django.tasks.backends.dummy import DummyBackend
-    from django.tasks.backends.immediate import ImmediateBackend
-    from django.tasks.exceptions import InvalidTask, InvalidTaskBackend
-else:
-    from django_tasks import Task, task, task_backends
-    from django_tasks.backends.dummy import DummyBackend
-    from django_tasks.backends.immediate import ImmediateBackend
-    from django_tasks.exceptions import InvalidTaskBackendError as InvalidTaskBackend, InvalidTaskError as InvalidTask
+# Django's own framework, or the package with the same one for earlier versions.
+_FRAMEWORK = "django.tasks" if find_spec("django.tasks") else "django_tasks"
+_ENDING = "" if find_spec("django.tasks") else "Error"
+_framework: Any = importlib.import_module(_FRAMEWORK)
+_errors: Any = tuple(
+    import_string(f"{_FRAMEWORK}.exceptions.{name}{_ENDING}") for name in ("InvalidTask", "InvalidTaskBackend")
+)
+_DummyBackend: Any = import_string(f"{_FRAMEWORK}.backends.dummy.DummyBackend")
+_ImmediateBackend: Any = import_string(f"{_FRAMEWORK}.backends.immediate.ImmediateBackend")
 
 logger = logging.getLogger(__name__)
 
 
-def _known_queue() -> str:
-    """Return a queue of the default backend. A task cannot be defined without one; the scheduler chooses its own."""
-    return min(task_backends["default"].queues, default="default")
+def _task(function: Callable[..., None]) -> Any:
+    """Make a task of a function of this module.
+
+    A task cannot be defined without a queue that the default backend knows. The scheduler chooses its own later.
+    """
+    queue = min(_framework.task_backends["default"].queues, default="default")
+    return _framework.task(queue_name=queue)(function)
 
 
-@task(queue_name=_known_queue())
+@_task
 def compact(alias: str, session_id: int, swept: bool = False, asked: bool = False, despite_pause: bool = False) -> None:
     """Fold what is due in a session: see :func:`django_convmemory.tasks.compact`."""
     memory = tasks.memory_of(alias, session_id)
@@ -60,7 +66,7 @@ def compact(alias: str, session_id: int, swept: bool = False, asked: bool = Fals
         tasks.fold(memory, session_id, swept=swept, asked=asked, despite_pause=despite_pause)
 
 
-@task(queue_name=_known_queue())
+@_task
 def rebuild(alias: str, session_id: int, stand_ins: bool = False, tried: int = 0) -> None:
     """Make the summary of a session again: see :func:`django_convmemory.tasks.rebuild`."""
     memory = tasks.memory_of(alias, session_id)
@@ -74,8 +80,9 @@ def rebuild(alias: str, session_id: int, stand_ins: bool = False, tried: int = 0
         return
     # Another process works on the session.
     scheduler = memory.scheduler
-    again = tried < tasks.REBUILD_TRIES and isinstance(scheduler, DjangoTasksScheduler) and scheduler.defers
-    if not again or not scheduler.enqueue(rebuild, memory, session_id, delay=memory.lease_seconds, tried=tried + 1):
+    if isinstance(scheduler, DjangoTasksScheduler) and scheduler.defers and tried < tasks.REBUILD_TRIES:
+        scheduler.enqueue(rebuild, memory, session_id, delay=memory.lease_seconds, tried=tried + 1)
+    else:
         logger.warning("Session %s was not rebuilt: another process was working on it. Request it again.", session_id)
 
 
@@ -95,23 +102,23 @@ class DjangoTasksScheduler:
         self.backend = backend
         try:
             compact.using(queue_name=queue, backend=backend)
-        except (InvalidTask, InvalidTaskBackend) as error:
+        except _errors as error:
             raise ValueError(f"TASKS cannot take the tasks of the DjangoTasksScheduler: {error}") from error
 
     @property
     def defers(self) -> bool:
         """Whether the backend can run a task later."""
-        return bool(task_backends[self.backend].supports_defer)
+        return bool(_framework.task_backends[self.backend].supports_defer)
 
     @property
     def folds_in_request(self) -> bool:
         """Whether the backend runs a task where it is sent. So does Django's default."""
-        return isinstance(task_backends[self.backend], ImmediateBackend)
+        return isinstance(_framework.task_backends[self.backend], _ImmediateBackend)
 
     @property
     def problem(self) -> str | None:
         """Why no worker would get a task, or None. This does not ask the backend."""
-        if isinstance(task_backends[self.backend], DummyBackend):
+        if isinstance(_framework.task_backends[self.backend], _DummyBackend):
             return f"the backend {self.backend!r} of TASKS is the DummyBackend, which runs no task. Choose another one"
         return None
 
@@ -134,13 +141,11 @@ class DjangoTasksScheduler:
         """
         return self.enqueue(compact, memory, session_id, delay=delay, **({"swept": True} if swept else {}))
 
-    def enqueue(
-        self, of: Task[..., None], memory: Memory, session_id: int, *, delay: float = 0.0, **arguments: Any
-    ) -> bool:
+    def enqueue(self, of: Any, memory: Memory, session_id: int, *, delay: float = 0.0, **arguments: Any) -> bool:
         """Send the task ``of`` this module. Return whether it was sent. Never raises."""
-        after = {"run_after": timezone.now() + dt.timedelta(seconds=delay)} if delay > 0 else {}
+        after = timezone.now() + dt.timedelta(seconds=delay) if delay > 0 else None
         try:
-            sent = of.using(queue_name=self.queue, backend=self.backend, **after)
+            sent = of.using(queue_name=self.queue, backend=self.backend, run_after=after)
             sent.enqueue(memory.alias, session_id, **arguments)
         except Exception:
             logger.warning(
