@@ -183,3 +183,30 @@ def test_a_check_warns_of_backends_without_a_worker(memory: ConversationMemory, 
     settings.TASKS = {"default": {"BACKEND": f"{module}.backends.dummy.DummyBackend", "QUEUES": []}}
     assert "DummyBackend" in str(memories["default"].scheduler.problem)  # type: ignore[attr-defined]
     assert checks.check_scheduler() == []
+
+
+@pytest.mark.django_db(transaction=True)
+def test_the_settings_of_the_page_work(settings: Settings, tmp_path: pathlib.Path) -> None:
+    page = (processes.ROOT / "docs/howto/django-tasks.md").read_text()
+    names: dict[str, Any] = {"INSTALLED_APPS": []}
+    exec(page.split("```python\n")[1].split("```")[0], names)  # noqa: S102
+    assert set(names["INSTALLED_APPS"]) <= set(django_settings.INSTALLED_APPS)
+    settings.TASKS, settings.CONVMEMORY = names["TASKS"], names["CONVMEMORY"]
+    commands = [
+        line.removeprefix("python manage.py ").split() for line in page.splitlines() if "manage.py db_w" in line
+    ]
+
+    session = append_until_due(memories["default"])
+    call_command("check", "--database", "default")
+    process = processes.start(
+        tmp_path,
+        *("django", *command, "--no-reload"),
+        INSTALLED_APPS=list(django_settings.INSTALLED_APPS),
+        TASKS=names["TASKS"],
+        CONVMEMORY=names["CONVMEMORY"],
+    )
+    try:
+        processes.wait_until(folded(session), "the session is folded")
+    finally:
+        process.kill()
+        process.wait()
