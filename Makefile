@@ -7,6 +7,9 @@ PORT ?= 8000
 RUNS ?= 1000
 SEED ?=
 OLD ?=
+SDK ?=
+# For `make test-integrations`: the environment with the newest frameworks. They bring many packages.
+NEWEST ?= .venv-integrations
 # For `make constraints`: the two Pythons whose packages are pinned.
 PYTHON_LOW ?= python3.11
 PYTHON_HIGH ?= python3.13
@@ -35,10 +38,12 @@ test: $(VENV)/.lint ## Run the tests on SQLite, and on PostgreSQL and MariaDB if
 test-chaos: $(VENV)/.test ## Run the tests that kill, freeze and mislead servers and workers (RUNS: how often, 0 for each fault once; SEED; OLD: a tag)
 	$(BIN)/python -m tests.chaos.suite --runs $(RUNS) $(if $(SEED),--seed $(SEED)) $(if $(OLD),--old $(OLD)) $(ARGS)
 
-test-integrations: ## Run the tests of the agent frameworks, ours and their own, with the newest versions of them (ARGS: for pytest)
-	$(MAKE) VENV=.venv-integrations .venv-integrations/.integrations
-	.venv-integrations/bin/mypy $(wildcard $(foreach name,openai_agents pydantic_ai llama_index langchain django_tasks,django_convmemory/integrations/$(name).py)) integration_tests
-	.venv-integrations/bin/python -m pytest -n auto --ds integration_tests.settings integration_tests $(ARGS)
+test-integrations: ## Run the tests of the agent frameworks on SQLite and PostgreSQL, with the newest and the lowest versions of them (ARGS: for pytest; SDK: all, for all of the OpenAI Agents SDK's own tests)
+	$(MAKE) VENV=$(NEWEST) $(NEWEST)/.integrations
+	$(NEWEST)/bin/mypy $(wildcard $(foreach name,openai_agents pydantic_ai llama_index langchain django_tasks,django_convmemory/integrations/$(name).py)) integration_tests
+	CONVMEMORY_SDK_TESTS=$(SDK) CONVMEMORY_TEST_DATABASES="sqlite postgresql" $(NEWEST)/bin/python -m tests.run --ds integration_tests.settings integration_tests $(ARGS)
+	$(MAKE) VENV=.venv-integrations-lowest PYTHON=$(PYTHON_LOW) .venv-integrations-lowest/.integrations-lowest
+	CONVMEMORY_TEST_DATABASES=sqlite .venv-integrations-lowest/bin/python -m tests.run --ds integration_tests.settings integration_tests $(ARGS)
 
 golden: $(VENV)/.test ## Write the golden files of the SQL statements, tests/golden, again
 	CONVMEMORY_WRITE_GOLDEN=1 $(BIN)/python -m tests.run tests/test_statements.py
@@ -119,9 +124,10 @@ $(VENV)/.lowest: $(VENV)/.test lowest.txt
 	PIP_CONSTRAINT= $(INSTALL) --requirement lowest.txt
 	@touch $@
 
-# In an environment of its own: the frameworks bring many packages.
+# The last line installs what the frameworks' own tests need.
 $(VENV)/.integrations: $(VENV)/.lint
-	$(INSTALL) --editable '.[openai-agents,pydantic-ai,llama-index,langchain,django-tasks]' django-tasks-db
+	$(INSTALL) --editable '.[openai-agents,pydantic-ai,llama-index,langchain,django-tasks]'
+	$(INSTALL) django-tasks-db aiosqlite cryptography inline-snapshot pytest-mock
 	@touch $@
 
 # What the frameworks need decides the versions here, also that of the openai client.

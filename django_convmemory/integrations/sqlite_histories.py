@@ -2,8 +2,8 @@
 
 - A table of the SDK's ``SQLiteSession`` and ``AsyncSQLiteSession`` has the columns ``id``, ``session_id``,
   ``message_data`` and ``created_at``. Its usual name is ``agent_messages``.
-- A table of LangChain's ``SQLChatMessageHistory`` has the columns ``id``, ``session_id`` and ``message``. Its usual name
-  is ``message_store``.
+- A table of LangChain's ``SQLChatMessageHistory`` has the columns ``id``, ``session_id`` and ``message``. Its usual
+  name is ``message_store``.
 """
 
 from __future__ import annotations

@@ -70,9 +70,9 @@ class AsyncOurs(Ours):
 
 
 for module in (agents, agents.memory):
-    module.SQLiteSession = Ours  # type: ignore[misc,assignment]
+    vars(module)["SQLiteSession"] = Ours
 for module in (agents.extensions.memory, async_sqlite_session):
-    module.AsyncSQLiteSession = AsyncOurs  # type: ignore[misc,assignment]
+    vars(module)["AsyncSQLiteSession"] = AsyncOurs
 
 # What a test says that is about SQLite and not about a session, and why it is skipped.
 SKIPPED = {

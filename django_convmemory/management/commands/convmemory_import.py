@@ -65,9 +65,9 @@ class Command(BaseCommand):
 
     help = (
         'Import sessions from JSON files. A file holds one {"key": …, "messages": […]} on each line, or a list of '
-        "them. docs/moving.md describes all fields. Or import a SQLite file of the OpenAI Agents SDK (SQLiteSession) or of "
-        "LangChain (SQLChatMessageHistory): it is recognized by itself. Sessions that already have messages are left alone, so a second "
-        "run continues where the first one stopped."
+        "them. docs/moving.md describes all fields. A file may also be a SQLite database of the OpenAI Agents SDK "
+        "(SQLiteSession) or of LangChain (SQLChatMessageHistory). Sessions that already have messages are left alone, "
+        "so a second run continues where the first one stopped."
     )
 
     def add_arguments(self, parser: CommandParser) -> None:
