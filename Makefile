@@ -7,6 +7,7 @@ PORT ?= 8000
 RUNS ?= 1000
 SEED ?=
 OLD ?=
+SDK ?=
 # For `make constraints`: the two Pythons whose packages are pinned.
 PYTHON_LOW ?= python3.11
 PYTHON_HIGH ?= python3.13
@@ -35,10 +36,12 @@ test: $(VENV)/.lint ## Run the tests on SQLite, and on PostgreSQL and MariaDB if
 test-chaos: $(VENV)/.test ## Run the tests that kill, freeze and mislead servers and workers (RUNS: how often, 0 for each fault once; SEED; OLD: a tag)
 	$(BIN)/python -m tests.chaos.suite --runs $(RUNS) $(if $(SEED),--seed $(SEED)) $(if $(OLD),--old $(OLD)) $(ARGS)
 
-test-integrations: ## Run the tests of the agent frameworks, ours and their own, with the newest versions of them (ARGS: for pytest)
+test-integrations: ## Run the tests of the agent frameworks on SQLite and PostgreSQL, with the newest and the lowest versions of them (ARGS: for pytest; SDK: all, for all of the OpenAI Agents SDK's own tests)
 	$(MAKE) VENV=.venv-integrations .venv-integrations/.integrations
 	.venv-integrations/bin/mypy $(wildcard $(foreach name,openai_agents pydantic_ai llama_index langchain,django_convmemory/integrations/$(name).py)) integration_tests
-	.venv-integrations/bin/python -m pytest -n auto integration_tests $(ARGS)
+	CONVMEMORY_SDK_TESTS=$(SDK) CONVMEMORY_TEST_DATABASES="sqlite postgresql" .venv-integrations/bin/python -m tests.run integration_tests $(ARGS)
+	$(MAKE) VENV=.venv-integrations-lowest PYTHON=$(PYTHON_LOW) .venv-integrations-lowest/.integrations-lowest
+	CONVMEMORY_TEST_DATABASES=sqlite .venv-integrations-lowest/bin/python -m tests.run integration_tests $(ARGS)
 
 golden: $(VENV)/.test ## Write the golden files of the SQL statements, tests/golden, again
 	CONVMEMORY_WRITE_GOLDEN=1 $(BIN)/python -m tests.run tests/test_statements.py
@@ -119,9 +122,10 @@ $(VENV)/.lowest: $(VENV)/.test lowest.txt
 	PIP_CONSTRAINT= $(INSTALL) --requirement lowest.txt
 	@touch $@
 
-# In an environment of its own: the frameworks bring many packages.
+# In an environment of its own: the frameworks bring many packages. The last line is what their own tests need.
 $(VENV)/.integrations: $(VENV)/.lint
 	$(INSTALL) --editable '.[openai-agents,pydantic-ai,llama-index,langchain]'
+	$(INSTALL) aiosqlite cryptography inline-snapshot pytest-mock
 	@touch $@
 
 # What the frameworks need decides the versions here, also that of the openai client.

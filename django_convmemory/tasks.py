@@ -119,7 +119,7 @@ def compact(
         memory.scheduler.schedule(memory, session_id, delay=memory.lease_seconds)
     if result.recovered:
         _send_waiting(memory)
-    elif swept and result.outcome == Outcome.PUBLISHED:
+    elif swept and result.progressed:
         with contextlib.suppress(BrokerUnavailable):  # The sender has logged it. The next sweep tries again.
             _send_all(memory, memory.sweep(limit=1, hint_age=HINT_AGE))
 

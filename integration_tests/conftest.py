@@ -1,6 +1,4 @@
 from __future__ import annotations
 
-from tests.conftest import pytest_report_header
-
-__all__ = ["pytest_report_header"]
-pytest_plugins = ["django_convmemory.testing"]
+# The choice of the database, its servers, and the test kit.
+pytest_plugins = ["tests.conftest"]

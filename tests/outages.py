@@ -253,5 +253,5 @@ class Simulation:
             self.folded.setdefault(self._keys[task.session_id], self.now)
         if result.recovered:
             tasks._send_waiting(self.memory)
-        elif task.swept and result.outcome == Outcome.PUBLISHED:
+        elif task.swept and result.progressed:
             tasks._send_all(self.memory, self.memory.sweep(limit=1, hint_age=tasks.HINT_AGE))

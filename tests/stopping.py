@@ -57,7 +57,7 @@ class Case:
     def index(self, limit: int = 1000) -> int:
         session_id = self.memory.store.find(self.chat.session_name)
         assert session_id is not None
-        return self.memory.store.index(session_id, limit=limit)
+        return self.memory.store.index(session_id, limit=limit).messages
 
     def append_meanwhile(self) -> None:
         self.memory.session(self.beside, visitor=self.visitor).append(ChatMessage.human("meanwhile"))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 import pathlib
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from celery.exceptions import SoftTimeLimitExceeded
@@ -221,6 +221,29 @@ def test_a_swept_session_that_was_folded_has_the_next_one_sent(local_site: Proje
     assert local_site.depth() == 0  # It folded nothing.
     tasks.compact("default", sessions[1].pk)
     assert local_site.depth() == 0  # It was not swept.
+
+
+def test_a_swept_session_that_was_indexed_has_the_next_one_sent(local_site: Project, settings: Settings) -> None:
+    window: dict[str, Any] = {
+        "MEMORY": "django_convmemory.memory.ConversationWindowMemory",
+        "CHAT_MODEL": None,
+        "OPTIONS": {},
+    }
+    settings.CONVMEMORY = {"default": {**settings.CONVMEMORY["default"], **window}}
+    memory = configured(settings, None)
+    for key in "abc":
+        memory.append(key, *[ChatMessage.human(f"Remark {number}") for number in range(300)])
+    sessions = list(models.Session.objects.order_by("pk"))
+    assert all(session.due_since for session in sessions)
+    configured(settings, local_site)
+
+    tasks.compact("default", sessions[0].pk, swept=True)
+    assert local_site.take().payload[:2] == [["default", sessions[1].pk], {"swept": True}]
+    tasks.compact("default", sessions[0].pk, swept=True)
+    assert local_site.depth() == 0  # There was nothing to index.
+    tasks.compact("default", sessions[1].pk)
+    assert local_site.depth() == 0  # It was not swept.
+    assert [row(session).indexed_position for session in sessions] == [300, 300, 0]
 
 
 def test_the_sweep_sends_for_a_memory_that_schedules_nothing(local_site: Project, settings: Settings) -> None:

@@ -18,14 +18,15 @@ from django.core.management import call_command
 from django.db import connection, transaction
 
 from django_convmemory import exceptions, models
+from django_convmemory.chat_models.scripted import ScriptedChatModel
 from django_convmemory.conversation import ConversationMemory, SessionHandle
-from django_convmemory.core import indexable
+from django_convmemory.core import indexable, indexing as core_indexing
 from django_convmemory.core.indexable import MOST_UNINDEXED
 from django_convmemory.core.recall import documents, segments
 from django_convmemory.core.recall.segments import Document, Segment
-from django_convmemory.core.values import Searchable
+from django_convmemory.core.values import Indexed, Searchable
 from django_convmemory.maintenance import integrity, recount
-from django_convmemory.memory import ConversationWindowMemory
+from django_convmemory.memory import ConversationSummaryBufferMemory, ConversationWindowMemory
 from django_convmemory.messages import ChatMessage
 from django_convmemory.schedulers import NullScheduler
 from django_convmemory.stores import indexing
@@ -51,7 +52,7 @@ def say(memory: ConversationMemory, count: int, key: str | SessionHandle = "s", 
 
 
 def index(key: str = "s", limit: int = 1_000) -> int:
-    return ORMStore().index(models.Session.objects.get(key=key).pk, limit=limit)
+    return ORMStore().index(models.Session.objects.get(key=key).pk, limit=limit).messages
 
 
 def index_all(key: str = "s") -> int:
@@ -107,17 +108,17 @@ def secrets() -> int:
 # Indexing.
 
 
-def test_what_comes_before_the_newest_exchange_is_indexed() -> None:
+def test_everything_is_indexed_also_an_exchange_that_goes_on() -> None:
     memory = build()
     say(memory, 300)
     memory.append("s", ChatMessage.ai(tool_calls=[call("c1"), call("c2")]), ChatMessage.tool("done", "c1"))
-    assert index_all() == indexed() == 300
-    assert stored() == expected(memory, 300)
-    assert [segment.last for segment in stored()] == [128, 256, 300]
+    assert index_all() == indexed() == 302
+    assert stored() == expected(memory, 302)
+    assert [segment.last for segment in stored()] == [128, 256, 302]
     assert index() == 0
     memory.append("s", ChatMessage.tool("done", "c2"), ChatMessage.human("thanks"))
-    assert index_all() == 3
-    assert stored() == expected(memory, 303)
+    assert index_all() == 2
+    assert stored() == expected(memory, 304)
     assert is_whole()
 
 
@@ -125,8 +126,8 @@ def test_messages_that_come_one_by_one_give_the_same_segments_as_all_at_once() -
     memory = build()
     for number in range(150):
         say(memory, 2, text=f"heron {number} {{}}")
-        assert index(limit=3) == (1 if number == 0 else 2)
-    assert stored() == expected(memory, 299)
+        assert index(limit=3) == 2
+    assert stored() == expected(memory, 300)
 
 
 def test_a_sitting_begins_after_an_hour_also_at_the_end_of_what_was_indexed() -> None:
@@ -136,26 +137,24 @@ def test_a_sitting_begins_after_an_hour_also_at_the_end_of_what_was_indexed() ->
     for number, created_at in enumerate(times):
         memory.append("s", ChatMessage.human(f"heron {number}"), created_at=created_at)
         index()
-    assert stored() == expected(memory, 5)
-    assert stored() == segments_of([f"heron {number}" for number in range(5)], {1, 4})
+    assert stored() == expected(memory, 6)
+    assert stored() == segments_of([f"heron {number}" for number in range(6)], {1, 4})
 
 
 def test_pinned_messages_and_reasoning_are_passed_over() -> None:
     memory = build()
     memory.append("s", ChatMessage.system(SECRET), ChatMessage("assistant", SECRET, kind="reasoning"))
     say(memory, 3)
-    assert index_all() == 4
+    assert index_all() == 5
     assert secrets() == 0
-    assert stored() == expected(memory, 4)
+    assert stored() == expected(memory, 5)
 
 
 def test_a_session_without_messages_or_without_a_row_has_nothing_to_index() -> None:
     memory = build()
     memory.create("s")
     assert index() == 0
-    say(memory, 1)
-    assert index() == 0
-    assert memory.store.index(10**6) == 0
+    assert memory.store.index(10**6) == (0, False)
 
 
 def test_much_text_is_indexed_in_portions_that_one_transaction_can_write(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -165,9 +164,9 @@ def test_much_text_is_indexed_in_portions_that_one_transaction_can_write(monkeyp
     portions = []
     while count := index():
         portions.append(count)
-    assert sum(portions) == 59
+    assert sum(portions) == 60
     assert max(portions) <= 4
-    assert stored() == expected(memory, 59)
+    assert stored() == expected(memory, 60)
 
 
 SCRIPTS = (
@@ -188,8 +187,8 @@ def test_segments_of_64_kilobytes_in_many_scripts_are_stored_and_read_as_they_ar
     for number in range(120):
         words = " ".join("".join(randomly.choices(letters, k=5)) for _ in range(150))
         memory.append("s", ChatMessage.human(f"{SCRIPTS[number % len(SCRIPTS)]} {words}"))
-    assert index_all() == 119
-    assert stored() == expected(memory, 119)
+    assert index_all() == 120
+    assert stored() == expected(memory, 120)
     assert max(len(segment.data.encode()) for segment in stored()) > 60_000
     whole = read()
     assert whole.complete
@@ -204,6 +203,47 @@ def test_a_damaged_index_is_left_alone_and_a_warning_names_the_repair(caplog: py
     assert index() == 0
     assert "manage.py convmemory_check --repair" in caplog.text
     assert indexed() == 10
+
+
+class Clock:
+    """Ticks only when a portion is indexed."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def monotonic(self) -> float:
+        return self.now
+
+
+class SlowStore(ORMStore):
+    """Indexes a hundred messages in twelve seconds."""
+
+    def __init__(self, clock: Clock) -> None:
+        super().__init__()
+        self.clock = clock
+
+    def index(self, session_id: int, *, limit: int = 100) -> Indexed:
+        self.clock.now += 12
+        return super().index(session_id, limit=limit)
+
+
+def test_a_run_indexes_for_thirty_seconds_and_the_next_one_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = Clock()
+    monkeypatch.setattr(core_indexing, "time", clock)
+    store = SlowStore(clock)
+    model = ScriptedChatModel(["They talked."] * 50)
+    memory = ConversationSummaryBufferMemory(store, model, 100, scheduler=NullScheduler())
+    say(memory, 750)
+    # The third portion ends after 36 seconds.
+    assert core_indexing.catch_up(store, models.Session.objects.get().pk) == indexed() == 300
+    assert clock.now == 36
+    # What is left does not keep the session from being folded.
+    assert memory.compact("s") == "published"
+    assert indexed() == 600
+    memory.compact("s")
+    assert indexed() == 750
+    assert clock.now == 36 + 36 + 24
+    assert is_whole()
 
 
 # What a search reads.
@@ -432,8 +472,8 @@ def test_a_memory_that_folds_nothing_becomes_due_at_256_messages_that_are_not_in
     assert receipt.due
     assert memory.compact("s") == "not_due"
     session.refresh_from_db()
-    assert (session.indexed_position, session.due_since, session.lease_token) == (256, None, "")
-    say(memory, 254)
+    assert (session.indexed_position, session.due_since, session.lease_token) == (257, None, "")
+    say(memory, 255)
     assert not memory.append("s", ChatMessage.human("the last one that is not due")).due
     assert memory.append("s", ChatMessage.human("the first one that is due")).due
     assert is_whole()
@@ -470,7 +510,7 @@ def test_a_redacted_message_leaves_no_word_in_the_index_of_its_session_and_of_fo
     memory.fork("s", 210, key="copy")
     memory.fork("copy", 205, key="copy of the copy")
     memory.fork("s", 200, key="before")
-    assert [indexed(key) for key in ("s", "copy", "copy of the copy", "before")] == [220, 210, 205, 200]
+    assert [indexed(key) for key in ("s", "copy", "copy of the copy", "before")] == [221, 210, 205, 200]
     assert secrets() == 3
     assert memory.redact("s", 201).sessions == 3
     assert secrets() == 0
@@ -483,9 +523,10 @@ def test_a_message_that_is_redacted_before_it_is_indexed_is_indexed_without_word
     memory = build()
     say(memory, 3, text=f"{SECRET} {{}}")
     memory.redact("s", 1)
-    assert index_all() == 2
-    assert stored() == segments_of(["", f"{SECRET} 1"], {1})
+    assert index_all() == 3
+    assert stored() == segments_of(["", f"{SECRET} 1", f"{SECRET} 2"], {1})
     memory.redact("s", 2)
+    memory.redact("s", 3)
     assert secrets() == 0
     assert is_whole()
 
@@ -500,7 +541,7 @@ def test_truncation_trims_the_index(after: int) -> None:
     assert stored() == expected(memory, min(after, 350))
     say(memory, 10, text="stork {}")
     index_all()
-    assert stored() == expected(memory, after + 9)
+    assert stored() == expected(memory, after + 10)
     assert is_whole()
 
 
@@ -538,7 +579,7 @@ def test_a_deletion_removes_the_index(deletion: str) -> None:
     index_all("another")
     DELETIONS[deletion](memory)
     assert secrets() == 0
-    assert stored("another") == expected(memory, 9, "another")
+    assert stored("another") == expected(memory, 10, "another")
     assert is_whole()
 
 
@@ -560,7 +601,7 @@ def test_a_recount_leaves_the_index() -> None:
     index_all()
     before = stored()
     assert recount.recount(memory, models.Session.objects.get().pk, using="default")
-    assert (stored(), indexed()) == (before, 19)
+    assert (stored(), indexed()) == (before, 20)
 
 
 # At the same time.
@@ -617,7 +658,8 @@ def test_indexing_waits_for_an_edit_and_then_indexes_what_is_left(edit: str, bef
     indexer.result()
     assert secrets() == 0
     assert is_whole()
-    assert stored() == expected(memory, models.Session.objects.get().newest_position - 1)
+    assert indexed() == models.Session.objects.get().last_position
+    assert stored() == expected(memory, indexed())
 
 
 @beside
@@ -631,8 +673,8 @@ def test_a_redaction_waits_for_the_index_and_then_finds_the_words(before: int) -
     if before:
         index(limit=before)
     with transaction.atomic():
-        assert index_all() == 59 - before
-        assert index_all("copy") == 49
+        assert index_all() == 60 - before
+        assert index_all("copy") == 50
         assert secrets() == 2
         redaction = InThread(lambda: memory.redact("s", 30))
         assert redaction.is_waiting()
@@ -658,7 +700,7 @@ def test_a_fork_whose_original_changes_before_it_is_copied_is_indexed_later(monk
     memory.fork("s", 50, key="copy")
     assert (secrets(), indexed("copy")) == (0, 0)
     index_all("copy")
-    assert stored("copy") == expected(memory, 49, "copy")
+    assert stored("copy") == expected(memory, 50, "copy")
     assert is_whole()
 
 
@@ -677,7 +719,7 @@ def test_two_processes_that_index_a_session_write_each_message_once(monkeypatch:
 
     monkeypatch.setattr(indexable, "portion", portion_and_index)
     index_all()
-    assert stored() == expected(memory, 299)
+    assert stored() == expected(memory, 300)
     assert is_whole()
 
 
@@ -707,8 +749,7 @@ def test_whatever_happens_at_the_same_time_the_index_is_that_of_the_messages() -
     assert all(thread.result() > 0 for thread in threads)
     assert is_whole()
     index_all()
-    # A truncation may leave the newest exchange in the index.
-    assert indexed() in (models.Session.objects.get().newest_position - 1, models.Session.objects.get().last_position)
+    assert indexed() == models.Session.objects.get().last_position
     assert stored() == expected(memory, indexed())
     assert is_whole()
 
@@ -734,7 +775,7 @@ def test_a_long_session_is_indexed_in_portions_although_the_process_is_killed(tm
             program.wait()
         killed.append(indexed())
     call_command("convmemory_index", verbosity=0)
-    assert 0 < killed[0] < killed[1] <= indexed() == 19_999
+    assert 0 < killed[0] < killed[1] <= indexed() == 20_000
     assert is_whole_index()
     assert [segment.first for segment in stored()] == list(range(1, 20_000, 128))
     assert secrets() == 1

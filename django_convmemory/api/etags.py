@@ -1,7 +1,8 @@
 """Entity tags of a session. Every change of the session changes its tag, so a client can ask whether it has changed.
 
-A tag is ``"<revision>-<rest>"``. The rest changes with four things that the revision does not count: the end of a
-lease, a pause of the alias, a title or metadata that the site sets by itself, and the configuration of the memory.
+A tag is ``"<revision>-<rest>"``. The rest changes with five things that the revision does not count: the end of a
+lease, a pause of the alias, a title or metadata that the site sets by itself, what is indexed, because a context may
+quote more then, and the configuration of the memory.
 
 ``If-Match`` is compared by the revision alone, because the tags of a session and of its context share it. Django's own
 conditional requests compare whole tags.
@@ -22,7 +23,8 @@ from django_convmemory.conversation import ConversationMemory
 def of(session: models.Session, memory: ConversationMemory) -> str:
     """Return the tag of a session's state. ``session`` must have been read ``with_clock``."""
     pause: str | None = session.pause  # type: ignore[attr-defined]
-    description = zlib.crc32(repr((session.title, session.metadata, pause)).encode("utf-8", "surrogatepass"))
+    parts = (session.title, session.metadata, pause, session.indexed_position)
+    description = zlib.crc32(repr(parts).encode("utf-8", "surrogatepass"))
     return quote_etag(f"{session.revision}-{session.state[0]}{_configuration(memory) ^ description:08x}")
 
 

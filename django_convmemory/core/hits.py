@@ -24,6 +24,7 @@ class Hit(NamedTuple):
     - ``excerpt``: the passage of its text that matches best. ``marks`` are the words of the query in it, each as the
       index of its first character and the index after its last one.
     - ``neighbours``: the messages before and after it, if the search was asked for them.
+    - ``name``: the name of the speaker, if the message has one.
     """
 
     session: SessionName
@@ -34,6 +35,7 @@ class Hit(NamedTuple):
     excerpt: str
     marks: tuple[tuple[int, int], ...] = ()
     neighbours: tuple[StoredMessage, ...] = ()
+    name: str | None = None
 
     @property
     def pieces(self) -> list[Piece]:

@@ -21,12 +21,13 @@ _MOST_READ = 500_000
 
 
 class Indexable(NamedTuple):
-    """A stored message, as far as the index needs it."""
+    """A stored message, as far as the index needs it. ``whole``: nothing that is indexed was left out."""
 
     position: int
     created_at: dt.datetime
     message: ChatMessage
     redacted: bool
+    whole: bool = True
 
 
 def documents(messages: Iterable[Indexable], previous: dt.datetime | None) -> Iterator[Document]:
@@ -128,7 +129,8 @@ def searchable(
         more = segments.extended(last, first, list(documents(unindexed, previous)))
         known += more if last is None or more[0].first == last.first else [last, *more]
     left = max(0, end - indexed)
-    return Searchable(extent.session_id, extent.name, extent.epoch, known, len(unindexed) >= left, left)
+    complete = len(unindexed) >= left and all(each.whole for each in unindexed)
+    return Searchable(extent.session_id, extent.name, extent.epoch, known, complete, left)
 
 
 def _newest_text(messages: Sequence[Indexable]) -> Sequence[Indexable]:

@@ -21,20 +21,24 @@ LEASE = 3 * LONGEST
 
 
 def catch_up(store: Store, session_id: int) -> int:
-    """Index the settled messages of the session that are not indexed, for 30 seconds at most. Return their number.
+    """Index the messages of the session that are not indexed, for 30 seconds at most. Return their number.
 
     It needs no lease: if another process indexes the session at the same time, one of the two changes nothing.
     """
-    total = 0
     until = time.monotonic() + LONGEST
-    while (count := store.index(session_id)) and time.monotonic() < until:
+    total, more = store.index(session_id)
+    while more and time.monotonic() < until:
+        count, more = store.index(session_id)
         total += count
-    return total + count
+    return total
 
 
 def run(store: Store, session_id: int, rule: DueRule, *, asked: bool) -> Result:
-    """Index a session that is due because it is not indexed."""
+    """Index a session of a memory that folds nothing."""
     claim = store.claim(session_id, rule, lease=LEASE, prompt_hash="", force=asked)
+    if claim == "not_due":
+        # A search asks for sessions that are not due.
+        return Result(Outcome.NOT_DUE, indexed=catch_up(store, session_id) > 0)
     if not isinstance(claim, Claim):
         return Result({"busy": Outcome.BUSY}.get(claim, Outcome.NOT_DUE))
     try:
@@ -42,4 +46,4 @@ def run(store: Store, session_id: int, rule: DueRule, *, asked: bool) -> Result:
     finally:
         again = store.release(claim, rule)
     logger.info("Indexed %d messages of session %s.", count, session_id)
-    return Result(Outcome.NOT_DUE, again)
+    return Result(Outcome.NOT_DUE, again, indexed=count > 0)

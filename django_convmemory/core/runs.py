@@ -28,13 +28,20 @@ class Outcome(enum.StrEnum):
 class Result(NamedTuple):
     """What came of a run. ``again``: the session is still due; a task should fold it in ``delay`` seconds.
 
-    ``recovered``: the alias's model has answered for the first time after an outage.
+    ``recovered``: the alias's model has answered for the first time after an outage. ``indexed``: the memory folds
+    nothing, and messages were indexed.
     """
 
     outcome: Outcome
     again: bool = False
     delay: float = 0.0
     recovered: bool = False
+    indexed: bool = False
+
+    @property
+    def progressed(self) -> bool:
+        """Whether the session has less to do than before."""
+        return self.indexed or self.outcome == Outcome.PUBLISHED
 
 
 class LeaseLost(Exception):

@@ -75,12 +75,11 @@ def sessions_for(
 def to_index(searched: Sequence[Searchable]) -> list[int]:
     """Return the ids of sessions that a search could not read to the end, with the most messages to index first.
 
-    Sessions that are never due were not indexed yet.
+    Sessions that are not due were not indexed yet.
     """
-    if all(session.complete for session in searched):
+    if not any(session.unindexed and not session.complete for session in searched):
         return []
-    # The newest message is never indexed.
-    behind = [session for session in searched if session.unindexed > 1]
+    behind = [session for session in searched if session.unindexed]
     longest = heapq.nlargest(_INDEXED_FOR_SEARCH, behind, key=lambda session: session.unindexed)
     return [session.session_id for session in longest]
 
@@ -151,4 +150,5 @@ def hit(found: Found, query: Query, *, length: int = 240) -> Hit:
         excerpt=text,
         marks=marks,
         neighbours=found.neighbours,
+        name=stored.message.name,
     )

@@ -20,6 +20,7 @@ from django_convmemory.core.values import (
     DueRule,
     Edited,
     Forked,
+    Indexed,
     NewVersion,
     Redaction,
     Searchable,
@@ -82,11 +83,10 @@ class Store(Protocol):
 
     # Recall. A session's index is made of segments: see :mod:`.recall.segments`.
 
-    def index(self, session_id: int, *, limit: int = 1_000) -> int:
-        """Index the next messages before the newest exchange, at most ``limit``, and return how many.
+    def index(self, session_id: int, *, limit: int = 1_000) -> Indexed:
+        """Index the next messages, at most ``limit``, or fewer if one transaction could not write so much.
 
-        It may be fewer than are left, because one transaction writes them. 0 means that nothing is left, or that other
-        processes change the session all the time.
+        If other processes change the session all the time, nothing is indexed, and there are no ``more``.
         """
 
     def searchable(

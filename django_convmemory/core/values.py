@@ -140,6 +140,13 @@ class StoredMessage(NamedTuple):
     redacted: bool
 
 
+class Indexed(NamedTuple):
+    """How many messages were added to the index of a session, and whether there are ``more`` to add."""
+
+    messages: int
+    more: bool
+
+
 class Searchable(NamedTuple):
     """A session as a search reads it.
 

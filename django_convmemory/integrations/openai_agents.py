@@ -61,7 +61,7 @@ class ConvMemorySession(SessionABC):
             raise InvalidArgument(f"view must be 'context' or 'history', not {view!r:.100}.")
         self.session_id = session_id
         if not isinstance(session_settings, SessionSettings):
-            session_settings = SessionSettings(**session_settings or {})
+            session_settings = SessionSettings().resolve(session_settings)
         self.session_settings = session_settings
         self.view = view
         self._session = memories[alias].session(session_id, owner=owner, visitor=visitor)
@@ -69,8 +69,8 @@ class ConvMemorySession(SessionABC):
     async def get_items(self, limit: int | None = None) -> list[TResponseInputItem]:
         """Return the items for the next request. With ``limit``, the last so many items as they came, folded or not.
 
-        A call and its result are either both given or both left out, except with a limit. A call that waits for its
-        result is given.
+        A negative limit gives every item, as ``SQLiteSession`` does. Without a limit, a call and its result are either
+        both given or both left out. A call that waits for its result is given.
         """
         settings = self.session_settings
         if settings is not None and settings.limit is not None:
@@ -111,9 +111,9 @@ class ConvMemorySession(SessionABC):
             await self._session.arequest_compaction()
 
     def _items(self, limit: int | None) -> list[responses_items.Item]:
-        if limit is not None:
+        if limit is not None and limit >= 0:
             return _made(self._session.history(limit=limit, items=True) if limit > 0 else [])
-        if self.view == "history":
+        if limit is not None or self.view == "history":
             return _made(self._after(0))
         context = self._session.load(recall=False)
         before = _before_tail(context)

@@ -47,8 +47,8 @@ def message(item: Any) -> ChatMessage:
 def items(messages: Sequence[ChatMessage]) -> list[Item]:
     """Return the items for which ``messages`` stand. A message that has none is made into one or more.
 
-    A message has none if the site stored it, or if it was redacted. If it made or answered a call, the item on the other
-    side of the call takes a form that fits.
+    A message has none if the site stored it, or if it was redacted. If it made or answered a call, the item on the
+    other side of the call takes a form that fits.
     """
     made: list[Item] = []
     itemless = {call_id for each in messages if each.item is None for call_id in _call_ids(each)}

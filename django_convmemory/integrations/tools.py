@@ -95,7 +95,7 @@ class SearchHistory:
         zone = self.session.memory.requests.zone
         lines = []
         for hit in sorted(spoken, key=lambda hit: hit.position):
-            turn = requests.turn(ChatMessage.restore(hit.role, hit.excerpt, "chat"))
+            turn = requests.turn(ChatMessage.restore(hit.role, hit.excerpt, "chat", hit.name))
             lines.append(f"{hit.position}, {requests.day(hit.created_at, zone)} {turn}")
         return "\n".join([documents.SEARCH_ANSWER, *lines]) if lines else _NOTHING
 

@@ -16,19 +16,21 @@ segment. The same holds for ``truncate`` and ``clear``, also if other messages s
 
 from __future__ import annotations
 
-import datetime as dt
 import logging
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 from django.db import connections
-from django.db.models import F, OuterRef, QuerySet, Subquery
+from django.db.models import F, QuerySet
+from django.db.models.functions import Left
 
 from django_convmemory import models
 from django_convmemory.core import indexable
 from django_convmemory.core.indexable import Indexable
 from django_convmemory.core.recall import segments
+from django_convmemory.core.recall.documents import MAX_CHARACTERS
 from django_convmemory.core.recall.segments import Segment
+from django_convmemory.core.values import Indexed
 from django_convmemory.stores import columns, compound, transactions
 
 logger = logging.getLogger(__name__)
@@ -43,6 +45,17 @@ _ROWS_PER_INSERT = 32
 _NEWEST_FIRST = ("-session_id", "-first")
 # The columns that message() takes.
 MESSAGE_NAMES = ("position", "created_at", "redacted_at", "role", "kind", "content", "wire", *columns.MORE_NAMES)
+# One character more than is indexed, so that a text that was cut can be told from a whole one.
+CONTENT = Left("content", MAX_CHARACTERS + 1)
+_SESSION_NAMES = ("epoch", "indexed_position", "last_position")
+# These queries are made once, because that takes Django as long as to run them.
+_MESSAGES = models.Message.objects.order_by("session_id", "position").values_list(
+    *(CONTENT if name == "content" else name for name in MESSAGE_NAMES)
+)
+_SEGMENTS = models.Segment.objects.order_by(*_NEWEST_FIRST).values_list(
+    *(f"session__{name}" for name in _SESSION_NAMES), *Segment._fields
+)
+_SESSIONS = models.Session.objects.values_list(*_SESSION_NAMES)
 
 
 def message(values: Sequence[Any]) -> Indexable:
@@ -53,69 +66,56 @@ def message(values: Sequence[Any]) -> Indexable:
 
 
 class _State(NamedTuple):
-    """What the index of a session is extended from: its end, and the last segment.
-
-    ``previous`` is the time of the last message that is indexed.
-    """
+    """What the index of a session is extended from: its end, and the last segment."""
 
     epoch: int
     indexed_position: int
-    newest_position: int
-    previous: dt.datetime | None
+    last_position: int
     last: Segment | None
 
 
-def index(using: str, session_id: int, *, limit: int) -> int:
+def index(using: str, session_id: int, *, limit: int) -> Indexed:
     """Extend the index of a session: see :meth:`.Store.index`.
 
     Everything is read and computed before the transaction, which only writes.
     """
     for _ in range(_TRIES):
         state = _state(using, session_id)
-        if state is None:
-            return 0
-        first, last = state.indexed_position + 1, state.last
-        if (last.last if last else 0) != state.indexed_position:
+        if state is None or state.indexed_position >= state.last_position:
+            break
+        indexed, last = state.indexed_position, state.last
+        if (last.last if last else 0) != indexed:
             # Folding goes on.
             logger.warning(
                 "The index of session %s is damaged, so search does not find its newer messages. Make it again: "
                 "manage.py convmemory_check --repair.",
                 session_id,
             )
-            return 0
-        messages = _messages(using, session_id, first, min(state.newest_position - 1, first + limit - 1))
-        documents = indexable.portion(messages, state.previous)
-        if documents and _write(using, session_id, state, segments.extended(last, first, documents)):
-            return len(documents)
-    return 0
+            break
+        messages = _messages(using, session_id, max(1, indexed), min(state.last_position, indexed + limit))
+        # The last message that is indexed, for its time.
+        previous = next(messages, None) if indexed else None
+        documents = indexable.portion(messages, previous.created_at if previous else None)
+        if documents and _write(using, session_id, state, segments.extended(last, indexed + 1, documents)):
+            return Indexed(len(documents), more=indexed + len(documents) < state.last_position)
+    return Indexed(0, more=False)
 
 
 def _state(using: str, session_id: int) -> _State | None:
-    """Read the end of the index of a session. None: there is no such session, or nothing to index."""
-    previous = models.Message.objects.filter(session=OuterRef("pk"), position=OuterRef("indexed_position"))
-    newest = models.Segment.objects.filter(session=OuterRef("pk")).order_by(*_NEWEST_FIRST)
-    sessions = models.Session.objects.using(using).filter(pk=session_id)
-    row = (
-        sessions.filter(newest_position__gt=F("indexed_position") + 1)
-        .values_list(
-            *("epoch", "indexed_position", "newest_position"),
-            Subquery(previous.values("created_at")[:1]),
-            *(Subquery(newest.values(name)[:1]) for name in Segment._fields),
-        )
-        .first()
-    )
-    if row is None:
-        return None
-    *state, begins, ends, data = row
-    return _State._make([*state, None if begins is None else Segment(begins, ends, data)])
+    """Read the end of the index of a session. None: there is no such session."""
+    for *values, first, last, data in _SEGMENTS.using(using).filter(session_id=session_id)[:1]:
+        return _State._make([*values, Segment(first, last, data)])
+    for values in _SESSIONS.using(using).filter(pk=session_id):
+        return _State._make([*values, None])
+    return None
 
 
 def _messages(using: str, session_id: int, first: int, last: int) -> Iterator[Indexable]:
     """Yield the messages from ``first`` through ``last``, read in pages. End where one is missing."""
-    rows = models.Message.objects.using(using).filter(session_id=session_id).order_by("session_id", "position")
     while first <= last:
-        page = rows.filter(position__gte=first, position__lte=min(last, first + _PAGE - 1))
-        stored = [message(values) for values in page.values_list(*MESSAGE_NAMES)]
+        positions = (first, min(last, first + _PAGE - 1))
+        page = _MESSAGES.using(using).filter(session_id=session_id, position__range=positions)
+        stored = [message(values) for values in page]
         for each in stored:
             if each.position != first:
                 return

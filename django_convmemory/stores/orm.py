@@ -200,7 +200,7 @@ class ORMStore:
 
     # Recall: see indexing and searching.
 
-    def index(self, session_id: int, *, limit: int = 1_000) -> int:
+    def index(self, session_id: int, *, limit: int = 1_000) -> values.Indexed:
         return indexing.index(self.using, session_id, limit=limit)
 
     def searchable(

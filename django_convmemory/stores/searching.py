@@ -11,12 +11,13 @@ import operator
 from collections.abc import Sequence
 from typing import Any
 
-from django.db.models import BigIntegerField, F, Q, QuerySet, Value
-from django.db.models.functions import Cast, Greatest, Least
+from django.db.models import BigIntegerField, F, Q, TextField, Value
+from django.db.models.functions import Cast, Greatest, Least, Left
 
 from django_convmemory import models
 from django_convmemory.core import indexable
-from django_convmemory.core.indexable import MOST_UNINDEXED, Extent
+from django_convmemory.core.indexable import MOST_UNINDEXED, Extent, Indexable
+from django_convmemory.core.recall.documents import MAX_CHARACTERS
 from django_convmemory.core.recall.segments import Segment
 from django_convmemory.core.values import Searchable, SessionName, StoredMessage
 from django_convmemory.stores import columns, indexing
@@ -25,23 +26,55 @@ from django_convmemory.stores import columns, indexing
 _MOST_SESSIONS = 10_000
 
 
+# In characters. A search reads a message without its wire form if that is longer, for example because it has an image.
+_LONGEST_WIRE = 4 * MAX_CHARACTERS
+# The columns of a row of the union, after the name of its table. Two more numbers follow.
+_NAMES = ("session_id", *indexing.MESSAGE_NAMES)
+_CONTENT, _WIRE = map(indexing.MESSAGE_NAMES.index, ("content", "wire"))
+_NULL = Value(None, TextField())
+# With a type: PostgreSQL takes a plain NULL for a text, and MariaDB makes decimals of the numbers of a union.
+_NUMBER = Cast(Value(None), BigIntegerField())
+
+
+def _columns(**columns: Any) -> list[Any]:
+    """Return the columns ``_NAMES`` of a table that has those in ``columns`` only."""
+    return [columns.get(name, _NULL) for name in _NAMES]
+
+
+# These queries are made once, because that takes Django longer than to filter them.
+_MESSAGES = models.Message.objects.values_list(
+    Value("message"),
+    *({"content": indexing.CONTENT, "wire": Left("wire", _LONGEST_WIRE + 1)}.get(name, name) for name in _NAMES),
+    *(_NUMBER, _NUMBER),
+)
+_SEGMENTS = models.Segment.objects.values_list(
+    Value("segment"), *_columns(session_id="session_id", position="first", content="data"), "last", _NUMBER
+)
+_SESSIONS: Any = models.Session.objects.values_list(
+    Value("session"), *_columns(session_id="pk", position="epoch"), "indexed_position", "last_position"
+)
+_PLACED = models.Message.objects.values_list(
+    *("session_id", "session__epoch", "position", "created_at", *columns.READ_NAMES, "tokens", "redacted_at")
+)
+
+
 def searchable(using: str, name: SessionName, *, before: int | None, epoch: int | None) -> Searchable | None:
     """Return the session as a search reads it: see :meth:`.Store.searchable`."""
-    sessions = models.Session.objects.using(using).named(name)
+    rows = _SESSIONS.using(using).named(name)
     if epoch is not None:
-        sessions = sessions.filter(epoch=epoch)
+        rows = rows.filter(epoch=epoch)
     # Subqueries and not joins, and a range of positions: see ORMStore.history.
-    session = sessions.values("pk")[:1]
-    segments = models.Segment.objects.using(using).filter(session_id=session)
-    messages = models.Message.objects.using(using).filter(session_id=session)
+    session = rows.values("pk")[:1]
+    segments = _SEGMENTS.using(using).filter(session_id=session)
+    messages = _MESSAGES.using(using).filter(session_id=session)
     end: Any = F("last_position")
     if before is not None:
         end = Least(end, _bigint(before - 1), output_field=BigIntegerField())
         segments, messages = segments.filter(first__lt=before), messages.filter(position__lt=before)
     # The arithmetic of Extent.unindexed_after().
     after = Greatest(F("indexed_position"), end - _bigint(MOST_UNINDEXED), output_field=BigIntegerField())
-    messages = messages.filter(position__gte=sessions.values(after=after)[:1])
-    read = _Rows(sessions, segments, messages)
+    messages = messages.filter(position__gte=rows.values(after=after)[:1])
+    read = _Rows(messages, segments, rows)
     for session_id in read.sessions:
         extent = read.extent(session_id, name)
         return read.searchable(extent, extent.unindexed_after(before), before=before)
@@ -54,7 +87,6 @@ def searchable_among(using: str, sessions: models.SessionQuerySet, *, max_messag
     A first statement chooses the sessions, and a second one reads all of them as they are at one moment. If the index
     of a session has grown in between, fewer of the messages that the second one returns are needed.
     """
-    everyone = models.Session.objects.using(using)
     newest_first = sessions.using(using).filter(last_position__gt=0).order_by("-updated_at", "-pk")
     names = ("pk", "alias", "key", "owner_id", "visitor", "epoch", "indexed_position", "last_position")
     found = [
@@ -67,11 +99,11 @@ def searchable_among(using: str, sessions: models.SessionQuerySet, *, max_messag
     ids = [extent.session_id for extent in chosen]
     after = indexable.unindexed_after(chosen)
     unindexed = [Q(session_id=pk, position__gte=position) for pk, position in after.items()]
-    messages = models.Message.objects.using(using)
+    messages = _MESSAGES.using(using)
     read = _Rows(
-        everyone.filter(pk__in=ids),
-        models.Segment.objects.using(using).filter(session_id__in=ids),
         messages.filter(functools.reduce(operator.or_, unindexed)) if unindexed else messages.none(),
+        _SEGMENTS.using(using).filter(session_id__in=ids),
+        _SESSIONS.using(using).filter(pk__in=ids),
     )
     extents = [read.extent(extent.session_id, extent.name) for extent in chosen if extent.session_id in read.sessions]
     results = [read.searchable(extent, after.get(extent.session_id, extent.last_position)) for extent in extents]
@@ -80,28 +112,20 @@ def searchable_among(using: str, sessions: models.SessionQuerySet, *, max_messag
     return results
 
 
-# A row of the union names its table. Then it has the columns of a message, and two more numbers.
-_NAMES = ("session_id", *indexing.MESSAGE_NAMES)
-_CONTENT = indexing.MESSAGE_NAMES.index("content")
+def _message(values: Sequence[Any]) -> Indexable:
+    """Return the message of a row with the columns ``MESSAGE_NAMES``, without a wire form that is too long."""
+    wire = values[_WIRE]
+    if wire is None or len(wire) <= _LONGEST_WIRE:
+        return indexing.message(values)
+    return indexing.message([*values[:_WIRE], None, *values[_WIRE + 1 :]])._replace(whole=False)
 
 
 class _Rows:
-    """What one statement returns: the rows of sessions, of their segments, and of messages."""
+    """What one statement returns: rows of ``_MESSAGES``, ``_SEGMENTS`` and ``_SESSIONS``."""
 
-    def __init__(
-        self, sessions: QuerySet[models.Session], segments: QuerySet[models.Segment], messages: QuerySet[models.Message]
-    ) -> None:
-        number = _null("position")
+    def __init__(self, messages: Any, segments: Any, sessions: Any) -> None:
         # The messages come first: the database's values become those of Python by the fields of the first part.
-        union = messages.values_list(Value("message"), *_NAMES, number, number).union(
-            segments.values_list(
-                Value("segment"), *_columns(session_id="session_id", position="first", content="data"), "last", number
-            ),
-            sessions.values_list(
-                Value("session"), *_columns(session_id="pk", position="epoch"), "indexed_position", "last_position"
-            ),
-            all=True,
-        )
+        union = messages.union(segments, sessions, all=True)
         # The epoch, the indexed position and the last position of each session.
         self.sessions: dict[int, tuple[int, int, int]] = {}
         self._segments: dict[int, list[Segment]] = collections.defaultdict(list)
@@ -121,18 +145,7 @@ class _Rows:
         """Return a session, with its messages after the position ``after`` that are not indexed."""
         rows = sorted(self._messages[extent.session_id], key=operator.itemgetter(0))
         segments = sorted(self._segments[extent.session_id])
-        return indexable.searchable(extent, segments, map(indexing.message, rows), after=after, before=before)
-
-
-def _columns(**names: str) -> list[Any]:
-    """Return the columns ``_NAMES``, of which a table has those in ``names``, by another name."""
-    return [names.get(name) or _null(name) for name in _NAMES]
-
-
-def _null(name: str) -> Cast:
-    # With a type: PostgreSQL takes a plain NULL for a text, and MariaDB makes decimals of the numbers of a union.
-    field: Any = BigIntegerField() if name == "session_id" else models.Message._meta.get_field(name)
-    return Cast(Value(None), field)
+        return indexable.searchable(extent, segments, map(_message, rows), after=after, before=before)
 
 
 def messages_at(using: str, places: Sequence[tuple[int, int, int]]) -> dict[tuple[int, int], StoredMessage]:
@@ -143,14 +156,13 @@ def messages_at(using: str, places: Sequence[tuple[int, int, int]]) -> dict[tupl
     if not positions:
         return {}
     conditions = [Q(session_id=pk, position__in=numbers) for pk, numbers in positions.items()]
-    rows = models.Message.objects.using(using).filter(functools.reduce(operator.or_, conditions))
-    names = ("session_id", "session__epoch", "position", "created_at", *columns.READ_NAMES, "tokens", "redacted_at")
+    rows = _PLACED.using(using).filter(functools.reduce(operator.or_, conditions))
     wanted = set(places)
     return {
         (session_id, position): StoredMessage(
             position, created_at, columns.message_of_values(stored), tokens, redacted_at is not None
         )
-        for session_id, epoch, position, created_at, *stored, tokens, redacted_at in rows.values_list(*names)
+        for session_id, epoch, position, created_at, *stored, tokens, redacted_at in rows
         if (session_id, epoch, position) in wanted
     }
 

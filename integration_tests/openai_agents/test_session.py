@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 from agents import Agent, MaxTurnsExceeded, OpenAIResponsesModel, RunConfig, Runner, SQLiteSession, function_tool
-from agents.memory import Session, SessionSettings, is_openai_responses_compaction_aware_session
+from agents.memory import Session, SessionSettings, is_openai_responses_compaction_aware_session, session_settings
 from asgiref.sync import async_to_sync
 from django.contrib.auth import get_user_model
 from hypothesis import given, strategies as st
@@ -79,6 +79,11 @@ def folded(settings: Settings) -> Callable[[int], ConvMemorySession]:
 
 
 # The session by itself.
+
+# The oldest version that we support takes no dict for the settings.
+SETTINGS: list[Any] = [SessionSettings(limit=3)]
+if hasattr(session_settings, "coerce_session_settings"):
+    SETTINGS.append({"limit": 3})
 
 
 @given(response_items.sequences())
@@ -165,7 +170,7 @@ def test_a_limit_gives_the_last_items_as_they_came(folded: Callable[[int], ConvM
         assert get(session, limit) == history[60 - min(limit, 60) :]
 
 
-@pytest.mark.parametrize("given_as", [SessionSettings(limit=3), {"limit": 3}])
+@pytest.mark.parametrize("given_as", SETTINGS)
 def test_a_limit_in_the_settings_is_kept_and_warned_about_once(given_as: Any, caplog: pytest.LogCaptureFixture) -> None:
     openai_agents._warn_of_limit.cache_clear()
     session = ConvMemorySession("main", session_settings=given_as)

@@ -19,6 +19,7 @@ from django_convmemory.api.views import base
 from django_convmemory.clock import Clock
 from django_convmemory.conversation import SessionHandle
 from django_convmemory.memory import memories
+from django_convmemory.messages import ChatMessage
 from django_convmemory.stores import transactions
 from tests.api.conftest import ROOT, row_of, url_of
 
@@ -186,6 +187,21 @@ def test_other_options_change_the_etag(api: APIClient, chat: SessionHandle, sett
     options = settings.CONVMEMORY["default"] | {"OPTIONS": {"max_token_limit": 100}}  # type: ignore[attr-defined]
     settings.CONVMEMORY = {"default": options}  # type: ignore[attr-defined]
     assert api.get(url_of(chat, "context/"), headers={"If-None-Match": before["ETag"]}).status_code == 200
+
+
+def test_a_context_that_may_quote_more_has_another_etag(api: APIClient, chat: SessionHandle, settings: object) -> None:
+    window = {"MEMORY": "django_convmemory.memory.ConversationWindowMemory", "OPTIONS": {"window_size": 4}}
+    settings.CONVMEMORY = {"default": window}  # type: ignore[attr-defined]
+    chat.append(ChatMessage.human("The heron has landed."), *[ChatMessage.human("Remark")] * 600)
+    url = url_of(chat, "context/?recall=heron")
+    before = api.get(url)
+    assert before.json()["recalled"] == []
+    assert api.get(url, headers={"If-None-Match": before["ETag"]}).status_code == 304
+    chat.memory.store.index(row_of(chat).pk)
+    after = api.get(url, headers={"If-None-Match": before["ETag"]})
+    assert after.status_code == 200
+    assert after.json()["recalled"][0]["position"] == 1
+    assert after.json()["revision"] == before.json()["revision"]
 
 
 def test_no_shared_cache_may_keep_a_response(api: APIClient, chat: SessionHandle) -> None:

@@ -175,48 +175,34 @@ WHERE ("convmemory_message"."session_id" = (
 ) AND "convmemory_message"."position" > %s AND "convmemory_message"."position" <= %s)
 ORDER BY "convmemory_message"."session_id" ASC, 1 ASC LIMIT 50;
 
--- index, its first segment (1 of 3)
+-- index, its first segment (1 of 4)
 -- index, a longer segment (2 of 4)
 -- index, nothing to do
-SELECT "convmemory_session"."epoch" AS "epoch", "convmemory_session"."indexed_position" AS "indexed_position",
-    "convmemory_session"."newest_position" AS "newest_position", (
-    SELECT U0."created_at" AS "created_at"
-    FROM "convmemory_message" U0
-    WHERE (U0."position" = ("convmemory_session"."indexed_position")
-        AND U0."session_id" = ("convmemory_session"."id")) LIMIT 1
-) AS "subquery1", (
-    SELECT U0."first" AS "first"
-    FROM "convmemory_segment" U0
-    WHERE U0."session_id" = ("convmemory_session"."id")
-    ORDER BY U0."session_id" DESC, 1 DESC LIMIT 1
-) AS "subquery2", (
-    SELECT U0."last" AS "last"
-    FROM "convmemory_segment" U0
-    WHERE U0."session_id" = ("convmemory_session"."id")
-    ORDER BY U0."session_id" DESC, U0."first" DESC LIMIT 1
-) AS "subquery3", (
-    SELECT U0."data" AS "data"
-    FROM "convmemory_segment" U0
-    WHERE U0."session_id" = ("convmemory_session"."id")
-    ORDER BY U0."session_id" DESC, U0."first" DESC LIMIT 1
-) AS "subquery4"
-FROM "convmemory_session"
-WHERE ("convmemory_session"."id" = %s
-    AND "convmemory_session"."newest_position" > ("convmemory_session"."indexed_position" + %s))
-ORDER BY "convmemory_session"."id" ASC LIMIT 1;
+SELECT "convmemory_session"."epoch" AS "session__epoch",
+    "convmemory_session"."indexed_position" AS "session__indexed_position",
+    "convmemory_session"."last_position" AS "session__last_position", "convmemory_segment"."first" AS "first",
+    "convmemory_segment"."last" AS "last", "convmemory_segment"."data" AS "data"
+FROM "convmemory_segment" INNER JOIN "convmemory_session" ON ("convmemory_segment"."session_id" = "convmemory_session"."id")
+WHERE "convmemory_segment"."session_id" = %s
+ORDER BY "convmemory_segment"."session_id" DESC, 4 DESC LIMIT 1;
 
--- index, its first segment (2 of 3)
+-- index, its first segment (2 of 4)
+SELECT "convmemory_session"."epoch" AS "epoch", "convmemory_session"."indexed_position" AS "indexed_position",
+    "convmemory_session"."last_position" AS "last_position"
+FROM "convmemory_session"
+WHERE "convmemory_session"."id" = %s;
+
+-- index, its first segment (3 of 4)
 -- index, a longer segment (3 of 4)
 SELECT "convmemory_message"."position" AS "position", "convmemory_message"."created_at" AS "created_at",
     "convmemory_message"."redacted_at" AS "redacted_at", "convmemory_message"."role" AS "role",
-    "convmemory_message"."kind" AS "kind", "convmemory_message"."content" AS "content",
+    "convmemory_message"."kind" AS "kind", LEFT("convmemory_message"."content", %s) AS "left",
     "convmemory_message"."wire" AS "wire"
 FROM "convmemory_message"
-WHERE ("convmemory_message"."session_id" = %s AND "convmemory_message"."position" >= %s
-    AND "convmemory_message"."position" <= %s)
+WHERE ("convmemory_message"."position" BETWEEN %s AND %s AND "convmemory_message"."session_id" = %s)
 ORDER BY "convmemory_message"."session_id" ASC, 1 ASC;
 
--- index, its first segment (3 of 3)
+-- index, its first segment (4 of 4)
 WITH changed AS (
     UPDATE "convmemory_session"
     SET "indexed_position" = %s
@@ -293,8 +279,8 @@ FROM changed;
     SELECT %s AS "value", "convmemory_message"."session_id" AS "session_id",
         "convmemory_message"."position" AS "position", "convmemory_message"."created_at" AS "created_at",
         "convmemory_message"."redacted_at" AS "redacted_at", "convmemory_message"."role" AS "role",
-        "convmemory_message"."kind" AS "kind", "convmemory_message"."content" AS "content",
-        "convmemory_message"."wire" AS "wire", (NULL)::bigint AS "cast", (NULL)::bigint AS "cast"
+        "convmemory_message"."kind" AS "kind", LEFT("convmemory_message"."content", %s) AS "left",
+        LEFT("convmemory_message"."wire", %s) AS "left", (NULL)::bigint AS "cast", (NULL)::bigint AS "cast"
     FROM "convmemory_message"
     WHERE ("convmemory_message"."session_id" = (
         SELECT U0."id" AS "pk"
@@ -308,9 +294,8 @@ FROM changed;
 )
 UNION ALL (
     SELECT %s AS "value", "convmemory_segment"."session_id" AS "session_id",
-        "convmemory_segment"."first" AS "first", (NULL)::timestamp with time zone AS "cast",
-        (NULL)::timestamp with time zone AS "cast", (NULL)::varchar(16) AS "cast",
-        (NULL)::varchar(32) AS "cast", "convmemory_segment"."data" AS "data", (NULL)::text AS "cast",
+        "convmemory_segment"."first" AS "first", NULL AS "value", NULL AS "value", NULL AS "value",
+        NULL AS "value", "convmemory_segment"."data" AS "data", NULL AS "value",
         "convmemory_segment"."last" AS "last", (NULL)::bigint AS "cast"
     FROM "convmemory_segment"
     WHERE "convmemory_segment"."session_id" = (
@@ -321,9 +306,8 @@ UNION ALL (
 )
 UNION ALL (
     SELECT %s AS "value", "convmemory_session"."id" AS "pk", "convmemory_session"."epoch" AS "epoch",
-        (NULL)::timestamp with time zone AS "cast", (NULL)::timestamp with time zone AS "cast",
-        (NULL)::varchar(16) AS "cast", (NULL)::varchar(32) AS "cast", (NULL)::text AS "cast",
-        (NULL)::text AS "cast", "convmemory_session"."indexed_position" AS "indexed_position",
+        NULL AS "value", NULL AS "value", NULL AS "value", NULL AS "value", NULL AS "value", NULL AS "value",
+        "convmemory_session"."indexed_position" AS "indexed_position",
         "convmemory_session"."last_position" AS "last_position"
     FROM "convmemory_session"
     WHERE "convmemory_session"."name_hash" = %s
@@ -334,8 +318,8 @@ UNION ALL (
     SELECT %s AS "value", "convmemory_message"."session_id" AS "session_id",
         "convmemory_message"."position" AS "position", "convmemory_message"."created_at" AS "created_at",
         "convmemory_message"."redacted_at" AS "redacted_at", "convmemory_message"."role" AS "role",
-        "convmemory_message"."kind" AS "kind", "convmemory_message"."content" AS "content",
-        "convmemory_message"."wire" AS "wire", (NULL)::bigint AS "cast", (NULL)::bigint AS "cast"
+        "convmemory_message"."kind" AS "kind", LEFT("convmemory_message"."content", %s) AS "left",
+        LEFT("convmemory_message"."wire", %s) AS "left", (NULL)::bigint AS "cast", (NULL)::bigint AS "cast"
     FROM "convmemory_message"
     WHERE ("convmemory_message"."session_id" = (
         SELECT U0."id" AS "pk"
@@ -349,9 +333,8 @@ UNION ALL (
 )
 UNION ALL (
     SELECT %s AS "value", "convmemory_segment"."session_id" AS "session_id",
-        "convmemory_segment"."first" AS "first", (NULL)::timestamp with time zone AS "cast",
-        (NULL)::timestamp with time zone AS "cast", (NULL)::varchar(16) AS "cast",
-        (NULL)::varchar(32) AS "cast", "convmemory_segment"."data" AS "data", (NULL)::text AS "cast",
+        "convmemory_segment"."first" AS "first", NULL AS "value", NULL AS "value", NULL AS "value",
+        NULL AS "value", "convmemory_segment"."data" AS "data", NULL AS "value",
         "convmemory_segment"."last" AS "last", (NULL)::bigint AS "cast"
     FROM "convmemory_segment"
     WHERE ("convmemory_segment"."session_id" = (
@@ -362,9 +345,8 @@ UNION ALL (
 )
 UNION ALL (
     SELECT %s AS "value", "convmemory_session"."id" AS "pk", "convmemory_session"."epoch" AS "epoch",
-        (NULL)::timestamp with time zone AS "cast", (NULL)::timestamp with time zone AS "cast",
-        (NULL)::varchar(16) AS "cast", (NULL)::varchar(32) AS "cast", (NULL)::text AS "cast",
-        (NULL)::text AS "cast", "convmemory_session"."indexed_position" AS "indexed_position",
+        NULL AS "value", NULL AS "value", NULL AS "value", NULL AS "value", NULL AS "value", NULL AS "value",
+        "convmemory_session"."indexed_position" AS "indexed_position",
         "convmemory_session"."last_position" AS "last_position"
     FROM "convmemory_session"
     WHERE ("convmemory_session"."name_hash" = %s AND "convmemory_session"."epoch" = %s)
@@ -386,25 +368,23 @@ ORDER BY "convmemory_session"."updated_at" DESC, 1 DESC LIMIT 10001;
     SELECT %s AS "value", "convmemory_message"."session_id" AS "session_id",
         "convmemory_message"."position" AS "position", "convmemory_message"."created_at" AS "created_at",
         "convmemory_message"."redacted_at" AS "redacted_at", "convmemory_message"."role" AS "role",
-        "convmemory_message"."kind" AS "kind", "convmemory_message"."content" AS "content",
-        "convmemory_message"."wire" AS "wire", (NULL)::bigint AS "cast", (NULL)::bigint AS "cast"
+        "convmemory_message"."kind" AS "kind", LEFT("convmemory_message"."content", %s) AS "left",
+        LEFT("convmemory_message"."wire", %s) AS "left", (NULL)::bigint AS "cast", (NULL)::bigint AS "cast"
     FROM "convmemory_message"
     WHERE ("convmemory_message"."position" >= %s AND "convmemory_message"."session_id" = %s)
 )
 UNION ALL (
     SELECT %s AS "value", "convmemory_segment"."session_id" AS "session_id",
-        "convmemory_segment"."first" AS "first", (NULL)::timestamp with time zone AS "cast",
-        (NULL)::timestamp with time zone AS "cast", (NULL)::varchar(16) AS "cast",
-        (NULL)::varchar(32) AS "cast", "convmemory_segment"."data" AS "data", (NULL)::text AS "cast",
+        "convmemory_segment"."first" AS "first", NULL AS "value", NULL AS "value", NULL AS "value",
+        NULL AS "value", "convmemory_segment"."data" AS "data", NULL AS "value",
         "convmemory_segment"."last" AS "last", (NULL)::bigint AS "cast"
     FROM "convmemory_segment"
     WHERE "convmemory_segment"."session_id" IN (%s)
 )
 UNION ALL (
     SELECT %s AS "value", "convmemory_session"."id" AS "pk", "convmemory_session"."epoch" AS "epoch",
-        (NULL)::timestamp with time zone AS "cast", (NULL)::timestamp with time zone AS "cast",
-        (NULL)::varchar(16) AS "cast", (NULL)::varchar(32) AS "cast", (NULL)::text AS "cast",
-        (NULL)::text AS "cast", "convmemory_session"."indexed_position" AS "indexed_position",
+        NULL AS "value", NULL AS "value", NULL AS "value", NULL AS "value", NULL AS "value", NULL AS "value",
+        "convmemory_session"."indexed_position" AS "indexed_position",
         "convmemory_session"."last_position" AS "last_position"
     FROM "convmemory_session"
     WHERE "convmemory_session"."id" IN (%s)

@@ -178,55 +178,41 @@ WHERE ("convmemory_message"."session_id" = (
 ) AND "convmemory_message"."position" > %s AND "convmemory_message"."position" <= %s)
 ORDER BY "convmemory_message"."session_id" ASC, 1 ASC LIMIT 50;
 
--- index, its first segment (1 of 4)
+-- index, its first segment (1 of 5)
 -- index, a longer segment (3 of 6)
 -- index, nothing to do
-SELECT "convmemory_session"."epoch" AS "epoch", "convmemory_session"."indexed_position" AS "indexed_position",
-    "convmemory_session"."newest_position" AS "newest_position", (
-    SELECT U0."created_at" AS "created_at"
-    FROM "convmemory_message" U0
-    WHERE (U0."position" = ("convmemory_session"."indexed_position")
-        AND U0."session_id" = ("convmemory_session"."id")) LIMIT 1
-) AS "subquery1", (
-    SELECT U0."first" AS "first"
-    FROM "convmemory_segment" U0
-    WHERE U0."session_id" = ("convmemory_session"."id")
-    ORDER BY U0."session_id" DESC, 1 DESC LIMIT 1
-) AS "subquery2", (
-    SELECT U0."last" AS "last"
-    FROM "convmemory_segment" U0
-    WHERE U0."session_id" = ("convmemory_session"."id")
-    ORDER BY U0."session_id" DESC, U0."first" DESC LIMIT 1
-) AS "subquery3", (
-    SELECT U0."data" AS "data"
-    FROM "convmemory_segment" U0
-    WHERE U0."session_id" = ("convmemory_session"."id")
-    ORDER BY U0."session_id" DESC, U0."first" DESC LIMIT 1
-) AS "subquery4"
-FROM "convmemory_session"
-WHERE ("convmemory_session"."id" = %s
-    AND "convmemory_session"."newest_position" > ("convmemory_session"."indexed_position" + %s))
-ORDER BY "convmemory_session"."id" ASC LIMIT 1;
+SELECT "convmemory_session"."epoch" AS "session__epoch",
+    "convmemory_session"."indexed_position" AS "session__indexed_position",
+    "convmemory_session"."last_position" AS "session__last_position", "convmemory_segment"."first" AS "first",
+    "convmemory_segment"."last" AS "last", "convmemory_segment"."data" AS "data"
+FROM "convmemory_segment" INNER JOIN "convmemory_session" ON ("convmemory_segment"."session_id" = "convmemory_session"."id")
+WHERE "convmemory_segment"."session_id" = %s
+ORDER BY "convmemory_segment"."session_id" DESC, 4 DESC LIMIT 1;
 
--- index, its first segment (2 of 4)
+-- index, its first segment (2 of 5)
+SELECT "convmemory_session"."epoch" AS "epoch", "convmemory_session"."indexed_position" AS "indexed_position",
+    "convmemory_session"."last_position" AS "last_position"
+FROM "convmemory_session"
+WHERE "convmemory_session"."id" = %s;
+
+-- index, its first segment (3 of 5)
 -- index, a longer segment (4 of 6)
 SELECT "convmemory_message"."position" AS "position", "convmemory_message"."created_at" AS "created_at",
     "convmemory_message"."redacted_at" AS "redacted_at", "convmemory_message"."role" AS "role",
-    "convmemory_message"."kind" AS "kind", "convmemory_message"."content" AS "content",
+    "convmemory_message"."kind" AS "kind", SUBSTR("convmemory_message"."content", %s, %s) AS "left",
     "convmemory_message"."wire" AS "wire"
 FROM "convmemory_message"
-WHERE ("convmemory_message"."session_id" = %s AND "convmemory_message"."position" >= %s
-    AND "convmemory_message"."position" <= %s)
+WHERE ("convmemory_message"."position" BETWEEN %s AND %s AND "convmemory_message"."session_id" = %s)
 ORDER BY "convmemory_message"."session_id" ASC, 1 ASC;
 
--- index, its first segment (3 of 4)
+-- index, its first segment (4 of 5)
 -- index, a longer segment (5 of 6)
 UPDATE "convmemory_session"
 SET "indexed_position" = %s
 WHERE ("convmemory_session"."epoch" = %s AND "convmemory_session"."id" = %s
     AND "convmemory_session"."indexed_position" = %s);
 
--- index, its first segment (4 of 4)
+-- index, its first segment (5 of 5)
 -- fork (12 of 17)
 INSERT INTO "convmemory_segment" ("session_id", "first", "last", "data")
 VALUES (%s, %s, %s, %s);
@@ -268,8 +254,9 @@ WHERE ("convmemory_segment"."session_id" = %s AND "convmemory_segment"."first" =
 SELECT %s AS "value", "convmemory_message"."session_id" AS "session_id",
     "convmemory_message"."position" AS "position", "convmemory_message"."created_at" AS "created_at",
     "convmemory_message"."redacted_at" AS "redacted_at", "convmemory_message"."role" AS "role",
-    "convmemory_message"."kind" AS "kind", "convmemory_message"."content" AS "content",
-    "convmemory_message"."wire" AS "wire", CAST(NULL AS bigint) AS "cast", CAST(NULL AS bigint) AS "cast"
+    "convmemory_message"."kind" AS "kind", SUBSTR("convmemory_message"."content", %s, %s) AS "left",
+    SUBSTR("convmemory_message"."wire", %s, %s) AS "left", CAST(NULL AS bigint) AS "cast",
+    CAST(NULL AS bigint) AS "cast"
 FROM "convmemory_message"
 WHERE ("convmemory_message"."session_id" = (
     SELECT U0."id" AS "pk"
@@ -282,9 +269,8 @@ WHERE ("convmemory_message"."session_id" = (
 ))
 UNION ALL
 SELECT %s AS "value", "convmemory_segment"."session_id" AS "session_id",
-    "convmemory_segment"."first" AS "first", strftime(%s, NULL) AS "cast", strftime(%s, NULL) AS "cast",
-    CAST(NULL AS varchar(16)) AS "cast", CAST(NULL AS varchar(32)) AS "cast",
-    "convmemory_segment"."data" AS "data", CAST(NULL AS text) AS "cast",
+    "convmemory_segment"."first" AS "first", NULL AS "value", NULL AS "value", NULL AS "value",
+    NULL AS "value", "convmemory_segment"."data" AS "data", NULL AS "value",
     "convmemory_segment"."last" AS "last", CAST(NULL AS bigint) AS "cast"
 FROM "convmemory_segment"
 WHERE "convmemory_segment"."session_id" = (
@@ -293,9 +279,8 @@ WHERE "convmemory_segment"."session_id" = (
     WHERE U0."name_hash" = %s LIMIT 1
 )
 UNION ALL
-SELECT %s AS "value", "convmemory_session"."id" AS "pk", "convmemory_session"."epoch" AS "epoch", strftime(%s,
-    NULL) AS "cast", strftime(%s, NULL) AS "cast", CAST(NULL AS varchar(16)) AS "cast",
-    CAST(NULL AS varchar(32)) AS "cast", CAST(NULL AS text) AS "cast", CAST(NULL AS text) AS "cast",
+SELECT %s AS "value", "convmemory_session"."id" AS "pk", "convmemory_session"."epoch" AS "epoch",
+    NULL AS "value", NULL AS "value", NULL AS "value", NULL AS "value", NULL AS "value", NULL AS "value",
     "convmemory_session"."indexed_position" AS "indexed_position",
     "convmemory_session"."last_position" AS "last_position"
 FROM "convmemory_session"
@@ -305,8 +290,9 @@ WHERE "convmemory_session"."name_hash" = %s;
 SELECT %s AS "value", "convmemory_message"."session_id" AS "session_id",
     "convmemory_message"."position" AS "position", "convmemory_message"."created_at" AS "created_at",
     "convmemory_message"."redacted_at" AS "redacted_at", "convmemory_message"."role" AS "role",
-    "convmemory_message"."kind" AS "kind", "convmemory_message"."content" AS "content",
-    "convmemory_message"."wire" AS "wire", CAST(NULL AS bigint) AS "cast", CAST(NULL AS bigint) AS "cast"
+    "convmemory_message"."kind" AS "kind", SUBSTR("convmemory_message"."content", %s, %s) AS "left",
+    SUBSTR("convmemory_message"."wire", %s, %s) AS "left", CAST(NULL AS bigint) AS "cast",
+    CAST(NULL AS bigint) AS "cast"
 FROM "convmemory_message"
 WHERE ("convmemory_message"."session_id" = (
     SELECT U0."id" AS "pk"
@@ -319,9 +305,8 @@ WHERE ("convmemory_message"."session_id" = (
 ))
 UNION ALL
 SELECT %s AS "value", "convmemory_segment"."session_id" AS "session_id",
-    "convmemory_segment"."first" AS "first", strftime(%s, NULL) AS "cast", strftime(%s, NULL) AS "cast",
-    CAST(NULL AS varchar(16)) AS "cast", CAST(NULL AS varchar(32)) AS "cast",
-    "convmemory_segment"."data" AS "data", CAST(NULL AS text) AS "cast",
+    "convmemory_segment"."first" AS "first", NULL AS "value", NULL AS "value", NULL AS "value",
+    NULL AS "value", "convmemory_segment"."data" AS "data", NULL AS "value",
     "convmemory_segment"."last" AS "last", CAST(NULL AS bigint) AS "cast"
 FROM "convmemory_segment"
 WHERE ("convmemory_segment"."session_id" = (
@@ -330,9 +315,8 @@ WHERE ("convmemory_segment"."session_id" = (
     WHERE (U0."name_hash" = %s AND U0."epoch" = %s) LIMIT 1
 ) AND "convmemory_segment"."first" < %s)
 UNION ALL
-SELECT %s AS "value", "convmemory_session"."id" AS "pk", "convmemory_session"."epoch" AS "epoch", strftime(%s,
-    NULL) AS "cast", strftime(%s, NULL) AS "cast", CAST(NULL AS varchar(16)) AS "cast",
-    CAST(NULL AS varchar(32)) AS "cast", CAST(NULL AS text) AS "cast", CAST(NULL AS text) AS "cast",
+SELECT %s AS "value", "convmemory_session"."id" AS "pk", "convmemory_session"."epoch" AS "epoch",
+    NULL AS "value", NULL AS "value", NULL AS "value", NULL AS "value", NULL AS "value", NULL AS "value",
     "convmemory_session"."indexed_position" AS "indexed_position",
     "convmemory_session"."last_position" AS "last_position"
 FROM "convmemory_session"
@@ -353,22 +337,21 @@ ORDER BY "convmemory_session"."updated_at" DESC, 1 DESC LIMIT 10001;
 SELECT %s AS "value", "convmemory_message"."session_id" AS "session_id",
     "convmemory_message"."position" AS "position", "convmemory_message"."created_at" AS "created_at",
     "convmemory_message"."redacted_at" AS "redacted_at", "convmemory_message"."role" AS "role",
-    "convmemory_message"."kind" AS "kind", "convmemory_message"."content" AS "content",
-    "convmemory_message"."wire" AS "wire", CAST(NULL AS bigint) AS "cast", CAST(NULL AS bigint) AS "cast"
+    "convmemory_message"."kind" AS "kind", SUBSTR("convmemory_message"."content", %s, %s) AS "left",
+    SUBSTR("convmemory_message"."wire", %s, %s) AS "left", CAST(NULL AS bigint) AS "cast",
+    CAST(NULL AS bigint) AS "cast"
 FROM "convmemory_message"
 WHERE ("convmemory_message"."position" >= %s AND "convmemory_message"."session_id" = %s)
 UNION ALL
 SELECT %s AS "value", "convmemory_segment"."session_id" AS "session_id",
-    "convmemory_segment"."first" AS "first", strftime(%s, NULL) AS "cast", strftime(%s, NULL) AS "cast",
-    CAST(NULL AS varchar(16)) AS "cast", CAST(NULL AS varchar(32)) AS "cast",
-    "convmemory_segment"."data" AS "data", CAST(NULL AS text) AS "cast",
+    "convmemory_segment"."first" AS "first", NULL AS "value", NULL AS "value", NULL AS "value",
+    NULL AS "value", "convmemory_segment"."data" AS "data", NULL AS "value",
     "convmemory_segment"."last" AS "last", CAST(NULL AS bigint) AS "cast"
 FROM "convmemory_segment"
 WHERE "convmemory_segment"."session_id" IN (%s)
 UNION ALL
-SELECT %s AS "value", "convmemory_session"."id" AS "pk", "convmemory_session"."epoch" AS "epoch", strftime(%s,
-    NULL) AS "cast", strftime(%s, NULL) AS "cast", CAST(NULL AS varchar(16)) AS "cast",
-    CAST(NULL AS varchar(32)) AS "cast", CAST(NULL AS text) AS "cast", CAST(NULL AS text) AS "cast",
+SELECT %s AS "value", "convmemory_session"."id" AS "pk", "convmemory_session"."epoch" AS "epoch",
+    NULL AS "value", NULL AS "value", NULL AS "value", NULL AS "value", NULL AS "value", NULL AS "value",
     "convmemory_session"."indexed_position" AS "indexed_position",
     "convmemory_session"."last_position" AS "last_position"
 FROM "convmemory_session"

@@ -48,7 +48,9 @@ def module_of(page: str, name: str) -> dict[str, Any]:
 
 
 def test_the_code_of_every_page_is_run() -> None:
-    tests = "".join(path.read_text(encoding="utf-8") for path in pathlib.Path(__file__).parent.glob("test_*.py"))
+    here = pathlib.Path(__file__)
+    files = [*here.parent.glob("test_*.py"), *(here.parents[2] / "integration_tests").glob("*/test_*.py")]
+    tests = "".join(path.read_text(encoding="utf-8") for path in files)
     for name, page in PAGES.items():
         for code in re.findall(r"```python\n(.*?)```", page, re.DOTALL):
             named = re.match(r"# (\w+\.py)", code)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 
 import pytest
 from hypothesis import given
@@ -63,6 +64,26 @@ def test_the_escapes_of_json_do_not_hide_words(role: str) -> None:
 @pytest.mark.parametrize("text", ['{"a": "b\\', "[" * 49_000 + "\\", "C:\\new"])
 def test_what_only_looks_like_json_is_indexed_as_text(text: str) -> None:
     assert documents.indexed_text(ChatMessage.tool(text, "call_1")) == text
+
+
+def test_of_a_text_that_is_too_long_the_beginning_is_indexed() -> None:
+    brackets = "[" * 60_000 + "\\"
+    assert documents.indexed_text(ChatMessage.tool(brackets, "call_1")) == "[" * 50_000
+    assert documents.indexed_text(ChatMessage.human("a" * 60_000)) == "a" * 50_000
+
+
+@pytest.mark.parametrize("read", [10**9, documents.MAX_CHARACTERS + 1])
+def test_the_escapes_of_json_that_is_too_long_do_not_hide_words(read: int) -> None:
+    text = json.dumps([{"note": "the first line\nnext line", "城市": "北京", "end": "\\" * 60_000 + "heron"}, 7])
+    document = documents.document(ChatMessage.tool(text[:read], "call_1"))
+    assert document == ["note", "first", "line", "next", "line", "城市", "北京", "end"]
+
+
+@pytest.mark.parametrize("text", ['{"' + '\\"' * 60_000, '["' * 60_000, "{" + '"\\' * 60_000, "[ C:\\new " * 9_000])
+def test_what_only_looks_like_json_takes_a_bounded_time_if_it_is_long(text: str) -> None:
+    start = time.process_time()
+    assert documents.indexed_text(ChatMessage.tool(text, "call_1")) == text[: documents.MAX_CHARACTERS]
+    assert time.process_time() - start < 1
 
 
 @given(conversations.conversations())

@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import random
+import string
+import sys
+from collections.abc import Callable, Sequence
+from types import FrameType
+from typing import TYPE_CHECKING
 
 import pytest
 from hypothesis import given, settings, strategies as st
@@ -12,6 +17,9 @@ from django_convmemory.core.recall.queries import Query
 from django_convmemory.core.recall.ranking import Match
 from django_convmemory.core.recall.segments import Document, Segment
 from tests.recall import reference
+
+if TYPE_CHECKING:
+    from _typeshed import TraceFunction
 
 TERMS = ["cat", "dog", "de:hund", "es:perr", "hous", "tree", "猫很", "很黑", "黑猫", "lc204817"]
 WORDS = [("cat",), ("dog", "de:hund", "es:perr"), ("hous", "de:hund"), ("tree",), ("黑猫",), ("lc204817",), ("absent",)]
@@ -203,6 +211,39 @@ def test_a_message_counts_its_forms_of_a_word_once() -> None:
     twice = ranking.rank([of("dog de:hund x", "x x x")], word, limit=1)
 
     assert once == twice
+
+
+def operations(work: Callable[[], object]) -> int:
+    """Return how many lines of Python ``work`` runs."""
+    count = 0
+
+    def note(frame: FrameType, event: str, argument: object) -> TraceFunction:
+        nonlocal count
+        count += 1
+        return note
+
+    traced = sys.gettrace()
+    sys.settrace(note)
+    try:
+        work()
+    finally:
+        sys.settrace(traced)
+    return count
+
+
+def test_a_query_of_400_words_does_a_bounded_amount_of_work() -> None:
+    randomly = random.Random(4)
+    words = [f"{first}{second}box" for first in string.ascii_lowercase for second in string.ascii_lowercase][:500]
+    documents = [Document(randomly.choices(words, k=12), number % 20 == 0) for number in range(10_000)]
+    searched = [index(documents)]
+    short, long = (queries.query(" ".join(words[:count])) for count in (64, 400))
+    assert len(long.terms) == 400
+
+    work = operations(lambda: ranking.rank(searched, long, limit=10))
+
+    # Each of the 400 words is looked up in each of the 79 segments. But only 32 of them are counted: each is in 240
+    # messages.
+    assert work - operations(lambda: ranking.rank(searched, short, limit=10)) < 30 * (400 - 64) * len(searched[0])
 
 
 def test_a_query_of_a_whole_message_is_answered() -> None:

@@ -12,7 +12,12 @@ from django_convmemory.core.recall import languages, normalization, tokenizer
 
 # Letters and marks of many scripts, what joins words, and what stands between them.
 CHARACTERS = "aZéßİ٤ 09-_.@/+,:'\n\t京ﾊﾞ한ㅎแมน้ำกिन्दी\u0301\u200d\ufe0f😀Ⅳ½ﷺＬ\u1112\u1161\u11ab"
-TEXTS = st.one_of(st.text(CHARACTERS, max_size=60), st.text(max_size=60))
+WORDS = ("the", "Houses", "die", "Rechnungen", "las", "facturas", "x" * 90, "don't")
+TEXTS = st.one_of(
+    st.text(CHARACTERS, max_size=60),
+    st.text(max_size=60),
+    st.lists(st.sampled_from(WORDS), max_size=20).map(" ".join),
+)
 
 
 def terms(text: str) -> list[str]:

@@ -158,7 +158,9 @@ def _window_scores(
     windows: Windows, weights: Mapping[int, float], counts: Mapping[int, bytes], average: float
 ) -> list[float]:
     """Return the BM25 of the window of each lane, 0.0 for those that are not compared."""
-    norms = [_norm(length / (LANES * average)) for length in windows.lengths]
+    # As _norm() says. It is not called for each window, because there are hundreds.
+    least, slope = _norm(0), (_norm(1) - _norm(0)) / (LANES * average)
+    norms = [least + slope * length for length in windows.lengths]
     lanes = range(len(norms))
     # The sums of what words weigh that a window has once are divided at the end.
     once = [0.0] * len(norms)

@@ -1,7 +1,8 @@
-"""Imports conversations from other systems, or from a file that convmemory_export wrote."""
+"""Imports conversations from other systems, from agent frameworks, or from a file that convmemory_export wrote."""
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import io
 import os
@@ -16,9 +17,10 @@ from django.core.management.base import BaseCommand, CommandError, CommandParser
 from django.db import reset_queries
 
 from django_convmemory import conf
+from django_convmemory.integrations import sqlite_histories
 from django_convmemory.maintenance.transfer import reading
 from django_convmemory.maintenance.transfer.importing import SAME_NAME, Importer
-from django_convmemory.maintenance.transfer.records import BadRecord
+from django_convmemory.maintenance.transfer.records import BadRecord, Record
 from django_convmemory.management import choices
 from django_convmemory.management.progress import Progress, counted, printable
 
@@ -63,8 +65,9 @@ class Command(BaseCommand):
 
     help = (
         'Import sessions from JSON files. A file holds one {"key": …, "messages": […]} on each line, or a list of '
-        "them. docs/moving.md describes all fields. Sessions that already have messages are left alone, so a second "
-        "run continues where the first one stopped."
+        "them. docs/moving.md describes all fields. A file may also be a SQLite database of the OpenAI Agents SDK "
+        "(SQLiteSession) or of LangChain (SQLChatMessageHistory). Sessions that already have messages are left alone, "
+        "so a second run continues where the first one stopped."
     )
 
     def add_arguments(self, parser: CommandParser) -> None:
@@ -125,8 +128,8 @@ class Command(BaseCommand):
         until, names = "", set[tuple[str, str, str]]()
         for file_name in files:
             try:
-                with _opened(file_name) as file:
-                    for record in reading.read(file):
+                with _records(file_name) as records:
+                    for record in records:
                         expected = importer.expect(record)
                         total, existing = total + 1, existing + expected.there
                         calls, tokens = calls + expected.calls, tokens + expected.tokens
@@ -150,8 +153,8 @@ class Command(BaseCommand):
     def _import(self, name: str, importer: Importer, counts: _Counts, progress: Progress) -> None:
         place = _place(name)
         try:
-            with _opened(name) as file:
-                for record in reading.read(file):
+            with _records(name) as records:
+                for record in records:
                     stored = importer.add(record)
                     counts.messages += stored
                     counts.imported += stored > 0
@@ -192,6 +195,17 @@ def _message(error: Exception) -> str:
 
 def _place(name: str) -> str:
     return "standard input" if name == "-" else name
+
+
+@contextmanager
+def _records(name: str) -> Iterator[Iterator[Record]]:
+    """Give the records of a file, or of standard input."""
+    if name != "-" and sqlite_histories.is_sqlite(name):
+        with contextlib.closing(sqlite_histories.read(name)) as records:
+            yield records
+    else:
+        with _opened(name) as file:
+            yield reading.read(file)
 
 
 @contextmanager

@@ -23,7 +23,7 @@ class Command(BaseCommand):
     """``manage.py convmemory_index``: indexes the messages of all sessions that are not indexed.
 
     The messages of a session are indexed in portions, each in its own transaction. If a run is interrupted, the next
-    run continues it. The newest exchange of a session is left to a later run: a search reads it as it is.
+    run continues it.
     """
 
     help = (
@@ -45,7 +45,7 @@ class Command(BaseCommand):
                     f"memories[{alias!r}] is not indexed: its option index is False. Turn it on first.", returncode=2
                 )
         chosen = [alias for alias in options["alias"] or memories if memories[alias].options.index]
-        sessions = models.Session.objects.using(using).filter(newest_position__gt=F("indexed_position") + 1)
+        sessions = models.Session.objects.using(using).filter(last_position__gt=F("indexed_position"))
         store, messages = ORMStore(using), 0
         with Progress(self.stdout, "indexed", verbose=options["verbosity"] > 0) as progress:
             for alias in chosen:

@@ -4,26 +4,27 @@ from __future__ import annotations
 
 from django_convmemory.core import indexable
 from django_convmemory.core.recall import segments
+from django_convmemory.core.values import Indexed
 from django_convmemory.stores.in_memory.rows import Session
 from django_convmemory.stores.in_memory.state import State
 
 
-def index(state: State, session_id: int, *, limit: int) -> int:
+def index(state: State, session_id: int, *, limit: int) -> Indexed:
     """Index the next messages: see :meth:`.Store.index`."""
     session = state.sessions.get(session_id)
     if session is None:
-        return 0
+        return Indexed(0, more=False)
     indexed = session.indexed_position
-    end = min(session.counters.newest_position - 1, indexed + limit)
     previous = session.rows[indexed - 1].created_at if indexed else None
-    documents = indexable.portion((row.indexable for row in session.rows[indexed:end]), previous)
+    rows = session.rows[indexed : indexed + limit]
+    documents = indexable.portion((row.indexable for row in rows), previous)
     if documents:
         last = session.segments.pop() if session.segments else None
         new = segments.extended(last, indexed + 1, documents)
         if last is not None and new[0].first != last.first:
             session.segments.append(last)
         session.segments += new
-    return len(documents)
+    return Indexed(len(documents), more=indexed + len(documents) < len(session.rows))
 
 
 def strike(session: Session, position: int) -> None:

@@ -107,7 +107,7 @@ class InMemoryStore:
 
     # Recall: see indexing and searching.
 
-    def index(self, session_id: int, *, limit: int = 1_000) -> int:
+    def index(self, session_id: int, *, limit: int = 1_000) -> values.Indexed:
         with self._lock:
             return indexing.index(self._state, session_id, limit=limit)
 

@@ -1,0 +1,62 @@
+"""docs/howto/openai-agents.md, and what docs/moving.md says about the SDK's files."""
+
+from __future__ import annotations
+
+import json
+import pathlib
+from typing import Any, cast
+
+import pytest
+from agents import OpenAIResponsesModel, SQLiteSession
+from asgiref.sync import async_to_sync
+from django.contrib.auth.models import AnonymousUser, User
+from django.core.management import call_command
+from django.test import AsyncRequestFactory
+
+from django_convmemory.integrations.openai_agents import ConvMemorySession
+from django_convmemory.memory import memories
+from integration_tests.openai_agents.model import called, inputs, response, said, talking, thought
+from tests.howto.test_pages import module_of
+from tests.openai_server import OpenAIServer
+from tests.response_items import returned
+
+pytestmark = pytest.mark.django_db
+
+
+def test_the_view_answers_and_remembers(server: OpenAIServer) -> None:
+    namespace = module_of("openai-agents", "agent_views.py")
+    ann = User.objects.create_user("ann")
+    server.queue(response(said("At nine.")), response(said("An hour.", 2)))
+
+    async def ask(text: str, user: User | AnonymousUser) -> Any:
+        async def auser() -> User | AnonymousUser:
+            return user
+
+        request = AsyncRequestFactory().post("/", {"text": text})
+        request.auser = auser
+        return await namespace["ask"](request)
+
+    async def talk(model: OpenAIResponsesModel) -> None:
+        namespace["guide"].model = model
+        answers = [await ask(text, ann) for text in ("When does the ferry leave?", "How long does it take?")]
+        assert [json.loads(answer.content) for answer in answers] == [{"text": "At nine."}, {"text": "An hour."}]
+        assert (await ask("When?", AnonymousUser())).status_code == 403
+
+    talking(server, talk)
+
+    assert [item["role"] for item in inputs(server)[1]] == ["user", "assistant", "user"]
+    history = memories["default"].session("main", owner=ann).history()
+    assert [stored.message.text for stored in history] == [
+        *("When does the ferry leave?", "At nine.", "How long does it take?", "An hour.")
+    ]
+
+
+def test_a_file_of_the_sdk_is_imported(tmp_path: pathlib.Path) -> None:
+    items = [{"role": "user", "content": "Köln?"}, thought("hm"), called("a", "f"), returned("a", "1"), said("One.")]
+    theirs = SQLiteSession("main", tmp_path / "chats.db")
+    async_to_sync(theirs.add_items)(cast("Any", items))
+    theirs.close()
+
+    call_command("convmemory_import", str(tmp_path / "chats.db"), verbosity=0)
+
+    assert async_to_sync(ConvMemorySession("main").get_items)() == items

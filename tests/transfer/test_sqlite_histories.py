@@ -1,0 +1,145 @@
+"""SQLite files of the OpenAI Agents SDK and of LangChain are imported by convmemory_import."""
+
+from __future__ import annotations
+
+import contextlib
+import datetime as dt
+import io
+import json
+import pathlib
+import sqlite3
+from typing import Any
+
+import pytest
+from django.core.management import CommandError, call_command
+
+from django_convmemory import models
+from django_convmemory.integrations import responses_items
+from django_convmemory.memory import memories
+from django_convmemory.messages import thaw
+from tests.response_items import called, returned, said, thought
+
+pytestmark = pytest.mark.django_db
+
+# As SQLiteSession of the SDK, and SQLChatMessageHistory of langchain-community, create them.
+AGENTS = """
+CREATE TABLE agent_sessions (session_id TEXT PRIMARY KEY, created_at TIMESTAMP, updated_at TIMESTAMP);
+CREATE TABLE agent_messages (
+    id INTEGER PRIMARY KEY AUTOINCREMENT, session_id TEXT NOT NULL, message_data TEXT NOT NULL,
+    created_at TIMESTAMP DEFAULT CURRENT_TIMESTAMP
+);
+"""
+LANGCHAIN = "CREATE TABLE message_store (id INTEGER PRIMARY KEY, session_id TEXT, message TEXT);"
+
+ITEMS = {
+    "anna": [said("user", "Köln?"), thought("hm"), called("a"), returned("a", "1"), said("assistant", "A million.")],
+    "ben": [said("user", "Hi."), {"role": "system", "content": "It is late."}, returned("lone", "?")],
+}
+MESSAGES = [
+    {"type": "system", "data": {"content": "Be brief.", "type": "system"}},
+    {"type": "human", "data": {"content": "What is Rust?", "type": "human"}},
+    {"type": "ai", "data": {"content": "", "tool_calls": [{"name": "f", "args": {}, "id": "a"}], "type": "ai"}},
+    {"type": "tool", "data": {"content": "42", "tool_call_id": "a", "type": "tool"}},
+]
+
+
+def file_of(folder: pathlib.Path, *statements: str, rows: dict[str, list[tuple[Any, ...]]]) -> str:
+    """Make a SQLite file with these rows in its tables, and return its name."""
+    name = str(folder / "conversations.db")
+    with contextlib.closing(sqlite3.connect(name)) as file:
+        for statement in statements:
+            file.executescript(statement)
+        for table, values in rows.items():
+            file.executemany(f"INSERT INTO {table} VALUES ({', '.join('?' * len(values[0]))})", values)  # noqa: S608
+        file.commit()
+    return name
+
+
+def rows_of(sessions: dict[str, list[Any]], *more: Any) -> list[tuple[Any, ...]]:
+    """The rows of sessions whose messages came in turns."""
+    longest = max(map(len, sessions.values()))
+    turns = [(key, items[at]) for at in range(longest) for key, items in sessions.items() if at < len(items)]
+    return [(number, key, json.dumps(item), *more) for number, (key, item) in enumerate(turns, 1)]
+
+
+def load(*names: str, **options: Any) -> str:
+    output = io.StringIO()
+    call_command("convmemory_import", *names, stdout=output, **options)
+    return output.getvalue()
+
+
+def test_sessions_of_the_agents_sdk_are_imported(tmp_path: pathlib.Path) -> None:
+    name = file_of(tmp_path, AGENTS, rows={"agent_messages": rows_of(ITEMS, "2024-05-01 10:00:00")})
+    before = pathlib.Path(name).read_bytes()
+
+    output = load(name)
+
+    assert "2 sessions imported with 8 messages" in output
+    for key, items in ITEMS.items():
+        history = memories["default"].history(key, items=True)
+        assert responses_items.items([stored.message for stored in history]) == items
+        assert {stored.created_at for stored in history} == {dt.datetime(2024, 5, 1, 10, tzinfo=dt.UTC)}
+    assert pathlib.Path(name).read_bytes() == before
+    assert "0 sessions imported with 0 messages, 2 already in the database" in load(name)
+
+
+def test_messages_of_langchain_are_imported(tmp_path: pathlib.Path) -> None:
+    name = file_of(tmp_path, LANGCHAIN, rows={"message_store": rows_of({"main": MESSAGES})})
+
+    assert "1 session imported with 4 messages" in load(name)
+
+    history = [stored.message for stored in memories["default"].history("main", items=True)]
+    assert [(message.format, thaw(message.item)) for message in history] == [("langchain", item) for item in MESSAGES]
+    assert [message.role for message in memories["default"].load("main")] == ["system", "user", "assistant", "tool"]
+
+
+def test_tables_may_have_other_names(tmp_path: pathlib.Path) -> None:
+    agents = AGENTS.replace("agent_messages", '"my ""items"""')
+    langchain = LANGCHAIN.replace("message_store", "chats")
+    rows = {'"my ""items"""': rows_of(ITEMS, None), "chats": rows_of({"main": MESSAGES})}
+
+    assert "3 sessions imported with 12 messages" in load(file_of(tmp_path, agents, langchain, rows=rows))
+
+
+def test_a_dry_run_stores_nothing(tmp_path: pathlib.Path) -> None:
+    name = file_of(tmp_path, AGENTS, rows={"agent_messages": rows_of(ITEMS, None)})
+
+    assert "2 sessions to import" in load(name, dry_run=True)
+    assert not models.Session.objects.exists()
+
+
+@pytest.mark.parametrize(
+    ("data", "error"),
+    [
+        ("{", "it does not hold JSON"),
+        (b"\xff", "it does not hold JSON"),
+        ("5", "An item must be a dict"),
+        ('{"__enc__": 1, "payload": "gAAAA"}', "EncryptedSession has encrypted it"),
+        ('{"role": "user", "content": "a\\u0000b"}', "NUL"),
+    ],
+)
+def test_a_row_that_cannot_be_imported_is_named(tmp_path: pathlib.Path, data: Any, error: str) -> None:
+    rows = [*rows_of({"anna": ITEMS["anna"]}, None), (9, "ben", data, None)]
+    name = file_of(tmp_path, AGENTS, rows={"agent_messages": rows})
+
+    with pytest.raises(CommandError, match=rf"table agent_messages, session 'ben': row 9: .*{error}") as raised:
+        load(name, no_compact=True)
+
+    assert "The sessions before it are imported (1 session" in str(raised.value)
+    assert [session.key for session in models.Session.objects.all()] == ["anna"]
+
+
+def test_a_file_without_conversations_is_refused(tmp_path: pathlib.Path) -> None:
+    name = file_of(tmp_path, "CREATE TABLE other (id INTEGER, session_id TEXT);", rows={})
+
+    with pytest.raises(CommandError, match="none with conversations of the OpenAI Agents SDK or of LangChain"):
+        load(name)
+
+
+def test_a_file_that_is_cut_off_is_refused(tmp_path: pathlib.Path) -> None:
+    name = file_of(tmp_path, AGENTS, rows={"agent_messages": rows_of(ITEMS, None)})
+    whole = pathlib.Path(name).read_bytes()
+    pathlib.Path(name).write_bytes(whole[:100])
+
+    with pytest.raises(CommandError, match="SQLite cannot read it"):
+        load(name)
