@@ -76,5 +76,4 @@ def test_their_tests_pass(their_source: pathlib.Path) -> None:
     assert done.returncode == 0, done.stdout
     counts = re.search(r"passed with our history: (\d+); without it: (\d+)", done.stdout)
     assert counts, done.stdout
-    assert int(counts[1]) >= 18
-    assert int(counts[1]) + int(counts[2]) >= 29
+    assert int(counts[1]) >= 20

@@ -10,7 +10,14 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from asgiref.sync import async_to_sync
 from hypothesis import given, strategies as st
-from pydantic_ai import Agent, DeferredToolRequests, DeferredToolResults, ModelRetry, messages as pydantic_ai
+from pydantic_ai import (
+    Agent,
+    DeferredToolRequests,
+    DeferredToolResults,
+    ModelRetry,
+    RunContext,
+    messages as pydantic_ai,
+)
 from pydantic_ai.messages import (
     BinaryContent,
     ImageUrl,
@@ -75,19 +82,21 @@ class Scripted:
         self.sent: list[list[ModelMessage]] = []
         self.replies: Iterator[Step] = iter(())
         self.failing: set[str] = set()
-        self.agent = Agent(FunctionModel(self.reply), system_prompt="You are a guide.", instructions="Be brief.")
-        self.agent.tool_plain(retries=3)(self.look_up)
+        self.agent: Agent[object] = Agent(
+            FunctionModel(self.reply), system_prompt="You are a guide.", instructions="Be brief."
+        )
+        self.agent.tool(retries=3)(self.look_up)
 
-    def look_up(self, word: str) -> Any:
-        if word in self.failing:
-            self.failing.remove(word)
+    async def look_up(self, context: RunContext[object], word: str) -> Any:
+        """Answer a call. In threads, the results of parallel calls would come in another order each time."""
+        if context.tool_call_id in self.failing:
             raise ModelRetry("Try again.")
         return {"word": word} if len(word) % 2 else word
 
     def reply(self, messages: list[ModelMessage], info: AgentInfo) -> ModelResponse:
         self.sent.append(messages)
         step = next(self.replies)
-        self.failing = {call.word for call in step.calls if call.fails}
+        self.failing = {call.id for call in step.calls if call.fails}
         parts: list[Any] = [ThinkingPart(step.thought)] if step.thought else []
         parts += [TextPart(step.text)] if step.text else []
         parts += [ToolCallPart("look_up", {"word": call.word}, tool_call_id=call.id) for call in step.calls]
