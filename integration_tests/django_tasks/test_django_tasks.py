@@ -192,9 +192,7 @@ def test_the_settings_of_the_page_work(settings: Settings, tmp_path: pathlib.Pat
     exec(page.split("```python\n")[1].split("```")[0], names)  # noqa: S102
     assert set(names["INSTALLED_APPS"]) <= set(django_settings.INSTALLED_APPS)
     settings.TASKS, settings.CONVMEMORY = names["TASKS"], names["CONVMEMORY"]
-    commands = [
-        line.removeprefix("python manage.py ").split() for line in page.splitlines() if "manage.py db_w" in line
-    ]
+    [command] = [line.split()[2:] for line in page.splitlines() if line.startswith("python manage.py db_worker")]
 
     session = append_until_due(memories["default"])
     call_command("check", "--database", "default")
