@@ -8,6 +8,8 @@ RUNS ?= 1000
 SEED ?=
 OLD ?=
 SDK ?=
+# For `make test-integrations`: the environment with the newest frameworks. They bring many packages.
+NEWEST ?= .venv-integrations
 # For `make constraints`: the two Pythons whose packages are pinned.
 PYTHON_LOW ?= python3.11
 PYTHON_HIGH ?= python3.13
@@ -37,9 +39,9 @@ test-chaos: $(VENV)/.test ## Run the tests that kill, freeze and mislead servers
 	$(BIN)/python -m tests.chaos.suite --runs $(RUNS) $(if $(SEED),--seed $(SEED)) $(if $(OLD),--old $(OLD)) $(ARGS)
 
 test-integrations: ## Run the tests of the agent frameworks on SQLite and PostgreSQL, with the newest and the lowest versions of them (ARGS: for pytest; SDK: all, for all of the OpenAI Agents SDK's own tests)
-	$(MAKE) VENV=.venv-integrations .venv-integrations/.integrations
-	.venv-integrations/bin/mypy $(wildcard $(foreach name,openai_agents pydantic_ai llama_index langchain,django_convmemory/integrations/$(name).py)) integration_tests
-	CONVMEMORY_SDK_TESTS=$(SDK) CONVMEMORY_TEST_DATABASES="sqlite postgresql" .venv-integrations/bin/python -m tests.run integration_tests $(ARGS)
+	$(MAKE) VENV=$(NEWEST) $(NEWEST)/.integrations
+	$(NEWEST)/bin/mypy $(wildcard $(foreach name,openai_agents pydantic_ai llama_index langchain,django_convmemory/integrations/$(name).py)) integration_tests
+	CONVMEMORY_SDK_TESTS=$(SDK) CONVMEMORY_TEST_DATABASES="sqlite postgresql" $(NEWEST)/bin/python -m tests.run integration_tests $(ARGS)
 	$(MAKE) VENV=.venv-integrations-lowest PYTHON=$(PYTHON_LOW) .venv-integrations-lowest/.integrations-lowest
 	CONVMEMORY_TEST_DATABASES=sqlite .venv-integrations-lowest/bin/python -m tests.run integration_tests $(ARGS)
 
@@ -122,7 +124,7 @@ $(VENV)/.lowest: $(VENV)/.test lowest.txt
 	PIP_CONSTRAINT= $(INSTALL) --requirement lowest.txt
 	@touch $@
 
-# In an environment of its own: the frameworks bring many packages. The last line is what their own tests need.
+# The last line installs what the frameworks' own tests need.
 $(VENV)/.integrations: $(VENV)/.lint
 	$(INSTALL) --editable '.[openai-agents,pydantic-ai,llama-index,langchain]'
 	$(INSTALL) aiosqlite cryptography inline-snapshot pytest-mock

@@ -167,3 +167,25 @@ def test_chat_messages_are_made_into_items() -> None:
         {"type": "function_call_output", "call_id": "a", "output": "42"},
         {"type": "custom_tool_call_output", "call_id": "b", "output": "bin"},
     ]
+
+
+def test_without_its_item_one_side_of_a_call_fits_the_other() -> None:
+    """A redaction takes the item of one side only."""
+    shell = {"type": "shell_call", "call_id": "s", "action": {"commands": ["ls"]}}
+    shell_output = {"type": "shell_call_output", "call_id": "s", "output": [{"stdout": "bin"}]}
+    custom = {"type": "custom_tool_call", "call_id": "c", "name": "run", "input": "ls"}
+    custom_output = {"type": "custom_tool_call_output", "call_id": "c", "output": "bin"}
+    sequence = [shell, shell_output, custom, custom_output]
+    stored = [message(item) for item in sequence]
+    forms = {
+        at: [
+            item["type"]
+            for item in items([each.emptied() if at == index else each for index, each in enumerate(stored)])
+        ]
+        for at in range(4)
+    }
+
+    plain = ["function_call", "function_call_output"]
+    special = ["shell_call", "shell_call_output"]
+    customs = ["custom_tool_call", "custom_tool_call_output"]
+    assert forms == {0: plain + customs, 1: plain + customs, 2: special + customs, 3: special + customs}
