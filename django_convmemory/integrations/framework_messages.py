@@ -96,7 +96,8 @@ def assign(
 
 
 def _pinned_at_the_beginning(session: SessionHandle, messages: Sequence[ChatMessage]) -> list[ChatMessage]:
-    begins = messages[0].pinned and not session.history(limit=1)
+    # Nothing is pinned after other messages. So if the last one is pinned, the session is still beginning.
+    begins = messages[0].pinned and all(last.message.pinned for last in session.history(limit=1))
     stored = []
     for message in messages:
         begins = begins and message.pinned

@@ -8,6 +8,7 @@ from typing import Any, NoReturn
 from llama_index.core.base.llms.types import (
     ChatMessage,
     ChatResponse,
+    ChatResponseAsyncGen,
     ContentBlock,
     LLMMetadata,
     TextBlock,
@@ -54,6 +55,12 @@ class ScriptedLLM(FunctionCallingLLM):
     async def achat(self, messages: Sequence[ChatMessage], **kwargs: Any) -> ChatResponse:
         return self.chat(messages)
 
+    async def astream_chat(self, messages: Sequence[ChatMessage], **kwargs: Any) -> ChatResponseAsyncGen:
+        async def stream() -> ChatResponseAsyncGen:
+            yield self.chat(messages)
+
+        return stream()
+
     def _prepare_chat_with_tools(
         self, tools: Any, user_msg: Any = None, chat_history: Any = None, *args: Any, **kwargs: Any
     ) -> Any:
@@ -69,11 +76,11 @@ class ScriptedLLM(FunctionCallingLLM):
         ]
 
     def _not_scripted(self, *args: Any, **kwargs: Any) -> NoReturn:
-        raise AssertionError("The agents of these tests do not complete texts, and do not stream.")
+        raise AssertionError("The agents of these tests do not complete texts, and stream only asynchronously.")
 
     complete = stream_chat = stream_complete = _not_scripted
 
     async def _anot_scripted(self, *args: Any, **kwargs: Any) -> NoReturn:
         self._not_scripted()
 
-    acomplete = astream_chat = astream_complete = _anot_scripted
+    acomplete = astream_complete = _anot_scripted

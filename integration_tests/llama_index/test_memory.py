@@ -124,19 +124,20 @@ def check_calls(sent: list[ChatMessage]) -> None:
     assert waiting == []
 
 
-def test_a_fold_keeps_the_summary_and_the_first_system_message() -> None:
+def test_a_fold_keeps_the_summary_and_the_first_system_messages() -> None:
     memory = new_memory()
     memory.put(ChatMessage(role="system", content="Speak of ferries only."))
+    memory.put(ChatMessage(role="system", content="Be brief."))
     memory.put_messages([ChatMessage(f"{number} {WORDS}") for number in range(12)])
     memory.session.compact()
 
-    first, second, *others = memory.get()
+    first, second, third, *others = memory.get()
 
-    assert first.content == "Speak of ferries only."
-    assert second.role == MessageRole.SYSTEM
-    assert (second.content or "").startswith("Summary of earlier conversation: ")
+    assert [first.content, second.content] == ["Speak of ferries only.", "Be brief."]
+    assert third.role == MessageRole.SYSTEM
+    assert (third.content or "").startswith("Summary of earlier conversation: ")
     assert others == memory.get_all()[-len(others) :]
-    assert len(memory.get_all()) == 13
+    assert len(memory.get_all()) == 14
 
 
 def test_later_system_messages_are_not_pinned() -> None:
