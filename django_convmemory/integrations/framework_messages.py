@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import datetime as dt
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, Literal, NamedTuple, TypeVar
 
 from django.db import transaction
@@ -69,7 +69,9 @@ def store(session: SessionHandle, messages: Sequence[ChatMessage]) -> None:
     context: they are never folded.
     """
     if messages:
-        session.append(*_pinned_at_the_beginning(session, messages))
+        # Nothing is pinned after other messages. So if the last one is pinned, the session is still beginning.
+        begins = messages[0].pinned and all(last.message.pinned for last in session.history(limit=1))
+        session.append(*pinned_at_the_beginning(messages, begins=begins))
 
 
 def assign(
@@ -95,16 +97,13 @@ def assign(
         store(session, stored)
 
 
-def _pinned_at_the_beginning(session: SessionHandle, messages: Sequence[ChatMessage]) -> list[ChatMessage]:
-    # Nothing is pinned after other messages. So if the last one is pinned, the session is still beginning.
-    begins = messages[0].pinned and all(last.message.pinned for last in session.history(limit=1))
-    stored = []
+def pinned_at_the_beginning(messages: Iterable[ChatMessage], *, begins: bool = True) -> Iterator[ChatMessage]:
+    """Yield ``messages``. Only those are pinned with which the session begins. ``begins``: it has no messages yet."""
     for message in messages:
         begins = begins and message.pinned
         if message.pinned and not begins:
             message = dataclasses.replace(message, role="user", name=message.role)
-        stored.append(message)
-    return stored
+        yield message
 
 
 def _in_order(context: Context) -> Iterator[Part]:

@@ -18,6 +18,7 @@ from typing import Any
 
 from django_convmemory.exceptions import InvalidMessage
 from django_convmemory.integrations import langchain_items, responses_items
+from django_convmemory.integrations.framework_messages import pinned_at_the_beginning
 from django_convmemory.maintenance.transfer.records import BadRecord, Record, RecordedMessage
 from django_convmemory.messages import ChatMessage, check_text
 
@@ -67,17 +68,20 @@ def _sessions(file: sqlite3.Connection, table: str, columns: set[str]) -> Iterat
     statement = f"SELECT id, {column}, {time} FROM {name} WHERE session_id = ? ORDER BY id"
     for (key,) in keys:
         place = f"table {table}, session {key!r:.100}"
-        messages = []
+        messages: list[ChatMessage] = []
+        times = []
         for row, item, created_at in file.execute(statement, [key]):
             try:
-                messages.append(RecordedMessage(_FORMATS[column](_decoded(item)), _time(created_at)))
+                messages.append(_FORMATS[column](_decoded(item)))
             except (ValueError, RecursionError) as error:
                 raise BadRecord(place, f"row {row}: {error} Correct or delete the row in a copy of the file.") from None
+            times.append(_time(created_at))
+        recorded = list(map(RecordedMessage, pinned_at_the_beginning(messages), times))
         try:
             check_text(str(key), "the session id")
         except InvalidMessage as error:
             raise BadRecord(place, str(error)) from None
-        yield Record(place=place, key=str(key), messages=messages)
+        yield Record(place=place, key=str(key), messages=recorded)
 
 
 def _decoded(item: Any) -> Any:

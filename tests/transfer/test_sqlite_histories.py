@@ -143,3 +143,14 @@ def test_a_file_that_is_cut_off_is_refused(tmp_path: pathlib.Path) -> None:
 
     with pytest.raises(CommandError, match="SQLite cannot read it"):
         load(name)
+
+
+def test_a_prompt_that_a_history_repeats_is_pinned_once(tmp_path: pathlib.Path) -> None:
+    turn = [{"type": "system", "data": {"content": "Be brief."}}, {"type": "human", "data": {"content": "And now?"}}]
+    rows = [(number, "talk", json.dumps(item)) for number, item in enumerate(turn * 70, 1)]
+
+    call_command("convmemory_import", file_of(tmp_path, LANGCHAIN, rows={"message_store": rows}), stdout=io.StringIO())
+
+    session = memories["default"].session("talk")
+    assert [message.pinned for message in session.load()].count(True) == 1
+    assert [thaw(stored.message.item) for stored in session.history(limit=200, items=True)] == turn * 70
