@@ -40,10 +40,10 @@ test-chaos: $(VENV)/.test ## Run the tests that kill, freeze and mislead servers
 
 test-integrations: ## Run the tests of the agent frameworks on SQLite and PostgreSQL, with the newest and the lowest versions of them (ARGS: for pytest; SDK: all, for all of the OpenAI Agents SDK's own tests)
 	$(MAKE) VENV=$(NEWEST) $(NEWEST)/.integrations
-	$(NEWEST)/bin/mypy $(wildcard $(foreach name,openai_agents pydantic_ai llama_index langchain,django_convmemory/integrations/$(name).py)) integration_tests
-	CONVMEMORY_SDK_TESTS=$(SDK) CONVMEMORY_TEST_DATABASES="sqlite postgresql" $(NEWEST)/bin/python -m tests.run integration_tests $(ARGS)
+	$(NEWEST)/bin/mypy $(wildcard $(foreach name,openai_agents pydantic_ai llama_index langchain django_tasks,django_convmemory/integrations/$(name).py)) integration_tests
+	CONVMEMORY_SDK_TESTS=$(SDK) CONVMEMORY_TEST_DATABASES="sqlite postgresql" $(NEWEST)/bin/python -m tests.run --ds integration_tests.settings integration_tests $(ARGS)
 	$(MAKE) VENV=.venv-integrations-lowest PYTHON=$(PYTHON_LOW) .venv-integrations-lowest/.integrations-lowest
-	CONVMEMORY_TEST_DATABASES=sqlite .venv-integrations-lowest/bin/python -m tests.run integration_tests $(ARGS)
+	CONVMEMORY_TEST_DATABASES=sqlite .venv-integrations-lowest/bin/python -m tests.run --ds integration_tests.settings integration_tests $(ARGS)
 
 golden: $(VENV)/.test ## Write the golden files of the SQL statements, tests/golden, again
 	CONVMEMORY_WRITE_GOLDEN=1 $(BIN)/python -m tests.run tests/test_statements.py
@@ -126,8 +126,8 @@ $(VENV)/.lowest: $(VENV)/.test lowest.txt
 
 # The last line installs what the frameworks' own tests need.
 $(VENV)/.integrations: $(VENV)/.lint
-	$(INSTALL) --editable '.[openai-agents,pydantic-ai,llama-index,langchain]'
-	$(INSTALL) aiosqlite cryptography inline-snapshot pytest-mock
+	$(INSTALL) --editable '.[openai-agents,pydantic-ai,llama-index,langchain,django-tasks]'
+	$(INSTALL) django-tasks-db aiosqlite cryptography inline-snapshot pytest-mock
 	@touch $@
 
 # What the frameworks need decides the versions here, also that of the openai client.

@@ -1,15 +1,21 @@
-"""Measures how long a search takes, from the text of the query to the matches, without a database.
+"""Measures how long indexing and searching take.
 
     python -m benchmarks.recall_speed [--data DIR]
+    python -m benchmarks.recall_speed --database sqlite|postgresql|mariadb [--rows N] [--seconds N] [--data DIR]
+
+Without a database, it measures a search from the text of the query to the matches, in seconds of the processor. With
+one, it measures what indexing adds to a fold, whole searches, and whole searches after the tables were filled with ten
+million messages of other people. It makes a database of its own on the server of the tests, and drops it at the end.
 
 The messages are turns of LoCoMo with two words of other turns. The data folder is --data, or CONVMEMORY_DATA, or
-../shared/data beside the checkout. The times are those of the processor.
+../shared/data beside the checkout.
 """
 
 from __future__ import annotations
 
 import argparse
 import collections
+import os
 import pathlib
 import random
 import statistics
@@ -56,10 +62,28 @@ def search_seconds(searched: Sequence[Sequence[segments.Segment]], text: str) ->
     return seconds(lambda: ranking.rank(searched, queries.query(text), limit=10))
 
 
+def with_database(
+    data: pathlib.Path, texts: Sequence[str], kinds: dict[str, list[str]], arguments: argparse.Namespace
+) -> None:
+    """Measure with the database of ``arguments``. Django is not needed before."""
+    os.environ |= {"DJANGO_SETTINGS_MODULE": "tests.settings", "CONVMEMORY_TEST_DATABASE": arguments.database}
+    import django
+
+    django.setup()
+    from benchmarks import recall_tables
+
+    usual = {kind: kinds[kind] for kind in ("a question", "32 words")}
+    recall_tables.main(data, texts, usual, arguments)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--data", type=pathlib.Path, default=recall_quality.DATA)
-    data = parser.parse_args().data
+    parser.add_argument("--database", choices=("sqlite", "postgresql", "mariadb"), help="measure with this database")
+    parser.add_argument("--rows", type=int, default=10_000_000, help="messages in the table at the end")
+    parser.add_argument("--seconds", type=float, default=360.0, help="fill the tables for so long at most")
+    arguments = parser.parse_args()
+    data = arguments.data
     if not (data / "locomo").is_dir():
         sys.exit(f"There is no locomo in {data}. Set the data folder with --data or CONVMEMORY_DATA.")
     rng = random.Random(1)
@@ -74,6 +98,9 @@ def main() -> None:
         "the 32 most frequent words": [" ".join(word for word, _ in frequent.most_common(32))],
         "20 000 characters": [" ".join(texts)[: queries.MAX_CHARACTERS]],
     }
+    if arguments.database:
+        with_database(data, texts, kinds, arguments)
+        return
     print(f"Tokenize a message of {statistics.fmean(map(len, texts)):.0f} characters: ", end="")
     print(f"{1e6 * seconds(lambda: [tokenizer.tokenize(text) for text in texts[:2000]]) / 2000:.0f} µs")
     print(f"Add a message to the index: {1e6 * seconds(lambda: session(documents[:1280])) / 1280:.0f} µs")

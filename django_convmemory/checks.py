@@ -13,7 +13,6 @@ from django.db import connections, router
 from django_convmemory import conf, models
 from django_convmemory.core import versions
 from django_convmemory.memory import ConversationMemory, memories
-from django_convmemory.schedulers import InlineScheduler
 
 # A summary of so many tokens has room for an identifier, even if each character is a token.
 _ROOM_FOR_ANY_COUNTER = 150
@@ -43,14 +42,18 @@ def check_scheduler(**kwargs: Any) -> list[checks.CheckMessage]:
     """convmemory.W002: requests wait for the model."""
     if settings.DEBUG:
         return []
+    schedulers = {alias: conf.read(alias).arguments.get("scheduler") for alias in _aliases()}
     return [
         checks.Warning(
-            f'CONVMEMORY["{alias}"] uses the InlineScheduler: a request that appends waits for the model.',
-            hint="Use django_convmemory.tasks.CeleryScheduler, or the NullScheduler with convmemory_sweep --watch.",
+            f'CONVMEMORY["{alias}"] uses the {type(scheduler).__name__}: a request that appends waits for the model.',
+            hint=(
+                "Use django_convmemory.tasks.CeleryScheduler, or the NullScheduler with convmemory_sweep --watch. The "
+                "DjangoTasksScheduler needs a backend in TASKS that a worker runs."
+            ),
             id="convmemory.W002",
         )
-        for alias in _aliases()
-        if isinstance(conf.read(alias).arguments.get("scheduler"), InlineScheduler)
+        for alias, scheduler in schedulers.items()
+        if getattr(scheduler, "folds_in_request", False)
     ]
 
 

@@ -6,7 +6,7 @@ The scheduler that sends a Celery task is :class:`django_convmemory.tasks.Celery
 from __future__ import annotations
 
 import logging
-from typing import Literal, Protocol
+from typing import Literal, Protocol, runtime_checkable
 
 from django_convmemory.chat_models.base import ChatModel
 from django_convmemory.core.options import Options
@@ -19,6 +19,13 @@ logger = logging.getLogger(__name__)
 # What can be requested: to fold what is due, also while the alias is paused (``retry``), to make the summary again, or
 # to make again only what the fallback has made.
 Work = Literal["compact", "retry", "rebuild", "replace_stand_ins"]
+# The arguments of the task for a request. The first two are for the task that folds, the others for the rebuild.
+REQUESTED: dict[Work, dict[str, bool]] = {
+    "compact": {"asked": True},
+    "retry": {"asked": True, "despite_pause": True},
+    "rebuild": {},
+    "replace_stand_ins": {"stand_ins": True},
+}
 
 
 class Memory(Protocol):
@@ -60,6 +67,17 @@ class Scheduler(Protocol):
         """Have ``work`` done soon. Return False if nobody will do it. Must not raise, as ``schedule``."""
 
 
+@runtime_checkable
+class Sender(Scheduler, Protocol):
+    """A scheduler that sends tasks."""
+
+    def send(self, memory: Memory, session_id: int, *, delay: float = 0.0, swept: bool = False) -> bool:
+        """Send a task that folds the session in ``delay`` seconds. Return whether it was sent. Never raises.
+
+        ``swept``: when the task is done, it sends the next due session.
+        """
+
+
 class NullScheduler:
     """Leaves everything to the sweeper."""
 
@@ -83,6 +101,8 @@ class InlineScheduler:
 
     after_commit = False
     hints = False
+    # A check warns of it.
+    folds_in_request = True
 
     def schedule(self, memory: Memory, session_id: int, *, delay: float = 0.0) -> None:
         """Fold the session now. With a ``delay``, leave it to the next append or sweep."""

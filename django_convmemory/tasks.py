@@ -29,7 +29,7 @@ from django_convmemory.broker import Hint, Undelivered, sender
 from django_convmemory.core.runs import Outcome
 from django_convmemory.exceptions import BrokerUnavailable, UnknownAlias
 from django_convmemory.memory import memories
-from django_convmemory.schedulers import Memory, Scheduler, Work
+from django_convmemory.schedulers import REQUESTED, Memory, Scheduler, Sender, Work
 
 if TYPE_CHECKING:
     from celery import Task
@@ -44,15 +44,8 @@ HINT_AGE = 300
 PATIENCE = 60
 # A retry comes this much later, so that it is not too early by the database's clock.
 _CLOCK_SKEW = 1.0
-# The arguments of the task for a request.
-_REQUESTED: dict[Work, dict[str, Any]] = {
-    "compact": {"asked": True},
-    "retry": {"asked": True, "despite_pause": True},
-    "rebuild": {},
-    "replace_stand_ins": {"stand_ins": True},
-}
 # How often a rebuild waits for another process that works on the session.
-_REBUILD_TRIES = 5
+REBUILD_TRIES = 5
 # This many sessions are marked as hinted before their tasks are sent. If the broker fails, so many marks may be wrong.
 _SWEEP_BATCH = 100
 
@@ -110,21 +103,37 @@ def compact(
     speed, but the queue never holds more of its tasks than a sweep sends. A session that becomes due now does not wait
     behind thousands of others.
     """
-    memory = _memory(alias, session_id)
+    memory = memory_of(alias, session_id)
     if memory is None:
         return
-    result = memory.compact_id(session_id, asked=asked, despite_pause=despite_pause)
-    if result.outcome == Outcome.BUSY and (self.request.delivery_info or {}).get("redelivered"):
+    outcome = fold(memory, session_id, swept=swept, asked=asked, despite_pause=despite_pause)
+    if outcome == Outcome.BUSY and (self.request.delivery_info or {}).get("redelivered"):
         # The worker that had this task before was probably killed, and its lease has not expired yet.
         memory.scheduler.schedule(memory, session_id, delay=memory.lease_seconds)
+
+
+def fold(
+    memory: ConversationMemory,
+    session_id: int,
+    *,
+    swept: bool = False,
+    asked: bool = False,
+    despite_pause: bool = False,
+) -> Outcome:
+    """Fold what is due in a session, and send the sessions that can be folded next. For tasks of any library.
+
+    The arguments are those of :func:`compact`.
+    """
+    result = memory.compact_id(session_id, asked=asked, despite_pause=despite_pause)
     if result.recovered:
-        _send_waiting(memory)
+        send_waiting(memory)
     elif swept and result.progressed:
         with contextlib.suppress(BrokerUnavailable):  # The sender has logged it. The next sweep tries again.
             _send_all(memory, memory.sweep(limit=1, hint_age=HINT_AGE))
+    return result.outcome
 
 
-def _send_waiting(memory: ConversationMemory) -> None:
+def send_waiting(memory: ConversationMemory) -> None:
     """Send what has waited for the model to answer, because no sweep may come for a minute."""
     with contextlib.suppress(BrokerUnavailable):  # as above
         # Sessions that have failed come last: if they always time out, they would open the breaker again.
@@ -132,7 +141,7 @@ def _send_waiting(memory: ConversationMemory) -> None:
             pass
 
 
-@shared_task(name="convmemory.rebuild", max_retries=_REBUILD_TRIES, **_FOLDING_TASK)
+@shared_task(name="convmemory.rebuild", max_retries=REBUILD_TRIES, **_FOLDING_TASK)
 def rebuild(self: Task[..., None], alias: str, session_id: int, stand_ins: bool = False) -> None:
     """Make the summary of a session again. If it exceeds the time limit, another task continues it.
 
@@ -142,12 +151,12 @@ def rebuild(self: Task[..., None], alias: str, session_id: int, stand_ins: bool 
     Otherwise, if another process works on the session, this task is tried again when that process's lease has ended, up
     to five times.
     """
-    memory = _memory(alias, session_id)
+    memory = memory_of(alias, session_id)
     if memory is None:
         return
     if stand_ins:
         if memory.carry_out(session_id, "replace_stand_ins").recovered:
-            _send_waiting(memory)
+            send_waiting(memory)
         return
     try:
         outcome = memory.carry_out(session_id, "rebuild").outcome
@@ -156,14 +165,15 @@ def rebuild(self: Task[..., None], alias: str, session_id: int, stand_ins: bool 
         memory.scheduler.request(memory, session_id, "rebuild")
         return
     if outcome == Outcome.BUSY and not self.request.called_directly and not self.request.is_eager:
-        if self.request.retries < _REBUILD_TRIES:
+        if self.request.retries < REBUILD_TRIES:
             raise self.retry(countdown=memory.lease_seconds)
         logger.warning(
             "Session %s was not rebuilt: another process was working on it at each try. Request it again.", session_id
         )
 
 
-def _memory(alias: str, session_id: int) -> ConversationMemory | None:
+def memory_of(alias: str, session_id: int) -> ConversationMemory | None:
+    """Return the memory that a task is for, or None with a warning: the settings of this process do not have it."""
     try:
         return memories[alias]
     except UnknownAlias:
@@ -187,6 +197,11 @@ def sweep(limit: int = 100, hint_age: float = HINT_AGE) -> None:
 
     At most ``limit`` sessions of each alias are in the queue, besides those that appends sent in the last minute.
     """
+    sweep_all(limit=limit, hint_age=hint_age)
+
+
+def sweep_all(*, limit: int = 100, hint_age: float = HINT_AGE) -> None:
+    """Do what :func:`sweep` describes. For tasks of any library."""
     for alias in memories:
         try:
             memory = memories[alias]
@@ -243,13 +258,13 @@ def _send_rebuilds(memory: ConversationMemory) -> Iterator[int]:
 def _send_all(memory: ConversationMemory, batch: list[int]) -> list[int]:
     scheduler: Scheduler = memory.scheduler if memory.scheduler.hints else CeleryScheduler()
     for number, session_id in enumerate(batch):
-        if not isinstance(scheduler, CeleryScheduler):
+        if not isinstance(scheduler, Sender):
             scheduler.schedule(memory, session_id)
         elif not scheduler.send(memory, session_id, swept=True):
             _unhint(memory, batch[number:])
             raise BrokerUnavailable(
-                f"The Celery broker failed before all due sessions of memories[{memory.alias!r}] were sent. The log "
-                "has a warning with the reason. The other sessions stay due, and a later sweep sends them."
+                f"The broker failed before all due sessions of memories[{memory.alias!r}] were sent. The log has a "
+                "warning with the reason. The other sessions stay due, and a later sweep sends them."
             )
     return batch
 
@@ -299,12 +314,12 @@ class CeleryScheduler:
     def request(self, memory: Memory, session_id: int, work: Work) -> bool:
         """Send the task for ``work``. Return whether it was sent. Never raises."""
         if _eager():
-            _here(_TASKS[work], memory, session_id, **_REQUESTED[work])
+            _here(_TASKS[work], memory, session_id, **REQUESTED[work])
             return True
         task = _TASKS[work].name
         # No sweep would send it again, so it does not expire.
         options = self._options(memory) | {"expiration": None}
-        hint = Hint(task, memory.alias, session_id, options, _REQUESTED[work])
+        hint = Hint(task, memory.alias, session_id, options, REQUESTED[work])
         return sender().send(hint, compact.app, wait=True)
 
     def send(

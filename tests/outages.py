@@ -252,6 +252,6 @@ class Simulation:
         if task.work == "compact" and result.outcome == Outcome.PUBLISHED:
             self.folded.setdefault(self._keys[task.session_id], self.now)
         if result.recovered:
-            tasks._send_waiting(self.memory)
+            tasks.send_waiting(self.memory)
         elif task.swept and result.progressed:
             tasks._send_all(self.memory, self.memory.sweep(limit=1, hint_age=tasks.HINT_AGE))

@@ -408,7 +408,7 @@ def test_messages_are_read_by_their_places_unless_the_session_has_changed() -> N
 def test_the_number_of_statements_does_not_depend_on_the_history() -> None:
     memory = build(index=False)
     store = memory.store
-    most = 4 if connection.vendor == "postgresql" else 6
+    most = 3 if connection.vendor == "postgresql" else 5
     for size in (10, 1_000, 20_000):
         key = f"session of {size}"
         fill(memory, key, size)

@@ -13,7 +13,12 @@ import pytest
 
 ROOT = pathlib.Path(__file__).parent.parent
 # The pages of frameworks are checked where these are installed: see integration_tests.
-FRAMEWORKS = {"openai-agents": "agents"}
+FRAMEWORKS = {
+    "openai-agents": "agents",
+    "pydantic-ai": "pydantic_ai",
+    "llama-index": "llama_index",
+    "langchain": "langchain_core",
+}
 PAGES = [
     page
     for page in [ROOT / "README.md", *sorted((ROOT / "docs" / "howto").glob("*.md")), ROOT / "docs" / "tutorial.md"]

@@ -52,7 +52,7 @@ class Hits(list[Hit]):
     """The hits of a search, best first.
 
     ``complete`` is False if the search left messages out: sessions beyond the first 100 000 messages, or messages that
-    are not indexed yet, except the newest 512.
+    are not indexed yet, except the newest 512. Of these, it reads none with a large image.
     """
 
     complete: bool = True

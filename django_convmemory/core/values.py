@@ -151,8 +151,8 @@ class Searchable(NamedTuple):
     """A session as a search reads it.
 
     - ``segments``: its index, in order. The last ones may be made from messages that are not indexed yet.
-    - ``complete``: False if messages were left out: of those that are not indexed only the newest 512 are read, and of
-      the sessions of a person only the newest ones.
+    - ``complete``: False if messages were left out: of those that are not indexed only the newest 512 are read, none of
+      them with a large image, and of the sessions of a person only the newest ones.
     - ``unindexed``: how many of its messages are not indexed, whether or not they are read.
     """
 

@@ -257,7 +257,7 @@ def test_an_imported_session_is_indexed_without_what_was_redacted(write: Any) ->
     call("convmemory_import", path)
 
     session = models.Session.objects.get()
-    assert session.indexed_position == 301
+    assert session.indexed_position == 302
     terms = "".join(session.convmemory_segments.values_list("data", flat=True))
     assert "heron" in terms
     assert "quetzal" not in terms
@@ -275,11 +275,11 @@ def test_an_import_does_not_mark_what_only_has_to_be_indexed(index: bool, settin
     }
     call("convmemory_import", write(record("a", *[human("heron")] * 600)))
     session = models.Session.objects.get()
-    assert (session.indexed_position, session.due_since) == (599 if index else 0, None)
+    assert (session.indexed_position, session.due_since) == (600 if index else 0, None)
 
 
 @pytest.mark.django_db
 def test_without_folding_a_session_is_indexed_but_not_marked(write: Any) -> None:
     call("convmemory_import", "--no-compact", write(record("a", *[human("heron " * 50)] * 600)))
     session = models.Session.objects.get()
-    assert (session.indexed_position, session.due_since) == (599, None)
+    assert (session.indexed_position, session.due_since) == (600, None)

@@ -1,0 +1,165 @@
+"""What the adapters of agent frameworks share: which messages a framework is given, and how its messages are stored."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import datetime as dt
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, Literal, NamedTuple, TypeVar
+
+from django.db import transaction
+
+from django_convmemory.conversation import SessionHandle
+from django_convmemory.core import exchanges
+from django_convmemory.core.context import Context, Part
+from django_convmemory.core.values import StoredMessage
+from django_convmemory.exceptions import InvalidArgument
+from django_convmemory.messages import ChatMessage
+from django_convmemory.stores.orm import ORMStore
+
+View = Literal["context", "history"]
+Message = TypeVar("Message")  # of a framework
+
+_PAGE = 500
+# Reading so many rows too many costs less than another query.
+_GAP = 50
+
+
+class Given(NamedTuple):
+    """A message for a framework.
+
+    With an item, it is a message of the framework. Otherwise the adapter makes one from it. ``position`` and
+    ``created_at`` are None for the summary, and for the notice in place of a missing result.
+    """
+
+    message: ChatMessage
+    position: int | None = None
+    created_at: dt.datetime | None = None
+
+
+def check_view(view: str) -> None:
+    """Raise :class:`~django_convmemory.exceptions.InvalidArgument` unless ``view`` is a view."""
+    if view not in ("context", "history"):
+        raise InvalidArgument(f"view must be 'context' or 'history', not {view!r:.100}.")
+
+
+def given(session: SessionHandle, view: View) -> list[Given]:
+    """Return the messages of the session for a framework.
+
+    ``view="history"`` gives all of them. ``"context"`` gives what fits into the budget of the memory: pinned messages,
+    the summary, and whole exchanges. There, each result follows its call. A result without its call is left out. A
+    call without a result gets a notice as its result, as soon as the conversation has gone on.
+    """
+    check_view(view)
+    if view == "history":
+        return [
+            Given(exchanges.redacted(row.message) if row.redacted else row.message, row.position, row.created_at)
+            for row in _stored(session, after=0)
+        ]
+    context = session.load(recall=False)
+    rows = _rows(session, [part.position for part in context.parts if part.position is not None])
+    return [_given(part, rows.get(part.position or 0)) for part in _in_order(context)]
+
+
+def store(session: SessionHandle, messages: Sequence[ChatMessage]) -> None:
+    """Append ``messages``, if there are any. System messages are pinned only if the session begins with them.
+
+    Agents repeat their prompts, and send instructions in the middle of a conversation. Pinned, they would fill the
+    context: they are never folded.
+    """
+    if messages:
+        session.append(*_pinned_at_the_beginning(session, messages))
+
+
+def assign(
+    session: SessionHandle,
+    now: Sequence[Message],
+    messages: Sequence[Message],
+    as_chat: Callable[[Sequence[Message]], Sequence[ChatMessage]],
+) -> None:
+    """Let ``messages`` be the messages of the session, in one transaction if the store has transactions.
+
+    If they begin with ``now``, what the framework was given, the others are appended. So what was folded stays.
+    """
+    if now and messages[: len(now)] == now:
+        store(session, as_chat(messages[len(now) :]))
+        return
+    stored = as_chat(messages)
+    memory_store = session.memory.store
+    atomic: contextlib.AbstractContextManager[Any] = contextlib.nullcontext()
+    if isinstance(memory_store, ORMStore):
+        atomic = transaction.atomic(using=memory_store.using)
+    with atomic:
+        session.clear()
+        store(session, stored)
+
+
+def _pinned_at_the_beginning(session: SessionHandle, messages: Sequence[ChatMessage]) -> list[ChatMessage]:
+    # Nothing is pinned after other messages. So if the last one is pinned, the session is still beginning.
+    begins = messages[0].pinned and all(last.message.pinned for last in session.history(limit=1))
+    stored = []
+    for message in messages:
+        begins = begins and message.pinned
+        if message.pinned and not begins:
+            message = dataclasses.replace(message, role="user", name=message.role)
+        stored.append(message)
+    return stored
+
+
+def _in_order(context: Context) -> Iterator[Part]:
+    """Yield the parts of ``context`` in the order in which the messages came, each result after its call."""
+    blocks: list[list[Part]] = []
+    for part in context.parts:
+        if part.name == "tail" and part.message.role == "tool" and blocks:
+            blocks[-1].append(part)
+        else:
+            blocks.append([part])
+    tail = [block for block in blocks if block[0].name == "tail"]
+    begin = tail[0][0].position if tail else None
+    if tail:
+        # Its results may still come.
+        tail[-1][:] = [part for part in tail[-1] if part.position is not None]
+    # A pinned message keeps its place as long as the messages around it are shown.
+    leading = [block[0] for block in blocks if block[0].name != "tail" and _is_before(block[0], begin)]
+    later = [block for block in blocks if block[0].name == "tail" or not _is_before(block[0], begin)]
+    yield from leading
+    for block in sorted(later, key=lambda block: block[0].position or 0):
+        yield block[0]
+        yield from sorted(block[1:], key=lambda part: (part.position is None, part.position))
+
+
+def _is_before(part: Part, position: int | None) -> bool:
+    return part.position is None or position is None or part.position < position
+
+
+def _given(part: Part, row: StoredMessage | None) -> Given:
+    if row is None:
+        return Given(part.message, part.position)
+    # The context shows a notice in place of a redacted message.
+    return Given(part.message if row.message.item is None else row.message, row.position, row.created_at)
+
+
+def _rows(session: SessionHandle, positions: list[int]) -> dict[int, StoredMessage]:
+    """Return the stored messages at ``positions``, with their items. One that has been deleted since is missing."""
+    rows: dict[int, StoredMessage] = {}
+    positions = sorted(positions)
+    while positions:
+        end = positions[0]
+        for position in positions:
+            if position - end > _GAP:
+                break
+            end = position
+        rows |= {row.position: row for row in _stored(session, after=positions[0] - 1, through=end)}
+        positions = [position for position in positions if position > end]
+    return rows
+
+
+def _stored(session: SessionHandle, *, after: int, through: int | None = None) -> Iterator[StoredMessage]:
+    while through is None or after < through:
+        limit = _PAGE if through is None else min(_PAGE, through - after)
+        page = session.history(after=after, limit=limit, items=True)
+        yield from page
+        if len(page) < limit:
+            return
+        after = page[-1].position

@@ -1,0 +1,321 @@
+"""The message history of LangChain."""
+
+from __future__ import annotations
+
+import itertools
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from asgiref.sync import async_to_sync
+from django.contrib.auth import get_user_model
+from hypothesis import given, strategies as st
+from langchain_core.chat_history import InMemoryChatMessageHistory
+from langchain_core.messages import (
+    AIMessage,
+    AIMessageChunk,
+    BaseMessage,
+    ChatMessage,
+    FunctionMessage,
+    HumanMessage,
+    RemoveMessage,
+    SystemMessage,
+    ToolMessage,
+)
+from langchain_core.runnables import RunnableLambda
+from langchain_core.runnables.history import RunnableWithMessageHistory
+
+from django_convmemory import messages as chat
+from django_convmemory.core.exchanges import NO_RESULT, REDACTED
+from django_convmemory.exceptions import InvalidArgument, InvalidMessage
+from django_convmemory.integrations import langchain_items
+from django_convmemory.integrations.langchain import ConvMemoryChatMessageHistory
+from integration_tests import agent_scripts
+from integration_tests.agent_scripts import Turn
+
+if TYPE_CHECKING:
+    from pytest_django import Settings
+
+pytestmark = [pytest.mark.django_db, pytest.mark.filterwarnings("ignore:.* deprecated:DeprecationWarning")]
+
+LIMIT = 200
+WORDS = "The ferry to the island leaves at nine and takes an hour. " * 3
+_keys = (f"session {number}" for number in itertools.count())
+
+
+@pytest.fixture(autouse=True)
+def limit(settings: Settings) -> None:
+    """The budget of the memory. Nothing is folded unless a test does it."""
+    memory = settings.CONVMEMORY["default"]
+    options = {"max_token_limit": LIMIT, "max_context_tokens": 2 * LIMIT, "max_summary_tokens": 60}
+    settings.CONVMEMORY = {
+        "default": memory | {"OPTIONS": options},
+        "large": memory | {"OPTIONS": {"max_token_limit": 100_000}},
+    }
+
+
+def new_history(alias: str = "default", **arguments: Any) -> ConvMemoryChatMessageHistory:
+    return ConvMemoryChatMessageHistory(next(_keys), alias=alias, **arguments)
+
+
+def messages_of(turn: Turn) -> list[BaseMessage]:
+    messages: list[BaseMessage] = [HumanMessage(turn.said)]
+    for step in turn.steps:
+        calls = [{"name": "look_up", "args": {"word": call.word}, "id": call.id} for call in step.calls]
+        messages.append(AIMessage(step.text, tool_calls=calls))
+        messages += [ToolMessage("a word", tool_call_id=call.id) for call in reversed(step.calls)]
+    return messages
+
+
+@given(agent_scripts.turns())
+def test_without_a_fold_the_messages_are_those_of_the_history_in_memory(turns: list[Turn]) -> None:
+    ours, theirs = new_history("large"), InMemoryChatMessageHistory()
+
+    for turn in turns:
+        ours.add_messages(messages_of(turn))
+        theirs.add_messages(messages_of(turn))
+
+        assert ours.messages == theirs.messages
+        assert ours == theirs
+
+
+@given(agent_scripts.turns(min_size=3, max_size=6))
+def test_after_a_fold_the_budget_is_held_and_each_call_has_its_result(turns: list[Turn]) -> None:
+    history = new_history()
+    everything = ConvMemoryChatMessageHistory(history.session.key, view="history")
+    added: list[BaseMessage] = []
+
+    for turn in turns:
+        history.add_messages(messages_of(turn))
+        added += messages_of(turn)
+        history.session.compact()
+
+        context = history.session.load()
+        assert context.over_budget or context.tokens <= 2 * LIMIT
+        waiting: list[str | None] = []
+        tokens = 0
+        for message in history.messages:
+            tokens += history.session.memory.counter.count(langchain_items.message(langchain_item(message)))
+            if isinstance(message, ToolMessage):
+                waiting.remove(message.tool_call_id)
+            else:
+                assert waiting == []
+                waiting = [call["id"] for call in message.tool_calls] if isinstance(message, AIMessage) else []
+        assert waiting == []
+        assert tokens <= context.tokens
+    assert everything.messages == added
+
+
+def langchain_item(message: BaseMessage) -> dict[str, Any]:
+    return {"type": message.type, "data": message.model_dump()}
+
+
+def test_a_chain_with_a_history() -> None:
+    history = new_history("large")
+    sent = []
+
+    def reply(messages: list[BaseMessage]) -> AIMessage:
+        sent.append(list(messages))
+        return AIMessage(str(len(messages)))
+
+    chain = RunnableWithMessageHistory(RunnableLambda(reply), lambda session_id: history)
+    config: Any = {"configurable": {"session_id": "1"}}
+    for text in ("When?", "Sure?"):
+        chain.invoke([SystemMessage("Be brief."), HumanMessage(text)], config)
+
+    assert history.messages == [
+        *sent[0],
+        AIMessage("2"),
+        SystemMessage("Be brief."),
+        HumanMessage("Sure?"),
+        AIMessage("5"),
+    ]
+    assert sent[1] == history.messages[:5]
+    assert [part.position for part in history.session.load().parts if part.name == "pinned"] == [1]
+
+
+def test_a_fold_keeps_the_summary_and_the_first_system_message() -> None:
+    history = new_history()
+    history.add_messages([SystemMessage("Speak of ferries only.")])
+    history.add_messages([HumanMessage(f"{number} {WORDS}") for number in range(12)])
+    history.session.compact()
+
+    first, second, *_ = history.messages
+
+    assert first == SystemMessage("Speak of ferries only.")
+    assert isinstance(second, SystemMessage)
+    assert str(second.content).startswith("Summary of earlier conversation: ")
+
+
+def test_messages_are_set() -> None:
+    history = new_history("large")
+    history.add_user_message("a")
+    history.messages = [HumanMessage("b"), AIMessage("c")]
+    assert history.messages == [HumanMessage("b"), AIMessage("c")]
+    history.messages += [HumanMessage("d")]
+    assert len(history.messages) == 3
+    with pytest.raises(InvalidMessage):
+        history.messages = [HumanMessage("d"), HumanMessage("\0")]
+    assert len(history.messages) == 3
+    history.messages = []
+    assert history.messages == []
+    history.add_ai_message("e")
+    history.clear()
+    assert history == InMemoryChatMessageHistory()
+
+
+def test_to_add_to_what_was_got_loses_nothing() -> None:
+    history = new_history()
+    history.add_messages([HumanMessage(f"{number} {WORDS}") for number in range(12)])
+    history.session.compact()
+
+    history.messages += [HumanMessage("And now?")]
+
+    assert history.messages[-1].content == "And now?"
+    assert len(ConvMemoryChatMessageHistory(history.session.key, view="history").messages) == 13
+
+
+def test_equality() -> None:
+    history = new_history("large")
+    history.add_user_message("a")
+
+    assert history == InMemoryChatMessageHistory(messages=[HumanMessage("a")])
+    assert InMemoryChatMessageHistory(messages=[HumanMessage("a")]) == history
+    assert history != new_history()
+    assert history != [HumanMessage("a")]
+    assert str(history) == "Human: a"
+    with pytest.raises(TypeError, match="unhashable"):
+        hash(history)
+
+
+def test_a_call_without_a_result_gets_a_notice_when_the_conversation_goes_on() -> None:
+    history = new_history("large")
+    call = AIMessage("", tool_calls=[{"name": "look_up", "args": {}, "id": "a"}])
+    history.add_messages([HumanMessage("Where?"), call])
+    assert history.messages[-1] == call
+
+    history.add_user_message("Well?")
+
+    assert history.messages[2] == ToolMessage(NO_RESULT, tool_call_id="a")
+
+
+def test_messages_of_the_site_and_redacted_ones_are_made_into_messages() -> None:
+    history = new_history("large")
+    calls = [
+        {"id": name, "type": "function", "function": {"name": "look_up", "arguments": arguments}}
+        for name, arguments in (("a", '{"a": 1}'), ("b", "no JSON"))
+    ]
+    content: list[dict[str, Any]] = [
+        {"type": "text", "text": "This?"},
+        {"type": "image_url", "image_url": {"url": "https://a.example/b.png"}},
+    ]
+    message = chat.ChatMessage
+    history.session.append(message.system("Be brief."), message.human("Hello", name="ada"))
+    history.session.append(message.ai("Look.", tool_calls=calls), message.tool("1", "a"), message.tool("2", "b"))
+    history.session.append(message.human(content))
+    history.add_messages([HumanMessage("My name is Ada."), AIMessage("Hi Ada.")])
+    history.session.redact(7)
+    history.session.redact(8)
+
+    expected = [
+        SystemMessage("Be brief."),
+        HumanMessage("Hello", name="ada"),
+        AIMessage(
+            "Look.",
+            tool_calls=[{"name": "look_up", "args": {"a": 1}, "id": "a"}],
+            invalid_tool_calls=[{"name": "look_up", "args": "no JSON", "id": "b", "error": None}],
+        ),
+        ToolMessage("1", tool_call_id="a"),
+        ToolMessage("2", tool_call_id="b"),
+        HumanMessage(content),  # type: ignore[arg-type]
+        HumanMessage(REDACTED),
+        AIMessage(REDACTED),
+    ]
+    assert history.messages == expected
+    assert ConvMemoryChatMessageHistory(history.session.key, alias="large", view="history").messages == expected
+
+
+def test_sessions_have_owners() -> None:
+    ada = get_user_model().objects.create_user("ada")
+    for scope in ({"owner": ada}, {"visitor": "v"}, {}):
+        ConvMemoryChatMessageHistory("main", **scope).add_user_message(str(scope))
+
+    assert ConvMemoryChatMessageHistory("main", owner=ada).messages == [HumanMessage(str({"owner": ada}))]
+    assert ConvMemoryChatMessageHistory("main").messages == [HumanMessage("{}")]
+
+
+class OtherMessage(BaseMessage):
+    type: str = "other"
+
+
+def test_what_is_refused() -> None:
+    history = new_history()
+    history.add_messages([])
+    bad_messages = (
+        HumanMessage("a\0b"),
+        HumanMessage("a", metadata={"b": object()}),
+        OtherMessage(content="a"),
+    )
+    for bad in bad_messages:
+        with pytest.raises(InvalidMessage):
+            history.add_messages([HumanMessage("a"), bad])
+    with pytest.raises(InvalidArgument, match="view must be"):
+        new_history(view="all")
+    assert history.messages == []
+
+
+def test_asynchronous_twins() -> None:
+    history = new_history("large")
+
+    async def talk() -> None:
+        await history.aadd_messages([HumanMessage("a"), AIMessage("b")])
+        assert await history.aget_messages() == [HumanMessage("a"), AIMessage("b")]
+        await history.aclear()
+        assert await history.aget_messages() == []
+
+    async_to_sync(talk)()
+
+
+TEXTS = st.one_of(agent_scripts.TEXTS, st.just(""))
+IDS = st.sampled_from(["a", "b", "c"])
+JSON = st.recursive(
+    st.one_of(st.none(), st.booleans(), st.integers(-9, 9), TEXTS),
+    lambda inner: st.one_of(st.lists(inner, max_size=3), st.dictionaries(TEXTS, inner, max_size=3)),
+    max_leaves=5,
+)
+PARTS = st.one_of(
+    TEXTS,
+    st.fixed_dictionaries({"type": st.just("text"), "text": TEXTS}),
+    st.just({"type": "image_url", "image_url": {"url": "https://a.example/b.png"}}),
+    st.just({"type": "image", "base64": "aGVsbG8=", "mime_type": "image/png"}),
+    st.just({"type": "reasoning", "reasoning": "hm"}),
+)
+CONTENT = st.one_of(TEXTS, st.lists(PARTS, max_size=3))
+NAMES = st.one_of(st.none(), TEXTS)
+CALLS = st.lists(
+    st.fixed_dictionaries({"name": TEXTS, "args": st.dictionaries(TEXTS, JSON, max_size=2), "id": st.none() | IDS}),
+    max_size=3,
+)
+INVALID_CALLS = st.lists(
+    st.fixed_dictionaries({"name": NAMES, "args": NAMES, "id": st.none() | IDS, "error": NAMES}), max_size=1
+)
+MESSAGES: st.SearchStrategy[BaseMessage] = st.one_of(
+    st.builds(HumanMessage, CONTENT, name=NAMES, id=st.none() | IDS),
+    st.builds(SystemMessage, CONTENT),
+    st.builds(AIMessage, CONTENT, tool_calls=CALLS, invalid_tool_calls=INVALID_CALLS, response_metadata=st.just({})),
+    st.builds(AIMessageChunk, CONTENT),
+    st.builds(ToolMessage, CONTENT, tool_call_id=IDS, artifact=JSON, status=st.sampled_from(["success", "error"])),
+    st.builds(FunctionMessage, CONTENT, name=TEXTS),
+    st.builds(ChatMessage, CONTENT, role=st.one_of(TEXTS, st.sampled_from(["user", "assistant", "system"]))),
+    IDS.map(RemoveMessage),
+)
+
+
+@given(st.lists(st.lists(MESSAGES, max_size=4), max_size=3))
+def test_any_messages_come_back_equal(batches: list[list[BaseMessage]]) -> None:
+    history = new_history("large", view="history")
+    for batch in batches:
+        history.add_messages(batch)
+
+    assert history.messages == [message for batch in batches for message in batch]
+    history.view = "context"
+    _ = history.messages  # A random order is valid, too.

@@ -1,0 +1,366 @@
+"""The memory of LlamaIndex, by itself and through its agents."""
+
+from __future__ import annotations
+
+import itertools
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from asgiref.sync import async_to_sync
+from django.contrib.auth import get_user_model
+from hypothesis import given, settings, strategies as st
+from llama_index.core.agent.workflow import FunctionAgent
+from llama_index.core.base.llms.types import (
+    ChatMessage,
+    CitableBlock,
+    DocumentBlock,
+    ImageBlock,
+    MessageRole,
+    TextBlock,
+    ThinkingBlock,
+    ToolCallBlock,
+)
+from llama_index.core.chat_engine import SimpleChatEngine
+from llama_index.core.memory import BaseMemory, ChatMemoryBuffer
+from llama_index.core.workflow import Context
+
+from django_convmemory import messages as chat
+from django_convmemory.core.exchanges import NO_RESULT, REDACTED
+from django_convmemory.exceptions import InvalidMessage, InvalidSession
+from django_convmemory.integrations import llama_index_items
+from django_convmemory.integrations.llama_index import ConvMemory
+from integration_tests import agent_scripts
+from integration_tests.agent_scripts import Call, Step, Turn
+from integration_tests.llama_index.model import ScriptedLLM
+
+if TYPE_CHECKING:
+    from pytest_django import Settings
+
+pytestmark = [
+    pytest.mark.django_db,
+    # The workflows of LlamaIndex look at each attribute of an agent, also at deprecated ones of pydantic.
+    pytest.mark.filterwarnings("ignore::pydantic.PydanticDeprecationWarning"),
+]
+
+LIMIT = 200
+WORDS = "The ferry to the island leaves at nine and takes an hour. " * 3
+_keys = (f"session {number}" for number in itertools.count())
+
+
+@pytest.fixture(autouse=True)
+def limit(settings: Settings) -> None:
+    """The budget of the memory. Nothing is folded unless a test does it."""
+    memory = settings.CONVMEMORY["default"]
+    options = {"max_token_limit": LIMIT, "max_context_tokens": 2 * LIMIT, "max_summary_tokens": 60}
+    settings.CONVMEMORY = {
+        "default": memory | {"OPTIONS": options},
+        "large": memory | {"OPTIONS": {"max_token_limit": 100_000}},
+    }
+
+
+def new_memory(alias: str = "default") -> ConvMemory:
+    return ConvMemory(next(_keys), alias=alias)
+
+
+async def look_up(word: str, fails: bool) -> str:
+    """Look up a word. In threads, the results of parallel calls would come in another order each time."""
+    if fails:
+        raise ValueError("There is no such word.")
+    return f"the meaning of {word}"
+
+
+def run(turns: list[Turn], memory: BaseMemory, llm: ScriptedLLM) -> None:
+    async def talk() -> None:
+        for turn in turns:
+            llm.script(turn.steps)
+            agent = FunctionAgent(llm=llm, tools=[look_up], system_prompt="You are a guide.", streaming=False)
+            await agent.run(turn.said, memory=memory)
+
+    async_to_sync(talk)()
+
+
+@given(agent_scripts.turns(max_size=3), st.booleans())
+def test_the_model_is_sent_the_same_as_with_their_memory(turns: list[Turn], has_ids: bool) -> None:
+    ours, theirs = ScriptedLLM(has_ids=has_ids), ScriptedLLM(has_ids=has_ids)
+    memory = new_memory("large")
+    buffer = ChatMemoryBuffer.from_defaults(token_limit=10**9, tokenizer_fn=str.split)
+
+    run(turns, memory, ours)
+    run(turns, buffer, theirs)
+
+    assert ours.sent == theirs.sent
+    assert memory.get() == memory.get_all() == buffer.get_all()
+
+
+@settings(max_examples=30)
+@given(agent_scripts.turns(min_size=3, max_size=6))
+def test_after_a_fold_the_budget_is_held_and_each_call_has_its_result(turns: list[Turn]) -> None:
+    llm = ScriptedLLM()
+    memory = new_memory()
+    count = memory.session.memory.counter.count
+
+    for number, turn in enumerate(turns, 1):
+        context = memory.session.load()
+        given = llama_index_items.messages(message.model_dump(mode="json") for message in memory.get())
+        assert sum(map(count, given)) <= context.tokens
+        assert context.over_budget or context.tokens <= 2 * LIMIT
+        run([turn], memory, llm)
+        memory.session.compact()
+        assert sum(message.role == "user" for message in memory.get_all()) == number
+
+    for sent in llm.sent:
+        check_calls(sent)
+
+
+def check_calls(sent: list[ChatMessage]) -> None:
+    """Each call has one result, before the next message that is none, and each result has its call."""
+    waiting: list[Any] = []
+    for message in sent:
+        if message.role == MessageRole.TOOL:
+            waiting.remove(message.additional_kwargs["tool_call_id"])
+        else:
+            assert waiting == []
+            waiting = [block.tool_call_id for block in message.blocks if isinstance(block, ToolCallBlock)]
+    assert waiting == []
+
+
+def test_a_fold_keeps_the_summary_and_the_first_system_messages() -> None:
+    memory = new_memory()
+    memory.put(ChatMessage(role="system", content="Speak of ferries only."))
+    memory.put(ChatMessage(role="system", content="Be brief."))
+    memory.put_messages([ChatMessage(f"{number} {WORDS}") for number in range(12)])
+    memory.session.compact()
+
+    first, second, third, *others = memory.get()
+
+    assert [first.content, second.content] == ["Speak of ferries only.", "Be brief."]
+    assert third.role == MessageRole.SYSTEM
+    assert (third.content or "").startswith("Summary of earlier conversation: ")
+    assert others == memory.get_all()[-len(others) :]
+    assert len(memory.get_all()) == 14
+
+
+def test_later_system_messages_are_not_pinned() -> None:
+    memory = new_memory("large")
+    messages = [
+        ChatMessage(role=role, content=str(number)) for number in range(70) for role in ("system", "user", "assistant")
+    ]
+    for message in messages:
+        memory.put(message)
+
+    assert memory.get() == messages
+    assert [part.position for part in memory.session.load().parts if part.name == "pinned"] == [1]
+
+
+def test_set_replaces_the_messages() -> None:
+    memory = new_memory("large")
+    memory.put(ChatMessage("a"))
+    memory.set([ChatMessage("b"), ChatMessage("c")])
+    assert memory.get_all() == [ChatMessage("b"), ChatMessage("c")]
+    with pytest.raises(InvalidMessage):
+        memory.set([ChatMessage("d"), ChatMessage("\0")])
+    assert len(memory.get_all()) == 2
+    memory.set([])
+    assert memory.get_all() == []
+    memory.put(ChatMessage("e"))
+    memory.reset()
+    assert memory.get_all() == []
+
+
+def test_to_set_what_was_got_loses_nothing() -> None:
+    memory = new_memory()
+    memory.put_messages([ChatMessage(f"{number} {WORDS}") for number in range(12)])
+    memory.session.compact()
+
+    memory.set([*memory.get(), ChatMessage("And now?")])
+
+    assert len(memory.get_all()) == 13
+    assert [message.content for message in memory.get()][-1] == "And now?"
+    assert memory.session.load().summary
+
+
+def test_an_agent_is_given_a_history() -> None:
+    """LlamaIndex sets the history as the messages of the memory."""
+    memory, llm = new_memory("large"), ScriptedLLM()
+    memory.put(ChatMessage("forgotten"))
+    llm.script([Step("", "Yes.", [])])
+    history = [ChatMessage("Is it warm?"), ChatMessage(role="assistant", content="Yes.")]
+
+    async def talk() -> None:
+        await FunctionAgent(llm=llm, streaming=False).run("Sure?", chat_history=history, memory=memory)
+
+    async_to_sync(talk)()
+
+    assert [message.content for message in memory.get_all()] == ["Is it warm?", "Yes.", "Sure?", "Yes."]
+
+
+def test_a_chat_engine() -> None:
+    memory, llm = new_memory("large"), ScriptedLLM()
+    engine = SimpleChatEngine.from_defaults(llm=llm, memory=memory)
+    llm.script([Step("", "At nine.", []), Step("", "Yes.", [])])
+
+    assert str(engine.chat("When?")) == "At nine."
+    assert str(engine.chat("Sure?")) == "Yes."
+    assert [message.content for message in llm.sent[1]] == ["When?", "At nine.", "Sure?"]
+    assert engine.chat_history == memory.get_all()
+
+
+def test_a_call_without_a_result_gets_a_notice_when_the_conversation_goes_on() -> None:
+    memory = new_memory("large")
+    call = ChatMessage(role="assistant", blocks=[ToolCallBlock(tool_call_id="a", tool_name="look_up")])
+    memory.put_messages([ChatMessage("Where?"), call])
+    assert memory.get()[-1] == call
+
+    memory.put(ChatMessage("Well?"))
+
+    notice = ChatMessage(role="tool", content=NO_RESULT, additional_kwargs={"tool_call_id": "a"})
+    assert memory.get()[2] == notice
+    assert len(memory.get_all()) == 3
+
+
+def test_messages_of_the_site_and_redacted_ones_are_made_into_messages() -> None:
+    memory = new_memory("large")
+    call = {"id": "a", "type": "function", "function": {"name": "look_up", "arguments": '{"a": 1}'}}
+    image = {"type": "image_url", "image_url": {"url": "https://a.example/b.png"}}
+    content: list[dict[str, Any]] = [{"type": "text", "text": "This?"}, image, {"type": "input_audio"}]
+    message = chat.ChatMessage
+    memory.session.append(message.system("Be brief."), message.human("Hello"), message.ai("Look.", tool_calls=[call]))
+    memory.session.append(message.tool("1", "a"), message.human(content))
+    memory.put_messages([ChatMessage("My name is Ada."), ChatMessage(role="assistant", content="Hi Ada.")])
+    memory.session.redact(6)
+    memory.session.redact(7)
+
+    expected = [
+        ChatMessage(role="system", content="Be brief."),
+        ChatMessage("Hello"),
+        ChatMessage(
+            role="assistant",
+            blocks=[
+                TextBlock(text="Look."),
+                ToolCallBlock(tool_call_id="a", tool_name="look_up", tool_kwargs='{"a": 1}'),
+            ],
+        ),
+        ChatMessage(role="tool", content="1", additional_kwargs={"tool_call_id": "a"}),
+        ChatMessage(
+            role="user",
+            blocks=[
+                TextBlock(text="This?"),
+                ImageBlock(url="https://a.example/b.png"),
+                TextBlock(text="[input_audio]"),
+            ],
+        ),
+        ChatMessage(REDACTED),
+        ChatMessage(role="assistant", content=REDACTED),
+    ]
+    assert memory.get() == expected
+    assert memory.get_all() == expected
+
+
+def test_calls_of_older_integrations_are_calls() -> None:
+    memory = new_memory("large")
+    call = {"id": "a", "type": "function", "function": {"name": "look_up", "arguments": "{}"}}
+    asks = ChatMessage(role="assistant", content="", additional_kwargs={"tool_calls": [call]})
+    result = ChatMessage(role="tool", content="1", additional_kwargs={"tool_call_id": "a"})
+    memory.put_messages([asks, result])
+
+    assert memory.session.load()[0].call_ids == ("a",)
+    assert memory.get() == [asks, result]
+
+
+def test_a_session_of_somebody_comes_back_from_the_context_of_a_workflow() -> None:
+    ada = get_user_model().objects.create_user("ada")
+    memories = [ConvMemory("main", owner=ada), ConvMemory("main", visitor="v"), ConvMemory("main")]
+    for memory in memories:
+        memory.put(ChatMessage(repr(memory)))
+
+    for memory in memories:
+        assert ConvMemory.from_json(memory.to_json()).get() == memory.get() == [ChatMessage(repr(memory))]
+    with pytest.raises(InvalidSession):
+        ConvMemory("main", owner=None)
+    with pytest.raises(InvalidSession):
+        ConvMemory("main", visitor="")
+
+
+def test_the_context_of_a_workflow_is_written_and_read() -> None:
+    memory, llm = new_memory("large"), ScriptedLLM()
+    agent = FunctionAgent(llm=llm, tools=[look_up], streaming=False)
+
+    async def talk() -> None:
+        llm.script([Step("", "", [Call("a", "ferry")]), Step("", "A boat.", [])])
+        context: Context = Context(agent)
+        await agent.run("What is a ferry?", ctx=context, memory=memory)
+        llm.script([Step("", "Yes.", [])])
+        await agent.run("Sure?", ctx=Context.from_dict(agent, context.to_dict()))
+
+    async_to_sync(talk)()
+
+    assert len(memory.get_all()) == 6
+    assert llm.sent[-1] == memory.get_all()[:5]
+
+
+def test_what_is_refused() -> None:
+    memory = new_memory()
+    memory.put_messages([])
+    for bad in (ChatMessage("a\0b"), ChatMessage("a", additional_kwargs={"b": object()})):
+        with pytest.raises(InvalidMessage):
+            memory.put_messages([ChatMessage("a"), bad])
+    assert memory.get() == []
+
+
+def test_asynchronous_twins() -> None:
+    memory = new_memory("large")
+
+    async def talk() -> None:
+        await memory.aput(ChatMessage("a"))
+        await memory.aput_messages([ChatMessage("b")])
+        assert await memory.aget("?") == await memory.aget_all() == [ChatMessage("a"), ChatMessage("b")]
+        await memory.aset([ChatMessage("c")])
+        assert await memory.aget() == [ChatMessage("c")]
+        await memory.areset()
+        assert await memory.aget_all() == []
+
+    async_to_sync(talk)()
+
+
+TEXTS = st.one_of(agent_scripts.TEXTS, st.just(""))
+IDS = st.one_of(st.none(), st.sampled_from(["a", "b", "c"]))
+JSON = st.recursive(
+    st.one_of(st.none(), st.booleans(), st.integers(-9, 9), TEXTS),
+    lambda inner: st.one_of(st.lists(inner, max_size=3), st.dictionaries(TEXTS, inner, max_size=3)),
+    max_leaves=5,
+)
+TEXT_BLOCKS = st.builds(TextBlock, text=TEXTS)
+IMAGES = st.one_of(
+    st.builds(ImageBlock, image=st.binary(min_size=1, max_size=8)), st.just(ImageBlock(url="https://a.example/b.png"))
+)
+BLOCKS = st.one_of(
+    TEXT_BLOCKS,
+    IMAGES,
+    st.builds(DocumentBlock, data=st.binary(min_size=1, max_size=8), title=TEXTS),
+    st.builds(CitableBlock, title=TEXTS, source=TEXTS, content=st.lists(TEXT_BLOCKS, max_size=2)),
+    st.builds(ThinkingBlock, content=TEXTS),
+    st.builds(
+        ToolCallBlock,
+        tool_call_id=IDS,
+        tool_name=TEXTS,
+        tool_kwargs=st.one_of(TEXTS, st.dictionaries(TEXTS, JSON, max_size=2)),
+    ),
+)
+MESSAGES = st.builds(
+    ChatMessage,
+    role=st.sampled_from(list(MessageRole)),
+    blocks=st.lists(BLOCKS, max_size=3),
+    additional_kwargs=st.one_of(
+        st.just({}), st.fixed_dictionaries({"tool_call_id": IDS}), st.fixed_dictionaries({"tool_calls": JSON})
+    ),
+)
+
+
+@given(st.lists(st.lists(MESSAGES, max_size=4), max_size=3))
+def test_any_messages_come_back_equal(batches: list[list[ChatMessage]]) -> None:
+    memory = new_memory("large")
+    for batch in batches:
+        memory.put_messages(batch)
+
+    assert memory.get_all() == [message for batch in batches for message in batch]
+    memory.get()  # A random order is valid, too.
