@@ -75,7 +75,7 @@ def checked(texts: Sequence[str]) -> Sequence[str]:
 
 
 def _all_texts() -> dict[str, list[str]]:
-    texts = {}
+    texts: dict[str, list[str]] = {}
     if (dialogues.FOLDER / "locomo").is_dir():
         texts |= _conversations()
     texts["English prose"] = _paragraphs(_messages("de", translated=False), 3)
