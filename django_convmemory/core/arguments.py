@@ -57,7 +57,8 @@ def _size(message: ChatMessage, limit: int) -> int:
     others = (message.tool_calls, message.extra, message.metadata, message.name, message.tool_call_id, message.item)
     if isinstance(message.content, str) and not any(others):
         return len(message.content.encode()) if len(message.content) * 4 > limit else 0
-    return len(dumps([message.to_openai(), message.metadata, message.item]).encode())
+    item = () if message.item is None else (message.item,)
+    return len(dumps([message.to_openai(), message.metadata, *item]).encode())
 
 
 def _usage(usage: Any, max_bytes: int) -> Mapping[str, Any]:
