@@ -219,9 +219,11 @@ class ChatMessage:
             return
         if self.format == CHAT:
             raise InvalidMessage("An item needs the name of its format, for example format='responses'.")
-        if not isinstance(self.item, Mapping):
-            raise InvalidMessage(f"item must be a dict, not {type(self.item).__name__}.")
-        object.__setattr__(self, "item", freeze(self.item, "item"))
+        item: object = self.item
+        if not isinstance(item, Mapping) or not item:
+            raise InvalidMessage(f"item must be a dict that is not empty, not {item!r:.100}.")
+        if type(self.item) is not FrozenDict:
+            object.__setattr__(self, "item", freeze(self.item, "item"))
 
     def _parts(self, content: Any) -> tuple[FrozenDict, ...]:
         if not isinstance(content, (list, tuple)):

@@ -189,3 +189,24 @@ def test_without_its_item_one_side_of_a_call_fits_the_other() -> None:
     special = ["shell_call", "shell_call_output"]
     customs = ["custom_tool_call", "custom_tool_call_output"]
     assert forms == {0: plain + customs, 1: plain + customs, 2: special + customs, 3: special + customs}
+
+
+@pytest.mark.parametrize("text", [{}, {"text": None}, {"text": 5}])
+@pytest.mark.parametrize("field", ["content", "output"])
+def test_a_part_of_text_without_a_text_is_stored(field: str, text: dict[str, Any]) -> None:
+    item = {"role": "user"} if field == "content" else {"type": "function_call_output", "call_id": "a"}
+    item |= {field: [{"type": "text", **text}]}
+    assert message(item).text == ""
+    assert items([message(item)]) == [item]
+
+
+@pytest.mark.parametrize("value", [{1, 2}, b"bytes", object(), {(1, 2): 3}])
+@pytest.mark.parametrize("field", ["output", "action", "type"])
+def test_an_item_that_is_no_json_is_refused(field: str, value: Any) -> None:
+    with pytest.raises(InvalidMessage):
+        message({"type": "shell_call_output", "call_id": "a", field: value})
+
+
+def test_an_empty_item_is_refused() -> None:
+    with pytest.raises(InvalidMessage, match="not empty"):
+        message({})

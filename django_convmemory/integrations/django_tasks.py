@@ -22,29 +22,23 @@ beside the worker: it sends the sessions whose task was lost.
 
 from __future__ import annotations
 
+import contextlib
 import datetime as dt
 import importlib
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from importlib.util import find_spec
 from typing import Any
 
+from django.db import connections, transaction
 from django.utils import timezone
-from django.utils.module_loading import import_string
 
 from django_convmemory import tasks
 from django_convmemory.core.runs import Outcome
 from django_convmemory.schedulers import REQUESTED, Memory, Work
 
 # Django's own framework, or the package with the same one for earlier versions.
-_FRAMEWORK = "django.tasks" if find_spec("django.tasks") else "django_tasks"
-_ENDING = "" if find_spec("django.tasks") else "Error"
-_framework: Any = importlib.import_module(_FRAMEWORK)
-_errors: Any = tuple(
-    import_string(f"{_FRAMEWORK}.exceptions.{name}{_ENDING}") for name in ("InvalidTask", "InvalidTaskBackend")
-)
-_DummyBackend: Any = import_string(f"{_FRAMEWORK}.backends.dummy.DummyBackend")
-_ImmediateBackend: Any = import_string(f"{_FRAMEWORK}.backends.immediate.ImmediateBackend")
+_framework: Any = importlib.import_module("django.tasks" if find_spec("django.tasks") else "django_tasks")
 
 logger = logging.getLogger(__name__)
 
@@ -52,10 +46,16 @@ logger = logging.getLogger(__name__)
 def _task(function: Callable[..., None]) -> Any:
     """Make a task of a function of this module.
 
-    A task cannot be defined without a queue that the default backend knows. The scheduler chooses its own later.
+    A task cannot be defined without a backend, and a queue that this knows. The scheduler chooses its own later.
     """
-    queue = min(_framework.task_backends["default"].queues, default="default")
-    return _framework.task(queue_name=queue)(function)
+    backends = _framework.task_backends
+    try:
+        alias = "default" if "default" in backends.settings else next(iter(backends))
+        queue = min(backends[alias].queues, default="default")
+        return _framework.task(queue_name=queue, backend=alias)(function)
+    except Exception as error:
+        # The check of the settings reports it.
+        raise ImportError(f"TASKS cannot be used: {error!r}") from error
 
 
 @_task
@@ -102,7 +102,7 @@ class DjangoTasksScheduler:
         self.backend = backend
         try:
             compact.using(queue_name=queue, backend=backend)
-        except _errors as error:
+        except Exception as error:
             raise ValueError(f"TASKS cannot take the tasks of the DjangoTasksScheduler: {error}") from error
 
     @property
@@ -113,14 +113,18 @@ class DjangoTasksScheduler:
     @property
     def folds_in_request(self) -> bool:
         """Whether the backend runs a task where it is sent. So does Django's default."""
-        return isinstance(_framework.task_backends[self.backend], _ImmediateBackend)
+        return self._is_a("ImmediateBackend")
 
     @property
     def problem(self) -> str | None:
         """Why no worker would get a task, or None. This does not ask the backend."""
-        if isinstance(_framework.task_backends[self.backend], _DummyBackend):
+        if self._is_a("DummyBackend"):
             return f"the backend {self.backend!r} of TASKS is the DummyBackend, which runs no task. Choose another one"
         return None
+
+    def _is_a(self, name: str) -> bool:
+        """Whether the backend is of this class. By its name: Django and the package have each a class of their own."""
+        return name in [base.__name__ for base in type(_framework.task_backends[self.backend]).__mro__]
 
     def schedule(self, memory: Memory, session_id: int, *, delay: float = 0.0) -> None:
         """Send a task that folds the session in ``delay`` seconds. If the backend cannot wait, a sweep sends it."""
@@ -145,8 +149,9 @@ class DjangoTasksScheduler:
         """Send the task ``of`` this module. Return whether it was sent. Never raises."""
         after = timezone.now() + dt.timedelta(seconds=delay) if delay > 0 else None
         try:
-            sent = of.using(queue_name=self.queue, backend=self.backend, run_after=after)
-            sent.enqueue(memory.alias, session_id, **arguments)
+            with _savepoints():
+                sent = of.using(queue_name=self.queue, backend=self.backend, run_after=after)
+                sent.enqueue(memory.alias, session_id, **arguments)
         except Exception:
             logger.warning(
                 "The task for session %s of memories[%r] was not sent. A sweep sends it later.",
@@ -156,3 +161,13 @@ class DjangoTasksScheduler:
             )
             return False
         return True
+
+
+@contextlib.contextmanager
+def _savepoints() -> Iterator[None]:
+    """Keep the caller's transactions usable if the backend fails in one of them. Nobody knows its database."""
+    with contextlib.ExitStack() as stack:
+        for connection in connections.all(initialized_only=True):
+            if connection.in_atomic_block:
+                stack.enter_context(transaction.atomic(using=connection.alias))
+        yield

@@ -102,7 +102,7 @@ def _part(part: Any) -> dict[str, Any] | None:
     if form in ("image_url", "image") and isinstance(url, str) and url.startswith(("https://", "http://")):
         return {"type": "image_url", "image_url": {"url": url}}
     # The bytes of a file are in the item. They need not be stored twice.
-    return {"type": form}
+    return {"type": form, "text": ""} if form == "text" else {"type": form}
 
 
 def _list(value: Any) -> Sequence[Any]:

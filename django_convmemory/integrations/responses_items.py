@@ -11,7 +11,7 @@ from typing import Any
 from django_convmemory.core.counters import RESPONSES
 from django_convmemory.core.wire import responses
 from django_convmemory.exceptions import InvalidMessage
-from django_convmemory.messages import REASONING, ChatMessage, dumps, thaw
+from django_convmemory.messages import REASONING, ChatMessage, dumps, freeze, thaw
 
 Item = dict[str, Any]
 
@@ -41,7 +41,8 @@ def message(item: Any) -> ChatMessage:
     """
     if not isinstance(item, Mapping):
         raise InvalidMessage(f"An item must be a dict, not {type(item).__name__}.")
-    return ChatMessage(**_fields(item), format=RESPONSES, item=item)  # type: ignore[arg-type]
+    item = freeze(item, "item")
+    return ChatMessage(**_fields(item), format=RESPONSES, item=item)
 
 
 def items(messages: Sequence[ChatMessage]) -> list[Item]:
@@ -134,5 +135,6 @@ def _part(part: Any) -> Item:
     url = part.get("image_url")
     if isinstance(url, str) and url.startswith(("https://", "http://")):
         return {"type": "image_url", "image_url": {"url": url}}
+    form = str(part.get("type") or "part")
     # The bytes of a file are in the item. They need not be stored twice.
-    return {"type": str(part.get("type") or "part")}
+    return {"type": form, "text": ""} if form == "text" else {"type": form}

@@ -10,7 +10,9 @@ from __future__ import annotations
 
 import contextlib
 import datetime as dt
+import itertools
 import json
+import operator
 import pathlib
 import sqlite3
 from collections.abc import Callable, Generator, Iterator
@@ -31,7 +33,9 @@ _FORMATS: dict[str, Callable[[Any], ChatMessage]] = {
 
 
 def is_sqlite(path: str) -> bool:
-    """Whether the file is a SQLite database. Raises OSError."""
+    """Whether the file is a SQLite database. A pipe is not: to look at it would use it up. Raises OSError."""
+    if not pathlib.Path(path).is_file():
+        return False
     with pathlib.Path(path).open("rb") as file:
         return file.read(len(_MAGIC)) == _MAGIC
 
@@ -46,9 +50,10 @@ def read(path: str) -> Generator[Record]:
             tables = list(_tables(file))
             if not tables:
                 raise BadRecord("tables", "there is none with conversations of the OpenAI Agents SDK or of LangChain.")
+            _refuse_branches(file)
             for table, columns in tables:
                 yield from _sessions(file, table, columns)
-    except sqlite3.Error as error:
+    except (sqlite3.Error, UnicodeDecodeError) as error:
         raise BadRecord("the database", f"SQLite cannot read it ({error}). Is the file whole?") from error
 
 
@@ -60,17 +65,36 @@ def _tables(file: sqlite3.Connection) -> Iterator[tuple[str, set[str]]]:
             yield table, columns
 
 
+def _refuse_branches(file: sqlite3.Connection) -> None:
+    """Raise BadRecord if a session of the SDK's ``AdvancedSQLiteSession`` has branches: an import would mix them."""
+    if not file.execute(
+        "SELECT COUNT(*) FROM pragma_table_info('message_structure') WHERE name = 'branch_id'"
+    ).fetchone()[0]:
+        return
+    statement = "SELECT session_id FROM message_structure GROUP BY session_id HAVING COUNT(DISTINCT branch_id) > 1"
+    if branched := file.execute(statement).fetchone():
+        raise BadRecord(
+            "table message_structure",
+            f"the session {branched[0]!r:.100} has several branches. Delete all but one, by the SDK's delete_branch().",
+        )
+
+
 def _sessions(file: sqlite3.Connection, table: str, columns: set[str]) -> Iterator[Record]:
     name = '"{}"'.format(table.replace('"', '""'))
     [column] = columns & _FORMATS.keys()
     time = "created_at" if "created_at" in columns else "NULL"
-    keys = file.execute(f"SELECT session_id FROM {name} GROUP BY session_id ORDER BY MIN(id)").fetchall()
-    statement = f"SELECT id, {column}, {time} FROM {name} WHERE session_id = ? ORDER BY id"
-    for (key,) in keys:
+    # In one statement: there may be no index for a search by the session.
+    rows = file.execute(
+        f"SELECT session_id, id, {column}, {time}, MIN(id) OVER (PARTITION BY session_id) AS first FROM {name} "
+        "ORDER BY first, session_id, id"
+    )
+    for key, of_session in itertools.groupby(rows, key=operator.itemgetter(0)):
         place = f"table {table}, session {key!r:.100}"
         messages: list[ChatMessage] = []
         times = []
-        for row, item, created_at in file.execute(statement, [key]):
+        for _, row, item, created_at, _ in of_session:
+            if key is None:
+                raise BadRecord(place, f"row {row} has no session id. Correct or delete it in a copy of the file.")
             try:
                 messages.append(_FORMATS[column](_decoded(item)))
             except (ValueError, RecursionError) as error:
@@ -98,6 +122,6 @@ def _time(value: Any) -> dt.datetime | None:
     """Return a time as SQLite's CURRENT_TIMESTAMP writes it, in UTC. None: it is not known."""
     try:
         time = dt.datetime.fromisoformat(value)
-    except (TypeError, ValueError):
+        return time.replace(tzinfo=dt.UTC) if time.utcoffset() is None else time.astimezone(dt.UTC)
+    except (TypeError, ValueError, OverflowError):
         return None
-    return time.replace(tzinfo=dt.UTC) if time.utcoffset() is None else time.astimezone(dt.UTC)

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from django.conf import settings as django_settings
 from django.core.management import call_command
+from django.db import transaction
 from django.utils import timezone
 from django_tasks_db.backend import DatabaseBackend
 from django_tasks_db.models import DBTaskResult
@@ -208,3 +209,52 @@ def test_the_settings_of_the_page_work(settings: Settings, tmp_path: pathlib.Pat
     finally:
         process.kill()
         process.wait()
+
+
+@pytest.mark.django_db(transaction=True)
+def test_a_failed_request_leaves_the_callers_transaction_usable(
+    memory: ConversationMemory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    append_until_due(memory)
+    monkeypatch.setattr(DBTaskResult._meta, "db_table", "a_table_that_is_not_there")
+    with transaction.atomic():
+        assert memory.request_compaction("user-1") is False
+        assert models.Session.objects.count() == 1
+
+
+@pytest.mark.parametrize(
+    "tasks",
+    [
+        {},
+        {"default": {}},
+        {"default": {"BACKEND": "nowhere.Backend"}},
+        {"default": {"BACKEND": "django_tasks_db.DatabaseBackend", "QUEUES": None}},
+    ],
+)
+def test_tasks_that_cannot_be_used_are_an_error_of_the_check(tasks: dict[str, Any], tmp_path: pathlib.Path) -> None:
+    scheduler = {"BACKEND": "django_convmemory.integrations.django_tasks.DjangoTasksScheduler"}
+    process = processes.start(
+        tmp_path,
+        *("django", "check", "--tag", "convmemory"),
+        TASKS=tasks,
+        CONVMEMORY={"default": {"SCHEDULER": scheduler}},
+    )
+    process.wait(processes.PATIENCE)
+    output = (tmp_path / "output").read_text()
+    assert "TASKS cannot be used" in output
+    assert "Traceback" not in output
+
+
+def test_a_backend_of_another_name_is_enough(tmp_path: pathlib.Path) -> None:
+    scheduler = {
+        "BACKEND": "django_convmemory.integrations.django_tasks.DjangoTasksScheduler",
+        "OPTIONS": {"backend": "slow", "queue": "one"},
+    }
+    process = processes.start(
+        tmp_path,
+        *("django", "check", "--tag", "convmemory"),
+        INSTALLED_APPS=list(django_settings.INSTALLED_APPS),
+        TASKS={"slow": {"BACKEND": "django_tasks_db.DatabaseBackend", "QUEUES": ["one"]}},
+        CONVMEMORY={"default": {"SCHEDULER": scheduler}},
+    )
+    assert process.wait(processes.PATIENCE) == 0, (tmp_path / "output").read_text()

@@ -6,8 +6,10 @@ import contextlib
 import datetime as dt
 import io
 import json
+import os
 import pathlib
 import sqlite3
+import threading
 from typing import Any
 
 import pytest
@@ -154,3 +156,39 @@ def test_a_prompt_that_a_history_repeats_is_pinned_once(tmp_path: pathlib.Path) 
     session = memories["default"].session("talk")
     assert [message.pinned for message in session.load()].count(True) == 1
     assert [thaw(stored.message.item) for stored in session.history(limit=200, items=True)] == turn * 70
+
+
+def test_a_pipe_is_read_to_its_end(tmp_path: pathlib.Path) -> None:
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    record = json.dumps({"key": "a", "messages": [said("user", "Köln?")]})
+    writer = threading.Thread(target=lambda: pipe.write_text(record))
+    writer.start()
+
+    call_command("convmemory_import", str(pipe), stdout=io.StringIO())
+
+    writer.join()
+    assert [stored.message.text for stored in memories["default"].session("a").history()] == ["Köln?"]
+
+
+def test_a_row_without_a_session_is_an_error_and_not_lost(tmp_path: pathlib.Path) -> None:
+    path = file_of(tmp_path, LANGCHAIN, rows={"message_store": [(1, None, json.dumps(MESSAGES[1]))]})
+    with pytest.raises(CommandError, match="row 1 has no session id"):
+        call_command("convmemory_import", path)
+
+
+def test_a_session_with_branches_is_refused(tmp_path: pathlib.Path) -> None:
+    structure = "CREATE TABLE message_structure (session_id TEXT, message_id INTEGER, branch_id TEXT);"
+    rows = {
+        "agent_messages": [(1, "anna", json.dumps(said("user", "one")), None)],
+        "message_structure": [("anna", 1, "main"), ("anna", 1, "other")],
+    }
+    with pytest.raises(CommandError, match="'anna' has several branches"):
+        call_command("convmemory_import", file_of(tmp_path, AGENTS, structure, rows=rows))
+
+
+@pytest.mark.parametrize("time", ["0001-01-01T00:00:00+05:00", "9999-12-31T23:59:59-05:00", "yesterday"])
+def test_a_time_that_nobody_can_store_is_left_out(time: str, tmp_path: pathlib.Path) -> None:
+    rows = {"agent_messages": [(1, "anna", json.dumps(said("user", "one")), time)]}
+    call_command("convmemory_import", file_of(tmp_path, AGENTS, rows=rows), stdout=io.StringIO())
+    assert models.Message.objects.get().created_at.year == dt.datetime.now(dt.UTC).year
