@@ -194,8 +194,8 @@ def test_without_its_item_one_side_of_a_call_fits_the_other() -> None:
 @pytest.mark.parametrize("text", [{}, {"text": None}, {"text": 5}])
 @pytest.mark.parametrize("field", ["content", "output"])
 def test_a_part_of_text_without_a_text_is_stored(field: str, text: dict[str, Any]) -> None:
-    item = {"role": "user"} if field == "content" else {"type": "function_call_output", "call_id": "a"}
-    item |= {field: [{"type": "text", **text}]}
+    beginning = {"role": "user"} if field == "content" else {"type": "function_call_output", "call_id": "a"}
+    item = {**beginning, field: [{"type": "text", **text}]}
     assert message(item).text == ""
     assert items([message(item)]) == [item]
 

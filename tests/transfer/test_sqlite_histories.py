@@ -179,7 +179,7 @@ def test_a_row_without_a_session_is_an_error_and_not_lost(tmp_path: pathlib.Path
 
 def test_a_session_with_branches_is_refused(tmp_path: pathlib.Path) -> None:
     structure = "CREATE TABLE message_structure (session_id TEXT, message_id INTEGER, branch_id TEXT);"
-    rows = {
+    rows: dict[str, list[tuple[Any, ...]]] = {
         "agent_messages": [(1, "anna", json.dumps(said("user", "one")), None)],
         "message_structure": [("anna", 1, "main"), ("anna", 1, "other")],
     }
