@@ -78,7 +78,7 @@ class _Alias(OpenApiSerializerFieldExtension):  # type: ignore[no-untyped-call]
 
 
 class _ContextMessages(OpenApiSerializerFieldExtension):  # type: ignore[no-untyped-call]
-    target_class = "django_convmemory.api.serializers.ContextMessages"
+    target_class = "django_convmemory.api.serializers.contexts.ContextMessages"
 
     def map_serializer_field(self, auto_schema: Any, direction: Any) -> dict[str, Any]:
         part = auto_schema.resolve_serializer(serializers.PartSerializer, direction).ref
@@ -88,7 +88,7 @@ class _ContextMessages(OpenApiSerializerFieldExtension):  # type: ignore[no-unty
 class _Strict(OpenApiSerializerExtension):  # type: ignore[no-untyped-call]
     """The schema says that unknown fields are refused."""
 
-    target_class = "django_convmemory.api.serializers.StrictSerializer"
+    target_class = "django_convmemory.api.serializers.base.StrictSerializer"
     match_subclasses = True
 
     def map_serializer(self, auto_schema: Any, direction: Any) -> dict[str, Any]:
@@ -99,7 +99,7 @@ class _Strict(OpenApiSerializerExtension):  # type: ignore[no-untyped-call]
 class _NewMessage(OpenApiSerializerExtension):  # type: ignore[no-untyped-call]
     """The fields that a message must have depend on its role."""
 
-    target_class = "django_convmemory.api.serializers.NewMessage"
+    target_class = "django_convmemory.api.serializers.messages.NewMessage"
     priority = 1
 
     def map_serializer(self, auto_schema: Any, direction: Any) -> dict[str, Any]:

@@ -1,0 +1,156 @@
+"""Messages: what a client may store, and what it sees."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from rest_framework import serializers
+
+from django_convmemory import clock, models
+from django_convmemory.api import conf
+from django_convmemory.api.fields import Choice, Metadata, QueryNumber, Text
+from django_convmemory.api.serializers.base import PageQuery, StrictSerializer, Time
+from django_convmemory.conversation import Receipt
+from django_convmemory.core import usage
+from django_convmemory.exceptions import InvalidMessage
+from django_convmemory.messages import ROLES, ChatMessage
+from django_convmemory.stores import columns
+
+
+class Content(serializers.JSONField):
+    """A string, or a list of content parts: objects with a ``type``."""
+
+    default_error_messages = {"invalid": "The content must be a string, or a list of objects with a type."}
+
+    def to_internal_value(self, data: Any) -> Any:
+        parts = isinstance(data, list) and all(
+            isinstance(part, Mapping) and isinstance(part.get("type"), str) for part in data
+        )
+        if not (isinstance(data, str) or parts):
+            self.fail("invalid")
+        return data
+
+
+class ToolCalls(serializers.JSONField):
+    """The tool calls of an assistant message: objects with an ``id``."""
+
+    default_error_messages = {"invalid": "The tool calls must be a list of objects with an id."}
+
+    def to_internal_value(self, data: Any) -> Any:
+        if not isinstance(data, list) or not all(
+            isinstance(call, Mapping) and isinstance(call.get("id"), str) and call["id"] for call in data
+        ):
+            self.fail("invalid")
+        return data
+
+
+class NewMessage(StrictSerializer):
+    """A message in chat-completions form, with the ``kind`` and ``metadata`` that the site gives it."""
+
+    role = Choice(choices=ROLES)
+    content = Content(allow_null=True, required=False)
+    name = Text(max_length=64, required=False)
+    tool_calls = ToolCalls(required=False)
+    tool_call_id = Text(max_length=255, required=False)
+    kind = Text(max_length=32, default="chat")
+    metadata = Metadata(default=dict)
+
+    def validate(self, attrs: dict[str, Any]) -> Any:
+        kind, metadata = attrs.pop("kind"), attrs.pop("metadata")
+        try:
+            return ChatMessage.from_openai(attrs, kind=kind, metadata=metadata)
+        except InvalidMessage as error:
+            raise serializers.ValidationError(str(error), "invalid_message") from None
+
+
+class Messages(serializers.ListField):
+    """A list of messages. Its length is checked before its entries are."""
+
+    default_error_messages = {
+        "too_many_messages": "The request has {count} messages; the limit is {limit}. Send them in several requests.",
+    }
+
+    def to_internal_value(self, data: Any) -> Any:
+        limit = conf.limits().max_messages
+        if isinstance(data, list) and len(data) > limit:
+            self.fail("too_many_messages", count=len(data), limit=limit)
+        return super().to_internal_value(data)
+
+
+class NewMessages(StrictSerializer):
+    """The messages to append: all are stored, or none. ``usage`` is what the provider reported for a reply."""
+
+    messages = Messages(child=NewMessage(), min_length=1)
+    usage = Metadata(required=False)
+
+
+class ReceiptSerializer(serializers.Serializer[Receipt]):
+    """The result of an append."""
+
+    first_position = serializers.IntegerField()
+    last_position = serializers.IntegerField()
+    tokens = serializers.IntegerField()
+    due = serializers.BooleanField()
+    replayed = serializers.BooleanField()
+
+
+class Wire(serializers.Field[Any, Any, Any, Any]):
+    """A message in chat-completions form."""
+
+    def to_representation(self, value: ChatMessage) -> Any:
+        return value.to_openai()
+
+
+class UsageSerializer(serializers.Serializer[Any]):
+    """The tokens of a reply, as the provider reported them."""
+
+    prompt_tokens = serializers.IntegerField()
+    cached_tokens = serializers.IntegerField(help_text="The tokens of the prompt that came from the provider's cache.")
+    completion_tokens = serializers.IntegerField()
+
+
+class MessageSerializer(serializers.Serializer[models.Message]):
+    """A stored message. ``usage`` is null unless the site stored it with the reply.
+
+    ``item`` is the item of another framework for which the message stands, in the form that ``format`` names. It is
+    null for a message with the format ``chat``, and for a redacted one.
+    """
+
+    position = serializers.IntegerField()
+    message = Wire()
+    kind = serializers.CharField()
+    metadata = serializers.JSONField()
+    format = serializers.CharField()
+    item = serializers.JSONField(allow_null=True)
+    tokens = serializers.IntegerField()
+    usage = UsageSerializer(allow_null=True)
+    created_at = Time()
+    redacted = serializers.BooleanField()
+
+    def to_representation(self, row: models.Message) -> dict[str, Any]:
+        # Without the fields' own methods, which would take most of the time of a page.
+        message = columns.message_of_row(row)
+        reported = usage.read(row.usage)
+        return {
+            "position": row.position,
+            "message": message.to_openai(),
+            "kind": message.kind,
+            "metadata": message.metadata,
+            "format": message.format,
+            "item": message.item,
+            "tokens": row.tokens,
+            "usage": reported and reported._asdict(),
+            "created_at": self.fields["created_at"].to_representation(
+                clock.aware(row.created_at, row._state.db or "default")
+            ),
+            "redacted": row.redacted_at is not None,
+        }
+
+
+class MessageQuery(PageQuery):
+    """The bounds and the order of a list of messages. The source of a bound is its lookup."""
+
+    after = QueryNumber(required=False, source="position__gt")
+    before = QueryNumber(required=False, source="position__lt")
+    ordering = Choice(choices=["position", "-position"], default="position")

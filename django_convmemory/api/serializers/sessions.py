@@ -1,0 +1,122 @@
+"""Sessions: what a client may set, how it may filter them, and what it sees."""
+
+from __future__ import annotations
+
+from rest_framework import serializers
+
+from django_convmemory import models
+from django_convmemory.api.fields import Alias, Choice, Metadata, Text
+from django_convmemory.api.serializers.base import Moment, PageQuery, RowSerializer, StrictSerializer
+from django_convmemory.conf import DEFAULT_ALIAS
+from django_convmemory.core.values import MAX_KEY_LENGTH, MAX_TITLE_LENGTH
+
+
+class SessionSerializer(RowSerializer):
+    """A session."""
+
+    id = serializers.UUIDField(source="public_id", read_only=True)
+    state = serializers.ChoiceField(choices=models.SessionState.choices, read_only=True)
+    messages = serializers.IntegerField(source="last_position", read_only=True)
+    tokens = serializers.SerializerMethodField()
+    metadata = serializers.JSONField(read_only=True)
+    url = serializers.SerializerMethodField()
+
+    class Meta:
+        model = models.Session
+        fields = [
+            "id",
+            "url",
+            "alias",
+            "key",
+            "title",
+            "metadata",
+            "state",
+            "messages",
+            "tokens",
+            "covered_position",
+            "current_version",
+            "fork_position",
+            "revision",
+            "created_at",
+            "updated_at",
+        ]
+        read_only_fields = fields
+
+    def get_url(self, session: models.Session) -> str:
+        url: str = self.context["url"]("session", session)
+        return url
+
+    def get_tokens(self, session: models.Session) -> int:
+        return session.unpinned_tokens + session.pinned_tokens
+
+
+class NewSession(StrictSerializer):
+    """The fields of a new session. Every field is optional."""
+
+    alias = Alias(default=DEFAULT_ALIAS)
+    key = Text(max_length=MAX_KEY_LENGTH, required=False)
+    title = Text(max_length=MAX_TITLE_LENGTH, allow_blank=True, default="")
+    metadata = Metadata(default=dict)
+
+
+class SessionChanges(StrictSerializer):
+    """The fields of a session that its owner may change."""
+
+    title = Text(max_length=MAX_TITLE_LENGTH, allow_blank=True, required=False)
+    metadata = Metadata(required=False)
+
+
+class SessionQuery(PageQuery):
+    """The filters and the order of a list of sessions. The source of a filter is its lookup."""
+
+    alias = Alias(required=False)
+    state = Choice(choices=models.SessionState.choices, required=False)
+    created_after = Moment(required=False, source="created_at__gte")
+    created_before = Moment(required=False, source="created_at__lt")
+    updated_after = Moment(required=False, source="updated_at__gte")
+    updated_before = Moment(required=False, source="updated_at__lt")
+    search = Text(max_length=255, required=False, source="title__icontains")
+    ordering = Choice(choices=["-created", "created", "-updated", "updated"], default="-created")
+
+
+class StatusSerializer(RowSerializer):
+    """The state of a session's compaction."""
+
+    state = serializers.ChoiceField(choices=models.SessionState.choices, read_only=True)
+    pause = serializers.ChoiceField(
+        choices=models.AliasState.REASONS,
+        allow_null=True,
+        read_only=True,
+        help_text="Why the model of the session's memory is not called now, or null if it is.",
+    )
+    lag = serializers.SerializerMethodField()
+    last_error = serializers.SerializerMethodField()
+
+    class Meta:
+        model = models.Session
+        fields = [
+            "state",
+            "pause",
+            "due_since",
+            "lag",
+            "attempts",
+            "next_attempt_at",
+            "last_error",
+            "last_position",
+            "covered_position",
+            "current_version",
+            "revision",
+        ]
+        read_only_fields = fields
+
+    def get_lag(self, session: models.Session) -> dict[str, int]:
+        """The messages and tokens that no summary covers yet: ``{"messages", "tokens"}``."""
+        counters = session.counters
+        return {
+            "messages": counters.unpinned_count - counters.covered_count,
+            "tokens": counters.unpinned_tokens - counters.covered_tokens,
+        }
+
+    def get_last_error(self, session: models.Session) -> str:
+        """The kind of the last error. Only the site's staff see the provider's message, in the admin."""
+        return session.last_error.partition(":")[0]
