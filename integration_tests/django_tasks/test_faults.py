@@ -6,6 +6,7 @@ import subprocess
 import sys
 
 import pytest
+
 from tests import processes
 from tests.chaos.site import ABSENT, DATABASE_TASKS
 from tests.servers import REQUIRED
@@ -13,7 +14,6 @@ from tests.servers import REQUIRED
 FAULTS = ("killed_during_the_call", "whole_worker_killed", "a_task_delivered_five_times", "edited_all_the_time")
 
 
-@pytest.mark.django_db
 @pytest.mark.only_on("postgresql")
 def test_no_message_is_lost_and_all_are_folded() -> None:
     command = [sys.executable, "-m", "tests.chaos", "--database", "postgresql", "--broker", DATABASE_TASKS]
