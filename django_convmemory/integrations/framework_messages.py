@@ -15,7 +15,7 @@ from django_convmemory.core import exchanges
 from django_convmemory.core.context import Context, Part
 from django_convmemory.core.values import StoredMessage
 from django_convmemory.exceptions import InvalidArgument
-from django_convmemory.messages import ChatMessage
+from django_convmemory.messages import CHAT, REASONING, ChatMessage
 from django_convmemory.stores.orm import ORMStore
 
 View = Literal["context", "history"]
@@ -44,8 +44,11 @@ def check_view(view: str) -> None:
         raise InvalidArgument(f"view must be 'context' or 'history', not {view!r:.100}.")
 
 
-def given(session: SessionHandle, view: View) -> list[Given]:
-    """Return the messages of the session for a framework.
+def given(session: SessionHandle, view: View, own_format: str) -> list[Given]:
+    """Return the messages of the session for the framework whose items have the format ``own_format``.
+
+    Of another framework's item, only the chat message is given. A thought in such an item is left out: only that
+    framework can read it.
 
     ``view="history"`` gives all of them. ``"context"`` gives what fits into the budget of the memory: pinned messages,
     the summary, and whole exchanges. There, each result follows its call. A result without its call is left out. A
@@ -53,13 +56,15 @@ def given(session: SessionHandle, view: View) -> list[Given]:
     """
     check_view(view)
     if view == "history":
-        return [
+        messages = [
             Given(exchanges.redacted(row.message) if row.redacted else row.message, row.position, row.created_at)
             for row in _stored(session, after=0)
         ]
-    context = session.load(recall=False)
-    rows = _rows(session, [part.position for part in context.parts if part.position is not None])
-    return [_given(part, rows.get(part.position or 0)) for part in _in_order(context)]
+    else:
+        context = session.load(recall=False)
+        rows = _rows(session, [part.position for part in context.parts if part.position is not None])
+        messages = [_given(part, rows.get(part.position or 0)) for part in _in_order(context)]
+    return list(_readable(messages, own_format))
 
 
 def store(session: SessionHandle, messages: Sequence[ChatMessage]) -> None:
@@ -126,6 +131,15 @@ def _in_order(context: Context) -> Iterator[Part]:
     for block in sorted(later, key=lambda block: block[0].position or 0):
         yield block[0]
         yield from sorted(block[1:], key=lambda part: (part.position is None, part.position))
+
+
+def _readable(messages: Iterable[Given], own_format: str) -> Iterator[Given]:
+    for each in messages:
+        message = each.message
+        if message.format in (own_format, CHAT):
+            yield each
+        elif message.kind != REASONING or message.text:
+            yield each._replace(message=message.without_item())
 
 
 def _is_before(part: Part, position: int | None) -> bool:

@@ -57,7 +57,7 @@ class ConvMemoryChatMessageHistory(BaseChatMessageHistory):
         If they are set, the new messages replace all messages, summaries included. If they begin with the old ones,
         only the others are added, and nothing is deleted.
         """
-        given = framework_messages.given(self.session, self.view)
+        given = framework_messages.given(self.session, self.view, langchain_items.FORMAT)
         return messages_from_dict([_item(each.message) for each in given])
 
     @messages.setter

@@ -75,7 +75,7 @@ class ConvMemory(BaseMemory):
 
     def get(self, input: str | None = None, **kwargs: Any) -> list[ChatMessage]:  # noqa: A002  LlamaIndex' name
         """Return the messages for the next request. The arguments are ignored."""
-        return _messages(framework_messages.given(self.session, "context"))
+        return _messages(framework_messages.given(self.session, "context", llama_index_items.FORMAT))
 
     async def aget(self, input: str | None = None, **kwargs: Any) -> list[ChatMessage]:  # noqa: A002
         """The asynchronous twin of :meth:`get`."""
@@ -83,7 +83,7 @@ class ConvMemory(BaseMemory):
 
     def get_all(self) -> list[ChatMessage]:
         """Return all messages, folded or not."""
-        return _messages(framework_messages.given(self.session, "history"))
+        return _messages(framework_messages.given(self.session, "history", llama_index_items.FORMAT))
 
     async def aget_all(self) -> list[ChatMessage]:
         """The asynchronous twin of :meth:`get_all`."""
