@@ -253,6 +253,7 @@ def test_what_is_refused() -> None:
     bad_messages = (
         HumanMessage("a\0b"),
         HumanMessage("a", metadata={"b": object()}),
+        AIMessage("", tool_calls=[{"name": "f", "args": {"b": b"c"}, "id": "d"}]),
         OtherMessage(content="a"),
     )
     for bad in bad_messages:
