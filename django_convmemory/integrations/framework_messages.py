@@ -81,17 +81,19 @@ def store(session: SessionHandle, messages: Sequence[ChatMessage]) -> None:
 
 def assign(
     session: SessionHandle,
-    now: Sequence[Message],
+    lists: Iterable[Sequence[Message]],
     messages: Sequence[Message],
     as_chat: Callable[[Sequence[Message]], Sequence[ChatMessage]],
 ) -> None:
     """Let ``messages`` be the messages of the session, in one transaction if the store has transactions.
 
-    If they begin with ``now``, what the framework was given, the others are appended. So what was folded stays.
+    If they begin with one of ``lists``, what the framework was given, the others are appended. So what was folded, or
+    added by another process, stays.
     """
-    if now and messages[: len(now)] == now:
-        store(session, as_chat(messages[len(now) :]))
-        return
+    for before in lists:
+        if messages[: len(before)] == before:
+            store(session, as_chat(messages[len(before) :]))
+            return
     stored = as_chat(messages)
     memory_store = session.memory.store
     atomic: contextlib.AbstractContextManager[Any] = contextlib.nullcontext()
