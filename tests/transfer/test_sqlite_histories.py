@@ -172,6 +172,19 @@ def test_a_pipe_is_read_to_its_end(tmp_path: pathlib.Path) -> None:
     assert [stored.message.text for stored in memories["default"].session("a").history()] == ["Köln?"]
 
 
+def test_a_database_from_a_pipe_is_refused(tmp_path: pathlib.Path) -> None:
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    content = pathlib.Path(file_of(tmp_path, AGENTS, rows={"agent_messages": rows_of(ITEMS, None)})).read_bytes()
+    writer = threading.Thread(target=lambda: pipe.write_bytes(content))
+    writer.start()
+
+    with pytest.raises(CommandError, match="this is a SQLite database. Import it by the name of its file"):
+        call_command("convmemory_import", str(pipe))
+
+    writer.join()
+
+
 def test_a_row_without_a_session_is_an_error_and_not_lost(tmp_path: pathlib.Path) -> None:
     path = file_of(tmp_path, LANGCHAIN, rows={"message_store": [(1, None, json.dumps(MESSAGES[1]))]})
     with pytest.raises(CommandError, match="row 1: it has no session id"):
