@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from django.contrib.auth.models import Permission, User
 from hypothesis import given, strategies as st
+from rest_framework.exceptions import ValidationError
 from rest_framework.test import APIClient
 
 from django_convmemory.api import conf
@@ -259,7 +260,7 @@ def test_an_https_address_has_a_host_and_no_user(url: str) -> None:
 
     try:
         content.ImageAddress().run_validation(url)
-    except content.serializers.ValidationError:
+    except ValidationError:
         return
     parts = urlsplit(url)
     assert (parts.scheme, parts.username, parts.password) == ("https", None, None)
@@ -272,7 +273,7 @@ def test_base64_is_accepted_as_it_is_written(data: bytes) -> None:
     text = base64.b64encode(data).decode()
     assert content.Base64().run_validation(text) == text
     for wrong in (text[:-1], f"{text}=", f"{text}\n", f" {text}"):
-        with pytest.raises(content.serializers.ValidationError):
+        with pytest.raises(ValidationError):
             content.Base64().run_validation(wrong)
 
 
