@@ -47,6 +47,7 @@ BODIES: dict[str, Any] = {
     "compact": {},
     "rebuild": {},
     "export": {},
+    "unknown": {},
 }
 # What a query string has to have.
 PARAMETERS = {"search": "?q=secret", "search-all": "?q=secret"}
