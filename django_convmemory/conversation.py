@@ -111,7 +111,7 @@ class ConversationMemory(BaseMemory):
     def update(
         self, session: str | Named, *, title: Any = NOT_GIVEN, metadata: Any = NOT_GIVEN, revision: int | None = None
     ) -> None:
-        """Replace the title or the metadata of the session, or both.
+        """Replace the title or the metadata of the session, or both. Without either, the session stays as it is.
 
         Raises :class:`~django_convmemory.exceptions.StaleRevision` if ``revision`` is given and the session has another
         revision, ``UnknownSession`` if there is no such session, and ``InvalidArgument``.

@@ -51,7 +51,7 @@ class Store(Protocol):
         """
 
     def update(self, name: SessionName, changes: Mapping[str, Any], *, revision: int | None) -> None:
-        """Set ``title`` or ``metadata`` of the session to the values in ``changes``.
+        """Set ``title`` or ``metadata`` of the session to the values in ``changes``. Without any, nothing is written.
 
         Raises :class:`~django_convmemory.exceptions.UnknownSession` if there is no such session, and ``StaleRevision``
         if ``revision`` is not None and the session is at another one.

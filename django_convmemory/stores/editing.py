@@ -81,6 +81,10 @@ def _exists_at(sessions: models.SessionQuerySet, revision: int | None) -> bool:
 def update(using: str, name: SessionName, changes: Mapping[str, Any], *, revision: int | None) -> None:
     """Change the title or the metadata: see :meth:`.Store.update`."""
     sessions = models.Session.objects.using(using).named(name)
+    if not changes:
+        if not _exists_at(sessions, revision):
+            raise values.gone(name)
+        return
     at_revision = sessions if revision is None else sessions.filter(revision=revision)
     if not at_revision.update(**changes, revision=F("revision") + 1, updated_at=Clock()):
         _exists_at(sessions, revision)

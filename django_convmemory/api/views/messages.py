@@ -7,14 +7,12 @@ from typing import Any
 from rest_framework.request import Request
 from rest_framework.response import Response
 
-from django_convmemory import models
+from django_convmemory import models, tokens
 from django_convmemory.api import conf, serializers
 from django_convmemory.api.problems import Problem
 from django_convmemory.api.throttles import AppendThrottle
-from django_convmemory.api.views.base import ScopedView, position_of
+from django_convmemory.api.views.base import WRITE_ANY_ROLE, ScopedView, position_of
 from django_convmemory.messages import ChatMessage
-
-WRITE_ANY_ROLE = "convmemory.write_any_role"
 
 
 class MessageList(ScopedView):
@@ -38,13 +36,14 @@ class MessageList(ScopedView):
         body = self.body()
         messages: list[ChatMessage] = body["messages"]
         self._check_roles(messages, usage="usage" in body)
+        self._check_sizes(messages)
         key = self._idempotency_key()
         receipt = self.guarded(lambda: self.handle.append(*messages, idempotency_key=key, usage=body.get("usage")))
         return Response(receipt._asdict(), status=200 if receipt.replayed else 201)
 
     def _check_roles(self, messages: list[ChatMessage], *, usage: bool) -> None:
         refused = sorted({message.role for message in messages} - set(conf.limits().writable_roles))
-        if not (refused or usage) or (self.scope.user and self.scope.user.has_perm(WRITE_ANY_ROLE)):
+        if not (refused or usage) or self.may_write_any_role:
             return
         if refused:
             detail = f"Storing a message with the role {refused[0]} requires the permission {WRITE_ANY_ROLE}. Only "
@@ -52,6 +51,20 @@ class MessageList(ScopedView):
         else:
             detail = f"Sending usage requires the permission {WRITE_ANY_ROLE}. Leave usage out."
         raise Problem(403, "role_not_allowed", detail)
+
+    def _check_sizes(self, messages: list[ChatMessage]) -> None:
+        limit = conf.limits().max_message_tokens or self.memory.max_context_tokens
+        if limit is None:
+            return
+        for index, message in enumerate(messages):
+            size = tokens.measure(message, self.memory.counter, limit)
+            if size > limit and not self.may_write_any_role:
+                raise Problem(
+                    413,
+                    "message_too_large",
+                    f"The message has about {size} tokens; the limit is {limit}. Shorten it, or divide it.",
+                    pointer=f"/messages/{index}",
+                )
 
     def _idempotency_key(self) -> str | None:
         key = self.request.headers.get("Idempotency-Key")
