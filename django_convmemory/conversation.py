@@ -131,7 +131,7 @@ class ConversationMemory(BaseMemory):
         starred: Any = NOT_GIVEN,
         revision: int | None = None,
     ) -> None:
-        """Replace the title or the metadata of the session, archive it or star it.
+        """Replace the title or the metadata of the session, archive it or star it. Without any, it stays as it is.
 
         ``archived`` and ``starred`` are for lists: they change nothing else, and not the time of the last change.
 

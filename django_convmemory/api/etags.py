@@ -13,6 +13,7 @@ from __future__ import annotations
 import functools
 import hashlib
 import json
+import re
 import zlib
 from typing import Any
 
@@ -22,6 +23,9 @@ from django_convmemory import models
 from django_convmemory.api import conf
 from django_convmemory.api.problems import Problem
 from django_convmemory.conversation import ConversationMemory
+
+# The form of ``If-Match`` (RFC 9110): "*", or one entity tag or several. The schema has it too.
+IF_MATCH = r'^(?:\*|(?:W/)?"[!#-~]*"(?:[ \t]*,[ \t]*(?:W/)?"[!#-~]*")*)$'
 
 
 def of(session: models.Session, memory: ConversationMemory) -> str:
@@ -69,18 +73,18 @@ def require_header(header: str | None) -> None:
 def require_match(header: str, revision: int) -> None:
     """Raise a 412 unless ``If-Match`` names this revision or is ``*``.
 
-    A tag that a proxy has made weak still names its revision. Raises a 428 for an empty header, and a 412 with the
-    code ``invalid_etag`` for a header that holds no tag.
+    A tag that a proxy has made weak still names its revision. Raises a 428 for an empty header, and a 400 for a header
+    that is not of this form.
     """
     require_header(header)
-    if header.strip() == "*":
-        return
-    tags = parse_etags(header)
-    if not tags:
+    header = header.strip()
+    if not re.fullmatch(IF_MATCH, header):
         raise Problem(
-            412, "invalid_etag", 'If-Match must be an ETag exactly as the server sent it, with its quotes, or "*".'
+            400, "invalid_etag", 'If-Match must be an ETag exactly as the server sent it, with its quotes, or "*".'
         )
-    if str(revision) not in {tag.removeprefix("W/").strip('"').partition("-")[0] for tag in tags}:
+    if header == "*":
+        return
+    if str(revision) not in {tag.removeprefix("W/").strip('"').partition("-")[0] for tag in parse_etags(header)}:
         raise stale()
 
 

@@ -66,7 +66,7 @@ class Store(Protocol):
     def update(self, name: SessionName, changes: Mapping[str, Any], *, revision: int | None) -> None:
         """Set ``title``, ``metadata``, ``archived`` or ``starred`` of the session to the values in ``changes``.
 
-        Only the first two are a change of the conversation, with a new time of its last change.
+        Without any, nothing is written. Only the first two change the conversation and the time of its last change.
 
         Raises :class:`~django_convmemory.exceptions.UnknownSession` if there is no such session, and ``StaleRevision``
         if ``revision`` is not None and the session is at another one.

@@ -114,6 +114,10 @@ def exists_at(sessions: models.SessionQuerySet, revision: int | None) -> bool:
 def update(using: str, name: SessionName, changes: Mapping[str, Any], *, revision: int | None) -> None:
     """Change what the owner of a session may change: see :meth:`.Store.update`."""
     sessions = models.Session.objects.using(using).named(name)
+    if not changes:
+        if not exists_at(sessions, revision):
+            raise values.gone(name)
+        return
     at_revision = sessions if revision is None else sessions.filter(revision=revision)
     columns: dict[str, Any] = {}
     for field, value in changes.items():

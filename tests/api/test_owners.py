@@ -33,6 +33,7 @@ BODIES: dict[str, Any] = {
     "sessions": {},
     "session": {"title": "Mine now"},
     "session-status": {},
+    "events": {},
     "context": {},
     "messages": {"messages": [{"role": "user", "content": "hello"}]},
     "message": {"metadata": {"thumb": "up"}},
@@ -49,6 +50,7 @@ BODIES: dict[str, Any] = {
     "compact": {},
     "rebuild": {},
     "export": {},
+    "unknown": {},
 }
 # What a query string has to have.
 PARAMETERS = {"search": "?q=secret", "search-all": "?q=secret"}

@@ -10,6 +10,7 @@ from rest_framework import serializers
 from django_convmemory import clock, models
 from django_convmemory.api import conf
 from django_convmemory.api.fields import Choice, Metadata, QueryNumber, Text, WholeNumber
+from django_convmemory.api.serializers import content
 from django_convmemory.api.serializers.base import PageQuery, StrictSerializer, Time
 from django_convmemory.conversation import Receipt
 from django_convmemory.core import usage
@@ -59,9 +60,14 @@ class NewMessage(StrictSerializer):
     def validate(self, attrs: dict[str, Any]) -> Any:
         kind, metadata = attrs.pop("kind"), attrs.pop("metadata")
         try:
-            return ChatMessage.from_openai(attrs, kind=kind, metadata=metadata)
+            message = ChatMessage.from_openai(attrs, kind=kind, metadata=metadata)
         except InvalidMessage as error:
             raise serializers.ValidationError(str(error), "invalid_message") from None
+        errors = content.errors_of(message)
+        # The permission is asked for last, because that may take two statements.
+        if errors and not self.context["view"].may_write_any_role:
+            raise serializers.ValidationError(errors)
+        return message
 
 
 class Messages(serializers.ListField):

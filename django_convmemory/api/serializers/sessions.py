@@ -9,9 +9,8 @@ from rest_framework import serializers
 
 from django_convmemory import models
 from django_convmemory.api import previews
-from django_convmemory.api.fields import Alias, Choice, Flag, Metadata, Text
+from django_convmemory.api.fields import Alias, Choice, FirstAlias, Flag, Metadata, Text
 from django_convmemory.api.serializers.base import Moment, PageQuery, RowSerializer, StrictSerializer, UTCTime
-from django_convmemory.conf import DEFAULT_ALIAS
 from django_convmemory.core.values import MAX_KEY_LENGTH, MAX_TITLE_LENGTH
 from django_convmemory.messages import ROLES
 
@@ -105,7 +104,7 @@ class ListedSessionSerializer(SessionSerializer):
 class NewSession(StrictSerializer):
     """The fields of a new session. Every field is optional."""
 
-    alias = Alias(default=DEFAULT_ALIAS)
+    alias = Alias(default=FirstAlias())
     key = Text(max_length=MAX_KEY_LENGTH, required=False)
     title = Text(max_length=MAX_TITLE_LENGTH, allow_blank=True, default="")
     metadata = Metadata(default=dict)

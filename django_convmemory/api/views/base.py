@@ -42,6 +42,8 @@ from django_convmemory.stores import transactions
 
 T = TypeVar("T")
 
+WRITE_ANY_ROLE = "convmemory.write_any_role"
+
 
 class InScope(BasePermission):
     """Whether the scope admits the request."""
@@ -78,6 +80,12 @@ class ScopedView(GenericAPIView[Any]):
         (scope_class,) = conf.classes((conf.limits().scope,))
         scope: UserScope = scope_class(self.request)
         return scope
+
+    @functools.cached_property
+    def may_write_any_role(self) -> bool:
+        """Whether the request has the permission of a trusted service, which may send what ``append`` takes."""
+        user = self.scope.user
+        return bool(user and user.has_perm(WRITE_ANY_ROLE))
 
     def dispatch(self, request: Any, *args: Any, **kwargs: Any) -> Any:
         # URL keyword arguments before ours (a tenant, say) belong to the site. A scope finds them in resolver_match.

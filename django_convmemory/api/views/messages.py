@@ -9,16 +9,14 @@ from typing import Any
 from rest_framework.request import Request
 from rest_framework.response import Response
 
-from django_convmemory import models
+from django_convmemory import models, tokens
 from django_convmemory.api import conf, etags, idempotency, serializers
 from django_convmemory.api.problems import Problem
 from django_convmemory.api.throttles import AppendThrottle
-from django_convmemory.api.views.base import KeyedView, ScopedView, position_of
+from django_convmemory.api.views.base import WRITE_ANY_ROLE, KeyedView, ScopedView, position_of
 from django_convmemory.conversation import Receipt
 from django_convmemory.exceptions import UnknownMessage
 from django_convmemory.messages import ChatMessage
-
-WRITE_ANY_ROLE = "convmemory.write_any_role"
 
 
 class StoringView(KeyedView):
@@ -30,6 +28,7 @@ class StoringView(KeyedView):
         """Store the messages of the body by ``store``, and return the response."""
         messages: list[ChatMessage] = body["messages"]
         self._check_roles(messages, usage="usage" in body)
+        self._check_sizes(messages)
         receipt = self.once(
             lambda: store(*messages, idempotency_key=self.idempotency_key, usage=body.get("usage")),
             lambda key: idempotency.has_stored(self.session, key),
@@ -39,7 +38,7 @@ class StoringView(KeyedView):
 
     def _check_roles(self, messages: list[ChatMessage], *, usage: bool) -> None:
         refused = sorted({message.role for message in messages} - set(conf.limits().writable_roles))
-        if not (refused or usage) or (self.scope.user and self.scope.user.has_perm(WRITE_ANY_ROLE)):
+        if not (refused or usage) or self.may_write_any_role:
             return
         if refused:
             detail = f"Storing a message with the role {refused[0]} requires the permission {WRITE_ANY_ROLE}. Only "
@@ -47,6 +46,20 @@ class StoringView(KeyedView):
         else:
             detail = f"Sending usage requires the permission {WRITE_ANY_ROLE}. Leave usage out."
         raise Problem(403, "role_not_allowed", detail)
+
+    def _check_sizes(self, messages: list[ChatMessage]) -> None:
+        limit = conf.limits().max_message_tokens or self.memory.max_context_tokens
+        if limit is None:
+            return
+        for index, message in enumerate(messages):
+            size = tokens.measure(message, self.memory.counter, limit)
+            if size > limit and not self.may_write_any_role:
+                raise Problem(
+                    413,
+                    "message_too_large",
+                    f"The message has about {size} tokens; the limit is {limit}. Shorten it, or divide it.",
+                    pointer=f"/messages/{index}",
+                )
 
 
 class MessageList(StoringView):

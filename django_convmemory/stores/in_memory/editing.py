@@ -58,6 +58,8 @@ def update(state: State, name: SessionName, changes: Mapping[str, Any], *, revis
     session = _at_revision(state, name, revision)
     if session is None:
         raise values.gone(name)
+    if not changes:
+        return
     for field, value in changes.items():
         setattr(session, field, value)
     session.revision += 1
