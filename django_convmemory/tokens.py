@@ -7,6 +7,7 @@ so that each message has a running total of its own within the session.
 from __future__ import annotations
 
 import base64
+import dataclasses
 import functools
 import hashlib
 import logging
@@ -71,6 +72,43 @@ class _MessageCounter:
             source = image if isinstance(image, Mapping) else {"url": image}
             return image_tokens(str(source.get("url", "")), detail=str(source.get("detail", "auto")))
         return self.count_text(dumps(part))
+
+
+# The characters of a text that measure() counts at once.
+_PIECE = 8192
+
+
+def measure(message: ChatMessage, counter: TokenCounter, limit: int) -> int:
+    """Return the tokens of ``message``, to compare them with ``limit``. The time is limited, however long it is.
+
+    A text of more than 8 192 characters is counted in pieces. Each may add a token, because a word is cut there. Once
+    the pieces exceed ``limit``, the others are not counted: the result is an estimate by the length of the text.
+    """
+    content = message.content
+    parts: Sequence[Mapping[str, Any]] = ({"text": content},) if isinstance(content, str) else content or ()
+    texts = [part["text"] for part in parts if isinstance(part.get("text"), str) and len(part["text"]) > _PIECE]
+    if not texts:
+        return counter.count(message)
+    rests = [text[_PIECE:] for text in texts]
+    total, counted = counter.count(_with_short_texts(message)), len(texts) * _PIECE
+    for rest in rests:
+        for start in range(0, len(rest), _PIECE):
+            if total > limit:
+                return round(total * sum(map(len, texts)) / counted)
+            piece = rest[start : start + _PIECE]
+            total, counted = total + counter.count_text(piece), counted + len(piece)
+    return total
+
+
+def _with_short_texts(message: ChatMessage) -> ChatMessage:
+    """Return ``message`` with the first piece of each of its texts."""
+    if isinstance(message.content, str):
+        return dataclasses.replace(message, content=message.content[:_PIECE])
+    parts: Any = [
+        {**part, "text": part["text"][:_PIECE]} if isinstance(part.get("text"), str) else part
+        for part in message.content or ()
+    ]
+    return dataclasses.replace(message, content=parts)
 
 
 class Utf8TokenCounter(_MessageCounter):

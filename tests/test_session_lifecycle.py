@@ -100,6 +100,19 @@ def test_a_session_that_has_changed_since_is_left_alone(memory: ConversationMemo
     assert memory.delete("main", revision + 2)
 
 
+def test_an_update_of_nothing_writes_nothing(memory: ConversationMemory) -> None:
+    memory.create("main", title="old")
+    memory.update("main", metadata={"a": 1})
+    revision = memory.load("main").revision
+    memory.update("main")
+    memory.update("main", revision=revision)
+    assert memory.load("main").revision == revision
+    with pytest.raises(exceptions.StaleRevision):
+        memory.update("main", revision=revision - 1)
+    with pytest.raises(exceptions.UnknownSession):
+        memory.update("nowhere")
+
+
 def test_a_session_that_is_not_there_cannot_be_updated(memory: ConversationMemory) -> None:
     with pytest.raises(exceptions.UnknownSession, match="'main' does not exist"):
         memory.update("main", title="x")

@@ -346,3 +346,43 @@ def test_the_default_is_near_tiktoken_on_each_kind_of_text(vocabularies: pathlib
         if not 0.95 < ratio < 1.35 or low > 0.1:
             far[kind] = ratio, low
     assert far == {}
+
+
+class Listening(tokens.Utf8TokenCounter):
+    """A counter that remembers how many characters it has counted."""
+
+    def __init__(self) -> None:
+        self.characters = 0
+
+    def count_text(self, text: str) -> int:
+        self.characters += len(text)
+        return super().count_text(text)
+
+
+@pytest.mark.parametrize("limit", [1, 1000, 100_000])
+def test_the_time_to_measure_a_message_depends_on_the_limit(limit: int) -> None:
+    counter = Listening()
+    size = tokens.measure(ChatMessage.human("word " * 200_000), counter, limit)
+    assert 200_000 <= size <= 201_000
+    assert counter.characters <= 6 * limit + 8192
+
+
+@given(
+    st.lists(st.tuples(st.sampled_from(["word ", "漢", "a", "\n", "🙂"]), st.integers(0, 20_000)), max_size=4),
+    st.booleans(),
+)
+def test_a_message_within_the_limit_is_measured_as_it_is_counted(runs: list[tuple[str, int]], in_parts: bool) -> None:
+    texts = [text * count for text, count in runs]
+    content: Any = [{"type": "text", "text": text} for text in texts] if in_parts else "".join(texts)
+    message, counter = ChatMessage.human(content, name="anna"), tokens.Utf8TokenCounter()
+    exact = counter.count(message)
+    pieces = sum(len(text) // 8192 for text in (texts if in_parts else [content]))
+    assert exact <= tokens.measure(message, counter, exact + pieces) <= exact + pieces
+    assert tokens.measure(message, counter, 10**9) <= exact + pieces
+
+
+def test_an_exact_counter_measures_in_pieces(vocabularies: pathlib.Path) -> None:
+    counter = tokens.TiktokenCounter()
+    for text, exact in (("word " * 100_000, 100_005), ("a" * 100_000, 12_504)):
+        assert exact <= tokens.measure(ChatMessage.human(text), counter, 10**9) <= exact + len(text) // 8192 + 1
+        assert tokens.measure(ChatMessage.human(text), counter, 100) > 100

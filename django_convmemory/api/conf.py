@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import typing
 from collections.abc import Mapping
 from typing import Any
 
@@ -19,6 +20,9 @@ from django_convmemory.messages import ROLES
 
 NAME = "CONVMEMORY_API"
 
+# The types of content parts that a site may allow: those that the reference of chat completions has for user messages.
+CONTENT_PARTS = ("text", "image_url", "input_audio", "file")
+
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class Limits:
@@ -30,6 +34,8 @@ class Limits:
     aliases: tuple[str, ...] | None = None
     # The roles of messages that a client may store without the permission ``convmemory.write_any_role``.
     writable_roles: tuple[str, ...] = ("user",)
+    # The types of content parts that a client may store without this permission. A string is always allowed.
+    content_parts: tuple[str, ...] = ("text",)
     # DRF permission classes, which must permit a request beside the scope.
     permission_classes: tuple[str, ...] = ()
     # DRF throttle classes, which limit requests beside the throttles of this API.
@@ -40,6 +46,8 @@ class Limits:
     max_body_bytes: int = 1024 * 1024
     # Messages in one append.
     max_messages: int = 100
+    # Tokens of one message, unless the client has the permission; None for the most that a context may have.
+    max_message_tokens: int | None = None
     max_metadata_bytes: int = 16 * 1024
     max_metadata_depth: int = 8
     # Entries of a page if the request does not say how many, and at most.
@@ -55,25 +63,32 @@ class Limits:
 
     def __post_init__(self) -> None:
         for field in dataclasses.fields(self):
-            name, value, default = field.name.upper(), getattr(self, field.name), field.default
+            name, value, annotation = field.name.upper(), getattr(self, field.name), TYPES[field.name]
             if isinstance(value, list):
                 value = tuple(value)
                 object.__setattr__(self, field.name, value)
-            if value is None and default is None:
-                continue
-            if isinstance(default, (int, str)):
-                check_type(name, value, type(default))
-            elif not isinstance(value, tuple) or not all(isinstance(item, str) for item in value):
+            if annotation in (int, str, int | None):
+                check_type(name, value, annotation)
+            elif not (value is None and field.default is None) and not _is_strings(value):
                 raise ValueError(f"{name} must be a list of strings, not {value!r:.100}.")
-            if isinstance(default, int) and value < 1:
+            if isinstance(value, int) and value < 1:
                 raise ValueError(f"{name} must be at least 1, not {value}.")
-        for role in self.writable_roles:
-            if role not in ROLES:
-                raise ValueError(
-                    f"WRITABLE_ROLES has the unknown role {role!r:.100}. The roles are {', '.join(ROLES)}."
-                )
+        for name, noun, values, known in (
+            ("WRITABLE_ROLES", "role", self.writable_roles, ROLES),
+            ("CONTENT_PARTS", "type", self.content_parts, CONTENT_PARTS),
+        ):
+            for value in values:
+                if value not in known:
+                    raise ValueError(
+                        f"{name} has the unknown {noun} {value!r:.100}. The {noun}s are {', '.join(known)}."
+                    )
 
 
+def _is_strings(value: object) -> bool:
+    return isinstance(value, tuple) and all(isinstance(item, str) for item in value)
+
+
+TYPES: Mapping[str, Any] = typing.get_type_hints(Limits)
 KEYS = tuple(field.name.upper() for field in dataclasses.fields(Limits))
 
 

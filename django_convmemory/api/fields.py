@@ -46,6 +46,15 @@ class Alias(Text):
         return alias
 
 
+class FirstAlias:
+    """The default of an :class:`Alias`. It is checked too, because the API may reach no memory at all."""
+
+    requires_context = True
+
+    def __call__(self, field: Alias) -> str:
+        return field.to_internal_value(conf.first_alias())
+
+
 class Choice(serializers.ChoiceField):
     """One of several strings. The error lists them, and repeats at most 100 characters of the input."""
 

@@ -35,11 +35,11 @@ _MAX_ERRORS = 50
 
 
 class Problem(drf_exceptions.APIException):
-    """An error with one of this API's codes."""
+    """An error with one of this API's codes. ``pointer`` is its place in the body, if it has one."""
 
-    def __init__(self, status_code: int, code: str, detail: str) -> None:
+    def __init__(self, status_code: int, code: str, detail: str, *, pointer: str | None = None) -> None:
         super().__init__(detail, code)
-        self.status_code = status_code
+        self.status_code, self.pointer = status_code, pointer
 
 
 def exception_handler(error: Exception, context: dict[str, Any]) -> Response | None:
@@ -68,6 +68,7 @@ MEMORY_ERRORS: tuple[tuple[type[Exception], int, str], ...] = (
     (exceptions.SessionExists, 409, "session_exists"),
     (exceptions.UnknownSession, 404, "not_found"),
     (exceptions.UnknownMessage, 404, "unknown_message"),
+    (exceptions.RedactedMessage, 409, "message_redacted"),
     (exceptions.StaleRevision, 412, "stale_revision"),
     (exceptions.IdempotencyConflict, 422, "idempotency_conflict"),
     (exceptions.SessionContended, 503, "session_contended"),
@@ -142,6 +143,8 @@ def _document(problem: drf_exceptions.APIException) -> dict[str, Any]:
         detail = str(content)
         if isinstance(problem, drf_exceptions.PermissionDenied) and detail.startswith("CSRF Failed"):
             code = "csrf_failed"  # DRF's own authentication has no code for it.
+        if isinstance(problem, Problem) and problem.pointer is not None:
+            errors = [{"pointer": problem.pointer, "detail": detail, "code": code}]
     document: dict[str, Any] = {
         "type": _TYPE + code,
         "title": http.client.responses.get(problem.status_code, "Error"),

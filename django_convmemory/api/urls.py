@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 from django.apps import apps
-from django.urls import path
+from django.urls import URLPattern, path
 
-from django_convmemory.api.views import actions, contexts, events, messages, search, sessions
+from django_convmemory.api.views import actions, contexts, events, messages, search, sessions, unknown
 
 app_name = "convmemory"
 
 _SESSION = "sessions/<str:session_id>/"
 
-urlpatterns = [
+urlpatterns: list[URLPattern] = [
     path("sessions/", sessions.SessionList.as_view(), name="sessions"),
+    path("sessions/delete/", sessions.SessionDeletion.as_view(), name="sessions-delete"),
     path("search/", search.SearchAll.as_view(), name="search-all"),
     path(_SESSION, sessions.SessionDetail.as_view(), name="session"),
     path(f"{_SESSION}status/", sessions.SessionStatus.as_view(), name="session-status"),
@@ -24,6 +25,7 @@ urlpatterns = [
     path(f"{_SESSION}summaries/", contexts.SummaryList.as_view(), name="summaries"),
     path(f"{_SESSION}summaries/<str:version>/", contexts.SummaryDetail.as_view(), name="summary"),
     path(f"{_SESSION}search/", search.SearchSession.as_view(), name="search"),
+    path(f"{_SESSION}replace/", messages.MessageReplacement.as_view(), name="replace"),
     path(f"{_SESSION}truncate/", actions.Truncate.as_view(), name="truncate"),
     path(f"{_SESSION}clear/", actions.Clear.as_view(), name="clear"),
     path(f"{_SESSION}fork/", actions.Fork.as_view(), name="fork"),
@@ -31,6 +33,8 @@ urlpatterns = [
     path(f"{_SESSION}rebuild/", actions.Rebuild.as_view(), name="rebuild"),
     path(f"{_SESSION}export/", actions.Export.as_view(), name="export"),
 ]
+# The last one, because it matches every address.
+urlpatterns.append(unknown.UnknownAddresses({str(each.pattern).partition("/")[0] for each in urlpatterns}))
 
 if apps.is_installed("drf_spectacular"):
     import django_convmemory.api.schema  # noqa: F401  it registers itself

@@ -60,7 +60,24 @@ def test_the_setting_aliases_limits_the_api(api: APIClient, chat: SessionHandle,
     settings.CONVMEMORY_API = {"ALIASES": []}  # type: ignore[attr-defined]
     assert api.get(url_of(chat)).status_code == 404
     assert api.get(ROOT).json()["results"] == []
-    assert api.post(ROOT, {"alias": "default"}, format="json").json()["errors"][0]["code"] == "unknown_alias"
+    for body in ({"alias": "default"}, {}):
+        refused = api.post(ROOT, body, format="json").json()["errors"][0]
+        assert (refused["pointer"], refused["code"]) == ("/alias", "unknown_alias")
+    assert models.Session.objects.count() == 1
+
+
+@pytest.mark.parametrize(
+    ("allowed", "alias"),
+    [(None, "default"), (["wide", "default"], "default"), (["wide"], "wide"), (["narrow", "wide"], "wide")],
+)
+def test_a_session_without_an_alias_goes_to_the_first_that_the_api_offers(
+    api: APIClient, settings: Any, allowed: list[str] | None, alias: str
+) -> None:
+    settings.CONVMEMORY = dict.fromkeys(("wide", "default", "narrow"), settings.CONVMEMORY["default"])
+    settings.CONVMEMORY_API = {"ALIASES": allowed}
+    created = api.post(ROOT, {"key": "trip"}, format="json")
+    assert (created.status_code, created.data["alias"]) == (201, alias)
+    assert api.get(created["Location"]).status_code == 200
 
 
 def test_sessions_of_a_removed_alias_are_out_of_reach(api: APIClient, chat: SessionHandle) -> None:
@@ -148,6 +165,21 @@ def test_the_owner_changes_title_and_metadata(api: APIClient, chat: SessionHandl
     stale = api.patch(url_of(chat), {"title": "C"}, format="json", headers={"If-Match": before["ETag"]})
     assert (stale.status_code, stale.json()["code"]) == (412, "stale_revision")
     assert row_of(chat).title == "Rust"
+
+
+def test_an_empty_patch_changes_nothing(api: APIClient, chat: SessionHandle) -> None:
+    before, row = api.get(url_of(chat)), row_of(chat)
+    same = api.patch(url_of(chat), {}, format="json", headers={"If-Match": before["ETag"]})
+    assert (same.status_code, same.data, same["ETag"]) == (200, before.data, before["ETag"])
+    assert (row_of(chat).revision, row_of(chat).updated_at) == (row.revision, row.updated_at)
+    stale = api.patch(url_of(chat), {}, format="json", headers={"If-Match": '"9-i"'})
+    assert (stale.status_code, stale.json()["code"]) == (412, "stale_revision")
+
+
+def test_metadata_is_replaced(api: APIClient, chat: SessionHandle) -> None:
+    api.patch(url_of(chat), {"metadata": {"a": 1, "b": 2}}, format="json")
+    assert api.patch(url_of(chat), {"metadata": {"b": 3}}, format="json").data["metadata"] == {"b": 3}
+    assert api.patch(url_of(chat), {"metadata": {}}, format="json").data["metadata"] == {}
 
 
 def test_a_session_is_deleted_with_its_messages(api: APIClient, chat: SessionHandle) -> None:

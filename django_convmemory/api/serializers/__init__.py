@@ -2,7 +2,16 @@
 
 from __future__ import annotations
 
-from django_convmemory.api.serializers.actions import Accepted, Fork, Redacted, Redaction, Truncated, Truncation
+from django_convmemory.api.serializers.actions import (
+    Accepted,
+    Deleted,
+    Fork,
+    Redacted,
+    Redaction,
+    SessionIds,
+    Truncated,
+    Truncation,
+)
 from django_convmemory.api.serializers.base import (
     Moment,
     Nothing,
@@ -22,12 +31,14 @@ from django_convmemory.api.serializers.contexts import (
 )
 from django_convmemory.api.serializers.messages import (
     Content,
+    MessageChanges,
     MessageQuery,
     Messages,
     MessageSerializer,
     NewMessage,
     NewMessages,
     ReceiptSerializer,
+    Replacement,
     ToolCalls,
     UsageSerializer,
     Wire,
@@ -44,7 +55,9 @@ from django_convmemory.api.serializers.search import (
     SearchSessionQuery,
 )
 from django_convmemory.api.serializers.sessions import (
+    ListedSessionSerializer,
     NewSession,
+    PreviewSerializer,
     SessionChanges,
     SessionQuery,
     SessionSerializer,
@@ -57,10 +70,13 @@ __all__ = [
     "ContextMessages",
     "ContextQuery",
     "ContextSerializer",
+    "Deleted",
     "ExplainedSerializer",
     "Fork",
     "HitSerializer",
     "HitSessionSerializer",
+    "ListedSessionSerializer",
+    "MessageChanges",
     "MessageQuery",
     "MessageSerializer",
     "Messages",
@@ -73,17 +89,20 @@ __all__ = [
     "PageQuery",
     "PartSerializer",
     "PieceSerializer",
+    "PreviewSerializer",
     "Problem",
     "ProblemError",
     "QuoteSerializer",
     "ReceiptSerializer",
     "Redacted",
     "Redaction",
+    "Replacement",
     "RowSerializer",
     "SearchAllQuery",
     "SearchQuery",
     "SearchSessionQuery",
     "SessionChanges",
+    "SessionIds",
     "SessionQuery",
     "SessionSerializer",
     "StatusSerializer",

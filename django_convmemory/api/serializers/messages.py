@@ -9,7 +9,8 @@ from rest_framework import serializers
 
 from django_convmemory import clock, models
 from django_convmemory.api import conf
-from django_convmemory.api.fields import Choice, Metadata, QueryNumber, Text
+from django_convmemory.api.fields import Choice, Metadata, QueryNumber, Text, WholeNumber
+from django_convmemory.api.serializers import content
 from django_convmemory.api.serializers.base import PageQuery, StrictSerializer, Time
 from django_convmemory.conversation import Receipt
 from django_convmemory.core import usage
@@ -59,9 +60,14 @@ class NewMessage(StrictSerializer):
     def validate(self, attrs: dict[str, Any]) -> Any:
         kind, metadata = attrs.pop("kind"), attrs.pop("metadata")
         try:
-            return ChatMessage.from_openai(attrs, kind=kind, metadata=metadata)
+            message = ChatMessage.from_openai(attrs, kind=kind, metadata=metadata)
         except InvalidMessage as error:
             raise serializers.ValidationError(str(error), "invalid_message") from None
+        errors = content.errors_of(message)
+        # The permission is asked for last, because that may take two statements.
+        if errors and not self.context["view"].may_write_any_role:
+            raise serializers.ValidationError(errors)
+        return message
 
 
 class Messages(serializers.ListField):
@@ -83,6 +89,18 @@ class NewMessages(StrictSerializer):
 
     messages = Messages(child=NewMessage(), min_length=1)
     usage = Metadata(required=False)
+
+
+class Replacement(NewMessages):
+    """The position after which all messages are replaced, and what takes their place."""
+
+    after = WholeNumber()
+
+
+class MessageChanges(StrictSerializer):
+    """What the owner of a session may change of a message."""
+
+    metadata = Metadata(required=False)
 
 
 class ReceiptSerializer(serializers.Serializer[Receipt]):
@@ -111,12 +129,15 @@ class UsageSerializer(serializers.Serializer[Any]):
 
 
 class MessageSerializer(serializers.Serializer[models.Message]):
-    """A stored message. ``usage`` is null unless the site stored it with the reply.
+    """A stored message. ``id`` is never used again. A position is, after messages were deleted.
+
+    ``usage`` is null unless the site stored it with the reply.
 
     ``item`` is the item of another framework for which the message stands, in the form that ``format`` names. It is
     null for a message with the format ``chat``, and for a redacted one.
     """
 
+    id = serializers.UUIDField(source="public_id")
     position = serializers.IntegerField()
     message = Wire()
     kind = serializers.CharField()
@@ -133,6 +154,7 @@ class MessageSerializer(serializers.Serializer[models.Message]):
         message = columns.message_of_row(row)
         reported = usage.read(row.usage)
         return {
+            "id": str(row.public_id),
             "position": row.position,
             "message": message.to_openai(),
             "kind": message.kind,

@@ -22,8 +22,8 @@ from django_convmemory.core.wire.chat import CONTINUES
 from django_convmemory.messages import ChatMessage, thaw
 
 _Block = dict[str, Any]
-_IMAGES = ("image/jpeg", "image/png", "image/gif", "image/webp")
-_DATA_URL = re.compile(r"data:([\w.+-]+/[\w.+-]+);base64,(.*)", re.DOTALL)
+IMAGE_TYPES = ("image/jpeg", "image/png", "image/gif", "image/webp")
+DATA_URL = re.compile(r"data:([\w.+-]+/[\w.+-]+);base64,(.*)", re.DOTALL)
 
 
 def to_anthropic(messages: Sequence[ChatMessage], marks: Collection[int] = ()) -> dict[str, Any]:
@@ -119,7 +119,7 @@ def _block(part: Mapping[str, Any]) -> list[_Block]:
     image, file = part.get("image_url"), part.get("file")
     if isinstance(image, Mapping) and (source := _image_source(str(image.get("url", "")))):
         return [{"type": "image", "source": source}]
-    match = _DATA_URL.fullmatch(str(file.get("file_data", ""))) if isinstance(file, Mapping) else None
+    match = DATA_URL.fullmatch(str(file.get("file_data", ""))) if isinstance(file, Mapping) else None
     if match and match[1] == "application/pdf":
         return [{"type": "document", "source": {"type": "base64", "media_type": match[1], "data": match[2]}}]
     if part["type"] in ("image", "document") and isinstance(part.get("source"), Mapping):
@@ -129,6 +129,6 @@ def _block(part: Mapping[str, Any]) -> list[_Block]:
 
 
 def _image_source(url: str) -> dict[str, str] | None:
-    if match := _DATA_URL.fullmatch(url):
-        return {"type": "base64", "media_type": match[1], "data": match[2]} if match[1] in _IMAGES else None
+    if match := DATA_URL.fullmatch(url):
+        return {"type": "base64", "media_type": match[1], "data": match[2]} if match[1] in IMAGE_TYPES else None
     return {"type": "url", "url": url} if url.startswith("https://") else None

@@ -21,8 +21,8 @@ CONTINUES = ChatMessage.human("[The conversation continues.]")
 NO_ANSWER = ChatMessage.ai("[No answer yet.]")
 
 # What OpenAI refuses in a name. To some servers, the byte order mark is white space too.
-_REFUSED_IN_NAME = re.compile(r"[\s\ufeff<|\\/>]+")
-_LONGEST_NAME = 64
+REFUSED_IN_NAME = re.compile(r"[\s\ufeff<|\\/>]+")
+LONGEST_NAME = 64
 
 
 def accepted_names(messages: Iterable[ChatMessage]) -> dict[str, str]:
@@ -38,12 +38,12 @@ def accepted_names(messages: Iterable[ChatMessage]) -> dict[str, str]:
         name = message.name
         if name is None or name in accepted:
             continue
-        whole = _REFUSED_IN_NAME.sub("_", name)[:_LONGEST_NAME]
+        whole = REFUSED_IN_NAME.sub("_", name)[:LONGEST_NAME]
         unique = whole
         while unique in used:
             numbers[whole] = numbers.get(whole, 1) + 1
             suffix = f"_{numbers[whole]}"
-            unique = whole[: _LONGEST_NAME - len(suffix)] + suffix
+            unique = whole[: LONGEST_NAME - len(suffix)] + suffix
         used.add(unique)
         accepted[name] = unique
     return accepted

@@ -1,0 +1,273 @@
+"""What a client may put into a message without the permission to write any role.
+
+A provider gets the content of a message as it was stored. So a part has a type that the site allows, and exactly the
+fields that the reference of chat completions documents for this type. The field ``file_id`` is missing: it would name
+a file in the site's account with the provider, which may be somebody else's.
+"""
+
+from __future__ import annotations
+
+import binascii
+import functools
+import itertools
+import re
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from rest_framework import serializers
+from rest_framework.exceptions import ErrorDetail
+
+from django_convmemory.api import conf
+from django_convmemory.api.fields import Choice, Text
+from django_convmemory.api.serializers.base import StrictSerializer
+from django_convmemory.core.wire.anthropic import DATA_URL, IMAGE_TYPES
+from django_convmemory.core.wire.chat import REFUSED_IN_NAME
+from django_convmemory.messages import ChatMessage
+
+MAX_ADDRESS_LENGTH = 2048
+_MAX_FILE_NAME_LENGTH = 255
+# How many wrong parts of a message an error lists.
+_MAX_WRONG_PARTS = 50
+# A host without a user name or password, and nothing that a browser or a provider would read in its own way.
+_WEB_ADDRESS = re.compile(r"https://[^\s\\/?#@\x00-\x1f\x7f]+(?:[/?#][^\s\\\x00-\x1f\x7f]*)?")
+_CONTROL = re.compile(r"[\x00-\x1f\x7f]")
+
+
+class OneOf(Choice):
+    """One of the strings that a provider documents."""
+
+
+class Words(Text):
+    """A text with more than white space."""
+
+    default_error_messages = {"empty_content": "The text is empty. Send a text, or leave the part out."}
+
+    def run_validation(self, data: Any = serializers.empty) -> Any:
+        if isinstance(data, str) and is_blank(data):
+            self.fail("empty_content")
+        return super().run_validation(data)
+
+
+class ImageAddress(Text):
+    """The address of an image: an https address, or a data URL of an image type that providers take."""
+
+    default_error_messages = {
+        "address_not_allowed": (
+            "An image needs an address that begins with https:// and has at most {length} characters, or a data URL "
+            "in base64 with one of these types: {types}."
+        )
+    }
+
+    def to_internal_value(self, data: Any) -> str:
+        address = super().to_internal_value(data)
+        is_web_address = len(address) <= MAX_ADDRESS_LENGTH and _WEB_ADDRESS.fullmatch(address)
+        if not is_web_address and not _is_data_url(address, IMAGE_TYPES):
+            self.fail("address_not_allowed", length=MAX_ADDRESS_LENGTH, types=", ".join(IMAGE_TYPES))
+        return address
+
+
+class Base64(Text):
+    """Bytes in base64 (RFC 4648) with its padding."""
+
+    default_error_messages = {"not_base64": "The value must be base64, with its padding and without line breaks."}
+
+    def to_internal_value(self, data: Any) -> str:
+        text = super().to_internal_value(data)
+        if not _is_base64(text):
+            self.fail("not_base64")
+        return text
+
+
+class PDF(Text):
+    """A data URL of a PDF file."""
+
+    default_error_messages = {"not_a_pdf": "The file must be a data URL: data:application/pdf;base64,…"}
+
+    def to_internal_value(self, data: Any) -> str:
+        text = super().to_internal_value(data)
+        if not _is_data_url(text, ("application/pdf",)):
+            self.fail("not_a_pdf")
+        return text
+
+
+class FileName(Text):
+    """The name of a file, in one line."""
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**{"max_length": _MAX_FILE_NAME_LENGTH, **options})
+
+    def to_internal_value(self, data: Any) -> str:
+        text = super().to_internal_value(data)
+        if _CONTROL.search(text):
+            self.fail("invalid")
+        return text
+
+
+class TextPart(StrictSerializer):
+    """A text."""
+
+    type = OneOf(choices=["text"])
+    text = Words()
+
+
+class ImageURL(StrictSerializer):
+    """The address of an image, and how closely the model looks at it."""
+
+    url = ImageAddress()
+    detail = OneOf(choices=["auto", "low", "high"], required=False)
+
+
+class ImagePart(StrictSerializer):
+    """An image."""
+
+    type = OneOf(choices=["image_url"])
+    image_url = ImageURL()
+
+
+class Audio(StrictSerializer):
+    """A recording."""
+
+    data = Base64()  # type: ignore[assignment]
+    format = OneOf(choices=["wav", "mp3"])
+
+
+class AudioPart(StrictSerializer):
+    """A recording of speech."""
+
+    type = OneOf(choices=["input_audio"])
+    input_audio = Audio()
+
+
+class File(StrictSerializer):
+    """A file with its content."""
+
+    file_data = PDF()
+    filename = FileName(required=False)
+
+
+class FilePart(StrictSerializer):
+    """A file that the model reads."""
+
+    type = OneOf(choices=["file"])
+    file = File()
+
+
+class CalledFunction(StrictSerializer):
+    """The function that a model calls, and its arguments as JSON."""
+
+    name = Text(max_length=64)
+    arguments = Text(allow_blank=True)
+
+
+class FunctionCall(StrictSerializer):
+    """A call of a function."""
+
+    id = Text()
+    type = OneOf(choices=["function"])
+    function = CalledFunction()
+
+
+class CustomTool(StrictSerializer):
+    """The custom tool that a model calls, and its input."""
+
+    name = Text(max_length=64)
+    input = Text(allow_blank=True)
+
+
+class CustomCall(StrictSerializer):
+    """A call of a custom tool."""
+
+    id = Text()
+    type = OneOf(choices=["custom"])
+    custom = CustomTool()
+
+
+# By the type of the part, and of the call.
+CONTENT_PARTS: Mapping[str, type[StrictSerializer]] = {
+    "text": TextPart,
+    "image_url": ImagePart,
+    "input_audio": AudioPart,
+    "file": FilePart,
+}
+CALLS: Mapping[str, type[StrictSerializer]] = {"function": FunctionCall, "custom": CustomCall}
+
+
+def errors_of(message: ChatMessage) -> dict[str, Any]:
+    """Return why a client without the permission may not store ``message``, by field, as DRF's errors are; or {}."""
+    errors: dict[str, Any] = {}
+    if content := _errors_of_content(message):
+        errors["content"] = content
+    if message.name is not None and REFUSED_IN_NAME.search(message.name):
+        errors["name"] = [ErrorDetail("A name has no spaces, line breaks, or any of < | \\ / >.", "invalid_name")]
+    if calls := dict(_numbered(_errors_of_call(call) for call in message.tool_calls)):
+        errors["tool_calls"] = calls
+    if "tool_calls" in message.extra:
+        errors["tool_calls"] = [ErrorDetail("The list is empty. Leave tool_calls out.", "empty")]
+    return errors
+
+
+def _errors_of_content(message: ChatMessage) -> Any:
+    content = message.content
+    is_empty = is_blank(content) if isinstance(content, str) else not content
+    if is_empty and not message.tool_calls:
+        return [ErrorDetail("The message has no content. Send a text with more than white space.", "empty_content")]
+    if isinstance(content, str) or content is None:
+        return None
+    allowed = conf.limits().content_parts
+    if message.role != "user":  # The reference has the other types for user messages only.
+        allowed = tuple(part_type for part_type in allowed if part_type == "text")
+    return dict(_numbered(_errors_of_part(part, allowed) for part in content))
+
+
+def _errors_of_part(part: Mapping[str, Any], allowed: tuple[str, ...]) -> Any:
+    if part["type"] not in allowed:
+        allowed_types = ", ".join(allowed) or "none: send the content as a string"
+        detail = f"Parts of this type are not allowed here. Allowed types: {allowed_types}."
+        return {"type": [ErrorDetail(detail, "content_part_not_allowed")]}
+    return _errors_by(CONTENT_PARTS[part["type"]], part)
+
+
+def _errors_of_call(call: Mapping[str, Any]) -> Any:
+    serializer = CALLS.get(call["type"]) if isinstance(call.get("type"), str) else None
+    if serializer is None:
+        detail = f"The type of a call is one of these: {', '.join(CALLS)}."
+        return {"type": [ErrorDetail(detail, "invalid_choice")]}
+    return _errors_by(serializer, call)
+
+
+def _errors_by(serializer_class: type[StrictSerializer], value: Mapping[str, Any]) -> Any:
+    try:
+        _instance(serializer_class).run_validation(value)
+    except serializers.ValidationError as error:
+        return error.detail
+    return None
+
+
+@functools.cache
+def _instance(serializer_class: type[StrictSerializer]) -> StrictSerializer:
+    """Return the one instance that checks all parts of a type. To make one takes longer than to check a part."""
+    return serializer_class()
+
+
+def _numbered(errors: Iterator[Any]) -> Iterator[tuple[int, Any]]:
+    """Yield the index and the errors of each entry that has some."""
+    return itertools.islice(((index, error) for index, error in enumerate(errors) if error), _MAX_WRONG_PARTS)
+
+
+def is_blank(text: str) -> bool:
+    """Return whether there is nothing but white space. It stops at the first other character."""
+    return not text or text.isspace()
+
+
+def _is_data_url(text: str, types: tuple[str, ...]) -> bool:
+    match = DATA_URL.fullmatch(text)
+    return match is not None and match[1] in types and _is_base64(match[2])
+
+
+def _is_base64(text: str) -> bool:
+    if len(text) % 4:  # Python accepts too much padding.
+        return False
+    try:
+        return bool(binascii.a2b_base64(text, strict_mode=True))
+    except ValueError:  # Other characters, or wrong padding.
+        return False
