@@ -31,8 +31,10 @@ logger = logging.getLogger(__name__)
 POLL = 1.0
 # A comment is sent after this long without an event, because proxies close connections that are silent for a minute.
 HEARTBEAT = 15.0
-# How often access is checked again, at the latest.
-CHECK = 15.0
+# How often access is checked again, at the latest, and how much time of each look the checks may take. A check takes
+# longer than anything else here, because it authenticates. In a process with too many streams, checks come later.
+CHECK = 20.0
+CHECKING = 0.2
 # The longest life of a stream. Its client connects again, perhaps to another server.
 LIFE = 300.0
 # How long a client waits before it connects again.
@@ -61,7 +63,7 @@ class Stream:
         began = time.monotonic()
         self._sent_at = began
         # At random, so that the streams that begin after a restart do not all end or check at the same time.
-        self._check_at = began + CHECK * random.uniform(0.5, 1)  # noqa: S311
+        self.check_at = began + CHECK * random.uniform(0.5, 1)  # noqa: S311
         self._ends_at = began + LIFE * random.uniform(0.8, 1)  # noqa: S311
 
     async def __aiter__(self) -> AsyncIterator[str]:
@@ -80,16 +82,19 @@ class Stream:
         with _lock:
             _open.discard(self)
 
-    def look(self, session: models.Session | None) -> str | None:
-        """Return the text to send now, perhaps none, or None if the stream ends. ``session`` is None if it is gone."""
+    def look(self, session: models.Session | None, *, may_check: bool) -> str | None:
+        """Return the text to send now, perhaps none, or None if the stream ends. ``session`` is None if it is gone.
+
+        Without ``may_check``, access is checked only if the session has another owner now.
+        """
         now = time.monotonic()
         if session is None or self.is_over(now):
             return None
         owner = _owner(session)
-        if owner != self._owner or now >= self._check_at:
+        if owner != self._owner or (may_check and now >= self.check_at):
             if not self._admits():
                 return None
-            self._owner, self._check_at = owner, now + CHECK * random.uniform(0.5, 1)  # noqa: S311
+            self._owner, self.check_at = owner, now + CHECK * random.uniform(0.5, 1)  # noqa: S311
         text, self._seen = events.news(session, self._seen)
         if not text and now >= self._sent_at + HEARTBEAT:
             text = ": no news\n\n"
@@ -174,8 +179,10 @@ def _look(streams: list[Stream]) -> dict[Stream, str | Exception | None]:
     answers: dict[Stream, str | Exception | None] = {}
     try:
         sessions = dict(_sessions(streams))
-        for stream in streams:
-            answer = _look_at(stream, sessions.get((stream.using, stream.session_id)))
+        checks_end = time.monotonic() + CHECKING
+        for stream in sorted(streams, key=lambda stream: stream.check_at):
+            session = sessions.get((stream.using, stream.session_id))
+            answer = _look_at(stream, session, may_check=time.monotonic() < checks_end)
             if answer != "":
                 answers[stream] = answer
     except Error:
@@ -189,9 +196,9 @@ def _look(streams: list[Stream]) -> dict[Stream, str | Exception | None]:
     return answers
 
 
-def _look_at(stream: Stream, session: models.Session | None) -> str | Exception | None:
+def _look_at(stream: Stream, session: models.Session | None, *, may_check: bool) -> str | Exception | None:
     try:
-        return stream.look(session)
+        return stream.look(session, may_check=may_check)
     except Error:
         raise
     except Exception as error:  # noqa: BLE001  It is raised in the stream, which may have a scope class of the site.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import logging
 import pathlib
 import signal
@@ -18,7 +19,7 @@ from django.db import OperationalError, connection
 from django.db.backends.signals import connection_created
 
 from django_convmemory import models
-from django_convmemory.api import streams
+from django_convmemory.api import events, streams
 from django_convmemory.conversation import SessionHandle
 from django_convmemory.memory import memories
 from django_convmemory.messages import ChatMessage
@@ -348,6 +349,31 @@ def test_a_defect_of_the_sites_own_classes_ends_one_stream(
         assert not hers.is_complete()
     say(chat, "three")
     assert tab.until("message").data["position"] == 3
+
+
+def test_slow_checks_are_spread_over_several_looks(
+    chat: SessionHandle, anna: User, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(streams, "CHECKING", 0.05)
+    row = models.Session.objects.with_clock().get()
+    seen = events.Seen.all_of(row)
+    checked: list[int] = []
+
+    def slow_check(number: int) -> bool:
+        checked.append(number)
+        time.sleep(0.1)
+        return True
+
+    opened = [streams.Stream("anna", row, seen, functools.partial(slow_check, number)) for number in range(4)]
+    for number, stream in enumerate(opened):
+        stream.check_at = time.monotonic() - 10 + number
+    say(chat, "three")
+    # All of them get the message, and those that wait longest are checked first.
+    assert set(streams._look(opened)) == set(opened)
+    assert checked == [0]
+    for _ in range(4):
+        streams._look(opened)
+    assert checked[:4] == [0, 1, 2, 3]
 
 
 # In a process of its own, which gets signals.

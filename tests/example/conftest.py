@@ -57,7 +57,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 
 @pytest.fixture
 def page(browser: Browser) -> Iterator[Page]:
-    """A browser window. An error in it fails the test."""
+    """A browser window. An error in it fails the test, and so does what the site's policy forbids."""
     yield from window(browser)
 
 
@@ -72,6 +72,7 @@ def window(browser: Browser, **options: Any) -> Iterator[Page]:
     context.set_default_timeout(MILLISECONDS)
     page, wrong = context.new_page(), []
     page.on("pageerror", lambda error: wrong.append(str(error)))
+    page.on("console", lambda message: wrong.append(message.text) if "Content Security" in message.text else None)
     yield page
     context.close()
     assert wrong == []

@@ -2,36 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from tests.browser import STRICT, picture
+from tests.browser import picture
 from tests.example.conftest import answered, say, sign_in, window
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Page
 
 REFUND = "Refund for damaged panniers"
-
-
-@pytest.fixture
-def strict(page: Page) -> Iterator[Page]:
-    """A window whose pages obey the strictest policy. What it forbids fails the test."""
-    refused: list[str] = []
-
-    def with_policy(route: Any) -> None:
-        if route.request.resource_type != "document":
-            route.continue_()
-            return
-        response = route.fetch(max_redirects=0)
-        route.fulfill(response=response, headers=response.headers | {"content-security-policy": STRICT})
-
-    page.route("**/*", with_policy)
-    page.on("console", lambda message: refused.append(message.text) if message.type == "error" else None)
-    yield page
-    assert refused == []
 
 
 def find(page: Page, query: str, box: str = "#find") -> None:
@@ -59,8 +40,7 @@ def in_view(page: Page, position: int) -> bool:
     return seen
 
 
-def test_what_is_found_is_marked_and_leads_to_the_message(site: str, strict: Page) -> None:
-    page = strict
+def test_what_is_found_is_marked_and_leads_to_the_message(site: str, page: Page) -> None:
     sign_in(page, site)
     page.click(f"text={REFUND}")
     assert page.locator("#m2").count() == 0  # It is on another page.
@@ -110,8 +90,7 @@ def test_a_search_works_without_scripts(site: str, browser: Browser) -> None:
         assert REFUND in page.locator(".hits").inner_text()
 
 
-def test_a_search_in_all_conversations(site: str, strict: Page) -> None:
-    page = strict
+def test_a_search_in_all_conversations(site: str, page: Page) -> None:
     sign_in(page, site)
     page.fill("#everywhere", "panniers and passport")
     page.keyboard.press("Enter")
@@ -142,8 +121,7 @@ def test_everybody_finds_only_their_own_conversations(site: str, page: Page, oth
         assert page.request.get(f"{other.url}{path}").status == 404
 
 
-def test_what_was_written_is_shown_as_text(site: str, strict: Page) -> None:
-    page = strict
+def test_what_was_written_is_shown_as_text(site: str, page: Page) -> None:
     page.goto(site)
     script = '<img src=x onerror="window.hacked = 1"> heron <b>bold</b> {{ 7 }} 🦆'
     page.fill("#text", script)
