@@ -58,15 +58,16 @@ def news(session: models.Session, seen: Seen | None) -> tuple[str, Seen]:
         return _event("reset", serializers.StatusSerializer(session).data, now), now
     texts = []
     # The session may have changed since it was read. The epoch in the conditions excludes what belongs to a later one.
-    same = {"session": session.pk, "session__epoch": session.epoch}
     if seen.position < now.position:
-        messages = models.Message.objects.using(session._state.db).filter(**same, position__gt=seen.position)
+        messages = models.Message.objects.shown(session).filter(
+            session__epoch=session.epoch, position__gt=seen.position
+        )
         for message in messages.order_by("position", "session_id")[:MAX_MESSAGES]:
             seen = dataclasses.replace(seen, position=message.position)
             texts.append(_event("message", serializers.MessageSerializer(message).data, seen))
     if seen.version != now.version:
-        summaries = models.Summary.objects.using(session._state.db).filter(**same, version=now.version)
-        for summary in summaries:
+        summaries = models.Summary.objects.using(session._state.db).filter(session=session)
+        for summary in summaries.filter(session__epoch=session.epoch, version=now.version):
             seen = dataclasses.replace(seen, version=summary.version)
             texts.append(_event("summary", serializers.SummarySerializer(summary).data, seen))
     if seen.state != now.state:

@@ -42,7 +42,7 @@ RETRY = 1.0
 # The most sessions in one statement: SQLite allows a thousand parameters.
 _IN_ONE_STATEMENT = 500
 # What news of a session need not be read for.
-_UNUSED = ("title", "metadata", "key", "counter")
+_UNUSED = ("title", "metadata", "key", "counter", "cuts", "spent_keys")
 
 
 class Stream:
@@ -148,22 +148,23 @@ class _Poller:
             while self._waiting:
                 await asyncio.sleep(POLL)
                 streams = list(self._waiting)
-                answers: dict[Stream, str | Exception | None]
+                answers: dict[Stream, str | None]
                 if _server_stops():
                     answers = dict.fromkeys(streams)
                 else:
                     answers = await loop.run_in_executor(executor, _look, streams)
-                for stream, answer in answers.items():
-                    future = self._waiting.get(stream)
-                    if future is None or future.done():
-                        continue
-                    if isinstance(answer, Exception):
-                        future.set_exception(answer)
-                    else:
-                        future.set_result(answer)
+                self._answer(answers)
         finally:
+            # None waits here, unless a look has failed or the server ends.
+            self._answer(dict.fromkeys(self._waiting))
             executor.submit(connections.close_all)
             executor.shutdown(wait=False)
+
+    def _answer(self, answers: dict[Stream, str | None]) -> None:
+        for stream, answer in answers.items():
+            future = self._waiting.get(stream)
+            if future is not None and not future.done():
+                future.set_result(answer)
 
 
 _pollers: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, _Poller] = weakref.WeakKeyDictionary()
@@ -174,9 +175,9 @@ def _poller() -> _Poller:
     return _pollers.setdefault(asyncio.get_running_loop(), _Poller())
 
 
-def _look(streams: list[Stream]) -> dict[Stream, str | Exception | None]:
-    """Look at the sessions of all streams. Return those that have something to send, that end, or that fail."""
-    answers: dict[Stream, str | Exception | None] = {}
+def _look(streams: list[Stream]) -> dict[Stream, str | None]:
+    """Look at the sessions of all streams. Return those that have something to send, and those that end, with None."""
+    answers: dict[Stream, str | None] = {}
     try:
         sessions = dict(_sessions(streams))
         checks_end = time.monotonic() + CHECKING
@@ -196,13 +197,16 @@ def _look(streams: list[Stream]) -> dict[Stream, str | Exception | None]:
     return answers
 
 
-def _look_at(stream: Stream, session: models.Session | None, *, may_check: bool) -> str | Exception | None:
+def _look_at(stream: Stream, session: models.Session | None, *, may_check: bool) -> str | None:
     try:
         return stream.look(session, may_check=may_check)
     except Error:
         raise
-    except Exception as error:  # noqa: BLE001  It is raised in the stream, which may have a scope class of the site.
-        return error
+    except Exception:
+        # For example in a scope class of the site. The other streams go on. It is not raised in this stream, because
+        # Django would not close a response that ends with an error.
+        logger.exception("The stream of the session %s has ended with an error.", stream.session_id)
+        return None
 
 
 def _sessions(streams: Iterable[Stream]) -> Iterator[tuple[tuple[str, int], models.Session]]:
