@@ -33,6 +33,10 @@ class Pages(CursorPagination):
         self._column = queryset.model._meta.get_field(self.ordering[0].lstrip("-"))
         return super().paginate_queryset(queryset, request, view)
 
+    def get_paginated_response_schema(self, schema: dict[str, Any]) -> dict[str, Any]:
+        page = super().get_paginated_response_schema(schema)
+        return page | {"required": list(page["properties"])}  # "next" and "previous" may be null, and are always there.
+
     def decode_cursor(self, request: Request) -> Cursor | None:
         cursor = super().decode_cursor(request)
         if cursor is None or cursor.position is None:

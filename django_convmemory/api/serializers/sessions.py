@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from typing import TypedDict
+
 from rest_framework import serializers
 
 from django_convmemory import models
-from django_convmemory.api.fields import Alias, Choice, FirstAlias, Metadata, Text
+from django_convmemory.api.fields import Alias, Choice, FirstAlias, JSONObject, Metadata, Text
 from django_convmemory.api.serializers.base import Moment, PageQuery, RowSerializer, StrictSerializer
 from django_convmemory.core.values import MAX_KEY_LENGTH, MAX_TITLE_LENGTH
 
@@ -17,7 +19,7 @@ class SessionSerializer(RowSerializer):
     state = serializers.ChoiceField(choices=models.SessionState.choices, read_only=True)
     messages = serializers.IntegerField(source="last_position", read_only=True)
     tokens = serializers.SerializerMethodField()
-    metadata = serializers.JSONField(read_only=True)
+    metadata = JSONObject(read_only=True)
     url = serializers.SerializerMethodField()
 
     class Meta:
@@ -78,6 +80,13 @@ class SessionQuery(PageQuery):
     ordering = Choice(choices=["-created", "created", "-updated", "updated"], default="-created")
 
 
+class Lag(TypedDict):
+    """What no summary covers yet."""
+
+    messages: int
+    tokens: int
+
+
 class StatusSerializer(RowSerializer):
     """The state of a session's compaction."""
 
@@ -108,8 +117,8 @@ class StatusSerializer(RowSerializer):
         ]
         read_only_fields = fields
 
-    def get_lag(self, session: models.Session) -> dict[str, int]:
-        """The messages and tokens that no summary covers yet: ``{"messages", "tokens"}``."""
+    def get_lag(self, session: models.Session) -> Lag:
+        """The messages and tokens that no summary covers yet."""
         counters = session.counters
         return {
             "messages": counters.unpinned_count - counters.covered_count,
