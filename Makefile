@@ -25,7 +25,7 @@ INSTALL := $(BIN)/python -m pip --disable-pip-version-check install -qq
 export PIP_CONSTRAINT = constraints.txt
 
 .DEFAULT_GOAL := help
-.PHONY: help setup test test-chaos test-integrations golden bench docs screenshots messages schema test-lowest lint format demo replay constraints clean
+.PHONY: help setup test test-chaos test-chaos-tasks test-integrations golden bench docs screenshots messages schema test-lowest lint format demo replay constraints clean
 
 help: ## List the targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 14
@@ -37,6 +37,10 @@ test: $(VENV)/.lint ## Run the tests on SQLite, and on PostgreSQL and MariaDB if
 
 test-chaos: $(VENV)/.test ## Run the tests that kill, freeze and mislead servers and workers (RUNS: how often, 0 for each fault once; SEED; OLD: a tag)
 	$(BIN)/python -m tests.chaos.suite --runs $(RUNS) $(if $(SEED),--seed $(SEED)) $(if $(OLD),--old $(OLD)) $(ARGS)
+
+test-chaos-tasks: ## The same on sites that use Django's own tasks in place of Celery
+	$(MAKE) VENV=$(NEWEST) $(NEWEST)/.integrations
+	$(NEWEST)/bin/python -m tests.chaos.suite --django-tasks --runs $(RUNS) $(if $(SEED),--seed $(SEED)) $(ARGS)
 
 test-integrations: ## Run the tests of the agent frameworks on SQLite and PostgreSQL, with the newest and the lowest versions of them (ARGS: for pytest; SDK: all, for all of the OpenAI Agents SDK's own tests)
 	$(MAKE) VENV=$(NEWEST) $(NEWEST)/.integrations

@@ -38,6 +38,7 @@ ProblemCode = Literal[
     "stale_revision",
     "throttled",
     "too_many_pinned",
+    "too_many_streams",
     "tool_result_refused",
     "unknown_alias",
     "unknown_message",

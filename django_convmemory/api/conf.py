@@ -53,6 +53,8 @@ class Limits:
     # Entries of a page if the request does not say how many, and at most.
     page_size: int = 50
     max_page_size: int = 200
+    # Event streams that a user or a visitor may have open in one process.
+    max_event_streams: int = 10
 
     @property
     def default_page_size(self) -> int:

@@ -62,3 +62,10 @@ class JSONLinesRenderer(UTF8JSONRenderer):
 
     media_type = "application/jsonl"
     format = "jsonl"
+
+
+class EventStreamRenderer(UTF8JSONRenderer):
+    """Server-sent events. Their view writes them itself; this renders its errors."""
+
+    media_type = "text/event-stream"
+    format = "events"

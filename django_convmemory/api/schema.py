@@ -18,8 +18,8 @@ from drf_spectacular.utils import (
 
 import django_convmemory.api.schema_components  # noqa: F401  it registers itself
 from django_convmemory.api import etags, fields, problems, serializers
-from django_convmemory.api.negotiation import JSONLinesRenderer
-from django_convmemory.api.views import actions, contexts, messages, search, sessions
+from django_convmemory.api.negotiation import EventStreamRenderer, JSONLinesRenderer
+from django_convmemory.api.views import actions, contexts, events, messages, search, sessions
 from django_convmemory.api.views.base import ScopedView, TaggedView
 
 # Parameters and responses.
@@ -62,6 +62,9 @@ _IDEMPOTENCY_KEY = _header(
     "A retry with the same key and content stores nothing. It returns what the first request stored.",
     minLength=1,
     maxLength=255,
+)
+_LAST_EVENT_ID = _header(
+    "Last-Event-ID", "The `id` of the last event that the client has received. Browsers send it by themselves."
 )
 _ETAG = OpenApiParameter("ETag", str, OpenApiParameter.HEADER, response=[200, 201, 304])
 _LOCATION = OpenApiParameter("Location", OpenApiTypes.URI, OpenApiParameter.HEADER, response=[201, 202])
@@ -136,6 +139,20 @@ OPERATIONS: dict[tuple[type[ScopedView], str], _Operation] = {
     ),
     (sessions.SessionStatus, "get"): _Operation(
         COMPACTION, "sessions_status", "Read the state of compaction", {200: serializers.StatusSerializer}
+    ),
+    (events.SessionEvents, "get"): _Operation(
+        SESSIONS,
+        "sessions_events",
+        "Follow a session by server-sent events",
+        {
+            (200, EventStreamRenderer.media_type): OpenApiResponse(
+                str,
+                "Server-sent events. The data of `message` is a `ConvMemoryMessage`, that of `summary` a "
+                "`ConvMemorySummary`, and that of `reset` and `state` a `ConvMemoryStatus`.",
+            )
+        },
+        errors=[400, 429],
+        parameters=[_LAST_EVENT_ID, _NO_FORMAT],
     ),
     (messages.MessageList, "get"): _Operation(
         MESSAGES,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from django.apps import apps
 from django.urls import URLPattern, path
 
-from django_convmemory.api.views import actions, contexts, messages, search, sessions, unknown
+from django_convmemory.api.views import actions, contexts, events, messages, search, sessions, unknown
 
 app_name = "convmemory"
 
@@ -16,6 +16,7 @@ urlpatterns: list[URLPattern] = [
     path("search/", search.SearchAll.as_view(), name="search-all"),
     path(_SESSION, sessions.SessionDetail.as_view(), name="session"),
     path(f"{_SESSION}status/", sessions.SessionStatus.as_view(), name="session-status"),
+    path(f"{_SESSION}events/", events.SessionEvents.as_view(), name="events"),
     path(f"{_SESSION}context/", contexts.ContextDetail.as_view(), name="context"),
     path(f"{_SESSION}messages/", messages.MessageList.as_view(), name="messages"),
     path(f"{_SESSION}messages/<str:position>/", messages.MessageDetail.as_view(), name="message"),

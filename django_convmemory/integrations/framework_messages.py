@@ -15,7 +15,7 @@ from django_convmemory.core import exchanges
 from django_convmemory.core.context import Context, Part
 from django_convmemory.core.values import StoredMessage
 from django_convmemory.exceptions import InvalidArgument
-from django_convmemory.messages import ChatMessage
+from django_convmemory.messages import CHAT, REASONING, ChatMessage
 from django_convmemory.stores.orm import ORMStore
 
 View = Literal["context", "history"]
@@ -44,8 +44,11 @@ def check_view(view: str) -> None:
         raise InvalidArgument(f"view must be 'context' or 'history', not {view!r:.100}.")
 
 
-def given(session: SessionHandle, view: View) -> list[Given]:
-    """Return the messages of the session for a framework.
+def given(session: SessionHandle, view: View, own_format: str) -> list[Given]:
+    """Return the messages of the session for the framework whose items have the format ``own_format``.
+
+    Of another framework's item, only the chat message is given. A thought in such an item is left out: only that
+    framework can read it.
 
     ``view="history"`` gives all of them. ``"context"`` gives what fits into the budget of the memory: pinned messages,
     the summary, and whole exchanges. There, each result follows its call. A result without its call is left out. A
@@ -53,13 +56,15 @@ def given(session: SessionHandle, view: View) -> list[Given]:
     """
     check_view(view)
     if view == "history":
-        return [
+        messages = [
             Given(exchanges.redacted(row.message) if row.redacted else row.message, row.position, row.created_at)
             for row in _stored(session, after=0)
         ]
-    context = session.load(recall=False)
-    rows = _rows(session, [part.position for part in context.parts if part.position is not None])
-    return [_given(part, rows.get(part.position or 0)) for part in _in_order(context)]
+    else:
+        context = session.load(recall=False)
+        rows = _rows(session, [part.position for part in context.parts if part.position is not None])
+        messages = [_given(part, rows.get(part.position or 0)) for part in _in_order(context)]
+    return list(_readable(messages, own_format))
 
 
 def store(session: SessionHandle, messages: Sequence[ChatMessage]) -> None:
@@ -76,17 +81,19 @@ def store(session: SessionHandle, messages: Sequence[ChatMessage]) -> None:
 
 def assign(
     session: SessionHandle,
-    now: Sequence[Message],
+    lists: Iterable[Sequence[Message]],
     messages: Sequence[Message],
     as_chat: Callable[[Sequence[Message]], Sequence[ChatMessage]],
 ) -> None:
     """Let ``messages`` be the messages of the session, in one transaction if the store has transactions.
 
-    If they begin with ``now``, what the framework was given, the others are appended. So what was folded stays.
+    If they begin with one of ``lists``, what the framework was given, the others are appended. So what was folded, or
+    added by another process, stays.
     """
-    if now and messages[: len(now)] == now:
-        store(session, as_chat(messages[len(now) :]))
-        return
+    for before in lists:
+        if messages[: len(before)] == before:
+            store(session, as_chat(messages[len(before) :]))
+            return
     stored = as_chat(messages)
     memory_store = session.memory.store
     atomic: contextlib.AbstractContextManager[Any] = contextlib.nullcontext()
@@ -126,6 +133,15 @@ def _in_order(context: Context) -> Iterator[Part]:
     for block in sorted(later, key=lambda block: block[0].position or 0):
         yield block[0]
         yield from sorted(block[1:], key=lambda part: (part.position is None, part.position))
+
+
+def _readable(messages: Iterable[Given], own_format: str) -> Iterator[Given]:
+    for each in messages:
+        message = each.message
+        if message.format in (own_format, CHAT):
+            yield each
+        elif message.kind != REASONING or message.text:
+            yield each._replace(message=message.without_item())
 
 
 def _is_before(part: Part, position: int | None) -> bool:

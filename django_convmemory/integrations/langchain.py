@@ -10,7 +10,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from asgiref.sync import sync_to_async
@@ -21,7 +21,7 @@ from django_convmemory import messages as chat
 from django_convmemory.core.arguments import NOT_GIVEN
 from django_convmemory.exceptions import InvalidMessage
 from django_convmemory.integrations import framework_messages, langchain_items
-from django_convmemory.integrations.framework_messages import View
+from django_convmemory.integrations.framework_messages import Given, View
 from django_convmemory.memory import memories
 
 _TYPES = {"user": "human", "assistant": "ai", "system": "system", "developer": "system", "tool": "tool"}
@@ -49,20 +49,30 @@ class ConvMemoryChatMessageHistory(BaseChatMessageHistory):
         framework_messages.check_view(view)
         self.session = memories[alias].session(session_id, owner=owner, visitor=visitor)
         self.view = view
+        # What was read since this object last changed the session. Others may have changed it since.
+        self._given: list[Given] | None = None
 
     @property
     def messages(self) -> list[BaseMessage]:
         """The messages. Each access reads them: a change of the list changes nothing that is stored.
 
-        If they are set, the new messages replace all messages, summaries included. If they begin with the old ones,
-        only the others are added, and nothing is deleted.
+        If they are set, the new messages replace all messages, summaries included. If they begin with those that were
+        read last, only the others are added, and nothing is deleted.
         """
-        given = framework_messages.given(self.session, self.view)
-        return messages_from_dict([_item(each.message) for each in given])
+        self._given = framework_messages.given(self.session, self.view, langchain_items.FORMAT)
+        return _messages(self._given)
 
     @messages.setter
     def messages(self, messages: Sequence[BaseMessage]) -> None:
-        framework_messages.assign(self.session, self.messages, list(messages), _chat_messages)
+        framework_messages.assign(self.session, self._lists(), list(messages), _chat_messages)
+        self._given = None
+
+    def _lists(self) -> Iterator[list[BaseMessage]]:
+        """Yield the lists to which messages may have been added."""
+        if self._given is not None:
+            yield _messages(self._given)
+        if now := self.messages:
+            yield now
 
     async def aget_messages(self) -> list[BaseMessage]:
         """The asynchronous twin of :attr:`messages`."""
@@ -76,6 +86,7 @@ class ConvMemoryChatMessageHistory(BaseChatMessageHistory):
         than the option ``max_message_bytes``.
         """
         framework_messages.store(self.session, _chat_messages(messages))
+        self._given = None
 
     async def aadd_messages(self, messages: Sequence[BaseMessage]) -> None:
         """The asynchronous twin of :meth:`add_messages`."""
@@ -84,6 +95,7 @@ class ConvMemoryChatMessageHistory(BaseChatMessageHistory):
     def clear(self) -> None:
         """Delete all messages and summaries."""
         self.session.clear()
+        self._given = None
 
     async def aclear(self) -> None:
         """The asynchronous twin of :meth:`clear`."""
@@ -95,6 +107,10 @@ class ConvMemoryChatMessageHistory(BaseChatMessageHistory):
         return self.messages == other.messages
 
     __hash__ = None  # type: ignore[assignment]
+
+
+def _messages(given: Sequence[Given]) -> list[BaseMessage]:
+    return messages_from_dict([_item(each.message) for each in given])
 
 
 def _chat_messages(messages: Sequence[BaseMessage]) -> list[chat.ChatMessage]:

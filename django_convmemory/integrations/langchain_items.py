@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from django_convmemory.exceptions import InvalidMessage
-from django_convmemory.messages import ChatMessage, dumps
+from django_convmemory.messages import ChatMessage, dumps, freeze
 
 FORMAT = "langchain"
 
@@ -29,12 +29,13 @@ def message(item: Any) -> ChatMessage:
         raise InvalidMessage(
             "A message of LangChain must be a dict with a 'type' and its 'data', as message_to_dict()."
         )
+    item = freeze(item, "item")
     data = item.get("data")
     if not isinstance(data, Mapping):
         raise InvalidMessage(f"The data of a message of LangChain must be a dict, not {type(data).__name__}.")
     # A part of a stream has a type of its own, such as AIMessageChunk.
     form = item["type"].removesuffix("MessageChunk").lower()
-    return ChatMessage(**_fields(form, data), format=FORMAT, item=item)  # type: ignore[arg-type]
+    return ChatMessage(**_fields(form, data), format=FORMAT, item=item)
 
 
 def _fields(form: str, data: Mapping[str, Any]) -> dict[str, Any]:

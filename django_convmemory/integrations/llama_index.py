@@ -9,13 +9,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from asgiref.sync import sync_to_async
 from llama_index.core.base.llms.types import ChatMessage
 from llama_index.core.memory import BaseMemory
-from pydantic import ValidationError
+from pydantic import PrivateAttr, ValidationError
 from pydantic_core import PydanticSerializationError
 
 from django_convmemory import messages as chat
@@ -24,6 +24,7 @@ from django_convmemory.core.arguments import NOT_GIVEN
 from django_convmemory.core.values import SessionName
 from django_convmemory.exceptions import InvalidMessage
 from django_convmemory.integrations import framework_messages, llama_index_items
+from django_convmemory.integrations.framework_messages import Given, View
 from django_convmemory.memory import memories
 
 
@@ -41,6 +42,8 @@ class ConvMemory(BaseMemory):
     alias: str
     owner_id: Any
     visitor: str
+    # What was read, by the view, since this object last changed the session. Others may have changed it since.
+    _given: dict[View, list[Given]] = PrivateAttr(default_factory=dict)
 
     def __init__(
         self,
@@ -75,7 +78,7 @@ class ConvMemory(BaseMemory):
 
     def get(self, input: str | None = None, **kwargs: Any) -> list[ChatMessage]:  # noqa: A002  LlamaIndex' name
         """Return the messages for the next request. The arguments are ignored."""
-        return _messages(framework_messages.given(self.session, "context"))
+        return self._read("context")
 
     async def aget(self, input: str | None = None, **kwargs: Any) -> list[ChatMessage]:  # noqa: A002
         """The asynchronous twin of :meth:`get`."""
@@ -83,7 +86,7 @@ class ConvMemory(BaseMemory):
 
     def get_all(self) -> list[ChatMessage]:
         """Return all messages, folded or not."""
-        return _messages(framework_messages.given(self.session, "history"))
+        return self._read("history")
 
     async def aget_all(self) -> list[ChatMessage]:
         """The asynchronous twin of :meth:`get_all`."""
@@ -105,6 +108,7 @@ class ConvMemory(BaseMemory):
         the option ``max_message_bytes``.
         """
         framework_messages.store(self.session, _chat_messages(messages))
+        self._given.clear()
 
     async def aput_messages(self, messages: Sequence[ChatMessage]) -> None:
         """The asynchronous twin of :meth:`put_messages`."""
@@ -113,10 +117,11 @@ class ConvMemory(BaseMemory):
     def set(self, messages: Sequence[ChatMessage]) -> None:
         """Store ``messages`` in place of all messages, summaries included.
 
-        If they begin with what :meth:`get` returns, only the others are added, and nothing is deleted. Raises what
-        :meth:`put_messages` raises. Then nothing was changed.
+        If they begin with what :meth:`get` or :meth:`get_all` returned last, only the others are added, and nothing is
+        deleted. Raises what :meth:`put_messages` raises. Then nothing was changed.
         """
-        framework_messages.assign(self.session, self.get(), list(messages), _chat_messages)
+        framework_messages.assign(self.session, self._lists(), list(messages), _chat_messages)
+        self._given.clear()
 
     async def aset(self, messages: Sequence[ChatMessage]) -> None:
         """The asynchronous twin of :meth:`set`."""
@@ -125,13 +130,24 @@ class ConvMemory(BaseMemory):
     def reset(self) -> None:
         """Delete all messages and summaries."""
         self.session.clear()
+        self._given.clear()
 
     async def areset(self) -> None:
         """The asynchronous twin of :meth:`reset`."""
         await sync_to_async(self.reset)()
 
+    def _read(self, view: View) -> list[ChatMessage]:
+        self._given[view] = framework_messages.given(self.session, view, llama_index_items.FORMAT)
+        return _messages(self._given[view])
 
-def _messages(given: Sequence[framework_messages.Given]) -> list[ChatMessage]:
+    def _lists(self) -> Iterator[list[ChatMessage]]:
+        """Yield the lists to which messages may have been added."""
+        yield from [_messages(given) for given in self._given.values()]
+        if now := self.get():
+            yield now
+
+
+def _messages(given: Sequence[Given]) -> list[ChatMessage]:
     items = llama_index_items.items([each.message for each in given])
     return [ChatMessage.model_validate_json(chat.dumps(item)) for item in items]
 

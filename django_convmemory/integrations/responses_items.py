@@ -48,22 +48,27 @@ def message(item: Any) -> ChatMessage:
 def items(messages: Sequence[ChatMessage]) -> list[Item]:
     """Return the items for which ``messages`` stand. A message that has none is made into one or more.
 
-    A message has none if the site stored it, or if it was redacted. If it made or answered a call, the item on the
-    other side of the call takes a form that fits.
+    A message has none if the site stored it, if another framework did, or if it was redacted. If it made or answered a
+    call, the item on the other side of the call takes a form that fits.
     """
     made: list[Item] = []
-    itemless = {call_id for each in messages if each.item is None for call_id in _call_ids(each)}
+    itemless = {call_id for each in messages if _item(each) is None for call_id in _call_ids(each)}
     custom = {call["id"] for each in messages for call in each.tool_calls if isinstance(call.get("custom"), Mapping)}
     for each in messages:
-        form = None if each.item is None else each.item.get("type")
-        if each.item is not None and (form in _PLAIN_FORMS or itemless.isdisjoint(_call_ids(each))):
-            made.append(thaw(each.item))
+        item = _item(each)
+        form = None if item is None else item.get("type")
+        if item is not None and (form in _PLAIN_FORMS or itemless.isdisjoint(_call_ids(each))):
+            made.append(thaw(item))
         elif each.tool_call_id is not None:
             form = "custom_tool_call_output" if each.tool_call_id in custom else "function_call_output"
             made.append({"type": form, "call_id": each.tool_call_id, "output": responses.content_of(each)})
         else:
             made += [*responses.said(each), *map(_call_item, each.tool_calls)]
     return made
+
+
+def _item(message: ChatMessage) -> Mapping[str, Any] | None:
+    return message.item if message.format == RESPONSES else None
 
 
 def _call_ids(message: ChatMessage) -> Sequence[str]:

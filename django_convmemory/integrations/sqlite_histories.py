@@ -47,14 +47,17 @@ def read(path: str) -> Generator[Record]:
     """
     try:
         with contextlib.closing(sqlite3.connect(f"{pathlib.Path(path).absolute().as_uri()}?mode=ro", uri=True)) as file:
+            # So that an error can name the row with the other bytes.
+            file.text_factory = lambda text: text.decode(errors="surrogateescape")
             tables = list(_tables(file))
             if not tables:
                 raise BadRecord("tables", "there is none with conversations of the OpenAI Agents SDK or of LangChain.")
             _refuse_branches(file)
             for table, columns in tables:
                 yield from _sessions(file, table, columns)
-    except (sqlite3.Error, UnicodeDecodeError) as error:
-        raise BadRecord("the database", f"SQLite cannot read it ({error}). Is the file whole?") from error
+    except (sqlite3.Error, UnicodeError) as error:
+        advice = "Is the file whole, and does no other program write to it?"
+        raise BadRecord("the database", f"SQLite cannot read it ({error}). {advice}") from error
 
 
 def _tables(file: sqlite3.Connection) -> Iterator[tuple[str, set[str]]]:
@@ -67,9 +70,8 @@ def _tables(file: sqlite3.Connection) -> Iterator[tuple[str, set[str]]]:
 
 def _refuse_branches(file: sqlite3.Connection) -> None:
     """Raise BadRecord if a session of the SDK's ``AdvancedSQLiteSession`` has branches: an import would mix them."""
-    if not file.execute(
-        "SELECT COUNT(*) FROM pragma_table_info('message_structure') WHERE name = 'branch_id'"
-    ).fetchone()[0]:
+    columns = {name for (name,) in file.execute("SELECT name FROM pragma_table_info('message_structure')")}
+    if not {"session_id", "branch_id"} <= columns:
         return
     statement = "SELECT session_id FROM message_structure GROUP BY session_id HAVING COUNT(DISTINCT branch_id) > 1"
     if branched := file.execute(statement).fetchone():
@@ -93,11 +95,11 @@ def _sessions(file: sqlite3.Connection, table: str, columns: set[str]) -> Iterat
         messages: list[ChatMessage] = []
         times = []
         for _, row, item, created_at, _ in of_session:
-            if key is None:
-                raise BadRecord(place, f"row {row} has no session id. Correct or delete it in a copy of the file.")
             try:
+                if not isinstance(key, (str, int)):
+                    raise ValueError("it has no session id." if key is None else "its session id is not a text.")
                 messages.append(_FORMATS[column](_decoded(item)))
-            except (ValueError, RecursionError) as error:
+            except ValueError as error:
                 raise BadRecord(place, f"row {row}: {error} Correct or delete the row in a copy of the file.") from None
             times.append(_time(created_at))
         recorded = list(map(RecordedMessage, pinned_at_the_beginning(messages), times))
@@ -111,6 +113,8 @@ def _sessions(file: sqlite3.Connection, table: str, columns: set[str]) -> Iterat
 def _decoded(item: Any) -> Any:
     try:
         decoded = json.loads(item)
+    except RecursionError:
+        raise ValueError("it is nested too deeply.") from None
     except (TypeError, ValueError):
         raise ValueError("it does not hold JSON.") from None
     if isinstance(decoded, dict) and "__enc__" in decoded:
@@ -119,9 +123,10 @@ def _decoded(item: Any) -> Any:
 
 
 def _time(value: Any) -> dt.datetime | None:
-    """Return a time as SQLite's CURRENT_TIMESTAMP writes it, in UTC. None: it is not known."""
+    """Return a time as SQLite's CURRENT_TIMESTAMP writes it, in UTC. None: it is not known, or cannot be stored."""
     try:
         time = dt.datetime.fromisoformat(value)
-        return time.replace(tzinfo=dt.UTC) if time.utcoffset() is None else time.astimezone(dt.UTC)
+        time = time.replace(tzinfo=dt.UTC) if time.utcoffset() is None else time.astimezone(dt.UTC)
     except (TypeError, ValueError, OverflowError):
         return None
+    return time if 1000 < time.year < 9999 else None

@@ -8,16 +8,14 @@ from typing import Any
 
 from django.http import HttpRequest, HttpResponse
 from django.shortcuts import render
-from rest_framework.settings import api_settings
 from rest_framework.throttling import UserRateThrottle
 
+from django_convmemory.api.throttles import FixedWindowThrottle, address_of
 
-class _Throttle(UserRateThrottle):
+
+class _Throttle(FixedWindowThrottle, UserRateThrottle):
     def get_ident(self, request: Any) -> str:
-        # Without NUM_PROXIES the framework would trust a header that anybody can send.
-        if api_settings.NUM_PROXIES is None:
-            return str(request.META.get("REMOTE_ADDR", ""))
-        return str(super().get_ident(request))
+        return address_of(request)
 
 
 class ChatThrottle(_Throttle):

@@ -174,6 +174,52 @@ def test_to_add_to_what_was_got_loses_nothing() -> None:
     assert len(ConvMemoryChatMessageHistory(history.session.key, view="history").messages) == 13
 
 
+def test_what_is_folded_or_added_while_messages_are_added_to_the_old_ones_stays() -> None:
+    history = new_history()
+    history.add_messages([HumanMessage(f"{number} {WORDS}") for number in range(12)])
+    old = history.messages
+    history.session.compact()
+    history.session.append({"role": "user", "content": "Of another process."})
+
+    history.messages = [*old, HumanMessage("And now?")]
+
+    assert [message.content for message in history.messages][-2:] == ["Of another process.", "And now?"]
+    assert len(ConvMemoryChatMessageHistory(history.session.key, view="history").messages) == 14
+
+
+def test_two_requests_that_begin_a_session_lose_nothing() -> None:
+    first = new_history()
+    second = ConvMemoryChatMessageHistory(first.session.key)
+    of_first, of_second = first.messages, second.messages
+
+    first.messages = [*of_first, HumanMessage("a")]
+    second.messages = [*of_second, HumanMessage("b")]
+
+    assert [message.content for message in first.messages] == ["a", "b"]
+
+
+def test_what_was_added_since_can_be_taken_back() -> None:
+    history = new_history()
+    history.add_user_message("a")
+    old = history.messages
+    history.add_user_message("b")
+
+    history.messages = old
+
+    assert [message.content for message in history.messages] == ["a"]
+
+
+def test_a_message_can_be_changed_and_set() -> None:
+    history = new_history()
+    history.add_user_message("a")
+    messages = history.messages
+    messages[0].content = "b"
+
+    history.messages = messages
+
+    assert [message.content for message in history.messages] == ["b"]
+
+
 def test_equality() -> None:
     history = new_history("large")
     history.add_user_message("a")
@@ -253,6 +299,7 @@ def test_what_is_refused() -> None:
     bad_messages = (
         HumanMessage("a\0b"),
         HumanMessage("a", metadata={"b": object()}),
+        AIMessage("", tool_calls=[{"name": "f", "args": {"b": b"c"}, "id": "d"}]),
         OtherMessage(content="a"),
     )
     for bad in bad_messages:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -177,6 +178,22 @@ def test_to_set_what_was_got_loses_nothing() -> None:
     assert len(memory.get_all()) == 13
     assert [message.content for message in memory.get()][-1] == "And now?"
     assert memory.session.load().summary
+
+
+@pytest.mark.parametrize("read", [ConvMemory.get, ConvMemory.get_all])
+def test_what_is_folded_or_added_while_messages_are_added_to_the_old_ones_stays(
+    read: Callable[[ConvMemory], list[ChatMessage]],
+) -> None:
+    memory = new_memory()
+    memory.put_messages([ChatMessage(f"{number} {WORDS}") for number in range(12)])
+    old = read(memory)
+    memory.session.compact()
+    memory.session.append({"role": "user", "content": "Of another process."})
+
+    memory.set([*old, ChatMessage("And now?")])
+
+    assert [message.content for message in memory.get()][-2:] == ["Of another process.", "And now?"]
+    assert len(memory.get_all()) == 14
 
 
 def test_an_agent_is_given_a_history() -> None:

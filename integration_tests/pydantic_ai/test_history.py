@@ -336,6 +336,13 @@ def test_what_is_refused() -> None:
     append_messages(session, [])
     with pytest.raises(InvalidMessage, match="NUL"):
         append_messages(session, [ModelRequest([UserPromptPart("a")]), ModelRequest([UserPromptPart("a\0b")])])
+    unwritable: tuple[Any, ...] = ("\ud800", object(), 10**5000, {"a": lambda: None})
+    for value in unwritable:
+        with pytest.raises(InvalidMessage, match="cannot write these messages as JSON and read them again"):
+            append_messages(session, [ModelRequest([UserPromptPart("a"), ToolReturnPart("f", value, "c")])])
+    unreadable: Any = None
+    with pytest.raises(InvalidMessage, match="read them again"):
+        append_messages(session, [ModelResponse([TextPart(unreadable)])])
     with pytest.raises(InvalidArgument, match="view must be"):
         message_history(session, view="all")  # type: ignore[arg-type]
     assert message_history(session) == []

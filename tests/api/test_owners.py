@@ -33,6 +33,7 @@ BODIES: dict[str, Any] = {
     "sessions": {},
     "session": {"title": "Mine now"},
     "session-status": {},
+    "events": {},
     "context": {},
     "messages": {"messages": [{"role": "user", "content": "hello"}]},
     "message": {},

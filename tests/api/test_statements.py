@@ -27,6 +27,8 @@ STATEMENTS: dict[tuple[str, str], tuple[int, int, int]] = {
     ("PATCH", "session"): (3, 3, 3),
     ("DELETE", "session"): (9, 9, 9),
     ("GET", "session-status"): (1, 1, 1),
+    # News takes one more for messages, and one for a summary.
+    ("GET", "events"): (1, 1, 1),
     ("GET", "context"): (2, 2, 2),
     ("GET", "messages"): (2, 2, 2),
     ("POST", "messages"): (3, 2, 4),

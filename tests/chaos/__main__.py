@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.chaos", description=__doc__.split("\n")[0])
     parser.add_argument("--database", choices=sites.DATABASES, default="postgresql")
-    parser.add_argument("--broker", choices=sites.BROKERS, default="redis")
+    parser.add_argument("--broker", choices=(*sites.BROKERS, sites.DATABASE_TASKS), default="redis")
     parser.add_argument("--fault", action="append", help="only these; more than one may be given")
     parser.add_argument("--runs", type=int, default=0)
     parser.add_argument("--seed", type=int, default=random.randrange(10**6))

@@ -20,6 +20,7 @@ from functools import partial
 from typing import Any
 
 from tests.chaos import guard, servers, site as sites
+from tests.chaos.site_processes import Beat, Client
 from tests.openai_server import Behaviour, prompt
 
 # Four times the limit at which a session is due.
@@ -69,7 +70,7 @@ def crowd(site: sites.Site, scale: float) -> list[str]:
     errors: list[str] = []
     took: list[float] = []
 
-    def append(client: sites.Client, batches: list[list[dict[str, str]]]) -> None:
+    def append(client: Client, batches: list[list[dict[str, str]]]) -> None:
         for batch in batches:
             answer = talk.say(client, batch)
             took.append(answer["seconds"])
@@ -133,7 +134,7 @@ def outage(site: sites.Site, scale: float) -> list[str]:
         number += 1
         took: list[list[float]] = [[] for _ in site.clients]
 
-        def append(client: sites.Client, mine: list[float], prefix: str) -> None:
+        def append(client: Client, mine: list[float], prefix: str) -> None:
             count = max(1, int(seconds / pause))
             for place in range(count):
                 client.ask(session={"key": f"{prefix}-{place}"}, messages=[human("hello")])
@@ -177,7 +178,7 @@ def hung(site: sites.Site, scale: float) -> list[str]:
     errors: list[str] = []
     took: dict[str, dict[str, list[float]]] = {}
 
-    def use(here: dict[str, list[float]], client: sites.Client, key: str) -> None:
+    def use(here: dict[str, list[float]], client: Client, key: str) -> None:
         ends = time.monotonic() + 15 * scale
         while time.monotonic() < ends:
             for what, request in (("append", {"messages": [human("word " * 40)]}), ("load", {})):
@@ -282,7 +283,7 @@ def killed(site: sites.Site, scale: float) -> list[str]:
     """A worker and all its processes are killed while the model answers. The broker's own redelivery takes longer."""
     from tests.chaos.talk import Talk
 
-    beat = sites.Beat(site, "beat")
+    beat = Beat(site, "beat")
     problems: list[str] = []
     took: list[float] = []
     try:

@@ -24,7 +24,8 @@ from django_convmemory.core.breaker import Reason
 from django_convmemory.core.values import AttemptOutcome
 from django_convmemory.memory import memories
 from tests.chaos import gates, servers
-from tests.chaos.site import Died, Site
+from tests.chaos.site import Site
+from tests.chaos.site_processes import Died
 from tests.chaos.talk import Talk
 from tests.openai_server import prompt
 

@@ -19,6 +19,10 @@ CHANGED |= {"OPTIONS": OPTIONS} | CHANGES
 DATABASE_ROUTERS = SITE["routers"]
 CONVMEMORY = SITE["memories"]
 
+if SITE["broker"] is None:
+    INSTALLED_APPS = [*INSTALLED_APPS, "django_tasks_db"]  # noqa: F405
+    TASKS = {"default": {"BACKEND": "django_tasks_db.DatabaseBackend", "QUEUES": ["default", SITE["queue"]]}}
+
 CELERY_BROKER_URL = SITE["broker"]
 CELERY_BEAT_SCHEDULE = {
     "sweep": {"task": "convmemory.sweep", "schedule": 60.0, "options": {"queue": SITE["queue"]}},

@@ -7,21 +7,22 @@ import dataclasses
 import json
 import os
 import pathlib
-import signal
-import subprocess
-import sys
 import threading
 import uuid
 from collections.abc import Iterator
+from importlib.util import find_spec
 from typing import Any
 
 from tests.chaos import servers
 from tests.chaos.gates import Gates
+from tests.chaos.site_processes import ROOT, Client, Worker
 from tests.openai_server import OpenAIServer
 
-ROOT = pathlib.Path(__file__).parent.parent.parent
 DATABASES = ("sqlite", "postgresql", "pooled", "mariadb", "pgbouncer", "routed")
+# What Celery sends tasks through.
 BROKERS = ("redis", "rabbitmq")
+# In place of a broker: the tasks of Django's own framework are rows of the database.
+DATABASE_TASKS = "django-tasks"
 # The exit code of a run whose servers are not installed.
 ABSENT = 77
 # The chat model's deadline, in seconds. A lease is then 32 s.
@@ -30,6 +31,8 @@ DEADLINE = 2.0
 LIMITS = {"max_token_limit": 120, "max_summary_tokens": 8000, "max_chunk_tokens": 400}
 # Of the alias "fallback": its fallback stands in after two attempts and so many seconds.
 TWO_ATTEMPTS = {"max_attempts": 2, "fallback_after": 20.0}
+CELERY = "django_convmemory.tasks.CeleryScheduler"
+DJANGO_TASKS = "django_convmemory.integrations.django_tasks.DjangoTasksScheduler"
 
 
 def database_of_process(**entry: Any) -> dict[str, str]:
@@ -37,133 +40,9 @@ def database_of_process(**entry: Any) -> dict[str, str]:
     return {"CONVMEMORY_CHAOS_DATABASE": json.dumps(entry)}
 
 
-class Died(Exception):
-    """The process ended before it answered."""
-
-
-class Process:
-    """A process of the site."""
-
-    def __init__(
-        self,
-        site: Site,
-        name: str,
-        *arguments: str,
-        environment: dict[str, str] | None = None,
-        folder: pathlib.Path = ROOT,
-        stdin: int | None = None,
-        stdout: int | None = None,
-    ) -> None:
-        self.environment = environment or {}
-        self.log = site.folder / f"{name}.log"
-        with self.log.open("ab") as log:
-            self._process = subprocess.Popen(
-                [sys.executable, "-m", *arguments],
-                cwd=folder,
-                env=site.environment | self.environment,
-                stderr=log,
-                start_new_session=True,
-                stdin=stdin,
-                stdout=log if stdout is None else stdout,
-            )
-
-    @property
-    def pid(self) -> int:
-        return self._process.pid
-
-    @property
-    def runs(self) -> bool:
-        return self._process.poll() is None
-
-    def kill(self) -> None:
-        """Kill the process and all that it started."""
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(self._process.pid, signal.SIGKILL)
-        self._process.wait(servers.PATIENCE)
-
-    def stop(self) -> None:
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(self._process.pid, signal.SIGTERM)
-        try:
-            self._process.wait(20)
-        except subprocess.TimeoutExpired:
-            self.kill()
-
-
-class Worker(Process):
-    """A Celery worker of the app's queue, with two processes that run its tasks."""
-
-    def __init__(
-        self, site: Site, name: str, *, environment: dict[str, str] | None = None, folder: pathlib.Path = ROOT
-    ) -> None:
-        super().__init__(
-            site,
-            name,
-            *("celery", "--app", "tests.chaos.app", "worker", "--queues", site.queue, "--pool", "prefork"),
-            *("--concurrency", "2", "--without-gossip", "--without-mingle", "--without-heartbeat"),
-            *("--hostname", f"{name}@%h", "--loglevel", "INFO"),
-            environment=environment,
-            folder=folder,
-        )
-
-    def children(self) -> list[int]:
-        """Return the ids of the processes that run the tasks."""
-        with contextlib.suppress(FileNotFoundError):
-            return [int(pid) for pid in pathlib.Path(f"/proc/{self.pid}/task/{self.pid}/children").read_text().split()]
-        return []
-
-    @property
-    def ready(self) -> bool:
-        return " ready." in self.log.read_text()
-
-
-class Beat(Process):
-    """Celery beat, which sends the task of the sweep each minute."""
-
-    def __init__(self, site: Site, name: str) -> None:
-        schedule = site.folder / f"{name}.schedule"
-        super().__init__(site, name, "celery", "--app", "tests.chaos.app", "beat", "--schedule", str(schedule))
-
-
-class Client(Process):
-    """A process that serves requests, one after the other."""
-
-    def __init__(self, site: Site, name: str, environment: dict[str, str] | None = None) -> None:
-        super().__init__(
-            *(site, name, "tests.chaos.client"),
-            environment=environment,
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-        )
-        assert self._process.stdin is not None
-        assert self._process.stdout is not None
-        self._requests, self._answers = self._process.stdin, self._process.stdout
-        self._turn = threading.Lock()
-
-    def wait_until_ready(self) -> None:
-        self._answer()
-
-    def ask(self, **request: Any) -> dict[str, Any]:
-        """Send a request and return the answer. Raises :class:`Died`."""
-        with self._turn:
-            try:
-                self._requests.write(json.dumps(request).encode() + b"\n")
-                self._requests.flush()
-            except BrokenPipeError:
-                raise Died from None
-            return self._answer()
-
-    def _answer(self) -> dict[str, Any]:
-        line = self._answers.readline()
-        if not line.endswith(b"\n"):
-            raise Died
-        answer: dict[str, Any] = json.loads(line)
-        return answer
-
-
 @dataclasses.dataclass
 class Site:
-    """What is running. Made by :func:`running`."""
+    """What is running. Made by :func:`running`. ``broker`` is None where Django's own tasks do the work of Celery."""
 
     folder: pathlib.Path
     database: Any
@@ -266,7 +145,7 @@ class Memory(dict[str, Any]):
                 },
             },
             FALLBACK_CHAT_MODEL=None,
-            SCHEDULER={"BACKEND": "django_convmemory.tasks.CeleryScheduler", "OPTIONS": {"queue": queue}},
+            SCHEDULER={"BACKEND": more.pop("scheduler"), "OPTIONS": {"queue": queue}},
             **more,
         )
 
@@ -288,21 +167,20 @@ def running(
     """
     with contextlib.ExitStack() as stack:
         served, databases, routers = _databases(stack, folder, database)
-        queued: servers.Redis | servers.RabbitMQ
-        queued = servers.Redis(folder) if broker == "redis" else servers.RabbitMQ(folder)
-        stack.enter_context(queued)
+        queued = _broker(stack, folder, broker)
+        common = {"timeout": deadline, "scheduler": CELERY if queued else DJANGO_TASKS}
         model = stack.enter_context(OpenAIServer())
         name = f"convmemory-{uuid.uuid4().hex[:8]}"
         fallback = {"BACKEND": "django_convmemory.chat_models.extractive.ExtractiveChatModel"}
         settings = {
             "databases": databases,
             "routers": routers,
-            "broker": queued.url,
+            "broker": queued.url if queued else None,
             "queue": name,
             "gates": str(folder / "gates"),
             "memories": {
-                "default": Memory(model, name, timeout=deadline),
-                "fallback": Memory(model, name, options=TWO_ATTEMPTS) | {"FALLBACK_CHAT_MODEL": fallback},
+                "default": Memory(model, name, **common),
+                "fallback": Memory(model, name, **common, options=TWO_ATTEMPTS) | {"FALLBACK_CHAT_MODEL": fallback},
             },
         }
         (folder / "site.json").write_text(json.dumps(settings))
@@ -322,6 +200,16 @@ def running(
             site.start_worker()
         site.start_clients(clients)
         yield site
+
+
+def _broker(stack: contextlib.ExitStack, folder: pathlib.Path, name: str) -> servers.Redis | servers.RabbitMQ | None:
+    if name == DATABASE_TASKS:
+        if find_spec("django_tasks_db") is None:
+            raise servers.Absent("django-tasks-db is not installed")
+        return None
+    broker = servers.Redis(folder) if name == "redis" else servers.RabbitMQ(folder)
+    stack.enter_context(broker)
+    return broker
 
 
 def _databases(stack: contextlib.ExitStack, folder: pathlib.Path, name: str) -> tuple[Any, dict[str, Any], list[str]]:

@@ -24,11 +24,14 @@ import django
 
 from tests import servers
 from tests.chaos import guard
-from tests.chaos.site import ABSENT, BROKERS, DATABASES
+from tests.chaos.site import ABSENT, BROKERS, DATABASE_TASKS, DATABASES
 
 # Each database and each broker is on a site.
 SHORT = (("postgresql", "redis"), ("mariadb", "rabbitmq"), ("sqlite", "redis"))
 LONG = tuple((database, broker) for database in DATABASES for broker in BROKERS)
+# For ``--django-tasks``, in the short form and the long one.
+TASKS_SHORT = tuple((database, DATABASE_TASKS) for database, _ in SHORT)
+TASKS_LONG = tuple((database, DATABASE_TASKS) for database in DATABASES)
 
 COLUMNS = (
     *("fault", "what happens", "runs", "messages", "calls wasted", "most in a run"),
@@ -42,15 +45,17 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=random.randrange(10**6))
     parser.add_argument("--jobs", type=int, default=3)
     parser.add_argument("--site", action="append", help="only these, such as 'mariadb, redis'; may be given repeatedly")
+    parser.add_argument("--django-tasks", action="store_true", help="sites whose work is sent by Django's own tasks")
     parser.add_argument("--fault", action="append", help="only these; more than one may be given")
     parser.add_argument("--old", default="", help="the tag or commit whose code an old worker runs")
     parser.add_argument("--report", type=pathlib.Path, help="where to add what came of each run, as JSON")
     arguments = parser.parse_args()
-    sites = LONG if arguments.runs else SHORT
+    short, long = (TASKS_SHORT, TASKS_LONG) if arguments.django_tasks else (SHORT, LONG)
+    sites = long if arguments.runs else short
     if arguments.site:
-        sites = tuple((database, broker) for database, broker in LONG if f"{database}, {broker}" in arguments.site)
+        sites = tuple((database, broker) for database, broker in long if f"{database}, {broker}" in arguments.site)
     if not sites:
-        parser.error(f"There is no such site. Use one of these: {'; '.join(map(', '.join, LONG))}.")
+        parser.error(f"There is no such site. Use one of these: {'; '.join(map(', '.join, long))}.")
     with guard.guarded() as folder, concurrent.futures.ThreadPoolExecutor(arguments.jobs) as threads:
         done = [
             threads.submit(run_site, folder, database, broker, arguments, number, len(sites))

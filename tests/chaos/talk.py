@@ -15,7 +15,7 @@ from django_convmemory import models
 from django_convmemory.conversation import SessionHandle
 from django_convmemory.maintenance import integrity
 from django_convmemory.memory import memories
-from tests.chaos.site import Client
+from tests.chaos.site_processes import Client
 from tests.openai_server import MARKER, prompt
 
 # How many pieces a long message has, and their numbers.

@@ -116,6 +116,7 @@ def test_a_dry_run_stores_nothing(tmp_path: pathlib.Path) -> None:
         ("{", "it does not hold JSON"),
         (b"\xff", "it does not hold JSON"),
         ("5", "An item must be a dict"),
+        ("[" * 100_000 + "]" * 100_000, "it is nested too deeply"),
         ('{"__enc__": 1, "payload": "gAAAA"}', "EncryptedSession has encrypted it"),
         ('{"role": "user", "content": "a\\u0000b"}', "NUL"),
     ],
@@ -171,10 +172,61 @@ def test_a_pipe_is_read_to_its_end(tmp_path: pathlib.Path) -> None:
     assert [stored.message.text for stored in memories["default"].session("a").history()] == ["Köln?"]
 
 
+def test_a_database_from_a_pipe_is_refused(tmp_path: pathlib.Path) -> None:
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    content = pathlib.Path(file_of(tmp_path, AGENTS, rows={"agent_messages": rows_of(ITEMS, None)})).read_bytes()
+    writer = threading.Thread(target=lambda: pipe.write_bytes(content))
+    writer.start()
+
+    with pytest.raises(CommandError, match="this is a SQLite database. Import it by the name of its file"):
+        call_command("convmemory_import", str(pipe))
+
+    writer.join()
+
+
 def test_a_row_without_a_session_is_an_error_and_not_lost(tmp_path: pathlib.Path) -> None:
     path = file_of(tmp_path, LANGCHAIN, rows={"message_store": [(1, None, json.dumps(MESSAGES[1]))]})
-    with pytest.raises(CommandError, match="row 1 has no session id"):
+    with pytest.raises(CommandError, match="row 1: it has no session id"):
         call_command("convmemory_import", path)
+
+
+def test_a_session_id_that_is_no_text_is_an_error(tmp_path: pathlib.Path) -> None:
+    path = file_of(tmp_path, LANGCHAIN, rows={"message_store": [(1, b"anna", json.dumps(MESSAGES[1]))]})
+    with pytest.raises(CommandError, match="row 1: its session id is not a text"):
+        call_command("convmemory_import", path)
+
+
+@pytest.mark.parametrize(
+    ("row", "error"),
+    [
+        ("7, 'anna', CAST(x'7b2261223a22ff227d' AS TEXT), NULL", "session 'anna': row 7: .* lone surrogate"),
+        ('7, CAST(x\'ff\' AS TEXT), \'{"role": "user", "content": "a"}\', NULL', "session id .* lone surrogate"),
+    ],
+)
+def test_a_text_that_is_not_utf_8_is_named(tmp_path: pathlib.Path, row: str, error: str) -> None:
+    path = file_of(tmp_path, AGENTS, f"INSERT INTO agent_messages VALUES ({row});", rows={})  # noqa: S608
+    with pytest.raises(CommandError, match=error):
+        call_command("convmemory_import", path)
+
+
+def test_a_file_that_another_program_has_locked_is_an_error(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = file_of(tmp_path, AGENTS, rows={"agent_messages": rows_of(ITEMS, None)})
+    connect = sqlite3.connect
+    with contextlib.closing(connect(path)) as other:
+        other.execute("BEGIN EXCLUSIVE")
+        monkeypatch.setattr(sqlite3, "connect", lambda *args, **kwargs: connect(*args, **kwargs, timeout=0))
+        with pytest.raises(CommandError, match="does no other program write to it"):
+            call_command("convmemory_import", path)
+
+
+def test_a_table_of_another_program_with_the_name_of_the_branches_is_ignored(tmp_path: pathlib.Path) -> None:
+    other = "CREATE TABLE message_structure (branch_id TEXT);"
+    assert "2 sessions imported" in load(
+        file_of(tmp_path, AGENTS, other, rows={"agent_messages": rows_of(ITEMS, None)})
+    )
 
 
 def test_a_session_with_branches_is_refused(tmp_path: pathlib.Path) -> None:
@@ -187,7 +239,9 @@ def test_a_session_with_branches_is_refused(tmp_path: pathlib.Path) -> None:
         call_command("convmemory_import", file_of(tmp_path, AGENTS, structure, rows=rows))
 
 
-@pytest.mark.parametrize("time", ["0001-01-01T00:00:00+05:00", "9999-12-31T23:59:59-05:00", "yesterday"])
+@pytest.mark.parametrize(
+    "time", ["0001-01-01T00:00:00+05:00", "9999-12-31T23:59:59-05:00", "0001-01-01 00:00:00", "yesterday"]
+)
 def test_a_time_that_nobody_can_store_is_left_out(time: str, tmp_path: pathlib.Path) -> None:
     rows = {"agent_messages": [(1, "anna", json.dumps(said("user", "one")), time)]}
     call_command("convmemory_import", file_of(tmp_path, AGENTS, rows=rows), stdout=io.StringIO())

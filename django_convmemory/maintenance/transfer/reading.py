@@ -40,6 +40,8 @@ def _values(file: TextIO) -> Iterator[tuple[str, Any]]:
     for number, line in enumerate(itertools.chain([character + file.readline()], file), first_line):
         if line.strip():
             place = f"line {number}"
+            if line.startswith("SQLite format 3\0"):
+                raise BadRecord(place, "this is a SQLite database. Import it by the name of its file, not from a pipe.")
             _check_encoding(place, line)
             try:
                 value = json.loads(line, object_pairs_hook=_object)

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import time
+from typing import Any
 
-from django_convmemory import tasks
 from django_convmemory.memory import memories
-from tests.chaos.faults.registry import SERVERS, SQLITE, Heading, fault
+from tests.chaos.faults.registry import CELERY, SERVERS, SQLITE, Heading, fault
 from tests.chaos.runs import Run, in_threads
 from tests.openai_server import Behaviour
 
@@ -27,7 +27,7 @@ def a_client_killed_in_its_append(run: Run) -> None:
 # The broker.
 
 
-@fault(Heading.SERVICES, "The broker is killed. It starts again when the conversations have ended.")
+@fault(Heading.SERVICES, "The broker is killed. It starts again when the conversations have ended.", on=CELERY)
 def broker_stopped(run: Run) -> None:
     run.site.broker.crash()
     try:
@@ -37,7 +37,7 @@ def broker_stopped(run: Run) -> None:
     nobody_waited(run)
 
 
-@fault(Heading.SERVICES, "The broker accepts connections and does not answer.")
+@fault(Heading.SERVICES, "The broker accepts connections and does not answer.", on=CELERY)
 def broker_frozen(run: Run) -> None:
     run.site.broker.freeze()
     try:
@@ -53,7 +53,7 @@ def nobody_waited(run: Run) -> None:
         run.problems.append(f"an append took {run.slowest:.1f} s")
 
 
-@fault(Heading.SERVICES, "The broker is killed and started while the model answers.")
+@fault(Heading.SERVICES, "The broker is killed and started while the model answers.", on=CELERY)
 def broker_restarted_during_the_call(run: Run) -> None:
     run.site.model.queue(*[Behaviour(latency=0.5)] * 3)
     talks = run.some_talks()
@@ -67,7 +67,7 @@ def a_task_delivered_five_times(run: Run) -> None:
     run.site.model.queue(Behaviour(latency=0.3))
     talk = run.talk()
     run.until_due(talk)
-    scheduler = tasks.CeleryScheduler(run.site.queue)
+    scheduler: Any = memories["default"].scheduler
     for _ in range(5):
         scheduler.send(memories["default"], talk.rows.get().pk)
 

@@ -11,7 +11,8 @@ from tests.chaos.runs import Run
 
 Function = Callable[[Run], None]
 
-# Kinds of sites. The name of a site contains its database and its broker.
+# Kinds of sites. The name of a site contains its database and its broker, or "django-tasks" if it has none.
+CELERY = ("redis", "rabbitmq")
 POSTGRESQL = ("postgresql", "pooled", "pgbouncer", "routed")
 SERVERS = (*POSTGRESQL, "mariadb")
 SQLITE = ("sqlite",)

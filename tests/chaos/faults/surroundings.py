@@ -12,7 +12,7 @@ from django.db import connections
 
 from django_convmemory import models
 from tests.chaos import servers
-from tests.chaos.faults.registry import SERVERS, SQLITE, Heading, fault
+from tests.chaos.faults.registry import CELERY, SERVERS, SQLITE, Heading, fault
 from tests.chaos.runs import Run, in_threads
 from tests.chaos.site import database_of_process
 from tests.chaos.talk import Talk
@@ -64,7 +64,8 @@ def autocommit_off(run: Run) -> None:
             run.until(functools.partial(run.folded, talk), "the sweep finds it")
 
 
-@fault(Heading.SERVICES, "The worker has `AUTOCOMMIT` off, until it is restarted without.")
+# Without it, a worker of Django's tasks would not even keep the task that it has taken.
+@fault(Heading.SERVICES, "The worker has `AUTOCOMMIT` off, until it is restarted without.", on=CELERY)
 def autocommit_off_in_the_worker(run: Run) -> None:
     """It must not call the model, because nothing would commit the summary."""
     with run.site.other_workers(database_of_process(AUTOCOMMIT=False)) as worker:

@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from django.db import DatabaseError
 
-from tests.chaos.faults.registry import SERVERS, SQLITE, Drawn, Heading, fault
+from tests.chaos.faults.registry import CELERY, SERVERS, SQLITE, Drawn, Heading, fault
 from tests.chaos.runs import Run, in_threads
 from tests.chaos.talk import Talk
 from tests.openai_server import Behaviour
@@ -138,8 +138,8 @@ TROUBLES = (
     Trouble("worker", kill_workers),
     Trouble("worker", suspend_children),
     Trouble("client", kill_clients),
-    Trouble("broker", restart_broker),
-    Trouble("broker", freeze_broker),
+    Trouble("broker", restart_broker, on=CELERY),
+    Trouble("broker", freeze_broker, on=CELERY),
     Trouble("database", restart_database, on=SERVERS),
     Trouble("database", lock_database, on=SQLITE),
     Trouble("model", fail_in_the_model),

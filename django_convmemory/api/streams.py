@@ -1,0 +1,229 @@
+"""Open event streams, and the one poller that looks for news of all of them.
+
+A stream waits most of the time. If each polled by itself, 500 streams would take 500 statements a second, 500 threads
+or 500 connections. So each process has one thread that polls once a second: with one statement for all sessions that
+somebody follows, and further statements only for those that have changed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import logging
+import random
+import signal
+import threading
+import time
+import weakref
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+from asgiref.sync import sync_to_async
+from django.db import Error, close_old_connections, connections
+
+from django_convmemory import models
+from django_convmemory.api import events
+
+logger = logging.getLogger(__name__)
+
+# In seconds.
+POLL = 1.0
+# A comment is sent after this long without an event, because proxies close connections that are silent for a minute.
+HEARTBEAT = 15.0
+# How often access is checked again, at the latest.
+CHECK = 15.0
+# The longest life of a stream. Its client connects again, perhaps to another server.
+LIFE = 300.0
+# How long a client waits before it connects again.
+RETRY = 1.0
+# The most sessions in one statement: SQLite allows a thousand parameters.
+_IN_ONE_STATEMENT = 500
+# What news of a session need not be read for.
+_UNUSED = ("title", "metadata", "key", "counter")
+
+
+class Stream:
+    """The events of a session for one client: the content of a response.
+
+    ``client`` is who it counts for. ``admits`` returns whether the client still reaches the session.
+    """
+
+    def __init__(
+        self, client: str, session: models.Session, seen: events.Seen | None, admits: Callable[[], bool]
+    ) -> None:
+        self.client = client
+        self.session_id = session.pk
+        self.using = session._state.db or "default"
+        self._admits = admits
+        self._owner = _owner(session)
+        self._begin, self._seen = events.news(session, seen)
+        began = time.monotonic()
+        self._sent_at = began
+        # At random, so that the streams that begin after a restart do not all end or check at the same time.
+        self._check_at = began + CHECK * random.uniform(0.5, 1)  # noqa: S311
+        self._ends_at = began + LIFE * random.uniform(0.8, 1)  # noqa: S311
+
+    async def __aiter__(self) -> AsyncIterator[str]:
+        try:
+            # The thread of the request belongs to it until the response ends, and would keep its connections.
+            await sync_to_async(_close_connections)()
+            yield events.retry(RETRY) + self._begin
+            poller = _poller()
+            while (text := await poller.news(self)) is not None:
+                yield text
+        finally:
+            self.close()
+
+    def close(self) -> None:
+        """Free the place of the stream. Django calls it at the end of the response, even if it was never sent."""
+        with _lock:
+            _open.discard(self)
+
+    def look(self, session: models.Session | None) -> str | None:
+        """Return the text to send now, perhaps none, or None if the stream ends. ``session`` is None if it is gone."""
+        now = time.monotonic()
+        if session is None or self.is_over(now):
+            return None
+        owner = _owner(session)
+        if owner != self._owner or now >= self._check_at:
+            if not self._admits():
+                return None
+            self._owner, self._check_at = owner, now + CHECK * random.uniform(0.5, 1)  # noqa: S311
+        text, self._seen = events.news(session, self._seen)
+        if not text and now >= self._sent_at + HEARTBEAT:
+            text = ": no news\n\n"
+        if text:
+            self._sent_at = now
+        return text
+
+    def is_over(self, now: float) -> bool:
+        """Return whether the stream has lived long enough."""
+        return now >= self._ends_at
+
+
+_lock = threading.Lock()
+# Weak, because a response may get lost before it is sent: the client has gone, or a middleware has raised an error.
+_open: weakref.WeakSet[Stream] = weakref.WeakSet()
+
+
+def admit(stream: Stream, most: int) -> bool:
+    """Count the stream among the open ones, unless its client has ``most`` open in this process. Return whether."""
+    with _lock:
+        if sum(other.client == stream.client for other in _open) >= most:
+            return False
+        _open.add(stream)
+        return True
+
+
+class _Poller:
+    """Looks for news of the streams of an event loop."""
+
+    def __init__(self) -> None:
+        self._waiting: dict[Stream, asyncio.Future[str | None]] = {}
+        self._task: asyncio.Task[None] | None = None
+
+    async def news(self, stream: Stream) -> str | None:
+        """Wait for a text to send to ``stream``. None: it ends."""
+        loop = asyncio.get_running_loop()
+        future: asyncio.Future[str | None] = loop.create_future()
+        self._waiting[stream] = future
+        if self._task is None or self._task.done():
+            self._task = loop.create_task(self._poll())
+        try:
+            return await future
+        finally:
+            # A stream that is being sent does not wait: a slow client gets its news when it has taken the last ones.
+            del self._waiting[stream]
+
+    async def _poll(self) -> None:
+        loop = asyncio.get_running_loop()
+        executor = ThreadPoolExecutor(1, "convmemory-events")
+        try:
+            while self._waiting:
+                await asyncio.sleep(POLL)
+                streams = list(self._waiting)
+                answers: dict[Stream, str | Exception | None]
+                if _server_stops():
+                    answers = dict.fromkeys(streams)
+                else:
+                    answers = await loop.run_in_executor(executor, _look, streams)
+                for stream, answer in answers.items():
+                    future = self._waiting.get(stream)
+                    if future is None or future.done():
+                        continue
+                    if isinstance(answer, Exception):
+                        future.set_exception(answer)
+                    else:
+                        future.set_result(answer)
+        finally:
+            executor.submit(connections.close_all)
+            executor.shutdown(wait=False)
+
+
+_pollers: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, _Poller] = weakref.WeakKeyDictionary()
+
+
+def _poller() -> _Poller:
+    # A server has one event loop in each process.
+    return _pollers.setdefault(asyncio.get_running_loop(), _Poller())
+
+
+def _look(streams: list[Stream]) -> dict[Stream, str | Exception | None]:
+    """Look at the sessions of all streams. Return those that have something to send, that end, or that fail."""
+    answers: dict[Stream, str | Exception | None] = {}
+    try:
+        sessions = dict(_sessions(streams))
+        for stream in streams:
+            answer = _look_at(stream, sessions.get((stream.using, stream.session_id)))
+            if answer != "":
+                answers[stream] = answer
+    except Error:
+        # The streams stay: if they ended, all clients would come back at once to a database that is in trouble.
+        logger.exception("The events of %d streams could not be read. The next try is in %s s.", len(streams), POLL)
+        now = time.monotonic()
+        answers |= {stream: None for stream in streams if stream not in answers and stream.is_over(now)}
+    finally:
+        # As at the end of a request: CONN_MAX_AGE decides.
+        close_old_connections()
+    return answers
+
+
+def _look_at(stream: Stream, session: models.Session | None) -> str | Exception | None:
+    try:
+        return stream.look(session)
+    except Error:
+        raise
+    except Exception as error:  # noqa: BLE001  It is raised in the stream, which may have a scope class of the site.
+        return error
+
+
+def _sessions(streams: Iterable[Stream]) -> Iterator[tuple[tuple[str, int], models.Session]]:
+    """Yield the sessions of the streams, by database and primary key."""
+    keys = sorted({(stream.using, stream.session_id) for stream in streams})
+    for using, group in itertools.groupby(keys, key=lambda key: key[0]):
+        ids = [session_id for _, session_id in group]
+        for first in range(0, len(ids), _IN_ONE_STATEMENT):
+            rows = models.Session.objects.using(using).filter(pk__in=ids[first : first + _IN_ONE_STATEMENT])
+            for session in rows.defer(*_UNUSED).with_clock():
+                yield (using, session.pk), session
+
+
+def _owner(session: models.Session) -> tuple[Any, str]:
+    return session.owner_id, session.visitor
+
+
+def _close_connections() -> None:
+    for connection in connections.all(initialized_only=True):
+        if not connection.in_atomic_block:
+            connection.close()
+
+
+def _server_stops() -> bool:
+    """Return whether uvicorn waits for its connections to end.
+
+    ASGI has no message for that. Without this, uvicorn would wait until the last stream has lived its life. Other
+    servers close the connections.
+    """
+    server = getattr(signal.getsignal(signal.SIGTERM), "__self__", None)
+    return getattr(server, "should_exit", False) is True

@@ -1,0 +1,151 @@
+"""Each adapter reads sessions whose items another framework's adapter, or an import, has stored."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from asgiref.sync import async_to_sync
+from langchain_core.messages import BaseMessage
+from llama_index.core.base.llms.types import ChatMessage as LlamaMessage
+from pydantic_ai.messages import ModelMessage
+
+from django_convmemory.conversation import SessionHandle
+from django_convmemory.integrations import langchain_items, llama_index_items, pydantic_ai_items, responses_items
+from django_convmemory.integrations.langchain import ConvMemoryChatMessageHistory
+from django_convmemory.integrations.llama_index import ConvMemory
+from django_convmemory.integrations.openai_agents import ConvMemorySession
+from django_convmemory.integrations.pydantic_ai import message_history
+from django_convmemory.memory import memories
+from django_convmemory.messages import ChatMessage
+
+pytestmark = [pytest.mark.django_db, pytest.mark.filterwarnings("ignore:.* deprecated:DeprecationWarning")]
+
+_keys = (f"session {number}" for number in itertools.count())
+
+# The same conversation as each framework stores it: a question, a thought, a call, its result, and an answer.
+THOUGHT, CALL = {"summary": [], "type": "reasoning", "id": "rs_1"}, {"name": "population", "arguments": "{}"}
+RESPONSES: list[dict[str, Any]] = [
+    {"role": "user", "content": "How many people live in Köln?"},
+    THOUGHT,
+    {"type": "function_call", "call_id": "a", **CALL},
+    {"type": "function_call_output", "call_id": "a", "output": "1087353"},
+    {"role": "assistant", "content": "A million."},
+]
+LANGCHAIN: list[dict[str, Any]] = [
+    {"type": "human", "data": {"content": "How many people live in Köln?"}},
+    {"type": "ai", "data": {"content": "", "tool_calls": [{"name": "population", "args": {}, "id": "a"}]}},
+    {"type": "tool", "data": {"content": "1087353", "tool_call_id": "a"}},
+    {"type": "ai", "data": {"content": "A million."}},
+]
+_CALL_BLOCK = {"block_type": "tool_call", "tool_call_id": "a", "tool_name": "population", "tool_kwargs": {}}
+
+
+def _llama(role: str, *blocks: dict[str, Any], **more: Any) -> dict[str, Any]:
+    return {"role": role, "blocks": list(blocks), "additional_kwargs": more}
+
+
+def _text(text: str) -> dict[str, Any]:
+    return {"block_type": "text", "text": text}
+
+
+LLAMA_INDEX = [
+    _llama("user", _text("How many people live in Köln?")),
+    _llama("assistant", {"block_type": "thinking", "content": "hm"}),
+    _llama("assistant", _CALL_BLOCK),
+    _llama("tool", _text("1087353"), tool_call_id="a"),
+    _llama("assistant", _text("A million.")),
+]
+_NAMED = {"tool_name": "population", "tool_call_id": "a"}
+PYDANTIC_AI: list[dict[str, Any]] = [
+    {"kind": "request", "parts": [{"part_kind": "user-prompt", "content": "How many people live in Köln?"}]},
+    {"kind": "response", "parts": [{"part_kind": "thinking", "content": "hm"}]},
+    {"kind": "response", "parts": [{"part_kind": "tool-call", "args": "{}", **_NAMED}]},
+    {"kind": "request", "parts": [{"part_kind": "tool-return", "content": "1087353", **_NAMED}]},
+    {"kind": "response", "parts": [{"part_kind": "text", "content": "A million."}]},
+]
+WRITTEN: dict[str, list[ChatMessage]] = {
+    "responses": [responses_items.message(item) for item in RESPONSES],
+    "langchain": [langchain_items.message(item) for item in LANGCHAIN],
+    "llama_index": list(llama_index_items.messages(LLAMA_INDEX)),
+    "pydantic_ai": [row for item in PYDANTIC_AI for row in pydantic_ai_items.rows(item)],
+}
+
+Told = list[tuple[str, str | None]]
+
+
+def _of_responses(items: list[Any]) -> Told:
+    return [
+        (item.get("type", "message"), item.get("content") or item.get("output") or item.get("name")) for item in items
+    ]
+
+
+def _of_langchain(messages: list[BaseMessage]) -> Told:
+    return [
+        (message.type, message.text or "".join(call["name"] for call in getattr(message, "tool_calls", ())))
+        for message in messages
+    ]
+
+
+def _of_llama_index(messages: list[LlamaMessage]) -> Told:
+    return [
+        (message.role.value, message.content or getattr(message.blocks[0], "tool_name", "")) for message in messages
+    ]
+
+
+def _of_pydantic_ai(messages: list[ModelMessage]) -> Told:
+    parts = [part for message in messages for part in message.parts]
+    return [(part.part_kind, getattr(part, "content", "") or getattr(part, "tool_name", "")) for part in parts]
+
+
+def _texts(question: str, call: str, result: str, answer: str) -> Told:
+    return [
+        (question, "How many people live in Köln?"),
+        (call, "population"),
+        (result, "1087353"),
+        (answer, "A million."),
+    ]
+
+
+READ: dict[str, tuple[Callable[[SessionHandle, Any], Told], Told]] = {
+    "responses": (
+        lambda session, view: _of_responses(async_to_sync(ConvMemorySession(session.key, view=view).get_items)()),
+        _texts("message", "function_call", "function_call_output", "message"),
+    ),
+    "langchain": (
+        lambda session, view: _of_langchain(ConvMemoryChatMessageHistory(session.key, view=view).messages),
+        _texts("human", "ai", "tool", "ai"),
+    ),
+    "llama_index": (
+        lambda session, view: _of_llama_index(
+            ConvMemory(session.key).get() if view == "context" else ConvMemory(session.key).get_all()
+        ),
+        _texts("user", "assistant", "tool", "assistant"),
+    ),
+    "pydantic_ai": (
+        lambda session, view: _of_pydantic_ai(message_history(session, view=view)),
+        _texts("user-prompt", "tool-call", "tool-return", "text"),
+    ),
+}
+
+
+@pytest.mark.parametrize("view", ["context", "history"])
+@pytest.mark.parametrize(("writer", "reader"), list(itertools.permutations(WRITTEN, 2)))
+def test_a_session_of_another_framework_is_read(writer: str, reader: str, view: str) -> None:
+    session = memories["default"].session(next(_keys))
+    session.append(*WRITTEN[writer])
+
+    read, expected = READ[reader]
+
+    assert read(session, view) == expected
+
+
+def test_the_last_item_of_another_framework_is_popped() -> None:
+    session = memories["default"].session(next(_keys))
+    session.append(*WRITTEN["langchain"])
+
+    popped = async_to_sync(ConvMemorySession(session.key).pop_item)()
+
+    assert popped == {"type": "message", "role": "assistant", "content": "A million."}

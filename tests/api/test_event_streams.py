@@ -1,0 +1,415 @@
+"""Event streams from a real ASGI server, with clients that follow them."""
+
+from __future__ import annotations
+
+import logging
+import pathlib
+import signal
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+from django.contrib.auth.models import Group, User
+from django.contrib.sessions.models import Session as SiteSession
+from django.db import OperationalError, connection
+from django.db.backends.signals import connection_created
+
+from django_convmemory import models
+from django_convmemory.api import streams
+from django_convmemory.conversation import SessionHandle
+from django_convmemory.memory import memories
+from django_convmemory.messages import ChatMessage
+from tests import processes
+from tests.api.conftest import row_of, url_of
+from tests.asgi_server import Follower, cookie_of, serving
+from tests.settings import DATABASE
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+
+@pytest.fixture(autouse=True)
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Look and check ten times as often as a site does."""
+    monkeypatch.setattr(streams, "POLL", 0.1)
+    monkeypatch.setattr(streams, "CHECK", 0.5)
+
+
+@pytest.fixture
+def anna(transactional_db: None) -> User:
+    return User.objects.create_user("anna")
+
+
+@pytest.fixture
+def chat(anna: User) -> SessionHandle:
+    session = memories["default"].session("main", owner=anna)
+    session.append(ChatMessage.human("What is Rust?"), ChatMessage.ai("A systems language."))
+    return session
+
+
+@pytest.fixture
+def port(settings: Any) -> Iterator[int]:
+    settings.ALLOWED_HOSTS = ["*"]
+    with serving() as port:
+        yield port
+
+
+@pytest.fixture
+def follow(port: int, anna: User, chat: SessionHandle) -> Iterator[Callable[..., Follower]]:
+    """Open a stream of the conversation: as anna, unless a cookie says otherwise."""
+    opened = []
+
+    def open_stream(**options: Any) -> Follower:
+        opened.append(Follower(port, url_of(chat, "events/"), **{"cookie": cookie_of(anna)} | options))
+        return opened[-1]
+
+    yield open_stream
+    for follower in opened:
+        follower.close()
+    processes.wait_until(lambda: not list(streams._open), "all streams are closed")
+
+
+def say(chat: SessionHandle, text: str) -> None:
+    chat.append(ChatMessage.human(text))
+
+
+def test_two_tabs_follow(follow: Callable[..., Follower], chat: SessionHandle) -> None:
+    tabs = follow(), follow()
+    assert [tab.until("reset").data["last_position"] for tab in tabs] == [2, 2]
+    for number in range(3, 6):
+        say(chat, f"number {number}")
+        for tab in tabs:
+            message = tab.until("message").data
+            assert (message["position"], message["message"]["content"]) == (number, f"number {number}")
+
+
+def test_a_follower_that_comes_back_misses_nothing(follow: Callable[..., Follower], chat: SessionHandle) -> None:
+    first = follow()
+    first.until("reset")
+    say(chat, "three")
+    last = first.until("message").id
+    first.close()
+    say(chat, "four")
+    say(chat, "five")
+    again = follow(last=last)
+    assert [again.until("message").data["position"] for _ in range(2)] == [4, 5]
+    chat.truncate(3)
+    assert again.until("reset").data["last_position"] == 3
+
+
+def test_messages_that_are_stored_at_the_same_time_come_in_order(
+    follow: Callable[..., Follower], chat: SessionHandle
+) -> None:
+    tab = follow()
+    tab.until("reset")
+
+    def write() -> None:
+        for number in range(15):
+            say(chat, str(number))
+        connection.close()
+
+    writers = [threading.Thread(target=write) for _ in range(4)]
+    for writer in writers:
+        writer.start()
+    assert [tab.until("message").data["position"] for _ in range(60)] == list(range(3, 63))
+    for writer in writers:
+        writer.join()
+
+
+@pytest.mark.parametrize(
+    "lose",
+    [
+        lambda chat, anna: row_of(chat).delete(),
+        lambda chat, anna: models.Session.objects.update(owner=User.objects.create_user("berta")),
+        lambda chat, anna: SiteSession.objects.all().delete(),
+        lambda chat, anna: User.objects.update(is_active=False),
+        lambda chat, anna: User.objects.update(password="another"),
+    ],
+    ids=["deleted", "moved", "logged out", "deactivated", "new password"],
+)
+def test_who_loses_access_loses_the_stream(
+    lose: Callable[..., Any], follow: Callable[..., Follower], chat: SessionHandle, anna: User
+) -> None:
+    cookie = cookie_of(anna)
+    tab = follow(cookie=cookie)
+    tab.until("reset")
+    lose(chat, anna)
+    assert tab.rest() == []
+    path = "/api/memory/sessions/00000000-0000-0000-0000-000000000000/events/"
+    if models.Session.objects.exists():
+        path = url_of(chat, "events/")
+    with Follower(tab._connection.port, path, cookie=cookie) as again:
+        assert again.status in (403, 404)
+
+
+def test_who_leaves_the_team_loses_the_stream(
+    follow: Callable[..., Follower], chat: SessionHandle, anna: User, settings: Any
+) -> None:
+    settings.CONVMEMORY_API = {"SCOPE": "tests.api.test_scopes.TeamScope"}
+    berta = User.objects.create_user("berta")
+    team = Group.objects.create(name="support")
+    team.user_set.add(anna, berta)
+    theirs, hers = follow(), follow(cookie=cookie_of(berta))
+    theirs.until("reset")
+    hers.until("reset")
+    say(chat, "three")
+    assert hers.until("message").data["position"] == 3
+    team.user_set.remove(berta)
+    assert hers.rest() == []
+    say(chat, "four")
+    theirs.until("message")
+    assert theirs.until("message").data["position"] == 4
+
+
+@pytest.mark.parametrize("revoked", [True, False])
+def test_a_token_is_checked_again(
+    revoked: bool, port: int, chat: SessionHandle, anna: User, settings: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(streams, "LIFE", 3.0)
+    # The framework notes the user of the token in the request, where session authentication would find it again.
+    settings.CONVMEMORY_API = {
+        "AUTHENTICATION_CLASSES": [
+            "rest_framework.authentication.SessionAuthentication",
+            "rest_framework.authentication.BasicAuthentication",
+        ]
+    }
+    anna.set_password("pw")
+    anna.save()
+    with Follower(port, url_of(chat, "events/"), authorization="Basic YW5uYTpwdw==") as follower:
+        follower.until("reset")
+        if revoked:
+            anna.set_password("another")
+            anna.save()
+        time.sleep(1.5)
+        say(chat, "three")
+        assert [event.name for event in follower.rest()] == ([] if revoked else ["message"])
+
+
+def test_other_peoples_sessions_have_no_stream(follow: Callable[..., Follower], port: int, anna: User) -> None:
+    berta = cookie_of(User.objects.create_user("berta"))
+    theirs = follow(cookie=berta)
+    path = "/api/memory/sessions/00000000-0000-0000-0000-000000000000/events/"
+    with Follower(port, path, cookie=berta) as nowhere:
+        assert (theirs.status, theirs.response.read()) == (404, nowhere.response.read())
+    nobody = follow(cookie="")
+    assert nobody.status == 403
+
+
+def test_a_user_has_a_few_streams(follow: Callable[..., Follower], port: int, settings: Any, anna: User) -> None:
+    settings.CONVMEMORY_API = {"MAX_EVENT_STREAMS": 2}
+    first, _, third = follow(), follow(), follow()
+    assert third.status == 429
+    assert third.response.headers["Content-Type"] == "application/problem+json"
+    assert b'"too_many_streams"' in third.response.read()
+    berta = User.objects.create_user("berta")
+    other = memories["default"].session("hers", owner=berta)
+    say(other, "hello")
+    [row] = models.Session.objects.filter(owner=berta)
+    with Follower(port, f"/api/memory/sessions/{row.public_id}/events/", cookie=cookie_of(berta)) as hers:
+        hers.until("reset")
+    # A stream that its client has left makes room.
+    first.close()
+    processes.wait_until(lambda: follow().status == 200, "the client has room for a stream")
+
+
+def test_silent_streams_send_comments_and_end_some_day(
+    follow: Callable[..., Follower], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(streams, "HEARTBEAT", 0.3)
+    monkeypatch.setattr(streams, "LIFE", 2.0)
+    tab = follow()
+    assert [event.name for event in tab.rest()] == ["reset"]
+    assert tab.comments >= 2
+
+
+def test_an_event_is_not_held_back_to_be_compressed(
+    follow: Callable[..., Follower], settings: Any, chat: SessionHandle
+) -> None:
+    settings.MIDDLEWARE = ["django.middleware.gzip.GZipMiddleware", *settings.MIDDLEWARE]
+    with serving() as port:
+        cookie = cookie_of(User.objects.get())
+        with Follower(port, url_of(chat, "events/"), cookie=cookie, accept_encoding="gzip") as tab:
+            tab.until("reset")
+            say(chat, "three")
+            tab.until("message")
+
+
+class Statements:
+    """Counts the statements of each thread, from its next connection on."""
+
+    def __init__(self) -> None:
+        self.by_thread: dict[str, list[str]] = {}
+
+    def connect(self, *, connection: Any, **kwargs: Any) -> None:
+        if self._count not in connection.execute_wrappers:
+            connection.execute_wrappers.append(self._count)
+
+    def _count(self, execute: Any, sql: str, *arguments: Any) -> Any:
+        self.by_thread.setdefault(threading.current_thread().name, []).append(sql)
+        return execute(sql, *arguments)
+
+
+def test_all_streams_share_a_statement_and_hold_no_connection(
+    follow: Callable[..., Follower], anna: User, chat: SessionHandle, port: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(streams, "CHECK", 1000)
+    statements = Statements()
+    connection_created.connect(statements.connect)
+    looked = 0
+    look = streams._look
+
+    def count(open_streams: Any) -> Any:
+        nonlocal looked
+        looked += len(open_streams) == 8
+        return look(open_streams)
+
+    monkeypatch.setattr(streams, "_look", count)
+    others = [memories["default"].session(f"s{number}", owner=anna) for number in range(4)]
+    cookie = cookie_of(anna)
+    followers = [follow() for _ in range(4)]
+    try:
+        for other in others:
+            say(other, "hello")
+            path = f"/api/memory/sessions/{models.Session.objects.get(key=other.key).public_id}/events/"
+            followers.append(Follower(port, path, cookie=cookie))
+        for follower in followers:
+            follower.until("reset")
+        processes.wait_until(lambda: looked > 0, "a look at all streams")
+        by_thread = statements.by_thread.copy()
+        [name] = [name for name in by_thread if name.startswith("convmemory-events")]
+        before, looked = len(by_thread[name]), 0
+        processes.wait_until(lambda: looked == 10, "ten more looks")
+        assert 10 <= len(statements.by_thread[name]) - before <= 11
+        if DATABASE == "postgresql":
+            with connection.cursor() as cursor:
+                cursor.execute("SELECT COUNT(*) FROM pg_stat_activity WHERE datname = current_database()")
+                # This one, and perhaps the one of the look that is running.
+                assert cursor.fetchone()[0] <= 2
+    finally:
+        connection_created.disconnect(statements.connect)
+        for follower in followers:
+            follower.close()
+
+
+def test_streams_outlast_a_database_that_fails(
+    follow: Callable[..., Follower],
+    chat: SessionHandle,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    tab = follow()
+    tab.until("reset")
+    real, failures = streams._sessions, 0
+
+    def failing(open_streams: Any) -> Any:
+        nonlocal failures
+        failures += 1
+        raise OperationalError("the database is away")
+
+    with caplog.at_level(logging.CRITICAL, streams.__name__):
+        monkeypatch.setattr(streams, "_sessions", failing)
+        say(chat, "three")
+        processes.wait_until(lambda: failures >= 2, "two failed looks")
+    monkeypatch.setattr(streams, "_sessions", real)
+    assert tab.until("message").data["position"] == 3
+
+
+class BrokenLater:
+    """A permission class of a site, with a defect that shows only when access is checked again."""
+
+    asked: set[str] = set()
+
+    def has_permission(self, request: Any, view: Any) -> bool:
+        return True
+
+    def has_object_permission(self, request: Any, view: Any, obj: Any) -> bool:
+        if request.user.username == "berta" and request.user.username in self.asked:
+            raise KeyError("a defect of the site")
+        self.asked.add(request.user.username)
+        return True
+
+
+def test_a_defect_of_the_sites_own_classes_ends_one_stream(
+    follow: Callable[..., Follower], chat: SessionHandle, anna: User, settings: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    BrokenLater.asked.clear()
+    settings.CONVMEMORY_API = {
+        "SCOPE": "tests.api.test_scopes.TeamScope",
+        "PERMISSION_CLASSES": [f"{__name__}.BrokenLater"],
+    }
+    berta = User.objects.create_user("berta")
+    Group.objects.create(name="support").user_set.add(anna, berta)
+    hers, tab = follow(cookie=cookie_of(berta)), follow()
+    tab.until("reset")
+    hers.until("reset")
+    with caplog.at_level(logging.CRITICAL):
+        assert not hers.is_complete()
+    say(chat, "three")
+    assert tab.until("message").data["position"] == 3
+
+
+# In a process of its own, which gets signals.
+
+
+@pytest.fixture
+def start(tmp_path: pathlib.Path, anna: User, chat: SessionHandle) -> Iterator[Callable[[], tuple[Any, int]]]:
+    """Start uvicorn as a site does, and return the process and its port."""
+    started: list[Any] = []
+
+    def start_server() -> tuple[Any, int]:
+        with socket.socket() as bound:
+            bound.bind(("127.0.0.1", 0))
+            port = bound.getsockname()[1]
+        folder = tmp_path / str(len(started))
+        folder.mkdir()
+        command = ["uvicorn", "--factory", "django.core.asgi:get_asgi_application", "--port", str(port)]
+        started.append(processes.start(folder, *command, ALLOWED_HOSTS=["*"]))
+
+        def listens() -> bool:
+            try:
+                socket.create_connection(("127.0.0.1", port), 1).close()
+            except OSError:
+                assert started[-1].poll() is None, (folder / "output").read_text()
+                return False
+            return True
+
+        processes.wait_until(listens, "the server listens")
+        return started[-1], port
+
+    yield start_server
+    for process in started:
+        process.kill()
+        process.wait()
+
+
+def test_a_server_that_is_asked_to_stop_ends_its_streams(
+    start: Callable[[], tuple[Any, int]], chat: SessionHandle, anna: User, tmp_path: pathlib.Path
+) -> None:
+    process, port = start()
+    followers = [Follower(port, url_of(chat, "events/"), cookie=cookie_of(anna)) for _ in range(3)]
+    for follower in followers:
+        follower.until("reset")
+    process.send_signal(signal.SIGTERM)
+    assert [follower.is_complete() for follower in followers] == [True, True, True]
+    for follower in followers:
+        follower.close()
+    process.wait(processes.PATIENCE)
+    assert "Traceback" not in (tmp_path / "0" / "output").read_text()
+
+
+def test_after_a_kill_another_server_goes_on(
+    start: Callable[[], tuple[Any, int]], chat: SessionHandle, anna: User
+) -> None:
+    process, port = start()
+    with Follower(port, url_of(chat, "events/"), cookie=cookie_of(anna)) as first:
+        first.until("reset")
+        say(chat, "three")
+        first.until("message")
+        process.kill()
+        assert not first.is_complete()
+    say(chat, "four")
+    _, port = start()
+    with Follower(port, url_of(chat, "events/"), cookie=cookie_of(anna), last=first.last) as again:
+        assert again.until("message").data["position"] == 4
