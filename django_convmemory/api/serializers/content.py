@@ -28,8 +28,8 @@ MAX_ADDRESS_LENGTH = 2048
 _MAX_FILE_NAME_LENGTH = 255
 # How many wrong parts of a message an error lists.
 _MAX_WRONG_PARTS = 50
-# A host without a user name or password, and nothing that a browser or a provider would read in its own way.
-WEB_ADDRESS = re.compile(r"https://[^\s\\/?#@\x00-\x1f\x7f-\x9f]+(?:[/?#][^\s\\\x00-\x1f\x7f-\x9f]*)?")
+# A host name in ASCII (RFC 3986), because a host of other characters may be read as another one. No user or password.
+WEB_ADDRESS = re.compile(r"https://[A-Za-z0-9][A-Za-z0-9._-]*(?::[0-9]{1,5})?(?:[/?#][^\s\\\x00-\x1f\x7f-\x9f]*)?")
 _CONTROL = re.compile(r"[\x00-\x1f\x7f]")
 
 
