@@ -14,17 +14,18 @@ from asgiref.sync import sync_to_async
 from django.dispatch import Signal
 
 from django_convmemory import schedulers, signals
-from django_convmemory.core import arguments, context, naming, recalling, runs, search
+from django_convmemory.core import arguments, context, creations, naming, recalling, runs, search
 from django_convmemory.core.arguments import NOT_GIVEN
 from django_convmemory.core.context import Context
 from django_convmemory.core.hits import Hits
 from django_convmemory.core.naming import Named
 from django_convmemory.core.runs import Outcome
 from django_convmemory.core.strategies import View
-from django_convmemory.core.values import Claim, Edited, SessionName, Snapshot, StoredMessage
+from django_convmemory.core.values import Appended, Claim, Edited, SessionName, Snapshot, StoredMessage
 from django_convmemory.exceptions import InvalidSession
 from django_convmemory.folding import BaseMemory
 from django_convmemory.forwarding import asynchronous, for_session
+from django_convmemory.messages import freeze
 
 # How often load() reads a session again because messages were removed while it searched.
 _RECALL_TRIES = 3
@@ -94,24 +95,45 @@ class ConversationMemory(BaseMemory):
 
     # The operations.
 
-    def create(self, session: str | Named, *, title: str = "", metadata: Mapping[str, Any] | None = None) -> Any:
+    def create(
+        self,
+        session: str | Named,
+        *,
+        title: str = "",
+        metadata: Mapping[str, Any] | None = None,
+        idempotency_key: str | None = None,
+    ) -> Any:
         """Create an empty session with a title and metadata, and return its ``Session`` row.
 
         ``append`` creates the session that it needs. This operation is for sites that list a conversation before its
-        first message. ``metadata`` is a JSON object of the site's own.
+        first message. ``metadata`` is a JSON object of the site's own. A retry with the same ``idempotency_key`` and
+        the same arguments returns the session that the first try created, with ``replayed`` set. The owner of the
+        session has its own keys, and the session keeps its key as long as it exists.
 
-        Raises :class:`~django_convmemory.exceptions.SessionExists`, ``InvalidSession``, ``InvalidArgument``, and
-        ``UnknownSession`` for a row that was deleted. Each is a ValueError.
+        Raises :class:`~django_convmemory.exceptions.SessionExists`, ``InvalidSession``, ``InvalidArgument``,
+        ``InvalidMessage``, ``IdempotencyConflict``, and ``UnknownSession`` for a row that was deleted. Each is a
+        ValueError.
         """
         description = arguments.description(title, {} if metadata is None else metadata, self.options.max_message_bytes)
-        return self.store.create(self.resolve(session), **description)
+        name, key = self.resolve(session), arguments.check_idempotency_key(idempotency_key)
+        creation = creations.creation(name.scope, key, "create", name.alias, name.key, description)
+        return self.store.create(name, **description, creation=creation)
 
     acreate = asynchronous(create)
 
     def update(
-        self, session: str | Named, *, title: Any = NOT_GIVEN, metadata: Any = NOT_GIVEN, revision: int | None = None
+        self,
+        session: str | Named,
+        *,
+        title: Any = NOT_GIVEN,
+        metadata: Any = NOT_GIVEN,
+        archived: Any = NOT_GIVEN,
+        starred: Any = NOT_GIVEN,
+        revision: int | None = None,
     ) -> None:
-        """Replace the title or the metadata of the session, or both. Without either, the session stays as it is.
+        """Replace the title or the metadata of the session, archive it or star it. Without any, it stays as it is.
+
+        ``archived`` and ``starred`` are for lists: they change nothing else, and not the time of the last change.
 
         Raises :class:`~django_convmemory.exceptions.StaleRevision` if ``revision`` is given and the session has another
         revision, ``UnknownSession`` if there is no such session, and ``InvalidArgument``.
@@ -119,11 +141,30 @@ class ConversationMemory(BaseMemory):
         arguments.check_revision(revision)
         self.store.update(
             self.resolve(session),
-            arguments.description(title, metadata, self.options.max_message_bytes),
+            {
+                **arguments.description(title, metadata, self.options.max_message_bytes),
+                **arguments.marks(archived=archived, starred=starred),
+            },
             revision=revision,
         )
 
     aupdate = asynchronous(update)
+
+    def update_message(
+        self, session: str | Named, position: int, *, metadata: Mapping[str, Any], revision: int | None = None
+    ) -> None:
+        """Replace the metadata of the message at ``position``, for feedback or a tag.
+
+        Raises :class:`~django_convmemory.exceptions.UnknownMessage`, ``RedactedMessage``, ``UnknownSession``,
+        ``StaleRevision`` and ``InvalidArgument``.
+        """
+        arguments.check_whole_number(position, "position", minimum=1)
+        arguments.check_revision(revision)
+        checked = arguments.description(NOT_GIVEN, metadata, self.options.max_message_bytes)["metadata"]
+        frozen: Mapping[str, Any] = freeze(checked, "metadata")
+        self.store.update_message(self.resolve(session), position, frozen, revision=revision)
+
+    aupdate_message = asynchronous(update_message)
 
     def delete(self, session: str | Named, revision: int | None = None) -> bool:
         """Delete the session with its messages and summaries. Return whether there was such a session.
@@ -166,7 +207,43 @@ class ConversationMemory(BaseMemory):
             usage=usage,
             created_at=created_at,
         )
-        appended = self.store.append(name, batch, self._due_rule, counter=self.counter_name)
+        return self._appended(name, self.store.append(name, batch, self._due_rule, counter=self.counter_name))
+
+    aappend = asynchronous(append)
+
+    def replace(
+        self,
+        session: str | Named,
+        after: int,
+        *messages: Any,
+        revision: int | None = None,
+        idempotency_key: str | None = None,
+        usage: Any = None,
+    ) -> Receipt:
+        """Delete the messages after the position ``after``, and store ``messages`` in their place: all of it, or none.
+
+        It is ``truncate`` and ``append`` in one transaction, to edit the last question or to store another reply. A
+        retry with the same ``idempotency_key`` and content returns the first receipt, whatever the ``revision``.
+        Raises the errors of both operations, and :class:`~django_convmemory.exceptions.UnknownMessage` if the session
+        has no message at ``after``.
+        """
+        arguments.check_whole_number(after, "after")
+        arguments.check_revision(revision)
+        name = self.resolve(session)
+        batch = arguments.batch(
+            messages,
+            self.counter,
+            max_message_bytes=self.options.max_message_bytes,
+            idempotency_key=idempotency_key,
+            usage=usage,
+            replaces=after,
+        )
+        appended = self.store.replace(name, after, batch, self._due_rule, counter=self.counter_name, revision=revision)
+        return self._appended(name, appended)
+
+    areplace = asynchronous(replace)
+
+    def _appended(self, name: SessionName, appended: Appended) -> Receipt:
         receipt = Receipt(
             appended.first_position, appended.last_position, appended.tokens, appended.due, appended.replayed
         )
@@ -177,8 +254,6 @@ class ConversationMemory(BaseMemory):
         if appended.turned_due:
             self._schedule(appended.session_id)
         return receipt
-
-    aappend = asynchronous(append)
 
     def load(
         self,
@@ -345,21 +420,36 @@ class ConversationMemory(BaseMemory):
 
     apop = asynchronous(pop)
 
-    def fork(self, session: str | Named, at: int, *, key: str, owner: Any = NOT_GIVEN, visitor: Any = NOT_GIVEN) -> Any:
+    def fork(
+        self,
+        session: str | Named,
+        at: int,
+        *,
+        key: str,
+        owner: Any = NOT_GIVEN,
+        visitor: Any = NOT_GIVEN,
+        title: Any = NOT_GIVEN,
+        idempotency_key: str | None = None,
+    ) -> Any:
         """Copy the session as it was at the position ``at`` to a new session ``key``. Return the copy's row.
 
-        The copy belongs to ``owner`` or ``visitor``. Without both it has the owner of the original. It gets the
-        summaries that cover only copied messages. Later changes of one session do not change the other.
-        Raises :class:`~django_convmemory.exceptions.SessionExists`, ``InvalidSession`` and ``UnknownMessage``. Each is
-        a ValueError.
+        The copy belongs to ``owner`` or ``visitor``. Without both it has the owner of the original. Without ``title``
+        it has the title of the original. It gets the summaries that cover only copied messages. Later changes of one
+        session do not change the other. ``idempotency_key`` is as for :meth:`create`; the copy keeps it.
+        Raises :class:`~django_convmemory.exceptions.SessionExists`, ``InvalidSession``, ``UnknownMessage`` and
+        ``IdempotencyConflict``. Each is a ValueError.
         """
         arguments.check_whole_number(at, "at")
+        description = arguments.description(title, NOT_GIVEN, self.options.max_message_bytes)
+        idempotency_key = arguments.check_idempotency_key(idempotency_key)
         source = self.resolve(session)
         if owner is NOT_GIVEN and visitor is NOT_GIVEN:
             target = dataclasses.replace(source, key=naming.check_key(key), row_id=None)
         else:
             target = naming.session_name(self.store, self.alias, key, owner, visitor)
-        forked = self.store.fork(source, target, at, self._due_rule)
+        request = ("fork", source.name_hash, at, target.alias, target.key, description)
+        creation = creations.creation(target.scope, idempotency_key, *request)
+        forked = self.store.fork(source, target, at, self._due_rule, **description, creation=creation)
         self._edited([forked.edited])
         return forked.session
 
@@ -511,10 +601,14 @@ class SessionHandle:
     acreate = for_session(ConversationMemory.acreate)
     update = for_session(ConversationMemory.update)
     aupdate = for_session(ConversationMemory.aupdate)
+    update_message = for_session(ConversationMemory.update_message)
+    aupdate_message = for_session(ConversationMemory.aupdate_message)
     delete = for_session(ConversationMemory.delete)
     adelete = for_session(ConversationMemory.adelete)
     append = for_session(ConversationMemory.append)
     aappend = for_session(ConversationMemory.aappend)
+    replace = for_session(ConversationMemory.replace)
+    areplace = for_session(ConversationMemory.areplace)
     load = for_session(ConversationMemory.load)
     aload = for_session(ConversationMemory.aload)
     history = for_session(ConversationMemory.history)

@@ -66,6 +66,10 @@ class UnknownMessage(ConvMemoryError, ValueError):
     """The session has no message at that position. Read the history for the positions that exist."""
 
 
+class RedactedMessage(ConvMemoryError, ValueError):
+    """The metadata of a redacted message cannot be set: it could bring back what the redaction removed."""
+
+
 class StaleRevision(ConvMemoryError):
     """The session was changed after the revision that an edit was made for.
 
@@ -85,7 +89,7 @@ class BrokerUnavailable(ConvMemoryError):
 
 
 class IdempotencyConflict(ConvMemoryError, ValueError):
-    """An idempotency key was used before with other content. Use a new key for other content."""
+    """An idempotency key was used before with other content, or for another request. Use a new key for that."""
 
 
 class UnknownAlias(ConvMemoryError, KeyError, ValueError):

@@ -20,6 +20,7 @@ from django.utils.translation import gettext_lazy as _
 from django_convmemory import clock
 from django_convmemory.core.breaker import Reason
 from django_convmemory.core.counters import Counters, Covered, Pinned
+from django_convmemory.core.cuts import message_id
 from django_convmemory.core.strategies import Threshold
 from django_convmemory.core.values import MAX_MODEL_NAME, AttemptOutcome, SessionName, SummaryVersion
 from django_convmemory.fields import ExactCharField, ExactJSONField
@@ -140,6 +141,15 @@ class Session(models.Model):
     name_hash = models.CharField(_("name hash"), max_length=64, editable=False)
     title = models.CharField(_("title"), max_length=255, blank=True, default="")
     metadata = models.JSONField(_("metadata"), blank=True, default=dict)
+    # Lists leave out what is archived. ``starred`` and not ``pinned``, because messages are pinned.
+    archived_at = models.DateTimeField(_("archived at"), null=True, blank=True)
+    starred_at = models.DateTimeField(_("starred at"), null=True, blank=True)
+    # The idempotency key of the request that created the session: see core.creations. The index of the first is unique.
+    creation_key = models.CharField(max_length=64, null=True, blank=True, editable=False)  # noqa: DJ001
+    creation_hash = models.CharField(max_length=64, null=True, blank=True, editable=False)  # noqa: DJ001
+    # Where messages were deleted, and the idempotency keys that they had: see core.cuts and core.spent_keys.
+    cuts = models.TextField(null=True, blank=True, editable=False)  # noqa: DJ001
+    spent_keys = models.TextField(null=True, blank=True, editable=False)  # noqa: DJ001
 
     # The counters of the messages: see core.counters.Counters. They and the columns of a message are signed, because
     # the database would check positive numbers at each append.
@@ -207,11 +217,16 @@ class Session(models.Model):
 
     # Set by a store that has locked the row before it read it: _hand_on_forks then need not do either again.
     locked = False
+    # Set by a store that was asked to create a session which an earlier request with the same idempotency key created.
+    replayed = False
 
     class Meta:
         verbose_name = _("session")
         verbose_name_plural = _("sessions")
-        constraints = [models.UniqueConstraint(fields=["name_hash"], name="convmemory_session_name_hash")]
+        constraints = [
+            models.UniqueConstraint(fields=["name_hash"], name="convmemory_session_name_hash"),
+            models.UniqueConstraint(fields=["creation_key"], name="convmemory_session_creation"),
+        ]
         indexes = [
             models.Index(fields=["alias", "due_since"], name="convmemory_session_due"),
             models.Index(fields=["alias", "rebuild_after"], name="convmemory_session_rebuild"),
@@ -320,6 +335,14 @@ def _hand_on_forks(sender: type[Session], instance: Session, using: str, **kwarg
         sessions.filter(forked_from=instance).update(forked_from=origin)
 
 
+class MessageQuerySet(models.QuerySet["Message"]):
+    def shown(self, session: Session) -> MessageQuerySet:
+        """The messages of ``session`` with what :attr:`Message.public_id` needs, read at the same moment."""
+        cuts = Session.objects.filter(pk=session.pk).values("cuts")
+        rows: MessageQuerySet = session.convmemory_messages.using(session._state.db).annotate(cuts=Subquery(cuts))
+        return rows
+
+
 class Message(models.Model):
     """One message. A compaction never changes it.
 
@@ -359,6 +382,8 @@ class Message(models.Model):
     # The hash and the number of the messages that were stored with the key: see values.Payload.
     payload_hash = models.CharField(max_length=80, blank=True, default="", editable=False)
 
+    objects = MessageQuerySet.as_manager()
+
     class Meta:
         verbose_name = _("message")
         verbose_name_plural = _("messages")
@@ -369,6 +394,11 @@ class Message(models.Model):
 
     def __str__(self) -> str:
         return f"{self.position}: {self.role}"
+
+    @property
+    def public_id(self) -> uuid.UUID:
+        """An id that no other message ever has. The row must come from ``shown()``."""
+        return message_id(self.session.public_id, self.cuts, self.position)  # type: ignore[attr-defined]
 
 
 class Segment(models.Model):

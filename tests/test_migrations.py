@@ -22,7 +22,7 @@ def test_a_router_that_decides_by_model_is_told_one_for_all_that_is_run() -> Non
         for operation in migration.operations
         if isinstance(operation, RunPython | RunSQL)
     ]
-    assert len(operations) == 3
+    assert len(operations) == 4
     for operation in operations:
         assert apps.get_model("convmemory", operation.hints["model_name"])
 

@@ -88,13 +88,11 @@ def statements(vendor: str) -> Iterator[tuple[str, str]]:
     """Yield the name and the text of each statement."""
     advanced = sql.Advanced(1, 9, 90, 0, due=False, turned_due=False)
     for what, (name, batch, threshold, hint) in APPENDS.items():
+        rule, epoch = DueRule(threshold, hint), None if batch.key_hash is None else 1
         if vendor == "postgresql":
-            yield f"append: {what}", sql.append_in_one(name, batch, DueRule(threshold, hint), counter="c")[0]
+            yield f"append: {what}", sql.append_in_one(name, batch, rule, counter="c", epoch=epoch)[0]
         elif vendor == "sqlite":
-            yield (
-                f"append, counters: {what}",
-                sql.advance(vendor, name, batch, DueRule(threshold, hint), counter="c")[0],
-            )
+            yield f"append, counters: {what}", sql.advance(vendor, name, batch, rule, counter="c", epoch=epoch)[0]
     for what, (_, batch, _, _) in APPENDS.items():
         [(insert, _)] = sql.inserts(vendor, batch, advanced)
         yield f"append, rows: {what}", insert

@@ -82,6 +82,14 @@ def messages() -> st.SearchStrategy[ChatMessage]:
     )
 
 
+ONCE = st.none() | st.sampled_from(["k1", "k2", "k3"])
+
+
+def created(session: Any) -> Any:
+    """Return what a store says of a session that was created, now or by an earlier request with the same key."""
+    return session.session_name, session.title, session.replayed
+
+
 STRATEGIES: list[Strategy] = [
     SummaryBuffer(20),
     SummaryBuffer(3),
@@ -136,7 +144,7 @@ class BothStores(RuleBasedStateMachine):
     @rule(
         key=st.sampled_from(KEYS),
         batch=st.lists(messages(), min_size=1, max_size=5),
-        once=st.none() | st.sampled_from(["k1", "k2"]),
+        once=ONCE,
     )
     def append(self, key: str, batch: list[ChatMessage], once: str | None) -> None:
         self.both(lambda chat: chat.append(*batch, idempotency_key=once, created_at=DAY), key)
@@ -187,13 +195,44 @@ class BothStores(RuleBasedStateMachine):
     def clear(self, key: str) -> None:
         self.both(lambda chat: chat.clear(), key)
 
-    @rule(key=st.sampled_from(KEYS), title=texts(), number=st.integers(0, 9))
-    def create(self, key: str, title: str, number: int) -> None:
-        self.both(lambda chat: chat.create(title=title, metadata={"number": number}).session_name, key)
+    @rule(key=st.sampled_from(KEYS), title=st.sampled_from(["", "A trip"]), number=st.integers(0, 9), once=ONCE)
+    def create(self, key: str, title: str, number: int, once: str | None) -> None:
+        self.both(
+            lambda chat: created(chat.create(title=title, metadata={"number": number % 2}, idempotency_key=once)), key
+        )
 
     @rule(
         key=st.sampled_from(KEYS),
-        changes=st.fixed_dictionaries({}, optional={"title": texts(), "metadata": st.just({"a": [1]})}),
+        position=st.integers(1, 30),
+        metadata=st.sampled_from([{}, {"thumb": "up"}, {"n": 1e300}]),
+        revision=st.none() | st.integers(0, 60),
+    )
+    def update_message(self, key: str, position: int, metadata: dict[str, Any], revision: int | None) -> None:
+        self.both(lambda chat: chat.update_message(position, metadata=metadata, revision=revision), key)
+
+    @rule(
+        key=st.sampled_from(KEYS),
+        back=st.integers(-1, 12),
+        batch=st.lists(messages(), min_size=1, max_size=3),
+        once=ONCE,
+        revision=st.none() | st.integers(0, 60),
+    )
+    def replace(self, key: str, back: int, batch: list[ChatMessage], once: str | None, revision: int | None) -> None:
+        last = models.Session.objects.named(self.named(self.memory, key).session_name).first()
+        after = max(0, (last.last_position if last else 0) - back)
+        self.both(lambda chat: chat.replace(after, *batch, revision=revision, idempotency_key=once), key)
+
+    @rule(
+        key=st.sampled_from(KEYS),
+        changes=st.fixed_dictionaries(
+            {},
+            optional={
+                "title": texts(),
+                "metadata": st.just({"a": [1]}),
+                "archived": st.booleans(),
+                "starred": st.booleans(),
+            },
+        ),
         revision=st.none() | st.integers(0, 60),
     )
     def update(self, key: str, changes: dict[str, Any], revision: int | None) -> None:
@@ -222,9 +261,18 @@ class BothStores(RuleBasedStateMachine):
         if last is not None:
             self.both(lambda chat: chat.truncate(max(0, last.last_position - back)), key)
 
-    @rule(key=st.sampled_from(KEYS), at=st.integers(0, 30), copy=st.sampled_from(("f", "g", "a")))
-    def fork(self, key: str, at: int, copy: str) -> None:
-        self.both(lambda memory: memory.fork(self.named(memory, key), at, key=copy).session_name)
+    @rule(
+        key=st.sampled_from(KEYS),
+        at=st.integers(0, 30),
+        copy=st.sampled_from(("f", "g", "a")),
+        title=st.none() | st.just("A copy"),
+        once=ONCE,
+    )
+    def fork(self, key: str, at: int, copy: str, title: str | None, once: str | None) -> None:
+        titled = {} if title is None else {"title": title}
+        self.both(
+            lambda memory: created(memory.fork(self.named(memory, key), at, key=copy, idempotency_key=once, **titled))
+        )
 
     @rule(key=st.sampled_from(KEYS), position=st.integers(1, 30), forks=st.booleans())
     def redact(self, key: str, position: int, forks: bool) -> None:
@@ -325,6 +373,8 @@ class BothStores(RuleBasedStateMachine):
             for field in ("epoch", "revision", "last_version", "current_version", "attempts", "last_error"):
                 assert getattr(row, field) == getattr(measured, field), field
             assert (row.title, row.metadata) == (measured.title, measured.metadata)
+            assert (row.archived_at is not None, row.starred_at is not None) == (measured.archived, measured.starred)
+            assert (row.cuts or "", row.spent_keys or "") == (measured.cuts, measured.spent_keys)
             assert (row.due_since is None) == (measured.due_since is None)
             assert (row.rebuild_after is None) == (measured.rebuild_after is None)
             assert not row.lease_token

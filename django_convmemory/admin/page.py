@@ -219,8 +219,8 @@ class SessionPage:
         made = self._finished.filter(created_at__lte=OuterRef("created_at"), last_position__lt=OuterRef("position"))
         newest_first = made.order_by("-session_id", "-created_at")
         rows = models.Message.objects.using(self.using).filter(session=self.session, position__in=positions)
-        rows = rows.order_by("position").annotate(summary_version=Subquery(newest_first.values("version")[:1]))
-        return [charts.Sample(*row) for row in rows.values_list("position", "tokens_through", "summary_version")]
+        samples = rows.order_by("position").annotate(summary_version=Subquery(newest_first.values("version")[:1]))
+        return [charts.Sample(*row) for row in samples.values_list("position", "tokens_through", "summary_version")]
 
     @cached_property
     def chart(self) -> charts.TokenChart | None:

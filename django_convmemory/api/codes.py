@@ -22,6 +22,7 @@ ProblemCode = Literal[
     "invalid_message",
     "invalid_session",
     "length_required",
+    "message_redacted",
     "message_too_large",
     "method_not_allowed",
     "not_acceptable",

@@ -1,8 +1,8 @@
 """Entity tags of a session. Every change of the session changes its tag, so a client can ask whether it has changed.
 
-A tag is ``"<revision>-<rest>"``. The rest changes with five things that the revision does not count: the end of a
+A tag is ``"<revision>-<rest>"``. The rest changes with six things that the revision does not count: the end of a
 lease, a pause of the alias, a title or metadata that the site sets by itself, what is indexed, because a context may
-quote more then, and the configuration of the memory.
+quote more then, the deletion of the session that this one is a copy of, and the configuration of the memory.
 
 ``If-Match`` is compared by the revision alone, because the tags of a session and of its context share it. Django's own
 conditional requests compare whole tags.
@@ -11,12 +11,16 @@ conditional requests compare whole tags.
 from __future__ import annotations
 
 import functools
+import hashlib
+import json
 import re
 import zlib
+from typing import Any, Final
 
 from django.utils.http import parse_etags, quote_etag
 
 from django_convmemory import models
+from django_convmemory.api import conf
 from django_convmemory.api.problems import Problem
 from django_convmemory.conversation import ConversationMemory
 
@@ -27,7 +31,7 @@ IF_MATCH = r'^(?:\*|(?:W/)?"[!#-~]*"(?:[ \t]*,[ \t]*(?:W/)?"[!#-~]*")*)$'
 def of(session: models.Session, memory: ConversationMemory) -> str:
     """Return the tag of a session's state. ``session`` must have been read ``with_clock``."""
     pause: str | None = session.pause  # type: ignore[attr-defined]
-    parts = (session.title, session.metadata, pause, session.indexed_position)
+    parts = (session.title, session.metadata, pause, session.indexed_position, session.forked_from_id)
     description = zlib.crc32(repr(parts).encode("utf-8", "surrogatepass"))
     return quote_etag(f"{session.revision}-{session.state[0]}{_configuration(memory) ^ description:08x}")
 
@@ -36,6 +40,16 @@ def of(session: models.Session, memory: ConversationMemory) -> str:
 def _configuration(memory: ConversationMemory) -> int:
     configuration = (memory.strategy, memory.options, memory.max_context_tokens, memory.counter_name)
     return zlib.crc32(repr(configuration).encode())
+
+
+def of_messages(session: models.Session) -> str:
+    """Return the tag of the session's list of messages. ``If-Match`` takes it too."""
+    return quote_etag(f"{session.revision}-m{conf.limits().default_page_size}")
+
+
+def of_content(content: Any) -> str:
+    """Return the tag of a response with this content, for a list that no revision counts."""
+    return quote_etag(hashlib.sha256(json.dumps(content, default=str).encode()).hexdigest()[:32])
 
 
 def matches(header: str | None, tag: str) -> bool:
@@ -74,10 +88,13 @@ def require_match(header: str, revision: int) -> None:
         raise stale()
 
 
+STALE: Final = "stale_revision"
+
+
 def stale() -> Problem:
     """Return the error of a request whose ``If-Match`` names an earlier revision."""
     return Problem(
         412,
-        "stale_revision",
+        STALE,
         "The session has changed since this ETag. Read the session again before you repeat the request.",
     )

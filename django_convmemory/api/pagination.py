@@ -6,7 +6,7 @@ The pages of a search are another kind: a ranking has no column by which a page 
 from __future__ import annotations
 
 import datetime as dt
-import re
+import json
 from collections.abc import Callable
 from typing import Any
 
@@ -18,34 +18,45 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 from rest_framework.utils.urls import remove_query_param, replace_query_param
 
+from django_convmemory.api import cursors
 from django_convmemory.core.hits import Hit, Hits
 from django_convmemory.core.search import MAX_HITS
+from django_convmemory.messages import dumps
 
 
 class Pages(CursorPagination):
-    """DRF's cursors, with a check. The view sets ``ordering`` and ``page_size``.
+    """DRF's cursors, sealed for the list and its order. The view sets ``ordering`` and ``page_size``.
 
     DRF gives the position of a cursor to the database as it is. If it is not a value of the first column of the
-    ordering, the database raises an error, and the response would be a 500.
+    ordering, the database raises an error, and the response would be a 500. Such a cursor may be of a site with other
+    settings.
     """
 
     def paginate_queryset(self, queryset: Any, request: Request, view: Any = None) -> list[Any] | None:
         self._column = queryset.model._meta.get_field(self.ordering[0].lstrip("-"))
+        self._salt = f"{queryset.model._meta.label_lower}.{','.join(self.ordering)}"
         return super().paginate_queryset(queryset, request, view)
 
     def get_paginated_response_schema(self, schema: dict[str, Any]) -> dict[str, Any]:
         page = super().get_paginated_response_schema(schema)
         return page | {"required": list(page["properties"])}  # "next" and "previous" may be null, and are always there.
 
+    def encode_cursor(self, cursor: Cursor) -> str:
+        position: Any = cursor.position
+        text = dumps([cursor.offset, bool(cursor.reverse), None if position is None else str(position)])
+        address: Any = self.base_url
+        return str(replace_query_param(address, self.cursor_query_param, cursors.seal(text, self._salt)))
+
     def decode_cursor(self, request: Request) -> Cursor | None:
-        cursor = super().decode_cursor(request)
-        if cursor is None or cursor.position is None:
-            return cursor
+        encoded = request.query_params.get(self.cursor_query_param)
+        if not encoded:
+            return None
         try:
-            position: Any = _column_value(self._column, str(cursor.position))
-            return cursor._replace(position=position)
+            offset, reverse, text = json.loads(cursors.unseal(encoded, self._salt))
+            position: Any = None if text is None else _column_value(self._column, text)
         except (ValidationError, ValueError, OverflowError):
             raise NotFound(self.invalid_cursor_message) from None
+        return Cursor(offset=offset, reverse=reverse, position=position)
 
 
 def _column_value(column: Any, text: str) -> str:
@@ -65,6 +76,13 @@ def _column_value(column: Any, text: str) -> str:
     return str(value)
 
 
+_HITS = "hits"
+
+
+def _page_at(address: str, offset: int) -> str:
+    return str(replace_query_param(address, "cursor", cursors.seal(str(offset), _HITS)))
+
+
 class HitPages(BasePagination):
     """Pages of the best hits of a search, :data:`MAX_HITS` hits at most. A cursor is the number of hits before a page.
 
@@ -76,17 +94,19 @@ class HitPages(BasePagination):
 
         ``find`` returns hits from an offset on, as many as a limit says. Raises a 404 for a cursor that is not valid.
         """
-        cursor = request.query_params.get("cursor") or "0"
-        if not re.fullmatch("[0-9]{1,9}", cursor) or not (offset := int(cursor)) < MAX_HITS:
-            raise NotFound("Invalid cursor")
+        cursor = request.query_params.get("cursor")
+        try:
+            offset = int(cursors.unseal(cursor, _HITS)) if cursor else 0
+        except ValueError:
+            raise NotFound("Invalid cursor") from None
         left = MAX_HITS - offset
         # One more than is shown, to know whether there is a next page.
         hits = find(offset, min(size + 1, left))
         address = request.build_absolute_uri()
-        self._next = replace_query_param(address, "cursor", offset + size) if size < min(len(hits), left) else None
+        self._next = _page_at(address, offset + size) if size < min(len(hits), left) else None
         self._previous = None
         if offset > size:
-            self._previous = replace_query_param(address, "cursor", offset - size)
+            self._previous = _page_at(address, offset - size)
         elif offset:
             self._previous = remove_query_param(address, "cursor")
         self._complete = hits.complete

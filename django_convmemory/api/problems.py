@@ -69,6 +69,7 @@ MEMORY_ERRORS: tuple[tuple[type[Exception], int, ProblemCode], ...] = (
     (exceptions.SessionExists, 409, "session_exists"),
     (exceptions.UnknownSession, 404, "not_found"),
     (exceptions.UnknownMessage, 404, "unknown_message"),
+    (exceptions.RedactedMessage, 409, "message_redacted"),
     (exceptions.StaleRevision, 412, "stale_revision"),
     (exceptions.IdempotencyConflict, 422, "idempotency_conflict"),
     (exceptions.SessionContended, 503, "session_contended"),

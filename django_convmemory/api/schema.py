@@ -59,7 +59,7 @@ _REQUIRED_IF_MATCH = _header(
 )
 _IDEMPOTENCY_KEY = _header(
     "Idempotency-Key",
-    "A retry with the same key and content stores nothing. It returns what the first request stored.",
+    "A retry with the same key and content changes nothing. It returns what the first request stored.",
     minLength=1,
     maxLength=255,
 )
@@ -88,6 +88,17 @@ _ERRORS = {
 _READ = (401, 403, 404, 406)
 _WRITE = (400, 401, 403, 404, 406, 411, 412, 413, 415)
 
+# One event of a stream. Its data is JSON in a string.
+_EVENT = {
+    "type": "object",
+    "properties": {
+        "id": {"type": "string"},
+        "event": {"type": "string", "enum": ["message", "summary", "state", "reset"]},
+        "data": {"type": "string"},
+    },
+    "required": ["event", "data"],
+}
+
 
 class _Operation(NamedTuple):
     """A method of a view. ``errors`` are those besides ``_READ`` or ``_WRITE``. ``examples`` are bodies of requests."""
@@ -103,19 +114,33 @@ class _Operation(NamedTuple):
 
 SESSIONS, MESSAGES, SEARCH, CONTEXT, COMPACTION = "Sessions", "Messages", "Search", "Context", "Compaction"
 
+_CREATED = {
+    201: OpenApiResponse(serializers.SessionSerializer, "The session was created."),
+    200: OpenApiResponse(serializers.SessionSerializer, "An earlier request with this key has created the session."),
+}
+_STORED = {
+    201: OpenApiResponse(serializers.ReceiptSerializer, "The messages were stored."),
+    200: OpenApiResponse(
+        serializers.ReceiptSerializer, "The messages were stored by an earlier request with this key."
+    ),
+}
+
 # By view and method. The views have the parameters and bodies that they accept, as query_class and serializer_class.
 OPERATIONS: dict[tuple[type[ScopedView], str], _Operation] = {
     (sessions.SessionList, "get"): _Operation(
-        SESSIONS, "sessions_list", "List sessions", {200: serializers.SessionSerializer(many=True)}
+        SESSIONS, "sessions_list", "List sessions", {200: serializers.ListedSessionSerializer(many=True)}
     ),
     (sessions.SessionList, "post"): _Operation(
         SESSIONS,
         "sessions_create",
         "Create a session",
-        {201: serializers.SessionSerializer},
-        errors=[409],
-        parameters=[_LOCATION, _ETAG],
+        _CREATED,
+        errors=[409, 422, 429],
+        parameters=[_IDEMPOTENCY_KEY, _LOCATION, _ETAG],
         examples={"With a title": {"key": "trip", "title": "Lisbon"}},
+    ),
+    (sessions.SessionDeletion, "post"): _Operation(
+        SESSIONS, "sessions_delete_several", "Delete several sessions", {200: serializers.Deleted}
     ),
     (sessions.SessionDetail, "get"): _Operation(
         SESSIONS, "sessions_retrieve", "Read a session", {200: serializers.SessionSerializer}
@@ -146,7 +171,7 @@ OPERATIONS: dict[tuple[type[ScopedView], str], _Operation] = {
         "Follow a session by server-sent events",
         {
             (200, EventStreamRenderer.media_type): OpenApiResponse(
-                str,
+                _EVENT,
                 "Server-sent events. The data of `message` is a `ConvMemoryMessage`, that of `summary` a "
                 "`ConvMemorySummary`, and that of `reset` and `state` a `ConvMemoryStatus`.",
             )
@@ -164,12 +189,7 @@ OPERATIONS: dict[tuple[type[ScopedView], str], _Operation] = {
         MESSAGES,
         "messages_append",
         "Append messages: all of them or none",
-        {
-            201: OpenApiResponse(serializers.ReceiptSerializer, "The messages were stored."),
-            200: OpenApiResponse(
-                serializers.ReceiptSerializer, "The messages were stored by an earlier request with this key."
-            ),
-        },
+        _STORED,
         errors=[409, 422, 429, 503],
         parameters=[_IDEMPOTENCY_KEY],
         examples={
@@ -182,6 +202,26 @@ OPERATIONS: dict[tuple[type[ScopedView], str], _Operation] = {
     ),
     (messages.MessageDetail, "get"): _Operation(
         MESSAGES, "messages_retrieve", "Read a message", {200: serializers.MessageSerializer}
+    ),
+    (messages.MessageDetail, "patch"): _Operation(
+        MESSAGES,
+        "messages_update",
+        "Replace the metadata of a message, for feedback or a tag",
+        {200: serializers.MessageSerializer},
+        errors=[409, 428],
+        parameters=[_IF_MATCH, _ETAG],
+        examples={"Feedback": {"metadata": {"thumb": "up"}}},
+    ),
+    (messages.MessageReplacement, "post"): _Operation(
+        MESSAGES,
+        "messages_replace",
+        "Delete the messages after a position and store others in their place: all of it or none",
+        _STORED,
+        errors=[409, 422, 428, 429, 503],
+        parameters=[_REQUIRED_IF_MATCH, _IDEMPOTENCY_KEY],
+        examples={
+            "Another question": {"after": 2, "messages": [{"role": "user", "content": "And in winter?"}]},
+        },
     ),
     (messages.MessageRedaction, "post"): _Operation(
         MESSAGES,
@@ -230,9 +270,9 @@ OPERATIONS: dict[tuple[type[ScopedView], str], _Operation] = {
         SESSIONS,
         "sessions_fork",
         "Copy a session as it was at a position",
-        {201: serializers.SessionSerializer},
-        errors=[409, 503],
-        parameters=[_LOCATION, _ETAG],
+        _CREATED,
+        errors=[409, 422, 429, 503],
+        parameters=[_IDEMPOTENCY_KEY, _LOCATION, _ETAG],
         examples={"The first four messages": {"at": 4, "key": "what if"}},
     ),
     (actions.Compact, "post"): _Operation(
@@ -291,7 +331,7 @@ def _documented(view: type[ScopedView], method: str, operation: _Operation) -> A
     if method == "get" and view.query_class is not serializers.Nothing:
         parameters.append(view.query_class)
         errors.add(400)
-    if method == "get" and issubclass(view, TaggedView):
+    if method == "get" and issubclass(view, TaggedView | sessions.SessionList | messages.MessageList):
         parameters += [_IF_NONE_MATCH, _ETAG]
         responses[304] = OpenApiResponse(description="Nothing has changed since the `ETag` in `If-None-Match`.")
     for code in sorted(errors):

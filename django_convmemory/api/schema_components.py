@@ -167,11 +167,13 @@ class _NewMessage(OpenApiSerializerExtension):  # type: ignore[no-untyped-call]
     def map_serializer(self, auto_schema: Any, direction: Any) -> dict[str, Any]:
         schema = _without_defaults(auto_schema._map_serializer(self.target, direction, bypass_extensions=True))
 
-        def variant(roles: list[str], *required: str, own: str = "") -> dict[str, Any]:
-            others = {"tool_calls", "tool_call_id"} - {own}
+        def variant(roles: list[str], *required: str) -> dict[str, Any]:
+            others = (
+                {"tool_calls", "tool_call_id"} - set(required) - ({"tool_calls"} if roles == ["assistant"] else set())
+            )
             properties = {name: field for name, field in schema["properties"].items() if name not in others}
             message_content = _content(auto_schema, direction, content.types_for(roles[0]))
-            if roles == ["assistant"]:
+            if "content" not in required:
                 message_content["nullable"] = True
             role = {"allOf": [{"type": "string", "enum": roles}]}
             return {
@@ -182,11 +184,12 @@ class _NewMessage(OpenApiSerializerExtension):  # type: ignore[no-untyped-call]
             }
 
         return {
-            "oneOf": [
+            "anyOf": [
                 variant(["user"], "content"),
                 variant(["system", "developer"], "content"),
-                variant(["assistant"], own="tool_calls"),
-                variant(["tool"], "content", "tool_call_id", own="tool_call_id"),
+                variant(["assistant"], "content"),
+                variant(["assistant"], "tool_calls"),
+                variant(["tool"], "content", "tool_call_id"),
             ],
             "description": schema.get("description", ""),
         }
@@ -250,3 +253,7 @@ for _serializer in vars(serializers).values():
     if isinstance(_serializer, type) and issubclass(_serializer, BaseSerializer):
         _name = _serializer.__name__.removesuffix("Serializer")
         extend_schema_serializer(component_name=f"{_PREFIX}{_name}")(_serializer)
+
+extend_schema_field(serializers.PreviewSerializer(allow_null=True))(
+    serializers.ListedSessionSerializer.get_last_message
+)

@@ -13,6 +13,7 @@ _SESSION = "sessions/<str:session_id>/"
 
 urlpatterns: list[URLPattern] = [
     path("sessions/", sessions.SessionList.as_view(), name="sessions"),
+    path("sessions/delete/", sessions.SessionDeletion.as_view(), name="sessions-delete"),
     path("search/", search.SearchAll.as_view(), name="search-all"),
     path(_SESSION, sessions.SessionDetail.as_view(), name="session"),
     path(f"{_SESSION}status/", sessions.SessionStatus.as_view(), name="session-status"),
@@ -24,6 +25,7 @@ urlpatterns: list[URLPattern] = [
     path(f"{_SESSION}summaries/", contexts.SummaryList.as_view(), name="summaries"),
     path(f"{_SESSION}summaries/<str:version>/", contexts.SummaryDetail.as_view(), name="summary"),
     path(f"{_SESSION}search/", search.SearchSession.as_view(), name="search"),
+    path(f"{_SESSION}replace/", messages.MessageReplacement.as_view(), name="replace"),
     path(f"{_SESSION}truncate/", actions.Truncate.as_view(), name="truncate"),
     path(f"{_SESSION}clear/", actions.Clear.as_view(), name="clear"),
     path(f"{_SESSION}fork/", actions.Fork.as_view(), name="fork"),

@@ -28,14 +28,12 @@ def batch(
     idempotency_key: object = None,
     usage: Any = None,
     created_at: Any = None,
+    replaces: int | None = None,
 ) -> Batch:
     """Return the messages of one append, with their tokens. Raises InvalidMessage."""
     if not messages:
-        raise InvalidMessage("append() needs at least one message.")
-    if idempotency_key is not None:
-        if not isinstance(idempotency_key, str) or not idempotency_key:
-            raise InvalidMessage(f"idempotency_key must be a text that is not empty, not {idempotency_key!r:.100}.")
-        idempotency_key = check_text(idempotency_key, "idempotency_key")
+        raise InvalidMessage(f"{'append' if replaces is None else 'replace'}() needs at least one message.")
+    idempotency_key = check_idempotency_key(idempotency_key)
     values = [coerce(message) for message in messages]
     for value in values:
         _check_size("message", _size(value, max_message_bytes), max_message_bytes)
@@ -49,7 +47,16 @@ def batch(
         Entry(value, max(1, counter.count(value)), reported, time)
         for value, reported, time in zip(values, usages, _times(created_at, len(values)), strict=True)
     ]
-    return Batch(entries, idempotency_key=idempotency_key)
+    return Batch(entries, idempotency_key=idempotency_key, replaces=replaces)
+
+
+def check_idempotency_key(key: object) -> str | None:
+    """Return an idempotency key, or None if there is none. Raises InvalidMessage if it cannot be one."""
+    if key is None:
+        return None
+    if not isinstance(key, str) or not key:
+        raise InvalidMessage(f"idempotency_key must be a text that is not empty, not {key!r:.100}.")
+    return check_text(key, "idempotency_key")
 
 
 def _size(message: ChatMessage, limit: int) -> int:
@@ -97,6 +104,14 @@ def _utc(time: object) -> dt.datetime | None:
     if not 1000 < time.year < 9999:
         raise InvalidMessage(f"created_at is in the year {time.year}. Correct it, or leave it out.")
     return time.astimezone(dt.UTC)
+
+
+def marks(**flags: Any) -> dict[str, bool]:
+    """Return the flags of a session, without those that are NOT_GIVEN. Raises InvalidArgument."""
+    for name, value in flags.items():
+        if value is not NOT_GIVEN and not isinstance(value, bool):
+            raise InvalidArgument(f"{name} must be True or False, not {value!r:.100}.")
+    return {name: value for name, value in flags.items() if value is not NOT_GIVEN}
 
 
 def description(title: Any, metadata: Any, max_bytes: int) -> dict[str, Any]:

@@ -322,11 +322,16 @@ def call_marks(call_ids: Iterable[str], already: str = "") -> str:
 class Batch:
     """Entries that are appended together, with their effect on the counters of a session that nobody has read yet.
 
+    ``replaces`` is the position after which they replace all messages, or None if they replace nothing.
+
     Raises the errors of :meth:`Counters.append` if no session could take the entries.
     """
 
-    def __init__(self, entries: Sequence[Entry], *, idempotency_key: str | None = None) -> None:
+    def __init__(
+        self, entries: Sequence[Entry], *, idempotency_key: str | None = None, replaces: int | None = None
+    ) -> None:
         self.entries = tuple(entries)
+        self.replaces = replaces
         self.key_hash = None if idempotency_key is None else hashlib.sha256(idempotency_key.encode()).hexdigest()
         self.tokens = sum(entry.tokens for entry in self.entries)
         # Where items go depends on the message before them. No statement computes it.
@@ -358,11 +363,13 @@ class Batch:
     @functools.cached_property
     def payload_hash(self) -> str:
         """The SHA-256 of the content. It tells a retry from another use of the same key."""
-        content = [
+        content: list[Any] = [
             [
                 *(entry.message.to_openai(), entry.message.kind, entry.message.metadata, entry.usage),
                 *([] if entry.message.format == CHAT else [entry.message.format, entry.message.item]),
             ]
             for entry in self.entries
         ]
+        if self.replaces is not None:
+            content.append(["replaces", self.replaces])
         return hashlib.sha256(json.dumps(content, sort_keys=True, ensure_ascii=False).encode()).hexdigest()

@@ -11,6 +11,7 @@ from typing import Any, Protocol
 
 from django_convmemory.core.breaker import Breaker, Reason
 from django_convmemory.core.counters import Batch
+from django_convmemory.core.creations import Creation
 from django_convmemory.core.exchanges import Placed, Turn
 from django_convmemory.core.strategies import View
 from django_convmemory.core.values import (
@@ -44,17 +45,41 @@ class Store(Protocol):
         Raises :class:`~django_convmemory.exceptions.ToolResultRefused`, ``TooManyPinned``, ``IdempotencyConflict``.
         """
 
-    def create(self, name: SessionName, *, title: str, metadata: Mapping[str, Any]) -> Any:
+    def replace(
+        self, name: SessionName, after: int, batch: Batch, rule: DueRule, *, counter: str, revision: int | None
+    ) -> Appended:
+        """Delete the messages after the position ``after`` as :meth:`truncate` does, and append ``batch``: or neither.
+
+        A batch whose key was used changes nothing, whatever the revision. Raises the errors of both operations, and
+        :class:`~django_convmemory.exceptions.UnknownMessage` if there is no message at ``after``.
+        """
+
+    def create(
+        self, name: SessionName, *, title: str, metadata: Mapping[str, Any], creation: Creation | None = None
+    ) -> Any:
         """Create an empty session and return it: its row, if the store has rows.
 
-        Raises :class:`~django_convmemory.exceptions.SessionExists`, ``InvalidSession``.
+        If an earlier request has used the key of ``creation``, return the session that it created. Its ``replayed`` is
+        true. Raises :class:`~django_convmemory.exceptions.SessionExists`, ``InvalidSession``, ``IdempotencyConflict``.
         """
 
     def update(self, name: SessionName, changes: Mapping[str, Any], *, revision: int | None) -> None:
-        """Set ``title`` or ``metadata`` of the session to the values in ``changes``. Without any, nothing is written.
+        """Set ``title``, ``metadata``, ``archived`` or ``starred`` of the session to the values in ``changes``.
+
+        Without any, nothing is written. Only the first two change the conversation and the time of its last change.
 
         Raises :class:`~django_convmemory.exceptions.UnknownSession` if there is no such session, and ``StaleRevision``
         if ``revision`` is not None and the session is at another one.
+        """
+
+    def update_message(
+        self, name: SessionName, position: int, metadata: Mapping[str, Any], *, revision: int | None
+    ) -> None:
+        """Replace the metadata of the message at ``position``.
+
+        The epoch stays, because no summary shows metadata. Raises
+        :class:`~django_convmemory.exceptions.UnknownMessage`, ``RedactedMessage``, ``UnknownSession``,
+        ``StaleRevision``.
         """
 
     def delete(self, name: SessionName, *, revision: int | None) -> bool:
@@ -70,7 +95,10 @@ class Store(Protocol):
         """
 
     def clear(self, name: SessionName) -> None:
-        """Delete the messages and summaries of the session. The session stays, and begins again at position 1."""
+        """Delete the messages and summaries of the session. The session stays, and begins again at position 1.
+
+        Idempotency keys stay used: see :mod:`.spent_keys`. So they do after the other operations that delete messages.
+        """
 
     def history(
         self, name: SessionName, *, before: int | None, after: int | None, limit: int, items: bool = False
@@ -137,10 +165,21 @@ class Store(Protocol):
         No other message is deleted, whatever is appended meanwhile.
         """
 
-    def fork(self, source: SessionName, target: SessionName, at: int, rule: DueRule) -> Forked:
+    def fork(
+        self,
+        source: SessionName,
+        target: SessionName,
+        at: int,
+        rule: DueRule,
+        *,
+        title: str | None = None,
+        creation: Creation | None = None,
+    ) -> Forked:
         """Copy the session ``source`` through the position ``at`` to the new session ``target``.
 
-        Raises :class:`~django_convmemory.exceptions.InvalidSession`, ``SessionExists``, ``UnknownMessage``.
+        Without ``title`` it has the title of ``source``. ``creation`` is as for :meth:`create`. Raises
+        :class:`~django_convmemory.exceptions.InvalidSession`, ``SessionExists``, ``UnknownMessage``,
+        ``IdempotencyConflict``.
         """
 
     def redact(self, name: SessionName, position: int, rule: DueRule, *, forks: bool) -> Redaction:

@@ -17,6 +17,7 @@ from django_convmemory.core.recall.segments import Segment
 from django_convmemory.core.strategies import Threshold, View
 from django_convmemory.exceptions import (
     InvalidSession,
+    RedactedMessage,
     SessionExists,
     StaleRevision,
     ToolResultRefused,
@@ -52,8 +53,12 @@ class SessionName:
     @property
     def name_hash(self) -> str:
         """The SHA-256 of the name in hex. Stores find the session by it, so that collations do not matter."""
-        scope = f"u:{self.owner_id}" if self.owner_id is not None else f"v:{self.visitor}" if self.visitor else ""
-        return hashlib.sha256(f"{self.alias}\0{scope}\0{self.key}".encode()).hexdigest()
+        return hashlib.sha256(f"{self.alias}\0{self.scope}\0{self.key}".encode()).hexdigest()
+
+    @property
+    def scope(self) -> str:
+        """Whose the session is, as a text: "" if it is nobody's."""
+        return f"u:{self.owner_id}" if self.owner_id is not None else f"v:{self.visitor}" if self.visitor else ""
 
 
 class DueRule(NamedTuple):
@@ -365,6 +370,11 @@ def stale(revision: int, now: int) -> StaleRevision:
 def no_message(position: int, last: int) -> UnknownMessage:
     """Return the error for a position without a message."""
     return UnknownMessage(f"The session has no message at position {position}; its last one is at {last}.")
+
+
+def redacted(position: int) -> RedactedMessage:
+    """Return the error for a change of a redacted message."""
+    return RedactedMessage(f"The message at position {position} is redacted, so its metadata stays empty.")
 
 
 def no_owner(owner: object) -> InvalidSession:

@@ -8,10 +8,11 @@ from typing import Any
 
 from django.db import IntegrityError, connections
 from django.db.backends.base.base import BaseDatabaseWrapper
+from django.db.models import FilteredRelation, Q
 
 from django_convmemory import exceptions, models
 from django_convmemory.clock import Clock
-from django_convmemory.core import values
+from django_convmemory.core import spent_keys, values
 from django_convmemory.core.counters import Batch, Counters, Previous
 from django_convmemory.core.values import DueRule, SessionName
 from django_convmemory.messages import CHAT
@@ -30,51 +31,95 @@ _RECENT = 200
 
 def append(using: str, name: SessionName, batch: Batch, rule: DueRule, *, counter: str) -> values.Appended:
     """Store ``batch``. See :meth:`.Store.append`."""
-    if batch.key_hash is not None:
-        return _append_once(using, name, batch, rule, counter=counter)
-    return _append(using, name, batch, rule, counter=counter)
-
-
-def _append_once(using: str, name: SessionName, batch: Batch, rule: DueRule, *, counter: str) -> values.Appended:
-    replayed = transactions.run(using, lambda: _replay(using, name, batch), atomic=False)
-    if replayed is not None:
-        return replayed
-    try:
-        return _append(using, name, batch, rule, counter=counter)
-    except transactions.OutcomeUnknown:
-        # The key tells whether it was stored.
-        replayed = transactions.run(using, lambda: _replay(using, name, batch), atomic=False)
-        return replayed or _append(using, name, batch, rule, counter=counter)
-    except (IntegrityError, exceptions.InvalidMessage):
-        # Another retry of this append was faster. It held the session's row until it committed, so its rows are visible
-        # now. They are why this batch is refused: its key is taken, and its tool results are stored already.
-        replayed = transactions.run(using, lambda: _replay(using, name, batch), atomic=False)
-        if replayed is None:
+    if batch.key_hash is None:
+        return append_new(using, name, batch, rule, counter=counter)
+    for _ in range(_TRIES):
+        looked = _look_again(using, name, batch)
+        if isinstance(looked, values.Appended):
+            return looked
+        try:
+            return append_new(using, name, batch, rule, counter=counter, epoch=looked)
+        except transactions.OutcomeUnknown:
+            continue  # The key tells whether it was stored.
+        except _Moved:
+            continue
+        except (IntegrityError, exceptions.InvalidMessage):
+            # Another retry of this append was faster. It held the session's row until it committed, so its rows are
+            # visible now. They are why this batch is refused: its key is taken, and its tool results are stored.
+            looked = _look_again(using, name, batch)
+            if isinstance(looked, values.Appended):
+                return looked
             raise
-        return replayed
+    raise _contended(name)
 
 
-def _replay(using: str, name: SessionName, batch: Batch) -> values.Appended | None:
-    # A subquery and not a join: a join could begin with the keys of all sessions.
-    session = models.Session.objects.using(using).named(name).values("pk")[:1]
+class _Moved(Exception):
+    """Messages were removed or changed since the key of an append was looked for."""
+
+
+def _contended(name: SessionName) -> exceptions.SessionContended:
+    return exceptions.SessionContended(f"The session {name.key!r} changes faster than it can be appended to.")
+
+
+# Note [A key is used once]
+#
+# The unique index of a message's key lets two appends with the same key store their messages only once. It does not
+# help after the messages were deleted: the key is in the session's row then. Such an append could come in between:
+#
+# - a retry looks for its key and finds nothing;
+# - the first try, which was slow, stores the messages, and a clear deletes them;
+# - the retry stores them again.
+#
+# So a keyed append stores nothing unless the session is at the epoch that it had when the key was looked for. A
+# deletion raises the epoch. A session that was not there yet has the epoch 0 when it is created.
+
+
+def _look_again(using: str, name: SessionName, batch: Batch) -> values.Appended | int:
+    """Return what the batch's key has stored, or the epoch of the session at which the key was not used."""
+    return transactions.run(using, lambda: _look(using, name, batch), atomic=False)
+
+
+def replay(using: str, name: SessionName, batch: Batch) -> values.Appended | None:
+    """Return what the batch's key has stored, or None.
+
+    Raises :class:`~django_convmemory.exceptions.IdempotencyConflict` if that was something else.
+    """
+    looked = _look(using, name, batch)
+    return looked if isinstance(looked, values.Appended) else None
+
+
+def _look(using: str, name: SessionName, batch: Batch) -> values.Appended | int:
+    key_hash = batch.key_hash or ""
+    # An outer join begins with the session, and not with the keys of all sessions.
+    keyed = FilteredRelation("convmemory_messages", condition=Q(convmemory_messages__idempotency_key=key_hash))
+    sessions = models.Session.objects.using(using).named(name).annotate(keyed=keyed)
     row = (
-        transactions.latest(models.Message.objects.using(using))
-        .filter(session_id=session, idempotency_key=batch.key_hash)
-        .values_list("session_id", "position", "payload_hash", "session__due_since")
+        transactions.latest(sessions)
+        .values_list("pk", "epoch", "due_since", "spent_keys", "keyed__position", "keyed__payload_hash")
         .first()
     )
     if row is None:
-        return None
-    session_id, first, payload, due_since = row
+        return 0
+    session_id, epoch, due_since, spent, first, payload = row
+    if first is None:
+        spent_key = spent_keys.find(spent, key_hash)
+        if spent_key is None:
+            return int(epoch)
+        # The messages are gone, and with them their content and tokens.
+        first, payload = spent_key.first_position, values.Payload("", spent_key.size).text
     if not values.payload_of(payload).is_retried_by(batch):
         raise exceptions.IdempotencyConflict(values.key_conflict(first))
-    last = first + len(batch.entries) - 1
-    rows = models.Message.objects.using(using).filter(session_id=session_id, position__gte=first, position__lte=last)
-    tokens = sum(transactions.latest(rows).values_list("tokens", flat=True))
+    last, tokens = first + len(batch.entries) - 1, 0
+    if row[-1] is not None:
+        rows = models.Message.objects.using(using).filter(session_id=session_id, position__range=(first, last))
+        tokens = sum(transactions.latest(rows).values_list("tokens", flat=True))
     return values.Appended(session_id, first, last, tokens, due_since is not None, turned_due=False, replayed=True)
 
 
-def _append(using: str, name: SessionName, batch: Batch, rule: DueRule, *, counter: str) -> values.Appended:
+def append_new(
+    using: str, name: SessionName, batch: Batch, rule: DueRule, *, counter: str, epoch: int | None = None
+) -> values.Appended:
+    """Store ``batch``, whose key is not used yet. With ``epoch``, raise ``_Moved`` if the session is at another one."""
     connection = connections[using]
     append = _APPENDS.get(connection.vendor, _append_locking)
     if batch.has_items or len(batch.leading_results) > _MAX_RESULTS:
@@ -84,7 +129,7 @@ def _append(using: str, name: SessionName, batch: Batch, rule: DueRule, *, count
     single = append is _append_in_one and len(batch.entries) <= sql.ROWS_PER_INSERT
 
     def work() -> sql.Advanced | None:
-        return append(connection, name, batch, rule, counter)
+        return append(connection, name, batch, rule, counter, epoch)
 
     for number in range(_TRIES):
         if number > 1:
@@ -101,15 +146,20 @@ def _append(using: str, name: SessionName, batch: Batch, rule: DueRule, *, count
                 advanced.turned_due,
                 replayed=False,
             )
-        _prepare(using, name, batch)
-    raise exceptions.SessionContended(f"The session {name.key!r} changes faster than it can be appended to.")
+        _prepare(using, name, batch, epoch)
+    raise _contended(name)
 
 
-def _prepare(using: str, name: SessionName, batch: Batch) -> None:
-    """Create the session if it is missing. Raise an error if it cannot take ``batch``."""
+def _prepare(using: str, name: SessionName, batch: Batch, epoch: int | None) -> None:
+    """Create the session if it is missing. Raise an error if it cannot take ``batch``.
+
+    Raises ``_Moved`` if it is at another epoch than ``epoch``.
+    """
     session = transactions.latest(models.Session.objects.using(using)).named(name).first()
     if session is None and name.row_id is not None:
         raise values.gone(name)
+    if epoch not in (None, session.epoch if session else 0):
+        raise _Moved
     counters = session.counters if session else Counters()
     try:
         counters.append(batch.entries, _previous(using, session, batch) if session else None)
@@ -150,10 +200,10 @@ def _explained(
 
 
 def _append_in_one(
-    connection: BaseDatabaseWrapper, name: SessionName, batch: Batch, rule: DueRule, counter: str
+    connection: BaseDatabaseWrapper, name: SessionName, batch: Batch, rule: DueRule, counter: str, epoch: int | None
 ) -> sql.Advanced | None:
     with connection.cursor() as cursor:
-        cursor.execute(*sql.append_in_one(name, batch, rule, counter=counter))
+        cursor.execute(*sql.append_in_one(name, batch, rule, counter=counter, epoch=epoch))
         advanced = sql.Advanced.of(cursor.fetchone())
         if advanced is not None:
             _insert(cursor, "postgresql", batch, advanced, sql.ROWS_PER_INSERT)
@@ -161,10 +211,10 @@ def _append_in_one(
 
 
 def _append_in_two(
-    connection: BaseDatabaseWrapper, name: SessionName, batch: Batch, rule: DueRule, counter: str
+    connection: BaseDatabaseWrapper, name: SessionName, batch: Batch, rule: DueRule, counter: str, epoch: int | None
 ) -> sql.Advanced | None:
     with connection.cursor() as cursor:
-        cursor.execute(*sql.advance("sqlite", name, batch, rule, counter=counter))
+        cursor.execute(*sql.advance("sqlite", name, batch, rule, counter=counter, epoch=epoch))
         advanced = sql.Advanced.of(cursor.fetchone())
         if advanced is None:
             return None
@@ -178,9 +228,11 @@ def _append_in_two(
 
 
 def _append_locking(
-    connection: BaseDatabaseWrapper, name: SessionName, batch: Batch, rule: DueRule, counter: str
+    connection: BaseDatabaseWrapper, name: SessionName, batch: Batch, rule: DueRule, counter: str, epoch: int | None
 ) -> sql.Advanced | None:
     sessions = models.Session.objects.using(connection.alias).named(name)
+    if epoch is not None:
+        sessions = sessions.filter(epoch=epoch)
     if connection.features.has_select_for_update:
         session = sessions.select_for_update().first()
     else:

@@ -10,7 +10,8 @@ from django.db import IntegrityError
 
 from django_convmemory import models
 from django_convmemory.clock import Clock
-from django_convmemory.core import values
+from django_convmemory.core import creations, values
+from django_convmemory.core.creations import Creation
 from django_convmemory.core.values import SessionName
 from django_convmemory.stores import owners, transactions
 
@@ -39,16 +40,41 @@ def create(using: str, name: SessionName, **columns: Any) -> models.Session:
     return session
 
 
+def columns_of(creation: Creation | None) -> dict[str, Any]:
+    """Return the columns that keep the idempotency key of a request that creates a session."""
+    return {} if creation is None else {"creation_key": creation.key_hash, "creation_hash": creation.request_hash}
+
+
+def replayed(using: str, creation: Creation | None) -> models.Session | None:
+    """Return the session that an earlier request with the same idempotency key created, or None.
+
+    Raises :class:`~django_convmemory.exceptions.IdempotencyConflict` if that was another request.
+    """
+    if creation is None:
+        return None
+    sessions = models.Session.objects.using(using).with_clock().filter(creation_key=creation.key_hash)
+    session = transactions.latest(sessions).first()
+    if session is None:
+        return None
+    if session.creation_hash != creation.request_hash:
+        raise creations.conflict()
+    session.replayed = True
+    return session
+
+
 @contextlib.contextmanager
-def explained(using: str, name: SessionName) -> Iterator[None]:
+def explained(using: str, name: SessionName, creation: Creation | None) -> Iterator[None]:
     """Turn the IntegrityError of :func:`create` into an error that says why.
 
-    Raises :class:`~django_convmemory.exceptions.SessionExists`, ``InvalidSession``.
+    It stays an IntegrityError if another request with the same idempotency key was faster: a new try finds its session.
+    Raises :class:`~django_convmemory.exceptions.SessionExists`, ``InvalidSession``, ``IdempotencyConflict``.
     """
     try:
         yield
     except IntegrityError:
         owners.require(using, name.owner_id)
+        if replayed(using, creation) is not None:
+            raise
         if not transactions.latest(models.Session.objects.using(using)).named(name).exists():
             raise
         raise values.session_exists(name) from None

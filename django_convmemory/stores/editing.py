@@ -1,4 +1,4 @@
-"""Operations that change stored conversations: truncate, fork, redact, erase and adopt.
+"""Operations that change stored conversations: clear, truncate, update, fork, redact, erase and adopt.
 
 Each function is the work of one transaction. It begins with a write, which locks the session's row. Everything that it
 reads after that is current. And SQLite refuses a write in a transaction that has begun by reading.
@@ -17,8 +17,9 @@ from django.db.models.functions import Coalesce
 
 from django_convmemory import models
 from django_convmemory.clock import Clock
-from django_convmemory.core import counters as counting, values
+from django_convmemory.core import counters as counting, cuts, spent_keys, values
 from django_convmemory.core.counters import Counters, Covered, Ending, Placing, Standing, rewound
+from django_convmemory.core.creations import Creation
 from django_convmemory.core.values import DueRule, Edited, Redaction, SessionName, StoredMessage
 from django_convmemory.messages import PINNED_ROLES
 from django_convmemory.stores import columns, creating, indexing, owners, sql, transactions
@@ -37,7 +38,7 @@ def truncate(
     if revision is not None:
         reached = reached.filter(revision=revision)
     if not begin(reached):
-        if not _exists_at(sessions, revision) and name.row_id is not None:
+        if not exists_at(sessions, revision) and name.row_id is not None:
             raise values.gone(name)
         return 0, None
     return _cut(using, transactions.latest(sessions).get(), after, rule)
@@ -47,7 +48,7 @@ def pop(using: str, name: SessionName, rule: DueRule) -> tuple[StoredMessage | N
     """Delete the last message and return it. See :meth:`.Store.pop`."""
     sessions = models.Session.objects.using(using).named(name)
     if not begin(sessions.filter(last_position__gt=0)):
-        if not _exists_at(sessions, None) and name.row_id is not None:
+        if not exists_at(sessions, None) and name.row_id is not None:
             raise values.gone(name)
         return None, None
     session = transactions.latest(sessions).get()
@@ -57,9 +58,39 @@ def pop(using: str, name: SessionName, rule: DueRule) -> tuple[StoredMessage | N
     return columns.stored_message(*row), edited
 
 
+def clear(using: str, name: SessionName) -> None:
+    """Delete all messages and summaries. See :meth:`.Store.clear`."""
+    sessions = models.Session.objects.using(using).named(name)
+    if not begin(sessions):
+        if name.row_id is not None:
+            raise values.gone(name)
+        return
+    session = transactions.latest(sessions).get()
+    models.Session.objects.using(using).filter(pk=session.pk).update(**models.EMPTIED, **_remembered(using, session, 0))
+    models.Message.objects.using(using).filter(session=session).delete()
+    models.Summary.objects.using(using).filter(session=session).delete()
+    indexing.delete(using, session.pk)
+
+
+def _remembered(using: str, session: models.Session, after: int) -> dict[str, str]:
+    """Return the columns that outlive the messages after ``after``, before these are deleted.
+
+    The session's row is locked, and its epoch has been raised.
+    """
+    deleted = models.Message.objects.using(using).filter(session=session, position__gt=after)
+    keyed = transactions.latest(deleted.filter(idempotency_key__isnull=False)).order_by("-position")
+    rows = keyed.values_list("idempotency_key", "position", "payload_hash")[: spent_keys.MAX_SPENT_KEYS]
+    keys = [(key, first, values.payload_of(payload).size) for key, first, payload in rows if key is not None]
+    return {
+        "cuts": cuts.cut(session.cuts or "", after, session.epoch),
+        **({"spent_keys": spent_keys.spend(session.spent_keys or "", keys)} if keys else {}),
+    }
+
+
 def _cut(using: str, session: models.Session, after: int, rule: DueRule) -> tuple[int, Edited]:
     """Delete the messages after ``after`` of a session whose row is locked. Return their number."""
     counters = rewound(session.counters, _ending(using, session.pk, after))
+    remembered = _remembered(using, session, after)
     removed, _ = models.Message.objects.using(using).filter(session=session, position__gt=after).delete()
     # The summaries of these messages are emptied too. A later redaction could not find them any more.
     models.Summary.objects.using(using).filter(session=session, last_position__gt=after).empty()
@@ -67,10 +98,12 @@ def _cut(using: str, session: models.Session, after: int, rule: DueRule) -> tupl
     if indexed > after:
         indexing.cut(using, session.pk, after)
         indexed = after
-    return removed, finish(using, session.pk, counters, counters.first_unfoldable, rule, indexed_position=indexed)
+    return removed, finish(
+        using, session.pk, counters, counters.first_unfoldable, rule, indexed_position=indexed, **remembered
+    )
 
 
-def _exists_at(sessions: models.SessionQuerySet, revision: int | None) -> bool:
+def exists_at(sessions: models.SessionQuerySet, revision: int | None) -> bool:
     """Return whether the session exists. Raises ``StaleRevision`` if it is at another ``revision`` than this one."""
     current = transactions.latest(sessions).values_list("revision", flat=True).first()
     if current is not None and revision is not None and current != revision:
@@ -79,16 +112,43 @@ def _exists_at(sessions: models.SessionQuerySet, revision: int | None) -> bool:
 
 
 def update(using: str, name: SessionName, changes: Mapping[str, Any], *, revision: int | None) -> None:
-    """Change the title or the metadata: see :meth:`.Store.update`."""
+    """Change what the owner of a session may change: see :meth:`.Store.update`."""
     sessions = models.Session.objects.using(using).named(name)
     if not changes:
-        if not _exists_at(sessions, revision):
+        if not exists_at(sessions, revision):
             raise values.gone(name)
         return
     at_revision = sessions if revision is None else sessions.filter(revision=revision)
-    if not at_revision.update(**changes, revision=F("revision") + 1, updated_at=Clock()):
-        _exists_at(sessions, revision)
+    columns: dict[str, Any] = {}
+    for field, value in changes.items():
+        if field in ("archived", "starred"):
+            # A second request keeps the time of the first one.
+            columns[f"{field}_at"] = Coalesce(f"{field}_at", Clock()) if value else None
+        else:
+            columns |= {field: value, "updated_at": Clock()}
+    if not at_revision.update(**columns, revision=F("revision") + 1):
+        exists_at(sessions, revision)
         raise values.gone(name)
+
+
+def update_message(
+    using: str, name: SessionName, position: int, metadata: Mapping[str, Any], *, revision: int | None
+) -> None:
+    """Replace the metadata of a message: see :meth:`.Store.update_message`."""
+    sessions = models.Session.objects.using(using).named(name)
+    at_revision = sessions.filter(last_position__gte=position)
+    if revision is not None:
+        at_revision = at_revision.filter(revision=revision)
+    # It locks the session's row, so that no redaction or deletion comes in between.
+    if position < 1 or not at_revision.update(revision=F("revision") + 1):
+        if not exists_at(sessions, revision) and name.row_id is not None:
+            raise values.gone(name)
+        last = transactions.latest(sessions).values_list("last_position", flat=True).first()
+        raise values.no_message(position, last or 0)
+    session_id = transactions.latest(sessions).values("pk")[:1]
+    rows = models.Message.objects.using(using).filter(session_id=session_id, position=position)
+    if not rows.filter(redacted_at__isnull=True).update(metadata=dict(metadata) or None):
+        raise values.redacted(position)
 
 
 def delete(using: str, name: SessionName, *, revision: int | None) -> bool:
@@ -96,7 +156,7 @@ def delete(using: str, name: SessionName, *, revision: int | None) -> bool:
     sessions = models.Session.objects.using(using).named(name)
     at_revision = sessions if revision is None else sessions.filter(revision=revision)
     if not at_revision.update(epoch=F("epoch") + 1):
-        _exists_at(sessions, revision)
+        exists_at(sessions, revision)
         return False
     session = transactions.latest(sessions).get()
     session.locked = True
@@ -191,6 +251,8 @@ def fork(
     *,
     index: Copied,
     public_id: uuid.UUID,
+    title: str | None,
+    creation: Creation | None,
 ) -> values.Forked:
     """Copy ``source`` through the position ``at``, to a session with this ``public_id``. See :meth:`.Store.fork`.
 
@@ -199,6 +261,10 @@ def fork(
     sessions = models.Session.objects.using(using)
     if not sessions.named(source).lock():
         raise values.no_session(source) if source.row_id is None else values.gone(source)
+    # Another fork with the same key held the lock until it was committed.
+    earlier = creating.replayed(using, creation)
+    if earlier is not None:
+        return values.Forked(earlier, Edited(earlier.pk, turned_due=False))
     session = transactions.latest(sessions.named(source)).get()
     if at > session.last_position:
         raise values.no_message(at, session.last_position)
@@ -208,12 +274,13 @@ def fork(
         using,
         target,
         public_id=public_id,
-        title=session.title,
+        title=session.title if title is None else title,
         metadata=session.metadata,
         counter=session.counter,
         last_version=session.last_version,
         forked_from=session,
         fork_position=at,
+        **creating.columns_of(creation),
     )
     counters = rewound(session.counters, _ending(using, session.pk, at))
     with connections[using].cursor() as cursor:
@@ -276,12 +343,20 @@ def begin(sessions: QuerySet[models.Session]) -> int:
 
 
 def finish(
-    using: str, session_id: int, counters: Counters, position: int, rule: DueRule, *, indexed_position: int
+    using: str,
+    session_id: int,
+    counters: Counters,
+    position: int,
+    rule: DueRule,
+    *,
+    indexed_position: int,
+    **columns: Any,
 ) -> Edited:
     """Complete a change of the messages from ``position`` on.
 
     The summaries that cover the position are invalidated, and the newest one that is left becomes current. The counters
-    and the ``indexed_position`` are stored, and the session is marked due if ``rule`` says so.
+    and the ``indexed_position`` are stored, with further ``columns`` of the session. It is marked due if ``rule`` says
+    so.
     """
     summaries = models.Summary.objects.using(using).filter(session_id=session_id)
     summaries.filter(last_position__gte=position, invalidated_at__isnull=True).update(invalidated_at=Clock())
@@ -298,6 +373,7 @@ def finish(
         due_since=Clock() if due else None,
         hinted_at=Clock() if due and rule.hint else None,
         rebuild_after=Clock() if stands_in or is_old else None,
+        **columns,
     )
     return Edited(session_id, due)
 

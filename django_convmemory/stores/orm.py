@@ -17,10 +17,10 @@ from django.db.models import BigIntegerField, F, Value
 from django.db.models.functions import Least
 
 from django_convmemory import exceptions, models
-from django_convmemory.clock import Clock
 from django_convmemory.core import exchanges, values
 from django_convmemory.core.breaker import Breaker, Reason
 from django_convmemory.core.counters import Batch
+from django_convmemory.core.creations import Creation
 from django_convmemory.core.exchanges import Placed, Turn
 from django_convmemory.core.strategies import View
 from django_convmemory.core.values import (
@@ -42,6 +42,7 @@ from django_convmemory.stores import (
     indexing,
     leases,
     publishing,
+    replacing,
     searching,
     sql,
     sweeping,
@@ -100,15 +101,26 @@ class ORMStore:
     def append(self, name: SessionName, batch: Batch, rule: DueRule, *, counter: str) -> values.Appended:
         return appending.append(self.using, name, batch, rule, counter=counter)
 
-    def create(self, name: SessionName, *, title: str, metadata: Mapping[str, Any]) -> models.Session:
+    def replace(
+        self, name: SessionName, after: int, batch: Batch, rule: DueRule, *, counter: str, revision: int | None
+    ) -> values.Appended:
+        return replacing.replace(self.using, name, after, batch, rule, counter=counter, revision=revision)
+
+    def create(
+        self, name: SessionName, *, title: str, metadata: Mapping[str, Any], creation: Creation | None = None
+    ) -> models.Session:
         using = self.using
         if name.row_id is not None:
             raise values.gone(name) if self.find(name) is None else values.session_exists(name)
 
         def insert() -> models.Session:
+            if creation is not None:
+                earlier = transactions.run(using, lambda: creating.replayed(using, creation), atomic=False)
+                if earlier is not None:
+                    return earlier
             public_id = uuid.uuid4()
-            columns = {"public_id": public_id, "title": title, "metadata": metadata}
-            with creating.explained(using, name):
+            columns = {"public_id": public_id, "title": title, "metadata": metadata, **creating.columns_of(creation)}
+            with creating.explained(using, name, creation):
                 return transactions.run(
                     using,
                     lambda: creating.create(using, name, **columns),
@@ -122,6 +134,14 @@ class ORMStore:
         using = self.using
         # One statement, so no transaction.
         transactions.run(using, lambda: editing.update(using, name, changes, revision=revision), atomic=False)
+
+    def update_message(
+        self, name: SessionName, position: int, metadata: Mapping[str, Any], *, revision: int | None
+    ) -> None:
+        self._run(
+            lambda using: editing.update_message(using, name, position, metadata, revision=revision),
+            happened=lambda: False,  # A second change to the same metadata does no harm.
+        )
 
     def delete(self, name: SessionName, *, revision: int | None) -> bool:
         return _settled(
@@ -235,22 +255,10 @@ class ORMStore:
     # Operations that change stored conversations.
 
     def clear(self, name: SessionName) -> None:
-        def work(using: str) -> None:
-            # The write comes first: it locks the session's row.
-            changed = (
-                models.Session.objects.using(using)
-                .named(name)
-                .update(**models.EMPTIED, epoch=F("epoch") + 1, revision=F("revision") + 1, updated_at=Clock())
-            )
-            if not changed and name.row_id is not None:
-                raise values.gone(name)
-            session_id = self.find(name) if changed else None
-            if session_id is not None:
-                models.Message.objects.using(using).filter(session_id=session_id).delete()
-                models.Summary.objects.using(using).filter(session_id=session_id).delete()
-                indexing.delete(using, session_id)
-
-        self._run(work, happened=lambda: self._none(name_hash=name.name_hash, last_position__gt=0))
+        self._run(
+            lambda using: editing.clear(using, name),
+            happened=lambda: self._none(name_hash=name.name_hash, last_position__gt=0),
+        )
 
     def truncate(
         self, name: SessionName, after: int, rule: DueRule, *, revision: int | None
@@ -264,16 +272,31 @@ class ORMStore:
         # If nobody knows whether it was deleted, another try could delete another message. So the error is raised.
         return self._run(lambda using: editing.pop(using, name, rule))
 
-    def fork(self, source: SessionName, target: SessionName, at: int, rule: DueRule) -> values.Forked:
+    def fork(
+        self,
+        source: SessionName,
+        target: SessionName,
+        at: int,
+        rule: DueRule,
+        *,
+        title: str | None = None,
+        creation: Creation | None = None,
+    ) -> values.Forked:
         using = self.using
 
         def copy() -> values.Forked:
             public_id = uuid.uuid4()
             index = indexing.copied(using, models.Session.objects.using(using).named(source), at)
-            with creating.explained(using, target):
+            with creating.explained(using, target, creation):
                 return transactions.run(
                     using,
-                    lambda: editing.fork(using, source, target, at, rule, index=index, public_id=public_id),
+                    lambda: editing.fork(
+                        *(using, source, target, at, rule),
+                        index=index,
+                        public_id=public_id,
+                        title=title,
+                        creation=creation,
+                    ),
                     savepoint=True,
                     happened=lambda: not self._none(public_id=public_id),
                 )

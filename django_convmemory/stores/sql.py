@@ -67,6 +67,7 @@ class _Shape(NamedTuple):
     by_unindexed: bool  # The threshold has a limit of messages that are not indexed.
     hint: bool
     by_id: bool  # The id of the row is given too.
+    by_epoch: bool  # The epoch of the row is given too.
     speaks: bool  # There is an assistant message.
     calls: bool  # The last assistant message makes calls.
     starts_exchange: bool  # The last unpinned message is not a tool result.
@@ -83,10 +84,13 @@ def _without(results: int) -> str:
     return text
 
 
-def advance(vendor: str, name: SessionName, batch: Batch, rule: DueRule, *, counter: str) -> tuple[str, dict[str, Any]]:
+def advance(
+    vendor: str, name: SessionName, batch: Batch, rule: DueRule, *, counter: str, epoch: int | None = None
+) -> tuple[str, dict[str, Any]]:
     """Return the UPDATE that adds ``batch`` to a session's counters, and marks the session due by ``rule``.
 
-    It changes no row if there is no such session, or if the session cannot take the batch.
+    It changes no row if there is no such session, or if the session cannot take the batch, or if it is not at
+    ``epoch``.
     """
     after = batch.after
     results = tuple(dict.fromkeys(batch.leading_results))
@@ -97,6 +101,7 @@ def advance(vendor: str, name: SessionName, batch: Batch, rule: DueRule, *, coun
         by_unindexed=rule.threshold.unindexed is not None,
         hint=rule.hint,
         by_id=name.row_id is not None,
+        by_epoch=epoch is not None,
         speaks=batch.has_assistant,
         calls=after.call_position > 0,
         starts_exchange=after.unpinned_count > 0 and not batch.ends_with_result,
@@ -107,6 +112,7 @@ def advance(vendor: str, name: SessionName, batch: Batch, rule: DueRule, *, coun
     params = {
         "name_hash": name.name_hash,
         "id": name.row_id,
+        "epoch": epoch,
         "counter": counter,
         "added": len(batch.entries),
         "added_unpinned": after.unpinned_count,
@@ -249,15 +255,19 @@ def _conditions(shape: _Shape) -> list[str]:
         conditions.append("pinned_count <= %(max_pinned)s")
     if shape.by_id:
         conditions.append("id = %(id)s")
+    if shape.by_epoch:
+        conditions.append("epoch = %(epoch)s")
     return conditions
 
 
 # Appending: the rows.
 
 
-def append_in_one(name: SessionName, batch: Batch, rule: DueRule, *, counter: str) -> tuple[str, dict[str, Any]]:
+def append_in_one(
+    name: SessionName, batch: Batch, rule: DueRule, *, counter: str, epoch: int | None = None
+) -> tuple[str, dict[str, Any]]:
     """Return the one statement that appends the first ``ROWS_PER_INSERT`` messages of ``batch`` (PostgreSQL)."""
-    update, params = advance("postgresql", name, batch, rule, counter=counter)
+    update, params = advance("postgresql", name, batch, rule, counter=counter, epoch=epoch)
     added, values = _added_one(batch) if len(batch.entries) == 1 else _added(batch)
     return (
         f"WITH advanced AS ({update}), added AS (INSERT INTO {MESSAGE} {added}) SELECT * FROM advanced",

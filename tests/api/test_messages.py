@@ -173,7 +173,7 @@ def test_errors_name_their_place_and_the_repair(api: APIClient, chat: SessionHan
     assert (error["pointer"], error["code"]) == ("/messages/1", "invalid_message")
     [error] = api.get(f"{ROOT}?ordering=-updated_at").json()["errors"]
     assert "-created, created, -updated, updated" in error["detail"]
-    [error] = api.get(f"{ROOT}?key=main").json()["errors"]
+    [error] = api.get(f"{ROOT}?kee=main").json()["errors"]
     assert "cursor" in error["detail"]
     [error] = api.get(f"{ROOT}?created_after=2026-01-01T00:00:00").json()["errors"]
     assert "%2B" in error["detail"]
@@ -197,6 +197,8 @@ class AnotherRequestMeanwhile(BasePermission):
         ("post", "clear/", {}),
         ("post", "truncate/", {"after": 1}),
         ("post", "messages/", messages_body("a")),
+        ("post", "replace/", {"after": 1, **messages_body("a")}),
+        ("patch", "messages/1/", {"metadata": {"thumb": "up"}}),
         ("post", "messages/1/redact/", {}),
         ("post", "fork/", {"at": 1}),
     ],

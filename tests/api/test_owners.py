@@ -36,7 +36,9 @@ BODIES: dict[str, Any] = {
     "events": {},
     "context": {},
     "messages": {"messages": [{"role": "user", "content": "hello"}]},
-    "message": {},
+    "message": {"metadata": {"thumb": "up"}},
+    "sessions-delete": {"ids": ["00000000-0000-0000-0000-000000000000"]},
+    "replace": {"after": 1, "messages": [{"role": "user", "content": "hello"}]},
     "redact": {},
     "summaries": {},
     "summary": {},
@@ -160,8 +162,45 @@ def test_a_list_holds_only_the_users_own_sessions(stranger: APIClient, mine: Ses
         assert listed.status_code == 403
         return
     assert [session["key"] for session in listed.json()["results"]] == ["theirs"]
-    for query in ("search=", "alias=default", "state=idle", "ordering=created"):
+    for query in (
+        "search=",
+        "key=mine",
+        "archived=any",
+        "starred=any",
+        "alias=default",
+        "state=idle",
+        "ordering=created",
+    ):
         assert "mine" not in stranger.get(f"{ROOT}sessions/?{query}").content.decode()
+
+
+def test_a_deletion_of_several_sessions_does_not_tell_whose_they_are(stranger: APIClient, mine: SessionHandle) -> None:
+    before = dump_tables()
+    address, nowhere = f"{ROOT}sessions/delete/", "00000000-0000-0000-0000-000000000000"
+    ids = (str(row_of(mine).public_id), nowhere)
+    answers = [stranger.post(address, {"ids": [public_id]}, format="json") for public_id in ids]
+    assert {answer.status_code for answer in answers} == {200 if stranger.cookies else 403}
+    assert answers[0].content == answers[1].content
+    assert dump_tables() == before
+
+
+def test_a_copy_does_not_name_a_session_that_the_request_does_not_reach(anna: User, mine: SessionHandle) -> None:
+    other = User.objects.create_user("other")
+    mine.fork(1, key="given", owner=other)
+    mine.fork(1, key="kept", owner=anna)
+    [given] = client_of(other).get(f"{ROOT}sessions/").json()["results"]
+    assert (given["forked_from"], given["fork_position"]) == (None, 1)
+    assert client_of(other).get(given["url"]).json()["forked_from"] is None
+    [kept] = client_of(anna).get(f"{ROOT}sessions/?key=kept").json()["results"]
+    assert kept["forked_from"] == str(row_of(mine).public_id)
+
+
+def test_a_key_of_somebody_else_is_free(stranger: APIClient, anna: User, mine: SessionHandle) -> None:
+    headers = {"Idempotency-Key": "k"}
+    first = client_of(anna).post(f"{ROOT}sessions/", {"key": "new"}, format="json", headers=headers)
+    answer = stranger.post(f"{ROOT}sessions/", {"key": "new", "title": "Mine"}, format="json", headers=headers)
+    assert answer.status_code == (201 if stranger.cookies else 403)
+    assert first.json()["id"] not in answer.content.decode()
 
 
 def test_a_search_finds_only_what_is_in_the_users_own_sessions(

@@ -66,7 +66,12 @@ def test_a_hit_says_where_a_message_is_and_which_words_match(api: APIClient, all
             {"text": "doctor", "marked": True},
             {"text": ".", "marked": False},
         ],
-        "session": {"id": str(row.public_id), "url": f"http://testserver{url_of(allergy)}", "title": "Food"},
+        "session": {
+            "id": str(row.public_id),
+            "url": f"http://testserver{url_of(allergy)}",
+            "title": "Food",
+            "archived": False,
+        },
         "neighbours": [],
     }
     assert (found["complete"], found["previous"]) == (True, None)
@@ -96,7 +101,7 @@ def test_neighbours_come_if_asked_for(api: APIClient, allergy: SessionHandle) ->
     [hit] = [hit for hit in found["results"] if hit["position"] == 3]
     stored = {message["position"]: message for message in api.get(url_of(allergy, "messages/")).json()["results"]}
     for neighbour in hit["neighbours"]:
-        left_out = {"usage", "format", "item"}
+        left_out = {"id", "usage", "format", "item"}
         message = stored[neighbour["position"]]
         assert neighbour == {name: value for name, value in message.items() if name not in left_out}
     assert [(neighbour["position"], neighbour["redacted"]) for neighbour in hit["neighbours"]] == [
@@ -139,7 +144,7 @@ def test_a_page_reads_no_more_messages_with_neighbours(api: APIClient, anna: Use
     assert page["next"] is not None
 
 
-@pytest.mark.parametrize("cursor", ["x", "-1", "1.5", "100", "9" * 30, "٣", base64.b64encode(b"p=1").decode()])
+@pytest.mark.parametrize("cursor", ["x", "20", "-1", "9" * 600, "٣", base64.b64encode(b"p=1").decode()])
 def test_cursors_that_are_not_valid(api: APIClient, allergy: SessionHandle, cursor: str) -> None:
     for url in (ALL, url_of(allergy, "search/")):
         assert_problem(api.get(url, {"q": "heron", "cursor": cursor}), 404, "not_found")

@@ -9,15 +9,16 @@ ORDER BY 1 ASC LIMIT 1;
 -- create (1 of 2)
 -- fork (5 of 17)
 INSERT INTO `convmemory_session` (`public_id`, `alias`, `owner_id`, `visitor`, `key`, `name_hash`, `title`,
-    `metadata`, `last_position`, `unpinned_count`, `unpinned_tokens`, `settled_tokens`, `newest_position`,
-    `pinned`, `pinned_count`, `pinned_tokens`, `call_position`, `answered_position`, `exchange_calls`,
-    `open_calls`, `last_version`, `current_version`, `covered_position`, `covered_count`, `covered_tokens`,
+    `metadata`, `archived_at`, `starred_at`, `creation_key`, `creation_hash`, `cuts`, `spent_keys`,
+    `last_position`, `unpinned_count`, `unpinned_tokens`, `settled_tokens`, `newest_position`, `pinned`,
+    `pinned_count`, `pinned_tokens`, `call_position`, `answered_position`, `exchange_calls`, `open_calls`,
+    `last_version`, `current_version`, `covered_position`, `covered_count`, `covered_tokens`,
     `indexed_position`, `due_since`, `due_revision`, `hinted_at`, `attempts`, `next_attempt_at`,
     `lease_token`, `lease_expires_at`, `last_error`, `rebuild_after`, `epoch`, `revision`, `forked_from_id`,
     `fork_position`, `counter`, `created_at`, `updated_at`)
 VALUES (%s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s,
-    %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, (UTC_TIMESTAMP(6) + INTERVAL %s MICROSECOND),
-    (UTC_TIMESTAMP(6) + INTERVAL %s MICROSECOND))
+    %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s,
+    (UTC_TIMESTAMP(6) + INTERVAL %s MICROSECOND), (UTC_TIMESTAMP(6) + INTERVAL %s MICROSECOND))
 RETURNING `convmemory_session`.`id`, `convmemory_session`.`indexed_position`;
 
 -- create (2 of 2)
@@ -25,10 +26,12 @@ RETURNING `convmemory_session`.`id`, `convmemory_session`.`indexed_position`;
 SELECT `convmemory_session`.`id`, `convmemory_session`.`public_id`, `convmemory_session`.`alias`,
     `convmemory_session`.`owner_id`, `convmemory_session`.`visitor`, `convmemory_session`.`key`,
     `convmemory_session`.`name_hash`, `convmemory_session`.`title`, `convmemory_session`.`metadata`,
-    `convmemory_session`.`last_position`, `convmemory_session`.`unpinned_count`,
-    `convmemory_session`.`unpinned_tokens`, `convmemory_session`.`settled_tokens`,
-    `convmemory_session`.`newest_position`, `convmemory_session`.`pinned`,
-    `convmemory_session`.`pinned_count`, `convmemory_session`.`pinned_tokens`,
+    `convmemory_session`.`archived_at`, `convmemory_session`.`starred_at`,
+    `convmemory_session`.`creation_key`, `convmemory_session`.`creation_hash`, `convmemory_session`.`cuts`,
+    `convmemory_session`.`spent_keys`, `convmemory_session`.`last_position`,
+    `convmemory_session`.`unpinned_count`, `convmemory_session`.`unpinned_tokens`,
+    `convmemory_session`.`settled_tokens`, `convmemory_session`.`newest_position`,
+    `convmemory_session`.`pinned`, `convmemory_session`.`pinned_count`, `convmemory_session`.`pinned_tokens`,
     `convmemory_session`.`call_position`, `convmemory_session`.`answered_position`,
     `convmemory_session`.`exchange_calls`, `convmemory_session`.`open_calls`,
     `convmemory_session`.`last_version`, `convmemory_session`.`current_version`,
@@ -54,8 +57,8 @@ WHERE `convmemory_session`.`id` = %s LIMIT 21;
 -- update
 UPDATE `convmemory_session`
 SET `title` = %s,
-    `revision` = (`convmemory_session`.`revision` + %s),
-    `updated_at` = (UTC_TIMESTAMP(6) + INTERVAL %s MICROSECOND)
+    `updated_at` = (UTC_TIMESTAMP(6) + INTERVAL %s MICROSECOND),
+    `revision` = (`convmemory_session`.`revision` + %s)
 WHERE (`convmemory_session`.`name_hash` = %s AND `convmemory_session`.`revision` = %s);
 
 -- delete (1 of 8)
@@ -65,14 +68,17 @@ WHERE (`convmemory_session`.`name_hash` = %s AND `convmemory_session`.`revision`
 
 -- delete (2 of 8)
 -- fork (3 of 17)
--- truncate (2 of 14)
+-- truncate (2 of 15)
+-- clear (2 of 7)
 SELECT `convmemory_session`.`id`, `convmemory_session`.`public_id`, `convmemory_session`.`alias`,
     `convmemory_session`.`owner_id`, `convmemory_session`.`visitor`, `convmemory_session`.`key`,
     `convmemory_session`.`name_hash`, `convmemory_session`.`title`, `convmemory_session`.`metadata`,
-    `convmemory_session`.`last_position`, `convmemory_session`.`unpinned_count`,
-    `convmemory_session`.`unpinned_tokens`, `convmemory_session`.`settled_tokens`,
-    `convmemory_session`.`newest_position`, `convmemory_session`.`pinned`,
-    `convmemory_session`.`pinned_count`, `convmemory_session`.`pinned_tokens`,
+    `convmemory_session`.`archived_at`, `convmemory_session`.`starred_at`,
+    `convmemory_session`.`creation_key`, `convmemory_session`.`creation_hash`, `convmemory_session`.`cuts`,
+    `convmemory_session`.`spent_keys`, `convmemory_session`.`last_position`,
+    `convmemory_session`.`unpinned_count`, `convmemory_session`.`unpinned_tokens`,
+    `convmemory_session`.`settled_tokens`, `convmemory_session`.`newest_position`,
+    `convmemory_session`.`pinned`, `convmemory_session`.`pinned_count`, `convmemory_session`.`pinned_tokens`,
     `convmemory_session`.`call_position`, `convmemory_session`.`answered_position`,
     `convmemory_session`.`exchange_calls`, `convmemory_session`.`open_calls`,
     `convmemory_session`.`last_version`, `convmemory_session`.`current_version`,
@@ -217,10 +223,12 @@ VALUES (%s, %s, %s, %s);
 SELECT `convmemory_session`.`id`, `convmemory_session`.`public_id`, `convmemory_session`.`alias`,
     `convmemory_session`.`owner_id`, `convmemory_session`.`visitor`, `convmemory_session`.`key`,
     `convmemory_session`.`name_hash`, `convmemory_session`.`title`, `convmemory_session`.`metadata`,
-    `convmemory_session`.`last_position`, `convmemory_session`.`unpinned_count`,
-    `convmemory_session`.`unpinned_tokens`, `convmemory_session`.`settled_tokens`,
-    `convmemory_session`.`newest_position`, `convmemory_session`.`pinned`,
-    `convmemory_session`.`pinned_count`, `convmemory_session`.`pinned_tokens`,
+    `convmemory_session`.`archived_at`, `convmemory_session`.`starred_at`,
+    `convmemory_session`.`creation_key`, `convmemory_session`.`creation_hash`, `convmemory_session`.`cuts`,
+    `convmemory_session`.`spent_keys`, `convmemory_session`.`last_position`,
+    `convmemory_session`.`unpinned_count`, `convmemory_session`.`unpinned_tokens`,
+    `convmemory_session`.`settled_tokens`, `convmemory_session`.`newest_position`,
+    `convmemory_session`.`pinned`, `convmemory_session`.`pinned_count`, `convmemory_session`.`pinned_tokens`,
     `convmemory_session`.`call_position`, `convmemory_session`.`answered_position`,
     `convmemory_session`.`exchange_calls`, `convmemory_session`.`open_calls`,
     `convmemory_session`.`last_version`, `convmemory_session`.`current_version`,
@@ -259,7 +267,7 @@ VALUES (%(session_id)s, %(role)s, %(kind)s, %(content)s, %(tokens)s, %(tokens_th
 -- index, a longer segment (7 of 7)
 -- redact (20 of 36)
 -- redact (32 of 36)
--- truncate (10 of 14)
+-- truncate (11 of 15)
 UPDATE `convmemory_segment`
 SET `last` = %s,
     `data` = %s
@@ -602,10 +610,12 @@ WHERE (`convmemory_session`.`id` = %s AND (`convmemory_session`.`due_since` IS N
 SELECT `convmemory_session`.`id`, `convmemory_session`.`public_id`, `convmemory_session`.`alias`,
     `convmemory_session`.`owner_id`, `convmemory_session`.`visitor`, `convmemory_session`.`key`,
     `convmemory_session`.`name_hash`, `convmemory_session`.`title`, `convmemory_session`.`metadata`,
-    `convmemory_session`.`last_position`, `convmemory_session`.`unpinned_count`,
-    `convmemory_session`.`unpinned_tokens`, `convmemory_session`.`settled_tokens`,
-    `convmemory_session`.`newest_position`, `convmemory_session`.`pinned`,
-    `convmemory_session`.`pinned_count`, `convmemory_session`.`pinned_tokens`,
+    `convmemory_session`.`archived_at`, `convmemory_session`.`starred_at`,
+    `convmemory_session`.`creation_key`, `convmemory_session`.`creation_hash`, `convmemory_session`.`cuts`,
+    `convmemory_session`.`spent_keys`, `convmemory_session`.`last_position`,
+    `convmemory_session`.`unpinned_count`, `convmemory_session`.`unpinned_tokens`,
+    `convmemory_session`.`settled_tokens`, `convmemory_session`.`newest_position`,
+    `convmemory_session`.`pinned`, `convmemory_session`.`pinned_count`, `convmemory_session`.`pinned_tokens`,
     `convmemory_session`.`call_position`, `convmemory_session`.`answered_position`,
     `convmemory_session`.`exchange_calls`, `convmemory_session`.`open_calls`,
     `convmemory_session`.`last_version`, `convmemory_session`.`current_version`,
@@ -802,7 +812,7 @@ FROM `convmemory_session`
 WHERE `convmemory_session`.`name_hash` = %s LIMIT 1 FOR UPDATE;
 
 -- fork (7 of 17)
--- truncate (3 of 14)
+-- truncate (3 of 15)
 SELECT `convmemory_message`.`position` AS `position`, `convmemory_message`.`tokens` AS `tokens`,
     `convmemory_message`.`tokens_through` AS `tokens_through`, `convmemory_message`.`answers` AS `answers`,
     `convmemory_message`.`role` AS `role`, `convmemory_message`.`wire` AS `wire`
@@ -812,7 +822,7 @@ WHERE (`convmemory_message`.`position` <= %s AND `convmemory_message`.`session_i
 ORDER BY 1 DESC LIMIT 1 FOR UPDATE;
 
 -- fork (8 of 17)
--- truncate (4 of 14)
+-- truncate (4 of 15)
 SELECT `convmemory_message`.`position` AS `position`, `convmemory_message`.`tokens` AS `tokens`,
     `convmemory_message`.`tokens_through` AS `tokens_through`, `convmemory_message`.`answers` AS `answers`,
     `convmemory_message`.`role` AS `role`, `convmemory_message`.`wire` AS `wire`
@@ -822,7 +832,7 @@ WHERE (`convmemory_message`.`position` <= %s AND `convmemory_message`.`session_i
 ORDER BY 1 DESC LIMIT 1 FOR UPDATE;
 
 -- fork (9 of 17)
--- truncate (5 of 14)
+-- truncate (5 of 15)
 SELECT `convmemory_message`.`position` AS `position`, `convmemory_message`.`tokens` AS `tokens`,
     `convmemory_message`.`tokens_through` AS `tokens_through`, `convmemory_message`.`answers` AS `answers`,
     `convmemory_message`.`role` AS `role`, `convmemory_message`.`wire` AS `wire`
@@ -856,7 +866,7 @@ WHERE session_id = %s
 -- fork (13 of 17)
 -- redact (21 of 36)
 -- redact (33 of 36)
--- truncate (11 of 14)
+-- truncate (12 of 15)
 UPDATE `convmemory_summary`
 SET `invalidated_at` = (UTC_TIMESTAMP(6) + INTERVAL %s MICROSECOND)
 WHERE (`convmemory_summary`.`session_id` = %s AND `convmemory_summary`.`invalidated_at` IS NULL
@@ -865,7 +875,7 @@ WHERE (`convmemory_summary`.`session_id` = %s AND `convmemory_summary`.`invalida
 -- fork (14 of 17)
 -- redact (22 of 36)
 -- redact (34 of 36)
--- truncate (12 of 14)
+-- truncate (13 of 15)
 SELECT `convmemory_summary`.`id`, `convmemory_summary`.`session_id`, `convmemory_summary`.`version`,
     `convmemory_summary`.`parent_version`, `convmemory_summary`.`first_position`,
     `convmemory_summary`.`last_position`, `convmemory_summary`.`covered_count`,
@@ -883,7 +893,7 @@ ORDER BY `convmemory_summary`.`version` DESC LIMIT 1 FOR UPDATE;
 -- fork (15 of 17)
 -- redact (23 of 36)
 -- redact (35 of 36)
--- truncate (13 of 14)
+-- truncate (14 of 15)
 SELECT %s AS `a`
 FROM `convmemory_summary`
 WHERE (`convmemory_summary`.`session_id` = %s AND `convmemory_summary`.`invalidated_at` IS NULL
@@ -916,10 +926,12 @@ WHERE `convmemory_session`.`id` = %s;
 SELECT `convmemory_session`.`id`, `convmemory_session`.`public_id`, `convmemory_session`.`alias`,
     `convmemory_session`.`owner_id`, `convmemory_session`.`visitor`, `convmemory_session`.`key`,
     `convmemory_session`.`name_hash`, `convmemory_session`.`title`, `convmemory_session`.`metadata`,
-    `convmemory_session`.`last_position`, `convmemory_session`.`unpinned_count`,
-    `convmemory_session`.`unpinned_tokens`, `convmemory_session`.`settled_tokens`,
-    `convmemory_session`.`newest_position`, `convmemory_session`.`pinned`,
-    `convmemory_session`.`pinned_count`, `convmemory_session`.`pinned_tokens`,
+    `convmemory_session`.`archived_at`, `convmemory_session`.`starred_at`,
+    `convmemory_session`.`creation_key`, `convmemory_session`.`creation_hash`, `convmemory_session`.`cuts`,
+    `convmemory_session`.`spent_keys`, `convmemory_session`.`last_position`,
+    `convmemory_session`.`unpinned_count`, `convmemory_session`.`unpinned_tokens`,
+    `convmemory_session`.`settled_tokens`, `convmemory_session`.`newest_position`,
+    `convmemory_session`.`pinned`, `convmemory_session`.`pinned_count`, `convmemory_session`.`pinned_tokens`,
     `convmemory_session`.`call_position`, `convmemory_session`.`answered_position`,
     `convmemory_session`.`exchange_calls`, `convmemory_session`.`open_calls`,
     `convmemory_session`.`last_version`, `convmemory_session`.`current_version`,
@@ -1046,10 +1058,12 @@ WHERE (`convmemory_summary`.`last_position` >= %s AND `convmemory_summary`.`sess
 SELECT `convmemory_session`.`id`, `convmemory_session`.`public_id`, `convmemory_session`.`alias`,
     `convmemory_session`.`owner_id`, `convmemory_session`.`visitor`, `convmemory_session`.`key`,
     `convmemory_session`.`name_hash`, `convmemory_session`.`title`, `convmemory_session`.`metadata`,
-    `convmemory_session`.`last_position`, `convmemory_session`.`unpinned_count`,
-    `convmemory_session`.`unpinned_tokens`, `convmemory_session`.`settled_tokens`,
-    `convmemory_session`.`newest_position`, `convmemory_session`.`pinned`,
-    `convmemory_session`.`pinned_count`, `convmemory_session`.`pinned_tokens`,
+    `convmemory_session`.`archived_at`, `convmemory_session`.`starred_at`,
+    `convmemory_session`.`creation_key`, `convmemory_session`.`creation_hash`, `convmemory_session`.`cuts`,
+    `convmemory_session`.`spent_keys`, `convmemory_session`.`last_position`,
+    `convmemory_session`.`unpinned_count`, `convmemory_session`.`unpinned_tokens`,
+    `convmemory_session`.`settled_tokens`, `convmemory_session`.`newest_position`,
+    `convmemory_session`.`pinned`, `convmemory_session`.`pinned_count`, `convmemory_session`.`pinned_tokens`,
     `convmemory_session`.`call_position`, `convmemory_session`.`answered_position`,
     `convmemory_session`.`exchange_calls`, `convmemory_session`.`open_calls`,
     `convmemory_session`.`last_version`, `convmemory_session`.`current_version`,
@@ -1075,7 +1089,6 @@ ORDER BY `convmemory_segment`.`session_id` DESC, 1 DESC LIMIT 1 FOR UPDATE;
 
 -- redact (24 of 36)
 -- redact (36 of 36)
--- truncate (14 of 14)
 UPDATE `convmemory_session`
 SET `last_position` = %s,
     `unpinned_count` = %s,
@@ -1098,7 +1111,7 @@ SET `last_position` = %s,
     `rebuild_after` = NULL
 WHERE `convmemory_session`.`id` = %s;
 
--- truncate (1 of 14)
+-- truncate (1 of 15)
 UPDATE `convmemory_session`
 SET `due_since` = NULL,
     `hinted_at` = NULL,
@@ -1112,31 +1125,78 @@ SET `due_since` = NULL,
     `updated_at` = (UTC_TIMESTAMP(6) + INTERVAL %s MICROSECOND)
 WHERE (`convmemory_session`.`name_hash` = %s AND `convmemory_session`.`last_position` > %s);
 
--- truncate (6 of 14)
+-- truncate (6 of 15)
+-- clear (3 of 7)
+SELECT `convmemory_message`.`idempotency_key` AS `idempotency_key`,
+    `convmemory_message`.`position` AS `position`, `convmemory_message`.`payload_hash` AS `payload_hash`
+FROM `convmemory_message`
+WHERE (`convmemory_message`.`position` > %s AND `convmemory_message`.`session_id` = %s
+    AND `convmemory_message`.`idempotency_key` IS NOT NULL)
+ORDER BY 2 DESC LIMIT 64 FOR UPDATE;
+
+-- truncate (7 of 15)
 DELETE
 FROM `convmemory_message`
 WHERE (`convmemory_message`.`position` > %s AND `convmemory_message`.`session_id` = %s);
 
--- truncate (7 of 14)
+-- truncate (8 of 15)
 UPDATE `convmemory_summary`
 SET `text` = %s,
     `identifiers` = NULL,
     `model_length` = NULL
 WHERE (`convmemory_summary`.`last_position` > %s AND `convmemory_summary`.`session_id` = %s);
 
--- truncate (8 of 14)
+-- truncate (9 of 15)
 DELETE
 FROM `convmemory_segment`
 WHERE (`convmemory_segment`.`session_id` = %s AND `convmemory_segment`.`first` > %s);
 
--- truncate (9 of 14)
+-- truncate (10 of 15)
 SELECT `convmemory_segment`.`first` AS `first`, `convmemory_segment`.`last` AS `last`,
     `convmemory_segment`.`data` AS `data`
 FROM `convmemory_segment`
 WHERE `convmemory_segment`.`session_id` = %s
 ORDER BY `convmemory_segment`.`session_id` DESC, 1 DESC LIMIT 1 FOR UPDATE;
 
--- clear (1 of 5)
+-- truncate (15 of 15)
+UPDATE `convmemory_session`
+SET `last_position` = %s,
+    `unpinned_count` = %s,
+    `unpinned_tokens` = %s,
+    `settled_tokens` = %s,
+    `newest_position` = %s,
+    `pinned` = %s,
+    `call_position` = %s,
+    `exchange_calls` = %s,
+    `open_calls` = %s,
+    `covered_position` = %s,
+    `covered_count` = %s,
+    `covered_tokens` = %s,
+    `pinned_count` = %s,
+    `pinned_tokens` = %s,
+    `indexed_position` = %s,
+    `current_version` = %s,
+    `due_since` = (UTC_TIMESTAMP(6) + INTERVAL %s MICROSECOND),
+    `hinted_at` = (UTC_TIMESTAMP(6) + INTERVAL %s MICROSECOND),
+    `rebuild_after` = NULL,
+    `cuts` = %s
+WHERE `convmemory_session`.`id` = %s;
+
+-- clear (1 of 7)
+UPDATE `convmemory_session`
+SET `due_since` = NULL,
+    `hinted_at` = NULL,
+    `attempts` = %s,
+    `next_attempt_at` = NULL,
+    `lease_token` = %s,
+    `lease_expires_at` = NULL,
+    `last_error` = %s,
+    `epoch` = (`convmemory_session`.`epoch` + %s),
+    `revision` = (`convmemory_session`.`revision` + %s),
+    `updated_at` = (UTC_TIMESTAMP(6) + INTERVAL %s MICROSECOND)
+WHERE `convmemory_session`.`name_hash` = %s;
+
+-- clear (4 of 7)
 UPDATE `convmemory_session`
 SET `last_position` = %s,
     `unpinned_count` = %s,
@@ -1163,28 +1223,20 @@ SET `last_position` = %s,
     `answered_position` = %s,
     `current_version` = %s,
     `indexed_position` = %s,
-    `epoch` = (`convmemory_session`.`epoch` + %s),
-    `revision` = (`convmemory_session`.`revision` + %s),
-    `updated_at` = (UTC_TIMESTAMP(6) + INTERVAL %s MICROSECOND)
-WHERE `convmemory_session`.`name_hash` = %s;
+    `cuts` = %s
+WHERE `convmemory_session`.`id` = %s;
 
--- clear (2 of 5)
-SELECT `convmemory_session`.`id` AS `pk`
-FROM `convmemory_session`
-WHERE `convmemory_session`.`name_hash` = %s
-ORDER BY 1 ASC LIMIT 1 FOR UPDATE;
-
--- clear (3 of 5)
+-- clear (5 of 7)
 DELETE
 FROM `convmemory_message`
 WHERE `convmemory_message`.`session_id` = %s;
 
--- clear (4 of 5)
+-- clear (6 of 7)
 DELETE
 FROM `convmemory_summary`
 WHERE `convmemory_summary`.`session_id` = %s;
 
--- clear (5 of 5)
+-- clear (7 of 7)
 DELETE
 FROM `convmemory_segment`
 WHERE `convmemory_segment`.`session_id` = %s;
@@ -1236,10 +1288,12 @@ WHERE `convmemory_session`.`id` IN (%s);
 SELECT `convmemory_session`.`id`, `convmemory_session`.`public_id`, `convmemory_session`.`alias`,
     `convmemory_session`.`owner_id`, `convmemory_session`.`visitor`, `convmemory_session`.`key`,
     `convmemory_session`.`name_hash`, `convmemory_session`.`title`, `convmemory_session`.`metadata`,
-    `convmemory_session`.`last_position`, `convmemory_session`.`unpinned_count`,
-    `convmemory_session`.`unpinned_tokens`, `convmemory_session`.`settled_tokens`,
-    `convmemory_session`.`newest_position`, `convmemory_session`.`pinned`,
-    `convmemory_session`.`pinned_count`, `convmemory_session`.`pinned_tokens`,
+    `convmemory_session`.`archived_at`, `convmemory_session`.`starred_at`,
+    `convmemory_session`.`creation_key`, `convmemory_session`.`creation_hash`, `convmemory_session`.`cuts`,
+    `convmemory_session`.`spent_keys`, `convmemory_session`.`last_position`,
+    `convmemory_session`.`unpinned_count`, `convmemory_session`.`unpinned_tokens`,
+    `convmemory_session`.`settled_tokens`, `convmemory_session`.`newest_position`,
+    `convmemory_session`.`pinned`, `convmemory_session`.`pinned_count`, `convmemory_session`.`pinned_tokens`,
     `convmemory_session`.`call_position`, `convmemory_session`.`answered_position`,
     `convmemory_session`.`exchange_calls`, `convmemory_session`.`open_calls`,
     `convmemory_session`.`last_version`, `convmemory_session`.`current_version`,

@@ -415,6 +415,7 @@ WITH advanced AS (
         revision = revision + 1,
         updated_at = STATEMENT_TIMESTAMP()
     WHERE name_hash = %(name_hash)s
+        AND epoch = %(epoch)s
     RETURNING id, last_position, unpinned_tokens, answered_position, due_since IS NOT NULL AS due,
         due_revision = revision AS turned_due
 ), added AS (
@@ -444,6 +445,7 @@ WITH advanced AS (
         revision = revision + 1,
         updated_at = STATEMENT_TIMESTAMP()
     WHERE name_hash = %(name_hash)s
+        AND epoch = %(epoch)s
     RETURNING id, last_position, unpinned_tokens, answered_position, due_since IS NOT NULL AS due,
         due_revision = revision AS turned_due
 ), added AS (

@@ -159,6 +159,7 @@ SET last_position = last_position + %(added)s,
     revision = revision + 1,
     updated_at = REPLACE(STRFTIME('%%Y-%%m-%%d %%H:%%M:%%f', 'now') || '000', '.000000', '')
 WHERE name_hash = %(name_hash)s
+    AND epoch = %(epoch)s
 RETURNING id, last_position, unpinned_tokens, answered_position, due_since || '' AS due, 1 = 0 AS turned_due;
 
 -- append, counters: tool calls

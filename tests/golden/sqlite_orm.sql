@@ -1,7 +1,6 @@
 -- Django 5.2
 
 -- find
--- clear (2 of 5)
 SELECT "convmemory_session"."id" AS "pk"
 FROM "convmemory_session"
 WHERE "convmemory_session"."name_hash" = %s
@@ -10,16 +9,17 @@ ORDER BY 1 ASC LIMIT 1;
 -- create (1 of 2)
 -- fork (5 of 17)
 INSERT INTO "convmemory_session" ("public_id", "alias", "owner_id", "visitor", "key", "name_hash", "title",
-    "metadata", "last_position", "unpinned_count", "unpinned_tokens", "settled_tokens", "newest_position",
-    "pinned", "pinned_count", "pinned_tokens", "call_position", "answered_position", "exchange_calls",
-    "open_calls", "last_version", "current_version", "covered_position", "covered_count", "covered_tokens",
+    "metadata", "archived_at", "starred_at", "creation_key", "creation_hash", "cuts", "spent_keys",
+    "last_position", "unpinned_count", "unpinned_tokens", "settled_tokens", "newest_position", "pinned",
+    "pinned_count", "pinned_tokens", "call_position", "answered_position", "exchange_calls", "open_calls",
+    "last_version", "current_version", "covered_position", "covered_count", "covered_tokens",
     "indexed_position", "due_since", "due_revision", "hinted_at", "attempts", "next_attempt_at",
     "lease_token", "lease_expires_at", "last_error", "rebuild_after", "epoch", "revision", "forked_from_id",
     "fork_position", "counter", "created_at", "updated_at")
 VALUES (%s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s,
-    %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, REPLACE(STRFTIME('%%Y-%%m-%%d %%H:%%M:%%f',
-    'now', %s) || '000', '.000000', ''), REPLACE(STRFTIME('%%Y-%%m-%%d %%H:%%M:%%f', 'now', %s) || '000',
-    '.000000', ''))
+    %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s,
+    REPLACE(STRFTIME('%%Y-%%m-%%d %%H:%%M:%%f', 'now', %s) || '000', '.000000', ''),
+    REPLACE(STRFTIME('%%Y-%%m-%%d %%H:%%M:%%f', 'now', %s) || '000', '.000000', ''))
 RETURNING "convmemory_session"."id", "convmemory_session"."indexed_position";
 
 -- create (2 of 2)
@@ -27,10 +27,12 @@ RETURNING "convmemory_session"."id", "convmemory_session"."indexed_position";
 SELECT "convmemory_session"."id", "convmemory_session"."public_id", "convmemory_session"."alias",
     "convmemory_session"."owner_id", "convmemory_session"."visitor", "convmemory_session"."key",
     "convmemory_session"."name_hash", "convmemory_session"."title", "convmemory_session"."metadata",
-    "convmemory_session"."last_position", "convmemory_session"."unpinned_count",
-    "convmemory_session"."unpinned_tokens", "convmemory_session"."settled_tokens",
-    "convmemory_session"."newest_position", "convmemory_session"."pinned",
-    "convmemory_session"."pinned_count", "convmemory_session"."pinned_tokens",
+    "convmemory_session"."archived_at", "convmemory_session"."starred_at",
+    "convmemory_session"."creation_key", "convmemory_session"."creation_hash", "convmemory_session"."cuts",
+    "convmemory_session"."spent_keys", "convmemory_session"."last_position",
+    "convmemory_session"."unpinned_count", "convmemory_session"."unpinned_tokens",
+    "convmemory_session"."settled_tokens", "convmemory_session"."newest_position",
+    "convmemory_session"."pinned", "convmemory_session"."pinned_count", "convmemory_session"."pinned_tokens",
     "convmemory_session"."call_position", "convmemory_session"."answered_position",
     "convmemory_session"."exchange_calls", "convmemory_session"."open_calls",
     "convmemory_session"."last_version", "convmemory_session"."current_version",
@@ -58,8 +60,8 @@ WHERE "convmemory_session"."id" = %s LIMIT 21;
 -- update
 UPDATE "convmemory_session"
 SET "title" = %s,
-    "revision" = ("convmemory_session"."revision" + %s),
-    "updated_at" = REPLACE(STRFTIME('%%Y-%%m-%%d %%H:%%M:%%f', 'now', %s) || '000', '.000000', '')
+    "updated_at" = REPLACE(STRFTIME('%%Y-%%m-%%d %%H:%%M:%%f', 'now', %s) || '000', '.000000', ''),
+    "revision" = ("convmemory_session"."revision" + %s)
 WHERE ("convmemory_session"."name_hash" = %s AND "convmemory_session"."revision" = %s);
 
 -- delete (1 of 8)
@@ -69,14 +71,17 @@ WHERE ("convmemory_session"."name_hash" = %s AND "convmemory_session"."revision"
 
 -- delete (2 of 8)
 -- fork (3 of 17)
--- truncate (2 of 14)
+-- truncate (2 of 15)
+-- clear (2 of 7)
 SELECT "convmemory_session"."id", "convmemory_session"."public_id", "convmemory_session"."alias",
     "convmemory_session"."owner_id", "convmemory_session"."visitor", "convmemory_session"."key",
     "convmemory_session"."name_hash", "convmemory_session"."title", "convmemory_session"."metadata",
-    "convmemory_session"."last_position", "convmemory_session"."unpinned_count",
-    "convmemory_session"."unpinned_tokens", "convmemory_session"."settled_tokens",
-    "convmemory_session"."newest_position", "convmemory_session"."pinned",
-    "convmemory_session"."pinned_count", "convmemory_session"."pinned_tokens",
+    "convmemory_session"."archived_at", "convmemory_session"."starred_at",
+    "convmemory_session"."creation_key", "convmemory_session"."creation_hash", "convmemory_session"."cuts",
+    "convmemory_session"."spent_keys", "convmemory_session"."last_position",
+    "convmemory_session"."unpinned_count", "convmemory_session"."unpinned_tokens",
+    "convmemory_session"."settled_tokens", "convmemory_session"."newest_position",
+    "convmemory_session"."pinned", "convmemory_session"."pinned_count", "convmemory_session"."pinned_tokens",
     "convmemory_session"."call_position", "convmemory_session"."answered_position",
     "convmemory_session"."exchange_calls", "convmemory_session"."open_calls",
     "convmemory_session"."last_version", "convmemory_session"."current_version",
@@ -244,7 +249,7 @@ VALUES (%(session_id)s, %(role)s, %(kind)s, %(content)s, %(tokens)s, %(tokens_th
 -- index, a longer segment (6 of 6)
 -- redact (19 of 35)
 -- redact (31 of 35)
--- truncate (10 of 14)
+-- truncate (11 of 15)
 UPDATE "convmemory_segment"
 SET "last" = %s,
     "data" = %s
@@ -601,10 +606,12 @@ WHERE ("convmemory_session"."id" = %s AND ("convmemory_session"."due_since" IS N
 SELECT "convmemory_session"."id", "convmemory_session"."public_id", "convmemory_session"."alias",
     "convmemory_session"."owner_id", "convmemory_session"."visitor", "convmemory_session"."key",
     "convmemory_session"."name_hash", "convmemory_session"."title", "convmemory_session"."metadata",
-    "convmemory_session"."last_position", "convmemory_session"."unpinned_count",
-    "convmemory_session"."unpinned_tokens", "convmemory_session"."settled_tokens",
-    "convmemory_session"."newest_position", "convmemory_session"."pinned",
-    "convmemory_session"."pinned_count", "convmemory_session"."pinned_tokens",
+    "convmemory_session"."archived_at", "convmemory_session"."starred_at",
+    "convmemory_session"."creation_key", "convmemory_session"."creation_hash", "convmemory_session"."cuts",
+    "convmemory_session"."spent_keys", "convmemory_session"."last_position",
+    "convmemory_session"."unpinned_count", "convmemory_session"."unpinned_tokens",
+    "convmemory_session"."settled_tokens", "convmemory_session"."newest_position",
+    "convmemory_session"."pinned", "convmemory_session"."pinned_count", "convmemory_session"."pinned_tokens",
     "convmemory_session"."call_position", "convmemory_session"."answered_position",
     "convmemory_session"."exchange_calls", "convmemory_session"."open_calls",
     "convmemory_session"."last_version", "convmemory_session"."current_version",
@@ -807,7 +814,7 @@ FROM "convmemory_session"
 WHERE "convmemory_session"."name_hash" = %s LIMIT 1;
 
 -- fork (7 of 17)
--- truncate (3 of 14)
+-- truncate (3 of 15)
 SELECT "convmemory_message"."position" AS "position", "convmemory_message"."tokens" AS "tokens",
     "convmemory_message"."tokens_through" AS "tokens_through", "convmemory_message"."answers" AS "answers",
     "convmemory_message"."role" AS "role", "convmemory_message"."wire" AS "wire"
@@ -817,7 +824,7 @@ WHERE ("convmemory_message"."position" <= %s AND "convmemory_message"."session_i
 ORDER BY 1 DESC LIMIT 1;
 
 -- fork (8 of 17)
--- truncate (4 of 14)
+-- truncate (4 of 15)
 SELECT "convmemory_message"."position" AS "position", "convmemory_message"."tokens" AS "tokens",
     "convmemory_message"."tokens_through" AS "tokens_through", "convmemory_message"."answers" AS "answers",
     "convmemory_message"."role" AS "role", "convmemory_message"."wire" AS "wire"
@@ -827,7 +834,7 @@ WHERE ("convmemory_message"."position" <= %s AND "convmemory_message"."session_i
 ORDER BY 1 DESC LIMIT 1;
 
 -- fork (9 of 17)
--- truncate (5 of 14)
+-- truncate (5 of 15)
 SELECT "convmemory_message"."position" AS "position", "convmemory_message"."tokens" AS "tokens",
     "convmemory_message"."tokens_through" AS "tokens_through", "convmemory_message"."answers" AS "answers",
     "convmemory_message"."role" AS "role", "convmemory_message"."wire" AS "wire"
@@ -861,7 +868,7 @@ WHERE session_id = %s
 -- fork (13 of 17)
 -- redact (20 of 35)
 -- redact (32 of 35)
--- truncate (11 of 14)
+-- truncate (12 of 15)
 UPDATE "convmemory_summary"
 SET "invalidated_at" = REPLACE(STRFTIME('%%Y-%%m-%%d %%H:%%M:%%f', 'now', %s) || '000', '.000000', '')
 WHERE ("convmemory_summary"."session_id" = %s AND "convmemory_summary"."invalidated_at" IS NULL
@@ -870,7 +877,7 @@ WHERE ("convmemory_summary"."session_id" = %s AND "convmemory_summary"."invalida
 -- fork (14 of 17)
 -- redact (21 of 35)
 -- redact (33 of 35)
--- truncate (12 of 14)
+-- truncate (13 of 15)
 SELECT "convmemory_summary"."id", "convmemory_summary"."session_id", "convmemory_summary"."version",
     "convmemory_summary"."parent_version", "convmemory_summary"."first_position",
     "convmemory_summary"."last_position", "convmemory_summary"."covered_count",
@@ -888,7 +895,7 @@ ORDER BY "convmemory_summary"."version" DESC LIMIT 1;
 -- fork (15 of 17)
 -- redact (22 of 35)
 -- redact (34 of 35)
--- truncate (13 of 14)
+-- truncate (14 of 15)
 SELECT %s AS "a"
 FROM "convmemory_summary"
 WHERE ("convmemory_summary"."session_id" = %s AND "convmemory_summary"."invalidated_at" IS NULL
@@ -923,10 +930,12 @@ WHERE "convmemory_session"."id" = %s;
 SELECT "convmemory_session"."id", "convmemory_session"."public_id", "convmemory_session"."alias",
     "convmemory_session"."owner_id", "convmemory_session"."visitor", "convmemory_session"."key",
     "convmemory_session"."name_hash", "convmemory_session"."title", "convmemory_session"."metadata",
-    "convmemory_session"."last_position", "convmemory_session"."unpinned_count",
-    "convmemory_session"."unpinned_tokens", "convmemory_session"."settled_tokens",
-    "convmemory_session"."newest_position", "convmemory_session"."pinned",
-    "convmemory_session"."pinned_count", "convmemory_session"."pinned_tokens",
+    "convmemory_session"."archived_at", "convmemory_session"."starred_at",
+    "convmemory_session"."creation_key", "convmemory_session"."creation_hash", "convmemory_session"."cuts",
+    "convmemory_session"."spent_keys", "convmemory_session"."last_position",
+    "convmemory_session"."unpinned_count", "convmemory_session"."unpinned_tokens",
+    "convmemory_session"."settled_tokens", "convmemory_session"."newest_position",
+    "convmemory_session"."pinned", "convmemory_session"."pinned_count", "convmemory_session"."pinned_tokens",
     "convmemory_session"."call_position", "convmemory_session"."answered_position",
     "convmemory_session"."exchange_calls", "convmemory_session"."open_calls",
     "convmemory_session"."last_version", "convmemory_session"."current_version",
@@ -1052,7 +1061,6 @@ ORDER BY "convmemory_segment"."session_id" DESC, 1 DESC LIMIT 1;
 
 -- redact (23 of 35)
 -- redact (35 of 35)
--- truncate (14 of 14)
 UPDATE "convmemory_session"
 SET "last_position" = %s,
     "unpinned_count" = %s,
@@ -1075,7 +1083,7 @@ SET "last_position" = %s,
     "rebuild_after" = NULL
 WHERE "convmemory_session"."id" = %s;
 
--- truncate (1 of 14)
+-- truncate (1 of 15)
 UPDATE "convmemory_session"
 SET "due_since" = NULL,
     "hinted_at" = NULL,
@@ -1089,31 +1097,78 @@ SET "due_since" = NULL,
     "updated_at" = REPLACE(STRFTIME('%%Y-%%m-%%d %%H:%%M:%%f', 'now', %s) || '000', '.000000', '')
 WHERE ("convmemory_session"."name_hash" = %s AND "convmemory_session"."last_position" > %s);
 
--- truncate (6 of 14)
+-- truncate (6 of 15)
+-- clear (3 of 7)
+SELECT "convmemory_message"."idempotency_key" AS "idempotency_key",
+    "convmemory_message"."position" AS "position", "convmemory_message"."payload_hash" AS "payload_hash"
+FROM "convmemory_message"
+WHERE ("convmemory_message"."position" > %s AND "convmemory_message"."session_id" = %s
+    AND "convmemory_message"."idempotency_key" IS NOT NULL)
+ORDER BY 2 DESC LIMIT 64;
+
+-- truncate (7 of 15)
 DELETE
 FROM "convmemory_message"
 WHERE ("convmemory_message"."position" > %s AND "convmemory_message"."session_id" = %s);
 
--- truncate (7 of 14)
+-- truncate (8 of 15)
 UPDATE "convmemory_summary"
 SET "text" = %s,
     "identifiers" = NULL,
     "model_length" = NULL
 WHERE ("convmemory_summary"."last_position" > %s AND "convmemory_summary"."session_id" = %s);
 
--- truncate (8 of 14)
+-- truncate (9 of 15)
 DELETE
 FROM "convmemory_segment"
 WHERE ("convmemory_segment"."session_id" = %s AND "convmemory_segment"."first" > %s);
 
--- truncate (9 of 14)
+-- truncate (10 of 15)
 SELECT "convmemory_segment"."first" AS "first", "convmemory_segment"."last" AS "last",
     "convmemory_segment"."data" AS "data"
 FROM "convmemory_segment"
 WHERE "convmemory_segment"."session_id" = %s
 ORDER BY "convmemory_segment"."session_id" DESC, 1 DESC LIMIT 1;
 
--- clear (1 of 5)
+-- truncate (15 of 15)
+UPDATE "convmemory_session"
+SET "last_position" = %s,
+    "unpinned_count" = %s,
+    "unpinned_tokens" = %s,
+    "settled_tokens" = %s,
+    "newest_position" = %s,
+    "pinned" = %s,
+    "call_position" = %s,
+    "exchange_calls" = %s,
+    "open_calls" = %s,
+    "covered_position" = %s,
+    "covered_count" = %s,
+    "covered_tokens" = %s,
+    "pinned_count" = %s,
+    "pinned_tokens" = %s,
+    "indexed_position" = %s,
+    "current_version" = %s,
+    "due_since" = REPLACE(STRFTIME('%%Y-%%m-%%d %%H:%%M:%%f', 'now', %s) || '000', '.000000', ''),
+    "hinted_at" = REPLACE(STRFTIME('%%Y-%%m-%%d %%H:%%M:%%f', 'now', %s) || '000', '.000000', ''),
+    "rebuild_after" = NULL,
+    "cuts" = %s
+WHERE "convmemory_session"."id" = %s;
+
+-- clear (1 of 7)
+UPDATE "convmemory_session"
+SET "due_since" = NULL,
+    "hinted_at" = NULL,
+    "attempts" = %s,
+    "next_attempt_at" = NULL,
+    "lease_token" = %s,
+    "lease_expires_at" = NULL,
+    "last_error" = %s,
+    "epoch" = ("convmemory_session"."epoch" + %s),
+    "revision" = ("convmemory_session"."revision" + %s),
+    "updated_at" = REPLACE(STRFTIME('%%Y-%%m-%%d %%H:%%M:%%f', 'now', %s) || '000', '.000000', '')
+WHERE "convmemory_session"."name_hash" = %s;
+
+-- clear (4 of 7)
 UPDATE "convmemory_session"
 SET "last_position" = %s,
     "unpinned_count" = %s,
@@ -1140,22 +1195,20 @@ SET "last_position" = %s,
     "answered_position" = %s,
     "current_version" = %s,
     "indexed_position" = %s,
-    "epoch" = ("convmemory_session"."epoch" + %s),
-    "revision" = ("convmemory_session"."revision" + %s),
-    "updated_at" = REPLACE(STRFTIME('%%Y-%%m-%%d %%H:%%M:%%f', 'now', %s) || '000', '.000000', '')
-WHERE "convmemory_session"."name_hash" = %s;
+    "cuts" = %s
+WHERE "convmemory_session"."id" = %s;
 
--- clear (3 of 5)
+-- clear (5 of 7)
 DELETE
 FROM "convmemory_message"
 WHERE "convmemory_message"."session_id" = %s;
 
--- clear (4 of 5)
+-- clear (6 of 7)
 DELETE
 FROM "convmemory_summary"
 WHERE "convmemory_summary"."session_id" = %s;
 
--- clear (5 of 5)
+-- clear (7 of 7)
 DELETE
 FROM "convmemory_segment"
 WHERE "convmemory_segment"."session_id" = %s;
@@ -1207,10 +1260,12 @@ WHERE "convmemory_session"."id" IN (%s);
 SELECT "convmemory_session"."id", "convmemory_session"."public_id", "convmemory_session"."alias",
     "convmemory_session"."owner_id", "convmemory_session"."visitor", "convmemory_session"."key",
     "convmemory_session"."name_hash", "convmemory_session"."title", "convmemory_session"."metadata",
-    "convmemory_session"."last_position", "convmemory_session"."unpinned_count",
-    "convmemory_session"."unpinned_tokens", "convmemory_session"."settled_tokens",
-    "convmemory_session"."newest_position", "convmemory_session"."pinned",
-    "convmemory_session"."pinned_count", "convmemory_session"."pinned_tokens",
+    "convmemory_session"."archived_at", "convmemory_session"."starred_at",
+    "convmemory_session"."creation_key", "convmemory_session"."creation_hash", "convmemory_session"."cuts",
+    "convmemory_session"."spent_keys", "convmemory_session"."last_position",
+    "convmemory_session"."unpinned_count", "convmemory_session"."unpinned_tokens",
+    "convmemory_session"."settled_tokens", "convmemory_session"."newest_position",
+    "convmemory_session"."pinned", "convmemory_session"."pinned_count", "convmemory_session"."pinned_tokens",
     "convmemory_session"."call_position", "convmemory_session"."answered_position",
     "convmemory_session"."exchange_calls", "convmemory_session"."open_calls",
     "convmemory_session"."last_version", "convmemory_session"."current_version",

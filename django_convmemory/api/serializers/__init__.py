@@ -2,7 +2,16 @@
 
 from __future__ import annotations
 
-from django_convmemory.api.serializers.actions import Accepted, Fork, Redacted, Redaction, Truncated, Truncation
+from django_convmemory.api.serializers.actions import (
+    Accepted,
+    Deleted,
+    Fork,
+    Redacted,
+    Redaction,
+    SessionIds,
+    Truncated,
+    Truncation,
+)
 from django_convmemory.api.serializers.base import (
     Moment,
     Nothing,
@@ -35,6 +44,7 @@ from django_convmemory.api.serializers.contexts import (
 )
 from django_convmemory.api.serializers.messages import (
     Content,
+    MessageChanges,
     MessageQuery,
     Messages,
     MessageSerializer,
@@ -42,6 +52,7 @@ from django_convmemory.api.serializers.messages import (
     NewMessage,
     NewMessages,
     ReceiptSerializer,
+    Replacement,
     ToolCalls,
     UsageSerializer,
     Wire,
@@ -58,7 +69,9 @@ from django_convmemory.api.serializers.search import (
     SearchSessionQuery,
 )
 from django_convmemory.api.serializers.sessions import (
+    ListedSessionSerializer,
     NewSession,
+    PreviewSerializer,
     SessionChanges,
     SessionQuery,
     SessionSerializer,
@@ -76,6 +89,7 @@ __all__ = [
     "ContextSerializer",
     "CustomCall",
     "CustomTool",
+    "Deleted",
     "ExplainedSerializer",
     "File",
     "FilePart",
@@ -85,6 +99,8 @@ __all__ = [
     "HitSessionSerializer",
     "ImagePart",
     "ImageURL",
+    "ListedSessionSerializer",
+    "MessageChanges",
     "MessageQuery",
     "MessageSerializer",
     "Messages",
@@ -98,17 +114,20 @@ __all__ = [
     "PageQuery",
     "PartSerializer",
     "PieceSerializer",
+    "PreviewSerializer",
     "Problem",
     "ProblemError",
     "QuoteSerializer",
     "ReceiptSerializer",
     "Redacted",
     "Redaction",
+    "Replacement",
     "RowSerializer",
     "SearchAllQuery",
     "SearchQuery",
     "SearchSessionQuery",
     "SessionChanges",
+    "SessionIds",
     "SessionQuery",
     "SessionSerializer",
     "StatusSerializer",

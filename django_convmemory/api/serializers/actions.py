@@ -8,7 +8,10 @@ from rest_framework import serializers
 
 from django_convmemory.api.fields import Flag, Text, WholeNumber
 from django_convmemory.api.serializers.base import StrictSerializer
-from django_convmemory.core.values import MAX_KEY_LENGTH
+from django_convmemory.core.values import MAX_KEY_LENGTH, MAX_TITLE_LENGTH
+
+# The most sessions that one request deletes.
+MAX_DELETED = 100
 
 
 class Truncation(StrictSerializer):
@@ -37,10 +40,32 @@ class Redacted(serializers.Serializer[Any]):
 
 
 class Fork(StrictSerializer):
-    """The position at which the copy ends, and the key of the copy."""
+    """The position at which the copy ends, its key, and its title. Without a title it has that of the original."""
 
     at = WholeNumber()
     key = Text(max_length=MAX_KEY_LENGTH, required=False)
+    title = Text(max_length=MAX_TITLE_LENGTH, allow_blank=True, required=False)
+
+
+class SessionId(serializers.UUIDField):
+    """The id of a session. A number is none."""
+
+    def to_internal_value(self, data: Any) -> Any:
+        if not isinstance(data, str):
+            self.fail("invalid", value=data)
+        return super().to_internal_value(data)
+
+
+class SessionIds(StrictSerializer):
+    """The sessions to delete."""
+
+    ids = serializers.ListField(child=SessionId(), min_length=1, max_length=MAX_DELETED)
+
+
+class Deleted(serializers.Serializer[Any]):
+    """The number of sessions that were deleted."""
+
+    deleted = serializers.IntegerField()
 
 
 class Accepted(serializers.Serializer[Any]):

@@ -9,7 +9,7 @@ from rest_framework import serializers
 
 from django_convmemory import clock, models
 from django_convmemory.api import conf
-from django_convmemory.api.fields import Choice, JSONObject, Metadata, QueryNumber, Text
+from django_convmemory.api.fields import Choice, JSONObject, Metadata, QueryNumber, Text, WholeNumber
 from django_convmemory.api.serializers import content
 from django_convmemory.api.serializers.base import PageQuery, StrictSerializer, Time
 from django_convmemory.conversation import Receipt
@@ -99,6 +99,18 @@ class NewMessages(StrictSerializer):
     usage = Metadata(required=False)
 
 
+class Replacement(NewMessages):
+    """The position after which all messages are replaced, and what takes their place."""
+
+    after = WholeNumber()
+
+
+class MessageChanges(StrictSerializer):
+    """What the owner of a session may change of a message."""
+
+    metadata = Metadata(required=False)
+
+
 class ReceiptSerializer(serializers.Serializer[Receipt]):
     """The result of an append."""
 
@@ -125,12 +137,15 @@ class UsageSerializer(serializers.Serializer[Any]):
 
 
 class MessageSerializer(serializers.Serializer[models.Message]):
-    """A stored message. ``usage`` is null unless the site stored it with the reply.
+    """A stored message. ``id`` is never used again. A position is, after messages were deleted.
+
+    ``usage`` is null unless the site stored it with the reply.
 
     ``item`` is the item of another framework for which the message stands, in the form that ``format`` names. It is
     null for a message with the format ``chat``, and for a redacted one.
     """
 
+    id = serializers.UUIDField(source="public_id")
     position = serializers.IntegerField()
     message = Wire()
     kind = serializers.CharField()
@@ -147,6 +162,7 @@ class MessageSerializer(serializers.Serializer[models.Message]):
         message = columns.message_of_row(row)
         reported = usage.read(row.usage)
         return {
+            "id": str(row.public_id),
             "position": row.position,
             "message": message.to_openai(),
             "kind": message.kind,

@@ -61,6 +61,7 @@ class HitSessionSerializer(serializers.Serializer[Any]):
     id = serializers.UUIDField(source="public_id")
     url = serializers.SerializerMethodField()
     title = serializers.CharField()
+    archived = serializers.SerializerMethodField()
 
     def to_representation(self, hit: Hit) -> Any:
         # A hit has the name of its session. The view has read the rows of these names.
@@ -69,6 +70,9 @@ class HitSessionSerializer(serializers.Serializer[Any]):
     def get_url(self, session: models.Session) -> str:
         url: str = self.context["url"]("session", session)
         return url
+
+    def get_archived(self, session: models.Session) -> bool:
+        return session.archived_at is not None
 
 
 class NeighbourSerializer(serializers.Serializer[Any]):

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from typing import TypedDict
+import uuid
+from typing import Any, TypedDict
 
 from rest_framework import serializers
 
 from django_convmemory import models
-from django_convmemory.api.fields import Alias, Choice, FirstAlias, JSONObject, Metadata, Text
-from django_convmemory.api.serializers.base import Moment, PageQuery, RowSerializer, StrictSerializer
+from django_convmemory.api import previews
+from django_convmemory.api.fields import Alias, Choice, FirstAlias, Flag, JSONObject, Metadata, Text
+from django_convmemory.api.serializers.base import Moment, PageQuery, RowSerializer, StrictSerializer, UTCTime
 from django_convmemory.core.values import MAX_KEY_LENGTH, MAX_TITLE_LENGTH
+from django_convmemory.messages import ROLES
 
 
 class SessionSerializer(RowSerializer):
@@ -21,6 +24,9 @@ class SessionSerializer(RowSerializer):
     tokens = serializers.SerializerMethodField()
     metadata = JSONObject(read_only=True)
     url = serializers.SerializerMethodField()
+    archived = serializers.SerializerMethodField()
+    starred = serializers.SerializerMethodField()
+    forked_from = serializers.SerializerMethodField()
 
     class Meta:
         model = models.Session
@@ -31,11 +37,14 @@ class SessionSerializer(RowSerializer):
             "key",
             "title",
             "metadata",
+            "archived",
+            "starred",
             "state",
             "messages",
             "tokens",
             "covered_position",
             "current_version",
+            "forked_from",
             "fork_position",
             "revision",
             "created_at",
@@ -47,8 +56,49 @@ class SessionSerializer(RowSerializer):
         url: str = self.context["url"]("session", session)
         return url
 
+    def get_archived(self, session: models.Session) -> bool:
+        return session.archived_at is not None
+
+    def get_starred(self, session: models.Session) -> bool:
+        return session.starred_at is not None
+
+    def get_forked_from(self, session: models.Session) -> uuid.UUID | None:
+        """The id of the session that this one is a copy of. Null also if that session is not yours."""
+        # A row that is no fork may come without the annotation.
+        parent: uuid.UUID | None = session.parent if session.forked_from_id else None  # type: ignore[attr-defined]
+        return parent
+
     def get_tokens(self, session: models.Session) -> int:
         return session.unpinned_tokens + session.pinned_tokens
+
+
+class PreviewSerializer(serializers.Serializer[Any]):
+    """The last message of a session, for a list."""
+
+    position = serializers.IntegerField()
+    role = serializers.ChoiceField(choices=ROLES)
+    text = serializers.CharField(
+        help_text=(
+            f"The first {previews.MAX_TEXT} characters of its text. Empty if it is redacted, or has tool calls or "
+            "images only."
+        )
+    )
+    created_at = UTCTime()
+    redacted = serializers.BooleanField()
+
+
+class ListedSessionSerializer(SessionSerializer):
+    """A session in a list. ``last_message`` is null if it has no messages."""
+
+    last_message = serializers.SerializerMethodField()
+
+    class Meta(SessionSerializer.Meta):
+        fields = [*SessionSerializer.Meta.fields, "last_message"]
+        read_only_fields = fields
+
+    def get_last_message(self, session: models.Session) -> dict[str, Any] | None:
+        preview = self.context["last_messages"].get(session.pk)
+        return None if preview is None else dict(PreviewSerializer(preview).data)
 
 
 class NewSession(StrictSerializer):
@@ -65,6 +115,8 @@ class SessionChanges(StrictSerializer):
 
     title = Text(max_length=MAX_TITLE_LENGTH, allow_blank=True, required=False)
     metadata = Metadata(required=False)
+    archived = Flag(required=False)
+    starred = Flag(required=False)
 
 
 class SessionQuery(PageQuery):
@@ -76,8 +128,15 @@ class SessionQuery(PageQuery):
     created_before = Moment(required=False, source="created_at__lt")
     updated_after = Moment(required=False, source="updated_at__gte")
     updated_before = Moment(required=False, source="updated_at__lt")
+    key = Text(max_length=MAX_KEY_LENGTH, required=False)
     search = Text(max_length=255, required=False, source="title__icontains")
-    ordering = Choice(choices=["-created", "created", "-updated", "updated"], default="-created")
+    archived = Choice(choices=["false", "true", "any"], default="false")
+    starred = Choice(choices=["false", "true", "any"], default="any")
+    ordering = Choice(
+        choices=["-created", "created", "-updated", "updated", "-starred", "starred"],
+        default="-created",
+        help_text="By `starred`, only starred sessions are listed, by the time when they were starred.",
+    )
 
 
 class Lag(TypedDict):

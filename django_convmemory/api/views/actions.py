@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import abc
-import uuid
 from typing import Any
 
 from django.http import StreamingHttpResponse
@@ -13,11 +12,11 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 
 from django_convmemory import models
-from django_convmemory.api import etags, serializers
+from django_convmemory.api import etags, idempotency, serializers
 from django_convmemory.api.negotiation import JSONLinesRenderer, UTF8JSONRenderer
 from django_convmemory.api.problems import Problem
 from django_convmemory.api.throttles import CreateThrottle, ModelThrottle
-from django_convmemory.api.views.base import ScopedView
+from django_convmemory.api.views.base import KeyedView, ScopedView, new_key
 from django_convmemory.exceptions import UnknownMessage
 from django_convmemory.maintenance.transfer import exporting
 
@@ -42,7 +41,7 @@ class Clear(ScopedView):
         return Response(status=204)
 
 
-class Fork(ScopedView):
+class Fork(KeyedView):
     """Copy the session as it was at a position. The copy belongs to the user or visitor who makes the request."""
 
     serializer_class = serializers.Fork
@@ -50,14 +49,21 @@ class Fork(ScopedView):
     post_throttle = CreateThrottle
 
     def post(self, request: Request, session_id: str) -> Response:
-        body = self.body()
-        key = body.get("key") or str(uuid.uuid4())
+        body, whose = self.body(), self.scope.whose()
+        key = new_key(body, self.idempotency_key)
+        copied: dict[str, Any] = {name: body[name] for name in ("at", "title") if name in body}
+        target = self.memory.session(key, **whose).session_name
         try:
-            copy = self.guarded(lambda: self.handle.fork(body["at"], key=key, **self.scope.whose()))
+            copy = self.once(
+                lambda: self.handle.fork(**copied, key=key, idempotency_key=self.idempotency_key, **whose),
+                lambda used: idempotency.has_created(self.session._state.db, target.scope, used),
+            )
         except UnknownMessage as error:
             # The session exists, but has no such position: a conflict with its state, not a 404.
             raise Problem(409, "unknown_message", str(error)) from None
-        return self.created(self.reread(copy), self.memory)
+        row = self.reread(copy)
+        row.replayed = copy.replayed
+        return self.created(row, self.memory)
 
 
 class WorkView(ScopedView):

@@ -10,12 +10,12 @@ import contextlib
 import functools
 import inspect
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
 from django.apps import apps
 from django.db import router
-from django.db.models import QuerySet
+from django.db.models import OuterRef, QuerySet, Subquery
 from django.urls import reverse
 from django.utils.cache import patch_cache_control, patch_vary_headers
 from rest_framework.exceptions import NotFound, ValidationError
@@ -28,12 +28,15 @@ from rest_framework.response import Response
 from rest_framework.throttling import BaseThrottle
 
 from django_convmemory import models
-from django_convmemory.api import conf, etags, pagination, parsers, problems, serializers
+from django_convmemory.api import conf, etags, idempotency, pagination, parsers, problems, serializers
+from django_convmemory.api.fields import MAX_INTEGER
 from django_convmemory.api.negotiation import Negotiation, PageRenderer, UTF8JSONRenderer
 from django_convmemory.api.parsers import BoundedJSONParser
 from django_convmemory.api.problems import Problem
 from django_convmemory.api.scopes import UserScope
 from django_convmemory.conversation import ConversationMemory, SessionHandle
+from django_convmemory.core import creations
+from django_convmemory.exceptions import StaleRevision
 from django_convmemory.memory import memories
 from django_convmemory.stores import transactions
 
@@ -123,7 +126,11 @@ class ScopedView(GenericAPIView[Any]):
             self.session = self.find_session(kwargs["session_id"])
             self.check_object_permissions(request, self.session)
             if changes and self.if_match is not None:
-                etags.require_match(self.if_match, self.session.revision)
+                self.require_match(self.if_match)
+
+    def require_match(self, if_match: str) -> None:
+        """Raise a 412 unless ``If-Match`` names the current revision of the session."""
+        etags.require_match(if_match, self.session.revision)
 
     def finalize_response(self, request: Request, response: Any, *args: Any, **kwargs: Any) -> Any:
         response = super().finalize_response(request, response, *args, **kwargs)
@@ -133,6 +140,15 @@ class ScopedView(GenericAPIView[Any]):
         return response
 
     def get_queryset(self) -> models.SessionQuerySet:
+        """Return the sessions that the request reaches, as :attr:`Session.state` needs them."""
+        return self.reached().with_clock()
+
+    def with_parent(self, sessions: models.SessionQuerySet) -> models.SessionQuerySet:
+        """Add ``parent``: the public id of the session that each is a copy of, if the request reaches that session."""
+        parents = self.reached().filter(pk=OuterRef("forked_from"))
+        return sessions.annotate(parent=Subquery(parents.values("public_id")[:1]))
+
+    def reached(self) -> models.SessionQuerySet:
         """Return the sessions that the request reaches. Every query of every view begins here."""
         # From the database that is written to, so that a client sees what it has just stored.
         using = router.db_for_write(models.Session)
@@ -140,7 +156,7 @@ class ScopedView(GenericAPIView[Any]):
         if reached.query.distinct or reached.query.combinator:
             # Equal rows would differ in the time that with_clock() adds.
             reached = models.Session.objects.using(using).filter(pk__in=reached.values("pk"))
-        return reached.filter(alias__in=conf.aliases()).with_clock()
+        return reached.filter(alias__in=conf.aliases())
 
     def find_session(self, session_id: str) -> models.Session:
         """Return the session with this public id. Raises a 404."""
@@ -182,7 +198,7 @@ class ScopedView(GenericAPIView[Any]):
     def reread(self, session: models.Session) -> models.Session:
         """Read a session that was just written. Raises a 404 if it was deleted since."""
         rows = models.Session.objects.using(session._state.db).filter(pk=session.pk)
-        row = rows.with_clock().first()
+        row = self.with_parent(rows.with_clock()).first()
         if row is None:
             raise NotFound("The session was deleted in the meantime.")
         return row
@@ -224,9 +240,9 @@ class ScopedView(GenericAPIView[Any]):
         return serializers.SessionSerializer(session, context={"url": self.url}).data
 
     def created(self, session: models.Session, memory: ConversationMemory) -> Response:
-        """Return the response for a session that was created."""
+        """Return the response for a session that was created, now or by an earlier request with the same key."""
         headers = {"Location": self.url("session", session), "ETag": etags.of(session, memory)}
-        return Response(self.represent(session), status=201, headers=headers)
+        return Response(self.represent(session), status=200 if session.replayed else 201, headers=headers)
 
     def url(self, name: str, session: models.Session) -> str:
         """Return the address of an endpoint of ``session``."""
@@ -235,6 +251,48 @@ class ScopedView(GenericAPIView[Any]):
         # DRF's own reverse would keep query parameters of this request.
         kwargs = self.site_kwargs | {"session_id": str(session.public_id)}
         return self.request.build_absolute_uri(reverse(name, kwargs=kwargs))
+
+
+class KeyedView(ScopedView):
+    """A view whose POST obeys ``Idempotency-Key``.
+
+    A key that was used is answered before ``If-Match`` is compared, because the first try has changed the revision.
+    """
+
+    _stale: Problem | None = None
+
+    @functools.cached_property
+    def idempotency_key(self) -> str | None:
+        """The header ``Idempotency-Key``."""
+        return idempotency.key_of(self.request)
+
+    def require_match(self, if_match: str) -> None:
+        try:
+            super().require_match(if_match)
+        except Problem as problem:
+            if problem.get_codes() != etags.STALE or self.idempotency_key is None:
+                raise
+            self._stale = problem
+
+    @property
+    def revision(self) -> int | None:
+        # After a mismatch, a revision that no session is ever at.
+        return super().revision if self._stale is None else MAX_INTEGER
+
+    def once(self, work: Callable[[], T], is_used: Callable[[str], bool], *, takes_revision: bool = False) -> T:
+        """Run ``work``, which changes nothing if the key was used. Raises a 412 if it was not and the session changed.
+
+        ``takes_revision``: the operation compares the revision itself.
+        """
+        try:
+            if self._stale is not None:
+                raise self._stale
+            return work() if takes_revision else self.guarded(work)
+        except (Problem, StaleRevision) as error:
+            stale = isinstance(error, StaleRevision) or error.get_codes() == etags.STALE
+            if not stale or self.idempotency_key is None or not is_used(self.idempotency_key):
+                raise
+            return work()
 
 
 class TaggedView(ScopedView):
@@ -264,6 +322,13 @@ def _validated(serializer: Any) -> dict[str, Any]:
 def _defaults(serializer: type[serializers.StrictSerializer]) -> dict[str, Any]:
     """Return the values for a query without parameters. To validate it costs more than the rest of a short request."""
     return _validated(serializer(data={}))
+
+
+def new_key(body: Mapping[str, Any], idempotency_key: str | None) -> str:
+    """Return the key of a new session: that of the body, or a random one, which each retry makes again."""
+    if "key" in body:
+        return str(body["key"])
+    return str(uuid.uuid4()) if idempotency_key is None else creations.session_key(idempotency_key)
 
 
 def is_number(text: str) -> bool:

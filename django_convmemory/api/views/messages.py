@@ -1,44 +1,39 @@
-"""Views that list, store, read and redact messages."""
+"""Views that list, store, replace, read, change and redact messages."""
 
 from __future__ import annotations
 
+import functools
+from collections.abc import Callable
 from typing import Any
 
 from rest_framework.request import Request
 from rest_framework.response import Response
 
 from django_convmemory import models, tokens
-from django_convmemory.api import conf, serializers
+from django_convmemory.api import conf, etags, idempotency, serializers
 from django_convmemory.api.problems import Problem
 from django_convmemory.api.throttles import AppendThrottle
-from django_convmemory.api.views.base import WRITE_ANY_ROLE, ScopedView, position_of
+from django_convmemory.api.views.base import WRITE_ANY_ROLE, KeyedView, ScopedView, position_of
+from django_convmemory.conversation import Receipt
+from django_convmemory.exceptions import UnknownMessage
 from django_convmemory.messages import ChatMessage
 
 
-class MessageList(ScopedView):
-    """All messages of the session, folded ones included."""
+class StoringView(KeyedView):
+    """A view that stores messages of a client."""
 
-    serializer_class = serializers.NewMessages
-    example: dict[str, Any] | None = {"messages": [{"role": "user", "content": "What is Rust?"}]}
-    query_class = serializers.MessageQuery
     post_throttle = AppendThrottle
 
-    def get(self, request: Request, session_id: str) -> Response:
-        query = self.query()
-        bounds = {name: query[name] for name in ("position__gt", "position__lt") if name in query}
-        rows = models.Message.objects.using(self.session._state.db).filter(session=self.session, **bounds)
-        sign = query["ordering"].removesuffix("position")
-        # By both columns of the primary key: ordered by the position alone, a database may read the whole table.
-        ordering = (f"{sign}position", f"{sign}session_id")
-        return self.page(rows, serializers.MessageSerializer, ordering, query.get("limit"))
-
-    def post(self, request: Request, session_id: str) -> Response:
-        body = self.body()
+    def stored(self, body: dict[str, Any], store: Callable[..., Receipt], *, takes_revision: bool = False) -> Response:
+        """Store the messages of the body by ``store``, and return the response."""
         messages: list[ChatMessage] = body["messages"]
         self._check_roles(messages, usage="usage" in body)
         self._check_sizes(messages)
-        key = self._idempotency_key()
-        receipt = self.guarded(lambda: self.handle.append(*messages, idempotency_key=key, usage=body.get("usage")))
+        receipt = self.once(
+            lambda: store(*messages, idempotency_key=self.idempotency_key, usage=body.get("usage")),
+            lambda key: idempotency.has_stored(self.session, key),
+            takes_revision=takes_revision,
+        )
         return Response(receipt._asdict(), status=200 if receipt.replayed else 201)
 
     def _check_roles(self, messages: list[ChatMessage], *, usage: bool) -> None:
@@ -66,22 +61,69 @@ class MessageList(ScopedView):
                     pointer=f"/messages/{index}",
                 )
 
-    def _idempotency_key(self) -> str | None:
-        key = self.request.headers.get("Idempotency-Key")
-        if key is not None and not 0 < len(key.strip()) <= 255:
-            raise Problem(400, "invalid_idempotency_key", "Idempotency-Key must have 1 to 255 characters.")
-        return key
+
+class MessageList(StoringView):
+    """All messages of the session, folded ones included."""
+
+    serializer_class = serializers.NewMessages
+    example: dict[str, Any] | None = {"messages": [{"role": "user", "content": "What is Rust?"}]}
+    query_class = serializers.MessageQuery
+
+    def get(self, request: Request, session_id: str) -> Response:
+        query = self.query()
+        headers = {"ETag": etags.of_messages(self.session)}
+        if etags.matches(request.headers.get("If-None-Match"), headers["ETag"]):
+            return Response(status=304, headers=headers)
+        bounds = {name: query[name] for name in ("position__gt", "position__lt") if name in query}
+        rows = models.Message.objects.shown(self.session).filter(**bounds)
+        sign = query["ordering"].removesuffix("position")
+        # By both columns of the primary key: ordered by the position alone, a database may read the whole table.
+        ordering = (f"{sign}position", f"{sign}session_id")
+        response = self.page(rows, serializers.MessageSerializer, ordering, query.get("limit"))
+        response["ETag"] = headers["ETag"]
+        return response
+
+    def post(self, request: Request, session_id: str) -> Response:
+        return self.stored(self.body(), self.handle.append)
+
+
+class MessageReplacement(StoringView):
+    """Replace the end of the conversation. If-Match keeps the request from deleting what the client has not seen."""
+
+    serializer_class = serializers.Replacement
+    example: dict[str, Any] | None = {"after": 2, "messages": [{"role": "user", "content": "And in winter?"}]}
+
+    def post(self, request: Request, session_id: str) -> Response:
+        etags.require_header(self.if_match)
+        body = self.body()
+        try:
+            replace = functools.partial(self.handle.replace, body["after"], revision=self.revision)
+            return self.stored(body, replace, takes_revision=True)
+        except UnknownMessage as error:
+            # The session exists, but has no such position: a conflict with its state, not a 404.
+            raise Problem(409, "unknown_message", str(error)) from None
 
 
 class MessageDetail(ScopedView):
     """One message."""
 
+    serializer_class = serializers.MessageChanges
+
     def get(self, request: Request, session_id: str, position: str) -> Response:
-        rows = models.Message.objects.using(self.session._state.db).filter(session=self.session)
-        row = rows.filter(position=position_of(position)).first()
+        return Response(self._represented(position))
+
+    def patch(self, request: Request, session_id: str, position: str) -> Response:
+        number, body = position_of(position), self.body()
+        if body:
+            self.handle.update_message(number, **body, revision=self.revision)
+        self.session = self.reread(self.session)
+        return Response(self._represented(position), headers={"ETag": etags.of(self.session, self.memory)})
+
+    def _represented(self, position: str) -> Any:
+        row = models.Message.objects.shown(self.session).filter(position=position_of(position)).first()
         if row is None:
             raise Problem(404, "unknown_message", "The session has no message at this position.")
-        return Response(serializers.MessageSerializer(row).data)
+        return serializers.MessageSerializer(row).data
 
 
 class MessageRedaction(ScopedView):

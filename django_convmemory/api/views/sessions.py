@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-import functools
-import uuid
 from typing import Any
 
+from django.db import router
 from rest_framework.request import Request
 from rest_framework.response import Response
 
-from django_convmemory.api import serializers
+from django_convmemory import models
+from django_convmemory.api import etags, previews, serializers
 from django_convmemory.api.throttles import CreateThrottle
-from django_convmemory.api.views.base import ScopedView, TaggedView
+from django_convmemory.api.views.base import KeyedView, ScopedView, TaggedView, new_key
 from django_convmemory.memory import memories
 
 
-class SessionList(ScopedView):
+class SessionList(KeyedView):
     """The sessions of the user or visitor who makes the request."""
 
     serializer_class = serializers.NewSession
@@ -28,28 +28,64 @@ class SessionList(ScopedView):
         "created": ("id",),
         "-updated": ("-updated_at", "-id"),
         "updated": ("updated_at", "id"),
+        "-starred": ("-starred_at", "-id"),
+        "starred": ("starred_at", "id"),
     }
+    # The other parameters are lookups.
+    _NO_LOOKUPS = frozenset({"cursor", "limit", "ordering", "state", "archived", "starred"})
 
     def get(self, request: Request) -> Response:
         query = self.query()
-        no_lookups = {"cursor", "limit", "ordering", "state"}
-        rows = self.get_queryset().filter(**{name: query[name] for name in query.keys() - no_lookups})
+        rows = self.with_parent(self.get_queryset())
+        rows = rows.filter(**{name: query[name] for name in query.keys() - self._NO_LOOKUPS})
         if "state" in query:
             rows = rows.in_state(query["state"])
-        serializer = functools.partial(serializers.SessionSerializer, context={"url": self.url})
-        return self.page(rows, serializer, self._ORDERINGS[query["ordering"]], query.get("limit"))
+        if query["archived"] != "any":
+            rows = rows.filter(archived_at__isnull=query["archived"] == "false")
+        # Those that are not starred have no time by which they could be in order.
+        starred = "true" if query["ordering"].endswith("starred") else query.get("starred", "any")
+        if starred != "any":
+            rows = rows.filter(starred_at__isnull=starred == "false")
+        response = self.page(rows, self._listed, self._ORDERINGS[query["ordering"]], query.get("limit"))
+        tag = etags.of_content(response.data)
+        if etags.matches(request.headers.get("If-None-Match"), tag):
+            return Response(status=304, headers={"ETag": tag})
+        response["ETag"] = tag
+        return response
+
+    def _listed(self, sessions: list[models.Session], *, many: bool) -> Any:
+        using = router.db_for_write(models.Session)
+        context = {"url": self.url, "last_messages": previews.last_messages(sessions, using)}
+        return serializers.ListedSessionSerializer(sessions, many=many, context=context)
 
     def post(self, request: Request) -> Response:
-        body = self.body()
+        body, key = self.body(), self.idempotency_key
         memory = memories[body["alias"]]
-        handle = memory.session(body.get("key") or str(uuid.uuid4()), **self.scope.whose())
-        return self.created(handle.create(title=body["title"], metadata=body["metadata"]), memory)
+        handle = memory.session(new_key(body, key), **self.scope.whose())
+        session = handle.create(title=body["title"], metadata=body["metadata"], idempotency_key=key)
+        return self.created(session, memory)
+
+
+class SessionDeletion(ScopedView):
+    """Delete several sessions. Those that are not there, or are not yours, are not counted."""
+
+    serializer_class = serializers.SessionIds
+    example: dict[str, Any] | None = {"ids": []}
+
+    def post(self, request: Request) -> Response:
+        rows = list(self.get_queryset().filter(public_id__in=self.body()["ids"]).order_by("pk"))
+        for session in rows:
+            self.check_object_permissions(request, session)
+        return Response({"deleted": sum(memories[row.alias].delete(row) for row in rows)})
 
 
 class SessionDetail(TaggedView):
     """One session."""
 
     serializer_class = serializers.SessionChanges
+
+    def get_queryset(self) -> models.SessionQuerySet:
+        return self.with_parent(super().get_queryset())
 
     def get(self, request: Request, session_id: str) -> Response:
         if self.unchanged():

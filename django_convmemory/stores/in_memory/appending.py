@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from django_convmemory import exceptions
-from django_convmemory.core import values
+from django_convmemory.core import spent_keys, values
 from django_convmemory.core.counters import Batch
 from django_convmemory.core.values import DueRule, SessionName
 from django_convmemory.stores.in_memory.rows import Message, Session
@@ -13,8 +13,9 @@ from django_convmemory.stores.in_memory.state import State, moment
 def append(state: State, name: SessionName, batch: Batch, rule: DueRule) -> values.Appended:
     """Append the batch, or nothing: see :meth:`.Store.append`."""
     session = state.named(name) or Session(0, name)
-    if batch.key_hash is not None and batch.key_hash in session.keys:
-        return _replay(session, batch)
+    replayed = replay(session, batch)
+    if replayed is not None:
+        return replayed
     try:
         previous = session.rows[-1].previous if session.rows else None
         counters, rows = session.counters.append(batch.entries, previous)
@@ -48,12 +49,20 @@ def append(state: State, name: SessionName, batch: Batch, rule: DueRule) -> valu
     )
 
 
-def _replay(session: Session, batch: Batch) -> values.Appended:
-    payload, first = session.keys[batch.key_hash or ""]
+def replay(session: Session, batch: Batch) -> values.Appended | None:
+    """Return what the batch's key has stored, or None. Raises IdempotencyConflict if that was something else."""
+    if batch.key_hash is None:
+        return None
+    payload, first = session.keys.get(batch.key_hash, (None, 0))
+    spent_key = spent_keys.find(session.spent_keys, batch.key_hash) if payload is None else None
+    if spent_key is not None:
+        payload, first = values.Payload("", spent_key.size), spent_key.first_position
+    if payload is None:
+        return None
     if not payload.is_retried_by(batch):
         raise exceptions.IdempotencyConflict(values.key_conflict(first))
     last = first + payload.size - 1
-    tokens = sum(row.tokens for row in session.rows[first - 1 : last])
+    tokens = 0 if spent_key else sum(row.tokens for row in session.rows[first - 1 : last])
     due = session.due_since is not None
     return values.Appended(session.id, first, last, tokens, due, turned_due=False, replayed=True)
 

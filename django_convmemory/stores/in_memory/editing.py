@@ -8,7 +8,9 @@ from typing import Any
 
 from django_convmemory.core import values
 from django_convmemory.core.counters import Covered, Ending, ending, rewound
+from django_convmemory.core.creations import Creation
 from django_convmemory.core.values import DueRule, Edited, Redaction, SessionName, StoredMessage
+from django_convmemory.messages import frozen_json
 from django_convmemory.stores.in_memory import indexing
 from django_convmemory.stores.in_memory.rows import Session
 from django_convmemory.stores.in_memory.state import State
@@ -25,11 +27,12 @@ def truncate(
     session.counters = rewound(session.counters, _ending(session, after))
     del session.rows[after:]
     indexing.cut(session, after)
-    session.keys = {key: (payload, first) for key, (payload, first) in session.keys.items() if first <= after}
     for version in session.versions.values():
         if version.value.last_position > after:
             version.value = values.emptied(version.value)
-    return removed, _finish(state, session, session.counters.first_unfoldable, rule)
+    edited = _finish(state, session, session.counters.first_unfoldable, rule)
+    session.remember_cut(after)
+    return removed, edited
 
 
 def pop(state: State, name: SessionName, rule: DueRule) -> tuple[StoredMessage | None, Edited | None]:
@@ -51,7 +54,7 @@ def _at_revision(state: State, name: SessionName, revision: int | None) -> Sessi
 
 
 def update(state: State, name: SessionName, changes: Mapping[str, Any], *, revision: int | None) -> None:
-    """Change the title or the metadata: see :meth:`.Store.update`."""
+    """Change what the owner of a session may change: see :meth:`.Store.update`."""
     session = _at_revision(state, name, revision)
     if session is None:
         raise values.gone(name)
@@ -60,7 +63,22 @@ def update(state: State, name: SessionName, changes: Mapping[str, Any], *, revis
     for field, value in changes.items():
         setattr(session, field, value)
     session.revision += 1
-    session.updated_at = state.clock()
+    if changes.keys() & {"title", "metadata"}:
+        session.updated_at = state.clock()
+
+
+def update_message(
+    state: State, name: SessionName, position: int, metadata: Mapping[str, Any], *, revision: int | None
+) -> None:
+    """Replace the metadata of a message: see :meth:`.Store.update_message`."""
+    session = _at_revision(state, name, revision)
+    if session is None or not 0 < position <= len(session.rows):
+        raise values.no_message(position, len(session.rows) if session else 0)
+    row = session.rows[position - 1]
+    if row.redacted:
+        raise values.redacted(position)
+    row.message = dataclasses.replace(row.message, metadata=frozen_json(metadata))
+    session.revision += 1
 
 
 def delete(state: State, name: SessionName, *, revision: int | None) -> bool:
@@ -112,16 +130,36 @@ def _redact(state: State, session: Session, position: int, rule: DueRule) -> Edi
     return _finish(state, session, position, rule)
 
 
-def fork(state: State, source: SessionName, target: SessionName, at: int, rule: DueRule) -> values.Forked:
+def fork(
+    state: State,
+    source: SessionName,
+    target: SessionName,
+    at: int,
+    rule: DueRule,
+    *,
+    title: str | None,
+    creation: Creation | None,
+) -> values.Forked:
     """Copy ``source`` through the position ``at``. See :meth:`.Store.fork`."""
     session = state.named(source)
     if session is None:
         raise values.no_session(source)
+    earlier = state.created_by(creation)
+    if earlier is not None:
+        return values.Forked(earlier, Edited(earlier.id, turned_due=False))
     if at > len(session.rows):
         raise values.no_message(at, len(session.rows))
     if state.named(target) is not None:
         raise values.session_exists(target)
-    copy = Session(0, target, session.title, session.metadata, forked_from=session.id, fork_position=at)
+    copy = Session(
+        0,
+        target,
+        session.title if title is None else title,
+        session.metadata,
+        creation=creation,
+        forked_from=session.id,
+        fork_position=at,
+    )
     copy.counters = rewound(session.counters, _ending(session, at))
     copy.rows = [dataclasses.replace(row) for row in session.rows[:at]]
     copy.versions = {

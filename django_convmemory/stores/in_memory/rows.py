@@ -10,8 +10,9 @@ import datetime as dt
 from collections.abc import Mapping
 from typing import Any
 
-from django_convmemory.core import exchanges, values
+from django_convmemory.core import cuts, exchanges, spent_keys, values
 from django_convmemory.core.counters import Counters, Covered, Placing, Previous, Standing
+from django_convmemory.core.creations import Creation
 from django_convmemory.core.exchanges import Placed
 from django_convmemory.core.indexable import Extent, Indexable
 from django_convmemory.core.recall.segments import Segment
@@ -78,7 +79,14 @@ class Session:
     metadata: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     counters: Counters = dataclasses.field(default_factory=Counters)
     rows: list[Message] = dataclasses.field(default_factory=list)
+    archived: bool = False
+    starred: bool = False
     keys: dict[str, tuple[values.Payload, int]] = dataclasses.field(default_factory=dict)
+    creation: Creation | None = None
+    # The session was created by an earlier request with the same idempotency key.
+    replayed: bool = False
+    cuts: str = ""
+    spent_keys: str = ""
     versions: dict[int, Summary] = dataclasses.field(default_factory=dict)
     segments: list[Segment] = dataclasses.field(default_factory=list)
     last_version: int = 0
@@ -122,6 +130,15 @@ class Session:
             self.due_since = None
         elif self.due_since is None:
             self.due_since = now
+
+    def remember_cut(self, after: int) -> None:
+        """Keep what outlives the messages after the position ``after``. The epoch has been raised."""
+        deleted = sorted(
+            ((first, key, payload.size) for key, (payload, first) in self.keys.items() if first > after), reverse=True
+        )
+        self.keys = {key: (payload, first) for key, (payload, first) in self.keys.items() if first <= after}
+        self.spent_keys = spent_keys.spend(self.spent_keys, [(key, first, size) for first, key, size in deleted])
+        self.cuts = cuts.cut(self.cuts, after, self.epoch)
 
     def stop_compaction(self) -> None:
         """Clear the lease, the due mark and the failures. A worker that is still folding cannot publish."""

@@ -5,11 +5,14 @@ The store holds its lock while it calls one of these functions. So each sees and
 
 from __future__ import annotations
 
+import dataclasses
 import datetime as dt
 import itertools
 from collections.abc import Callable, Iterator
 from typing import Any
 
+from django_convmemory.core import creations
+from django_convmemory.core.creations import Creation
 from django_convmemory.core.values import Attempted, SessionName
 from django_convmemory.stores.in_memory.rows import AliasState, Session
 
@@ -38,6 +41,24 @@ class State:
         """Return the sessions of an owner or a visitor."""
         names = ((session.session_name, session) for session in self.of_alias(alias))
         return [session for name, session in names if (name.owner_id, name.visitor) == (owner_id, visitor)]
+
+    def created_by(self, creation: Creation | None) -> Session | None:
+        """Return the session that an earlier request with the key of ``creation`` created, or None.
+
+        Raises :class:`~django_convmemory.exceptions.IdempotencyConflict` if that was another request.
+        """
+        if creation is None:
+            return None
+        for session in self.sessions.values():
+            if session.creation is not None and session.creation.key_hash == creation.key_hash:
+                if session.creation != creation:
+                    raise creations.conflict()
+                return dataclasses.replace(session, replayed=True)
+        return None
+
+    def restore(self, session: Session) -> None:
+        """Put back a session as it was before an operation that has failed."""
+        self.sessions[session.id] = self._by_name_hash[session.session_name.name_hash] = session
 
     def insert(self, session: Session) -> None:
         session.id = self.new_id()

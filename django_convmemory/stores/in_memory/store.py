@@ -11,6 +11,7 @@ from django_convmemory import exceptions
 from django_convmemory.core import values
 from django_convmemory.core.breaker import Breaker, Reason
 from django_convmemory.core.counters import Batch, Counters
+from django_convmemory.core.creations import Creation
 from django_convmemory.core.exchanges import Placed, Turn
 from django_convmemory.core.strategies import View
 from django_convmemory.core.values import AttemptRecord, Claim, DueRule, NewVersion, SessionName
@@ -21,6 +22,7 @@ from django_convmemory.stores.in_memory import (
     indexing,
     leases,
     publishing,
+    replacing,
     searching,
     sweeping,
 )
@@ -54,17 +56,34 @@ class InMemoryStore:
         with self._lock:
             return appending.append(self._state, name, batch, rule)
 
-    def create(self, name: SessionName, *, title: str, metadata: Mapping[str, Any]) -> Session:
+    def replace(
+        self, name: SessionName, after: int, batch: Batch, rule: DueRule, *, counter: str, revision: int | None
+    ) -> values.Appended:
         with self._lock:
+            return replacing.replace(self._state, name, after, batch, rule, revision=revision)
+
+    def create(
+        self, name: SessionName, *, title: str, metadata: Mapping[str, Any], creation: Creation | None = None
+    ) -> Session:
+        with self._lock:
+            earlier = self._state.created_by(creation)
+            if earlier is not None:
+                return earlier
             if self._state.named(name) is not None:
                 raise values.session_exists(name)
-            session = Session(0, name, title, metadata)
+            session = Session(0, name, title, metadata, creation=creation)
             self._state.insert(session)
             return session
 
     def update(self, name: SessionName, changes: Mapping[str, Any], *, revision: int | None) -> None:
         with self._lock:
             editing.update(self._state, name, changes, revision=revision)
+
+    def update_message(
+        self, name: SessionName, position: int, metadata: Mapping[str, Any], *, revision: int | None
+    ) -> None:
+        with self._lock:
+            editing.update_message(self._state, name, position, metadata, revision=revision)
 
     def delete(self, name: SessionName, *, revision: int | None) -> bool:
         with self._lock:
@@ -142,9 +161,10 @@ class InMemoryStore:
             if session is None:
                 return
             session.stop_compaction()
+            session.remember_cut(0)
             session.updated_at = self._state.clock()
             session.counters, session.current_version, session.rebuild_after = Counters(), 0, None
-            session.rows, session.keys, session.versions, session.segments = [], {}, {}, []
+            session.rows, session.versions, session.segments = [], {}, []
 
     def truncate(
         self, name: SessionName, after: int, rule: DueRule, *, revision: int | None
@@ -156,9 +176,18 @@ class InMemoryStore:
         with self._lock:
             return editing.pop(self._state, name, rule)
 
-    def fork(self, source: SessionName, target: SessionName, at: int, rule: DueRule) -> values.Forked:
+    def fork(
+        self,
+        source: SessionName,
+        target: SessionName,
+        at: int,
+        rule: DueRule,
+        *,
+        title: str | None = None,
+        creation: Creation | None = None,
+    ) -> values.Forked:
         with self._lock:
-            return editing.fork(self._state, source, target, at, rule)
+            return editing.fork(self._state, source, target, at, rule, title=title, creation=creation)
 
     def redact(self, name: SessionName, position: int, rule: DueRule, *, forks: bool) -> values.Redaction:
         with self._lock:

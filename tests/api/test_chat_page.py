@@ -1,0 +1,277 @@
+"""What a chat page needs of the API: lists with previews, an archive, stars, feedback, other answers."""
+
+from __future__ import annotations
+
+import uuid
+from typing import Any
+
+import pytest
+from django.contrib.auth.models import User
+from pytest_django import DjangoAssertNumQueries
+from rest_framework.permissions import BasePermission
+from rest_framework.test import APIClient
+
+from django_convmemory import models
+from django_convmemory.api import previews
+from django_convmemory.conversation import SessionHandle
+from django_convmemory.memory import memories
+from django_convmemory.messages import ChatMessage
+from tests.api.conftest import ROOT, messages_body, row_of, url_of
+
+PARTS = [{"type": "text", "text": "Look:"}, {"type": "text", "text": "a cat"}]
+CALL = {"id": "c1", "type": "function", "function": {"name": "look", "arguments": '{"secret": 1}'}}
+IMAGE = {"type": "image_url", "image_url": {"url": "data:image/png;base64," + "A" * 30_000}}
+
+
+def keys(api: APIClient, query: str = "") -> list[str]:
+    return [session["key"] for session in api.get(f"{ROOT}?{query}").json()["results"]]
+
+
+def listed(api: APIClient, chat: SessionHandle) -> Any:
+    [session] = [row for row in api.get(ROOT).json()["results"] if row["key"] == chat.key]
+    return session
+
+
+# Previews.
+
+
+@pytest.mark.parametrize(
+    ("messages", "role", "text"),
+    [
+        ([ChatMessage.human("hello")], "user", "hello"),
+        ([ChatMessage.ai("ä" * 500)], "assistant", "ä" * previews.MAX_TEXT),
+        (
+            [ChatMessage.human([{"type": "text", "text": "Look:"}, {"type": "text", "text": "a cat"}])],
+            "user",
+            "Look:\na cat",
+        ),
+        ([ChatMessage.human([*PARTS, IMAGE])], "user", ""),
+        ([ChatMessage.ai(tool_calls=[CALL])], "assistant", ""),
+        ([ChatMessage.ai(tool_calls=[CALL]), ChatMessage.tool("found", "c1")], "tool", "found"),
+        ([ChatMessage.system("Be brief.")], "system", "Be brief."),
+        ([ChatMessage.human("")], "user", ""),
+    ],
+)
+def test_a_list_shows_the_last_message(
+    api: APIClient, chat: SessionHandle, messages: list[ChatMessage], role: str, text: str
+) -> None:
+    chat.append(*messages)
+    preview = listed(api, chat)["last_message"]
+    last = row_of(chat).last_position
+    created_at = api.get(url_of(chat, f"messages/{last}/")).json()["created_at"]
+    assert preview == {
+        "position": last,
+        "role": role,
+        "text": text,
+        "created_at": created_at,
+        "redacted": False,
+    }
+
+
+def test_a_preview_shows_nothing_of_a_redacted_message(api: APIClient, chat: SessionHandle) -> None:
+    chat.redact(2)
+    preview = listed(api, chat)["last_message"]
+    assert (preview["role"], preview["text"], preview["redacted"]) == ("assistant", "", True)
+
+
+def test_a_session_without_messages_has_no_preview(api: APIClient) -> None:
+    api.post(ROOT, {}, format="json")
+    assert api.get(ROOT).json()["results"][0]["last_message"] is None
+
+
+# The archive and the stars.
+
+
+def test_a_list_leaves_out_what_is_archived(api: APIClient, chat: SessionHandle) -> None:
+    api.post(ROOT, {"key": "other"}, format="json")
+    before = api.get(url_of(chat)).json()
+    archived = api.patch(url_of(chat), {"archived": True}, format="json")
+    assert (archived.json()["archived"], archived.json()["updated_at"]) == (True, before["updated_at"])
+    assert archived.json()["revision"] == before["revision"] + 1
+    assert (keys(api), keys(api, "archived=true"), keys(api, "archived=any")) == (
+        ["other"],
+        ["main"],
+        ["other", "main"],
+    )
+    assert api.get(url_of(chat)).json()["archived"] is True
+    found = api.get("/api/memory/search/?q=Rust").json()["results"]
+    assert {hit["session"]["archived"] for hit in found} == {True}
+    api.patch(url_of(chat), {"archived": False}, format="json")
+    assert keys(api) == ["other", "main"]
+
+
+def test_starred_sessions_are_listed_by_themselves_in_pages(api: APIClient, anna: User) -> None:
+    for number in range(6):
+        memories["default"].session(f"s{number}", owner=anna).create()
+    for key in ("s1", "s4", "s2"):
+        url = f"{ROOT}{models.Session.objects.get(key=key).public_id}/"
+        assert api.patch(url, {"starred": True}, format="json").json()["starred"] is True
+    assert api.patch(url, {"starred": True}, format="json").status_code == 200  # It keeps its place.
+    assert keys(api, "starred=true") == ["s4", "s2", "s1"]
+    assert keys(api, "starred=false") == ["s5", "s3", "s0"]
+    in_order, address = [], f"{ROOT}?ordering=-starred&limit=1"
+    while address:
+        page = api.get(address).json()
+        in_order += [session["key"] for session in page["results"]]
+        address = page["next"]
+    assert in_order == ["s2", "s4", "s1"]
+    assert keys(api, "ordering=starred") == ["s1", "s4", "s2"]
+    assert keys(api, "ordering=starred&starred=false") == ["s1", "s4", "s2"]
+
+
+def test_a_session_is_found_by_its_key(api: APIClient, chat: SessionHandle) -> None:
+    assert (keys(api, "key=main"), keys(api, "key=Main"), keys(api, "key=mai")) == (["main"], [], [])
+
+
+# Feedback.
+
+
+def test_a_user_rates_a_reply(api: APIClient, chat: SessionHandle) -> None:
+    before = api.get(url_of(chat))
+    headers = {"If-Match": before["ETag"]}
+    rated = api.patch(url_of(chat, "messages/2/"), {"metadata": {"thumb": "up"}}, format="json", headers=headers)
+    assert (rated.status_code, rated.json()["metadata"]) == (200, {"thumb": "up"})
+    assert rated.json() == api.get(url_of(chat, "messages/2/")).json()
+    after = api.get(url_of(chat))
+    assert (rated["ETag"], after.json()["updated_at"]) == (after["ETag"], before.json()["updated_at"])
+    stale = api.patch(url_of(chat, "messages/2/"), {"metadata": {}}, format="json", headers=headers)
+    assert stale.json()["code"] == "stale_revision"
+    assert api.patch(url_of(chat, "messages/2/"), {"metadata": {}}, format="json").json()["metadata"] == {}
+
+
+def test_a_patch_without_fields_changes_nothing(api: APIClient, chat: SessionHandle) -> None:
+    tag = api.get(url_of(chat))["ETag"]
+    assert api.patch(url_of(chat, "messages/2/"), {}, format="json")["ETag"] == tag
+
+
+def test_feedback_that_is_refused(api: APIClient, chat: SessionHandle) -> None:
+    for position in ("3", "0", "x"):
+        missing = api.patch(url_of(chat, f"messages/{position}/"), {"metadata": {}}, format="json")
+        assert (missing.status_code, missing.json()["code"]) == (404, "unknown_message")
+    chat.redact(2)
+    redacted = api.patch(url_of(chat, "messages/2/"), {"metadata": {"thumb": "up"}}, format="json")
+    assert (redacted.status_code, redacted.json()["code"]) == (409, "message_redacted")
+    bodies: list[Any] = [{"content": "x"}, {"metadata": []}, {"metadata": None}]
+    for body in bodies:
+        assert api.patch(url_of(chat, "messages/1/"), body, format="json").status_code == 400
+
+
+# Ids.
+
+
+def test_the_id_of_a_message_is_never_used_again(api: APIClient, chat: SessionHandle) -> None:
+    ids: set[str] = set()
+    for _ in range(3):
+        page = api.get(url_of(chat, "messages/")).json()["results"]
+        assert not ids & {message["id"] for message in page[1:]}
+        ids |= {message["id"] for message in page}
+        assert page[0] == api.get(url_of(chat, "messages/1/")).json()
+        assert all(str(uuid.UUID(message["id"])) == message["id"] for message in page)
+        chat.truncate(1)
+        chat.append(ChatMessage.ai("Another answer."))
+    assert len(ids) == 4
+
+
+# Other answers.
+
+
+def test_the_last_turn_is_replaced(api: APIClient, chat: SessionHandle) -> None:
+    url, body = url_of(chat, "replace/"), {"after": 0, **messages_body("What is Go?")}
+    assert api.post(url, body, format="json").json()["code"] == "precondition_required"
+    # The tag of the list of messages names the state, too.
+    tag = api.get(url_of(chat, "messages/"))["ETag"]
+    replaced = api.post(url, body, format="json", headers={"If-Match": tag})
+    assert (replaced.status_code, replaced.json()["first_position"]) == (201, 1)
+    assert [message.message.text for message in chat.history()] == ["What is Go?"]
+    stale = api.post(url, body, format="json", headers={"If-Match": tag})
+    assert (stale.status_code, stale.json()["code"]) == (412, "stale_revision")
+
+
+@pytest.mark.parametrize(
+    ("body", "status", "code"),
+    [
+        ({"after": 3, **messages_body("x")}, 409, "unknown_message"),
+        ({"after": 0, **messages_body("x", role="assistant")}, 403, "role_not_allowed"),
+        ({"after": 0, "messages": []}, 400, "invalid"),
+    ],
+)
+def test_a_replacement_that_is_refused_deletes_nothing(
+    api: APIClient, chat: SessionHandle, body: Any, status: int, code: str
+) -> None:
+    refused = api.post(url_of(chat, "replace/"), body, format="json", headers={"If-Match": "*"})
+    assert (refused.status_code, refused.json()["code"]) == (status, code)
+    assert row_of(chat).last_position == 2
+
+
+def test_a_copy_has_a_title_and_names_its_parent(api: APIClient, chat: SessionHandle) -> None:
+    chat.update(title="Rust")
+    parent = api.get(url_of(chat)).json()
+    plain = api.post(url_of(chat, "fork/"), {"at": 1}, format="json").json()
+    titled = api.post(url_of(chat, "fork/"), {"at": 1, "title": "What if"}, format="json").json()
+    assert (plain["title"], titled["title"]) == ("Rust", "What if")
+    assert (plain["forked_from"], parent["forked_from"]) == (parent["id"], None)
+    tag = api.get(titled["url"])["ETag"]
+    copy = api.post(f"{titled['url']}fork/", {"at": 1}, format="json").json()
+    assert copy["forked_from"] == titled["id"]
+    # The copy of a deleted copy is a copy of the original.
+    api.delete(titled["url"])
+    assert api.get(copy["url"]).json()["forked_from"] == parent["id"]
+    api.delete(parent["url"])
+    changed = api.get(copy["url"], headers={"If-None-Match": tag})
+    assert (changed.status_code, changed.json()["forked_from"]) == (200, None)
+
+
+# Deleting several.
+
+
+def test_several_sessions_are_deleted(api: APIClient, chat: SessionHandle) -> None:
+    ids = [api.post(ROOT, {}, format="json").json()["id"] for _ in range(3)]
+    body = {"ids": [*ids[:2], ids[0], "00000000-0000-0000-0000-000000000000"]}
+    assert api.post(f"{ROOT}delete/", body, format="json").json() == {"deleted": 2}
+    assert api.post(f"{ROOT}delete/", body, format="json").json() == {"deleted": 0}
+    assert {str(row.public_id) for row in models.Session.objects.all()} == {ids[2], str(row_of(chat).public_id)}
+
+
+class MayNotDeleteMain(BasePermission):
+    def has_object_permission(self, request: Any, view: Any, obj: models.Session) -> bool:
+        return bool(obj.key != "main")
+
+
+def test_if_one_may_not_be_deleted_none_is(api: APIClient, chat: SessionHandle, settings: Any) -> None:
+    other = api.post(ROOT, {}, format="json").json()["id"]
+    settings.CONVMEMORY_API = {"PERMISSION_CLASSES": ["tests.api.test_chat_page.MayNotDeleteMain"]}
+    body = {"ids": [str(row_of(chat).public_id), other]}
+    assert api.post(f"{ROOT}delete/", body, format="json").json()["code"] == "permission_denied"
+    assert models.Session.objects.count() == 2
+
+
+# Entity tags of lists.
+
+
+def test_a_list_of_messages_that_has_not_changed_takes_one_statement(
+    api: APIClient, chat: SessionHandle, django_assert_num_queries: DjangoAssertNumQueries
+) -> None:
+    url = url_of(chat, "messages/?limit=1")
+    tag = {"If-None-Match": api.get(url)["ETag"]}
+    # The site's authentication takes two more.
+    with django_assert_num_queries(2 + 1):
+        same = api.get(url, headers=tag)
+    assert (same.status_code, same.content, same["ETag"]) == (304, b"", tag["If-None-Match"])
+    chat.update_message(1, metadata={"thumb": "up"})
+    assert api.get(url, headers=tag).json()["results"][0]["metadata"] == {"thumb": "up"}
+
+
+def test_a_list_of_sessions_has_a_tag_of_what_it_shows(api: APIClient, chat: SessionHandle) -> None:
+    tag = {"If-None-Match": api.get(ROOT)["ETag"]}
+    same = api.get(ROOT, headers=tag)
+    assert (same.status_code, same.content, same["ETag"]) == (304, b"", tag["If-None-Match"])
+    assert api.get(f"{ROOT}?limit=1&archived=any", headers=tag).status_code == 304
+    for change in (
+        lambda: chat.append(ChatMessage.human("more")),
+        lambda: chat.update(starred=True),
+        lambda: models.Session.objects.update(title="by hand"),
+        lambda: api.post(ROOT, {}, format="json"),
+    ):
+        tag = {"If-None-Match": api.get(ROOT)["ETag"]}
+        change()
+        assert api.get(ROOT, headers=tag).status_code == 200

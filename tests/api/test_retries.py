@@ -1,0 +1,114 @@
+"""Requests with an ``Idempotency-Key``: a retry gets the answer of the first try, and changes nothing."""
+
+from __future__ import annotations
+
+import threading
+from typing import Any
+
+import pytest
+from django.contrib.auth.models import User
+from django.db import connections
+from rest_framework.test import APIClient
+
+from django_convmemory import models
+from django_convmemory.conversation import SessionHandle
+from django_convmemory.memory import memories
+from django_convmemory.messages import ChatMessage
+from tests import processes
+from tests.api.conftest import ROOT, client_of, messages_body, row_of, url_of
+
+KEY = {"Idempotency-Key": "k"}
+
+
+def post(api: APIClient, url: str, body: Any, **headers: str) -> Any:
+    return api.post(url, body, format="json", headers=KEY | headers)
+
+
+def test_a_retry_of_a_new_session_gets_the_session(api: APIClient) -> None:
+    first, again = (post(api, ROOT, {"title": "Lisbon"}) for _ in range(2))
+    assert (first.status_code, again.status_code) == (201, 200)
+    assert (again.json(), again["Location"], again["ETag"]) == (first.json(), first["Location"], first["ETag"])
+    assert models.Session.objects.count() == 1
+    for body in ({"title": "Porto"}, {"title": "Lisbon", "key": "trip"}, {}):
+        conflict = post(api, ROOT, body)
+        assert (conflict.status_code, conflict.json()["code"]) == (422, "idempotency_conflict")
+
+
+def test_a_retry_of_a_copy_gets_the_copy(api: APIClient, chat: SessionHandle) -> None:
+    tag = api.get(url_of(chat))["ETag"]
+    first = post(api, url_of(chat, "fork/"), {"at": 2, "title": "Another way"}, **{"If-Match": tag})
+    chat.append(ChatMessage.human("meanwhile"))
+    again = post(api, url_of(chat, "fork/"), {"at": 2, "title": "Another way"}, **{"If-Match": tag})
+    assert (first.status_code, again.status_code) == (201, 200)
+    assert first.json() == again.json()
+    assert models.Session.objects.count() == 2
+    other = post(api, url_of(chat, "fork/"), {"at": 1}, **{"If-Match": tag})
+    assert (other.status_code, other.json()["code"]) == (422, "idempotency_conflict")
+    assert post(api, ROOT, {}).json()["code"] == "idempotency_conflict"
+
+
+@pytest.mark.parametrize("operation", ["messages/", "replace/"])
+def test_a_retry_is_answered_before_its_etag_is_compared(api: APIClient, chat: SessionHandle, operation: str) -> None:
+    body = messages_body("Why?") | ({"after": 1} if operation == "replace/" else {})
+    tag = {"If-Match": api.get(url_of(chat))["ETag"]}
+    first = post(api, url_of(chat, operation), body, **tag)
+    again = post(api, url_of(chat, operation), body, **tag)
+    assert (first.status_code, again.status_code) == (201, 200)
+    assert again.json() == first.json() | {"replayed": True}
+    # Another key is a new request, which the client has made for another state.
+    stale = api.post(url_of(chat, operation), body, format="json", headers=tag | {"Idempotency-Key": "another"})
+    assert (stale.status_code, stale.json()["code"]) == (412, "stale_revision")
+    assert row_of(chat).last_position == first.json()["last_position"]
+
+
+def test_a_retry_after_a_clear_stores_nothing(api: APIClient, chat: SessionHandle) -> None:
+    first = post(api, url_of(chat, "messages/"), messages_body("Why?"))
+    api.post(url_of(chat, "clear/"), {}, format="json")
+    again = post(api, url_of(chat, "messages/"), messages_body("Why?"))
+    assert again.status_code == 200
+    assert again.json() == first.json() | {"replayed": True, "tokens": 0}
+    assert models.Message.objects.count() == 0
+
+
+def test_a_retry_of_nobodys_key_is_refused_as_any_request(chat: SessionHandle) -> None:
+    stranger = client_of(User.objects.create_user("other"))
+    row = row_of(chat)
+    models.Session.objects.filter(pk=row.pk).update(creation_key="k" * 64)
+    assert post(stranger, url_of(chat, "messages/"), messages_body("Why?")).status_code == 404
+
+
+@pytest.mark.django_db(transaction=True)
+@pytest.mark.parametrize("operation", ["sessions", "fork/", "messages/", "replace/"])
+def test_two_requests_at_once_get_the_same_answer(settings: Any, operation: str) -> None:
+    anna = User.objects.create_user("anna")
+    chat = memories["default"].session("main", owner=anna)
+    chat.append(ChatMessage.human("What is Rust?"), ChatMessage.ai("A systems language."))
+    url = ROOT if operation == "sessions" else url_of(chat, operation)
+    tag = client_of(anna).get(url_of(chat))["ETag"]
+    bodies: dict[str, dict[str, Any]] = {
+        "sessions": {"title": "new"},
+        "fork/": {"at": 1},
+        "messages/": messages_body("Why?"),
+        "replace/": {"after": 1, **messages_body("Why?")},
+    }
+    answers: list[Any] = []
+    barrier = threading.Barrier(4)
+
+    def send() -> None:
+        client = APIClient()
+        client.force_authenticate(anna)
+        try:
+            barrier.wait(processes.PATIENCE)
+            answers.append(post(client, url, bodies[operation], **{"If-Match": tag}))
+        finally:
+            connections.close_all()
+
+    threads = [threading.Thread(target=send) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(processes.PATIENCE)
+    assert sorted(answer.status_code for answer in answers) == [200, 200, 200, 201], [a.data for a in answers]
+    contents = [{name: value for name, value in answer.json().items() if name != "replayed"} for answer in answers]
+    assert contents[1:] == contents[:-1]
+    assert models.Session.objects.count() == (2 if operation in ("sessions", "fork/") else 1)
