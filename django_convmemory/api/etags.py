@@ -15,7 +15,7 @@ import hashlib
 import json
 import re
 import zlib
-from typing import Any
+from typing import Any, Final
 
 from django.utils.http import parse_etags, quote_etag
 
@@ -88,7 +88,7 @@ def require_match(header: str, revision: int) -> None:
         raise stale()
 
 
-STALE = "stale_revision"
+STALE: Final = "stale_revision"
 
 
 def stale() -> Problem:

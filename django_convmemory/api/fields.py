@@ -108,7 +108,11 @@ class Flag(serializers.BooleanField):
         return data
 
 
-class Metadata(serializers.JSONField):
+class JSONObject(serializers.JSONField):
+    """A JSON object, as a response has it."""
+
+
+class Metadata(JSONObject):
     """A JSON object of the site's own, limited in size and depth."""
 
     default_error_messages = {

@@ -37,6 +37,10 @@ class Pages(CursorPagination):
         self._salt = f"{queryset.model._meta.label_lower}.{','.join(self.ordering)}"
         return super().paginate_queryset(queryset, request, view)
 
+    def get_paginated_response_schema(self, schema: dict[str, Any]) -> dict[str, Any]:
+        page = super().get_paginated_response_schema(schema)
+        return page | {"required": list(page["properties"])}  # "next" and "previous" may be null, and are always there.
+
     def encode_cursor(self, cursor: Cursor) -> str:
         position: Any = cursor.position
         text = dumps([cursor.offset, bool(cursor.reverse), None if position is None else str(position)])

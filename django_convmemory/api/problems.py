@@ -22,6 +22,7 @@ from rest_framework.response import Response
 from rest_framework.settings import api_settings
 
 from django_convmemory import exceptions
+from django_convmemory.api.codes import ProblemCode
 from django_convmemory.stores import transactions
 
 logger = logging.getLogger(__name__)
@@ -37,7 +38,7 @@ _MAX_ERRORS = 50
 class Problem(drf_exceptions.APIException):
     """An error with one of this API's codes. ``pointer`` is its place in the body, if it has one."""
 
-    def __init__(self, status_code: int, code: str, detail: str, *, pointer: str | None = None) -> None:
+    def __init__(self, status_code: int, code: ProblemCode, detail: str, *, pointer: str | None = None) -> None:
         super().__init__(detail, code)
         self.status_code, self.pointer = status_code, pointer
 
@@ -58,7 +59,7 @@ def exception_handler(error: Exception, context: dict[str, Any]) -> Response | N
 
 
 # The memory's exceptions with their status and code. A subclass stands before its base.
-MEMORY_ERRORS: tuple[tuple[type[Exception], int, str], ...] = (
+MEMORY_ERRORS: tuple[tuple[type[Exception], int, ProblemCode], ...] = (
     (exceptions.ToolResultRefused, 409, "tool_result_refused"),
     (exceptions.TooManyPinned, 409, "too_many_pinned"),
     (exceptions.InvalidMessage, 400, "invalid_message"),
@@ -76,7 +77,7 @@ MEMORY_ERRORS: tuple[tuple[type[Exception], int, str], ...] = (
 )
 # Those of the database, with their details. After a ConnectionLost it does no harm to repeat the request. After an
 # OutcomeUnknown it may: a 503 would let many clients do that by themselves.
-DATABASE_ERRORS: tuple[tuple[type[Exception], int, str, str], ...] = (
+DATABASE_ERRORS: tuple[tuple[type[Exception], int, ProblemCode, str], ...] = (
     (
         transactions.ConnectionLost,
         503,

@@ -6,138 +6,26 @@ import inspect
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-from drf_spectacular.extensions import (
-    OpenApiSerializerExtension,
-    OpenApiSerializerFieldExtension,
-    OpenApiViewExtension,
-)
+from drf_spectacular.extensions import OpenApiViewExtension
 from drf_spectacular.types import OpenApiTypes
 from drf_spectacular.utils import (
     OpenApiExample,
     OpenApiParameter,
     OpenApiResponse,
     extend_schema,
-    extend_schema_field,
-    extend_schema_serializer,
     extend_schema_view,
 )
-from rest_framework.serializers import BaseSerializer
 
-from django_convmemory.api import conf, fields, problems, serializers
+import django_convmemory.api.schema_components  # noqa: F401  it registers itself
+from django_convmemory.api import etags, fields, problems, serializers
 from django_convmemory.api.negotiation import EventStreamRenderer, JSONLinesRenderer
 from django_convmemory.api.views import actions, contexts, events, messages, search, sessions
 from django_convmemory.api.views.base import ScopedView, TaggedView
-from django_convmemory.messages import ROLES
-
-# Fields and serializers whose schema drf-spectacular cannot derive.
-
-_CONTENT: dict[str, Any] = {
-    "oneOf": [
-        {"type": "string"},
-        {
-            "type": "array",
-            "items": {"type": "object", "properties": {"type": {"type": "string"}}, "required": ["type"]},
-        },
-    ],
-    "description": "A string, or a list of content parts.",
-}
-_TOOL_CALLS: dict[str, Any] = {
-    "type": "array",
-    "items": {"type": "object", "properties": {"id": {"type": "string", "minLength": 1}}, "required": ["id"]},
-}
-_WIRE: dict[str, Any] = {
-    "type": "object",
-    "description": "A message in chat-completions form.",
-    "properties": {"role": {"type": "string", "enum": list(ROLES)}},
-    "required": ["role"],
-    "additionalProperties": {},
-}
-_PAGE_SIZE: dict[str, Any] = {
-    "type": "integer",
-    "minimum": 1,
-    "maximum": 200,
-    "description": "The largest number of entries on a page.",
-}
-for _field, _schema in (
-    (serializers.Content, _CONTENT),
-    (serializers.ToolCalls, _TOOL_CALLS),
-    (serializers.Wire, _WIRE),
-    (fields.Metadata, {"type": "object", "additionalProperties": {}}),
-    (fields.PageSize, _PAGE_SIZE),
-):
-    extend_schema_field(_schema)(_field)
-
-
-class _Alias(OpenApiSerializerFieldExtension):  # type: ignore[no-untyped-call]
-    """The aliases are a setting, so they are read when the schema is made."""
-
-    target_class = "django_convmemory.api.fields.Alias"
-
-    def map_serializer_field(self, auto_schema: Any, direction: Any) -> dict[str, Any]:
-        return {"type": "string", "enum": conf.aliases()}
-
-
-class _ContextMessages(OpenApiSerializerFieldExtension):  # type: ignore[no-untyped-call]
-    target_class = "django_convmemory.api.serializers.contexts.ContextMessages"
-
-    def map_serializer_field(self, auto_schema: Any, direction: Any) -> dict[str, Any]:
-        part = auto_schema.resolve_serializer(serializers.PartSerializer, direction).ref
-        return {"type": "array", "items": {"anyOf": [part, _WIRE]}}
-
-
-class _Strict(OpenApiSerializerExtension):  # type: ignore[no-untyped-call]
-    """The schema says that unknown fields are refused."""
-
-    target_class = "django_convmemory.api.serializers.base.StrictSerializer"
-    match_subclasses = True
-
-    def map_serializer(self, auto_schema: Any, direction: Any) -> dict[str, Any]:
-        schema: dict[str, Any] = auto_schema._map_serializer(self.target, direction, bypass_extensions=True)
-        return schema | {"additionalProperties": False}
-
-
-class _NewMessage(OpenApiSerializerExtension):  # type: ignore[no-untyped-call]
-    """The fields that a message must have depend on its role."""
-
-    target_class = "django_convmemory.api.serializers.messages.NewMessage"
-    priority = 1
-
-    def map_serializer(self, auto_schema: Any, direction: Any) -> dict[str, Any]:
-        schema: dict[str, Any] = auto_schema._map_serializer(self.target, direction, bypass_extensions=True)
-
-        def variant(roles: list[str], *required: str, own: str = "") -> dict[str, Any]:
-            others = {"tool_calls", "tool_call_id"} - {own}
-            properties = {name: field for name, field in schema["properties"].items() if name not in others}
-            content = _CONTENT | ({"nullable": True} if roles == ["assistant"] else {})
-            # In an allOf, because drf-spectacular would join the enumerations of all fields with the name "role".
-            role = {"allOf": [{"type": "string", "enum": roles}]}
-            return {
-                "type": "object",
-                "properties": properties | {"role": role, "content": content},
-                "required": ["role", *required],
-                "additionalProperties": False,
-            }
-
-        return {
-            "oneOf": [
-                variant(["user", "system", "developer"], "content"),
-                variant(["assistant"], own="tool_calls"),
-                variant(["tool"], "content", "tool_call_id", own="tool_call_id"),
-            ],
-            "description": schema.get("description", ""),
-        }
-
-
-# With a prefix, because the site may have a component Session of its own.
-for _serializer in vars(serializers).values():
-    if isinstance(_serializer, type) and issubclass(_serializer, BaseSerializer):
-        _name = _serializer.__name__.removesuffix("Serializer")
-        extend_schema_serializer(component_name=f"ConvMemory{_name}")(_serializer)
 
 # Parameters and responses.
 
 
-def _header(name: str, description: str, *, required: bool = False, **limits: int) -> OpenApiParameter:
+def _header(name: str, description: str, *, required: bool = False, **limits: int | str) -> OpenApiParameter:
     schema = {"type": "string", **limits}
     return OpenApiParameter(name, schema, OpenApiParameter.HEADER, required=required, description=description)
 
@@ -161,10 +49,13 @@ _IF_NONE_MATCH = _header(
 _IF_MATCH = _header(
     "If-Match",
     "The `ETag` of the session or of its context. If it has changed since, the response is 412.",
-    minLength=1,
+    pattern=etags.IF_MATCH,
 )
 _REQUIRED_IF_MATCH = _header(
-    "If-Match", "The `ETag` of the session or of its context, or `*` for any state.", required=True, minLength=1
+    "If-Match",
+    "The `ETag` of the session or of its context, or `*` for any state.",
+    required=True,
+    pattern=etags.IF_MATCH,
 )
 _IDEMPOTENCY_KEY = _header(
     "Idempotency-Key",
@@ -179,15 +70,15 @@ _ETAG = OpenApiParameter("ETag", str, OpenApiParameter.HEADER, response=[200, 20
 _LOCATION = OpenApiParameter("Location", OpenApiTypes.URI, OpenApiParameter.HEADER, response=[201, 202])
 
 _ERRORS = {
-    400: "The input is not valid. `errors` lists each error with its place.",
+    400: "The input is not valid. `errors` lists each error with its place, unless it is in a header.",
     401: "The request is not authenticated.",
     403: "The request is not permitted.",
     404: "The session, or the part of it that the address names, does not exist or is not yours.",
     406: "No acceptable representation.",
     409: "The current state of the session does not allow the operation.",
     411: "The body has no `Content-Length`.",
-    412: "The session has changed since the `ETag` in `If-Match`, or `If-Match` is not an `ETag`.",
-    413: "The body is too large.",
+    412: "The session has changed since the `ETag` in `If-Match`.",
+    413: "The body, or a message in it, is too large.",
     415: "The body is not sent as `application/json`.",
     422: "The idempotency key was used before with other content.",
     428: "`If-Match` is missing.",
@@ -196,6 +87,17 @@ _ERRORS = {
 }
 _READ = (401, 403, 404, 406)
 _WRITE = (400, 401, 403, 404, 406, 411, 412, 413, 415)
+
+# One event of a stream. Its data is JSON in a string.
+_EVENT = {
+    "type": "object",
+    "properties": {
+        "id": {"type": "string"},
+        "event": {"type": "string", "enum": ["message", "summary", "state", "reset"]},
+        "data": {"type": "string"},
+    },
+    "required": ["event", "data"],
+}
 
 
 class _Operation(NamedTuple):
@@ -253,7 +155,12 @@ OPERATIONS: dict[tuple[type[ScopedView], str], _Operation] = {
         examples={"A title": {"title": "Lisbon in May"}},
     ),
     (sessions.SessionDetail, "delete"): _Operation(
-        SESSIONS, "sessions_delete", "Delete a session with its messages and summaries", {204: None}
+        SESSIONS,
+        "sessions_delete",
+        "Delete a session with its messages and summaries",
+        {204: None},
+        errors=[400, 412, 428],
+        parameters=[_IF_MATCH],
     ),
     (sessions.SessionStatus, "get"): _Operation(
         COMPACTION, "sessions_status", "Read the state of compaction", {200: serializers.StatusSerializer}
@@ -264,7 +171,7 @@ OPERATIONS: dict[tuple[type[ScopedView], str], _Operation] = {
         "Follow a session by server-sent events",
         {
             (200, EventStreamRenderer.media_type): OpenApiResponse(
-                str,
+                _EVENT,
                 "Server-sent events. The data of `message` is a `ConvMemoryMessage`, that of `summary` a "
                 "`ConvMemorySummary`, and that of `reset` and `state` a `ConvMemoryStatus`.",
             )

@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 from django.contrib.auth.models import User
@@ -8,6 +8,7 @@ from django.core.cache import cache
 from rest_framework.test import APIClient
 
 from django_convmemory import models
+from django_convmemory.api import codes, problems
 from django_convmemory.conversation import SessionHandle
 from django_convmemory.memory import memories
 from django_convmemory.messages import ChatMessage
@@ -19,6 +20,21 @@ ROOT = "/api/memory/sessions/"
 def empty_cache() -> None:
     """Throttles do not count the requests of other tests."""
     cache.clear()
+
+
+@pytest.fixture(autouse=True)
+def only_documented_codes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every error of every test has a code that the schema lists, or one of the authentication class of the test."""
+    document = problems._document
+    known, of_values = {*get_args(codes.ProblemCode), "token_not_valid"}, set(get_args(codes.ValueCode))
+
+    def checked(problem: Any) -> dict[str, Any]:
+        content = document(problem)
+        assert content["code"] in known, content
+        assert {error["code"] for error in content.get("errors", [])} <= of_values, content
+        return content
+
+    monkeypatch.setattr(problems, "_document", checked)
 
 
 @pytest.fixture

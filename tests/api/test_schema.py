@@ -11,17 +11,26 @@ import re
 import subprocess
 import sys
 import uuid
-from typing import Any
+from typing import Any, get_args
 
+import jsonschema  # type: ignore[import-untyped]
 import pytest
+import yaml
 from django.contrib.auth.models import User
 from django.core.management import call_command
 from pytest_django.live_server_helper import LiveServer
+from rest_framework.exceptions import ValidationError
+from rest_framework.fields import Field
+from rest_framework.test import APIClient
 
 from django_convmemory import models
+from django_convmemory.api import codes, conf, serializers
+from django_convmemory.api.serializers import content
+from django_convmemory.conversation import SessionHandle
 from django_convmemory.maintenance import integrity
 from django_convmemory.memory import memories
 from django_convmemory.messages import ChatMessage
+from tests.api.conftest import url_of
 
 ROOT = pathlib.Path(__file__).parent.parent.parent
 # The number of examples for each endpoint. 200 examples give about 10 000 cases.
@@ -52,6 +61,128 @@ def test_every_operation_has_a_unique_name() -> None:
     assert all(name.startswith("convmemory_") for name in names)
 
 
+def components() -> dict[str, Any]:
+    schemas: dict[str, Any] = yaml.safe_load(generated())["components"]["schemas"]
+    return schemas
+
+
+def test_no_input_has_a_default_that_generators_take_for_a_required_field() -> None:
+    schemas = components()
+    inputs = {name: schema for name, schema in schemas.items() if schema.get("additionalProperties") is False}
+    assert {"ConvMemoryNewSession", "ConvMemoryRedaction", "ConvMemoryTextPart"} <= set(inputs)
+    assert "'default'" not in str([*inputs.values(), schemas["ConvMemoryNewMessage"]])
+    assert "required" not in schemas["ConvMemoryNewSession"]
+
+
+def test_every_page_has_both_of_its_neighbours() -> None:
+    pages = [schema for name, schema in components().items() if name.startswith("Paginated")]
+    assert len(pages) == 4
+    assert all({"next", "previous", "results"} <= set(page["required"]) for page in pages)
+
+
+def test_what_a_page_renders_is_typed() -> None:
+    schemas = components()
+    message = schemas["ConvMemoryChatMessage"]["properties"]
+    assert message["role"]["$ref"].endswith("/RoleEnum")
+    assert message["content"]["oneOf"][1]["items"]["$ref"].endswith("/ConvMemoryContentPart")
+    assert message["tool_calls"]["items"]["$ref"].endswith("/ConvMemoryToolCall")
+    for component, field in (("Message", "message"), ("Neighbour", "message"), ("Part", "message")):
+        assert schemas[f"ConvMemory{component}"]["properties"][field]["$ref"].endswith("/ConvMemoryChatMessage")
+    assert set(schemas["ConvMemoryStatus"]["properties"]["lag"]["properties"]) == {"messages", "tokens"}
+    for component in ("Session", "Message", "Neighbour"):
+        assert schemas[f"ConvMemory{component}"]["properties"]["metadata"]["type"] == "object"
+    for component, known in (("ProblemCode", codes.ProblemCode), ("ValueCode", codes.ValueCode)):
+        assert schemas[f"ConvMemory{component}"]["enum"] == list(get_args(known))
+
+
+@pytest.mark.parametrize("allowed", [[], ["text"], ["image_url", "file"], list(conf.CONTENT_PARTS)], ids=str)
+def test_the_schema_has_the_parts_that_the_site_allows(settings: Any, allowed: list[str]) -> None:
+    settings.CONVMEMORY_API = {"CONTENT_PARTS": allowed}
+    schemas = components()
+    named = {"text": "TextPart", "image_url": "ImagePart", "input_audio": "AudioPart", "file": "FilePart"}
+    for part_type, name in named.items():
+        assert (f"ConvMemory{name}" in schemas) == (part_type in allowed)
+
+
+# Valid and not valid by the patterns of the schema, and by the server.
+@pytest.mark.parametrize(
+    ("field", "valid", "refused"),
+    [
+        (content.ImageAddress(), ["https://a.example/b?c#d", "data:image/gif;base64,AAAA"], ["http://a", "https://"]),
+        (content.Base64(), ["AAAA", "AA==", "AAAAAAA="], ["", "AAA", "AAAA=", "A A="]),
+        (content.PDF(), ["data:application/pdf;base64,AAA="], ["AAAA", "data:application/pdf;base64,"]),
+        (content.FileName(), ["a b.pdf"], ["a\nb", "", "x" * 256]),
+        (content.Words(), [" a ", "\ufeff"], ["", " \t", "\x1f\x85"]),
+        (serializers.Name(), ["Anna-Lee"], ["Anna Lee", "a<b", "a\x1fb", "a\x85b", "a\ufeffb", "", "x" * 65]),
+    ],
+    ids=lambda value: type(value).__name__ if isinstance(value, Field) else None,
+)
+def test_the_patterns_of_the_schema_are_those_of_the_server(
+    field: Field[Any, Any, Any, Any], valid: list[str], refused: list[str]
+) -> None:
+    schema: Any = field._spectacular_annotation["field"]  # type: ignore[attr-defined]
+    validator = jsonschema.Draft202012Validator(schema)
+    for value in valid:
+        assert field.run_validation(value) == value
+        assert validator.is_valid(value)
+    for value in refused:
+        assert not validator.is_valid(value)
+        if not isinstance(field, serializers.Name):  # The server asks first whether the client has the permission.
+            with pytest.raises(ValidationError):
+                field.run_validation(value)
+
+
+# A request that gets the code, for each code of a value: the method, the address, and the body or the query.
+def message(**fields: Any) -> dict[str, Any]:
+    return {"messages": [{"role": "user", "content": "x", **fields}]}
+
+
+def part(part_type: str, **fields: Any) -> dict[str, Any]:
+    return message(content=[{"type": part_type, **fields}])
+
+
+VALUES: dict[str, tuple[str, Any]] = {
+    "address_not_allowed": ("messages/", part("image_url", image_url={"url": "http://a"})),
+    "blank": ("fork/", {"at": 1, "key": ""}),
+    "content_part_not_allowed": ("messages/", part("bogus")),
+    "empty": ("messages/", message(tool_calls=[])),
+    "empty_content": ("messages/", message(content=" ")),
+    "invalid": ("messages/", message(content=7)),
+    "invalid_choice": ("messages/", message(role="king")),
+    "invalid_message": ("messages/", message(content="\0")),
+    "invalid_name": ("messages/", message(name="a b")),
+    "max_length": ("messages/", message(kind="k" * 33)),
+    "max_value": ("fork/", {"at": 2**53}),
+    "message_too_large": ("messages/", message(content="word " * 2000)),
+    "min_length": ("messages/", {"messages": []}),
+    "min_value": ("fork/", {"at": -1}),
+    "not_a_list": ("messages/", {"messages": 7}),
+    "not_a_pdf": ("messages/", part("file", file={"file_data": "AAAA"})),
+    "not_an_object": ("messages/", message(metadata=7)),
+    "not_base64": ("messages/", part("input_audio", input_audio={"data": "?", "format": "wav"})),
+    "null": ("fork/", {"at": None}),
+    "null_characters_not_allowed": ("fork/", {"at": 1, "key": "\0"}),
+    "out_of_range": ("messages/?limit=0", None),
+    "overflow": ("?created_after=9999-12-31T23:59:59-23:00", None),
+    "required": ("fork/", {}),
+    "too_deep": ("messages/", message(metadata={"a": [[[[[[[[1]]]]]]]]})),
+    "too_large": ("messages/", message(metadata={"a": "x" * 20_000})),
+    "too_many_messages": ("messages/", {"messages": [0] * 101}),
+    "unknown_alias": ("?alias=nobody", None),
+    "unknown_field": ("messages/", message(naem="x")),
+    "unstorable": ("messages/", message(metadata={"a": "\0"})),
+}
+
+
+def test_every_code_of_a_value_occurs(api: APIClient, chat: SessionHandle, settings: Any) -> None:
+    settings.CONVMEMORY_API = {"CONTENT_PARTS": list(conf.CONTENT_PARTS)}
+    assert set(VALUES) == set(get_args(codes.ValueCode))
+    for code, (path, body) in VALUES.items():
+        url = f"/api/memory/sessions/{path}" if path.startswith("?") else url_of(chat, path)
+        response = api.get(url) if body is None else api.post(url, body, format="json")
+        assert code in {error["code"] for error in response.json()["errors"]}, (code, response.json())
+
+
 @pytest.mark.only_on("postgresql")
 def test_responses_match_the_schema(
     live_server: LiveServer,
@@ -61,7 +192,10 @@ def test_responses_match_the_schema(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     caplog.set_level(logging.CRITICAL, "django.request")
-    settings.CONVMEMORY_API = {"AUTHENTICATION_CLASSES": ["rest_framework.authentication.BasicAuthentication"]}
+    settings.CONVMEMORY_API = {
+        "AUTHENTICATION_CLASSES": ["rest_framework.authentication.BasicAuthentication"],
+        "CONTENT_PARTS": list(conf.CONTENT_PARTS),
+    }
     settings.REST_FRAMEWORK = settings.REST_FRAMEWORK | {"DEFAULT_THROTTLE_RATES": {"convmemory_model": None}}
     settings.CONVMEMORY = {
         "default": settings.CONVMEMORY["default"]

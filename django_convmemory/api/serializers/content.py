@@ -28,8 +28,8 @@ MAX_ADDRESS_LENGTH = 2048
 _MAX_FILE_NAME_LENGTH = 255
 # How many wrong parts of a message an error lists.
 _MAX_WRONG_PARTS = 50
-# A host without a user name or password, and nothing that a browser or a provider would read in its own way.
-_WEB_ADDRESS = re.compile(r"https://[^\s\\/?#@\x00-\x1f\x7f]+(?:[/?#][^\s\\\x00-\x1f\x7f]*)?")
+# A host name in ASCII (RFC 3986), because a host of other characters may be read as another one. No user or password.
+WEB_ADDRESS = re.compile(r"https://[A-Za-z0-9][A-Za-z0-9._-]*(?::[0-9]{1,5})?(?:[/?#][^\s\\\x00-\x1f\x7f-\x9f]*)?")
 _CONTROL = re.compile(r"[\x00-\x1f\x7f]")
 
 
@@ -60,7 +60,7 @@ class ImageAddress(Text):
 
     def to_internal_value(self, data: Any) -> str:
         address = super().to_internal_value(data)
-        is_web_address = len(address) <= MAX_ADDRESS_LENGTH and _WEB_ADDRESS.fullmatch(address)
+        is_web_address = len(address) <= MAX_ADDRESS_LENGTH and WEB_ADDRESS.fullmatch(address)
         if not is_web_address and not _is_data_url(address, IMAGE_TYPES):
             self.fail("address_not_allowed", length=MAX_ADDRESS_LENGTH, types=", ".join(IMAGE_TYPES))
         return address
@@ -206,6 +206,13 @@ def errors_of(message: ChatMessage) -> dict[str, Any]:
     return errors
 
 
+def types_for(role: str) -> tuple[str, ...]:
+    """Return the types of parts that a message with this role may have."""
+    allowed = conf.limits().content_parts
+    # The reference has the other types for user messages only.
+    return allowed if role == "user" else tuple(part_type for part_type in allowed if part_type == "text")
+
+
 def _errors_of_content(message: ChatMessage) -> Any:
     content = message.content
     is_empty = is_blank(content) if isinstance(content, str) else not content
@@ -213,9 +220,7 @@ def _errors_of_content(message: ChatMessage) -> Any:
         return [ErrorDetail("The message has no content. Send a text with more than white space.", "empty_content")]
     if isinstance(content, str) or content is None:
         return None
-    allowed = conf.limits().content_parts
-    if message.role != "user":  # The reference has the other types for user messages only.
-        allowed = tuple(part_type for part_type in allowed if part_type == "text")
+    allowed = types_for(message.role)
     return dict(_numbered(_errors_of_part(part, allowed) for part in content))
 
 

@@ -9,11 +9,12 @@ from rest_framework import serializers
 
 from django_convmemory import clock, models
 from django_convmemory.api import conf
-from django_convmemory.api.fields import Choice, Metadata, QueryNumber, Text, WholeNumber
+from django_convmemory.api.fields import Choice, JSONObject, Metadata, QueryNumber, Text, WholeNumber
 from django_convmemory.api.serializers import content
 from django_convmemory.api.serializers.base import PageQuery, StrictSerializer, Time
 from django_convmemory.conversation import Receipt
 from django_convmemory.core import usage
+from django_convmemory.core.wire.chat import LONGEST_NAME
 from django_convmemory.exceptions import InvalidMessage
 from django_convmemory.messages import ROLES, ChatMessage
 from django_convmemory.stores import columns
@@ -31,6 +32,13 @@ class Content(serializers.JSONField):
         if not (isinstance(data, str) or parts):
             self.fail("invalid")
         return data
+
+
+class Name(Text):
+    """The name of a speaker."""
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**{"max_length": LONGEST_NAME, **options})
 
 
 class ToolCalls(serializers.JSONField):
@@ -51,7 +59,7 @@ class NewMessage(StrictSerializer):
 
     role = Choice(choices=ROLES)
     content = Content(allow_null=True, required=False)
-    name = Text(max_length=64, required=False)
+    name = Name(required=False)
     tool_calls = ToolCalls(required=False)
     tool_call_id = Text(max_length=255, required=False)
     kind = Text(max_length=32, default="chat")
@@ -141,9 +149,9 @@ class MessageSerializer(serializers.Serializer[models.Message]):
     position = serializers.IntegerField()
     message = Wire()
     kind = serializers.CharField()
-    metadata = serializers.JSONField()
+    metadata = JSONObject()
     format = serializers.CharField()
-    item = serializers.JSONField(allow_null=True)
+    item = JSONObject(allow_null=True)
     tokens = serializers.IntegerField()
     usage = UsageSerializer(allow_null=True)
     created_at = Time()

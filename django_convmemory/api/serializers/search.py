@@ -7,7 +7,7 @@ from typing import Any
 from rest_framework import serializers
 
 from django_convmemory import models
-from django_convmemory.api.fields import Alias, QueryNumber, Text
+from django_convmemory.api.fields import Alias, JSONObject, QueryNumber, Text
 from django_convmemory.api.serializers.base import PageQuery, UTCTime
 from django_convmemory.api.serializers.messages import Wire
 from django_convmemory.core.hits import Hit
@@ -81,7 +81,7 @@ class NeighbourSerializer(serializers.Serializer[Any]):
     position = serializers.IntegerField()
     message = Wire()
     kind = serializers.CharField(source="message.kind")
-    metadata = serializers.JSONField(source="message.metadata")
+    metadata = JSONObject(source="message.metadata")
     tokens = serializers.IntegerField()
     created_at = UTCTime()
     redacted = serializers.BooleanField()

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import uuid
-from typing import Any
+from typing import Any, TypedDict
 
 from rest_framework import serializers
 
 from django_convmemory import models
 from django_convmemory.api import previews
-from django_convmemory.api.fields import Alias, Choice, FirstAlias, Flag, Metadata, Text
+from django_convmemory.api.fields import Alias, Choice, FirstAlias, Flag, JSONObject, Metadata, Text
 from django_convmemory.api.serializers.base import Moment, PageQuery, RowSerializer, StrictSerializer, UTCTime
 from django_convmemory.core.values import MAX_KEY_LENGTH, MAX_TITLE_LENGTH
 from django_convmemory.messages import ROLES
@@ -22,7 +22,7 @@ class SessionSerializer(RowSerializer):
     state = serializers.ChoiceField(choices=models.SessionState.choices, read_only=True)
     messages = serializers.IntegerField(source="last_position", read_only=True)
     tokens = serializers.SerializerMethodField()
-    metadata = serializers.JSONField(read_only=True)
+    metadata = JSONObject(read_only=True)
     url = serializers.SerializerMethodField()
     archived = serializers.SerializerMethodField()
     starred = serializers.SerializerMethodField()
@@ -139,6 +139,13 @@ class SessionQuery(PageQuery):
     )
 
 
+class Lag(TypedDict):
+    """What no summary covers yet."""
+
+    messages: int
+    tokens: int
+
+
 class StatusSerializer(RowSerializer):
     """The state of a session's compaction."""
 
@@ -169,8 +176,8 @@ class StatusSerializer(RowSerializer):
         ]
         read_only_fields = fields
 
-    def get_lag(self, session: models.Session) -> dict[str, int]:
-        """The messages and tokens that no summary covers yet: ``{"messages", "tokens"}``."""
+    def get_lag(self, session: models.Session) -> Lag:
+        """The messages and tokens that no summary covers yet."""
         counters = session.counters
         return {
             "messages": counters.unpinned_count - counters.covered_count,
