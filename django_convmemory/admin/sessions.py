@@ -74,7 +74,7 @@ class SessionAdmin(admin.ModelAdmin):  # type: ignore[type-arg]
         # The list always calls this method. It needs few columns.
         queryset = queryset.only(
             *("key", "alias", "owner", f"owner__{get_user_model().USERNAME_FIELD}", "visitor", "title", "public_id"),
-            *("last_position", "updated_at", "unpinned_tokens", "covered_tokens"),
+            *("archived_at", "last_position", "updated_at", "unpinned_tokens", "covered_tokens"),
             *("lease_expires_at", "due_since", "last_error"),
         )
         term = search_term.strip()
@@ -106,9 +106,10 @@ class SessionAdmin(admin.ModelAdmin):  # type: ignore[type-arg]
 
     @admin.display(description=_("session"))
     def named(self, session: models.Session) -> str:
+        mark = format_html(' <span class="convmemory-tag">{}</span>', _("archived")) if session.archived_at else ""
         if not session.title:
-            return str(session.key)
-        return format_html('<bdi>{}</bdi><br><small class="quiet">{}</small>', session.title, session.key)
+            return format_html("{}{}", session.key, mark)
+        return format_html('<bdi>{}</bdi>{}<br><small class="quiet">{}</small>', session.title, mark, session.key)
 
     @admin.display(description=_("messages"))
     def length(self, session: models.Session) -> int:

@@ -140,6 +140,7 @@ class ORMStore:
     ) -> None:
         self._run(
             lambda using: editing.update_message(using, name, position, metadata, revision=revision),
+            savepoint=True,
             happened=lambda: False,  # A second change to the same metadata does no harm.
         )
 

@@ -51,6 +51,38 @@ def test_the_view_answers_and_remembers(server: OpenAIServer) -> None:
     ]
 
 
+def test_a_client_for_each_run_works_in_several_event_loops(
+    server: OpenAIServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("OPENAI_API_KEY", "none")
+    monkeypatch.setenv("OPENAI_BASE_URL", server.base_url)
+    reply = async_to_sync(module_of("openai-agents", "reply.py")["reply"])
+    ann = User.objects.create_user("ann")
+    server.queue(response(said("At nine.")), response(said("An hour.", 2)), response(said("Yes.", 3)))
+
+    # Each call has an event loop of its own, as each request under WSGI.
+    answers = [reply(ann, text) for text in ("When does it leave?", "How long does it take?", "Sure?")]
+
+    assert answers == ["At nine.", "An hour.", "Yes."]
+    assert len(inputs(server)[2]) == 5
+
+
+def test_sessions_of_users_are_moved(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    ann, ben = User.objects.create_user("ann"), User.objects.create_user("ben")
+    items = [{"role": "user", "content": "Köln?"}, thought("hm"), called("a", "f"), returned("a", "1"), said("One.")]
+    theirs = SQLiteSession(f"main-{ann.pk}", "chats.db")
+    async_to_sync(theirs.add_items)(cast("Any", items))
+    theirs.close()
+    move_sessions = module_of("openai-agents", "move_sessions.py")["move_sessions"]
+
+    move_sessions()
+    move_sessions()
+
+    assert async_to_sync(ConvMemorySession("main", owner=ann).get_items)() == items
+    assert async_to_sync(ConvMemorySession("main", owner=ben).get_items)() == []
+
+
 def test_a_file_of_the_sdk_is_imported(tmp_path: pathlib.Path) -> None:
     items = [{"role": "user", "content": "Köln?"}, thought("hm"), called("a", "f"), returned("a", "1"), said("One.")]
     theirs = SQLiteSession("main", tmp_path / "chats.db")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import re
 from typing import Any
 
 import pytest
@@ -113,6 +114,15 @@ def test_the_filters(chat: SessionHandle, convmemory: ScriptedMemories) -> None:
     assert keys("state=failing") == ["main"]
     assert keys("state=due") == keys("state=compacting") == []
     assert keys("alias=default") == ["idle", "main"]
+
+
+def test_a_session_that_is_archived_or_starred_says_so(chat: SessionHandle) -> None:
+    client, tag = staff("view_session"), re.compile(r'<span class="convmemory-tag"[^>]*>(archived|starred)</span>')
+    addresses = (LIST, url_of(chat))
+    assert [tag.findall(client.get(address).content.decode()) for address in addresses] == [[], []]
+    chat.update(archived=True, starred=True)
+    shown = [tag.findall(client.get(address).content.decode()) for address in addresses]
+    assert shown == [["archived"], ["archived", "starred"]]
 
 
 def test_the_search_finds_sessions_by_exact_names(chat: SessionHandle, anna: User) -> None:

@@ -56,6 +56,7 @@ BAD = {
     "a note of another type": (record("b", notes={"1": None}), "note on position 1 must be an object, not null"),
     "an unknown note": (record("b", notes={"1": {"tokens": 3}}), "note on position 1 has the unknown field 'tokens'"),
     "a kind of another type": (record("b", notes={"1": {"kind": 7}}), "message 1: kind must be a string"),
+    "a time of the archive": (record("b", archived_at=True), "archived_at is True"),
     "a time of a note": (record("b", notes={"1": {"created_at": 7}}), "created_at of the note on position 1 is 7"),
     "a message of another type": (record("b", human(), 7), "message 2: Cannot read a message from a int"),  # type: ignore[arg-type]
     "an unknown role": (record("b", human(), {"role": "robot"}), "message 2: Unknown role 'robot'"),

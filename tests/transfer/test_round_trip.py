@@ -45,7 +45,9 @@ def test_hard_messages_come_back_as_they_were(write: Any, two: None, tmp_path: p
         "2": {"kind": "plan"},
         "5": {"metadata": {"n": [1e300, None, {"z": 1, "a": {}}]}, "created_at": "2024-05-01T10:00:00.000001+00:00"},
     }
-    owned_record = record("a", *HARD, owner="anna", title="Zoë 一", metadata={"n": None}, created_at=TIME, notes=notes)
+    marks = {"archived_at": "2024-06-01T10:00:00.000001+00:00", "starred_at": TIME}
+    fields = {"owner": "anna", "title": "Zoë 一", "metadata": {"n": None}, "created_at": TIME} | marks
+    owned_record = record("a", *HARD, **fields, notes=notes)
     visitor_record = record("b", *HARD, visitor="v1", created_at="1970-01-01T00:00:00+00:00")
     call("convmemory_import", write(owned_record, visitor_record))
     first, second = tmp_path / "first", tmp_path / "second"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import datetime as dt
+import functools
 import io
 import json
 import os
@@ -179,7 +180,7 @@ def test_a_database_from_a_pipe_is_refused(tmp_path: pathlib.Path) -> None:
     writer = threading.Thread(target=lambda: pipe.write_bytes(content))
     writer.start()
 
-    with pytest.raises(CommandError, match="this is a SQLite database. Import it by the name of its file"):
+    with pytest.raises(CommandError, match=r"this is a SQLite database\. Import it by the name of its file"):
         call_command("convmemory_import", str(pipe))
 
     writer.join()
@@ -214,10 +215,9 @@ def test_a_file_that_another_program_has_locked_is_an_error(
     tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = file_of(tmp_path, AGENTS, rows={"agent_messages": rows_of(ITEMS, None)})
-    connect = sqlite3.connect
-    with contextlib.closing(connect(path)) as other:
+    with contextlib.closing(sqlite3.connect(path)) as other:
         other.execute("BEGIN EXCLUSIVE")
-        monkeypatch.setattr(sqlite3, "connect", lambda *args, **kwargs: connect(*args, **kwargs, timeout=0))
+        monkeypatch.setattr(sqlite3, "connect", functools.partial(sqlite3.connect, timeout=0))
         with pytest.raises(CommandError, match="does no other program write to it"):
             call_command("convmemory_import", path)
 

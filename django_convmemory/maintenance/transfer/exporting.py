@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import itertools
 import tempfile
 from collections.abc import Callable, Generator, Iterator
@@ -31,12 +32,15 @@ class Head(NamedTuple):
     visitor: str
     title: str
     metadata: Any
+    archived_at: dt.datetime | None
+    starred_at: dt.datetime | None
 
 
 def heads(sessions: models.SessionQuerySet) -> Iterator[Head]:
     """Yield the heads of ``sessions``, in the order of their ids."""
     owner = f"owner__{get_user_model().USERNAME_FIELD}"
-    rows = sessions.order_by("pk").values_list("pk", "key", owner, "visitor", "title", "metadata")
+    columns = ("pk", "key", owner, "visitor", "title", "metadata", "archived_at", "starred_at")
+    rows = sessions.order_by("pk").values_list(*columns)
     last = 0
     # Page by page: MariaDB's driver holds all rows of a query in memory.
     while page := list(rows.filter(pk__gt=last)[:_BATCH]):
@@ -72,6 +76,8 @@ def pieces(head: Head, using: str) -> Generator[str, None, int]:
                 "visitor": head.visitor or None,
                 "title": head.title or None,
                 "metadata": head.metadata or None,
+                "archived_at": head.archived_at and clock.aware(head.archived_at, using).isoformat(),
+                "starred_at": head.starred_at and clock.aware(head.starred_at, using).isoformat(),
             }
             fields = {"key": head.key, **{name: value for name, value in optional.items() if value is not None}}
             yield _json({**fields, "created_at": created_at})[:-1] + ',"messages":['

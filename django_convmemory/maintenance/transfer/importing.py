@@ -115,6 +115,8 @@ class Importer:
         columns = {
             "title": record.title,
             "metadata": record.metadata,
+            "archived_at": record.archived_at,
+            "starred_at": record.starred_at,
             # The times of the conversation, so that lists are in order and old sessions can be pruned.
             "created_at": record.messages[0].created_at,
             "updated_at": record.messages[-1].created_at,

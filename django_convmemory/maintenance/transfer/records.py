@@ -4,19 +4,21 @@ A record is an object like this::
 
     {"key": "main", "messages": [{"role": "user", "content": "What is Rust?"}, …],
      "owner": "anna", "title": "Rust", "metadata": {…}, "created_at": "2024-05-01T10:00:00+00:00",
+     "archived_at": "…", "starred_at": "…",
      "notes": {"2": {"kind": "plan", "metadata": {…}, "created_at": "…", "redacted": true,
                      "format": "responses", "item": {…}}}}
 
 - ``key`` and ``messages`` are required. Messages are in chat-completions form.
 - ``owner`` is what the user logs in with. A visitor's session has ``visitor`` instead, and nobody's session neither.
 - ``created_at`` is the time of every message whose note has no other time.
+- ``archived_at`` and ``starred_at`` are the times when the session was archived and starred.
 - ``notes`` are keyed by the positions of messages. The first position is 1. ``item`` is the item of another framework
   for which the message stands, and ``format`` the name of its form.
 
 A file holds one record a line, or a list of records.
 
-A record has no summaries, and no usage that a provider reported. A redacted message is empty, and its note says
-``redacted``.
+A record has no summaries, no idempotency keys, and no usage that a provider reported. A redacted message is empty, and
+its note says ``redacted``.
 """
 
 from __future__ import annotations
@@ -30,7 +32,10 @@ from typing import Any, NamedTuple
 from django_convmemory.exceptions import ConvMemoryError, InvalidMessage
 from django_convmemory.messages import ChatMessage, check_text, freeze
 
-FIELDS = ("key", "messages", "owner", "visitor", "title", "metadata", "created_at", "notes")
+FIELDS = (
+    *("key", "messages", "owner", "visitor", "title", "metadata", "created_at", "archived_at", "starred_at"),
+    "notes",
+)
 NOTE_FIELDS = ("kind", "metadata", "created_at", "redacted", "format", "item")
 
 _MAX_TITLE = 255
@@ -62,6 +67,8 @@ class Record:
     visitor: str | None = None
     title: str | None = None
     metadata: Mapping[str, Any] | None = None
+    archived_at: dt.datetime | None = None
+    starred_at: dt.datetime | None = None
 
 
 def parse(place: str, value: Any) -> Record:
@@ -96,7 +103,17 @@ def parse(place: str, value: Any) -> Record:
         _message(message, notes.get(str(position), {}), position, created_at)
         for position, message in enumerate(messages, 1)
     ]
-    return Record(place=place, messages=recorded, metadata=metadata, **texts)
+    archived_at, starred_at = (
+        _time(value[field], field) if field in value else None for field in ("archived_at", "starred_at")
+    )
+    return Record(
+        place=place,
+        messages=recorded,
+        metadata=metadata,
+        archived_at=archived_at,
+        starred_at=starred_at,
+        **texts,
+    )
 
 
 def _message(wire: Any, note: Any, position: int, created_at: dt.datetime | None) -> RecordedMessage:
