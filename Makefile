@@ -21,6 +21,9 @@ INSTALL := $(BIN)/python -m pip --disable-pip-version-check install -qq
 
 # `make test` needs the extra `lint` too: a test checks the code of the documentation with mypy.
 
+# `make test` needs the TypeScript compiler, too. Without npm, the tests of it are skipped.
+TYPESCRIPT := $(if $(shell command -v npm),tests/typescript/node_modules/.installed)
+
 # pip also reads this variable inside its isolated builds.
 export PIP_CONSTRAINT = constraints.txt
 
@@ -32,7 +35,7 @@ help: ## List the targets
 
 setup: $(VENV)/.lint $(VENV)/.docs ## Install into $(VENV) what the tests, the checks and the documentation need
 
-test: $(VENV)/.lint ## Run the tests on SQLite, and on PostgreSQL and MariaDB if they are installed (ARGS: for pytest)
+test: $(VENV)/.lint $(TYPESCRIPT) ## Run the tests on SQLite, and on PostgreSQL and MariaDB if they are installed (ARGS: for pytest)
 	$(BIN)/python -m tests.run $(ARGS)
 
 test-chaos: $(VENV)/.test ## Run the tests that kill, freeze and mislead servers and workers (RUNS: how often, 0 for each fault once; SEED; OLD: a tag)
@@ -74,8 +77,9 @@ messages: $(VENV)/.test ## Collect the texts to translate, and compile the trans
 	cd django_convmemory && $(abspath $(BIN))/python -m django makemessages --all --no-location --no-wrap --no-obsolete
 	cd django_convmemory && $(abspath $(BIN))/python -m django compilemessages
 
-schema: $(VENV)/.test ## Write the schema of the HTTP API, docs/openapi.yaml
+schema: $(VENV)/.test tests/typescript/node_modules/.installed ## Write the schema of the HTTP API, docs/openapi.yaml, and compile a page against it (needs npm)
 	$(BIN)/python -m django spectacular --settings tests.settings --validate --fail-on-warn --file docs/openapi.yaml
+	$(BIN)/python -m tests.typescript.compiler
 
 format: $(VENV)/.lint ## Format the code, and fix what ruff can fix
 	$(BIN)/ruff format .
@@ -101,7 +105,7 @@ constraints: ## Pin the newest versions in constraints.txt
 	mv constraints.txt.new constraints.txt
 
 clean: ## Remove the virtual environments, builds and caches
-	rm -rf .venv .venv-* build dist *.egg-info .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache
+	rm -rf .venv .venv-* tests/typescript/node_modules build dist *.egg-info .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 $(VENV)/.python:
@@ -137,6 +141,10 @@ $(VENV)/.integrations: $(VENV)/.lint
 # What the frameworks need decides the versions here, also that of the openai client.
 $(VENV)/.integrations-lowest: $(VENV)/.test lowest-integrations.txt
 	PIP_CONSTRAINT= $(INSTALL) --requirement lowest-integrations.txt
+	@touch $@
+
+tests/typescript/node_modules/.installed: tests/typescript/package.json tests/typescript/package-lock.json
+	npm ci --prefix tests/typescript --no-audit --no-fund --silent
 	@touch $@
 
 $(VENV)/.bench: $(VENV)/.test
