@@ -27,6 +27,8 @@ _WIRE_FIELDS = ("role", "content", "name", "tool_calls", "tool_call_id")
 CHAT = "chat"
 # The kind of messages in which a model thinks aloud.
 REASONING = "reasoning"
+# The kinds that make a text one of the model: some prompts name such a speaker, and a search leaves reasoning out.
+MODEL_KINDS = frozenset({"plan", REASONING, "summary", "recall"})
 
 
 class FrozenDict(dict[str, Any]):

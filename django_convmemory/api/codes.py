@@ -58,6 +58,7 @@ ValueCode = Literal[
     "invalid_choice",
     "invalid_message",
     "invalid_name",
+    "kind_not_allowed",
     "max_length",
     "max_value",
     "message_too_large",

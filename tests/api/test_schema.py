@@ -151,6 +151,7 @@ VALUES: dict[str, tuple[str, Any]] = {
     "invalid_choice": ("messages/", message(role="king")),
     "invalid_message": ("messages/", message(content="\0")),
     "invalid_name": ("messages/", message(name="a b")),
+    "kind_not_allowed": ("messages/", message(kind="summary")),
     "max_length": ("messages/", message(kind="k" * 33)),
     "max_value": ("fork/", {"at": 2**53}),
     "message_too_large": ("messages/", message(content="word " * 2000)),

@@ -22,7 +22,7 @@ from django_convmemory.api.fields import Choice, Text
 from django_convmemory.api.serializers.base import StrictSerializer
 from django_convmemory.core.wire.anthropic import DATA_URL, IMAGE_TYPES
 from django_convmemory.core.wire.chat import REFUSED_IN_NAME
-from django_convmemory.messages import ChatMessage
+from django_convmemory.messages import MODEL_KINDS, ChatMessage
 
 MAX_ADDRESS_LENGTH = 2048
 _MAX_FILE_NAME_LENGTH = 255
@@ -199,6 +199,9 @@ def errors_of(message: ChatMessage) -> dict[str, Any]:
         errors["content"] = content
     if message.name is not None and REFUSED_IN_NAME.search(message.name):
         errors["name"] = [ErrorDetail("A name has no spaces, line breaks, or any of < | \\ / >.", "invalid_name")]
+    if message.role != "assistant" and message.kind in MODEL_KINDS:
+        detail = f"Only messages of the assistant have the kinds {', '.join(sorted(MODEL_KINDS))}."
+        errors["kind"] = [ErrorDetail(detail, "kind_not_allowed")]
     if calls := dict(_numbered(_errors_of_call(call) for call in message.tool_calls)):
         errors["tool_calls"] = calls
     if "tool_calls" in message.extra:
