@@ -8,13 +8,15 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 import pytest
+from django.template import Context, Template
+from django.templatetags.static import static
 
 from tests.browser import browser
 from tests.example.conftest import sign_in, site, window
 from tests.typescript import compiler
 
 if TYPE_CHECKING:
-    from playwright.sync_api import Browser, Dialog, Page
+    from playwright.sync_api import Browser, Dialog, Page, Route
 
 __all__ = ["browser", "site"]
 
@@ -53,10 +55,10 @@ def test_a_default_does_not_make_an_input_required(tmp_path: pathlib.Path) -> No
 def opened(page: Page, site: str, script: str) -> Iterator[Page]:
     """Show the front end at an address of the example, with the example's own policy and cookies."""
     address = f"{site}/typescript/"
-    html = f"<!doctype html><title>Chat</title>{compiler.code_of(TEXT, 'html')}"
+    html = Template(compiler.code_of(TEXT, "html")).render(Context({"csrf_token": "of-the-form"}))
     policy = {"Content-Security-Policy": "default-src 'none'; script-src 'self'; connect-src 'self'"}
     page.route(address, lambda route: route.fulfill(content_type="text/html", body=html, headers=policy))
-    page.route(f"{address}chat.js", lambda route: route.fulfill(content_type="text/javascript", body=script))
+    page.route(f"{site}{static('chat.js')}", lambda route: route.fulfill(content_type="text/javascript", body=script))
     page.goto(address)
     yield page
 
@@ -139,5 +141,41 @@ def test_an_edit_of_what_has_changed_is_refused(site: str, browser: Browser, scr
             page.once("dialog", interrupt)
             page.locator("#messages li").get_by_text("Edit").click()
 
-            page.locator("#state", has_text="has changed since").wait_for()
+            page.locator("#error", has_text="has changed since").wait_for()
             shows(page, "user: What is the tide tomorrow?", "user: And the wind?")
+
+            # What succeeds takes the error away. An empty search shows the list again.
+            fill(page, "search", "tide")
+            page.wait_for_function("document.getElementById('error').textContent === ''")
+            fill(page, "search", "xyzzy")
+            page.wait_for_function("document.querySelectorAll('#sessions li').length === 0")
+            fill(page, "search", "")
+            page.locator("#sessions li", has_text="And the wind?").wait_for()
+
+
+def test_a_slow_list_of_another_conversation_is_not_shown(site: str, browser: Browser, script: str) -> None:
+    for page in window(browser):
+        sign_in(page, site)
+        with opened(page, site, script):
+            fill(page, "compose", "The slow one")
+            shows(page, "user: The slow one")
+            page.locator("#messages li").get_by_text("Branch").click()
+            page.locator("#title", has_text="(branch)").wait_for()
+            fill(page, "compose", "The fast one")
+            shows(page, "user: The slow one", "user: The fast one")
+
+            held: list[Route] = []
+
+            def hold(route: Route, *, held: list[Route] = held) -> None:
+                held.append(route)
+
+            page.route("**/messages/?ordering=-position", hold, times=1)
+            original = page.locator("#sessions li", has_text="The slow one – The slow one").get_by_text("Open")
+            with page.expect_request("**/messages/?ordering=-position"):
+                original.click()
+            page.locator("#sessions li", has_text="The fast one").get_by_text("Open").first.click()
+            shows(page, "user: The slow one", "user: The fast one")
+            with page.expect_response("**/messages/?ordering=-position"):
+                held[0].continue_()
+            page.wait_for_timeout(200)
+            shows(page, "user: The slow one", "user: The fast one")
