@@ -16,7 +16,7 @@ from tests.example.conftest import sign_in, site, window
 from tests.typescript import compiler
 
 if TYPE_CHECKING:
-    from playwright.sync_api import Browser, Dialog, Page, Route
+    from playwright.sync_api import Browser, Dialog, Page
 
 __all__ = ["browser", "site"]
 
@@ -151,31 +151,3 @@ def test_an_edit_of_what_has_changed_is_refused(site: str, browser: Browser, scr
             page.wait_for_function("document.querySelectorAll('#sessions li').length === 0")
             fill(page, "search", "")
             page.locator("#sessions li", has_text="And the wind?").wait_for()
-
-
-def test_a_slow_list_of_another_conversation_is_not_shown(site: str, browser: Browser, script: str) -> None:
-    for page in window(browser):
-        sign_in(page, site)
-        with opened(page, site, script):
-            fill(page, "compose", "The slow one")
-            shows(page, "user: The slow one")
-            page.locator("#messages li").get_by_text("Branch").click()
-            page.locator("#title", has_text="(branch)").wait_for()
-            fill(page, "compose", "The fast one")
-            shows(page, "user: The slow one", "user: The fast one")
-
-            held: list[Route] = []
-
-            def hold(route: Route, *, held: list[Route] = held) -> None:
-                held.append(route)
-
-            page.route("**/messages/?ordering=-position", hold, times=1)
-            original = page.locator("#sessions li", has_text="The slow one – The slow one").get_by_text("Open")
-            with page.expect_request("**/messages/?ordering=-position"):
-                original.click()
-            page.locator("#sessions li", has_text="The fast one").get_by_text("Open").first.click()
-            shows(page, "user: The slow one", "user: The fast one")
-            with page.expect_response("**/messages/?ordering=-position"):
-                held[0].continue_()
-            page.wait_for_timeout(200)
-            shows(page, "user: The slow one", "user: The fast one")
