@@ -15,11 +15,13 @@ import pytest
 from django.contrib.auth.models import AnonymousUser, Group, User
 from django.contrib.auth.signals import user_logged_in
 from django.contrib.sessions.backends.signed_cookies import SessionStore
+from django.contrib.staticfiles.handlers import ASGIStaticFilesHandler
 from django.core.checks import run_checks
 from django.core.management import call_command
 from django.db import connections, transaction
 from django.db.utils import ConnectionHandler
-from django.test import RequestFactory
+from django.templatetags.static import static
+from django.test import Client, RequestFactory
 from django.utils import timezone
 
 from django_convmemory.api import conf, throttles
@@ -270,3 +272,27 @@ def test_deleting(ann: User, tmp_path: pathlib.Path) -> None:
     assert not Message.objects.exists()
     [command] = re.findall(r"```sh\npython manage\.py (.*)\n```", PAGES["deleting"])
     call_command(*command.split(), verbosity=0)
+
+
+def test_the_front_end_is_served(settings: Any, ann: User) -> None:
+    page = re.findall(r"```html\n(.*?)```", PAGES["typescript"], re.DOTALL)[0]
+    loaders = [("django.template.loaders.locmem.Loader", {"chat.html": page})]
+    engine = {"BACKEND": "django.template.backends.django.DjangoTemplates", "OPTIONS": {"loaders": loaders}}
+    settings.TEMPLATES = [engine]
+    urls: Any = ModuleType("urls")
+    urls.urlpatterns = module_of("typescript", "urls.py")["urlpatterns"]
+    settings.ROOT_URLCONF = urls
+    client = Client()
+    assert client.get("/chat/").headers["Location"].startswith(f"{settings.LOGIN_URL}?")
+    client.force_login(ann)
+    shown = client.get("/chat/")
+    assert f'src="{static("chat.js")}"' in shown.content.decode()
+    assert "csrftoken" in shown.cookies
+    assert client.get("/api/memory/sessions/").status_code == 200
+
+
+def test_the_application_of_the_front_end_serves_static_files(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("DJANGO_SETTINGS_MODULE", "tests.settings")
+    application = module_of("typescript", "asgi.py")["application"]
+    assert isinstance(application, ASGIStaticFilesHandler)
+    assert application._should_handle("/static/chat.js")

@@ -8,6 +8,8 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 import pytest
+from django.template import Context, Template
+from django.templatetags.static import static
 
 from tests.browser import browser
 from tests.example.conftest import sign_in, site, window
@@ -53,10 +55,10 @@ def test_a_default_does_not_make_an_input_required(tmp_path: pathlib.Path) -> No
 def opened(page: Page, site: str, script: str) -> Iterator[Page]:
     """Show the front end at an address of the example, with the example's own policy and cookies."""
     address = f"{site}/typescript/"
-    html = f"<!doctype html><title>Chat</title>{compiler.code_of(TEXT, 'html')}"
+    html = Template(compiler.code_of(TEXT, "html")).render(Context({"csrf_token": "of-the-form"}))
     policy = {"Content-Security-Policy": "default-src 'none'; script-src 'self'; connect-src 'self'"}
     page.route(address, lambda route: route.fulfill(content_type="text/html", body=html, headers=policy))
-    page.route(f"{address}chat.js", lambda route: route.fulfill(content_type="text/javascript", body=script))
+    page.route(f"{site}{static('chat.js')}", lambda route: route.fulfill(content_type="text/javascript", body=script))
     page.goto(address)
     yield page
 
@@ -139,5 +141,13 @@ def test_an_edit_of_what_has_changed_is_refused(site: str, browser: Browser, scr
             page.once("dialog", interrupt)
             page.locator("#messages li").get_by_text("Edit").click()
 
-            page.locator("#state", has_text="has changed since").wait_for()
+            page.locator("#error", has_text="has changed since").wait_for()
             shows(page, "user: What is the tide tomorrow?", "user: And the wind?")
+
+            # What succeeds takes the error away. An empty search shows the list again.
+            fill(page, "search", "tide")
+            page.wait_for_function("document.getElementById('error').textContent === ''")
+            fill(page, "search", "xyzzy")
+            page.wait_for_function("document.querySelectorAll('#sessions li').length === 0")
+            fill(page, "search", "")
+            page.locator("#sessions li", has_text="And the wind?").wait_for()
