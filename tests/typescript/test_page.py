@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import pathlib
+import re
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
@@ -32,6 +34,15 @@ def script(tmp_path_factory: pytest.TempPathFactory) -> str:
 def test_the_title_counts_the_lines_of_the_code() -> None:
     lines = [line for line in compiler.code_of(TEXT, "ts").splitlines() if line.strip()]
     assert TEXT.startswith(f"# A chat front end in {len(lines)} lines of TypeScript\n")
+
+
+def test_the_commands_of_the_page_are_those_that_compile_it_here() -> None:
+    install, types, compile_code = re.findall(r"^\$ (.*)", compiler.code_of(TEXT, "console"), re.MULTILINE)
+    pinned = json.loads((pathlib.Path(compiler.__file__).parent / "package.json").read_text())["devDependencies"]
+    packages = [f"{name}@{pinned[name].partition('.')[0]}" for name in ("typescript", "openapi-typescript")]
+    assert install == f"npm install --save-dev {' '.join(packages)}"
+    assert types == "npx openapi-typescript openapi.yaml --output schema.d.ts"
+    assert compile_code == f"npx tsc {compiler.OPTIONS.replace('--noUnusedLocals ', '')} chat.ts"
 
 
 def test_a_misspelt_field_does_not_compile(tmp_path: pathlib.Path) -> None:
