@@ -39,7 +39,7 @@ def test_a_visitor_talks_until_the_conversation_is_folded(site: str, page: Page,
     # The summary appears on the open page.
     for number in range(3):
         say(page, f"Something else, number {number}: the weather is fine, and the trains run on time. " * 3)
-    page.wait_for_function("!document.querySelector('#panel .summary .quiet')")
+    page.wait_for_function("() => !document.querySelector('#panel .summary .quiet')")
     page.wait_for_selector("#messages .message.folded")
     say(page, "Which stamps do I collect?")
     assert "Portugal" in page.locator("#messages .assistant").last.inner_text()
@@ -97,7 +97,7 @@ def test_the_journey_of_a_user(site: str, page: Page, other: Page) -> None:
     page.click("text=Edit and ask again")
     page.get_by_label("Your message, edited").fill("And what about the birthday dinner?")
     page.click("text=Ask again >> visible=true")
-    page.wait_for_function("!document.querySelector('#messages').innerText.includes('a zeppelin?')")
+    page.wait_for_function("() => !document.querySelector('#messages').innerText.includes('a zeppelin?')")
     answered(page, "birthday dinner")
 
     # A branch is another conversation, with the messages up to that point.
@@ -117,7 +117,7 @@ def test_the_journey_of_a_user(site: str, page: Page, other: Page) -> None:
     last = page.locator("#messages .user").last
     last.locator(".menu summary").click()
     last.get_by_text("Redact").click()
-    page.wait_for_function("!document.querySelector('#messages').innerText.includes('birthday dinner?')")
+    page.wait_for_function("() => !document.querySelector('#messages').innerText.includes('birthday dinner?')")
     page.goto(branch)
     assert "birthday dinner?" not in page.locator("#messages").inner_text()
 
@@ -182,7 +182,7 @@ def begun(page: Page, site: str) -> None:
 def test_a_streamed_reply(modelled: str, page: Page) -> None:
     begun(page, modelled)
     page.wait_for_selector(".writing")
-    page.wait_for_function("document.querySelector('.writing .text')?.innerText.startsWith('A fine')")
+    page.wait_for_function("() => document.querySelector('.writing .text')?.innerText.startsWith('A fine')")
     answered(page, "Hello there.")
     assert "A fine answer to what was asked." in page.locator("#messages .assistant").inner_text()
 
@@ -225,7 +225,7 @@ def test_a_reply_that_nobody_waits_for_is_kept_as_far_as_it_came(
     model.queue(Behaviour(text="word " * 200, pace=0.05))
     page.fill("#text", "Tell me something long.")
     page.keyboard.press("Enter")
-    page.wait_for_function("document.querySelector('.writing .text')?.innerText.length > 20")
+    page.wait_for_function("() => document.querySelector('.writing .text')?.innerText.length > 20")
     page.goto("about:blank")
     for _ in range(100):
         page.goto(address)
@@ -241,7 +241,7 @@ def test_a_reply_that_nobody_waits_for_is_kept_as_far_as_it_came(
 def test_a_reply_can_be_stopped(modelled: str, model: OpenAIServer, page: Page) -> None:
     model.queue(Behaviour(text="Once upon a time. " * 50, pace=0.05))
     begun(page, modelled)
-    page.wait_for_function("document.querySelector('.writing .text')?.innerText.length > 20")
+    page.wait_for_function("() => document.querySelector('.writing .text')?.innerText.length > 20")
     asked = len(model.log)
     page.click("#stop")
     page.wait_for_selector("#messages .partial")
@@ -286,7 +286,7 @@ def writing(page: Page, site: str, model: OpenAIServer) -> str:
     """Begin a conversation, and return its address while a long reply is being written."""
     model.queue(Behaviour(text="old " * 200, pace=0.05))
     begun(page, site)
-    page.wait_for_function("document.querySelector('.writing .text')?.innerText.length > 20")
+    page.wait_for_function("() => document.querySelector('.writing .text')?.innerText.length > 20")
     return page.url
 
 
@@ -395,7 +395,7 @@ def test_a_message_is_redacted_where_it_stands(modelled: str, page: Page) -> Non
     page.evaluate("window.same = true")
     page.locator("#messages .user").last.locator(".menu summary").click()
     page.locator("#messages .user").last.get_by_text("Redact").click()
-    page.wait_for_function("!document.querySelector('#messages').innerText.includes('hunter2')")
+    page.wait_for_function("() => !document.querySelector('#messages').innerText.includes('hunter2')")
     assert page.evaluate("window.same")
     assert page.locator("#messages .message").count() == 4
 
@@ -403,7 +403,7 @@ def test_a_message_is_redacted_where_it_stands(modelled: str, page: Page) -> Non
 def test_what_is_written_while_a_reply_comes_stays(modelled: str, model: OpenAIServer, page: Page) -> None:
     model.queue(Behaviour(text="word " * 30, pace=0.05))
     begun(page, modelled)
-    page.wait_for_function("document.querySelector('.writing .text')?.innerText.length > 20")
+    page.wait_for_function("() => document.querySelector('.writing .text')?.innerText.length > 20")
     page.locator("#text").press_sequentially("And then")
     answered(page, "Hello there.")
     assert page.input_value("#text") == "And then"

@@ -157,8 +157,8 @@ def test_an_edit_of_what_has_changed_is_refused(site: str, browser: Browser, scr
 
             # What succeeds takes the error away. An empty search shows the list again.
             fill(page, "search", "tide")
-            page.wait_for_function("document.getElementById('error').textContent === ''")
+            page.wait_for_function("() => document.getElementById('error').textContent === ''")
             fill(page, "search", "xyzzy")
-            page.wait_for_function("document.querySelectorAll('#sessions li').length === 0")
+            page.wait_for_function("() => document.querySelectorAll('#sessions li').length === 0")
             fill(page, "search", "")
             page.locator("#sessions li", has_text="And the wind?").wait_for()
