@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import itertools
 import logging
 import pathlib
 import signal
@@ -238,7 +239,10 @@ def test_an_event_is_not_held_back_to_be_compressed(
 
 
 class Statements:
-    """Counts the statements of each thread, from its next connection on. MariaDB's settings of a connection are none."""
+    """Counts the statements of each thread, from its next connection on.
+
+    A connection to MariaDB begins with settings, which do not count.
+    """
 
     def __init__(self) -> None:
         self.by_thread: dict[str, list[str]] = {}
@@ -259,12 +263,13 @@ def test_all_streams_share_a_statement_and_hold_no_connection(
     monkeypatch.setattr(streams, "CHECK", 1000)
     statements = Statements()
     connection_created.connect(statements.connect)
-    looked = 0
+    # The statements before each look at all streams.
+    before: list[int] = []
     look = streams._look
 
     def count(open_streams: Any) -> Any:
-        nonlocal looked
-        looked += len(open_streams) == 8
+        if len(open_streams) == 8:
+            before.append(len(statements.by_thread.get(threading.current_thread().name, ())))
         return look(open_streams)
 
     monkeypatch.setattr(streams, "_look", count)
@@ -278,12 +283,9 @@ def test_all_streams_share_a_statement_and_hold_no_connection(
             followers.append(Follower(port, path, cookie=cookie))
         for follower in followers:
             follower.until("reset")
-        processes.wait_until(lambda: looked > 0, "a look at all streams")
-        by_thread = statements.by_thread.copy()
-        [name] = [name for name in by_thread if name.startswith("convmemory-events")]
-        before, looked = len(by_thread[name]), 0
-        processes.wait_until(lambda: looked == 10, "ten more looks")
-        assert 10 <= len(statements.by_thread[name]) - before <= 11
+        first = len(before) + 1
+        processes.wait_until(lambda: len(before) > first + 10, "ten more looks")
+        assert [after - number for number, after in itertools.pairwise(before[first : first + 11])] == [1] * 10
         if DATABASE == "postgresql":
             with connection.cursor() as cursor:
                 cursor.execute("SELECT COUNT(*) FROM pg_stat_activity WHERE datname = current_database()")
