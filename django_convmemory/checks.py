@@ -34,7 +34,7 @@ def register() -> None:
 
 
 def check_settings(**kwargs: Any) -> list[checks.CheckMessage]:
-    """convmemory.E001 to E009: ``CONVMEMORY`` is invalid."""
+    """convmemory.E001 to E009, E012 and E013: ``CONVMEMORY`` or ``CONVMEMORY_CURRENCY`` is invalid."""
     return [checks.Error(problem.message, hint=problem.hint, id=problem.id) for problem in conf.problems()]
 
 

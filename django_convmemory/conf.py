@@ -39,6 +39,11 @@ DEFAULTS: Mapping[str, Any] = {
 STRATEGY_DEFAULTS = {"max_token_limit": 2000, "max_tokens": 2000, "buffer_size": 20, "window_size": 20}
 
 
+# The setting with the currency of all prices.
+CURRENCY = "CONVMEMORY_CURRENCY"
+MAX_CURRENCY_LENGTH = 10
+
+
 class Problem(NamedTuple):
     """One thing that is wrong in the settings: the id of its check, what is wrong and where, and how to repair it."""
 
@@ -112,9 +117,23 @@ def build(alias: str) -> ConversationMemory:
     return memory
 
 
+def currency() -> str:
+    """Return the currency in which ``PRICE`` is written, or "" if the site does not name one."""
+    value = getattr(settings, CURRENCY, "")
+    if isinstance(value, str) and len(value) <= MAX_CURRENCY_LENGTH and value.isprintable():
+        return value.strip()
+    raise _invalid(
+        "convmemory.E013",
+        f"{CURRENCY} is {value!r:.100}, which is not a text of at most {MAX_CURRENCY_LENGTH} printable characters.",
+        'Write a code or a symbol, such as "USD" or "€".',
+    )
+
+
 def problems() -> list[Problem]:
     """Return everything that is wrong with the settings."""
     problems: list[Problem] = []
+    with _collecting(problems):
+        currency()
     with _collecting(problems):
         for alias in aliases():
             with _collecting(problems):

@@ -52,6 +52,19 @@ def test_convmemory_e001_the_setting_is_a_dict_of_aliases(setting: Any) -> None:
         assert reported() == ["E001"]
 
 
+@pytest.mark.parametrize("currency", ["USD", "€", "R$", ""])
+def test_a_currency_is_a_short_text(currency: str) -> None:
+    with override_settings(CONVMEMORY_CURRENCY=currency):
+        assert reported() == []
+        assert conf.currency() == currency
+
+
+@pytest.mark.parametrize("currency", [None, 1, ["USD"], "US\n", "\u202eUSD", "x" * 11])
+def test_convmemory_e013_a_currency_is_no_short_text(currency: Any) -> None:
+    with override_settings(CONVMEMORY_CURRENCY=currency):
+        assert reported() == ["E013"]
+
+
 def test_convmemory_e002_a_key_is_unknown() -> None:
     assert reported_with(CHAT_MODLE=EXTRACTIVE) == ["E002"]
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import functools
 from collections.abc import Iterable, Mapping
 from typing import Any
@@ -18,7 +19,6 @@ from django.template.response import TemplateResponse
 from django.urls import NoReverseMatch, URLPattern, path, reverse
 from django.utils.html import format_html
 from django.utils.text import capfirst
-from django.utils.timesince import timesince
 from django.utils.translation import gettext_lazy as _
 
 from django_convmemory import models
@@ -29,6 +29,7 @@ from django_convmemory.admin.pauses import Pause, pauses
 from django_convmemory.admin.work import REDACT, WORK, Work
 from django_convmemory.exceptions import ConvMemoryError
 from django_convmemory.memory import memories
+from django_convmemory.templatetags.convmemory import duration
 
 NO_WORKER = _(
     "No worker could be asked. The broker cannot be reached, the memory’s scheduler sends no tasks, or the memory has "
@@ -147,7 +148,7 @@ class SessionAdmin(admin.ModelAdmin):  # type: ignore[type-arg]
             '<time datetime="{}" title="{}">{}</time>',
             session.updated_at.isoformat(),
             display_for_value(session.updated_at, ""),
-            _("%(time)s ago") % {"time": timesince(session.updated_at, now, depth=1)},
+            _("%(time)s ago") % {"time": duration(max(now - session.updated_at, dt.timedelta()))},
         )
 
     # Permissions.

@@ -9,10 +9,8 @@ from typing import Any
 
 from django.db.models import Case, F, Q, Value, When
 from django.db.models.functions import Length, Substr
-from django.utils.formats import date_format
 from django.utils.html import format_html, format_html_join
 from django.utils.safestring import SafeString
-from django.utils.timezone import template_localtime  # type: ignore[attr-defined]
 from django.utils.translation import gettext as _, ngettext, pgettext
 
 from django_convmemory import models
@@ -21,6 +19,7 @@ from django_convmemory.fields import ExactJSONField
 from django_convmemory.maintenance.explain import Disposition, Explained
 from django_convmemory.messages import ChatMessage
 from django_convmemory.stores.columns import message_of
+from django_convmemory.templatetags.convmemory import moment
 
 # The number of messages on a page.
 MESSAGES = 20
@@ -147,7 +146,6 @@ def bubble(row: Any, explained: Explained, keep: str = "") -> Bubble:
 
 
 def _head(row: Any, explained: Explained, keep: str) -> SafeString:
-    created_at = template_localtime(row.created_at)
     notes = [note for note in (row.kind if row.kind != "chat" else None, row.format) if note]
     kind = format_html_join("", " <em>{}</em>", [(note,) for note in notes])
     answers: str = ""
@@ -165,7 +163,7 @@ def _head(row: Any, explained: Explained, keep: str) -> SafeString:
         label = format_html('<a href="{}">{}</a>', address, label)
     return format_html(
         '<span class="convmemory-position">{}</span> <strong>{}</strong>{}{} <span class="convmemory-tag {}">{}</span> '
-        '<small>{}{} · <time datetime="{}">{}</time></small>',
+        "<small>{}{} · {}</small>",
         str(row.position),
         row.role,
         kind,
@@ -174,8 +172,7 @@ def _head(row: Any, explained: Explained, keep: str) -> SafeString:
         label,
         ngettext("%(n)s token", "%(n)s tokens", row.tokens) % {"n": row.tokens},
         _usage(row),
-        created_at.isoformat(),
-        date_format(created_at, "SHORT_DATETIME_FORMAT"),
+        moment(row.created_at),
     )
 
 

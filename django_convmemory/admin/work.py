@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Callable
 from typing import Any
 
-from django.utils.translation import gettext as _, gettext_lazy
+from django.utils.translation import gettext as _, gettext_lazy, pgettext_lazy
 
 from django_convmemory import models
 from django_convmemory.memory import memories
@@ -68,13 +68,13 @@ WORK: dict[str, Work] = {
     "compact": Work(gettext_lazy("Compact now"), "change", _compact),
     "rebuild": Work(gettext_lazy("Rebuild the summary"), "change", _rebuild),
     "clear": Work(
-        gettext_lazy("Clear"),
+        pgettext_lazy("a session", "Clear"),
         "delete",
         _clear,
         gettext_lazy("All messages and summaries of this session are deleted for good. The session itself stays."),
     ),
     "delete": Work(
-        gettext_lazy("Delete"),
+        pgettext_lazy("a session", "Delete"),
         "delete",
         _delete,
         gettext_lazy("The session is deleted for good, with all its messages and summaries."),
