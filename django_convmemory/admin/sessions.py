@@ -42,7 +42,7 @@ NO_WORKER = _(
 class SessionAdmin(admin.ModelAdmin):  # type: ignore[type-arg]
     """Shows sessions. Nobody edits their rows by hand: every action that changes a session calls its memory."""
 
-    list_display = ("named", "whose", "alias", "length", "budget", "state", "updated")
+    list_display = ("named", "state", "whose", "alias", "length", "budget", "updated")
     list_display_links = ("named",)
     list_filter = (lists.AliasFilter, lists.StateFilter)
     list_per_page = 50

@@ -38,7 +38,7 @@ def cost(amount: Decimal | None) -> str:
     if amount is None:
         return "–"
     # adjusted() is the power of ten of the first digit.
-    places = 2 if not amount or amount >= 1 else max(4, 1 - amount.adjusted())
+    places = max(2, 1 - amount.adjusted()) if amount else 2
     number = number_format(round(amount, places), places, force_grouping=True)
     currency = conf.currency()
     return f"{number}\N{NO-BREAK SPACE}{currency}" if currency else number
