@@ -230,10 +230,10 @@ def _price(chat_model: Any, where: str) -> Price | None:
     if value is None:
         return None
     try:
-        if not isinstance(value, Mapping) or set(value) != {"input", "output"}:
-            raise ValueError("it is not a dict with the keys input and output")
-        price = Price(*(Decimal(str(value[key])) for key in ("input", "output")))
-        if not all(amount.is_finite() and amount >= 0 for amount in price):
+        if not isinstance(value, Mapping) or not {"input", "output"} <= set(value) <= set(Price._fields):
+            raise ValueError("it is not a dict with the keys input and output, and cached_input if you like")
+        price = Price(**{key: Decimal(str(amount)) for key, amount in value.items()})
+        if not all(amount.is_finite() and amount >= 0 for amount in price if amount is not None):
             raise ValueError("a price is negative or infinite")
     except (TypeError, ValueError, ArithmeticError) as error:
         raise _invalid(

@@ -596,6 +596,8 @@ class Attempt(models.Model):
     model = models.CharField(_("model"), max_length=MAX_MODEL_NAME, blank=True, default="")
     prompt_tokens = models.PositiveIntegerField(_("prompt tokens"), null=True, blank=True)
     completion_tokens = models.PositiveIntegerField(_("completion tokens"), null=True, blank=True)
+    # Those of the prompt that came from the provider's cache. NULL: the provider does not report it.
+    cached_tokens = models.PositiveIntegerField(_("cached tokens"), null=True, blank=True)
     cost = models.DecimalField(_("cost"), max_digits=14, decimal_places=8, null=True, blank=True)
     version = models.PositiveBigIntegerField(_("version"), null=True, blank=True)
 

@@ -193,18 +193,29 @@ def test_convmemory_e012_finds_prompts_that_change_by_themselves(settings: Any) 
         {"input": -1, "output": 1},
         {"input": "much", "output": 1},
         {"input": None, "output": 1},
+        {"input": 1, "output": 2, "cached_input": None},
+        {"input": 1, "output": 2, "cached_input": -1},
+        {"input": 1, "cached_input": 2},
         {"input": True, "output": 1},
         {"input": float("inf"), "output": 1},
         {"input": float("nan"), "output": 1},
         [1, 2],
     ],
 )
-def test_convmemory_e009_the_price_is_not_two_numbers(price: Any) -> None:
+def test_convmemory_e009_the_price_has_the_wrong_form(price: Any) -> None:
     assert reported_with(CHAT_MODEL={**EXTRACTIVE, "PRICE": price}) == ["E009"]
 
 
-@pytest.mark.parametrize("price", [None, {"input": 0, "output": 0}, {"input": "0.25", "output": 2.0}])
-def test_a_price_is_two_numbers_or_none(price: Any) -> None:
+@pytest.mark.parametrize(
+    "price",
+    [
+        None,
+        {"input": 0, "output": 0},
+        {"input": "0.25", "output": 2.0},
+        {"input": 0.4, "cached_input": 0.1, "output": 1.6},
+    ],
+)
+def test_a_price_is_two_or_three_numbers_or_none(price: Any) -> None:
     assert reported_with(CHAT_MODEL={**EXTRACTIVE, "PRICE": price}) == []
 
 

@@ -421,6 +421,25 @@ def test_an_attempt_records_range_model_tokens_and_cost() -> None:
     assert version.prompt_hash
 
 
+@pytest.mark.parametrize(
+    ("cached", "price", "cost"),
+    [
+        (800, Price(Decimal("0.4"), Decimal(2), cached_input=Decimal("0.1")), "0.00026"),
+        (800, Price(Decimal("0.4"), Decimal(2)), "0.0005"),
+        (None, Price(Decimal("0.4"), Decimal(2), cached_input=Decimal("0.1")), "0.0005"),
+        # A provider that reports nonsense is not paid for it.
+        (9999, Price(Decimal("0.4"), Decimal(2), cached_input=Decimal("0.1")), "0.0002"),
+    ],
+)
+def test_an_attempt_records_the_tokens_from_the_providers_cache(cached: int | None, price: Price, cost: str) -> None:
+    usage = Usage(prompt_tokens=1000, completion_tokens=50, cached_tokens=cached)
+    memory = build(ScriptedChatModel([ChatResponse(ChatMessage.ai("fine"), usage=usage)]), price=price)
+    talk(memory, 10)
+    memory.compact("s")
+    attempt = models.Attempt.objects.get()
+    assert (attempt.cached_tokens, attempt.cost) == (cached, Decimal(cost))
+
+
 def test_signals_tell_of_versions_and_failures_after_the_commit(transactional_db: None) -> None:
     received: list[Any] = []
 

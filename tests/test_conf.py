@@ -3,6 +3,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 from collections.abc import Iterator
+from decimal import Decimal
 from typing import TYPE_CHECKING, Any
 from zoneinfo import ZoneInfo
 
@@ -15,6 +16,7 @@ from django.utils import timezone
 from django_convmemory import conf, schedulers, tokens
 from django_convmemory.chat_models.extractive import ExtractiveChatModel
 from django_convmemory.chat_models.openai import OpenAIChatModel
+from django_convmemory.core.attempts import Price
 from django_convmemory.core.options import Options, check_type
 from django_convmemory.core.strategies import Window
 from django_convmemory.exceptions import UnknownAlias
@@ -138,7 +140,7 @@ def test_each_setting_is_used() -> None:
                 "CHAT_MODEL": {
                     "BACKEND": OPENAI,
                     "OPTIONS": {"model": "m", "timeout": 9},
-                    "PRICE": {"input": 1, "output": 2.5},
+                    "PRICE": {"input": 1, "cached_input": "0.1", "output": 2.5},
                 },
                 "FALLBACK_CHAT_MODEL": None,
                 "PROMPTS": {"BACKEND": "tests.test_prompts.Tutor", "OPTIONS": {"subject": "logic"}},
@@ -155,8 +157,7 @@ def test_each_setting_is_used() -> None:
     assert (memory.options.max_summary_tokens, memory.options.summary_prefix) == (90, "So far: ")
     assert memory.model is not None
     assert (memory.model.name, memory.model.deadline, memory.fallback) == ("m", 9, None)
-    assert memory.price is not None
-    assert [str(price) for price in memory.price] == ["1", "2.5"]
+    assert memory.price == Price(Decimal(1), Decimal("2.5"), cached_input=Decimal("0.1"))
     assert memory.requests.prompts == Tutor("logic")
     assert isinstance(memory.counter, tokens.TiktokenCounter)
     assert memory.counter.encoding == "cl100k_base"

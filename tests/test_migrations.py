@@ -27,6 +27,16 @@ def test_a_router_that_decides_by_model_is_told_one_for_all_that_is_run() -> Non
         assert apps.get_model("convmemory", operation.hints["model_name"])
 
 
+@pytest.mark.django_db
+def test_a_process_of_the_release_before_still_records_its_calls() -> None:
+    state = MigrationLoader(connection).project_state(("convmemory", "0010_lists"))
+    state.apps.get_model("convmemory", "Attempt").objects.create(
+        alias="default", first_position=1, last_position=4, outcome="published", prompt_tokens=7
+    )
+    attempt = models.Attempt.objects.get()
+    assert (attempt.prompt_tokens, attempt.cached_tokens) == (7, None)
+
+
 @pytest.mark.django_db(transaction=True)
 def test_a_part_of_a_message_is_dropped_when_the_site_goes_back_a_release() -> None:
     memory = build(MarkerModel())

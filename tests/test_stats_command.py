@@ -40,6 +40,7 @@ NOTHING: dict[str, Any] = {
         "by_fallback": 0,
         "outcomes": {},
         "prompt_tokens": 0,
+        "cached_tokens": 0,
         "completion_tokens": 0,
         "cost": None,
         "median_seconds": None,
@@ -150,7 +151,7 @@ def test_sessions_that_wait_for_a_rebuild_are_counted() -> None:
 
 
 def test_recent_model_calls_are_summed_up() -> None:
-    attempt(1.0, prompt_tokens=100, completion_tokens=10, cost=Decimal("0.00000125"))
+    attempt(1.0, prompt_tokens=100, cached_tokens=64, completion_tokens=10, cost=Decimal("0.00000125"))
     attempt(2.0, prompt_tokens=200, completion_tokens=20, cost=Decimal("0.5"))
     attempt(9.0, AttemptOutcome.UNAVAILABLE)
     attempt(100.0, age=2 * 86400, prompt_tokens=5)
@@ -162,6 +163,7 @@ def test_recent_model_calls_are_summed_up() -> None:
         "by_fallback": 0,
         "outcomes": {"published": 2, "unavailable": 1},
         "prompt_tokens": 300,
+        "cached_tokens": 64,
         "completion_tokens": 30,
         "cost": 0.50000125,
         "median_seconds": 2.0,

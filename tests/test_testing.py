@@ -181,7 +181,7 @@ def test_all_other_settings_keep_their_effect() -> None:
         assert dataclasses.asdict(memory.strategy) == {"buffer_size": 3}
         assert memory.options.summary_prefix == "So far: "
         assert memory.counter.name == "utf8:2"
-        assert memory.price == (1, 2)
+        assert memory.price == (1, 2, None)
 
 
 @pytest.mark.parametrize("wrong", [{"OPTIONS": {"limit": 1}}, {"CHAT_MODEL": {"BACKEND": "no.Model"}}, {"MODEL": {}}])

@@ -12,10 +12,14 @@ from django_convmemory import messages
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class Usage:
-    """The tokens of a call, as the provider reports them."""
+    """The tokens of a call, as the provider reports them.
+
+    ``cached_tokens`` of the prompt came from the provider's cache. None: the provider does not report it.
+    """
 
     prompt_tokens: int
     completion_tokens: int
+    cached_tokens: int | None = None
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)

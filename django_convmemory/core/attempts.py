@@ -7,7 +7,7 @@ from decimal import Decimal
 from typing import NamedTuple
 
 from django_convmemory import exceptions
-from django_convmemory.chat_models.base import ChatModel, ChatResponse
+from django_convmemory.chat_models.base import ChatModel, ChatResponse, Usage
 from django_convmemory.core.values import MAX_MODEL_NAME, AttemptOutcome, AttemptRecord, Claim
 
 _MAX_ERROR_LENGTH = 1000
@@ -15,10 +15,18 @@ _MAX_COST = 1_000_000
 
 
 class Price(NamedTuple):
-    """The price of a million tokens."""
+    """The price of a million tokens. ``cached_input`` is for tokens from the provider's cache. None: as ``input``."""
 
     input: Decimal
     output: Decimal
+    cached_input: Decimal | None = None
+
+    def of(self, usage: Usage) -> Decimal:
+        """Return what a call with this usage costs."""
+        cached = min(usage.cached_tokens or 0, usage.prompt_tokens)
+        cached_price = self.input if self.cached_input is None else self.cached_input
+        prompt = (usage.prompt_tokens - cached) * self.input + cached * cached_price
+        return (prompt + usage.completion_tokens * self.output) / 1_000_000
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,7 +54,7 @@ class Answer:
         usage = self.response.usage if self.response else None
         cost = None
         if usage is not None and self.price is not None:
-            cost = (usage.prompt_tokens * self.price.input + usage.completion_tokens * self.price.output) / 1_000_000
+            cost = self.price.of(usage)
             # A nonsensical usage report must not keep the answer from being stored.
             cost = cost if cost < _MAX_COST else None
         return AttemptRecord(
@@ -59,6 +67,7 @@ class Answer:
             model=self.model,
             prompt_tokens=usage.prompt_tokens if usage else None,
             completion_tokens=usage.completion_tokens if usage else None,
+            cached_tokens=usage.cached_tokens if usage else None,
             cost=cost,
         )
 

@@ -292,7 +292,10 @@ class AttemptOutcome(enum.StrEnum):
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class AttemptRecord:
-    """One call of a model. ``version`` is the number of the version that it made, or None."""
+    """One call of a model. ``version`` is the number of the version that it made, or None.
+
+    ``cached_tokens`` of the prompt came from the provider's cache. None: the provider does not report it.
+    """
 
     first_position: int
     last_position: int
@@ -303,6 +306,7 @@ class AttemptRecord:
     model: str = ""
     prompt_tokens: int | None = None
     completion_tokens: int | None = None
+    cached_tokens: int | None = None
     cost: Decimal | None = None
     version: int | None = None
 

@@ -127,6 +127,29 @@ def test_invalid_usage_is_none(server: OpenAIServer, usage: Any) -> None:
     assert chat(model_at(server)).usage is None
 
 
+@pytest.mark.parametrize(
+    ("reported", "cached"),
+    [
+        ({}, None),
+        ({"prompt_tokens_details": {"cached_tokens": 64}}, 64),
+        ({"prompt_tokens_details": {"cached_tokens": 0}}, 0),
+        ({"prompt_cache_hit_tokens": 64, "prompt_cache_miss_tokens": 36}, 64),
+        ({"prompt_tokens_details": {"cached_tokens": 101}}, 100),
+        *(({"prompt_tokens_details": {"cached_tokens": count}}, None) for count in (True, "5", 1.5, -1, 10**12)),
+        ({"prompt_tokens_details": None}, None),
+        ({"prompt_tokens_details": [64]}, None),
+    ],
+)
+def test_usage_has_the_tokens_from_the_providers_cache(
+    server: OpenAIServer, reported: dict[str, Any], cached: int | None
+) -> None:
+    server.queue(answer_with(usage={"prompt_tokens": 100, "completion_tokens": 7, **reported}))
+
+    usage = chat(model_at(server)).usage
+
+    assert usage == base.Usage(prompt_tokens=100, completion_tokens=7, cached_tokens=cached)
+
+
 # The deadline.
 
 

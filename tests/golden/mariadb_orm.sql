@@ -684,8 +684,8 @@ WHERE (`convmemory_session`.`epoch` = %s
 -- publish (3 of 3)
 INSERT INTO `convmemory_attempt` (`session_id`, `alias`, `first_position`, `last_position`, `started_at`,
     `due_seconds`, `duration_seconds`, `outcome`, `error`, `model`, `prompt_tokens`, `completion_tokens`,
-    `cost`, `version`)
-VALUES (%s, %s, %s, %s, (UTC_TIMESTAMP(6) + INTERVAL %s MICROSECOND), %s, %s, %s, %s, %s, %s, %s, %s, %s)
+    `cached_tokens`, `cost`, `version`)
+VALUES (%s, %s, %s, %s, (UTC_TIMESTAMP(6) + INTERVAL %s MICROSECOND), %s, %s, %s, %s, %s, %s, %s, %s, %s, %s)
 RETURNING `convmemory_attempt`.`id`;
 
 -- publish (1 of 3)

@@ -694,8 +694,9 @@ WHERE ("convmemory_session"."epoch" = %s
 -- record
 INSERT INTO "convmemory_attempt" ("session_id", "alias", "first_position", "last_position", "started_at",
     "due_seconds", "duration_seconds", "outcome", "error", "model", "prompt_tokens", "completion_tokens",
-    "cost", "version")
-VALUES (%s, %s, %s, %s, (CLOCK_TIMESTAMP() + %s * INTERVAL '1 second'), %s, %s, %s, %s, %s, %s, %s, %s, %s)
+    "cached_tokens", "cost", "version")
+VALUES (%s, %s, %s, %s, (CLOCK_TIMESTAMP() + %s * INTERVAL '1 second'), %s, %s, %s, %s, %s, %s, %s, %s, %s,
+    %s)
 RETURNING "convmemory_attempt"."id";
 
 -- publish
@@ -735,12 +736,12 @@ WITH changed AS (
 ), inserted1 AS (
     INSERT INTO "convmemory_attempt" ("session_id", "alias", "first_position", "last_position", "started_at",
         "due_seconds", "duration_seconds", "outcome", "error", "model", "prompt_tokens", "completion_tokens",
-        "cost", "version")
+        "cached_tokens", "cost", "version")
     SELECT CAST(%s AS bigint), CAST(%s AS varchar(100)), CAST(%s AS bigint), CAST(%s AS bigint),
         (CLOCK_TIMESTAMP() + %s * INTERVAL '1 second'), CAST(%s AS double precision),
         CAST(%s AS double precision), CAST(%s AS varchar(16)), CAST(%s AS varchar(300)),
-        CAST(%s AS varchar(200)), CAST(%s AS integer), CAST(%s AS integer), CAST(%s AS numeric(14, 8)),
-        CAST(%s AS bigint)
+        CAST(%s AS varchar(200)), CAST(%s AS integer), CAST(%s AS integer), CAST(%s AS integer),
+        CAST(%s AS numeric(14, 8)), CAST(%s AS bigint)
     FROM changed
 )
 SELECT COUNT(*)

@@ -119,6 +119,7 @@ def _attempts(alias: str, using: str, seconds: int) -> dict[str, Any]:
             by_fallback=Count("pk", filter=Q(model=fallback.name[:MAX_MODEL_NAME]) if fallback else Q(pk__in=[])),
             prompt=Sum("prompt_tokens", default=0),
             completion=Sum("completion_tokens", default=0),
+            cached=Sum("cached_tokens", default=0),
             total_cost=Sum("cost"),
             longest=Max("duration_seconds"),
         )
@@ -136,6 +137,7 @@ def _attempts(alias: str, using: str, seconds: int) -> dict[str, Any]:
         "by_fallback": sum(row["by_fallback"] for row in outcomes if row["outcome"] == AttemptOutcome.PUBLISHED),
         "outcomes": {row["outcome"]: row["count"] for row in outcomes},
         "prompt_tokens": sum(row["prompt"] for row in outcomes),
+        "cached_tokens": sum(row["cached"] for row in outcomes),
         "completion_tokens": sum(row["completion"] for row in outcomes),
         "cost": float(sum(costs)) if costs else None,
         "median_seconds": round(sum(middle) / len(middle), 3) if middle else None,
@@ -171,6 +173,7 @@ def _text(alias: str, values: dict[str, Any], since: str) -> str:
         *((f"  {outcome}", count) for outcome, count in attempts["outcomes"].items()),
         ("  by the fallback", attempts["by_fallback"]),
         ("prompt tokens", attempts["prompt_tokens"]),
+        ("  cached tokens", attempts["cached_tokens"]),
         ("completion tokens", attempts["completion_tokens"]),
         ("cost", attempts["cost"]),
         ("median duration (s)", attempts["median_seconds"]),
