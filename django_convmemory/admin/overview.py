@@ -24,6 +24,8 @@ from django.utils.translation import gettext_lazy as _
 
 from django_convmemory import clock, models
 from django_convmemory.admin import charts
+from django_convmemory.admin.pauses import Pause
+from django_convmemory.admin.waiting import Status
 from django_convmemory.core.values import AttemptOutcome
 from django_convmemory.memory import memories
 
@@ -31,8 +33,10 @@ from django_convmemory.memory import memories
 RANGES, RANGE_SIZE = 50, 100
 MAX_CALLS = 50_000
 MAX_DUE = 1000
-# The largest number of failing and paused sessions that are listed.
+# The largest number of failing and paused sessions, and of memories with due sessions, that are listed.
 MAX_LISTED = 10
+# The largest number of sessions to be rebuilt that are listed.
+MAX_REBUILDS_LISTED = 5
 
 
 class Period(NamedTuple):
@@ -143,11 +147,30 @@ class Overview:
     def due_is_more(self) -> bool:
         return len(self._due) > MAX_DUE
 
+    @cached_property
+    def oldest_due(self) -> list[models.Session]:
+        """The session of each alias that has been due for the longest time, longest due first."""
+        condition = Q(pk__in=[])
+        for alias in self.aliases:
+            # A subquery for each alias, because the index has the due sessions of one alias in order.
+            of_alias = models.Session.objects.filter(alias=alias).due().order_by("alias", "due_since", "pk")
+            condition |= Q(pk=Subquery(of_alias.values("pk")[:1]))
+        rows = models.Session.objects.using(self.using).filter(condition).with_clock()
+        return sorted(rows, key=lambda session: (session.due_since, session.pk))
+
+    def oldest_with(self, pauses: Iterable[Pause]) -> list[Status]:
+        """Why each of them waits."""
+        by_alias = {pause.state.alias: pause for pause in pauses}
+        return [Status(session, by_alias.get(session.alias)) for session in self.oldest_due[:MAX_LISTED]]
+
     @property
     def lag(self) -> dt.timedelta | None:
         """The time since the first of them became due."""
-        waits = [session.now - session.due_since for session in self._due if session.due_since]  # type: ignore[attr-defined]
-        return max(waits, default=None)
+        if not self.oldest_due:
+            return None
+        oldest: Any = self.oldest_due[0]
+        wait: dt.timedelta = oldest.now - oldest.due_since
+        return wait
 
     @cached_property
     def _stuck(self) -> dict[str, list[int]]:
@@ -185,18 +208,24 @@ class Overview:
     # Rebuilds.
 
     @cached_property
-    def _to_be_rebuilt(self) -> int:
-        rows = self._sessions.filter(rebuild_after__isnull=False)
-        return rows.order_by().values("pk")[: MAX_DUE + 1].count()
+    def _to_be_rebuilt(self) -> list[models.Session]:
+        rows = self._sessions.filter(rebuild_after__isnull=False).order_by("alias", "rebuild_after")
+        return list(rows.only("alias", "key", "rebuild_after")[: MAX_DUE + 1])
 
     @property
     def to_be_rebuilt(self) -> int:
         """The number of sessions whose summary the fallback has made in part, at most ``MAX_DUE``."""
-        return min(self._to_be_rebuilt, MAX_DUE)
+        return min(len(self._to_be_rebuilt), MAX_DUE)
 
     @property
     def to_be_rebuilt_is_more(self) -> bool:
-        return self._to_be_rebuilt > MAX_DUE
+        return len(self._to_be_rebuilt) > MAX_DUE
+
+    @property
+    def oldest_rebuilds(self) -> list[models.Session]:
+        """Those of them that are rebuilt first."""
+        rows: list[Any] = self._to_be_rebuilt
+        return sorted(rows, key=lambda session: (session.rebuild_after, session.pk))[:MAX_REBUILDS_LISTED]
 
     # Calls.
 

@@ -15,6 +15,7 @@ from django.utils.translation import gettext_lazy
 from django_convmemory import models
 from django_convmemory.admin import charts, differences, timeline
 from django_convmemory.admin.pauses import Pause
+from django_convmemory.admin.waiting import Status
 from django_convmemory.conversation import ConversationMemory
 from django_convmemory.core.context import Context, Part
 from django_convmemory.maintenance import explain
@@ -104,13 +105,15 @@ class SessionPage:
     """The page of ``session``.
 
     It shows the messages before the position ``before``, or the last messages, and the version ``version`` of the
-    summary, or the newest version. ``pause`` is that of the session's alias.
+    summary, or the newest version. ``pause`` is that of the session's alias. ``asked`` is the version that was current
+    when a rebuild was requested, if one was.
     """
 
     session: models.Session
     before: int | None = None
     version: int | None = None
     pause: Pause | None = None
+    asked: int | None = None
 
     @property
     def using(self) -> str:
@@ -128,20 +131,12 @@ class SessionPage:
         return self.memory.load(self.session) if self.memory else Context()
 
     @cached_property
-    def limit(self) -> int | None:
-        """The tokens of the tail above which the session is due, or None if the threshold is not in tokens."""
-        return self.memory.strategy.threshold.tokens if self.memory else None
+    def status(self) -> Status:
+        return Status(self.session, self.pause, self.session.current_version, self.asked)
 
     @property
     def next_attempt_at(self) -> dt.datetime | None:
-        """When the session may be tried again, or None if the next task or sweep may try it."""
-        now: dt.datetime = self.session.now  # type: ignore[attr-defined]
-        times = (self.session.next_attempt_at, self.pause and self.pause.next_call)
-        return max((time for time in times if time and time > now), default=None)
-
-    @property
-    def tail_tokens(self) -> int:
-        return self.session.unpinned_tokens - self.session.covered_tokens
+        return self.status.next_attempt_at
 
     @property
     def labelled_parts(self) -> list[tuple[Part, Any]]:

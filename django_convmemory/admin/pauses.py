@@ -45,6 +45,11 @@ class Pause:
         state = Breaker(self._now, since=self.state.since, until=self.state.until, reason=self.state.reason)
         return memory.fallback is not None and state.silent_for(memory.options.fallback_after)
 
+    @property
+    def half_open(self) -> bool:
+        """Whether one session may try the model now."""
+        return self.next_call is None
+
     @cached_property
     def _counted(self) -> int:
         due = self.sessions.filter(alias=self.state.alias).due().unleased().order_by()
@@ -73,3 +78,10 @@ def pauses(sessions: models.SessionQuerySet, aliases: Iterable[str]) -> list[Pau
     summarizing = [alias for alias in aliases if alias in memories and memories[alias].summarizes]
     states = models.AliasState.objects.using(sessions.db).paused().filter(alias__in=summarizing)
     return [Pause(state, sessions) for state in states.annotate(now=clock.Clock()).order_by("alias")]
+
+
+def wavering(using: str, aliases: Iterable[str]) -> list[models.AliasState]:
+    """Return the states of those of ``aliases`` whose last calls failed and that are not paused for it yet."""
+    states = models.AliasState.objects.using(using)
+    failed = states.filter(alias__in=list(aliases), failures__gt=0)
+    return list(failed.exclude(pk__in=states.paused().values("pk")).order_by("alias"))

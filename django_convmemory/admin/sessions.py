@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 import functools
+import hashlib
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -15,9 +16,12 @@ from django.db import router
 from django.db.models import QuerySet
 from django.http import Http404, HttpRequest, HttpResponse, HttpResponseNotAllowed, HttpResponseRedirect
 from django.http.response import HttpResponseBase
+from django.template.loader import render_to_string
 from django.template.response import TemplateResponse
 from django.urls import NoReverseMatch, URLPattern, path, reverse
+from django.utils.cache import get_conditional_response
 from django.utils.html import format_html
+from django.utils.http import quote_etag
 from django.utils.text import capfirst
 from django.utils.translation import gettext_lazy as _
 
@@ -25,7 +29,8 @@ from django_convmemory import models
 from django_convmemory.admin import bulk, lists
 from django_convmemory.admin.overview import PERIODS, Overview
 from django_convmemory.admin.page import SessionPage
-from django_convmemory.admin.pauses import Pause, pauses
+from django_convmemory.admin.pauses import Pause, pauses, wavering
+from django_convmemory.admin.waiting import Status
 from django_convmemory.admin.work import REDACT, WORK, Work
 from django_convmemory.exceptions import ConvMemoryError
 from django_convmemory.memory import memories
@@ -184,6 +189,7 @@ class SessionAdmin(admin.ModelAdmin):  # type: ignore[type-arg]
             path("overview/", wrap(self.overview_view), name=f"{name}_overview"),
             path("retry/", wrap(self.retry_view), name=f"{name}_retry"),
             path("<int:pk>/export/", wrap(self.export_view), name=f"{name}_export"),
+            path("<int:pk>/status/", wrap(self.status_view), name=f"{name}_status"),
             path(
                 "<int:pk>/redact/<int:position>/",
                 wrap(functools.partial(self.work_view, work=REDACT)),
@@ -200,16 +206,16 @@ class SessionAdmin(admin.ModelAdmin):  # type: ignore[type-arg]
         session = self._session(request, object_id)
         if not self.has_view_or_change_permission(request, session):
             raise PermissionDenied
-        before, version = (lists.integer(request.GET.get(name, "")) for name in ("before", "version"))
-        # A session whose alias is not paused needs no statement to know it.
-        alias_pauses = self._pauses(request, [session.alias]) if session.pause else []  # type: ignore[attr-defined]
+        before, version, asked = _integers(request, "before", "version", "asked")
+        alias_pauses = self._pauses_of(request, session)
         return self._page(
             request,
             "page",
             title=str(session),
             original=session,
-            page=SessionPage(session, before, version, next(iter(alias_pauses), None)),
+            page=SessionPage(session, before, version, next(iter(alias_pauses), None), asked),
             pauses=alias_pauses,
+            may_compact=self._may(request, WORK["compact"], session),
             owner_url=self._owner_url(session),
             work=[
                 (name, work.label)
@@ -220,17 +226,37 @@ class SessionAdmin(admin.ModelAdmin):  # type: ignore[type-arg]
             **(extra_context or {}),
         )
 
+    def status_view(self, request: HttpRequest, pk: int) -> HttpResponseBase:
+        """Send the panel with the state of the session's compaction, which the page asks for again."""
+        if request.method not in ("GET", "HEAD"):
+            return HttpResponseNotAllowed(["GET", "HEAD"])
+        session = self._session(request, pk)
+        if not self.has_view_or_change_permission(request, session):
+            raise PermissionDenied
+        pause = next(iter(self._pauses_of(request, session)), None)
+        context = {
+            "status": Status(session, pause, *_integers(request, "seen", "asked")),
+            "may_compact": self._may(request, WORK["compact"], session),
+        }
+        html = render_to_string("admin/convmemory/session/status.html", context, request)
+        etag = quote_etag(hashlib.sha256(html.encode()).hexdigest())
+        response = HttpResponse(html, headers={"ETag": etag})
+        return get_conditional_response(request, etag=etag, response=response) or response
+
     def overview_view(self, request: HttpRequest) -> HttpResponse:
         """Show the figures of all memories."""
         if not self.has_overview_permission(request):
             raise PermissionDenied
         overview = self._overview(request.GET)
+        alias_pauses = pauses(models.Session.objects.using(overview.using), overview.aliases)
         return self._page(
             request,
             "overview",
             title=_("Overview"),
             overview=overview,
-            pauses=pauses(models.Session.objects.using(overview.using), overview.aliases),
+            pauses=alias_pauses,
+            oldest=overview.oldest_with(alias_pauses),
+            wavering=wavering(overview.using, overview.aliases),
             all_aliases=list(memories),
             periods=PERIODS,
             may_retry=self.has_change_permission(request),
@@ -284,7 +310,9 @@ class SessionAdmin(admin.ModelAdmin):  # type: ignore[type-arg]
             return self._back(session)
         self.log_change(request, session, label)
         self.message_user(request, notice or NO_WORKER, messages.SUCCESS if notice else messages.ERROR)
-        return HttpResponseRedirect(self._url("changelist")) if work is WORK["delete"] else self._back(session)
+        if work is WORK["delete"]:
+            return HttpResponseRedirect(self._url("changelist"))
+        return self._back(session, f"?asked={session.current_version}" if notice and work.makes_version else "")
 
     def delete_view(self, request: HttpRequest, object_id: str, extra_context: Any = None) -> HttpResponse:
         """Redirect to the session's page: Django's own view fetches every message to list it."""
@@ -309,6 +337,10 @@ class SessionAdmin(admin.ModelAdmin):  # type: ignore[type-arg]
         sessions: Any = self.get_queryset(request)
         return pauses(sessions, aliases)
 
+    def _pauses_of(self, request: HttpRequest, session: models.Session) -> list[Pause]:
+        """Return the pause of the session's alias, if there is one. Otherwise no statement is needed."""
+        return self._pauses(request, [session.alias]) if session.pause else []  # type: ignore[attr-defined]
+
     def _owner_url(self, session: models.Session) -> str | None:
         """Return the address of the owner in this admin site, or None if it has no users."""
         if session.owner_id is None:
@@ -318,10 +350,15 @@ class SessionAdmin(admin.ModelAdmin):  # type: ignore[type-arg]
         except NoReverseMatch:
             return None
 
-    def _back(self, session: models.Session) -> HttpResponse:
-        return HttpResponseRedirect(self._url("change", session.pk))
+    def _back(self, session: models.Session, query: str = "") -> HttpResponse:
+        return HttpResponseRedirect(self._url("change", session.pk) + query)
 
     def _url(self, name: str, *arguments: Any, opts: Any = None) -> str:
         opts = opts or self.opts
         view = f"admin:{opts.app_label}_{opts.model_name}_{name}"
         return reverse(view, args=arguments, current_app=self.admin_site.name)
+
+
+def _integers(request: HttpRequest, *names: str) -> list[int | None]:
+    """Return these parameters of the address, each an integer, or None if it is not there or no integer."""
+    return [lists.integer(request.GET.get(name, "")) for name in names]

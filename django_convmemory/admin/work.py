@@ -27,10 +27,13 @@ class Work:
     run: Callable[..., str | None]
     warning: Any = None
     needs_memory: bool = True
+    makes_version: bool = False
 
 
 def _compact(row: models.Session) -> str | None:
     memory = memories[row.alias]
+    if row.due_since is None and not row.is_over(memory.threshold):
+        return _("Nothing is due in this session, so no worker was asked.")
     state = memory.breaker
     if not memory.request_compaction(row, despite_pause=True):
         return None
@@ -66,7 +69,7 @@ def _redact(row: models.Session, position: int) -> str | None:
 # The actions on the whole session.
 WORK: dict[str, Work] = {
     "compact": Work(gettext_lazy("Compact now"), "change", _compact),
-    "rebuild": Work(gettext_lazy("Rebuild the summary"), "change", _rebuild),
+    "rebuild": Work(gettext_lazy("Rebuild the summary"), "change", _rebuild, makes_version=True),
     "clear": Work(
         pgettext_lazy("a session", "Clear"),
         "delete",

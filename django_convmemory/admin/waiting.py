@@ -1,0 +1,139 @@
+"""Why a session waits to be folded, what happens next, and when."""
+
+from __future__ import annotations
+
+import dataclasses
+import datetime as dt
+import enum
+from typing import Any
+
+from django.utils import formats, timezone
+from django.utils.functional import cached_property
+
+from django_convmemory import models
+from django_convmemory.admin.pauses import Pause
+from django_convmemory.conversation import ConversationMemory
+from django_convmemory.memory import memories
+
+# A time that is nearer than this is shown without its date, and with its seconds.
+_NEAR = dt.timedelta(hours=12)
+
+
+class Reason(enum.StrEnum):
+    """Why a session waits. ``why.html`` has a sentence for each."""
+
+    GONE = "gone"
+    COMPACTING = "compacting"
+    UNINDEXED = "unindexed"
+    PAUSED = "paused"
+    FAILING = "failing"
+    SENT = "sent"
+    DUE = "due"
+    UNMARKED = "unmarked"
+    REBUILD = "rebuild"
+    IDLE = "idle"
+
+
+# In these states something will happen to the session soon.
+_LIVE = {Reason.COMPACTING, Reason.UNINDEXED, Reason.PAUSED, Reason.FAILING, Reason.SENT, Reason.DUE, Reason.UNMARKED}
+
+
+@dataclasses.dataclass
+class Status:
+    """The state of a session's compaction, as the panel on its page shows it.
+
+    - ``session`` must come from ``with_clock()``. ``pause`` is that of its alias.
+    - ``seen`` is the version that was current when the page was loaded.
+    - ``asked`` is the version that was current when a rebuild was requested, if one was.
+    """
+
+    session: models.Session
+    pause: Pause | None = None
+    seen: int | None = None
+    asked: int | None = None
+
+    @cached_property
+    def memory(self) -> ConversationMemory | None:
+        """The session's memory, or None if its alias is not in the settings."""
+        alias = self.session.alias
+        return memories[alias] if alias in memories else None  # noqa: SIM401  memories has no get()
+
+    @property
+    def now(self) -> dt.datetime:
+        now: dt.datetime = self.session.now  # type: ignore[attr-defined]
+        return now
+
+    @cached_property
+    def reason(self) -> Reason:
+        session, memory = self.session, self.memory
+        if memory is None:
+            return Reason.GONE
+        if session.lease_expires_at is not None and session.lease_expires_at > self.now:
+            return Reason.COMPACTING
+        if session.due_since is None:
+            if session.is_over(memory.threshold):
+                return Reason.UNMARKED
+            return Reason.REBUILD if session.rebuild_after else Reason.IDLE
+        if memory.model is None:
+            return Reason.UNINDEXED
+        if self.pause is not None:
+            return Reason.PAUSED
+        if session.last_error:
+            return Reason.FAILING
+        return Reason.SENT if session.hinted_at else Reason.DUE
+
+    @property
+    def next_attempt_at(self) -> dt.datetime | None:
+        """When the session may be tried again, or None if the next task or sweep may try it."""
+        times = (self.session.next_attempt_at, self.pause and self.pause.next_call)
+        return max((time for time in times if time and time > self.now), default=None)
+
+    @property
+    def next_attempt(self) -> str | None:
+        """The same as a text."""
+        return None if self.next_attempt_at is None else moment(self.next_attempt_at, self.now)
+
+    @property
+    def sent(self) -> str:
+        """When the last task was sent."""
+        return moment(self.session.hinted_at, self.now)
+
+    @property
+    def leased_until(self) -> str:
+        return moment(self.session.lease_expires_at, self.now)
+
+    @property
+    def is_due(self) -> bool:
+        """Whether "Compact now" has something to do."""
+        return self.reason not in (Reason.GONE, Reason.REBUILD, Reason.IDLE)
+
+    @property
+    def is_rebuilt(self) -> bool:
+        """Whether a rebuild was requested that has not made a version yet."""
+        return self.asked is not None and self.asked == self.session.current_version
+
+    @property
+    def live(self) -> bool:
+        """Whether the page asks for the state again."""
+        return self.reason in _LIVE or self.is_rebuilt
+
+    @property
+    def new_version(self) -> int | None:
+        """The current version, if it was made since the page was loaded."""
+        current = self.session.current_version
+        return current if self.seen is not None and current != self.seen else None
+
+    @cached_property
+    def limit(self) -> int | None:
+        """The tokens of the tail above which the session is due, or None if the threshold is not in tokens."""
+        return self.memory.strategy.threshold.tokens if self.memory else None
+
+    @property
+    def tail_tokens(self) -> int:
+        return self.session.unpinned_tokens - self.session.covered_tokens
+
+
+def moment(at: Any, now: dt.datetime) -> str:
+    """Return a time as a text: with seconds if it is near, and with the date if it is not."""
+    local = timezone.localtime(at) if timezone.is_aware(at) else at
+    return formats.date_format(local, "H:i:s" if abs(at - now) < _NEAR else "DATETIME_FORMAT")

@@ -1,0 +1,249 @@
+"""Why a session waits: on the overview, and on the session's page, which asks for its state again."""
+
+from __future__ import annotations
+
+import datetime as dt
+import re
+from typing import Any
+
+import pytest
+from django.contrib.auth.models import User
+from django.db import connection
+from django.test.utils import CaptureQueriesContext
+
+from django_convmemory import models
+from django_convmemory.admin.overview import Overview
+from django_convmemory.admin.waiting import Reason, Status
+from django_convmemory.clock import Clock
+from django_convmemory.exceptions import ModelUnavailable
+from django_convmemory.memory import memories
+from django_convmemory.messages import ChatMessage
+from django_convmemory.testing import ScriptedMemories
+from tests.admin.test_sessions import LIST, staff
+
+pytestmark = pytest.mark.django_db
+OVERVIEW = f"{LIST}overview/"
+
+
+def due(key: str, memory: str = "default", **columns: Any) -> models.Session:
+    """Make a session due, and set ``columns``."""
+    session = memories[memory].session(key)
+    while not session.append(ChatMessage.human("word " * 20), ChatMessage.ai("word " * 20)).due:
+        pass
+    models.Session.objects.filter(key=key).update(**columns)
+    return models.Session.objects.with_clock().get(key=key)
+
+
+def pause(alias: str = "default", reason: str = "outage", seconds: float = 45, **columns: Any) -> None:
+    models.AliasState.objects.update_or_create(
+        alias=alias, defaults={"since": Clock(-600), "until": Clock(seconds), "reason": reason} | columns
+    )
+
+
+def why(session: models.Session) -> str:
+    """Return the sentences on the session's page that say why it waits."""
+    text = staff("view_session").get(f"{LIST}{session.pk}/change/").content.decode()
+    found = re.search(r'<p id="convmemory-why" role="status">(.*?)</p>', text, re.DOTALL)
+    assert found
+    return " ".join(found[1].split())
+
+
+@pytest.mark.parametrize(
+    ("columns", "reason", "sentence"),
+    [
+        ({"hinted_at": None}, Reason.DUE, "It waits for the next sweep: no task was sent for it."),
+        (
+            {"hinted_at": Clock(-5)},
+            Reason.SENT,
+            "If no worker takes it within five minutes, a sweep sends another one.",
+        ),
+        ({"last_error": "Boom", "next_attempt_at": None}, Reason.FAILING, "The next task or sweep tries it again."),
+        ({"last_error": "Boom", "next_attempt_at": Clock(60)}, Reason.FAILING, "The first task or sweep after "),
+        ({"lease_expires_at": Clock(60)}, Reason.COMPACTING, "A worker works on it now."),
+        ({"due_since": None}, Reason.UNMARKED, "It exceeds the limit, but is not marked as due."),
+        ({"alias": "gone"}, Reason.GONE, "Nothing happens until its alias is in the settings again."),
+    ],
+)
+def test_the_page_says_why_a_session_waits(
+    convmemory: ScriptedMemories, columns: dict[str, Any], reason: Reason, sentence: str
+) -> None:
+    session = due("a", **columns)
+    assert Status(session).reason == reason
+    assert sentence in why(session)
+
+
+def test_an_idle_session_waits_for_nothing_or_for_a_rebuild(convmemory: ScriptedMemories) -> None:
+    memories["default"].append("a", ChatMessage.human("hello"))
+    session = models.Session.objects.get()
+    assert why(session) == "Nothing is due."
+    models.Session.objects.update(rebuild_after=Clock(-60))
+    assert "Its summary waits to be made again" in why(session)
+
+
+def test_a_memory_without_a_model_waits_for_its_index(settings: Any) -> None:
+    settings.CONVMEMORY = {"default": {"MEMORY": "django_convmemory.memory.ConversationBufferMemory"}}
+    memories["default"].append("a", ChatMessage.human("hello"))
+    models.Session.objects.update(due_since=Clock(-60))
+    assert "New messages wait to be indexed for searches." in why(models.Session.objects.get())
+
+
+def test_the_page_says_when_a_pause_ends(convmemory: ScriptedMemories) -> None:
+    session = due("a")
+    pause(reason="rate_limit")
+    expected = "It waits because its memory is paused: the provider takes no more calls. From "
+    assert why(session).startswith(expected)
+    assert re.search(r"From \d\d:\d\d:\d\d on, one session tries the model\.", why(session))
+    pause(seconds=-5)
+    assert "The next task or sweep tries the model with one session." in why(session)
+
+
+def test_times_that_are_far_have_a_date(convmemory: ScriptedMemories) -> None:
+    session = due("a", last_error="Boom", next_attempt_at=Clock(86_400))
+    tomorrow = session.now + dt.timedelta(days=1)  # type: ignore[attr-defined]
+    assert f"after {tomorrow:%b}" in why(session).replace(".", "")
+
+
+# The overview.
+
+
+def test_the_overview_shows_the_oldest_due_session_of_each_memory(convmemory: ScriptedMemories, settings: Any) -> None:
+    settings.CONVMEMORY = settings.CONVMEMORY | {"other": settings.CONVMEMORY["default"]}
+    for number, key in enumerate("cab"):
+        due(key, due_since=Clock(-60 * number - 60))
+    due("x", memory="other", due_since=Clock(-7200))
+    pause(alias="other")
+    answer = staff("view_session").get(OVERVIEW)
+    oldest = answer.context["oldest"]
+    assert [(status.session.key, status.reason) for status in oldest] == [("x", "paused"), ("b", "sent")]
+    assert Overview("default", alias="default").oldest_due[0].key == "b"
+    assert (Overview("default").lag or dt.timedelta()) >= dt.timedelta(hours=2)
+    text = answer.content.decode()
+    for status in oldest:
+        assert f'<a href="{LIST}{status.session.pk}/change/">{status.session}</a>' in text
+    assert "It waits because its memory is paused: the model does not answer." in text
+
+
+def test_the_overview_shows_the_state_of_the_breaker(convmemory: ScriptedMemories) -> None:
+    (session, client) = due("a"), staff("view_session")
+    assert "Breaker" not in client.get(OVERVIEW).content.decode()
+    convmemory.reply(ModelUnavailable("<b>503</b>"))
+    memories["default"].compact_id(session.pk)
+    text = client.get(OVERVIEW).content.decode()
+    assert "The model of “default” has failed 1 time in a row. The breaker is closed" in text
+    assert "&lt;b&gt;503" in text
+    for columns, state in (
+        ({"failures": 9}, "open: nobody calls the model, 9 failures in a row"),
+        ({"failures": 9, "seconds": -5}, "half open: one session tries the model, 9 failures in a row"),
+        ({"failures": 0, "reason": "rate_limit"}, "closed: the provider asked to wait<"),
+    ):
+        pause(**columns)
+        text = client.get(OVERVIEW).content.decode()
+        assert f"<dt>Breaker</dt><dd>{state}" in text
+        assert "times in a row. The breaker" not in text
+
+
+def test_the_overview_links_the_oldest_summaries_to_be_made_again(convmemory: ScriptedMemories) -> None:
+    for number in range(7):
+        memories["default"].append(str(number), ChatMessage.human("hello"))
+        models.Session.objects.filter(key=str(number)).update(rebuild_after=Clock(-60 * number))
+    answer = staff("view_session").get(OVERVIEW)
+    assert "7 summaries wait to be made again" in answer.content.decode()
+    assert [session.key for session in answer.context["overview"].oldest_rebuilds] == ["6", "5", "4", "3", "2"]
+
+
+def test_the_overview_says_that_nothing_waits() -> None:
+    text = staff("view_session").get(OVERVIEW).content.decode()
+    assert "No session is due." in text
+    assert "to be made again" not in text
+
+
+# The state on the page.
+
+
+def test_the_state_is_sent_again_only_if_it_changed(convmemory: ScriptedMemories) -> None:
+    session, client = due("a"), staff("view_session")
+    url = f"{LIST}{session.pk}/status/?seen=0"
+    first = client.get(url)
+    assert (first.status_code, 'data-live="yes"' in first.content.decode()) == (200, True)
+    again = client.get(url, headers={"if-none-match": first["ETag"]})
+    assert (again.status_code, again.content, again["ETag"]) == (304, b"", first["ETag"])
+    convmemory.reply("They spoke.")
+    convmemory.run()
+    done = client.get(url, headers={"if-none-match": first["ETag"]})
+    text = done.content.decode()
+    assert (done.status_code, "data-live" in text, done["ETag"] == first["ETag"]) == (200, False, False)
+    assert "Version 1 was made since this page was loaded." in text
+    assert "Nothing is due." in text
+
+
+def test_the_state_takes_the_permission_to_view(convmemory: ScriptedMemories) -> None:
+    session = due("a", last_error="<script>alert(1)</script>")
+    url = f"{LIST}{session.pk}/status/"
+    assert staff().get(url).status_code == 403
+    looks, changes = staff("view_session"), staff("view_session", "change_session")
+    assert looks.post(url).status_code == 405
+    text = looks.get(url).content.decode()
+    assert "Compact now" not in text
+    assert "<script" not in text
+    assert "without waiting for the next attempt" in changes.get(url).content.decode()
+    assert looks.get(f"{LIST}999999/status/").status_code == 404
+    user = User.objects.create_user("anna")
+    looks.force_login(user)
+    assert "/login/" in looks.get(url)["Location"]
+
+
+def test_the_state_takes_few_statements(convmemory: ScriptedMemories) -> None:
+    session, client, taken = due("a"), staff("view_session"), []
+    pause()
+    url = f"{LIST}{session.pk}/status/"
+    client.get(url)
+    for _ in range(2):
+        with CaptureQueriesContext(connection) as captured:
+            assert client.get(url).status_code == 200
+        taken.append(len(captured))
+        due("b")
+        due("c")
+    # The login, its permissions, the session and the pause.
+    assert taken == [6, 6]
+
+
+# What "Compact now" will do, and did.
+
+
+def test_the_page_says_what_compact_now_will_do(convmemory: ScriptedMemories) -> None:
+    session, client = due("a"), staff("view_session", "change_session")
+    url = f"{LIST}{session.pk}/"
+
+    def says(text: str) -> bool:
+        return text in client.get(f"{url}change/").content.decode()
+
+    assert says("asks a worker to fold it, without waiting for the next attempt.")
+    pause()
+    assert says("asks a worker to call the model with this session, in spite of the pause.")
+    models.Session.objects.update(lease_expires_at=Clock(60))
+    assert says("asks another worker, which finds that one works on it already.")
+    models.Session.objects.update(lease_expires_at=None)
+    convmemory.reply("They spoke.")
+    convmemory.run()
+    assert says("would ask no worker: nothing is due.")
+    text = client.post(f"{url}compact/", follow=True).content.decode()
+    assert "Nothing is due in this session, so no worker was asked." in text
+    assert convmemory.queued == []
+
+
+def test_the_page_waits_for_a_rebuild_that_was_requested(convmemory: ScriptedMemories) -> None:
+    session, client = due("a"), staff("view_session", "change_session")
+    convmemory.reply("They spoke.")
+    convmemory.run()
+    url = f"{LIST}{session.pk}/"
+    assert client.get(f"{url}status/?seen=1").content.count(b"data-live") == 0
+    answer = client.post(f"{url}rebuild/")
+    assert answer["Location"] == f"{url}change/?asked=1"
+    text = client.get(answer["Location"]).content.decode()
+    assert "A rebuild was requested. It waits for a worker." in text
+    assert 'data-url="../status/?seen=1&amp;asked=1" data-live="yes"' in text
+    convmemory.reply("They spoke of nothing.")
+    convmemory.run()
+    text = client.get(f"{url}status/?seen=1&asked=1").content.decode()
+    assert "Version 2 was made since this page was loaded." in text
+    assert "data-live" not in text
