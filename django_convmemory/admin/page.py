@@ -14,7 +14,9 @@ from django.utils.translation import gettext_lazy
 
 from django_convmemory import models
 from django_convmemory.admin import charts, differences, timeline
+from django_convmemory.admin.finding import Finding
 from django_convmemory.admin.pauses import Pause
+from django_convmemory.admin.phrases import Phrase
 from django_convmemory.admin.waiting import Status
 from django_convmemory.conversation import ConversationMemory
 from django_convmemory.core.context import Context, Part
@@ -106,7 +108,7 @@ class SessionPage:
 
     It shows the messages before the position ``before``, or the last messages, and the version ``version`` of the
     summary, or the newest version. ``pause`` is that of the session's alias. ``asked`` is the version that was current
-    when a rebuild was requested, if one was.
+    when a rebuild was requested, if one was. ``phrase`` is looked for, if it is given.
     """
 
     session: models.Session
@@ -114,6 +116,7 @@ class SessionPage:
     version: int | None = None
     pause: Pause | None = None
     asked: int | None = None
+    phrase: Phrase | None = None
 
     @property
     def using(self) -> str:
@@ -156,6 +159,11 @@ class SessionPage:
     @property
     def budget(self) -> int | None:
         return self.memory.max_context_tokens if self.memory else None
+
+    @cached_property
+    def finding(self) -> Finding | None:
+        """What is found of the phrase, or None if nothing is looked for."""
+        return Finding(self.session, self.phrase, self.context, self.using) if self.phrase else None
 
     @cached_property
     def timeline(self) -> list[timeline.Bubble]:

@@ -27,9 +27,11 @@ from django.utils.translation import gettext_lazy as _
 
 from django_convmemory import models
 from django_convmemory.admin import bulk, lists
+from django_convmemory.admin.finding import page_of
 from django_convmemory.admin.overview import PERIODS, Overview
 from django_convmemory.admin.page import SessionPage
 from django_convmemory.admin.pauses import Pause, pauses, wavering
+from django_convmemory.admin.phrases import MAX_PHRASE, Phrase
 from django_convmemory.admin.waiting import Status
 from django_convmemory.admin.work import REDACT, WORK, Work
 from django_convmemory.exceptions import ConvMemoryError
@@ -206,14 +208,19 @@ class SessionAdmin(admin.ModelAdmin):  # type: ignore[type-arg]
         session = self._session(request, object_id)
         if not self.has_view_or_change_permission(request, session):
             raise PermissionDenied
-        before, version, asked = _integers(request, "before", "version", "asked")
+        at, before, version, asked = _integers(request, "at", "before", "version", "asked")
+        if at is not None:
+            return self._at(request, session, at)
         alias_pauses = self._pauses_of(request, session)
         return self._page(
             request,
             "page",
             title=str(session),
             original=session,
-            page=SessionPage(session, before, version, next(iter(alias_pauses), None), asked),
+            page=SessionPage(
+                session, before, version, next(iter(alias_pauses), None), asked, Phrase.of(request.GET.get("find", ""))
+            ),
+            max_phrase=MAX_PHRASE,
             pauses=alias_pauses,
             may_compact=self._may(request, WORK["compact"], session),
             owner_url=self._owner_url(session),
@@ -331,6 +338,14 @@ class SessionAdmin(admin.ModelAdmin):  # type: ignore[type-arg]
         if session is None:
             raise Http404
         return session
+
+    def _at(self, request: HttpRequest, session: models.Session, position: int) -> HttpResponse:
+        """Redirect to the page that shows the message at ``position``, or the message that is nearest to it."""
+        position = max(1, min(position, session.last_position))
+        parameters = request.GET.copy()
+        del parameters["at"]
+        parameters["before"] = str(page_of(session, position))
+        return HttpResponseRedirect(f"?{parameters.urlencode()}#m{position}")
 
     def _pauses(self, request: HttpRequest, aliases: Iterable[str]) -> list[Pause]:
         """Return the pauses of ``aliases``, with the sessions that the user may see."""
