@@ -1,8 +1,11 @@
 """Puts the example's chat site under load: ``python -m benchmarks.chat_site``.
 
 The example runs with uvicorn, PostgreSQL, Redis, a Celery worker with threads, and a model that takes two seconds for
-each call. Visitors chat at the same time. In each turn a visitor sends a message, waits for the streamed reply, reloads
-the page, and polls the panel as the page does: every second during activity, less often afterwards.
+each call. Visitors chat at the same time. In each turn a visitor sends a message, waits for the streamed reply, and
+fetches the stored messages. Meanwhile the visitor follows the conversation by its events, as the page does.
+
+With ``--reload``, the visitors do what the page did before replies stayed in place: they load it again after each
+reply, and poll the panel, every second during activity and less often afterwards.
 
 Prints the times of the page's requests, which do not wait for a model. At the end it checks that nothing was lost.
 """
@@ -41,6 +44,7 @@ def main() -> None:
     parser.add_argument("--chats", type=int, default=200, help="visitors at the same time")
     parser.add_argument("--turns", type=int, default=8, help="messages of each visitor")
     parser.add_argument("--pause", type=float, default=20.0, help="seconds that a visitor reads and writes")
+    parser.add_argument("--reload", action="store_true", help="load the page again after each reply, and poll")
     arguments = parser.parse_args()
 
     from benchmarks.http_api.__main__ import free_port, wait_for
@@ -123,19 +127,23 @@ async def chat(
             form = {"text": f"{TEXT} {number}, {turn}", "key": f"{number}-{turn}"}
             await request(client, times, "POST a message", "POST", f"{address}send/", data=form, headers=headers)
         stop = asyncio.Event()
-        following = asyncio.create_task(follow(client, address, tag, times, stop))
+        follower = poll if arguments.reload else follow
+        following = asyncio.create_task(follower(client, address, tag, times, stop))
         began = time.perf_counter()
         async with client.post(f"{address}reply/", headers=headers) as reply:
             await reply.content.readany()
             times["(reply, first word)"].append(time.perf_counter() - began)
             text = await reply.text()
         assert '"error"' not in text, text
-        stop.set()
-        await following
-        _, page = await request(client, times, "GET the conversation", "GET", address)
-        tag = first_group(TAG, page)
-        stop = asyncio.Event()
-        following = asyncio.create_task(follow(client, address, tag, times, stop))
+        if arguments.reload:
+            stop.set()
+            await following
+            _, page = await request(client, times, "GET the conversation", "GET", address)
+            tag = first_group(TAG, page)
+            stop = asyncio.Event()
+            following = asyncio.create_task(follower(client, address, tag, times, stop))
+        else:
+            await request(client, times, "GET the messages", "GET", f"{address}messages/?from={max(2 * turn - 1, 1)}")
         await asyncio.sleep(arguments.pause)
         stop.set()
         await following
@@ -144,7 +152,47 @@ async def chat(
 async def follow(
     client: aiohttp.ClientSession, address: str, tag: str, times: dict[str, list[float]], stop: asyncio.Event
 ) -> None:
-    """Poll the panel as the page does: see follow() in chat.js."""
+    """Follow the conversation as the page does: see following.js."""
+    events = asyncio.create_task(listen(client, address, tag, times))
+    stopped = asyncio.create_task(stop.wait())
+    await asyncio.wait((events, stopped), return_when=asyncio.FIRST_COMPLETED)
+    if events.done():
+        events.result()
+    for task in (events, stopped):
+        task.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await task
+
+
+async def listen(client: aiohttp.ClientSession, address: str, tag: str, times: dict[str, list[float]]) -> None:
+    events = f"{address.replace('/c/', '/api/memory/sessions/')}events/"
+    async with client.get(events, headers={"Accept": "text/event-stream"}, timeout=aiohttp.ClientTimeout()) as stream:
+        if stream.status == 200:
+            async for line in stream.content:
+                if line.startswith(b"event: "):
+                    tag = await look(client, address, tag, times)
+    # All visitors of this benchmark have one address, which may have so many streams only.
+    assert stream.status in (200, 429), stream
+    while stream.status == 429:
+        tag = await look(client, address, tag, times)
+        await asyncio.sleep(4)
+
+
+async def look(client: aiohttp.ClientSession, address: str, tag: str, times: dict[str, list[float]]) -> str:
+    """Fetch the panel if it has changed, and return its tag."""
+    began = time.perf_counter()
+    async with client.get(f"{address}panel/", headers={"If-None-Match": html.unescape(tag)}) as answer:
+        await answer.text()
+        name = "GET the panel, 304" if answer.status == 304 else "GET the panel"
+        times[name].append(time.perf_counter() - began)
+        assert answer.status in (200, 304), answer
+        return answer.headers["ETag"]
+
+
+async def poll(
+    client: aiohttp.ClientSession, address: str, tag: str, times: dict[str, list[float]], stop: asyncio.Event
+) -> None:
+    """Poll the panel: every second during activity, and less often afterwards."""
     pause, busy = 1.0, False
     with contextlib.suppress(TimeoutError):
         await asyncio.wait_for(stop.wait(), pause)

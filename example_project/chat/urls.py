@@ -9,6 +9,7 @@ urlpatterns = [
     path("begin/", views.begin, name="begin"),
     path("search/", views.search, name="search"),
     path("c/<uuid:public_id>/", views.conversation, name="conversation"),
+    path("c/<uuid:public_id>/messages/", views.messages, name="messages"),
     path("c/<uuid:public_id>/find/", views.find, name="find"),
     path("c/<uuid:public_id>/panel/", views.panel, name="panel"),
     path("c/<uuid:public_id>/send/", views.send, name="send"),

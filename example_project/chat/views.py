@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import uuid
 from typing import Any
 
@@ -30,6 +31,8 @@ from django_convmemory.messages import ChatMessage
 from django_convmemory.models import Session
 
 PAGE = 60
+# The most messages that a page fetches to bring its own up to date.
+MOST = 200
 
 
 @never_cache
@@ -48,6 +51,16 @@ def conversation(request: HttpRequest, public_id: uuid.UUID) -> HttpResponse:
     if query := searches.query_of(request):
         context |= searches.in_conversation(session, query)
     return render(request, "chat/conversation.html", context)
+
+
+@never_cache
+@require_GET
+def messages(request: HttpRequest, public_id: uuid.UUID) -> HttpResponse:
+    """The messages from the position ``from`` on, with which a page brings its own up to date."""
+    session = people.conversation(request, public_id)
+    start = _number(request.GET.get("from"))
+    context = _messages(session, {"after": max(start - 1, 0)}, MOST)
+    return render(request, "chat/refreshed.html", {"session": session} | context)
 
 
 @never_cache
@@ -132,7 +145,9 @@ def send(request: HttpRequest, public_id: uuid.UUID) -> HttpResponse:
     except ConvMemoryError as error:
         return _refused(request, error)
     stored = handle.history(after=receipt.first_position - 1, limit=1)
-    return render(request, "chat/sent.html", {"session": session, "messages": stored, "key": uuid.uuid4().hex})
+    position = receipt.last_position
+    context = {"session": session, "messages": stored, "key": uuid.uuid4().hex, "editable": position, "last": position}
+    return render(request, "chat/sent.html", context)
 
 
 @require_POST
@@ -150,7 +165,11 @@ def again(request: HttpRequest, public_id: uuid.UUID) -> HttpResponse:
         return _refused(request, error)
     if text and position == 1:
         titles.rename(session, text)
-    return _redirect(request, session)
+    response = _redirect(request, session)
+    if response.headers.pop("HX-Redirect", None):
+        # The page shows the question as it is now, and asks for its reply.
+        response["HX-Trigger"] = json.dumps({"asked-again": {"from": position}})
+    return response
 
 
 @require_POST
@@ -238,8 +257,8 @@ def _page(request: HttpRequest) -> dict[str, int]:
     return {"before": before} if before else {"after": after} if after else {}
 
 
-def _messages(session: Session, page: dict[str, int]) -> dict[str, Any]:
-    messages = memories[session.alias].history(session, **page, limit=PAGE)
+def _messages(session: Session, page: dict[str, int], limit: int = PAGE) -> dict[str, Any]:
+    messages = memories[session.alias].history(session, **page, limit=limit)
     newest = not messages or messages[-1].position >= session.last_position
     return {
         "messages": messages,

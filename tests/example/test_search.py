@@ -17,6 +17,8 @@ REFUND = "Refund for damaged panniers"
 
 def find(page: Page, query: str, box: str = "#find") -> None:
     """Search in the conversation that is open, and wait for what is found."""
+    # Before its scripts have run, the page would send the form by itself.
+    page.wait_for_load_state()
     page.fill(box, query)
     page.keyboard.press("Enter")
     page.wait_for_function("query => document.querySelector('#count').textContent.includes(query)", arg=query[:40])

@@ -1,0 +1,83 @@
+// The list of messages: bringing it up to date in place, and scrolling.
+
+export const list = document.getElementById("messages");
+
+// What a worker has folded, as the panel says.
+let covered = 0;
+
+const shown = () => [...list.querySelectorAll("[data-position]")];
+const positionOf = (item) => Number(item?.dataset.position ?? 0);
+
+export const first = () => positionOf(shown()[0]);
+export const last = () => positionOf(shown().at(-1));
+
+// The position of the question before the last one. A new turn changes the messages from there on: the menu of that
+// question loses what only the last one has.
+export function turn() {
+  return positionOf(shown().filter((item) => item.matches(".user")).at(-2)) || first();
+}
+
+// Show the stored messages from a position on as they are now. Return whether the server answered.
+export async function refresh(from) {
+  let response;
+  try {
+    response = await fetch(`${list.dataset.url}?from=${from}`, { cache: "no-store" });
+  } catch {
+    return false;
+  }
+  if (!response.ok) return false;
+  const fresh = new DOMParser().parseFromString(await response.text(), "text/html").querySelector("ol");
+  const follows = atEnd();
+  for (const item of [...fresh.children]) {
+    const old = document.getElementById(item.id);
+    if (old === null) insert(item);
+    // What the user is editing stays, and so does what looks the same.
+    else if (!old.querySelector("textarea") && old.dataset.look !== item.dataset.look) replace(old, item);
+  }
+  const end = Number(fresh.dataset.end);
+  for (const item of shown()) {
+    if (positionOf(item) > end) item.remove();
+  }
+  for (const title of document.querySelectorAll(".bar h1 bdi, .list [aria-current] bdi")) {
+    title.textContent = fresh.dataset.title;
+  }
+  mark(covered);
+  if (follows) toEnd();
+  return true;
+}
+
+function insert(item) {
+  // A reply that is being written, or has failed, is not stored. It stands at the end.
+  const next = [...list.children].find((other) => !other.dataset.position || positionOf(other) > positionOf(item));
+  list.insertBefore(item, next ?? null);
+  htmx.process(item);
+}
+
+function replace(old, item) {
+  const focused = old.contains(document.activeElement);
+  old.replaceWith(item);
+  htmx.process(item);
+  if (focused) item.focus({ preventScroll: true });
+}
+
+// Mark the messages that the summary covers.
+export function mark(position) {
+  covered = position;
+  for (const item of shown()) item.classList.toggle("folded", positionOf(item) <= covered);
+}
+
+// On a telephone the page scrolls, elsewhere the list.
+function scroller() {
+  return getComputedStyle(list).overflowY === "visible" ? document.scrollingElement : list;
+}
+
+// Whether the reader is at the end. Only then does the page follow what is written.
+export function atEnd() {
+  const { scrollHeight, scrollTop, clientHeight } = scroller();
+  return scrollHeight - scrollTop - clientHeight < 80;
+}
+
+export function toEnd() {
+  const box = scroller();
+  box.scrollTop = box.scrollHeight;
+}

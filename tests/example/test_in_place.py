@@ -1,0 +1,167 @@
+"""Replies that stay in place: what the user types, where the user reads, and what other windows see."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.example.conftest import answered, say, served, window
+from tests.openai_server import Behaviour, OpenAIServer
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser, Page
+
+# Turns of the longest test. By hand, try 50.
+TURNS = int(os.environ.get("CONVMEMORY_TURNS") or 5)
+# Milliseconds between two keys of a quick typist.
+KEYS = 45
+
+
+@pytest.fixture(scope="module")
+def model() -> Iterator[OpenAIServer]:
+    with OpenAIServer() as server:
+        server.default = Behaviour(text="A fine answer to what was asked.", pace=0.05)
+        yield server
+
+
+@pytest.fixture(scope="module")
+def site(model: OpenAIServer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    variables = {"OPENAI_MODEL": "fake", "OPENAI_API_KEY": "none", "OPENAI_BASE_URL": model.base_url}
+    with served(tmp_path_factory.mktemp("modelled"), **variables) as url:
+        yield url
+
+
+def begun(page: Page, site: str, text: str = "Hello there.") -> str:
+    """Begin a conversation, and return its address."""
+    page.goto(site)
+    page.fill("#text", text)
+    page.click("text=Send")
+    page.wait_for_selector("#panel")
+    page.evaluate("window.same = true")
+    return page.url
+
+
+def writes(page: Page) -> None:
+    """Wait until a reply is being written."""
+    page.wait_for_function("() => document.querySelector('.writing .text')?.innerText.length > 20")
+
+
+def texts(page: Page) -> list[str]:
+    return page.locator("#messages > [data-position] .text").all_inner_texts()
+
+
+def test_no_key_is_lost_while_replies_are_written(site: str, page: Page) -> None:
+    begun(page, site, "Question 0.")
+    for number in range(1, TURNS + 1):
+        # Typed during the reply to the last question and after it.
+        page.locator("#text").press_sequentially(f"Question {number}, typed by a quick hand.", delay=KEYS)
+        assert page.input_value("#text") == f"Question {number}, typed by a quick hand."
+        page.wait_for_function("() => document.querySelector('#stop').hidden")
+        page.keyboard.press("Enter")
+        page.wait_for_function("number => document.querySelectorAll('#messages .user').length > number", arg=number)
+    answered(page, f"Question {TURNS}")
+    asked = ["Question 0.", *[f"Question {number}, typed by a quick hand." for number in range(1, TURNS + 1)]]
+    assert texts(page) == [text for one in asked for text in (one, "A fine answer to what was asked.")]
+    # It is still the page that was opened first.
+    assert page.evaluate("window.same")
+    page.reload()
+    assert len(texts(page)) == 2 * TURNS + 2
+
+
+def test_a_message_that_is_sent_too_early_waits_and_says_why(site: str, model: OpenAIServer, page: Page) -> None:
+    model.queue(Behaviour(text="word " * 40, pace=0.05))
+    begun(page, site)
+    writes(page)
+    page.fill("#text", "And then?")
+    page.keyboard.press("Enter")
+    page.wait_for_function("() => document.querySelector('#hint').innerText.includes('still being written')")
+    assert page.input_value("#text") == "And then?"
+    answered(page, "Hello there.")
+    assert page.locator("#hint").inner_text() == ""
+    page.locator("#text").press("Enter")
+    answered(page, "And then?")
+    assert len(texts(page)) == 4
+
+
+@pytest.mark.parametrize("size", [(1360, 500), (390, 700)])
+def test_who_reads_what_was_said_before_stays_there(
+    site: str, model: OpenAIServer, browser: Browser, size: tuple[int, int]
+) -> None:
+    for page in window(browser, viewport={"width": size[0], "height": size[1]}):
+        model.queue(Behaviour(text="A long answer.\n" * 60))
+        begun(page, site)
+        answered(page, "Hello there.")
+        at_end = "() => document.querySelector('#messages').lastElementChild.getBoundingClientRect().bottom"
+        assert page.evaluate(at_end) < size[1]
+
+        model.queue(Behaviour(text="More of it.\n" * 60, pace=0.02))
+        page.fill("#text", "More, please.")
+        page.keyboard.press("Enter")
+        writes(page)
+        page.locator("#m2").evaluate("one => one.scrollIntoView({ block: 'start', behavior: 'instant' })")
+        top = page.locator("#m2").evaluate("one => one.getBoundingClientRect().top")
+        answered(page, "More, please.")
+        assert abs(page.locator("#m2").evaluate("one => one.getBoundingClientRect().top") - top) < 2
+
+
+def test_two_windows_agree(site: str, model: OpenAIServer, page: Page) -> None:
+    address = begun(page, site)
+    answered(page, "Hello there.")
+    second = page.context.new_page()
+    second.goto(address)
+    second.evaluate("window.same = true")
+    asked = len(model.log)
+
+    page.bring_to_front()
+    say(page, "Is it windy in Ljubljana?")
+    say(page, "And in Bled?")
+    second.bring_to_front()
+    second.wait_for_function("() => document.querySelectorAll('#messages .message').length === 6")
+    assert texts(second) == texts(page)
+
+    # A question that is asked otherwise replaces the old turn in both.
+    second.locator("#messages .user").last.locator(".menu summary").click()
+    second.click("text=Edit and ask again")
+    second.get_by_label("Your message, edited").fill("And in Maribor?")
+    second.keyboard.press("Enter")
+    answered(second, "And in Maribor?")
+    page.bring_to_front()
+    page.wait_for_function("() => document.querySelector('#messages').innerText.includes('Maribor')")
+    assert texts(page) == texts(second) == [text for text in texts(page) if "Bled" not in text]
+    assert page.locator("[data-edit]").count() == second.locator("[data-edit]").count() == 1
+
+    # Only one window asked the model for each reply.
+    assert len(model.log) == asked + 3
+    assert page.evaluate("window.same")
+    assert second.evaluate("window.same")
+
+
+def test_offline_and_back(site: str, page: Page) -> None:
+    begun(page, site)
+    answered(page, "Hello there.")
+    page.context.set_offline(True)
+    page.fill("#text", "Are you there?")
+    page.keyboard.press("Enter")
+    page.wait_for_selector("#notice .refused")
+    assert "cannot be reached" in page.locator("#notice").inner_text()
+    assert page.input_value("#text") == "Are you there?"
+    page.context.set_offline(False)
+    page.locator("#text").press("Enter")
+    answered(page, "Are you there?")
+    assert texts(page) == ["Hello there.", "A fine answer to what was asked.", "Are you there?", texts(page)[1]]
+
+
+def test_the_first_question_gives_the_title_again_when_it_is_edited(site: str, page: Page) -> None:
+    begun(page, site)
+    answered(page, "Hello there.")
+    page.locator("#messages .user .menu summary").click()
+    page.click("text=Edit and ask again")
+    page.get_by_label("Your message, edited").fill("Good day to you.")
+    page.keyboard.press("Enter")
+    answered(page, "Good day to you.")
+    assert page.locator(".bar h1").inner_text() == "Good day to you."
+    assert page.locator(".list [aria-current]").inner_text() == "Good day to you."
+    assert page.evaluate("window.same")
