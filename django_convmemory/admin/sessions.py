@@ -8,6 +8,7 @@ from typing import Any
 
 from django.contrib import admin, messages
 from django.contrib.admin.utils import display_for_value, quote
+from django.contrib.admin.views.main import SEARCH_VAR
 from django.contrib.auth import get_user_model
 from django.core.exceptions import PermissionDenied
 from django.db import router
@@ -106,6 +107,8 @@ class SessionAdmin(admin.ModelAdmin):  # type: ignore[type-arg]
         context = {
             # Django's title is "Select session to change", and nothing is selected here to be changed.
             "title": capfirst(self.opts.verbose_name_plural),
+            # Django gives it to its own search form only.
+            "search_var": SEARCH_VAR,
             "may_see_overview": may_see_overview,
             # Without that permission, only pauses that hold up sessions of this user's list are shown.
             "pauses": [pause for pause in self._pauses(request, memories) if may_see_overview or pause.waiting],

@@ -22,6 +22,7 @@ from django.utils.translation import gettext as _, ngettext
 
 from django_convmemory import models
 from django_convmemory.admin import lists, spoken
+from django_convmemory.admin.finding import page_of
 from django_convmemory.admin.phrases import Phrase
 from django_convmemory.admin.spoken import Spoken
 from django_convmemory.core.hits import Piece
@@ -120,8 +121,9 @@ class TextSearch:
             return []
         by_id = {session.pk: session for session in (self._persons[0] if self._persons else self._recent)}
         hits = [
-            Hit(by_id[message.session_id], message, self.phrase.passage(message.text), self._place(message))
+            Hit(session, message, self.phrase.passage(message.text), self._place(session, message))
             for message in self._messages
+            for session in [by_id[message.session_id]]
         ]
         # The index also finds neighbours of messages that match, and the database the middle of words.
         return [hit for hit in hits if any(piece.marked for piece in hit.pieces)]
@@ -150,9 +152,9 @@ class TextSearch:
         )
         return spoken.read(rows.order_by("-session_id", "-position")[:SHOWN])[::-1]
 
-    def _place(self, message: Spoken) -> str:
+    def _place(self, session: models.Session, message: Spoken) -> str:
         phrase = self.phrase.text if self.phrase else ""
-        parameters = {"find": phrase, "before": str(message.position + 1)}
+        parameters = {"find": phrase, "before": str(page_of(session, message.position))}
         return f"?{urlencode(parameters)}#m{message.position}"
 
     @property

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import pytest
@@ -113,6 +114,14 @@ def test_all_sessions_of_a_person_are_searched_for_words(anna: User, monkeypatch
     assert said(search(client, "and/or")) == [("fourth", 1)]
     say("fifth", "hello", owner=anna)
     assert "Not all messages were searched" in search(client, "anna/tiles").scope
+
+
+def test_the_form_of_the_search_keeps_the_filters(anna: User) -> None:
+    say("first", "hello", owner=anna)
+    text = staff("view_session").get(LIST, {"q": "a b", "alias": "default"}).content.decode()
+    form = text.partition('<form id="changelist-search"')[2].partition("</form>")[0]
+    assert re.search(r'<input type="text"[^>]* name="q" value="a b"', form)
+    assert re.findall(r'<input type="hidden" name="([^"]*)" value="([^"]*)"', form) == [("alias", "default")]
 
 
 def test_no_search_without_a_phrase(anna: User) -> None:
