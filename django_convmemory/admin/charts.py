@@ -11,6 +11,10 @@ from django.utils.safestring import mark_safe
 
 WIDTH, HEIGHT, MARGIN = 720, 220, 8
 COLUMNS_HEIGHT = 120
+# The summaries have lines from top to bottom up to this number. More of them have ticks at the bottom.
+LINES, TICK = 40, 12
+# If the history is so many times as large as the scale of the context, the context has a chart of its own too.
+FLAT = 3
 
 
 class Sample(NamedTuple):
@@ -39,13 +43,22 @@ def current_line(folds: Sequence[Fold], current: int) -> list[tuple[int, int]]:
     return [(fold.last_position, fold.version) for fold in until if fold.version >= first]
 
 
+class ContextChart(NamedTuple):
+    """The line of the context alone, and of the budget. ``maximum`` is the number of tokens at the top."""
+
+    context: str
+    budget_y: float | None
+    maximum: int
+
+
 @dataclasses.dataclass(frozen=True, slots=True)
 class TokenChart:
-    """The tokens at each position: of the whole history, and of the context that a model was sent.
+    """The tokens at each position: of the whole history, and of the context, as it is reconstructed.
 
     ``history`` and ``context`` are the points of lines. ``marks`` is a path with a line at the last message that each
-    summary covers. ``maximum`` is the number of tokens at the top. ``rows`` have the position, and the tokens of both
-    lines.
+    summary covers, but for ``unmarked`` older ones. ``maximum`` is the number of tokens at the top. ``rows`` have the
+    position, and the tokens of both lines. ``late``: by the times, summaries were missing when messages were stored.
+    ``alone`` has the context in its own scale, if the other line flattens it.
     """
 
     history: str
@@ -55,6 +68,9 @@ class TokenChart:
     maximum: int
     last_position: int
     rows: Sequence[tuple[int, int, int]]
+    unmarked: int = 0
+    late: bool = False
+    alone: ContextChart | None = None
     width: int = WIDTH
     height: int = HEIGHT
 
@@ -72,37 +88,51 @@ def positions(last: int, count: int = 18) -> list[int]:
     return [1 + round(number * (last - 1) / (count - 1)) for number in range(count)]
 
 
-def token_chart(samples: Sequence[Sample], folds: Sequence[Fold], budget: int | None) -> TokenChart | None:
+def token_chart(
+    samples: Sequence[Sample], folds: Sequence[Fold], budget: int | None, unmarked: int = 0
+) -> TokenChart | None:
     """Return the chart of a conversation, or None without ``samples``.
 
-    At each position, a model was sent the summary of that time and the messages after it, up to the budget. ``folds``
-    has the versions that the samples name.
+    At each position, a model was sent the summary of that time and the messages after it, up to the budget. Whether it
+    really was, nobody recorded: ``samples`` know it from times, and messages of another system have times of their own.
+    ``folds`` has the versions that the samples name, and all that are marked.
     """
     if not samples:
         return None
-    ordered = sorted(folds, key=lambda fold: fold.version)
-    by_version = {fold.version: fold for fold in ordered}
-    rows = []
+    by_version = {fold.version: fold for fold in folds}
+    rows, late = [], len(folds) > 1 and not any(sample.version for sample in samples)
     for sample in samples:
         fold = by_version.get(sample.version) if sample.version else None
         sent = sample.tokens - fold.covered_tokens + fold.tokens if fold else sample.tokens
+        late = late or (budget is not None and sent > budget)
         rows.append((sample.position, sample.tokens, sent if budget is None else min(sent, budget)))
     last, maximum = samples[-1].position, max(*(row[1] for row in rows), budget or 0, 1)
+    scale = budget or max(*(row[2] for row in rows), 1)
 
     def x(position: int) -> float:
         return round(MARGIN + (position - 1) / max(last - 1, 1) * (WIDTH - 2 * MARGIN), 1)
 
-    def y(tokens: int) -> float:
-        return round(HEIGHT - MARGIN - tokens / maximum * (HEIGHT - 2 * MARGIN), 1)
+    def y(tokens: int, top: int = maximum) -> float:
+        return round(HEIGHT - MARGIN - tokens / top * (HEIGHT - 2 * MARGIN), 1)
 
+    places = sorted({x(fold.last_position) for fold in folds})
+    top = 0 if len(places) <= LINES else HEIGHT - TICK
+    alone = ContextChart(
+        " ".join(f"{x(position)},{y(tokens, scale)}" for position, _, tokens in rows),
+        None if budget is None else y(budget, scale),
+        scale,
+    )
     return TokenChart(
         history=" ".join(f"{x(position)},{y(tokens)}" for position, tokens, _ in rows),
         context=" ".join(f"{x(position)},{y(tokens)}" for position, _, tokens in rows),
         budget_y=None if budget is None else y(budget),
-        marks=" ".join(f"M{x(fold.last_position)} 0V{HEIGHT}" for fold in ordered),
+        marks=" ".join(f"M{place} {top}V{HEIGHT}" for place in places),
         maximum=maximum,
         last_position=last,
         rows=rows,
+        unmarked=unmarked,
+        late=late,
+        alone=alone if maximum > FLAT * scale else None,
     )
 
 

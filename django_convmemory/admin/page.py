@@ -7,7 +7,7 @@ import datetime as dt
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from django.db.models import OuterRef, Subquery
+from django.db.models import OuterRef, Q, Subquery
 from django.utils.functional import cached_property
 from django.utils.safestring import SafeString
 from django.utils.translation import gettext_lazy
@@ -28,6 +28,8 @@ ATTEMPTS = 3
 VERSIONS = 1
 # The number of newest versions that are always read, whatever the chart shows.
 RECENT = 12
+# The number of newest versions that the chart marks.
+MARKED = 1_000
 
 PART_LABELS = {
     "system": gettext_lazy("system"),
@@ -206,14 +208,22 @@ class SessionPage:
 
     @cached_property
     def folds(self) -> list[charts.Fold]:
-        """The newest versions, and the older ones that the chart needs, newest first."""
-        rows = self._finished
+        """The newest versions, and the older ones that the lines of the chart need, newest first."""
         newest = self.session.current_version
-        if newest > RECENT:
-            drawn = {sample.version for sample in self._samples if sample.version}
-            rows = rows.filter(version__in=drawn.union(range(newest - RECENT + 1, newest + 1)))
+        return [fold for fold in self._folds if fold.version > newest - RECENT or fold.version in self._drawn]
+
+    @cached_property
+    def _folds(self) -> list[charts.Fold]:
+        """The versions that the chart marks, and :attr:`folds`, newest first."""
+        newest, rows = self.session.current_version, self._finished
+        if newest > MARKED:
+            rows = rows.filter(Q(version__gt=newest - MARKED) | Q(version__in=self._drawn))
         columns = ("version", "parent_version", "last_position", "covered_tokens", "tokens")
         return [charts.Fold(*row) for row in rows.order_by("-version").values_list(*columns)]
+
+    @cached_property
+    def _drawn(self) -> set[int]:
+        return {sample.version for sample in self._samples if sample.version}
 
     @cached_property
     def _samples(self) -> list[charts.Sample]:
@@ -227,7 +237,9 @@ class SessionPage:
 
     @cached_property
     def chart(self) -> charts.TokenChart | None:
-        return charts.token_chart(self._samples, self.folds, self.budget)
+        oldest = self.session.current_version - MARKED
+        unmarked = max(0, oldest - sum(fold.version <= oldest for fold in self._folds))
+        return charts.token_chart(self._samples, self._folds, self.budget, unmarked)
 
     @cached_property
     def summaries(self) -> list[models.Summary]:

@@ -10,6 +10,7 @@ from typing import Any
 
 from django.contrib import admin, messages
 from django.contrib.admin.utils import display_for_value, quote
+from django.contrib.admin.views.main import SEARCH_VAR
 from django.contrib.auth import get_user_model
 from django.core.exceptions import PermissionDenied
 from django.db import router
@@ -32,6 +33,7 @@ from django_convmemory.admin.overview import PERIODS, Overview
 from django_convmemory.admin.page import SessionPage
 from django_convmemory.admin.pauses import Pause, pauses, wavering
 from django_convmemory.admin.phrases import MAX_PHRASE, Phrase
+from django_convmemory.admin.text_search import TextSearch
 from django_convmemory.admin.waiting import Status
 from django_convmemory.admin.work import REDACT, WORK, Work
 from django_convmemory.exceptions import ConvMemoryError
@@ -61,7 +63,9 @@ class SessionAdmin(admin.ModelAdmin):  # type: ignore[type-arg]
     ordering = ("-id",)
     search_fields = ("public_id",)  # Django shows a search box if there are any. get_search_results() searches.
     search_help_text = _(
-        "Exact public id, primary key, owner’s login name, visitor, key of a session without owner, or owner/key."
+        "Exact public id, primary key, owner’s login name, visitor, key of a session without owner, or owner/key. In "
+        "the newest 10,000 sessions, also a part of the title or the key. Below the list: what was said in the newest "
+        "sessions, or, with owner/words, in all sessions of a person."
     )
     actions = (bulk.compact, bulk.export)
     change_list_template = "admin/convmemory/session/list.html"
@@ -88,7 +92,10 @@ class SessionAdmin(admin.ModelAdmin):  # type: ignore[type-arg]
         term = search_term.strip()
         if not term or "\x00" in term:
             return queryset, False
-        return lists.searched(queryset, term, get_user_model()._default_manager.all()), False
+        owners = get_user_model()._default_manager.all()
+        # changelist_view() shows what was said. This queryset has the filters of the list, which are known only here.
+        request.convmemory_search = TextSearch(queryset, term, owners)  # type: ignore[attr-defined]
+        return lists.searched(queryset, term, owners), False
 
     def get_actions(self, request: HttpRequest, action_location: Any = None) -> dict[str, Any]:
         # Django 6.1 passes a location, and warns about a signature without it. Django 5.2 knows none.
@@ -106,11 +113,16 @@ class SessionAdmin(admin.ModelAdmin):  # type: ignore[type-arg]
         context = {
             # Django's title is "Select session to change", and nothing is selected here to be changed.
             "title": capfirst(self.opts.verbose_name_plural),
+            # Django gives it to its own search form only.
+            "search_var": SEARCH_VAR,
             "may_see_overview": may_see_overview,
             # Without that permission, only pauses that hold up sessions of this user's list are shown.
             "pauses": [pause for pause in self._pauses(request, memories) if may_see_overview or pause.waiting],
         }
-        return super().changelist_view(request, context | (extra_context or {}))
+        response = super().changelist_view(request, context | (extra_context or {}))
+        if isinstance(response, TemplateResponse) and response.context_data is not None:
+            response.context_data["found"] = getattr(request, "convmemory_search", None)
+        return response
 
     @admin.display(description=_("session"))
     def named(self, session: models.Session) -> str:

@@ -1,0 +1,207 @@
+"""The search of the list finds titles, keys and what was said."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import pytest
+from django.contrib import admin
+from django.contrib.admin import AdminSite, register
+from django.contrib.auth.models import User
+from django.db import connection
+from django.db.models import QuerySet
+from django.http import HttpRequest
+from django.test import Client
+from django.test.utils import CaptureQueriesContext
+from django.urls import path as at
+
+from django_convmemory import models
+from django_convmemory.admin import SessionAdmin, lists, text_search
+from django_convmemory.admin.text_search import TextSearch
+from django_convmemory.memory import memories
+from django_convmemory.messages import ChatMessage
+from tests.admin.test_sessions import LIST, staff
+
+EVIL = "<script>alert(1)</script>"
+
+
+@pytest.fixture
+def anna(db: None) -> User:
+    return User.objects.create_user("anna")
+
+
+def say(key: str, *texts: str, title: str = "", **scope: Any) -> models.Session:
+    memories["default"].session(key, **scope).append(*map(ChatMessage.human, texts))
+    models.Session.objects.filter(key=key).update(title=title)
+    return models.Session.objects.get(key=key)
+
+
+def keys(client: Client, term: str) -> list[str]:
+    """Return the keys of the sessions in the list."""
+    return sorted(session.key for session in client.get(LIST, {"q": term}).context["cl"].result_list)
+
+
+def search(client: Client, term: str, **parameters: str) -> TextSearch:
+    found: TextSearch = client.get(LIST, {"q": term, **parameters}).context["found"]
+    return found
+
+
+def said(found: TextSearch) -> list[tuple[str, int]]:
+    return [(hit.session.key, hit.message.position) for hit in found.hits]
+
+
+def test_titles_and_keys_of_the_newest_sessions_are_found(anna: User, monkeypatch: pytest.MonkeyPatch) -> None:
+    say("old-trip", "hello", title="Lisbon by train", owner=anna)
+    say("trip-7", "hello", title="Portugal in May", owner=anna)
+    say("k3", "hello", title="100% of it", visitor="v1")
+    client = staff("view_session")
+    assert keys(client, "PORTUGAL in") == ["trip-7"]
+    assert keys(client, "trip") == ["old-trip", "trip-7"]
+    assert keys(client, "trip-7") == ["trip-7"]
+    assert keys(client, "%") == ["k3"]
+    assert keys(client, "in_May") == []
+    monkeypatch.setattr(lists, "NEWEST", 2)
+    assert keys(client, "trip") == ["trip-7"]
+    assert keys(client, "anna/old-trip") == ["old-trip"]
+
+
+def test_what_was_said_in_the_newest_sessions_is_found(anna: User, monkeypatch: pytest.MonkeyPatch) -> None:
+    say("first", "Jonas must not eat shellfish.", owner=anna)
+    say("second", "hello", "No Shellfish  for Jonas, please.", visitor="v1")
+    client = staff("view_session")
+    found = search(client, "shellfish")
+    assert said(found) == [("second", 2), ("first", 1)]
+    assert found.scope.startswith("Searched for this phrase: the last 100 messages of each of the newest 2 sessions.")
+    text = client.get(LIST, {"q": "shellfish"}).content.decode()
+    assert "Jonas must not eat <mark>shellfish</mark>." in text
+    pk = models.Session.objects.get(key="second").pk
+    assert f'href="{LIST}{pk}/change/?find=shellfish&amp;before=3#m2"' in text
+    assert said(search(client, "eat no")) == said(search(client, "ello")) == said(search(client, "onas")) == []
+    assert "Nothing was found." in client.get(LIST, {"q": "eat no"}).content.decode()
+    monkeypatch.setattr(text_search, "SESSIONS", 1)
+    assert said(search(client, "shellfish")) == [("second", 2)]
+    monkeypatch.setattr(text_search, "LAST", 1)
+    assert said(search(client, "shellfish")) == [("second", 2)]
+    say("second", "bye", visitor="v1")
+    assert said(search(client, "shellfish")) == []
+
+
+def test_no_more_is_read_than_a_number_of_tokens(anna: User, monkeypatch: pytest.MonkeyPatch) -> None:
+    say("first", "ferry", owner=anna)
+    say("second", "ferry " * 200, owner=anna)
+    say("third", "ferry", owner=anna)
+    client = staff("view_session")
+    monkeypatch.setattr(text_search, "TOKENS", 50)
+    assert said(search(client, "ferry")) == [("third", 1)]
+    assert "of the newest session." in search(client, "ferry").scope
+
+
+def test_all_sessions_of_a_person_are_searched_for_words(anna: User, monkeypatch: pytest.MonkeyPatch) -> None:
+    say("first", "We like the museum of tiles.", "Tiles? The museum has them.", owner=anna)
+    say("second", "A museum with tiles", owner=User.objects.create_user("ben"))
+    say("third", "The tiles", visitor="v1")
+    monkeypatch.setattr(text_search, "OF_PERSON", 2)
+    client = staff("view_session")
+    found = search(client, "anna/museums of tiles")
+    assert sorted(said(found)) == [("first", 1), ("first", 2)]
+    assert found.scope == "Searched for words: 1 session of this person."
+    assert said(search(client, "v1/tile")) == [("third", 1)]
+    # The phrase itself comes first.
+    assert said(search(client, "anna/the museum has"))[0] == ("first", 2)
+    # A slash after what is no person's name is a part of the phrase.
+    say("fourth", "They come and/or go", owner=anna)
+    assert said(search(client, "and/or")) == [("fourth", 1)]
+    say("fifth", "hello", owner=anna)
+    assert "Not all messages were searched" in search(client, "anna/tiles").scope
+
+
+def test_the_form_of_the_search_keeps_the_filters(anna: User) -> None:
+    say("first", "hello", owner=anna)
+    text = staff("view_session").get(LIST, {"q": "a b", "alias": "default"}).content.decode()
+    form = text.partition('<form id="changelist-search"')[2].partition("</form>")[0]
+    assert re.search(r'<input type="text"[^>]* name="q" value="a b"', form)
+    assert re.findall(r'<input type="hidden" name="([^"]*)" value="([^"]*)"', form) == [("alias", "default")]
+
+
+def test_no_search_without_a_phrase(anna: User) -> None:
+    say("first", "hello", owner=anna)
+    client = staff("view_session")
+    assert client.get(LIST).context["found"] is None
+    assert client.get(LIST, {"q": " \x00 "}).context["found"] is None
+    assert b"In what was said" not in client.get(LIST).content
+
+
+def test_the_filters_of_the_list_hold_for_what_was_said(anna: User, settings: Any) -> None:
+    settings.CONVMEMORY = settings.CONVMEMORY | {"support": settings.CONVMEMORY["default"]}
+    say("first", "The ferry leaves.", owner=anna)
+    memories["support"].session("second", owner=anna).append(ChatMessage.human("Our ferry is late."))
+    client = staff("view_session")
+    assert said(search(client, "ferry")) == [("second", 1), ("first", 1)]
+    assert said(search(client, "ferry", alias="default")) == [("first", 1)]
+    assert said(search(client, "anna/ferry", alias="support")) == [("second", 1)]
+
+
+support = AdminSite(name="support")
+
+
+@register(models.Session, site=support)
+class SupportAdmin(SessionAdmin):
+    """An admin of some sessions."""
+
+    def get_queryset(self, request: HttpRequest) -> QuerySet[models.Session]:
+        return super().get_queryset(request).filter(key__startswith="s")
+
+
+class Sites:
+    urlpatterns = [at("admin/", admin.site.urls), at("support/", support.urls)]
+
+
+def test_nothing_is_found_that_the_admin_hides(anna: User, settings: Any) -> None:
+    settings.ROOT_URLCONF = Sites
+    say("s1", "The ferry leaves.", owner=anna)
+    say("other", "The ferry is cancelled.", title="ferry", owner=anna)
+    client = staff("view_session")
+    path = LIST.replace("/admin/", "/support/", 1)
+    for term in ("ferry", "anna/ferry"):
+        answer = client.get(path, {"q": term})
+        assert said(answer.context["found"]) == [("s1", 1)]
+        assert "cancelled" not in answer.content.decode()
+        assert "/admin/convmemory" not in answer.content.decode()
+    assert list(client.get(path, {"q": "ferry"}).context["cl"].result_list) == []
+
+
+def test_only_staff_who_may_see_sessions_may_search(anna: User) -> None:
+    say("first", "The ferry leaves.", owner=anna)
+    for permissions in ((), ("view_message", "view_summary", "delete_session")):
+        answer = staff(*permissions).get(LIST, {"q": "ferry"})
+        assert answer.status_code == 403
+        assert b"leaves" not in answer.content
+    assert said(search(staff("change_session"), "ferry")) == [("first", 1)]
+
+
+def test_what_is_found_is_escaped(anna: User) -> None:
+    say("first", f"see {EVIL} here", title=EVIL, owner=anna)
+    client = staff("view_session")
+    for term in (EVIL, f"anna/{EVIL}", 'x" onclick="', "anna/'; DROP TABLE", "\\", "a/\x00", "/", "anna/"):
+        answer = client.get(LIST, {"q": term})
+        assert answer.status_code == 200, term
+        assert EVIL not in answer.content.decode()
+        assert ' onclick="' not in answer.content.decode()
+    assert "<mark>&lt;script&gt;alert(1)&lt;/script&gt;</mark>" in client.get(LIST, {"q": EVIL}).content.decode()
+
+
+def test_a_search_takes_a_fixed_number_of_statements(anna: User) -> None:
+    client, taken = staff("view_session"), []
+    say("first", "The ferry leaves.", title="ferry", owner=anna)
+    client.get(LIST)
+    for count in (0, 70):
+        for number in range(count):
+            say(f"k{number}", "The ferry.", "And another ferry.", title="ferry", owner=anna)
+        for term in ("ferry", "anna/ferry", "nothing there"):
+            with CaptureQueriesContext(connection) as captured:
+                client.get(LIST, {"q": term})
+            assert "COUNT(" not in " ".join(query["sql"] for query in captured.captured_queries)
+            taken.append(len(captured))
+    assert taken[:3] == taken[3:]
+    assert max(taken) < 20
