@@ -234,7 +234,10 @@ class Session(models.Model):
             models.Index(fields=["owner", "id"], name="convmemory_session_owner"),
             models.Index(fields=["visitor", "id"], name="convmemory_session_visitor"),
         ]
-        permissions = [("write_any_role", _("Can write messages of any role through the API"))]
+        permissions = [
+            ("write_any_role", _("Can write messages of any role through the API")),
+            ("try_prompts", _("Can try prompts and models with a session, in the admin")),
+        ]
 
     def __str__(self) -> str:
         return f"{self.alias}: {self.key}"

@@ -13,7 +13,7 @@ from django.contrib.admin.utils import display_for_value, quote
 from django.contrib.admin.views.main import SEARCH_VAR
 from django.contrib.auth import get_user_model
 from django.core.exceptions import PermissionDenied
-from django.db import router
+from django.db import connections, router, transaction
 from django.db.models import QuerySet
 from django.http import Http404, HttpRequest, HttpResponse, HttpResponseNotAllowed, HttpResponseRedirect
 from django.http.response import HttpResponseBase
@@ -34,6 +34,7 @@ from django_convmemory.admin.page import SessionPage
 from django_convmemory.admin.pauses import Pause, pauses, wavering
 from django_convmemory.admin.phrases import MAX_PHRASE, Phrase
 from django_convmemory.admin.text_search import TextSearch
+from django_convmemory.admin.trials import PERMISSION, TrialPage
 from django_convmemory.admin.waiting import Status
 from django_convmemory.admin.work import REDACT, WORK, Work
 from django_convmemory.exceptions import ConvMemoryError
@@ -184,6 +185,10 @@ class SessionAdmin(admin.ModelAdmin):  # type: ignore[type-arg]
         may_see = self.has_view_or_change_permission(request, session)
         return may_see and request.user.has_perm("convmemory.change_message")
 
+    def has_try_prompts_permission(self, request: HttpRequest, session: models.Session) -> bool:
+        """Whether the user may see the session, and call a model with its messages."""
+        return self.has_view_or_change_permission(request, session) and request.user.has_perm(PERMISSION)
+
     def _may(self, request: HttpRequest, work: Work, session: models.Session) -> bool:
         return bool(getattr(self, f"has_{work.permission}_permission")(request, session))
 
@@ -198,8 +203,13 @@ class SessionAdmin(admin.ModelAdmin):  # type: ignore[type-arg]
             )
             for path_name, work in WORK.items()
         ]
+        trial_view = wrap(self.trial_view)
+        for using in connections:
+            # No transaction is open while the model answers, also with ATOMIC_REQUESTS.
+            trial_view = transaction.non_atomic_requests(using)(trial_view)
         return [
             *work_urls,
+            path("<int:pk>/trial/", trial_view, name=f"{name}_trial"),
             path("overview/", wrap(self.overview_view), name=f"{name}_overview"),
             path("retry/", wrap(self.retry_view), name=f"{name}_retry"),
             path("<int:pk>/export/", wrap(self.export_view), name=f"{name}_export"),
@@ -242,6 +252,7 @@ class SessionAdmin(admin.ModelAdmin):  # type: ignore[type-arg]
                 if self._may(request, work, session) and (name != "rebuild" or session.current_version)
             ],
             may_redact=self.has_redact_permission(request, session),
+            may_try=session.alias in memories and self.has_try_prompts_permission(request, session),
             **(extra_context or {}),
         )
 
@@ -306,6 +317,21 @@ class SessionAdmin(admin.ModelAdmin):  # type: ignore[type-arg]
         sessions = models.Session.objects.using(session._state.db).filter(pk=session.pk)
         return bulk.download(sessions, f"{session.public_id}.jsonl")
 
+    def trial_view(self, request: HttpRequest, pk: int) -> HttpResponse:
+        """Show what another model, other instructions, or recall would bring. It changes nothing."""
+        session = self._session(request, pk)
+        if not self.has_try_prompts_permission(request, session):
+            raise PermissionDenied
+        if request.method not in ("GET", "HEAD", "POST"):
+            return HttpResponseNotAllowed(["GET", "HEAD", "POST"])
+        if session.alias not in memories:
+            return self._without_memory(request, session)
+        posted = request.POST if request.method == "POST" else None
+        page = TrialPage(session, memories[session.alias], posted)
+        # Here and not by the template, which a middleware may render inside a transaction.
+        context = {"title": _("Try a prompt"), "subtitle": str(session), "original": session, "trial": page.trial}
+        return self._page(request, "trial", page=page, **context)
+
     # Actions.
 
     def work_view(self, request: HttpRequest, pk: int, work: Work, **arguments: int) -> HttpResponse:
@@ -319,9 +345,7 @@ class SessionAdmin(admin.ModelAdmin):  # type: ignore[type-arg]
             context = {"title": label, "subtitle": str(session), "original": session, "warning": work.warning}
             return self._page(request, "confirm", **context)
         if work.needs_memory and session.alias not in memories:
-            text = _("The alias “%(alias)s” is not in the setting CONVMEMORY. Add it there, or delete the session.")
-            self.message_user(request, text % {"alias": session.alias}, messages.ERROR)
-            return self._back(session)
+            return self._without_memory(request, session)
         try:
             notice = work.run(session, **arguments)
         except ConvMemoryError as error:
@@ -376,6 +400,11 @@ class SessionAdmin(admin.ModelAdmin):  # type: ignore[type-arg]
             return self._url("change", quote(session.owner_id), opts=get_user_model()._meta)
         except NoReverseMatch:
             return None
+
+    def _without_memory(self, request: HttpRequest, session: models.Session) -> HttpResponse:
+        text = _("The alias “%(alias)s” is not in the setting CONVMEMORY. Add it there, or delete the session.")
+        self.message_user(request, text % {"alias": session.alias}, messages.ERROR)
+        return self._back(session)
 
     def _back(self, session: models.Session, query: str = "") -> HttpResponse:
         return HttpResponseRedirect(self._url("change", session.pk) + query)

@@ -11,10 +11,11 @@ from django.contrib.auth.models import User
 from django_convmemory import models
 from django_convmemory.memory import memories
 from django_convmemory.messages import ChatMessage
+from django_convmemory.testing import ScriptedMemories
 from tests import axe
 from tests.admin import showcase
 from tests.admin.test_browser import LIST, Visit, session, short, visit
-from tests.browser import browser
+from tests.browser import browser, picture
 
 if TYPE_CHECKING:
     from playwright.sync_api import Page
@@ -73,6 +74,23 @@ def test_the_pages_that_ask_first(visit: Visit, in_every_state: models.Session) 
         page.get_by_role("button", name=button).first.click()
         page.get_by_role("button", name="Yes, I’m sure").wait_for()
         check(page)
+
+
+def test_the_page_of_trials(visit: Visit, session: models.Session, convmemory: ScriptedMemories) -> None:
+    address = f"{LIST}{session.pk}/trial/"
+    check(visit.open(address))
+    convmemory.reply("They go to Porto by train.")
+    page = visit.open(address)
+    page.get_by_role("textbox", name="Instructions").fill("Name the trains.")
+    page.get_by_role("button", name="Try it").click()
+    page.get_by_role("heading", name="The trial").wait_for()
+    check(page)
+    picture(page, "admin-trial")
+    page.get_by_role("textbox", name="Question").fill("Was our budget 2,400 euros?")
+    page.get_by_role("button", name="Look").click()
+    page.get_by_text(" quoted.").wait_for()
+    check(page)
+    picture(page, "admin-trial-recall")
 
 
 def test_a_name_without_blanks_leaves_the_other_columns_their_room(
