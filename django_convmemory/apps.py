@@ -12,9 +12,11 @@ class ConvMemoryConfig(AppConfig):
     def ready(self) -> None:
         from django_convmemory import checks
         from django_convmemory.api import checks as api_checks
+        from django_convmemory.monitoring import checks as monitoring_checks
 
         checks.register()
         api_checks.register()
+        monitoring_checks.register()
         setting_changed.connect(_forget, dispatch_uid="convmemory.forget")
 
 

@@ -16,6 +16,7 @@ from __future__ import annotations
 import atexit
 import collections
 import contextlib
+import contextvars
 import logging
 import math
 import os
@@ -69,6 +70,8 @@ class _Queued:
         self.app = app
         self.awaited = awaited
         self.undelivered = undelivered
+        # So that tracing, in the thread that sends, finds the span of the request.
+        self.context = contextvars.copy_context()
         self.sent = False
         self.done = threading.Event()
 
@@ -268,7 +271,7 @@ def _send(connection: BrokerConnection | None, queued: _Queued) -> BrokerConnect
     began = time.monotonic()
     if connection is not None and connection.app is queued.app:
         try:
-            connection.send(queued.hint)
+            queued.context.run(connection.send, queued.hint)
         except Exception:
             connection.close()
             # A broker that was restarted has closed the old connection. That fails at once, and a new connection may
@@ -281,7 +284,7 @@ def _send(connection: BrokerConnection | None, queued: _Queued) -> BrokerConnect
         connection.close()
     connection = BrokerConnection(queued.app)
     try:
-        connection.send(queued.hint)
+        queued.context.run(connection.send, queued.hint)
     except BaseException:
         connection.close()
         raise

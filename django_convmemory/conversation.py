@@ -14,7 +14,7 @@ from asgiref.sync import sync_to_async
 from django.dispatch import Signal
 
 from django_convmemory import schedulers, signals
-from django_convmemory.core import arguments, context, creations, naming, recalling, runs, search
+from django_convmemory.core import arguments, context, creations, naming, observers, recalling, runs, search
 from django_convmemory.core.arguments import NOT_GIVEN
 from django_convmemory.core.context import Context
 from django_convmemory.core.hits import Hits
@@ -298,7 +298,9 @@ class ConversationMemory(BaseMemory):
                 break
             recalling = self._recalling(loaded, snapshot, name, recall)
             if recalling is not None:
-                return recalling
+                loaded = recalling
+                break
+        observers.loaded(self.alias, loaded)
         return loaded
 
     def _recalling(self, loaded: Context, snapshot: Snapshot, name: SessionName, recall: bool | str) -> Context | None:
@@ -366,22 +368,25 @@ class ConversationMemory(BaseMemory):
         search.check_scopes(session, owner, visitor, sessions)
         parsed = search.query_of(query)
         name = None if session is None else self.resolve(session)
-        searched = search.sessions_for(
-            self.store, self.alias, name=name, owner=owner, visitor=visitor, sessions=sessions, before=before
-        )
-        if self.options.index:
-            for session_id in search.to_index(searched):
-                self._schedule(session_id)
-        return search.search(
-            self.store,
-            searched,
-            parsed,
-            limit=limit,
-            offset=offset,
-            after=after,
-            before=before,
-            neighbours=neighbours,
-        )
+        observed = observers.Search(alias=self.alias, query=query)
+        with observers.searching(observed):
+            searched = search.sessions_for(
+                self.store, self.alias, name=name, owner=owner, visitor=visitor, sessions=sessions, before=before
+            )
+            if self.options.index:
+                for session_id in search.to_index(searched):
+                    self._schedule(session_id)
+            observed.hits = hits = search.search(
+                self.store,
+                searched,
+                parsed,
+                limit=limit,
+                offset=offset,
+                after=after,
+                before=before,
+                neighbours=neighbours,
+            )
+        return hits
 
     asearch = asynchronous(search)
 
@@ -524,9 +529,16 @@ class ConversationMemory(BaseMemory):
             return Outcome.NOT_DUE
         if self.model is None:
             return (await sync_to_async(self.compact_id)(session_id, asked=True)).outcome
-        run = self._compactor(self.model).run(self.alias, session_id, asked=True, despite_pause=despite_pause)
-        result = await runs.adrive(run)
-        return (await sync_to_async(self._finish)(session_id, result)).outcome
+        fold = self._fold(session_id, "retry" if despite_pause else "compact")
+        compactor = self._compactor(self.model, fold)
+        run = compactor.run(self.alias, session_id, asked=True, despite_pause=despite_pause)
+        return (await self._adrive(run, fold)).outcome
+
+    async def _adrive(self, run: runs.Run, fold: observers.Fold) -> runs.Result:
+        with observers.folding(fold):
+            result = await runs.adrive(run)
+            fold.outcome = result.outcome
+            return await sync_to_async(self._finish)(fold.session_id, result)
 
     def rebuild(self, session: str | Named) -> Outcome:
         """Make the summary of the session again from its messages, now, in this process.
@@ -542,8 +554,9 @@ class ConversationMemory(BaseMemory):
         session_id = await sync_to_async(self.store.find)(self.resolve(session))
         if session_id is None or self.model is None:
             return Outcome.NOT_DUE
-        result = await runs.adrive(self._compactor(self.model).rebuild(self.alias, session_id))
-        return (await sync_to_async(self._finish)(session_id, result)).outcome
+        fold = self._fold(session_id, "rebuild")
+        run = self._compactor(self.model, fold).rebuild(self.alias, session_id)
+        return (await self._adrive(run, fold)).outcome
 
     def request_compaction(self, session: str | Named, *, despite_pause: bool = False) -> bool:
         """Ask the scheduler to fold what is due in the session soon, even if the next attempt has to wait.

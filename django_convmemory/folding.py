@@ -13,7 +13,7 @@ from typing import Any
 
 from django_convmemory import schedulers, tokens
 from django_convmemory.chat_models.base import ChatModel
-from django_convmemory.core import compaction, indexing, runs
+from django_convmemory.core import compaction, indexing, observers, runs
 from django_convmemory.core.attempts import Price
 from django_convmemory.core.breaker import Breaker, Reason
 from django_convmemory.core.options import Options
@@ -122,8 +122,18 @@ class BaseMemory(abc.ABC):
             return self.compact_id(session_id, asked=True, despite_pause=work == "retry")
         if self.model is None:
             return Result(Outcome.NOT_DUE)
-        run = self._compactor(self.model).rebuild(self.alias, session_id, stand_ins=work == "replace_stand_ins")
-        return self._finish(session_id, runs.drive(run))
+        fold = self._fold(session_id, work)
+        run = self._compactor(self.model, fold).rebuild(self.alias, session_id, stand_ins=work == "replace_stand_ins")
+        return self._drive(run, fold)
+
+    def _fold(self, session_id: int, work: schedulers.Work) -> observers.Fold:
+        return observers.Fold(alias=self.alias, session_id=session_id, work=work)
+
+    def _drive(self, run: runs.Run, fold: observers.Fold) -> Result:
+        with observers.folding(fold):
+            result = runs.drive(run)
+            fold.outcome = result.outcome
+            return self._finish(fold.session_id, result)
 
     def _finish(self, session_id: int, result: Result) -> Result:
         if result.again:
@@ -138,8 +148,9 @@ class BaseMemory(abc.ABC):
         """
         if self.model is None:
             return self._finish(session_id, indexing.run(self.store, session_id, self._due_rule, asked=asked))
-        run = self._compactor(self.model).run(self.alias, session_id, asked=asked, despite_pause=despite_pause)
-        return self._finish(session_id, runs.drive(run))
+        fold = self._fold(session_id, "retry" if despite_pause else "compact")
+        run = self._compactor(self.model, fold).run(self.alias, session_id, asked=asked, despite_pause=despite_pause)
+        return self._drive(run, fold)
 
     @property
     def lease_seconds(self) -> float:
@@ -201,7 +212,13 @@ class BaseMemory(abc.ABC):
             limit -= self.store.waiting_rebuilds(self.alias, within=_REBUILD_WAIT, limit=limit)
         return self.store.sweep_rebuilds(self.alias, limit=limit, wait=_REBUILD_WAIT) if limit > 0 else []
 
-    def _compactor(self, model: ChatModel) -> compaction.Compactor:
+    def _compactor(self, model: ChatModel, fold: observers.Fold | None = None) -> compaction.Compactor:
+        """Return what folds the sessions of this memory. It tells ``fold`` the session's public id."""
+
+        def claimed(claim: Claim) -> None:
+            if fold is not None:
+                fold.public_id = claim.public_id
+
         return compaction.Compactor(
             store=self.store,
             strategy=self.strategy,
@@ -211,6 +228,7 @@ class BaseMemory(abc.ABC):
             fallback=self.fallback,
             requests=self.requests,
             price=self.price,
+            on_claimed=claimed,
             on_published=self._published,
             on_failed=self._failed,
             hints=self.scheduler.hints,

@@ -26,6 +26,7 @@ from celery.exceptions import SoftTimeLimitExceeded
 from celery.signals import worker_init, worker_process_init
 
 from django_convmemory.broker import Hint, Undelivered, sender
+from django_convmemory.core import observers
 from django_convmemory.core.runs import Outcome
 from django_convmemory.exceptions import BrokerUnavailable, UnknownAlias
 from django_convmemory.memory import memories
@@ -48,6 +49,10 @@ _CLOCK_SKEW = 1.0
 REBUILD_TRIES = 5
 # This many sessions are marked as hinted before their tasks are sent. If the broker fails, so many marks may be wrong.
 _SWEEP_BATCH = 100
+
+
+# The header of a task that carries what observers want to be known where the session is folded.
+_ORIGIN = "convmemory_origin"
 
 
 # The task is acknowledged when it ends. If a worker is killed, the broker gives the task to another worker. A failed
@@ -106,7 +111,8 @@ def compact(
     memory = memory_of(alias, session_id)
     if memory is None:
         return
-    outcome = fold(memory, session_id, swept=swept, asked=asked, despite_pause=despite_pause)
+    with observers.originating(_origin(self)):
+        outcome = fold(memory, session_id, swept=swept, asked=asked, despite_pause=despite_pause)
     if outcome == Outcome.BUSY and (self.request.delivery_info or {}).get("redelivered"):
         # The worker that had this task before was probably killed, and its lease has not expired yet.
         memory.scheduler.schedule(memory, session_id, delay=memory.lease_seconds)
@@ -154,6 +160,11 @@ def rebuild(self: Task[..., None], alias: str, session_id: int, stand_ins: bool 
     memory = memory_of(alias, session_id)
     if memory is None:
         return
+    with observers.originating(_origin(self)):
+        _rebuild(self, memory, session_id, stand_ins=stand_ins)
+
+
+def _rebuild(task: Task[..., None], memory: ConversationMemory, session_id: int, *, stand_ins: bool) -> None:
     if stand_ins:
         if memory.carry_out(session_id, "replace_stand_ins").recovered:
             send_waiting(memory)
@@ -164,12 +175,17 @@ def rebuild(self: Task[..., None], alias: str, session_id: int, stand_ins: bool 
         # The next task uses what is built so far.
         memory.scheduler.request(memory, session_id, "rebuild")
         return
-    if outcome == Outcome.BUSY and not self.request.called_directly and not self.request.is_eager:
-        if self.request.retries < REBUILD_TRIES:
-            raise self.retry(countdown=memory.lease_seconds)
+    if outcome == Outcome.BUSY and not task.request.called_directly and not task.request.is_eager:
+        if task.request.retries < REBUILD_TRIES:
+            raise task.retry(countdown=memory.lease_seconds)
         logger.warning(
             "Session %s was not rebuilt: another process was working on it at each try. Request it again.", session_id
         )
+
+
+def _origin(task: Task[..., None]) -> object:
+    """Return what the observers of the sender want to be known here: see :meth:`.Observer.headers`."""
+    return getattr(task.request, _ORIGIN, None)
 
 
 def memory_of(alias: str, session_id: int) -> ConversationMemory | None:
@@ -318,7 +334,7 @@ class CeleryScheduler:
             return True
         task = _TASKS[work].name
         # No sweep would send it again, so it does not expire.
-        options = self._options(memory) | {"expiration": None}
+        options = self._options(memory) | {"expiration": None} | _headers()
         hint = Hint(task, memory.alias, session_id, options, REQUESTED[work])
         return sender().send(hint, compact.app, wait=True)
 
@@ -342,9 +358,10 @@ class CeleryScheduler:
             if delay <= 0:
                 _here(compact, memory, session_id)
             return True
-        hint = Hint(
-            compact.name, memory.alias, session_id, self._options(memory, delay), {"swept": True} if swept else {}
-        )
+        options, arguments = self._options(memory, delay), {"swept": True} if swept else {}
+        if not swept:  # A sweep is not what made the session due.
+            options |= _headers()
+        hint = Hint(compact.name, memory.alias, session_id, options, arguments)
         return sender().send(hint, compact.app, wait=wait, undelivered=undelivered)
 
     def _options(self, memory: Memory, delay: float = 0.0) -> dict[str, Any]:
@@ -363,6 +380,11 @@ class CeleryScheduler:
         if self.queue is not None:
             options["queue"] = self.queue
         return options
+
+
+def _headers() -> dict[str, Any]:
+    headers = observers.headers()
+    return {"headers": {_ORIGIN: headers}} if headers else {}
 
 
 _TASKS: dict[Work, Task[..., None]] = {

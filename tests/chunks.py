@@ -14,7 +14,8 @@ from django_convmemory.clock import Clock
 from django_convmemory.conversation import ConversationMemory
 from django_convmemory.core.context import spoken
 from django_convmemory.core.naming import Named
-from django_convmemory.core.runs import Call, Run
+from django_convmemory.core.observers import Call
+from django_convmemory.core.runs import Run
 from django_convmemory.core.store import Store
 from django_convmemory.maintenance import integrity
 from django_convmemory.stores.in_memory import InMemoryStore

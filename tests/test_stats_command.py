@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from django.core.management import CommandError, call_command
+from django.db import connection
+from django.db.migrations.recorder import MigrationRecorder
 
 from django_convmemory import clock, exceptions, models
 from django_convmemory.chat_models.base import ChatResponse, Usage
@@ -24,6 +26,8 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.django_db
 
 NOTHING: dict[str, Any] = {
+    "ready": True,
+    "reasons": [],
     "sessions": 0,
     "messages": 0,
     "tokens": 0,
@@ -200,7 +204,7 @@ def test_the_number_of_queries_does_not_depend_on_the_number_of_rows(
         memories["default"].append(key, {"role": "user", "content": "Hello"})
         attempt(1.0)
 
-    with django_assert_num_queries(9):
+    with django_assert_num_queries(13):
         figures("--alias", "default")
 
 
@@ -212,9 +216,9 @@ def test_text_is_aligned() -> None:
     blocks = [block.splitlines() for block in stats("--since", "12h").split("\n\n")]
 
     assert [block[0] for block in blocks] == ["default", "other"]
-    assert [line.split()[0] for line in blocks[0][11:14]] == ["attempts", "context_length", "published"]
-    assert blocks[0][1].split() == ["sessions", "1"]
-    assert "  attempts in 12h" in blocks[0][11]
+    assert [line.split()[0] for line in blocks[0][12:15]] == ["attempts", "context_length", "published"]
+    assert [line.split() for line in blocks[0][1:3]] == [["ready", "yes"], ["sessions", "1"]]
+    assert "  attempts in 12h" in blocks[0][12]
     assert "  cost                  0.25" in blocks[0]
     assert "  oldest due (s)           -" in blocks[0]
     assert "  paused                  no" in blocks[0]
@@ -229,6 +233,33 @@ def test_an_alias_can_be_chosen_even_if_the_settings_no_longer_have_it(settings:
     assert list(figures()) == ["default", "other"]
     assert list(figures("--alias", "default")) == ["default"]
     assert figures("--alias", "other")["other"]["stalled"] == 1
+
+
+def test_a_memory_that_does_not_keep_up_is_not_ready(settings: Settings) -> None:
+    settings.CONVMEMORY_MONITORING = {"MAX_DUE_SECONDS": 300}
+    memories["default"].append("a", {"role": "user", "content": "Hello"})
+    models.Session.objects.update(due_since=clock.Clock(-400))
+    memories["other"].store.open_breaker("other", Reason.MISCONFIGURED, "no key", seconds=60)
+
+    default, other = figures()["default"], figures()["other"]
+
+    assert (default["ready"], [reason["code"] for reason in default["reasons"]]) == (False, ["overdue"])
+    assert other["reasons"] == [{"code": "paused", "message": "memories['other'] is paused: misconfigured."}]
+    text = stats()
+    assert "  not ready: memories['other'] is paused: misconfigured.\n" in text
+    with pytest.raises(CommandError, match=r"400 s.*\n.*misconfigured") as raised:
+        stats("--fail-if-not-ready")
+    assert raised.value.returncode == 1
+
+
+def test_a_site_that_is_ready_exits_with_0() -> None:
+    assert list(json.loads(stats("--json", "--fail-if-not-ready"))) == ["default", "other"]
+
+
+def test_a_database_without_a_migration_is_an_error() -> None:
+    MigrationRecorder(connection).migration_qs.filter(app="convmemory", name="0011_cached_tokens").delete()
+    with pytest.raises(CommandError, match="lacks 0011_cached_tokens"):
+        stats("--json")
 
 
 @pytest.mark.parametrize("since", ["soon", "0d", "-1d", "1", "d", "1.5h", "1w", "99999d", "٣d"])

@@ -6,6 +6,7 @@ import contextlib
 import dataclasses
 import pathlib
 from collections.abc import Callable, Iterator
+from typing import Any
 
 from django_convmemory import models
 from tests import processes, projects
@@ -40,8 +41,15 @@ class Worker:
 
 
 @contextlib.contextmanager
-def worker_of(broker_url: str, folder: pathlib.Path, *, max_token_limit: int = 200) -> Iterator[Worker]:
-    """Start a worker with one process. Its log and other files are in ``folder``."""
+def worker_of(
+    broker_url: str,
+    folder: pathlib.Path,
+    *,
+    max_token_limit: int = 200,
+    app: str = "tests.celery_app",
+    **settings: Any,
+) -> Iterator[Worker]:
+    """Start a worker of ``app`` with one process. Its log and other files are in ``folder``."""
     site = projects.make_project(broker_url)
     with OpenAIServer() as server:
         memory = {
@@ -55,11 +63,12 @@ def worker_of(broker_url: str, folder: pathlib.Path, *, max_token_limit: int = 2
         options = projects.celery_settings(broker_url, site.queue)
         process = processes.start(
             folder,
-            *("celery", "--app", "tests.celery_app", "worker", "--queues", site.queue, "--pool", "prefork"),
+            *("celery", "--app", app, "worker", "--queues", site.queue, "--pool", "prefork"),
             *("--concurrency", "1", "--without-gossip", "--without-mingle", "--without-heartbeat"),
             *("--loglevel", "INFO"),
             **{f"CELERY_{name.upper()}": value for name, value in options.items()},
             CONVMEMORY={"default": memory},
+            **settings,
         )
         try:
             yield Worker(site, server, folder)

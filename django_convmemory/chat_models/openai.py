@@ -25,6 +25,7 @@ from django_convmemory.chat_models import base, openai_replies
 if TYPE_CHECKING:
     import openai
 
+_DEFAULT_BASE_URL: Final = "https://api.openai.com/v1"
 MAX_BODY_BYTES: Final = 10_000_000
 MAX_ERROR_BODY_BYTES: Final = 100_000
 
@@ -82,6 +83,11 @@ class OpenAIChatModel:
     def name(self) -> str:
         """The model's name, or "" if none is configured."""
         return self._model or os.environ.get("OPENAI_MODEL", "")
+
+    @property
+    def base_url(self) -> str:
+        """The address of the endpoint that is called."""
+        return self._base_url or os.environ.get("OPENAI_BASE_URL") or _DEFAULT_BASE_URL
 
     @property
     def problem(self) -> str | None:

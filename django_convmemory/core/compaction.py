@@ -20,9 +20,10 @@ from django_convmemory.core.exchanges import Turn
 from django_convmemory.core.failures import EarlyEnd
 from django_convmemory.core.model_calls import ModelCaller
 from django_convmemory.core.model_choice import Admission, ModelChoice
+from django_convmemory.core.observers import Call
 from django_convmemory.core.options import Options
 from django_convmemory.core.requests import Requests
-from django_convmemory.core.runs import Call, LeaseLost, Outcome, Result, Run
+from django_convmemory.core.runs import LeaseLost, Outcome, Result, Run
 from django_convmemory.core.store import Store
 from django_convmemory.core.strategies import Strategy
 from django_convmemory.core.values import AttemptRecord, Claim, DueRule, NewVersion, is_final
@@ -49,6 +50,7 @@ class Compactor:
     model: ChatModel
     fallback: ChatModel | None = None
     price: Price | None = None
+    on_claimed: Callable[[Claim], None] = lambda claim: None
     on_published: Callable[[Claim], None] = lambda claim: None
     on_failed: Callable[[Claim, Exception], None] = lambda claim, error: None
     # Whether a task will fold the session later if a result says ``again``. The session's row notes it.
@@ -122,6 +124,7 @@ class Compactor:
             if admission.probe:
                 self.store.end_probe(alias)
             return Result({"not_due": Outcome.NOT_DUE, "busy": Outcome.BUSY}.get(claim, Outcome.STALLED))
+        self.on_claimed(claim)
         folding = _Folding(self, claim, admission, stand_ins=stand_ins)
         try:
             result = yield from folding.run()

@@ -13,7 +13,8 @@ from django_convmemory.core import attempts, breaker, validation
 from django_convmemory.core.attempts import Answer, Price
 from django_convmemory.core.breaker import Reason
 from django_convmemory.core.model_choice import ANSWERS
-from django_convmemory.core.runs import Call, LeaseLost
+from django_convmemory.core.observers import Call
+from django_convmemory.core.runs import LeaseLost
 from django_convmemory.core.store import Store
 from django_convmemory.core.values import Claim
 
@@ -63,7 +64,13 @@ class ModelCaller:
         own, by_fallback = model is self.own, model is self.fallback
         self.asked_own = self.asked_own or own
         try:
-            response = yield Call(model, request)
+            response = yield Call(
+                model=model,
+                request=request,
+                alias=claim.name.alias,
+                public_id=claim.public_id,
+                by_fallback=by_fallback,
+            )
             text = finish(validation.checked(response))
         except Exception as error:  # noqa: BLE001  raised again once it is recorded
             failure = error

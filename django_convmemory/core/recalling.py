@@ -9,7 +9,7 @@ from __future__ import annotations
 import datetime as dt
 from collections.abc import Sequence
 
-from django_convmemory.core import context as contexts, requests, search
+from django_convmemory.core import context as contexts, observers, requests, search
 from django_convmemory.core.context import Context, spoken
 from django_convmemory.core.hits import Hit
 from django_convmemory.core.options import Options
@@ -57,21 +57,24 @@ def with_quotes(
     room = min(options.recall_tokens, place.room)
     if query.empty or before <= 1 or room <= counter.count(_message([], [], zone)):
         return context
-    session = store.searchable(name, before=before, epoch=snapshot.epoch)
-    if session is None:
-        return None
-    matches = ranking.rank([session.segments], query, limit=_CANDIDATES, before=before)
-    matches = [match for match in matches if match.share >= _FLOOR]
-    found = [each for each in search.read(store, [session], matches) if each.stored.message.role in _ROLES]
-    chosen: list[tuple[Found, Hit]] = []
-    recalling = context
-    for each in found:
-        candidates = [*chosen, (each, search.hit(each, query, length=_EXCERPT))]
-        candidates.sort(key=lambda candidate: candidate[1].position)
-        hits = [hit for _, hit in candidates]
-        attempt = contexts.quoting(context, _message([found for found, _ in candidates], hits, zone), hits, counter)
-        if attempt.tokens - context.tokens <= room:
-            chosen, recalling = candidates, attempt
+    observed = observers.Search(alias=name.alias, query=str(asked))
+    with observers.searching(observed):
+        session = store.searchable(name, before=before, epoch=snapshot.epoch)
+        if session is None:
+            return None
+        matches = ranking.rank([session.segments], query, limit=_CANDIDATES, before=before)
+        matches = [match for match in matches if match.share >= _FLOOR]
+        found = [each for each in search.read(store, [session], matches) if each.stored.message.role in _ROLES]
+        chosen: list[tuple[Found, Hit]] = []
+        recalling = context
+        for each in found:
+            candidates = [*chosen, (each, search.hit(each, query, length=_EXCERPT))]
+            candidates.sort(key=lambda candidate: candidate[1].position)
+            hits = [hit for _, hit in candidates]
+            attempt = contexts.quoting(context, _message([found for found, _ in candidates], hits, zone), hits, counter)
+            if attempt.tokens - context.tokens <= room:
+                chosen, recalling = candidates, attempt
+        observed.hits = [hit for _, hit in chosen]
     return recalling
 
 

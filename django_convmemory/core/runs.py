@@ -13,7 +13,9 @@ from typing import NamedTuple
 
 from asgiref.sync import sync_to_async
 
-from django_convmemory.chat_models.base import ChatModel, ChatRequest, ChatResponse
+from django_convmemory.chat_models.base import ChatResponse
+from django_convmemory.core import observers
+from django_convmemory.core.observers import Call
 
 
 class Outcome(enum.StrEnum):
@@ -48,13 +50,6 @@ class LeaseLost(Exception):
     """The lease expired, or the session changed: another process may fold it now."""
 
 
-class Call(NamedTuple):
-    """A request that a run yields, and the model that is to answer it."""
-
-    model: ChatModel
-    request: ChatRequest
-
-
 Run = Generator[Call, ChatResponse, Result]
 
 
@@ -64,11 +59,12 @@ def drive(run: Run) -> Result:
         call = next(run)
         while True:
             try:
-                response = call.model.chat(call.request)
+                with observers.calling(call):
+                    call.response = call.model.chat(call.request)
             except Exception as error:  # noqa: BLE001  the run decides what to do
                 call = run.throw(error)
             else:
-                call = run.send(response)
+                call = run.send(call.response)
     except StopIteration as stop:
         result: Result = stop.value
         return result
@@ -84,11 +80,12 @@ async def adrive(run: Run) -> Result:
         call = await step(run.__next__)
         while not isinstance(call, Result):
             try:
-                response = await call.model.achat(call.request)
+                with observers.calling(call):
+                    call.response = await call.model.achat(call.request)
             except Exception as error:  # noqa: BLE001  the run decides what to do
                 call = await step(run.throw, error)
             else:
-                call = await step(run.send, response)
+                call = await step(run.send, call.response)
         return call
     finally:
         # If the task was cancelled, the run is not at its end: closing it releases the lease.

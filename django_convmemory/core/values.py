@@ -206,6 +206,7 @@ class Claim:
     rebuilding: bool = False
     replaces: int = 0
     parts: int = 0
+    public_id: str = ""
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -439,6 +440,7 @@ def claimed(session: Any, summary: SummaryVersion | None, due_seconds: float) ->
         due_seconds=max(0.0, due_seconds),
         counters=session.counters,
         summary=summary,
+        public_id=str(session.public_id),
     )
 
 

@@ -13,9 +13,9 @@ from django_convmemory.core.attempts import Answer
 from django_convmemory.core.chunks import Chunk
 from django_convmemory.core.context import spoken
 from django_convmemory.core.model_calls import ModelCaller
+from django_convmemory.core.observers import Call
 from django_convmemory.core.options import Options
 from django_convmemory.core.requests import Requests
-from django_convmemory.core.runs import Call
 from django_convmemory.core.store import Store
 from django_convmemory.core.values import AttemptOutcome, AttemptRecord, Claim, NewVersion
 

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from typing import Any
 
-from django.core.management.base import BaseCommand, CommandParser
+from django.core.management.base import BaseCommand, CommandError, CommandParser
 from django.db.models import Count, F, Max, Q, Sum
 
 from django_convmemory import models
@@ -15,6 +16,8 @@ from django_convmemory.core.options import Options
 from django_convmemory.core.values import MAX_MODEL_NAME, AttemptOutcome
 from django_convmemory.management import choices, durations
 from django_convmemory.memory import memories
+from django_convmemory.monitoring import figures, readiness
+from django_convmemory.monitoring.readiness import Reason
 from django_convmemory.stores import breakers
 
 _IDLE = Q(lease_expires_at__isnull=True) | Q(lease_expires_at__lte=Clock())
@@ -29,6 +32,8 @@ class Command(BaseCommand):
     - ``replies``: the replies that were stored with their usage, and how much of their prompts came from the provider's
       cache.
     - ``pause``: why nobody calls the model now, since when, and for how long.
+    - ``ready``: no session has been due for too long, and no outage or misconfiguration pauses the memory. Otherwise
+      ``reasons`` say what is wrong, and with ``--fail-if-not-ready`` the exit code is 1.
 
     The command makes a few queries for each alias. They count rows. Only the usage of recent replies is loaded.
     """
@@ -45,14 +50,23 @@ class Command(BaseCommand):
             metavar="DURATION",
             help=f"How far back model calls are counted, such as {durations.EXAMPLES} (default: %(default)s).",
         )
+        parser.add_argument(
+            "--fail-if-not-ready",
+            action="store_true",
+            help="Exit with 1 if a memory is not ready, after the figures are printed.",
+        )
         choices.add_database(parser)
 
     def handle(self, *args: Any, **options: Any) -> None:
         """Print the figures of each alias."""
         using = choices.database(options)
         seconds = durations.seconds(options["since"], "--since")
-        figures = {
+        if broken := readiness.of_process(using):
+            raise CommandError(" ".join(reason.message for reason in broken))
+        reasons = readiness.of_work(figures.backlogs(using))
+        stats = {
             alias: {
+                **_readiness(alias, reasons),
                 **_sessions(alias, using),
                 "attempts": {"since_seconds": seconds, **_attempts(alias, using, seconds)},
                 "replies": {"since_seconds": seconds, **_replies(alias, using, seconds)},
@@ -60,9 +74,17 @@ class Command(BaseCommand):
             for alias in choices.aliases(options, using, removed=True)
         }
         if options["json"]:
-            self.stdout.write(json.dumps(figures, ensure_ascii=False, indent=2))
+            self.stdout.write(json.dumps(stats, ensure_ascii=False, indent=2))
         else:
-            self.stdout.write("\n\n".join(_text(alias, values, options["since"]) for alias, values in figures.items()))
+            self.stdout.write("\n\n".join(_text(alias, values, options["since"]) for alias, values in stats.items()))
+        if options["fail_if_not_ready"] and not all(values["ready"] for values in stats.values()):
+            messages = {reason["message"] for values in stats.values() for reason in values["reasons"]}
+            raise CommandError("\n".join(sorted(messages)))
+
+
+def _readiness(alias: str, reasons: Sequence[Reason]) -> dict[str, Any]:
+    own = [reason for reason in reasons if reason.alias == alias]
+    return {"ready": not own, "reasons": [{"code": reason.code, "message": reason.message} for reason in own]}
 
 
 def _sessions(alias: str, using: str) -> dict[str, Any]:
@@ -163,6 +185,7 @@ def _replies(alias: str, using: str, seconds: int) -> dict[str, int]:
 def _text(alias: str, values: dict[str, Any], since: str) -> str:
     attempts, replies, pause = values["attempts"], values["replies"], values["pause"]
     lines = [
+        ("ready", "yes" if values["ready"] else "no"),
         *((name, values[name]) for name in ("sessions", "messages", "tokens", "due")),
         ("oldest due (s)", values["oldest_due_seconds"]),
         *((name, values[name]) for name in ("leased", "failing", "stalled")),
@@ -187,4 +210,5 @@ def _text(alias: str, values: dict[str, Any], since: str) -> str:
     left, right = (max(len(column) for column in columns) for columns in zip(*cells, strict=True))
     # An error is longer than the other values.
     error = [f"  last error: {pause['error']}"] if pause else []
-    return "\n".join([alias, *(f"  {name:<{left}}  {value:>{right}}" for name, value in cells), *error])
+    reasons = [f"  not ready: {reason['message']}" for reason in values["reasons"]]
+    return "\n".join([alias, *(f"  {name:<{left}}  {value:>{right}}" for name, value in cells), *reasons, *error])

@@ -106,6 +106,11 @@ class Session:
     fork_position: int = 0
 
     @property
+    def public_id(self) -> str:
+        """Nothing of this process is public: its number is enough."""
+        return str(self.id)
+
+    @property
     def summary(self) -> SummaryVersion | None:
         return self.versions[self.current_version].value if self.current_version else None
 

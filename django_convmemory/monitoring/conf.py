@@ -1,0 +1,50 @@
+"""``settings.CONVMEMORY_MONITORING``: who may see figures, and when work counts as overdue."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Any
+
+from django.conf import settings
+from django.core.exceptions import ImproperlyConfigured
+
+from django_convmemory.core.options import check_type
+
+NAME = "CONVMEMORY_MONITORING"
+_SHORTEST_TOKEN = 16
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class Options:
+    """The keys of ``CONVMEMORY_MONITORING``, in lower case."""
+
+    # What a monitoring system sends as "Authorization: Bearer …". None: only staff may see figures.
+    token: str | None = dataclasses.field(default=None, repr=False)
+    # Workers do not keep up if a session has been due for longer.
+    max_due_seconds: int = 900
+
+    def __post_init__(self) -> None:
+        check_type("TOKEN", self.token, str | None, shown=False)
+        check_type("MAX_DUE_SECONDS", self.max_due_seconds, int)
+        if self.token is not None and not (len(self.token) >= _SHORTEST_TOKEN and self.token.isascii()):
+            raise ValueError(f"TOKEN must have at least {_SHORTEST_TOKEN} ASCII characters, so that nobody guesses it.")
+        if self.max_due_seconds < 1:
+            raise ValueError(f"MAX_DUE_SECONDS must be at least 1, not {self.max_due_seconds}.")
+
+
+KEYS = tuple(field.name.upper() for field in dataclasses.fields(Options))
+
+
+def options() -> Options:
+    """Return what the settings say. Raises ImproperlyConfigured, which says what to correct."""
+    configured: Any = getattr(settings, NAME, {})
+    try:
+        if not isinstance(configured, Mapping):
+            raise ValueError(f"The setting must be a dict, not a {type(configured).__name__}.")
+        unknown = [key for key in configured if key not in KEYS]
+        if unknown:
+            raise ValueError(f"The setting has the unknown key {unknown[0]!r:.100}. The keys are {', '.join(KEYS)}.")
+        return Options(**{key.lower(): value for key, value in configured.items()})
+    except (TypeError, ValueError) as error:
+        raise ImproperlyConfigured(f"{NAME}: {error}") from None

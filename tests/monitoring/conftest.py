@@ -1,0 +1,27 @@
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from django.urls import include, path
+
+if TYPE_CHECKING:
+    from pytest_django import Settings
+
+TOKEN = "a-token-that-nobody-guesses"
+
+urlpatterns = [path("convmemory/", include("django_convmemory.monitoring.urls"))]
+
+
+@pytest.fixture(autouse=True)
+def monitored(settings: Settings) -> None:
+    """A site with the monitoring views, and the memories ``default`` and ``other``."""
+    settings.ROOT_URLCONF = "tests.monitoring.conftest"
+    settings.CONVMEMORY_MONITORING = {"TOKEN": TOKEN}
+    settings.CONVMEMORY = dict.fromkeys(("default", "other"), settings.CONVMEMORY["default"])
+
+
+@pytest.fixture
+def authorized() -> dict[str, Any]:
+    """The headers of a monitoring system."""
+    return {"headers": {"Authorization": f"Bearer {TOKEN}"}}

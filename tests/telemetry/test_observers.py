@@ -1,0 +1,115 @@
+"""Observers: what they are told, and that a broken one harms nobody."""
+
+from __future__ import annotations
+
+import contextlib
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping
+
+import pytest
+
+from django_convmemory.chat_models.scripted import ScriptedChatModel
+from django_convmemory.core import observers
+from django_convmemory.core.context import Context
+from django_convmemory.core.observers import Call, Fold, Observer, Search
+from django_convmemory.messages import ChatMessage
+from tests.folding import build, talk
+
+
+class Broken(Observer):
+    """Raises an error wherever it can."""
+
+    def folding(self, fold: Fold) -> contextlib.AbstractContextManager[object]:
+        raise RuntimeError("at the beginning")
+
+    @contextlib.contextmanager
+    def calling(self, call: Call) -> Iterator[None]:
+        yield
+        raise RuntimeError("at the end")
+
+    def searching(self, search: Search) -> contextlib.AbstractContextManager[object]:
+        raise RuntimeError("at the beginning")
+
+    def loaded(self, alias: str, context: Context) -> None:
+        raise RuntimeError("in the middle")
+
+    def headers(self) -> Mapping[str, str]:
+        raise RuntimeError("in the middle")
+
+
+@pytest.fixture
+def broken() -> Iterator[Broken]:
+    observer = Broken()
+    observers.add(observer)
+    yield observer
+    observers.remove(observer)
+
+
+@pytest.mark.django_db
+def test_an_observer_that_fails_is_logged_and_changes_nothing(broken: Broken, caplog: pytest.LogCaptureFixture) -> None:
+    memory = build(ScriptedChatModel(["They talked."]))
+    memory.append("s", ChatMessage.human("I like parrots."))
+    talk(memory, 10)
+
+    assert memory.compact("s") == "published"
+    assert memory.load("s").summary is not None
+    assert memory.search("parrots", session="s")[0].position == 1
+    assert observers.headers() == {}
+    assert [record.name for record in caplog.records if "observer" in record.message] == [
+        "django_convmemory.core.observers"
+    ] * 5
+
+
+@pytest.mark.django_db
+def test_an_observer_that_swallows_errors_swallows_none_of_ours() -> None:
+    class Swallowing(Observer):
+        def calling(self, call: Call) -> contextlib.AbstractContextManager[object]:
+            return contextlib.suppress(BaseException)
+
+    observer = Swallowing()
+    observers.add(observer)
+    try:
+        memory = build(ScriptedChatModel([KeyboardInterrupt]))
+        talk(memory, 10)
+        with pytest.raises(KeyboardInterrupt):
+            memory.compact("s")
+    finally:
+        observers.remove(observer)
+
+
+def test_an_observer_that_does_nothing_can_be_told_everything() -> None:
+    observer = Observer()
+    with (
+        observer.folding(Fold(alias="default", session_id=1, work="compact")),
+        observer.calling(
+            Call(model=ScriptedChatModel(), request=None, alias="", public_id="", by_fallback=False)  # type: ignore[arg-type]
+        ),
+        observer.searching(Search(alias="default", query="x")),
+    ):
+        observer.loaded("default", Context())
+    assert observer.headers() == {}
+
+
+def test_a_site_without_telemetry_does_not_import_opentelemetry() -> None:
+    # The libraries of this environment may use it. So only our own modules count.
+    program = """
+import sys, types
+class Refused:
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] in ("opentelemetry", "prometheus_client"):
+            raise ModuleNotFoundError(name)
+sys.meta_path.insert(0, Refused())
+import django
+from django.conf import settings
+django.setup()
+from django.core.management import call_command
+call_command("check")
+from django_convmemory.memory import memories
+from django_convmemory import tasks
+from django_convmemory.monitoring import views
+memories["default"]
+print([name for name in sys.modules if name.startswith(("opentelemetry", "django_convmemory.integrations.telemetry"))])
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout.strip().splitlines()[-1]) == (0, "[]"), done.stderr
