@@ -247,7 +247,7 @@ def test_a_reply_can_be_stopped(modelled: str, model: OpenAIServer, page: Page) 
     page.click("#stop")
     page.wait_for_selector("#messages .partial")
     assert 20 < len(page.locator("#messages .partial .text").inner_text()) < 900
-    assert page.locator("#stop").is_hidden()
+    page.wait_for_selector("#stop", state="hidden")
     assert len(model.log) == asked
     say(page, "And then?")
     assert page.locator("#messages .assistant").count() == 2
@@ -425,7 +425,7 @@ def test_a_message_that_was_changed_after_its_answer_was_lost(modelled: str, pag
     page.keyboard.press("Enter")
     page.wait_for_selector("#notice .refused")
     say(page, "Second.")
-    user_texts = [text.splitlines()[0] for text in page.locator("#messages .user").all_inner_texts()]
+    user_texts = page.locator("#messages .user .text").all_inner_texts()
     assert user_texts == ["Hello there.", "First.", "Second."]
 
 

@@ -1,5 +1,6 @@
 // The page of a conversation. Without a conversation, only the keys of the composer and the menus are needed.
 
+import "./copying.js";
 import "./editing.js";
 import "./searching.js";
 import { compose } from "./composer.js";

@@ -32,8 +32,9 @@ export async function answer() {
     }
   }
   if (failed === null) {
-    await refresh(from);
-    item.remove();
+    // If the stored message cannot be had now, what was received stays. The next event brings the message.
+    if (last() > asked || (await refresh(from))) item.remove();
+    else item.className = "message assistant";
   } else {
     item.className = "message assistant failed";
     item.hidden = !text.textContent;
@@ -62,7 +63,10 @@ function begin() {
   const text = document.createElement("div");
   text.className = "text";
   text.dir = "auto";
-  item.append(text);
+  const speaker = document.createElement("span");
+  speaker.className = "hidden";
+  speaker.append("Assistant:");
+  item.append(speaker, text);
   const follows = atEnd();
   list.append(item);
   if (follows) toEnd();

@@ -1,0 +1,106 @@
+"""Replies as HTML. Models write Markdown, and sometimes what somebody wants to run in a visitor's browser."""
+
+from __future__ import annotations
+
+import functools
+from typing import Final
+
+import nh3
+import pygments
+from django.utils.safestring import SafeString, mark_safe
+from markdown_it import MarkdownIt
+from pygments.formatters import HtmlFormatter
+from pygments.lexers import get_lexer_by_name
+
+# Code that is longer, or in another language, is shown without colours: some lexers take very long for hostile code.
+_LONGEST_CODE: Final = 20_000
+_LANGUAGES: Final = frozenset(
+    [
+        "bash",
+        "c",
+        "cpp",
+        "csharp",
+        "css",
+        "diff",
+        "go",
+        "html",
+        "ini",
+        "java",
+        "javascript",
+        "js",
+        "json",
+        "jsx",
+        "kotlin",
+        "makefile",
+        "php",
+        "py",
+        "python",
+        "rb",
+        "ruby",
+        "rust",
+        "sh",
+        "shell",
+        "sql",
+        "swift",
+        "toml",
+        "ts",
+        "tsx",
+        "typescript",
+        "xml",
+        "yaml",
+        "yml",
+    ]
+)
+# The time for links grows with the square of the brackets. A text with more of them has no links.
+_MOST_BRACKETS: Final = 500
+_COLOURS: Final = HtmlFormatter(nowrap=True, classprefix="hl-")
+_TAGS: Final = set(
+    "a blockquote br code em h1 h2 h3 h4 h5 h6 hr li ol p pre s span strong table tbody td th thead tr ul".split()  # noqa: SIM905
+)
+_ATTRIBUTES: Final[dict[str, set[str]]] = {
+    "a": {"href", "title"},
+    "code": {"class"},
+    "ol": {"start"},
+    "span": {"class"},
+}
+# Paragraphs may be in scripts that run in different directions. What scrolls can be reached by the keyboard.
+_ADDED: Final[dict[str, dict[str, str]]] = {
+    **{tag: {"dir": "auto"} for tag in ("blockquote", "h1", "h2", "h3", "h4", "h5", "h6", "li", "p", "td", "th")},
+    "pre": {"tabindex": "0"},
+    "table": {"tabindex": "0"},
+}
+
+
+def _coloured(code: str, language: str, attributes: str) -> str:
+    """Return the code as HTML with classes for its colours; "" if it gets no colours."""
+    if language.lower() not in _LANGUAGES or len(code) > _LONGEST_CODE:
+        return ""
+    coloured: str = pygments.highlight(code, get_lexer_by_name(language), _COLOURS)
+    return coloured
+
+
+# Images are not loaded from elsewhere, so they are shown as links. A line break in the text is one on the page.
+def _reader(*without: str) -> MarkdownIt:
+    return MarkdownIt("js-default", {"html": False, "breaks": True, "highlight": _coloured}).disable(
+        ["image", *without]
+    )
+
+
+_markdown, _markdown_without_links = _reader(), _reader("link", "reference")
+
+
+@functools.lru_cache(maxsize=2000)
+def html_of(text: str) -> SafeString:
+    """Return a text in Markdown as HTML that runs nothing and loads nothing."""
+    markdown = _markdown if text.count("[") <= _MOST_BRACKETS else _markdown_without_links
+    clean = nh3.clean(
+        markdown.render(text),
+        tags=_TAGS,
+        attributes=_ATTRIBUTES,
+        url_schemes={"http", "https", "mailto"},
+        link_rel="nofollow noopener noreferrer",
+        set_tag_attribute_values=_ADDED,
+    )
+    # nh3 has escaped every other "<pre".
+    clean = clean.replace("<pre", '<div class="code"><button type="button" data-copy>Copy</button><pre')
+    return mark_safe(clean.replace("</pre>", "</pre></div>"))  # noqa: S308
