@@ -166,7 +166,8 @@ class Finding:
     def _read(self) -> list[Spoken]:
         """The messages that may match, in order."""
         positions = {*_ends(self._positions, READ), *self._best}
-        positions |= {pinned.position for pinned in models.read_pinned(self.session.pinned)}
+        # The index has no pinned messages.
+        positions |= {pinned.position for pinned in _ends(models.read_pinned(self.session.pinned), READ)}
         messages = spoken.at(self.using, [(self.session.pk, position) for position in sorted(positions)])
         if self._unindexed_after is not None:
             rows = models.Message.objects.using(self.using).filter(
