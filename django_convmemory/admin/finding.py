@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import collections
 import dataclasses
+import heapq
 import itertools
+import math
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
@@ -24,7 +26,8 @@ from django_convmemory.admin.spoken import Spoken
 from django_convmemory.core.context import Context
 from django_convmemory.core.hits import Piece
 from django_convmemory.core.indexable import MOST_UNINDEXED
-from django_convmemory.core.recall import postings, ranking
+from django_convmemory.core.recall import postings
+from django_convmemory.core.recall.postings import Searched
 from django_convmemory.core.values import Searchable
 from django_convmemory.maintenance import explain
 from django_convmemory.maintenance.explain import Disposition
@@ -135,38 +138,46 @@ class Finding:
         return searching.searchable(self.using, self.session.session_name, before=None, epoch=None)
 
     @cached_property
-    def _word_counts(self) -> dict[int, int]:
-        """The positions of messages that have words of the phrase, in any form of these, and how many words."""
+    def _searched(self) -> Searched | None:
+        """The messages that have words of the phrase by the index, in any form of these, or None without an index."""
         if self._searchable is None:
-            return {}
-        searched = postings.read([self._searchable.segments], self.phrase.query, after=None, before=None)
-        counts: collections.Counter[int] = collections.Counter()
-        for part in searched.parts:
-            for _word, offsets, _repetitions in part.postings:
-                counts.update(part.first + offset for offset in offsets)
-        return counts
+            return None
+        return postings.read([self._searchable.segments], self.phrase.query, after=None, before=None)
 
     @cached_property
     def _positions(self) -> list[int]:
         """The positions of the messages that have all words by the index."""
-        query = self.phrase.query
-        words = len(query.terms) + len(query.characters)
-        return sorted(position for position, count in self._word_counts.items() if count >= words)
+        if self._searched is None:
+            return []
+        positions = []
+        for part in self._searched.parts:
+            if len(part.postings) == len(self._searched.having):
+                offsets = set.intersection(*(set(offsets) for _word, offsets, _repetitions in part.postings))
+                positions += [part.first + offset for offset in sorted(offsets)]
+        return positions
 
     @cached_property
     def _best(self) -> list[int]:
-        """If few messages have all words, the best that have some of them by the index, the best first."""
-        if self._searchable is None or len(self._positions) >= OTHERS:
+        """If few messages have all words, the best that have some of them by the index, the best first.
+
+        This is not the ranking of :mod:`.recall.ranking`, which would read the index a second time.
+        """
+        if self._searched is None or len(self._positions) >= OTHERS:
             return []
-        # The ranking also finds the neighbours of messages that match.
-        matches = ranking.rank([self._searchable.segments], self.phrase.query, limit=5 * OTHERS)
-        return [match.position for match in matches if match.position in self._word_counts][:OTHERS]
+        weights = [math.log(1 + self._searched.messages / having) if having else 0 for having in self._searched.having]
+        scores: dict[int, float] = collections.defaultdict(float)
+        for part in self._searched.parts:
+            for word, offsets, _repetitions in part.postings:
+                for offset in offsets:
+                    scores[part.first + offset] += weights[word]
+        return heapq.nlargest(OTHERS, scores, key=lambda position: (scores[position], position))
 
     @cached_property
     def _read(self) -> list[Spoken]:
         """The messages that may match, in order."""
         positions = {*_ends(self._positions, READ), *self._best}
-        positions |= {pinned.position for pinned in models.read_pinned(self.session.pinned)}
+        # The index has no pinned messages.
+        positions |= {pinned.position for pinned in _ends(models.read_pinned(self.session.pinned), READ)}
         messages = spoken.at(self.using, [(self.session.pk, position) for position in sorted(positions)])
         if self._unindexed_after is not None:
             rows = models.Message.objects.using(self.using).filter(

@@ -5,7 +5,6 @@ The search uses indexes, too. It looks for parts of titles and keys in the newes
 
 from __future__ import annotations
 
-import contextlib
 import uuid
 from collections.abc import Iterator
 from typing import Any
@@ -89,8 +88,8 @@ def searched(queryset: Any, text: str, owners: QuerySet[Any]) -> Any:
     - an owner or a visitor, a slash, and the key, like ``anna/main``
     """
     condition = Q(visitor=text) | Q(owner__in=named(owners, text))
-    with contextlib.suppress(ValueError):
-        condition |= Q(public_id=uuid.UUID(text))
+    if (public_id := uuid_of(text)) is not None:
+        condition |= Q(public_id=public_id)
     if (pk := integer(text)) is not None:
         condition |= Q(pk=pk)
     person, _slash, key = text.partition("/")
@@ -121,6 +120,14 @@ def named(owners: QuerySet[Any], name: str) -> list[Any]:
         return list(owners.filter(**{owners.model.USERNAME_FIELD: name})[:1])
     except (ValueError, ValidationError):  # For example, users log in with a number, and the name is no number.
         return []
+
+
+def uuid_of(text: str) -> uuid.UUID | None:
+    """Return the UUID that ``text`` is, or None."""
+    try:
+        return uuid.UUID(text)
+    except ValueError:
+        return None
 
 
 def integer(text: str) -> int | None:

@@ -30,8 +30,8 @@ class Match(enum.IntEnum):
 class Phrase:
     """The text of a search box. Case and the width of white space make no difference.
 
-    It is found where a word begins, so "art" finds "artist" and not "party". Of its words, neither stop words nor
-    endings count.
+    It is found where a word begins, so "art" finds "artist" and not "party", and a number is found as a whole. Of its
+    words, neither stop words nor endings count.
     """
 
     text: str
@@ -92,8 +92,13 @@ def _stem(word: tokenizer.Word, text: str, language: languages.Language) -> str:
 
 
 def _place(pattern: re.Pattern[str], text: str) -> tuple[int, int] | None:
-    """Return the first place in ``text`` that matches and begins a word."""
-    return next((match.span() for match in pattern.finditer(text) if _begins_word(text, match.start())), None)
+    """Return the first place in ``text`` that matches, begins a word, and ends no number before its last digit."""
+    places = (match.span() for match in pattern.finditer(text))
+    return next((span for span in places if _begins_word(text, span[0]) and not _inside_number(text, span[1])), None)
+
+
+def _inside_number(text: str, at: int) -> bool:
+    return text[at - 1 : at].isdigit() and text[at : at + 1].isdigit()
 
 
 def _begins_word(text: str, at: int) -> bool:

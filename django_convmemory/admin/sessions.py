@@ -95,7 +95,8 @@ class SessionAdmin(admin.ModelAdmin):  # type: ignore[type-arg]
             return queryset, False
         owners = get_user_model()._default_manager.all()
         # changelist_view() shows what was said. This queryset has the filters of the list, which are known only here.
-        request.convmemory_search = TextSearch(queryset, term, owners)  # type: ignore[attr-defined]
+        if lists.uuid_of(term) is None:
+            request.convmemory_search = TextSearch(queryset, term, owners)  # type: ignore[attr-defined]
         return lists.searched(queryset, term, owners), False
 
     def get_actions(self, request: HttpRequest, action_location: Any = None) -> dict[str, Any]:

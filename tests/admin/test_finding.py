@@ -172,6 +172,28 @@ def test_what_was_redacted_is_not_found(chat: SessionHandle) -> None:
     assert found(chat, "eat shellfish").runs == []
 
 
+def test_a_rebuild_folds_the_messages_into_a_new_version(chat: SessionHandle, convmemory: ScriptedMemories) -> None:
+    convmemory.reply("Jonas must not eat shellfish, and the hotel costs 640 euros.")
+    assert chat.rebuild() == "published"
+    newest = row_of(chat).current_version
+    assert told(chat, "eat shellfish") == [
+        f"said at 2 · folded into version {newest} · still in version {newest}, the current one"
+    ]
+    assert [(run.first, run.last) for run in found(chat, "eat shellfish").runs] == [(1, 3), (newest, newest)]
+
+
+def test_a_session_without_its_alias_and_one_without_messages(chat: SessionHandle, anna: User, settings: Any) -> None:
+    empty = memories["default"].session("empty", owner=anna)
+    empty.append(ChatMessage.human("shellfish"))
+    empty.clear()
+    client = staff("view_session")
+    assert "No message says it." in open_page(empty, client, find="shellfish").content.decode()
+    url = f"{LIST}{row_of(chat).pk}/change/"
+    settings.CONVMEMORY = {"other": settings.CONVMEMORY["default"]}
+    answer = client.get(url, {"find": "shellfish"})
+    assert (answer.status_code, "said at 2" in answer.content.decode()) == (200, True)
+
+
 def test_calls_of_tools_are_found(chat: SessionHandle) -> None:
     call = {"id": "c1", "type": "function", "function": {"name": "look", "arguments": '{"city": "K\\u00f6ln Messe"}'}}
     chat.append(ChatMessage.ai(tool_calls=[call]), ChatMessage.tool('{"found": "Deutz"}', "c1"))
@@ -265,6 +287,8 @@ def test_a_form_goes_to_a_version(chat: SessionHandle) -> None:
         ("art", "a party", Match.LESS),
         ("art", "a party of artists", Match.PHRASE),
         ("4471", "LC4471", Match.PHRASE),
+        ("costs 64", "it costs 640 euros, not 64", Match.WORDS),
+        ("costs 64", "it costs 640 euros", Match.LESS),
         ("museums", "the museum", Match.WORDS),
         ("must not eat shellfish", "shellfish he must eat", Match.WORDS),
         ("过敏", "我对花生过敏", Match.PHRASE),

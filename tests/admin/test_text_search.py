@@ -130,6 +130,8 @@ def test_no_search_without_a_phrase(anna: User) -> None:
     assert client.get(LIST).context["found"] is None
     assert client.get(LIST, {"q": " \x00 "}).context["found"] is None
     assert b"In what was said" not in client.get(LIST).content
+    # Nobody says a public id.
+    assert client.get(LIST, {"q": str(models.Session.objects.get().public_id)}).context["found"] is None
 
 
 def test_the_filters_of_the_list_hold_for_what_was_said(anna: User, settings: Any) -> None:
