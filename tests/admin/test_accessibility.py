@@ -54,7 +54,7 @@ def check(page: Page) -> None:
     page.locator("details").evaluate_all("all => all.forEach(details => { details.open = true; })")
     assert axe.violations(page) == [], f"{page.url} in light"
     page.emulate_media(color_scheme="dark")
-    assert axe.violations(page) == [], f"{page.url} in dark"
+    assert axe.violations(page, rules=["color-contrast"]) == [], f"{page.url} in dark"
     page.set_viewport_size({"width": 390, "height": 840})
     assert axe.violations(page) == [], f"{page.url} on a telephone"
     wide = page.evaluate("document.documentElement.scrollWidth - document.documentElement.clientWidth")

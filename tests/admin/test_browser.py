@@ -116,9 +116,10 @@ def test_the_pages_in_light_and_dark(visit: Visit, session: models.Session, requ
         picture(page, f"admin-{name}-{scheme}")
 
 
-def test_the_pages_in_chinese(visit: Visit, session: models.Session, settings: Any) -> None:
-    settings.LANGUAGE_CODE = "zh-hans"
-    ours = texts((PACKAGE / "locale/zh_Hans/LC_MESSAGES/django.mo").read_bytes())
+@pytest.mark.parametrize("catalogue", ["de", "zh_Hans"])
+def test_the_pages_in_other_languages(visit: Visit, session: models.Session, settings: Any, catalogue: str) -> None:
+    settings.LANGUAGE_CODE = catalogue.lower().replace("_", "-")
+    ours = texts((PACKAGE / f"locale/{catalogue}/LC_MESSAGES/django.mo").read_bytes())
     english = {name for name, text in ours.items() if isinstance(name, str) and "%" not in name and name != text}
     for name, path in PAGES:
         page = visit.open(path.format(session.pk))
@@ -131,7 +132,7 @@ def test_the_pages_in_chinese(visit: Visit, session: models.Session, settings: A
         )
         # Roles are not translated.
         assert english & set(shown_texts) - {"system"} == set(), name
-        picture(page, f"admin-{name}-zh")
+        picture(page, f"admin-{name}-{catalogue[:2]}")
 
 
 @pytest.mark.parametrize(

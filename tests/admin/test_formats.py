@@ -67,4 +67,4 @@ def test_a_session_is_not_cleared_with_the_word_of_django_forms() -> None:
     from django_convmemory.admin.work import WORK
 
     with translation.override("de"):
-        assert str(WORK["clear"].label) != "Zurücksetzen"
+        assert str(WORK["clear"].label) == "Leeren"

@@ -33,8 +33,10 @@ def tools() -> None:
         pytest.skip("gettext's tools are not there.")
 
 
-def test_there_is_chinese() -> None:
-    assert LANGUAGES == ["zh_Hans"]
+def test_there_are_german_and_chinese() -> None:
+    assert LANGUAGES == ["de", "zh_Hans"]
+    with translation.override("de"):
+        assert translation.gettext("Compact now") == "Jetzt verdichten"
     with translation.override("zh-hans"):
         assert translation.gettext("Compact now") == "立即压缩"
 
