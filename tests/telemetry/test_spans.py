@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import types
 from collections.abc import Iterator, Mapping
@@ -104,12 +105,11 @@ def test_a_call_has_the_tokens_from_the_cache_and_the_model_that_answered(report
     assert attributes["gen_ai.usage.cache_read.input_tokens"] == 800
 
 
-async def test_an_asynchronous_fold_has_the_same_spans(transactional_db: None, reported: Reported) -> None:
-    memory = build(ScriptedChatModel(["fine"]))
-    for number in range(10):
-        await memory.aappend("s", ChatMessage.human(f"{number} " + "word " * 8))
+def test_an_asynchronous_fold_has_the_same_spans(reported: Reported) -> None:
+    memory = build(ScriptedChatModel(["fine"]), store=InMemoryStore())
+    talk(memory, 10)
 
-    assert await memory.acompact("s") == "published"
+    assert asyncio.run(memory.acompact("s")) == "published"
 
     call, fold = reported.spans()
     assert (call.name, fold.name) == ("chat scripted", "convmemory.compact")
