@@ -537,7 +537,7 @@ class ConversationMemory(BaseMemory):
     async def _adrive(self, run: runs.Run, fold: observers.Fold) -> runs.Result:
         with observers.folding(fold):
             result = await runs.adrive(run)
-            fold.outcome = result.outcome
+            fold.outcome = result.outcome.value
             return await sync_to_async(self._finish)(fold.session_id, result)
 
     def rebuild(self, session: str | Named) -> Outcome:

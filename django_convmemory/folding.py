@@ -132,7 +132,7 @@ class BaseMemory(abc.ABC):
     def _drive(self, run: runs.Run, fold: observers.Fold) -> Result:
         with observers.folding(fold):
             result = runs.drive(run)
-            fold.outcome = result.outcome
+            fold.outcome = result.outcome.value
             return self._finish(fold.session_id, result)
 
     def _finish(self, session_id: int, result: Result) -> Result:

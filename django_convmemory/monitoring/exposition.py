@@ -48,6 +48,7 @@ def metrics(backlogs: Mapping[str, Backlog], calls: Iterable[Calls]) -> list[Met
     return [
         waiting("due_sessions", "Sessions that wait to be folded.", "due"),
         waiting("oldest_due_seconds", "How long the longest waiting session has been due.", "oldest_due_seconds"),
+        waiting("oldest_moving_seconds", "The same, without sessions that are stalled.", "oldest_moving_seconds"),
         waiting("stalled_sessions", "Due sessions that have failed max_attempts times.", "stalled"),
         waiting("leased_sessions", "Due sessions that a process is folding.", "leased"),
         waiting("rebuilds", "Sessions whose summary is to be made again.", "rebuilds"),

@@ -10,7 +10,7 @@ import importlib
 import pkgutil
 from typing import NamedTuple
 
-from django.db import DatabaseError, connections
+from django.db import Error, connections
 from django.db.migrations.loader import MigrationLoader
 from django.db.migrations.recorder import MigrationRecorder
 
@@ -28,13 +28,13 @@ class Reason(NamedTuple):
 
 
 def of_process(using: str | None = None) -> list[Reason]:
-    """Return why this process cannot serve: the database does not answer, or lacks a migration."""
+    """Return why this process cannot serve: the database cannot be read, or lacks a migration."""
     using = using or ORMStore().using
     try:
         missing = _missing_migrations(using)
-    except DatabaseError as error:
+    except Error as error:
         # Its text may have the address of the database, and its user.
-        return [Reason("database", f"The database {using!r} does not answer ({type(error).__name__}).")]
+        return [Reason("database", f"The database {using!r} cannot be read ({type(error).__name__}).")]
     if missing:
         return [Reason("migrations", f"The database {using!r} lacks {', '.join(missing)}. Run manage.py migrate.")]
     return []

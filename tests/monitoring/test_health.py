@@ -6,7 +6,7 @@ import json
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from django.db import OperationalError, connection
+from django.db import InterfaceError, OperationalError, connection
 from django.db.migrations.recorder import MigrationRecorder
 from django.test import Client
 
@@ -63,9 +63,10 @@ def test_a_migration_of_a_later_release_matters_to_nobody(client: Client) -> Non
     assert asked(client, "health/") == (200, READY)
 
 
-def test_a_database_that_does_not_answer_is_named_to_nobody(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("kind", [OperationalError, InterfaceError])
+def test_a_database_that_does_not_answer_is_named_to_nobody(client: Client, kind: type[Exception]) -> None:
     def refuse(*args: Any, **kwargs: Any) -> Any:
-        raise OperationalError("connection to server at 10.1.2.3, user app, failed")
+        raise kind("connection to server at 10.1.2.3, user app, failed")
 
     with connection.execute_wrapper(refuse):
         for address in ("health/", "health/workers/"):

@@ -6,15 +6,22 @@ import contextlib
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Any
 
 import pytest
+from django.apps import AppConfig
+from django.core.exceptions import ImproperlyConfigured
 
 from django_convmemory.chat_models.scripted import ScriptedChatModel
 from django_convmemory.core import observers
 from django_convmemory.core.context import Context
 from django_convmemory.core.observers import Call, Fold, Observer, Search
+from django_convmemory.integrations.telemetry import conf
 from django_convmemory.messages import ChatMessage
 from tests.folding import build, talk
+
+if TYPE_CHECKING:
+    from pytest_django import Settings
 
 
 class Broken(Observer):
@@ -113,3 +120,29 @@ print([name for name in sys.modules if name.startswith(("opentelemetry", "django
 """
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout.strip().splitlines()[-1]) == (0, "[]"), done.stderr
+
+
+def test_the_app_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "opentelemetry", None)
+    monkeypatch.delitem(sys.modules, "django_convmemory.integrations.telemetry.observer", raising=False)
+    monkeypatch.delattr("django_convmemory.integrations.telemetry.observer", raising=False)
+    config = AppConfig.create("django_convmemory.integrations.telemetry")
+
+    with pytest.raises(ImproperlyConfigured, match=r"django-convmemory\[otel\]"):
+        config.ready()
+
+
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        ([], "must be a dict"),
+        ({"SPANS": True}, "unknown key 'SPANS'"),
+        ({"CONTENT": "yes"}, "CONTENT"),
+        ({"CHAT_SPANS": "auto"}, "CHAT_SPANS"),
+        ({"GAUGES": 1}, "GAUGES"),
+    ],
+)
+def test_wrong_settings_are_refused(settings: Settings, wrong: Any, message: str) -> None:
+    settings.CONVMEMORY_TELEMETRY = wrong
+    with pytest.raises(ImproperlyConfigured, match=message):
+        conf.options()

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import inspect
 import sys
+import types
 
 from django_convmemory.chat_models.base import ChatModel
 from django_convmemory.chat_models.openai import OpenAIChatModel
@@ -14,8 +14,9 @@ def is_instrumented(model: ChatModel) -> bool:
     completions = sys.modules.get("openai.resources.chat.completions.completions")
     if completions is None or not isinstance(model, OpenAIChatModel):
         return False
-    # An instrumentation puts an object of its own in place of the function.
+    # An instrumentation puts an object of its own in place of the function. isinstance() would not tell: a wrapper may
+    # have the class of what it wraps.
     return any(
-        not inspect.isfunction(vars(cls).get("create"))
+        type(vars(cls).get("create")) is not types.FunctionType
         for cls in (completions.Completions, completions.AsyncCompletions)
     )
