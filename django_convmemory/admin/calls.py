@@ -19,6 +19,7 @@ from django.db.models import (
     Count,
     F,
     FloatField,
+    IntegerField,
     Max,
     Min,
     OuterRef,
@@ -29,7 +30,7 @@ from django.db.models import (
     Value,
     When,
 )
-from django.db.models.functions import Cast
+from django.db.models.functions import Cast, Round
 from django.utils.functional import cached_property
 
 from django_convmemory import models
@@ -124,9 +125,9 @@ class Calls:
 
     @cached_property
     def _groups(self) -> list[dict[str, Any]]:
-        """The calls, grouped by step, outcome and model."""
-        rows: Any = self._calls.order_by()
-        groups = rows.values("step", "outcome", "model").annotate(
+        """The calls, grouped by step, outcome, model and rounded duration."""
+        rows: Any = self._calls.order_by().annotate(took=_rounded())
+        groups = rows.values("step", "outcome", "model", "took").annotate(
             calls=Count("pk"),
             prompt=Sum("prompt_tokens"),
             cached=Sum("cached_tokens"),
@@ -186,7 +187,7 @@ class Calls:
 
     @cached_property
     def latency_trend(self) -> trends.Trend:
-        return trends.latency(self.span, self._calls)
+        return trends.latency(self.span, self._groups)
 
     @property
     def long_waits(self) -> Iterable[tuple[int, dt.datetime, float]]:
@@ -253,6 +254,16 @@ def _step(steps: list[dt.datetime], first: int) -> Any:
     half = len(steps) // 2
     later = When(started_at__gte=steps[half], then=_step(steps[half:], first + half))
     return Case(later, default=_step(steps[:half], first))
+
+
+def _rounded() -> Any:
+    """Return the expression of a call's duration in tenths of a second.
+
+    From ten seconds on, it is rounded to whole seconds, so that there are few groups.
+    """
+    tenths = Cast(Round(F("duration_seconds") * 10), IntegerField())
+    seconds = Cast(Round(F("duration_seconds")), IntegerField()) * 10
+    return Case(When(duration_seconds__lt=10, then=tenths), default=seconds, output_field=IntegerField())
 
 
 def _count_by_outcome(groups: Iterable[dict[str, Any]]) -> Counter[str]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import datetime as dt
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -139,9 +138,9 @@ class Box(NamedTuple):
 
 
 class Column(NamedTuple):
-    """The values of the step that began at ``begins``."""
+    """The values of a step. ``begins`` is the time at which it began, as a text."""
 
-    begins: dt.datetime
+    begins: str
     values: Sequence[float]
     boxes: Sequence[Box]
     x: float
@@ -159,14 +158,16 @@ class Columns:
 
 
 def columns(
-    steps: Sequence[dt.datetime],
+    steps: Sequence[str],
     names: Sequence[str],
     values: Sequence[Sequence[float]],
     scale: float = 0,
     *,
     stacked: bool = True,
 ) -> Columns:
-    """Return a column for each step. ``values`` has, for each step, a value for each of ``names``, from the bottom up.
+    """Return a column for each of ``steps``, the texts of their times.
+
+    ``values`` has, for each step, a value for each of ``names``, from the bottom up.
 
     The top of the chart is ``scale`` or the highest column, whichever is larger. If the values are not ``stacked``,
     each begins at the bottom, and earlier ones are drawn in front of later ones.

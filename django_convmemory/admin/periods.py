@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import dataclasses
 import datetime as dt
 import math
 from typing import Any, NamedTuple
 
 from django.conf import settings
-from django.utils import timezone
+from django.utils import formats, timezone
 from django.utils.dateparse import parse_date
+from django.utils.functional import cached_property
 from django.utils.translation import gettext_lazy as _
 
 from django_convmemory import clock
@@ -37,12 +39,19 @@ _DAYS_BEFORE = 29
 _YEARS = range(2000, 2200)
 
 
-class Span(NamedTuple):
+@dataclasses.dataclass(frozen=True)
+class Span:
     """A span of time. ``steps`` has the time at which each step begins. ``ends`` is None if it goes on until now."""
 
     steps: list[dt.datetime]
     step: dt.timedelta
     ends: dt.datetime | None = None
+
+    @cached_property
+    def labels(self) -> list[str]:
+        """The steps as texts. Each is in many places of a page, and a template would take long for all of them."""
+        local = [timezone.localtime(at) if timezone.is_aware(at) else at for at in self.steps]
+        return [formats.date_format(at, "DATETIME_FORMAT") for at in local]
 
     @property
     def step_ends(self) -> list[dt.datetime]:
@@ -60,7 +69,8 @@ def latest(name: str, using: str) -> Span:
 def days(first: dt.date | None, last: dt.date | None, using: str) -> Span:
     """Return the days from ``first`` through ``last``, in the current time zone. One of them may be None."""
     now = _in_rows(dt.datetime.now(dt.UTC), using)
-    last = last or max(timezone.localdate(), first or dt.date.min)
+    today = dt.datetime.now(timezone.get_current_timezone()).date()
+    last = last or max(today, first or today)
     first = first or last - dt.timedelta(days=_DAYS_BEFORE)
     first, last = min(first, last), max(first, last)
     begins, ends = _midnight(first, using), _midnight(last + dt.timedelta(days=1), using)

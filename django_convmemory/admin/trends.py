@@ -5,12 +5,11 @@ from __future__ import annotations
 import bisect
 import dataclasses
 import datetime as dt
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from decimal import Decimal
 from typing import Any
 
-from django.db.models import Count, F, Q, QuerySet, Window
-from django.db.models.functions import RowNumber
 from django.utils.translation import gettext_lazy as _
 
 from django_convmemory import models
@@ -41,7 +40,7 @@ class Trend:
     chart: charts.Columns
     series: Sequence[tuple[str, Any]]
     headings: Sequence[Any]
-    rows: Sequence[tuple[dt.datetime, Sequence[Any]]]
+    rows: Sequence[tuple[str, Sequence[Any]]]
     total: Sequence[Any] = ()
     unit: str = ""
     places: str = "0g"
@@ -64,10 +63,10 @@ def outcomes(span: Span, groups: Iterable[Group]) -> Trend:
     return Trend(
         "calls",
         _("Model calls by outcome"),
-        charts.columns(span.steps, [name for name, _label in series], kinds),
+        charts.columns(span.labels, [name for name, _label in series], kinds),
         series,
         [labels.get(outcome, outcome) for outcome in ordered],
-        list(zip(span.steps, counts, strict=True)),
+        list(zip(span.labels, counts, strict=True)),
         [sum(column) for column in zip(*counts, strict=True)],
     )
 
@@ -81,10 +80,10 @@ def lag(span: Span, groups: Iterable[Group]) -> Trend:
         "lag",
         _("Lag: the longest wait of a due session"),
         # At a shorter scale, a wait of a second or two would look like a delay.
-        charts.columns(span.steps, ["lag"], longest, scale=10),
+        charts.columns(span.labels, ["lag"], longest, scale=10),
         [],
         [_("Seconds")],
-        list(zip(span.steps, longest, strict=True)),
+        list(zip(span.labels, longest, strict=True)),
         unit=" s",
         places="1g",
     )
@@ -100,10 +99,10 @@ def cost(span: Span, groups: Iterable[Group]) -> Trend:
     return Trend(
         "cost",
         _("Cost"),
-        charts.columns(span.steps, ["cost"], [[float(value or 0)] for [value] in costs]),
+        charts.columns(span.labels, ["cost"], [[float(value or 0)] for [value] in costs]),
         [],
         [_("Cost")],
-        list(zip(span.steps, costs, strict=True)),
+        list(zip(span.labels, costs, strict=True)),
         [sum(known, Decimal()) if known else None],
         places=_places(max(known, default=Decimal())),
         note="" if known else _("No price is known. The chat model’s options may have prices."),
@@ -128,45 +127,46 @@ def tokens(span: Span, groups: Iterable[Group]) -> Trend:
     return Trend(
         "tokens",
         _("Tokens in and out"),
-        charts.columns(span.steps, [name for name, _label in series], sums),
+        charts.columns(span.labels, [name for name, _label in series], sums),
         series,
         [label for _name, label in series],
-        list(zip(span.steps, sums, strict=True)),
+        list(zip(span.labels, sums, strict=True)),
         [sum(column) for column in zip(*sums, strict=True)],
     )
 
 
-def latency(span: Span, calls: QuerySet[models.Attempt]) -> Trend:
+def latency(span: Span, groups: Iterable[Group]) -> Trend:
     """The median, and the 95th percentile, of the seconds that a call took, also of calls that failed.
 
-    ``calls`` have the number of their step as ``step``. One statement returns two calls of each step: those with the
-    nearest rank. Of n calls in order, that of percentile p is the first whose rank is at least n · p / 100.
+    They have the nearest rank: of n calls in order, the percentile p is the first whose rank is at least n · p / 100.
+    ``took`` of a group are its rounded seconds, in tenths.
     """
-    rank = Window(RowNumber(), partition_by=F("step"), order_by=F("duration_seconds"))
-    ranked = calls.order_by().annotate(rank=rank, among=Window(Count("pk"), partition_by=F("step")))
-    wanted = Q()
-    for percentile in PERCENTILES:
-        ranked = ranked.annotate(**{f"above{percentile}": F("rank") * 100 - F("among") * percentile})
-        wanted |= Q(**{f"above{percentile}__range": (0, 99)})
-    seconds: list[list[float | None]] = [[None for _ in PERCENTILES] for _ in span.steps]
-    above = [f"above{percentile}" for percentile in PERCENTILES]
-    for step, duration, *distances in ranked.filter(wanted).values_list("step", "duration_seconds", *above):
-        for number, distance in enumerate(distances):
-            if 0 <= distance <= 99:
-                seconds[step][number] = duration
+    counts = [Counter[int]() for _ in span.steps]
+    for group in groups:
+        counts[group["step"]][group["took"]] += group["calls"]
+    seconds = [[_percentile(of_step, percentile) for percentile in PERCENTILES] for of_step in counts]
     names = [f"p{percentile}" for percentile in PERCENTILES]
     drawn = [[value or 0.0 for value in of_step] for of_step in seconds]
     return Trend(
         "latency",
         _("Latency of the models"),
-        charts.columns(span.steps, names, drawn, stacked=False),
+        charts.columns(span.labels, names, drawn, stacked=False),
         [("p50", _("median")), ("p95", _("95th percentile"))],
         [_("Median (s)"), _("95th percentile (s)")],
-        list(zip(span.steps, seconds, strict=True)),
+        list(zip(span.labels, seconds, strict=True)),
         unit=" s",
         places="1g",
         note=_("Seconds of all calls, also of those that failed."),
     )
+
+
+def _percentile(calls_by_tenths: Counter[int], percentile: int) -> float | None:
+    below = 0
+    for tenths in sorted(calls_by_tenths):
+        below += calls_by_tenths[tenths]
+        if below * 100 >= calls_by_tenths.total() * percentile:
+            return tenths / 10
+    return None
 
 
 def backlog(
@@ -179,16 +179,16 @@ def backlog(
     There is no record of it. It follows from the calls, each with its session, its time and the seconds for which the
     session had been due, and from the sessions that are ``due`` now, each with the time since when.
     """
-    ends = span.step_ends
-    at_least = dt.timedelta(seconds=BACKLOG_SECONDS)
+    # As numbers, which are compared faster than times: there may be 50 000 calls.
+    ends = [at.timestamp() for at in span.step_ends]
     # A session that was tried several times became due once: the last try counts.
     waits: dict[tuple[int, int], int] = {}
     for session_id, started_at, seconds in claimed:
-        first = bisect.bisect_left(ends, started_at - dt.timedelta(seconds=seconds) + at_least)
-        key = session_id, first
-        waits[key] = max(waits.get(key, 0), bisect.bisect_left(ends, started_at))
+        began = started_at.timestamp()
+        key = session_id, bisect.bisect_left(ends, began - seconds + BACKLOG_SECONDS)
+        waits[key] = max(waits.get(key, 0), bisect.bisect_left(ends, began))
     for session_id, since in due:
-        waits[session_id, bisect.bisect_left(ends, since + at_least)] = len(ends)
+        waits[session_id, bisect.bisect_left(ends, since.timestamp() + BACKLOG_SECONDS)] = len(ends)
     changes = [0] * (len(ends) + 1)
     for (_session, first), last in waits.items():
         if first < last:
@@ -201,10 +201,10 @@ def backlog(
     return Trend(
         "backlog",
         _("Backlog: sessions that had been due for more than a minute"),
-        charts.columns(span.steps, ["lag"], counts, scale=10),
+        charts.columns(span.labels, ["lag"], counts, scale=10),
         [],
         [_("Sessions at the end")],
-        list(zip(span.steps, counts, strict=True)),
+        list(zip(span.labels, counts, strict=True)),
         note=_(
             "There is no record of the backlog. It is reconstructed from the calls and from the sessions that are due "
             "now. Sessions that no model was called for since then, because they were cleared or deleted, are missing."

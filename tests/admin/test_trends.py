@@ -137,6 +137,12 @@ def test_each_chart_of_the_page_has_a_table_and_no_style(admin_client: Client) -
     assert " style=" not in text.partition('<div id="content"')[2]
 
 
+def test_long_durations_are_rounded_to_seconds() -> None:
+    for hours, seconds in ((0.5, 0.04), (1.5, 9.96), (2.5, 10.4), (3.5, 10.6), (4.5, 299.7)):
+        call(hours, duration_seconds=seconds)
+    assert [value for value, _ in last_values(Overview("default").latency_trend, 5)] == [300, 11, 10, 10, 0]
+
+
 # The time.
 
 
@@ -187,6 +193,8 @@ def test_without_time_zones_days_are_those_of_the_settings(settings: Any) -> Non
     span = periods.days(dt.date(2026, 5, 12), dt.date(2026, 5, 12), "default")
     assert span.steps[0].tzinfo is None
     assert Overview("default", first_day=dt.date(2026, 5, 12), last_day=dt.date(2026, 5, 12)).calls == 0
+    assert Overview("default", first_day=dt.date(2026, 5, 12)).calls == 0
+    assert Overview("default").cost_trend.rows[0][0]
 
 
 @pytest.mark.parametrize("text", ["", "x", "2026-02-30", "2026-5", "0001-01-01", "9999-12-31", "２０２６-05-01x", "\0"])
@@ -258,6 +266,15 @@ def test_the_highest_costs_are_those_of_the_newest_calls(monkeypatch: pytest.Mon
     assert figures.ranked_since is not None
     assert "The highest costs are those of the calls since" in staff("view_session").get(URL).content.decode()
     assert Overview("default", first_day=dt.date(2020, 1, 1), last_day=dt.date(2020, 1, 1)).ranked_since is None
+
+
+def test_names_of_sessions_and_owners_are_escaped() -> None:
+    row = session("<script>alert(1)</script>", owner=User.objects.create_user("<b>anna</b>"))
+    call(session=row, cost=Decimal(1), model="<i>m</i>", outcome="<u>odd</u>")
+    text = staff("view_session").get(URL).content.decode()
+    for name in ("<script>alert", "<b>anna", "<i>m", "<u>odd"):
+        assert name not in text
+        assert name.replace("<", "&lt;").replace(">", "&gt;") in text
 
 
 # The download.
