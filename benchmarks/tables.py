@@ -61,7 +61,15 @@ def fill(sessions: int, messages: int = 10, owners: int = 1000, limit: int = LIM
         belongs = {"session_id": "%(last)s + n"}
         _multiply(cursor, models.Message, belongs, values, "t.session_id = %(template)s")
         _multiply(cursor, models.Summary, belongs, values, "t.session_id = %(template)s")
-        calls = belongs | {"started_at": "now() - (%(sessions)s - n) * interval '3 seconds'"}
+        calls = belongs | {
+            "started_at": "now() - (%(sessions)s - n) * interval '3 seconds'",
+            "duration_seconds": "1 + n %% 7",
+            "due_seconds": "CASE WHEN n %% 10 = 0 THEN 300 ELSE 2 END",
+            "prompt_tokens": "1000 + n %% 500",
+            "cached_tokens": "n %% 500",
+            "completion_tokens": "100 + n %% 50",
+            "cost": "0.0001 * (1 + n %% 97)",
+        }
         _multiply(cursor, models.Attempt, calls, values, "t.session_id = %(template)s")
         for table in (models.Session, models.Message, models.Summary, models.Attempt):
             name = table._meta.db_table

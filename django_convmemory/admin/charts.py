@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import datetime as dt
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -169,9 +168,9 @@ class Box(NamedTuple):
 
 
 class Column(NamedTuple):
-    """The values of the step that began at ``begins``."""
+    """The values of a step. ``begins`` is the time at which it began, as a text."""
 
-    begins: dt.datetime
+    begins: str
     values: Sequence[float]
     boxes: Sequence[Box]
     x: float
@@ -189,13 +188,21 @@ class Columns:
 
 
 def columns(
-    steps: Sequence[dt.datetime], names: Sequence[str], values: Sequence[Sequence[float]], scale: float = 0
+    steps: Sequence[str],
+    names: Sequence[str],
+    values: Sequence[Sequence[float]],
+    scale: float = 0,
+    *,
+    stacked: bool = True,
 ) -> Columns:
-    """Return a column for each step. ``values`` has, for each step, a value for each of ``names``, from the bottom up.
+    """Return a column for each of ``steps``, the texts of their times.
 
-    The top of the chart is ``scale`` or the highest column, whichever is larger.
+    ``values`` has, for each step, a value for each of ``names``, from the bottom up.
+
+    The top of the chart is ``scale`` or the highest column, whichever is larger. If the values are not ``stacked``,
+    each begins at the bottom, and earlier ones are drawn in front of later ones.
     """
-    maximum = max([scale, *map(sum, values)])
+    maximum = max([scale, *(sum(of_step) if stacked else max(of_step) for of_step in values)])
     room = WIDTH / max(len(steps), 1)
     drawn = []
     for number, (begins, step_values) in enumerate(zip(steps, values, strict=True)):
@@ -204,7 +211,10 @@ def columns(
             if value:
                 # The smallest value can still be seen.
                 height = max(value / maximum * COLUMNS_HEIGHT, 2)
-                top = max(top - height, 0)
+                top = max((top if stacked else COLUMNS_HEIGHT) - height, 0)
                 boxes.append(Box(name, round(top, 1), round(height, 1)))
-        drawn.append(Column(begins, step_values, boxes, round(number * room + room * 0.1, 1)))
+        # SVG draws what comes later in front.
+        drawn.append(
+            Column(begins, step_values, boxes if stacked else boxes[::-1], round(number * room + room * 0.1, 1))
+        )
     return Columns(drawn, maximum, round(room * 0.8, 1))

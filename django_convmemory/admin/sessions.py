@@ -27,9 +27,9 @@ from django.utils.text import capfirst
 from django.utils.translation import gettext_lazy as _
 
 from django_convmemory import models
-from django_convmemory.admin import bulk, lists
+from django_convmemory.admin import attempts, bulk, lists, periods
 from django_convmemory.admin.finding import page_of
-from django_convmemory.admin.overview import PERIODS, Overview
+from django_convmemory.admin.overview import Overview
 from django_convmemory.admin.page import SessionPage
 from django_convmemory.admin.pauses import Pause, pauses, wavering
 from django_convmemory.admin.phrases import MAX_PHRASE, Phrase
@@ -212,6 +212,7 @@ class SessionAdmin(admin.ModelAdmin):  # type: ignore[type-arg]
             *work_urls,
             path("<int:pk>/trial/", trial_view, name=f"{name}_trial"),
             path("overview/", wrap(self.overview_view), name=f"{name}_overview"),
+            path("attempts/", wrap(self.attempts_view), name=f"{name}_attempts"),
             path("retry/", wrap(self.retry_view), name=f"{name}_retry"),
             path("<int:pk>/export/", wrap(self.export_view), name=f"{name}_export"),
             path("<int:pk>/status/", wrap(self.status_view), name=f"{name}_status"),
@@ -289,7 +290,7 @@ class SessionAdmin(admin.ModelAdmin):  # type: ignore[type-arg]
             oldest=overview.oldest_with(alias_pauses),
             wavering=wavering(overview.using, overview.aliases),
             all_aliases=list(memories),
-            periods=PERIODS,
+            periods=periods.PERIODS,
             may_retry=self.has_change_permission(request),
         )
 
@@ -307,8 +308,18 @@ class SessionAdmin(admin.ModelAdmin):  # type: ignore[type-arg]
         return Overview(
             router.db_for_write(models.Session),
             alias if alias in memories else None,
-            period if period in PERIODS else next(iter(PERIODS)),
+            period if period in periods.PERIODS else next(iter(periods.PERIODS)),
+            *(periods.day(parameters.get(name)) for name in ("from", "to")),
         )
+
+    def attempts_view(self, request: HttpRequest) -> HttpResponseBase:
+        """Send the calls of models that the overview shows, without those for sessions that the user may not see."""
+        if not self.has_view_or_change_permission(request):
+            raise PermissionDenied
+        overview, sessions = self._overview(request.GET), self.get_queryset(request)
+        rows = overview.in_span.using(sessions.db)
+        download = attempts.Download(rows, sessions, deleted=self.has_overview_permission(request))
+        return download.response(overview.aliases, "model-calls.csv")
 
     def export_view(self, request: HttpRequest, pk: int) -> HttpResponseBase:
         """Send the session as a record."""

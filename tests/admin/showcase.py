@@ -151,8 +151,9 @@ def others(seed: int = 7) -> None:
             )
         elif number == 3:
             row.update(due_since=now - dt.timedelta(seconds=4), lease_expires_at=now + dt.timedelta(minutes=1))
+    sessions = list(models.Session.objects.filter(key__startswith="chat-").order_by("pk"))
     models.Attempt.objects.bulk_create(
-        _call(chance, now - dt.timedelta(hours=hour, minutes=chance.randint(0, 59)), hour)
+        _call(chance, now - dt.timedelta(hours=hour, minutes=chance.randint(0, 59)), hour, chance.choice(sessions))
         for hour in range(24 * 14)
         for _ in range(round(6 + 5 * chance.random() * (1 + (hour % 24 < 14))))
     )
@@ -179,12 +180,13 @@ def outage() -> None:
     rows.filter(key="portugal-in-may").update(rebuild_after=now, due_since=now - dt.timedelta(minutes=2))
 
 
-def _call(chance: random.Random, at: dt.datetime, hour: int) -> models.Attempt:
+def _call(chance: random.Random, at: dt.datetime, hour: int, session: models.Session) -> models.Attempt:
     outage = 5 <= hour <= 6
     failed = chance.random() < (0.7 if outage else 0.02)
     large = chance.random() < 0.15
     prompt, completion = chance.randint(900, 3200), chance.randint(80, 260)
     return models.Attempt(
+        session=session,
         alias="default",
         first_position=1,
         last_position=20,
@@ -196,5 +198,6 @@ def _call(chance: random.Random, at: dt.datetime, hour: int) -> models.Attempt:
         model="gpt-4o" if large else "gpt-4o-mini",
         prompt_tokens=None if failed else prompt,
         completion_tokens=None if failed else completion,
+        cached_tokens=None if failed else prompt // 3 if large else 0,
         cost=None if failed else Decimal(prompt * 15 + completion * 60) / 10**8 * (16 if large else 1),
     )

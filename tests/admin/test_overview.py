@@ -12,7 +12,7 @@ from django.test.utils import CaptureQueriesContext
 from django.utils import timezone
 
 from django_convmemory import models
-from django_convmemory.admin import overview
+from django_convmemory.admin import calls, overview
 from django_convmemory.admin.overview import Overview
 from django_convmemory.memory import memories
 from django_convmemory.messages import ChatMessage
@@ -84,9 +84,9 @@ def test_calls_are_counted_by_time_outcome_and_model(settings: Any) -> None:
         ("m", 4, 1, 100, Decimal("0.5")),
     ]
     assert figures.cost == Decimal("2.75")
-    values = [list(column.values) for column in figures.calls_chart.columns]
-    assert (values[-1], values[-2], values[0], sum(map(sum, values))) == ([1, 0], [2, 1], [1, 0], 5)
-    assert [column.values[0] for column in figures.lag_chart.columns][-2:] == [60, 3]
+    values = [list(column.values) for column in figures.outcomes_trend.chart.columns]
+    assert (values[-1], values[-2], values[0], sum(map(sum, values))) == ([1, 0, 0], [1, 1, 1], [1, 0, 0], 5)
+    assert [column.values[0] for column in figures.lag_trend.chart.columns][-2:] == [60, 3]
     assert Overview("default", alias="other").calls == 1
     assert Overview("default", period="7d").calls == 6
     text = staff("view_session").get(f"{URL}?period=7d").content.decode()
@@ -96,7 +96,7 @@ def test_calls_are_counted_by_time_outcome_and_model(settings: Any) -> None:
 
 @pytest.mark.django_db
 def test_only_the_newest_of_many_calls_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(overview, "MAX_CALLS", 10)
+    monkeypatch.setattr(calls, "MAX_CALLS", 10)
     for minutes in range(30, 0, -1):
         call(hours=minutes / 60)
     figures = Overview("default")
@@ -157,12 +157,13 @@ def test_the_number_of_statements_does_not_grow_with_the_rows(settings: Any) -> 
     for count in (1, 40):
         for number in range(count):
             memories["m0"].append(f"{count} {number}", ChatMessage.human("word"))
-            call(alias="m0", model=f"model {number}")
+            row = models.Session.objects.get(key=f"{count} {number}")
+            call(alias="m0", model=f"model {number}", session=row, cost=Decimal(1))
         models.Session.objects.update(due_since=timezone.now(), last_error="Boom")
         with CaptureQueriesContext(connection) as captured:
             assert client.get(URL).status_code == 200
         taken.append(len(captured))
-    assert taken[0] == taken[1] == 14
+    assert taken[0] == taken[1] == 18
 
 
 @pytest.mark.parametrize("query", ["?alias=nobody", "?period=9y", "?alias=%00", "?period=%3Cscript%3E"])

@@ -523,7 +523,7 @@ def test_each_admin_site_links_to_its_own_pages(chat: SessionHandle, anna: User,
     assert '"/support/convmemory/session/"' in page
     assert "/admin/" not in page.replace("/static/admin/", "")
     other = row_of(chat).pk
-    for work in ("change/", "export/"):
+    for work in ("change/", "export/", "status/"):
         assert client.get(f"{theirs}{other}/{work}").status_code == 404
     for work in (*(f"{name}/" for name in WORK), "redact/2/"):
         assert client.post(f"{theirs}{other}/{work}", {"confirmed": "yes"}).status_code == 404
