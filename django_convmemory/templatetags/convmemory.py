@@ -33,10 +33,11 @@ def duration(seconds: float | dt.timedelta) -> str:
 
 
 @register.filter
-def cost(amount: Decimal | None) -> str:
+def cost(amount: Decimal | float | None) -> str:
     """Return an amount with the currency of the settings, if they name one. Small amounts keep two digits."""
     if amount is None:
         return "–"
+    amount = Decimal(str(amount))
     # adjusted() is the power of ten of the first digit.
     places = max(2, 1 - amount.adjusted()) if amount else 2
     number = number_format(round(amount, places), places, force_grouping=True)
