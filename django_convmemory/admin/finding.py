@@ -274,12 +274,12 @@ class Finding:
     def _steps(self, explained: explain.Explained) -> Iterator[Step]:
         """Yield what became of a message."""
         position, version = explained.position, explained.version
-        yield Step(_("said at %(position)s") % {"position": position}, self._message_url(position))
+        yield Step(_("message %(position)s") % {"position": position}, self._message_url(position))
         if explained.disposition is not Disposition.FOLDED:
             yield Step(
                 {
                     Disposition.PINNED: _("pinned: in every context"),
-                    Disposition.VERBATIM: _("in the context as it is"),
+                    Disposition.VERBATIM: _("verbatim in the context"),
                     Disposition.OMITTED: _("omitted: the context is full"),
                 }[explained.disposition]
             )
@@ -297,7 +297,7 @@ class Finding:
             return
         kept = list(itertools.takewhile(lambda version: version.has_words, later))
         if not kept:
-            yield Step(_("not all its words are in it"))
+            yield Step(_("some of the words are not in it"))
             return
         last = kept[-1].number
         if last == self.session.current_version:
@@ -325,8 +325,8 @@ class Finding:
         notes = []
         if len(self._positions) > READ:
             text = _(
-                "The index names %(n)s messages that have all words. Only the first %(half)s and the last %(half)s of "
-                "them were read, to tell which have the phrase itself."
+                "The index lists %(n)s messages with all the words. Only the first %(half)s and the last %(half)s of "
+                "them were checked for the phrase itself."
             )
             notes.append(text % {"n": len(self._positions), "half": READ // 2})
         if self.phrase.query.empty:

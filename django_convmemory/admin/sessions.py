@@ -64,9 +64,9 @@ class SessionAdmin(admin.ModelAdmin):  # type: ignore[type-arg]
     ordering = ("-id",)
     search_fields = ("public_id",)  # Django shows a search box if there are any. get_search_results() searches.
     search_help_text = _(
-        "Exact public id, primary key, owner’s login name, visitor, key of a session without owner, or owner/key. In "
-        "the newest 10,000 sessions, also a part of the title or the key. Below the list: what was said in the newest "
-        "sessions, or, with owner/words, in all sessions of a person."
+        "Enter an exact public id, primary key, owner’s login name, visitor, key of a session without owner, or "
+        "owner/key. In the newest 10,000 sessions, a part of the title or the key is enough. Below the list are the "
+        "messages that match: those of the newest sessions or, if you enter owner/words, of all sessions of a person."
     )
     actions = (bulk.compact, bulk.export)
     change_list_template = "admin/convmemory/session/list.html"

@@ -163,8 +163,8 @@ class TextSearch:
         if self._persons:
             count = len(self._searched)
             text = ngettext(
-                "Searched for words: %(n)s session of this person.",
-                "Searched for words: the newest %(n)s sessions of this person.",
+                "Searched for words in %(n)s session of this person.",
+                "Searched for words in the newest %(n)s sessions of this person.",
                 count,
             )
             left_out = len(self._persons[0]) == OF_PERSON or not all(session.complete for session in self._searched)
@@ -172,11 +172,11 @@ class TextSearch:
             return f"{text % {'n': count}} {more}" if left_out else text % {"n": count}
         count = len(self._recent)
         text = ngettext(
-            "Searched for this phrase: the last %(last)s messages of the newest session.",
-            "Searched for this phrase: the last %(last)s messages of each of the newest %(n)s sessions.",
+            "Searched for this phrase in the last %(last)s messages of the newest session.",
+            "Searched for this phrase in the last %(last)s messages of each of the newest %(n)s sessions.",
             count,
         )
-        hint = _("To search all sessions of a person, write the login name before it, as in “anna/shellfish”.")
+        hint = _("To search all sessions of a person, put the login name first, as in “anna/shellfish”.")
         return f"{text % {'n': count, 'last': LAST}} {hint}"
 
     @property

@@ -104,7 +104,7 @@ def cost(span: Span, groups: Iterable[Group]) -> Trend:
         list(zip(span.labels, costs, strict=True)),
         [sum(known, Decimal()) if known else None],
         places=_places(max(known, default=Decimal())),
-        note="" if known else _("No price is known. The chat model’s options may have prices."),
+        note="" if known else _("No price is known. Set prices in the chat model’s options."),
     )
 
 
@@ -122,7 +122,7 @@ def tokens(span: Span, groups: Iterable[Group]) -> Trend:
         of_step[0] += cached
         of_step[1] += (group["prompt"] or 0) - cached
         of_step[2] += group["completion"] or 0
-    series = [("cached", _("in, from the provider’s cache")), ("in", _("in, other")), ("out", _("out"))]
+    series = [("cached", _("in, from the provider’s cache")), ("in", _("in, not cached")), ("out", _("out"))]
     return Trend(
         "tokens",
         _("Tokens in and out"),
@@ -154,7 +154,7 @@ def latency(span: Span, groups: Iterable[Group]) -> Trend:
         [_("median"), _("95th percentile")],
         list(zip(span.labels, seconds, strict=True)),
         durations=True,
-        note=_("Of all calls, also of those that failed."),
+        note=_("All calls count, including those that failed."),
     )
 
 
@@ -205,6 +205,6 @@ def backlog(
         list(zip(span.labels, counts, strict=True)),
         note=_(
             "There is no record of the backlog. It is reconstructed from the calls and from the sessions that are due "
-            "now. Sessions that no model was called for since then, because they were cleared or deleted, are missing."
+            "now. Sessions that were cleared or deleted before a model was called for them are missing."
         ),
     )

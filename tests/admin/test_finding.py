@@ -81,7 +81,7 @@ def open_page(chat: SessionHandle, client: Client, **parameters: str) -> Any:
 
 
 def test_one_line_says_what_became_of_a_fact(chat: SessionHandle) -> None:
-    line = "said at 2 · folded into version 1 · last in version 3 · dropped in version 4"
+    line = "message 2 · folded into version 1 · last in version 3 · dropped in version 4"
     assert told(chat, "eat shellfish") == [line]
     answer = open_page(chat, staff("view_session"), find="EAT  shellfish")
     text = answer.content.decode()
@@ -101,14 +101,14 @@ def test_one_line_says_what_became_of_a_fact(chat: SessionHandle) -> None:
 def test_what_was_not_taken_over_what_is_still_there_and_what_is_not_folded(
     chat: SessionHandle, convmemory: ScriptedMemories
 ) -> None:
-    assert told(chat, "which ferry") == [f"said at {row_of(chat).last_position} · in the context as it is"]
-    assert told(chat, "rhubarb") == ["said at 1 · pinned: in every context"]
+    assert told(chat, "which ferry") == [f"message {row_of(chat).last_position} · verbatim in the context"]
+    assert told(chat, "rhubarb") == ["message 1 · pinned: in every context"]
     chat.append(ChatMessage.human("The password of the safe is 4471."), ChatMessage.human("Anna has a blue umbrella."))
     fold(chat, convmemory, "The safe's password is 4471.")
     lines = told(chat, "password 4471") + told(chat, "blue umbrella")
-    assert [re.sub(r"said at \d+", "said", line) for line in lines] == [
+    assert [re.sub(r"message \d+", "said", line) for line in lines] == [
         "said · folded into version 6 · still in version 6, the current one",
-        "said · folded into version 6 · not all its words are in it",
+        "said · folded into version 6 · some of the words are not in it",
     ]
 
 
@@ -121,7 +121,7 @@ def test_the_versions_are_named_that_have_the_words(chat: SessionHandle) -> None
     assert positions(chat, "640 euros") == {}
     assert [(run.first, run.last) for run in found(chat, "640 euros").runs] == [(3, 5)]
     text = strip_tags(open_page(chat, staff("view_session"), find="640 euros").content.decode())
-    assert "No message says it." in text
+    assert "No message was found." in text
     assert re.search(r"All its words are in these versions of the summary:\s*3–5", text)
 
 
@@ -148,9 +148,9 @@ def test_more_messages_than_are_shown_are_counted(anna: User, monkeypatch: pytes
     assert [hit.message.position for hit in hits] == [*range(1, 11), *range(141, 151)]
     assert result.hidden == 130
     [note] = result.notes
-    assert note.startswith("The index names 150 messages that have all words. Only the first 30 and the last 30")
+    assert note.startswith("The index lists 150 messages with all the words. Only the first 30 and the last 30")
     text = open_page(session, staff("view_session"), find="ferry").content.decode()
-    assert "130 more messages have all these words and are not shown." in text
+    assert "130 more messages have all the words and are not shown." in text
 
 
 def test_what_the_index_does_not_have_is_read(anna: User) -> None:
@@ -177,7 +177,7 @@ def test_a_rebuild_folds_the_messages_into_a_new_version(chat: SessionHandle, co
     assert chat.rebuild() == "published"
     newest = row_of(chat).current_version
     assert told(chat, "eat shellfish") == [
-        f"said at 2 · folded into version {newest} · still in version {newest}, the current one"
+        f"message 2 · folded into version {newest} · still in version {newest}, the current one"
     ]
     assert [(run.first, run.last) for run in found(chat, "eat shellfish").runs] == [(1, 3), (newest, newest)]
 
@@ -187,11 +187,11 @@ def test_a_session_without_its_alias_and_one_without_messages(chat: SessionHandl
     empty.append(ChatMessage.human("shellfish"))
     empty.clear()
     client = staff("view_session")
-    assert "No message says it." in open_page(empty, client, find="shellfish").content.decode()
+    assert "No message was found." in open_page(empty, client, find="shellfish").content.decode()
     url = f"{LIST}{row_of(chat).pk}/change/"
     settings.CONVMEMORY = {"other": settings.CONVMEMORY["default"]}
     answer = client.get(url, {"find": "shellfish"})
-    assert (answer.status_code, "said at 2" in answer.content.decode()) == (200, True)
+    assert (answer.status_code, ">message 2</a>" in answer.content.decode()) == (200, True)
 
 
 def test_calls_of_tools_are_found(chat: SessionHandle) -> None:

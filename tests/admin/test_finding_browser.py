@@ -35,7 +35,7 @@ def test_from_the_list_to_what_became_of_a_phrase(visit: Visit, session: models.
     assert page.locator("#m8:target").count() == 1
     assert page.get_by_label("Find in messages and summaries:").input_value() == "shellfish"
     fate = page.locator(".convmemory-fate").first.inner_text()
-    assert fate.startswith("said at 8 · folded into version ")
+    assert fate.startswith("message 8 · folded into version ")
     wide = page.evaluate("document.documentElement.scrollWidth - document.documentElement.clientWidth")
     assert wide <= 0
     picture(page, f"admin-finding-{name}")

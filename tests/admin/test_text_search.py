@@ -72,7 +72,7 @@ def test_what_was_said_in_the_newest_sessions_is_found(anna: User, monkeypatch: 
     client = staff("view_session")
     found = search(client, "shellfish")
     assert said(found) == [("second", 2), ("first", 1)]
-    assert found.scope.startswith("Searched for this phrase: the last 100 messages of each of the newest 2 sessions.")
+    assert found.scope.startswith("Searched for this phrase in the last 100 messages of each of the newest 2 sessions.")
     text = client.get(LIST, {"q": "shellfish"}).content.decode()
     assert "Jonas must not eat <mark>shellfish</mark>." in text
     pk = models.Session.objects.get(key="second").pk
@@ -105,7 +105,7 @@ def test_all_sessions_of_a_person_are_searched_for_words(anna: User, monkeypatch
     client = staff("view_session")
     found = search(client, "anna/museums of tiles")
     assert sorted(said(found)) == [("first", 1), ("first", 2)]
-    assert found.scope == "Searched for words: 1 session of this person."
+    assert found.scope == "Searched for words in 1 session of this person."
     assert said(search(client, "v1/tile")) == [("third", 1)]
     # The phrase itself comes first.
     assert said(search(client, "anna/the museum has"))[0] == ("first", 2)
@@ -129,7 +129,7 @@ def test_no_search_without_a_phrase(anna: User) -> None:
     client = staff("view_session")
     assert client.get(LIST).context["found"] is None
     assert client.get(LIST, {"q": " \x00 "}).context["found"] is None
-    assert b"In what was said" not in client.get(LIST).content
+    assert b"Found in messages" not in client.get(LIST).content
     # Nobody says a public id.
     assert client.get(LIST, {"q": str(models.Session.objects.get().public_id)}).context["found"] is None
 

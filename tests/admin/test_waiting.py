@@ -129,7 +129,7 @@ def test_the_overview_shows_the_state_of_the_breaker(convmemory: ScriptedMemorie
     convmemory.reply(ModelUnavailable("<b>503</b>"))
     memories["default"].compact_id(session.pk)
     text = client.get(OVERVIEW).content.decode()
-    assert "The model of “default” has failed 1 time in a row. The breaker is closed" in text
+    assert "The model of “default” has failed 1 time. The breaker is closed" in text
     assert "&lt;b&gt;503" in text
     for columns, state in (
         ({"failures": 9}, "open: nobody calls the model, 9 failures in a row"),
@@ -221,7 +221,7 @@ def test_the_page_says_what_compact_now_will_do(convmemory: ScriptedMemories) ->
     pause()
     assert says("asks a worker to call the model with this session, in spite of the pause.")
     models.Session.objects.update(lease_expires_at=Clock(60))
-    assert says("asks another worker, which finds that one works on it already.")
+    assert says("asks another worker, which finds that a worker is already compacting the session.")
     models.Session.objects.update(lease_expires_at=None)
     convmemory.reply("They spoke.")
     convmemory.run()
