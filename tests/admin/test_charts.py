@@ -18,7 +18,7 @@ from django_convmemory.messages import ChatMessage
 from django_convmemory.testing import ScriptedMemories
 from tests.admin.test_sessions import LIST, staff
 
-LATE = "no summary was there that leaves room for them"
+LATE = "when no summary left room for them"
 
 
 @pytest.fixture
@@ -111,7 +111,7 @@ def test_the_line_of_the_context_is_called_a_reconstruction(
     fold(session, convmemory, 3)
     text = text_of(session)
     assert "context, reconstructed" in text
-    assert "a reconstruction from the times of messages and summaries" in text
+    assert "reconstructed from the times of messages and summaries" in text
     assert LATE not in text
 
 
