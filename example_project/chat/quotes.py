@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 from django.utils import timezone
 
+from chat.families import relatives
 from django_convmemory.conversation import SessionHandle
 from django_convmemory.core.context import Context
 from django_convmemory.core.hits import Hit
@@ -50,9 +51,16 @@ class Sentence(NamedTuple):
 
 
 async def found(session: SessionHandle, question: str, before: int) -> list[str]:
-    """Return quotations of what a search for ``question`` finds before the position ``before``."""
+    """Return quotations of what a search for ``question`` finds before the position ``before``.
+
+    If it finds nothing to quote, other forms of the words are searched for.
+    """
+    return await _found(session, question, before) or await _found(session, relatives(question), before)
+
+
+async def _found(session: SessionHandle, query: str, before: int) -> list[str]:
     quotes: dict[str, str] = {}
-    hits = await session.asearch(question, before=before, limit=_CANDIDATES)
+    hits = await session.asearch(query, before=before, limit=_CANDIDATES) if query.strip() else []
     for hit in hits:
         # A message that matches far less than the best one has no more than a common word of the question.
         if len(quotes) == MOST or hit.score < hits[0].score / 2:
@@ -113,10 +121,14 @@ def _of_summary(summary: str) -> Iterator[Sentence]:
                     yield Sentence(text, speaker, day, "the summary")
 
 
+def is_own(message: ChatMessage) -> bool:
+    """Return whether the message is an answer of the responder."""
+    return message.role == "assistant" and message.text.startswith((OFFLINE, AGAIN))
+
+
 def _sentences_of(message: ChatMessage) -> list[str]:
     """Return the sentences that a person or the model said."""
-    own = message.role == "assistant" and message.text.startswith((OFFLINE, AGAIN))
-    return [] if own or message.role not in _SPEAKERS else _sentences(message.text)
+    return [] if is_own(message) or message.role not in _SPEAKERS else _sentences(message.text)
 
 
 def _sentences(text: str) -> list[str]:

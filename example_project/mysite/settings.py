@@ -114,7 +114,7 @@ if os.environ.get("OPENAI_MODEL"):
     # The chat model reads OPENAI_MODEL, OPENAI_API_KEY and OPENAI_BASE_URL itself.
     CHAT_MODEL = "django_convmemory.chat_models.openai.OpenAIChatModel"
 else:
-    CHAT_MODEL = "django_convmemory.chat_models.extractive.ExtractiveChatModel"
+    CHAT_MODEL = "chat.summaries.OfflineChatModel"
 
 # Small, so that short conversations are summarized. A real site would use thousands.
 TOKEN_LIMIT = int(os.environ.get("CONVMEMORY_TOKEN_LIMIT") or 300)

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from asgiref.sync import async_to_sync
 
+from django_convmemory.chat_models.base import ChatRequest, Fold
 from django_convmemory.chat_models.scripted import ScriptedChatModel
 from django_convmemory.conversation import SessionHandle
 from django_convmemory.memory import ConversationSummaryBufferMemory, ConversationWindowMemory
@@ -128,3 +129,46 @@ def test_a_question_is_quoted_if_nothing_else_is_there(session: SessionHandle, a
 def test_nothing_is_quoted_if_nothing_was_said(session: SessionHandle, ask: Ask) -> None:
     assert ask(session, "Where is the heron?") == [NOTHING]
     assert ask(session, "¿?") == [NOTHING]
+
+
+FACTS = (
+    ("My daughter Ines is allergic to peanuts and we live in Graz.", "What did I tell you about allergies?", "peanuts"),
+    ("I work as a nurse at the children's hospital.", "Where do I work?", "hospital"),
+    ("We are going to Slovenia in May for nine days.", "For how many days shall we be in Slovenia?", "nine"),
+    ("Our budget for the trip is 2,400 euros.", "How much money may the trip cost?", "2,400"),
+    ("My husband's name is Jonas, and he does not eat meat.", "What is my husband called?", "Jonas"),
+    ("I drive an old blue Volvo.", "What car do I drive?", "Volvo"),
+    ("My birthday is on the 14th of March.", "When is my birthday?", "14th"),
+    ("The hint for the router is the name of our first cat, Pixel.", "What was our first cat called?", "Pixel"),
+    ("I am learning to play the cello.", "Which instrument do I learn?", "cello"),
+    ("My mother moved to Lisbon last autumn.", "Where does my mother live now?", "Lisbon"),
+)
+TALK = (
+    *("The weather is nice.", "I had a coffee.", "What is in the news?", "It rains again.", "I saw a film."),
+    *("My neighbour is loud.", "The bus was late.", "Do you like music?", "I am tired.", "Lunch was good."),
+)
+
+
+def test_what_was_told_is_found_in_other_words_after_a_long_talk(ask: Ask) -> None:
+    offline = importlib.import_module("chat.summaries").OfflineChatModel()
+    memory = ConversationSummaryBufferMemory(
+        InMemoryStore(), offline, max_token_limit=300, max_summary_tokens=200, max_context_tokens=600
+    )
+    session = memory.session("s")
+    for said in [*[fact for fact, _, _ in FACTS], *TALK * 6]:
+        ask(session, said)
+        session.compact()
+    summary = session.load().summary
+    assert summary is not None
+    assert FACTS[0][0] in summary
+    # What the responder says takes no room.
+    assert "said on" not in summary
+    assert "offline" not in summary
+    answers = [" ".join(ask(session, question)) for _, question, _ in FACTS]
+    assert [word for (_, _, word), answer in zip(FACTS, answers, strict=True) if word not in answer] == []
+
+
+def test_a_fold_of_nothing_but_the_responders_words_has_a_text(ask: Ask) -> None:
+    summaries, quotes = importlib.import_module("chat.summaries"), importlib.import_module("chat.quotes")
+    fold = Fold(previous="", turns=[ai(f"{quotes.OFFLINE} A heron.")], max_tokens=50, count=len)
+    assert summaries.OfflineChatModel().chat(ChatRequest([human("Sum up.")], fold)).message.text
