@@ -116,7 +116,7 @@ def _of_summary(summary: str) -> Iterator[Sentence]:
         elif not line.startswith(_IDENTIFIERS):
             label = _LABEL.match(line)
             speaker = "" if label is None else "You" if label[1] else "I" if label[2] else "A tool"
-            for text in _sentences(line[label.end() if label else 0 :]):
+            for text in sentences(line[label.end() if label else 0 :]):
                 if not _OWN.match(text):
                     yield Sentence(text, speaker, day, "the summary")
 
@@ -128,10 +128,11 @@ def is_own(message: ChatMessage) -> bool:
 
 def _sentences_of(message: ChatMessage) -> list[str]:
     """Return the sentences that a person or the model said."""
-    return [] if is_own(message) or message.role not in _SPEAKERS else _sentences(message.text)
+    return [] if is_own(message) or message.role not in _SPEAKERS else sentences(message.text)
 
 
-def _sentences(text: str) -> list[str]:
+def sentences(text: str) -> list[str]:
+    """Return the sentences of a text."""
     return [sentence.strip() for sentence in _SENTENCE.findall(text) if sentence.strip()]
 
 

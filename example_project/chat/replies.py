@@ -17,7 +17,7 @@ from django.http import HttpRequest, HttpResponse, StreamingHttpResponse
 from django.http.response import HttpResponseBase
 from django.views.decorators.http import require_POST
 
-from chat import people, turns
+from chat import people, refusals, turns
 from chat.responder import Reply, reply_to
 from chat.throttles import ReplyThrottle, seconds_to_wait
 from django_convmemory.core.values import StoredMessage
@@ -83,9 +83,10 @@ async def stream(row: Session, reply: Reply, asked: StoredMessage) -> AsyncItera
         raise
     except openai.OpenAIError as error:
         logger.warning("No reply to message %s: %s", asked.position, type(error).__name__)
-        yield line(error=BROKE_OFF if received else explained(error))
-    except ConvMemoryError as error:
-        yield line(error=str(error))
+        yield line(error=BROKE_OFF if received else refusals.of_model(error))
+    except ConvMemoryError:
+        logger.exception("The reply to message %s could not be stored.", asked.position)
+        yield line(error="The reply could not be stored. Your message is stored.")
     except Exception:
         # During a stream, older clients raise exceptions of their HTTP library.
         logger.exception("No reply to message %s.", asked.position)
@@ -129,18 +130,3 @@ async def storable(pieces: AsyncGenerator[str, None]) -> AsyncGenerator[str, Non
 
 def line(**values: object) -> str:
     return json.dumps(values, ensure_ascii=False) + "\n"
-
-
-def explained(error: openai.OpenAIError) -> str:
-    """Return a text for the user. A provider's own text may quote keys, organizations or prompts."""
-    if isinstance(error, openai.RateLimitError):
-        cause = "The model is overloaded (429)."
-    elif isinstance(error, openai.AuthenticationError):
-        cause = "The model refused the site's API key."
-    elif isinstance(error, openai.APITimeoutError):
-        cause = "The model took too long."
-    elif isinstance(error, openai.APIStatusError):
-        cause = f"The model failed ({error.status_code})."
-    else:
-        cause = "The model cannot be reached."
-    return f"{cause} Your message is stored."

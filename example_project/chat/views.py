@@ -15,7 +15,7 @@ from django.utils.http import quote_etag, urlencode
 from django.views.decorators.cache import never_cache
 from django.views.decorators.http import require_GET, require_POST
 
-from chat import people, searches, titles, turns
+from chat import people, redactions, refusals, searches, titles, turns
 from chat.responder import SYSTEM, by_whom
 from chat.throttles import limited
 from django_convmemory.conversation import SessionHandle
@@ -105,10 +105,14 @@ def begin(request: HttpRequest) -> HttpResponse:
     text = _text(request)
     if not text:
         return redirect("chat:index")
-    try:
-        handle = _begun(request, _key(request), text)
-    except ConvMemoryError as error:
-        return render(request, "chat/index.html", _shared(request) | {"error": error, "text": text}, status=422)
+    refusal = refusals.too_long(text)
+    if refusal is None:
+        try:
+            handle = _begun(request, _key(request), text)
+        except ConvMemoryError as error:
+            refusal = refusals.of_store(error)
+    if refusal is not None:
+        return render(request, "chat/index.html", _shared(request) | {"error": refusal, "text": text}, status=422)
     row = people.conversations(request).get(name_hash=handle.session_name.name_hash)
     if not row.title:
         titles.rename(row, text)
@@ -133,6 +137,8 @@ def send(request: HttpRequest, public_id: uuid.UUID) -> HttpResponse:
     text = _text(request)
     if not text:
         return HttpResponse(status=204)
+    if refusal := refusals.too_long(text):
+        return _refused(request, refusal)
     handle = memories[session.alias].session(session)
     try:
         receipt = handle.append(ChatMessage.human(text), idempotency_key=_key(request))
@@ -143,7 +149,7 @@ def send(request: HttpRequest, public_id: uuid.UUID) -> HttpResponse:
     except UnknownSession:
         raise Http404 from None
     except ConvMemoryError as error:
-        return _refused(request, error)
+        return _refused(request, refusals.of_store(error))
     stored = handle.history(after=receipt.first_position - 1, limit=1)
     position = receipt.last_position
     context = {"session": session, "messages": stored, "key": uuid.uuid4().hex, "editable": position, "last": position}
@@ -157,12 +163,14 @@ def again(request: HttpRequest, public_id: uuid.UUID) -> HttpResponse:
     session = people.conversation(request, public_id)
     position, last = (_number(request.POST.get(name)) for name in ("position", "last"))
     text = _text(request)
+    if refusal := refusals.too_long(text):
+        return _refused(request, refusal)
     try:
         turns.ask_again(session, position, text, last)
     except turns.WentOn:
         return _refused(request, "The conversation has changed meanwhile. Reload the page to see it.", status=409)
     except ConvMemoryError as error:
-        return _refused(request, error)
+        return _refused(request, refusals.of_store(error))
     if text and position == 1:
         titles.rename(session, text)
     response = _redirect(request, session)
@@ -188,18 +196,40 @@ def fork(request: HttpRequest, public_id: uuid.UUID, position: int) -> HttpRespo
 
 @require_POST
 def redact(request: HttpRequest, public_id: uuid.UUID, position: int) -> HttpResponse:
-    """Empty a message, here and in branches, and every summary that includes it."""
+    """Empty a message, here and in branches, and every summary that includes it.
+
+    If replies repeat what it said, the page offers to empty them too.
+    """
     session = people.conversation(request, public_id)
-    memory = memories[session.alias]
+    handle = memories[session.alias].session(session)
+    [stored] = handle.history(after=position - 1, limit=1) if position else [None]
     try:
-        memory.redact(session, position)
+        handle.redact(position)
     except (UnknownSession, UnknownMessage, InvalidArgument):
         raise Http404 from None
     if position == 1:
         titles.forget(session)
+    if not request.headers.get("HX-Request"):
         return _redirect(request, session)
-    context = {"session": session, "messages": memory.history(session, after=position - 1, limit=1)}
-    return render(request, "chat/messages.html", context)
+    repeated = redactions.repeated(handle, stored.message, position) if stored else []
+    context = {"session": people.conversation(request, public_id), "repeated": repeated}
+    context["messages"] = handle.history(after=position - 1, limit=1)
+    return render(request, "chat/redacted.html", context)
+
+
+@require_POST
+def redact_replies(request: HttpRequest, public_id: uuid.UUID) -> HttpResponse:
+    """Empty the replies at the positions of the form."""
+    session = people.conversation(request, public_id)
+    handle = memories[session.alias].session(session)
+    positions = [_number(text) for text in request.POST.getlist("position")][: redactions.MOST]
+    for position in positions:
+        [stored] = handle.history(after=position - 1, limit=1) or [None] if position else [None]
+        if stored is not None and stored.position == position and stored.message.role == "assistant":
+            handle.redact(position)
+    response = HttpResponse()
+    response["HX-Trigger"] = json.dumps({"messages-changed": {"from": min(positions, default=1)}})
+    return response
 
 
 @require_POST
@@ -209,7 +239,7 @@ def delete(request: HttpRequest, public_id: uuid.UUID) -> HttpResponse:
     return _redirect(request, None)
 
 
-def _refused(request: HttpRequest, error: object, status: int = 422) -> HttpResponse:
+def _refused(request: HttpRequest, error: str, status: int = 422) -> HttpResponse:
     return render(request, "chat/refused.html", {"error": error}, status=status)
 
 

@@ -190,9 +190,9 @@ def test_a_streamed_reply(modelled: str, page: Page) -> None:
 @pytest.mark.parametrize(
     ("behaviours", "says"),
     [
-        ([Behaviour("rate_limited", retry_after="0")] * 2, "The model is overloaded (429)"),
+        ([Behaviour("rate_limited", retry_after="0")] * 2, "The model has too much to do"),
         ([Behaviour("breaks_off", text="Half of this " * 10)], "The model broke off its answer"),
-        ([Behaviour("raw", status=500, body={"error": {"message": "secret-org"}})] * 2, "The model failed (500)"),
+        ([Behaviour("raw", status=500, body={"error": {"message": "secret-org"}})] * 2, "The model could not answer"),
     ],
     ids=["429", "breaks off", "500"],
 )
@@ -345,7 +345,13 @@ def test_wrong_addresses_and_forms(modelled: str, page: Page) -> None:
     for before in ("x", huge, "9" * 5000, "-1"):
         assert page.request.get(address, params={"before": before}).status == 200
     for text in ("a\0b", "a" * 300_000):
-        assert post(page, f"{modelled}/begin/", text=text).status == 422
+        for path, form in (("/begin/", {}), ("/send/", {}), ("/again/", {"position": "1", "last": "2"})):
+            refused = post(page, (modelled if path == "/begin/" else address.rstrip("/")) + path, text=text, **form)
+            assert refused.status == 422, path
+            # It is said in the words of a visitor.
+            told = refused.text()
+            assert "Please shorten it." in told if len(text) > 3 else "could not be stored" in told
+            assert not re.search(r"max_|option|PostgreSQL", told)
     for key in ("k" * 300, "\0", ""):
         assert post(page, f"{modelled}/begin/", text="a", key=key).status == 302
     half = b'--x\r\nContent-Disposition: form-data; name="text"\r\n\r\na\\ud800\r\n--x--\r\n'
@@ -399,6 +405,27 @@ def test_a_message_is_redacted_where_it_stands(modelled: str, page: Page) -> Non
     page.wait_for_function("() => !document.querySelector('#messages').innerText.includes('hunter2')")
     assert page.evaluate("window.same")
     assert page.locator("#messages .message").count() == 4
+
+
+def test_replies_that_repeat_what_was_redacted_can_be_removed_too(
+    modelled: str, model: OpenAIServer, page: Page
+) -> None:
+    begun(page, modelled)
+    answered(page, "Hello there.")
+    say(page, "My password is hunter2. Keep it.")
+    say(page, "It rains.")
+    model.queue(Behaviour(text="Again: my  password is Hunter2!"))
+    say(page, "Which password?")
+    page.on("dialog", lambda dialog: dialog.accept())
+    page.locator("#m3 .menu summary").click()
+    page.locator("#m3").get_by_text("Redact").click()
+    page.wait_for_selector("#notice .offer")
+    assert "1 reply repeats what you removed: message 8." in " ".join(page.locator("#notice").inner_text().split())
+    page.click("text=Remove it too")
+    page.wait_for_function("() => !document.querySelector('#messages').innerText.toLowerCase().includes('hunter2')")
+    assert page.locator("#notice").inner_text() == ""
+    page.reload()
+    assert page.locator("#messages .text em").all_inner_texts() == ["redacted"] * 2
 
 
 def test_what_is_written_while_a_reply_comes_stays(modelled: str, model: OpenAIServer, page: Page) -> None:

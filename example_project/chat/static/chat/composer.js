@@ -48,5 +48,5 @@ document.body.addEventListener("htmx:responseError", (event) => {
   const { status } = event.detail.xhr;
   if (status === 404) say("This conversation or message does not exist any more. Reload the page.");
   else if (status === 403) say("You have signed in or out in another window. Reload the page.");
-  else if (![409, 422, 429].includes(status)) say(`The site answered with an error (${status}). Try again.`);
+  else if (![409, 422, 429].includes(status)) say("Something went wrong on this site. Try again.");
 });

@@ -19,6 +19,8 @@ let tag = panel?.dataset.tag ?? "";
 export function follow() {
   marked();
   document.addEventListener("visibilitychange", attend);
+  // The server says so after a request of this page that changed several messages.
+  document.body.addEventListener("messages-changed", (event) => look(event.detail.from));
   attend();
 }
 

@@ -18,3 +18,7 @@ export function silence() {
 export function hint(text) {
   document.getElementById("hint").textContent = text;
 }
+
+document.addEventListener("click", (event) => {
+  if (event.target.closest("[data-dismiss]")) silence();
+});

@@ -80,7 +80,7 @@ async function read(text, signal) {
     headers: { "X-CSRFToken": document.body.dataset.token },
     signal,
   });
-  if (!response.ok) throw new Error(`The site answered with an error (${response.status}). Your message is stored.`);
+  if (!response.ok) throw new Error("Something went wrong on this site. Your message is stored.");
   let failed = "The reply broke off. Your message is stored.";
   for await (const line of lines(response.body)) {
     if (line.text) {
