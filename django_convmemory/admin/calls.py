@@ -222,7 +222,7 @@ class Calls:
     @cached_property
     def top_sessions(self) -> list[Spender]:
         """The sessions with the highest costs. Those that were deleted are missing."""
-        return self._top(models.Session.objects.all(), F("session_id"))
+        return self._top(models.Session.objects.select_related("owner"), F("session_id"))
 
     @cached_property
     def top_owners(self) -> list[Spender]:

@@ -113,7 +113,7 @@ class Overview(Calls):
             # A subquery for each alias, because the index has the due sessions of one alias in order.
             of_alias = models.Session.objects.filter(alias=alias).due().order_by("alias", "due_since", "pk")
             condition |= Q(pk=Subquery(of_alias.values("pk")[:1]))
-        rows = models.Session.objects.using(self.using).filter(condition).with_clock()
+        rows = models.Session.objects.using(self.using).filter(condition).with_clock().select_related("owner")
         return sorted(rows, key=lambda session: (session.due_since, session.pk))
 
     def oldest_with(self, pauses: Iterable[Pause]) -> list[Status]:

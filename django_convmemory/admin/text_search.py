@@ -41,7 +41,7 @@ OF_PERSON, MESSAGES = 1_000, 50_000
 
 
 class Hit(NamedTuple):
-    """A message that was found. ``place`` leads from the list to the message on the page of its session."""
+    """A message that was found. ``place`` is the query of its session's page that shows it."""
 
     session: models.Session
     message: Spoken
@@ -155,7 +155,7 @@ class TextSearch:
     def _place(self, session: models.Session, message: Spoken) -> str:
         phrase = self.phrase.text if self.phrase else ""
         parameters = {"find": phrase, "before": str(page_of(session, message.position))}
-        return f"?{urlencode(parameters)}#m{message.position}"
+        return f"?{urlencode(parameters)}"
 
     @property
     def scope(self) -> str:

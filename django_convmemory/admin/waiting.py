@@ -94,6 +94,12 @@ class Status:
         return None if self.next_attempt_at is None else moment(self.next_attempt_at, self.now)
 
     @property
+    def next_call(self) -> str | None:
+        """When a session of the paused alias, this one or another, tries the model. None: the next task or sweep."""
+        at = self.pause.next_call if self.pause else None
+        return None if at is None else moment(at, self.now)
+
+    @property
     def sent(self) -> str:
         """When the last task was sent."""
         return moment(self.session.hinted_at, self.now)

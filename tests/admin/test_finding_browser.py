@@ -30,7 +30,11 @@ def test_from_the_list_to_what_became_of_a_phrase(visit: Visit, session: models.
     assert wide <= 0
     picture(page, f"admin-search-{name}")
 
-    found.last.get_by_role("link").click()
+    found.last.get_by_role("link", name="What became of it?").click()
+    page.wait_for_url(f"**/{session.pk}/change/?find=shellfish&before=19#convmemory-find")
+    assert page.locator(".convmemory-fate").first.bounding_box()["y"] < page.viewport_size["height"]  # type: ignore[index]
+    page.go_back()
+    found.last.get_by_role("link").first.click()
     page.wait_for_url(f"**/{session.pk}/change/?find=shellfish&before=19#m8")
     assert page.locator("#m8:target").count() == 1
     assert page.get_by_label("Find in messages and summaries:").input_value() == "shellfish"

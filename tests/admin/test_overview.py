@@ -7,6 +7,7 @@ from decimal import Decimal
 from typing import Any
 
 import pytest
+from django.contrib.auth.models import User
 from django.db import connection
 from django.test.utils import CaptureQueriesContext
 from django.utils import timezone
@@ -149,6 +150,32 @@ def test_retry_compacts_the_failing_sessions(convmemory: ScriptedMemories, setti
 
 
 @pytest.mark.django_db
+def test_each_session_has_its_title_and_owner() -> None:
+    anna = User.objects.create_user("<b>anna</b>")
+    memories["default"].session("mine", owner=anna).append(ChatMessage.human("hello"))
+    memories["default"].session("theirs", visitor="0123456789abcdef").append(ChatMessage.human("hello"))
+    for session in models.Session.objects.all():
+        call(session=session, cost=Decimal(1))
+    models.Session.objects.update(title="<i>trip</i>", due_since=timezone.now(), last_error="Boom")
+    text = staff("view_session").get(URL).content.decode()
+    title = "<bdi>&lt;i&gt;trip&lt;/i&gt;</bdi>"
+    # The one that is due for the longest time, those that failed, and those with the highest costs.
+    assert text.count(title) == 5
+    assert text.count(f"{title} · <bdi>&lt;b&gt;anna&lt;/b&gt;</bdi>") in (2, 3)
+    assert text.count(f"{title} · visitor 0123456789ab<") in (2, 3)
+    assert "abcdef" not in text
+    assert "<i>" not in text
+
+
+@pytest.mark.django_db
+def test_the_overview_searches_the_list() -> None:
+    text = staff("view_session").get(URL).content.decode()
+    form = text.partition('role="search"')[0].rpartition("<form")[2]
+    assert f'action="{LIST}"' in form
+    assert '<input type="search" name="q"' in text
+
+
+@pytest.mark.django_db
 def test_the_number_of_statements_does_not_grow_with_the_rows(settings: Any) -> None:
     settings.CONVMEMORY = {f"m{number}": settings.CONVMEMORY["default"] for number in range(8)}
     client = staff("view_session")
@@ -156,14 +183,15 @@ def test_the_number_of_statements_does_not_grow_with_the_rows(settings: Any) -> 
     taken = []
     for count in (1, 40):
         for number in range(count):
-            memories["m0"].append(f"{count} {number}", ChatMessage.human("word"))
+            owner = User.objects.create_user(f"{count} {number}")
+            memories["m0"].session(f"{count} {number}", owner=owner).append(ChatMessage.human("word"))
             row = models.Session.objects.get(key=f"{count} {number}")
             call(alias="m0", model=f"model {number}", session=row, cost=Decimal(1))
         models.Session.objects.update(due_since=timezone.now(), last_error="Boom")
         with CaptureQueriesContext(connection) as captured:
             assert client.get(URL).status_code == 200
         taken.append(len(captured))
-    assert taken[0] == taken[1] == 18
+    assert taken[0] == taken[1] == 19
 
 
 @pytest.mark.parametrize("query", ["?alias=nobody", "?period=9y", "?alias=%00", "?period=%3Cscript%3E"])

@@ -171,6 +171,26 @@ def test_the_page_says_what_became_of_each_message(chat: SessionHandle) -> None:
         assert expected in text, expected
 
 
+def test_the_page_says_why_the_model_is_sent_these_messages(
+    chat: SessionHandle, anna: User, settings: Any, convmemory: ScriptedMemories
+) -> None:
+    client = staff("view_session")
+    covered = chat.load().covered
+    stands = f"Version 2 of the summary stands for the messages through position {covered}."
+    assert f"{stands} All later messages are sent as they are." in client.get(url_of(chat)).content.decode()
+    short = memories["default"].session("short", owner=anna)
+    short.append(ChatMessage.human("hello"))
+    assert "<p>All messages are sent as they are.</p>" in client.get(url_of(short)).content.decode()
+    chat.append(*[ChatMessage.human("word " * 200)] * 40)
+    assert chat.load().omitted
+    assert f"{stands} Of the later messages, only the newest are sent." in client.get(url_of(chat)).content.decode()
+    window = {"MEMORY": "django_convmemory.memory.ConversationWindowMemory", "OPTIONS": {"window_size": 2}}
+    settings.CONVMEMORY = settings.CONVMEMORY | {"window": window}
+    last = memories["window"].session("last", owner=anna)
+    last.append(*[ChatMessage.human("hello"), ChatMessage.ai("hi")] * 3)
+    assert "<p>Only the newest messages are sent, as they are.</p>" in client.get(url_of(last)).content.decode()
+
+
 def test_content_is_escaped(chat: SessionHandle) -> None:
     models.Session.objects.update(title=EVIL, last_error=EVIL)
     models.Summary.objects.update(text=EVIL)

@@ -76,7 +76,11 @@ def test_what_was_said_in_the_newest_sessions_is_found(anna: User, monkeypatch: 
     text = client.get(LIST, {"q": "shellfish"}).content.decode()
     assert "Jonas must not eat <mark>shellfish</mark>." in text
     pk = models.Session.objects.get(key="second").pk
-    assert f'href="{LIST}{pk}/change/?find=shellfish&amp;before=3#m2"' in text
+    page = f"{LIST}{pk}/change/?find=shellfish&amp;before=3"
+    assert f'href="{page}#m2"' in text
+    assert f'<a href="{page}#convmemory-find">What became of it?</a>' in text
+    assert "No session matches." in text
+    assert "No session matches." not in client.get(LIST).content.decode()
     assert said(search(client, "eat no")) == said(search(client, "ello")) == said(search(client, "onas")) == []
     assert "Nothing was found." in client.get(LIST, {"q": "eat no"}).content.decode()
     monkeypatch.setattr(text_search, "SESSIONS", 1)

@@ -10,6 +10,7 @@ import pytest
 from django.contrib.auth.models import User
 from django.db import connection
 from django.test.utils import CaptureQueriesContext
+from django.utils import timezone
 
 from django_convmemory import models
 from django_convmemory.admin.overview import Overview
@@ -93,6 +94,16 @@ def test_the_page_says_when_a_pause_ends(convmemory: ScriptedMemories) -> None:
     expected = "It waits because its memory is paused: the provider takes no more calls. From "
     assert why(session).startswith(expected)
     assert re.search(r"From \d\d:\d\d:\d\d on, one session tries the model\.", why(session))
+    pause(seconds=-5)
+    assert "The next task or sweep tries the model with one session." in why(session)
+
+
+def test_a_pause_ends_before_the_next_attempt_of_a_session(convmemory: ScriptedMemories) -> None:
+    session = due("a", last_error="Boom", next_attempt_at=Clock(36_000))
+    pause(seconds=600)
+    state = models.AliasState.objects.get()
+    assert state.until is not None
+    assert f"From {timezone.localtime(state.until):%H:%M:%S} on, one session tries the model." in why(session)
     pause(seconds=-5)
     assert "The next task or sweep tries the model with one session." in why(session)
 
