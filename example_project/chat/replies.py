@@ -15,6 +15,7 @@ from asgiref.sync import sync_to_async
 from django.db import close_old_connections
 from django.http import HttpRequest, HttpResponse, StreamingHttpResponse
 from django.http.response import HttpResponseBase
+from django.shortcuts import redirect
 from django.views.decorators.http import require_POST
 
 from chat import people, refusals, turns
@@ -46,6 +47,11 @@ async def reply(request: HttpRequest, public_id: uuid.UUID) -> HttpResponseBase:
     if last is None or last.message.role == "assistant":
         return lines_of(line(done=row.last_position))  # Another request has answered it.
     answer = await reply_to(session)
+    if request.accepts("text/html"):
+        # A form of a browser without scripts. It gets the page when the reply is there.
+        async for _ in stream(row, answer, last):
+            pass
+        return redirect("chat:conversation", public_id)
     # Free the database connection while the model answers. The next query opens another.
     await sync_to_async(close_old_connections)()
     response = StreamingHttpResponse(stream(row, answer, last), content_type=LINES)

@@ -150,6 +150,8 @@ def send(request: HttpRequest, public_id: uuid.UUID) -> HttpResponse:
         raise Http404 from None
     except ConvMemoryError as error:
         return _refused(request, refusals.of_store(error))
+    if not request.headers.get("HX-Request"):
+        return _redirect(request, session)
     stored = handle.history(after=receipt.first_position - 1, limit=1)
     position = receipt.last_position
     context = {"session": session, "messages": stored, "key": uuid.uuid4().hex, "editable": position, "last": position}
@@ -202,16 +204,18 @@ def redact(request: HttpRequest, public_id: uuid.UUID, position: int) -> HttpRes
     """
     session = people.conversation(request, public_id)
     handle = memories[session.alias].session(session)
-    [stored] = handle.history(after=position - 1, limit=1) if position else [None]
+    stored = next(iter(handle.history(after=position - 1, limit=1)), None) if 0 < position < 10**15 else None
+    if stored is None or stored.position != position:
+        raise Http404
     try:
         handle.redact(position)
-    except (UnknownSession, UnknownMessage, InvalidArgument):
+    except (UnknownSession, UnknownMessage):
         raise Http404 from None
     if position == 1:
         titles.forget(session)
     if not request.headers.get("HX-Request"):
         return _redirect(request, session)
-    repeated = redactions.repeated(handle, stored.message, position) if stored else []
+    repeated = redactions.repeated(handle, stored.message, position)
     context = {"session": people.conversation(request, public_id), "repeated": repeated}
     context["messages"] = handle.history(after=position - 1, limit=1)
     return render(request, "chat/redacted.html", context)

@@ -67,17 +67,16 @@ export function mark(position) {
 }
 
 // On a telephone the page scrolls, elsewhere the list.
-function scroller() {
-  return getComputedStyle(list).overflowY === "visible" ? document.scrollingElement : list;
-}
+const listScrolls = () => getComputedStyle(list).overflowY !== "visible";
 
 // Whether the reader is at the end. Only then does the page follow what is written.
 export function atEnd() {
-  const { scrollHeight, scrollTop, clientHeight } = scroller();
-  return scrollHeight - scrollTop - clientHeight < 80;
+  if (listScrolls()) return list.scrollHeight - list.scrollTop - list.clientHeight < 80;
+  const bottom = list.lastElementChild?.getBoundingClientRect().bottom ?? 1;
+  return bottom > 0 && bottom < innerHeight + 80;
 }
 
 export function toEnd() {
-  const box = scroller();
-  box.scrollTop = box.scrollHeight;
+  if (listScrolls()) list.scrollTop = list.scrollHeight;
+  else list.lastElementChild?.scrollIntoView({ block: "end" });
 }

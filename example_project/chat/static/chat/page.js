@@ -8,7 +8,12 @@ import { follow } from "./following.js";
 import { list, toEnd } from "./messages.js";
 import { answer } from "./replies.js";
 
+// On a telephone the list of conversations stands above the conversation, and is closed.
+const conversations = document.querySelector(".list details");
+if (list && conversations && matchMedia("(max-width: 60rem)").matches) conversations.open = false;
+
 if (list) {
+  document.querySelector(".plain")?.remove();
   const box = document.getElementById("text");
   // A page of older messages has no box.
   if (box) {

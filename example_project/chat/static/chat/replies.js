@@ -77,7 +77,7 @@ function begin() {
 async function read(text, signal) {
   const response = await fetch(list.dataset.reply, {
     method: "POST",
-    headers: { "X-CSRFToken": document.body.dataset.token },
+    headers: { "X-CSRFToken": document.body.dataset.token, Accept: "application/x-ndjson" },
     signal,
   });
   if (!response.ok) throw new Error("Something went wrong on this site. Your message is stored.");
