@@ -16,6 +16,7 @@ from pygments.lexers import get_lexer_by_name
 # Code that is longer, or in another language, is shown without colours. So is code whose colours take longer than this
 # many seconds of the thread's own time: for some lexers, the time grows with the square of hostile code, or faster.
 _LONGEST_CODE, _LONGEST_TIME = 20_000, 0.5
+# The lexer of INI files is not among them: one step of it takes minutes for hostile code.
 _LANGUAGES: Final = frozenset(
     [
         "bash",
@@ -26,7 +27,6 @@ _LANGUAGES: Final = frozenset(
         "diff",
         "go",
         "html",
-        "ini",
         "java",
         "javascript",
         "js",

@@ -122,6 +122,10 @@ def test_hostile_code_is_shown_without_colours(html_of: Callable[[str], str], la
     assert "hl-" in html_of(f"```{language}\nint number = 1\n```")
 
 
+def test_code_whose_lexer_cannot_be_stopped_has_no_colours(html_of: Callable[[str], str]) -> None:
+    assert "hl-" not in html_of(f"```ini\n{': ' * 9_500}\n```")
+
+
 def test_no_address_or_title_begins_an_element(html_of: Callable[[str], str]) -> None:
     for text in ('[x](https://a.example "<pre onclick=alert(1) y=")', "[x](<https://a.example/<pre>)", '```py"<pre\nx'):
         shown = Elements(html_of(text))
