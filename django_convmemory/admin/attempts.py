@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import dataclasses
 import io
+import string
 from collections.abc import Iterable, Iterator
 from typing import Any
 
@@ -20,6 +21,8 @@ _BATCH = 1000
 _VISITOR_LENGTH = 12
 # A spreadsheet takes a text that begins with one of these for a formula. Some do so for the wide forms, too.
 _FORMULA = ("=", "+", "-", "@", "\t", "\r", "\n", "＝", "＋", "－", "＠")
+# Some programs skip these before a formula.
+_SKIPPED = f"{string.whitespace}\"'\xa0\u200b\u3000\ufeff"
 COLUMNS = (
     *("started_at", "alias", "session", "public_id", "key", "owner", "visitor"),
     *("model", "outcome", "error", "version", "first_position", "last_position"),
@@ -85,7 +88,11 @@ class Download:
 
 def _defused(value: Any) -> Any:
     """Return a text that no spreadsheet takes for a formula."""
-    return f"'{value}" if isinstance(value, str) and value.startswith(_FORMULA) else value
+    return f"'{value}" if isinstance(value, str) and _is_formula(value) else value
+
+
+def _is_formula(text: str) -> bool:
+    return text.startswith(_FORMULA) or text.lstrip(_SKIPPED).startswith(_FORMULA)
 
 
 def _written(rows: Iterable[Iterable[Any]]) -> str:

@@ -178,8 +178,12 @@ class SessionAdmin(admin.ModelAdmin):  # type: ignore[type-arg]
         return False
 
     def has_overview_permission(self, request: HttpRequest) -> bool:
-        """Whether the user may see the figures of all sessions, also of those that ``get_queryset`` hides."""
-        return self.has_view_or_change_permission(request)
+        """Whether the user may see the figures of all sessions, also of those that ``get_queryset`` hides.
+
+        A subclass with a ``get_queryset`` of its own has to say so: the overview also names the sessions.
+        """
+        limited = type(self).get_queryset is not SessionAdmin.get_queryset
+        return not limited and self.has_view_or_change_permission(request)
 
     def has_redact_permission(self, request: HttpRequest, session: models.Session) -> bool:
         """Whether the user may see the session and empty its messages."""
@@ -227,11 +231,11 @@ class SessionAdmin(admin.ModelAdmin):  # type: ignore[type-arg]
     def change_view(
         self, request: HttpRequest, object_id: str, form_url: str = "", extra_context: dict[str, Any] | None = None
     ) -> HttpResponse:
-        if request.method not in ("GET", "HEAD"):
-            return HttpResponseNotAllowed(["GET", "HEAD"])
         session = self._session(request, object_id)
         if not self.has_view_or_change_permission(request, session):
             raise PermissionDenied
+        if request.method not in ("GET", "HEAD"):
+            return HttpResponseNotAllowed(["GET", "HEAD"])
         at, before, version, asked = _integers(request, "at", "before", "version", "asked")
         if at is not None:
             return self._at(request, session, at)
@@ -260,11 +264,11 @@ class SessionAdmin(admin.ModelAdmin):  # type: ignore[type-arg]
 
     def status_view(self, request: HttpRequest, pk: int) -> HttpResponseBase:
         """Send the panel with the state of the session's compaction, which the page asks for again."""
-        if request.method not in ("GET", "HEAD"):
-            return HttpResponseNotAllowed(["GET", "HEAD"])
         session = self._session(request, pk)
         if not self.has_view_or_change_permission(request, session):
             raise PermissionDenied
+        if request.method not in ("GET", "HEAD"):
+            return HttpResponseNotAllowed(["GET", "HEAD"])
         pause = next(iter(self._pauses_of(request, session)), None)
         context = {
             "status": Status(session, pause, *_integers(request, "seen", "asked")),

@@ -162,12 +162,16 @@ class _Observed:
                 manager.__enter__()
             except Exception:
                 logger.exception(_FAILED, make)
+            except BaseException as error:  # The process is told to stop.
+                self.__exit__(type(error), error, error.__traceback__)
+                raise
             else:
                 self._entered.append(manager)
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
+        stopped: BaseException | None = None
         while self._entered:
             manager = self._entered.pop()
             try:
@@ -175,3 +179,7 @@ class _Observed:
             except Exception as raised:
                 if raised is not error:
                     logger.exception(_FAILED, manager)
+            except BaseException as raised:  # noqa: BLE001  raised again when all observers have been told
+                stopped = raised
+        if stopped is not None and stopped is not error:
+            raise stopped

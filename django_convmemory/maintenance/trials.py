@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextvars
 import dataclasses
 import enum
+import logging
 import threading
 import time
 from collections.abc import Sequence
@@ -22,6 +23,8 @@ from django_convmemory.core.attempts import Price
 from django_convmemory.core.exchanges import Placed, Turn
 from django_convmemory.messages import PINNED_ROLES
 from django_convmemory.stores import columns
+
+logger = logging.getLogger(__name__)
 
 # A person waits for the answer, and so does a process of the server. In seconds.
 LONGEST_WAIT = 60.0
@@ -137,20 +140,29 @@ def run(
 
 def _answer(model: ChatModel, request: ChatRequest) -> ChatResponse:
     """Return the model's answer. Raises ChatModelError, also if there is none after :data:`LONGEST_WAIT`."""
-    outcome: list[ChatResponse | BaseException] = []
+    outcome: list[object] = []
 
     def ask() -> None:
         try:
             outcome.append(model.chat(request))
-        except BaseException as error:  # noqa: BLE001  raised again by the thread that waits
+        except BaseException as error:  # noqa: BLE001  the thread that waits shows it
             outcome.append(error)
 
     thread = threading.Thread(target=contextvars.copy_context().run, args=(ask,), name="convmemory-trial", daemon=True)
     thread.start()
-    thread.join(min(model.deadline, LONGEST_WAIT) + GRACE)
-    answered = outcome[0] if outcome else exceptions.ModelUnavailable(f"No answer after {LONGEST_WAIT:.0f} seconds.")
-    if isinstance(answered, BaseException):
+    longest = min(model.deadline, LONGEST_WAIT)
+    thread.join(longest + GRACE)
+    if not outcome:
+        raise exceptions.ModelUnavailable(f"No answer after {longest:.0f} seconds.")
+    [answered] = outcome
+    if isinstance(answered, exceptions.ChatModelError):
         raise answered
+    if isinstance(answered, BaseException):
+        # Whatever it is, it ends the call and not this process, not even if it is SystemExit.
+        logger.error("A chat model raised an error that chat models must not raise.", exc_info=answered)
+        raise exceptions.BadModelOutput(f"The chat model raised {type(answered).__name__}. The log has the traceback.")
+    if not isinstance(answered, ChatResponse):
+        raise exceptions.BadModelOutput(f"The chat model returned no ChatResponse, but a {type(answered).__name__}.")
     return answered
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from django.db import Error
 from django.http import HttpRequest, HttpResponse, HttpResponseForbidden, JsonResponse
 from django.utils.crypto import constant_time_compare
 from django.views.decorators.cache import never_cache
@@ -20,9 +21,14 @@ _FORBIDDEN = (
 @require_safe
 def metrics(request: HttpRequest) -> HttpResponse:
     """The figures of all memories, in Prometheus' text form."""
-    if not _is_allowed(request):
-        return HttpResponseForbidden(_FORBIDDEN, content_type="text/plain")
-    text = exposition.text(exposition.metrics(figures.backlogs(), figures.recent_calls()))
+    try:
+        if not _is_allowed(request):
+            return HttpResponseForbidden(_FORBIDDEN, content_type="text/plain")
+        text = exposition.text(exposition.metrics(figures.backlogs(), figures.recent_calls()))
+    except Error as error:
+        # Not an error of this view, which the log would have with each look of a monitoring system.
+        text = f"The database cannot be read ({type(error).__name__}). health/ says more.\n"
+        return HttpResponse(text, content_type="text/plain", status=503)
     return HttpResponse(text, content_type=exposition.CONTENT_TYPE)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import time
 from typing import Final
 
 import nh3
@@ -12,8 +13,10 @@ from markdown_it import MarkdownIt
 from pygments.formatters import HtmlFormatter
 from pygments.lexers import get_lexer_by_name
 
-# Code that is longer, or in another language, is shown without colours: some lexers take very long for hostile code.
-_LONGEST_CODE: Final = 20_000
+# Code that is longer, or in another language, is shown without colours. So is code whose colours take longer than this
+# many seconds of the thread's own time: for some lexers, the time grows with the square of hostile code, or faster.
+_LONGEST_CODE, _LONGEST_TIME = 20_000, 0.5
+# The lexer of INI files is not among them: one step of it takes minutes for hostile code.
 _LANGUAGES: Final = frozenset(
     [
         "bash",
@@ -24,7 +27,6 @@ _LANGUAGES: Final = frozenset(
         "diff",
         "go",
         "html",
-        "ini",
         "java",
         "javascript",
         "js",
@@ -71,28 +73,37 @@ _ADDED: Final[dict[str, dict[str, str]]] = {
 }
 
 
-def _coloured(code: str, language: str, attributes: str) -> str:
-    """Return the code as HTML with classes for its colours; "" if it gets no colours."""
-    if language.lower() not in _LANGUAGES or len(code) > _LONGEST_CODE:
-        return ""
-    coloured: str = pygments.highlight(code, get_lexer_by_name(language), _COLOURS)
-    return coloured
+class _Colours:
+    """The colours of the code in one text, as far as they take no more than ``_LONGEST_TIME`` together."""
+
+    def __init__(self) -> None:
+        self._left = _LONGEST_TIME
+
+    def html_of(self, code: str, language: str, attributes: str) -> str:
+        """Return the code as HTML with classes for its colours; "" if it gets no colours."""
+        if self._left <= 0 or language.lower() not in _LANGUAGES or len(code) > _LONGEST_CODE:
+            return ""
+        began, tokens = time.thread_time(), []
+        for token in get_lexer_by_name(language).get_tokens(code):
+            if time.thread_time() - began > self._left:
+                self._left = 0.0
+                return ""
+            tokens.append(token)
+        self._left -= time.thread_time() - began
+        coloured: str = pygments.format(tokens, _COLOURS)
+        return coloured
 
 
 # Images are not loaded from elsewhere, so they are shown as links. A line break in the text is one on the page.
 def _reader(*without: str) -> MarkdownIt:
-    return MarkdownIt("js-default", {"html": False, "breaks": True, "highlight": _coloured}).disable(
-        ["image", *without]
-    )
-
-
-_markdown, _markdown_without_links = _reader(), _reader("link", "reference")
+    options = {"html": False, "breaks": True, "highlight": _Colours().html_of}
+    return MarkdownIt("js-default", options).disable(["image", *without])
 
 
 @functools.lru_cache(maxsize=2000)
 def html_of(text: str) -> SafeString:
     """Return a text in Markdown as HTML that runs nothing and loads nothing."""
-    markdown = _markdown if text.count("[") <= _MOST_BRACKETS else _markdown_without_links
+    markdown = _reader() if text.count("[") <= _MOST_BRACKETS else _reader("link", "reference")
     clean = nh3.clean(
         markdown.render(text),
         tags=_TAGS,

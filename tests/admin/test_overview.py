@@ -7,13 +7,18 @@ from decimal import Decimal
 from typing import Any
 
 import pytest
+from django.contrib.admin import AdminSite
 from django.contrib.auth.models import User
+from django.core.exceptions import PermissionDenied
 from django.db import connection
+from django.db.models import QuerySet
+from django.http import HttpRequest
+from django.test import RequestFactory
 from django.test.utils import CaptureQueriesContext
 from django.utils import timezone
 
 from django_convmemory import models
-from django_convmemory.admin import calls, overview
+from django_convmemory.admin import SessionAdmin, calls, overview
 from django_convmemory.admin.overview import Overview
 from django_convmemory.memory import memories
 from django_convmemory.messages import ChatMessage
@@ -207,3 +212,22 @@ def test_the_overview_takes_the_view_permission() -> None:
     client = staff("view_session")
     assert client.get(URL).status_code == 200
     assert client.post(URL).status_code == 200  # the same page: it changes nothing
+
+
+@pytest.mark.django_db
+def test_an_admin_of_some_sessions_has_an_overview_only_if_it_says_so() -> None:
+    class Some(SessionAdmin):
+        def get_queryset(self, request: HttpRequest) -> QuerySet[models.Session]:
+            return super().get_queryset(request).filter(key="mine")
+
+    class All(Some):
+        def has_overview_permission(self, request: HttpRequest) -> bool:
+            return self.has_view_permission(request)
+
+    request = RequestFactory().post("/")
+    request.user = User.objects.create_superuser("root")
+    some = Some(models.Session, AdminSite())
+    for view in (some.overview_view, some.retry_view):
+        with pytest.raises(PermissionDenied):
+            view(request)
+    assert All(models.Session, AdminSite()).overview_view(request).status_code == 200

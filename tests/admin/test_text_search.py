@@ -66,6 +66,16 @@ def test_titles_and_keys_of_the_newest_sessions_are_found(anna: User, monkeypatc
     assert keys(client, "anna/old-trip") == ["old-trip"]
 
 
+def test_any_text_can_be_searched_for_and_any_alias_chosen(anna: User) -> None:
+    say("first", "x" * 300, title="x", owner=anna)
+    client = staff("view_session")
+    # SQLite refuses patterns of 50,000 bytes, and PostgreSQL the character NUL.
+    for term in ("x" * 60_000, "anna/" + "x" * 60_000, "(" * 60_000):
+        assert keys(client, term) == []
+    for alias, count in (("default", 1), ("nobody", 0), ("\x00", 0), ("a\x00b", 0), ("x" * 60_000, 0)):
+        assert len(client.get(LIST, {"alias": alias}).context["cl"].result_list) == count
+
+
 def test_what_was_said_in_the_newest_sessions_is_found(anna: User, monkeypatch: pytest.MonkeyPatch) -> None:
     say("first", "Jonas must not eat shellfish.", owner=anna)
     say("second", "hello", "No Shellfish  for Jonas, please.", visitor="v1")

@@ -310,7 +310,7 @@ def test_the_download_has_a_row_for_each_call_of_the_chosen_time(settings: Any) 
     assert len(table(client, **{"from": yesterday, "to": yesterday, "alias": "default"})) >= 1
 
 
-@pytest.mark.parametrize("first", ["=", "+", "-", "@", "\t", "\r", "\n", "＝"])
+@pytest.mark.parametrize("first", ["=", "+", "-", "@", "\t", "\r", "\n", "＝", " =", "\xa0\v-", '"=', "' @", "\ufeff+"])
 def test_no_cell_of_the_download_is_a_formula(first: str) -> None:
     text = f'{first}HYPERLINK("http://evil.example";"x"),\n"y"'
     row = session(text)

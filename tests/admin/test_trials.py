@@ -14,6 +14,7 @@ from django.test import Client
 from django.utils.html import escape
 
 from django_convmemory import models
+from django_convmemory.chat_models.base import ChatRequest, ChatResponse
 from django_convmemory.maintenance import trials
 from django_convmemory.memory import memories
 from django_convmemory.messages import ChatMessage
@@ -153,6 +154,61 @@ def test_a_model_that_fails_is_named_and_not_counted(
     assert error in texts(answer)
     assert stored() == before
     assert not memories["large"].breaker.open
+
+
+class Defective:
+    """A chat model that breaks the rules of its interface."""
+
+    name, deadline = "defective", 5.0
+
+    def __init__(self, kind: str) -> None:
+        self.kind = kind
+
+    def chat(self, request: ChatRequest) -> Any:
+        if self.kind == "text":
+            return "A summary."
+        if self.kind == "NUL":
+            return ChatResponse(ChatMessage.ai("A \x00 summary."))
+        raise {"error": RuntimeError, "exit": SystemExit, "interrupt": KeyboardInterrupt}[self.kind](EVIL)
+
+    async def achat(self, request: ChatRequest) -> Any:
+        return self.chat(request)
+
+
+@pytest.mark.parametrize(
+    ("kind", "error"),
+    [
+        ("text", "returned no ChatResponse, but a str"),
+        ("NUL", "raised InvalidMessage"),
+        ("error", "raised RuntimeError"),
+        ("exit", "raised SystemExit"),
+        ("interrupt", "raised KeyboardInterrupt"),
+    ],
+)
+def test_a_model_with_a_defect_ends_no_request_and_no_process(
+    session: models.Session, settings: Any, kind: str, error: str
+) -> None:
+    backend = f"{__name__}.Defective"
+    defective = settings.CONVMEMORY["large"] | {"CHAT_MODEL": {"BACKEND": backend, "OPTIONS": {"kind": kind}}}
+    settings.CONVMEMORY = settings.CONVMEMORY | {"large": defective}
+    before = stored()
+    answer = staff(*PERMISSIONS).post(url_of(session), trial())
+    assert answer.status_code == 200
+    assert f"BadModelOutput: The chat model {error}." in texts(answer)
+    assert EVIL not in answer.content.decode()
+    assert stored() == before
+
+
+def test_the_page_says_how_long_it_waited(
+    session: models.Session, server: OpenAIServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(trials, "GRACE", 0.0)
+    model = memories["large"].model
+    assert model is not None
+    monkeypatch.setattr(model, "deadline", 0.2)
+    server.queue(Behaviour("hang"))
+    answer = staff(*PERMISSIONS).post(url_of(session), trial())
+    assert "No answer after 0 seconds." in texts(answer)
 
 
 def test_nobody_waits_longer_than_a_minute(

@@ -110,6 +110,29 @@ def test_the_longest_hostile_reply_is_shown(html_of: Callable[[str], str], text:
     assert Elements(html_of(text)).names <= ELEMENTS
 
 
+@pytest.mark.parametrize("language", ["java", "makefile", "csharp", "cpp", "typescript"])
+def test_hostile_code_is_shown_without_colours(html_of: Callable[[str], str], language: str) -> None:
+    # To colour all of it would take these lexers from ten seconds to minutes.
+    code = {"csharp": "a\n\n", "cpp": "\n ", "typescript": "a.", "java": "a a "}.get(language, "a&") * 9_000
+    blocks = f"```{language}\n{code[:19_000]}\n```\n" * 2
+    shown = html_of(f"{blocks}\nThe end.")
+    assert "hl-" not in shown
+    assert "The end." in shown
+    # Another text has its own time.
+    assert "hl-" in html_of(f"```{language}\nint number = 1\n```")
+
+
+def test_code_whose_lexer_cannot_be_stopped_has_no_colours(html_of: Callable[[str], str]) -> None:
+    assert "hl-" not in html_of(f"```ini\n{': ' * 9_500}\n```")
+
+
+def test_no_address_or_title_begins_an_element(html_of: Callable[[str], str]) -> None:
+    for text in ('[x](https://a.example "<pre onclick=alert(1) y=")', "[x](<https://a.example/<pre>)", '```py"<pre\nx'):
+        shown = Elements(html_of(text))
+        assert shown.attributes <= ATTRIBUTES
+        assert shown.names <= ELEMENTS
+
+
 @pytest.fixture(scope="module")
 def model() -> Iterator[OpenAIServer]:
     with OpenAIServer() as server:

@@ -6,6 +6,7 @@ import json
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from django.contrib.auth.models import User
 from django.db import InterfaceError, OperationalError, connection
 from django.db.migrations.recorder import MigrationRecorder
 from django.test import Client
@@ -72,6 +73,23 @@ def test_a_database_that_does_not_answer_is_named_to_nobody(client: Client, kind
         for address in ("health/", "health/workers/"):
             assert asked(client, address) == (503, {"ready": False, "reasons": [{"code": "database"}]})
         assert "10.1.2.3" not in str(readiness.of_process())
+
+
+@pytest.mark.parametrize("kind", [OperationalError, InterfaceError])
+def test_the_metrics_say_that_the_database_does_not_answer(
+    client: Client, authorized: dict[str, Any], kind: type[Exception]
+) -> None:
+    def refuse(*args: Any, **kwargs: Any) -> Any:
+        raise kind("connection to server at 10.1.2.3, user app, failed")
+
+    known = Client()
+    known.force_login(User.objects.create_user("anna"))
+    with connection.execute_wrapper(refuse):
+        for response in (client.get("/convmemory/metrics/", **authorized), known.get("/convmemory/metrics/")):
+            assert response.status_code == 503
+            assert f"({kind.__name__})" in response.content.decode()
+            assert "10.1.2.3" not in response.content.decode()
+        assert client.get("/convmemory/metrics/").status_code == 403
 
 
 def test_sessions_that_wait_too_long_are_a_reason(settings: Settings) -> None:

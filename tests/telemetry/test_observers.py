@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import subprocess
 import sys
@@ -18,7 +19,7 @@ from django_convmemory.core.context import Context
 from django_convmemory.core.observers import Call, Fold, Observer, Search
 from django_convmemory.integrations.telemetry import conf
 from django_convmemory.messages import ChatMessage
-from tests.folding import build, talk
+from tests.folding import build, session, talk
 
 if TYPE_CHECKING:
     from pytest_django import Settings
@@ -83,6 +84,57 @@ def test_an_observer_that_swallows_errors_swallows_none_of_ours() -> None:
             memory.compact("s")
     finally:
         observers.remove(observer)
+
+
+class Recording(Observer):
+    """Notes what begins and what ends."""
+
+    def __init__(self) -> None:
+        self.notes: list[str] = []
+
+    @contextlib.contextmanager
+    def calling(self, call: Call) -> Iterator[None]:
+        self.notes.append("begins")
+        try:
+            yield
+        finally:
+            self.notes.append("ends")
+
+
+class Stopping(Observer):
+    """Is interrupted by what stops the process, ``at`` the beginning or the end of a call."""
+
+    def __init__(self, at: str, kind: type[BaseException]) -> None:
+        self.at, self.kind = at, kind
+
+    @contextlib.contextmanager
+    def calling(self, call: Call) -> Iterator[None]:
+        if self.at == "beginning":
+            raise self.kind
+        yield
+        raise self.kind
+
+
+@pytest.mark.django_db
+@pytest.mark.parametrize("at", ["beginning", "end"])
+@pytest.mark.parametrize("kind", [SystemExit, KeyboardInterrupt, asyncio.CancelledError])
+def test_a_stop_within_an_observer_stops_the_fold_and_ends_what_the_others_began(
+    at: str, kind: type[BaseException]
+) -> None:
+    first, last, stopping = Recording(), Recording(), Stopping(at, kind)
+    memory = build(ScriptedChatModel(["They talked."] * 2))
+    talk(memory, 10)
+    with contextlib.ExitStack() as added:
+        for observer in (first, stopping, last):
+            observers.add(observer)
+            added.callback(observers.remove, observer)
+        with pytest.raises(kind):
+            memory.compact("s")
+    assert first.notes == ["begins", "ends"]
+    assert last.notes == ([] if at == "beginning" else ["begins", "ends"])
+    # The lease was given back.
+    assert session().lease_expires_at is None
+    assert memory.compact("s") == "published"
 
 
 def test_an_observer_that_does_nothing_can_be_told_everything() -> None:
