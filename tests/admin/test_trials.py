@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import threading
 from collections.abc import Iterator
 from typing import Any
 
@@ -199,15 +200,17 @@ def test_a_model_with_a_defect_ends_no_request_and_no_process(
     assert stored() == before
 
 
-def test_the_page_says_how_long_it_waited(
-    session: models.Session, server: OpenAIServer, monkeypatch: pytest.MonkeyPatch
+def test_the_page_says_how_long_it_waited_for_a_model_that_ignores_its_deadline(
+    session: models.Session, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(trials, "GRACE", 0.0)
+    ended = threading.Event()
     model = memories["large"].model
     assert model is not None
+    monkeypatch.setattr(trials, "GRACE", 0.1)
     monkeypatch.setattr(model, "deadline", 0.2)
-    server.queue(Behaviour("hang"))
+    monkeypatch.setattr(model, "chat", lambda request: ended.wait())
     answer = staff(*PERMISSIONS).post(url_of(session), trial())
+    ended.set()
     assert "No answer after 0 seconds." in texts(answer)
 
 

@@ -253,7 +253,7 @@ def test_another_instrumentation_of_the_client_makes_the_span(
     reporting: Reporting, server: OpenAIServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     import openai  # noqa: F401
-    from openai.resources.chat.completions import completions
+    from openai.resources.chat import completions
 
     class Wrapper:
         """What instrumentations put in place of the method. It claims to be of the same class, as those of wrapt do."""

@@ -11,7 +11,7 @@ from django_convmemory.chat_models.openai import OpenAIChatModel
 
 def is_instrumented(model: ChatModel) -> bool:
     """Whether the method of the client that ``model`` calls was replaced, as instrumentations do."""
-    completions = sys.modules.get("openai.resources.chat.completions.completions")
+    completions = sys.modules.get("openai.resources.chat.completions")
     if completions is None or not isinstance(model, OpenAIChatModel):
         return False
     # An instrumentation puts an object of its own in place of the function. isinstance() would not tell: a wrapper may
