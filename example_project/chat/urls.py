@@ -18,5 +18,6 @@ urlpatterns = [
     path("c/<uuid:public_id>/fork/<int:position>/", views.fork, name="fork"),
     path("c/<uuid:public_id>/redact/<int:position>/", views.redact, name="redact"),
     path("c/<uuid:public_id>/redact-replies/", views.redact_replies, name="redact-replies"),
+    path("c/<uuid:public_id>/rename/", views.rename, name="rename"),
     path("c/<uuid:public_id>/delete/", views.delete, name="delete"),
 ]

@@ -31,6 +31,13 @@ from django_convmemory.messages import ChatMessage
 from django_convmemory.models import Session
 
 PAGE = 60
+# What a visitor can begin with.
+SUGGESTIONS = (
+    "My daughter Ines is allergic to peanuts, and we live in Graz.",
+    "We have 1,400 euros for nine days in Slovenia in May.",
+    "My flight lands in Lisbon at 14:20 on 9 May.",
+    "请记住：我的订单号是 LC-204817。",
+)
 # The most messages that a page fetches to bring its own up to date.
 MOST = 200
 
@@ -237,6 +244,14 @@ def redact_replies(request: HttpRequest, public_id: uuid.UUID) -> HttpResponse:
 
 
 @require_POST
+def rename(request: HttpRequest, public_id: uuid.UUID) -> HttpResponse:
+    """Give the conversation another title. The title of nothing visible is no title."""
+    session = people.conversation(request, public_id)
+    titles.rename(session, request.POST.get("title", ""))
+    return _redirect(request, session)
+
+
+@require_POST
 def delete(request: HttpRequest, public_id: uuid.UUID) -> HttpResponse:
     """Delete the conversation."""
     people.conversation(request, public_id).delete()
@@ -280,7 +295,13 @@ def _scope(session: Session) -> dict[str, Any]:
 
 def _shared(request: HttpRequest) -> dict[str, Any]:
     listed = people.conversations(request).order_by("-updated_at").only("public_id", "title", "updated_at")[:50]
-    return {"conversations": listed, "by_whom": by_whom(), "key": uuid.uuid4().hex, "demo": settings.DEMO_USER}
+    return {
+        "conversations": listed,
+        "by_whom": by_whom(),
+        "key": uuid.uuid4().hex,
+        "demo": settings.DEMO_USER,
+        "suggestions": SUGGESTIONS,
+    }
 
 
 def _page(request: HttpRequest) -> dict[str, int]:

@@ -194,3 +194,32 @@ def test_on_a_telephone_the_list_is_closed_and_the_memory_one_tap_away(site: str
         )
         page.tap(".list summary")
         assert page.locator(".list li").first.is_visible()
+
+
+def test_the_visitor_names_the_conversation_copies_and_chooses_colours(site: str, page: Page) -> None:
+    page.context.grant_permissions(["clipboard-read", "clipboard-write"])
+    page.goto(site)
+    page.click(".suggestions button >> nth=0")
+    page.wait_for_selector("#panel")
+    answered(page, "allergic to peanuts")
+    page.click("text=Rename")
+    page.fill("#title", "  Ines and <b>peanuts</b> ")
+    page.click("text=Save")
+    page.wait_for_function("() => document.querySelector('.bar h1').innerText === 'Ines and <b>peanuts</b>'")
+    assert page.locator(".list [aria-current]").inner_text() == "Ines and <b>peanuts</b>"
+
+    page.click("#m2 .menu summary")
+    assert page.locator("#m2 time").is_visible()
+    page.click("#m2 [data-copy-message]")
+    page.wait_for_selector("text=Copied")
+    assert page.evaluate("navigator.clipboard.readText()") == "A fine answer to what was asked."
+
+    background = "getComputedStyle(document.body).backgroundColor"
+    light = page.evaluate(background)
+    page.click("#theme")
+    page.click("#theme")
+    assert page.locator("#theme").inner_text() == "Colours: dark"
+    dark = page.evaluate(background)
+    assert dark != light
+    page.reload()
+    assert page.evaluate(background) == dark
