@@ -15,7 +15,7 @@ from django.utils.http import quote_etag, urlencode
 from django.views.decorators.cache import never_cache
 from django.views.decorators.http import require_GET, require_POST
 
-from chat import people, redactions, refusals, searches, titles, turns
+from chat import people, redactions, refusals, searches, titles, turns, versions
 from chat.responder import SYSTEM, by_whom
 from chat.throttles import limited
 from django_convmemory.conversation import SessionHandle
@@ -103,6 +103,17 @@ def panel(request: HttpRequest, public_id: uuid.UUID) -> HttpResponse:
     response = render(request, "chat/panel.html", {"session": session} | _panel(session))
     response["ETag"] = tag
     return response
+
+
+@never_cache
+@require_GET
+def version(request: HttpRequest, public_id: uuid.UUID, number: int) -> HttpResponse:
+    """A version of the summary, compared with the one before it."""
+    session = people.conversation(request, public_id)
+    shown = versions.version(session, number) if number < 10**15 else None
+    if shown is None:
+        raise Http404
+    return render(request, "chat/version.html", {"session": session} | shown)
 
 
 @require_POST
@@ -337,6 +348,8 @@ def _panel(session: Session) -> dict[str, Any]:
     return {
         "tag": _tag(session),
         "context": context,
+        "cached": sum(part.tokens for part in context.parts[: context.stable_prefix]),
+        **versions.newest(session),
         "budget": memory.max_context_tokens,
         "limit": limit,
         "unfolded": session.unpinned_tokens - session.covered_tokens,

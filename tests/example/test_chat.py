@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from tests import axe
 from tests.browser import picture
 from tests.example.conftest import answered, say, served, sign_in, window
 from tests.openai_server import Behaviour, OpenAIServer
@@ -51,6 +52,47 @@ def test_a_visitor_talks_until_the_conversation_is_folded(site: str, page: Page,
     sign_in(page, site)
     assert page.goto(address).status == 200  # type: ignore[union-attr]
     assert "Ada" in page.locator("#messages").inner_text()
+
+
+def test_a_fold_is_seen_and_its_versions_can_be_paged_through(site: str, page: Page) -> None:
+    page.goto(site)
+    page.click(".suggestions button >> nth=0")
+    page.wait_for_selector("#panel")
+    answered(page, "allergic to peanuts")
+    page.evaluate(
+        """() => {
+            window.moved = [];
+            document.getElementById("messages").addEventListener("animationstart", event => {
+                if (event.animationName === "fold") window.moved.push(event.target.id);
+            });
+        }"""
+    )
+    places = ("Ljubljana", "Maribor", "Trieste", "Villach", "Udine", "Zagreb")
+    for place in places:
+        say(
+            page, f"We stay in {place} for two nights, in a house by the river. " + "It has a garden and two cats. " * 8
+        )
+        # The worker folds what is due before the next message.
+        page.wait_for_function("() => document.querySelector('#panel .state').innerText.includes('up to date')")
+    page.wait_for_function("() => document.querySelector('#panel h3').innerText.match(/version ([2-9])/)")
+    numbers = page.locator("[data-versions]").get_attribute("data-versions")
+    assert numbers is not None
+    versions = numbers.split()
+    assert "m1" in page.evaluate("window.moved")
+
+    # Only the new words are marked. On the slider, those that are gone are there too.
+    assert page.locator("#panel .summary ins").count()
+    assert page.locator("#panel .summary del").count() == 0
+    slider = page.get_by_label("Through its versions")
+    for number in reversed(versions[:-1]):
+        slider.press("ArrowLeft")
+        page.wait_for_function(
+            "number => document.querySelector('#version').innerText.includes(`Version ${number},`)", arg=number
+        )
+    assert "Ines is allergic to peanuts" in page.locator("#version").inner_text()
+    assert page.request.get(f"{page.url}versions/{versions[0]}/").status == 200
+    assert page.request.get(f"{page.url}versions/99/").status == 404
+    assert page.request.get(f"{page.url}versions/{'9' * 30}/").status == 404
 
 
 def test_what_was_answered_is_not_answered_again(site: str, page: Page) -> None:
@@ -141,6 +183,9 @@ def test_the_pictures(site: str, browser: Browser, scheme: Any) -> None:
         page.wait_for_selector("#messages .message.folded")
         page.wait_for_timeout(300)
         picture(page, f"chat-{scheme}", full_page=False)
+        page.click("text=Slovenia with my mother")
+        page.wait_for_selector("#messages .message.tool.folded")
+        assert axe.violations(page) == []
 
 
 def test_the_site_on_a_telephone(site: str, browser: Browser) -> None:
@@ -152,6 +197,7 @@ def test_the_site_on_a_telephone(site: str, browser: Browser) -> None:
                 page.wait_for_selector("#messages .message.folded")
             wide = page.evaluate("document.documentElement.scrollWidth - document.documentElement.clientWidth")
             assert wide <= 0
+            assert axe.violations(page) == []
 
 
 # With a model.

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from tests import axe
 from tests.browser import picture
 from tests.example.conftest import answered, say, sign_in, window
 
@@ -199,10 +200,12 @@ def test_a_search_fits_the_screen(
         page.click(f"text={REFUND}")
         find(page, "order number panniers " + "LC-204817" * 12)
         assert page.evaluate(wide) <= 0
+        assert axe.violations(page) == []
         picture(page, f"search-here-{device}-{scheme}", full_page=False)
         page.locator(".hits a").first.click()
         assert page.evaluate(wide) <= 0
         page.goto(f"{site}/search/?q=order+number+panniers+LC-204817")
         assert page.locator(".hits a").first.is_visible()
         assert page.evaluate(wide) <= 0
+        assert axe.violations(page) == []
         picture(page, f"search-all-{device}-{scheme}", full_page=False)

@@ -3,6 +3,7 @@
 import { first, last, list, mark, refresh, turn } from "./messages.js";
 import { writing } from "./replies.js";
 import { say } from "./notices.js";
+import { showSlider } from "./versions.js";
 
 // Milliseconds between two looks at a conversation whose events cannot be had.
 const LOOK = 4000;
@@ -89,5 +90,6 @@ async function update() {
 }
 
 function marked() {
+  showSlider();
   mark(Number(panel.querySelector("[data-covered]")?.dataset.covered ?? 0));
 }

@@ -2,8 +2,9 @@
 
 export const list = document.getElementById("messages");
 
-// What a worker has folded, as the panel says.
+// What a worker has folded, as the panel says, and whether that was shown before.
 let covered = 0;
+let painted = false;
 
 const shown = () => [...list.querySelectorAll("[data-position]")];
 const positionOf = (item) => Number(item?.dataset.position ?? 0);
@@ -62,9 +63,17 @@ function replace(old, item) {
 
 // Mark the messages that the summary covers.
 export function mark(position) {
+  const before = covered;
   covered = position;
-  for (const item of shown()) item.classList.toggle("folded", positionOf(item) <= covered);
+  for (const item of shown()) {
+    item.classList.toggle("folded", positionOf(item) <= covered);
+    // A fold while the page is open: the reader sees what goes into the summary.
+    if (painted && positionOf(item) > before && positionOf(item) <= covered) item.classList.add("folding");
+  }
+  painted = true;
 }
+
+list?.addEventListener("animationend", (event) => event.target.classList.remove("folding"));
 
 // On a telephone the page scrolls, elsewhere the list.
 const listScrolls = () => getComputedStyle(list).overflowY !== "visible";
