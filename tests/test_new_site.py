@@ -202,15 +202,27 @@ def make(target: str, *arguments: str, **variables: str) -> subprocess.Popen[str
 @pytest.mark.parametrize("command", MAKE, ids=" ".join)
 def test_make(command: list[str], tmp_path: pathlib.Path) -> None:
     match command:
-        case ["demo"]:
-            with make(*command, "PORT=0", EXAMPLE_DATA_DIR=str(tmp_path)) as process:
+        case ["demo", *variables]:
+            # A server of this machine takes the place of the provider.
+            with (
+                OpenAIServer() as model,
+                make(
+                    *command,
+                    *([f"OPENAI_BASE_URL={model.base_url}"] if variables else []),
+                    "PORT=0",
+                    EXAMPLE_DATA_DIR=str(tmp_path),
+                ) as process,
+            ):
                 assert process.stdout is not None
                 line = next((line for line in process.stdout if " is the site" in line), "")
                 address = re.match(r"(http://\S+)/ is the site", line)
+                named = dict(variable.split("=", 1) for variable in variables).get("OPENAI_MODEL")
                 try:
                     assert address
                     with urllib.request.urlopen(f"{address[1]}/") as page:  # noqa: S310
-                        assert b'href="/sign-in/' in page.read()
+                        shown = page.read().decode()
+                    assert 'href="/sign-in/' in shown
+                    assert (named or "the offline responder") in shown
                 finally:
                     process.terminate()
         case ["test"]:
