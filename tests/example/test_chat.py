@@ -178,14 +178,36 @@ def test_the_journey_of_a_user(site: str, page: Page, other: Page) -> None:
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_the_pictures(site: str, browser: Browser, scheme: Any) -> None:
     for page in window(browser, color_scheme=scheme):
+        page.goto(site)
+        picture(page, f"chat-first-visit-{scheme}", full_page=False)
         sign_in(page, site)
+        page.click("text=Slovenia with my mother")
+        page.wait_for_selector("#messages .message.tool.folded")
+        assert axe.violations(page) == []
+        page.get_by_label("Through its versions").press("ArrowLeft")
+        page.wait_for_selector("#version del")
+        picture(page, f"chat-versions-{scheme}", full_page=False)
+        assert axe.violations(page) == []
         page.click("text=Refund for damaged panniers")
         page.wait_for_selector("#messages .message.folded")
         page.wait_for_timeout(300)
         picture(page, f"chat-{scheme}", full_page=False)
-        page.click("text=Slovenia with my mother")
-        page.wait_for_selector("#messages .message.tool.folded")
-        assert axe.violations(page) == []
+
+
+def test_the_pictures_of_a_diary(site: str, browser: Browser) -> None:
+    for page in window(browser):
+        sign_in(page, site)
+        page.click("text=A diary of three years")
+        page.wait_for_selector("#panel")
+        say(page, "Where is the spare key?")
+        assert "Frau Aigner" in page.locator("#messages .assistant").last.inner_text()
+        picture(page, "chat-recall-light", full_page=False)
+    for page in window(browser, viewport={"width": 390, "height": 844}, has_touch=True):
+        sign_in(page, site)
+        page.tap("text=A diary of three years")
+        page.wait_for_selector("#panel")
+        answered(page, "Where is the spare key?")
+        picture(page, "chat-telephone-light", full_page=False)
 
 
 def test_the_site_on_a_telephone(site: str, browser: Browser) -> None:
