@@ -203,6 +203,9 @@ def test_a_search_fits_the_screen(
         assert axe.violations(page) == []
         picture(page, f"search-here-{device}-{scheme}", full_page=False)
         page.locator(".hits a").first.click()
+        # The message may be on another page.
+        page.wait_for_selector(".message:target")
+        page.wait_for_load_state()
         assert page.evaluate(wide) <= 0
         page.goto(f"{site}/search/?q=order+number+panniers+LC-204817")
         assert page.locator(".hits a").first.is_visible()
