@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import functools
 import time
-from typing import Final
+from collections.abc import Callable
+from typing import Any, Final
 
 import nh3
 import pygments
@@ -56,11 +57,14 @@ _LANGUAGES: Final = frozenset(
 # The time for links grows with the square of the brackets. A text with more of them has no links.
 _MOST_BRACKETS: Final = 500
 _COLOURS: Final = HtmlFormatter(nowrap=True, classprefix="hl-")
-_TAGS: Final = set(
-    "a blockquote br code em h1 h2 h3 h4 h5 h6 hr li ol p pre s span strong table tbody td th thead tr ul".split()  # noqa: SIM905
-)
+_NAMES: Final = """
+a blockquote br button code div em h1 h2 h3 h4 h5 h6 hr li ol p pre s span strong table tbody td th thead tr ul
+"""
+_TAGS: Final = set(_NAMES.split())
 _ATTRIBUTES: Final[dict[str, set[str]]] = {
     "a": {"href", "title"},
+    "button": {"data-copy", "type"},
+    "div": {"class"},
     "code": {"class"},
     "ol": {"start"},
     "span": {"class"},
@@ -97,7 +101,19 @@ class _Colours:
 # Images are not loaded from elsewhere, so they are shown as links. A line break in the text is one on the page.
 def _reader(*without: str) -> MarkdownIt:
     options = {"html": False, "breaks": True, "highlight": _Colours().html_of}
-    return MarkdownIt("js-default", options).disable(["image", *without])
+    reader = MarkdownIt("js-default", options).disable(["image", *without])
+    for name in ("code_block", "fence"):
+        reader.renderer.rules[name] = _with_button(reader.renderer.rules[name])
+    return reader
+
+
+def _with_button(write: Callable[..., str]) -> Callable[..., str]:
+    """Return what writes code as HTML with ``write``, with a button to copy it."""
+
+    def written(*arguments: Any) -> str:
+        return f'<div class="code"><button type="button" data-copy="">Copy</button>{write(*arguments)}</div>'
+
+    return written
 
 
 @functools.lru_cache(maxsize=2000)
@@ -112,6 +128,4 @@ def html_of(text: str) -> SafeString:
         link_rel="nofollow noopener noreferrer",
         set_tag_attribute_values=_ADDED,
     )
-    # nh3 has escaped every other "<pre".
-    clean = clean.replace("<pre", '<div class="code"><button type="button" data-copy>Copy</button><pre')
-    return mark_safe(clean.replace("</pre>", "</pre></div>"))  # noqa: S308
+    return mark_safe(clean)  # noqa: S308
