@@ -110,7 +110,7 @@ def test_what_was_answered_is_not_answered_again(site: str, page: Page) -> None:
 
 
 def test_who_says_too_much_is_told_when_to_go_on(browser: Browser, tmp_path_factory: pytest.TempPathFactory) -> None:
-    with served(tmp_path_factory.mktemp("limited"), CHAT_RATE="2/min") as url:
+    with served(tmp_path_factory.mktemp("limited"), CHAT_RATE="2/day") as url:
         for page in window(browser):
             page.goto(url)
             page.fill("#text", "One.")
@@ -185,7 +185,7 @@ def test_the_pictures(site: str, browser: Browser, scheme: Any) -> None:
         page.wait_for_selector("#messages .message.tool.folded")
         assert axe.violations(page) == []
         page.get_by_label("Through its versions").press("ArrowLeft")
-        page.wait_for_selector("#version del")
+        page.wait_for_selector("#version .quiet")
         picture(page, f"chat-versions-{scheme}", full_page=False)
         assert axe.violations(page) == []
         page.click("text=Refund for damaged panniers")
@@ -573,7 +573,7 @@ def test_ended_twice_it_leaves_nothing_behind(tmp_path: pathlib.Path) -> None:
 def test_who_says_too_much_is_known_by_the_connection(
     browser: Browser, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
-    with served(tmp_path_factory.mktemp("counted"), CHAT_RATE="2/min") as url:
+    with served(tmp_path_factory.mktemp("counted"), CHAT_RATE="2/day") as url:
         for page in window(browser):
             page.goto(url)
             token = page.evaluate("document.body.dataset.token")
