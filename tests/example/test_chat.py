@@ -236,6 +236,8 @@ def model() -> Iterator[OpenAIServer]:
 def modelled(model: OpenAIServer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """The site with a model."""
     variables = {"OPENAI_MODEL": "fake", "OPENAI_API_KEY": "none", "OPENAI_BASE_URL": model.base_url}
+    # No fold of an earlier conversation takes an answer that is meant for a reply.
+    variables["CONVMEMORY_TOKEN_LIMIT"] = "100000"
     with served(tmp_path_factory.mktemp("modelled"), **variables) as url:
         yield url
 
