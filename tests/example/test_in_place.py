@@ -70,7 +70,8 @@ def test_no_key_is_lost_while_replies_are_written(site: str, page: Page) -> None
     # It is still the page that was opened first.
     assert page.evaluate("window.same")
     page.reload()
-    assert len(texts(page)) == 2 * TURNS + 2
+    # A page begins with the last sixty messages.
+    assert len(texts(page)) == min(2 * TURNS + 2, 60)
 
 
 def test_a_message_that_is_sent_too_early_waits_and_says_why(site: str, model: OpenAIServer, page: Page) -> None:
