@@ -26,11 +26,11 @@ MILLISECONDS = PATIENCE * 1000
 
 
 @contextlib.contextmanager
-def served(folder: pathlib.Path, **variables: str) -> Iterator[str]:
-    """Serve the example as ``make demo`` does, and yield its address."""
+def served(folder: pathlib.Path, port: str = "0", **variables: str) -> Iterator[str]:
+    """Serve the example as ``make demo`` does, and yield its address. Without ``port``, any free port is taken."""
     with (folder / "errors").open("wb") as errors:
         process = subprocess.Popen(
-            [sys.executable, "serve.py", "--port", "0"],
+            [sys.executable, "serve.py", "--port", port],
             cwd=PROJECT,
             env=environment(folder, **({"EXAMPLE_PACE": "0.005", "CHAT_RATE": "1000/min"} | variables)),
             stdout=subprocess.PIPE,

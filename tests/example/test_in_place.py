@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import pathlib
+import signal
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
@@ -157,6 +159,46 @@ def test_offline_and_back(site: str, page: Page) -> None:
     page.locator("#text").press("Enter")
     answered(page, "Are you there?")
     assert texts(page) == ["Hello there.", "A fine answer to what was asked.", "Are you there?", texts(page)[1]]
+
+
+@pytest.mark.skipif(not pathlib.Path("/proc/self/cmdline").exists(), reason="needs /proc to find the server")
+def test_the_server_is_killed_in_the_middle_of_a_reply(model: OpenAIServer, page: Page, tmp_path: pathlib.Path) -> None:
+    variables = {"OPENAI_MODEL": "fake", "OPENAI_API_KEY": "none", "OPENAI_BASE_URL": model.base_url}
+    with served(tmp_path, **variables) as url:
+        begun(page, url)
+        answered(page, "Hello there.")
+        model.queue(Behaviour(text="word " * 200, pace=0.05))
+        page.fill("#text", "Tell me something long.")
+        page.keyboard.press("Enter")
+        writes(page)
+        page.locator("#text").press_sequentially("And then")
+        port = url.rpartition(":")[2]
+        os.kill(server_at(port), signal.SIGKILL)
+        page.wait_for_selector("#notice .refused")
+        assert "Your message is stored." in page.locator("#notice").inner_text()
+    with served(tmp_path, port, **variables):
+        page.click("text=Try again")
+        answered(page, "Tell me something long.")
+    assert page.input_value("#text") == "And then"
+    assert page.evaluate("window.same")
+    assert texts(page)[2:] == ["Tell me something long.", "A fine answer to what was asked."]
+
+
+def server_at(port: str) -> int:
+    """Return the process id of the server that was started for ``port``."""
+    [found] = [
+        int(process.name)
+        for process in pathlib.Path("/proc").iterdir()
+        if process.name.isdecimal() and f"--port={port}".encode() in command_of(process).split(b"\0")
+    ]
+    return found
+
+
+def command_of(process: pathlib.Path) -> bytes:
+    try:
+        return (process / "cmdline").read_bytes()
+    except OSError:  # It has ended meanwhile.
+        return b""
 
 
 def test_the_first_question_gives_the_title_again_when_it_is_edited(site: str, page: Page) -> None:
