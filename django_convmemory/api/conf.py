@@ -15,7 +15,7 @@ from django.dispatch import receiver
 from django.utils.module_loading import import_string
 
 from django_convmemory.conf import DEFAULT_ALIAS, aliases as memory_aliases
-from django_convmemory.core.options import check_type
+from django_convmemory.core.options import check_type, from_setting
 from django_convmemory.messages import ROLES
 
 NAME = "CONVMEMORY_API"
@@ -95,14 +95,8 @@ KEYS = tuple(field.name.upper() for field in dataclasses.fields(Limits))
 @functools.cache
 def limits() -> Limits:
     """Return the limits that the settings give. Raises ImproperlyConfigured, which says what to correct."""
-    configured = getattr(settings, NAME, {})
     try:
-        if not isinstance(configured, Mapping):
-            raise ValueError(f"The setting must be a dict, not a {type(configured).__name__}.")
-        unknown = [key for key in configured if key not in KEYS]
-        if unknown:
-            raise ValueError(f"The setting has the unknown key {unknown[0]!r:.100}. The keys are {', '.join(KEYS)}.")
-        return Limits(**{key.lower(): value for key, value in configured.items()})
+        return from_setting(Limits, getattr(settings, NAME, {}))
     except ValueError as error:
         raise ImproperlyConfigured(f"{NAME}: {error}") from None
 

@@ -6,7 +6,7 @@ import dataclasses
 import types
 import typing
 from collections.abc import Mapping
-from typing import Any, Literal, get_type_hints
+from typing import Any, Literal, TypeVar, get_type_hints
 
 from django_convmemory.messages import check_text
 
@@ -107,3 +107,20 @@ def check_type(what: str, value: object, annotation: Any, *, shown: bool = True)
         names = " or ".join("None" if kind is type(None) else kind.__name__ for kind in allowed)
         is_not = repr(value)[:100] if shown else f"a {type(value).__name__}"
         raise ValueError(f"{what} must be {names}, not {is_not}.")
+
+
+Fields = TypeVar("Fields")
+
+
+def from_setting(kind: type[Fields], configured: object) -> Fields:
+    """Return the dataclass ``kind`` with what a setting says: a dict whose keys are its fields, in upper case.
+
+    Raises ValueError or TypeError, which says what to correct.
+    """
+    if not isinstance(configured, Mapping):
+        raise ValueError(f"The setting must be a dict, not a {type(configured).__name__}.")
+    keys = [field.name.upper() for field in dataclasses.fields(kind)]  # type: ignore[arg-type]
+    unknown = [key for key in configured if key not in keys]
+    if unknown:
+        raise ValueError(f"The setting has the unknown key {unknown[0]!r:.100}. The keys are {', '.join(keys)}.")
+    return kind(**{key.lower(): value for key, value in configured.items()})

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
-from typing import Any
 
 from django.conf import settings
 from django.core.exceptions import ImproperlyConfigured
 
-from django_convmemory.core.options import check_type
+from django_convmemory.core.options import check_type, from_setting
 
 NAME = "CONVMEMORY_MONITORING"
 _SHORTEST_TOKEN = 16
@@ -33,18 +31,9 @@ class Options:
             raise ValueError(f"MAX_DUE_SECONDS must be at least 1, not {self.max_due_seconds}.")
 
 
-KEYS = tuple(field.name.upper() for field in dataclasses.fields(Options))
-
-
 def options() -> Options:
     """Return what the settings say. Raises ImproperlyConfigured, which says what to correct."""
-    configured: Any = getattr(settings, NAME, {})
     try:
-        if not isinstance(configured, Mapping):
-            raise ValueError(f"The setting must be a dict, not a {type(configured).__name__}.")
-        unknown = [key for key in configured if key not in KEYS]
-        if unknown:
-            raise ValueError(f"The setting has the unknown key {unknown[0]!r:.100}. The keys are {', '.join(KEYS)}.")
-        return Options(**{key.lower(): value for key, value in configured.items()})
+        return from_setting(Options, getattr(settings, NAME, {}))
     except (TypeError, ValueError) as error:
         raise ImproperlyConfigured(f"{NAME}: {error}") from None
