@@ -7,10 +7,6 @@ from django.db import connection
 from django.db.migrations.loader import MigrationLoader
 from django.db.migrations.operations import RunPython, RunSQL
 
-from django_convmemory import models
-from django_convmemory.maintenance import integrity
-from tests.folding import MarkerModel, build, talk
-
 
 @pytest.mark.django_db
 def test_a_router_that_decides_by_model_is_told_one_for_all_that_is_run() -> None:
@@ -22,50 +18,47 @@ def test_a_router_that_decides_by_model_is_told_one_for_all_that_is_run() -> Non
         for operation in migration.operations
         if isinstance(operation, RunPython | RunSQL)
     ]
-    assert len(operations) == 4
+    assert len(operations) == 3
     for operation in operations:
         assert apps.get_model("convmemory", operation.hints["model_name"])
 
 
-@pytest.mark.django_db
-def test_a_process_of_the_release_before_still_records_its_calls() -> None:
-    state = MigrationLoader(connection).project_state(("convmemory", "0010_lists"))
-    state.apps.get_model("convmemory", "Attempt").objects.create(
-        alias="default", first_position=1, last_position=4, outcome="published", prompt_tokens=7
-    )
-    attempt = models.Attempt.objects.get()
-    assert (attempt.prompt_tokens, attempt.cached_tokens) == (7, None)
-
-
 @pytest.mark.django_db(transaction=True)
-def test_a_part_of_a_message_is_dropped_when_the_site_goes_back_a_release() -> None:
-    memory = build(MarkerModel())
-    talk(memory, 12)
-    memory.compact("s")
-    line = models.Summary.objects.get()
-    # The next message is folded in part.
-    position = line.last_position + 1
-    models.Summary.objects.create(
-        session=line.session,
-        version=2,
-        parent_version=1,
-        first_position=position,
-        last_position=position,
-        covered_count=line.covered_count + 1,
-        covered_tokens=line.covered_tokens + 1,
-        text="Half of it.",
-        tokens=4,
-        building=True,
-        part_end=9,
-        prompt_hash=line.prompt_hash,
-    )
-    models.Session.objects.update(last_version=2)
+def test_the_tables_can_be_removed_and_made_again() -> None:
+    before = tables()
+    assert "convmemory_message" in before
     try:
-        call_command("migrate", "convmemory", "0005", verbosity=0)
+        call_command("migrate", "convmemory", "zero", verbosity=0)
+        assert not [name for name in connection.introspection.table_names() if name.startswith("convmemory_")]
     finally:
         call_command("migrate", "convmemory", verbosity=0)
+    assert tables() == before
 
-    assert list(models.Summary.objects.valid().values_list("version", flat=True)) == [1]
-    talk(memory, 12)
-    assert memory.compact("s") == "published"
-    assert list(integrity.check(models.Session.objects.all())) == []
+
+@pytest.mark.skipif(connection.vendor != "postgresql", reason="Only PostgreSQL has such indexes.")
+@pytest.mark.django_db
+def test_on_postgresql_indexes_hold_only_what_is_looked_up_and_pages_keep_room() -> None:
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT reloptions FROM pg_class WHERE relname = 'convmemory_session'")
+        assert cursor.fetchone() == (["fillfactor=70"],)
+        cursor.execute(
+            "SELECT indexname, split_part(indexdef, ' WHERE ', 2) FROM pg_indexes "
+            "WHERE tablename LIKE 'convmemory%%' AND indexdef LIKE '%% WHERE %%' ORDER BY 1"
+        )
+        assert cursor.fetchall() == [
+            ("convmemory_message_key", "(idempotency_key IS NOT NULL)"),
+            ("convmemory_session_creation", "(creation_key IS NOT NULL)"),
+            ("convmemory_summary_time", "((NOT building) AND (invalidated_at IS NULL))"),
+        ]
+
+
+def tables() -> dict[str, tuple[list[str], list[str]]]:
+    """Return the columns of each table, and the names of its indexes and constraints that have one of ours."""
+    found = {}
+    with connection.cursor() as cursor:
+        for name in connection.introspection.table_names(cursor):
+            if name.startswith("convmemory_"):
+                columns = [str(column) for column in connection.introspection.get_table_description(cursor, name)]
+                constraints = connection.introspection.get_constraints(cursor, name)
+                found[name] = columns, sorted(one for one in constraints if one.startswith("convmemory_"))
+    return found

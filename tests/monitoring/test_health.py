@@ -51,11 +51,11 @@ def test_a_model_that_is_down_takes_no_web_process_out(client: Client, authorize
 
 
 def test_a_missing_migration_makes_a_process_unready(client: Client, authorized: dict[str, Any]) -> None:
-    MigrationRecorder(connection).migration_qs.filter(app="convmemory", name="0011_cached_tokens").delete()
+    MigrationRecorder(connection).migration_qs.filter(app="convmemory", name="0001_tables").delete()
 
     assert asked(client, "health/") == (503, {"ready": False, "reasons": [{"code": "migrations"}]})
     _, answer = asked(client, "health/", **authorized)
-    assert answer["reasons"][0]["message"].endswith("lacks 0011_cached_tokens. Run manage.py migrate.")
+    assert answer["reasons"][0]["message"].endswith("lacks 0001_tables. Run manage.py migrate.")
     assert asked(client, "health/workers/", **authorized)[0] == 503
 
 
