@@ -36,30 +36,34 @@ _WORD = re.compile(r"[^\W_]{4,}|[\u3400-\u9fff]{2}")
 
 
 class Sentence(NamedTuple):
-    """A sentence, and who said it, on which day, and where it stands. The speaker and the day may be unknown: ""."""
+    """A sentence, who said it, on which day, and in which message. None: it stands in the summary.
+
+    The speaker and the day may be unknown: "".
+    """
 
     text: str
     speaker: str
     day: str
-    where: str
+    position: int | None
 
     def quoted(self) -> str:
         """Return the sentence as a quotation, on a line of its own."""
         said = f"{self.speaker} said" if self.speaker else "It was said"
         day = f" on {self.day}" if self.day else ""
-        return f"{said}{day} ({self.where}): “{self.text}”"
+        where = "the summary" if self.position is None else f"message {self.position}"
+        return f"{said}{day} ({where}): “{self.text}”"
 
 
-async def found(session: SessionHandle, question: str, before: int) -> list[str]:
-    """Return quotations of what a search for ``question`` finds before the position ``before``.
+async def found(session: SessionHandle, question: str, before: int) -> list[Sentence]:
+    """Return the sentences that a search for ``question`` finds before the position ``before``.
 
     If it finds nothing to quote, other forms of the words are searched for.
     """
     return await _found(session, question, before) or await _found(session, relatives(question), before)
 
 
-async def _found(session: SessionHandle, query: str, before: int) -> list[str]:
-    quotes: dict[str, str] = {}
+async def _found(session: SessionHandle, query: str, before: int) -> list[Sentence]:
+    quotes: dict[str, Sentence] = {}
     hits = await session.asearch(query, before=before, limit=_CANDIDATES) if query.strip() else []
     for hit in hits:
         # A message that matches far less than the best one has no more than a common word of the question.
@@ -69,7 +73,7 @@ async def _found(session: SessionHandle, query: str, before: int) -> list[str]:
         if stored is not None and stored.position == hit.position:
             sentence = best(stored.message, hit)
             if sentence:
-                quotes.setdefault(sentence.text, sentence.quoted())
+                quotes.setdefault(sentence.text, sentence)
     return list(quotes.values())
 
 
@@ -86,15 +90,15 @@ def best(message: ChatMessage, hit: Hit) -> Sentence | None:
     ]
     count, text = max(counted, key=lambda pair: pair[0], default=(0, ""))
     day = _day(timezone.localdate(hit.created_at))
-    return Sentence(text, _speaker_of(message), day, f"message {hit.position}") if count else None
+    return Sentence(text, _speaker_of(message), day, hit.position) if count else None
 
 
-def of_context(question: str, context: Context) -> list[str]:
-    """Return quotations of the sentences of ``context`` that have the most words in common with ``question``."""
+def of_context(question: str, context: Context) -> list[Sentence]:
+    """Return the sentences of ``context`` that have the most words in common with ``question``."""
     wanted = _words(question)
     scored = [(len(wanted & _words(sentence.text)), sentence) for sentence in _shown(context)]
     scored = sorted([pair for pair in scored if pair[0]], key=lambda pair: -pair[0])
-    return [sentence.quoted() for _, sentence in scored[:MOST]]
+    return [sentence for _, sentence in scored[:MOST]]
 
 
 def _shown(context: Context) -> Iterator[Sentence]:
@@ -104,7 +108,7 @@ def _shown(context: Context) -> Iterator[Sentence]:
     for part in context.parts:
         if part.position is not None and part.position != last:
             for text in _sentences_of(part.message):
-                yield Sentence(text, _speaker_of(part.message), "", f"message {part.position}")
+                yield Sentence(text, _speaker_of(part.message), "", part.position)
 
 
 def _of_summary(summary: str) -> Iterator[Sentence]:
@@ -118,7 +122,7 @@ def _of_summary(summary: str) -> Iterator[Sentence]:
             speaker = "" if label is None else "You" if label[1] else "I" if label[2] else "A tool"
             for text in sentences(line[label.end() if label else 0 :]):
                 if not _OWN.match(text):
-                    yield Sentence(text, speaker, day, "the summary")
+                    yield Sentence(text, speaker, day, None)
 
 
 def is_own(message: ChatMessage) -> bool:

@@ -76,16 +76,16 @@ async def stream(row: Session, reply: Reply, asked: StoredMessage) -> AsyncItera
             yield line(error="The model sent an empty answer. Your message is stored.")
             return
         try:
-            await keep(row, asked, ChatMessage.ai("".join(received)), reply.usage)
+            await keep(row, asked, message_of(reply, received), reply.usage)
         except InvalidMessage:
             if reply.usage is None:
                 raise
             logger.warning("The usage of the reply to message %s is invalid and is not stored.", asked.position)
-            await keep(row, asked, ChatMessage.ai("".join(received)))
+            await keep(row, asked, message_of(reply, received))
         # If the reply was not stored, the page shows the messages that are.
         yield line(done=asked.position + 1)
     except (asyncio.CancelledError, GeneratorExit):
-        await asyncio.shield(keep_part(row, asked, received))
+        await asyncio.shield(keep_part(row, asked, reply, received))
         raise
     except openai.OpenAIError as error:
         logger.warning("No reply to message %s: %s", asked.position, type(error).__name__)
@@ -99,6 +99,13 @@ async def stream(row: Session, reply: Reply, asked: StoredMessage) -> AsyncItera
         yield line(error=BROKE_OFF)
 
 
+def message_of(reply: Reply, received: list[str], **metadata: Any) -> ChatMessage:
+    """Return what was received of a reply. Its metadata names the messages that were recalled for it."""
+    if reply.recalled:
+        metadata["recalled"] = list(reply.recalled)
+    return ChatMessage.ai("".join(received), metadata=metadata)
+
+
 async def keep(row: Session, asked: StoredMessage, reply: ChatMessage, usage: Any = None) -> None:
     """Store a reply if it still answers the last message, and free the database connection."""
     try:
@@ -107,11 +114,11 @@ async def keep(row: Session, asked: StoredMessage, reply: ChatMessage, usage: An
         await sync_to_async(close_old_connections)()
 
 
-async def keep_part(row: Session, asked: StoredMessage, received: list[str]) -> None:
+async def keep_part(row: Session, asked: StoredMessage, reply: Reply, received: list[str]) -> None:
     """Store a partial reply. It raises nothing, because an exception here would stop Django's own clean-up."""
     try:
         if "".join(received).strip():
-            await keep(row, asked, ChatMessage.ai("".join(received), metadata={"partial": True}))
+            await keep(row, asked, message_of(reply, received, partial=True))
     except Exception:
         logger.exception("The partial reply to message %s could not be stored.", asked.position)
 

@@ -7,7 +7,7 @@ import asyncio
 import functools
 import os
 import re
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Sequence
 from typing import Any
 
 import openai
@@ -23,9 +23,13 @@ PACE = float(os.environ.get("EXAMPLE_PACE") or 0.03)
 
 
 class Reply(abc.ABC):
-    """A reply: ``pieces`` of text, and afterwards ``usage``, the tokens it took, or None if they are unknown."""
+    """A reply: ``pieces`` of text, and afterwards ``usage``, the tokens it took, or None if they are unknown.
+
+    ``recalled`` has the positions of the earlier messages that the memory found for it.
+    """
 
     usage: Any = None
+    recalled: Sequence[int] = ()
 
     @abc.abstractmethod
     def pieces(self) -> AsyncGenerator[str, None]:
@@ -34,10 +38,9 @@ class Reply(abc.ABC):
 
 async def reply_to(session: SessionHandle) -> Reply:
     """Return the reply to the newest question of a session. The model is called when the pieces are iterated."""
-    context = await session.aload(system=SYSTEM)
     if os.environ.get("OPENAI_MODEL"):
-        return ModelReply(context)
-    return OfflineReply(await answer(session, context))
+        return ModelReply(await session.aload(system=SYSTEM, recall=True))
+    return await answer(session, await session.aload(system=SYSTEM))
 
 
 def by_whom() -> str:
@@ -55,6 +58,7 @@ class ModelReply(Reply):
 
     def __init__(self, context: Context) -> None:
         self.context = context
+        self.recalled = [hit.position for hit in context.recalled]
 
     async def pieces(self) -> AsyncGenerator[str, None]:
         """Yield the text. Raises ``openai.OpenAIError`` if the endpoint fails, also during the stream."""
@@ -76,8 +80,8 @@ class ModelReply(Reply):
 class OfflineReply(Reply):
     """A reply whose text is known."""
 
-    def __init__(self, text: str) -> None:
-        self.text = text
+    def __init__(self, text: str, recalled: Sequence[int] = ()) -> None:
+        self.text, self.recalled = text, recalled
 
     async def pieces(self) -> AsyncGenerator[str, None]:
         for piece in re.findall(r"\s*\S+|\s+", self.text):
@@ -85,18 +89,20 @@ class OfflineReply(Reply):
             yield piece
 
 
-async def answer(session: SessionHandle, context: Context) -> str:
-    """Return the text of the offline responder: what a search finds, or else what the context has."""
+async def answer(session: SessionHandle, context: Context) -> OfflineReply:
+    """Return the answer of the offline responder: what a search finds, or else what the context has."""
     asked = [part for part in context.parts if part.message.role == "user" and part.position]
     # The introduction appears once, so that it does not fill the summary.
     introduced = any(message.role == "assistant" and quotes.OFFLINE in message.text for message in context)
-    lines = [quotes.AGAIN if introduced else quotes.OFFLINE]
-    quoted: list[str] = []
+    first = quotes.AGAIN if introduced else quotes.OFFLINE
+    found: list[quotes.Sentence] = []
+    said: list[quotes.Sentence] = []
     if asked:
         question = asked[-1].message.text
-        quoted = await quotes.found(session, question, asked[-1].position) or quotes.of_context(question, context)
-    if quoted:
-        lines += ["The conversation's memory has this about your message:", *quoted]
-    else:
-        lines.append("The conversation's memory has nothing about your message yet.")
-    return "\n".join(lines)
+        found = await quotes.found(session, question, asked[-1].position)
+        said = found or quotes.of_context(question, context)
+    if not said:
+        return OfflineReply(f"{first}\nThe conversation's memory has nothing about your message yet.")
+    quoted = [sentence.quoted() for sentence in said]
+    lines = [first, "The conversation's memory has this about your message:", *quoted]
+    return OfflineReply("\n".join(lines), [sentence.position for sentence in found if sentence.position])

@@ -13,6 +13,7 @@ urlpatterns = [
     path("c/<uuid:public_id>/find/", views.find, name="find"),
     path("c/<uuid:public_id>/panel/", views.panel, name="panel"),
     path("c/<uuid:public_id>/versions/<int:number>/", views.version, name="version"),
+    path("c/<uuid:public_id>/recalled/<int:position>/", views.recalled, name="recalled"),
     path("c/<uuid:public_id>/send/", views.send, name="send"),
     path("c/<uuid:public_id>/reply/", replies.reply, name="reply"),
     path("c/<uuid:public_id>/again/", views.again, name="again"),

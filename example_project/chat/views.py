@@ -15,10 +15,11 @@ from django.utils.http import quote_etag, urlencode
 from django.views.decorators.cache import never_cache
 from django.views.decorators.http import require_GET, require_POST
 
-from chat import people, redactions, refusals, searches, titles, turns, versions
+from chat import people, recalls, redactions, refusals, searches, titles, turns, versions
 from chat.responder import SYSTEM, by_whom
 from chat.throttles import limited
 from django_convmemory.conversation import SessionHandle
+from django_convmemory.core.values import StoredMessage
 from django_convmemory.exceptions import (
     ConvMemoryError,
     IdempotencyConflict,
@@ -114,6 +115,19 @@ def version(request: HttpRequest, public_id: uuid.UUID, number: int) -> HttpResp
     if shown is None:
         raise Http404
     return render(request, "chat/version.html", {"session": session} | shown)
+
+
+@never_cache
+@require_GET
+def recalled(request: HttpRequest, public_id: uuid.UUID, position: int) -> HttpResponse:
+    """What the memory recalled for the reply at ``position``: those messages, as they are now."""
+    session = people.conversation(request, public_id)
+    handle = memories[session.alias].session(session)
+    reply = _stored(handle, position)
+    if reply is None:
+        raise Http404
+    found = [_stored(handle, earlier) for earlier in recalls.positions(reply)]
+    return render(request, "chat/recalled.html", {"session": session, "recalled": [one for one in found if one]})
 
 
 @require_POST
@@ -222,8 +236,8 @@ def redact(request: HttpRequest, public_id: uuid.UUID, position: int) -> HttpRes
     """
     session = people.conversation(request, public_id)
     handle = memories[session.alias].session(session)
-    stored = next(iter(handle.history(after=position - 1, limit=1)), None) if 0 < position < 10**15 else None
-    if stored is None or stored.position != position:
+    stored = _stored(handle, position)
+    if stored is None:
         raise Http404
     try:
         handle.redact(position)
@@ -246,8 +260,8 @@ def redact_replies(request: HttpRequest, public_id: uuid.UUID) -> HttpResponse:
     handle = memories[session.alias].session(session)
     positions = [_number(text) for text in request.POST.getlist("position")][: redactions.MOST]
     for position in positions:
-        [stored] = handle.history(after=position - 1, limit=1) or [None] if position else [None]
-        if stored is not None and stored.position == position and stored.message.role == "assistant":
+        stored = _stored(handle, position)
+        if stored is not None and stored.message.role == "assistant":
             handle.redact(position)
     response = HttpResponse()
     response["HX-Trigger"] = json.dumps({"messages-changed": {"from": min(positions, default=1)}})
@@ -267,6 +281,14 @@ def delete(request: HttpRequest, public_id: uuid.UUID) -> HttpResponse:
     """Delete the conversation."""
     people.conversation(request, public_id).delete()
     return _redirect(request, None)
+
+
+def _stored(session: SessionHandle, position: int) -> StoredMessage | None:
+    """Return the message at ``position``, or None if there is none."""
+    if not 0 < position < 10**15:
+        return None
+    [stored] = session.history(after=position - 1, limit=1) or [None]
+    return stored if stored is not None and stored.position == position else None
 
 
 def _refused(request: HttpRequest, error: str, status: int = 422) -> HttpResponse:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from tests.browser import browser
+from tests.openai_server import Behaviour, OpenAIServer
 from tests.processes import PATIENCE
 from tests.test_example_project import PROJECT, environment
 
@@ -52,6 +53,23 @@ def served(folder: pathlib.Path, port: str = "0", **variables: str) -> Iterator[
 def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """The site as it is, without a model."""
     with served(tmp_path_factory.mktemp("site")) as url:
+        yield url
+
+
+@pytest.fixture(scope="module")
+def model() -> Iterator[OpenAIServer]:
+    with OpenAIServer() as server:
+        server.default = Behaviour(text="A fine answer to what was asked.", pace=0.05)
+        yield server
+
+
+@pytest.fixture(scope="module")
+def modelled(model: OpenAIServer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """The site with a model."""
+    variables = {"OPENAI_MODEL": "fake", "OPENAI_API_KEY": "none", "OPENAI_BASE_URL": model.base_url}
+    # No fold of an earlier conversation takes an answer that is meant for a reply.
+    variables["CONVMEMORY_TOKEN_LIMIT"] = "100000"
+    with served(tmp_path_factory.mktemp("modelled"), **variables) as url:
         yield url
 
 

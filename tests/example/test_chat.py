@@ -12,7 +12,6 @@ import subprocess
 import sys
 import time
 import uuid
-from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -93,6 +92,39 @@ def test_a_fold_is_seen_and_its_versions_can_be_paged_through(site: str, page: P
     assert page.request.get(f"{page.url}versions/{versions[0]}/").status == 200
     assert page.request.get(f"{page.url}versions/99/").status == 404
     assert page.request.get(f"{page.url}versions/{'9' * 30}/").status == 404
+
+
+def test_what_was_recalled_is_shown_at_the_reply(site: str, page: Page) -> None:
+    page.goto(site)
+    page.fill("#text", "The spare key is under the third flowerpot.")
+    page.click("text=Send")
+    page.wait_for_selector("#panel")
+    answered(page, "flowerpot")
+    assert page.locator(".recalled").count() == 0
+    for number in range(3):
+        say(page, f"Number {number}: the weather is fine, and the trains run on time. " * 3)
+    say(page, "Where is the spare key?")
+    recalled = page.locator("#messages .assistant").last.locator(".recalled")
+    # The link is there before it is opened, and for browsers without scripts.
+    assert recalled.locator("a").get_attribute("href").endswith("?at=1#m1")  # type: ignore[union-attr]
+    recalled.locator("summary").click()
+    recalled.locator(".passage", has_text="under the third flowerpot").wait_for()
+    assert axe.violations(page) == []
+    page.evaluate("window.same = true")
+    recalled.locator("a").click()
+    page.wait_for_selector("#m1:target")
+    assert page.evaluate("window.same")
+
+    # What is redacted now is not told here either.
+    page.reload()
+    page.locator("#m1 .menu summary").click()
+    page.on("dialog", lambda dialog: dialog.accept())
+    page.locator("#m1 .menu button", has_text="Redact").click()
+    page.wait_for_selector("#m1 em")
+    recalled.locator("summary").click()
+    recalled.locator(".passage em").wait_for()
+    assert "flowerpot" not in recalled.inner_text()
+    assert page.request.get(f"{page.url.split('?')[0].split('#')[0]}recalled/99/").status == 404
 
 
 def test_what_was_answered_is_not_answered_again(site: str, page: Page) -> None:
@@ -201,6 +233,8 @@ def test_the_pictures_of_a_diary(site: str, browser: Browser) -> None:
         page.wait_for_selector("#panel")
         say(page, "Where is the spare key?")
         assert "Frau Aigner" in page.locator("#messages .assistant").last.inner_text()
+        page.locator(".recalled summary").last.click()
+        page.locator(".recalled .passage", has_text="Frau Aigner").last.scroll_into_view_if_needed()
         picture(page, "chat-recall-light", full_page=False)
     for page in window(browser, viewport={"width": 390, "height": 844}, has_touch=True):
         sign_in(page, site)
@@ -223,23 +257,6 @@ def test_the_site_on_a_telephone(site: str, browser: Browser) -> None:
 
 
 # With a model.
-
-
-@pytest.fixture(scope="module")
-def model() -> Iterator[OpenAIServer]:
-    with OpenAIServer() as server:
-        server.default = Behaviour(text="A fine answer to what was asked.", pace=0.05)
-        yield server
-
-
-@pytest.fixture(scope="module")
-def modelled(model: OpenAIServer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """The site with a model."""
-    variables = {"OPENAI_MODEL": "fake", "OPENAI_API_KEY": "none", "OPENAI_BASE_URL": model.base_url}
-    # No fold of an earlier conversation takes an answer that is meant for a reply.
-    variables["CONVMEMORY_TOKEN_LIMIT"] = "100000"
-    with served(tmp_path_factory.mktemp("modelled"), **variables) as url:
-        yield url
 
 
 def begun(page: Page, site: str) -> None:

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, strategies as st
 
 from tests import axe
-from tests.example.conftest import answered, served, window
+from tests.example.conftest import answered, window
 from tests.openai_server import Behaviour, OpenAIServer
 from tests.test_example_project import PROJECT
 
@@ -133,44 +133,31 @@ def test_no_address_or_title_begins_an_element(html_of: Callable[[str], str]) ->
         assert shown.names <= ELEMENTS
 
 
-@pytest.fixture(scope="module")
-def model() -> Iterator[OpenAIServer]:
-    with OpenAIServer() as server:
-        yield server
-
-
-@pytest.fixture(scope="module")
-def site(model: OpenAIServer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    variables = {"OPENAI_MODEL": "fake", "OPENAI_API_KEY": "none", "OPENAI_BASE_URL": model.base_url}
-    # No fold of an earlier conversation takes an answer that is meant for a reply.
-    variables["CONVMEMORY_TOKEN_LIMIT"] = "100000"
-    with served(tmp_path_factory.mktemp("formatted"), **variables) as url:
-        yield url
-
-
-def test_a_reply_is_formatted_and_its_code_can_be_copied(site: str, model: OpenAIServer, page: Page) -> None:
+def test_a_reply_is_formatted_and_its_code_can_be_copied(modelled: str, model: OpenAIServer, page: Page) -> None:
     model.queue(Behaviour(text=REPLY))
     page.context.grant_permissions(["clipboard-read", "clipboard-write"])
     asked: list[str] = []
     page.on("request", lambda request: asked.append(request.url))
-    begin(page, site)
+    begin(page, modelled)
     assert page.locator("#messages .formatted h1").inner_text() == "A plan"
     page.click("text=Copy >> visible=true")
     page.wait_for_selector("text=Copied")
     copied = page.evaluate("navigator.clipboard.readText()")
     assert copied == "def double(number):\n    return number * 2  # <b>\n"
     assert page.title() != "run"
-    assert all(address.startswith(site) for address in asked)
+    assert all(address.startswith(modelled) for address in asked)
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 @pytest.mark.parametrize("width", [1360, 390])
-def test_everybody_can_use_the_page(site: str, model: OpenAIServer, browser: Browser, scheme: Any, width: int) -> None:
+def test_everybody_can_use_the_page(
+    modelled: str, model: OpenAIServer, browser: Browser, scheme: Any, width: int
+) -> None:
     for page in window(browser, viewport={"width": width, "height": 844}, color_scheme=scheme):
-        page.goto(site)
+        page.goto(modelled)
         assert axe.violations(page) == []
         model.queue(Behaviour(text=REPLY))
-        begin(page, site)
+        begin(page, modelled)
         assert axe.violations(page) == []
         tree = page.locator("#messages").aria_snapshot()
         assert "You:" in tree

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import pathlib
 import signal
-from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 import pytest
@@ -20,22 +19,6 @@ if TYPE_CHECKING:
 TURNS = int(os.environ.get("CONVMEMORY_TURNS") or 5)
 # Milliseconds between two keys of a quick typist.
 KEYS = 45
-
-
-@pytest.fixture(scope="module")
-def model() -> Iterator[OpenAIServer]:
-    with OpenAIServer() as server:
-        server.default = Behaviour(text="A fine answer to what was asked.", pace=0.05)
-        yield server
-
-
-@pytest.fixture(scope="module")
-def site(model: OpenAIServer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    variables = {"OPENAI_MODEL": "fake", "OPENAI_API_KEY": "none", "OPENAI_BASE_URL": model.base_url}
-    # No fold of an earlier conversation takes an answer that is meant for a reply.
-    variables["CONVMEMORY_TOKEN_LIMIT"] = "100000"
-    with served(tmp_path_factory.mktemp("modelled"), **variables) as url:
-        yield url
 
 
 def begun(page: Page, site: str, text: str = "Hello there.") -> str:
@@ -57,8 +40,8 @@ def texts(page: Page) -> list[str]:
     return page.locator("#messages > [data-position] .text").all_inner_texts()
 
 
-def test_no_key_is_lost_while_replies_are_written(site: str, page: Page) -> None:
-    begun(page, site, "Question 0.")
+def test_no_key_is_lost_while_replies_are_written(modelled: str, page: Page) -> None:
+    begun(page, modelled, "Question 0.")
     for number in range(1, TURNS + 1):
         # Typed during the reply to the last question and after it.
         page.locator("#text").press_sequentially(f"Question {number}, typed by a quick hand.", delay=KEYS)
@@ -76,9 +59,9 @@ def test_no_key_is_lost_while_replies_are_written(site: str, page: Page) -> None
     assert len(texts(page)) == min(2 * TURNS + 2, 60)
 
 
-def test_a_message_that_is_sent_too_early_waits_and_says_why(site: str, model: OpenAIServer, page: Page) -> None:
+def test_a_message_that_is_sent_too_early_waits_and_says_why(modelled: str, model: OpenAIServer, page: Page) -> None:
     model.queue(Behaviour(text="word " * 40, pace=0.05))
-    begun(page, site)
+    begun(page, modelled)
     writes(page)
     page.fill("#text", "And then?")
     page.keyboard.press("Enter")
@@ -93,11 +76,11 @@ def test_a_message_that_is_sent_too_early_waits_and_says_why(site: str, model: O
 
 @pytest.mark.parametrize("size", [(1360, 500), (390, 700)])
 def test_who_reads_what_was_said_before_stays_there(
-    site: str, model: OpenAIServer, browser: Browser, size: tuple[int, int]
+    modelled: str, model: OpenAIServer, browser: Browser, size: tuple[int, int]
 ) -> None:
     for page in window(browser, viewport={"width": size[0], "height": size[1]}):
         model.queue(Behaviour(text="A long answer.\n" * 60))
-        begun(page, site)
+        begun(page, modelled)
         answered(page, "Hello there.")
         at_end = "() => document.querySelector('#messages').lastElementChild.getBoundingClientRect().bottom"
         assert 0 < page.evaluate(at_end) < size[1]
@@ -114,8 +97,8 @@ def test_who_reads_what_was_said_before_stays_there(
         assert abs(page.locator("#m2").evaluate("one => one.getBoundingClientRect().top") - top) < 2
 
 
-def test_two_windows_agree(site: str, model: OpenAIServer, page: Page) -> None:
-    address = begun(page, site)
+def test_two_windows_agree(modelled: str, model: OpenAIServer, page: Page) -> None:
+    address = begun(page, modelled)
     answered(page, "Hello there.")
     second = page.context.new_page()
     second.goto(address)
@@ -146,8 +129,8 @@ def test_two_windows_agree(site: str, model: OpenAIServer, page: Page) -> None:
     assert second.evaluate("window.same")
 
 
-def test_offline_and_back(site: str, page: Page) -> None:
-    begun(page, site)
+def test_offline_and_back(modelled: str, page: Page) -> None:
+    begun(page, modelled)
     answered(page, "Hello there.")
     page.context.set_offline(True)
     page.fill("#text", "Are you there?")
@@ -201,8 +184,8 @@ def command_of(process: pathlib.Path) -> bytes:
         return b""
 
 
-def test_the_first_question_gives_the_title_again_when_it_is_edited(site: str, page: Page) -> None:
-    begun(page, site)
+def test_the_first_question_gives_the_title_again_when_it_is_edited(modelled: str, page: Page) -> None:
+    begun(page, modelled)
     answered(page, "Hello there.")
     page.locator("#messages .user .menu summary").click()
     page.click("text=Edit and ask again")
@@ -214,9 +197,9 @@ def test_the_first_question_gives_the_title_again_when_it_is_edited(site: str, p
     assert page.evaluate("window.same")
 
 
-def test_without_scripts_a_message_can_be_sent_and_its_reply_read(site: str, browser: Browser) -> None:
+def test_without_scripts_a_message_can_be_sent_and_its_reply_read(modelled: str, browser: Browser) -> None:
     for page in window(browser, java_script_enabled=False):
-        page.goto(site)
+        page.goto(modelled)
         page.fill("#text", "Hello there.")
         page.click("text=Send")
         page.click("text=Ask for the reply")
@@ -226,9 +209,9 @@ def test_without_scripts_a_message_can_be_sent_and_its_reply_read(site: str, bro
         assert texts(page) == ["Hello there.", "A fine answer to what was asked.", "And then?", texts(page)[1]]
 
 
-def test_on_a_telephone_the_list_is_closed_and_the_memory_one_tap_away(site: str, browser: Browser) -> None:
+def test_on_a_telephone_the_list_is_closed_and_the_memory_one_tap_away(modelled: str, browser: Browser) -> None:
     for page in window(browser, viewport={"width": 390, "height": 844}, has_touch=True):
-        begun(page, site, "A question with a title that is longer than a telephone is wide, and is read whole.")
+        begun(page, modelled, "A question with a title that is longer than a telephone is wide, and is read whole.")
         answered(page, "A question with a title")
         title = page.locator(".bar h1")
         assert title.evaluate("one => one.scrollWidth <= one.clientWidth")
@@ -241,9 +224,9 @@ def test_on_a_telephone_the_list_is_closed_and_the_memory_one_tap_away(site: str
         assert page.locator(".list li").first.is_visible()
 
 
-def test_the_visitor_names_the_conversation_copies_and_chooses_colours(site: str, page: Page) -> None:
+def test_the_visitor_names_the_conversation_copies_and_chooses_colours(modelled: str, page: Page) -> None:
     page.context.grant_permissions(["clipboard-read", "clipboard-write"])
-    page.goto(site)
+    page.goto(modelled)
     page.click(".suggestions button >> nth=0")
     page.wait_for_selector("#panel")
     answered(page, "allergic to peanuts")

@@ -13,6 +13,7 @@ from asgiref.sync import async_to_sync
 from django_convmemory.chat_models.base import ChatRequest, Fold
 from django_convmemory.chat_models.scripted import ScriptedChatModel
 from django_convmemory.conversation import SessionHandle
+from django_convmemory.core.values import StoredMessage
 from django_convmemory.memory import ConversationSummaryBufferMemory, ConversationWindowMemory
 from django_convmemory.messages import ChatMessage
 from django_convmemory.stores.in_memory import InMemoryStore
@@ -172,3 +173,39 @@ def test_a_fold_of_nothing_but_the_responders_words_has_a_text(ask: Ask) -> None
     summaries, quotes = importlib.import_module("chat.summaries"), importlib.import_module("chat.quotes")
     fold = Fold(previous="", turns=[ai(f"{quotes.OFFLINE} A heron.")], max_tokens=50, count=len)
     assert summaries.OfflineChatModel().chat(ChatRequest([human("Sum up.")], fold)).message.text
+
+
+def test_a_model_gets_what_is_recalled_and_the_reply_names_it(
+    session: SessionHandle, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.syspath_prepend(PROJECT)
+    monkeypatch.setenv("OPENAI_MODEL", "fake")
+    responder = importlib.import_module("chat.responder")
+    session.append(human("The spare key is under the third flowerpot."), ai("Good."), human("Hm."), ai("Yes?"))
+    session.append(human("Where is the spare key?"))
+    reply = async_to_sync(responder.reply_to)(session)
+    assert 1 in reply.recalled
+    assert any("third flowerpot" in message.text for message in reply.context)
+    message = importlib.import_module("chat.replies").message_of(reply, ["Under ", "a pot."], partial=True)
+    assert message.text == "Under a pot."
+    assert message.metadata == {"recalled": tuple(reply.recalled), "partial": True}
+
+
+@pytest.mark.parametrize(
+    ("message", "named", "shown"),
+    [
+        (ai, [4, 2], [2, 4]),
+        # Clients of the API write metadata as they like.
+        (ai, [5, 6, 0, -1, True, "2", 2.0, None, [1], 10**30, 3, 3], [3]),
+        (ai, {"2": 2}, []),
+        (ai, "12", []),
+        (human, [2], []),
+    ],
+)
+def test_only_earlier_messages_count_as_recalled(
+    message: Callable[..., ChatMessage], named: Any, shown: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.syspath_prepend(PROJECT)
+    positions = importlib.import_module("chat.recalls").positions
+    stored = StoredMessage(5, MARCH, message("So.", metadata={"recalled": named}), 1, False)
+    assert positions(stored) == shown
