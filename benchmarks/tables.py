@@ -60,6 +60,7 @@ def fill(sessions: int, messages: int = 10, owners: int = 1000, limit: int = LIM
         _multiply(cursor, models.Session, expressions, values, "t.id = %(template)s")
         belongs = {"session_id": "%(last)s + n"}
         _multiply(cursor, models.Message, belongs, values, "t.session_id = %(template)s")
+        _multiply(cursor, models.Segment, belongs, values, "t.session_id = %(template)s")
         _multiply(cursor, models.Summary, belongs, values, "t.session_id = %(template)s")
         calls = belongs | {
             "started_at": "now() - (%(sessions)s - n) * interval '3 seconds'",
@@ -71,9 +72,9 @@ def fill(sessions: int, messages: int = 10, owners: int = 1000, limit: int = LIM
             "cost": "0.0001 * (1 + n %% 97)",
         }
         _multiply(cursor, models.Attempt, calls, values, "t.session_id = %(template)s")
-        for table in (models.Session, models.Message, models.Summary, models.Attempt):
+        for table in (models.Session, models.Message, models.Segment, models.Summary, models.Attempt):
             name = table._meta.db_table
-            if table is not models.Message:
+            if table not in (models.Message, models.Segment):
                 newest = f"(SELECT max(id) FROM {name})"  # noqa: S608  the models' names
                 cursor.execute(f"SELECT setval(pg_get_serial_sequence('{name}', 'id'), {newest})")
             cursor.execute(f"VACUUM ANALYZE {name}")

@@ -36,6 +36,10 @@ class SessionState(models.TextChoices):
     PAUSED = "paused", _("paused")
 
 
+# The number of primary keys that are read at a time.
+_PAGE = 1000
+
+
 class SessionQuerySet(models.QuerySet["Session"]):
     def named(self, name: SessionName) -> SessionQuerySet:
         rows = self.filter(name_hash=name.name_hash)
@@ -67,6 +71,12 @@ class SessionQuerySet(models.QuerySet["Session"]):
         ) is not None:
             yield alias
             last = alias
+
+    def ids(self, *, after: int = 0) -> Iterator[int]:
+        """Yield the primary keys above ``after``, in order. A page of them is read at a time."""
+        while page := list(self.filter(pk__gt=after).order_by("pk").values_list("pk", flat=True)[:_PAGE]):
+            yield from page
+            after = page[-1]
 
     def unhinted(self, seconds: float) -> SessionQuerySet:
         """Sessions for which no task was sent in the last ``seconds``, or whose worker was killed since.

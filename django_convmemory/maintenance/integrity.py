@@ -10,6 +10,8 @@ import dataclasses
 from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple
 
+from django.db.models import Exists, OuterRef
+
 from django_convmemory import models
 from django_convmemory.core import indexable
 from django_convmemory.core.counters import MAX_PINNED, Counters, Previous
@@ -41,23 +43,18 @@ class Finding(NamedTuple):
 
 
 def check(sessions: models.SessionQuerySet) -> Iterator[Finding]:
-    """Yield the damage in ``sessions`` and in the rows that belong to them.
-
-    A session that changes while it is checked is checked again, and in the end under its lock.
-    """
-    last = 0
-    while page := list(sessions.filter(pk__gt=last).order_by("pk").values_list("pk", flat=True)[:_CHUNK]):
-        for session_id in page:
-            yield from _check_unchanged(session_id, sessions.db)
-        last = page[-1]
+    """Yield the damage in ``sessions`` and in the rows that belong to them."""
+    for session_id in sessions.ids():
+        yield from check_session(session_id, using=sessions.db)
 
 
 def orphans(using: str) -> Iterator[Finding]:
     """Yield a finding for each session that has messages, summaries or segments, but no row."""
     for model in (models.Message, models.Summary, models.Segment):
+        # NOT EXISTS: for NOT IN, PostgreSQL reads all sessions again for each row if they do not fit into its memory.
         session_ids: Iterable[Any] = (
             model.objects.using(using)
-            .exclude(session_id__in=models.Session.objects.using(using).values("pk"))
+            .filter(~Exists(models.Session.objects.filter(pk=OuterRef("session_id"))))
             .order_by("session_id")
             .values_list("session_id", flat=True)
             .distinct()
@@ -66,8 +63,11 @@ def orphans(using: str) -> Iterator[Finding]:
             yield Finding("orphan", session_id, f"there are {model._meta.verbose_name_plural}, but there is no session")
 
 
-def _check_unchanged(session_id: int, using: str) -> list[Finding]:
-    """Return the findings of a session that did not change during the check."""
+def check_session(session_id: int, *, using: str) -> list[Finding]:
+    """Return the damage in a session and in the rows that belong to it. A session that does not exist has none.
+
+    If the session changes meanwhile, it is checked again, and in the end under its lock.
+    """
     rows = models.Session.objects.using(using).filter(pk=session_id)
     for _ in range(_TRIES):
         # Indexing does not raise the revision.
@@ -131,8 +131,7 @@ class _Examination:
             yield "scope", "the session belongs to an owner and to a visitor"
 
     def _messages(self, ends: set[int]) -> Iterator[tuple[str, str]]:
-        rows = models.Message.objects.using(self.using).filter(session=self.session)
-        for row in rows.order_by("session_id", "position").iterator(chunk_size=_CHUNK):
+        for row in _messages(self.session, self.using):
             expected = self.counters.last_position + 1
             if row.position > expected:
                 yield "gap", f"the messages at positions {expected} to {row.position - 1} are missing"
@@ -314,12 +313,30 @@ class _Index:
             yield "index_range", f"indexed_position is {self.indexed_position}, but there are segments after it"
 
 
+def _messages(session: models.Session, using: str) -> Iterator[models.Message]:
+    """Yield the messages of a session in order. Only a page of them is in memory at a time.
+
+    A table that has lost its key may have a position twice. Both are yielded, unless a page ends between them.
+    """
+    rows = models.Message.objects.using(using).filter(session=session).order_by("session_id", "position")
+    last = -1
+    while True:
+        page = list(rows.filter(position__gt=last)[:_CHUNK])
+        yield from page
+        if len(page) < _CHUNK:
+            return
+        last = page[-1].position
+
+
 def _segments(session: models.Session, using: str) -> Iterator[Segment]:
     """Yield the segments of a session in order. Only a few are in memory at a time."""
     rows = models.Segment.objects.using(using).filter(session=session).order_by("session_id", "first")
     last = -1
-    while page := list(rows.filter(first__gt=last).values_list("first", "last", "data")[:_SEGMENTS]):
+    while True:
+        page = list(rows.filter(first__gt=last).values_list("first", "last", "data")[:_SEGMENTS])
         yield from map(Segment._make, page)
+        if len(page) < _SEGMENTS:
+            return
         last = page[-1][0]
 
 

@@ -2,26 +2,30 @@
 
 from __future__ import annotations
 
-import itertools
 import json
 from collections import Counter
+from collections.abc import Iterable
 from typing import Any
 
 from django.core.management.base import BaseCommand, CommandError, CommandParser
+from django.db import reset_queries
 
+from django_convmemory import models
 from django_convmemory.maintenance import integrity, reindex
+from django_convmemory.maintenance.integrity import Finding
 from django_convmemory.management import choices
-from django_convmemory.management.progress import counted, printable
+from django_convmemory.management.progress import Progress, counted, printable
 
 
 class Command(BaseCommand):
     """``manage.py convmemory_check``: reads every row and changes none. Its memory use does not grow with the rows.
 
-    The command can run while the site is busy. It reads a session again that changes meanwhile. With ``--repair`` it
-    makes a damaged index again from the messages.
+    The command can run while the site is busy. It holds no locks, unless a session changes each time that it is
+    checked. With ``--repair`` it makes a damaged index again from the messages. If it is interrupted, it prints with
+    which ``--after`` another run continues.
 
-    Exits with 0 if nothing is wrong or everything was repaired, with 1 if something is wrong, and with 2 if the command
-    line is invalid.
+    Exits with 0 if nothing is wrong or everything was repaired, with 1 if something is wrong or the check was
+    interrupted, and with 2 if the command line is invalid.
     """
 
     help = "Check the stored rows of all sessions for damage. Exits with 1 if it finds any that it does not repair."
@@ -36,29 +40,22 @@ class Command(BaseCommand):
             action="store_true",
             help="Make the index of search again from the messages where it is damaged. Nothing else can be repaired.",
         )
+        parser.add_argument(
+            "--after",
+            type=int,
+            default=0,
+            metavar="ID",
+            help="Check only sessions with a larger id: where an interrupted check continues.",
+        )
 
     def handle(self, *args: Any, **options: Any) -> None:
         """Check the sessions, and print the findings."""
         using = choices.database(options)
         sessions = choices.sessions(options, using)
-        counts: Counter[str] = Counter()
-        damaged: dict[int, None] = {}
-        for finding in itertools.chain(integrity.check(sessions), integrity.orphans(using)):
-            counts[finding.code] += 1
-            if finding.code in integrity.OF_INDEX:
-                damaged[finding.session_id] = None
-            if options["json"]:
-                self.stdout.write(json.dumps(finding._asdict()))
-            else:
-                name = f" ({printable(finding.name)})" if finding.name else ""
-                self.stdout.write(f"session {finding.session_id}{name}: {finding.code}: {finding.message}")
-        if options["repair"]:
-            for session_id in damaged:
-                reindex.reindex(session_id, using=using)
-            if damaged and not options["json"]:
-                self.stdout.write(f"The index of {counted(len(damaged), 'session')} was made again.")
-            for code in integrity.OF_INDEX:
-                del counts[code]
+        counts, repaired = self._check(sessions, using, options)
+        counts += self._print(integrity.orphans(using), options)
+        if repaired and not options["json"]:
+            self.stdout.write(f"The index of {counted(repaired, 'session')} was made again.")
         if counts:
             kinds = ", ".join(f"{code} ({count})" for code, count in sorted(counts.items()))
             raise CommandError(
@@ -66,5 +63,43 @@ class Command(BaseCommand):
                 "be made again. If only a summary is damaged, call rebuild() to make a new one. If only the index is "
                 "(index, index_range), run the command again with --repair."
             )
-        if not options["json"] and options["verbosity"] and not damaged:
-            self.stdout.write(f"Checked {counted(sessions.count(), 'session')}. Nothing is wrong.")
+        if not options["json"] and options["verbosity"] and not repaired:
+            checked = sessions.filter(pk__gt=options["after"]).count()
+            self.stdout.write(f"Checked {counted(checked, 'session')}. Nothing is wrong.")
+
+    def _check(self, sessions: models.SessionQuerySet, using: str, options: dict[str, Any]) -> tuple[Counter[str], int]:
+        """Check each session. Return how many findings there are of each kind, and how many indexes were repaired."""
+        counts: Counter[str] = Counter()
+        repaired, checked = 0, options["after"]
+        # On standard error, because standard output has the findings.
+        with Progress(self.stderr, "checked", verbose=options["verbosity"] > 0) as progress:
+            try:
+                for session_id in sessions.ids(after=checked):
+                    found = self._print(integrity.check_session(session_id, using=using), options)
+                    if options["repair"] and not found.keys().isdisjoint(integrity.OF_INDEX):
+                        reindex.reindex(session_id, using=using)
+                        repaired += 1
+                        for code in integrity.OF_INDEX:
+                            del found[code]
+                    counts += found
+                    checked = session_id
+                    progress.advance()
+                    reset_queries()  # With DEBUG, Django keeps every query.
+            except KeyboardInterrupt:
+                raise CommandError(
+                    f"Interrupted, with {counted(counts.total(), 'finding')} so far. To continue, run the command with "
+                    f"--after {checked}."
+                ) from None
+        return counts, repaired
+
+    def _print(self, findings: Iterable[Finding], options: dict[str, Any]) -> Counter[str]:
+        """Print the findings. Return how many there are of each kind."""
+        counts: Counter[str] = Counter()
+        for finding in findings:
+            counts[finding.code] += 1
+            if options["json"]:
+                self.stdout.write(json.dumps(finding._asdict()))
+            else:
+                name = f" ({printable(finding.name)})" if finding.name else ""
+                self.stdout.write(f"session {finding.session_id}{name}: {finding.code}: {finding.message}")
+        return counts

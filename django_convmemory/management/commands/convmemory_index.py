@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 from django.core.management.base import BaseCommand, CommandError, CommandParser
@@ -15,8 +14,6 @@ from django_convmemory.management import choices
 from django_convmemory.management.progress import Progress, counted
 from django_convmemory.memory import memories
 from django_convmemory.stores.orm import ORMStore
-
-_PAGE = 1000
 
 
 class Command(BaseCommand):
@@ -49,17 +46,10 @@ class Command(BaseCommand):
         store, messages = ORMStore(using), 0
         with Progress(self.stdout, "indexed", verbose=options["verbosity"] > 0) as progress:
             for alias in chosen:
-                for session_id in _ids(sessions.filter(alias=alias)):
+                for session_id in sessions.filter(alias=alias).ids():
                     indexed = indexing.catch_up(store, session_id)
                     messages += indexed
                     progress.advance(bool(indexed))
                     reset_queries()  # With DEBUG, Django keeps every query.
         if options["verbosity"]:
             self.stdout.write(f"{counted(messages, 'message')} of {counted(progress.count, 'session')} indexed.")
-
-
-def _ids(sessions: models.SessionQuerySet) -> Iterator[int]:
-    last = 0
-    while page := list(sessions.filter(pk__gt=last).order_by("pk").values_list("pk", flat=True)[:_PAGE]):
-        yield from page
-        last = page[-1]

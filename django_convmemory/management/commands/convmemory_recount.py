@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from django.core.management.base import BaseCommand, CommandParser
+from django.db import reset_queries
 
 from django_convmemory import models
 from django_convmemory.maintenance import recount
@@ -41,7 +42,8 @@ class Command(BaseCommand):
                 sessions = models.Session.objects.using(using).filter(alias=memory.alias)
                 if not options["all"]:
                     sessions = sessions.exclude(counter=memory.counter_name)
-                for session_id in sessions.order_by("pk").values_list("pk", flat=True).iterator(chunk_size=1000):
+                for session_id in sessions.ids():
                     progress.advance(recount.recount(memory, session_id, using=using))
+                    reset_queries()  # With DEBUG, Django keeps every query.
         if options["verbosity"]:
             self.stdout.write(f"{counted(progress.count, 'session')} recounted.")
