@@ -10,11 +10,14 @@ OLD ?=
 SDK ?=
 # For `make test-integrations`: the environment with the newest frameworks. They bring many packages.
 NEWEST ?= .venv-integrations
+# The command of a Python version. The shims of pyenv are there for each version, but run only those that it has chosen.
+find_python = $(shell for python in python$(1) "$${PYENV_ROOT:-$$HOME/.pyenv}"/versions/$(1).*/bin/python; do \
+	"$$python" -c '' 2>/dev/null && echo "$$python" && exit; done; echo python$(1))
 # For `make constraints`: the two Pythons whose packages are pinned.
-PYTHON_LOW ?= python3.11
-PYTHON_HIGH ?= python3.13
+PYTHON_LOW ?= $(call find_python,3.11)
+PYTHON_HIGH ?= $(call find_python,3.13)
 # For `make bench`: the Python for which the versions of the peers' packages are pinned.
-PYTHON_PEERS ?= python3.12
+PYTHON_PEERS ?= $(call find_python,3.12)
 
 BIN := $(VENV)/bin
 INSTALL := $(BIN)/python -m pip --disable-pip-version-check install -qq
