@@ -25,6 +25,7 @@ import subprocess
 import sys
 import tempfile
 import time
+import uuid
 from collections import defaultdict
 from collections.abc import Iterator
 
@@ -84,6 +85,7 @@ def main() -> None:
         for name, seconds in sorted(times.items()):
             print(f"{name:<22} {len(seconds):6d} requests; {percentiles(seconds)}")
         wait_until_folded(url)
+        count_messages(url, 2 * arguments.chats * arguments.turns)
         stats = subprocess.run(
             [*python, "manage.py", "convmemory_stats"],
             cwd=EXAMPLE,
@@ -122,18 +124,19 @@ async def chat(
     await asyncio.sleep(number / arguments.chats * arguments.pause)
     _, page = await request(client, times, "GET the start page", "GET", f"{site}/")
     token = first_group(r'name="csrfmiddlewaretoken" value="(\w+)"', page)
-    form = {"csrfmiddlewaretoken": token, "text": f"{TEXT} {number}", "key": str(number)}
+    form = {"csrfmiddlewaretoken": token, "text": f"{TEXT} {number}", "key": uuid.uuid4().hex}
     address, page = await request(client, times, "POST the first message", "POST", f"{site}/begin/", data=form)
     headers, tag = {"X-CSRFToken": token}, first_group(TAG, page)
     for turn in range(arguments.turns):
         if turn:
-            form = {"text": f"{TEXT} {number}, {turn}", "key": f"{number}-{turn}"}
+            form = {"text": f"{TEXT} {number}, {turn}", "key": uuid.uuid4().hex}
             await request(client, times, "POST a message", "POST", f"{address}send/", data=form, headers=headers)
         stop = asyncio.Event()
         follower = poll if arguments.reload else follow
         following = asyncio.create_task(follower(client, address, tag, times, stop))
         began = time.perf_counter()
-        async with client.post(f"{address}reply/", headers=headers) as reply:
+        lines = headers | {"Accept": "application/x-ndjson"}
+        async with client.post(f"{address}reply/", headers=lines) as reply:
             await reply.content.readany()
             times["(reply, first word)"].append(time.perf_counter() - began)
             text = await reply.text()
@@ -255,6 +258,15 @@ def wait_until_folded(url: str) -> None:
             if time.monotonic() > deadline:
                 raise SystemExit(f"After {PATIENCE} s, the worker has not finished {sessions} sessions.")
             time.sleep(0.2)
+
+
+def count_messages(url: str, expected: int) -> None:
+    import psycopg
+
+    with psycopg.connect(url) as connection:
+        [stored] = connection.execute("SELECT count(*) FROM convmemory_message").fetchone() or [0]
+    if stored != expected:
+        raise SystemExit(f"{stored} messages are stored, but {expected} were sent and received.")
 
 
 @contextlib.contextmanager

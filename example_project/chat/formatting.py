@@ -116,7 +116,7 @@ def _with_button(write: Callable[..., str]) -> Callable[..., str]:
     return written
 
 
-@functools.lru_cache(maxsize=2000)
+@functools.lru_cache(maxsize=200)
 def html_of(text: str) -> SafeString:
     """Return a text in Markdown as HTML that runs nothing and loads nothing."""
     markdown = _reader() if text.count("[") <= _MOST_BRACKETS else _reader("link", "reference")

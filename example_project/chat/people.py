@@ -35,12 +35,22 @@ def conversation(request: HttpRequest, public_id: uuid.UUID) -> Session:
     return row
 
 
+def know(request: HttpRequest) -> None:
+    """Give a new visitor an id in the site's session, before the first message.
+
+    If two windows of a new browser begin conversations at the same time, both belong to the same visitor.
+    """
+    if not request.user.is_authenticated:
+        request.session.setdefault(VISITOR, uuid.uuid4().hex)
+
+
 def begin(request: HttpRequest, key: str) -> SessionHandle:
     """Return a new conversation of the user or visitor. Its first message stores it."""
     scope: dict[str, Any] = {}
     if request.user.is_authenticated:
         scope["owner"] = request.user
     else:
-        # A random id in the site's session. The user adopts the visitor's conversations at sign-in.
-        scope["visitor"] = request.session.setdefault(VISITOR, uuid.uuid4().hex)
+        # The user adopts the visitor's conversations at sign-in.
+        know(request)
+        scope["visitor"] = request.session[VISITOR]
     return memories[ALIAS].session(key, **scope)

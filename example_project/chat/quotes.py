@@ -32,6 +32,14 @@ _DAY = re.compile(r"\d{4}-\d\d-\d\d")
 _IDENTIFIERS = "Also mentioned: "
 # A full stop within "3.50" or "example.org" ends no sentence.
 _SENTENCE = re.compile(r"(?:[^.!?。！？\n]|[.!?](?=\S))+[.!?。！？]?")
+# A question, with its mark or without.
+_ASKS = re.compile(
+    r"(?:are|can|could|did|do|does|explain|find|give|has|have|how|is|list|remind|repeat|search|show|summari[sz]e|tell"
+    r"|was|were|what|when|where|which|who|whom|whose|why|will|would)\b|.*[?？]",
+    re.IGNORECASE | re.DOTALL,
+)
+# In characters. A shorter text may be words to look for.
+_SHORTEST_STATEMENT = 16
 _WORD = re.compile(r"[^\W_]{4,}|[\u3400-\u9fff]{2}")
 
 
@@ -123,6 +131,11 @@ def _of_summary(summary: str) -> Iterator[Sentence]:
             for text in sentences(line[label.end() if label else 0 :]):
                 if not _OWN.match(text):
                     yield Sentence(text, speaker, day, None)
+
+
+def is_statement(text: str) -> bool:
+    """Return whether a text tells something, and asks nothing."""
+    return len(text) >= _SHORTEST_STATEMENT and not _ASKS.match(text)
 
 
 def is_own(message: ChatMessage) -> bool:

@@ -16,11 +16,12 @@ def repeated(session: SessionHandle, removed: ChatMessage, position: int) -> lis
     """Return the positions of the replies after ``position`` that have a sentence of ``removed`` word for word."""
     wanted = [_plain(sentence) for sentence in quotes.sentences(removed.text)]
     wanted = [sentence for sentence in wanted if len(sentence) >= _SHORTEST]
-    return [
-        stored.position
-        for stored in session.history(after=position, limit=MOST)
-        if stored.message.role == "assistant" and any(sentence in _plain(stored.message.text) for sentence in wanted)
-    ]
+    replies = [stored for stored in session.history(after=position, limit=MOST) if stored.message.role == "assistant"]
+    return [stored.position for stored in replies if _repeats(_plain(stored.message.text), wanted)]
+
+
+def _repeats(reply: str, sentences: list[str]) -> bool:
+    return any(sentence in reply for sentence in sentences)
 
 
 def _plain(text: str) -> str:

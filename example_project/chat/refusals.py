@@ -30,7 +30,7 @@ def of_store(error: ConvMemoryError) -> str:
 def of_model(error: openai.OpenAIError) -> str:
     """Return what to say if the model has failed. A provider's own text may quote keys, organizations or prompts."""
     if isinstance(error, openai.RateLimitError):
-        cause = "The model has too much to do at the moment."
+        cause = "The model is overloaded right now."
     elif isinstance(error, openai.AuthenticationError):
         cause = "The model does not accept the key of this site."
     elif isinstance(error, openai.APITimeoutError):

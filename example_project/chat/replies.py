@@ -13,13 +13,13 @@ from typing import Any
 import openai
 from asgiref.sync import sync_to_async
 from django.db import close_old_connections
-from django.http import HttpRequest, HttpResponse, StreamingHttpResponse
+from django.http import HttpRequest, StreamingHttpResponse
 from django.http.response import HttpResponseBase
-from django.shortcuts import redirect
+from django.shortcuts import redirect, render
 from django.views.decorators.http import require_POST
 
 from chat import people, refusals, turns
-from chat.responder import Reply, reply_to
+from chat.responder import Reply, by_whom, reply_to
 from chat.throttles import ReplyThrottle, seconds_to_wait
 from django_convmemory.core.values import StoredMessage
 from django_convmemory.exceptions import ConvMemoryError, InvalidMessage
@@ -41,27 +41,38 @@ async def reply(request: HttpRequest, public_id: uuid.UUID) -> HttpResponseBase:
     await request.auser()  # Looks the user up without blocking the event loop.
     row = await sync_to_async(people.conversation)(request, public_id)
     if seconds := await sync_to_async(seconds_to_wait)(request, ReplyThrottle()):
-        return lines_of(line(error=f"Too many requests. Please wait {seconds} seconds. Your message is stored."))
-    session = memories[row.alias].session(row)
-    [last] = await session.ahistory(limit=1) or [None]
-    if last is None or last.message.role == "assistant":
-        return lines_of(line(done=row.last_position))  # Another request has answered it.
-    answer = await reply_to(session)
-    if request.accepts("text/html"):
-        # A form of a browser without scripts. It gets the page when the reply is there.
-        async for _ in stream(row, answer, last):
-            pass
-        return redirect("chat:conversation", public_id)
+        lines = lines_of(line(error=f"Too many requests. Please wait {seconds} seconds. Your message is stored."))
+    else:
+        session = memories[row.alias].session(row)
+        [last] = await session.ahistory(limit=1) or [None]
+        if last is None or last.message.role == "assistant":
+            lines = lines_of(line(done=row.last_position))  # Another request has answered it.
+        else:
+            lines = stream(row, await reply_to(session), last)
     # Free the database connection while the model answers. The next query opens another.
     await sync_to_async(close_old_connections)()
-    response = StreamingHttpResponse(stream(row, answer, last), content_type=LINES)
+    if request.get_preferred_type([LINES, "text/html"]) == "text/html":
+        return await page_after(request, row, lines)
+    response = StreamingHttpResponse(lines, content_type=LINES)
     # A proxy must not buffer the lines.
     response["X-Accel-Buffering"] = "no"
     return response
 
 
-def lines_of(text: str) -> HttpResponse:
-    return HttpResponse(text, content_type=LINES)
+async def lines_of(*lines: str) -> AsyncIterator[str]:
+    for each in lines:
+        yield each
+
+
+async def page_after(request: HttpRequest, row: Session, lines: AsyncIterator[str]) -> HttpResponseBase:
+    """Return the page that a browser without scripts shows when the reply is there, or why there is none."""
+    error = None
+    async for text in lines:
+        error = json.loads(text).get("error")
+    if error is None:
+        return redirect("chat:conversation", row.public_id)
+    context = {"session": row, "error": error, "by_whom": by_whom()}
+    return await sync_to_async(render)(request, "chat/no_reply.html", context, status=503)
 
 
 async def stream(row: Session, reply: Reply, asked: StoredMessage) -> AsyncIterator[str]:

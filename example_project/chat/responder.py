@@ -13,8 +13,9 @@ from typing import Any
 import openai
 
 from chat import quotes
+from chat.families import relatives
 from django_convmemory.conversation import SessionHandle
-from django_convmemory.core.context import Context
+from django_convmemory.core.context import Context, Part
 
 SYSTEM = "You are a helpful assistant. Be brief and concrete."
 
@@ -39,8 +40,21 @@ class Reply(abc.ABC):
 async def reply_to(session: SessionHandle) -> Reply:
     """Return the reply to the newest question of a session. The model is called when the pieces are iterated."""
     if os.environ.get("OPENAI_MODEL"):
-        return ModelReply(await session.aload(system=SYSTEM, recall=True))
+        return ModelReply(await recalling(session))
     return await answer(session, await session.aload(system=SYSTEM))
+
+
+async def recalling(session: SessionHandle) -> Context:
+    """Return the context with quotes of what matches the newest question, or else other forms of its words."""
+    context = await session.aload(system=SYSTEM, recall=True)
+    asked = newest_question(context)
+    forms = "" if context.recalled or asked is None else relatives(asked.message.text)
+    if not forms or asked is None:
+        return context
+    hits = await session.asearch(forms, before=asked.position, limit=3)
+    # Of all the forms, only those that occur: a context quotes nothing that has too little of a query.
+    said = dict.fromkeys(piece.text for hit in hits for piece in hit.pieces if piece.marked)
+    return await session.aload(system=SYSTEM, recall=" ".join(said)) if said else context
 
 
 def by_whom() -> str:
@@ -91,18 +105,24 @@ class OfflineReply(Reply):
 
 async def answer(session: SessionHandle, context: Context) -> OfflineReply:
     """Return the answer of the offline responder: what a search finds, or else what the context has."""
-    asked = [part for part in context.parts if part.message.role == "user" and part.position]
     # The introduction appears once, so that it does not fill the summary.
     introduced = any(message.role == "assistant" and quotes.OFFLINE in message.text for message in context)
     first = quotes.AGAIN if introduced else quotes.OFFLINE
+    asked = newest_question(context)
+    if asked is not None and quotes.is_statement(asked.message.text):
+        return OfflineReply(f"{first}\nI have stored it. Ask me about it later.")
     found: list[quotes.Sentence] = []
     said: list[quotes.Sentence] = []
-    if asked:
-        question = asked[-1].message.text
-        found = await quotes.found(session, question, asked[-1].position)
-        said = found or quotes.of_context(question, context)
+    if asked is not None and asked.position is not None:
+        found = await quotes.found(session, asked.message.text, asked.position)
+        said = found or quotes.of_context(asked.message.text, context)
     if not said:
         return OfflineReply(f"{first}\nThe conversation's memory has nothing about your message yet.")
     quoted = [sentence.quoted() for sentence in said]
     lines = [first, "The conversation's memory has this about your message:", *quoted]
     return OfflineReply("\n".join(lines), [sentence.position for sentence in found if sentence.position])
+
+
+def newest_question(context: Context) -> Part | None:
+    """Return the newest message of the user, or None if the context shows none."""
+    return next((part for part in reversed(context.parts) if part.message.role == "user" and part.position), None)

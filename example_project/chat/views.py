@@ -15,7 +15,7 @@ from django.utils.http import quote_etag, urlencode
 from django.views.decorators.cache import never_cache
 from django.views.decorators.http import require_GET, require_POST
 
-from chat import people, recalls, redactions, refusals, searches, titles, turns, versions
+from chat import caches, people, recalls, redactions, refusals, searches, titles, turns, versions
 from chat.responder import SYSTEM, by_whom
 from chat.throttles import limited
 from django_convmemory.conversation import SessionHandle
@@ -47,6 +47,7 @@ MOST = 200
 @require_GET
 def index(request: HttpRequest) -> HttpResponse:
     """The list of conversations, and a form to begin one."""
+    people.know(request)
     return render(request, "chat/index.html", _shared(request))
 
 
@@ -219,6 +220,8 @@ def again(request: HttpRequest, public_id: uuid.UUID) -> HttpResponse:
 def fork(request: HttpRequest, public_id: uuid.UUID, position: int) -> HttpResponse:
     """Begin another conversation with the messages up to ``position``."""
     session = people.conversation(request, public_id)
+    if not position:
+        raise Http404
     try:
         with transaction.atomic():
             copy = memories[session.alias].fork(session, at=position, key=uuid.uuid4().hex, **_scope(session))
@@ -229,6 +232,7 @@ def fork(request: HttpRequest, public_id: uuid.UUID, position: int) -> HttpRespo
 
 
 @require_POST
+@limited
 def redact(request: HttpRequest, public_id: uuid.UUID, position: int) -> HttpResponse:
     """Empty a message, here and in branches, and every summary that includes it.
 
@@ -250,10 +254,13 @@ def redact(request: HttpRequest, public_id: uuid.UUID, position: int) -> HttpRes
     repeated = redactions.repeated(handle, stored.message, position)
     context = {"session": people.conversation(request, public_id), "repeated": repeated}
     context["messages"] = handle.history(after=position - 1, limit=1)
-    return render(request, "chat/redacted.html", context)
+    response = render(request, "chat/redacted.html", context)
+    response["HX-Trigger"] = "redacted"
+    return response
 
 
 @require_POST
+@limited
 def redact_replies(request: HttpRequest, public_id: uuid.UUID) -> HttpResponse:
     """Empty the replies at the positions of the form."""
     session = people.conversation(request, public_id)
@@ -269,6 +276,7 @@ def redact_replies(request: HttpRequest, public_id: uuid.UUID) -> HttpResponse:
 
 
 @require_POST
+@limited
 def rename(request: HttpRequest, public_id: uuid.UUID) -> HttpResponse:
     """Give the conversation another title. The title of nothing visible is no title."""
     session = people.conversation(request, public_id)
@@ -370,7 +378,7 @@ def _panel(session: Session) -> dict[str, Any]:
     return {
         "tag": _tag(session),
         "context": context,
-        "cached": sum(part.tokens for part in context.parts[: context.stable_prefix]),
+        "cached": caches.served(session, context),
         **versions.newest(session),
         "budget": memory.max_context_tokens,
         "limit": limit,

@@ -50,7 +50,7 @@ def test_staff_who_may_view_sessions_have_a_link_to_the_admin(
     staffed: str, page: Page, name: str, linked: bool
 ) -> None:
     begin(page, staffed, name)
-    link = page.get_by_role("link", name="In the admin")
+    link = page.get_by_role("link", name="Open in the admin")
     assert link.count() == linked
     if linked:
         link.click()

@@ -78,11 +78,14 @@ def test_a_fold_is_seen_and_its_versions_can_be_paged_through(site: str, page: P
     assert numbers is not None
     versions = numbers.split()
     assert "m1" in page.evaluate("window.moved")
+    # No prompt had the newest reply yet, and none had a summary that is newer than it.
+    served, prompt = (int(page.locator("#panel meter").nth(n).get_attribute("value") or 0) for n in (1, 0))
+    assert 0 < served < prompt
 
     # Only the new words are marked. On the slider, those that are gone are there too.
     assert page.locator("#panel .summary ins").count()
     assert page.locator("#panel .summary del").count() == 0
-    slider = page.get_by_label("Through its versions")
+    slider = page.get_by_label("Summary versions")
     for number in reversed(versions[:-1]):
         slider.press("ArrowLeft")
         page.wait_for_function(
@@ -125,6 +128,18 @@ def test_what_was_recalled_is_shown_at_the_reply(site: str, page: Page) -> None:
     recalled.locator(".passage em").wait_for()
     assert "flowerpot" not in recalled.inner_text()
     assert page.request.get(f"{page.url.split('?')[0].split('#')[0]}recalled/99/").status == 404
+
+
+def test_two_windows_of_a_new_browser_belong_to_the_same_visitor(site: str, page: Page) -> None:
+    other = page.context.new_page()
+    for tab in (page, other):
+        tab.goto(site)
+    for number, tab in enumerate((page, other)):
+        tab.fill("#text", f"Message {number}.")
+        tab.click("text=Send")
+        tab.wait_for_selector("#panel")
+    for tab in (page, other):
+        assert tab.reload().status == 200  # type: ignore[union-attr]
 
 
 def test_what_was_answered_is_not_answered_again(site: str, page: Page) -> None:
@@ -216,7 +231,7 @@ def test_the_pictures(site: str, browser: Browser, scheme: Any) -> None:
         page.click("text=Slovenia with my mother")
         page.wait_for_selector("#messages .message.tool.folded")
         assert axe.violations(page) == []
-        page.get_by_label("Through its versions").press("ArrowLeft")
+        page.get_by_label("Summary versions").press("ArrowLeft")
         page.wait_for_selector("#version .quiet")
         picture(page, f"chat-versions-{scheme}", full_page=False)
         assert axe.violations(page) == []
@@ -277,7 +292,7 @@ def test_a_streamed_reply(modelled: str, page: Page) -> None:
 @pytest.mark.parametrize(
     ("behaviours", "says"),
     [
-        ([Behaviour("rate_limited", retry_after="0")] * 2, "The model has too much to do"),
+        ([Behaviour("rate_limited", retry_after="0")] * 2, "The model is overloaded"),
         ([Behaviour("breaks_off", text="Half of this " * 10)], "The model broke off its answer"),
         ([Behaviour("raw", status=500, body={"error": {"message": "secret-org"}})] * 2, "The model could not answer"),
     ],

@@ -202,11 +202,24 @@ def test_without_scripts_a_message_can_be_sent_and_its_reply_read(modelled: str,
         page.goto(modelled)
         page.fill("#text", "Hello there.")
         page.click("text=Send")
-        page.click("text=Ask for the reply")
+        page.click("text=Get the reply")
         page.fill("#text", "And then?")
         page.click("text=Send")
-        page.click("text=Ask for the reply")
+        page.click("text=Get the reply")
         assert texts(page) == ["Hello there.", "A fine answer to what was asked.", "And then?", texts(page)[1]]
+
+
+def test_without_scripts_a_reply_that_fails_says_why(modelled: str, model: OpenAIServer, browser: Browser) -> None:
+    model.queue(Behaviour("unauthorized"))
+    for page in window(browser, java_script_enabled=False):
+        page.goto(modelled)
+        page.fill("#text", "Hello there.")
+        page.click("text=Send")
+        page.click("text=Get the reply")
+        assert "does not accept the key" in page.locator("main").inner_text()
+        page.click("text=Back to the conversation")
+        page.click("text=Get the reply")
+        assert page.locator("#messages .assistant").count() == 1
 
 
 def test_on_a_telephone_the_list_is_closed_and_the_memory_one_tap_away(modelled: str, browser: Browser) -> None:

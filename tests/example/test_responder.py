@@ -21,6 +21,7 @@ from django_convmemory.tokens import Utf8TokenCounter
 from tests.test_example_project import PROJECT
 
 NOTHING = "The conversation's memory has nothing about your message yet."
+STORED = "I have stored it. Ask me about it later."
 MARCH = dt.datetime(2026, 3, 3, 9, 30, tzinfo=dt.UTC)
 SUMMARY = """\
 2026-03-03
@@ -47,7 +48,7 @@ def ask(monkeypatch: pytest.MonkeyPatch) -> Ask:
         session.append(ai(text))
         first, *lines = text.splitlines()
         assert first.startswith(("I am the built-in offline responder", "(The offline responder:)"))
-        if lines != [NOTHING]:
+        if lines not in ([NOTHING], [STORED]):
             assert lines.pop(0) == "The conversation's memory has this about your message:"
         return lines
 
@@ -173,6 +174,39 @@ def test_a_fold_of_nothing_but_the_responders_words_has_a_text(ask: Ask) -> None
     summaries, quotes = importlib.import_module("chat.summaries"), importlib.import_module("chat.quotes")
     fold = Fold(previous="", turns=[ai(f"{quotes.OFFLINE} A heron.")], max_tokens=50, count=len)
     assert summaries.OfflineChatModel().chat(ChatRequest([human("Sum up.")], fold)).message.text
+
+
+@pytest.mark.parametrize(
+    ("said", "is_statement"),
+    [
+        ("My daughter Ines is allergic to peanuts, and we live in Graz.", True),
+        ("请记住：我的订单号是 LC-204817。", True),
+        ("I do not like coriander at all.", True),
+        ("Where is the spare key?", False),
+        ("where is the spare key", False),
+        ("Tell me about the trains.", False),
+        ("The trains, when do they leave?", False),
+        ("我的订单号是什么？", False),
+        ("heron", False),
+    ],
+)
+def test_what_asks_nothing_is_not_answered_with_quotes(
+    said: str, is_statement: bool, session: SessionHandle, ask: Ask
+) -> None:
+    session.append(human("I do like coriander, and my daughter likes trains and the heron at all times."), ai("Good."))
+    assert (ask(session, said) == [STORED]) == is_statement
+
+
+def test_a_model_gets_what_matches_in_other_forms(session: SessionHandle, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(PROJECT)
+    monkeypatch.setenv("OPENAI_MODEL", "fake")
+    responder = importlib.import_module("chat.responder")
+    session.append(human("My daughter Ines is allergic to peanuts, and we live in Graz."), ai("Noted."))
+    for number in range(6):
+        session.append(human(f"The train number {number} leaves on time."), ai("Fine."))
+    session.append(human("What did I tell you about allergies?"))
+    reply = async_to_sync(responder.reply_to)(session)
+    assert 1 in reply.recalled
 
 
 def test_a_model_gets_what_is_recalled_and_the_reply_names_it(

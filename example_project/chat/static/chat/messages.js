@@ -42,6 +42,9 @@ export async function refresh(from) {
   for (const title of document.querySelectorAll(".bar h1 bdi, .list [aria-current] bdi")) {
     title.textContent = fresh.dataset.title;
   }
+  document.title = fresh.dataset.title;
+  const renaming = document.getElementById("title");
+  if (!renaming.closest("[open]")) renaming.value = fresh.dataset.name;
   mark(covered);
   if (follows) toEnd();
   return true;
@@ -72,6 +75,12 @@ export function mark(position) {
   }
   painted = true;
 }
+
+// What was read of a redacted message goes, too. It is fetched again when it is opened.
+document.body.addEventListener("redacted", () => {
+  for (const recalled of list.querySelectorAll(".recalled[open]")) recalled.open = false;
+  refresh(first());
+});
 
 list?.addEventListener("animationend", (event) => event.target.classList.remove("folding"));
 
