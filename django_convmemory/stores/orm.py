@@ -41,6 +41,7 @@ from django_convmemory.stores import (
     editing,
     indexing,
     leases,
+    preparing,
     publishing,
     replacing,
     searching,
@@ -161,7 +162,7 @@ class ORMStore:
         connection = connections[using]
         while True:
             with connection.cursor() as cursor:
-                cursor.execute(*sql.load(connection.vendor, name, view))
+                preparing.execute(cursor, *sql.load(connection.vendor, name, view))
                 rows = {row[0]: row for row in cursor.fetchall()}
                 if not rows:
                     return None
