@@ -363,15 +363,21 @@ def quoting(context: Context, quotes: ChatMessage, hits: Sequence[Hit], counter:
     return context._quoting(quotes, hits, context._for_quotes().at, counter)
 
 
-def _system_part(system: Any, counter: TokenCounter) -> list[Part]:
+def system_message(system: Any) -> ChatMessage | None:
+    """Return the argument ``system`` of ``load`` as a message, or None if there is none. Raises InvalidMessage."""
     if system is None or system == "":
-        return []
+        return None
     message = ChatMessage.system(system) if isinstance(system, str) else messages.coerce(system)
     if not message.pinned:
         raise InvalidMessage(
             f"system must be a text, or a message with the role system or developer. Its role is {message.role!r}."
         )
-    return [Part("system", message, counter.count(message))]
+    return message
+
+
+def _system_part(system: Any, counter: TokenCounter) -> list[Part]:
+    message = system_message(system)
+    return [] if message is None else [Part("system", message, counter.count(message))]
 
 
 def _total(rows: Sequence[Part] | Sequence[Placed]) -> int:
