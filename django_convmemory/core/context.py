@@ -207,7 +207,11 @@ class Context(Sequence[ChatMessage]):
         decide. Characters of a name that OpenAI refuses are replaced by underscores.
         Raises :class:`~django_convmemory.exceptions.InvalidArgument` for other values.
         """
-        arranged = [message for message in self._arranged(system, roles) if not _is_wordless_thought(message)]
+        arranged = [
+            message
+            for message in self._arranged(system, roles)
+            if message.kind != messages.REASONING or not _is_wordless_thought(message)
+        ]
         names = chat.accepted_names(arranged)
         wire = [_sendable(message.to_openai(), names) for message in arranged]
         return cast("list[ChatCompletionMessageParam]", wire)
@@ -266,8 +270,8 @@ def spoken(message: ChatMessage) -> str:
 
 
 def _is_wordless_thought(message: ChatMessage) -> bool:
-    """Whether a message stands for a thought that only the framework can read from which the item came."""
-    return message.kind == messages.REASONING and message.content is None and not message.extra
+    """Whether a thought is one that only the framework can read from which the item came."""
+    return message.content is None and not message.extra
 
 
 def _sendable(wire: dict[str, Any], names: Mapping[str, str]) -> dict[str, Any]:
@@ -276,6 +280,8 @@ def _sendable(wire: dict[str, Any], names: Mapping[str, str]) -> dict[str, Any]:
     Some providers and clients put ``tool_calls: []`` or null into a reply. ``names`` are those of
     :func:`.chat.accepted_names`.
     """
+    if len(wire) == 2 and wire.get("content"):
+        return wire  # The usual case: a role and a content.
     if wire.get("name") is not None:
         wire["name"] = names[wire["name"]]
     if not wire.get("tool_calls", True):

@@ -205,7 +205,7 @@ def _append_in_one(
     with connection.cursor() as cursor:
         preparing.execute(cursor, *sql.append_in_one(name, batch, rule, counter=counter, epoch=epoch))
         advanced = sql.Advanced.of(cursor.fetchone())
-        if advanced is not None:
+        if advanced is not None and len(batch.entries) > sql.ROWS_PER_INSERT:
             _insert(cursor, "postgresql", batch, advanced, sql.ROWS_PER_INSERT)
         return advanced
 

@@ -534,7 +534,8 @@ def load(vendor: str, name: SessionName, view: View) -> tuple[str, list[Any]]:
     messages, tokens = view.messages is not None, view.tokens is not None
     text = _load(vendor, messages=messages, tokens=tokens, summary=view.summary)
     bounds = [bound for bound in (view.messages, view.tokens) if bound is not None]
-    return text, [name.name_hash, *[min(bound, _LARGEST) for bound in bounds[:1]], name.name_hash, name.name_hash]
+    name_hash = name.name_hash
+    return text, [name_hash, *[min(bound, _LARGEST) for bound in bounds[:1]], name_hash, name_hash]
 
 
 def placed(session_id: int, positions: Sequence[int]) -> tuple[str, list[Any]]:
