@@ -275,8 +275,7 @@ class ConversationMemory(BaseMemory):
 
         Raises :class:`~django_convmemory.exceptions.InvalidArgument`.
         """
-        if max_tokens is not None:
-            arguments.check_whole_number(max_tokens, "max_tokens", maximum=None)
+        _check_max_tokens(max_tokens)
         view = self.strategy.view()
         budget = self.max_context_tokens if max_tokens is None else max_tokens
         if budget is not None:
@@ -316,6 +315,30 @@ class ConversationMemory(BaseMemory):
         )
 
     aload = asynchronous(load)
+
+    def append_and_load(
+        self,
+        session: str | Named,
+        *messages: Any,
+        idempotency_key: str | None = None,
+        usage: Any = None,
+        system: Any = None,
+        max_tokens: int | None = None,
+        recall: bool | str | None = None,
+    ) -> tuple[Receipt, Context]:
+        """Store messages and return the messages to send to a model now: :meth:`append`, and then :meth:`load`.
+
+        The parameters are theirs. An asynchronous view waits for a thread once in place of twice. Wrong arguments are
+        found before anything is written. Raises the errors of both operations.
+        """
+        _check_max_tokens(max_tokens)
+        if recall is not None and not isinstance(recall, bool):
+            search.query_of(recall)
+        message = context.system_message(system)
+        receipt = self.append(session, *messages, idempotency_key=idempotency_key, usage=usage)
+        return receipt, self.load(session, system=message, max_tokens=max_tokens, recall=recall)
+
+    aappend_and_load = asynchronous(append_and_load)
 
     def history(
         self,
@@ -595,6 +618,11 @@ class ConversationMemory(BaseMemory):
         signal.send_robust(sender=type(self), memory=self, session=handle, session_id=session_id, **arguments)
 
 
+def _check_max_tokens(max_tokens: int | None) -> None:
+    if max_tokens is not None:
+        arguments.check_whole_number(max_tokens, "max_tokens", maximum=None)
+
+
 class SessionHandle:
     """A session of a memory, with the memory's operations. It holds no state and costs no query."""
 
@@ -624,6 +652,8 @@ class SessionHandle:
     areplace = for_session(ConversationMemory.areplace)
     load = for_session(ConversationMemory.load)
     aload = for_session(ConversationMemory.aload)
+    append_and_load = for_session(ConversationMemory.append_and_load)
+    aappend_and_load = for_session(ConversationMemory.aappend_and_load)
     history = for_session(ConversationMemory.history)
     ahistory = for_session(ConversationMemory.ahistory)
 

@@ -284,13 +284,12 @@ class Session(models.Model):
 
 
 COUNTER_COLUMNS = Counters._fields
+_PINNED = COUNTER_COLUMNS.index("pinned")
 
 
 def counters_of(values: Sequence[Any]) -> Counters:
     """Return the counters from the values of the columns ``COUNTER_COLUMNS``."""
-    counters = Counters._make(values)
-    text: Any = counters.pinned
-    return counters._replace(pinned=read_pinned(text))
+    return Counters._make([*values[:_PINNED], read_pinned(values[_PINNED]), *values[_PINNED + 1 :]])
 
 
 def counter_columns(counters: Counters) -> dict[str, Any]:

@@ -488,6 +488,9 @@ def test_the_asynchronous_twins_do_the_same() -> None:
             await chat.aappend({"role": "user", "content": "hello"}, idempotency_key="k")
             receipt = await chat.aappend({"role": "user", "content": "hello"}, idempotency_key="k")
             context = await chat.aload(system="Be kind.")
+            assert await chat.aappend_and_load(
+                {"role": "user", "content": "hello"}, idempotency_key="k", system="Be kind."
+            ) == (receipt, context)
             outcome = await chat.acompact()
             await chat.aclear()
             return receipt, [message.text for message in context], outcome, len(await chat.aload())
@@ -499,6 +502,33 @@ def test_the_asynchronous_twins_do_the_same() -> None:
     receipt, texts, outcome, left = asyncio.run(chat_for_a_while())
     assert receipt.replayed
     assert (texts, outcome, left) == (["Be kind.", "hello"], "not_due", 0)
+
+
+@pytest.mark.django_db
+def test_append_and_load_is_an_append_and_a_load() -> None:
+    chat = memory()
+    chat.append("s", ChatMessage.human("the boat is red"), ChatMessage.ai("I see."))
+    question, usage = ChatMessage.ai("Which boat?"), {"total_tokens": 3}
+    for replayed in (False, True):
+        receipt, context = chat.append_and_load(
+            "s", question, idempotency_key="k", usage=usage, system="Be kind.", max_tokens=40
+        )
+        assert (receipt.last_position, receipt.replayed) == (3, replayed)
+        assert context == chat.load("s", system="Be kind.", max_tokens=40)
+        assert (context[0].text, context[-1].text) == ("Be kind.", "Which boat?")
+    assert models.Message.objects.get(position=3).usage == usage
+    _, quoting = chat.append_and_load("s", ChatMessage.human("What colour?"), max_tokens=10_000, recall="boat")
+    assert quoting == chat.load("s", max_tokens=10_000, recall="boat")
+
+
+@pytest.mark.django_db
+@pytest.mark.parametrize(
+    "wrong", [{"max_tokens": -1}, {"recall": 3}, {"system": {"role": "user", "content": "hi"}}, {"system": "\x00"}]
+)
+def test_append_and_load_finds_wrong_arguments_before_it_stores_anything(wrong: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match=r"max_tokens|query|system|NUL"):
+        memory().append_and_load("s", ChatMessage.human("hello"), **wrong)
+    assert not models.Session.objects.exists()
 
 
 @pytest.fixture(autouse=True)

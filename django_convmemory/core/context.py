@@ -207,7 +207,11 @@ class Context(Sequence[ChatMessage]):
         decide. Characters of a name that OpenAI refuses are replaced by underscores.
         Raises :class:`~django_convmemory.exceptions.InvalidArgument` for other values.
         """
-        arranged = [message for message in self._arranged(system, roles) if not _is_wordless_thought(message)]
+        arranged = [
+            message
+            for message in self._arranged(system, roles)
+            if message.kind != messages.REASONING or not _is_wordless_thought(message)
+        ]
         names = chat.accepted_names(arranged)
         wire = [_sendable(message.to_openai(), names) for message in arranged]
         return cast("list[ChatCompletionMessageParam]", wire)
@@ -266,8 +270,8 @@ def spoken(message: ChatMessage) -> str:
 
 
 def _is_wordless_thought(message: ChatMessage) -> bool:
-    """Whether a message stands for a thought that only the framework can read from which the item came."""
-    return message.kind == messages.REASONING and message.content is None and not message.extra
+    """Whether a thought is one that only the framework can read from which the item came."""
+    return message.content is None and not message.extra
 
 
 def _sendable(wire: dict[str, Any], names: Mapping[str, str]) -> dict[str, Any]:
@@ -276,6 +280,8 @@ def _sendable(wire: dict[str, Any], names: Mapping[str, str]) -> dict[str, Any]:
     Some providers and clients put ``tool_calls: []`` or null into a reply. ``names`` are those of
     :func:`.chat.accepted_names`.
     """
+    if len(wire) == 2 and wire.get("content"):
+        return wire  # The usual case: a role and a content.
     if wire.get("name") is not None:
         wire["name"] = names[wire["name"]]
     if not wire.get("tool_calls", True):
@@ -363,15 +369,21 @@ def quoting(context: Context, quotes: ChatMessage, hits: Sequence[Hit], counter:
     return context._quoting(quotes, hits, context._for_quotes().at, counter)
 
 
-def _system_part(system: Any, counter: TokenCounter) -> list[Part]:
+def system_message(system: Any) -> ChatMessage | None:
+    """Return the argument ``system`` of ``load`` as a message, or None if there is none. Raises InvalidMessage."""
     if system is None or system == "":
-        return []
+        return None
     message = ChatMessage.system(system) if isinstance(system, str) else messages.coerce(system)
     if not message.pinned:
         raise InvalidMessage(
             f"system must be a text, or a message with the role system or developer. Its role is {message.role!r}."
         )
-    return [Part("system", message, counter.count(message))]
+    return message
+
+
+def _system_part(system: Any, counter: TokenCounter) -> list[Part]:
+    message = system_message(system)
+    return [] if message is None else [Part("system", message, counter.count(message))]
 
 
 def _total(rows: Sequence[Part] | Sequence[Placed]) -> int:

@@ -16,7 +16,7 @@ from django_convmemory.core import spent_keys, values
 from django_convmemory.core.counters import Batch, Counters, Previous
 from django_convmemory.core.values import DueRule, SessionName
 from django_convmemory.messages import CHAT
-from django_convmemory.stores import columns, creating, owners, sql, transactions
+from django_convmemory.stores import columns, creating, owners, preparing, sql, transactions
 
 # How often an append is tried while others change the session.
 _TRIES = 20
@@ -203,9 +203,9 @@ def _append_in_one(
     connection: BaseDatabaseWrapper, name: SessionName, batch: Batch, rule: DueRule, counter: str, epoch: int | None
 ) -> sql.Advanced | None:
     with connection.cursor() as cursor:
-        cursor.execute(*sql.append_in_one(name, batch, rule, counter=counter, epoch=epoch))
+        preparing.execute(cursor, *sql.append_in_one(name, batch, rule, counter=counter, epoch=epoch))
         advanced = sql.Advanced.of(cursor.fetchone())
-        if advanced is not None:
+        if advanced is not None and len(batch.entries) > sql.ROWS_PER_INSERT:
             _insert(cursor, "postgresql", batch, advanced, sql.ROWS_PER_INSERT)
         return advanced
 

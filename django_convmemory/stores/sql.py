@@ -490,7 +490,8 @@ def _load(vendor: str, *, messages: bool, tokens: bool, summary: bool) -> str:
     # PostgreSQL plans the statement each time. It plans subqueries faster than joins or a common table expression.
     session = f"FROM {SESSION} s WHERE s.name_hash = %s"
     messages_of_view = (
-        f"SELECT {_SHOWN} FROM {MESSAGE} m WHERE m.session_id = (SELECT s.id {session}) AND {column} {bound} {session})"
+        f"SELECT {_shown(vendor)} FROM {MESSAGE} m "
+        f"WHERE m.session_id = (SELECT s.id {session}) AND {column} {bound} {session})"
     )
     if vendor == "postgresql":
         # With one bound, and rows in the order of its index, the planner takes that index. Otherwise, if most sessions
@@ -505,6 +506,16 @@ def _load(vendor: str, *, messages: bool, tokens: bool, summary: bool) -> str:
 
 
 _TYPES = {column.name: column.type for column in columns.MESSAGE_COLUMNS}
+
+
+def _shown(vendor: str) -> str:
+    if vendor != "postgresql":
+        return _SHOWN
+    # PostgreSQL refuses a prepared statement if its result has other types since a migration. So it always has these.
+    return ", ".join(
+        column if name == "redacted_at" else f"{column}::{'bigint' if _TYPES[name] == 'int' else _TYPES[name]}"
+        for name, column in zip(PLACED_NAMES, _SHOWN.split(", "), strict=True)
+    )
 
 
 def _null(vendor: str, name: str) -> str:
@@ -523,7 +534,8 @@ def load(vendor: str, name: SessionName, view: View) -> tuple[str, list[Any]]:
     messages, tokens = view.messages is not None, view.tokens is not None
     text = _load(vendor, messages=messages, tokens=tokens, summary=view.summary)
     bounds = [bound for bound in (view.messages, view.tokens) if bound is not None]
-    return text, [name.name_hash, *[min(bound, _LARGEST) for bound in bounds[:1]], name.name_hash, name.name_hash]
+    name_hash = name.name_hash
+    return text, [name_hash, *[min(bound, _LARGEST) for bound in bounds[:1]], name_hash, name_hash]
 
 
 def placed(session_id: int, positions: Sequence[int]) -> tuple[str, list[Any]]:

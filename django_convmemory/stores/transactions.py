@@ -68,7 +68,7 @@ def run(
     Raises :class:`ConnectionLost`, and without ``happened`` :class:`OutcomeUnknown`.
     """
     connection = connections[using]
-    if connection.in_atomic_block or not connection.get_autocommit():
+    if is_open(connection):
         with transaction.atomic(using=using) if savepoint else nullcontext():
             return work()
     times_lost = 0
@@ -80,7 +80,7 @@ def run(
             if attempt.lost(error):
                 times_lost += 1
                 attempt.forget_connection()
-                if attempt.committing and _sqlstate(error) != _IDLE_SQLSTATE:
+                if attempt.committing and sqlstate(error) != _IDLE_SQLSTATE:
                     if happened is None:
                         raise OutcomeUnknown(
                             f"The connection to the database {using!r} was lost during a COMMIT. The change may have "
@@ -99,6 +99,11 @@ def run(
                 raise
         time.sleep(random.uniform(0, min(_FIRST_PAUSE * 2**number, _LONGEST_PAUSE)))  # noqa: S311
     raise AssertionError("unreachable")
+
+
+def is_open(connection: BaseDatabaseWrapper) -> bool:
+    """Whether the caller has opened a transaction."""
+    return connection.in_atomic_block or not connection.get_autocommit()
 
 
 class _Attempt(Generic[T]):
@@ -139,7 +144,7 @@ class _Attempt(Generic[T]):
         if self._driver is None or self.committed:
             return False
         return (
-            _sqlstate(error) == _IDLE_SQLSTATE
+            sqlstate(error) == _IDLE_SQLSTATE
             or _errno(error) in _LOST_ERRNOS
             or bool(getattr(self._driver, "closed", False))
         )
@@ -223,10 +228,11 @@ def latest(rows: Rows) -> Rows:
 
 def given_up(error: Error) -> bool:
     """Whether the database aborted a transaction to resolve a conflict with another one. Then it can be tried again."""
-    return isinstance(error, OperationalError) and (_sqlstate(error) in _SQLSTATES or _errno(error) in _ERRNOS)
+    return isinstance(error, OperationalError) and (sqlstate(error) in _SQLSTATES or _errno(error) in _ERRNOS)
 
 
-def _sqlstate(error: Error) -> str | None:
+def sqlstate(error: Error) -> str | None:
+    """Return PostgreSQL's code of an error, or None."""
     # psycopg has a sqlstate, psycopg2 has a pgcode.
     cause = error.__cause__
     return getattr(cause, "sqlstate", None) or getattr(cause, "pgcode", None)

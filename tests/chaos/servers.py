@@ -219,12 +219,16 @@ class PostgreSQL(Server):
 
 
 class PgBouncer(Server):
-    """PgBouncer in front of a PostgreSQL, with a server connection for each transaction."""
+    """PgBouncer in front of a PostgreSQL, by default with a server connection for each transaction."""
 
     user = "postgres"
 
-    def __init__(self, folder: pathlib.Path, behind: PostgreSQL) -> None:
+    def __init__(
+        self, folder: pathlib.Path, behind: PostgreSQL, *, pool_mode: str = "transaction", pool_size: int = 4
+    ) -> None:
         self.behind = behind
+        self.pool_mode = pool_mode
+        self.pool_size = pool_size
         super().__init__(folder)
 
     def prepare(self) -> None:
@@ -237,8 +241,8 @@ class PgBouncer(Server):
             "listen_addr = 127.0.0.1",
             "unix_socket_dir =",
             "auth_type = any",
-            "pool_mode = transaction",
-            "default_pool_size = 4",
+            f"pool_mode = {self.pool_mode}",
+            f"default_pool_size = {self.pool_size}",
             "max_client_conn = 500",
         ]
         (self.folder / "pgbouncer.ini").write_text("\n".join(lines) + "\n")

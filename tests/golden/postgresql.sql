@@ -802,8 +802,8 @@ VALUES (%(session_id)s, %(role)s, %(kind)s, %(content)s, %(wire)s, %(tokens)s, %
 
 -- load: everything
 (
-    SELECT m.position, m.role, m.kind, m.content, m.wire, m.metadata, m.tokens, m.answers,
-        m.redacted_at IS NOT NULL
+    SELECT m.position::bigint, m.role::text, m.kind::text, m.content::text, m.wire::text, m.metadata::text,
+        m.tokens::bigint, m.answers::bigint, m.redacted_at IS NOT NULL
     FROM convmemory_message m
     WHERE m.session_id = (
         SELECT s.id
@@ -831,8 +831,8 @@ WHERE s.name_hash = %s;
 
 -- load: the last messages
 (
-    SELECT m.position, m.role, m.kind, m.content, m.wire, m.metadata, m.tokens, m.answers,
-        m.redacted_at IS NOT NULL
+    SELECT m.position::bigint, m.role::text, m.kind::text, m.content::text, m.wire::text, m.metadata::text,
+        m.tokens::bigint, m.answers::bigint, m.redacted_at IS NOT NULL
     FROM convmemory_message m
     WHERE m.session_id = (
         SELECT s.id
@@ -860,8 +860,8 @@ WHERE s.name_hash = %s;
 
 -- load: the last tokens
 (
-    SELECT m.position, m.role, m.kind, m.content, m.wire, m.metadata, m.tokens, m.answers,
-        m.redacted_at IS NOT NULL
+    SELECT m.position::bigint, m.role::text, m.kind::text, m.content::text, m.wire::text, m.metadata::text,
+        m.tokens::bigint, m.answers::bigint, m.redacted_at IS NOT NULL
     FROM convmemory_message m
     WHERE m.session_id = (
         SELECT s.id
@@ -889,8 +889,8 @@ WHERE s.name_hash = %s;
 
 -- load: the summary, and what it does not cover
 (
-    SELECT m.position, m.role, m.kind, m.content, m.wire, m.metadata, m.tokens, m.answers,
-        m.redacted_at IS NOT NULL
+    SELECT m.position::bigint, m.role::text, m.kind::text, m.content::text, m.wire::text, m.metadata::text,
+        m.tokens::bigint, m.answers::bigint, m.redacted_at IS NOT NULL
     FROM convmemory_message m
     WHERE m.session_id = (
         SELECT s.id
@@ -918,8 +918,8 @@ WHERE s.name_hash = %s;
 
 -- load: the summary, and the last messages
 (
-    SELECT m.position, m.role, m.kind, m.content, m.wire, m.metadata, m.tokens, m.answers,
-        m.redacted_at IS NOT NULL
+    SELECT m.position::bigint, m.role::text, m.kind::text, m.content::text, m.wire::text, m.metadata::text,
+        m.tokens::bigint, m.answers::bigint, m.redacted_at IS NOT NULL
     FROM convmemory_message m
     WHERE m.session_id = (
         SELECT s.id
@@ -947,8 +947,8 @@ WHERE s.name_hash = %s;
 
 -- load: the summary, and the last tokens
 (
-    SELECT m.position, m.role, m.kind, m.content, m.wire, m.metadata, m.tokens, m.answers,
-        m.redacted_at IS NOT NULL
+    SELECT m.position::bigint, m.role::text, m.kind::text, m.content::text, m.wire::text, m.metadata::text,
+        m.tokens::bigint, m.answers::bigint, m.redacted_at IS NOT NULL
     FROM convmemory_message m
     WHERE m.session_id = (
         SELECT s.id
