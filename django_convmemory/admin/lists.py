@@ -12,6 +12,7 @@ from typing import Any
 from django.contrib import admin
 from django.core.exceptions import ValidationError
 from django.core.paginator import Page, Paginator
+from django.db import router
 from django.db.models import Q, QuerySet
 from django.http import HttpRequest
 from django.utils.translation import gettext_lazy as _
@@ -49,7 +50,8 @@ class AliasFilter(admin.SimpleListFilter):
     parameter_name = "alias"
 
     def lookups(self, request: HttpRequest, model_admin: Any) -> Iterator[tuple[str, str]]:
-        return ((alias, alias) for alias in models.Session.objects.aliases())
+        sessions = models.Session.objects.using(router.db_for_write(models.Session))
+        return ((alias, alias) for alias in sessions.aliases())
 
     def queryset(self, request: HttpRequest, queryset: QuerySet[Any]) -> QuerySet[Any]:
         if not self.value():
@@ -71,7 +73,8 @@ class StateFilter(admin.SimpleListFilter):
         if self.value() not in dict(self.lookup_choices):
             return queryset
         # The index of due sessions begins with the alias.
-        return queryset.filter(alias__in=list(models.Session.objects.aliases())).due().in_state(self.value())
+        aliases = list(models.Session.objects.using(queryset.db).aliases())
+        return queryset.filter(alias__in=aliases).due().in_state(self.value())
 
 
 # The newest sessions whose titles and keys are searched, and those of them that are found.
@@ -98,7 +101,7 @@ def searched(queryset: Any, text: str, owners: QuerySet[Any]) -> Any:
     if (pk := integer(text)) is not None:
         condition |= Q(pk=pk)
     person, _slash, key = text.partition("/")
-    aliases = list(queryset.model.objects.aliases())
+    aliases = list(models.Session.objects.using(queryset.db).aliases())
     names = [SessionName(alias, text) for alias in aliases]
     if key:
         names += [SessionName(alias, key, owner.pk) for owner in named(owners, person) for alias in aliases]

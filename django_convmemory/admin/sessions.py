@@ -93,7 +93,7 @@ class SessionAdmin(admin.ModelAdmin):  # type: ignore[type-arg]
         term = search_term.strip()
         if not term or "\x00" in term:
             return queryset, False
-        owners = get_user_model()._default_manager.all()
+        owners = get_user_model()._default_manager.using(queryset.db)
         # changelist_view() shows what was said. This queryset has the filters of the list, which are known only here.
         if lists.uuid_of(term) is None:
             request.convmemory_search = TextSearch(queryset, term, owners)  # type: ignore[attr-defined]

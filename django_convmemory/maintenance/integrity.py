@@ -114,7 +114,7 @@ class _Examination:
         self.index = _Index(session, self.using)
 
     def findings(self) -> Iterator[tuple[str, str]]:
-        summaries = list(self.session.convmemory_summaries.order_by("version"))
+        summaries = list(self.session.convmemory_summaries.using(self.using).order_by("version"))
         yield from self._name()
         yield from self._messages({summary.last_position for summary in summaries})
         yield from self.index.end()

@@ -44,6 +44,7 @@ from django_convmemory.stores import (
     preparing,
     publishing,
     replacing,
+    replicas,
     searching,
     sql,
     sweeping,
@@ -63,23 +64,17 @@ class ORMStore:
     """Keeps sessions in the tables of this app.
 
     ``using`` names the database. Without it the database routers choose one. Reads go to the database that is written,
-    so that a request sees its own appends. With ``read_replica=True`` the routers choose the database for reads; this
-    is for a memory that is built in code.
+    so that a request sees its own appends. If the routers send reads to another database, ``history`` and the searches
+    read that one, as far as it has the same messages: see :mod:`.replicas`.
     """
 
-    def __init__(self, using: str | None = None, *, read_replica: bool = False) -> None:
+    def __init__(self, using: str | None = None) -> None:
         self._using = using
-        self._read_replica = read_replica
 
     @property
     def using(self) -> str:
         """The database that is written."""
         return self._using or router.db_for_write(models.Session)
-
-    @property
-    def _reading(self) -> str:
-        """The database that is read to show something."""
-        return router.db_for_read(models.Session) if self._read_replica else self.using
 
     def _run(
         self, work: Callable[[str], T], *, savepoint: bool = False, happened: Callable[[], bool] | None = None
@@ -158,8 +153,7 @@ class ORMStore:
     # Load.
 
     def load(self, name: SessionName, view: View, max_pinned_tokens: int) -> values.Snapshot | None:
-        using = self._reading
-        connection = connections[using]
+        connection = connections[self.using]
         while True:
             with connection.cursor() as cursor:
                 preparing.execute(cursor, *sql.load(connection.vendor, name, view))
@@ -200,7 +194,14 @@ class ORMStore:
     def history(
         self, name: SessionName, *, before: int | None, after: int | None, limit: int, items: bool = False
     ) -> list[values.StoredMessage]:
-        using = self._reading
+        def read(using: str) -> list[values.StoredMessage]:
+            return self._page(using, name, before=before, after=after, limit=limit, items=items)
+
+        return replicas.read_session(self.using, name, read)
+
+    def _page(
+        self, using: str, name: SessionName, *, before: int | None, after: int | None, limit: int, items: bool
+    ) -> list[values.StoredMessage]:
         # A subquery and not a join, and a range of positions: PostgreSQL expects a session of the usual length, and
         # might otherwise fetch and sort all of its messages.
         sessions = models.Session.objects.using(using).named(name)
@@ -228,12 +229,16 @@ class ORMStore:
     def searchable(
         self, name: SessionName, *, before: int | None = None, epoch: int | None = None
     ) -> values.Searchable | None:
-        return searching.searchable(self._reading, name, before=before, epoch=epoch)
+        def read(using: str) -> values.Searchable | None:
+            return searching.searchable(using, name, before=before, epoch=epoch)
+
+        # The epoch is that of a load, which reads the database that is written.
+        return read(self.using) if epoch is not None else replicas.read_session(self.using, name, read)
 
     def searchable_of(
         self, alias: str, *, owner_id: Any, visitor: str, max_messages: int = 100_000
     ) -> list[values.Searchable]:
-        using = self._reading
+        using = self.using
         theirs = models.Session.objects.using(using).filter(alias=alias, owner_id=owner_id, visitor=visitor)
         return searching.searchable_among(using, theirs, max_messages=max_messages)
 
@@ -244,15 +249,15 @@ class ORMStore:
             raise exceptions.InvalidSession(
                 "sessions must be a query of Session rows without a slice, such as Session.objects.filter(…)."
             )
-        # From the query's own database: it may have subqueries, which another database could not run.
-        using = sessions.db
+        # A query may name its database, and have subqueries that another one could not run.
+        using = sessions._db or self.using  # type: ignore[attr-defined]
         # By a subquery, because a query with a join has a session several times, and a union takes no filter.
         chosen = sessions.using(using).order_by().values("pk")
         rows = models.Session.objects.using(using).filter(alias=alias, pk__in=chosen)
         return searching.searchable_among(using, rows, max_messages=max_messages)
 
     def messages_at(self, places: Sequence[tuple[int, int, int]]) -> dict[tuple[int, int], values.StoredMessage]:
-        return searching.messages_at(self._reading, places)
+        return searching.messages_at(self.using, places)
 
     # Operations that change stored conversations.
 

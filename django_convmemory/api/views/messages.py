@@ -6,6 +6,7 @@ import functools
 from collections.abc import Callable
 from typing import Any
 
+from django.db import router
 from rest_framework.request import Request
 from rest_framework.response import Response
 
@@ -17,6 +18,7 @@ from django_convmemory.api.views.base import WRITE_ANY_ROLE, KeyedView, ScopedVi
 from django_convmemory.conversation import Receipt
 from django_convmemory.exceptions import UnknownMessage
 from django_convmemory.messages import ChatMessage
+from django_convmemory.stores import replicas
 
 
 class StoringView(KeyedView):
@@ -79,7 +81,12 @@ class MessageList(StoringView):
         sign = query["ordering"].removesuffix("position")
         # By both columns of the primary key: ordered by the position alone, a database may read the whole table.
         ordering = (f"{sign}position", f"{sign}session_id")
-        response = self.page(rows, serializers.MessageSerializer, ordering, query.get("limit"))
+
+        def read(using: str) -> Response:
+            return self.page(rows.using(using), serializers.MessageSerializer, ordering, query.get("limit"))
+
+        using = self.session._state.db or router.db_for_write(models.Session)
+        response = replicas.read_row(using, self.session.pk, self.session.revision, read)
         response["ETag"] = headers["ETag"]
         return response
 

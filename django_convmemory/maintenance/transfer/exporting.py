@@ -13,7 +13,7 @@ from django.contrib.auth import get_user_model
 
 from django_convmemory import clock, models
 from django_convmemory.messages import CHAT, dumps
-from django_convmemory.stores import columns
+from django_convmemory.stores import columns, replicas
 
 # The number of sessions, or of messages, that are read at once.
 _BATCH = 1000
@@ -34,12 +34,13 @@ class Head(NamedTuple):
     metadata: Any
     archived_at: dt.datetime | None
     starred_at: dt.datetime | None
+    revision: int
 
 
 def heads(sessions: models.SessionQuerySet) -> Iterator[Head]:
     """Yield the heads of ``sessions``, in the order of their ids."""
     owner = f"owner__{get_user_model().USERNAME_FIELD}"
-    columns = ("pk", "key", owner, "visitor", "title", "metadata", "archived_at", "starred_at")
+    columns = ("pk", "key", owner, "visitor", "title", "metadata", "archived_at", "starred_at", "revision")
     rows = sessions.order_by("pk").values_list(*columns)
     last = 0
     # Page by page: MariaDB's driver holds all rows of a query in memory.
@@ -61,34 +62,30 @@ def write(head: Head, using: str, out: Callable[[str], object]) -> int:
 def pieces(head: Head, using: str) -> Generator[str, None, int]:
     """Yield the session's record, a line in pieces. Return the number of its messages.
 
-    A session without messages has no record. Messages are read in batches, and held in memory up to a limit.
+    A session without messages has no record. Messages are read in batches, and held in memory up to a limit. A replica
+    of ``using`` is read if it has the session as it is in ``head``.
     """
-    while True:
-        with closing(_Joined()) as messages, closing(_Joined()) as notes:
-            try:
-                created_at = _transcribe(head.session_id, using, messages, notes)
-            except _Changed:
-                continue
-            if not messages.count:
-                return 0
-            optional = {
-                "owner": None if head.owner is None else str(head.owner),
-                "visitor": head.visitor or None,
-                "title": head.title or None,
-                "metadata": head.metadata or None,
-                "archived_at": head.archived_at and clock.aware(head.archived_at, using).isoformat(),
-                "starred_at": head.starred_at and clock.aware(head.starred_at, using).isoformat(),
-            }
-            fields = {"key": head.key, **{name: value for name, value in optional.items() if value is not None}}
-            yield _json({**fields, "created_at": created_at})[:-1] + ',"messages":['
-            yield from messages
-            yield "]"
-            if notes.count:
-                yield ',"notes":{'
-                yield from notes
-                yield "}"
-            yield "}\n"
-            return messages.count
+    with closing(_transcribed(head, using)) as transcript:
+        if not transcript.messages.count:
+            return 0
+        optional = {
+            "owner": None if head.owner is None else str(head.owner),
+            "visitor": head.visitor or None,
+            "title": head.title or None,
+            "metadata": head.metadata or None,
+            "archived_at": head.archived_at and clock.aware(head.archived_at, using).isoformat(),
+            "starred_at": head.starred_at and clock.aware(head.starred_at, using).isoformat(),
+        }
+        fields = {"key": head.key, **{name: value for name, value in optional.items() if value is not None}}
+        yield _json({**fields, "created_at": transcript.created_at})[:-1] + ',"messages":['
+        yield from transcript.messages
+        yield "]"
+        if transcript.notes.count:
+            yield ',"notes":{'
+            yield from transcript.notes
+            yield "}"
+        yield "}\n"
+        return transcript.messages.count
 
 
 class _Changed(Exception):
@@ -113,18 +110,49 @@ class _Joined:
             yield piece
 
 
-def _transcribe(session_id: int, using: str, messages: _Joined, notes: _Joined) -> str:
-    """Write the messages of a session and the notes on them. Return the time of the first message.
+class _Transcript:
+    """The messages of a session, the notes on them, and the time of the first message."""
 
-    A note has the time of a message only if it differs from that. Raises :class:`_Changed`.
+    def __init__(self) -> None:
+        self.messages = _Joined()
+        self.notes = _Joined()
+        self.created_at = ""
+
+    def close(self) -> None:
+        self.messages.close()
+        self.notes.close()
+
+
+def _transcribed(head: Head, using: str) -> _Transcript:
+    """Read the messages of a session, again if messages were removed or redacted meanwhile."""
+
+    def read(source: str) -> _Transcript:
+        transcript = _Transcript()
+        try:
+            _transcribe(head.session_id, source, transcript)
+        except BaseException:
+            transcript.close()
+            raise
+        return transcript
+
+    while True:
+        try:
+            return replicas.read_row(using, head.session_id, head.revision, read)
+        except _Changed:
+            continue
+
+
+def _transcribe(session_id: int, using: str, transcript: _Transcript) -> None:
+    """Write the messages of a session and the notes on them.
+
+    A note has the time of a message only if it differs from that of the first one. Raises :class:`_Changed`.
     """
-    first_created_at = ""
     epochs = models.Session.objects.using(using).filter(pk=session_id).values_list("epoch", flat=True)
     epoch = epochs.first()
     for position, created_at, form, item, redacted_at, *stored in _rows(session_id, using):
         message = columns.with_item(columns.message_of_values(stored), form, item)
         time = clock.aware(created_at, using).isoformat()
-        first_created_at = first_created_at or time
+        transcript.created_at = transcript.created_at or time
         note: dict[str, Any] = {}
         if message.kind != "chat":
             note["kind"] = message.kind
@@ -134,16 +162,15 @@ def _transcribe(session_id: int, using: str, messages: _Joined, notes: _Joined) 
             note["format"] = message.format
         if message.item is not None:
             note["item"] = message.item
-        if time != first_created_at:
+        if time != transcript.created_at:
             note["created_at"] = time
         if redacted_at is not None:
             note["redacted"] = True
         if note:
-            notes.add(f'"{position}":{_json(note)}')
-        messages.add(_json(message.to_openai()))
+            transcript.notes.add(f'"{position}":{_json(note)}')
+        transcript.messages.add(_json(message.to_openai()))
     if epochs.first() != epoch:
         raise _Changed
-    return first_created_at
 
 
 def _rows(session_id: int, using: str) -> Iterator[tuple[Any, ...]]:
