@@ -101,6 +101,8 @@ def statements(vendor: str) -> Iterator[tuple[str, str]]:
         yield "append, due mark: a task is sent", sql.mark_due(1, hint=True)[0]
     for what, view in VIEWS.items():
         yield f"load: {what}", sql.load(vendor, NAME, view)[0]
+        if vendor == "postgresql":
+            yield f"load, partitioned: {what}", sql.load(vendor, NAME, view, 1)[0]
     yield "load, pinned messages", sql.placed(1, [1, 5])[0]
     yield "fork, messages", sql.copy_messages(vendor, 1, 2, 9)[0]
     yield "fork, summaries", sql.copy_summaries(1, 2, 9)[0]

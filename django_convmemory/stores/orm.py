@@ -41,6 +41,7 @@ from django_convmemory.stores import (
     editing,
     indexing,
     leases,
+    partitions,
     publishing,
     replacing,
     searching,
@@ -159,9 +160,10 @@ class ORMStore:
     def load(self, name: SessionName, view: View, max_pinned_tokens: int) -> values.Snapshot | None:
         using = self._reading
         connection = connections[using]
+        by_id = partitions.constant_id(using, name)
         while True:
             with connection.cursor() as cursor:
-                cursor.execute(*sql.load(connection.vendor, name, view))
+                cursor.execute(*sql.load(connection.vendor, name, view, by_id))
                 rows = {row[0]: row for row in cursor.fetchall()}
                 if not rows:
                     return None
@@ -169,6 +171,10 @@ class ORMStore:
                 session_id, epoch, revision, due, *counted = json.loads(session[sql.AT_SESSION])
                 if name.row_id not in (None, session_id):
                     return None
+                if by_id not in (None, session_id):
+                    # Another session has got the name since. The messages are not its own.
+                    by_id = session_id
+                    continue
                 counters, summary = models.counters_of(counted), session[sql.AT_SUMMARY]
                 tail, pinned = _placed(rows.values()), []
                 if counters.pinned:
@@ -203,7 +209,7 @@ class ORMStore:
         # A subquery and not a join, and a range of positions: PostgreSQL expects a session of the usual length, and
         # might otherwise fetch and sort all of its messages.
         sessions = models.Session.objects.using(using).named(name)
-        rows = models.Message.objects.using(using).filter(session_id=sessions.values("pk")[:1])
+        rows = models.Message.objects.using(using).filter(session_id=partitions.id_of(sessions))
         if before is not None:
             rows = rows.filter(position__lt=before)
         if after is not None:
