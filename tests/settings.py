@@ -69,6 +69,7 @@ INSTALLED_APPS = [
     "drf_spectacular",
     "rest_framework",
     "django_convmemory",
+    "django_convmemory.partitioning",
 ]
 MIDDLEWARE = [
     "django.contrib.sessions.middleware.SessionMiddleware",
