@@ -16,6 +16,7 @@ from django_convmemory import models
 from django_convmemory.core.values import SessionName
 
 _IS_PARTITIONED = "SELECT relkind = 'p' FROM pg_class WHERE oid = to_regclass('convmemory_message')"
+_FIND = "SELECT id FROM convmemory_session WHERE name_hash = %s"
 # By the server and the name of the database, because tests change the name.
 _known: dict[tuple[str, str, str], bool] = {}
 
@@ -54,7 +55,13 @@ def constant_id(using: str, name: SessionName) -> int | None:
     """
     if not are_used(using):
         return None
-    return name.row_id or _find(models.Session.objects.using(using).named(name))
+    if name.row_id is not None:
+        return name.row_id
+    with connections[using].cursor() as cursor:
+        # By the ORM it would take as long as the load.
+        cursor.execute(_FIND, [name.name_hash])
+        row = cursor.fetchone()
+    return row[0] if row else 0
 
 
 def id_of(named: models.SessionQuerySet) -> Any:
@@ -62,8 +69,6 @@ def id_of(named: models.SessionQuerySet) -> Any:
 
     It is a subquery, or a constant if the messages are partitioned: 0 if there is no such session.
     """
-    return _find(named) if are_used(named.db) else named.values("pk")[:1]
-
-
-def _find(named: models.SessionQuerySet) -> int:
+    if not are_used(named.db):
+        return named.values("pk")[:1]
     return named.values_list("pk", flat=True).first() or 0
