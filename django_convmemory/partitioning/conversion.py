@@ -35,6 +35,13 @@ def check(table: Table) -> None:
         raise Refused(f"The table {table.messages} is partitioned already.")
     if table.database.value("SELECT current_setting('server_version_num')::int") < _LEAST_VERSION:
         raise Refused("PostgreSQL is too old. A conversion needs version 14 or newer.")
+    with table.database.transaction():
+        isolation = table.database.value("SHOW transaction_isolation")
+    if isolation != "read committed":
+        raise Refused(
+            f"Transactions of this site have the isolation level {isolation!r}. A deletion at this level would not see "
+            "the rows that a conversion has just copied. Use 'read committed' until the conversion is done."
+        )
     obstacles = tables.obstacles(table, frozenset({MIRROR, EMPTYING}))
     if obstacles:
         raise Refused(
@@ -56,8 +63,7 @@ def convert(database: Database, partitions: int, report: Callable[[str], None]) 
     table = table_of(database)
     if before is None:
         check(table)
-        with database.transaction():
-            building.build(table, partitions)
+        database.give_way(lambda: building.build(table, partitions), wait)
         report(f"Created a table with {partitions} partitions.")
     elif before.partitions != partitions:
         raise Refused(
@@ -83,7 +89,7 @@ def _until_swap(table: Table, begun: State, report: Callable[[str], None], wait:
     if begun.pages is None:
         database.give_way(lambda: copying.mirror(table), wait)
         report("Every change is now written to both tables.")
-    for done, pages in copying.copy(table):
+    for done, pages in copying.copy(table, wait):
         report(f"Copied {done} of {pages} pages.")
     for name in building.partition_names(begun.partitions):
         database.give_way(functools.partial(swapping.add_keys, table, name), wait)

@@ -11,6 +11,7 @@ A row is in the new table because the trigger or the copy has put it there:
 - A version that the copy reads could be updated or deleted before the copy commits. Its mirrored change would find
   nothing, and the copy would then insert the old version. So changes and deletions hold an advisory lock in shared mode
   until they commit, and the copy of a portion holds it in exclusive mode. The statement that reads begins after that.
+  At the isolation level READ COMMITTED it sees what was committed before, and a later deletion sees what it copied.
 
 Appends only insert, so they never wait for the copy. A redaction or deletion waits for one portion at most. The copy
 does not queue for the lock: later changes would have to wait behind it, also if the lock's holder takes long.
@@ -18,8 +19,9 @@ does not queue for the lock: later changes would have to wait behind it, also if
 
 from __future__ import annotations
 
+import functools
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 from django_convmemory.partitioning import state
 from django_convmemory.partitioning.state import EMPTYING, MIRROR, NEW
@@ -62,7 +64,7 @@ class Rewritten(Exception):
     """The old table was written to another file, so its pages are not those that were copied."""
 
 
-def copy(table: Table) -> Iterator[tuple[int, int]]:
+def copy(table: Table, waiting: Callable[[], None]) -> Iterator[tuple[int, int]]:
     """Copy the rest of the rows. Yield after each portion the number of pages that are copied, and of all pages.
 
     Raises :class:`Rewritten` if the table was rewritten, for example by VACUUM FULL.
@@ -70,8 +72,7 @@ def copy(table: Table) -> Iterator[tuple[int, int]]:
     size = _FIRST_PORTION
     while True:
         began = time.monotonic()
-        with table.database.transaction():
-            progress = _copy_portion(table, size)
+        progress = table.database.give_way(functools.partial(_copy_portion, table, size), waiting)
         if progress is None:
             time.sleep(_LOOK_AGAIN)
             continue

@@ -184,7 +184,7 @@ _OBSTACLES = {
     "the foreign key {} is not validated": (
         "SELECT conname FROM pg_constraint WHERE conrelid = %s AND contype = 'f' AND NOT convalidated"
     ),
-    "it belongs to {}, and the site's role does not": (
+    "it belongs to the role {}, and the role of this connection is no member of that": (
         "SELECT pg_get_userbyid(relowner) FROM pg_class WHERE oid = %s AND NOT pg_has_role(relowner, 'MEMBER')"
     ),
 }

@@ -10,8 +10,6 @@ from django.core.management import call_command
 from django.db import connection
 from pytest_django import DjangoDbBlocker
 
-from tests.settings import DATABASES
-
 
 @contextmanager
 def created(name: str, *, template: str = "template0") -> Iterator[None]:
@@ -37,7 +35,7 @@ def execute(statement: str) -> None:
 @pytest.fixture(scope="session")
 def template(worker_id: str, django_db_blocker: DjangoDbBlocker) -> Iterator[str]:
     """The name of a database with empty tables, without partitions."""
-    name = f"{DATABASES['default']['TEST']['NAME']}_{worker_id}_template"
+    name = f"{connection.settings_dict['TEST']['NAME']}_{worker_id}_template"
     with django_db_blocker.unblock(), created(name):
         call_command("migrate", verbosity=0)
         connection.close()

@@ -365,6 +365,13 @@ def test_a_table_with_something_that_would_be_lost_is_refused(statement: str, wh
     assert state.read(Database("default", 300)) is None
 
 
+def test_a_site_with_another_isolation_level_is_refused() -> None:
+    rows("SET default_transaction_isolation = 'repeatable read'")
+    with pytest.raises(CommandError, match="have the isolation level 'repeatable read'"):
+        call_command("convmemory_partition", verbosity=0)
+    assert state.read(Database("default", 300)) is None
+
+
 # The way back, and changes of the table meanwhile.
 
 
