@@ -8,6 +8,8 @@ RUNS ?= 1000
 SEED ?=
 OLD ?=
 SDK ?=
+# For `make test`: the number of partitions of the messages on PostgreSQL, or none.
+PARTITIONS ?=
 # For `make test-integrations`: the environment with the newest frameworks. They bring many packages.
 NEWEST ?= .venv-integrations
 # The command of a Python version. The shims of pyenv are there for each version, but run only those that it has chosen.
@@ -38,8 +40,8 @@ help: ## List the targets
 
 setup: $(VENV)/.lint $(VENV)/.docs ## Install into $(VENV) what the tests, the checks and the documentation need
 
-test: $(VENV)/.lint $(TYPESCRIPT) ## Run the tests on SQLite, and on PostgreSQL and MariaDB if they are installed (ARGS: for pytest)
-	$(BIN)/python -m tests.run $(ARGS)
+test: $(VENV)/.lint $(TYPESCRIPT) ## Run the tests on SQLite, and on PostgreSQL and MariaDB if they are installed (ARGS: for pytest; PARTITIONS: only on PostgreSQL, with so many partitions of messages)
+	$(if $(PARTITIONS),CONVMEMORY_TEST_PARTITIONS=$(PARTITIONS) CONVMEMORY_TEST_DATABASES=postgresql) $(BIN)/python -m tests.run $(ARGS)
 
 test-chaos: $(VENV)/.test ## Run the tests that kill, freeze and mislead servers and workers (RUNS: how often, 0 for each fault once; SEED; OLD: a tag)
 	$(BIN)/python -m tests.chaos.suite --runs $(RUNS) $(if $(SEED),--seed $(SEED)) $(if $(OLD),--old $(OLD)) $(ARGS)

@@ -36,7 +36,13 @@ with (pathlib.Path(__file__).parent.parent / "pyproject.toml").open("rb") as fil
 
 # What autodoc imports is the code of a Django app.
 settings.configure(
-    INSTALLED_APPS=["django.contrib.contenttypes", "django.contrib.auth", "rest_framework", "django_convmemory"],
+    INSTALLED_APPS=[
+        "django.contrib.contenttypes",
+        "django.contrib.auth",
+        "rest_framework",
+        "django_convmemory",
+        "django_convmemory.partitioning",
+    ],
     CONVMEMORY={"default": {"MEMORY": "django_convmemory.memory.ConversationBufferMemory"}},
     USE_TZ=True,
 )
@@ -56,10 +62,10 @@ def read(content: list[str]) -> None:
 
 def commands() -> str:
     """Return what each command's ``--help`` says, but for the options of all Django commands."""
-    ours = sorted(name for name, app in get_commands().items() if app == "django_convmemory")
+    ours = sorted((name, str(app)) for name, app in get_commands().items() if str(app).startswith("django_convmemory"))
     parts = []
-    for name in ours:
-        parser = load_command_class("django_convmemory", name).create_parser("manage.py", name)
+    for name, app in ours:
+        parser = load_command_class(app, name).create_parser("manage.py", name)
         parser.formatter_class = functools.partial(DjangoHelpFormatter, max_help_position=30, width=86)
         shared = {"--version", "--verbosity", "--settings", "--pythonpath", "--traceback", "--no-color"}
         shared |= {"--force-color", "--skip-checks"}

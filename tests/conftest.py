@@ -12,6 +12,8 @@ from django.test import TransactionTestCase
 from tests import servers, settings
 
 if TYPE_CHECKING:
+    from pytest_django import DjangoDbBlocker
+
     from django_convmemory.core.store import Store
     from tests import projects
 
@@ -27,7 +29,7 @@ _why_absent = functools.cache(servers.why_absent)
 
 
 def pytest_report_header() -> str:
-    return f"database: {settings.DATABASE}"
+    return f"database: {settings.DATABASE}{f', {settings.PARTITIONS} partitions' if settings.PARTITIONS else ''}"
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -64,6 +66,16 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     if absent := os.environ.get(servers.ABSENT):
         terminalreporter.section("not available, so not tested on", sep="=", yellow=True, bold=True)
         terminalreporter.line(absent)
+
+
+@pytest.fixture(scope="session")
+def django_db_setup(django_db_setup: None, django_db_blocker: DjangoDbBlocker) -> None:
+    """Partition the messages of the test database, if the tests are to run on partitions."""
+    if settings.PARTITIONS:
+        from django.core.management import call_command
+
+        with django_db_blocker.unblock():
+            call_command("convmemory_partition", partitions=settings.PARTITIONS, verbosity=0)
 
 
 @pytest.fixture(params=list(servers.BROKERS))

@@ -1,4 +1,7 @@
-"""Settings of the tests. ``CONVMEMORY_TEST_DATABASE`` chooses the database: sqlite, postgresql or mariadb."""
+"""Settings of the tests. ``CONVMEMORY_TEST_DATABASE`` chooses the database: sqlite, postgresql or mariadb.
+
+On PostgreSQL, ``CONVMEMORY_TEST_PARTITIONS`` is the number of partitions of the messages. Without it there are none.
+"""
 
 import os
 import tempfile
@@ -6,6 +9,9 @@ import tempfile
 from tests import servers
 
 DATABASE = os.environ.get("CONVMEMORY_TEST_DATABASE", "sqlite")
+PARTITIONS = int(os.environ.get("CONVMEMORY_TEST_PARTITIONS") or 0) if DATABASE == "postgresql" else 0
+# The statements by which the store finds the id of a session before it reads partitioned messages.
+LOOKUPS = 1 if PARTITIONS else 0
 
 # Test databases are named after the run, so that several can run at once. Its workers and children inherit the name.
 _test_name = f"test_convmemory_{os.environ.setdefault('CONVMEMORY_TEST_RUN', str(os.getpid()))}"
@@ -63,6 +69,7 @@ INSTALLED_APPS = [
     "drf_spectacular",
     "rest_framework",
     "django_convmemory",
+    "django_convmemory.partitioning",
 ]
 MIDDLEWARE = [
     "django.contrib.sessions.middleware.SessionMiddleware",

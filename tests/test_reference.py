@@ -41,6 +41,6 @@ def test_every_check_is_named() -> None:
 
 def test_every_task_and_command_is_named() -> None:
     tasks = set(re.findall(r'name="(convmemory\.\w+)"', CODE))
-    folder = ROOT / "django_convmemory" / "management" / "commands"
-    commands = {f"manage.py {path.stem}" for path in folder.glob("convmemory_*.py")}
+    folders = (ROOT / "django_convmemory").rglob("management/commands")
+    commands = {f"manage.py {path.stem}" for folder in folders for path in folder.glob("convmemory_*.py")}
     assert set(first_cells("Tasks and commands")) == tasks | commands

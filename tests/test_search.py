@@ -22,6 +22,7 @@ from django_convmemory.stores.in_memory import InMemoryStore
 from django_convmemory.stores.orm import ORMStore
 from django_convmemory.tokens import Utf8TokenCounter
 from tests.conversations import call
+from tests.settings import LOOKUPS
 from tests.test_what_is_read import statements
 
 
@@ -365,7 +366,7 @@ def test_recall_takes_two_statements_and_append_none() -> None:
     plain = statements(lambda: memory.load("s"))
     recalling = statements(lambda: memory.load("s", recall=True))
     assert memory.load("s", recall=True).recalled
-    assert len(recalling) == len(plain) + 2
+    assert len(recalling) == len(plain) + 2 + LOOKUPS
     assert not any(models.Segment._meta.db_table in text for text in plain)
     appended = statements(lambda: memory.append("s", ChatMessage.ai("I do not know.")))
     assert not any(models.Segment._meta.db_table in text for text in appended)

@@ -25,7 +25,7 @@ from django_convmemory.messages import ChatMessage
 from django_convmemory.schedulers import NullScheduler
 from django_convmemory.stores.orm import ORMStore
 from tests.long_sessions import fill
-from tests.settings import DATABASE
+from tests.settings import DATABASE, LOOKUPS
 
 CONTROL = ("BEGIN", "COMMIT", "SAVEPOINT", "RELEASE", "ROLLBACK", "SET ", "SELECT SET_CONFIG", "SELECT @@")
 
@@ -64,7 +64,7 @@ def test_statements_of_append_and_load_do_not_depend_on_the_history() -> None:
     assert counts[0] == counts[1] == counts[2]
     assert counts[0][:3] == [1 if connection.vendor == "postgresql" else limit] * 3
     assert counts[0][3] <= limit + 1
-    assert counts[0][4:] == [1, 2]
+    assert counts[0][4:] == [1 + LOOKUPS, 2 + LOOKUPS]
 
 
 def reads(key: str) -> dict[str, tuple[int, tuple[str, list[Any]]]]:
@@ -92,7 +92,8 @@ def reads(key: str) -> dict[str, tuple[int, tuple[str, list[Any]]]]:
 
         with connection.execute_wrapper(note):
             read()
-        [statement] = asked
+        *lookups, statement = asked
+        assert len(lookups) == LOOKUPS
         statements[name] = most, statement
     return statements
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import time
+from collections.abc import Sequence
 from typing import Any
 
 from django.db import IntegrityError, connections
@@ -16,7 +17,7 @@ from django_convmemory.core import spent_keys, values
 from django_convmemory.core.counters import Batch, Counters, Previous
 from django_convmemory.core.values import DueRule, SessionName
 from django_convmemory.messages import CHAT
-from django_convmemory.stores import columns, creating, owners, preparing, sql, transactions
+from django_convmemory.stores import columns, creating, owners, partitions, preparing, sql, transactions
 
 # How often an append is tried while others change the session.
 _TRIES = 20
@@ -90,14 +91,7 @@ def replay(using: str, name: SessionName, batch: Batch) -> values.Appended | Non
 
 def _look(using: str, name: SessionName, batch: Batch) -> values.Appended | int:
     key_hash = batch.key_hash or ""
-    # An outer join begins with the session, and not with the keys of all sessions.
-    keyed = FilteredRelation("convmemory_messages", condition=Q(convmemory_messages__idempotency_key=key_hash))
-    sessions = models.Session.objects.using(using).named(name).annotate(keyed=keyed)
-    row = (
-        transactions.latest(sessions)
-        .values_list("pk", "epoch", "due_since", "spent_keys", "keyed__position", "keyed__payload_hash")
-        .first()
-    )
+    row = _keyed(using, name, key_hash)
     if row is None:
         return 0
     session_id, epoch, due_since, spent, first, payload = row
@@ -114,6 +108,25 @@ def _look(using: str, name: SessionName, batch: Batch) -> values.Appended | int:
         rows = models.Message.objects.using(using).filter(session_id=session_id, position__range=(first, last))
         tokens = sum(transactions.latest(rows).values_list("tokens", flat=True))
     return values.Appended(session_id, first, last, tokens, due_since is not None, turned_due=False, replayed=True)
+
+
+def _keyed(using: str, name: SessionName, key_hash: str) -> Sequence[Any] | None:
+    """Read the session, and the position and the payload of the message with this key, or None twice."""
+    sessions = models.Session.objects.using(using).named(name)
+    names = ("pk", "epoch", "due_since", "spent_keys")
+    if partitions.are_used(using):
+        # The session first. If a message is deleted in between, the epoch is not the session's any more.
+        session = sessions.values_list(*names).first()
+        if session is None:
+            return None
+        messages = models.Message.objects.using(using).filter(session_id=session[0], idempotency_key=key_hash)
+        stored = list(messages.values_list("position", "payload_hash"))
+        return *session, *(stored[0] if stored else (None, None))
+    # An outer join begins with the session, and not with the keys of all sessions.
+    keyed = FilteredRelation("convmemory_messages", condition=Q(convmemory_messages__idempotency_key=key_hash))
+    rows = transactions.latest(sessions.annotate(keyed=keyed))
+    row: Sequence[Any] | None = rows.values_list(*names, "keyed__position", "keyed__payload_hash").first()
+    return row
 
 
 def append_new(

@@ -22,7 +22,7 @@ from django_convmemory.core.counters import Counters, Covered, Ending, Placing, 
 from django_convmemory.core.creations import Creation
 from django_convmemory.core.values import DueRule, Edited, Redaction, SessionName, StoredMessage
 from django_convmemory.messages import PINNED_ROLES
-from django_convmemory.stores import columns, creating, indexing, owners, sql, transactions
+from django_convmemory.stores import columns, creating, indexing, owners, partitions, sql, transactions
 from django_convmemory.stores.indexing import Copied
 
 # The number of rows that one statement names.
@@ -145,7 +145,7 @@ def update_message(
             raise values.gone(name)
         last = transactions.latest(sessions).values_list("last_position", flat=True).first()
         raise values.no_message(position, last or 0)
-    session_id = transactions.latest(sessions).values("pk")[:1]
+    session_id = partitions.id_of(transactions.latest(sessions))
     rows = models.Message.objects.using(using).filter(session_id=session_id, position=position)
     if not rows.filter(redacted_at__isnull=True).update(metadata=dict(metadata) or None):
         raise values.redacted(position)

@@ -41,6 +41,7 @@ from django_convmemory.stores import (
     editing,
     indexing,
     leases,
+    partitions,
     preparing,
     publishing,
     replacing,
@@ -154,9 +155,15 @@ class ORMStore:
 
     def load(self, name: SessionName, view: View, max_pinned_tokens: int) -> values.Snapshot | None:
         connection = connections[self.using]
+        by_id = partitions.constant_id(self.using, name)
         while True:
             with connection.cursor() as cursor:
-                preparing.execute(cursor, *sql.load(connection.vendor, name, view))
+                statement = sql.load(connection.vendor, name, view, by_id)
+                if by_id is None:
+                    preparing.execute(cursor, *statement)
+                else:
+                    # A plan for any session would lock all partitions.
+                    cursor.execute(*statement)
                 rows = {row[0]: row for row in cursor.fetchall()}
                 if not rows:
                     return None
@@ -164,6 +171,10 @@ class ORMStore:
                 session_id, epoch, revision, due, *counted = json.loads(session[sql.AT_SESSION])
                 if name.row_id not in (None, session_id):
                     return None
+                if by_id not in (None, session_id):
+                    # Another session has got the name since. The messages are not its own.
+                    by_id = session_id
+                    continue
                 counters, summary = models.counters_of(counted), session[sql.AT_SUMMARY]
                 tail, pinned = _placed(rows.values()), []
                 if counters.pinned:
@@ -205,7 +216,7 @@ class ORMStore:
         # A subquery and not a join, and a range of positions: PostgreSQL expects a session of the usual length, and
         # might otherwise fetch and sort all of its messages.
         sessions = models.Session.objects.using(using).named(name)
-        rows = models.Message.objects.using(using).filter(session_id=sessions.values("pk")[:1])
+        rows = models.Message.objects.using(using).filter(session_id=partitions.id_of(sessions))
         if before is not None:
             rows = rows.filter(position__lt=before)
         if after is not None:

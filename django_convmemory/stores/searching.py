@@ -20,7 +20,7 @@ from django_convmemory.core.indexable import MOST_UNINDEXED, Extent, Indexable
 from django_convmemory.core.recall.documents import MAX_CHARACTERS
 from django_convmemory.core.recall.segments import Segment
 from django_convmemory.core.values import Searchable, SessionName, StoredMessage
-from django_convmemory.stores import columns, indexing, replicas
+from django_convmemory.stores import columns, indexing, partitions, replicas
 
 # A search looks into so many sessions of a person at most. The statement names each of them.
 _MOST_SESSIONS = 10_000
@@ -64,7 +64,7 @@ def searchable(using: str, name: SessionName, *, before: int | None, epoch: int 
     if epoch is not None:
         rows = rows.filter(epoch=epoch)
     # Subqueries and not joins, and a range of positions: see ORMStore.history.
-    session = rows.values("pk")[:1]
+    session = partitions.id_of(rows)
     segments = _SEGMENTS.using(using).filter(session_id=session)
     messages = _MESSAGES.using(using).filter(session_id=session)
     end: Any = F("last_position")
@@ -74,6 +74,10 @@ def searchable(using: str, name: SessionName, *, before: int | None, epoch: int 
     # The arithmetic of Extent.unindexed_after().
     after = Greatest(F("indexed_position"), end - _bigint(MOST_UNINDEXED), output_field=BigIntegerField())
     messages = messages.filter(position__gte=rows.values(after=after)[:1])
+    if partitions.are_used(using):
+        # With a constant, the planner knows a long session, and would read all of it to find its end. In this order it
+        # takes the index.
+        messages = messages.order_by("session_id", "position")
     read = _Rows(messages, segments, rows)
     for session_id in read.sessions:
         extent = read.extent(session_id, name)

@@ -474,7 +474,7 @@ _LARGEST = 2**53
 
 
 @functools.lru_cache(maxsize=64)
-def _load(vendor: str, *, messages: bool, tokens: bool, summary: bool) -> str:
+def _load(vendor: str, *, messages: bool, tokens: bool, summary: bool, by_id: bool) -> str:
     array, text = ("JSON_BUILD_ARRAY", "::text") if vendor == "postgresql" else ("JSON_ARRAY", "")
     greatest, least = ("MAX", "MIN") if vendor == "sqlite" else ("GREATEST", "LEAST")
     first, covered = ("covered_position + 1", "covered_tokens") if summary else ("1", "0")
@@ -489,9 +489,10 @@ def _load(vendor: str, *, messages: bool, tokens: bool, summary: bool) -> str:
         column, bound = "m.position", f">= (SELECT {first}"
     # PostgreSQL plans the statement each time. It plans subqueries faster than joins or a common table expression.
     session = f"FROM {SESSION} s WHERE s.name_hash = %s"
+    session_id = "%s" if by_id else f"(SELECT s.id {session})"
     messages_of_view = (
         f"SELECT {_shown(vendor)} FROM {MESSAGE} m "
-        f"WHERE m.session_id = (SELECT s.id {session}) AND {column} {bound} {session})"
+        f"WHERE m.session_id = {session_id} AND {column} {bound} {session})"
     )
     if vendor == "postgresql":
         # With one bound, and rows in the order of its index, the planner takes that index. Otherwise, if most sessions
@@ -523,19 +524,23 @@ def _null(vendor: str, name: str) -> str:
     return "CAST(NULL AS SIGNED)" if vendor == "mysql" and _TYPES[name].endswith("int") else "NULL"
 
 
-def load(vendor: str, name: SessionName, view: View) -> tuple[str, list[Any]]:
+def load(vendor: str, name: SessionName, view: View, session_id: int | None = None) -> tuple[str, list[Any]]:
     """Return the SELECT of a session as it is at one moment: one row for the session, and the messages of ``view``.
 
     The session's row has no position. Its column ``AT_SESSION`` is a JSON array of the values in ``_SESSION``. Its
     column ``AT_SUMMARY`` is a JSON array of those in ``_SUMMARY``, or NULL. The messages are at least those within
     :func:`.values.view_bound`, with the pinned ones among them. If the view has limits of messages and of tokens, the
     limit of messages counts.
+
+    With ``session_id`` the messages are those of that session, so that one partition is planned. They belong to the
+    session's row only if this has the same id.
     """
-    messages, tokens = view.messages is not None, view.tokens is not None
-    text = _load(vendor, messages=messages, tokens=tokens, summary=view.summary)
+    messages, tokens, by_id = view.messages is not None, view.tokens is not None, session_id is not None
+    text = _load(vendor, messages=messages, tokens=tokens, summary=view.summary, by_id=by_id)
     bounds = [bound for bound in (view.messages, view.tokens) if bound is not None]
     name_hash = name.name_hash
-    return text, [name_hash, *[min(bound, _LARGEST) for bound in bounds[:1]], name_hash, name_hash]
+    of = session_id if by_id else name_hash
+    return text, [of, *[min(bound, _LARGEST) for bound in bounds[:1]], name_hash, name_hash]
 
 
 def placed(session_id: int, positions: Sequence[int]) -> tuple[str, list[Any]]:

@@ -829,6 +829,32 @@ SELECT NULL, NULL, NULL, NULL, JSON_BUILD_ARRAY(s.id, s.epoch, s.revision, s.due
 FROM convmemory_session s
 WHERE s.name_hash = %s;
 
+-- load, partitioned: everything
+(
+    SELECT m.position, m.role, m.kind, m.content, m.wire, m.metadata, m.tokens, m.answers,
+        m.redacted_at IS NOT NULL
+    FROM convmemory_message m
+    WHERE m.session_id = %s
+        AND m.position >= (
+        SELECT 1
+        FROM convmemory_session s
+        WHERE s.name_hash = %s
+    )
+    ORDER BY m.position
+)
+UNION ALL
+SELECT NULL, NULL, NULL, NULL, JSON_BUILD_ARRAY(s.id, s.epoch, s.revision, s.due_since IS NOT NULL,
+    s.last_position, s.unpinned_count, s.unpinned_tokens, s.settled_tokens, s.newest_position, s.pinned,
+    s.call_position, s.exchange_calls, s.open_calls, s.covered_position, s.covered_count,
+    s.covered_tokens)::text, (
+    SELECT JSON_BUILD_ARRAY(v.version, v.first_position, v.last_position, v.text, v.tokens)::text
+    FROM convmemory_summary v
+    WHERE v.session_id = s.id
+        AND v.version = s.current_version
+), NULL, NULL, NULL
+FROM convmemory_session s
+WHERE s.name_hash = %s;
+
 -- load: the last messages
 (
     SELECT m.position::bigint, m.role::text, m.kind::text, m.content::text, m.wire::text, m.metadata::text,
@@ -839,6 +865,32 @@ WHERE s.name_hash = %s;
         FROM convmemory_session s
         WHERE s.name_hash = %s
     ) AND m.position >= (
+        SELECT GREATEST(1, LEAST(last_position + 1 - pinned_count - %s, newest_position))
+        FROM convmemory_session s
+        WHERE s.name_hash = %s
+    )
+    ORDER BY m.position
+)
+UNION ALL
+SELECT NULL, NULL, NULL, NULL, JSON_BUILD_ARRAY(s.id, s.epoch, s.revision, s.due_since IS NOT NULL,
+    s.last_position, s.unpinned_count, s.unpinned_tokens, s.settled_tokens, s.newest_position, s.pinned,
+    s.call_position, s.exchange_calls, s.open_calls, s.covered_position, s.covered_count,
+    s.covered_tokens)::text, (
+    SELECT JSON_BUILD_ARRAY(v.version, v.first_position, v.last_position, v.text, v.tokens)::text
+    FROM convmemory_summary v
+    WHERE v.session_id = s.id
+        AND v.version = s.current_version
+), NULL, NULL, NULL
+FROM convmemory_session s
+WHERE s.name_hash = %s;
+
+-- load, partitioned: the last messages
+(
+    SELECT m.position, m.role, m.kind, m.content, m.wire, m.metadata, m.tokens, m.answers,
+        m.redacted_at IS NOT NULL
+    FROM convmemory_message m
+    WHERE m.session_id = %s
+        AND m.position >= (
         SELECT GREATEST(1, LEAST(last_position + 1 - pinned_count - %s, newest_position))
         FROM convmemory_session s
         WHERE s.name_hash = %s
@@ -887,6 +939,32 @@ SELECT NULL, NULL, NULL, NULL, JSON_BUILD_ARRAY(s.id, s.epoch, s.revision, s.due
 FROM convmemory_session s
 WHERE s.name_hash = %s;
 
+-- load, partitioned: the last tokens
+(
+    SELECT m.position, m.role, m.kind, m.content, m.wire, m.metadata, m.tokens, m.answers,
+        m.redacted_at IS NOT NULL
+    FROM convmemory_message m
+    WHERE m.session_id = %s
+        AND m.tokens_through > (
+        SELECT GREATEST(0, LEAST(unpinned_tokens - %s, settled_tokens))
+        FROM convmemory_session s
+        WHERE s.name_hash = %s
+    )
+    ORDER BY m.tokens_through
+)
+UNION ALL
+SELECT NULL, NULL, NULL, NULL, JSON_BUILD_ARRAY(s.id, s.epoch, s.revision, s.due_since IS NOT NULL,
+    s.last_position, s.unpinned_count, s.unpinned_tokens, s.settled_tokens, s.newest_position, s.pinned,
+    s.call_position, s.exchange_calls, s.open_calls, s.covered_position, s.covered_count,
+    s.covered_tokens)::text, (
+    SELECT JSON_BUILD_ARRAY(v.version, v.first_position, v.last_position, v.text, v.tokens)::text
+    FROM convmemory_summary v
+    WHERE v.session_id = s.id
+        AND v.version = s.current_version
+), NULL, NULL, NULL
+FROM convmemory_session s
+WHERE s.name_hash = %s;
+
 -- load: the summary, and what it does not cover
 (
     SELECT m.position::bigint, m.role::text, m.kind::text, m.content::text, m.wire::text, m.metadata::text,
@@ -897,6 +975,32 @@ WHERE s.name_hash = %s;
         FROM convmemory_session s
         WHERE s.name_hash = %s
     ) AND m.position >= (
+        SELECT covered_position + 1
+        FROM convmemory_session s
+        WHERE s.name_hash = %s
+    )
+    ORDER BY m.position
+)
+UNION ALL
+SELECT NULL, NULL, NULL, NULL, JSON_BUILD_ARRAY(s.id, s.epoch, s.revision, s.due_since IS NOT NULL,
+    s.last_position, s.unpinned_count, s.unpinned_tokens, s.settled_tokens, s.newest_position, s.pinned,
+    s.call_position, s.exchange_calls, s.open_calls, s.covered_position, s.covered_count,
+    s.covered_tokens)::text, (
+    SELECT JSON_BUILD_ARRAY(v.version, v.first_position, v.last_position, v.text, v.tokens)::text
+    FROM convmemory_summary v
+    WHERE v.session_id = s.id
+        AND v.version = s.current_version
+), NULL, NULL, NULL
+FROM convmemory_session s
+WHERE s.name_hash = %s;
+
+-- load, partitioned: the summary, and what it does not cover
+(
+    SELECT m.position, m.role, m.kind, m.content, m.wire, m.metadata, m.tokens, m.answers,
+        m.redacted_at IS NOT NULL
+    FROM convmemory_message m
+    WHERE m.session_id = %s
+        AND m.position >= (
         SELECT covered_position + 1
         FROM convmemory_session s
         WHERE s.name_hash = %s
@@ -945,6 +1049,32 @@ SELECT NULL, NULL, NULL, NULL, JSON_BUILD_ARRAY(s.id, s.epoch, s.revision, s.due
 FROM convmemory_session s
 WHERE s.name_hash = %s;
 
+-- load, partitioned: the summary, and the last messages
+(
+    SELECT m.position, m.role, m.kind, m.content, m.wire, m.metadata, m.tokens, m.answers,
+        m.redacted_at IS NOT NULL
+    FROM convmemory_message m
+    WHERE m.session_id = %s
+        AND m.position >= (
+        SELECT GREATEST(covered_position + 1, LEAST(last_position + 1 - pinned_count - %s, newest_position))
+        FROM convmemory_session s
+        WHERE s.name_hash = %s
+    )
+    ORDER BY m.position
+)
+UNION ALL
+SELECT NULL, NULL, NULL, NULL, JSON_BUILD_ARRAY(s.id, s.epoch, s.revision, s.due_since IS NOT NULL,
+    s.last_position, s.unpinned_count, s.unpinned_tokens, s.settled_tokens, s.newest_position, s.pinned,
+    s.call_position, s.exchange_calls, s.open_calls, s.covered_position, s.covered_count,
+    s.covered_tokens)::text, (
+    SELECT JSON_BUILD_ARRAY(v.version, v.first_position, v.last_position, v.text, v.tokens)::text
+    FROM convmemory_summary v
+    WHERE v.session_id = s.id
+        AND v.version = s.current_version
+), NULL, NULL, NULL
+FROM convmemory_session s
+WHERE s.name_hash = %s;
+
 -- load: the summary, and the last tokens
 (
     SELECT m.position::bigint, m.role::text, m.kind::text, m.content::text, m.wire::text, m.metadata::text,
@@ -955,6 +1085,32 @@ WHERE s.name_hash = %s;
         FROM convmemory_session s
         WHERE s.name_hash = %s
     ) AND m.tokens_through > (
+        SELECT GREATEST(covered_tokens, LEAST(unpinned_tokens - %s, settled_tokens))
+        FROM convmemory_session s
+        WHERE s.name_hash = %s
+    )
+    ORDER BY m.tokens_through
+)
+UNION ALL
+SELECT NULL, NULL, NULL, NULL, JSON_BUILD_ARRAY(s.id, s.epoch, s.revision, s.due_since IS NOT NULL,
+    s.last_position, s.unpinned_count, s.unpinned_tokens, s.settled_tokens, s.newest_position, s.pinned,
+    s.call_position, s.exchange_calls, s.open_calls, s.covered_position, s.covered_count,
+    s.covered_tokens)::text, (
+    SELECT JSON_BUILD_ARRAY(v.version, v.first_position, v.last_position, v.text, v.tokens)::text
+    FROM convmemory_summary v
+    WHERE v.session_id = s.id
+        AND v.version = s.current_version
+), NULL, NULL, NULL
+FROM convmemory_session s
+WHERE s.name_hash = %s;
+
+-- load, partitioned: the summary, and the last tokens
+(
+    SELECT m.position, m.role, m.kind, m.content, m.wire, m.metadata, m.tokens, m.answers,
+        m.redacted_at IS NOT NULL
+    FROM convmemory_message m
+    WHERE m.session_id = %s
+        AND m.tokens_through > (
         SELECT GREATEST(covered_tokens, LEAST(unpinned_tokens - %s, settled_tokens))
         FROM convmemory_session s
         WHERE s.name_hash = %s

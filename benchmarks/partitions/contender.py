@@ -1,0 +1,33 @@
+"""The process of one contender: ``python -m benchmarks.partitions.contender ours|naive DATABASE``.
+
+It takes the orders of :mod:`benchmarks.growth.contender`. ``naive`` sends the statements of a table without
+partitions.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+
+from benchmarks.growth.contender import Ours, measure
+
+
+class Naive(Ours):
+    """The store as it would be if it did not know of partitions."""
+
+    def __init__(self, database: str) -> None:
+        super().__init__(database)
+        from django_convmemory.stores import partitions
+
+        partitions.are_used = lambda using: False  # type: ignore[assignment]
+
+
+def main() -> None:
+    kind, database = sys.argv[1:]
+    contender = {"ours": Ours, "naive": Naive}[kind](database)
+    for line in sys.stdin:
+        print(json.dumps({"ns": measure(contender, json.loads(line))}), flush=True)
+
+
+if __name__ == "__main__":
+    main()

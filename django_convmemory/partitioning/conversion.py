@@ -1,0 +1,160 @@
+"""A conversion from its beginning to its end. It can be interrupted at any time, and a second call continues it."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterator
+
+from django_convmemory.partitioning import building, copying, state, swapping, table as tables
+from django_convmemory.partitioning.building import Altered
+from django_convmemory.partitioning.copying import Rewritten
+from django_convmemory.partitioning.database import Database
+from django_convmemory.partitioning.state import EMPTYING, MIRROR, OLD, State
+from django_convmemory.partitioning.table import MESSAGES, Table
+from django_convmemory.stores import partitions as store_partitions
+
+# In versions of PostgreSQL: the first one that finds rows by a range of pages.
+_LEAST_VERSION = 140_000
+
+
+class Refused(Exception):
+    """The table cannot be converted. The message says why, and what to do."""
+
+
+def table_of(database: Database) -> Table:
+    """Return the table of messages. Raises :class:`Refused` if there is none."""
+    table = tables.read(database)
+    if table is None:
+        raise Refused(f"There is no table {MESSAGES}. Run migrate first.")
+    return table
+
+
+def check(table: Table) -> None:
+    """Raise :class:`Refused` if the table is partitioned already, or if a conversion would lose something."""
+    if table.is_partitioned:
+        raise Refused(f"The table {table.messages} is partitioned already.")
+    if table.database.value("SELECT current_setting('server_version_num')::int") < _LEAST_VERSION:
+        raise Refused("PostgreSQL is too old. A conversion needs version 14 or newer.")
+    with table.database.transaction():
+        isolation = table.database.value("SHOW transaction_isolation")
+    if isolation != "read committed":
+        raise Refused(
+            f"Transactions of this site have the isolation level {isolation!r}. A deletion at this level would not see "
+            "the rows that a conversion has just copied. Use 'read committed' until the conversion is done."
+        )
+    obstacles = tables.obstacles(table, frozenset({MIRROR, EMPTYING}))
+    if obstacles:
+        raise Refused(
+            f"The table {table.messages} cannot be converted as it is: {'; '.join(obstacles)}. Remove what is named, "
+            "and create it again after the conversion."
+        )
+
+
+def convert(database: Database, partitions: int, report: Callable[[str], None]) -> None:
+    """Partition the table of messages, or continue to. ``report`` is called with a sentence about each step.
+
+    Raises :class:`Refused`.
+    """
+
+    def wait() -> None:
+        report(_waiting(table))
+
+    before = state.read(database)
+    table = table_of(database)
+    if before is None:
+        check(table)
+        database.give_way(lambda: building.build(table, partitions), wait)
+        report(f"Created a table with {partitions} partitions.")
+    elif before.partitions != partitions:
+        raise Refused(
+            f"A conversion to {before.partitions} partitions has begun. Continue it with --partitions "
+            f"{before.partitions}, or end it with --abort."
+        )
+    try:
+        if before is None or not before.swapped:
+            _until_swap(table, before or State(partitions, 0, 0, None, swapped=False), report, wait)
+    except (Altered, Rewritten) as error:
+        why = str(error) or "it was rewritten, for example by VACUUM FULL"
+        raise Refused(
+            f"The table {table.messages} has changed during the conversion: {why}. End the conversion with --abort, "
+            "and begin again."
+        ) from error
+    store_partitions.forget()
+    database.give_way(lambda: swapping.drop_old(table), wait)
+    report(f"Dropped the old table. {table.messages} has {partitions} partitions.")
+
+
+def _until_swap(table: Table, begun: State, report: Callable[[str], None], wait: Callable[[], None]) -> None:
+    database = table.database
+    if begun.pages is None:
+        database.give_way(lambda: copying.mirror(table), wait)
+        report("Every change is now written to both tables.")
+    for done, pages in copying.copy(table, wait):
+        report(f"Copied {done} of {pages} pages.")
+    for name in building.partition_names(begun.partitions):
+        database.give_way(functools.partial(swapping.add_keys, table, name), wait)
+        database.give_way(functools.partial(swapping.validate_keys, table, name), wait)
+    database.give_way(lambda: swapping.add_keys_of_table(table), wait)
+    report("Checked the foreign keys.")
+    swapping.analyze(table)
+    different = swapping.differences(table)
+    if different is not None:
+        raise Refused(f"The copy is not right: {different}. End the conversion with --abort, and report this.")
+    report("Compared all rows of both tables: they are equal.")
+    database.give_way(lambda: swapping.swap(table), wait)
+    report(f"Swapped the tables. {table.messages} is partitioned.")
+
+
+def abort(database: Database, report: Callable[[str], None]) -> None:
+    """Remove everything that an unfinished conversion has made. Raises :class:`Refused`."""
+    begun = state.read(database)
+    if begun is None:
+        raise Refused("No conversion has begun.")
+    table = table_of(database)
+    if begun.swapped:
+        raise Refused(
+            f"The table {table.messages} is partitioned already. Only the old one, {OLD}, has to be dropped: run the "
+            "command again without --abort."
+        )
+    database.give_way(lambda: swapping.abort(table), lambda: report(_waiting(table)))
+    report(f"Ended the conversion. The table {table.messages} is as it was.")
+
+
+def _waiting(table: Table) -> str:
+    """Return a sentence about the processes that may hold a lock for which a step waits."""
+    names = [table.messages, *(key.target for key in table.foreign_keys)]
+    holders = table.database.rows(
+        "SELECT DISTINCT a.pid, a.backend_type FROM pg_locks l JOIN pg_stat_activity a USING (pid) "
+        "WHERE l.granted AND l.relation = ANY(%s::regclass[]::oid[]) AND l.pid <> pg_backend_pid() ORDER BY 1 LIMIT 5",
+        [names],
+    )
+    listed = ", ".join(f"{pid} ({kind})" for pid, kind in holders)
+    return f"Waiting for a lock. Server processes that have one: {listed or 'none any more'}."
+
+
+def plan(database: Database, partitions: int) -> Iterator[str]:
+    """Yield what a conversion would do, in sentences. Raises :class:`Refused`."""
+    table = table_of(database)
+    begun = state.read(database)
+    if begun is not None:
+        step = "drop the old table" if begun.swapped else "copy the rest" if not begun.copied else "swap the tables"
+        yield f"A conversion to {begun.partitions} partitions has begun. The next step would be to {step}."
+        return
+    check(table)
+    size, rows = database.rows(
+        "SELECT pg_size_pretty(pg_total_relation_size(oid)), GREATEST(reltuples, 0)::bigint FROM pg_class "
+        "WHERE oid = %s",
+        [table.oid],
+    )[0]
+    first = building.partition_names(partitions)[0]
+    yield f"The table {table.messages} has about {rows} rows. The copy would need about {size} of disk."
+    yield f"It would have {partitions} partitions, {first} and so on. They would belong to {table.owner}."
+    for index in tables.indexes(table):
+        yield f"The index {index.name} would be copied: {index.kind[2]}."
+    for key in table.foreign_keys:
+        yield f"The foreign key {key.name} would be copied: {key.definition}."
+    if table.options:
+        yield f"Each partition would have the storage parameters {', '.join(table.options)}."
+    for grant in table.grants:
+        column = f" ({grant.column})" if grant.column else ""
+        yield f"{grant.privilege}{column} would be granted to {grant.to}."

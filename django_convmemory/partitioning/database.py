@@ -1,0 +1,67 @@
+"""Statements of a conversion: short transactions that wait for locks only briefly, and let others pass."""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any, TypeVar
+
+from django.db import OperationalError, connections, transaction
+
+T = TypeVar("T")
+
+# PostgreSQL: a lock was not available, a deadlock was resolved.
+_GIVE_WAY = frozenset({"55P03", "40P01"})
+# In seconds, between two tries to get a lock.
+_SHORTEST_PAUSE, _LONGEST_PAUSE = 0.2, 1.0
+
+
+class Database:
+    """One PostgreSQL database, and how long a step may wait for a lock there, in milliseconds.
+
+    While a step waits for a lock on a table, the site's statements queue behind it. So it gives up soon and tries
+    again. ``lock_timeout`` should be shorter than the server's ``deadlock_timeout``, so that in a deadlock the step
+    gives up and not a request.
+    """
+
+    def __init__(self, using: str, lock_timeout: int) -> None:
+        self.using = using
+        self.lock_timeout = lock_timeout
+
+    def quoted(self, *names: str) -> str:
+        """Return the names, each quoted, as one qualified name."""
+        return ".".join(map(connections[self.using].ops.quote_name, names))
+
+    def rows(self, statement: str, params: Any = None) -> list[tuple[Any, ...]]:
+        """Execute a statement, and return its rows."""
+        with connections[self.using].cursor() as cursor:
+            cursor.execute(statement, params)
+            return list(cursor.fetchall()) if cursor.description else []
+
+    def value(self, statement: str, params: Any = None) -> Any:
+        """Execute a statement, and return the first column of its first row, or None."""
+        rows = self.rows(statement, params)
+        return rows[0][0] if rows else None
+
+    @contextmanager
+    def transaction(self) -> Iterator[None]:
+        """Run the block in a transaction with the limits of a conversion. They end with the transaction."""
+        with transaction.atomic(using=self.using):
+            self.rows(f"SET LOCAL lock_timeout = {self.lock_timeout}")
+            # Some steps read the whole table.
+            self.rows("SET LOCAL statement_timeout = 0")
+            yield
+
+    def give_way(self, work: Callable[[], T], waiting: Callable[[], None]) -> T:
+        """Run ``work`` in a transaction until it gets its locks. Call ``waiting`` after each failure."""
+        while True:
+            try:
+                with self.transaction():
+                    return work()
+            except OperationalError as error:
+                if getattr(error.__cause__, "sqlstate", getattr(error.__cause__, "pgcode", None)) not in _GIVE_WAY:
+                    raise
+            waiting()
+            time.sleep(random.uniform(_SHORTEST_PAUSE, _LONGEST_PAUSE))  # noqa: S311

@@ -1,0 +1,88 @@
+"""Partitions the table of messages by session, on PostgreSQL, while the site goes on."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+from django.core.management.base import BaseCommand, CommandError, CommandParser
+from django.db import connections
+
+from django_convmemory.management import choices
+from django_convmemory.partitioning import conversion
+from django_convmemory.partitioning.conversion import Refused
+from django_convmemory.partitioning.database import Database
+
+# More partitions need more locks for a statement about all of them than a server has by default.
+_MOST_PARTITIONS = 256
+# In seconds, between two lines about pages.
+_INTERVAL = 5.0
+
+
+class Command(BaseCommand):
+    """``manage.py convmemory_partition``: converts the table of messages into one that is partitioned by session.
+
+    It copies the rows into a partitioned table while a trigger writes changes to both, and swaps the names at the end.
+    If it is interrupted, run it again: it continues. Until the swap, ``--abort`` removes everything that it has made.
+
+    Exits with 1 if the table cannot be converted, and with 2 if the command line is invalid.
+    """
+
+    help = "Partition the table of messages by session, on PostgreSQL, while the site goes on."
+
+    def add_arguments(self, parser: CommandParser) -> None:
+        """Define the options."""
+        parser.add_argument(
+            "--partitions",
+            type=int,
+            default=64,
+            metavar="N",
+            help=f"The number of partitions, from 2 to {_MOST_PARTITIONS} (default: %(default)s).",
+        )
+        parser.add_argument(
+            "--lock-timeout",
+            type=int,
+            default=300,
+            metavar="MS",
+            help="How long a step may wait for a lock, and so hold up appends, before it lets them pass and tries "
+            "again, in milliseconds (default: %(default)s).",
+        )
+        what = parser.add_mutually_exclusive_group()
+        what.add_argument("--dry-run", action="store_true", help="Only print what would be done.")
+        what.add_argument("--abort", action="store_true", help="Remove what an unfinished conversion has made.")
+        choices.add_database(parser)
+
+    def handle(self, *args: Any, **options: Any) -> None:
+        """Convert the table, or continue a conversion."""
+        using, partitions = choices.database(options), options["partitions"]
+        if connections[using].vendor != "postgresql":
+            raise CommandError(f"The database {using!r} is not PostgreSQL. Only PostgreSQL has such partitions.")
+        if not 2 <= partitions <= _MOST_PARTITIONS:
+            raise CommandError(
+                f"--partitions is {partitions}. Give a whole number from 2 to {_MOST_PARTITIONS}.", returncode=2
+            )
+        if options["lock_timeout"] < 1:
+            raise CommandError(f"--lock-timeout is {options['lock_timeout']}. Give 1 or more.", returncode=2)
+        database = Database(using, options["lock_timeout"])
+        self._verbosity, self._written_at = options["verbosity"], 0.0
+        try:
+            if options["dry_run"]:
+                for sentence in conversion.plan(database, partitions):
+                    self.stdout.write(sentence)
+            elif options["abort"]:
+                conversion.abort(database, self._report)
+            else:
+                conversion.convert(database, partitions, self._report)
+        except Refused as error:
+            raise CommandError(str(error)) from error
+
+    def _report(self, sentence: str) -> None:
+        """Write a sentence, but of those about pages only one in a few seconds."""
+        if self._verbosity < 1:
+            return
+        if sentence.startswith("Copied "):
+            if time.monotonic() - self._written_at < _INTERVAL:
+                return
+            self._written_at = time.monotonic()
+        self.stdout.write(sentence)
+        self.stdout.flush()

@@ -1,0 +1,63 @@
+"""How far a conversion has come. It is a row in a table that exists as long as the conversion does."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from django_convmemory.partitioning.database import Database
+from django_convmemory.partitioning.table import MESSAGES, Table
+
+STATE = f"{MESSAGES}_conversion"
+# The partitioned table until the swap, and the old table after it.
+NEW, OLD = f"{MESSAGES}_new", f"{MESSAGES}_old"
+# The function, and the triggers that call it.
+MIRROR = f"{MESSAGES}_mirror"
+EMPTYING = f"{MESSAGES}_mirror_truncate"
+
+
+class State(NamedTuple):
+    """A conversion that has begun.
+
+    The pages are those of the old table's file ``filenode``. ``pages`` is None until changes are mirrored.
+    """
+
+    partitions: int
+    filenode: int
+    next_page: int
+    pages: int | None
+    swapped: bool
+
+    @property
+    def copied(self) -> bool:
+        return self.pages is not None and self.next_page >= self.pages
+
+
+def read(database: Database) -> State | None:
+    """Return how far the conversion has come, or None if there is none."""
+    if database.value("SELECT to_regclass(%s)", [STATE]) is None:
+        return None
+    name = database.quoted(STATE)
+    return State(*database.rows(f"SELECT {', '.join(State._fields)} FROM {name}")[0])
+
+
+def begin(table: Table, partitions: int) -> None:
+    """Create the row."""
+    name = table.name(STATE)
+    table.database.rows(
+        f"CREATE TABLE {name} (partitions int NOT NULL, filenode bigint NOT NULL, next_page bigint NOT NULL, "
+        "pages bigint, swapped boolean NOT NULL)"
+    )
+    table.database.rows(
+        f"INSERT INTO {name} VALUES (%s, pg_relation_filenode(%s), 0, NULL, false)", [partitions, table.oid]
+    )
+
+
+def write(table: Table, **changes: int | bool) -> None:
+    """Change the row."""
+    assignments = ", ".join(f"{column} = %s" for column in changes)
+    table.database.rows(f"UPDATE {table.name(STATE)} SET {assignments}", list(changes.values()))
+
+
+def end(table: Table) -> None:
+    """Drop the row with its table."""
+    table.database.rows(f"DROP TABLE {table.name(STATE)}")

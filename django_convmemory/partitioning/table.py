@@ -1,0 +1,200 @@
+"""The table of messages as PostgreSQL's catalogs describe it: what a partitioned one must have too."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import NamedTuple
+
+from django_convmemory import models
+from django_convmemory.partitioning.database import Database
+
+MESSAGES = models.Message._meta.db_table
+# The column by which the table is partitioned.
+BY = "session_id"
+
+
+class Column(NamedTuple):
+    """A column: its name, its type, whether it may be NULL, its default, and its statistics target."""
+
+    name: str
+    type: str
+    not_null: bool
+    default: str | None
+    statistics: int | None
+
+
+class ForeignKey(NamedTuple):
+    """A foreign key of the table. ``target`` is the table that it refers to, quoted."""
+
+    name: str
+    definition: str
+    target: str
+
+
+class Grant(NamedTuple):
+    """A privilege on the table, or on one of its columns. ``to`` is a role, quoted, or PUBLIC."""
+
+    privilege: str
+    column: str | None
+    to: str
+    with_option: bool
+
+
+@dataclasses.dataclass(frozen=True)
+class Table:
+    """What the table has. ``options`` are its storage parameters, with those of its TOAST table."""
+
+    database: Database
+    oid: int
+    schema: str
+    columns: list[Column]
+    is_partitioned: bool
+    owner: str
+    options: list[str]
+    tablespace: str | None
+    foreign_keys: list[ForeignKey]
+    grants: list[Grant]
+    comment: str | None
+
+    def name(self, name: str) -> str:
+        """Return the name of another table in the same schema, quoted and qualified."""
+        return self.database.quoted(self.schema, name)
+
+    @property
+    def messages(self) -> str:
+        """The name of the table, quoted and qualified."""
+        return self.name(MESSAGES)
+
+    @property
+    def listed(self) -> str:
+        """The names of the columns in a list."""
+        return ", ".join(self.database.quoted(column.name) for column in self.columns)
+
+
+def read(database: Database, name: str = MESSAGES) -> Table | None:
+    """Read what the table has, or return None if there is no such table."""
+    found = database.rows(
+        "SELECT c.oid, n.nspname, c.relkind = 'p', quote_ident(r.rolname), c.reloptions, toast.reloptions, "
+        "quote_ident(t.spcname), obj_description(c.oid, 'pg_class') "
+        "FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace JOIN pg_roles r ON r.oid = c.relowner "
+        "LEFT JOIN pg_class toast ON toast.oid = c.reltoastrelid LEFT JOIN pg_tablespace t ON t.oid = c.reltablespace "
+        "WHERE c.oid = to_regclass(%s)",
+        [name],
+    )
+    if not found:
+        return None
+    [(oid, schema, is_partitioned, owner, options, toast_options, tablespace, comment)] = found
+    columns = database.rows(
+        "SELECT attname, format_type(atttypid, atttypmod), attnotnull, pg_get_expr(adbin, adrelid), "
+        "NULLIF(attstattarget, -1) FROM pg_attribute LEFT JOIN pg_attrdef ON adrelid = attrelid AND adnum = attnum "
+        "WHERE attrelid = %s AND attnum > 0 AND NOT attisdropped ORDER BY attnum",
+        [oid],
+    )
+    return Table(
+        database=database,
+        oid=oid,
+        schema=schema,
+        columns=[Column(*column) for column in columns],
+        is_partitioned=is_partitioned,
+        owner=owner,
+        options=[*(options or ()), *(f"toast.{option}" for option in toast_options or ())],
+        tablespace=tablespace,
+        foreign_keys=_foreign_keys(database, oid),
+        grants=_grants(database, oid),
+        comment=comment,
+    )
+
+
+def get(database: Database, name: str) -> Table:
+    """Read what a table has that must be there."""
+    table = read(database, name)
+    if table is None:
+        raise LookupError(f"There is no table {name}.")
+    return table
+
+
+def _foreign_keys(database: Database, oid: int) -> list[ForeignKey]:
+    rows = database.rows(
+        "SELECT conname, pg_get_constraintdef(oid), confrelid::regclass::text FROM pg_constraint "
+        "WHERE conrelid = %s AND contype = 'f' ORDER BY conname",
+        [oid],
+    )
+    return [ForeignKey(*row) for row in rows]
+
+
+def _grants(database: Database, oid: int) -> list[Grant]:
+    rows = database.rows(
+        "SELECT acl.privilege_type, acl.attname, COALESCE(quote_ident(r.rolname), 'PUBLIC'), acl.is_grantable FROM ("
+        "SELECT relowner, NULL AS attname, (aclexplode(relacl)).* FROM pg_class WHERE oid = %s UNION ALL "
+        "SELECT 0, attname, (aclexplode(attacl)).* FROM pg_attribute WHERE attrelid = %s AND NOT attisdropped) acl "
+        "LEFT JOIN pg_roles r ON r.oid = acl.grantee WHERE acl.grantee <> acl.relowner ORDER BY 1, 2, 3",
+        [oid, oid],
+    )
+    return [Grant(*row) for row in rows]
+
+
+class Index(NamedTuple):
+    """An index: its name, and what it is, without its name and that of its table."""
+
+    name: str
+    kind: tuple[bool, bool, str]
+
+
+def indexes(table: Table) -> list[Index]:
+    """Return the indexes of a table."""
+    rows = table.database.rows(
+        "SELECT c.relname, i.indisprimary, i.indisunique, pg_get_indexdef(i.indexrelid) FROM pg_index i "
+        "JOIN pg_class c ON c.oid = i.indexrelid WHERE i.indrelid = %s ORDER BY c.relname",
+        [table.oid],
+    )
+    return [Index(name, (primary, unique, text.partition(" USING ")[2])) for name, primary, unique, text in rows]
+
+
+# Each query returns the names of things that a conversion would lose, or that would go on using the old table.
+_OBSTACLES = {
+    "it has the trigger {}": "SELECT tgname FROM pg_trigger WHERE tgrelid = %s AND NOT tgisinternal",
+    "it has the rule {}": "SELECT rulename FROM pg_rewrite WHERE ev_class = %s",
+    "it has the policy {} for row security": "SELECT polname FROM pg_policy WHERE polrelid = %s",
+    "row security is on": "SELECT '' FROM pg_class WHERE oid = %s AND (relrowsecurity OR relforcerowsecurity)",
+    "it is in the publication {} of logical replication": (
+        "SELECT p.pubname FROM pg_publication_tables p JOIN pg_class c ON c.relname = p.tablename "
+        "JOIN pg_namespace n ON n.oid = c.relnamespace AND n.nspname = p.schemaname WHERE c.oid = %s"
+    ),
+    "its replica identity is not the default": "SELECT '' FROM pg_class WHERE oid = %s AND relreplident <> 'd'",
+    "it is unlogged or temporary": "SELECT '' FROM pg_class WHERE oid = %s AND relpersistence <> 'p'",
+    "the table {} inherits from it": "SELECT inhrelid::regclass::text FROM pg_inherits WHERE inhparent = %s",
+    "it inherits from the table {}": "SELECT inhparent::regclass::text FROM pg_inherits WHERE inhrelid = %s",
+    "the foreign key {} refers to it": "SELECT conname FROM pg_constraint WHERE confrelid = %s",
+    "the view or rule of {} uses it": (
+        "SELECT DISTINCT r.ev_class::regclass::text FROM pg_depend d JOIN pg_rewrite r ON r.oid = d.objid "
+        "WHERE d.classid = 'pg_rewrite'::regclass AND d.refclassid = 'pg_class'::regclass AND d.refobjid = %s "
+        "AND r.ev_class <> d.refobjid"
+    ),
+    "the exclusion constraint {} cannot be on a partitioned table": (
+        "SELECT conname FROM pg_constraint WHERE conrelid = %s AND contype = 'x'"
+    ),
+    f"the unique index {{}} does not contain {BY}": (
+        "SELECT indexrelid::regclass::text FROM pg_index WHERE indrelid = %s AND indisunique AND NOT EXISTS ("
+        "SELECT 1 FROM pg_attribute a WHERE a.attrelid = indrelid AND a.attnum = ANY(indkey) "
+        f"AND a.attname = '{BY}')"
+    ),
+    "the index {} is not valid": (
+        "SELECT indexrelid::regclass::text FROM pg_index WHERE indrelid = %s AND NOT indisvalid"
+    ),
+    "the foreign key {} is not validated": (
+        "SELECT conname FROM pg_constraint WHERE conrelid = %s AND contype = 'f' AND NOT convalidated"
+    ),
+    "it belongs to the role {}, and the role of this connection is no member of that": (
+        "SELECT pg_get_userbyid(relowner) FROM pg_class WHERE oid = %s AND NOT pg_has_role(relowner, 'MEMBER')"
+    ),
+}
+
+
+def obstacles(table: Table, known_triggers: frozenset[str] = frozenset()) -> list[str]:
+    """Return why the table cannot be converted, each as a clause about the table."""
+    return [
+        clause.format(name)
+        for clause, query in _OBSTACLES.items()
+        for (name,) in table.database.rows(query, [table.oid])
+        if name not in known_triggers
+    ]

@@ -1,0 +1,502 @@
+"""``manage.py convmemory_partition`` on filled tables, while others write, with interruptions, and back."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import itertools
+import pathlib
+import random
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator
+from io import StringIO
+from typing import Any
+
+import pytest
+from django.core.management import CommandError, call_command
+from django.db import connection
+
+from django_convmemory import models
+from django_convmemory.maintenance import integrity
+from django_convmemory.memory import ConversationBufferMemory, ConversationMemory
+from django_convmemory.messages import ChatMessage
+from django_convmemory.partitioning import conversion, state
+from django_convmemory.partitioning.conversion import Refused
+from django_convmemory.partitioning.database import Database
+from django_convmemory.schedulers import NullScheduler
+from django_convmemory.stores.orm import ORMStore
+from tests import processes
+from tests.long_sessions import fill
+from tests.processes import wait_until
+
+pytestmark = [pytest.mark.only_on("postgresql"), pytest.mark.usefixtures("unpartitioned")]
+
+PARTITIONS = 16
+
+
+class Interrupted(Exception):
+    pass
+
+
+def memory() -> ConversationMemory:
+    return ConversationBufferMemory(ORMStore(), scheduler=NullScheduler())
+
+
+def rows(statement: str) -> list[tuple[Any, ...]]:
+    with connection.cursor() as cursor:
+        cursor.execute(statement)
+        return list(cursor.fetchall()) if cursor.description else []
+
+
+def convert(report: Callable[[str], None] = lambda sentence: None) -> None:
+    conversion.convert(Database("default", 300), PARTITIONS, report)
+
+
+def talk(count: int = 40) -> None:
+    for number in range(count):
+        texts = [ChatMessage.human(f"question {number}.{place}") for place in range(number % 7)]
+        memory().append(f"chat {number}", ChatMessage.system("Be kind."), *texts, idempotency_key=f"k{number}")
+
+
+def everything() -> list[Any]:
+    return list(models.Message.objects.order_by("session_id", "position").values_list())
+
+
+def check() -> None:
+    """The messages are partitioned and whole, nothing of the conversion is left, and an append works."""
+    assert list(integrity.check(models.Session.objects.all())) == []
+    assert list(integrity.orphans("default")) == []
+    kinds = dict(
+        rows("SELECT relname, relkind FROM pg_class WHERE relname LIKE 'convmemory_message%' AND relkind IN ('r', 'p')")
+    )
+    assert kinds.pop("convmemory_message") == "p"
+    assert sorted(kinds) == [f"convmemory_message_p{number:02}" for number in range(PARTITIONS)]
+    assert rows("SELECT count(*) FROM pg_proc WHERE proname LIKE 'convmemory%'") == [(0,)]
+    receipt = memory().append("chat 1", ChatMessage.human("And now?"), idempotency_key="now")
+    assert memory().append("chat 1", ChatMessage.human("And now?"), idempotency_key="now").replayed
+    assert memory().load("chat 1")[-1].text == "And now?"
+    assert receipt.first_position == models.Session.objects.get(key="chat 1").last_position
+
+
+# Others write meanwhile.
+
+
+@dataclasses.dataclass
+class Writer:
+    """Changes its own sessions at random until it is stopped, and knows what must be stored in the end."""
+
+    name: str
+    stopped: threading.Event
+    texts: dict[str, list[str]] = dataclasses.field(default_factory=dict)
+    longest: float = 0.0
+    changes: int = 0
+    error: BaseException | None = None
+
+    def run(self) -> None:
+        chance, chat = random.Random(self.name), memory()
+        try:
+            while not self.stopped.is_set():
+                self.change(chance, chat)
+                self.changes += 1
+        except BaseException as error:  # noqa: BLE001  the test raises it
+            self.error = error
+        finally:
+            connection.close()
+
+    def change(self, chance: random.Random, chat: ConversationMemory) -> None:
+        key = f"{self.name} {chance.randrange(12)}"
+        texts = self.texts.setdefault(key, [])
+        kind = chance.choice(["append"] * 6 + ["redact", "truncate", "clear", "delete", "update", "replace"])
+        if kind == "append":
+            new = [f"{self.name} {self.changes}.{number}" for number in range(chance.choice((1, 1, 1, 3)))]
+            began = time.perf_counter()
+            chat.append(key, *map(ChatMessage.human, new), idempotency_key=f"{self.name} {self.changes}")
+            self.longest = max(self.longest, time.perf_counter() - began)
+            texts += new
+        elif kind == "delete":
+            chat.delete(key)
+            texts.clear()
+        elif kind == "clear":
+            chat.clear(key)
+            texts.clear()
+        elif texts:
+            place = chance.randrange(len(texts))
+            if kind == "redact":
+                chat.redact(key, place + 1)
+                texts[place] = ""
+            elif kind == "update" and texts[place]:
+                chat.update_message(key, place + 1, metadata={"seen": self.changes})
+            elif kind == "truncate":
+                chat.truncate(key, place)
+                del texts[place:]
+            elif kind == "replace":
+                chat.replace(key, place, ChatMessage.human(f"{self.name} {self.changes}"))
+                texts[place:] = [f"{self.name} {self.changes}"]
+
+
+@contextlib.contextmanager
+def writers(count: int = 4) -> Iterator[list[Writer]]:
+    """Let so many threads write during the block, and compare what they know with what is stored after it."""
+    stopped = threading.Event()
+    writing = [Writer(f"writer {number}", stopped) for number in range(count)]
+    threads = [threading.Thread(target=writer.run) for writer in writing]
+    for thread in threads:
+        thread.start()
+    try:
+        yield writing
+    finally:
+        stopped.set()
+        for thread in threads:
+            thread.join()
+    for writer in writing:
+        if writer.error is not None:
+            raise writer.error
+        for key, texts in writer.texts.items():
+            assert [row.message.text for row in memory().history(key, limit=10_000)] == texts, key
+
+
+def test_nothing_is_lost_and_nothing_is_there_twice_while_others_write(record_property: Any) -> None:
+    fill(memory(), "long", 60_000)
+    talk()
+    before = everything()
+    pages: list[str] = []
+    with writers() as writing:
+        wait_until(lambda: all(writer.changes > 20 for writer in writing), "The writers do not write.")
+        convert(lambda sentence: pages.append(sentence) if sentence.startswith("Copied") else None)
+        counts = [writer.changes for writer in writing]
+        wait_until(
+            lambda: all(writer.changes > count + 20 for writer, count in zip(writing, counts, strict=True)),
+            "The writers do not write after the conversion.",
+        )
+    assert len(pages) > 2
+    kept = {row[:2]: row for row in everything()}
+    assert all(kept[row[:2]] == row for row in before)
+    record_property("longest append during a conversion", f"{max(writer.longest for writer in writing) * 1000:.0f} ms")
+    check()
+
+
+def test_a_killed_conversion_is_continued(tmp_path: pathlib.Path) -> None:
+    fill(memory(), "long", 60_000)
+    talk()
+    before = everything()
+    with writers(2):
+        process = processes.start(tmp_path, "django", "convmemory_partition", "--partitions", str(PARTITIONS))
+        with process:
+            try:
+                wait_until(is_copying, "The conversion does not copy.")
+            finally:
+                process.send_signal(signal.SIGKILL)
+        begun = state.read(Database("default", 300))
+        assert begun is not None
+        assert not begun.copied
+        with pytest.raises(CommandError, match="A conversion to 16 partitions has begun"):
+            call_command("convmemory_partition", "--partitions", "8", verbosity=0)
+        convert()
+    kept = {row[:2]: row for row in everything()}
+    assert all(kept[row[:2]] == row for row in before)
+    check()
+
+
+def is_copying() -> bool:
+    begun = state.read(Database("default", 300))
+    return begun is not None and begun.pages is not None and begun.next_page > 0
+
+
+def test_a_conversion_can_be_interrupted_after_each_step() -> None:
+    talk()
+    before = everything()
+    steps = []
+
+    def interrupt(sentence: str) -> None:
+        if sentence not in steps:
+            steps.append(sentence)
+            raise Interrupted
+
+    for number in itertools.count():
+        assert number < 20
+        try:
+            convert(interrupt)
+        except Interrupted:
+            memory().append("chat 2", ChatMessage.human(f"in between {number}"))
+        if steps[-1].startswith("Dropped"):
+            break
+    assert [sentence.partition(" ")[0] for sentence in steps] == [
+        "Created",
+        "Every",
+        "Copied",
+        "Checked",
+        "Compared",
+        "Swapped",
+        "Dropped",
+    ]
+    kept = {row[:2]: row for row in everything()}
+    assert all(kept[row[:2]] == row for row in before)
+    check()
+
+
+# Locks.
+
+
+def test_a_conversion_lets_appends_pass_while_it_waits_for_a_lock() -> None:
+    talk()
+    holding, told = threading.Event(), threading.Event()
+
+    def read_for_long() -> None:
+        from django.db import transaction
+
+        try:
+            with transaction.atomic():
+                rows("SELECT count(*) FROM convmemory_message")
+                holding.set()
+                assert told.wait(processes.PATIENCE)
+        finally:
+            connection.close()
+
+    thread = threading.Thread(target=read_for_long)
+
+    def report(sentence: str) -> None:
+        if sentence.startswith("Compared"):
+            thread.start()
+            assert holding.wait(processes.PATIENCE)
+        if sentence.startswith("Waiting"):
+            assert "client backend" in sentence
+            # The conversion waits for the reader, and nobody waits for the conversion.
+            memory().append("chat 1", ChatMessage.human("Meanwhile."))
+            told.set()
+
+    convert(report)
+    thread.join()
+    assert told.is_set()
+    check()
+
+
+# What a conversion keeps.
+
+# By kind, each as a query about the table with this OID.
+DESCRIPTIONS = {
+    "columns": """
+        SELECT attname, format_type(atttypid, atttypmod), attnotnull, attnum, attstattarget, attacl::text
+        FROM pg_attribute WHERE attrelid = %s AND attnum > 0 ORDER BY 1""",
+    "constraints": "SELECT conname, pg_get_constraintdef(oid) FROM pg_constraint WHERE conrelid = %s ORDER BY 1",
+    "owner": """
+        SELECT pg_get_userbyid(relowner), obj_description(oid), ARRAY(
+        SELECT acl::text FROM aclexplode(relacl) acl ORDER BY 1) FROM pg_class WHERE oid = %s""",
+    "indexes": """
+        SELECT indexrelid::regclass::text, replace(pg_get_indexdef(indexrelid), 'ON ONLY', 'ON'), indisprimary
+        FROM pg_index WHERE indrelid = %s ORDER BY 1""",
+}
+
+
+def described() -> dict[str, list[tuple[Any, ...]]]:
+    return {name: rows(query.replace("%s", "'convmemory_message'::regclass")) for name, query in DESCRIPTIONS.items()}
+
+
+@pytest.fixture
+def role(unpartitioned: None) -> Iterator[str]:
+    name = f"{connection.settings_dict['NAME']}_role"
+    rows(f'CREATE ROLE "{name}"')
+    yield name
+    for statement in ("REASSIGN OWNED BY {} TO CURRENT_USER", "DROP OWNED BY {}", "DROP ROLE {}"):
+        rows(statement.format(f'"{name}"'))
+
+
+def test_a_conversion_keeps_all_that_the_table_has(role: str) -> None:
+    talk()
+    options = "fillfactor = 80, autovacuum_vacuum_scale_factor = 0.02, toast.autovacuum_vacuum_scale_factor = 0.03"
+    for statement in (
+        f"ALTER TABLE convmemory_message SET ({options})",
+        "ALTER TABLE convmemory_message ALTER COLUMN session_id SET STATISTICS 500",
+        "ALTER INDEX convmemory_message_through SET (fillfactor = 70)",
+        "ALTER INDEX convmemory_message_pkey SET (fillfactor = 75)",
+        "CREATE INDEX sites_own ON convmemory_message (session_id, created_at) WHERE role = 'tool'",
+        "COMMENT ON TABLE convmemory_message IS 'What people''s chats say: 100 %'",
+        "GRANT SELECT ON convmemory_message TO pg_monitor WITH GRANT OPTION",
+        "GRANT UPDATE (metadata) ON convmemory_message TO pg_monitor",
+        "GRANT SELECT ON convmemory_message TO PUBLIC",
+        f'ALTER TABLE convmemory_message OWNER TO "{role}"',
+        f'GRANT CREATE ON SCHEMA public TO "{role}"',
+    ):
+        rows(statement)
+    before = described()
+    assert "pg_monitor" in str(before["columns"])
+    convert()
+    assert described() == before
+    of_partitions = rows(
+        "SELECT DISTINCT c.reloptions, toast.reloptions, pg_get_userbyid(c.relowner), c.relacl FROM pg_inherits "
+        "JOIN pg_class c ON c.oid = inhrelid JOIN pg_class toast ON toast.oid = c.reltoastrelid "
+        "WHERE inhparent = 'convmemory_message'::regclass"
+    )
+    [(storage, toast, owner, grants)] = of_partitions
+    assert sorted(storage) == ["autovacuum_vacuum_scale_factor=0.02", "fillfactor=80"]
+    assert toast == ["autovacuum_vacuum_scale_factor=0.03"]
+    assert owner == role
+    assert any(grant.startswith("=r/") for grant in grants)
+    check()
+
+
+@pytest.mark.parametrize(
+    ("statement", "why"),
+    [
+        ("CREATE VIEW v AS SELECT role FROM convmemory_message", "the view or rule of v uses it"),
+        (
+            "CREATE UNIQUE INDEX u ON convmemory_message (created_at, position)",
+            "the unique index u does not contain session_id",
+        ),
+        ("ALTER TABLE convmemory_message ENABLE ROW LEVEL SECURITY", "row security is on"),
+        ("CREATE PUBLICATION p FOR TABLE convmemory_message", "it is in the publication p of logical replication"),
+        (
+            """CREATE FUNCTION f() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN RETURN NULL; END';
+            CREATE TRIGGER t AFTER INSERT ON convmemory_message EXECUTE FUNCTION f()""",
+            "it has the trigger t",
+        ),
+        (
+            "CREATE TABLE likes (a bigint, b bigint, FOREIGN KEY (a, b) REFERENCES convmemory_message)",
+            "the foreign key likes_a_b_fkey refers to it",
+        ),
+    ],
+)
+def test_a_table_with_something_that_would_be_lost_is_refused(statement: str, why: str) -> None:
+    rows(statement)
+    for arguments in ([], ["--dry-run"]):
+        with pytest.raises(CommandError, match=why):
+            call_command("convmemory_partition", *arguments, verbosity=0)
+    assert state.read(Database("default", 300)) is None
+
+
+def test_a_site_with_another_isolation_level_is_refused() -> None:
+    rows("SET default_transaction_isolation = 'repeatable read'")
+    with pytest.raises(CommandError, match="have the isolation level 'repeatable read'"):
+        call_command("convmemory_partition", verbosity=0)
+    assert state.read(Database("default", 300)) is None
+
+
+# The way back, and changes of the table meanwhile.
+
+
+def names() -> list[Any]:
+    return [
+        rows("SELECT relname, relkind FROM pg_class WHERE relnamespace = 'public'::regnamespace ORDER BY 1"),
+        rows("SELECT conname FROM pg_constraint WHERE connamespace = 'public'::regnamespace ORDER BY 1"),
+        rows("SELECT count(*) FROM pg_trigger"),
+        rows("SELECT proname FROM pg_proc WHERE pronamespace = 'public'::regnamespace"),
+    ]
+
+
+@pytest.mark.parametrize("step", ["Created", "Every", "Copied", "Checked", "Compared"])
+def test_an_abort_leaves_no_trace(step: str) -> None:
+    talk()
+    before, stored = names(), everything()
+
+    def report(sentence: str) -> None:
+        if sentence.startswith(step):
+            raise Interrupted
+
+    with pytest.raises(Interrupted):
+        convert(report)
+    assert names() != before
+    call_command("convmemory_partition", "--abort", verbosity=0)
+    assert names() == before
+    assert everything() == stored
+    memory().append("chat 1", ChatMessage.human("Go on."))
+    memory().delete("chat 2")
+    convert()
+    check()
+
+
+def test_there_is_no_way_back_after_the_swap() -> None:
+    def report(sentence: str) -> None:
+        if sentence.startswith("Swapped"):
+            raise Interrupted
+
+    talk()
+    with pytest.raises(Interrupted):
+        convert(report)
+    with pytest.raises(CommandError, match=r"is partitioned already\. Only the old one, convmemory_message_old"):
+        call_command("convmemory_partition", "--abort", verbosity=0)
+    memory().delete("chat 2")
+    convert()
+    check()
+    with pytest.raises(CommandError, match="is partitioned already"):
+        call_command("convmemory_partition", verbosity=0)
+    with pytest.raises(CommandError, match="No conversion has begun"):
+        call_command("convmemory_partition", "--abort", verbosity=0)
+
+
+@pytest.mark.parametrize(
+    ("statement", "why"),
+    [
+        ("ALTER TABLE convmemory_message ADD COLUMN mood text", "its columns were altered"),
+        ("CREATE INDEX later ON convmemory_message (session_id, kind)", "the index later was created or changed"),
+        ("DROP INDEX convmemory_message_through", "an index was dropped"),
+        ("GRANT SELECT ON convmemory_message TO PUBLIC", "its owner or the privileges on it were changed"),
+        ("VACUUM FULL convmemory_message", "it was rewritten"),
+    ],
+)
+def test_a_table_that_is_altered_meanwhile_is_not_swapped(statement: str, why: str) -> None:
+    talk()
+
+    def report(sentence: str) -> None:
+        if sentence.startswith("Every"):
+            rows(statement)
+
+    with pytest.raises(Refused, match=why):
+        convert(report)
+    conversion.abort(Database("default", 300), lambda sentence: None)
+    assert rows("SELECT relkind FROM pg_class WHERE relname = 'convmemory_message'") == [("r",)]
+    memory().append("chat 1", ChatMessage.human("Go on."))
+
+
+def test_a_copy_that_is_not_right_is_not_swapped() -> None:
+    talk()
+
+    def report(sentence: str) -> None:
+        if sentence.startswith("Checked"):
+            rows("UPDATE convmemory_message_new SET role = 'tool' WHERE position = 1")
+
+    with pytest.raises(Refused, match=r"The copy is not right: the rows of .* differ"):
+        convert(report)
+
+
+# The command.
+
+
+def test_a_dry_run_changes_nothing() -> None:
+    talk()
+    before = names()
+    output = StringIO()
+    call_command("convmemory_partition", "--dry-run", stdout=output)
+    assert names() == before
+    text = output.getvalue()
+    assert "It would have 64 partitions, convmemory_message_p00 and so on." in text
+    assert "The index convmemory_message_key would be copied: btree (session_id, idempotency_key) WHERE" in text
+    assert "FOREIGN KEY (session_id) REFERENCES convmemory_session(id) DEFERRABLE INITIALLY DEFERRED." in text
+    with pytest.raises(Interrupted):
+        convert(lambda sentence: interrupt())
+    output = StringIO()
+    call_command("convmemory_partition", "--dry-run", stdout=output)
+    assert output.getvalue() == ("A conversion to 16 partitions has begun. The next step would be to copy the rest.\n")
+
+
+def interrupt() -> None:
+    raise Interrupted
+
+
+def test_the_command_says_what_it_does() -> None:
+    talk()
+    output = StringIO()
+    call_command("convmemory_partition", "--partitions", str(PARTITIONS), stdout=output)
+    lines = output.getvalue().splitlines()
+    assert lines[0] == "Created a table with 16 partitions."
+    assert lines[-1] == 'Dropped the old table. "public"."convmemory_message" has 16 partitions.'
+    check()
+
+
+@pytest.mark.parametrize(
+    "arguments", [["--partitions", "1"], ["--partitions", "257"], ["--lock-timeout", "0"], ["--database", "nowhere"]]
+)
+def test_a_wrong_command_line_is_refused(arguments: list[str]) -> None:
+    with pytest.raises(CommandError) as raised:
+        call_command("convmemory_partition", *arguments)
+    assert raised.value.returncode == 2
