@@ -491,8 +491,7 @@ def _load(vendor: str, *, messages: bool, tokens: bool, summary: bool, by_id: bo
     session = f"FROM {SESSION} s WHERE s.name_hash = %s"
     session_id = "%s" if by_id else f"(SELECT s.id {session})"
     messages_of_view = (
-        f"SELECT {_shown(vendor)} FROM {MESSAGE} m "
-        f"WHERE m.session_id = {session_id} AND {column} {bound} {session})"
+        f"SELECT {_shown(vendor)} FROM {MESSAGE} m WHERE m.session_id = {session_id} AND {column} {bound} {session})"
     )
     if vendor == "postgresql":
         # With one bound, and rows in the order of its index, the planner takes that index. Otherwise, if most sessions
