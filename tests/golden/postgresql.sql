@@ -831,8 +831,8 @@ WHERE s.name_hash = %s;
 
 -- load, partitioned: everything
 (
-    SELECT m.position, m.role, m.kind, m.content, m.wire, m.metadata, m.tokens, m.answers,
-        m.redacted_at IS NOT NULL
+    SELECT m.position::bigint, m.role::text, m.kind::text, m.content::text, m.wire::text, m.metadata::text,
+        m.tokens::bigint, m.answers::bigint, m.redacted_at IS NOT NULL
     FROM convmemory_message m
     WHERE m.session_id = %s
         AND m.position >= (
@@ -886,8 +886,8 @@ WHERE s.name_hash = %s;
 
 -- load, partitioned: the last messages
 (
-    SELECT m.position, m.role, m.kind, m.content, m.wire, m.metadata, m.tokens, m.answers,
-        m.redacted_at IS NOT NULL
+    SELECT m.position::bigint, m.role::text, m.kind::text, m.content::text, m.wire::text, m.metadata::text,
+        m.tokens::bigint, m.answers::bigint, m.redacted_at IS NOT NULL
     FROM convmemory_message m
     WHERE m.session_id = %s
         AND m.position >= (
@@ -941,8 +941,8 @@ WHERE s.name_hash = %s;
 
 -- load, partitioned: the last tokens
 (
-    SELECT m.position, m.role, m.kind, m.content, m.wire, m.metadata, m.tokens, m.answers,
-        m.redacted_at IS NOT NULL
+    SELECT m.position::bigint, m.role::text, m.kind::text, m.content::text, m.wire::text, m.metadata::text,
+        m.tokens::bigint, m.answers::bigint, m.redacted_at IS NOT NULL
     FROM convmemory_message m
     WHERE m.session_id = %s
         AND m.tokens_through > (
@@ -996,8 +996,8 @@ WHERE s.name_hash = %s;
 
 -- load, partitioned: the summary, and what it does not cover
 (
-    SELECT m.position, m.role, m.kind, m.content, m.wire, m.metadata, m.tokens, m.answers,
-        m.redacted_at IS NOT NULL
+    SELECT m.position::bigint, m.role::text, m.kind::text, m.content::text, m.wire::text, m.metadata::text,
+        m.tokens::bigint, m.answers::bigint, m.redacted_at IS NOT NULL
     FROM convmemory_message m
     WHERE m.session_id = %s
         AND m.position >= (
@@ -1051,8 +1051,8 @@ WHERE s.name_hash = %s;
 
 -- load, partitioned: the summary, and the last messages
 (
-    SELECT m.position, m.role, m.kind, m.content, m.wire, m.metadata, m.tokens, m.answers,
-        m.redacted_at IS NOT NULL
+    SELECT m.position::bigint, m.role::text, m.kind::text, m.content::text, m.wire::text, m.metadata::text,
+        m.tokens::bigint, m.answers::bigint, m.redacted_at IS NOT NULL
     FROM convmemory_message m
     WHERE m.session_id = %s
         AND m.position >= (
@@ -1106,8 +1106,8 @@ WHERE s.name_hash = %s;
 
 -- load, partitioned: the summary, and the last tokens
 (
-    SELECT m.position, m.role, m.kind, m.content, m.wire, m.metadata, m.tokens, m.answers,
-        m.redacted_at IS NOT NULL
+    SELECT m.position::bigint, m.role::text, m.kind::text, m.content::text, m.wire::text, m.metadata::text,
+        m.tokens::bigint, m.answers::bigint, m.redacted_at IS NOT NULL
     FROM convmemory_message m
     WHERE m.session_id = %s
         AND m.tokens_through > (
