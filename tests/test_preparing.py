@@ -31,6 +31,8 @@ ENOUGH = preparing.SENT_FIRST + 1
 @pytest.fixture(autouse=True)
 def new_connection() -> Iterator[None]:
     """Begin with a session in which nothing is prepared."""
+    # Other tests of this process may have removed what was prepared.
+    preparing._given_up.clear()
     connection.close()
     yield
     connection.close()
