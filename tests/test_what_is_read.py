@@ -117,7 +117,10 @@ def prepare(name: str, sql: str) -> None:
 def plans() -> Iterator[None]:
     yield
     with connection.cursor() as cursor:
-        cursor.execute("DEALLOCATE ALL")
+        # The app prepares statements of its own.
+        cursor.execute("SELECT name FROM pg_prepared_statements WHERE NOT starts_with(name, 'convmemory_')")
+        for (name,) in cursor.fetchall():
+            cursor.execute(f'DEALLOCATE "{name}"')
 
 
 @pytest.mark.only_on("postgresql")

@@ -65,12 +65,6 @@ def test_a_later_release_can_change_columns_and_indexes() -> None:
     assert rows("SELECT count(*) FROM pg_inherits WHERE inhparent = 'convmemory_message'::regclass") == [(64,)]
 
 
-def test_the_migrations_of_the_app_go_back_and_forth() -> None:
-    call_command("migrate", "convmemory", "0008", verbosity=0)
-    call_command("migrate", "convmemory", verbosity=0)
-    converse()
-
-
 def sql_of(section: str) -> str:
     """Return the SQL in a section of the page about partitions."""
     return PAGE.partition(f"## {section}")[2].partition("```sql\n")[2].partition("\n```")[0]
