@@ -136,7 +136,8 @@ def execute(cursor: Any, text: str, params: Any) -> None:
     # Django's log would show EXECUTE with the values, and not the text.
     if connection.vendor == "postgresql" and connection.alias not in _given_up and not connection.queries_logged:
         session = _session(connection)
-    if session is None or not session.wants(text):
+    # EXECUTE takes its values in the text, and a cursor that binds on the server sends them beside it.
+    if session is None or not isinstance(cursor.cursor, connection.Database.ClientCursor) or not session.wants(text):
         cursor.execute(text, params)
         return
     with connection.execute_wrapper(functools.partial(session.execute, text)):
