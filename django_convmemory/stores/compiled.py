@@ -46,6 +46,17 @@ class Slot(Expression):
         return value + self.more if self.more else value
 
 
+# The text of a statement, and its parameters.
+Bound = tuple[str, list[Any]]
+
+
+def run(using: str, bound: Bound) -> int:
+    """Run a statement, and return how many rows it changed."""
+    with connections[using].cursor() as cursor:
+        cursor.execute(*bound)
+        return int(cursor.rowcount)
+
+
 @dataclasses.dataclass(frozen=True, slots=True)
 class Statement:
     """The text of a statement for the database ``using``, and its parameters, some of which are slots."""
@@ -54,15 +65,13 @@ class Statement:
     text: str
     params: Sequence[Any]
 
-    def bind(self, **values: Any) -> tuple[str, list[Any]]:
+    def bind(self, **values: Any) -> Bound:
         """Return the text, and the parameters with ``values`` in the slots."""
         return self.text, [param.value_of(values) if isinstance(param, Slot) else param for param in self.params]
 
     def run(self, **values: Any) -> int:
         """Run the statement with ``values`` in the slots, and return how many rows it changed."""
-        with connections[self.using].cursor() as cursor:
-            cursor.execute(*self.bind(**values))
-            return int(cursor.rowcount)
+        return run(self.using, self.bind(**values))
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

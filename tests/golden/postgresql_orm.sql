@@ -188,14 +188,14 @@ SELECT "convmemory_session"."epoch" AS "session__epoch",
     "convmemory_session"."last_position" AS "session__last_position", "convmemory_segment"."first" AS "first",
     "convmemory_segment"."last" AS "last", "convmemory_segment"."data" AS "data"
 FROM "convmemory_segment" INNER JOIN "convmemory_session" ON ("convmemory_segment"."session_id" = "convmemory_session"."id")
-WHERE "convmemory_segment"."session_id" = %s
+WHERE "convmemory_segment"."session_id" = (%s)
 ORDER BY "convmemory_segment"."session_id" DESC, 4 DESC LIMIT 1;
 
 -- index, its first segment (2 of 4)
 SELECT "convmemory_session"."epoch" AS "epoch", "convmemory_session"."indexed_position" AS "indexed_position",
     "convmemory_session"."last_position" AS "last_position"
 FROM "convmemory_session"
-WHERE "convmemory_session"."id" = %s;
+WHERE "convmemory_session"."id" = (%s);
 
 -- index, its first segment (3 of 4)
 -- index, a longer segment (3 of 4)
@@ -204,15 +204,16 @@ SELECT "convmemory_message"."position" AS "position", "convmemory_message"."crea
     "convmemory_message"."kind" AS "kind", LEFT("convmemory_message"."content", %s) AS "left",
     "convmemory_message"."wire" AS "wire"
 FROM "convmemory_message"
-WHERE ("convmemory_message"."position" BETWEEN %s AND %s AND "convmemory_message"."session_id" = %s)
+WHERE ("convmemory_message"."session_id" = (%s) AND "convmemory_message"."position" >= (%s)
+    AND "convmemory_message"."position" <= (%s))
 ORDER BY "convmemory_message"."session_id" ASC, 1 ASC;
 
 -- index, its first segment (4 of 4)
 WITH changed AS (
     UPDATE "convmemory_session"
     SET "indexed_position" = %s
-    WHERE ("convmemory_session"."epoch" = %s AND "convmemory_session"."id" = %s
-        AND "convmemory_session"."indexed_position" = %s)
+    WHERE ("convmemory_session"."epoch" = (%s) AND "convmemory_session"."id" = (%s)
+        AND "convmemory_session"."indexed_position" = (%s))
     RETURNING 1
 ), inserted0 AS (
     INSERT INTO "convmemory_segment" ("session_id", "first", "last", "data")
@@ -263,14 +264,14 @@ FROM advanced;
 WITH changed AS (
     UPDATE "convmemory_session"
     SET "indexed_position" = %s
-    WHERE ("convmemory_session"."epoch" = %s AND "convmemory_session"."id" = %s
-        AND "convmemory_session"."indexed_position" = %s)
+    WHERE ("convmemory_session"."epoch" = (%s) AND "convmemory_session"."id" = (%s)
+        AND "convmemory_session"."indexed_position" = (%s))
     RETURNING 1
 ), updated0 AS (
     UPDATE "convmemory_segment"
     SET "last" = %s,
         "data" = %s
-    WHERE ("convmemory_segment"."session_id" = %s AND "convmemory_segment"."first" = %s)
+    WHERE ("convmemory_segment"."session_id" = (%s) AND "convmemory_segment"."first" = (%s))
         AND EXISTS (
         SELECT 1
         FROM changed
@@ -681,8 +682,8 @@ RETURNING "convmemory_attempt"."id";
 -- publish
 WITH changed AS (
     UPDATE "convmemory_session"
-    SET "due_since" = CASE WHEN ("convmemory_session"."unpinned_tokens" > %s
-        AND "convmemory_session"."settled_tokens" > %s) THEN COALESCE("convmemory_session"."due_since",
+    SET "due_since" = CASE WHEN ("convmemory_session"."unpinned_tokens" > (%s)
+        AND "convmemory_session"."settled_tokens" > (%s)) THEN COALESCE("convmemory_session"."due_since",
         (CLOCK_TIMESTAMP() + %s * INTERVAL '1 second')) ELSE NULL END,
         "current_version" = %s,
         "covered_position" = %s,
@@ -695,10 +696,10 @@ WITH changed AS (
         "lease_expires_at" = (CLOCK_TIMESTAMP() + %s * INTERVAL '1 second'),
         "revision" = ("convmemory_session"."revision" + %s),
         "updated_at" = (CLOCK_TIMESTAMP() + %s * INTERVAL '1 second')
-    WHERE ("convmemory_session"."epoch" = %s
+    WHERE ("convmemory_session"."epoch" = (%s)
         AND "convmemory_session"."lease_expires_at" > (CLOCK_TIMESTAMP() + %s * INTERVAL '1 second')
-        AND "convmemory_session"."lease_token" = %s AND "convmemory_session"."id" = %s
-        AND "convmemory_session"."covered_position" = %s AND "convmemory_session"."last_version" = %s)
+        AND "convmemory_session"."lease_token" = (%s) AND "convmemory_session"."id" = (%s)
+        AND "convmemory_session"."covered_position" = (%s) AND "convmemory_session"."last_version" = (%s))
     RETURNING 1
 ), inserted0 AS (
     INSERT INTO "convmemory_summary" ("session_id", "version", "parent_version", "first_position",
@@ -1088,7 +1089,7 @@ ORDER BY "convmemory_segment"."session_id" DESC, 1 DESC LIMIT 1;
 UPDATE "convmemory_segment"
 SET "last" = %s,
     "data" = %s
-WHERE ("convmemory_segment"."session_id" = %s AND "convmemory_segment"."first" = %s);
+WHERE ("convmemory_segment"."session_id" = (%s) AND "convmemory_segment"."first" = (%s));
 
 -- redact (24 of 36)
 -- redact (36 of 36)

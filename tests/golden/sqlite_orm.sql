@@ -191,14 +191,14 @@ SELECT "convmemory_session"."epoch" AS "session__epoch",
     "convmemory_session"."last_position" AS "session__last_position", "convmemory_segment"."first" AS "first",
     "convmemory_segment"."last" AS "last", "convmemory_segment"."data" AS "data"
 FROM "convmemory_segment" INNER JOIN "convmemory_session" ON ("convmemory_segment"."session_id" = "convmemory_session"."id")
-WHERE "convmemory_segment"."session_id" = %s
+WHERE "convmemory_segment"."session_id" = (%s)
 ORDER BY "convmemory_segment"."session_id" DESC, 4 DESC LIMIT 1;
 
 -- index, its first segment (2 of 5)
 SELECT "convmemory_session"."epoch" AS "epoch", "convmemory_session"."indexed_position" AS "indexed_position",
     "convmemory_session"."last_position" AS "last_position"
 FROM "convmemory_session"
-WHERE "convmemory_session"."id" = %s;
+WHERE "convmemory_session"."id" = (%s);
 
 -- index, its first segment (3 of 5)
 -- index, a longer segment (4 of 6)
@@ -207,15 +207,16 @@ SELECT "convmemory_message"."position" AS "position", "convmemory_message"."crea
     "convmemory_message"."kind" AS "kind", SUBSTR("convmemory_message"."content", %s, %s) AS "left",
     "convmemory_message"."wire" AS "wire"
 FROM "convmemory_message"
-WHERE ("convmemory_message"."position" BETWEEN %s AND %s AND "convmemory_message"."session_id" = %s)
+WHERE ("convmemory_message"."session_id" = (%s) AND "convmemory_message"."position" >= (%s)
+    AND "convmemory_message"."position" <= (%s))
 ORDER BY "convmemory_message"."session_id" ASC, 1 ASC;
 
 -- index, its first segment (4 of 5)
 -- index, a longer segment (5 of 6)
 UPDATE "convmemory_session"
 SET "indexed_position" = %s
-WHERE ("convmemory_session"."epoch" = %s AND "convmemory_session"."id" = %s
-    AND "convmemory_session"."indexed_position" = %s);
+WHERE ("convmemory_session"."epoch" = (%s) AND "convmemory_session"."id" = (%s)
+    AND "convmemory_session"."indexed_position" = (%s));
 
 -- index, its first segment (5 of 5)
 -- fork (12 of 17)
@@ -253,7 +254,7 @@ VALUES (%(session_id)s, %(role)s, %(kind)s, %(content)s, %(tokens)s, %(tokens_th
 UPDATE "convmemory_segment"
 SET "last" = %s,
     "data" = %s
-WHERE ("convmemory_segment"."session_id" = %s AND "convmemory_segment"."first" = %s);
+WHERE ("convmemory_segment"."session_id" = (%s) AND "convmemory_segment"."first" = (%s));
 
 -- searchable
 SELECT %s AS "value", "convmemory_message"."session_id" AS "session_id",
@@ -667,8 +668,8 @@ RETURNING "convmemory_attempt"."id";
 
 -- publish (1 of 3)
 UPDATE "convmemory_session"
-SET "due_since" = CASE WHEN ("convmemory_session"."unpinned_tokens" > %s
-    AND "convmemory_session"."settled_tokens" > %s) THEN COALESCE("convmemory_session"."due_since",
+SET "due_since" = CASE WHEN ("convmemory_session"."unpinned_tokens" > (%s)
+    AND "convmemory_session"."settled_tokens" > (%s)) THEN COALESCE("convmemory_session"."due_since",
     REPLACE(STRFTIME('%%Y-%%m-%%d %%H:%%M:%%f', 'now', %s) || '000', '.000000', '')) ELSE NULL END,
     "current_version" = %s,
     "covered_position" = %s,
@@ -681,11 +682,11 @@ SET "due_since" = CASE WHEN ("convmemory_session"."unpinned_tokens" > %s
     "lease_expires_at" = REPLACE(STRFTIME('%%Y-%%m-%%d %%H:%%M:%%f', 'now', %s) || '000', '.000000', ''),
     "revision" = ("convmemory_session"."revision" + %s),
     "updated_at" = REPLACE(STRFTIME('%%Y-%%m-%%d %%H:%%M:%%f', 'now', %s) || '000', '.000000', '')
-WHERE ("convmemory_session"."epoch" = %s
+WHERE ("convmemory_session"."epoch" = (%s)
     AND "convmemory_session"."lease_expires_at" > (REPLACE(STRFTIME('%%Y-%%m-%%d %%H:%%M:%%f', 'now',
-    %s) || '000', '.000000', '')) AND "convmemory_session"."lease_token" = %s
-    AND "convmemory_session"."id" = %s AND "convmemory_session"."covered_position" = %s
-    AND "convmemory_session"."last_version" = %s);
+    %s) || '000', '.000000', '')) AND "convmemory_session"."lease_token" = (%s)
+    AND "convmemory_session"."id" = (%s) AND "convmemory_session"."covered_position" = (%s)
+    AND "convmemory_session"."last_version" = (%s));
 
 -- publish (2 of 3)
 INSERT INTO "convmemory_summary" ("session_id", "version", "parent_version", "first_position",
