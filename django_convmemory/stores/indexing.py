@@ -98,8 +98,8 @@ def _state(using: str, session_id: int) -> _State | None:
     """Read the end of the index of a session. None: there is no such session."""
     for *values, first, last, data in _last_segment(using).read(session_id=session_id):
         return _State._make([*values, Segment(first, last, data)])
-    for values in _session(using).read(session_id=session_id):
-        return _State._make([*values, None])
+    for row in _session(using).read(session_id=session_id):
+        return _State._make([*row, None])
     return None
 
 
