@@ -103,7 +103,7 @@ class SessionQuerySet(models.QuerySet["Session"]):
         paused = Exists(_pauses())
         return waiting.filter(paused if state == SessionState.PAUSED else ~paused)
 
-    def held(self, session_id: int, token: str, epoch: int) -> SessionQuerySet:
+    def held(self, session_id: Any, token: Any, epoch: Any) -> SessionQuerySet:
         """The session, if the lease is still held and no message was removed or redacted since it was taken."""
         return self.filter(pk=session_id, lease_token=token, epoch=epoch, lease_expires_at__gt=clock.Clock())
 

@@ -32,6 +32,7 @@ def main() -> None:
     parser.add_argument("--sessions", type=int, default=1000)
     parser.add_argument("--threads", type=int, nargs="+", default=[8, 32, 64, 96])
     parser.add_argument("--latency", type=float, default=2.0, help="seconds that the model takes")
+    parser.add_argument("--connection-pool", action="store_true", help="eight database connections for all threads")
     arguments = parser.parse_args()
     import psycopg
 
@@ -46,6 +47,7 @@ def main() -> None:
                 "DJANGO_SETTINGS_MODULE": "benchmarks.worker_rate.settings",
                 "BENCH_DATABASE": name,
                 "OPENAI_BASE_URL": url,
+                "BENCH_POOL": "1" if arguments.connection_pool else "",
             }
             measure(arguments)
         finally:

@@ -11,6 +11,7 @@ DATABASES = {
         "NAME": os.environ.get("BENCH_DATABASE", "bench"),
         "HOST": "127.0.0.1",
         "USER": "postgres",
+        "OPTIONS": {"pool": {"min_size": 1, "max_size": 8}} if os.environ.get("BENCH_POOL") else {},
     }
 }
 CELERY_BROKER_URL = "redis://127.0.0.1:6379/11"

@@ -57,6 +57,8 @@ _KINDS = {
     "number": (rf"(?<![{_LETTERS}0-9.])(?>\+?\(?\d+\)?(?:[ .,/-]\(?\d{{2,}}\)?)*)(?![{_LETTERS}_]|[-/.]{_IN_WORD})"),
     "code": rf"#?{_IN_WORD}+(?:[-_./]{_IN_WORD}+)*",
 }
+# Each identifier has one of these. Most messages have none, and looking for them is fast.
+_SIGNS = re.compile(r"\d|@|://")
 _IDENTIFIER = re.compile("|".join(f"(?P<{kind}>{pattern})" for kind, pattern in _KINDS.items()), re.IGNORECASE)
 # A code with more words between its hyphens is a sentence in disguise.
 _MAX_WORDS = 2
@@ -67,6 +69,8 @@ _QUANTITY = re.compile(rf"\d+(?:[.,:]\d+)*[{_LETTERS}]{{1,3}}")
 
 def mentioned(text: str) -> list[str]:
     """Return the identifiers in ``text``, in order, at most :data:`MAX_OF_MESSAGE`."""
+    if not _SIGNS.search(text):
+        return []
     found: dict[str, str] = {}
     for match in _IDENTIFIER.finditer(text):
         identifier = match[0].rstrip(_END).strip()
@@ -85,8 +89,10 @@ def _counts(kind: str, text: str) -> bool:
         # A run of one digit is a line or a filler.
         return digits >= 4 and len(set(text)) > 1 and not _is_card(text)
     if kind == "code":
+        if not digits or len(text) < 4:  # Most words of a text end here.
+            return False
         is_sentence = sum(word.isalpha() for word in re.split(r"[-_./]", text)) > _MAX_WORDS
-        return len(text) >= 4 and digits > 0 and not is_sentence and (digits >= 4 or not _QUANTITY.fullmatch(text))
+        return not is_sentence and (digits >= 4 or not _QUANTITY.fullmatch(text))
     return True
 
 

@@ -5,6 +5,8 @@ So a process that is stopped here holds no lock, and every process sees the stat
 
 from __future__ import annotations
 
+from typing import Any
+
 from django.db.models import Case, F, Q, QuerySet, When
 from django.db.models.functions import Coalesce
 from django.utils import timezone
@@ -13,16 +15,23 @@ from django_convmemory import models
 from django_convmemory.clock import Clock
 from django_convmemory.core.breaker import KNOWN_FOR, Breaker, Reason
 from django_convmemory.core.strategies import Threshold
-from django_convmemory.stores import transactions
+from django_convmemory.stores import compiled, transactions
+from django_convmemory.stores.compiled import Slot
 
 _MAX_ERROR = 1000
 
 
 def read(using: str, alias: str) -> Breaker:
     """Return the state of an alias's breaker."""
+    for row in _reading(using).read(alias=alias):
+        return Breaker(*row)
+    return Breaker(timezone.now())
+
+
+@compiled.once
+def _reading(using: str) -> compiled.Selection:
     names = ("failures", "last_session", "since", "until", "reason", "error")
-    row = _rows(using, alias).values_list(Clock(), *names).first()
-    return Breaker(*row) if row is not None else Breaker(timezone.now())
+    return compiled.selection(_rows(using, Slot("alias")).values_list(Clock(), *names))
 
 
 def count_failure(using: str, alias: str, session_id: int, error: str) -> int:
@@ -74,12 +83,21 @@ def end_probe(using: str, alias: str, *, seconds: float, silent: bool) -> bool:
 
 def close(using: str, alias: str) -> bool:
     """Close the breaker. A rate limit that has not ended stays."""
+    if not _to_close(using).read(alias=alias):
+        return False
     rows = _rows(using, alias)
     closed = {"failures": 0, "last_session": None, "since": None, "until": None, "reason": "", "error": ""}
     if _update(rows.filter(until__isnull=False).exclude(reason=Reason.RATE_LIMIT), **closed):
         return True
     _update(rows.filter(failures__gt=0), failures=0, last_session=None, since=None)
     return False
+
+
+@compiled.once
+def _to_close(using: str) -> compiled.Selection:
+    """Return the statement that finds the breaker if it has anything to forget. Usually it has not."""
+    has_failures = Q(failures__gt=0) | (Q(until__isnull=False) & ~Q(reason=Reason.RATE_LIMIT))
+    return compiled.selection(_rows(using, Slot("alias")).filter(has_failures).values_list("alias"))
 
 
 def next_to_compare(using: str, alias: str, threshold: Threshold) -> int | None:
@@ -101,7 +119,7 @@ def compared(using: str, alias: str, through: int | None) -> None:
     _update(_rows(using, alias), compared_id=through)
 
 
-def _rows(using: str, alias: str) -> QuerySet[models.AliasState]:
+def _rows(using: str, alias: Any) -> QuerySet[models.AliasState]:
     return models.AliasState.objects.using(using).filter(alias=alias)
 
 

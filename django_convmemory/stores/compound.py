@@ -11,23 +11,19 @@ from typing import Any
 
 from django.db import connections, models
 from django.db.models import QuerySet
-from django.db.models.sql import UpdateQuery
 
-# Rows, and the new values of their columns.
-Update = tuple[QuerySet[Any], dict[str, Any]]
+from django_convmemory.stores import compiled
+from django_convmemory.stores.compiled import Bound
 
 
-def execute(
-    using: str, first: QuerySet[Any], changes: dict[str, Any], updates: Sequence[Update], rows: Sequence[models.Model]
-) -> bool:
-    """Change the one row of ``first``. If there is such a row, make ``updates`` and insert ``rows``.
+def execute(using: str, first: Bound, updates: Sequence[Bound], rows: Sequence[models.Model]) -> bool:
+    """Run ``first``, which changes one row. If there is such a row, run ``updates`` and insert ``rows``.
 
     Returns whether there was one.
     """
-    text, params = _update(first, changes)
+    text, params = first
     parts, all_params = [f"changed AS ({text} RETURNING 1)"], list(params)
-    for number, (others, values) in enumerate(updates):
-        text, params = _update(others, values)
+    for number, (text, params) in enumerate(updates):
         parts.append(f"updated{number} AS ({text} AND EXISTS (SELECT 1 FROM changed))")
         all_params += params
     for number, row in enumerate(rows):
@@ -47,7 +43,9 @@ def mark(rows: QuerySet[Any], order: Sequence[str], limit: int, changes: dict[st
     table = rows.model._meta.db_table
     picked, picked_params = rows.order_by(*order).values_list(*order)[:limit].query.get_compiler(rows.db).as_sql()
     # The compiler refuses FOR UPDATE outside of a transaction. This statement is one by itself.
-    update, update_params = _update(rows.model._default_manager.using(rows.db).filter(pk__gt=0), changes)
+    update, update_params = compiled.update(
+        rows.model._default_manager.using(rows.db).filter(pk__gt=0), **changes
+    ).bind()
     # With names of its own and a qualified one in the subquery: a name that it does not have would be the outer row's,
     # and every row would be changed.
     names = [f"picked{number}" for number in range(len(order))]
@@ -61,30 +59,29 @@ def mark(rows: QuerySet[Any], order: Sequence[str], limit: int, changes: dict[st
         return [row[-1] for row in cursor.fetchall()]
 
 
-def _update(rows: QuerySet[Any], changes: dict[str, Any]) -> tuple[str, Sequence[Any]]:
-    query: Any = rows.query.chain(UpdateQuery)
-    query.add_update_values(changes)
-    text, params = query.get_compiler(rows.db).as_sql()
-    return text, params
-
-
 def _insert(using: str, row: models.Model) -> tuple[str, list[Any]]:
     """Return the INSERT of ``row`` without its id, up to the FROM."""
     connection = connections[using]
-    names, values, params = [], [], []
-    for field in row._meta.concrete_fields:
-        if field.primary_key:
-            continue
-        names.append(connection.ops.quote_name(str(field.column)))
+    start, columns = _columns(using, type(row))
+    values, params = [], []
+    for field, place in columns:
         value = getattr(row, field.attname)
         if hasattr(value, "as_sql"):
             text, value_params = value.as_sql(None, connection)
             values.append(text)
             params += value_params
         else:
-            values.append(
-                f"CAST(%s AS {field.rel_db_type(connection) if field.is_relation else field.db_type(connection)})"
-            )
+            values.append(place)
             params.append(field.get_db_prep_save(value, connection))
-    table = connection.ops.quote_name(row._meta.db_table)
-    return f"INSERT INTO {table} ({', '.join(names)}) SELECT {', '.join(values)}", params
+    return f"{start} SELECT {', '.join(values)}", params
+
+
+@compiled.once
+def _columns(using: str, model: type[models.Model]) -> tuple[str, list[tuple[Any, str]]]:
+    """Return the beginning of an INSERT, and for each column its field and the place of a value."""
+    connection = connections[using]
+    fields: list[Any] = [field for field in model._meta.concrete_fields if not field.primary_key]
+    types = [field.rel_db_type(connection) if field.is_relation else field.db_type(connection) for field in fields]
+    names = ", ".join(connection.ops.quote_name(field.column) for field in fields)
+    start = f"INSERT INTO {connection.ops.quote_name(model._meta.db_table)} ({names})"
+    return start, [(field, f"CAST(%s AS {kind})") for field, kind in zip(fields, types, strict=True)]

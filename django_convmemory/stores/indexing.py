@@ -31,7 +31,8 @@ from django_convmemory.core.recall import segments
 from django_convmemory.core.recall.documents import MAX_CHARACTERS
 from django_convmemory.core.recall.segments import Segment
 from django_convmemory.core.values import Indexed
-from django_convmemory.stores import columns, compound, transactions
+from django_convmemory.stores import columns, compiled, compound, transactions
+from django_convmemory.stores.compiled import Slot
 
 logger = logging.getLogger(__name__)
 
@@ -48,14 +49,6 @@ MESSAGE_NAMES = ("position", "created_at", "redacted_at", "role", "kind", "conte
 # One character more than is indexed, so that a text that was cut can be told from a whole one.
 CONTENT = Left("content", MAX_CHARACTERS + 1)
 _SESSION_NAMES = ("epoch", "indexed_position", "last_position")
-# These queries are made once, because that takes Django as long as to run them.
-_MESSAGES = models.Message.objects.order_by("session_id", "position").values_list(
-    *(CONTENT if name == "content" else name for name in MESSAGE_NAMES)
-)
-_SEGMENTS = models.Segment.objects.order_by(*_NEWEST_FIRST).values_list(
-    *(f"session__{name}" for name in _SESSION_NAMES), *Segment._fields
-)
-_SESSIONS = models.Session.objects.values_list(*_SESSION_NAMES)
 
 
 def message(values: Sequence[Any]) -> Indexable:
@@ -103,18 +96,36 @@ def index(using: str, session_id: int, *, limit: int) -> Indexed:
 
 def _state(using: str, session_id: int) -> _State | None:
     """Read the end of the index of a session. None: there is no such session."""
-    for *values, first, last, data in _SEGMENTS.using(using).filter(session_id=session_id)[:1]:
+    for *values, first, last, data in _last_segment(using).read(session_id=session_id):
         return _State._make([*values, Segment(first, last, data)])
-    for values in _SESSIONS.using(using).filter(pk=session_id):
-        return _State._make([*values, None])
+    for row in _session(using).read(session_id=session_id):
+        return _State._make([*row, None])
     return None
+
+
+@compiled.once
+def _last_segment(using: str) -> compiled.Selection:
+    rows = _rows(using, Slot("session_id")).order_by(*_NEWEST_FIRST)
+    return compiled.selection(rows.values_list(*(f"session__{name}" for name in _SESSION_NAMES), *Segment._fields)[:1])
+
+
+@compiled.once
+def _session(using: str) -> compiled.Selection:
+    rows = models.Session.objects.using(using).filter(pk=Slot("session_id"))
+    return compiled.selection(rows.values_list(*_SESSION_NAMES))
+
+
+@compiled.once
+def _page(using: str) -> compiled.Selection:
+    rows = models.Message.objects.using(using).filter(session_id=Slot("session_id"))
+    rows = rows.filter(position__gte=Slot("first"), position__lte=Slot("last")).order_by("session_id", "position")
+    return compiled.selection(rows.values_list(*(CONTENT if name == "content" else name for name in MESSAGE_NAMES)))
 
 
 def _messages(using: str, session_id: int, first: int, last: int) -> Iterator[Indexable]:
     """Yield the messages from ``first`` through ``last``, read in pages. End where one is missing."""
     while first <= last:
-        positions = (first, min(last, first + _PAGE - 1))
-        page = _MESSAGES.using(using).filter(session_id=session_id, position__range=positions)
+        page = _page(using).read(session_id=session_id, first=first, last=min(last, first + _PAGE - 1))
         stored = [message(values) for values in page]
         for each in stored:
             if each.position != first:
@@ -131,34 +142,53 @@ def _write(using: str, session_id: int, state: _State, new: list[Segment]) -> bo
     The first one takes the place of the last segment if both begin at the same position. On PostgreSQL all of it is one
     statement, which commits by itself.
     """
-    sessions = models.Session.objects.using(using).filter(pk=session_id, epoch=state.epoch)
-    unchanged = sessions.filter(indexed_position=state.indexed_position)
-    reached = {"indexed_position": new[-1].last}
-    updates: list[compound.Update] = []
+    reached = new[-1].last
+    first = _advancing(using).bind(
+        session_id=session_id, epoch=state.epoch, indexed_position=state.indexed_position, reached=reached
+    )
+    updates: list[compiled.Bound] = []
     if state.last is not None and new[0].first == state.last.first:
-        updates.append(_replaced(_rows(using, session_id), new[0]))
+        updates.append(_replacing(using).bind(session_id=session_id, **new[0]._asdict()))
         new = new[1:]
 
     def work() -> bool:
         if connections[using].vendor == "postgresql":
-            return compound.execute(using, unchanged, reached, updates, _models(session_id, new))
-        if not unchanged.update(**reached):
+            return compound.execute(using, first, updates, _models(session_id, new))
+        if not compiled.run(using, first):
             return False
-        for rows, changes in updates:
-            rows.update(**changes)
+        for update in updates:
+            compiled.run(using, update)
         insert(using, session_id, new)
         return True
+
+    def happened() -> bool:
+        sessions = models.Session.objects.using(using).filter(pk=session_id, epoch=state.epoch)
+        return sessions.filter(indexed_position__gte=reached).exists()
 
     return transactions.run(
         using,
         work,
         savepoint=True,
         atomic=connections[using].vendor != "postgresql",
-        happened=lambda: sessions.filter(indexed_position__gte=reached["indexed_position"]).exists(),
+        happened=happened,
     )
 
 
-def _rows(using: str, session_id: int) -> QuerySet[models.Segment]:
+@compiled.once
+def _advancing(using: str) -> compiled.Statement:
+    rows = models.Session.objects.using(using).filter(pk=Slot("session_id"), epoch=Slot("epoch"))
+    unchanged = rows.filter(indexed_position=Slot("indexed_position"))
+    return compiled.update(unchanged, indexed_position=Slot("reached"))
+
+
+@compiled.once
+def _replacing(using: str) -> compiled.Statement:
+    """Return the statement that stores a segment in the place of the one that begins at the same position."""
+    rows = _rows(using, Slot("session_id")).filter(first=Slot("first"))
+    return compiled.update(rows, last=Slot("last"), data=Slot("data"))
+
+
+def _rows(using: str, session_id: Any) -> QuerySet[models.Segment]:
     return models.Segment.objects.using(using).filter(session_id=session_id)
 
 
@@ -168,9 +198,8 @@ def _last(rows: QuerySet[models.Segment]) -> Segment | None:
     return Segment._make(values) if values else None
 
 
-def _replaced(rows: QuerySet[models.Segment], segment: Segment) -> compound.Update:
-    """Return the change that stores ``segment`` in the place of the one that begins at the same position."""
-    return rows.filter(first=segment.first), {"last": segment.last, "data": segment.data}
+def _replace(using: str, session_id: int, segment: Segment) -> None:
+    _replacing(using).run(session_id=session_id, **segment._asdict())
 
 
 def _models(session_id: int, new: Sequence[Segment]) -> list[models.Segment]:
@@ -190,8 +219,7 @@ def strike(using: str, session_id: int, position: int) -> None:
     rows = _rows(using, session_id)
     segment = _last(transactions.latest(rows.filter(first__lte=position)))
     if segment is not None and segment.last >= position:
-        found, changes = _replaced(rows, segments.struck(segment, position))
-        found.update(**changes)
+        _replace(using, session_id, segments.struck(segment, position))
 
 
 def cut(using: str, session_id: int, after: int) -> None:
@@ -200,8 +228,7 @@ def cut(using: str, session_id: int, after: int) -> None:
     rows.filter(first__gt=after).delete()
     last = _last(transactions.latest(rows))
     if last is not None and last.last > after:
-        found, changes = _replaced(rows, segments.trimmed(last, after))
-        found.update(**changes)
+        _replace(using, session_id, segments.trimmed(last, after))
 
 
 def delete(using: str, session_id: int) -> None:

@@ -24,29 +24,48 @@ from django_convmemory import models
 from django_convmemory.clock import Clock
 from django_convmemory.core import values
 from django_convmemory.core.strategies import Threshold
-from django_convmemory.core.values import Claim, DueRule, SummaryVersion
-from django_convmemory.stores import transactions
+from django_convmemory.core.values import Claim, DueRule
+from django_convmemory.stores import compiled, transactions
+from django_convmemory.stores.compiled import Slot
+
+# What a claim needs of the session, and the whole row of a version, in the order of the fields.
+_NEEDED = {
+    *("id", "public_id", "alias", "owner_id", "visitor", "key", "lease_token", "epoch", "last_version", "attempts"),
+    *("current_version", "due_since", *models.COUNTER_COLUMNS),
+}
+_SESSION_NAMES = [field.attname for field in models.Session._meta.concrete_fields if field.attname in _NEEDED]
+_SUMMARY_NAMES = [field.attname for field in models.Summary._meta.concrete_fields]
 
 
 def claim(using: str, session_id: int, rule: DueRule, *, lease: float, prompt_hash: str, force: bool) -> Claim | str:
     """Take the lease to fold the session: see :meth:`.Store.claim`."""
-    sessions = models.Session.objects.using(using).filter(pk=session_id)
+    claimed, parts = _claimed(_claiming(using, rule.threshold, lease, force=force), session_id)
+    if claimed is None:
+        return _reason(models.Session.objects.using(using).filter(pk=session_id), rule)
+    line = values.building_line(parts, prompt_hash, claimed.summary.version if claimed.summary else None)
+    _invalidate_others(parts, line)
+    return values.continued(claimed, line)
+
+
+@compiled.once
+def _claiming(using: str, threshold: Threshold, lease: float, *, force: bool) -> compiled.Statement:
+    sessions = models.Session.objects.using(using).filter(pk=Slot("session_id"))
     # By the counters too: an import without compaction does not mark a session, and a limit may have been lowered.
-    over = models.exceeds(rule.threshold, covered_tokens=F("covered_tokens"), covered_count=F("covered_count"))
+    over = models.exceeds(threshold, covered_tokens=F("covered_tokens"), covered_count=F("covered_count"))
     due = sessions.filter(Q(due_since__isnull=False) | over)
-    free = due.unleased() if force else due.unleased().ready()
-    claimed = _claimed(
-        free,
-        session_id,
-        lease,
+    return compiled.update(
+        due.unleased() if force else due.unleased().ready(),
+        **_leased(lease),
         # Before attempts changes: MariaDB evaluates an UPDATE from left to right.
         next_attempt_at=_after_lease(lease),
         attempts=F("attempts") + 1,
         due_since=Coalesce("due_since", Clock()),
     )
-    if claimed is not None:
-        return values.continued(claimed, _parts(using, claimed, prompt_hash))
-    return _reason(sessions, rule)
+
+
+def _leased(lease: float) -> dict[str, Any]:
+    """Return the changes that take a lease."""
+    return {"lease_token": Slot("token"), "lease_expires_at": Clock(lease), "revision": F("revision") + 1}
 
 
 def _reason(sessions: models.SessionQuerySet, rule: DueRule) -> str:
@@ -79,7 +98,7 @@ def claim_rebuild(
     if stand_ins:
         summarized = summarized.filter(rebuild_after__isnull=False)
         changes["rebuild_after"] = Clock(wait)
-    claimed = _claimed(summarized.unleased(), session_id, lease, **changes)
+    claimed, _ = _claimed(compiled.update(summarized.unleased(), **_leased(lease), **changes), session_id)
     if claimed is None:
         return "busy" if summarized.exists() else "not_due"
     summaries = models.Summary.objects.using(using).filter(session_id=session_id).valid().order_by("version")
@@ -102,47 +121,58 @@ def claim_rebuild(
     return values.rebuilding(claimed, line, base, first.version if first else 0)
 
 
-def _claimed(free: models.SessionQuerySet, session_id: int, lease: float, **changes: Any) -> Claim | None:
-    """Take the lease of the session ``free``, and return the claim, or None if the session is not free.
+def _claimed(claiming: compiled.Statement, session_id: int) -> tuple[Claim | None, list[models.Summary]]:
+    """Take the lease of a session. Return the claim, and the parts of the next exchange that are folded already.
 
-    Raises ImproperlyConfigured if nothing would commit the claim and the summary.
+    The claim is None if the session is not free. Raises ImproperlyConfigured if nothing would commit the claim and the
+    summary.
     """
-    connection = connections[free.db]
+    using = claiming.using
+    connection = connections[using]
     if not (connection.get_autocommit() or connection.in_atomic_block):
         raise ImproperlyConfigured(
-            f"AUTOCOMMIT of the database {free.db!r} is off: a summary would be paid for and never be "
+            f"AUTOCOMMIT of the database {using!r} is off: a summary would be paid for and never be "
             "committed. Turn it on in the processes that make summaries."
         )
     token = uuid.uuid4().hex
-    if not _update(free, lease_token=token, lease_expires_at=Clock(lease), revision=F("revision") + 1, **changes):
-        return None
+    if not _changed(claiming, session_id=session_id, token=token):
+        return None, []
+    lock = transactions.reads_earlier(using)
     # By the token: if there is no such row, the session was changed or deleted at once, and the lease is gone.
-    rows = models.Session.objects.using(free.db).filter(pk=session_id, lease_token=token).with_clock()
-    session = transactions.latest(rows).first()
-    if session is None:
-        return None
-    summary: SummaryVersion | None = None
-    if session.current_version:
-        summaries = models.Summary.objects.using(free.db).filter(session=session, version=session.current_version)
-        row = transactions.latest(summaries).first()
-        if row is None:
-            return None
-        summary = row.value
-    now: dt.datetime = session.now  # type: ignore[attr-defined]
+    rows = _leased_session(using, lock=lock).read(session_id=session_id, token=token)
+    if not rows:
+        return None, []
+    *row, now = rows[0]
+    session = models.Session.from_db(using, _SESSION_NAMES, row)
+    current, first = session.current_version, session.covered_position + 1
+    versions = {}
+    if session.last_version:
+        read = _versions(using, lock=lock).read(session_id=session_id, current=current, first=first)
+        versions = {row.version: row for row in (models.Summary.from_db(using, _SUMMARY_NAMES, row) for row in read)}
+    if current and current not in versions:
+        return None, []
+    summary = versions.pop(current).value if current else None
     due_seconds = (now - session.due_since).total_seconds() if session.due_since else 0.0
-    return values.claimed(session, summary, due_seconds)
+    return values.claimed(session, summary, due_seconds), list(versions.values())
 
 
-def _parts(using: str, claimed: Claim, prompt_hash: str) -> dict[int, Any]:
-    """Return the parts of the next exchange that are folded already. Invalidate those of other prompts."""
-    summaries = models.Summary.objects.using(using).filter(session_id=claimed.session_id).valid()
-    first = claimed.counters.covered_position + 1
-    parts = summaries.filter(building=True, part_end__isnull=False, first_position=first).order_by("version")
-    base = claimed.summary.version if claimed.summary else None
-    rows = list(transactions.latest(parts))
-    line = values.building_line(rows, prompt_hash, base)
-    _invalidate_others(rows, line)
-    return line
+@compiled.once
+def _leased_session(using: str, *, lock: bool) -> compiled.Selection:
+    rows = models.Session.objects.using(using).filter(pk=Slot("session_id"), lease_token=Slot("token"))
+    return _selection(rows, *_SESSION_NAMES, Clock(), lock=lock)
+
+
+@compiled.once
+def _versions(using: str, *, lock: bool) -> compiled.Selection:
+    """Return the statement that reads the current version, and the parts of the next exchange."""
+    is_part = Q(building=True, part_end__isnull=False, first_position=Slot("first"), invalidated_at__isnull=True)
+    rows = models.Summary.objects.using(using).filter(session_id=Slot("session_id"))
+    rows = rows.filter(is_part | Q(version=Slot("current"))).order_by("version")
+    return _selection(rows, *_SUMMARY_NAMES, lock=lock)
+
+
+def _selection(rows: Any, *columns: Any, lock: bool) -> compiled.Selection:
+    return compiled.selection((rows.select_for_update() if lock else rows).values_list(*columns))
 
 
 def _invalidate_others(building: list[models.Summary], line: dict[int, Any]) -> None:
@@ -168,8 +198,18 @@ def _after_lease(lease: float) -> Case:
 
 def extend(using: str, claim: Claim, *, lease: float) -> bool:
     """Make the lease longer: see :meth:`.Store.extend`."""
-    held = models.Session.objects.using(using).held(claim.session_id, claim.token, claim.epoch)
-    return bool(_update(held, lease_expires_at=Clock(lease)))
+    extending = _extending(using, lease)
+    return bool(_changed(extending, session_id=claim.session_id, token=claim.token, epoch=claim.epoch))
+
+
+def held(using: str) -> models.SessionQuerySet:
+    """Return the session that a claim holds, with the slots ``session_id``, ``token`` and ``epoch``."""
+    return models.Session.objects.using(using).held(Slot("session_id"), Slot("token"), Slot("epoch"))
+
+
+@compiled.once
+def _extending(using: str, lease: float) -> compiled.Statement:
+    return compiled.update(held(using), lease_expires_at=Clock(lease))
 
 
 def release(
@@ -183,19 +223,27 @@ def release(
     rebuild_in: float | None,
 ) -> bool:
     """Release the lease: see :meth:`.Store.release`."""
-    sessions = models.Session.objects.using(using).filter(pk=claim.session_id)
-    changes: dict[str, Any] = {}
+    if error or retry_in is not None or rebuild_in is not None:
+        changes: dict[str, Any] = {}
+        if rebuild_in is not None:
+            changes["rebuild_after"] = Clock(rebuild_in)
+        if not claim.rebuilding:
+            changes["attempts"] = 0 if not error else max(0, claim.attempts - 1) if uncount else claim.attempts
+            changes["last_error"] = error
+            changes["next_attempt_at"] = None if retry_in is None else Clock(retry_in)
+        releasing = _releasing(using, rule, changes)
+    else:
+        releasing = _releasing_after_success(using, rule, rebuilding=claim.rebuilding)
+    released = _changed(releasing, session_id=claim.session_id, token=claim.token)
+    return bool(released) and is_due(using, claim.session_id)
+
+
+def _releasing(using: str, rule: DueRule, changes: dict[str, Any]) -> compiled.Statement:
     if rule.hint:
         changes["hinted_at"] = Clock()
-    if rebuild_in is not None:
-        changes["rebuild_after"] = Clock(rebuild_in)
-    if not claim.rebuilding:
-        changes["attempts"] = 0 if not error else max(0, claim.attempts - 1) if uncount else claim.attempts
-        changes["last_error"] = error
-        changes["next_attempt_at"] = None if retry_in is None else Clock(retry_in)
-    released = _update(
+    return compiled.update(
         # By the token alone: this process may release its expired lease as long as nobody else has taken one.
-        sessions.filter(lease_token=claim.token),
+        models.Session.objects.using(using).filter(pk=Slot("session_id"), lease_token=Slot("token")),
         # Computed from the current counters, which include appends during the call of the model.
         due_since=due_since(rule.threshold, F("covered_tokens"), F("covered_count")),
         lease_token="",
@@ -203,7 +251,24 @@ def release(
         revision=F("revision") + 1,
         **changes,
     )
-    return bool(released) and sessions.due().exists()
+
+
+@compiled.once
+def _releasing_after_success(using: str, rule: DueRule, *, rebuilding: bool) -> compiled.Statement:
+    # A rebuild does not fold what has failed.
+    changes = {} if rebuilding else {"attempts": 0, "last_error": "", "next_attempt_at": None}
+    return _releasing(using, rule, changes)
+
+
+def is_due(using: str, session_id: int) -> bool:
+    """Whether the session is marked as due: see :meth:`.Store.is_due`."""
+    return bool(_due(using).read(session_id=session_id))
+
+
+@compiled.once
+def _due(using: str) -> compiled.Selection:
+    rows = models.Session.objects.using(using).filter(pk=Slot("session_id")).due()
+    return compiled.selection(rows.values_list("pk"))
 
 
 def due_since(threshold: Threshold, covered_tokens: Any, covered_count: Any) -> Case:
@@ -212,6 +277,10 @@ def due_since(threshold: Threshold, covered_tokens: Any, covered_count: Any) -> 
     return Case(
         When(condition, then=Coalesce("due_since", Clock())), default=None, output_field=DateTimeField(null=True)
     )
+
+
+def _changed(statement: compiled.Statement, **values: Any) -> int:
+    return transactions.run(statement.using, lambda: statement.run(**values), savepoint=True, atomic=False)
 
 
 def _update(rows: Any, **changes: Any) -> int:

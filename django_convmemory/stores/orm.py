@@ -37,6 +37,7 @@ from django_convmemory.stores import (
     appending,
     breakers,
     columns,
+    compiled,
     creating,
     editing,
     indexing,
@@ -51,6 +52,7 @@ from django_convmemory.stores import (
     sweeping,
     transactions,
 )
+from django_convmemory.stores.compiled import Slot
 
 T = TypeVar("T")
 
@@ -385,32 +387,22 @@ class ORMStore:
         )
 
     def turns(self, claim: Claim) -> list[Turn]:
-        rows = self._tail(claim).values_list(*Turn._fields)
-        return [Turn(*row) for row in rows.iterator(chunk_size=2000)]
+        covered, last = claim.counters.covered_position, claim.counters.last_position
+        return [Turn(*row) for row in _turns(self.using).read(session_id=claim.session_id, after=covered, last=last)]
 
     def messages(self, claim: Claim, first: int, last: int) -> list[Placed]:
-        rows = self._tail(claim).filter(position__gte=first, position__lte=last)
-        rows = list(rows.values_list(*sql.PLACED_NAMES, "created_at"))
+        # Only messages that the claim is for.
+        after = max(first - 1, claim.counters.covered_position)
+        last = min(last, claim.counters.last_position)
+        rows = _messages(self.using).read(session_id=claim.session_id, after=after, last=last)
         placed = _placed(row[:-1] for row in rows)
         return [row._replace(created_at=created_at) for row, (*_, created_at) in zip(placed, rows, strict=True)]
-
-    def _tail(self, claim: Claim) -> Any:
-        return (
-            models.Message.objects.using(self.using)
-            .filter(
-                session_id=claim.session_id,
-                position__gt=claim.counters.covered_position,
-                position__lte=claim.counters.last_position,
-            )
-            .exclude(role__in=PINNED_ROLES)
-            .order_by("position")
-        )
 
     def extend(self, claim: Claim, *, lease: float) -> bool:
         return leases.extend(self.using, claim, lease=lease)
 
     def is_due(self, session_id: int) -> bool:
-        return models.Session.objects.using(self.using).filter(pk=session_id).due().exists()
+        return leases.is_due(self.using, session_id)
 
     def release_connection(self) -> None:
         # The database may close an idle connection while the model answers, and the answer would be lost.
@@ -490,6 +482,24 @@ class ORMStore:
 
     def unhint(self, session_ids: Sequence[int]) -> None:
         sweeping.unhint(self.using, session_ids)
+
+
+@compiled.once
+def _turns(using: str) -> compiled.Selection:
+    return compiled.selection(_unpinned(using).values_list(*Turn._fields))
+
+
+@compiled.once
+def _messages(using: str) -> compiled.Selection:
+    return compiled.selection(_unpinned(using).values_list(*sql.PLACED_NAMES, "created_at"))
+
+
+def _unpinned(using: str) -> Any:
+    """Return the unpinned messages of a session after a position, through another one."""
+    rows = models.Message.objects.using(using).filter(
+        session_id=Slot("session_id"), position__gt=Slot("after"), position__lte=Slot("last")
+    )
+    return rows.exclude(role__in=PINNED_ROLES).order_by("position")
 
 
 def _settled(work: Callable[[], T], what: object) -> T:

@@ -7,7 +7,7 @@ databases it is a transaction that begins with the UPDATE of the session's row.
 from __future__ import annotations
 
 import dataclasses
-from typing import Any
+from typing import Any, NamedTuple
 
 from django.db import IntegrityError, connections
 from django.db.models import F
@@ -16,9 +16,12 @@ from django.db.models.functions import Coalesce
 from django_convmemory import models
 from django_convmemory.clock import Clock
 from django_convmemory.core import values
+from django_convmemory.core.counters import Covered
+from django_convmemory.core.strategies import Threshold
 from django_convmemory.core.values import AttemptRecord, Claim, DueRule, NewVersion
-from django_convmemory.stores import compound, transactions
-from django_convmemory.stores.leases import due_since
+from django_convmemory.stores import compiled, compound, transactions
+from django_convmemory.stores.compiled import Slot
+from django_convmemory.stores.leases import due_since, held
 
 
 def publish(
@@ -27,17 +30,15 @@ def publish(
     """Store ``version`` if the claim still holds, and return whether it did: see :meth:`.Store.publish`."""
     number = claim.last_version + 1
     final = values.is_final(claim, version)
-    sessions = models.Session.objects.using(using).held(claim.session_id, claim.token, claim.epoch)
-    sessions = sessions.filter(covered_position=values.covered_by(claim), last_version=claim.last_version)
-    changes = {
-        **_pointer(claim, version, rule, number),
-        # A rebuild does not fold what has failed.
-        **({} if claim.rebuilding else {"attempts": 0, "next_attempt_at": None, "last_error": ""}),
-        "last_version": number,
-        "lease_expires_at": Clock(lease),
-        "revision": F("revision") + 1,
-        "updated_at": Clock(),
-    }
+    first = _session(using, _Shape.of(claim, version, rule), lease).bind(
+        session_id=claim.session_id,
+        token=claim.token,
+        epoch=claim.epoch,
+        base=values.covered_by(claim),
+        last_version=claim.last_version,
+        number=number,
+        **version.covered._asdict(),
+    )
     updates = _updates(using, claim, version) if final else []
     rows: list[Any] = [
         models.Summary(
@@ -54,11 +55,11 @@ def publish(
 
     def work() -> bool:
         if connections[using].vendor == "postgresql":
-            return compound.execute(using, sessions, changes, updates, rows)
-        if not sessions.update(**changes):
+            return compound.execute(using, first, updates, rows)
+        if not compiled.run(using, first):
             return False
-        for summaries, change in updates:
-            summaries.update(**change)
+        for update in updates:
+            compiled.run(using, update)
         for row in rows:
             row.pk = None  # It may be set from a transaction that was run before.
             row.save(force_insert=True, using=using)
@@ -67,35 +68,58 @@ def publish(
     return transactions.run(using, work, savepoint=True, atomic=connections[using].vendor != "postgresql")
 
 
-def _pointer(claim: Claim, version: NewVersion, rule: DueRule, number: int) -> dict[str, Any]:
-    """Return the columns of the session that depend on whether ``version`` is final, and who made it."""
-    if not values.is_final(claim, version):
-        return {"rebuild_after": Coalesce("rebuild_after", Clock())} if version.stand_in else {}
-    pointer: dict[str, Any] = {
-        "due_since": due_since(rule.threshold, version.covered_tokens, version.covered_count),
-        "current_version": number,
-        **version.covered._asdict(),
-    }
-    if claim.rebuilding:
-        pointer["rebuild_after"] = None
-    elif values.needs_rebuild(claim, version, rule):
-        pointer["rebuild_after"] = Coalesce("rebuild_after", Clock())
-    return pointer
+class _Shape(NamedTuple):
+    """What the columns that a version changes depend on. ``rebuild``: the session should be rebuilt."""
+
+    threshold: Threshold
+    final: bool
+    rebuilding: bool
+    rebuild: bool
+
+    @classmethod
+    def of(cls, claim: Claim, version: NewVersion, rule: DueRule) -> _Shape:
+        final = values.is_final(claim, version)
+        rebuild = values.needs_rebuild(claim, version, rule)
+        return cls(rule.threshold, final, claim.rebuilding, rebuild and not (final and claim.rebuilding))
 
 
-def _updates(using: str, claim: Claim, version: NewVersion) -> list[compound.Update]:
+@compiled.once
+def _session(using: str, shape: _Shape, lease: float) -> compiled.Statement:
+    """Return the UPDATE of the session's row."""
+    changes: dict[str, Any] = {}
+    if shape.final:
+        covered = {name: Slot(name) for name in Covered._fields}
+        tokens, count = covered["covered_tokens"], covered["covered_count"]
+        changes = {"due_since": due_since(shape.threshold, tokens, count), "current_version": Slot("number"), **covered}
+    if shape.rebuild:
+        changes["rebuild_after"] = Coalesce("rebuild_after", Clock())
+    elif shape.final and shape.rebuilding:
+        changes["rebuild_after"] = None
+    if not shape.rebuilding:  # A rebuild does not fold what has failed.
+        changes |= {"attempts": 0, "next_attempt_at": None, "last_error": ""}
+    return compiled.update(
+        held(using).filter(covered_position=Slot("base"), last_version=Slot("last_version")),
+        **changes,
+        last_version=Slot("number"),
+        lease_expires_at=Clock(lease),
+        revision=F("revision") + 1,
+        updated_at=Clock(),
+    )
+
+
+def _updates(using: str, claim: Claim, version: NewVersion) -> list[compiled.Bound]:
     """Return the changes of other versions when ``version`` becomes current."""
     summaries = models.Summary.objects.using(using).filter(session_id=claim.session_id).valid()
     unfinished = summaries.filter(building=True)
     if not claim.rebuilding:
         parts = unfinished.filter(first_position=version.first_position)
-        return [(parts, {"building": False})] if claim.parts else []
-    updates: list[compound.Update] = []
+        return [compiled.update(parts, building=False).bind()] if claim.parts else []
+    updates: list[compiled.Bound] = []
     if claim.replaces:
         # What was made from the fallback's text goes with it.
         replaced = summaries.filter(building=False, version__gte=claim.replaces)
-        updates.append((replaced, {"invalidated_at": Clock()}))
-    return [*updates, (unfinished, {"building": False})]
+        updates.append(compiled.update(replaced, invalidated_at=Clock()).bind())
+    return [*updates, compiled.update(unfinished, building=False).bind()]
 
 
 def record(using: str, claim: Claim, attempt: AttemptRecord) -> None:

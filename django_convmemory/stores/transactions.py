@@ -222,8 +222,13 @@ def latest(rows: Rows) -> Rows:
 
     Inside a transaction MariaDB would read them as they were at its first read. Reading with a lock prevents that.
     """
-    connection = connections[rows.db]
-    return rows.select_for_update() if connection.vendor == "mysql" and connection.in_atomic_block else rows
+    return rows.select_for_update() if reads_earlier(rows.db) else rows
+
+
+def reads_earlier(using: str) -> bool:
+    """Whether a query would read rows as they were before, because the caller's transaction has read something."""
+    connection = connections[using]
+    return connection.vendor == "mysql" and connection.in_atomic_block
 
 
 def given_up(error: Error) -> bool:

@@ -188,14 +188,14 @@ SELECT "convmemory_session"."epoch" AS "session__epoch",
     "convmemory_session"."last_position" AS "session__last_position", "convmemory_segment"."first" AS "first",
     "convmemory_segment"."last" AS "last", "convmemory_segment"."data" AS "data"
 FROM "convmemory_segment" INNER JOIN "convmemory_session" ON ("convmemory_segment"."session_id" = "convmemory_session"."id")
-WHERE "convmemory_segment"."session_id" = %s
+WHERE "convmemory_segment"."session_id" = (%s)
 ORDER BY "convmemory_segment"."session_id" DESC, 4 DESC LIMIT 1;
 
 -- index, its first segment (2 of 4)
 SELECT "convmemory_session"."epoch" AS "epoch", "convmemory_session"."indexed_position" AS "indexed_position",
     "convmemory_session"."last_position" AS "last_position"
 FROM "convmemory_session"
-WHERE "convmemory_session"."id" = %s;
+WHERE "convmemory_session"."id" = (%s);
 
 -- index, its first segment (3 of 4)
 -- index, a longer segment (3 of 4)
@@ -204,15 +204,16 @@ SELECT "convmemory_message"."position" AS "position", "convmemory_message"."crea
     "convmemory_message"."kind" AS "kind", LEFT("convmemory_message"."content", %s) AS "left",
     "convmemory_message"."wire" AS "wire"
 FROM "convmemory_message"
-WHERE ("convmemory_message"."position" BETWEEN %s AND %s AND "convmemory_message"."session_id" = %s)
+WHERE ("convmemory_message"."session_id" = (%s) AND "convmemory_message"."position" >= (%s)
+    AND "convmemory_message"."position" <= (%s))
 ORDER BY "convmemory_message"."session_id" ASC, 1 ASC;
 
 -- index, its first segment (4 of 4)
 WITH changed AS (
     UPDATE "convmemory_session"
     SET "indexed_position" = %s
-    WHERE ("convmemory_session"."epoch" = %s AND "convmemory_session"."id" = %s
-        AND "convmemory_session"."indexed_position" = %s)
+    WHERE ("convmemory_session"."epoch" = (%s) AND "convmemory_session"."id" = (%s)
+        AND "convmemory_session"."indexed_position" = (%s))
     RETURNING 1
 ), inserted0 AS (
     INSERT INTO "convmemory_segment" ("session_id", "first", "last", "data")
@@ -263,14 +264,14 @@ FROM advanced;
 WITH changed AS (
     UPDATE "convmemory_session"
     SET "indexed_position" = %s
-    WHERE ("convmemory_session"."epoch" = %s AND "convmemory_session"."id" = %s
-        AND "convmemory_session"."indexed_position" = %s)
+    WHERE ("convmemory_session"."epoch" = (%s) AND "convmemory_session"."id" = (%s)
+        AND "convmemory_session"."indexed_position" = (%s))
     RETURNING 1
 ), updated0 AS (
     UPDATE "convmemory_segment"
     SET "last" = %s,
         "data" = %s
-    WHERE ("convmemory_segment"."session_id" = %s AND "convmemory_segment"."first" = %s)
+    WHERE ("convmemory_segment"."session_id" = (%s) AND "convmemory_segment"."first" = (%s))
         AND EXISTS (
         SELECT 1
         FROM changed
@@ -412,8 +413,7 @@ SELECT (CLOCK_TIMESTAMP() + %s * INTERVAL '1 second') AS "clock1",
     "convmemory_aliasstate"."until" AS "until", "convmemory_aliasstate"."reason" AS "reason",
     "convmemory_aliasstate"."error" AS "error"
 FROM "convmemory_aliasstate"
-WHERE "convmemory_aliasstate"."alias" = %s
-ORDER BY "convmemory_aliasstate"."alias" ASC LIMIT 1;
+WHERE "convmemory_aliasstate"."alias" = (%s);
 
 -- count_failure (1 of 4)
 -- open_breaker (1 of 2)
@@ -471,7 +471,13 @@ WHERE ("convmemory_aliasstate"."alias" = %s
     AND "convmemory_aliasstate"."until" > (CLOCK_TIMESTAMP() + %s * INTERVAL '1 second')
     AND NOT ("convmemory_aliasstate"."reason" = %s));
 
--- close_breaker
+-- close_breaker (1 of 2)
+SELECT "convmemory_aliasstate"."alias" AS "alias"
+FROM "convmemory_aliasstate"
+WHERE ("convmemory_aliasstate"."alias" = (%s) AND ("convmemory_aliasstate"."failures" > %s
+    OR ("convmemory_aliasstate"."until" IS NOT NULL AND NOT ("convmemory_aliasstate"."reason" = %s))));
+
+-- close_breaker (2 of 2)
 UPDATE "convmemory_aliasstate"
 SET "failures" = %s,
     "last_session" = NULL,
@@ -585,11 +591,11 @@ WHERE ("convmemory_session"."alias" = %s AND "convmemory_session"."due_since" IS
 
 -- is_due
 -- release (2 of 2)
-SELECT %s AS "a"
+SELECT "convmemory_session"."id" AS "pk"
 FROM "convmemory_session"
-WHERE ("convmemory_session"."id" = %s AND "convmemory_session"."due_since" IS NOT NULL) LIMIT 1;
+WHERE ("convmemory_session"."id" = (%s) AND "convmemory_session"."due_since" IS NOT NULL);
 
--- claim (1 of 3)
+-- claim (1 of 2)
 UPDATE "convmemory_session"
 SET "lease_token" = %s,
     "lease_expires_at" = (CLOCK_TIMESTAMP() + %s * INTERVAL '1 second'),
@@ -608,7 +614,7 @@ SET "lease_token" = %s,
         ELSE (CLOCK_TIMESTAMP() + %s * INTERVAL '1 second') END,
     "attempts" = ("convmemory_session"."attempts" + %s),
     "due_since" = COALESCE("convmemory_session"."due_since", (CLOCK_TIMESTAMP() + %s * INTERVAL '1 second'))
-WHERE ("convmemory_session"."id" = %s AND ("convmemory_session"."due_since" IS NOT NULL
+WHERE ("convmemory_session"."id" = (%s) AND ("convmemory_session"."due_since" IS NOT NULL
     OR ("convmemory_session"."unpinned_tokens" > ("convmemory_session"."covered_tokens" + %s)
     AND "convmemory_session"."settled_tokens" > ("convmemory_session"."covered_tokens")))
     AND ("convmemory_session"."lease_expires_at" IS NULL
@@ -616,60 +622,35 @@ WHERE ("convmemory_session"."id" = %s AND ("convmemory_session"."due_since" IS N
     AND ("convmemory_session"."next_attempt_at" IS NULL
     OR "convmemory_session"."next_attempt_at" <= (CLOCK_TIMESTAMP() + %s * INTERVAL '1 second')));
 
--- claim (2 of 3)
+-- claim (2 of 2)
 -- claim_rebuild (2 of 5)
-SELECT "convmemory_session"."id", "convmemory_session"."public_id", "convmemory_session"."alias",
-    "convmemory_session"."owner_id", "convmemory_session"."visitor", "convmemory_session"."key",
-    "convmemory_session"."name_hash", "convmemory_session"."title", "convmemory_session"."metadata",
-    "convmemory_session"."archived_at", "convmemory_session"."starred_at",
-    "convmemory_session"."creation_key", "convmemory_session"."creation_hash", "convmemory_session"."cuts",
-    "convmemory_session"."spent_keys", "convmemory_session"."last_position",
-    "convmemory_session"."unpinned_count", "convmemory_session"."unpinned_tokens",
-    "convmemory_session"."settled_tokens", "convmemory_session"."newest_position",
-    "convmemory_session"."pinned", "convmemory_session"."pinned_count", "convmemory_session"."pinned_tokens",
-    "convmemory_session"."call_position", "convmemory_session"."answered_position",
-    "convmemory_session"."exchange_calls", "convmemory_session"."open_calls",
-    "convmemory_session"."last_version", "convmemory_session"."current_version",
-    "convmemory_session"."covered_position", "convmemory_session"."covered_count",
-    "convmemory_session"."covered_tokens", "convmemory_session"."indexed_position",
-    "convmemory_session"."due_since", "convmemory_session"."due_revision", "convmemory_session"."hinted_at",
-    "convmemory_session"."attempts", "convmemory_session"."next_attempt_at",
-    "convmemory_session"."lease_token", "convmemory_session"."lease_expires_at",
-    "convmemory_session"."last_error", "convmemory_session"."rebuild_after", "convmemory_session"."epoch",
-    "convmemory_session"."revision", "convmemory_session"."forked_from_id",
-    "convmemory_session"."fork_position", "convmemory_session"."counter", "convmemory_session"."created_at",
-    "convmemory_session"."updated_at", (CLOCK_TIMESTAMP() + %s * INTERVAL '1 second') AS "now", (
-    SELECT U0."reason" AS "reason"
-    FROM "convmemory_aliasstate" U0
-    WHERE ((U0."until" > (CLOCK_TIMESTAMP() + %s * INTERVAL '1 second') OR (U0."until" IS NOT NULL
-        AND NOT (U0."reason" = %s))) AND U0."alias" = ("convmemory_session"."alias"))
-) AS "pause"
+SELECT "convmemory_session"."id" AS "id", "convmemory_session"."public_id" AS "public_id",
+    "convmemory_session"."alias" AS "alias", "convmemory_session"."owner_id" AS "owner_id",
+    "convmemory_session"."visitor" AS "visitor", "convmemory_session"."key" AS "key",
+    "convmemory_session"."last_position" AS "last_position",
+    "convmemory_session"."unpinned_count" AS "unpinned_count",
+    "convmemory_session"."unpinned_tokens" AS "unpinned_tokens",
+    "convmemory_session"."settled_tokens" AS "settled_tokens",
+    "convmemory_session"."newest_position" AS "newest_position", "convmemory_session"."pinned" AS "pinned",
+    "convmemory_session"."call_position" AS "call_position",
+    "convmemory_session"."exchange_calls" AS "exchange_calls",
+    "convmemory_session"."open_calls" AS "open_calls", "convmemory_session"."last_version" AS "last_version",
+    "convmemory_session"."current_version" AS "current_version",
+    "convmemory_session"."covered_position" AS "covered_position",
+    "convmemory_session"."covered_count" AS "covered_count",
+    "convmemory_session"."covered_tokens" AS "covered_tokens",
+    "convmemory_session"."due_since" AS "due_since", "convmemory_session"."attempts" AS "attempts",
+    "convmemory_session"."lease_token" AS "lease_token", "convmemory_session"."epoch" AS "epoch",
+    (CLOCK_TIMESTAMP() + %s * INTERVAL '1 second') AS "clock1"
 FROM "convmemory_session"
-WHERE ("convmemory_session"."lease_token" = %s AND "convmemory_session"."id" = %s)
-ORDER BY "convmemory_session"."id" ASC LIMIT 1;
-
--- claim (3 of 3)
-SELECT "convmemory_summary"."id", "convmemory_summary"."session_id", "convmemory_summary"."version",
-    "convmemory_summary"."parent_version", "convmemory_summary"."first_position",
-    "convmemory_summary"."last_position", "convmemory_summary"."covered_count",
-    "convmemory_summary"."covered_tokens", "convmemory_summary"."text", "convmemory_summary"."tokens",
-    "convmemory_summary"."model", "convmemory_summary"."shortened", "convmemory_summary"."fallback",
-    "convmemory_summary"."stand_in", "convmemory_summary"."carried", "convmemory_summary"."cut",
-    "convmemory_summary"."building", "convmemory_summary"."part_end", "convmemory_summary"."prompt_hash",
-    "convmemory_summary"."identifiers", "convmemory_summary"."model_length", "convmemory_summary"."folds",
-    "convmemory_summary"."invalidated_at", "convmemory_summary"."created_at"
-FROM "convmemory_summary"
-WHERE ("convmemory_summary"."session_id" = %s AND "convmemory_summary"."invalidated_at" IS NULL
-    AND "convmemory_summary"."building" AND "convmemory_summary"."first_position" = %s
-    AND "convmemory_summary"."part_end" IS NOT NULL)
-ORDER BY "convmemory_summary"."version" ASC;
+WHERE ("convmemory_session"."lease_token" = (%s) AND "convmemory_session"."id" = (%s));
 
 -- turns
 SELECT "convmemory_message"."position" AS "position", "convmemory_message"."tokens" AS "tokens",
     "convmemory_message"."answers" AS "answers", "convmemory_message"."role" AS "role"
 FROM "convmemory_message"
-WHERE ("convmemory_message"."position" > %s AND "convmemory_message"."position" <= %s
-    AND "convmemory_message"."session_id" = %s AND NOT ("convmemory_message"."role" IN (%s, %s)))
+WHERE ("convmemory_message"."position" > (%s) AND "convmemory_message"."position" <= (%s)
+    AND "convmemory_message"."session_id" = (%s) AND NOT ("convmemory_message"."role" IN (%s, %s)))
 ORDER BY 1 ASC;
 
 -- messages
@@ -679,17 +660,16 @@ SELECT "convmemory_message"."position" AS "position", "convmemory_message"."role
     "convmemory_message"."tokens" AS "tokens", "convmemory_message"."answers" AS "answers",
     "convmemory_message"."redacted_at" AS "redacted_at", "convmemory_message"."created_at" AS "created_at"
 FROM "convmemory_message"
-WHERE ("convmemory_message"."position" > %s AND "convmemory_message"."position" <= %s
-    AND "convmemory_message"."session_id" = %s AND NOT ("convmemory_message"."role" IN (%s, %s))
-    AND "convmemory_message"."position" >= %s AND "convmemory_message"."position" <= %s)
+WHERE ("convmemory_message"."position" > (%s) AND "convmemory_message"."position" <= (%s)
+    AND "convmemory_message"."session_id" = (%s) AND NOT ("convmemory_message"."role" IN (%s, %s)))
 ORDER BY 1 ASC;
 
 -- extend
 UPDATE "convmemory_session"
 SET "lease_expires_at" = (CLOCK_TIMESTAMP() + %s * INTERVAL '1 second')
-WHERE ("convmemory_session"."epoch" = %s
+WHERE ("convmemory_session"."epoch" = (%s)
     AND "convmemory_session"."lease_expires_at" > (CLOCK_TIMESTAMP() + %s * INTERVAL '1 second')
-    AND "convmemory_session"."lease_token" = %s AND "convmemory_session"."id" = %s);
+    AND "convmemory_session"."lease_token" = (%s) AND "convmemory_session"."id" = (%s));
 
 -- record
 INSERT INTO "convmemory_attempt" ("session_id", "alias", "first_position", "last_position", "started_at",
@@ -702,8 +682,8 @@ RETURNING "convmemory_attempt"."id";
 -- publish
 WITH changed AS (
     UPDATE "convmemory_session"
-    SET "due_since" = CASE WHEN ("convmemory_session"."unpinned_tokens" > %s
-        AND "convmemory_session"."settled_tokens" > %s) THEN COALESCE("convmemory_session"."due_since",
+    SET "due_since" = CASE WHEN ("convmemory_session"."unpinned_tokens" > (%s)
+        AND "convmemory_session"."settled_tokens" > (%s)) THEN COALESCE("convmemory_session"."due_since",
         (CLOCK_TIMESTAMP() + %s * INTERVAL '1 second')) ELSE NULL END,
         "current_version" = %s,
         "covered_position" = %s,
@@ -716,10 +696,10 @@ WITH changed AS (
         "lease_expires_at" = (CLOCK_TIMESTAMP() + %s * INTERVAL '1 second'),
         "revision" = ("convmemory_session"."revision" + %s),
         "updated_at" = (CLOCK_TIMESTAMP() + %s * INTERVAL '1 second')
-    WHERE ("convmemory_session"."epoch" = %s
+    WHERE ("convmemory_session"."epoch" = (%s)
         AND "convmemory_session"."lease_expires_at" > (CLOCK_TIMESTAMP() + %s * INTERVAL '1 second')
-        AND "convmemory_session"."lease_token" = %s AND "convmemory_session"."id" = %s
-        AND "convmemory_session"."covered_position" = %s AND "convmemory_session"."last_version" = %s)
+        AND "convmemory_session"."lease_token" = (%s) AND "convmemory_session"."id" = (%s)
+        AND "convmemory_session"."covered_position" = (%s) AND "convmemory_session"."last_version" = (%s))
     RETURNING 1
 ), inserted0 AS (
     INSERT INTO "convmemory_summary" ("session_id", "version", "parent_version", "first_position",
@@ -757,11 +737,11 @@ SET "due_since" = CASE
     "lease_token" = %s,
     "lease_expires_at" = NULL,
     "revision" = ("convmemory_session"."revision" + %s),
-    "hinted_at" = (CLOCK_TIMESTAMP() + %s * INTERVAL '1 second'),
     "attempts" = %s,
     "last_error" = %s,
-    "next_attempt_at" = NULL
-WHERE ("convmemory_session"."id" = %s AND "convmemory_session"."lease_token" = %s);
+    "next_attempt_at" = NULL,
+    "hinted_at" = (CLOCK_TIMESTAMP() + %s * INTERVAL '1 second')
+WHERE ("convmemory_session"."lease_token" = (%s) AND "convmemory_session"."id" = (%s));
 
 -- claim_rebuild (1 of 5)
 UPDATE "convmemory_session"
@@ -774,18 +754,26 @@ WHERE ("convmemory_session"."current_version" > %s AND "convmemory_session"."id"
     OR "convmemory_session"."lease_expires_at" <= (CLOCK_TIMESTAMP() + %s * INTERVAL '1 second')));
 
 -- claim_rebuild (3 of 5)
-SELECT "convmemory_summary"."id", "convmemory_summary"."session_id", "convmemory_summary"."version",
-    "convmemory_summary"."parent_version", "convmemory_summary"."first_position",
-    "convmemory_summary"."last_position", "convmemory_summary"."covered_count",
-    "convmemory_summary"."covered_tokens", "convmemory_summary"."text", "convmemory_summary"."tokens",
-    "convmemory_summary"."model", "convmemory_summary"."shortened", "convmemory_summary"."fallback",
-    "convmemory_summary"."stand_in", "convmemory_summary"."carried", "convmemory_summary"."cut",
-    "convmemory_summary"."building", "convmemory_summary"."part_end", "convmemory_summary"."prompt_hash",
-    "convmemory_summary"."identifiers", "convmemory_summary"."model_length", "convmemory_summary"."folds",
-    "convmemory_summary"."invalidated_at", "convmemory_summary"."created_at"
+SELECT "convmemory_summary"."id" AS "id", "convmemory_summary"."session_id" AS "session_id",
+    "convmemory_summary"."version" AS "version", "convmemory_summary"."parent_version" AS "parent_version",
+    "convmemory_summary"."first_position" AS "first_position",
+    "convmemory_summary"."last_position" AS "last_position",
+    "convmemory_summary"."covered_count" AS "covered_count",
+    "convmemory_summary"."covered_tokens" AS "covered_tokens", "convmemory_summary"."text" AS "text",
+    "convmemory_summary"."tokens" AS "tokens", "convmemory_summary"."model" AS "model",
+    "convmemory_summary"."shortened" AS "shortened", "convmemory_summary"."fallback" AS "fallback",
+    "convmemory_summary"."stand_in" AS "stand_in", "convmemory_summary"."carried" AS "carried",
+    "convmemory_summary"."cut" AS "cut", "convmemory_summary"."building" AS "building",
+    "convmemory_summary"."part_end" AS "part_end", "convmemory_summary"."prompt_hash" AS "prompt_hash",
+    "convmemory_summary"."identifiers" AS "identifiers",
+    "convmemory_summary"."model_length" AS "model_length", "convmemory_summary"."folds" AS "folds",
+    "convmemory_summary"."invalidated_at" AS "invalidated_at",
+    "convmemory_summary"."created_at" AS "created_at"
 FROM "convmemory_summary"
-WHERE ("convmemory_summary"."session_id" = %s AND "convmemory_summary"."version" = %s)
-ORDER BY "convmemory_summary"."id" ASC LIMIT 1;
+WHERE ("convmemory_summary"."session_id" = (%s) AND (("convmemory_summary"."building"
+    AND "convmemory_summary"."first_position" = (%s) AND "convmemory_summary"."invalidated_at" IS NULL
+    AND "convmemory_summary"."part_end" IS NOT NULL) OR "convmemory_summary"."version" = (%s)))
+ORDER BY 3 ASC;
 
 -- claim_rebuild (4 of 5)
 SELECT "convmemory_summary"."id", "convmemory_summary"."session_id", "convmemory_summary"."version",
@@ -1101,7 +1089,7 @@ ORDER BY "convmemory_segment"."session_id" DESC, 1 DESC LIMIT 1;
 UPDATE "convmemory_segment"
 SET "last" = %s,
     "data" = %s
-WHERE ("convmemory_segment"."session_id" = %s AND "convmemory_segment"."first" = %s);
+WHERE ("convmemory_segment"."session_id" = (%s) AND "convmemory_segment"."first" = (%s));
 
 -- redact (24 of 36)
 -- redact (36 of 36)

@@ -1,0 +1,86 @@
+"""Statements that are compiled once."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from django.db.models.sql.compiler import SQLCompiler, SQLUpdateCompiler
+
+from django_convmemory import models
+from django_convmemory.chat_models.scripted import ScriptedChatModel
+from django_convmemory.core.runs import Outcome
+from django_convmemory.memory import ConversationSummaryBufferMemory
+from django_convmemory.messages import ChatMessage
+from django_convmemory.schedulers import NullScheduler
+from django_convmemory.stores import compiled
+from django_convmemory.stores.compiled import Slot
+from django_convmemory.stores.orm import ORMStore
+
+pytestmark = pytest.mark.django_db
+
+MESSAGES = [ChatMessage.human("One two three. " * 20), ChatMessage.ai("Four five six. " * 20)] * 5
+
+
+def build(limit: int = 300) -> ConversationSummaryBufferMemory:
+    model = ScriptedChatModel(["They counted."] * 10)
+    return ConversationSummaryBufferMemory(ORMStore(), model, limit, scheduler=NullScheduler())
+
+
+def due_session(memory: ConversationSummaryBufferMemory, key: str) -> int:
+    memory.append(key, *MESSAGES)
+    return models.Session.objects.get(key=key).pk
+
+
+def test_a_later_fold_compiles_no_statement(monkeypatch: pytest.MonkeyPatch) -> None:
+    memory = build()
+    first, second = due_session(memory, "first"), due_session(memory, "second")
+    texts: list[str] = []
+
+    def noted(compiler: type[SQLCompiler]) -> None:
+        as_sql = compiler.as_sql
+
+        def note(self: Any, *args: Any, **options: Any) -> Any:
+            text, params = as_sql(self, *args, **options)
+            texts.append(text)
+            return text, params
+
+        monkeypatch.setattr(compiler, "as_sql", note)
+
+    noted(SQLCompiler)
+    noted(SQLUpdateCompiler)
+    assert memory.compact_id(first).outcome == Outcome.PUBLISHED
+    texts.clear()
+    assert memory.compact_id(second).outcome == Outcome.PUBLISHED
+    assert texts == []
+
+
+def test_memories_with_other_limits_have_statements_of_their_own() -> None:
+    session_id = due_session(build(limit=300), "s")
+    models.Session.objects.update(due_since=None)
+    assert build(limit=100_000).compact_id(session_id).outcome == Outcome.NOT_DUE
+    assert build(limit=300).compact_id(session_id).outcome == Outcome.PUBLISHED
+
+
+def test_a_slot_takes_another_value_in_each_run() -> None:
+    due_session(build(), "s")
+    changing = compiled.update(models.Session.objects.filter(key=Slot("key")), attempts=Slot("attempts") + 5)
+    assert changing.run(key="another", attempts=1) == 0
+    assert changing.run(key="s", attempts=1) == 1
+    assert models.Session.objects.get().attempts == 6
+    assert changing.run(key="s", attempts=2) == 1
+    assert models.Session.objects.get().attempts == 7
+
+
+def test_what_is_read_has_the_values_of_the_fields() -> None:
+    due_session(build(), "s")
+    session = models.Session.objects.get()
+    rows = models.Session.objects.filter(pk=Slot("pk")).values_list("public_id", "metadata", "due_since")
+    read = compiled.selection(rows).read(pk=session.pk)
+    assert [tuple(row) for row in read] == [(session.public_id, session.metadata, session.due_since)]
+
+
+def test_a_slot_without_a_value_is_an_error() -> None:
+    rows = models.Session.objects.filter(key=Slot("key")).values_list("pk")
+    with pytest.raises(KeyError):
+        compiled.selection(rows).read()
