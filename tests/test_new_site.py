@@ -29,8 +29,8 @@ ENVIRONMENT = {
     if not name.startswith(("PYTEST_", "DJANGO_", "PIP_", "MAKE")) and name not in {"MFLAGS", "ARGS"}
 }
 # The tutorial begins a project of its own: test_tutorial.py. Django's tasks need an app that is not here:
-# integration_tests/django_tasks.
-ELSEWHERE = {ROOT / "docs/tutorial.md", ROOT / "docs/howto/django-tasks.md"}
+# integration_tests/django_tasks. Partitions need PostgreSQL: tests/partitioning.
+ELSEWHERE = {ROOT / "docs/tutorial.md", ROOT / "docs/howto/django-tasks.md", ROOT / "docs/howto/partitions.md"}
 PAGES = [ROOT / "README.md", *sorted({*(ROOT / "docs").rglob("*.md")} - ELSEWHERE)]
 
 

@@ -251,6 +251,10 @@ def test_the_pictures_of_a_diary(site: str, browser: Browser) -> None:
         page.locator(".recalled summary").last.click()
         page.locator(".recalled .passage", has_text="Frau Aigner").last.scroll_into_view_if_needed()
         picture(page, "chat-recall-light", full_page=False)
+        page.fill("#find", "cello in the rain")
+        page.keyboard.press("Enter")
+        page.wait_for_selector("#found mark")
+        picture(page, "chat-search-light", full_page=False)
     for page in window(browser, viewport={"width": 390, "height": 844}, has_touch=True):
         sign_in(page, site)
         page.tap("text=A diary of three years")
