@@ -20,7 +20,7 @@ MAX_WORDS, MAX_PAIRS = 3000, 20_000
 # with the blanks after it, or another character.
 _WORDS = re.compile(r"\d+(?:[-.:/,]\d+)+\s*|[\u3040-\u30ff\u3400-\u9fff]|[^\W\u3040-\u30ff\u3400-\u9fff]+\s*|\W")
 # Sentences with a smaller share of equal words are not compared word by word: they are about different things.
-_ALIKE = 0.5
+_ALIKE = 0.4
 
 
 class Run(NamedTuple):
