@@ -39,7 +39,7 @@ def mirror(table: Table) -> None:
     """Create the triggers, and note how many pages the copy has to read."""
     database = table.database
     key = f"{database.quoted('session_id')} = OLD.session_id AND {database.quoted('position')} = OLD.position"
-    values = ", ".join(f"NEW.{database.quoted(column.name)}" for column in table.columns)
+    values = ", ".join(f"NEW.{column}" for column in table.written)
     insert = f"INSERT INTO {table.name(NEW)} ({table.listed}) VALUES ({values});"
     database.rows(
         f"CREATE FUNCTION {table.name(MIRROR)}() RETURNS trigger LANGUAGE plpgsql AS $mirror$ BEGIN "
