@@ -42,6 +42,10 @@ def check(table: Table) -> None:
             f"Transactions of this site have the isolation level {isolation!r}. A deletion at this level would not see "
             "the rows that a conversion has just copied. Use 'read committed' until the conversion is done."
         )
+    _refuse_obstacles(table)
+
+
+def _refuse_obstacles(table: Table) -> None:
     obstacles = tables.obstacles(table, frozenset({MIRROR, EMPTYING}))
     if obstacles:
         raise Refused(
@@ -101,8 +105,15 @@ def _until_swap(table: Table, begun: State, report: Callable[[str], None], wait:
     if different is not None:
         raise Refused(f"The copy is not right: {different}. End the conversion with --abort, and report this.")
     report("Compared all rows of both tables: they are equal.")
-    database.give_way(lambda: swapping.swap(table), wait)
+    database.give_way(lambda: _swap(table), wait)
     report(f"Swapped the tables. {table.messages} is partitioned.")
+
+
+def _swap(table: Table) -> None:
+    swapping.lock(table)
+    # A view or a trigger may have been created since the conversion began.
+    _refuse_obstacles(table)
+    swapping.swap(table)
 
 
 def abort(database: Database, report: Callable[[str], None]) -> None:

@@ -69,12 +69,16 @@ def differences(table: Table) -> str | None:
     return None if old_hash == new_hash else f"the rows of {table.messages} and of its copy differ"
 
 
+def lock(table: Table) -> None:
+    """Keep everybody else from both tables until the transaction ends, as :func:`swap` needs it."""
+    # Dropping the old table's foreign key needs this lock. Sessions first, as in an append.
+    lock_referenced(table, "ACCESS EXCLUSIVE")
+    table.database.rows(f"LOCK TABLE {table.messages}, {table.name(NEW)} IN ACCESS EXCLUSIVE MODE")
+
+
 def swap(table: Table) -> None:
     """Give the new table the name of the old one, with the names of its indexes, and end the mirroring."""
     database = table.database
-    # Dropping the old table's foreign key needs this lock. Sessions first, as in an append.
-    lock_referenced(table, "ACCESS EXCLUSIVE")
-    database.rows(f"LOCK TABLE {table.messages}, {table.name(NEW)} IN ACCESS EXCLUSIVE MODE")
     old, new = tables.get(database, table.messages), tables.get(database, table.name(NEW))
     building.compare(old, new)
     pairs = building.index_names(old, new)

@@ -473,6 +473,31 @@ def test_a_table_that_is_altered_meanwhile_is_not_swapped(statement: str, why: s
     memory().append("chat 1", ChatMessage.human("Go on."))
 
 
+@pytest.mark.parametrize(
+    ("create", "remove"),
+    [
+        ("CREATE VIEW later AS SELECT role FROM convmemory_message", "DROP VIEW later"),
+        (
+            """CREATE FUNCTION later() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN RETURN NULL; END';
+            CREATE TRIGGER later AFTER INSERT ON convmemory_message EXECUTE FUNCTION later()""",
+            "DROP FUNCTION later CASCADE",
+        ),
+    ],
+)
+def test_something_that_would_be_lost_is_refused_if_it_is_created_meanwhile(create: str, remove: str) -> None:
+    talk()
+
+    def report(sentence: str) -> None:
+        if sentence.startswith("Compared"):
+            rows(create)
+
+    with pytest.raises(Refused, match=r"cannot be converted as it is: .* later"):
+        convert(report)
+    rows(remove)
+    convert()
+    check()
+
+
 def test_a_copy_that_is_not_right_is_not_swapped() -> None:
     talk()
 
