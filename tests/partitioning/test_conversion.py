@@ -336,6 +336,17 @@ def test_a_conversion_keeps_all_that_the_table_has(role: str) -> None:
     check()
 
 
+def test_default_privileges_do_not_give_the_copy_to_others() -> None:
+    rows("ALTER DEFAULT PRIVILEGES GRANT SELECT ON TABLES TO PUBLIC, pg_monitor")
+    readable = """
+        SELECT relname FROM pg_class WHERE relname LIKE 'convmemory_message%' AND relkind IN ('r', 'p')
+        AND has_table_privilege('pg_monitor', oid, 'SELECT')"""
+    seen: list[Any] = []
+    convert(lambda sentence: seen.extend(rows(readable)))
+    # The row that says how far the conversion has come is no secret.
+    assert {name for (name,) in seen} <= {"convmemory_message_conversion"}
+
+
 def test_a_generated_column_is_computed_in_the_copy_too() -> None:
     rows(
         "ALTER TABLE convmemory_message "
