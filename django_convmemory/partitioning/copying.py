@@ -41,13 +41,17 @@ def mirror(table: Table) -> None:
     key = f"{database.quoted('session_id')} = OLD.session_id AND {database.quoted('position')} = OLD.position"
     values = ", ".join(f"NEW.{column}" for column in table.written)
     insert = f"INSERT INTO {table.name(NEW)} ({table.listed}) VALUES ({values});"
+    # It runs as the owner of the tables: a role that may only change messages has to delete and insert in the copy.
     database.rows(
-        f"CREATE FUNCTION {table.name(MIRROR)}() RETURNS trigger LANGUAGE plpgsql AS $mirror$ BEGIN "
+        f"CREATE FUNCTION {table.name(MIRROR)}() RETURNS trigger LANGUAGE plpgsql "
+        "SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $mirror$ BEGIN "
         f"IF TG_OP = 'TRUNCATE' THEN TRUNCATE {table.name(NEW)}; RETURN NULL; END IF; "
         f"IF TG_OP <> 'INSERT' THEN PERFORM pg_advisory_xact_lock_shared({_LOCK}); "
         f"DELETE FROM {table.name(NEW)} WHERE {key}; END IF; "
         f"IF TG_OP <> 'DELETE' THEN {insert} END IF; RETURN NULL; END $mirror$"
     )
+    database.rows(f"REVOKE ALL ON FUNCTION {table.name(MIRROR)}() FROM PUBLIC")
+    database.rows(f"ALTER FUNCTION {table.name(MIRROR)}() OWNER TO {table.owner}")
     events = {MIRROR: "INSERT OR UPDATE OR DELETE", EMPTYING: "TRUNCATE"}
     for name, event in events.items():
         each = "STATEMENT" if name == EMPTYING else "ROW"

@@ -336,6 +336,24 @@ def test_a_conversion_keeps_all_that_the_table_has(role: str) -> None:
     check()
 
 
+def test_a_role_that_may_only_change_messages_goes_on_meanwhile(role: str) -> None:
+    talk()
+    rows(f'GRANT SELECT ON ALL TABLES IN SCHEMA public TO "{role}"')
+    rows(f'GRANT UPDATE ON convmemory_session, convmemory_message TO "{role}"')
+
+    def report(sentence: str) -> None:
+        if sentence.startswith("Every"):
+            rows(f'SET ROLE "{role}"')
+            try:
+                memory().update_message("chat 6", 2, metadata={"liked": True})
+            finally:
+                rows("RESET ROLE")
+
+    convert(report)
+    assert memory().history("chat 6")[1].message.metadata == {"liked": True}
+    check()
+
+
 def test_default_privileges_do_not_give_the_copy_to_others() -> None:
     rows("ALTER DEFAULT PRIVILEGES GRANT SELECT ON TABLES TO PUBLIC, pg_monitor")
     readable = """
