@@ -272,6 +272,23 @@ def test_a_conversion_lets_appends_pass_while_it_waits_for_a_lock() -> None:
     check()
 
 
+def test_steps_about_the_whole_table_may_take_longer_than_the_sites_statements() -> None:
+    limits: dict[str, str] = {}
+
+    def note(execute: Any, sql: str, params: Any, many: bool, context: Any) -> Any:
+        with connection.connection.cursor() as cursor:
+            cursor.execute("SHOW statement_timeout")
+            limits["compare" if "hashtext" in sql else sql.partition(" ")[0]] = cursor.fetchone()[0]
+        return execute(sql, params, many, context)
+
+    talk()
+    rows("SET statement_timeout = '5s'")
+    with connection.execute_wrapper(note):
+        convert()
+    assert [limits[step] for step in ("INSERT", "ALTER", "ANALYZE", "compare")] == ["0"] * 4
+    assert rows("SHOW statement_timeout") == [("5s",)]
+
+
 # What a conversion keeps.
 
 # By kind, each as a query about the table with this OID.
