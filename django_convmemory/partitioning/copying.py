@@ -29,8 +29,9 @@ from django_convmemory.partitioning.table import Table
 
 # The key of the advisory lock, chosen at random.
 _LOCK = 7_412_093_655_120_871
-# In seconds: how long a portion should take, and how often the copy looks whether the advisory lock is free.
-_PORTION_SECONDS, _LOOK_AGAIN = 0.1, 0.02
+# In seconds: how long a portion should take, how often the copy looks whether the advisory lock is free, and after how
+# long a wait it says so.
+_PORTION_SECONDS, _LOOK_AGAIN, _LONG_WAIT = 0.1, 0.02, 5.0
 # In pages.
 _FIRST_PORTION, _LARGEST_PORTION = 32, 4096
 
@@ -74,13 +75,18 @@ def copy(table: Table, waiting: Callable[[], None]) -> Iterator[tuple[int, int]]
     Raises :class:`Rewritten` if the table was rewritten, for example by VACUUM FULL.
     """
     size = _FIRST_PORTION
+    waiting_since = time.monotonic()
     while True:
         began = time.monotonic()
         progress = table.database.give_way(functools.partial(_copy_portion, table, size), waiting)
         if progress is None:
+            if time.monotonic() - waiting_since > _LONG_WAIT:
+                waiting()
+                waiting_since = time.monotonic()
             time.sleep(_LOOK_AGAIN)
             continue
         yield progress
+        waiting_since = time.monotonic()
         if progress[0] >= progress[1]:
             return
         took = time.monotonic() - began

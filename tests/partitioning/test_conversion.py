@@ -16,13 +16,13 @@ from typing import Any
 
 import pytest
 from django.core.management import CommandError, call_command
-from django.db import connection
+from django.db import connection, transaction
 
 from django_convmemory import models
 from django_convmemory.maintenance import integrity
 from django_convmemory.memory import ConversationBufferMemory, ConversationMemory
 from django_convmemory.messages import ChatMessage
-from django_convmemory.partitioning import conversion, state
+from django_convmemory.partitioning import conversion, copying, state
 from django_convmemory.partitioning.conversion import Refused
 from django_convmemory.partitioning.database import Database
 from django_convmemory.schedulers import NullScheduler
@@ -244,8 +244,6 @@ def test_a_conversion_lets_appends_pass_while_it_waits_for_a_lock() -> None:
     holding, told = threading.Event(), threading.Event()
 
     def read_for_long() -> None:
-        from django.db import transaction
-
         try:
             with transaction.atomic():
                 rows("SELECT count(*) FROM convmemory_message")
@@ -268,6 +266,71 @@ def test_a_conversion_lets_appends_pass_while_it_waits_for_a_lock() -> None:
 
     convert(report)
     thread.join()
+    assert told.is_set()
+    check()
+
+
+@contextlib.contextmanager
+def held(work: Callable[[], Any], until: threading.Event) -> Iterator[int]:
+    """Keep the transaction of ``work`` open in another thread until the event. Yield the process id of its session."""
+    pids: list[int] = []
+    began = threading.Event()
+
+    def hold() -> None:
+        try:
+            with transaction.atomic():
+                work()
+                pids.extend(pid for (pid,) in rows("SELECT pg_backend_pid()"))
+                began.set()
+                assert until.wait(processes.PATIENCE)
+        finally:
+            connection.close()
+
+    thread = threading.Thread(target=hold)
+    thread.start()
+    try:
+        assert began.wait(processes.PATIENCE)
+        yield pids[0]
+    finally:
+        until.set()
+        thread.join()
+
+
+def test_the_copy_says_which_change_it_waits_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(copying, "_LONG_WAIT", 0.1)
+    talk()
+    told = threading.Event()
+    with contextlib.ExitStack() as stack:
+        pid = 0
+
+        def report(sentence: str) -> None:
+            nonlocal pid
+            if sentence.startswith("Every"):
+                pid = stack.enter_context(held(lambda: memory().redact("chat 6", 2), told))
+            if sentence.startswith("Waiting"):
+                assert f"{pid} (client backend)" in sentence
+                told.set()
+
+        convert(report)
+    assert told.is_set()
+    check()
+
+
+def test_the_last_step_says_who_keeps_the_old_table(monkeypatch: pytest.MonkeyPatch) -> None:
+    talk()
+    told = threading.Event()
+    with contextlib.ExitStack() as stack:
+        pid = 0
+
+        def report(sentence: str) -> None:
+            nonlocal pid
+            if sentence.startswith("Swapped"):
+                pid = stack.enter_context(held(lambda: rows("SELECT 1 FROM convmemory_message_old LIMIT 1"), told))
+            if sentence.startswith("Waiting"):
+                assert f"{pid} (client backend)" in sentence
+                told.set()
+
+        convert(report)
     assert told.is_set()
     check()
 
