@@ -60,6 +60,8 @@ def mirror(table: Table) -> None:
             f"CREATE TRIGGER {database.quoted(name)} AFTER {event} ON {table.messages} "
             f"FOR EACH {each} EXECUTE FUNCTION {table.name(MIRROR)}()"
         )
+        # Also for sessions with session_replication_role = replica, as tools have that load data.
+        database.rows(f"ALTER TABLE {table.messages} ENABLE ALWAYS TRIGGER {database.quoted(name)}")
     # After the lock of CREATE TRIGGER: all that is written from now on is mirrored.
     pages = database.value("SELECT pg_relation_size(%s) / current_setting('block_size')::int", [table.oid])
     state.write(table, pages=pages)

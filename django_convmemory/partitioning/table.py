@@ -170,6 +170,9 @@ _OBSTACLES = {
         "SELECT p.pubname FROM pg_publication_tables p JOIN pg_class c ON c.relname = p.tablename "
         "JOIN pg_namespace n ON n.oid = c.relnamespace AND n.nspname = p.schemaname WHERE c.oid = %s"
     ),
+    "it is in the subscription {} of logical replication": (
+        "SELECT s.subname FROM pg_subscription s JOIN pg_subscription_rel r ON r.srsubid = s.oid WHERE r.srrelid = %s"
+    ),
     "its replica identity is not the default": "SELECT '' FROM pg_class WHERE oid = %s AND relreplident <> 'd'",
     # A copy of the column would use the same sequence, which is dropped with the old table, or one that begins again.
     "the column {} has a sequence": (

@@ -17,6 +17,7 @@ from typing import Any
 import pytest
 from django.core.management import CommandError, call_command
 from django.db import connection, transaction
+from psycopg.conninfo import make_conninfo
 
 from django_convmemory import models
 from django_convmemory.maintenance import integrity
@@ -27,7 +28,7 @@ from django_convmemory.partitioning.conversion import Refused
 from django_convmemory.partitioning.database import Database
 from django_convmemory.schedulers import NullScheduler
 from django_convmemory.stores.orm import ORMStore
-from tests import processes
+from tests import processes, servers
 from tests.long_sessions import fill
 from tests.processes import wait_until
 
@@ -434,6 +435,20 @@ def test_a_role_that_may_only_change_messages_goes_on_meanwhile(role: str) -> No
     check()
 
 
+def test_what_a_tool_writes_without_the_sites_triggers_is_mirrored() -> None:
+    talk()
+
+    def report(sentence: str) -> None:
+        if sentence.startswith("Compared"):
+            rows("SET session_replication_role = replica")
+            memory().append("chat 1", ChatMessage.human("Loaded."))
+            rows("RESET session_replication_role")
+
+    convert(report)
+    assert memory().load("chat 1")[-1].text == "Loaded."
+    check()
+
+
 def test_default_privileges_do_not_give_the_copy_to_others() -> None:
     rows("ALTER DEFAULT PRIVILEGES GRANT SELECT ON TABLES TO PUBLIC, pg_monitor")
     readable = """
@@ -497,6 +512,22 @@ def test_a_table_with_something_that_would_be_lost_is_refused(statement: str, wh
         with pytest.raises(CommandError, match=why):
             call_command("convmemory_partition", *arguments, verbosity=0)
     assert state.read(Database("default", 300)) is None
+
+
+def test_a_table_that_a_subscription_fills_is_refused() -> None:
+    # The subscription would go on with the old table, and nobody would notice.
+    address = make_conninfo(servers.POSTGRESQL, dbname=connection.settings_dict["NAME"])
+    rows("CREATE PUBLICATION everything FOR TABLE convmemory_message")
+    rows(
+        f"CREATE SUBSCRIPTION of_tests CONNECTION '{address}' "
+        "PUBLICATION everything WITH (create_slot = false, enabled = false, slot_name = NONE, copy_data = false)"
+    )
+    try:
+        rows("DROP PUBLICATION everything")
+        with pytest.raises(CommandError, match="it is in the subscription of_tests of logical replication"):
+            call_command("convmemory_partition", verbosity=0)
+    finally:
+        rows("DROP SUBSCRIPTION of_tests")
 
 
 def test_a_site_with_another_isolation_level_is_refused() -> None:
