@@ -54,10 +54,15 @@ class Altered(Exception):
     """The old table was altered after the new one was built. The message says how."""
 
 
-def compare(old: Table, new: Table) -> None:
-    """Raise :class:`Altered` if the tables differ in anything but their indexes."""
+def compare_columns(old: Table, new: Table) -> None:
+    """Raise :class:`Altered` if the tables have different columns."""
     if old.columns != new.columns:
         raise Altered("its columns were altered")
+
+
+def compare(old: Table, new: Table) -> None:
+    """Raise :class:`Altered` if the tables differ in anything but their indexes."""
+    compare_columns(old, new)
     if old.grants != new.grants or old.owner != new.owner:
         raise Altered("its owner or the privileges on it were changed")
     if old.foreign_keys != new.foreign_keys:

@@ -90,6 +90,7 @@ def convert(database: Database, partitions: int, report: Callable[[str], None]) 
 
 def _until_swap(table: Table, begun: State, report: Callable[[str], None], wait: Callable[[], None]) -> None:
     database = table.database
+    building.compare_columns(table, tables.get(database, table.name(NEW)))
     if begun.pages is None:
         database.give_way(lambda: copying.mirror(table), wait)
         report("Every change is now written to both tables.")

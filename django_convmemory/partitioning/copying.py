@@ -23,7 +23,7 @@ import functools
 import time
 from collections.abc import Callable, Iterator
 
-from django_convmemory.partitioning import state
+from django_convmemory.partitioning import building, state, table as tables
 from django_convmemory.partitioning.state import EMPTYING, MIRROR, NEW
 from django_convmemory.partitioning.table import Table
 
@@ -37,7 +37,10 @@ _FIRST_PORTION, _LARGEST_PORTION = 32, 4096
 
 
 def mirror(table: Table) -> None:
-    """Create the triggers, and note how many pages the copy has to read."""
+    """Create the triggers, and note how many pages the copy has to read.
+
+    Raises :class:`.Altered` if the columns were altered: the trigger would fail, and each append of the site with it.
+    """
     database = table.database
     key = f"{database.quoted('session_id')} = OLD.session_id AND {database.quoted('position')} = OLD.position"
     values = ", ".join(f"NEW.{column}" for column in table.written)
@@ -62,7 +65,8 @@ def mirror(table: Table) -> None:
         )
         # Also for sessions with session_replication_role = replica, as tools have that load data.
         database.rows(f"ALTER TABLE {table.messages} ENABLE ALWAYS TRIGGER {database.quoted(name)}")
-    # After the lock of CREATE TRIGGER: all that is written from now on is mirrored.
+    # After the lock of CREATE TRIGGER: nobody alters the table, and all that is written from now on is mirrored.
+    building.compare_columns(tables.get(database, table.messages), tables.get(database, table.name(NEW)))
     pages = database.value("SELECT pg_relation_size(%s) / current_setting('block_size')::int", [table.oid])
     state.write(table, pages=pages)
 

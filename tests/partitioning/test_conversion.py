@@ -613,6 +613,25 @@ def test_a_table_that_is_altered_meanwhile_is_not_swapped(statement: str, why: s
     memory().append("chat 1", ChatMessage.human("Go on."))
 
 
+@pytest.mark.parametrize("is_interrupted", [True, False])
+def test_a_table_that_is_altered_before_the_mirroring_is_not_mirrored(is_interrupted: bool) -> None:
+    talk()
+
+    def report(sentence: str) -> None:
+        if sentence.startswith("Created"):
+            rows("ALTER TABLE convmemory_message ADD COLUMN mood text")
+            if is_interrupted:
+                raise Interrupted
+
+    with pytest.raises(Interrupted if is_interrupted else Refused):
+        convert(report)
+    with pytest.raises(Refused, match="its columns were altered"):
+        convert()
+
+    # The trigger would write the new column to the copy, which lacks it.
+    memory().append("chat 1", ChatMessage.human("Go on."))
+
+
 @pytest.mark.parametrize(
     ("create", "remove"),
     [
