@@ -32,8 +32,12 @@ def build(table: Table, partitions: int) -> None:
             f"CREATE TABLE {table.name(name)} PARTITION OF {new} "
             f"FOR VALUES WITH (MODULUS {partitions}, REMAINDER {number}){storage}"
         )
+    # Default privileges may have given the new tables to roles that may not read the old one.
+    unwanted = sorted({grant.to for grant in tables.get(database, new).grants})
     # The partitions too: pg_dump and monitoring read them by their names.
     for name in (NEW, *names):
+        if unwanted:
+            database.rows(f"REVOKE ALL ON {table.name(name)} FROM {', '.join(unwanted)}")
         for grant in table.grants:
             database.rows(_grant(table, name, grant))
         database.rows(f"ALTER TABLE {table.name(name)} OWNER TO {table.owner}")
@@ -50,11 +54,16 @@ class Altered(Exception):
     """The old table was altered after the new one was built. The message says how."""
 
 
-def compare(old: Table, new: Table) -> None:
-    """Raise :class:`Altered` if the new table lacks anything of the old one."""
+def compare_columns(old: Table, new: Table) -> None:
+    """Raise :class:`Altered` if the tables have different columns."""
     if old.columns != new.columns:
         raise Altered("its columns were altered")
-    if set(old.grants) - set(new.grants) or old.owner != new.owner:
+
+
+def compare(old: Table, new: Table) -> None:
+    """Raise :class:`Altered` if the tables differ in anything but their indexes."""
+    compare_columns(old, new)
+    if old.grants != new.grants or old.owner != new.owner:
         raise Altered("its owner or the privileges on it were changed")
     if old.foreign_keys != new.foreign_keys:
         raise Altered("its foreign keys were altered")

@@ -9,7 +9,7 @@ from django_convmemory.partitioning import building, copying, state, swapping, t
 from django_convmemory.partitioning.building import Altered
 from django_convmemory.partitioning.copying import Rewritten
 from django_convmemory.partitioning.database import Database
-from django_convmemory.partitioning.state import EMPTYING, MIRROR, OLD, State
+from django_convmemory.partitioning.state import EMPTYING, MIRROR, NEW, OLD, State
 from django_convmemory.partitioning.table import MESSAGES, Table
 from django_convmemory.stores import partitions as store_partitions
 
@@ -42,6 +42,10 @@ def check(table: Table) -> None:
             f"Transactions of this site have the isolation level {isolation!r}. A deletion at this level would not see "
             "the rows that a conversion has just copied. Use 'read committed' until the conversion is done."
         )
+    _refuse_obstacles(table)
+
+
+def _refuse_obstacles(table: Table) -> None:
     obstacles = tables.obstacles(table, frozenset({MIRROR, EMPTYING}))
     if obstacles:
         raise Refused(
@@ -86,6 +90,7 @@ def convert(database: Database, partitions: int, report: Callable[[str], None]) 
 
 def _until_swap(table: Table, begun: State, report: Callable[[str], None], wait: Callable[[], None]) -> None:
     database = table.database
+    building.compare_columns(table, tables.get(database, table.name(NEW)))
     if begun.pages is None:
         database.give_way(lambda: copying.mirror(table), wait)
         report("Every change is now written to both tables.")
@@ -101,8 +106,15 @@ def _until_swap(table: Table, begun: State, report: Callable[[str], None], wait:
     if different is not None:
         raise Refused(f"The copy is not right: {different}. End the conversion with --abort, and report this.")
     report("Compared all rows of both tables: they are equal.")
-    database.give_way(lambda: swapping.swap(table), wait)
+    database.give_way(lambda: _swap(table), wait)
     report(f"Swapped the tables. {table.messages} is partitioned.")
+
+
+def _swap(table: Table) -> None:
+    swapping.lock(table)
+    # A view or a trigger may have been created since the conversion began.
+    _refuse_obstacles(table)
+    swapping.swap(table)
 
 
 def abort(database: Database, report: Callable[[str], None]) -> None:
@@ -121,12 +133,19 @@ def abort(database: Database, report: Callable[[str], None]) -> None:
 
 
 def _waiting(table: Table) -> str:
-    """Return a sentence about the processes that may hold a lock for which a step waits."""
-    names = [table.messages, *(key.target for key in table.foreign_keys)]
+    """Return a sentence about the processes that may hold a lock for which a step waits: first those that hold it long.
+
+    Changes of the site hold the lock for which the copy waits, and locks of tables too.
+    """
+    names = [table.messages, table.name(NEW), table.name(OLD), *(key.target for key in table.foreign_keys)]
     holders = table.database.rows(
-        "SELECT DISTINCT a.pid, a.backend_type FROM pg_locks l JOIN pg_stat_activity a USING (pid) "
-        "WHERE l.granted AND l.relation = ANY(%s::regclass[]::oid[]) AND l.pid <> pg_backend_pid() ORDER BY 1 LIMIT 5",
-        [names],
+        "SELECT a.pid, a.backend_type FROM pg_stat_activity a "
+        "WHERE a.datname = current_database() AND a.pid <> pg_backend_pid() AND EXISTS ("
+        "SELECT 1 FROM pg_locks l WHERE l.pid = a.pid AND l.granted AND l.relation IN ("
+        "SELECT to_regclass(name)::oid FROM unnest(%s::text[]) name "
+        "UNION SELECT inhrelid FROM pg_inherits WHERE inhparent = to_regclass(%s)::oid)) "
+        "ORDER BY a.xact_start LIMIT 5",
+        [names, table.name(NEW)],
     )
     listed = ", ".join(f"{pid} ({kind})" for pid, kind in holders)
     return f"Waiting for a lock. Server processes that have one: {listed or 'none any more'}."

@@ -23,31 +23,39 @@ import functools
 import time
 from collections.abc import Callable, Iterator
 
-from django_convmemory.partitioning import state
+from django_convmemory.partitioning import building, state, table as tables
 from django_convmemory.partitioning.state import EMPTYING, MIRROR, NEW
 from django_convmemory.partitioning.table import Table
 
 # The key of the advisory lock, chosen at random.
 _LOCK = 7_412_093_655_120_871
-# In seconds: how long a portion should take, and how often the copy looks whether the advisory lock is free.
-_PORTION_SECONDS, _LOOK_AGAIN = 0.1, 0.02
+# In seconds: how long a portion should take, how often the copy looks whether the advisory lock is free, and after how
+# long a wait it says so.
+_PORTION_SECONDS, _LOOK_AGAIN, _LONG_WAIT = 0.1, 0.02, 5.0
 # In pages.
 _FIRST_PORTION, _LARGEST_PORTION = 32, 4096
 
 
 def mirror(table: Table) -> None:
-    """Create the triggers, and note how many pages the copy has to read."""
+    """Create the triggers, and note how many pages the copy has to read.
+
+    Raises :class:`.Altered` if the columns were altered: the trigger would fail, and each append of the site with it.
+    """
     database = table.database
     key = f"{database.quoted('session_id')} = OLD.session_id AND {database.quoted('position')} = OLD.position"
-    values = ", ".join(f"NEW.{database.quoted(column.name)}" for column in table.columns)
+    values = ", ".join(f"NEW.{column}" for column in table.written)
     insert = f"INSERT INTO {table.name(NEW)} ({table.listed}) VALUES ({values});"
+    # It runs as the owner of the tables: a role that may only change messages has to delete and insert in the copy.
     database.rows(
-        f"CREATE FUNCTION {table.name(MIRROR)}() RETURNS trigger LANGUAGE plpgsql AS $mirror$ BEGIN "
+        f"CREATE FUNCTION {table.name(MIRROR)}() RETURNS trigger LANGUAGE plpgsql "
+        "SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $mirror$ BEGIN "
         f"IF TG_OP = 'TRUNCATE' THEN TRUNCATE {table.name(NEW)}; RETURN NULL; END IF; "
         f"IF TG_OP <> 'INSERT' THEN PERFORM pg_advisory_xact_lock_shared({_LOCK}); "
         f"DELETE FROM {table.name(NEW)} WHERE {key}; END IF; "
         f"IF TG_OP <> 'DELETE' THEN {insert} END IF; RETURN NULL; END $mirror$"
     )
+    database.rows(f"REVOKE ALL ON FUNCTION {table.name(MIRROR)}() FROM PUBLIC")
+    database.rows(f"ALTER FUNCTION {table.name(MIRROR)}() OWNER TO {table.owner}")
     events = {MIRROR: "INSERT OR UPDATE OR DELETE", EMPTYING: "TRUNCATE"}
     for name, event in events.items():
         each = "STATEMENT" if name == EMPTYING else "ROW"
@@ -55,7 +63,10 @@ def mirror(table: Table) -> None:
             f"CREATE TRIGGER {database.quoted(name)} AFTER {event} ON {table.messages} "
             f"FOR EACH {each} EXECUTE FUNCTION {table.name(MIRROR)}()"
         )
-    # After the lock of CREATE TRIGGER: all that is written from now on is mirrored.
+        # Also for sessions with session_replication_role = replica, as tools have that load data.
+        database.rows(f"ALTER TABLE {table.messages} ENABLE ALWAYS TRIGGER {database.quoted(name)}")
+    # After the lock of CREATE TRIGGER: nobody alters the table, and all that is written from now on is mirrored.
+    building.compare_columns(tables.get(database, table.messages), tables.get(database, table.name(NEW)))
     pages = database.value("SELECT pg_relation_size(%s) / current_setting('block_size')::int", [table.oid])
     state.write(table, pages=pages)
 
@@ -70,13 +81,18 @@ def copy(table: Table, waiting: Callable[[], None]) -> Iterator[tuple[int, int]]
     Raises :class:`Rewritten` if the table was rewritten, for example by VACUUM FULL.
     """
     size = _FIRST_PORTION
+    waiting_since = time.monotonic()
     while True:
         began = time.monotonic()
         progress = table.database.give_way(functools.partial(_copy_portion, table, size), waiting)
         if progress is None:
+            if time.monotonic() - waiting_since > _LONG_WAIT:
+                waiting()
+                waiting_since = time.monotonic()
             time.sleep(_LOOK_AGAIN)
             continue
         yield progress
+        waiting_since = time.monotonic()
         if progress[0] >= progress[1]:
             return
         took = time.monotonic() - began

@@ -50,9 +50,16 @@ class Database:
         """Run the block in a transaction with the limits of a conversion. They end with the transaction."""
         with transaction.atomic(using=self.using):
             self.rows(f"SET LOCAL lock_timeout = {self.lock_timeout}")
-            # Some steps read the whole table.
-            self.rows("SET LOCAL statement_timeout = 0")
+            self.take_time()
             yield
+
+    def take_time(self) -> None:
+        """Lift the site's limits of time until the transaction ends. Some steps read the whole table."""
+        # The second one is known to PostgreSQL 17 and newer.
+        self.rows(
+            "SELECT set_config(name, '0', true) FROM pg_settings "
+            "WHERE name IN ('statement_timeout', 'transaction_timeout')"
+        )
 
     def give_way(self, work: Callable[[], T], waiting: Callable[[], None]) -> T:
         """Run ``work`` in a transaction until it gets its locks. Call ``waiting`` after each failure."""

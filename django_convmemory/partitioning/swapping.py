@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from django.db import connections, transaction
+from django.db import transaction
 
 from django_convmemory.partitioning import building, state, table as tables
 from django_convmemory.partitioning.state import EMPTYING, MIRROR, NEW, OLD
@@ -57,7 +57,7 @@ def differences(table: Table) -> str | None:
     database = table.database
     with transaction.atomic(using=database.using):
         database.rows("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ READ ONLY")
-        database.rows("SET LOCAL statement_timeout = 0")
+        database.take_time()
         (old_rows, old_hash), (new_rows, new_hash) = (
             database.rows(f"SELECT count(*), sum(hashtextextended(ROW({table.listed})::text, 0)::numeric) FROM {name}")[
                 0
@@ -69,12 +69,16 @@ def differences(table: Table) -> str | None:
     return None if old_hash == new_hash else f"the rows of {table.messages} and of its copy differ"
 
 
+def lock(table: Table) -> None:
+    """Keep everybody else from both tables until the transaction ends, as :func:`swap` needs it."""
+    # Dropping the old table's foreign key needs this lock. Sessions first, as in an append.
+    lock_referenced(table, "ACCESS EXCLUSIVE")
+    table.database.rows(f"LOCK TABLE {table.messages}, {table.name(NEW)} IN ACCESS EXCLUSIVE MODE")
+
+
 def swap(table: Table) -> None:
     """Give the new table the name of the old one, with the names of its indexes, and end the mirroring."""
     database = table.database
-    # Dropping the old table's foreign key needs this lock. Sessions first, as in an append.
-    lock_referenced(table, "ACCESS EXCLUSIVE")
-    database.rows(f"LOCK TABLE {table.messages}, {table.name(NEW)} IN ACCESS EXCLUSIVE MODE")
     old, new = tables.get(database, table.messages), tables.get(database, table.name(NEW))
     building.compare(old, new)
     pairs = building.index_names(old, new)
@@ -113,5 +117,6 @@ def abort(table: Table) -> None:
 
 def analyze(table: Table) -> None:
     """Collect statistics of the new table for the planner, before anybody reads it."""
-    with connections[table.database.using].cursor() as cursor:
-        cursor.execute(f"ANALYZE {table.name(NEW)}")
+    with transaction.atomic(using=table.database.using):
+        table.database.take_time()
+        table.database.rows(f"ANALYZE {table.name(NEW)}")

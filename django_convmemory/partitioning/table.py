@@ -14,13 +14,17 @@ BY = "session_id"
 
 
 class Column(NamedTuple):
-    """A column: its name, its type, whether it may be NULL, its default, and its statistics target."""
+    """A column: its name, its type, whether it may be NULL, its default, and its statistics target.
+
+    If it is ``generated``, the database computes its values, and ``default`` is the expression.
+    """
 
     name: str
     type: str
     not_null: bool
     default: str | None
     statistics: int | None
+    generated: bool
 
 
 class ForeignKey(NamedTuple):
@@ -66,9 +70,14 @@ class Table:
         return self.name(MESSAGES)
 
     @property
+    def written(self) -> list[str]:
+        """The names of the columns that a statement can write, quoted: those that are not generated."""
+        return [self.database.quoted(column.name) for column in self.columns if not column.generated]
+
+    @property
     def listed(self) -> str:
-        """The names of the columns in a list."""
-        return ", ".join(self.database.quoted(column.name) for column in self.columns)
+        """The names of the columns that a statement can write, in a list."""
+        return ", ".join(self.written)
 
 
 def read(database: Database, name: str = MESSAGES) -> Table | None:
@@ -86,7 +95,8 @@ def read(database: Database, name: str = MESSAGES) -> Table | None:
     [(oid, schema, is_partitioned, owner, options, toast_options, tablespace, comment)] = found
     columns = database.rows(
         "SELECT attname, format_type(atttypid, atttypmod), attnotnull, pg_get_expr(adbin, adrelid), "
-        "NULLIF(attstattarget, -1) FROM pg_attribute LEFT JOIN pg_attrdef ON adrelid = attrelid AND adnum = attnum "
+        "NULLIF(attstattarget, -1), attgenerated <> '' "
+        "FROM pg_attribute LEFT JOIN pg_attrdef ON adrelid = attrelid AND adnum = attnum "
         "WHERE attrelid = %s AND attnum > 0 AND NOT attisdropped ORDER BY attnum",
         [oid],
     )
@@ -160,7 +170,15 @@ _OBSTACLES = {
         "SELECT p.pubname FROM pg_publication_tables p JOIN pg_class c ON c.relname = p.tablename "
         "JOIN pg_namespace n ON n.oid = c.relnamespace AND n.nspname = p.schemaname WHERE c.oid = %s"
     ),
+    "it is in the subscription {} of logical replication": (
+        "SELECT s.subname FROM pg_subscription s JOIN pg_subscription_rel r ON r.srsubid = s.oid WHERE r.srrelid = %s"
+    ),
     "its replica identity is not the default": "SELECT '' FROM pg_class WHERE oid = %s AND relreplident <> 'd'",
+    # A copy of the column would use the same sequence, which is dropped with the old table, or one that begins again.
+    "the column {} has a sequence": (
+        "SELECT attname FROM pg_attribute WHERE attrelid = %s AND attnum > 0 AND NOT attisdropped "
+        "AND pg_get_serial_sequence(attrelid::regclass::text, attname) IS NOT NULL"
+    ),
     "it is unlogged or temporary": "SELECT '' FROM pg_class WHERE oid = %s AND relpersistence <> 'p'",
     "the table {} inherits from it": "SELECT inhrelid::regclass::text FROM pg_inherits WHERE inhparent = %s",
     "it inherits from the table {}": "SELECT inhparent::regclass::text FROM pg_inherits WHERE inhrelid = %s",

@@ -67,7 +67,7 @@ def read_unchecked(using: str, work: Callable[[str], T]) -> T:
 def _from_replica(using: str, read: Callable[[str], tuple[T] | None]) -> tuple[T] | None:
     """Return what ``read`` returns, or None if there is no replica, or it fails."""
     replica = _replica_of(using)
-    if replica is None or time.monotonic() < _paused_until.get(replica, 0.0):
+    if replica is None:
         return None
     try:
         return read(replica)
@@ -82,14 +82,18 @@ def _from_replica(using: str, read: Callable[[str], tuple[T] | None]) -> tuple[T
             error,
             exc_info=True,
         )
-        if not connections[replica].in_atomic_block:
-            connections[replica].close()
+        connection = connections[replica]
+        # Unless it has broken, it stays: the site may be reading rows from it.
+        if connection.connection is not None and not (connection.in_atomic_block or connection.is_usable()):
+            connection.close()
         return None
 
 
 def _replica_of(using: str) -> str | None:
-    """Return the replica of the database that is written. None: there is none, or ``using`` is another database."""
+    """Return the replica of ``using``. None: there is none, it has failed lately, or others write another database."""
     if using != router.db_for_write(models.Session):
         return None
     replica = router.db_for_read(models.Session)
-    return None if replica == using else replica
+    if replica == using or time.monotonic() < _paused_until.get(replica, 0.0):
+        return None
+    return replica

@@ -16,18 +16,19 @@ from typing import Any
 
 import pytest
 from django.core.management import CommandError, call_command
-from django.db import connection
+from django.db import connection, transaction
+from psycopg.conninfo import make_conninfo
 
 from django_convmemory import models
 from django_convmemory.maintenance import integrity
 from django_convmemory.memory import ConversationBufferMemory, ConversationMemory
 from django_convmemory.messages import ChatMessage
-from django_convmemory.partitioning import conversion, state
+from django_convmemory.partitioning import conversion, copying, state
 from django_convmemory.partitioning.conversion import Refused
 from django_convmemory.partitioning.database import Database
 from django_convmemory.schedulers import NullScheduler
 from django_convmemory.stores.orm import ORMStore
-from tests import processes
+from tests import processes, servers
 from tests.long_sessions import fill
 from tests.processes import wait_until
 
@@ -244,8 +245,6 @@ def test_a_conversion_lets_appends_pass_while_it_waits_for_a_lock() -> None:
     holding, told = threading.Event(), threading.Event()
 
     def read_for_long() -> None:
-        from django.db import transaction
-
         try:
             with transaction.atomic():
                 rows("SELECT count(*) FROM convmemory_message")
@@ -270,6 +269,88 @@ def test_a_conversion_lets_appends_pass_while_it_waits_for_a_lock() -> None:
     thread.join()
     assert told.is_set()
     check()
+
+
+@contextlib.contextmanager
+def held(work: Callable[[], Any], until: threading.Event) -> Iterator[int]:
+    """Keep the transaction of ``work`` open in another thread until the event. Yield the process id of its session."""
+    pids: list[int] = []
+    began = threading.Event()
+
+    def hold() -> None:
+        try:
+            with transaction.atomic():
+                work()
+                pids.extend(pid for (pid,) in rows("SELECT pg_backend_pid()"))
+                began.set()
+                assert until.wait(processes.PATIENCE)
+        finally:
+            connection.close()
+
+    thread = threading.Thread(target=hold)
+    thread.start()
+    try:
+        assert began.wait(processes.PATIENCE)
+        yield pids[0]
+    finally:
+        until.set()
+        thread.join()
+
+
+def test_the_copy_says_which_change_it_waits_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(copying, "_LONG_WAIT", 0.1)
+    talk()
+    told = threading.Event()
+    with contextlib.ExitStack() as stack:
+        pid = 0
+
+        def report(sentence: str) -> None:
+            nonlocal pid
+            if sentence.startswith("Every"):
+                pid = stack.enter_context(held(lambda: memory().redact("chat 6", 2), told))
+            if sentence.startswith("Waiting"):
+                assert f"{pid} (client backend)" in sentence
+                told.set()
+
+        convert(report)
+    assert told.is_set()
+    check()
+
+
+def test_the_last_step_says_who_keeps_the_old_table(monkeypatch: pytest.MonkeyPatch) -> None:
+    talk()
+    told = threading.Event()
+    with contextlib.ExitStack() as stack:
+        pid = 0
+
+        def report(sentence: str) -> None:
+            nonlocal pid
+            if sentence.startswith("Swapped"):
+                pid = stack.enter_context(held(lambda: rows("SELECT 1 FROM convmemory_message_old LIMIT 1"), told))
+            if sentence.startswith("Waiting"):
+                assert f"{pid} (client backend)" in sentence
+                told.set()
+
+        convert(report)
+    assert told.is_set()
+    check()
+
+
+def test_steps_about_the_whole_table_may_take_longer_than_the_sites_statements() -> None:
+    limits: dict[str, str] = {}
+
+    def note(execute: Any, sql: str, params: Any, many: bool, context: Any) -> Any:
+        with connection.connection.cursor() as cursor:
+            cursor.execute("SHOW statement_timeout")
+            limits["compare" if "hashtext" in sql else sql.partition(" ")[0]] = cursor.fetchone()[0]
+        return execute(sql, params, many, context)
+
+    talk()
+    rows("SET statement_timeout = '5s'")
+    with connection.execute_wrapper(note):
+        convert()
+    assert [limits[step] for step in ("INSERT", "ALTER", "ANALYZE", "compare")] == ["0"] * 4
+    assert rows("SHOW statement_timeout") == [("5s",)]
 
 
 # What a conversion keeps.
@@ -336,6 +417,69 @@ def test_a_conversion_keeps_all_that_the_table_has(role: str) -> None:
     check()
 
 
+def test_a_role_that_may_only_change_messages_goes_on_meanwhile(role: str) -> None:
+    talk()
+    rows(f'GRANT SELECT ON ALL TABLES IN SCHEMA public TO "{role}"')
+    rows(f'GRANT UPDATE ON convmemory_session, convmemory_message TO "{role}"')
+
+    def report(sentence: str) -> None:
+        if sentence.startswith("Every"):
+            rows(f'SET ROLE "{role}"')
+            try:
+                memory().update_message("chat 6", 2, metadata={"liked": True})
+            finally:
+                rows("RESET ROLE")
+
+    convert(report)
+    assert memory().history("chat 6")[1].message.metadata == {"liked": True}
+    check()
+
+
+def test_what_a_tool_writes_without_the_sites_triggers_is_mirrored() -> None:
+    talk()
+
+    def report(sentence: str) -> None:
+        if sentence.startswith("Compared"):
+            rows("SET session_replication_role = replica")
+            memory().append("chat 1", ChatMessage.human("Loaded."))
+            rows("RESET session_replication_role")
+
+    convert(report)
+    assert memory().load("chat 1")[-1].text == "Loaded."
+    check()
+
+
+def test_default_privileges_do_not_give_the_copy_to_others() -> None:
+    rows("ALTER DEFAULT PRIVILEGES GRANT SELECT ON TABLES TO PUBLIC, pg_monitor")
+    readable = """
+        SELECT relname FROM pg_class WHERE relname LIKE 'convmemory_message%' AND relkind IN ('r', 'p')
+        AND has_table_privilege('pg_monitor', oid, 'SELECT')"""
+    seen: list[Any] = []
+    convert(lambda sentence: seen.extend(rows(readable)))
+    # The row that says how far the conversion has come is no secret.
+    assert {name for (name,) in seen} <= {"convmemory_message_conversion"}
+
+
+def test_a_generated_column_is_computed_in_the_copy_too() -> None:
+    rows(
+        "ALTER TABLE convmemory_message "
+        "ADD COLUMN words tsvector GENERATED ALWAYS AS (to_tsvector('english', content)) STORED"
+    )
+    talk()
+
+    def report(sentence: str) -> None:
+        if sentence.startswith("Every"):
+            memory().append("chat 1", ChatMessage.human("A heron."))
+            memory().redact("chat 6", 2)
+
+    convert(report)
+    check()
+    assert rows(
+        "SELECT count(*) FILTER (WHERE words IS DISTINCT FROM to_tsvector('english', content)), "
+        "count(*) FILTER (WHERE words @@ 'heron') FROM convmemory_message"
+    ) == [(0, 1)]
+
+
 @pytest.mark.parametrize(
     ("statement", "why"),
     [
@@ -355,6 +499,11 @@ def test_a_conversion_keeps_all_that_the_table_has(role: str) -> None:
             "CREATE TABLE likes (a bigint, b bigint, FOREIGN KEY (a, b) REFERENCES convmemory_message)",
             "the foreign key likes_a_b_fkey refers to it",
         ),
+        ("ALTER TABLE convmemory_message ADD COLUMN number bigserial", "the column number has a sequence"),
+        (
+            "ALTER TABLE convmemory_message ADD COLUMN number bigint GENERATED BY DEFAULT AS IDENTITY",
+            "the column number has a sequence",
+        ),
     ],
 )
 def test_a_table_with_something_that_would_be_lost_is_refused(statement: str, why: str) -> None:
@@ -363,6 +512,22 @@ def test_a_table_with_something_that_would_be_lost_is_refused(statement: str, wh
         with pytest.raises(CommandError, match=why):
             call_command("convmemory_partition", *arguments, verbosity=0)
     assert state.read(Database("default", 300)) is None
+
+
+def test_a_table_that_a_subscription_fills_is_refused() -> None:
+    # The subscription would go on with the old table, and nobody would notice.
+    address = make_conninfo(servers.POSTGRESQL, dbname=connection.settings_dict["NAME"])
+    rows("CREATE PUBLICATION everything FOR TABLE convmemory_message")
+    rows(
+        f"CREATE SUBSCRIPTION of_tests CONNECTION '{address}' "
+        "PUBLICATION everything WITH (create_slot = false, enabled = false, slot_name = NONE, copy_data = false)"
+    )
+    try:
+        rows("DROP PUBLICATION everything")
+        with pytest.raises(CommandError, match="it is in the subscription of_tests of logical replication"):
+            call_command("convmemory_partition", verbosity=0)
+    finally:
+        rows("DROP SUBSCRIPTION of_tests")
 
 
 def test_a_site_with_another_isolation_level_is_refused() -> None:
@@ -446,6 +611,50 @@ def test_a_table_that_is_altered_meanwhile_is_not_swapped(statement: str, why: s
     conversion.abort(Database("default", 300), lambda sentence: None)
     assert rows("SELECT relkind FROM pg_class WHERE relname = 'convmemory_message'") == [("r",)]
     memory().append("chat 1", ChatMessage.human("Go on."))
+
+
+@pytest.mark.parametrize("is_interrupted", [True, False])
+def test_a_table_that_is_altered_before_the_mirroring_is_not_mirrored(is_interrupted: bool) -> None:
+    talk()
+
+    def report(sentence: str) -> None:
+        if sentence.startswith("Created"):
+            rows("ALTER TABLE convmemory_message ADD COLUMN mood text")
+            if is_interrupted:
+                raise Interrupted
+
+    with pytest.raises(Interrupted if is_interrupted else Refused):
+        convert(report)
+    with pytest.raises(Refused, match="its columns were altered"):
+        convert()
+
+    # The trigger would write the new column to the copy, which lacks it.
+    memory().append("chat 1", ChatMessage.human("Go on."))
+
+
+@pytest.mark.parametrize(
+    ("create", "remove"),
+    [
+        ("CREATE VIEW later AS SELECT role FROM convmemory_message", "DROP VIEW later"),
+        (
+            """CREATE FUNCTION later() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN RETURN NULL; END';
+            CREATE TRIGGER later AFTER INSERT ON convmemory_message EXECUTE FUNCTION later()""",
+            "DROP FUNCTION later CASCADE",
+        ),
+    ],
+)
+def test_something_that_would_be_lost_is_refused_if_it_is_created_meanwhile(create: str, remove: str) -> None:
+    talk()
+
+    def report(sentence: str) -> None:
+        if sentence.startswith("Compared"):
+            rows(create)
+
+    with pytest.raises(Refused, match=r"cannot be converted as it is: .* later"):
+        convert(report)
+    rows(remove)
+    convert()
+    check()
 
 
 def test_a_copy_that_is_not_right_is_not_swapped() -> None:

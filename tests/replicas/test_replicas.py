@@ -7,6 +7,7 @@ from tests.replicas.standby import Standby, stop_replay
 
 SITE = """
 from django.db import connections
+from django.test.utils import CaptureQueriesContext
 from django_convmemory.memory import memories
 from django_convmemory.models import Session
 from django_convmemory.stores import replicas
@@ -124,8 +125,10 @@ with site.without_replica():
     expected = site.walk(pages)
 seen = site.walk(pages)
 paused = list(replicas._paused_until)
-memory.session("main", owner=site.ann()).history()
-site.report([site.differences(seen, expected), paused, connections["replica"].connection is None])
+session = memory.session("main", owner=site.ann())
+with CaptureQueriesContext(connections["default"]) as sent:
+    session.history()
+site.report([site.differences(seen, expected), paused, connections["replica"].connection is None, len(sent)])
 """
 )
 
@@ -148,14 +151,34 @@ site.report([shown == without == session.history(), read["replica"]])
 def test_without_the_replica_the_site_goes_on(replicated: Replicated) -> None:
     replicated.replica.stop()
     try:
-        different, paused, unconnected = replicated.site.python(DOWN)
+        different, paused, unconnected, sent = replicated.site.python(DOWN)
     finally:
         replicated.replica.start()
 
-    # The replica is left alone for a while.
-    assert (different, paused, unconnected) == ([], ["replica"], True)
+    # The replica is left alone for a while, and no revision is asked for.
+    assert (different, paused, unconnected, sent) == ([], ["replica"], True, 1)
     # A connection that has broken is replaced after the pause.
     assert replicated.site.python(BACK) == [True, ["message", "session"]]
+
+
+REFUSED = (
+    SITE
+    + """
+def fail(using):
+    connections[using].cursor().execute("TABLE of_the_next_version")
+
+session = memories["default"].session("main", owner=site.ann())
+rows = Session.objects.iterator(chunk_size=1)
+keys = [next(rows).key]
+answered = replicas.read_unchecked("default", lambda using: fail(using) if using == "replica" else using)
+keys += [row.key for row in rows]
+site.report([sorted(keys), answered, list(replicas._paused_until), len(session.history())])
+"""
+)
+
+
+def test_a_statement_that_the_replica_refuses_ends_nothing_that_the_site_reads(replicated: Replicated) -> None:
+    assert replicated.site.python(REFUSED) == [["main", "other"], "default", ["replica"], 12]
 
 
 ON_REQUEST = (
