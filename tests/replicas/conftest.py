@@ -35,7 +35,8 @@ def clusters() -> Iterator[Replicated]:
         folder = pathlib.Path(path)
         try:
             with servers.PostgreSQL(folder) as primary, Standby(folder, primary) as replica:
-                settings = code_of("databases", "settings_production.py") + f"DATABASES['replica'] |= {replica.database()!r}\n"
+                settings = code_of("databases", "settings_production.py")
+                settings += f"DATABASES['replica'] |= {replica.database()!r}\n"
                 project = folder / "site"
                 project.mkdir()
                 site = Site(project, {"default": primary.database()}, "replicas", settings=settings)
