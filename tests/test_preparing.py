@@ -136,6 +136,19 @@ def test_a_connection_prepares_so_many_statements_at_most(
     assert len(prepared()) == 1
 
 
+def test_a_connection_counts_so_many_statements_at_most(
+    memory: ConversationBufferMemory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(preparing, "COUNTED", 4)
+    for number in range(1, 10):
+        memory.append(f"{number} rules", *[ChatMessage.system("Be kind.")] * number)
+    session = preparing._session(connection)
+    assert session is not None
+    assert len(session._sent) <= 4
+    use(memory)
+    assert len(prepared()) == 2
+
+
 def test_what_an_interrupt_has_left_prepared_is_not_prepared_again(
     memory: ConversationBufferMemory, monkeypatch: pytest.MonkeyPatch
 ) -> None:

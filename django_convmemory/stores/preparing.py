@@ -40,6 +40,9 @@ logger = logging.getLogger(__name__)
 SENT_FIRST = 5
 # A connection prepares no more statements. Each takes some tens of kilobytes of the server's memory.
 MOST = 32
+# A connection counts how often it has sent so many statements, and then begins to count anew. There are thousands of
+# texts of appends, of some kilobytes each.
+COUNTED = 256
 # After so many executions, a session plans its statements anew. PostgreSQL keeps a plan until the table is analyzed. A
 # plan from when the table was small reads the whole table.
 EXECUTED_PER_PLAN = 1000
@@ -90,6 +93,8 @@ class _Session:
             return True
         if self._may_prepare is False or len(self._prepared) == MOST:
             return False
+        if len(self._sent) == COUNTED and text not in self._sent:
+            self._sent.clear()
         self._sent[text] = self._sent.get(text, 0) + 1
         return self._sent[text] > SENT_FIRST
 
