@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -16,6 +16,7 @@ from django_convmemory import exceptions, models
 from django_convmemory.maintenance import integrity
 from django_convmemory.memory import ConversationSummaryBufferMemory
 from django_convmemory.messages import ChatMessage
+from django_convmemory.stores.orm import ORMStore
 from tests import processes
 from tests.folding import MarkerModel, build
 
@@ -213,22 +214,37 @@ def test_a_busy_session_is_looked_at_under_its_lock(monkeypatch: pytest.MonkeyPa
     memory.clear("0")
 
 
-@pytest.mark.only_on("mariadb")
-def test_what_was_made_after_the_callers_transaction_began_to_look_is_seen() -> None:
-    memory = line_of_copies(0)
+@pytest.fixture
+def repeatable_read() -> Iterator[None]:
     connection.close()
     connection.settings_dict["OPTIONS"]["isolation_level"] = "repeatable read"
-    try:
-        with transaction.atomic():
-            assert models.Session.objects.count() == 1  # From now on the transaction reads this state.
-            InThread(lambda: memory.fork("0", 3, key="1")).result()
-            assert memory.redact("0", 2).sessions == 2
-            with pytest.raises(exceptions.SessionExists):
-                memory.fork("0", 1, key="1")
-    finally:
-        connection.close()
-        del connection.settings_dict["OPTIONS"]["isolation_level"]
+    yield
+    connection.close()
+    del connection.settings_dict["OPTIONS"]["isolation_level"]
+
+
+@pytest.mark.only_on("mariadb")
+@pytest.mark.usefixtures("repeatable_read")
+def test_what_was_made_after_the_callers_transaction_began_to_look_is_seen() -> None:
+    memory = line_of_copies(0)
+    with transaction.atomic():
+        assert models.Session.objects.count() == 1  # From now on the transaction reads this state.
+        InThread(lambda: memory.fork("0", 3, key="1")).result()
+        assert memory.redact("0", 2).sessions == 2
+        with pytest.raises(exceptions.SessionExists):
+            memory.fork("0", 1, key="1")
     assert secrets() == 0
+
+
+@pytest.mark.only_on("mariadb")
+@pytest.mark.usefixtures("repeatable_read")
+def test_a_success_ends_failures_that_the_callers_transaction_would_not_see() -> None:
+    store = ORMStore()
+    with transaction.atomic():
+        assert not models.AliasState.objects.exists()  # From now on the transaction reads this state.
+        InThread(lambda: store.count_failure("default", 1, "503")).result()
+        store.close_breaker("default")
+    assert store.breaker("default").failures == 0
 
 
 def test_a_user_who_was_deleted_is_not_nobody() -> None:

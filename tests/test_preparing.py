@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import logging
 import pathlib
+import re
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 
 import pytest
 from django.db import DatabaseError, connection, connections, transaction
+from django.db.backends.utils import CursorWrapper
 from django.test.utils import CaptureQueriesContext
 
 from django_convmemory import models
@@ -132,6 +134,66 @@ def test_a_connection_prepares_so_many_statements_at_most(
     monkeypatch.setattr(preparing, "MOST", 1)
     use(memory)
     assert len(prepared()) == 1
+
+
+def test_a_connection_counts_so_many_statements_at_most(
+    memory: ConversationBufferMemory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(preparing, "COUNTED", 4)
+    for number in range(1, 10):
+        memory.append(f"{number} rules", *[ChatMessage.system("Be kind.")] * number)
+    session = preparing._session(connection)
+    assert session is not None
+    assert len(session._sent) <= 4
+    use(memory)
+    assert len(prepared()) == 2
+
+
+def test_what_an_interrupt_has_left_prepared_is_not_prepared_again(
+    memory: ConversationBufferMemory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    use(memory, times=ENOUGH - 1)
+    execute = CursorWrapper._execute  # type: ignore[attr-defined]
+
+    def interrupted(self: CursorWrapper, statement: str, *rest: Any) -> Any:
+        execute(self, statement, *rest)
+        if statement.startswith("PREPARE"):
+            raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr(CursorWrapper, "_execute", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            memory.append("s", ChatMessage.human("hello"))
+    assert len(prepared()) == 1
+    with transaction.atomic():
+        use(memory)
+    assert len(memory.load("s")) == 2 * ENOUGH
+    assert not preparing._given_up
+
+
+def test_a_plan_is_made_anew_after_a_table_has_grown(
+    memory: ConversationBufferMemory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(preparing, "EXECUTED_PER_PLAN", 50)
+
+    def whole_tables() -> list[str]:
+        """The tables that the load reads whole."""
+        with connection.cursor() as cursor:
+            cursor.execute("SELECT name FROM pg_prepared_statements WHERE statement LIKE '%UNION ALL%'")
+            [(name,)] = cursor.fetchall()
+            cursor.execute(f"EXPLAIN EXECUTE {name} ('', '', '')")
+            plan = " ".join(row[0] for row in cursor.fetchall())
+        return re.findall(r"Seq Scan on (\w+)", plan)
+
+    with connection.cursor() as cursor:
+        for table in (sql.SESSION, sql.MESSAGE):
+            cursor.execute(f"ANALYZE {table}")
+    use(memory, times=20)
+    assert sql.MESSAGE in whole_tables()
+    for number in range(10):
+        memory.append(f"another {number}", *[ChatMessage.human("hello")] * 100)
+    use(memory, times=20)
+    assert sql.MESSAGE not in whole_tables()
 
 
 def test_in_a_transaction_of_the_caller(memory: ConversationBufferMemory) -> None:

@@ -83,7 +83,8 @@ def end_probe(using: str, alias: str, *, seconds: float, silent: bool) -> bool:
 
 def close(using: str, alias: str) -> bool:
     """Close the breaker. A rate limit that has not ended stays."""
-    if not _to_close(using).read(alias=alias):
+    # An UPDATE finds what the caller's transaction would not see.
+    if not transactions.reads_earlier(using) and not _to_close(using).read(alias=alias):
         return False
     rows = _rows(using, alias)
     closed = {"failures": 0, "last_session": None, "since": None, "until": None, "reason": "", "error": ""}

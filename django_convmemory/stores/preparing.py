@@ -40,6 +40,12 @@ logger = logging.getLogger(__name__)
 SENT_FIRST = 5
 # A connection prepares no more statements. Each takes some tens of kilobytes of the server's memory.
 MOST = 32
+# A connection counts how often it has sent so many statements, and then begins to count anew. There are thousands of
+# texts of appends, of some kilobytes each.
+COUNTED = 256
+# After so many executions, a session plans its statements anew. PostgreSQL keeps a plan until the table is analyzed. A
+# plan from when the table was small reads the whole table.
+EXECUTED_PER_PLAN = 1000
 # With one of them in OPTIONS, the site has decided what is prepared.
 _DECIDED = frozenset({"prepare_threshold", "server_side_binding", "cursor_factory"})
 # Errors before anything is executed: the statement is missing, it exists already, its result has other types now.
@@ -79,6 +85,7 @@ class _Session:
         self._may_prepare: bool | None = None  # None: nobody has looked yet whether a pooler is in between.
         self._sent: dict[str, int] = {}
         self._prepared: set[str] = set()
+        self._executed = 0
 
     def wants(self, text: str) -> bool:
         """Whether the statement is prepared, or should be. It is about to be executed."""
@@ -86,6 +93,8 @@ class _Session:
             return True
         if self._may_prepare is False or len(self._prepared) == MOST:
             return False
+        if len(self._sent) == COUNTED and text not in self._sent:
+            self._sent.clear()
         self._sent[text] = self._sent.get(text, 0) + 1
         return self._sent[text] > SENT_FIRST
 
@@ -100,8 +109,15 @@ class _Session:
             if text not in self._prepared:
                 if not self._is_direct(execute, context):
                     return execute(sql, params, many, context)
+                # If an interrupt ends this, nobody knows whether the server has prepared the statement. Another PREPARE
+                # could end a transaction of the caller. So this session would prepare nothing more.
+                self._may_prepare = False
                 execute(statement.prepare, None, many, context)
+                self._may_prepare = True
                 self._prepared.add(text)
+            self._executed += 1
+            if self._executed % EXECUTED_PER_PLAN == 0:
+                execute("DISCARD PLANS", None, many, context)
             return execute(statement.execute, params, many, context)
         except Error as error:
             if transactions.sqlstate(error) not in _REFUSED:
