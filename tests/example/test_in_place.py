@@ -209,6 +209,20 @@ def test_without_scripts_a_message_can_be_sent_and_its_reply_read(modelled: str,
         assert texts(page) == ["Hello there.", "A fine answer to what was asked.", "And then?", texts(page)[1]]
 
 
+def test_a_message_can_be_sent_from_a_page_of_older_messages(modelled: str, page: Page) -> None:
+    address = begun(page, modelled)
+    answered(page, "Hello there.")
+    for number in range(2):
+        say(page, f"Number {number}.")
+    page.goto(f"{address}?before=3")
+    page.fill("#text", "From far back.")
+    page.keyboard.press("Enter")
+    page.wait_for_url(address)
+    answered(page, "From far back.")
+    assert page.input_value("#text") == ""
+    assert len(texts(page)) == 8
+
+
 def test_without_scripts_a_reply_that_fails_says_why(modelled: str, model: OpenAIServer, browser: Browser) -> None:
     model.queue(Behaviour("unauthorized"))
     for page in window(browser, java_script_enabled=False):

@@ -19,6 +19,10 @@ document.addEventListener("keydown", (event) => {
 export function compose(box) {
   box.value ||= sessionStorage.getItem(draft) ?? "";
   box.addEventListener("input", () => sessionStorage.setItem(draft, box.value));
+  // A form of a page of older messages leads to another page.
+  box.form.addEventListener("submit", () => {
+    if (!box.form.hasAttribute("hx-post")) sessionStorage.removeItem(draft);
+  });
   let sent = "";
   document.body.addEventListener("htmx:beforeRequest", (event) => {
     if (!event.detail.elt.matches("form.say")) return;

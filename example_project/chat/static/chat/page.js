@@ -14,13 +14,9 @@ if (list && conversations && matchMedia("(max-width: 60rem)").matches) conversat
 
 if (list) {
   document.querySelector(".plain")?.remove();
-  const box = document.getElementById("text");
-  // A page of older messages has no box.
-  if (box) {
-    compose(box);
-    // To a message that the address names, the browser scrolls by itself.
-    if (!document.getElementById(location.hash.slice(1))) toEnd();
-  }
+  compose(document.getElementById("text"));
+  // To a message that the address names, the browser scrolls by itself.
+  if (!("older" in list.dataset) && !document.getElementById(location.hash.slice(1))) toEnd();
   follow();
   if ("unanswered" in list.dataset) answer();
 }
