@@ -100,7 +100,7 @@ bench: $(VENV)/.bench .venv-peers/.installed ## Compare with bare drivers and ot
 	$(BIN)/python -m benchmarks.plots --output docs/images
 
 demo: $(VENV)/.example ## Serve a chat site that shows its memory beside the chat (PORT: 8000)
-	@$(BIN)/python example_project/serve.py --port "$(PORT)" $(ARGS)
+	@exec $(BIN)/python example_project/serve.py --port "$(PORT)" $(ARGS)
 
 replay: $(VENV)/.runtime ## Replay four conversations in the terminal while a worker folds them
 	$(BIN)/python example_project/replay.py $(ARGS)
