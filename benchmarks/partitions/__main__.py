@@ -111,9 +111,11 @@ def of_conversion(count: int, name: str, arguments: argparse.Namespace) -> dict[
     with file.open("w") as output:
         command = [sys.executable, "-m", "benchmarks.partitions.writer", name, str(count), str(arguments.rate)]
         with subprocess.Popen(command, cwd=ROOT, stdout=output) as process:
+            # The first five seconds warm up. The next fifteen are the appends to compare with.
             time.sleep(20)
             began = time.monotonic()
             seconds = convert(name, arguments)
+            # The last appends may have waited for the swap.
             time.sleep(2)
             process.terminate()
     appends = [tuple(map(float, line.split())) for line in file.read_text().splitlines()]
