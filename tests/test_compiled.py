@@ -32,6 +32,8 @@ def due_session(memory: ConversationSummaryBufferMemory, key: str) -> int:
     return models.Session.objects.get(key=key).pk
 
 
+# As a worker does: without a transaction around it.
+@pytest.mark.django_db(transaction=True)
 def test_a_later_fold_compiles_no_statement(monkeypatch: pytest.MonkeyPatch) -> None:
     memory = build()
     first, second = due_session(memory, "first"), due_session(memory, "second")
