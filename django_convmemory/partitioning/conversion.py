@@ -5,16 +5,20 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Iterator
 
+from django.db import Error
+
 from django_convmemory.partitioning import building, copying, state, swapping, table as tables
 from django_convmemory.partitioning.building import Altered
 from django_convmemory.partitioning.copying import Rewritten
 from django_convmemory.partitioning.database import Database
 from django_convmemory.partitioning.state import EMPTYING, MIRROR, NEW, OLD, State
 from django_convmemory.partitioning.table import MESSAGES, Table
-from django_convmemory.stores import partitions as store_partitions
+from django_convmemory.stores import partitions as store_partitions, transactions
 
 # In versions of PostgreSQL: the first one that finds rows by a range of pages.
 _LEAST_VERSION = 140_000
+# PostgreSQL: what a step changes is not there, or what it creates is there already.
+_OVERTAKEN = frozenset({"42P01", "42P07", "42710", "42723", "23505"})
 
 
 class Refused(Exception):
@@ -59,7 +63,18 @@ def convert(database: Database, partitions: int, report: Callable[[str], None]) 
 
     Raises :class:`Refused`.
     """
+    try:
+        _convert(database, partitions, report)
+    except (Error, LookupError) as error:
+        if isinstance(error, Error) and transactions.sqlstate(error) not in _OVERTAKEN:
+            raise
+        raise Refused(
+            f"A step could not be taken: {error}. Another process has probably taken it at the same moment. If the "
+            "command runs twice, let the other one end. Otherwise run it again: it continues."
+        ) from error
 
+
+def _convert(database: Database, partitions: int, report: Callable[[str], None]) -> None:
     def wait() -> None:
         report(_waiting(table))
 

@@ -237,6 +237,48 @@ def test_a_conversion_can_be_interrupted_after_each_step() -> None:
     check()
 
 
+@pytest.mark.parametrize("step", ["Created", "Every", "Copied", "Checked", "Compared", "Swapped"])
+def test_a_conversion_that_another_one_overtakes_is_refused(step: str) -> None:
+    talk()
+    before = everything()
+
+    def overtake(sentence: str) -> None:
+        if sentence.startswith(step):
+            convert()
+
+    with pytest.raises(Refused, match="Another process has probably taken it"):
+        convert(overtake)
+    kept = {row[:2]: row for row in everything()}
+    assert all(kept[row[:2]] == row for row in before)
+    check()
+
+
+def test_two_conversions_that_begin_at_once_leave_one_whole_table() -> None:
+    talk()
+    refusals: list[str] = []
+    meeting = threading.Barrier(2)
+
+    def begin() -> None:
+        meeting.wait()
+        try:
+            convert()
+        except Refused as error:
+            refusals.append(str(error))
+        finally:
+            connection.close()
+
+    threads = [threading.Thread(target=begin) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    # Each may have been overtaken by the other.
+    with contextlib.suppress(Refused):
+        convert()
+    assert all("partitioned already" in why or "Another process" in why for why in refusals)
+    check()
+
+
 # Locks.
 
 
@@ -334,6 +376,13 @@ def test_the_last_step_says_who_keeps_the_old_table(monkeypatch: pytest.MonkeyPa
         convert(report)
     assert told.is_set()
     check()
+
+
+def test_the_server_writes_early_during_a_conversion_and_as_before_after_it() -> None:
+    before = rows("SHOW backend_flush_after")
+    with Database("default", 300).transaction():
+        assert rows("SHOW backend_flush_after") == [("1MB",)]
+    assert rows("SHOW backend_flush_after") == before != [("1MB",)]
 
 
 def test_steps_about_the_whole_table_may_take_longer_than_the_sites_statements() -> None:
