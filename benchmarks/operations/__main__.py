@@ -42,6 +42,7 @@ class Entry(NamedTuple):
 ENTRIES = [
     Entry("psycopg", "raw:Driver", postgresql=True, peer=False),
     Entry("psycopg, not prepared", "raw:Unprepared", postgresql=True, peer=False),
+    Entry("psycopg, async", "raw:Asynchronous", postgresql=True, peer=False),
     Entry("django_convmemory", "ours:Convmemory", postgresql=True, peer=False),
     Entry("django_convmemory, prepared", "ours:Prepared", postgresql=True, peer=False),
     Entry("django_convmemory, async", "ours:Asynchronous", postgresql=True, peer=False),
@@ -51,6 +52,7 @@ ENTRIES = [
     Entry("Agents SDK SQLAlchemySession", "agents_sdk:Sessions", postgresql=True),
     Entry("LlamaIndex Memory", "llama_index_memory:Queue", postgresql=True),
     Entry("sqlite3", "raw:Driver", postgresql=False, peer=False),
+    Entry("sqlite3, async", "raw:Asynchronous", postgresql=False, peer=False),
     Entry("django_convmemory", "ours:Convmemory", postgresql=False, peer=False),
     Entry("django_convmemory, async", "ours:Asynchronous", postgresql=False, peer=False),
     Entry("a plain Django model", "naive:Naive", postgresql=False, peer=False),

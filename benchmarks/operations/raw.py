@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import sqlite3
 from typing import Any
 
@@ -32,7 +33,9 @@ class Driver(Contender):
             self.connection.execute(SCHEMA)
             self.mark = "%s"
         else:
-            self.connection = sqlite3.connect(f"{place}/raw.sqlite3", isolation_level=None, timeout=20)
+            self.connection = sqlite3.connect(
+                f"{place}/raw.sqlite3", isolation_level=None, timeout=20, check_same_thread=False
+            )
             self.connection.execute("PRAGMA journal_mode=WAL")
             self.connection.executescript(SCHEMA)
             self.mark = "?"
@@ -51,7 +54,7 @@ class Driver(Contender):
         cursor.executemany(insert.replace("?", self.mark), rows)
         cursor.execute("COMMIT")
 
-    def append(self, session: str, role: str, text: str) -> None:
+    def append(self, session: str, role: str, text: str) -> Any:
         update = (
             "UPDATE raw_session SET last_position = last_position + 1, tokens = tokens + ?, updated_at = "
             "CURRENT_TIMESTAMP WHERE name = ? RETURNING last_position"
@@ -67,7 +70,7 @@ class Driver(Contender):
         self._run(insert, (session, position, role, text))
         self.connection.execute("COMMIT")
 
-    def load(self, session: str) -> list[dict[str, str]]:
+    def load(self, session: str) -> Any:
         select = "SELECT summary, last_position FROM raw_session WHERE name = ?"
         [summary, last] = self._run(select, (session,)).fetchone()
         select = "SELECT role, content FROM raw_message WHERE session = ? AND position > ? ORDER BY position"
@@ -79,3 +82,13 @@ class Unprepared(Driver):
     """Plans each statement each time, as Django does by default because of connection poolers."""
 
     prepare_threshold = None
+
+
+class Asynchronous(Driver):
+    """In a thread, as asynchronous code calls such a driver."""
+
+    async def append(self, session: str, role: str, text: str) -> None:
+        await asyncio.to_thread(super().append, session, role, text)
+
+    async def load(self, session: str) -> Any:
+        return await asyncio.to_thread(super().load, session)

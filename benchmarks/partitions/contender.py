@@ -1,4 +1,4 @@
-"""The process of one contender: ``python -m benchmarks.partitions.contender ours|naive DATABASE``.
+"""The process of one contender: ``python -m benchmarks.partitions.contender ours|naive|driver DATABASE``.
 
 It takes the orders of :mod:`benchmarks.growth.contender`. ``naive`` sends the statements of a table without
 partitions.
@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import sys
 
-from benchmarks.growth.contender import Ours, measure
+from benchmarks.growth.contender import Driver, Ours, measure
 
 
 class Naive(Ours):
@@ -24,7 +24,7 @@ class Naive(Ours):
 
 def main() -> None:
     kind, database = sys.argv[1:]
-    contender = {"ours": Ours, "naive": Naive}[kind](database)
+    contender: Ours | Driver = {"ours": Ours, "naive": Naive, "driver": Driver}[kind](database)
     for line in sys.stdin:
         print(json.dumps({"ns": measure(contender, json.loads(line))}), flush=True)
 
