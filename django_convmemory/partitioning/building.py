@@ -1,4 +1,4 @@
-"""The partitioned table beside the old one, empty, with everything that the old one has but for its foreign keys."""
+"""The partitioned table beside the old one: empty, with everything that the old one has except its foreign keys."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A conversion from its beginning to its end. It can be interrupted at any time, and a second call continues it."""
+"""A conversion from beginning to end. It can be interrupted at any time, and a second call continues it."""
 
 from __future__ import annotations
 
@@ -148,7 +148,7 @@ def abort(database: Database, report: Callable[[str], None]) -> None:
 
 
 def _waiting(table: Table) -> str:
-    """Return a sentence about the processes that may hold a lock for which a step waits: first those that hold it long.
+    """Return a sentence about the processes that may hold a lock for which a step waits, the oldest transaction first.
 
     Changes of the site hold the lock for which the copy waits, and locks of tables too.
     """

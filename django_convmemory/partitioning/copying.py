@@ -6,15 +6,16 @@ A row is in the new table because the trigger or the copy has put it there:
 
 - The trigger is created under a lock that waits for all transactions that are writing. Rows that are written later are
   mirrored, so the copy needs only the pages that the table had at that moment.
-- A new row, and a new version of a row, is inserted into the new table in the same transaction. The copy may find it
-  too, and leaves the one that is there.
+- A new row, and a new version of a row, is inserted into the new table in the same transaction. The copy may find the
+  same row too. Then it keeps the one that is there.
 - A version that the copy reads could be updated or deleted before the copy commits. Its mirrored change would find
   nothing, and the copy would then insert the old version. So changes and deletions hold an advisory lock in shared mode
-  until they commit, and the copy of a portion holds it in exclusive mode. The statement that reads begins after that.
-  At the isolation level READ COMMITTED it sees what was committed before, and a later deletion sees what it copied.
+  until they commit, and the copy of a portion holds it in exclusive mode. The statement that reads the portion begins
+  after the lock is taken. At the isolation level READ COMMITTED it sees what was committed before, and a later deletion
+  sees what it copied.
 
 Appends only insert, so they never wait for the copy. A redaction or deletion waits for one portion at most. The copy
-does not queue for the lock: later changes would have to wait behind it, also if the lock's holder takes long.
+does not queue for the lock: later changes would have to wait behind it, even if the lock's holder takes long.
 """
 
 from __future__ import annotations

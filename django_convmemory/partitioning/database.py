@@ -23,7 +23,7 @@ class Database:
 
     While a step waits for a lock on a table, the site's statements queue behind it. So it gives up soon and tries
     again. ``lock_timeout`` should be shorter than the server's ``deadlock_timeout``, so that in a deadlock the step
-    gives up and not a request.
+    gives up, and not a request.
     """
 
     def __init__(self, using: str, lock_timeout: int) -> None:
@@ -57,8 +57,8 @@ class Database:
     def _write_early(self) -> None:
         """Let the server write to the disk soon what the transaction has changed.
 
-        By default the operating system collects it. Gigabytes came together in a copy of ten million rows, and appends
-        waited for the disk for more than half a second.
+        By default, the operating system holds the changes back. In a copy of ten million rows, gigabytes accumulated,
+        and appends waited for the disk for more than half a second.
         """
         self.rows("SELECT set_config(name, '1MB', true) FROM pg_settings WHERE name = 'backend_flush_after'")
 

@@ -10,9 +10,10 @@ from django_convmemory.partitioning.table import MESSAGES, ForeignKey, Table
 
 # Foreign keys.
 #
-# The copy of a row would check that its session exists, and lock the session. One check of all rows of a partition is
-# faster, and locks nothing. So a partition gets its key after the copy, at first for new rows only. Once the key of
-# each partition is validated, that of the whole table is made of them, without another check.
+# If the new table had its keys from the start, each copied row would check that its session exists, and lock the
+# session. One check of all rows of a partition is faster, and locks nothing. So a partition gets its key after the
+# copy, at first for new rows only. Once the key of each partition is validated, the key of the whole table is made of
+# them, without another check.
 
 
 def lock_referenced(table: Table, mode: str) -> None:

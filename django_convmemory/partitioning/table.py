@@ -1,4 +1,4 @@
-"""The table of messages as PostgreSQL's catalogs describe it: what a partitioned one must have too."""
+"""The table of messages as PostgreSQL's catalogs describe it: what the partitioned table must have too."""
 
 from __future__ import annotations
 

@@ -1,11 +1,11 @@
-"""Statements of the ORM that are compiled once, for those that each fold runs.
+"""Statements of the ORM that are compiled once: those that each fold runs.
 
-The ORM builds and compiles a query each time it runs. For a worker that takes several times as long as to wait for the
+The ORM builds and compiles a query each time it runs. In a worker, this takes several times as long as waiting for the
 database. So these statements are compiled at their first use, with a :class:`Slot` in the place of each value that
 differs from one run to the next. The text is still the ORM's, so the columns are those of the models.
 
-A function that returns one is decorated with :data:`once`. Its arguments are what the text depends on: the database,
-the limits of a memory, and which conditions there are.
+A function that returns such a statement is decorated with :data:`once`. Its arguments are what the text depends on: the
+database, the limits of a memory, and which conditions there are.
 """
 
 from __future__ import annotations

@@ -19,7 +19,7 @@ from django_convmemory.stores.compiled import Bound
 def execute(using: str, first: Bound, updates: Sequence[Bound], rows: Sequence[models.Model]) -> bool:
     """Run ``first``, which changes one row. If there is such a row, run ``updates`` and insert ``rows``.
 
-    Returns whether there was one.
+    Returns whether there was such a row.
     """
     text, params = first
     parts, all_params = [f"changed AS ({text} RETURNING 1)"], list(params)
@@ -46,7 +46,7 @@ def mark(rows: QuerySet[Any], order: Sequence[str], limit: int, changes: dict[st
     update, update_params = compiled.update(
         rows.model._default_manager.using(rows.db).filter(pk__gt=0), **changes
     ).bind()
-    # With names of its own and a qualified one in the subquery: a name that it does not have would be the outer row's,
+    # The subquery reads a qualified name. An unqualified name that ``picked`` does not have would be the outer row's,
     # and every row would be changed.
     names = [f"picked{number}" for number in range(len(order))]
     text = (

@@ -1,9 +1,9 @@
-"""Whether the table of messages is partitioned by session, as large sites may have it on PostgreSQL.
+"""Whether the table of messages is partitioned by session, which large sites may choose on PostgreSQL.
 
-A statement with ``session_id = (SELECT …)`` names its session only when it runs, so PostgreSQL plans it for every
-partition. With 64 of them, planning takes twenty times as long. With the id as a constant, it plans one partition. So
-the store looks up the id first if the table is partitioned. The statement after that still reads all that it needs at
-one moment, and finds nothing if the session was deleted in between.
+A statement with ``session_id = (SELECT …)`` knows its session only when it runs, so PostgreSQL plans it for every
+partition. With 64 of them, planning takes twenty times as long. If the id is a constant, PostgreSQL plans one
+partition. So the store looks up the id first if the table is partitioned. The statement after that still reads all that
+it needs at one moment, and finds nothing if the session was deleted in between.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Keeps the statements of append and load prepared in a session of PostgreSQL.
 
-PostgreSQL takes longer to plan such a statement than to execute it, and Django lets no driver prepare one. So this
-module sends ``PREPARE`` once, and ``EXECUTE`` from then on.
+PostgreSQL takes longer to plan such a statement than to execute it, and Django does not let the driver prepare it. So
+this module sends ``PREPARE`` once, and ``EXECUTE`` from then on.
 """
 
 # Note [When a statement is prepared]
@@ -9,9 +9,9 @@ module sends ``PREPARE`` once, and ``EXECUTE`` from then on.
 # A prepared statement belongs to a session of the server. A pooler such as PgBouncer may execute each transaction in
 # another session. There the statement is missing, or another client has prepared one with the same name. So:
 #
-# - The app prepares only if no pooler is in between. When a client connects, the server tells it the process id of its
-#   session, so that the client can cancel a statement. A pooler makes up that id, because it has many sessions. So the
-#   app compares the id with pg_backend_pid().
+# - The app prepares a statement only if no pooler is in between. When a client connects, the server tells it the
+#   process id of its session, so that the client can cancel a statement. A pooler makes up that id, because it has many
+#   sessions. So the app compares the id with pg_backend_pid().
 # - The name is a hash of the text. So the name cannot stand for another statement, whatever is in between.
 # - If a statement is missing all the same, the site or a proxy has removed it, and nothing was executed. Outside of a
 #   transaction the app sends the text instead. In a transaction of the caller the error is raised, because PostgreSQL
@@ -35,18 +35,18 @@ from django_convmemory.stores import transactions
 
 logger = logging.getLogger(__name__)
 
-# A connection sends the text so often before it prepares a statement, as psycopg does. A connection that serves one
-# request would not get back what preparing costs.
+# A connection sends the text this many times before it prepares a statement, as psycopg does. A connection that serves
+# one request would not get back what preparing costs.
 SENT_FIRST = 5
-# A connection prepares no more statements. Each takes some tens of kilobytes of the server's memory.
+# A connection prepares at most this many statements. Each takes some tens of kilobytes of the server's memory.
 MOST = 32
-# A connection counts how often it has sent so many statements, and then begins to count anew. There are thousands of
-# texts of appends, of some kilobytes each.
+# A connection counts how often it has sent a statement, for this many statements, and then begins to count anew. There
+# are thousands of texts of appends, of some kilobytes each.
 COUNTED = 256
-# After so many executions, a session plans its statements anew. PostgreSQL keeps a plan until the table is analyzed. A
-# plan from when the table was small reads the whole table.
+# After this many executions, a session plans its statements anew. PostgreSQL keeps a plan until the table is analyzed.
+# A plan from when the table was small reads the whole table.
 EXECUTED_PER_PLAN = 1000
-# With one of them in OPTIONS, the site has decided what is prepared.
+# With one of these in OPTIONS, the site has decided what is prepared.
 _DECIDED = frozenset({"prepare_threshold", "server_side_binding", "cursor_factory"})
 # Errors before anything is executed: the statement is missing, it exists already, its result has other types now.
 _REFUSED = frozenset({"26000", "42P05", "0A000"})

@@ -1,14 +1,15 @@
 """Reads that a replica may answer.
 
 The database routers name the replica: it is the database to which they send reads of ``Session``. A replica lags. So
-the database that is written tells the revision of the session, and the replica is read only if it has the session at
-that revision.
+the app reads the revision of the session from the database that is written. It reads the replica only if the replica
+has the session at that revision. A search in many sessions compares epochs and positions instead: see
+``searching.searchable_among``.
 
 # Note [A replica at the same revision]
 
 Every change of a session raises its revision in the same transaction, and the row stays locked until the COMMIT. So two
 databases that have a session at the same revision have the same messages. A replica may replay the next change between
-this check and the read. Then the answer is as new as if it had been asked for a moment later.
+this check and the read. Then the answer is the one that a read a moment later would give.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ T = TypeVar("T")
 
 logger = logging.getLogger(__name__)
 
-# Seconds for which this process leaves a replica alone that has failed. So not every request waits for its timeout.
+# In seconds: how long this process leaves a failed replica alone, so that not every request waits for its timeout.
 PAUSE = 10.0
 
 # The end of the pause of each replica, by the monotonic clock.
@@ -37,7 +38,7 @@ _paused_until: dict[str, float] = {}
 def read_session(using: str, name: SessionName, work: Callable[[str], T]) -> T:
     """Return what ``work`` reads of the session ``name`` in the database that it is given.
 
-    It is the replica of ``using`` if that has the session as it is in ``using``, otherwise ``using``.
+    That is the replica of ``using`` if the replica has the session as it is in ``using``, and otherwise ``using``.
     """
     if _replica_of(using) is not None:
         sessions = models.Session.objects.using(using).named(name)
@@ -47,7 +48,7 @@ def read_session(using: str, name: SessionName, work: Callable[[str], T]) -> T:
 
 
 def read_row(using: str, session_id: int, revision: int, work: Callable[[str], T]) -> T:
-    """Return what :func:`read_session` does of a session that is at this revision in ``using``."""
+    """Return what :func:`read_session` returns, for a session that is at this revision in ``using``."""
 
     def read(replica: str) -> tuple[T] | None:
         sessions = models.Session.objects.using(replica).filter(pk=session_id, revision=revision)
