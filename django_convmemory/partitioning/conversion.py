@@ -70,7 +70,7 @@ def convert(database: Database, partitions: int, report: Callable[[str], None]) 
             raise
         raise Refused(
             f"A step could not be taken: {error}. Another process has probably taken it at the same moment. If the "
-            "command runs twice, let the other one end. Otherwise run it again: it continues."
+            "command is running twice, let the other one end. Otherwise run it again: it continues."
         ) from error
 
 
