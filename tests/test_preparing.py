@@ -21,6 +21,7 @@ from django_convmemory.stores import preparing, sql
 from django_convmemory.stores.orm import ORMStore
 from tests import servers
 from tests.chaos.servers import Absent, PgBouncer
+from tests.settings import LOOKUPS, PARTITIONS
 from tests.test_changes_at_once import InThread
 from tests.test_statements import statements
 
@@ -28,6 +29,10 @@ pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.only_on("post
 
 # So often an operation is repeated until its statement is prepared.
 ENOUGH = preparing.SENT_FIRST + 1
+# An append and a load. On a partitioned table a load looks up the session first, and is not prepared.
+PREPARED = 1 if PARTITIONS else 2
+SENT = 2 + LOOKUPS
+FIRST_WORDS = {"WITH", "(SELECT"} | ({"SELECT"} if LOOKUPS else set())
 
 
 @pytest.fixture(autouse=True)
@@ -71,11 +76,11 @@ def test_a_statement_is_prepared_when_it_repeats(memory: ConversationBufferMemor
     use(memory, times=ENOUGH - 1)
     assert prepared() == []
     use(memory, times=1)
-    append, load = prepared()
+    append, *loads = prepared()
     assert "WITH advanced AS (UPDATE" in append
-    assert "UNION ALL" in load
+    assert ["UNION ALL" in load for load in loads] == [True] * (PREPARED - 1)
     use(memory)
-    assert len(prepared()) == 2
+    assert len(prepared()) == PREPARED
     assert len(memory.load("s")) == 1 + 2 * ENOUGH
 
 
@@ -104,17 +109,17 @@ def test_a_wrapper_of_the_site_sees_the_text_and_one_statement(memory: Conversat
 
     with connection.execute_wrapper(wrapper):
         use(memory, times=ENOUGH + 1)
-    assert len(prepared()) == 2
-    assert len(seen) == 2 * (ENOUGH + 1)
-    assert {statement.split()[0] for statement in seen} == {"WITH", "(SELECT"}
+    assert len(prepared()) == PREPARED
+    assert len(seen) == SENT * (ENOUGH + 1)
+    assert {statement.split()[0] for statement in seen} == FIRST_WORDS
 
 
 def test_a_log_of_statements_has_the_text_with_its_values(memory: ConversationBufferMemory) -> None:
     use(memory)
     with CaptureQueriesContext(connection) as captured:
         use(memory)
-    assert len(captured) == 2 * ENOUGH
-    assert {query["sql"].split()[0] for query in captured.captured_queries} == {"WITH", "(SELECT"}
+    assert len(captured) == SENT * ENOUGH
+    assert {query["sql"].split()[0] for query in captured.captured_queries} == FIRST_WORDS
     assert "'hello'" in captured.captured_queries[0]["sql"]
 
 
@@ -146,7 +151,7 @@ def test_a_connection_counts_so_many_statements_at_most(
     assert session is not None
     assert len(session._sent) <= 4
     use(memory)
-    assert len(prepared()) == 2
+    assert len(prepared()) == PREPARED
 
 
 def test_what_an_interrupt_has_left_prepared_is_not_prepared_again(
@@ -171,6 +176,7 @@ def test_what_an_interrupt_has_left_prepared_is_not_prepared_again(
     assert not preparing._given_up
 
 
+@pytest.mark.skipif(bool(PARTITIONS), reason="a load of a partitioned table is planned each time")
 def test_a_plan_is_made_anew_after_a_table_has_grown(
     memory: ConversationBufferMemory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -199,9 +205,9 @@ def test_a_plan_is_made_anew_after_a_table_has_grown(
 def test_in_a_transaction_of_the_caller(memory: ConversationBufferMemory) -> None:
     with transaction.atomic():
         use(memory)
-        assert len(prepared()) == 2
+        assert len(prepared()) == PREPARED
         transaction.set_rollback(True)
-    assert len(prepared()) == 2
+    assert len(prepared()) == PREPARED
     assert len(memory.load("s")) == 1
 
 
@@ -242,7 +248,7 @@ def test_a_migration_meanwhile_does_no_harm(memory: ConversationBufferMemory, ch
         with connection.cursor() as cursor:
             cursor.execute(change)
         use(memory)
-        assert len(prepared()) == 2
+        assert len(prepared()) == PREPARED
         assert len(memory.load("s")) == 1 + 2 * ENOUGH
         transaction.set_rollback(True)
     use(memory)
@@ -293,7 +299,7 @@ def test_a_pool_keeps_what_is_prepared(memory: ConversationBufferMemory, monkeyp
         for _ in range(ENOUGH + 1):
             use(memory, times=1)
             connection.close()  # As at the end of a request.
-        assert len(prepared()) == 2
+        assert len(prepared()) == PREPARED
     finally:
         connection.close()
         connection.close_pool()  # type: ignore[attr-defined]
