@@ -109,11 +109,13 @@ def _session(using: str, shape: _Shape, lease: float) -> compiled.Statement:
 
 def _updates(using: str, claim: Claim, version: NewVersion) -> list[compiled.Bound]:
     """Return the changes of other versions when ``version`` becomes current."""
+    if not (claim.rebuilding or claim.parts):
+        return []  # The usual case, so it builds no queries.
     summaries = models.Summary.objects.using(using).filter(session_id=claim.session_id).valid()
     unfinished = summaries.filter(building=True)
     if not claim.rebuilding:
         parts = unfinished.filter(first_position=version.first_position)
-        return [compiled.update(parts, building=False).bind()] if claim.parts else []
+        return [compiled.update(parts, building=False).bind()]
     updates: list[compiled.Bound] = []
     if claim.replaces:
         # What was made from the fallback's text goes with it.
