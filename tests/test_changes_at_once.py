@@ -204,6 +204,19 @@ def test_a_session_can_be_created_while_another_of_that_name_is_deleted() -> Non
     assert created - deleted == models.Session.objects.count()
 
 
+@beside
+@pytest.mark.parametrize("key", [None, "once"])
+def test_the_messages_of_a_new_session_can_be_replaced_twice_at_the_same_time(key: str | None) -> None:
+    memory = build(MarkerModel(), 10**6)
+    with transaction.atomic():
+        memory.replace("new", 0, ChatMessage.human("hello"), idempotency_key=key)
+        second = InThread(lambda: memory.replace("new", 0, ChatMessage.human("hello"), idempotency_key=key))
+        assert second.is_waiting()
+
+    assert second.result().replayed == (key is not None)
+    assert memory.load("new").to_text() == "user: hello"
+
+
 def test_a_busy_session_is_looked_at_under_its_lock(monkeypatch: pytest.MonkeyPatch) -> None:
     memory = line_of_copies(0)
     monkeypatch.setattr(integrity, "_TRIES", 0)
@@ -271,6 +284,7 @@ def test_a_user_whose_row_is_gone_is_refused_before_the_commit() -> None:
 
     for work in (
         lambda: memory.session("main", owner=ann).append(ChatMessage.human("hello")),
+        lambda: memory.session("main", owner=ann).replace(0, ChatMessage.human("hello")),
         lambda: memory.fork("0", 1, key="copy", owner=ann),
         lambda: memory.adopt("v", ann),
     ):

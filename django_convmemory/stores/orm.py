@@ -103,7 +103,10 @@ class ORMStore:
     def replace(
         self, name: SessionName, after: int, batch: Batch, rule: DueRule, *, counter: str, revision: int | None
     ) -> values.Appended:
-        return replacing.replace(self.using, name, after, batch, rule, counter=counter, revision=revision)
+        using = self.using
+        return _settled(
+            lambda: replacing.replace(using, name, after, batch, rule, counter=counter, revision=revision), name
+        )
 
     def create(
         self, name: SessionName, *, title: str, metadata: Mapping[str, Any], creation: Creation | None = None
