@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 import io
+import itertools
 import threading
 from typing import TYPE_CHECKING, Any
 
@@ -223,6 +224,24 @@ def test_a_second_record_of_the_same_name_is_refused(write: Any) -> None:
     with pytest.raises(CommandError, match=r"line 3: an earlier record has the same key and owner\. .*2 sessions"):
         call("convmemory_import", write(record("a"), record("b"), record("a", human("another"))))
     assert [message.text for message in stored("a")] == ["What is Rust?"]
+
+
+@pytest.mark.django_db
+def test_a_second_record_of_the_same_name_is_refused_in_each_run(write: Any) -> None:
+    path = write(record("a"), record("b"), record("a", human("another")), record("c"))
+    for _ in range(2):
+        with pytest.raises(CommandError, match="line 3: an earlier record has the same key and owner"):
+            call("convmemory_import", path)
+    assert models.Session.objects.count() == 2
+
+
+@pytest.mark.django_db
+def test_the_sessions_of_a_file_are_known_in_any_order() -> None:
+    for pks in itertools.permutations(range(1, 6)):
+        importer = importing.Importer(memories["default"], "default")
+
+        assert [importer._remember(pk) for pk in [*pks, *pks]] == [True] * 5 + [False] * 5
+        assert importer._known == [range(1, 6)]
 
 
 @pytest.mark.django_db

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import bisect
 import copy
 import dataclasses
+import operator
 from typing import NamedTuple
 
 from django.db import DatabaseError
@@ -54,9 +56,9 @@ class Importer:
         if not compact:
             # Nothing exceeds the threshold of this strategy.
             self.memory.strategy = strategies.Buffer()
-        # The primary keys of the sessions that this importer made. They are few ranges, because they follow one another
-        # unless another process makes sessions at the same time.
-        self._made: list[range] = []
+        # The primary keys of the sessions of the records so far, in ascending order. They are few ranges, because they
+        # follow one another unless another process made sessions at the same time.
+        self._known: list[range] = []
 
     def add(self, record: Record) -> int:
         """Store the whole session, and return the number of its messages.
@@ -69,7 +71,8 @@ class Importer:
             return 0
         existing = self._find(session)
         if existing is not None:
-            if any(existing in made for made in self._made):
+            # Also if an earlier run made the session: otherwise a second run would leave this record out in silence.
+            if not self._remember(existing):
                 raise BadRecord(record.place, SAME_NAME)
             return 0
         try:
@@ -130,11 +133,19 @@ class Importer:
             messages.filter(position__in=redacted).update(redacted_at=Clock())
         return pk
 
-    def _remember(self, pk: int) -> None:
-        if self._made and self._made[-1].stop == pk:
-            self._made[-1] = range(self._made[-1].start, pk + 1)
-        else:
-            self._made.append(range(pk, pk + 1))
+    def _remember(self, pk: int) -> bool:
+        """Note that there was a record of the session ``pk``. Return False if there was one before."""
+        at = bisect.bisect_right(self._known, pk, key=operator.attrgetter("start"))
+        before, after = self._known[at - 1 : at] if at else [], self._known[at : at + 1]
+        if before and pk in before[0]:
+            return False
+        if before and before[0].stop < pk:
+            before = []
+        if after and after[0].start > pk + 1:
+            after = []
+        first, last = before[0].start if before else pk, after[0].stop - 1 if after else pk
+        self._known[at - len(before) : at + len(after)] = [range(first, last + 1)]
+        return True
 
     def expect(self, record: Record) -> Folding:
         """Return what folding the session will take after the import. Raises :class:`BadRecord`."""
