@@ -206,6 +206,24 @@ def test_a_damaged_index_is_left_alone_and_a_warning_names_the_repair(caplog: py
     assert indexed() == 10
 
 
+def test_an_index_that_another_process_has_just_begun_is_not_damaged(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    memory = build()
+    say(memory, 20)
+    session_statement = indexing._session
+
+    def begun_meanwhile(using: str) -> Any:
+        monkeypatch.setattr(indexing, "_session", session_statement)
+        assert index(limit=10) == 10
+        return session_statement(using)
+
+    monkeypatch.setattr(indexing, "_session", begun_meanwhile)
+    assert index() == 10
+    assert not caplog.records
+    assert stored() == expected(memory, 20)
+
+
 class Clock:
     """Ticks only when a portion is indexed."""
 

@@ -10,6 +10,8 @@ from typing import Any, TypeVar
 
 from django.db import OperationalError, connections, transaction
 
+from django_convmemory.stores import transactions
+
 T = TypeVar("T")
 
 # PostgreSQL: a lock was not available, a deadlock was resolved.
@@ -77,7 +79,7 @@ class Database:
                 with self.transaction():
                     return work()
             except OperationalError as error:
-                if getattr(error.__cause__, "sqlstate", getattr(error.__cause__, "pgcode", None)) not in _GIVE_WAY:
+                if transactions.sqlstate(error) not in _GIVE_WAY:
                     raise
             waiting()
             time.sleep(random.uniform(_SHORTEST_PAUSE, _LONGEST_PAUSE))  # noqa: S311

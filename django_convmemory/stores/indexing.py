@@ -96,11 +96,16 @@ def index(using: str, session_id: int, *, limit: int) -> Indexed:
 
 def _state(using: str, session_id: int) -> _State | None:
     """Read the end of the index of a session. None: there is no such session."""
-    for *values, first, last, data in _last_segment(using).read(session_id=session_id):
-        return _State._make([*values, Segment(first, last, data)])
-    for row in _session(using).read(session_id=session_id):
-        return _State._make([*row, None])
-    return None
+    state = None
+    for _ in range(_TRIES):
+        for *values, first, last, data in _last_segment(using).read(session_id=session_id):
+            return _State._make([*values, Segment(first, last, data)])
+        rows = _session(using).read(session_id=session_id)
+        state = _State._make([*rows[0], None]) if rows else None
+        if state is None or not state.indexed_position:
+            break
+        # Another process may have begun the index between the two statements.
+    return state
 
 
 @compiled.once
