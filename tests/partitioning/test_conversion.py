@@ -484,6 +484,75 @@ def test_a_role_that_may_only_change_messages_goes_on_meanwhile(role: str) -> No
     check()
 
 
+def give_tables(role: str) -> None:
+    """Make a role the owner of all tables. It may create more."""
+    rows(f'GRANT CREATE, USAGE ON SCHEMA public TO "{role}"')
+    for (name,) in rows("SELECT tablename FROM pg_tables WHERE schemaname = 'public'"):
+        rows(f'ALTER TABLE "{name}" OWNER TO "{role}"')
+
+
+@pytest.mark.parametrize("step", ["Created", "Copied", "Swapped"])
+def test_the_owner_continues_what_another_role_has_begun(role: str, step: str) -> None:
+    talk()
+    give_tables(role)
+
+    def report(sentence: str) -> None:
+        if sentence.startswith(step):
+            raise Interrupted
+
+    with pytest.raises(Interrupted):
+        convert(report)
+    rows(f'SET ROLE "{role}"')
+    convert()
+    rows("RESET ROLE")
+    check()
+
+
+def test_a_role_without_the_privileges_of_the_owner_is_refused(role: str) -> None:
+    talk()
+    give_tables(role)
+    before, member = names(), f"{role}_member"
+    rows(f'CREATE ROLE "{member}" NOINHERIT IN ROLE "{role}"')
+    rows(f'GRANT CREATE, USAGE ON SCHEMA public TO "{member}"')
+    try:
+        rows(f'SET ROLE "{member}"')
+        with pytest.raises(CommandError, match="does not have the privileges of that role"):
+            call_command("convmemory_partition", verbosity=0)
+        rows("RESET ROLE")
+        assert names() == before
+        with pytest.raises(Interrupted):
+            convert(lambda sentence: interrupt())
+        rows(f'SET ROLE "{member}"')
+        for arguments in ([], ["--abort"], ["--dry-run"]):
+            with pytest.raises(CommandError, match=r"lacks a privilege: .* Run the command again as the owner"):
+                call_command("convmemory_partition", *arguments, verbosity=0)
+    finally:
+        rows("RESET ROLE")
+        rows(f'DROP OWNED BY "{member}"')
+        rows(f'DROP ROLE "{member}"')
+    convert()
+    check()
+
+
+def test_a_conversion_in_another_schema_of_the_search_path_is_another_one() -> None:
+    talk()
+    with pytest.raises(Interrupted):
+        convert(lambda sentence: interrupt())
+    rows("CREATE SCHEMA tenant")
+    rows("SET search_path = tenant")
+    call_command("migrate", verbosity=0)
+    rows("SET search_path = tenant, public")
+    with pytest.raises(CommandError, match="No conversion has begun"):
+        call_command("convmemory_partition", "--abort", verbosity=0)
+    talk()
+    convert()
+    rows("SET search_path = public")
+    convert()
+    assert rows(
+        "SELECT relnamespace::regnamespace::text, relkind FROM pg_class WHERE relname = 'convmemory_message' ORDER BY 1"
+    ) == [("public", "p"), ("tenant", "p")]
+
+
 def test_what_a_tool_writes_without_the_sites_triggers_is_mirrored() -> None:
     talk()
 
