@@ -202,6 +202,9 @@ _OBSTACLES = {
     "the foreign key {} is not validated": (
         "SELECT conname FROM pg_constraint WHERE conrelid = %s AND contype = 'f' AND NOT convalidated"
     ),
+    "the check constraint {} is not validated, or is NO INHERIT": (
+        "SELECT conname FROM pg_constraint WHERE conrelid = %s AND contype = 'c' AND (NOT convalidated OR connoinherit)"
+    ),
     # USAGE: a member without INHERIT could create the copy, but neither continue nor abort.
     "it belongs to the role {}, and the role of this connection does not have the privileges of that role": (
         "SELECT pg_get_userbyid(relowner) FROM pg_class WHERE oid = %s AND NOT pg_has_role(relowner, 'USAGE')"
