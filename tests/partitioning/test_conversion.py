@@ -677,6 +677,21 @@ def test_a_site_with_another_isolation_level_is_refused() -> None:
     assert state.read(Database("default", 300)) is None
 
 
+@pytest.mark.parametrize("arguments", [[], ["--abort"]])
+def test_a_conversion_in_a_transaction_of_the_caller_is_refused(arguments: list[str]) -> None:
+    with pytest.raises(CommandError, match="A transaction is open"), transaction.atomic():
+        call_command("convmemory_partition", *arguments, verbosity=0)
+    # As with AUTOCOMMIT = False: nothing would be committed.
+    transaction.set_autocommit(False)
+    try:
+        with pytest.raises(CommandError, match="AUTOCOMMIT = False"):
+            call_command("convmemory_partition", *arguments, verbosity=0)
+    finally:
+        transaction.rollback()
+        transaction.set_autocommit(True)
+    assert state.read(Database("default", 300)) is None
+
+
 # The way back, and changes of the table meanwhile.
 
 

@@ -66,16 +66,15 @@ class Command(BaseCommand):
             )
         if options["lock_timeout"] < 1:
             raise CommandError(f"--lock-timeout is {options['lock_timeout']}. Give 1 or more.", returncode=2)
+        if transactions.is_open(connections[using]) and not options["dry_run"]:
+            raise CommandError(
+                f"A transaction is open in the database {using!r}, but each step of a conversion needs its own. Call "
+                "the command outside of atomic() and TestCase, and without AUTOCOMMIT = False in the settings."
+            )
         database = Database(using, options["lock_timeout"])
         self._verbosity, self._written_at = options["verbosity"], 0.0
         try:
-            if options["dry_run"]:
-                for sentence in conversion.plan(database, partitions):
-                    self.stdout.write(sentence)
-            elif options["abort"]:
-                conversion.abort(database, self._report)
-            else:
-                conversion.convert(database, partitions, self._report)
+            self._run(database, partitions, options)
         except Refused as error:
             raise CommandError(str(error)) from error
         except ProgrammingError as error:
@@ -85,6 +84,15 @@ class Command(BaseCommand):
                 f"The role of this connection lacks a privilege: {error}. Run the command again as the owner of the "
                 "tables, who needs CREATE on their schema, or as a superuser. If a conversion has begun, it continues."
             ) from error
+
+    def _run(self, database: Database, partitions: int, options: dict[str, Any]) -> None:
+        if options["dry_run"]:
+            for sentence in conversion.plan(database, partitions):
+                self.stdout.write(sentence)
+        elif options["abort"]:
+            conversion.abort(database, self._report)
+        else:
+            conversion.convert(database, partitions, self._report)
 
     def _report(self, sentence: str) -> None:
         """Write a sentence, but of those about pages only one in a few seconds."""
