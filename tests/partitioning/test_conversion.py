@@ -644,6 +644,24 @@ def test_a_table_with_something_that_would_be_lost_is_refused(statement: str, wh
     assert state.read(Database("default", 300)) is None
 
 
+def test_a_function_that_depends_on_the_search_path_does_not_stop_appends() -> None:
+    talk()
+    rows("CREATE FUNCTION helper(text) RETURNS text LANGUAGE sql IMMUTABLE AS 'SELECT lower($1)'")
+    rows("CREATE FUNCTION plain(text) RETURNS text LANGUAGE plpgsql IMMUTABLE AS 'BEGIN RETURN helper($1); END'")
+    rows("CREATE INDEX sites_own ON convmemory_message (session_id, md5(plain(content)))")
+    with pytest.raises(Refused, match=r"it uses the function plain\(text\), which needs a search path of its own"):
+        convert()
+    rows("ALTER FUNCTION plain(text) SET search_path = public")
+
+    def report(sentence: str) -> None:
+        if sentence.startswith("Every"):
+            memory().append("chat 1", ChatMessage.human("Meanwhile."))
+
+    convert(report)
+    assert memory().load("chat 1")[-1].text == "Meanwhile."
+    check()
+
+
 def test_a_name_that_is_taken_is_named() -> None:
     talk()
     rows("CREATE TABLE convmemory_message_p03 AS SELECT * FROM convmemory_message")
