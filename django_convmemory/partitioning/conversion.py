@@ -47,6 +47,12 @@ def check(table: Table) -> None:
             "the rows that a conversion has just copied. Use 'read committed' until the conversion is done."
         )
     _refuse_obstacles(table)
+    # The swap would need the name, after hours of copying. The other names are needed at once.
+    if table.database.value("SELECT to_regclass(%s)", [table.name(OLD)]) is not None:
+        raise Refused(
+            f"There is a table {table.name(OLD)}, and the conversion needs this name for the old table. Rename the one "
+            "that is there, or drop it."
+        )
 
 
 def _refuse_obstacles(table: Table) -> None:
@@ -70,7 +76,8 @@ def convert(database: Database, partitions: int, report: Callable[[str], None]) 
             raise
         raise Refused(
             f"A step could not be taken: {error}. Another process has probably taken it at the same moment. If the "
-            "command is running twice, let the other one end. Otherwise run it again: it continues."
+            "command is running twice, let the other one end. Otherwise run it again: it continues. If the same error "
+            "comes again, something else has a name that the conversion needs: rename that."
         ) from error
 
 

@@ -34,9 +34,14 @@ class State(NamedTuple):
 
 def read(database: Database) -> State | None:
     """Return how far the conversion has come, or None if there is none."""
-    if database.value("SELECT to_regclass(%s)", [STATE]) is None:
+    # In the schema of the messages: another schema in the search path may have its own messages and conversion.
+    name = database.value(
+        "SELECT to_regclass(format('%%I.%%I', n.nspname, %s::text))::text FROM pg_class c "
+        "JOIN pg_namespace n ON n.oid = c.relnamespace WHERE c.oid = to_regclass(%s)",
+        [STATE, MESSAGES],
+    )
+    if name is None:
         return None
-    name = database.quoted(STATE)
     return State(*database.rows(f"SELECT {', '.join(State._fields)} FROM {name}")[0])
 
 
@@ -50,6 +55,8 @@ def begin(table: Table, partitions: int) -> None:
     table.database.rows(
         f"INSERT INTO {name} VALUES (%s, pg_relation_filenode(%s), 0, NULL, false)", [partitions, table.oid]
     )
+    # Another role that may convert the table has to be able to continue.
+    table.database.rows(f"ALTER TABLE {name} OWNER TO {table.owner}")
 
 
 def write(table: Table, **changes: int | bool) -> None:

@@ -202,8 +202,24 @@ _OBSTACLES = {
     "the foreign key {} is not validated": (
         "SELECT conname FROM pg_constraint WHERE conrelid = %s AND contype = 'f' AND NOT convalidated"
     ),
-    "it belongs to the role {}, and the role of this connection is no member of that": (
-        "SELECT pg_get_userbyid(relowner) FROM pg_class WHERE oid = %s AND NOT pg_has_role(relowner, 'MEMBER')"
+    "the check constraint {} is not validated, or is NO INHERIT": (
+        "SELECT conname FROM pg_constraint WHERE conrelid = %s AND contype = 'c' AND (NOT convalidated OR connoinherit)"
+    ),
+    # The trigger that mirrors has a search path of its own, by which such a function may not find what it calls. Then
+    # each append would fail.
+    "it uses the function {}, which needs a search path of its own (ALTER FUNCTION ... SET search_path)": (
+        "SELECT DISTINCT p.oid::regprocedure::text FROM pg_depend d "
+        "JOIN pg_proc p ON d.refclassid = 'pg_proc'::regclass AND p.oid = d.refobjid "
+        "JOIN pg_language l ON l.oid = p.prolang "
+        "LEFT JOIN pg_index i ON d.classid = 'pg_class'::regclass AND i.indexrelid = d.objid "
+        "LEFT JOIN pg_constraint c ON d.classid = 'pg_constraint'::regclass AND c.oid = d.objid "
+        "LEFT JOIN pg_attrdef a ON d.classid = 'pg_attrdef'::regclass AND a.oid = d.objid "
+        "WHERE %s IN (i.indrelid, c.conrelid, a.adrelid) AND l.lanname NOT IN ('c', 'internal') "
+        "AND p.prosqlbody IS NULL AND COALESCE(array_to_string(p.proconfig, ' '), '') !~ '(^| )search_path='"
+    ),
+    # USAGE: a member without INHERIT could create the copy, but neither continue nor abort.
+    "it belongs to the role {}, and the role of this connection does not have the privileges of that role": (
+        "SELECT pg_get_userbyid(relowner) FROM pg_class WHERE oid = %s AND NOT pg_has_role(relowner, 'USAGE')"
     ),
 }
 

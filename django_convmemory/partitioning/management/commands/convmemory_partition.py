@@ -6,17 +6,20 @@ import time
 from typing import Any
 
 from django.core.management.base import BaseCommand, CommandError, CommandParser
-from django.db import connections
+from django.db import ProgrammingError, connections
 
 from django_convmemory.management import choices
 from django_convmemory.partitioning import conversion
 from django_convmemory.partitioning.conversion import Refused
 from django_convmemory.partitioning.database import Database
+from django_convmemory.stores import transactions
 
 # More partitions need more locks for a statement about all of them than a server has by default.
 _MOST_PARTITIONS = 256
 # In seconds, between two lines about pages.
 _INTERVAL = 5.0
+# A code of PostgreSQL.
+_INSUFFICIENT_PRIVILEGE = "42501"
 
 
 class Command(BaseCommand):
@@ -63,18 +66,33 @@ class Command(BaseCommand):
             )
         if options["lock_timeout"] < 1:
             raise CommandError(f"--lock-timeout is {options['lock_timeout']}. Give 1 or more.", returncode=2)
+        if transactions.is_open(connections[using]) and not options["dry_run"]:
+            raise CommandError(
+                f"A transaction is open in the database {using!r}, but each step of a conversion needs its own. Call "
+                "the command outside of atomic() and TestCase, and without AUTOCOMMIT = False in the settings."
+            )
         database = Database(using, options["lock_timeout"])
         self._verbosity, self._written_at = options["verbosity"], 0.0
         try:
-            if options["dry_run"]:
-                for sentence in conversion.plan(database, partitions):
-                    self.stdout.write(sentence)
-            elif options["abort"]:
-                conversion.abort(database, self._report)
-            else:
-                conversion.convert(database, partitions, self._report)
+            self._run(database, partitions, options)
         except Refused as error:
             raise CommandError(str(error)) from error
+        except ProgrammingError as error:
+            if transactions.sqlstate(error) != _INSUFFICIENT_PRIVILEGE:
+                raise
+            raise CommandError(
+                f"The role of this connection lacks a privilege: {error}. Run the command again as the owner of the "
+                "tables, who needs CREATE on their schema, or as a superuser. If a conversion has begun, it continues."
+            ) from error
+
+    def _run(self, database: Database, partitions: int, options: dict[str, Any]) -> None:
+        if options["dry_run"]:
+            for sentence in conversion.plan(database, partitions):
+                self.stdout.write(sentence)
+        elif options["abort"]:
+            conversion.abort(database, self._report)
+        else:
+            conversion.convert(database, partitions, self._report)
 
     def _report(self, sentence: str) -> None:
         """Write a sentence, but of those about pages only one in a few seconds."""
