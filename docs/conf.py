@@ -55,7 +55,7 @@ def setup(app: Any) -> None:
 
 
 def read(content: list[str]) -> None:
-    text = content[0].replace("{{ COMMANDS }}", commands()).replace(" `make docs` fills this page in.", "")
+    text = content[0].replace("{{ COMMANDS }}", commands()).replace("\n`make docs` fills this page in.", "")
     outside = r"\]\((?:\.\./)+((?:example_project/|README|CONTRIBUTING)[^)]*)\)"
     content[0] = re.sub(outside, rf"]({SOURCE}/blob/main/\1)", text)
 

@@ -182,13 +182,14 @@ def plan(database: Database, partitions: int) -> Iterator[str]:
         yield f"A conversion to {begun.partitions} partitions has begun. The next step would be to {step}."
         return
     check(table)
+    # The number of rows is -1 until the table is analyzed for the first time.
     size, rows = database.rows(
-        "SELECT pg_size_pretty(pg_total_relation_size(oid)), GREATEST(reltuples, 0)::bigint FROM pg_class "
-        "WHERE oid = %s",
+        "SELECT pg_size_pretty(pg_total_relation_size(oid)), reltuples::bigint FROM pg_class WHERE oid = %s",
         [table.oid],
     )[0]
     first = building.partition_names(partitions)[0]
-    yield f"The table {table.messages} has about {rows} rows. The copy would need about {size} of disk."
+    number = f"about {rows} rows" if rows >= 0 else "an unknown number of rows, because it was never analyzed"
+    yield f"The table {table.messages} has {number}. The copy would need about {size} of disk."
     yield f"It would have {partitions} partitions, {first} and so on. They would belong to {table.owner}."
     for index in tables.indexes(table):
         yield f"The index {index.name} would be copied: {index.kind[2]}."

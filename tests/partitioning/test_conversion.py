@@ -865,6 +865,30 @@ def interrupt() -> None:
     raise Interrupted
 
 
+@pytest.mark.parametrize(
+    ("tuples", "number"),
+    [(-1, "an unknown number of rows, because it was never analyzed"), (7, "about 7 rows")],
+)
+def test_a_dry_run_says_if_the_number_of_rows_is_unknown(tuples: int, number: str) -> None:
+    with connection.cursor() as cursor:
+        cursor.execute("UPDATE pg_class SET reltuples = %s WHERE relname = 'convmemory_message'", [tuples])
+    output = StringIO()
+    call_command("convmemory_partition", "--dry-run", stdout=output)
+    assert f"has {number}. The copy would need" in output.getvalue()
+
+
+def test_an_interrupted_command_says_how_to_continue(monkeypatch: pytest.MonkeyPatch) -> None:
+    def stop(*args: object) -> None:
+        raise KeyboardInterrupt
+
+    talk()
+    with monkeypatch.context() as patch:
+        patch.setattr(copying, "mirror", stop)
+        with pytest.raises(CommandError, match=r"^Interrupted\. .*again with the same --partitions\. .*--abort\.$"):
+            call_command("convmemory_partition", "--partitions", "16", stdout=StringIO())
+    call_command("convmemory_partition", "--partitions", "16", stdout=StringIO())
+
+
 def test_the_command_says_what_it_does() -> None:
     talk()
     output = StringIO()

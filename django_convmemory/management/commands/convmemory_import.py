@@ -21,7 +21,7 @@ from django_convmemory.integrations import sqlite_histories
 from django_convmemory.maintenance.transfer import reading
 from django_convmemory.maintenance.transfer.importing import SAME_NAME, Importer
 from django_convmemory.maintenance.transfer.records import BadRecord, Record
-from django_convmemory.management import choices
+from django_convmemory.management import choices, interrupts
 from django_convmemory.management.progress import Progress, counted, printable
 
 
@@ -102,7 +102,10 @@ class Command(BaseCommand):
         if not options["no_compact"] and memory.summarizes and all(map(os.path.isfile, files)):
             total = self._announce(files, importer, verbose=verbose)
         counts = _Counts()
-        with Progress(self.stdout, "imported", total=total, verbose=verbose) as progress:
+        with (
+            interrupts.explained(),
+            Progress(self.stdout, "imported", total=total, verbose=verbose) as progress,
+        ):
             for name in files:
                 self._import(name, importer, counts, progress)
         if verbose:

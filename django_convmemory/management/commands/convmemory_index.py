@@ -10,7 +10,7 @@ from django.db.models import F
 
 from django_convmemory import models
 from django_convmemory.core import indexing
-from django_convmemory.management import choices
+from django_convmemory.management import choices, interrupts
 from django_convmemory.management.progress import Progress, counted
 from django_convmemory.memory import memories
 from django_convmemory.stores.orm import ORMStore
@@ -44,7 +44,7 @@ class Command(BaseCommand):
         chosen = [alias for alias in options["alias"] or memories if memories[alias].options.index]
         sessions = models.Session.objects.using(using).filter(last_position__gt=F("indexed_position"))
         store, messages = ORMStore(using), 0
-        with Progress(self.stdout, "indexed", verbose=options["verbosity"] > 0) as progress:
+        with interrupts.explained(), Progress(self.stdout, "indexed", verbose=options["verbosity"] > 0) as progress:
             for alias in chosen:
                 for session_id in sessions.filter(alias=alias).ids():
                     indexed = indexing.catch_up(store, session_id)

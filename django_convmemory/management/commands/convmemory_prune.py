@@ -12,7 +12,7 @@ from django.core.management.base import BaseCommand, CommandError, CommandParser
 from django.db.models import QuerySet
 
 from django_convmemory import models
-from django_convmemory.management import choices, deletion, durations
+from django_convmemory.management import choices, deletion, durations, interrupts
 from django_convmemory.management.deletion import Totals
 from django_convmemory.management.progress import Progress, counted
 from django_convmemory.stores import transactions
@@ -77,7 +77,8 @@ class Command(BaseCommand):
                 "What should be deleted? Give --inactive-for, --attempts-older-than or --versions-older-than.",
                 returncode=2,
             )
-        results = [prune[name](age, using, aliases, options) for name, age in ages.items()]
+        with interrupts.explained():
+            results = [prune[name](age, using, aliases, options) for name, age in ages.items()]
         if options["verbosity"] > 0:
             self.stdout.write(f"{', '.join(results)} {'would be deleted' if options['dry_run'] else 'deleted'}.")
 

@@ -9,9 +9,12 @@ from django.db import reset_queries
 
 from django_convmemory import models
 from django_convmemory.maintenance import recount
-from django_convmemory.management import choices
+from django_convmemory.management import choices, interrupts
 from django_convmemory.management.progress import Progress, counted
 from django_convmemory.memory import memories
+
+# With --all, nothing shows which sessions this run has recounted.
+_ALL = "The sessions that were recounted stay recounted. With --all, the next run begins with the first session."
 
 
 class Command(BaseCommand):
@@ -37,7 +40,11 @@ class Command(BaseCommand):
         """Recount the sessions."""
         using = choices.database(options)
         chosen = [choices.memory(alias) for alias in options["alias"] or memories]
-        with Progress(self.stdout, "recounted", verbose=options["verbosity"] > 0) as progress:
+        how_to_continue = _ALL if options["all"] else interrupts.CONTINUES
+        with (
+            interrupts.explained(how_to_continue),
+            Progress(self.stdout, "recounted", verbose=options["verbosity"] > 0) as progress,
+        ):
             for memory in chosen:
                 sessions = models.Session.objects.using(using).filter(alias=memory.alias)
                 if not options["all"]:

@@ -8,7 +8,7 @@ from typing import Any
 from django.core.management.base import BaseCommand, CommandError, CommandParser
 from django.db import ProgrammingError, connections
 
-from django_convmemory.management import choices
+from django_convmemory.management import choices, interrupts
 from django_convmemory.partitioning import conversion
 from django_convmemory.partitioning.conversion import Refused
 from django_convmemory.partitioning.database import Database
@@ -92,7 +92,11 @@ class Command(BaseCommand):
         elif options["abort"]:
             conversion.abort(database, self._report)
         else:
-            conversion.convert(database, partitions, self._report)
+            with interrupts.explained(
+                "Nothing is lost, and the site can go on. To continue, run the command again with the same "
+                "--partitions. To remove what it has made, run it with --abort."
+            ):
+                conversion.convert(database, partitions, self._report)
 
     def _report(self, sentence: str) -> None:
         """Write a sentence, but of those about pages only one in a few seconds."""

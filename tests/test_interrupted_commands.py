@@ -1,0 +1,66 @@
+"""A command that somebody interrupts says how to go on, and the next run does so."""
+
+from __future__ import annotations
+
+import json
+from io import StringIO
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from django.core.management import CommandError, call_command
+
+from django_convmemory import models
+from django_convmemory.core import indexing
+from django_convmemory.maintenance import recount
+from django_convmemory.maintenance.transfer.importing import Importer
+from django_convmemory.management import deletion
+from django_convmemory.memory import memories
+
+if TYPE_CHECKING:
+    import pathlib
+
+pytestmark = pytest.mark.django_db
+
+
+def interrupt(*args: Any, **kwargs: Any) -> None:
+    raise KeyboardInterrupt
+
+
+@pytest.mark.parametrize(
+    ("module", "function", "command", "how"),
+    [
+        (
+            recount,
+            "recount",
+            ["convmemory_recount", "--all"],
+            "the next run begins with the first session.",
+        ),
+        (indexing, "catch_up", ["convmemory_index"], "To continue, run the command again."),
+        (deletion, "delete", ["convmemory_prune", "--inactive-for", "1d"], "To continue, run the command again."),
+    ],
+)
+def test_an_interrupted_command_says_how_to_continue(
+    monkeypatch: pytest.MonkeyPatch, module: object, function: str, command: list[str], how: str
+) -> None:
+    memories["default"].append("chat", {"role": "user", "content": "Hello"})
+    models.Session.objects.update(updated_at="2020-01-01T00:00:00Z")
+    with monkeypatch.context() as patch:
+        patch.setattr(module, function, interrupt)
+        with pytest.raises(CommandError) as caught:
+            call_command(*command, stdout=StringIO())
+    assert str(caught.value).startswith("Interrupted. ")
+    assert str(caught.value).endswith(how)
+    output = StringIO()
+    call_command(*command, stdout=output)
+    assert "1 session" in output.getvalue()
+
+
+def test_an_interrupted_import_says_how_to_continue(monkeypatch: pytest.MonkeyPatch, tmp_path: pathlib.Path) -> None:
+    file = tmp_path / "chats.jsonl"
+    file.write_text(json.dumps({"key": "chat", "messages": [{"role": "user", "content": "Hello"}]}))
+    with monkeypatch.context() as patch:
+        patch.setattr(Importer, "add", interrupt)
+        with pytest.raises(CommandError, match=r"^Interrupted\. To continue, run the command again\.$"):
+            call_command("convmemory_import", str(file), stdout=StringIO())
+    call_command("convmemory_import", str(file), stdout=StringIO())
+    assert models.Session.objects.get().key == "chat"
