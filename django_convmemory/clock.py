@@ -10,6 +10,7 @@ from __future__ import annotations
 import datetime as dt
 from typing import Any
 
+from django.conf import settings
 from django.db import connections
 from django.db.backends.base.base import BaseDatabaseWrapper
 from django.db.models import DateTimeField, Func
@@ -59,6 +60,14 @@ def aware(moment: dt.datetime, using: str) -> dt.datetime:
 def naive(moment: dt.datetime, using: str) -> dt.datetime:
     """Return a time in the form that rows have if ``USE_TZ`` is off."""
     return moment.astimezone(_zone(using)).replace(tzinfo=None)
+
+
+def storable(moment: dt.datetime, using: str) -> dt.datetime:
+    """Return a time with a zone in the form in which the ORM stores it, even if ``USE_TZ`` is off.
+
+    PostgreSQL always takes a zone. Without one, an hour in autumn could be either of two.
+    """
+    return moment if settings.USE_TZ or connections[using].vendor == "postgresql" else naive(moment, using)
 
 
 def _zone(using: str) -> dt.tzinfo:

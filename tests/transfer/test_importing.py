@@ -19,7 +19,7 @@ from django_convmemory.maintenance.transfer import importing
 from django_convmemory.memory import memories
 from django_convmemory.messages import ChatMessage
 from tests import conversations
-from tests.transfer.records import TIME, TURN, call, human, record, stored
+from tests.transfer.records import TIME, TURN, call, exported, human, record, stored
 
 if TYPE_CHECKING:
     from pytest_django import Settings
@@ -64,6 +64,21 @@ def test_fields_and_notes_are_stored(write: Any) -> None:
         ("plan", {"by": [None]}, second),
         ("chat", None, first),
     ]
+
+
+@pytest.mark.django_db
+@pytest.mark.parametrize("zone", ["Europe/Berlin", "America/New_York"])
+def test_times_come_back_as_they_were_if_use_tz_is_off(zone: str, settings: Settings, write: Any) -> None:
+    settings.USE_TZ, settings.TIME_ZONE = False, zone
+    notes = {"2": {"created_at": "2024-10-27T01:30:00+00:00"}}
+    times = {"created_at": TIME, "archived_at": "2024-03-31T01:30:00+00:00", "starred_at": "2024-07-01T01:30:00+00:00"}
+    before = record("a", human(), human(), **times, notes=notes)
+
+    call("convmemory_import", write(before))
+
+    (after,) = exported()
+    assert after == before
+    assert call("convmemory_prune", "--inactive-for", "30d") == "1 session with 2 messages deleted.\n"
 
 
 @pytest.mark.django_db

@@ -10,8 +10,7 @@ from typing import NamedTuple
 
 from django.db import DatabaseError
 
-from django_convmemory import models
-from django_convmemory.clock import Clock
+from django_convmemory import clock, models
 from django_convmemory.conversation import ConversationMemory, SessionHandle
 from django_convmemory.core import indexing, strategies
 from django_convmemory.core.counters import Counters, Previous
@@ -115,14 +114,17 @@ class Importer:
     def _complete(self, session: SessionHandle, record: Record) -> int:
         """Write the fields of a record besides the messages, and return the session's primary key."""
         rows = models.Session.objects.using(self.using).named(session.session_name)
-        columns = {
-            "title": record.title,
-            "metadata": record.metadata,
+        times = {
             "archived_at": record.archived_at,
             "starred_at": record.starred_at,
             # The times of the conversation, so that lists are in order and old sessions can be pruned.
             "created_at": record.messages[0].created_at,
             "updated_at": record.messages[-1].created_at,
+        }
+        columns = {
+            "title": record.title,
+            "metadata": record.metadata,
+            **{column: time and clock.storable(time, self.using) for column, time in times.items()},
         }
         if changes := {column: value for column, value in columns.items() if value is not None}:
             rows.update(**changes)
@@ -130,7 +132,7 @@ class Importer:
         redacted = [position for position, message in enumerate(record.messages, 1) if message.redacted]
         if redacted:
             messages = models.Message.objects.using(self.using).filter(session_id=pk)
-            messages.filter(position__in=redacted).update(redacted_at=Clock())
+            messages.filter(position__in=redacted).update(redacted_at=clock.Clock())
         return pk
 
     def _remember(self, pk: int) -> bool:
