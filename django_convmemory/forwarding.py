@@ -25,7 +25,10 @@ _in_thread = sync_to_async(_call)
 
 
 def asynchronous(method: Callable[Concatenate[S, P], T]) -> Callable[Concatenate[S, P], Coroutine[Any, Any, T]]:
-    """Return the asynchronous twin of a method. It runs the method in a thread. Cancelling it does not undo it."""
+    """Return the asynchronous twin of a method. It runs the method in a thread.
+
+    If the twin is cancelled, a method that has begun runs to its end, and one that waits for the thread does not run.
+    """
 
     async def twin(self: S, /, *args: P.args, **kwargs: P.kwargs) -> T:
         # By name, so that the twin calls the method of a subclass that overrides it.

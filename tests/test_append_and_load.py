@@ -10,6 +10,7 @@ from typing import Any
 from unittest import mock
 
 import pytest
+from asgiref.sync import sync_to_async
 from django.contrib.auth import get_user_model
 from django.contrib.auth.models import AnonymousUser
 from django.db import connection, connections, transaction
@@ -496,13 +497,56 @@ def test_the_asynchronous_twins_do_the_same() -> None:
             await chat.aclear()
             return receipt, [message.text for message in context], outcome, len(await chat.aload())
         finally:
-            from asgiref.sync import sync_to_async
-
             await sync_to_async(connections.close_all)()
 
     receipt, texts, outcome, left = asyncio.run(chat_for_a_while())
     assert receipt.replayed
     assert (texts, outcome, left) == (["Be kind.", "hello"], "not_due", 0)
+
+
+@pytest.mark.django_db(transaction=True)
+@pytest.mark.parametrize(("begun", "stored"), [(True, 1), (False, 0)])
+def test_a_cancelled_twin_runs_to_its_end_if_it_has_begun(
+    begun: bool, stored: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    running, may_go_on = threading.Event(), threading.Event()
+
+    def wait() -> None:
+        running.set()
+        assert may_go_on.wait(10)
+
+    append = appending.append
+
+    def waiting_append(*args: Any, **kwargs: Any) -> Any:
+        wait()
+        return append(*args, **kwargs)
+
+    async def cancelled() -> tuple[int, bool]:
+        chat, message = memories["default"].session("async"), {"role": "user", "content": "hello"}
+        try:
+            if begun:
+                monkeypatch.setattr(appending, "append", waiting_append)
+            else:
+                before = asyncio.create_task(sync_to_async(wait)())
+                await asyncio.sleep(0)
+            twin = asyncio.create_task(chat.aappend(message, idempotency_key="k"))
+            while not running.is_set():
+                await asyncio.sleep(0.01)
+            twin.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await twin
+            may_go_on.set()
+            if not begun:
+                await before
+            count = len(await chat.ahistory())
+            receipt = await chat.aappend(message, idempotency_key="k")
+            return count, receipt.replayed
+        finally:
+            may_go_on.set()
+            await sync_to_async(connections.close_all)()
+
+    assert asyncio.run(cancelled()) == (stored, begun)
+    assert models.Message.objects.count() == 1
 
 
 @pytest.mark.django_db
