@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import pathlib
+import signal
 import stat
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
@@ -136,6 +137,34 @@ def test_a_failed_export_leaves_the_file_as_it_was(
     with pytest.raises(raised or KeyboardInterrupt):
         call("convmemory_export", "--output", path)
 
+    assert path.read_text() == "before"
+    assert list(tmp_path.iterdir()) == [path]
+
+
+@pytest.mark.django_db
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+def test_an_export_that_a_signal_ends_leaves_no_unfinished_file(
+    number: signal.Signals, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def end(*args: object) -> int:
+        assert len(list(tmp_path.iterdir())) == 2
+        signal.raise_signal(number)
+        raise AssertionError
+
+    path = tmp_path / "out"
+    path.write_text("before")
+    memories["default"].append("a", human())
+    monkeypatch.setattr(exporting, "write", end)
+
+    before = signal.signal(number, signal.SIG_DFL)
+    try:
+        with pytest.raises(SystemExit) as ended:
+            call("convmemory_export", "--output", path)
+        assert signal.getsignal(number) == signal.SIG_DFL
+    finally:
+        signal.signal(number, before)
+
+    assert ended.value.code == 128 + number
     assert path.read_text() == "before"
     assert list(tmp_path.iterdir()) == [path]
 

@@ -5,8 +5,10 @@ from __future__ import annotations
 import functools
 import os
 import pathlib
+import signal
 import sys
 import tempfile
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -27,7 +29,7 @@ class Command(BaseCommand):
     moment. Sessions without messages are left out, and so are summaries.
 
     Exits with 0 if everything is written. Exits with 1 if it cannot be written: then FILE is unchanged. Exits with 2 if
-    the command line is invalid.
+    the command line is invalid. If SIGTERM or SIGHUP ends the command, FILE is unchanged, too.
     """
 
     help = "Export sessions with their messages as JSON, one on each line, in the format that convmemory_import reads."
@@ -96,18 +98,41 @@ class Command(BaseCommand):
                 returncode=2,
             )
         try:
-            # In the same folder, so in the same file system: there a rename leaves the old file or the new one.
-            file = tempfile.NamedTemporaryFile(  # noqa: SIM115  # It is closed before it is renamed.
-                "w", encoding="utf-8", newline="\n", dir=path.parent, prefix=".convmemory-", delete=False
-            )
-            try:
-                with file:
-                    yield file.write
-                    file.flush()
-                    os.fsync(file.fileno())
-                pathlib.Path(file.name).replace(path)
-            except BaseException:
-                pathlib.Path(file.name).unlink(missing_ok=True)
-                raise
+            with _exiting_on_signals():
+                # In the same folder, so in the same file system: there a rename leaves the old file or the new one.
+                file = tempfile.NamedTemporaryFile(  # noqa: SIM115  # It is closed before it is renamed.
+                    "w", encoding="utf-8", newline="\n", dir=path.parent, prefix=".convmemory-", delete=False
+                )
+                try:
+                    with file:
+                        yield file.write
+                        file.flush()
+                        os.fsync(file.fileno())
+                    pathlib.Path(file.name).replace(path)
+                except BaseException:
+                    pathlib.Path(file.name).unlink(missing_ok=True)
+                    raise
         except OSError as error:
             raise CommandError(f"{name} cannot be written: {error}. The file is unchanged.") from error
+
+
+@contextmanager
+def _exiting_on_signals() -> Iterator[None]:
+    """Raise SystemExit on a signal that would end the process at once, so that no unfinished file stays."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    def stop(received: int, frame: Any) -> None:
+        sys.exit(128 + received)
+
+    # Windows has no SIGHUP. A signal that the caller handles or ignores is left alone.
+    numbers = [getattr(signal, name) for name in ("SIGTERM", "SIGHUP") if hasattr(signal, name)]
+    unhandled = [number for number in numbers if signal.getsignal(number) == signal.SIG_DFL]
+    for number in unhandled:
+        signal.signal(number, stop)
+    try:
+        yield
+    finally:
+        for number in unhandled:
+            signal.signal(number, signal.SIG_DFL)
