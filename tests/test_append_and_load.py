@@ -530,8 +530,7 @@ def test_a_cancelled_twin_runs_to_its_end_if_it_has_begun(
                 before = asyncio.create_task(sync_to_async(wait)())
                 await asyncio.sleep(0)
             twin = asyncio.create_task(chat.aappend(message, idempotency_key="k"))
-            while not running.is_set():
-                await asyncio.sleep(0.01)
+            await asyncio.to_thread(running.wait, 10)
             twin.cancel()
             with pytest.raises(asyncio.CancelledError):
                 await twin
