@@ -251,6 +251,19 @@ def test_what_was_made_after_the_callers_transaction_began_to_look_is_seen() -> 
 
 @pytest.mark.only_on("mariadb")
 @pytest.mark.usefixtures("repeatable_read")
+def test_the_hash_of_a_redacted_message_goes_if_the_callers_transaction_would_not_see_it() -> None:
+    memory = line_of_copies(0)
+    with transaction.atomic():
+        assert models.Session.objects.count() == 1  # From now on the transaction reads this state.
+        batch = [ChatMessage.human("Again:"), ChatMessage.human(SECRET)]
+        InThread(lambda: memory.append("0", *batch, idempotency_key="k")).result()
+        memory.redact("0", 5)
+    keyed = models.Message.objects.get(idempotency_key__isnull=False)
+    assert keyed.payload_hash == "/2"
+
+
+@pytest.mark.only_on("mariadb")
+@pytest.mark.usefixtures("repeatable_read")
 def test_a_success_ends_failures_that_the_callers_transaction_would_not_see() -> None:
     store = ORMStore()
     with transaction.atomic():

@@ -231,7 +231,7 @@ def _redact(using: str, session_id: int, position: int, rule: DueRule) -> Edited
     messages.filter(position=position).update(**emptied, redacted_at=Coalesce("redacted_at", Clock()))
     # The idempotency key stays, so that a retry of the append does not store the message again.
     keyed = messages.filter(position__lte=position, idempotency_key__isnull=False).order_by("-position")
-    for first, payload in keyed.values_list("position", "payload_hash")[:1]:
+    for first, payload in transactions.latest(keyed).values_list("position", "payload_hash")[:1]:
         size = values.payload_of(payload).size
         if position < first + size:
             messages.filter(position=first).update(payload_hash=values.Payload("", size).text)

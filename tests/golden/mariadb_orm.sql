@@ -1031,7 +1031,7 @@ SELECT `convmemory_message`.`position` AS `position`, `convmemory_message`.`payl
 FROM `convmemory_message`
 WHERE (`convmemory_message`.`session_id` = %s AND `convmemory_message`.`idempotency_key` IS NOT NULL
     AND `convmemory_message`.`position` <= %s)
-ORDER BY 1 DESC LIMIT 1;
+ORDER BY 1 DESC LIMIT 1 FOR UPDATE;
 
 -- redact (17 of 36)
 -- redact (29 of 36)
