@@ -224,8 +224,10 @@ def test_a_damaged_index_of_a_memory_without_an_index_is_removed(
     settings.CONVMEMORY = {"default": {**settings.CONVMEMORY["default"], "OPTIONS": options}}
     DAMAGE["a segment that lacks a word"][1](session)
 
-    assert check("--repair")[0] == 0
+    status, output = check("--repair")
 
+    assert status == 0
+    assert output.endswith("The index of 1 session was removed, because its memory has none.\n")
     assert list(session.convmemory_segments.all()) == []
     session.refresh_from_db()
     assert session.indexed_position == 0

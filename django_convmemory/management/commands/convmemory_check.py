@@ -54,8 +54,9 @@ class Command(BaseCommand):
         sessions = choices.sessions(options, using)
         counts, repaired = self._check(sessions, using, options)
         counts += self._print(integrity.orphans(using), options)
-        if repaired and not options["json"]:
-            self.stdout.write(f"The index of {counted(repaired, 'session')} was made again.")
+        if not options["json"]:
+            for result, count in repaired.items():
+                self.stdout.write(f"The index of {counted(count, 'session')} was {result}.")
         if counts:
             kinds = ", ".join(f"{code} ({count})" for code, count in sorted(counts.items()))
             raise CommandError(
@@ -67,18 +68,24 @@ class Command(BaseCommand):
             checked = sessions.filter(pk__gt=options["after"]).count()
             self.stdout.write(f"Checked {counted(checked, 'session')}. Nothing is wrong.")
 
-    def _check(self, sessions: models.SessionQuerySet, using: str, options: dict[str, Any]) -> tuple[Counter[str], int]:
-        """Check each session. Return how many findings there are of each kind, and how many indexes were repaired."""
+    def _check(
+        self, sessions: models.SessionQuerySet, using: str, options: dict[str, Any]
+    ) -> tuple[Counter[str], Counter[str]]:
+        """Check each session. Return how many findings there are of each kind, and how many indexes were repaired how.
+
+        An index is removed if its memory has no index.
+        """
         counts: Counter[str] = Counter()
-        repaired, checked = 0, options["after"]
+        repaired: Counter[str] = Counter()
+        checked = options["after"]
         # On standard error, because standard output has the findings.
         with Progress(self.stderr, "checked", verbose=options["verbosity"] > 0) as progress:
             try:
                 for session_id in sessions.ids(after=checked):
                     found = self._print(integrity.check_session(session_id, using=using), options)
                     if options["repair"] and not found.keys().isdisjoint(integrity.OF_INDEX):
-                        reindex.reindex(session_id, using=using)
-                        repaired += 1
+                        made = reindex.reindex(session_id, using=using)
+                        repaired["made again" if made else "removed, because its memory has none"] += 1
                         for code in integrity.OF_INDEX:
                             del found[code]
                     counts += found
