@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 from collections.abc import Callable, Iterator
 
@@ -69,9 +70,16 @@ def convert(database: Database, partitions: int, report: Callable[[str], None]) 
 
     Raises :class:`Refused`.
     """
-    try:
+    with _refusing_if_overtaken():
         _convert(database, partitions, report)
-    except (Error, LookupError) as error:
+
+
+@contextlib.contextmanager
+def _refusing_if_overtaken() -> Iterator[None]:
+    """Raise :class:`Refused` if a step fails because another process has taken it."""
+    try:
+        yield
+    except (Error, tables.NoTable) as error:
         if isinstance(error, Error) and transactions.sqlstate(error) not in _OVERTAKEN:
             raise
         raise Refused(
@@ -150,7 +158,8 @@ def abort(database: Database, report: Callable[[str], None]) -> None:
             f"The table {table.messages} is partitioned already. Only the old one, {OLD}, has to be dropped: run the "
             "command again without --abort."
         )
-    database.give_way(lambda: swapping.abort(table), lambda: report(_waiting(table)))
+    with _refusing_if_overtaken():
+        database.give_way(lambda: swapping.abort(table), lambda: report(_waiting(table)))
     report(f"Ended the conversion. The table {table.messages} is as it was.")
 
 

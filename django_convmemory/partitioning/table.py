@@ -115,11 +115,15 @@ def read(database: Database, name: str = MESSAGES) -> Table | None:
     )
 
 
+class NoTable(LookupError):
+    """There is no such table."""
+
+
 def get(database: Database, name: str) -> Table:
-    """Read what a table has that must be there."""
+    """Read what the table ``name`` has. Raises :class:`NoTable`."""
     table = read(database, name)
     if table is None:
-        raise LookupError(f"There is no table {name}.")
+        raise NoTable(f"There is no table {name}.")
     return table
 
 

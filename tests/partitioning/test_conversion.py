@@ -26,6 +26,7 @@ from django_convmemory.messages import ChatMessage
 from django_convmemory.partitioning import conversion, copying, state
 from django_convmemory.partitioning.conversion import Refused
 from django_convmemory.partitioning.database import Database
+from django_convmemory.partitioning.table import Table
 from django_convmemory.schedulers import NullScheduler
 from django_convmemory.stores.orm import ORMStore
 from tests import processes, servers
@@ -740,6 +741,30 @@ def test_an_abort_leaves_no_trace(step: str) -> None:
     memory().append("chat 1", ChatMessage.human("Go on."))
     memory().delete("chat 2")
     convert()
+    check()
+
+
+def test_an_abort_that_a_conversion_overtakes_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    def report(sentence: str) -> None:
+        if sentence.startswith("Compared"):
+            raise Interrupted
+
+    table_of = conversion.table_of
+
+    def overtaken(database: Database) -> Table:
+        monkeypatch.setattr(conversion, "table_of", table_of)
+        convert()
+        return table_of(database)
+
+    talk()
+    stored = everything()
+    with pytest.raises(Interrupted):
+        convert(report)
+    # The abort has seen that the tables are not swapped yet.
+    monkeypatch.setattr(conversion, "table_of", overtaken)
+    with pytest.raises(CommandError, match="Another process has probably taken it"):
+        call_command("convmemory_partition", "--abort", verbosity=0)
+    assert everything() == stored
     check()
 
 
