@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import itertools
+import tempfile
+from collections.abc import Callable
 from io import StringIO
+from types import SimpleNamespace
 from typing import TYPE_CHECKING
 
 import pytest
 from django.core.management import CommandError, call_command
 
 from django_convmemory import models
+from django_convmemory.core import indexing
 from django_convmemory.maintenance import integrity
 from django_convmemory.memory import memories
 from django_convmemory.messages import ChatMessage
@@ -52,6 +57,34 @@ def test_everything_is_indexed() -> None:
     assert indexed() == {"default": [300, 3, 1], "window": [300, 3, 1], "off": [0, 0, 0]}
     assert list(integrity.check(models.Session.objects.all())) == []
     assert index() == "0 messages of 0 sessions indexed.\n"
+
+
+def index_by_check(session: models.Session) -> None:
+    session.convmemory_segments.all().delete()
+    models.Session.objects.filter(pk=session.pk).update(indexed_position=1)
+    call_command("convmemory_check", "--repair", stdout=StringIO(), stderr=StringIO())
+
+
+def index_by_import(session: models.Session) -> None:
+    with tempfile.NamedTemporaryFile(suffix=".jsonl") as file:
+        call_command("convmemory_export", "--alias", "window", "--key", "long", output=file.name, stdout=StringIO())
+        memories["window"].delete("long")
+        call_command("convmemory_import", file.name, "--alias", "window", stdout=StringIO())
+
+
+@pytest.mark.parametrize("run", [lambda session: index("--alias", "window"), index_by_check, index_by_import])
+def test_commands_index_a_session_to_its_end_however_long_it_takes(
+    run: Callable[[models.Session], object], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Each look at the clock is a minute later than the one before.
+    minutes = itertools.count()
+    monkeypatch.setattr(indexing, "time", SimpleNamespace(monotonic=lambda: 60.0 * next(minutes)))
+    index_portion = ORMStore.index
+    monkeypatch.setattr(ORMStore, "index", lambda store, session_id: index_portion(store, session_id, limit=100))
+
+    run(models.Session.objects.get(alias="window", key="long"))
+
+    assert models.Session.objects.get(alias="window", key="long").indexed_position == 300
 
 
 def test_a_run_continues_what_another_one_began() -> None:

@@ -20,12 +20,13 @@ LONGEST = 30.0
 LEASE = 3 * LONGEST
 
 
-def catch_up(store: Store, session_id: int) -> int:
-    """Index the messages of the session that are not indexed, for 30 seconds at most. Return their number.
+def catch_up(store: Store, session_id: int, *, longest: float = LONGEST) -> int:
+    """Index the messages of the session that are not indexed, for ``longest`` seconds. Return how many it indexed.
 
     It needs no lease: if another process indexes the session at the same time, one of the two changes nothing.
+    Commands pass ``math.inf``, because no later run would index the rest.
     """
-    until = time.monotonic() + LONGEST
+    until = time.monotonic() + longest
     total, more = store.index(session_id)
     while more and time.monotonic() < until:
         count, more = store.index(session_id)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 from django_convmemory import models
 from django_convmemory.core import indexing as catching_up
 from django_convmemory.memory import memories
@@ -18,5 +20,5 @@ def reindex(session_id: int, *, using: str) -> bool:
     alias = models.Session.objects.using(using).filter(pk=session_id).values_list("alias", flat=True).first()
     if alias is None or alias not in memories or not memories[alias].options.index:
         return False
-    catching_up.catch_up(ORMStore(using), session_id)
+    catching_up.catch_up(ORMStore(using), session_id, longest=math.inf)
     return True

@@ -5,6 +5,7 @@ from __future__ import annotations
 import bisect
 import copy
 import dataclasses
+import math
 import operator
 from typing import NamedTuple
 
@@ -100,7 +101,7 @@ class Importer:
             pk = transactions.run(self.using, work, savepoint=True, idle=transactions.LONG_IDLE_SECONDS)
             self._remember(pk)
             if self._index:
-                indexing.catch_up(self.memory.store, pk)
+                indexing.catch_up(self.memory.store, pk, longest=math.inf)
             return len(record.messages)
         except _Exists:
             return 0

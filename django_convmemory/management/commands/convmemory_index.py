@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 from django.core.management.base import BaseCommand, CommandError, CommandParser
@@ -47,7 +48,7 @@ class Command(BaseCommand):
         with interrupts.explained(), Progress(self.stdout, "indexed", verbose=options["verbosity"] > 0) as progress:
             for alias in chosen:
                 for session_id in sessions.filter(alias=alias).ids():
-                    indexed = indexing.catch_up(store, session_id)
+                    indexed = indexing.catch_up(store, session_id, longest=math.inf)
                     messages += indexed
                     progress.advance(bool(indexed))
                     reset_queries()  # With DEBUG, Django keeps every query.
