@@ -232,6 +232,15 @@ def test_what_is_removed_fails_a_transaction_of_the_caller_once(memory: Conversa
     assert len(memory.load("s")) == 1 + 2 * ENOUGH
 
 
+def test_what_is_removed_fails_no_transaction_of_the_app(memory: ConversationBufferMemory) -> None:
+    for _ in range(ENOUGH):
+        memory.replace("s", 1, ChatMessage.human("hello"))
+    assert len(prepared()) == 1
+    removed()
+    memory.replace("s", 1, ChatMessage.human("hello again"))
+    assert [message.text for message in memory.load("s")] == ["hello", "hello again"]
+
+
 @pytest.mark.parametrize(
     "change",
     [

@@ -14,8 +14,9 @@ this module sends ``PREPARE`` once, and ``EXECUTE`` from then on.
 #   sessions. So the app compares the id with pg_backend_pid().
 # - The name is a hash of the text. So the name cannot stand for another statement, whatever is in between.
 # - If a statement is missing all the same, the site or a proxy has removed it, and nothing was executed. Outside of a
-#   transaction the app sends the text instead. In a transaction of the caller the error is raised, because PostgreSQL
-#   has ended that transaction. In both cases, this process does not prepare in that database any more.
+#   transaction the app sends the text instead. PostgreSQL has ended a transaction that was open: the app runs its own
+#   again, and raises the error in one of the caller. In each case, this process does not prepare in that database any
+#   more.
 # - A site that sets prepare_threshold, or how cursors bind values, has decided for itself.
 
 from __future__ import annotations
@@ -129,7 +130,7 @@ class _Session:
                 error,
             )
             if transactions.is_open(connection):
-                raise
+                raise transactions.StatementRefused(*error.args) from error.__cause__
             return execute(sql, params, many, context)
 
     def _is_direct(self, execute: _Execute, context: dict[str, Any]) -> bool:

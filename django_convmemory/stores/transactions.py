@@ -38,6 +38,10 @@ class ConnectionLost(OperationalError):
     """The connection was lost in each try of a transaction."""
 
 
+class StatementRefused(OperationalError):
+    """A prepared statement is missing in the server's session. That ended the transaction, which can be run again."""
+
+
 class OutcomeUnknown(OperationalError):
     """The connection was lost during the COMMIT. Nobody knows whether the changes were stored."""
 
@@ -54,10 +58,11 @@ def run(
     """Run ``work`` in a transaction on ``using``, and return what it returns.
 
     If no transaction is open, ``work`` runs in a new one. If the database aborts that to resolve a conflict with
-    another transaction, ``work`` runs again, up to ``TRIES`` times. The database also ends it if this process sends no
-    statement for ``idle`` seconds. Then, and if the connection is lost before the COMMIT, ``work`` runs again on a new
-    connection, up to ``LOST_TRIES`` times. So ``work`` changes nothing but the database. ``atomic=False`` begins no
-    transaction. It is for reading, and for a single statement, which is a transaction by itself.
+    another transaction, or because a prepared statement is missing, ``work`` runs again, up to ``TRIES`` times. The
+    database also ends it if this process sends no statement for ``idle`` seconds. Then, and if the connection is lost
+    before the COMMIT, ``work`` runs again on a new connection, up to ``LOST_TRIES`` times. So ``work`` changes nothing
+    but the database. ``atomic=False`` begins no transaction. It is for reading, and for a single statement, which is a
+    transaction by itself.
 
     If the caller has opened a transaction, ``work`` joins it, with ``savepoint`` under a savepoint. Errors are raised:
     only the caller can run its transaction again. Such a transaction may be idle as long as the caller likes.
@@ -232,7 +237,12 @@ def reads_earlier(using: str) -> bool:
 
 
 def given_up(error: Error) -> bool:
-    """Whether the database aborted a transaction to resolve a conflict with another one. Then it can be tried again."""
+    """Whether the transaction can be tried again.
+
+    The database has aborted it to resolve a conflict with another one, or because a prepared statement was missing.
+    """
+    if isinstance(error, StatementRefused):
+        return True
     return isinstance(error, OperationalError) and (sqlstate(error) in _SQLSTATES or _errno(error) in _ERRNOS)
 
 
