@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime as dt
 from io import StringIO
 from typing import TYPE_CHECKING
 
@@ -60,6 +61,20 @@ def test_every_count_equals_that_of_the_new_counter(settings: Settings, convmemo
     assert models.Session.objects.get(key="redacted").convmemory_messages.get(position=3).tokens == before
     assert memories["default"].append("s", ChatMessage.human("Go on.")).first_position == len(stored) + 1
     assert list(integrity.check(models.Session.objects.all())) == []
+
+
+def test_a_recount_is_no_use_of_a_session() -> None:
+    for key in ("old", "new"):
+        memories["default"].append(key, ChatMessage.human("Hello."))
+    models.Session.objects.filter(key="old").update(updated_at=dt.datetime(2024, 5, 1, tzinfo=dt.UTC))
+    before = list(models.Session.objects.order_by("-updated_at").values_list("key", "updated_at"))
+
+    assert recount("--all") == "2 sessions recounted.\n"
+
+    assert list(models.Session.objects.order_by("-updated_at").values_list("key", "updated_at")) == before
+    output = StringIO()
+    call_command("convmemory_prune", "--inactive-for", "30d", stdout=output)
+    assert output.getvalue() == "1 session with 1 message deleted.\n"
 
 
 def test_a_session_that_two_counters_counted_is_recounted_too(settings: Settings) -> None:

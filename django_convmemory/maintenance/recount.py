@@ -7,7 +7,6 @@ import time
 from django.db import connections
 
 from django_convmemory import models
-from django_convmemory.clock import Clock
 from django_convmemory.conversation import ConversationMemory
 from django_convmemory.core.context import summary_message
 from django_convmemory.core.counters import Counters
@@ -31,7 +30,8 @@ def recount(memory: ConversationMemory, session_id: int, *, using: str) -> bool:
 
 def _recount(memory: ConversationMemory, session_id: int, using: str) -> bool:
     sessions = models.Session.objects.using(using).filter(pk=session_id)
-    if not editing.begin(sessions):
+    # The conversation does not change: lists keep their order, and an old session can still be pruned.
+    if not editing.begin(sessions, updated=False):
         return False
     summaries = list(models.Summary.objects.using(using).filter(session_id=session_id))
     ends = {summary.last_position for summary in summaries}
@@ -46,7 +46,7 @@ def _recount(memory: ConversationMemory, session_id: int, using: str) -> bool:
     rule = DueRule(memory.threshold, reanchor_every=memory.options.reanchor_every)
     indexed = transactions.latest(sessions).values_list("indexed_position", flat=True).get()
     editing.finish(using, session_id, counters, counters.last_position + 1, rule, indexed_position=indexed)
-    sessions.update(counter=memory.counter_name, updated_at=Clock())
+    sessions.update(counter=memory.counter_name)
     return True
 
 

@@ -332,14 +332,16 @@ def adopt(using: str, alias: str, visitor: str, owner_id: Any) -> list[SessionNa
     return names
 
 
-def begin(sessions: QuerySet[models.Session]) -> int:
+def begin(sessions: QuerySet[models.Session], *, updated: bool = True) -> int:
     """Lock the session's row, end its compaction, and return the number of rows.
 
-    The lease, the due mark and the failures are cleared. A worker that is still folding cannot publish.
+    The lease, the due mark and the failures are cleared. A worker that is still folding cannot publish. Without
+    ``updated``, the time of the last change stays.
     """
-    return sessions.update(
-        **models.NOT_COMPACTING, epoch=F("epoch") + 1, revision=F("revision") + 1, updated_at=Clock()
-    )
+    changes: dict[str, Any] = {**models.NOT_COMPACTING, "epoch": F("epoch") + 1, "revision": F("revision") + 1}
+    if updated:
+        changes["updated_at"] = Clock()
+    return sessions.update(**changes)
 
 
 def finish(
