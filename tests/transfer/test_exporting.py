@@ -170,6 +170,18 @@ def test_an_export_that_a_signal_ends_leaves_no_unfinished_file(
 
 
 @pytest.mark.django_db
+def test_a_message_cannot_command_the_terminal_that_shows_an_export() -> None:
+    text = "".join(map(chr, range(1, 0xA0))) + "\u2028\u2029"
+    memories["default"].append("a", human(text))
+
+    output = call("convmemory_export")
+
+    controls = {character for character in output if not character.isprintable()}
+    assert controls <= {"\n", "\x7f"}
+    assert json.loads(output)["messages"] == [human(text)]
+
+
+@pytest.mark.django_db
 def test_a_session_that_is_truncated_during_the_export_is_read_again(monkeypatch: pytest.MonkeyPatch) -> None:
     memory = memories["default"]
     memory.append("a", *[human(str(number)) for number in range(5)])

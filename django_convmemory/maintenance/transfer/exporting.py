@@ -182,10 +182,11 @@ def _rows(session_id: int, using: str) -> Iterator[tuple[Any, ...]]:
         last = page[-1][0]
 
 
-# JSON does not escape the characters that end a line in Unicode. Escaped, a record is one line for every reader.
-_LINE_ENDS = {ord(end): f"\\u{ord(end):04x}" for end in "\x85\u2028\u2029"}
+# JSON does not escape the characters that end a line in Unicode. Escaped, a record is one line for every reader. JSON
+# does not escape the other control characters from 0x80 on either, and some of them begin a terminal's commands.
+_ESCAPED = {code: f"\\u{code:04x}" for code in (*range(0x80, 0xA0), 0x2028, 0x2029)}
 
 
 def _json(value: Any) -> str:
     text = dumps(value)
-    return text if text.isascii() else text.translate(_LINE_ENDS)
+    return text if text.isascii() else text.translate(_ESCAPED)
