@@ -51,9 +51,9 @@ class Database:
     def transaction(self) -> Iterator[None]:
         """Run the block in a transaction with the limits of a conversion. They end with the transaction."""
         with transaction.atomic(using=self.using):
-            self.rows(f"SET LOCAL lock_timeout = {self.lock_timeout}")
             self._write_early()
             self.take_time()
+            self.rows(f"SET LOCAL lock_timeout = {self.lock_timeout}")
             yield
 
     def _write_early(self) -> None:
@@ -66,10 +66,10 @@ class Database:
 
     def take_time(self) -> None:
         """Lift the site's limits of time until the transaction ends. Some steps read the whole table."""
-        # The second one is known to PostgreSQL 17 and newer.
+        # The last one is known to PostgreSQL 17 and newer.
         self.rows(
             "SELECT set_config(name, '0', true) FROM pg_settings "
-            "WHERE name IN ('statement_timeout', 'transaction_timeout')"
+            "WHERE name IN ('statement_timeout', 'lock_timeout', 'transaction_timeout')"
         )
 
     def give_way(self, work: Callable[[], T], waiting: Callable[[], None]) -> T:

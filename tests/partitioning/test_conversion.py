@@ -403,6 +403,34 @@ def test_steps_about_the_whole_table_may_take_longer_than_the_sites_statements()
     assert rows("SHOW statement_timeout") == [("5s",)]
 
 
+def test_statistics_wait_for_an_autovacuum_of_a_partition_as_long_as_it_takes() -> None:
+    talk()
+    rows("SET lock_timeout = '50ms'")
+    holding = threading.Event()
+
+    def vacuum() -> None:
+        try:
+            with transaction.atomic():
+                # The lock of VACUUM.
+                rows("LOCK TABLE convmemory_message_p03 IN SHARE UPDATE EXCLUSIVE MODE")
+                holding.set()
+                time.sleep(0.5)
+        finally:
+            connection.close()
+
+    thread = threading.Thread(target=vacuum)
+
+    def report(sentence: str) -> None:
+        if sentence.startswith("Checked"):
+            thread.start()
+            assert holding.wait(processes.PATIENCE)
+
+    convert(report)
+    thread.join()
+    assert rows("SHOW lock_timeout") == [("50ms",)]
+    check()
+
+
 # What a conversion keeps.
 
 # By kind, each as a query about the table with this OID.
