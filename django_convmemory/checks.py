@@ -179,7 +179,7 @@ def check_connections(**kwargs: Any) -> list[checks.CheckMessage]:
             "CONN_MAX_AGE. If PgBouncer limits the connections, silence this check.",
             id="convmemory.W011",
         )
-        for using in _session_databases()
+        for using in dict.fromkeys([*_session_databases(), *_replicas()])
         if connections[using].vendor == "postgresql"
         and not connections[using].settings_dict.get("OPTIONS", {}).get("pool")
     ]
@@ -303,6 +303,12 @@ def _memories() -> list[ConversationMemory]:
 def _session_databases() -> list[str]:
     """Return the alias of the database to which sessions are written, if ``DATABASES`` has it."""
     using = router.db_for_write(models.Session)
+    return [using] if using in list(connections) else []
+
+
+def _replicas() -> list[str]:
+    """Return the alias of the database from which sessions are read, if ``DATABASES`` has it."""
+    using = router.db_for_read(models.Session)
     return [using] if using in list(connections) else []
 
 
