@@ -76,7 +76,7 @@ class ConversationMemory(BaseMemory):
         ``owner`` or ``visitor``, it must not be None: a visitor whose id is not made yet would get a session that
         everybody shares.
 
-        A ``Session`` row in place of the key gives a handle of that row. Once the row is deleted, no new session is
+        A ``Session`` row instead of the key gives a handle of that row. Once the row is deleted, no new session is
         made in its place, and an operation that would change it raises
         :class:`~django_convmemory.exceptions.UnknownSession`.
 
@@ -328,7 +328,7 @@ class ConversationMemory(BaseMemory):
     ) -> tuple[Receipt, Context]:
         """Store messages and return the messages to send to a model now: :meth:`append`, and then :meth:`load`.
 
-        The parameters are theirs. An asynchronous view waits for a thread once in place of twice. Wrong arguments are
+        The parameters are theirs. An asynchronous view waits for a thread once instead of twice. Wrong arguments are
         found before anything is written. Raises the errors of both operations.
         """
         _check_max_tokens(max_tokens)
@@ -487,7 +487,7 @@ class ConversationMemory(BaseMemory):
         """Empty the message at ``position``, and every summary that covers it.
 
         Content, metadata and the arguments of tool calls are gone from the commit on. The role, the ids of the calls
-        and the tokens stay, and a model sees a notice in place of the content. Later messages are folded again. With
+        and the tokens stay, and a model sees a notice instead of the content. Later messages are folded again. With
         ``forks`` the copies of the message in forks are emptied, too. Raises
         :class:`~django_convmemory.exceptions.UnknownMessage`.
         """

@@ -254,7 +254,7 @@ class Session(models.Model):
 
     @property
     def session_name(self) -> SessionName:
-        """The name of this session. Operations of a memory take a row in place of a key.
+        """The name of this session. Operations of a memory take a row instead of a key.
 
         The name means this row only. If the row is deleted, the operation creates no other session.
         """

@@ -101,7 +101,7 @@ class Task(NamedTuple):
 
 
 class Queue(tasks.CeleryScheduler):
-    """The scheduler of Celery, with the queue of a simulation in place of the broker."""
+    """The scheduler of Celery, with the queue of a simulation instead of the broker."""
 
     after_commit = False
 

@@ -29,7 +29,7 @@ TIMEOUT = 3
 def django_database(url: str) -> dict[str, Any]:
     """Return the entry of ``DATABASES`` for ``url``, without its engine.
 
-    A percent-encoded path in place of the host is the folder, or on MariaDB the file, of a local socket.
+    A percent-encoded path instead of the host is the folder, or on MariaDB the file, of a local socket.
     """
     parts = urlsplit(url)
     return {

@@ -102,7 +102,7 @@ def test_the_parts_of_results_are_those_of_the_code() -> None:
 
 
 class AnyDay(doctest.OutputChecker):
-    """Accepts any day in place of the one that the page shows: a summary begins with the day of its messages."""
+    """Accepts any day instead of the one that the page shows: a summary begins with the day of its messages."""
 
     def check_output(self, want: str, got: str, optionflags: int) -> bool:
         want, got = (re.sub(r"2\d{3}-\d\d-\d\d", "DAY", text) for text in (want, got))

@@ -19,7 +19,7 @@ class Piece(NamedTuple):
 class Hit(NamedTuple):
     """A stored message that a search found.
 
-    - ``session``: the name of its session. Operations of the memory take it in place of a key.
+    - ``session``: the name of its session. Operations of the memory take it instead of a key.
     - ``score``: how well it matches, for comparison within one search only.
     - ``excerpt``: the passage of its text that matches best. ``marks`` are the words of the query in it, each as the
       index of its first character and the index after its last one.

@@ -81,7 +81,7 @@ _SAYS_IT_WILL_NOT = re.compile(" | ".join(refuses for _, _, refuses in _REFUSALS
 _MAX_REFUSAL_LENGTH = 600
 
 _MARKUP = re.compile(r"<(?:!doctype\ html|html\b|\?xml|head\b|body\b|h[1-6]\b|title\b|center\b|pre\b)", re.IGNORECASE)
-# What a chat template, a tool or a library leaves in place of a text.
+# What a chat template, a tool or a library leaves instead of a text.
 _LEFTOVERS = re.compile(
     r"""<\|[^<>|]{1,40}\|> | </?(?:think(?:ing)?|reasoning|tool_calls?|function_calls?)\b | \[/?INST\]
     | Traceback\ \(most\ recent\ call | (?:torch\.)?(?:cuda|out\ of\ memory)\b.{0,40}\b(?:error|memory)\b

@@ -47,7 +47,7 @@ class SessionName:
 
     @property
     def session_name(self) -> SessionName:
-        """This name. So operations of a memory take it in place of a key."""
+        """This name. So operations of a memory take it instead of a key."""
         return self
 
     @property

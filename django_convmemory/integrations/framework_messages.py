@@ -30,7 +30,7 @@ class Given(NamedTuple):
     """A message for a framework.
 
     With an item, it is a message of the framework. Otherwise the adapter makes one from it. ``position`` and
-    ``created_at`` are None for the summary, and for the notice in place of a missing result.
+    ``created_at`` are None for the summary, and for the notice instead of a missing result.
     """
 
     message: ChatMessage
@@ -151,7 +151,7 @@ def _is_before(part: Part, position: int | None) -> bool:
 def _given(part: Part, row: StoredMessage | None) -> Given:
     if row is None:
         return Given(part.message, part.position)
-    # The context shows a notice in place of a redacted message.
+    # The context shows a notice instead of a redacted message.
     return Given(part.message if row.message.item is None else row.message, row.position, row.created_at)
 
 

@@ -1,4 +1,4 @@
-"""Messages of LangChain as chat messages. The message is counted, summarized and found in place of the item.
+"""Messages of LangChain as chat messages. The message is counted, summarized and found instead of the item.
 
 The item is what ``langchain_core.messages.message_to_dict`` returns: ``{"type": "human", "data": {"content": …}}``.
 

@@ -115,7 +115,7 @@ class ConvMemory(BaseMemory):
         await sync_to_async(self.put_messages)(messages)
 
     def set(self, messages: Sequence[ChatMessage]) -> None:
-        """Store ``messages`` in place of all messages, summaries included.
+        """Replace all messages, summaries included, with ``messages``.
 
         If they begin with what :meth:`get` or :meth:`get_all` returned last, only the others are added, and nothing is
         deleted. Raises what :meth:`put_messages` raises. Then nothing was changed.

@@ -1,4 +1,4 @@
-"""Messages of LlamaIndex as chat messages. The message is counted, summarized and found in place of the item.
+"""Messages of LlamaIndex as chat messages. The message is counted, summarized and found instead of the item.
 
 The item is what ``ChatMessage.model_dump(mode="json")`` of LlamaIndex returns. Its classes are in
 ``llama_index.core.base.llms.types``.

@@ -1,4 +1,4 @@
-"""Messages of pydantic-ai as chat messages. The message is counted, summarized and found in place of the item.
+"""Messages of pydantic-ai as chat messages. The message is counted, summarized and found instead of the item.
 
 A request of pydantic-ai can hold several chat messages: results of tools, and prompts. So each of them is a row. Its
 item is ``{"message": …, "row": 0}``: the request with this row's parts only, and the number of the row in the request.

@@ -1,4 +1,4 @@
-"""Items of OpenAI's Responses API as chat messages. The message is counted, summarized and found in place of the item.
+"""Items of OpenAI's Responses API as chat messages. The message is counted, summarized and found instead of the item.
 
 Source: ``ResponseInputItemParam`` of the ``openai`` package, and the reference of "Create a model response".
 """

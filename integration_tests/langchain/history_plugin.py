@@ -1,4 +1,4 @@
-"""``pytest -p integration_tests.langchain.history_plugin``: LangChain's own tests, with our history in place of theirs.
+"""``pytest -p integration_tests.langchain.history_plugin``: LangChain's own tests, with our history instead of theirs.
 
 ``CONVMEMORY_PLUGIN_DATABASE`` is the database, as JSON. ``tests`` is LangChain's package here, so nothing of ours is
 imported from there.

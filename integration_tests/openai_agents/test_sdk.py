@@ -1,4 +1,4 @@
-"""The SDK's own tests, from the source of the installed version, with our session in place of ``SQLiteSession``.
+"""The SDK's own tests, from the source of the installed version, with our session instead of ``SQLiteSession``.
 
 ``CONVMEMORY_SDK_TESTS=all`` runs all of its tests that name the class, not only those of sessions.
 """

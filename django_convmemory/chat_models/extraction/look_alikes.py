@@ -35,7 +35,7 @@ _MIXED = _FOREIGN | _table(_LIKE_IN_LATIN)
 
 
 def latin(text: str, words: Collection[str]) -> str:
-    """Return ``text`` with Latin letters in place of those that look like them.
+    """Return ``text`` with Latin letters instead of those that look like them.
 
     Words that have a Latin letter are changed, and words that are among ``words`` afterwards, which are case-folded.
     Other words stay as they are, because they are words of a language with this script: the Russian "вот" is no bot.

@@ -57,7 +57,7 @@ model_behaves("sentinel", "Its answer is a word for “nothing”: `NONE`.", Beh
 model_behaves("apology", "Its answer says that it cannot help.", Behaviour("apology"), Behaviour(text=APOLOGY))
 model_behaves(
     "error_page_with_status_200",
-    "Its answer is an HTML error page in place of JSON, or of a summary.",
+    "Its answer is an HTML error page instead of JSON, or of a summary.",
     Behaviour("raw", body=ERROR_PAGE),
     Behaviour(text=ERROR_PAGE),
 )
