@@ -11,10 +11,11 @@ from django.core.management import CommandError, call_command
 
 from django_convmemory import models
 from django_convmemory.core import indexing
-from django_convmemory.maintenance import recount
+from django_convmemory.maintenance import integrity, recount
 from django_convmemory.maintenance.transfer.importing import Importer
 from django_convmemory.management import deletion
 from django_convmemory.memory import memories
+from django_convmemory.stores.orm import ORMStore
 
 if TYPE_CHECKING:
     import pathlib
@@ -26,33 +27,46 @@ def interrupt(*args: Any, **kwargs: Any) -> None:
     raise KeyboardInterrupt
 
 
+AGAIN = "To continue, run the command again."
+
+
 @pytest.mark.parametrize(
-    ("module", "function", "command", "how"),
+    ("owner", "function", "command", "how"),
     [
-        (
-            recount,
-            "recount",
-            ["convmemory_recount", "--all"],
-            "the next run begins with the first session.",
-        ),
-        (indexing, "catch_up", ["convmemory_index"], "To continue, run the command again."),
-        (deletion, "delete", ["convmemory_prune", "--inactive-for", "1d"], "To continue, run the command again."),
+        (recount, "recount", "convmemory_recount --all", "the next run begins with the first session."),
+        (indexing, "catch_up", "convmemory_index", AGAIN),
+        (deletion, "delete", "convmemory_prune --inactive-for 1d", AGAIN),
+        (deletion, "delete", "convmemory_erase --key chat --no-input", AGAIN),
+        (ORMStore, "erase", "convmemory_erase --visitor somebody --no-input", AGAIN),
     ],
 )
 def test_an_interrupted_command_says_how_to_continue(
-    monkeypatch: pytest.MonkeyPatch, module: object, function: str, command: list[str], how: str
+    monkeypatch: pytest.MonkeyPatch, owner: object, function: str, command: str, how: str
 ) -> None:
-    memories["default"].append("chat", {"role": "user", "content": "Hello"})
+    whose: dict[str, Any] = {"visitor": "somebody"} if "--visitor" in command else {}
+    memories["default"].session("chat", **whose).append({"role": "user", "content": "Hello"})
     models.Session.objects.update(updated_at="2020-01-01T00:00:00Z")
     with monkeypatch.context() as patch:
-        patch.setattr(module, function, interrupt)
+        patch.setattr(owner, function, interrupt)
         with pytest.raises(CommandError) as caught:
-            call_command(*command, stdout=StringIO())
+            call_command(*command.split(), stdout=StringIO())
     assert str(caught.value).startswith("Interrupted. ")
     assert str(caught.value).endswith(how)
     output = StringIO()
-    call_command(*command, stdout=output)
+    call_command(*command.split(), stdout=output)
     assert "1 session" in output.getvalue()
+
+
+def test_a_check_that_is_interrupted_in_its_last_phase_continues_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    memories["default"].append("chat", {"role": "user", "content": "Hello"})
+    session = models.Session.objects.get()
+    with monkeypatch.context() as patch:
+        patch.setattr(integrity, "orphans", interrupt)
+        with pytest.raises(CommandError, match=rf"^Interrupted, with 0 findings so far\. .* --after {session.pk}\.$"):
+            call_command("convmemory_check", stdout=StringIO())
+    output = StringIO()
+    call_command("convmemory_check", "--after", str(session.pk), stdout=output)
+    assert output.getvalue() == "Checked 0 sessions. Nothing is wrong.\n"
 
 
 def test_an_interrupted_import_says_how_to_continue(monkeypatch: pytest.MonkeyPatch, tmp_path: pathlib.Path) -> None:

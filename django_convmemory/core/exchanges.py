@@ -84,7 +84,7 @@ class Placed(NamedTuple):
 
 
 def redacted(message: ChatMessage) -> ChatMessage:
-    """Return a redacted message as a model sees it: a notice stands instead of the content."""
+    """Return a redacted message as a model sees it: with a notice instead of the content."""
     return dataclasses.replace(message, content=REDACTED) if message.content == "" else message
 
 

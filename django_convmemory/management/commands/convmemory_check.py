@@ -53,7 +53,6 @@ class Command(BaseCommand):
         using = choices.database(options)
         sessions = choices.sessions(options, using)
         counts, repaired = self._check(sessions, using, options)
-        counts += self._print(integrity.orphans(using), options)
         if not options["json"]:
             for result, count in repaired.items():
                 self.stdout.write(f"The index of {counted(count, 'session')} was {result}.")
@@ -71,9 +70,10 @@ class Command(BaseCommand):
     def _check(
         self, sessions: models.SessionQuerySet, using: str, options: dict[str, Any]
     ) -> tuple[Counter[str], Counter[str]]:
-        """Check each session. Return how many findings there are of each kind, and how many indexes were repaired how.
+        """Check each session, then look for rows that have none.
 
-        An index is removed if its memory has no index.
+        Return how many findings there are of each kind, and how many indexes were repaired how. An index is removed if
+        its memory has no index.
         """
         counts: Counter[str] = Counter()
         repaired: Counter[str] = Counter()
@@ -92,6 +92,7 @@ class Command(BaseCommand):
                     checked = session_id
                     progress.advance()
                     reset_queries()  # With DEBUG, Django keeps every query.
+                counts += self._print(integrity.orphans(using), options)
             except KeyboardInterrupt:
                 raise CommandError(
                     f"Interrupted, with {counted(counts.total(), 'finding')} so far. To continue, run the command with "

@@ -9,7 +9,7 @@ from typing import Any
 from django.core.management.base import BaseCommand, CommandError, CommandParser
 
 from django_convmemory import models
-from django_convmemory.management import choices, deletion
+from django_convmemory.management import choices, deletion, interrupts
 from django_convmemory.management.progress import counted
 from django_convmemory.memory import memories
 from django_convmemory.stores.orm import ORMStore
@@ -48,10 +48,13 @@ class Command(BaseCommand):
             self._confirm(totals, selection)
         if not totals.sessions:
             result = f"There are no sessions {selection}."
-        elif selection.key is not None:
-            result = f"{deletion.delete(sessions)} deleted."
         else:
-            result = f"{counted(self._erase(sessions, selection, using), 'session')} deleted."
+            with interrupts.explained():
+                if selection.key is not None:
+                    deleted = str(deletion.delete(sessions))
+                else:
+                    deleted = counted(self._erase(sessions, selection, using), "session")
+            result = f"{deleted} deleted."
         if options["verbosity"] > 0:
             self.stdout.write(result)
 

@@ -18,7 +18,7 @@ from django.db import reset_queries
 
 from django_convmemory import models
 from django_convmemory.maintenance.transfer import exporting
-from django_convmemory.management import choices
+from django_convmemory.management import choices, interrupts
 from django_convmemory.management.progress import Progress, counted
 
 
@@ -57,7 +57,9 @@ class Command(BaseCommand):
         report, verbose = self.stderr if to_stdout else self.stdout, options["verbosity"] > 0
         sessions = selection.filter(models.Session.objects.using(using).filter(alias__in=aliases))
         exported = messages = 0
-        with self._output(options["output"]) as out:
+        left = "Standard output has a part of the sessions." if to_stdout else f"{options['output']} is unchanged."
+        again = f"{left} To export all of them, run the command again."
+        with interrupts.explained(again), self._output(options["output"]) as out:
             progress = Progress(
                 report, "exported", total=None if to_stdout else sessions.count(), verbose=verbose, bar=not to_stdout
             )
