@@ -15,7 +15,7 @@ from django.db.utils import NotSupportedError
 
 from django_convmemory.memory import memories
 from django_convmemory.messages import ChatMessage
-from tests.partitioning.test_conversion import rows
+from tests.partitioning.conversions import rows
 
 PAGE = (pathlib.Path(__file__).parents[2] / "docs/howto/partitions.md").read_text(encoding="utf-8")
 

@@ -1,0 +1,168 @@
+"""A conversion waits for locks so that nobody waits for it, and says for whom it waits."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+from django.db import connection, transaction
+
+from django_convmemory.messages import ChatMessage
+from django_convmemory.partitioning import copying
+from django_convmemory.partitioning.database import Database
+from tests import processes
+from tests.partitioning.conversions import check, convert, memory, rows, talk
+
+pytestmark = [pytest.mark.only_on("postgresql"), pytest.mark.usefixtures("unpartitioned")]
+
+
+def test_a_conversion_lets_appends_pass_while_it_waits_for_a_lock() -> None:
+    talk()
+    holding, told = threading.Event(), threading.Event()
+
+    def read_for_long() -> None:
+        try:
+            with transaction.atomic():
+                rows("SELECT count(*) FROM convmemory_message")
+                holding.set()
+                assert told.wait(processes.PATIENCE)
+        finally:
+            connection.close()
+
+    thread = threading.Thread(target=read_for_long)
+
+    def report(sentence: str) -> None:
+        if sentence.startswith("Compared"):
+            thread.start()
+            assert holding.wait(processes.PATIENCE)
+        if sentence.startswith("Waiting"):
+            assert "client backend" in sentence
+            # The conversion waits for the reader, and nobody waits for the conversion.
+            memory().append("chat 1", ChatMessage.human("Meanwhile."))
+            told.set()
+
+    convert(report)
+    thread.join()
+    assert told.is_set()
+    check()
+
+
+@contextlib.contextmanager
+def held(work: Callable[[], Any], until: threading.Event) -> Iterator[int]:
+    """Keep the transaction of ``work`` open in another thread until the event. Yield the process id of its session."""
+    pids: list[int] = []
+    began = threading.Event()
+
+    def hold() -> None:
+        try:
+            with transaction.atomic():
+                work()
+                pids.extend(pid for (pid,) in rows("SELECT pg_backend_pid()"))
+                began.set()
+                assert until.wait(processes.PATIENCE)
+        finally:
+            connection.close()
+
+    thread = threading.Thread(target=hold)
+    thread.start()
+    try:
+        assert began.wait(processes.PATIENCE)
+        yield pids[0]
+    finally:
+        until.set()
+        thread.join()
+
+
+def test_the_copy_says_which_change_it_waits_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(copying, "_LONG_WAIT", 0.1)
+    talk()
+    told = threading.Event()
+    with contextlib.ExitStack() as stack:
+        pid = 0
+
+        def report(sentence: str) -> None:
+            nonlocal pid
+            if sentence.startswith("Every"):
+                pid = stack.enter_context(held(lambda: memory().redact("chat 6", 2), told))
+            if sentence.startswith("Waiting"):
+                assert f"{pid} (client backend)" in sentence
+                told.set()
+
+        convert(report)
+    assert told.is_set()
+    check()
+
+
+def test_the_last_step_says_who_keeps_the_old_table(monkeypatch: pytest.MonkeyPatch) -> None:
+    talk()
+    told = threading.Event()
+    with contextlib.ExitStack() as stack:
+        pid = 0
+
+        def report(sentence: str) -> None:
+            nonlocal pid
+            if sentence.startswith("Swapped"):
+                pid = stack.enter_context(held(lambda: rows("SELECT 1 FROM convmemory_message_old LIMIT 1"), told))
+            if sentence.startswith("Waiting"):
+                assert f"{pid} (client backend)" in sentence
+                told.set()
+
+        convert(report)
+    assert told.is_set()
+    check()
+
+
+def test_the_server_writes_early_during_a_conversion_and_as_before_after_it() -> None:
+    before = rows("SHOW backend_flush_after")
+    with Database("default", 300).transaction():
+        assert rows("SHOW backend_flush_after") == [("1MB",)]
+    assert rows("SHOW backend_flush_after") == before != [("1MB",)]
+
+
+def test_steps_about_the_whole_table_may_take_longer_than_the_sites_statements() -> None:
+    limits: dict[str, str] = {}
+
+    def note(execute: Any, sql: str, params: Any, many: bool, context: Any) -> Any:
+        with connection.connection.cursor() as cursor:
+            cursor.execute("SHOW statement_timeout")
+            limits["compare" if "hashtext" in sql else sql.partition(" ")[0]] = cursor.fetchone()[0]
+        return execute(sql, params, many, context)
+
+    talk()
+    rows("SET statement_timeout = '5s'")
+    with connection.execute_wrapper(note):
+        convert()
+    assert [limits[step] for step in ("INSERT", "ALTER", "ANALYZE", "compare")] == ["0"] * 4
+    assert rows("SHOW statement_timeout") == [("5s",)]
+
+
+def test_statistics_wait_for_an_autovacuum_of_a_partition_as_long_as_it_takes() -> None:
+    talk()
+    rows("SET lock_timeout = '50ms'")
+    holding = threading.Event()
+
+    def vacuum() -> None:
+        try:
+            with transaction.atomic():
+                # The lock of VACUUM.
+                rows("LOCK TABLE convmemory_message_p03 IN SHARE UPDATE EXCLUSIVE MODE")
+                holding.set()
+                time.sleep(0.5)
+        finally:
+            connection.close()
+
+    thread = threading.Thread(target=vacuum)
+
+    def report(sentence: str) -> None:
+        if sentence.startswith("Checked"):
+            thread.start()
+            assert holding.wait(processes.PATIENCE)
+
+    convert(report)
+    thread.join()
+    assert rows("SHOW lock_timeout") == [("50ms",)]
+    check()
