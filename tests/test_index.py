@@ -2,111 +2,48 @@
 
 from __future__ import annotations
 
-import contextlib
 import datetime as dt
 import functools
-import pathlib
 import random
-import threading
-import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 from django.contrib.auth import get_user_model
-from django.core.management import call_command
-from django.db import connection, transaction
+from django.db import connection
 
-from django_convmemory import exceptions, models
+from django_convmemory import models
 from django_convmemory.chat_models.scripted import ScriptedChatModel
-from django_convmemory.conversation import ConversationMemory, SessionHandle
+from django_convmemory.conversation import SessionHandle
 from django_convmemory.core import indexable, indexing as core_indexing
 from django_convmemory.core.indexable import MOST_UNINDEXED
-from django_convmemory.core.recall import documents, segments
-from django_convmemory.core.recall.segments import Document, Segment
-from django_convmemory.core.values import Indexed, Searchable
-from django_convmemory.maintenance import integrity, recount
-from django_convmemory.memory import ConversationSummaryBufferMemory, ConversationWindowMemory
+from django_convmemory.core.values import Indexed
+from django_convmemory.memory import ConversationSummaryBufferMemory
 from django_convmemory.messages import ChatMessage
 from django_convmemory.schedulers import NullScheduler
 from django_convmemory.stores import indexing
 from django_convmemory.stores.orm import ORMStore
-from tests import processes
 from tests.conversations import call
+from tests.indexes import (
+    SECRET,
+    build,
+    expected,
+    index,
+    index_all,
+    indexed,
+    is_whole,
+    is_whole_index,
+    read,
+    say,
+    secrets,
+    segments_of,
+    stored,
+)
 from tests.long_sessions import fill
 from tests.settings import LOOKUPS
-from tests.test_changes_at_once import InThread, beside
 from tests.test_what_is_read import CONTROL, statements
 
 pytestmark = pytest.mark.django_db(transaction=True)
-
-# A word of the index, as it is stored.
-SECRET = "quetzal"
-
-
-def build(**options: Any) -> ConversationMemory:
-    return ConversationWindowMemory(ORMStore(), 4, scheduler=NullScheduler(), **options)
-
-
-def say(memory: ConversationMemory, count: int, key: str | SessionHandle = "s", text: str = "heron number {}") -> None:
-    memory.append(key, *[ChatMessage.human(text.format(number)) for number in range(count)])
-
-
-def index(key: str = "s", limit: int = 1_000) -> int:
-    return ORMStore().index(models.Session.objects.get(key=key).pk, limit=limit).messages
-
-
-def index_all(key: str = "s") -> int:
-    total = 0
-    while count := index(key):
-        total += count
-    return total
-
-
-def stored(key: str = "s") -> list[Segment]:
-    rows = models.Segment.objects.filter(session__key=key).order_by("session_id", "first")
-    return [Segment(*values) for values in rows.values_list("first", "last", "data")]
-
-
-def segments_of(texts: Sequence[str], sittings: set[int], first: int = 1) -> list[Segment]:
-    """Return the segments of users' messages with these texts. Sittings begin at the positions ``sittings``."""
-    terms = [documents.document(ChatMessage.human(text)) for text in texts]
-    return segments.extended(
-        None, first, [Document(each, position in sittings) for position, each in enumerate(terms, first)]
-    )
-
-
-def indexed(key: str = "s") -> int:
-    return models.Session.objects.get(key=key).indexed_position
-
-
-def expected(memory: ConversationMemory, through: int, key: str | SessionHandle = "s") -> list[Segment]:
-    """Return the segments of the first messages as if they had been indexed at once."""
-    terms, previous = [], None
-    for message in memory.history(key, after=0, limit=through) if through else []:
-        begins = segments.begins_sitting(message.created_at, previous)
-        terms.append(Document(documents.document(message.message, redacted=message.redacted), begins))
-        previous = message.created_at
-    return segments.extended(None, 1, terms)
-
-
-def read(key: str = "s", **bounds: Any) -> Searchable:
-    memory = build()
-    session = memory.store.searchable(memory.resolve(key), **bounds)
-    assert session is not None
-    return session
-
-
-def is_whole() -> bool:
-    """Whether the rows of all sessions are right, and none is left behind."""
-    return not [*integrity.check(models.Session.objects.all()), *integrity.orphans("default")]
-
-
-def secrets() -> int:
-    return models.Segment.objects.filter(data__contains=SECRET).count()
-
-
-# Indexing.
 
 
 def test_everything_is_indexed_also_an_exchange_that_goes_on() -> None:
@@ -443,11 +380,6 @@ def test_the_number_of_statements_does_not_depend_on_the_history() -> None:
     assert is_whole_index()
 
 
-def is_whole_index() -> bool:
-    codes = {finding.code for finding in integrity.check(models.Session.objects.all())}
-    return not codes & integrity.OF_INDEX
-
-
 def test_an_append_sends_no_statement_for_the_index() -> None:
     with_index, without = build(), build(index=False)
     say(with_index, 300, "a")
@@ -515,288 +447,3 @@ def test_a_memory_without_an_index_is_never_due() -> None:
     memory = build(index=False)
     say(memory, 600)
     assert models.Session.objects.get().due_since is None
-
-
-# Deletion.
-
-
-def test_a_redacted_message_leaves_no_word_in_the_index_of_its_session_and_of_forks() -> None:
-    memory = build()
-    say(memory, 200)
-    memory.append("s", ChatMessage.human(f"A {SECRET} sang."))
-    say(memory, 20)
-    index_all()
-    memory.fork("s", 210, key="copy")
-    memory.fork("copy", 205, key="copy of the copy")
-    memory.fork("s", 200, key="before")
-    assert [indexed(key) for key in ("s", "copy", "copy of the copy", "before")] == [221, 210, 205, 200]
-    assert secrets() == 3
-    assert memory.redact("s", 201).sessions == 3
-    assert secrets() == 0
-    for key in ("s", "copy", "copy of the copy", "before"):
-        assert stored(key) == expected(memory, indexed(key), key)
-    assert is_whole()
-
-
-def test_a_message_that_is_redacted_before_it_is_indexed_is_indexed_without_words() -> None:
-    memory = build()
-    say(memory, 3, text=f"{SECRET} {{}}")
-    memory.redact("s", 1)
-    assert index_all() == 3
-    assert stored() == segments_of(["", f"{SECRET} 1", f"{SECRET} 2"], {1})
-    memory.redact("s", 2)
-    memory.redact("s", 3)
-    assert secrets() == 0
-    assert is_whole()
-
-
-@pytest.mark.parametrize("after", [0, 1, 100, 127, 128, 129, 255, 256, 300, 350, 399])
-def test_truncation_trims_the_index(after: int) -> None:
-    memory = build()
-    say(memory, 400)
-    index(limit=350)
-    memory.truncate("s", after)
-    assert indexed() == min(after, 350)
-    assert stored() == expected(memory, min(after, 350))
-    say(memory, 10, text="stork {}")
-    index_all()
-    assert stored() == expected(memory, after + 10)
-    assert is_whole()
-
-
-@pytest.mark.parametrize("at", [0, 1, 128, 129, 300, 350, 400])
-def test_a_fork_has_the_index_of_what_it_copies(at: int) -> None:
-    memory = build()
-    say(memory, 400)
-    index(limit=350)
-    memory.fork("s", at, key="copy")
-    assert indexed("copy") == min(at, 350)
-    assert stored("copy") == expected(memory, min(at, 350), "copy")
-    assert is_whole()
-
-
-DELETIONS: dict[str, Callable[[ConversationMemory], Any]] = {
-    "clear": lambda memory: memory.session("s", owner=ann()).clear(),
-    "delete": lambda memory: memory.session("s", owner=ann()).delete(),
-    "erase": lambda memory: memory.erase(owner=ann()),
-    "the row": lambda memory: models.Session.objects.get(key="s").delete(),
-    "the user": lambda memory: ann().delete(),
-}
-
-
-def ann() -> Any:
-    return get_user_model().objects.get(username="ann")
-
-
-@pytest.mark.parametrize("deletion", DELETIONS)
-def test_a_deletion_removes_the_index(deletion: str) -> None:
-    memory = build()
-    user = get_user_model().objects.create(username="ann")
-    memory.session("s", owner=user).append(*[ChatMessage.human(f"{SECRET} {number}") for number in range(200)])
-    say(memory, 10, "another")
-    index_all()
-    index_all("another")
-    DELETIONS[deletion](memory)
-    assert secrets() == 0
-    assert stored("another") == expected(memory, 10, "another")
-    assert is_whole()
-
-
-def test_a_visitors_index_stays_when_the_visitor_logs_in() -> None:
-    memory = build()
-    user = get_user_model().objects.create(username="ann")
-    memory.session("s", visitor="v").append(*[ChatMessage.human(f"heron {number}") for number in range(20)])
-    index_all()
-    before = stored()
-    memory.adopt("v", user)
-    [session] = memory.store.searchable_of("default", owner_id=user.pk, visitor="")
-    assert stored() == before
-    assert session.complete
-
-
-def test_a_recount_leaves_the_index() -> None:
-    memory = build()
-    say(memory, 20)
-    index_all()
-    before = stored()
-    assert recount.recount(memory, models.Session.objects.get().pk, using="default")
-    assert (stored(), indexed()) == (before, 20)
-
-
-# At the same time.
-
-EDITS: dict[str, Callable[[ConversationMemory], Any]] = {
-    "redact": lambda memory: memory.redact("s", 30),
-    "truncate": lambda memory: [memory.truncate("s", 29), say(memory, 30, text="stork {}")],
-    "clear": lambda memory: [memory.clear("s"), say(memory, 50, text="stork {}")],
-    "delete": lambda memory: [memory.delete("s"), say(memory, 50, text="stork {}")],
-}
-
-
-@pytest.mark.parametrize("before", [0, 20, 30])
-@pytest.mark.parametrize("edit", EDITS)
-def test_an_edit_between_reading_and_writing_wins(edit: str, before: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """``before``: so many messages are indexed already. The others make the last segment longer."""
-    memory = build()
-    say(memory, 29)
-    memory.append("s", ChatMessage.human(SECRET))
-    say(memory, 30)
-    if before:
-        index(limit=before)
-    edits: list[Callable[[ConversationMemory], Any]] = [EDITS[edit]]
-    portion = indexable.portion
-
-    def portion_and_edit(*arguments: Any) -> list[Document]:
-        read = portion(*arguments)
-        while edits:
-            edits.pop()(memory)
-        return read
-
-    monkeypatch.setattr(indexable, "portion", portion_and_edit)
-    index_all()
-    assert edits == []
-    assert secrets() == 0
-    assert is_whole()
-    assert stored() == expected(memory, indexed())
-
-
-@beside
-@pytest.mark.parametrize("before", [0, 20, 30])
-@pytest.mark.parametrize("edit", ["redact", "truncate", "clear"])
-def test_indexing_waits_for_an_edit_and_then_indexes_what_is_left(edit: str, before: int) -> None:
-    memory = build()
-    say(memory, 29)
-    memory.append("s", ChatMessage.human(SECRET))
-    say(memory, 30)
-    if before:
-        index(limit=before)
-    with transaction.atomic():
-        EDITS[edit](memory)
-        indexer = InThread(index_all)
-        assert indexer.is_waiting()
-    indexer.result()
-    assert secrets() == 0
-    assert is_whole()
-    assert indexed() == models.Session.objects.get().last_position
-    assert stored() == expected(memory, indexed())
-
-
-@beside
-@pytest.mark.parametrize("before", [0, 20])
-def test_a_redaction_waits_for_the_index_and_then_finds_the_words(before: int) -> None:
-    memory = build()
-    say(memory, 29)
-    memory.append("s", ChatMessage.human(SECRET))
-    say(memory, 30)
-    memory.fork("s", 50, key="copy")
-    if before:
-        index(limit=before)
-    with transaction.atomic():
-        assert index_all() == 60 - before
-        assert index_all("copy") == 50
-        assert secrets() == 2
-        redaction = InThread(lambda: memory.redact("s", 30))
-        assert redaction.is_waiting()
-    assert redaction.result().sessions == 2
-    assert secrets() == 0
-    assert is_whole()
-
-
-def test_a_fork_whose_original_changes_before_it_is_copied_is_indexed_later(monkeypatch: pytest.MonkeyPatch) -> None:
-    memory = build()
-    say(memory, 29)
-    memory.append("s", ChatMessage.human(SECRET))
-    say(memory, 30)
-    index_all()
-    copied = indexing.copied
-
-    def copied_and_redacted(*arguments: Any) -> Any:
-        read = copied(*arguments)
-        memory.redact("s", 30)
-        return read
-
-    monkeypatch.setattr(indexing, "copied", copied_and_redacted)
-    memory.fork("s", 50, key="copy")
-    assert (secrets(), indexed("copy")) == (0, 0)
-    index_all("copy")
-    assert stored("copy") == expected(memory, 50, "copy")
-    assert is_whole()
-
-
-def test_two_processes_that_index_a_session_write_each_message_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    memory = build()
-    say(memory, 300)
-    index(limit=50)
-    others = [70, 200]
-    portion = indexable.portion
-
-    def portion_and_index(*arguments: Any) -> list[Document]:
-        read = portion(*arguments)
-        if others:
-            index(limit=others.pop())
-        return read
-
-    monkeypatch.setattr(indexable, "portion", portion_and_index)
-    index_all()
-    assert stored() == expected(memory, 300)
-    assert is_whole()
-
-
-def test_whatever_happens_at_the_same_time_the_index_is_that_of_the_messages() -> None:
-    memory = build()
-    say(memory, 100)
-    ended = threading.Event()
-
-    def repeat(work: Callable[[random.Random], Any], seed: int) -> int:
-        randomly, count = random.Random(seed), 0
-        while not ended.is_set():
-            with contextlib.suppress(exceptions.UnknownMessage, exceptions.SessionContended):
-                work(randomly)
-            count += 1
-        return count
-
-    works: list[Callable[[random.Random], Any]] = [
-        lambda randomly: index(limit=randomly.randint(1, 60)),
-        lambda randomly: index(limit=randomly.randint(1, 60)),
-        lambda randomly: say(memory, randomly.randint(1, 9), text=f"{SECRET} {{}}"),
-        lambda randomly: memory.redact("s", randomly.randint(1, 100)),
-        lambda randomly: memory.truncate("s", randomly.randint(60, 120)),
-    ]
-    threads = [InThread(functools.partial(repeat, work, seed)) for seed, work in enumerate(works)]
-    time.sleep(4)
-    ended.set()
-    assert all(thread.result() > 0 for thread in threads)
-    assert is_whole()
-    index_all()
-    assert indexed() == models.Session.objects.get().last_position
-    assert stored() == expected(memory, indexed())
-    assert is_whole()
-
-
-def _has_grown(reached: int) -> bool:
-    return indexed() > reached
-
-
-def test_a_long_session_is_indexed_in_portions_although_the_process_is_killed(tmp_path: pathlib.Path) -> None:
-    memory = build()
-    fill(memory, "s", 20_000)
-    models.Message.objects.filter(position=7_777).update(content=SECRET)
-    arguments = ("django", "convmemory_index", "--verbosity", "0")
-    killed = []
-    for number in range(2):
-        folder = tmp_path / str(number)
-        folder.mkdir()
-        program = processes.start(folder, *arguments)
-        try:
-            processes.wait_until(functools.partial(_has_grown, indexed()), "it indexes")
-        finally:
-            program.kill()
-            program.wait()
-        killed.append(indexed())
-    call_command("convmemory_index", verbosity=0)
-    assert 0 < killed[0] < killed[1] <= indexed() == 20_000
-    assert is_whole_index()
-    assert [segment.first for segment in stored()] == list(range(1, 20_000, 128))
-    assert secrets() == 1
-    memory.redact("s", 7_777)
-    assert secrets() == 0

@@ -1,0 +1,88 @@
+"""What the tests of the index share: small sessions, what is stored of their index, and what must be."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from django_convmemory import models
+from django_convmemory.conversation import ConversationMemory, SessionHandle
+from django_convmemory.core.recall import documents, segments
+from django_convmemory.core.recall.segments import Document, Segment
+from django_convmemory.core.values import Searchable
+from django_convmemory.maintenance import integrity
+from django_convmemory.memory import ConversationWindowMemory
+from django_convmemory.messages import ChatMessage
+from django_convmemory.schedulers import NullScheduler
+from django_convmemory.stores.orm import ORMStore
+
+# A word of the index, as it is stored.
+SECRET = "quetzal"
+
+
+def build(**options: Any) -> ConversationMemory:
+    return ConversationWindowMemory(ORMStore(), 4, scheduler=NullScheduler(), **options)
+
+
+def say(memory: ConversationMemory, count: int, key: str | SessionHandle = "s", text: str = "heron number {}") -> None:
+    memory.append(key, *[ChatMessage.human(text.format(number)) for number in range(count)])
+
+
+def index(key: str = "s", limit: int = 1_000) -> int:
+    return ORMStore().index(models.Session.objects.get(key=key).pk, limit=limit).messages
+
+
+def index_all(key: str = "s") -> int:
+    total = 0
+    while count := index(key):
+        total += count
+    return total
+
+
+def stored(key: str = "s") -> list[Segment]:
+    rows = models.Segment.objects.filter(session__key=key).order_by("session_id", "first")
+    return [Segment(*values) for values in rows.values_list("first", "last", "data")]
+
+
+def segments_of(texts: Sequence[str], sittings: set[int], first: int = 1) -> list[Segment]:
+    """Return the segments of users' messages with these texts. Sittings begin at the positions ``sittings``."""
+    terms = [documents.document(ChatMessage.human(text)) for text in texts]
+    return segments.extended(
+        None, first, [Document(each, position in sittings) for position, each in enumerate(terms, first)]
+    )
+
+
+def indexed(key: str = "s") -> int:
+    return models.Session.objects.get(key=key).indexed_position
+
+
+def expected(memory: ConversationMemory, through: int, key: str | SessionHandle = "s") -> list[Segment]:
+    """Return the segments of the first messages as if they had been indexed at once."""
+    terms, previous = [], None
+    for message in memory.history(key, after=0, limit=through) if through else []:
+        begins = segments.begins_sitting(message.created_at, previous)
+        terms.append(Document(documents.document(message.message, redacted=message.redacted), begins))
+        previous = message.created_at
+    return segments.extended(None, 1, terms)
+
+
+def read(key: str = "s", **bounds: Any) -> Searchable:
+    memory = build()
+    session = memory.store.searchable(memory.resolve(key), **bounds)
+    assert session is not None
+    return session
+
+
+def is_whole() -> bool:
+    """Whether the rows of all sessions are right, and none is left behind."""
+    return not [*integrity.check(models.Session.objects.all()), *integrity.orphans("default")]
+
+
+def is_whole_index() -> bool:
+    """Whether the index of all sessions is right."""
+    codes = {finding.code for finding in integrity.check(models.Session.objects.all())}
+    return not codes & integrity.OF_INDEX
+
+
+def secrets() -> int:
+    return models.Segment.objects.filter(data__contains=SECRET).count()
