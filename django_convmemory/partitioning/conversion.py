@@ -20,6 +20,7 @@ from django_convmemory.stores import partitions as store_partitions, transaction
 _LEAST_VERSION = 140_000
 # PostgreSQL: what a step changes is not there, or what it creates is there already.
 _OVERTAKEN = frozenset({"42P01", "42P07", "42710", "42723", "23505"})
+_WAY_BACK = "docs/howto/partitions.md says how the partitions become one table again."
 
 
 class Refused(Exception):
@@ -149,14 +150,13 @@ def _swap(table: Table) -> None:
 
 def abort(database: Database, report: Callable[[str], None]) -> None:
     """Remove everything that an unfinished conversion has made. Raises :class:`Refused`."""
-    begun = state.read(database)
+    begun, table = state.read(database), table_of(database)
     if begun is None:
-        raise Refused("No conversion has begun.")
-    table = table_of(database)
+        raise Refused("No conversion has begun." + (f" {_WAY_BACK}" if table.is_partitioned else ""))
     if begun.swapped:
         raise Refused(
             f"The table {table.messages} is partitioned already. Only the old one, {OLD}, has to be dropped: run the "
-            "command again without --abort."
+            f"command again without --abort. {_WAY_BACK}"
         )
     with _refusing_if_overtaken():
         database.give_way(lambda: swapping.abort(table), lambda: report(_waiting(table)))
