@@ -129,9 +129,12 @@ class Sender:
                     self._lose([queued])
         return queued.sent
 
-    def flush(self, seconds: float = LONGEST_SEND) -> bool:
-        """Wait until all hints are sent or reported as undelivered, ``seconds`` at most. Return whether they are."""
-        ends = time.monotonic() + seconds
+    def flush(self, seconds: float | None = None) -> bool:
+        """Wait until all hints are sent or reported as undelivered, ``seconds`` at most. Return whether they are.
+
+        Without ``seconds`` it is twice ``LONGEST_SEND``: the time to abandon a hint, and as long to report it.
+        """
+        ends = time.monotonic() + (2 * LONGEST_SEND if seconds is None else seconds)
         while True:
             with self._changed:
                 left = max(0.0, ends - time.monotonic())

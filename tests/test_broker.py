@@ -369,7 +369,6 @@ def start(site: Project, folder: pathlib.Path, script: str) -> subprocess.Popen[
         # This machine may be busy: give the broker a minute when the process ends, too.
         "from django_convmemory import broker\n"
         f"broker.BROKER_TIMEOUT = broker.LONGEST_SEND = {processes.PATIENCE}\n"
-        f"broker.Sender.flush.__defaults__ = ({processes.PATIENCE},)\n"
         "from django_convmemory.broker import sender\n"
         "from django_convmemory.memory import memories\n"
         "memory = memories['default']\n" + script
@@ -390,6 +389,17 @@ def test_a_process_that_ends_at_once_has_sent_what_it_had_to(
     process = start(site, tmp_path, "for number in range(20):\n    memory.scheduler.schedule(memory, number)\n")
     assert process.wait(processes.PATIENCE) == 0, (tmp_path / "output").read_text()
     assert site.depth() == 20
+
+
+def test_a_process_that_ends_while_the_broker_hangs_reports_what_it_had_to_send(
+    broker: Broker, own: Sender, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    given_back: list[int] = []
+    monkeypatch.setattr(broker_module, "LONGEST_SEND", 2.0)
+    assert own.send(hint_of(1), APP, undelivered=given_back.extend)
+    assert broker.entered.wait(processes.PATIENCE)
+    assert own.flush()  # as at the end of a process
+    assert given_back == [1]
 
 
 @pytest.mark.parametrize(
