@@ -43,10 +43,12 @@ class Clock(Func):
     def as_sql(  # type: ignore[override]
         self, compiler: Any, connection: BaseDatabaseWrapper, **context: Any
     ) -> tuple[str, tuple[Any, ...]]:
+        # Not the time at which the statement began: it may have waited for a row longer than a lease lasts.
+        now = "CLOCK_TIMESTAMP()" if connection.vendor == "postgresql" else sql(connection.vendor)
+        if not self.seconds:
+            return now, ()
         if connection.vendor == "postgresql":
-            # Not the time at which the statement began: it may have waited for a row longer than a lease lasts.
-            return "(CLOCK_TIMESTAMP() + %s * INTERVAL '1 second')", (self.seconds,)
-        now = sql(connection.vendor)
+            return f"({now} + %s * INTERVAL '1 second')", (self.seconds,)
         if connection.vendor == "mysql":
             return f"({now} + INTERVAL %s MICROSECOND)", (round(self.seconds * 1e6),)
         return _sqlite("'now', %s"), (f"{self.seconds:+.3f} seconds",)

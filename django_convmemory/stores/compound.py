@@ -70,9 +70,11 @@ def _insert(using: str, row: models.Model) -> tuple[str, list[Any]]:
             text, value_params = value.as_sql(None, connection)
             values.append(text)
             params += value_params
+        elif (value := field.get_db_prep_save(value, connection)) is None:
+            values.append("NULL")  # Not a parameter: psycopg parses a text again if it has more than 50 of them.
         else:
             values.append(place)
-            params.append(field.get_db_prep_save(value, connection))
+            params.append(value)
     return f"{start} SELECT {', '.join(values)}", params
 
 

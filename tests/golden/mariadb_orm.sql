@@ -17,8 +17,8 @@ INSERT INTO `convmemory_session` (`public_id`, `alias`, `owner_id`, `visitor`, `
     `lease_token`, `lease_expires_at`, `last_error`, `rebuild_after`, `epoch`, `revision`, `forked_from_id`,
     `fork_position`, `counter`, `created_at`, `updated_at`)
 VALUES (%s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s,
-    %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s,
-    (UTC_TIMESTAMP(6) + INTERVAL %s MICROSECOND), (UTC_TIMESTAMP(6) + INTERVAL %s MICROSECOND))
+    %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, UTC_TIMESTAMP(6),
+    UTC_TIMESTAMP(6))
 RETURNING `convmemory_session`.`id`, `convmemory_session`.`indexed_position`;
 
 -- create (2 of 2)
@@ -43,11 +43,11 @@ SELECT `convmemory_session`.`id`, `convmemory_session`.`public_id`, `convmemory_
     `convmemory_session`.`last_error`, `convmemory_session`.`rebuild_after`, `convmemory_session`.`epoch`,
     `convmemory_session`.`revision`, `convmemory_session`.`forked_from_id`,
     `convmemory_session`.`fork_position`, `convmemory_session`.`counter`, `convmemory_session`.`created_at`,
-    `convmemory_session`.`updated_at`, (UTC_TIMESTAMP(6) + INTERVAL %s MICROSECOND) AS `now`, (
+    `convmemory_session`.`updated_at`, UTC_TIMESTAMP(6) AS `now`, (
     SELECT U0.`reason` AS `reason`
     FROM `convmemory_aliasstate` U0
-    WHERE ((U0.`until` > (UTC_TIMESTAMP(6) + INTERVAL %s MICROSECOND) OR (U0.`until` IS NOT NULL
-        AND NOT (U0.`reason` = %s))) AND U0.`alias` = (`convmemory_session`.`alias`))
+    WHERE ((U0.`until` > (UTC_TIMESTAMP(6)) OR (U0.`until` IS NOT NULL AND NOT (U0.`reason` = %s)))
+        AND U0.`alias` = (`convmemory_session`.`alias`))
 ) AS `pause`, `auth_user`.`id`, `auth_user`.`password`, `auth_user`.`last_login`, `auth_user`.`is_superuser`,
     `auth_user`.`username`, `auth_user`.`first_name`, `auth_user`.`last_name`, `auth_user`.`email`,
     `auth_user`.`is_staff`, `auth_user`.`is_active`, `auth_user`.`date_joined`
@@ -57,7 +57,7 @@ WHERE `convmemory_session`.`id` = %s LIMIT 21;
 -- update
 UPDATE `convmemory_session`
 SET `title` = %s,
-    `updated_at` = (UTC_TIMESTAMP(6) + INTERVAL %s MICROSECOND),
+    `updated_at` = UTC_TIMESTAMP(6),
     `revision` = (`convmemory_session`.`revision` + %s)
 WHERE (`convmemory_session`.`name_hash` = %s AND `convmemory_session`.`revision` = %s);
 
@@ -256,7 +256,7 @@ SET `last_position` = %s,
     `answered_position` = %s,
     `counter` = %s,
     `revision` = %s,
-    `updated_at` = (UTC_TIMESTAMP(6) + INTERVAL %s MICROSECOND)
+    `updated_at` = UTC_TIMESTAMP(6)
 WHERE `convmemory_session`.`id` = %s;
 
 -- index, a longer segment (3 of 7)
@@ -404,8 +404,7 @@ FROM `convmemory_message` INNER JOIN `convmemory_session` ON (`convmemory_messag
 WHERE (`convmemory_message`.`position` IN (%s, %s) AND `convmemory_message`.`session_id` = %s);
 
 -- breaker
-SELECT (UTC_TIMESTAMP(6) + INTERVAL %s MICROSECOND) AS `clock1`,
-    `convmemory_aliasstate`.`failures` AS `failures`,
+SELECT UTC_TIMESTAMP(6) AS `clock1`, `convmemory_aliasstate`.`failures` AS `failures`,
     `convmemory_aliasstate`.`last_session` AS `last_session`, `convmemory_aliasstate`.`since` AS `since`,
     `convmemory_aliasstate`.`until` AS `until`, `convmemory_aliasstate`.`reason` AS `reason`,
     `convmemory_aliasstate`.`error` AS `error`
@@ -428,7 +427,7 @@ VALUES (%s, %s, %s, %s, %s, %s, %s, %s, %s);
 UPDATE `convmemory_aliasstate`
 SET `failures` = (`convmemory_aliasstate`.`failures` + %s),
     `last_session` = %s,
-    `since` = COALESCE(`convmemory_aliasstate`.`since`, (UTC_TIMESTAMP(6) + INTERVAL %s MICROSECOND)),
+    `since` = COALESCE(`convmemory_aliasstate`.`since`, UTC_TIMESTAMP(6)),
     `error` = %s
 WHERE (`convmemory_aliasstate`.`alias` = %s AND (`convmemory_aliasstate`.`last_session` IS NULL
     OR NOT (`convmemory_aliasstate`.`last_session` = %s
@@ -445,9 +444,8 @@ ORDER BY `convmemory_aliasstate`.`alias` ASC LIMIT 1;
 UPDATE `convmemory_aliasstate`
 SET `since` = CASE WHEN (`convmemory_aliasstate`.`until` IS NULL OR `convmemory_aliasstate`.`reason` = %s
     OR (`convmemory_aliasstate`.`reason` = %s AND NOT (`convmemory_aliasstate`.`reason` = %s)))
-    THEN (UTC_TIMESTAMP(6) + INTERVAL %s MICROSECOND) ELSE COALESCE(`convmemory_aliasstate`.`since`,
-    (UTC_TIMESTAMP(6) + INTERVAL %s MICROSECOND)) END,
-    `until` = (UTC_TIMESTAMP(6) + INTERVAL %s MICROSECOND),
+    THEN UTC_TIMESTAMP(6) ELSE COALESCE(`convmemory_aliasstate`.`since`, UTC_TIMESTAMP(6)) END,
+    `until` = UTC_TIMESTAMP(6),
     `reason` = %s,
     `error` = %s
 WHERE `convmemory_aliasstate`.`alias` = %s;
@@ -455,17 +453,15 @@ WHERE `convmemory_aliasstate`.`alias` = %s;
 -- probe
 UPDATE `convmemory_aliasstate`
 SET `since` = CASE WHEN (`convmemory_aliasstate`.`until` < (UTC_TIMESTAMP(6) + INTERVAL %s MICROSECOND))
-    THEN (UTC_TIMESTAMP(6) + INTERVAL %s MICROSECOND) ELSE `convmemory_aliasstate`.`since` END,
+    THEN UTC_TIMESTAMP(6) ELSE `convmemory_aliasstate`.`since` END,
     `until` = (UTC_TIMESTAMP(6) + INTERVAL %s MICROSECOND)
-WHERE (`convmemory_aliasstate`.`alias` = %s
-    AND `convmemory_aliasstate`.`until` <= (UTC_TIMESTAMP(6) + INTERVAL %s MICROSECOND)
+WHERE (`convmemory_aliasstate`.`alias` = %s AND `convmemory_aliasstate`.`until` <= (UTC_TIMESTAMP(6))
     AND NOT (`convmemory_aliasstate`.`reason` = %s));
 
 -- end_probe
 UPDATE `convmemory_aliasstate`
-SET `until` = (UTC_TIMESTAMP(6) + INTERVAL %s MICROSECOND)
-WHERE (`convmemory_aliasstate`.`alias` = %s
-    AND `convmemory_aliasstate`.`until` > (UTC_TIMESTAMP(6) + INTERVAL %s MICROSECOND)
+SET `until` = UTC_TIMESTAMP(6)
+WHERE (`convmemory_aliasstate`.`alias` = %s AND `convmemory_aliasstate`.`until` > (UTC_TIMESTAMP(6))
     AND NOT (`convmemory_aliasstate`.`reason` = %s));
 
 -- close_breaker (1 of 2)
@@ -507,7 +503,7 @@ ORDER BY `convmemory_session`.`alias` ASC, 1 ASC LIMIT 10;
 
 -- mark_unmarked (5 of 6)
 UPDATE `convmemory_session`
-SET `due_since` = (UTC_TIMESTAMP(6) + INTERVAL %s MICROSECOND),
+SET `due_since` = UTC_TIMESTAMP(6),
     `hinted_at` = NULL,
     `revision` = (`convmemory_session`.`revision` + %s)
 WHERE (`convmemory_session`.`alias` = %s AND `convmemory_session`.`id` > %s
@@ -526,9 +522,9 @@ FROM (
     SELECT `convmemory_session`.`id` AS `col1`
     FROM `convmemory_session`
     WHERE (`convmemory_session`.`due_since` IS NOT NULL AND (`convmemory_session`.`lease_expires_at` IS NULL
-        OR `convmemory_session`.`lease_expires_at` <= (UTC_TIMESTAMP(6) + INTERVAL %s MICROSECOND))
+        OR `convmemory_session`.`lease_expires_at` <= (UTC_TIMESTAMP(6)))
         AND (`convmemory_session`.`next_attempt_at` IS NULL
-        OR `convmemory_session`.`next_attempt_at` <= (UTC_TIMESTAMP(6) + INTERVAL %s MICROSECOND))
+        OR `convmemory_session`.`next_attempt_at` <= (UTC_TIMESTAMP(6)))
         AND `convmemory_session`.`alias` = %s
         AND `convmemory_session`.`hinted_at` > (UTC_TIMESTAMP(6) + INTERVAL %s MICROSECOND)
         AND `convmemory_session`.`hinted_at` <= (UTC_TIMESTAMP(6) + INTERVAL %s MICROSECOND)) LIMIT 10
@@ -538,31 +534,29 @@ FROM (
 SELECT %s AS `a`
 FROM `convmemory_session`
 WHERE (`convmemory_session`.`due_since` IS NOT NULL AND (`convmemory_session`.`lease_expires_at` IS NULL
-    OR `convmemory_session`.`lease_expires_at` <= (UTC_TIMESTAMP(6) + INTERVAL %s MICROSECOND))
-    AND `convmemory_session`.`alias` = %s AND (`convmemory_session`.`hinted_at` IS NULL
-    OR `convmemory_session`.`hinted_at` <= (UTC_TIMESTAMP(6) + INTERVAL %s MICROSECOND)
+    OR `convmemory_session`.`lease_expires_at` <= (UTC_TIMESTAMP(6))) AND `convmemory_session`.`alias` = %s
+    AND (`convmemory_session`.`hinted_at` IS NULL OR `convmemory_session`.`hinted_at` <= (UTC_TIMESTAMP(6))
     OR (`convmemory_session`.`lease_expires_at` > (`convmemory_session`.`hinted_at`)
-    AND `convmemory_session`.`lease_expires_at` <= (UTC_TIMESTAMP(6) + INTERVAL %s MICROSECOND)))
+    AND `convmemory_session`.`lease_expires_at` <= (UTC_TIMESTAMP(6))))
     AND (`convmemory_session`.`next_attempt_at` IS NULL
-    OR `convmemory_session`.`next_attempt_at` <= (UTC_TIMESTAMP(6) + INTERVAL %s MICROSECOND))) LIMIT 1;
+    OR `convmemory_session`.`next_attempt_at` <= (UTC_TIMESTAMP(6)))) LIMIT 1;
 
 -- sweep (2 of 3)
 SELECT `convmemory_session`.`id` AS `pk`
 FROM `convmemory_session`
 WHERE (`convmemory_session`.`due_since` IS NOT NULL AND (`convmemory_session`.`lease_expires_at` IS NULL
-    OR `convmemory_session`.`lease_expires_at` <= (UTC_TIMESTAMP(6) + INTERVAL %s MICROSECOND))
-    AND `convmemory_session`.`alias` = %s AND (`convmemory_session`.`hinted_at` IS NULL
-    OR `convmemory_session`.`hinted_at` <= (UTC_TIMESTAMP(6) + INTERVAL %s MICROSECOND)
+    OR `convmemory_session`.`lease_expires_at` <= (UTC_TIMESTAMP(6))) AND `convmemory_session`.`alias` = %s
+    AND (`convmemory_session`.`hinted_at` IS NULL OR `convmemory_session`.`hinted_at` <= (UTC_TIMESTAMP(6))
     OR (`convmemory_session`.`lease_expires_at` > (`convmemory_session`.`hinted_at`)
-    AND `convmemory_session`.`lease_expires_at` <= (UTC_TIMESTAMP(6) + INTERVAL %s MICROSECOND)))
+    AND `convmemory_session`.`lease_expires_at` <= (UTC_TIMESTAMP(6))))
     AND (`convmemory_session`.`next_attempt_at` IS NULL
-    OR `convmemory_session`.`next_attempt_at` <= (UTC_TIMESTAMP(6) + INTERVAL %s MICROSECOND)))
+    OR `convmemory_session`.`next_attempt_at` <= (UTC_TIMESTAMP(6))))
 ORDER BY `convmemory_session`.`due_since` ASC, 1 ASC LIMIT 10 FOR
 UPDATE SKIP LOCKED;
 
 -- sweep (3 of 3)
 UPDATE `convmemory_session`
-SET `hinted_at` = (UTC_TIMESTAMP(6) + INTERVAL %s MICROSECOND)
+SET `hinted_at` = UTC_TIMESTAMP(6)
 WHERE `convmemory_session`.`id` IN (%s, %s);
 
 -- unhint
@@ -574,9 +568,9 @@ WHERE `convmemory_session`.`id` IN (%s);
 SELECT %s AS `a`
 FROM `convmemory_session`
 WHERE (`convmemory_session`.`alias` = %s AND `convmemory_session`.`due_since` IS NULL
-    AND `convmemory_session`.`rebuild_after` <= (UTC_TIMESTAMP(6) + INTERVAL %s MICROSECOND)
+    AND `convmemory_session`.`rebuild_after` <= (UTC_TIMESTAMP(6))
     AND (`convmemory_session`.`lease_expires_at` IS NULL
-    OR `convmemory_session`.`lease_expires_at` <= (UTC_TIMESTAMP(6) + INTERVAL %s MICROSECOND))) LIMIT 1;
+    OR `convmemory_session`.`lease_expires_at` <= (UTC_TIMESTAMP(6)))) LIMIT 1;
 
 -- is_due
 -- release (2 of 2)
@@ -602,14 +596,14 @@ SET `lease_token` = %s,
         THEN (UTC_TIMESTAMP(6) + INTERVAL %s MICROSECOND)
         ELSE (UTC_TIMESTAMP(6) + INTERVAL %s MICROSECOND) END,
     `attempts` = (`convmemory_session`.`attempts` + %s),
-    `due_since` = COALESCE(`convmemory_session`.`due_since`, (UTC_TIMESTAMP(6) + INTERVAL %s MICROSECOND))
+    `due_since` = COALESCE(`convmemory_session`.`due_since`, UTC_TIMESTAMP(6))
 WHERE (`convmemory_session`.`id` = (%s) AND (`convmemory_session`.`due_since` IS NOT NULL
     OR (`convmemory_session`.`unpinned_tokens` > (`convmemory_session`.`covered_tokens` + %s)
     AND `convmemory_session`.`settled_tokens` > (`convmemory_session`.`covered_tokens`)))
     AND (`convmemory_session`.`lease_expires_at` IS NULL
-    OR `convmemory_session`.`lease_expires_at` <= (UTC_TIMESTAMP(6) + INTERVAL %s MICROSECOND))
+    OR `convmemory_session`.`lease_expires_at` <= (UTC_TIMESTAMP(6)))
     AND (`convmemory_session`.`next_attempt_at` IS NULL
-    OR `convmemory_session`.`next_attempt_at` <= (UTC_TIMESTAMP(6) + INTERVAL %s MICROSECOND)));
+    OR `convmemory_session`.`next_attempt_at` <= (UTC_TIMESTAMP(6))));
 
 -- claim (2 of 2)
 -- claim_rebuild (2 of 5)
@@ -630,7 +624,7 @@ SELECT `convmemory_session`.`id` AS `id`, `convmemory_session`.`public_id` AS `p
     `convmemory_session`.`covered_tokens` AS `covered_tokens`,
     `convmemory_session`.`due_since` AS `due_since`, `convmemory_session`.`attempts` AS `attempts`,
     `convmemory_session`.`lease_token` AS `lease_token`, `convmemory_session`.`epoch` AS `epoch`,
-    (UTC_TIMESTAMP(6) + INTERVAL %s MICROSECOND) AS `clock1`
+    UTC_TIMESTAMP(6) AS `clock1`
 FROM `convmemory_session`
 WHERE (`convmemory_session`.`lease_token` = (%s) AND `convmemory_session`.`id` = (%s));
 
@@ -656,8 +650,7 @@ ORDER BY 1 ASC;
 -- extend
 UPDATE `convmemory_session`
 SET `lease_expires_at` = (UTC_TIMESTAMP(6) + INTERVAL %s MICROSECOND)
-WHERE (`convmemory_session`.`epoch` = (%s)
-    AND `convmemory_session`.`lease_expires_at` > (UTC_TIMESTAMP(6) + INTERVAL %s MICROSECOND)
+WHERE (`convmemory_session`.`epoch` = (%s) AND `convmemory_session`.`lease_expires_at` > (UTC_TIMESTAMP(6))
     AND `convmemory_session`.`lease_token` = (%s) AND `convmemory_session`.`id` = (%s));
 
 -- record
@@ -672,7 +665,7 @@ RETURNING `convmemory_attempt`.`id`;
 UPDATE `convmemory_session`
 SET `due_since` = CASE WHEN (`convmemory_session`.`unpinned_tokens` > (%s)
     AND `convmemory_session`.`settled_tokens` > (%s)) THEN COALESCE(`convmemory_session`.`due_since`,
-    (UTC_TIMESTAMP(6) + INTERVAL %s MICROSECOND)) ELSE NULL END,
+    UTC_TIMESTAMP(6)) ELSE NULL END,
     `current_version` = %s,
     `covered_position` = %s,
     `covered_count` = %s,
@@ -683,9 +676,8 @@ SET `due_since` = CASE WHEN (`convmemory_session`.`unpinned_tokens` > (%s)
     `last_version` = %s,
     `lease_expires_at` = (UTC_TIMESTAMP(6) + INTERVAL %s MICROSECOND),
     `revision` = (`convmemory_session`.`revision` + %s),
-    `updated_at` = (UTC_TIMESTAMP(6) + INTERVAL %s MICROSECOND)
-WHERE (`convmemory_session`.`epoch` = (%s)
-    AND `convmemory_session`.`lease_expires_at` > (UTC_TIMESTAMP(6) + INTERVAL %s MICROSECOND)
+    `updated_at` = UTC_TIMESTAMP(6)
+WHERE (`convmemory_session`.`epoch` = (%s) AND `convmemory_session`.`lease_expires_at` > (UTC_TIMESTAMP(6))
     AND `convmemory_session`.`lease_token` = (%s) AND `convmemory_session`.`id` = (%s)
     AND `convmemory_session`.`covered_position` = (%s) AND `convmemory_session`.`last_version` = (%s));
 
@@ -695,7 +687,7 @@ INSERT INTO `convmemory_summary` (`session_id`, `version`, `parent_version`, `fi
     `stand_in`, `carried`, `cut`, `building`, `part_end`, `prompt_hash`, `identifiers`, `model_length`,
     `folds`, `invalidated_at`, `created_at`)
 VALUES (%s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s,
-    (UTC_TIMESTAMP(6) + INTERVAL %s MICROSECOND))
+    UTC_TIMESTAMP(6))
 RETURNING `convmemory_summary`.`id`, `convmemory_summary`.`stand_in`, `convmemory_summary`.`carried`,
     `convmemory_summary`.`cut`, `convmemory_summary`.`folds`;
 
@@ -704,15 +696,14 @@ UPDATE `convmemory_session`
 SET `due_since` = CASE
     WHEN (`convmemory_session`.`unpinned_tokens` > (`convmemory_session`.`covered_tokens` + %s)
     AND `convmemory_session`.`settled_tokens` > (`convmemory_session`.`covered_tokens`))
-    THEN COALESCE(`convmemory_session`.`due_since`, (UTC_TIMESTAMP(6) + INTERVAL %s MICROSECOND))
-    ELSE NULL END,
+    THEN COALESCE(`convmemory_session`.`due_since`, UTC_TIMESTAMP(6)) ELSE NULL END,
     `lease_token` = %s,
     `lease_expires_at` = NULL,
     `revision` = (`convmemory_session`.`revision` + %s),
     `attempts` = %s,
     `last_error` = %s,
     `next_attempt_at` = NULL,
-    `hinted_at` = (UTC_TIMESTAMP(6) + INTERVAL %s MICROSECOND)
+    `hinted_at` = UTC_TIMESTAMP(6)
 WHERE (`convmemory_session`.`lease_token` = (%s) AND `convmemory_session`.`id` = (%s));
 
 -- claim_rebuild (1 of 5)
@@ -723,7 +714,7 @@ SET `lease_token` = %s,
     `epoch` = (`convmemory_session`.`epoch` + %s)
 WHERE (`convmemory_session`.`current_version` > %s AND `convmemory_session`.`id` = %s
     AND (`convmemory_session`.`lease_expires_at` IS NULL
-    OR `convmemory_session`.`lease_expires_at` <= (UTC_TIMESTAMP(6) + INTERVAL %s MICROSECOND)));
+    OR `convmemory_session`.`lease_expires_at` <= (UTC_TIMESTAMP(6))));
 
 -- claim_rebuild (3 of 5)
 SELECT `convmemory_summary`.`id` AS `id`, `convmemory_summary`.`session_id` AS `session_id`,
@@ -856,7 +847,7 @@ WHERE session_id = %s
 -- redact (33 of 36)
 -- truncate (12 of 15)
 UPDATE `convmemory_summary`
-SET `invalidated_at` = (UTC_TIMESTAMP(6) + INTERVAL %s MICROSECOND)
+SET `invalidated_at` = UTC_TIMESTAMP(6)
 WHERE (`convmemory_summary`.`session_id` = %s AND `convmemory_summary`.`invalidated_at` IS NULL
     AND `convmemory_summary`.`last_position` >= %s);
 
@@ -986,8 +977,8 @@ ORDER BY `convmemory_message`.`session_id` ASC FOR UPDATE;
 -- redact (12 of 36)
 SELECT %s AS `a`
 FROM `convmemory_session`
-WHERE (`convmemory_session`.`lease_expires_at` > (UTC_TIMESTAMP(6) + INTERVAL %s MICROSECOND)
-    AND `convmemory_session`.`id` IN (%s, %s)) LIMIT 1 FOR UPDATE;
+WHERE (`convmemory_session`.`lease_expires_at` > (UTC_TIMESTAMP(6)) AND `convmemory_session`.`id` IN (%s,
+    %s)) LIMIT 1 FOR UPDATE;
 
 -- redact (13 of 36)
 -- redact (25 of 36)
@@ -1001,7 +992,7 @@ SET `due_since` = NULL,
     `last_error` = %s,
     `epoch` = (`convmemory_session`.`epoch` + %s),
     `revision` = (`convmemory_session`.`revision` + %s),
-    `updated_at` = (UTC_TIMESTAMP(6) + INTERVAL %s MICROSECOND)
+    `updated_at` = UTC_TIMESTAMP(6)
 WHERE `convmemory_session`.`id` = %s;
 
 -- redact (14 of 36)
@@ -1022,7 +1013,7 @@ SET `content` = %s,
     `wire` = NULL,
     `metadata` = NULL,
     `item` = NULL,
-    `redacted_at` = COALESCE(`convmemory_message`.`redacted_at`, (UTC_TIMESTAMP(6) + INTERVAL %s MICROSECOND))
+    `redacted_at` = COALESCE(`convmemory_message`.`redacted_at`, UTC_TIMESTAMP(6))
 WHERE (`convmemory_message`.`session_id` = %s AND `convmemory_message`.`position` = %s);
 
 -- redact (16 of 36)
@@ -1094,8 +1085,8 @@ SET `last_position` = %s,
     `pinned_tokens` = %s,
     `indexed_position` = %s,
     `current_version` = %s,
-    `due_since` = (UTC_TIMESTAMP(6) + INTERVAL %s MICROSECOND),
-    `hinted_at` = (UTC_TIMESTAMP(6) + INTERVAL %s MICROSECOND),
+    `due_since` = UTC_TIMESTAMP(6),
+    `hinted_at` = UTC_TIMESTAMP(6),
     `rebuild_after` = NULL
 WHERE `convmemory_session`.`id` = %s;
 
@@ -1110,7 +1101,7 @@ SET `due_since` = NULL,
     `last_error` = %s,
     `epoch` = (`convmemory_session`.`epoch` + %s),
     `revision` = (`convmemory_session`.`revision` + %s),
-    `updated_at` = (UTC_TIMESTAMP(6) + INTERVAL %s MICROSECOND)
+    `updated_at` = UTC_TIMESTAMP(6)
 WHERE (`convmemory_session`.`name_hash` = %s AND `convmemory_session`.`last_position` > %s);
 
 -- truncate (6 of 15)
@@ -1164,8 +1155,8 @@ SET `last_position` = %s,
     `pinned_tokens` = %s,
     `indexed_position` = %s,
     `current_version` = %s,
-    `due_since` = (UTC_TIMESTAMP(6) + INTERVAL %s MICROSECOND),
-    `hinted_at` = (UTC_TIMESTAMP(6) + INTERVAL %s MICROSECOND),
+    `due_since` = UTC_TIMESTAMP(6),
+    `hinted_at` = UTC_TIMESTAMP(6),
     `rebuild_after` = NULL,
     `cuts` = %s
 WHERE `convmemory_session`.`id` = %s;
@@ -1181,7 +1172,7 @@ SET `due_since` = NULL,
     `last_error` = %s,
     `epoch` = (`convmemory_session`.`epoch` + %s),
     `revision` = (`convmemory_session`.`revision` + %s),
-    `updated_at` = (UTC_TIMESTAMP(6) + INTERVAL %s MICROSECOND)
+    `updated_at` = UTC_TIMESTAMP(6)
 WHERE `convmemory_session`.`name_hash` = %s;
 
 -- clear (4 of 7)
@@ -1251,7 +1242,7 @@ SET `name_hash` = %s,
     `key` = %s,
     `owner_id` = %s,
     `visitor` = %s,
-    `updated_at` = (UTC_TIMESTAMP(6) + INTERVAL %s MICROSECOND)
+    `updated_at` = UTC_TIMESTAMP(6)
 WHERE `convmemory_session`.`id` = %s;
 
 -- erase (1 of 12)

@@ -17,8 +17,8 @@ INSERT INTO "convmemory_session" ("public_id", "alias", "owner_id", "visitor", "
     "lease_token", "lease_expires_at", "last_error", "rebuild_after", "epoch", "revision", "forked_from_id",
     "fork_position", "counter", "created_at", "updated_at")
 VALUES (%s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s,
-    %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s,
-    (CLOCK_TIMESTAMP() + %s * INTERVAL '1 second'), (CLOCK_TIMESTAMP() + %s * INTERVAL '1 second'))
+    %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, CLOCK_TIMESTAMP(),
+    CLOCK_TIMESTAMP())
 RETURNING "convmemory_session"."id", "convmemory_session"."indexed_position";
 
 -- create (2 of 2)
@@ -43,11 +43,11 @@ SELECT "convmemory_session"."id", "convmemory_session"."public_id", "convmemory_
     "convmemory_session"."last_error", "convmemory_session"."rebuild_after", "convmemory_session"."epoch",
     "convmemory_session"."revision", "convmemory_session"."forked_from_id",
     "convmemory_session"."fork_position", "convmemory_session"."counter", "convmemory_session"."created_at",
-    "convmemory_session"."updated_at", (CLOCK_TIMESTAMP() + %s * INTERVAL '1 second') AS "now", (
+    "convmemory_session"."updated_at", CLOCK_TIMESTAMP() AS "now", (
     SELECT U0."reason" AS "reason"
     FROM "convmemory_aliasstate" U0
-    WHERE ((U0."until" > (CLOCK_TIMESTAMP() + %s * INTERVAL '1 second') OR (U0."until" IS NOT NULL
-        AND NOT (U0."reason" = %s))) AND U0."alias" = ("convmemory_session"."alias"))
+    WHERE ((U0."until" > (CLOCK_TIMESTAMP()) OR (U0."until" IS NOT NULL AND NOT (U0."reason" = %s)))
+        AND U0."alias" = ("convmemory_session"."alias"))
 ) AS "pause", "auth_user"."id", "auth_user"."password", "auth_user"."last_login", "auth_user"."is_superuser",
     "auth_user"."username", "auth_user"."first_name", "auth_user"."last_name", "auth_user"."email",
     "auth_user"."is_staff", "auth_user"."is_active", "auth_user"."date_joined"
@@ -57,7 +57,7 @@ WHERE "convmemory_session"."id" = %s LIMIT 21;
 -- update
 UPDATE "convmemory_session"
 SET "title" = %s,
-    "updated_at" = (CLOCK_TIMESTAMP() + %s * INTERVAL '1 second'),
+    "updated_at" = CLOCK_TIMESTAMP(),
     "revision" = ("convmemory_session"."revision" + %s)
 WHERE ("convmemory_session"."name_hash" = %s AND "convmemory_session"."revision" = %s);
 
@@ -407,8 +407,7 @@ FROM "convmemory_message" INNER JOIN "convmemory_session" ON ("convmemory_messag
 WHERE ("convmemory_message"."position" IN (%s, %s) AND "convmemory_message"."session_id" = %s);
 
 -- breaker
-SELECT (CLOCK_TIMESTAMP() + %s * INTERVAL '1 second') AS "clock1",
-    "convmemory_aliasstate"."failures" AS "failures",
+SELECT CLOCK_TIMESTAMP() AS "clock1", "convmemory_aliasstate"."failures" AS "failures",
     "convmemory_aliasstate"."last_session" AS "last_session", "convmemory_aliasstate"."since" AS "since",
     "convmemory_aliasstate"."until" AS "until", "convmemory_aliasstate"."reason" AS "reason",
     "convmemory_aliasstate"."error" AS "error"
@@ -431,7 +430,7 @@ VALUES (%s, %s, %s, %s, %s, %s, %s, %s, %s) ON CONFLICT DO NOTHING;
 UPDATE "convmemory_aliasstate"
 SET "failures" = ("convmemory_aliasstate"."failures" + %s),
     "last_session" = %s,
-    "since" = COALESCE("convmemory_aliasstate"."since", (CLOCK_TIMESTAMP() + %s * INTERVAL '1 second')),
+    "since" = COALESCE("convmemory_aliasstate"."since", CLOCK_TIMESTAMP()),
     "error" = %s
 WHERE ("convmemory_aliasstate"."alias" = %s AND ("convmemory_aliasstate"."last_session" IS NULL
     OR NOT ("convmemory_aliasstate"."last_session" = %s
@@ -448,9 +447,8 @@ ORDER BY "convmemory_aliasstate"."alias" ASC LIMIT 1;
 UPDATE "convmemory_aliasstate"
 SET "since" = CASE WHEN ("convmemory_aliasstate"."until" IS NULL OR "convmemory_aliasstate"."reason" = %s
     OR ("convmemory_aliasstate"."reason" = %s AND NOT ("convmemory_aliasstate"."reason" = %s)))
-    THEN (CLOCK_TIMESTAMP() + %s * INTERVAL '1 second') ELSE COALESCE("convmemory_aliasstate"."since",
-    (CLOCK_TIMESTAMP() + %s * INTERVAL '1 second')) END,
-    "until" = (CLOCK_TIMESTAMP() + %s * INTERVAL '1 second'),
+    THEN CLOCK_TIMESTAMP() ELSE COALESCE("convmemory_aliasstate"."since", CLOCK_TIMESTAMP()) END,
+    "until" = CLOCK_TIMESTAMP(),
     "reason" = %s,
     "error" = %s
 WHERE "convmemory_aliasstate"."alias" = %s;
@@ -458,17 +456,15 @@ WHERE "convmemory_aliasstate"."alias" = %s;
 -- probe
 UPDATE "convmemory_aliasstate"
 SET "since" = CASE WHEN ("convmemory_aliasstate"."until" < (CLOCK_TIMESTAMP() + %s * INTERVAL '1 second'))
-    THEN (CLOCK_TIMESTAMP() + %s * INTERVAL '1 second') ELSE "convmemory_aliasstate"."since" END,
+    THEN CLOCK_TIMESTAMP() ELSE "convmemory_aliasstate"."since" END,
     "until" = (CLOCK_TIMESTAMP() + %s * INTERVAL '1 second')
-WHERE ("convmemory_aliasstate"."alias" = %s
-    AND "convmemory_aliasstate"."until" <= (CLOCK_TIMESTAMP() + %s * INTERVAL '1 second')
+WHERE ("convmemory_aliasstate"."alias" = %s AND "convmemory_aliasstate"."until" <= (CLOCK_TIMESTAMP())
     AND NOT ("convmemory_aliasstate"."reason" = %s));
 
 -- end_probe
 UPDATE "convmemory_aliasstate"
-SET "until" = (CLOCK_TIMESTAMP() + %s * INTERVAL '1 second')
-WHERE ("convmemory_aliasstate"."alias" = %s
-    AND "convmemory_aliasstate"."until" > (CLOCK_TIMESTAMP() + %s * INTERVAL '1 second')
+SET "until" = CLOCK_TIMESTAMP()
+WHERE ("convmemory_aliasstate"."alias" = %s AND "convmemory_aliasstate"."until" > (CLOCK_TIMESTAMP())
     AND NOT ("convmemory_aliasstate"."reason" = %s));
 
 -- close_breaker (1 of 2)
@@ -510,7 +506,7 @@ ORDER BY "convmemory_session"."alias" ASC, 1 ASC LIMIT 10;
 
 -- mark_unmarked (5 of 6)
 UPDATE "convmemory_session"
-SET "due_since" = (CLOCK_TIMESTAMP() + %s * INTERVAL '1 second'),
+SET "due_since" = CLOCK_TIMESTAMP(),
     "hinted_at" = NULL,
     "revision" = ("convmemory_session"."revision" + %s)
 WHERE ("convmemory_session"."alias" = %s AND "convmemory_session"."id" > %s
@@ -529,9 +525,9 @@ FROM (
     SELECT "convmemory_session"."id" AS "col1"
     FROM "convmemory_session"
     WHERE ("convmemory_session"."due_since" IS NOT NULL AND ("convmemory_session"."lease_expires_at" IS NULL
-        OR "convmemory_session"."lease_expires_at" <= (CLOCK_TIMESTAMP() + %s * INTERVAL '1 second'))
+        OR "convmemory_session"."lease_expires_at" <= (CLOCK_TIMESTAMP()))
         AND ("convmemory_session"."next_attempt_at" IS NULL
-        OR "convmemory_session"."next_attempt_at" <= (CLOCK_TIMESTAMP() + %s * INTERVAL '1 second'))
+        OR "convmemory_session"."next_attempt_at" <= (CLOCK_TIMESTAMP()))
         AND "convmemory_session"."alias" = %s
         AND "convmemory_session"."hinted_at" > (CLOCK_TIMESTAMP() + %s * INTERVAL '1 second')
         AND "convmemory_session"."hinted_at" <= (CLOCK_TIMESTAMP() + %s * INTERVAL '1 second')) LIMIT 10
@@ -541,31 +537,30 @@ FROM (
 SELECT %s AS "a"
 FROM "convmemory_session"
 WHERE ("convmemory_session"."due_since" IS NOT NULL AND ("convmemory_session"."lease_expires_at" IS NULL
-    OR "convmemory_session"."lease_expires_at" <= (CLOCK_TIMESTAMP() + %s * INTERVAL '1 second'))
-    AND "convmemory_session"."alias" = %s AND ("convmemory_session"."hinted_at" IS NULL
-    OR "convmemory_session"."hinted_at" <= (CLOCK_TIMESTAMP() + %s * INTERVAL '1 second')
+    OR "convmemory_session"."lease_expires_at" <= (CLOCK_TIMESTAMP())) AND "convmemory_session"."alias" = %s
+    AND ("convmemory_session"."hinted_at" IS NULL OR "convmemory_session"."hinted_at" <= (CLOCK_TIMESTAMP())
     OR ("convmemory_session"."lease_expires_at" > ("convmemory_session"."hinted_at")
-    AND "convmemory_session"."lease_expires_at" <= (CLOCK_TIMESTAMP() + %s * INTERVAL '1 second')))
+    AND "convmemory_session"."lease_expires_at" <= (CLOCK_TIMESTAMP())))
     AND ("convmemory_session"."next_attempt_at" IS NULL
-    OR "convmemory_session"."next_attempt_at" <= (CLOCK_TIMESTAMP() + %s * INTERVAL '1 second'))) LIMIT 1;
+    OR "convmemory_session"."next_attempt_at" <= (CLOCK_TIMESTAMP()))) LIMIT 1;
 
 -- sweep (2 of 2)
 WITH picked (picked0, picked1) AS MATERIALIZED (
     SELECT "convmemory_session"."due_since" AS "due_since", "convmemory_session"."id" AS "pk"
     FROM "convmemory_session"
     WHERE ("convmemory_session"."due_since" IS NOT NULL AND ("convmemory_session"."lease_expires_at" IS NULL
-        OR "convmemory_session"."lease_expires_at" <= (CLOCK_TIMESTAMP() + %s * INTERVAL '1 second'))
+        OR "convmemory_session"."lease_expires_at" <= (CLOCK_TIMESTAMP()))
         AND "convmemory_session"."alias" = %s AND ("convmemory_session"."hinted_at" IS NULL
-        OR "convmemory_session"."hinted_at" <= (CLOCK_TIMESTAMP() + %s * INTERVAL '1 second')
+        OR "convmemory_session"."hinted_at" <= (CLOCK_TIMESTAMP())
         OR ("convmemory_session"."lease_expires_at" > ("convmemory_session"."hinted_at")
-        AND "convmemory_session"."lease_expires_at" <= (CLOCK_TIMESTAMP() + %s * INTERVAL '1 second')))
+        AND "convmemory_session"."lease_expires_at" <= (CLOCK_TIMESTAMP())))
         AND ("convmemory_session"."next_attempt_at" IS NULL
-        OR "convmemory_session"."next_attempt_at" <= (CLOCK_TIMESTAMP() + %s * INTERVAL '1 second')))
+        OR "convmemory_session"."next_attempt_at" <= (CLOCK_TIMESTAMP())))
     ORDER BY 1 ASC, 2 ASC LIMIT 10 FOR
     UPDATE SKIP LOCKED
 ), marked AS (
     UPDATE "convmemory_session"
-    SET "hinted_at" = (CLOCK_TIMESTAMP() + %s * INTERVAL '1 second')
+    SET "hinted_at" = CLOCK_TIMESTAMP()
     WHERE "convmemory_session"."id" > %s
         AND convmemory_session.id IN (
         SELECT picked.picked1
@@ -585,9 +580,9 @@ WHERE "convmemory_session"."id" IN (%s);
 SELECT %s AS "a"
 FROM "convmemory_session"
 WHERE ("convmemory_session"."alias" = %s AND "convmemory_session"."due_since" IS NULL
-    AND "convmemory_session"."rebuild_after" <= (CLOCK_TIMESTAMP() + %s * INTERVAL '1 second')
+    AND "convmemory_session"."rebuild_after" <= (CLOCK_TIMESTAMP())
     AND ("convmemory_session"."lease_expires_at" IS NULL
-    OR "convmemory_session"."lease_expires_at" <= (CLOCK_TIMESTAMP() + %s * INTERVAL '1 second'))) LIMIT 1;
+    OR "convmemory_session"."lease_expires_at" <= (CLOCK_TIMESTAMP()))) LIMIT 1;
 
 -- is_due
 -- release (2 of 2)
@@ -613,14 +608,14 @@ SET "lease_token" = %s,
         THEN (CLOCK_TIMESTAMP() + %s * INTERVAL '1 second')
         ELSE (CLOCK_TIMESTAMP() + %s * INTERVAL '1 second') END,
     "attempts" = ("convmemory_session"."attempts" + %s),
-    "due_since" = COALESCE("convmemory_session"."due_since", (CLOCK_TIMESTAMP() + %s * INTERVAL '1 second'))
+    "due_since" = COALESCE("convmemory_session"."due_since", CLOCK_TIMESTAMP())
 WHERE ("convmemory_session"."id" = (%s) AND ("convmemory_session"."due_since" IS NOT NULL
     OR ("convmemory_session"."unpinned_tokens" > ("convmemory_session"."covered_tokens" + %s)
     AND "convmemory_session"."settled_tokens" > ("convmemory_session"."covered_tokens")))
     AND ("convmemory_session"."lease_expires_at" IS NULL
-    OR "convmemory_session"."lease_expires_at" <= (CLOCK_TIMESTAMP() + %s * INTERVAL '1 second'))
+    OR "convmemory_session"."lease_expires_at" <= (CLOCK_TIMESTAMP()))
     AND ("convmemory_session"."next_attempt_at" IS NULL
-    OR "convmemory_session"."next_attempt_at" <= (CLOCK_TIMESTAMP() + %s * INTERVAL '1 second')));
+    OR "convmemory_session"."next_attempt_at" <= (CLOCK_TIMESTAMP())));
 
 -- claim (2 of 2)
 -- claim_rebuild (2 of 5)
@@ -641,7 +636,7 @@ SELECT "convmemory_session"."id" AS "id", "convmemory_session"."public_id" AS "p
     "convmemory_session"."covered_tokens" AS "covered_tokens",
     "convmemory_session"."due_since" AS "due_since", "convmemory_session"."attempts" AS "attempts",
     "convmemory_session"."lease_token" AS "lease_token", "convmemory_session"."epoch" AS "epoch",
-    (CLOCK_TIMESTAMP() + %s * INTERVAL '1 second') AS "clock1"
+    CLOCK_TIMESTAMP() AS "clock1"
 FROM "convmemory_session"
 WHERE ("convmemory_session"."lease_token" = (%s) AND "convmemory_session"."id" = (%s));
 
@@ -667,8 +662,7 @@ ORDER BY 1 ASC;
 -- extend
 UPDATE "convmemory_session"
 SET "lease_expires_at" = (CLOCK_TIMESTAMP() + %s * INTERVAL '1 second')
-WHERE ("convmemory_session"."epoch" = (%s)
-    AND "convmemory_session"."lease_expires_at" > (CLOCK_TIMESTAMP() + %s * INTERVAL '1 second')
+WHERE ("convmemory_session"."epoch" = (%s) AND "convmemory_session"."lease_expires_at" > (CLOCK_TIMESTAMP())
     AND "convmemory_session"."lease_token" = (%s) AND "convmemory_session"."id" = (%s));
 
 -- record
@@ -684,7 +678,7 @@ WITH changed AS (
     UPDATE "convmemory_session"
     SET "due_since" = CASE WHEN ("convmemory_session"."unpinned_tokens" > (%s)
         AND "convmemory_session"."settled_tokens" > (%s)) THEN COALESCE("convmemory_session"."due_since",
-        (CLOCK_TIMESTAMP() + %s * INTERVAL '1 second')) ELSE NULL END,
+        CLOCK_TIMESTAMP()) ELSE NULL END,
         "current_version" = %s,
         "covered_position" = %s,
         "covered_count" = %s,
@@ -695,9 +689,9 @@ WITH changed AS (
         "last_version" = %s,
         "lease_expires_at" = (CLOCK_TIMESTAMP() + %s * INTERVAL '1 second'),
         "revision" = ("convmemory_session"."revision" + %s),
-        "updated_at" = (CLOCK_TIMESTAMP() + %s * INTERVAL '1 second')
+        "updated_at" = CLOCK_TIMESTAMP()
     WHERE ("convmemory_session"."epoch" = (%s)
-        AND "convmemory_session"."lease_expires_at" > (CLOCK_TIMESTAMP() + %s * INTERVAL '1 second')
+        AND "convmemory_session"."lease_expires_at" > (CLOCK_TIMESTAMP())
         AND "convmemory_session"."lease_token" = (%s) AND "convmemory_session"."id" = (%s)
         AND "convmemory_session"."covered_position" = (%s) AND "convmemory_session"."last_version" = (%s))
     RETURNING 1
@@ -706,12 +700,11 @@ WITH changed AS (
         "last_position", "covered_count", "covered_tokens", "text", "tokens", "model", "shortened",
         "fallback", "stand_in", "carried", "cut", "building", "part_end", "prompt_hash", "identifiers",
         "model_length", "folds", "invalidated_at", "created_at")
-    SELECT CAST(%s AS bigint), CAST(%s AS bigint), CAST(%s AS bigint), CAST(%s AS bigint), CAST(%s AS bigint),
+    SELECT CAST(%s AS bigint), CAST(%s AS bigint), NULL, CAST(%s AS bigint), CAST(%s AS bigint),
         CAST(%s AS bigint), CAST(%s AS bigint), CAST(%s AS text), CAST(%s AS integer),
         CAST(%s AS varchar(200)), CAST(%s AS boolean), CAST(%s AS boolean), CAST(%s AS boolean),
-        CAST(%s AS boolean), CAST(%s AS boolean), CAST(%s AS boolean), CAST(%s AS bigint),
-        CAST(%s AS varchar(64)), CAST(%s AS text), CAST(%s AS integer), CAST(%s AS integer),
-        CAST(%s AS timestamp with time zone), (CLOCK_TIMESTAMP() + %s * INTERVAL '1 second')
+        CAST(%s AS boolean), CAST(%s AS boolean), CAST(%s AS boolean), NULL, CAST(%s AS varchar(64)), NULL,
+        NULL, CAST(%s AS integer), NULL, CLOCK_TIMESTAMP()
     FROM changed
 ), inserted1 AS (
     INSERT INTO "convmemory_attempt" ("session_id", "alias", "first_position", "last_position", "started_at",
@@ -720,8 +713,7 @@ WITH changed AS (
     SELECT CAST(%s AS bigint), CAST(%s AS varchar(100)), CAST(%s AS bigint), CAST(%s AS bigint),
         (CLOCK_TIMESTAMP() + %s * INTERVAL '1 second'), CAST(%s AS double precision),
         CAST(%s AS double precision), CAST(%s AS varchar(16)), CAST(%s AS varchar(300)),
-        CAST(%s AS varchar(200)), CAST(%s AS integer), CAST(%s AS integer), CAST(%s AS integer),
-        CAST(%s AS numeric(14, 8)), CAST(%s AS bigint)
+        CAST(%s AS varchar(200)), NULL, NULL, NULL, NULL, CAST(%s AS bigint)
     FROM changed
 )
 SELECT COUNT(*)
@@ -732,15 +724,14 @@ UPDATE "convmemory_session"
 SET "due_since" = CASE
     WHEN ("convmemory_session"."unpinned_tokens" > ("convmemory_session"."covered_tokens" + %s)
     AND "convmemory_session"."settled_tokens" > ("convmemory_session"."covered_tokens"))
-    THEN COALESCE("convmemory_session"."due_since", (CLOCK_TIMESTAMP() + %s * INTERVAL '1 second'))
-    ELSE NULL END,
+    THEN COALESCE("convmemory_session"."due_since", CLOCK_TIMESTAMP()) ELSE NULL END,
     "lease_token" = %s,
     "lease_expires_at" = NULL,
     "revision" = ("convmemory_session"."revision" + %s),
     "attempts" = %s,
     "last_error" = %s,
     "next_attempt_at" = NULL,
-    "hinted_at" = (CLOCK_TIMESTAMP() + %s * INTERVAL '1 second')
+    "hinted_at" = CLOCK_TIMESTAMP()
 WHERE ("convmemory_session"."lease_token" = (%s) AND "convmemory_session"."id" = (%s));
 
 -- claim_rebuild (1 of 5)
@@ -751,7 +742,7 @@ SET "lease_token" = %s,
     "epoch" = ("convmemory_session"."epoch" + %s)
 WHERE ("convmemory_session"."current_version" > %s AND "convmemory_session"."id" = %s
     AND ("convmemory_session"."lease_expires_at" IS NULL
-    OR "convmemory_session"."lease_expires_at" <= (CLOCK_TIMESTAMP() + %s * INTERVAL '1 second')));
+    OR "convmemory_session"."lease_expires_at" <= (CLOCK_TIMESTAMP())));
 
 -- claim_rebuild (3 of 5)
 SELECT "convmemory_summary"."id" AS "id", "convmemory_summary"."session_id" AS "session_id",
@@ -888,7 +879,7 @@ VALUES (%s, %s, %s, %s);
 -- redact (33 of 36)
 -- truncate (12 of 15)
 UPDATE "convmemory_summary"
-SET "invalidated_at" = (CLOCK_TIMESTAMP() + %s * INTERVAL '1 second')
+SET "invalidated_at" = CLOCK_TIMESTAMP()
 WHERE ("convmemory_summary"."session_id" = %s AND "convmemory_summary"."invalidated_at" IS NULL
     AND "convmemory_summary"."last_position" >= %s);
 
@@ -1019,8 +1010,8 @@ ORDER BY "convmemory_message"."session_id" ASC;
 -- redact (12 of 36)
 SELECT %s AS "a"
 FROM "convmemory_session"
-WHERE ("convmemory_session"."lease_expires_at" > (CLOCK_TIMESTAMP() + %s * INTERVAL '1 second')
-    AND "convmemory_session"."id" IN (%s, %s)) LIMIT 1;
+WHERE ("convmemory_session"."lease_expires_at" > (CLOCK_TIMESTAMP()) AND "convmemory_session"."id" IN (%s,
+    %s)) LIMIT 1;
 
 -- redact (13 of 36)
 -- redact (25 of 36)
@@ -1034,7 +1025,7 @@ SET "due_since" = NULL,
     "last_error" = %s,
     "epoch" = ("convmemory_session"."epoch" + %s),
     "revision" = ("convmemory_session"."revision" + %s),
-    "updated_at" = (CLOCK_TIMESTAMP() + %s * INTERVAL '1 second')
+    "updated_at" = CLOCK_TIMESTAMP()
 WHERE "convmemory_session"."id" = %s;
 
 -- redact (14 of 36)
@@ -1055,8 +1046,7 @@ SET "content" = %s,
     "wire" = NULL,
     "metadata" = NULL,
     "item" = NULL,
-    "redacted_at" = COALESCE("convmemory_message"."redacted_at",
-        (CLOCK_TIMESTAMP() + %s * INTERVAL '1 second'))
+    "redacted_at" = COALESCE("convmemory_message"."redacted_at", CLOCK_TIMESTAMP())
 WHERE ("convmemory_message"."session_id" = %s AND "convmemory_message"."position" = %s);
 
 -- redact (16 of 36)
@@ -1110,8 +1100,8 @@ SET "last_position" = %s,
     "pinned_tokens" = %s,
     "indexed_position" = %s,
     "current_version" = %s,
-    "due_since" = (CLOCK_TIMESTAMP() + %s * INTERVAL '1 second'),
-    "hinted_at" = (CLOCK_TIMESTAMP() + %s * INTERVAL '1 second'),
+    "due_since" = CLOCK_TIMESTAMP(),
+    "hinted_at" = CLOCK_TIMESTAMP(),
     "rebuild_after" = NULL
 WHERE "convmemory_session"."id" = %s;
 
@@ -1126,7 +1116,7 @@ SET "due_since" = NULL,
     "last_error" = %s,
     "epoch" = ("convmemory_session"."epoch" + %s),
     "revision" = ("convmemory_session"."revision" + %s),
-    "updated_at" = (CLOCK_TIMESTAMP() + %s * INTERVAL '1 second')
+    "updated_at" = CLOCK_TIMESTAMP()
 WHERE ("convmemory_session"."name_hash" = %s AND "convmemory_session"."last_position" > %s);
 
 -- truncate (6 of 15)
@@ -1180,8 +1170,8 @@ SET "last_position" = %s,
     "pinned_tokens" = %s,
     "indexed_position" = %s,
     "current_version" = %s,
-    "due_since" = (CLOCK_TIMESTAMP() + %s * INTERVAL '1 second'),
-    "hinted_at" = (CLOCK_TIMESTAMP() + %s * INTERVAL '1 second'),
+    "due_since" = CLOCK_TIMESTAMP(),
+    "hinted_at" = CLOCK_TIMESTAMP(),
     "rebuild_after" = NULL,
     "cuts" = %s
 WHERE "convmemory_session"."id" = %s;
@@ -1197,7 +1187,7 @@ SET "due_since" = NULL,
     "last_error" = %s,
     "epoch" = ("convmemory_session"."epoch" + %s),
     "revision" = ("convmemory_session"."revision" + %s),
-    "updated_at" = (CLOCK_TIMESTAMP() + %s * INTERVAL '1 second')
+    "updated_at" = CLOCK_TIMESTAMP()
 WHERE "convmemory_session"."name_hash" = %s;
 
 -- clear (4 of 7)
@@ -1267,7 +1257,7 @@ SET "name_hash" = %s,
     "key" = %s,
     "owner_id" = %s,
     "visitor" = %s,
-    "updated_at" = (CLOCK_TIMESTAMP() + %s * INTERVAL '1 second')
+    "updated_at" = CLOCK_TIMESTAMP()
 WHERE "convmemory_session"."id" = %s;
 
 -- erase (1 of 12)

@@ -18,8 +18,8 @@ INSERT INTO "convmemory_session" ("public_id", "alias", "owner_id", "visitor", "
     "fork_position", "counter", "created_at", "updated_at")
 VALUES (%s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s,
     %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s,
-    REPLACE(STRFTIME('%%Y-%%m-%%d %%H:%%M:%%f', 'now', %s) || '000', '.000000', ''),
-    REPLACE(STRFTIME('%%Y-%%m-%%d %%H:%%M:%%f', 'now', %s) || '000', '.000000', ''))
+    REPLACE(STRFTIME('%%Y-%%m-%%d %%H:%%M:%%f', 'now') || '000', '.000000', ''),
+    REPLACE(STRFTIME('%%Y-%%m-%%d %%H:%%M:%%f', 'now') || '000', '.000000', ''))
 RETURNING "convmemory_session"."id", "convmemory_session"."indexed_position";
 
 -- create (2 of 2)
@@ -44,11 +44,11 @@ SELECT "convmemory_session"."id", "convmemory_session"."public_id", "convmemory_
     "convmemory_session"."last_error", "convmemory_session"."rebuild_after", "convmemory_session"."epoch",
     "convmemory_session"."revision", "convmemory_session"."forked_from_id",
     "convmemory_session"."fork_position", "convmemory_session"."counter", "convmemory_session"."created_at",
-    "convmemory_session"."updated_at", REPLACE(STRFTIME('%%Y-%%m-%%d %%H:%%M:%%f', 'now', %s) || '000',
-    '.000000', '') AS "now", (
+    "convmemory_session"."updated_at", REPLACE(STRFTIME('%%Y-%%m-%%d %%H:%%M:%%f', 'now') || '000', '.000000',
+    '') AS "now", (
     SELECT U0."reason" AS "reason"
     FROM "convmemory_aliasstate" U0
-    WHERE ((U0."until" > (REPLACE(STRFTIME('%%Y-%%m-%%d %%H:%%M:%%f', 'now', %s) || '000', '.000000', ''))
+    WHERE ((U0."until" > (REPLACE(STRFTIME('%%Y-%%m-%%d %%H:%%M:%%f', 'now') || '000', '.000000', ''))
         OR (U0."until" IS NOT NULL AND NOT (U0."reason" = %s)))
         AND U0."alias" = ("convmemory_session"."alias"))
 ) AS "pause", "auth_user"."id", "auth_user"."password", "auth_user"."last_login", "auth_user"."is_superuser",
@@ -60,7 +60,7 @@ WHERE "convmemory_session"."id" = %s LIMIT 21;
 -- update
 UPDATE "convmemory_session"
 SET "title" = %s,
-    "updated_at" = REPLACE(STRFTIME('%%Y-%%m-%%d %%H:%%M:%%f', 'now', %s) || '000', '.000000', ''),
+    "updated_at" = REPLACE(STRFTIME('%%Y-%%m-%%d %%H:%%M:%%f', 'now') || '000', '.000000', ''),
     "revision" = ("convmemory_session"."revision" + %s)
 WHERE ("convmemory_session"."name_hash" = %s AND "convmemory_session"."revision" = %s);
 
@@ -374,7 +374,7 @@ FROM "convmemory_message" INNER JOIN "convmemory_session" ON ("convmemory_messag
 WHERE ("convmemory_message"."position" IN (%s, %s) AND "convmemory_message"."session_id" = %s);
 
 -- breaker
-SELECT REPLACE(STRFTIME('%%Y-%%m-%%d %%H:%%M:%%f', 'now', %s) || '000', '.000000', '') AS "clock1",
+SELECT REPLACE(STRFTIME('%%Y-%%m-%%d %%H:%%M:%%f', 'now') || '000', '.000000', '') AS "clock1",
     "convmemory_aliasstate"."failures" AS "failures",
     "convmemory_aliasstate"."last_session" AS "last_session", "convmemory_aliasstate"."since" AS "since",
     "convmemory_aliasstate"."until" AS "until", "convmemory_aliasstate"."reason" AS "reason",
@@ -398,8 +398,8 @@ VALUES (%s, %s, %s, %s, %s, %s, %s, %s, %s);
 UPDATE "convmemory_aliasstate"
 SET "failures" = ("convmemory_aliasstate"."failures" + %s),
     "last_session" = %s,
-    "since" = COALESCE("convmemory_aliasstate"."since", REPLACE(STRFTIME('%%Y-%%m-%%d %%H:%%M:%%f', 'now',
-        %s) || '000', '.000000', '')),
+    "since" = COALESCE("convmemory_aliasstate"."since", REPLACE(STRFTIME('%%Y-%%m-%%d %%H:%%M:%%f',
+        'now') || '000', '.000000', '')),
     "error" = %s
 WHERE ("convmemory_aliasstate"."alias" = %s AND ("convmemory_aliasstate"."last_session" IS NULL
     OR NOT ("convmemory_aliasstate"."last_session" = %s
@@ -416,10 +416,10 @@ ORDER BY "convmemory_aliasstate"."alias" ASC LIMIT 1;
 UPDATE "convmemory_aliasstate"
 SET "since" = CASE WHEN ("convmemory_aliasstate"."until" IS NULL OR "convmemory_aliasstate"."reason" = %s
     OR ("convmemory_aliasstate"."reason" = %s AND NOT ("convmemory_aliasstate"."reason" = %s)))
-    THEN REPLACE(STRFTIME('%%Y-%%m-%%d %%H:%%M:%%f', 'now', %s) || '000', '.000000', '')
-    ELSE COALESCE("convmemory_aliasstate"."since", REPLACE(STRFTIME('%%Y-%%m-%%d %%H:%%M:%%f', 'now',
-    %s) || '000', '.000000', '')) END,
-    "until" = REPLACE(STRFTIME('%%Y-%%m-%%d %%H:%%M:%%f', 'now', %s) || '000', '.000000', ''),
+    THEN REPLACE(STRFTIME('%%Y-%%m-%%d %%H:%%M:%%f', 'now') || '000', '.000000', '')
+    ELSE COALESCE("convmemory_aliasstate"."since", REPLACE(STRFTIME('%%Y-%%m-%%d %%H:%%M:%%f',
+    'now') || '000', '.000000', '')) END,
+    "until" = REPLACE(STRFTIME('%%Y-%%m-%%d %%H:%%M:%%f', 'now') || '000', '.000000', ''),
     "reason" = %s,
     "error" = %s
 WHERE "convmemory_aliasstate"."alias" = %s;
@@ -427,18 +427,18 @@ WHERE "convmemory_aliasstate"."alias" = %s;
 -- probe
 UPDATE "convmemory_aliasstate"
 SET "since" = CASE WHEN ("convmemory_aliasstate"."until" < (REPLACE(STRFTIME('%%Y-%%m-%%d %%H:%%M:%%f', 'now',
-    %s) || '000', '.000000', ''))) THEN REPLACE(STRFTIME('%%Y-%%m-%%d %%H:%%M:%%f', 'now', %s) || '000',
+    %s) || '000', '.000000', ''))) THEN REPLACE(STRFTIME('%%Y-%%m-%%d %%H:%%M:%%f', 'now') || '000',
     '.000000', '') ELSE "convmemory_aliasstate"."since" END,
     "until" = REPLACE(STRFTIME('%%Y-%%m-%%d %%H:%%M:%%f', 'now', %s) || '000', '.000000', '')
 WHERE ("convmemory_aliasstate"."alias" = %s
-    AND "convmemory_aliasstate"."until" <= (REPLACE(STRFTIME('%%Y-%%m-%%d %%H:%%M:%%f', 'now', %s) || '000',
+    AND "convmemory_aliasstate"."until" <= (REPLACE(STRFTIME('%%Y-%%m-%%d %%H:%%M:%%f', 'now') || '000',
     '.000000', '')) AND NOT ("convmemory_aliasstate"."reason" = %s));
 
 -- end_probe
 UPDATE "convmemory_aliasstate"
-SET "until" = REPLACE(STRFTIME('%%Y-%%m-%%d %%H:%%M:%%f', 'now', %s) || '000', '.000000', '')
+SET "until" = REPLACE(STRFTIME('%%Y-%%m-%%d %%H:%%M:%%f', 'now') || '000', '.000000', '')
 WHERE ("convmemory_aliasstate"."alias" = %s
-    AND "convmemory_aliasstate"."until" > (REPLACE(STRFTIME('%%Y-%%m-%%d %%H:%%M:%%f', 'now', %s) || '000',
+    AND "convmemory_aliasstate"."until" > (REPLACE(STRFTIME('%%Y-%%m-%%d %%H:%%M:%%f', 'now') || '000',
     '.000000', '')) AND NOT ("convmemory_aliasstate"."reason" = %s));
 
 -- close_breaker (1 of 2)
@@ -480,7 +480,7 @@ ORDER BY "convmemory_session"."alias" ASC, 1 ASC LIMIT 10;
 
 -- mark_unmarked (5 of 6)
 UPDATE "convmemory_session"
-SET "due_since" = REPLACE(STRFTIME('%%Y-%%m-%%d %%H:%%M:%%f', 'now', %s) || '000', '.000000', ''),
+SET "due_since" = REPLACE(STRFTIME('%%Y-%%m-%%d %%H:%%M:%%f', 'now') || '000', '.000000', ''),
     "hinted_at" = NULL,
     "revision" = ("convmemory_session"."revision" + %s)
 WHERE ("convmemory_session"."alias" = %s AND "convmemory_session"."id" > %s
@@ -499,10 +499,10 @@ FROM (
     SELECT "convmemory_session"."id" AS "col1"
     FROM "convmemory_session"
     WHERE ("convmemory_session"."due_since" IS NOT NULL AND ("convmemory_session"."lease_expires_at" IS NULL
-        OR "convmemory_session"."lease_expires_at" <= (REPLACE(STRFTIME('%%Y-%%m-%%d %%H:%%M:%%f', 'now',
-        %s) || '000', '.000000', ''))) AND ("convmemory_session"."next_attempt_at" IS NULL
-        OR "convmemory_session"."next_attempt_at" <= (REPLACE(STRFTIME('%%Y-%%m-%%d %%H:%%M:%%f', 'now',
-        %s) || '000', '.000000', ''))) AND "convmemory_session"."alias" = %s
+        OR "convmemory_session"."lease_expires_at" <= (REPLACE(STRFTIME('%%Y-%%m-%%d %%H:%%M:%%f',
+        'now') || '000', '.000000', ''))) AND ("convmemory_session"."next_attempt_at" IS NULL
+        OR "convmemory_session"."next_attempt_at" <= (REPLACE(STRFTIME('%%Y-%%m-%%d %%H:%%M:%%f',
+        'now') || '000', '.000000', ''))) AND "convmemory_session"."alias" = %s
         AND "convmemory_session"."hinted_at" > (REPLACE(STRFTIME('%%Y-%%m-%%d %%H:%%M:%%f', 'now',
         %s) || '000', '.000000', ''))
         AND "convmemory_session"."hinted_at" <= (REPLACE(STRFTIME('%%Y-%%m-%%d %%H:%%M:%%f', 'now',
@@ -513,45 +513,45 @@ FROM (
 SELECT %s AS "a"
 FROM "convmemory_session"
 WHERE ("convmemory_session"."due_since" IS NOT NULL AND ("convmemory_session"."lease_expires_at" IS NULL
-    OR "convmemory_session"."lease_expires_at" <= (REPLACE(STRFTIME('%%Y-%%m-%%d %%H:%%M:%%f', 'now',
-    %s) || '000', '.000000', ''))) AND "convmemory_session"."alias" = %s
+    OR "convmemory_session"."lease_expires_at" <= (REPLACE(STRFTIME('%%Y-%%m-%%d %%H:%%M:%%f',
+    'now') || '000', '.000000', ''))) AND "convmemory_session"."alias" = %s
     AND ("convmemory_session"."hinted_at" IS NULL
-    OR "convmemory_session"."hinted_at" <= (REPLACE(STRFTIME('%%Y-%%m-%%d %%H:%%M:%%f', 'now', %s) || '000',
+    OR "convmemory_session"."hinted_at" <= (REPLACE(STRFTIME('%%Y-%%m-%%d %%H:%%M:%%f', 'now') || '000',
     '.000000', '')) OR ("convmemory_session"."lease_expires_at" > ("convmemory_session"."hinted_at")
-    AND "convmemory_session"."lease_expires_at" <= (REPLACE(STRFTIME('%%Y-%%m-%%d %%H:%%M:%%f', 'now',
-    %s) || '000', '.000000', '')))) AND ("convmemory_session"."next_attempt_at" IS NULL
-    OR "convmemory_session"."next_attempt_at" <= (REPLACE(STRFTIME('%%Y-%%m-%%d %%H:%%M:%%f', 'now',
-    %s) || '000', '.000000', '')))) LIMIT 1;
+    AND "convmemory_session"."lease_expires_at" <= (REPLACE(STRFTIME('%%Y-%%m-%%d %%H:%%M:%%f',
+    'now') || '000', '.000000', '')))) AND ("convmemory_session"."next_attempt_at" IS NULL
+    OR "convmemory_session"."next_attempt_at" <= (REPLACE(STRFTIME('%%Y-%%m-%%d %%H:%%M:%%f', 'now') || '000',
+    '.000000', '')))) LIMIT 1;
 
 -- sweep (2 of 4)
 SELECT "convmemory_session"."id" AS "pk"
 FROM "convmemory_session"
 WHERE ("convmemory_session"."due_since" IS NOT NULL AND ("convmemory_session"."lease_expires_at" IS NULL
-    OR "convmemory_session"."lease_expires_at" <= (REPLACE(STRFTIME('%%Y-%%m-%%d %%H:%%M:%%f', 'now',
-    %s) || '000', '.000000', ''))) AND "convmemory_session"."alias" = %s
+    OR "convmemory_session"."lease_expires_at" <= (REPLACE(STRFTIME('%%Y-%%m-%%d %%H:%%M:%%f',
+    'now') || '000', '.000000', ''))) AND "convmemory_session"."alias" = %s
     AND ("convmemory_session"."hinted_at" IS NULL
-    OR "convmemory_session"."hinted_at" <= (REPLACE(STRFTIME('%%Y-%%m-%%d %%H:%%M:%%f', 'now', %s) || '000',
+    OR "convmemory_session"."hinted_at" <= (REPLACE(STRFTIME('%%Y-%%m-%%d %%H:%%M:%%f', 'now') || '000',
     '.000000', '')) OR ("convmemory_session"."lease_expires_at" > ("convmemory_session"."hinted_at")
-    AND "convmemory_session"."lease_expires_at" <= (REPLACE(STRFTIME('%%Y-%%m-%%d %%H:%%M:%%f', 'now',
-    %s) || '000', '.000000', '')))) AND ("convmemory_session"."next_attempt_at" IS NULL
-    OR "convmemory_session"."next_attempt_at" <= (REPLACE(STRFTIME('%%Y-%%m-%%d %%H:%%M:%%f', 'now',
-    %s) || '000', '.000000', ''))))
+    AND "convmemory_session"."lease_expires_at" <= (REPLACE(STRFTIME('%%Y-%%m-%%d %%H:%%M:%%f',
+    'now') || '000', '.000000', '')))) AND ("convmemory_session"."next_attempt_at" IS NULL
+    OR "convmemory_session"."next_attempt_at" <= (REPLACE(STRFTIME('%%Y-%%m-%%d %%H:%%M:%%f', 'now') || '000',
+    '.000000', ''))))
 ORDER BY "convmemory_session"."due_since" ASC, 1 ASC LIMIT 10;
 
 -- sweep (3 of 4)
 -- sweep (4 of 4)
 UPDATE "convmemory_session"
-SET "hinted_at" = REPLACE(STRFTIME('%%Y-%%m-%%d %%H:%%M:%%f', 'now', %s) || '000', '.000000', '')
+SET "hinted_at" = REPLACE(STRFTIME('%%Y-%%m-%%d %%H:%%M:%%f', 'now') || '000', '.000000', '')
 WHERE ("convmemory_session"."due_since" IS NOT NULL AND ("convmemory_session"."lease_expires_at" IS NULL
-    OR "convmemory_session"."lease_expires_at" <= (REPLACE(STRFTIME('%%Y-%%m-%%d %%H:%%M:%%f', 'now',
-    %s) || '000', '.000000', ''))) AND "convmemory_session"."alias" = %s
+    OR "convmemory_session"."lease_expires_at" <= (REPLACE(STRFTIME('%%Y-%%m-%%d %%H:%%M:%%f',
+    'now') || '000', '.000000', ''))) AND "convmemory_session"."alias" = %s
     AND ("convmemory_session"."hinted_at" IS NULL
-    OR "convmemory_session"."hinted_at" <= (REPLACE(STRFTIME('%%Y-%%m-%%d %%H:%%M:%%f', 'now', %s) || '000',
+    OR "convmemory_session"."hinted_at" <= (REPLACE(STRFTIME('%%Y-%%m-%%d %%H:%%M:%%f', 'now') || '000',
     '.000000', '')) OR ("convmemory_session"."lease_expires_at" > ("convmemory_session"."hinted_at")
-    AND "convmemory_session"."lease_expires_at" <= (REPLACE(STRFTIME('%%Y-%%m-%%d %%H:%%M:%%f', 'now',
-    %s) || '000', '.000000', '')))) AND ("convmemory_session"."next_attempt_at" IS NULL
-    OR "convmemory_session"."next_attempt_at" <= (REPLACE(STRFTIME('%%Y-%%m-%%d %%H:%%M:%%f', 'now',
-    %s) || '000', '.000000', ''))) AND "convmemory_session"."id" = %s);
+    AND "convmemory_session"."lease_expires_at" <= (REPLACE(STRFTIME('%%Y-%%m-%%d %%H:%%M:%%f',
+    'now') || '000', '.000000', '')))) AND ("convmemory_session"."next_attempt_at" IS NULL
+    OR "convmemory_session"."next_attempt_at" <= (REPLACE(STRFTIME('%%Y-%%m-%%d %%H:%%M:%%f', 'now') || '000',
+    '.000000', ''))) AND "convmemory_session"."id" = %s);
 
 -- unhint
 UPDATE "convmemory_session"
@@ -562,10 +562,10 @@ WHERE "convmemory_session"."id" IN (%s);
 SELECT %s AS "a"
 FROM "convmemory_session"
 WHERE ("convmemory_session"."alias" = %s AND "convmemory_session"."due_since" IS NULL
-    AND "convmemory_session"."rebuild_after" <= (REPLACE(STRFTIME('%%Y-%%m-%%d %%H:%%M:%%f', 'now',
-    %s) || '000', '.000000', '')) AND ("convmemory_session"."lease_expires_at" IS NULL
-    OR "convmemory_session"."lease_expires_at" <= (REPLACE(STRFTIME('%%Y-%%m-%%d %%H:%%M:%%f', 'now',
-    %s) || '000', '.000000', '')))) LIMIT 1;
+    AND "convmemory_session"."rebuild_after" <= (REPLACE(STRFTIME('%%Y-%%m-%%d %%H:%%M:%%f', 'now') || '000',
+    '.000000', '')) AND ("convmemory_session"."lease_expires_at" IS NULL
+    OR "convmemory_session"."lease_expires_at" <= (REPLACE(STRFTIME('%%Y-%%m-%%d %%H:%%M:%%f',
+    'now') || '000', '.000000', '')))) LIMIT 1;
 
 -- is_due
 -- release (2 of 2)
@@ -597,15 +597,15 @@ SET "lease_token" = %s,
         '.000000', '') END,
     "attempts" = ("convmemory_session"."attempts" + %s),
     "due_since" = COALESCE("convmemory_session"."due_since", REPLACE(STRFTIME('%%Y-%%m-%%d %%H:%%M:%%f',
-        'now', %s) || '000', '.000000', ''))
+        'now') || '000', '.000000', ''))
 WHERE ("convmemory_session"."id" = (%s) AND ("convmemory_session"."due_since" IS NOT NULL
     OR ("convmemory_session"."unpinned_tokens" > ("convmemory_session"."covered_tokens" + %s)
     AND "convmemory_session"."settled_tokens" > ("convmemory_session"."covered_tokens")))
     AND ("convmemory_session"."lease_expires_at" IS NULL
-    OR "convmemory_session"."lease_expires_at" <= (REPLACE(STRFTIME('%%Y-%%m-%%d %%H:%%M:%%f', 'now',
-    %s) || '000', '.000000', ''))) AND ("convmemory_session"."next_attempt_at" IS NULL
-    OR "convmemory_session"."next_attempt_at" <= (REPLACE(STRFTIME('%%Y-%%m-%%d %%H:%%M:%%f', 'now',
-    %s) || '000', '.000000', ''))));
+    OR "convmemory_session"."lease_expires_at" <= (REPLACE(STRFTIME('%%Y-%%m-%%d %%H:%%M:%%f',
+    'now') || '000', '.000000', ''))) AND ("convmemory_session"."next_attempt_at" IS NULL
+    OR "convmemory_session"."next_attempt_at" <= (REPLACE(STRFTIME('%%Y-%%m-%%d %%H:%%M:%%f', 'now') || '000',
+    '.000000', ''))));
 
 -- claim (2 of 2)
 -- claim_rebuild (2 of 5)
@@ -626,7 +626,7 @@ SELECT "convmemory_session"."id" AS "id", "convmemory_session"."public_id" AS "p
     "convmemory_session"."covered_tokens" AS "covered_tokens",
     "convmemory_session"."due_since" AS "due_since", "convmemory_session"."attempts" AS "attempts",
     "convmemory_session"."lease_token" AS "lease_token", "convmemory_session"."epoch" AS "epoch",
-    REPLACE(STRFTIME('%%Y-%%m-%%d %%H:%%M:%%f', 'now', %s) || '000', '.000000', '') AS "clock1"
+    REPLACE(STRFTIME('%%Y-%%m-%%d %%H:%%M:%%f', 'now') || '000', '.000000', '') AS "clock1"
 FROM "convmemory_session"
 WHERE ("convmemory_session"."lease_token" = (%s) AND "convmemory_session"."id" = (%s));
 
@@ -653,8 +653,8 @@ ORDER BY 1 ASC;
 UPDATE "convmemory_session"
 SET "lease_expires_at" = REPLACE(STRFTIME('%%Y-%%m-%%d %%H:%%M:%%f', 'now', %s) || '000', '.000000', '')
 WHERE ("convmemory_session"."epoch" = (%s)
-    AND "convmemory_session"."lease_expires_at" > (REPLACE(STRFTIME('%%Y-%%m-%%d %%H:%%M:%%f', 'now',
-    %s) || '000', '.000000', '')) AND "convmemory_session"."lease_token" = (%s)
+    AND "convmemory_session"."lease_expires_at" > (REPLACE(STRFTIME('%%Y-%%m-%%d %%H:%%M:%%f',
+    'now') || '000', '.000000', '')) AND "convmemory_session"."lease_token" = (%s)
     AND "convmemory_session"."id" = (%s));
 
 -- record
@@ -670,7 +670,7 @@ RETURNING "convmemory_attempt"."id";
 UPDATE "convmemory_session"
 SET "due_since" = CASE WHEN ("convmemory_session"."unpinned_tokens" > (%s)
     AND "convmemory_session"."settled_tokens" > (%s)) THEN COALESCE("convmemory_session"."due_since",
-    REPLACE(STRFTIME('%%Y-%%m-%%d %%H:%%M:%%f', 'now', %s) || '000', '.000000', '')) ELSE NULL END,
+    REPLACE(STRFTIME('%%Y-%%m-%%d %%H:%%M:%%f', 'now') || '000', '.000000', '')) ELSE NULL END,
     "current_version" = %s,
     "covered_position" = %s,
     "covered_count" = %s,
@@ -681,10 +681,10 @@ SET "due_since" = CASE WHEN ("convmemory_session"."unpinned_tokens" > (%s)
     "last_version" = %s,
     "lease_expires_at" = REPLACE(STRFTIME('%%Y-%%m-%%d %%H:%%M:%%f', 'now', %s) || '000', '.000000', ''),
     "revision" = ("convmemory_session"."revision" + %s),
-    "updated_at" = REPLACE(STRFTIME('%%Y-%%m-%%d %%H:%%M:%%f', 'now', %s) || '000', '.000000', '')
+    "updated_at" = REPLACE(STRFTIME('%%Y-%%m-%%d %%H:%%M:%%f', 'now') || '000', '.000000', '')
 WHERE ("convmemory_session"."epoch" = (%s)
-    AND "convmemory_session"."lease_expires_at" > (REPLACE(STRFTIME('%%Y-%%m-%%d %%H:%%M:%%f', 'now',
-    %s) || '000', '.000000', '')) AND "convmemory_session"."lease_token" = (%s)
+    AND "convmemory_session"."lease_expires_at" > (REPLACE(STRFTIME('%%Y-%%m-%%d %%H:%%M:%%f',
+    'now') || '000', '.000000', '')) AND "convmemory_session"."lease_token" = (%s)
     AND "convmemory_session"."id" = (%s) AND "convmemory_session"."covered_position" = (%s)
     AND "convmemory_session"."last_version" = (%s));
 
@@ -694,7 +694,7 @@ INSERT INTO "convmemory_summary" ("session_id", "version", "parent_version", "fi
     "stand_in", "carried", "cut", "building", "part_end", "prompt_hash", "identifiers", "model_length",
     "folds", "invalidated_at", "created_at")
 VALUES (%s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s,
-    REPLACE(STRFTIME('%%Y-%%m-%%d %%H:%%M:%%f', 'now', %s) || '000', '.000000', ''))
+    REPLACE(STRFTIME('%%Y-%%m-%%d %%H:%%M:%%f', 'now') || '000', '.000000', ''))
 RETURNING "convmemory_summary"."id", "convmemory_summary"."stand_in", "convmemory_summary"."carried",
     "convmemory_summary"."cut", "convmemory_summary"."folds";
 
@@ -703,15 +703,15 @@ UPDATE "convmemory_session"
 SET "due_since" = CASE
     WHEN ("convmemory_session"."unpinned_tokens" > ("convmemory_session"."covered_tokens" + %s)
     AND "convmemory_session"."settled_tokens" > ("convmemory_session"."covered_tokens"))
-    THEN COALESCE("convmemory_session"."due_since", REPLACE(STRFTIME('%%Y-%%m-%%d %%H:%%M:%%f', 'now',
-    %s) || '000', '.000000', '')) ELSE NULL END,
+    THEN COALESCE("convmemory_session"."due_since", REPLACE(STRFTIME('%%Y-%%m-%%d %%H:%%M:%%f',
+    'now') || '000', '.000000', '')) ELSE NULL END,
     "lease_token" = %s,
     "lease_expires_at" = NULL,
     "revision" = ("convmemory_session"."revision" + %s),
     "attempts" = %s,
     "last_error" = %s,
     "next_attempt_at" = NULL,
-    "hinted_at" = REPLACE(STRFTIME('%%Y-%%m-%%d %%H:%%M:%%f', 'now', %s) || '000', '.000000', '')
+    "hinted_at" = REPLACE(STRFTIME('%%Y-%%m-%%d %%H:%%M:%%f', 'now') || '000', '.000000', '')
 WHERE ("convmemory_session"."lease_token" = (%s) AND "convmemory_session"."id" = (%s));
 
 -- claim_rebuild (1 of 5)
@@ -722,8 +722,8 @@ SET "lease_token" = %s,
     "epoch" = ("convmemory_session"."epoch" + %s)
 WHERE ("convmemory_session"."current_version" > %s AND "convmemory_session"."id" = %s
     AND ("convmemory_session"."lease_expires_at" IS NULL
-    OR "convmemory_session"."lease_expires_at" <= (REPLACE(STRFTIME('%%Y-%%m-%%d %%H:%%M:%%f', 'now',
-    %s) || '000', '.000000', ''))));
+    OR "convmemory_session"."lease_expires_at" <= (REPLACE(STRFTIME('%%Y-%%m-%%d %%H:%%M:%%f',
+    'now') || '000', '.000000', ''))));
 
 -- claim_rebuild (3 of 5)
 SELECT "convmemory_summary"."id" AS "id", "convmemory_summary"."session_id" AS "session_id",
@@ -856,7 +856,7 @@ WHERE session_id = %s
 -- redact (32 of 35)
 -- truncate (12 of 15)
 UPDATE "convmemory_summary"
-SET "invalidated_at" = REPLACE(STRFTIME('%%Y-%%m-%%d %%H:%%M:%%f', 'now', %s) || '000', '.000000', '')
+SET "invalidated_at" = REPLACE(STRFTIME('%%Y-%%m-%%d %%H:%%M:%%f', 'now') || '000', '.000000', '')
 WHERE ("convmemory_summary"."session_id" = %s AND "convmemory_summary"."invalidated_at" IS NULL
     AND "convmemory_summary"."last_position" >= %s);
 
@@ -981,8 +981,8 @@ ORDER BY "convmemory_message"."session_id" ASC;
 -- redact (11 of 35)
 SELECT %s AS "a"
 FROM "convmemory_session"
-WHERE ("convmemory_session"."lease_expires_at" > (REPLACE(STRFTIME('%%Y-%%m-%%d %%H:%%M:%%f', 'now',
-    %s) || '000', '.000000', '')) AND "convmemory_session"."id" IN (%s, %s)) LIMIT 1;
+WHERE ("convmemory_session"."lease_expires_at" > (REPLACE(STRFTIME('%%Y-%%m-%%d %%H:%%M:%%f', 'now') || '000',
+    '.000000', '')) AND "convmemory_session"."id" IN (%s, %s)) LIMIT 1;
 
 -- redact (12 of 35)
 -- redact (24 of 35)
@@ -996,7 +996,7 @@ SET "due_since" = NULL,
     "last_error" = %s,
     "epoch" = ("convmemory_session"."epoch" + %s),
     "revision" = ("convmemory_session"."revision" + %s),
-    "updated_at" = REPLACE(STRFTIME('%%Y-%%m-%%d %%H:%%M:%%f', 'now', %s) || '000', '.000000', '')
+    "updated_at" = REPLACE(STRFTIME('%%Y-%%m-%%d %%H:%%M:%%f', 'now') || '000', '.000000', '')
 WHERE "convmemory_session"."id" = %s;
 
 -- redact (13 of 35)
@@ -1018,7 +1018,7 @@ SET "content" = %s,
     "metadata" = NULL,
     "item" = NULL,
     "redacted_at" = COALESCE("convmemory_message"."redacted_at", REPLACE(STRFTIME('%%Y-%%m-%%d %%H:%%M:%%f',
-        'now', %s) || '000', '.000000', ''))
+        'now') || '000', '.000000', ''))
 WHERE ("convmemory_message"."session_id" = %s AND "convmemory_message"."position" = %s);
 
 -- redact (15 of 35)
@@ -1064,8 +1064,8 @@ SET "last_position" = %s,
     "pinned_tokens" = %s,
     "indexed_position" = %s,
     "current_version" = %s,
-    "due_since" = REPLACE(STRFTIME('%%Y-%%m-%%d %%H:%%M:%%f', 'now', %s) || '000', '.000000', ''),
-    "hinted_at" = REPLACE(STRFTIME('%%Y-%%m-%%d %%H:%%M:%%f', 'now', %s) || '000', '.000000', ''),
+    "due_since" = REPLACE(STRFTIME('%%Y-%%m-%%d %%H:%%M:%%f', 'now') || '000', '.000000', ''),
+    "hinted_at" = REPLACE(STRFTIME('%%Y-%%m-%%d %%H:%%M:%%f', 'now') || '000', '.000000', ''),
     "rebuild_after" = NULL
 WHERE "convmemory_session"."id" = %s;
 
@@ -1080,7 +1080,7 @@ SET "due_since" = NULL,
     "last_error" = %s,
     "epoch" = ("convmemory_session"."epoch" + %s),
     "revision" = ("convmemory_session"."revision" + %s),
-    "updated_at" = REPLACE(STRFTIME('%%Y-%%m-%%d %%H:%%M:%%f', 'now', %s) || '000', '.000000', '')
+    "updated_at" = REPLACE(STRFTIME('%%Y-%%m-%%d %%H:%%M:%%f', 'now') || '000', '.000000', '')
 WHERE ("convmemory_session"."name_hash" = %s AND "convmemory_session"."last_position" > %s);
 
 -- truncate (6 of 15)
@@ -1134,8 +1134,8 @@ SET "last_position" = %s,
     "pinned_tokens" = %s,
     "indexed_position" = %s,
     "current_version" = %s,
-    "due_since" = REPLACE(STRFTIME('%%Y-%%m-%%d %%H:%%M:%%f', 'now', %s) || '000', '.000000', ''),
-    "hinted_at" = REPLACE(STRFTIME('%%Y-%%m-%%d %%H:%%M:%%f', 'now', %s) || '000', '.000000', ''),
+    "due_since" = REPLACE(STRFTIME('%%Y-%%m-%%d %%H:%%M:%%f', 'now') || '000', '.000000', ''),
+    "hinted_at" = REPLACE(STRFTIME('%%Y-%%m-%%d %%H:%%M:%%f', 'now') || '000', '.000000', ''),
     "rebuild_after" = NULL,
     "cuts" = %s
 WHERE "convmemory_session"."id" = %s;
@@ -1151,7 +1151,7 @@ SET "due_since" = NULL,
     "last_error" = %s,
     "epoch" = ("convmemory_session"."epoch" + %s),
     "revision" = ("convmemory_session"."revision" + %s),
-    "updated_at" = REPLACE(STRFTIME('%%Y-%%m-%%d %%H:%%M:%%f', 'now', %s) || '000', '.000000', '')
+    "updated_at" = REPLACE(STRFTIME('%%Y-%%m-%%d %%H:%%M:%%f', 'now') || '000', '.000000', '')
 WHERE "convmemory_session"."name_hash" = %s;
 
 -- clear (4 of 7)
@@ -1221,7 +1221,7 @@ SET "name_hash" = %s,
     "key" = %s,
     "owner_id" = %s,
     "visitor" = %s,
-    "updated_at" = REPLACE(STRFTIME('%%Y-%%m-%%d %%H:%%M:%%f', 'now', %s) || '000', '.000000', '')
+    "updated_at" = REPLACE(STRFTIME('%%Y-%%m-%%d %%H:%%M:%%f', 'now') || '000', '.000000', '')
 WHERE "convmemory_session"."id" = %s;
 
 -- erase (1 of 12)
