@@ -20,37 +20,6 @@ from tests.partitioning.conversions import check, convert, memory, rows, talk
 pytestmark = [pytest.mark.only_on("postgresql"), pytest.mark.usefixtures("unpartitioned")]
 
 
-def test_a_conversion_lets_appends_pass_while_it_waits_for_a_lock() -> None:
-    talk()
-    holding, told = threading.Event(), threading.Event()
-
-    def read_for_long() -> None:
-        try:
-            with transaction.atomic():
-                rows("SELECT count(*) FROM convmemory_message")
-                holding.set()
-                assert told.wait(processes.PATIENCE)
-        finally:
-            connection.close()
-
-    thread = threading.Thread(target=read_for_long)
-
-    def report(sentence: str) -> None:
-        if sentence.startswith("Compared"):
-            thread.start()
-            assert holding.wait(processes.PATIENCE)
-        if sentence.startswith("Waiting"):
-            assert "client backend" in sentence
-            # The conversion waits for the reader, and nobody waits for the conversion.
-            memory().append("chat 1", ChatMessage.human("Meanwhile."))
-            told.set()
-
-    convert(report)
-    thread.join()
-    assert told.is_set()
-    check()
-
-
 @contextlib.contextmanager
 def held(work: Callable[[], Any], until: threading.Event) -> Iterator[int]:
     """Keep the transaction of ``work`` open in another thread until the event. Yield the process id of its session."""
@@ -75,6 +44,25 @@ def held(work: Callable[[], Any], until: threading.Event) -> Iterator[int]:
     finally:
         until.set()
         thread.join()
+
+
+def test_a_conversion_lets_appends_pass_while_it_waits_for_a_lock() -> None:
+    talk()
+    told = threading.Event()
+    with contextlib.ExitStack() as stack:
+
+        def report(sentence: str) -> None:
+            if sentence.startswith("Compared"):
+                stack.enter_context(held(lambda: rows("SELECT count(*) FROM convmemory_message"), told))
+            if sentence.startswith("Waiting"):
+                assert "client backend" in sentence
+                # The conversion waits for the reader, and nobody waits for the conversion.
+                memory().append("chat 1", ChatMessage.human("Meanwhile."))
+                told.set()
+
+        convert(report)
+    assert told.is_set()
+    check()
 
 
 def test_the_copy_says_which_change_it_waits_for(monkeypatch: pytest.MonkeyPatch) -> None:
