@@ -48,6 +48,15 @@ def test_a_summary_stands_for_exactly_its_range() -> None:
     assert lines == [(None, 1)] + [(number, end + 1) for number, end in enumerate(ends[:-1], start=1)]
 
 
+def test_a_summary_does_not_make_a_session_look_used() -> None:
+    memory = build(MarkerModel())
+    talk(memory, 8)
+    used = dt.datetime(2020, 1, 1, tzinfo=dt.UTC)
+    models.Session.objects.update(updated_at=used)
+    assert memory.compact("s") == "published"
+    assert session().updated_at == used
+
+
 def test_no_transaction_is_open_while_the_model_is_called(transactional_db: None) -> None:
     model = MarkerModel(lambda request: states.append(connection.in_atomic_block))
     states: list[bool] = []

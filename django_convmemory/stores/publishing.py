@@ -103,7 +103,6 @@ def _session(using: str, shape: _Shape, lease: float) -> compiled.Statement:
         last_version=Slot("number"),
         lease_expires_at=Clock(lease),
         revision=F("revision") + 1,
-        updated_at=Clock(),
     )
 
 

@@ -675,8 +675,7 @@ SET `due_since` = CASE WHEN (`convmemory_session`.`unpinned_tokens` > (%s)
     `last_error` = %s,
     `last_version` = %s,
     `lease_expires_at` = (UTC_TIMESTAMP(6) + INTERVAL %s MICROSECOND),
-    `revision` = (`convmemory_session`.`revision` + %s),
-    `updated_at` = UTC_TIMESTAMP(6)
+    `revision` = (`convmemory_session`.`revision` + %s)
 WHERE (`convmemory_session`.`epoch` = (%s) AND `convmemory_session`.`lease_expires_at` > (UTC_TIMESTAMP(6))
     AND `convmemory_session`.`lease_token` = (%s) AND `convmemory_session`.`id` = (%s)
     AND `convmemory_session`.`covered_position` = (%s) AND `convmemory_session`.`last_version` = (%s));

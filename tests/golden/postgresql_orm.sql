@@ -688,8 +688,7 @@ WITH changed AS (
         "last_error" = %s,
         "last_version" = %s,
         "lease_expires_at" = (CLOCK_TIMESTAMP() + %s * INTERVAL '1 second'),
-        "revision" = ("convmemory_session"."revision" + %s),
-        "updated_at" = CLOCK_TIMESTAMP()
+        "revision" = ("convmemory_session"."revision" + %s)
     WHERE ("convmemory_session"."epoch" = (%s)
         AND "convmemory_session"."lease_expires_at" > (CLOCK_TIMESTAMP())
         AND "convmemory_session"."lease_token" = (%s) AND "convmemory_session"."id" = (%s)

@@ -680,8 +680,7 @@ SET "due_since" = CASE WHEN ("convmemory_session"."unpinned_tokens" > (%s)
     "last_error" = %s,
     "last_version" = %s,
     "lease_expires_at" = REPLACE(STRFTIME('%%Y-%%m-%%d %%H:%%M:%%f', 'now', %s) || '000', '.000000', ''),
-    "revision" = ("convmemory_session"."revision" + %s),
-    "updated_at" = REPLACE(STRFTIME('%%Y-%%m-%%d %%H:%%M:%%f', 'now') || '000', '.000000', '')
+    "revision" = ("convmemory_session"."revision" + %s)
 WHERE ("convmemory_session"."epoch" = (%s)
     AND "convmemory_session"."lease_expires_at" > (REPLACE(STRFTIME('%%Y-%%m-%%d %%H:%%M:%%f',
     'now') || '000', '.000000', '')) AND "convmemory_session"."lease_token" = (%s)

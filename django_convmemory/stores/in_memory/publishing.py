@@ -41,7 +41,6 @@ def publish(
         session.attempts, session.next_attempt_at, session.last_error = 0, None, ""
     session.lease_expires_at = state.clock() + lease
     session.revision += 1
-    session.updated_at = state.clock()
     if attempt is not None:
         record(state, claim, dataclasses.replace(attempt, version=number))
     return values.after_publishing(claim, version, number)
