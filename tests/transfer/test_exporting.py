@@ -222,3 +222,17 @@ def test_a_session_that_is_deleted_during_the_export_is_left_out(monkeypatch: py
     monkeypatch.setattr(columns, "message_of_values", reading)
 
     assert exported() == []
+
+
+@pytest.mark.django_db
+@pytest.mark.parametrize("options", [["--key", "mian"], ["--visitor", "v2"], ["--owner", "anna", "--key", "other"]])
+def test_options_that_select_nothing_leave_the_last_export_alone(
+    options: list[str], sessions: None, tmp_path: pathlib.Path
+) -> None:
+    path = tmp_path / "chats.jsonl"
+    path.write_text("the last export")
+    with pytest.raises(
+        CommandError, match=r"^There are no messages in sessions (with the key|of the) .*was not written"
+    ):
+        call("convmemory_export", "--output", path, *options)
+    assert path.read_text() == "the last export"

@@ -28,7 +28,8 @@ class Command(BaseCommand):
     :mod:`~django_convmemory.maintenance.transfer.records` describes a line. Each session is exported as it was at one
     moment. Sessions without messages are left out, and so are summaries.
 
-    Exits with 0 if everything is written. Exits with 1 if it cannot be written: then FILE is unchanged. Exits with 2 if
+    Exits with 0 if everything is written. Exits with 1 if it cannot be written, or if ``--output`` is given and
+    ``--owner``, ``--visitor`` and ``--key`` select no message: then FILE is unchanged. Exits with 2 if
     the command line is invalid. If SIGTERM or SIGHUP ends the command, FILE is unchanged, too.
     """
 
@@ -56,6 +57,12 @@ class Command(BaseCommand):
         # Standard output must have nothing beside the exported sessions.
         report, verbose = self.stderr if to_stdout else self.stdout, options["verbosity"] > 0
         sessions = selection.filter(models.Session.objects.using(using).filter(alias__in=aliases))
+        nothing = selection != choices.Selection() and not sessions.filter(last_position__gt=0).exists()
+        if nothing and not to_stdout:  # Most likely a typing error. It must not cost an older export.
+            raise CommandError(
+                f"There are no messages in sessions {selection}. {options['output']} was not written. Correct the "
+                "options."
+            )
         exported = messages = 0
         left = "Standard output has a part of the sessions." if to_stdout else f"{options['output']} is unchanged."
         again = f"{left} To export all of them, run the command again."
