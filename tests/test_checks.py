@@ -386,6 +386,8 @@ def test_convmemory_w011_a_replica_without_a_pool(other_connections: Any) -> Non
         (message,) = checks.run_checks(tags=["convmemory"], include_deployment_checks=True)
         assert message.id == "convmemory.W011"
         assert 'DATABASES["replica"] has no connection pool' in message.msg
+        assert message.hint is not None
+        assert '"timeout": 2}' in message.hint
         other_connections(default=pooled, replica=pooled)
         assert checks.run_checks(tags=["convmemory"], include_deployment_checks=True) == []
 

@@ -14,6 +14,7 @@ from django_convmemory.core import indexing
 from django_convmemory.maintenance import integrity, recount
 from django_convmemory.maintenance.transfer.importing import Importer
 from django_convmemory.management import deletion
+from django_convmemory.management.commands import convmemory_evaluate
 from django_convmemory.memory import memories
 from django_convmemory.stores.orm import ORMStore
 
@@ -78,3 +79,9 @@ def test_an_interrupted_import_says_how_to_continue(monkeypatch: pytest.MonkeyPa
             call_command("convmemory_import", str(file), stdout=StringIO())
     call_command("convmemory_import", str(file), stdout=StringIO())
     assert models.Session.objects.get().key == "chat"
+
+
+def test_an_interrupted_evaluation_says_that_nothing_was_changed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(convmemory_evaluate, "_evaluations", interrupt)
+    with pytest.raises(CommandError, match=r"^Interrupted\. Nothing was changed\. "):
+        call_command("convmemory_evaluate", stdout=StringIO())

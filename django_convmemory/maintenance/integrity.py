@@ -287,8 +287,8 @@ class _Index:
         self.segment = self.segment or next(self.segments, None)
         if self.segment is None or (not self.messages and self.segment.first != self.next):
             self.is_compared = False
-            begins = f"the next one begins at {self.segment.first}" if self.segment else "there are no more"
-            yield "index_range", f"the segments before the position {self.next} end there, but {begins}"
+            begins = f", and the next one begins at {self.segment.first}" if self.segment else ""
+            yield "index_range", f"no segment has the message at the position {self.next}{begins}"
             return
         if row.position != self.next:
             self.is_compared = False  # Messages are missing: that is a finding by itself.

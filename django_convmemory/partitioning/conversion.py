@@ -61,8 +61,8 @@ def _refuse_obstacles(table: Table) -> None:
     obstacles = tables.obstacles(table, frozenset({MIRROR, EMPTYING}))
     if obstacles:
         raise Refused(
-            f"The table {table.messages} cannot be converted as it is: {'; '.join(obstacles)}. Remove what is named, "
-            "and create it again after the conversion."
+            f"The table {table.messages} cannot be converted as it is: {'; '.join(obstacles)}. Remove what is named. "
+            "What a partitioned table can have, create again after the conversion."
         )
 
 

@@ -36,7 +36,7 @@ def create(using: str, name: SessionName, **columns: Any) -> models.Session:
     # PostgreSQL and SQLite check the foreign key only at the commit, which may be the caller's.
     session = sessions.with_clock().select_related("owner").get(pk=inserted.pk)
     if session.owner is None and name.owner_id is not None:
-        raise owners.missing(name.owner_id)
+        raise owners.missing(name.owner_id, using)
     return session
 
 

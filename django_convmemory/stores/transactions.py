@@ -97,7 +97,7 @@ def run(
                     raise ConnectionLost(
                         f"The connection to the database {using!r} was lost in {LOST_TRIES} transactions in a row. "
                         f"The database closes it if a process sends nothing for {idle} s in a transaction. Find out "
-                        "what stops this process, or whether the database restarts."
+                        f"what stops this process, or whether the database restarts. The last error: {error}".strip()
                     ) from error
                 continue  # Without a pause: the connection is new.
             if attempt.committed or number == TRIES or not given_up(error):

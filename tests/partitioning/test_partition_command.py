@@ -60,6 +60,8 @@ def test_the_command_says_what_it_does() -> None:
     call_command("convmemory_partition", "--partitions", str(PARTITIONS), stdout=output)
     lines = output.getvalue().splitlines()
     assert lines[0] == "Created a table with 16 partitions."
+    copied = [line.split() for line in lines if line.startswith("Copied ")]
+    assert copied[-1][1] == copied[-1][3]
     assert lines[-1] == 'Dropped the old table. "public"."convmemory_message" has 16 partitions.'
     check()
 

@@ -7,7 +7,7 @@ import copy
 import dataclasses
 import math
 import operator
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from django.db import DatabaseError
 
@@ -21,6 +21,9 @@ from django_convmemory.maintenance.transfer.records import BadRecord, Record
 from django_convmemory.schedulers import NullScheduler
 from django_convmemory.stores import transactions
 from django_convmemory.stores.orm import ORMStore
+
+if TYPE_CHECKING:
+    from django.contrib.auth.base_user import AbstractBaseUser
 
 # The number of messages that are appended at once.
 _BATCH = 1000
@@ -181,12 +184,19 @@ class Importer:
     def _session(self, record: Record) -> SessionHandle:
         try:
             if record.owner is not None:
-                return self.memory.session(record.key, owner=owners.find(record.owner, self.using))
+                return self.memory.session(record.key, owner=self._owner(record.owner, record.place))
             if record.visitor is not None:
                 return self.memory.session(record.key, visitor=record.visitor)
             return self.memory.session(record.key)
         except InvalidSession as error:
             raise BadRecord(record.place, str(error)) from None
+
+    def _owner(self, name: str, place: str) -> AbstractBaseUser:
+        try:
+            user: AbstractBaseUser = owners.find(name, self.using)
+        except InvalidSession as error:
+            raise BadRecord(place, f"{error} Or create the user first.") from None
+        return user
 
     def _find(self, session: SessionHandle) -> int | None:
         """Return the primary key of the session, or None if it does not exist or has no messages."""

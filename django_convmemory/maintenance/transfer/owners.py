@@ -24,6 +24,6 @@ def find(name: str, using: str) -> Any:
         if str(user.get_username()) == name:
             return user
     raise InvalidSession(
-        f"There is no user {name!r:.100}. An owner is named by what the user logs in with. "
-        "Correct the name, or create the user first."
+        f"There is no user {name!r:.100} in the database {using!r}. An owner is named by what the user logs in with. "
+        "Correct the name."
     )

@@ -38,7 +38,8 @@ class Command(BaseCommand):
         parser.add_argument(
             "--repair",
             action="store_true",
-            help="Make the index of search again from the messages where it is damaged. Nothing else can be repaired.",
+            help="Make the index of search again from the messages where it is damaged. convmemory_recount --all "
+            "repairs wrong counts. Nothing else can be repaired.",
         )
         parser.add_argument(
             "--after",
@@ -60,8 +61,9 @@ class Command(BaseCommand):
             kinds = ", ".join(f"{code} ({count})" for code, count in sorted(counts.items()))
             raise CommandError(
                 f"{counted(counts.total(), 'finding')}: {kinds}. Restore damaged rows from a backup: messages cannot "
-                "be made again. If only a summary is damaged, call rebuild() to make a new one. If only the index is "
-                "(index, index_range), run the command again with --repair."
+                "be made again. convmemory_recount --all repairs wrong counts of tokens and messages. If only a "
+                "summary is damaged, call rebuild() to make a new one. If only the index is (index, index_range), run "
+                "the command again with --repair."
             )
         if not options["json"] and options["verbosity"] and not repaired:
             checked = sessions.filter(pk__gt=options["after"]).count()

@@ -11,7 +11,7 @@ from django.core.management.base import BaseCommand, CommandParser
 
 from django_convmemory import models
 from django_convmemory.maintenance.evaluate import Evaluation, Fold, evaluate
-from django_convmemory.management import choices
+from django_convmemory.management import choices, interrupts
 from django_convmemory.management.progress import counted, printable
 
 
@@ -41,10 +41,11 @@ class Command(BaseCommand):
     def handle(self, *args: Any, **options: Any) -> None:
         """Evaluate the sessions, and print the figures of each alias."""
         using = choices.database(options)
-        figures = {
-            alias: _figures(list(_evaluations(alias, using, options["limit"])))
-            for alias in choices.aliases(options, using)
-        }
+        with interrupts.explained("Nothing was changed. To evaluate again, run the command again."):
+            figures = {
+                alias: _figures(list(_evaluations(alias, using, options["limit"])))
+                for alias in choices.aliases(options, using)
+            }
         if options["json"]:
             self.stdout.write(json.dumps(figures, ensure_ascii=False, indent=2))
         else:

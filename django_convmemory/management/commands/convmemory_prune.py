@@ -29,7 +29,10 @@ class Command(BaseCommand):
     Exits with 0 if everything old is deleted, and with 2 if the command line is invalid.
     """
 
-    help = "Delete sessions that were not used for long, old records of model calls, and old versions of summaries."
+    help = (
+        "Delete sessions that have not been used for a long time, old records of model calls, and old versions of "
+        "summaries."
+    )
 
     def add_arguments(self, parser: CommandParser) -> None:
         """Define the options."""

@@ -72,7 +72,7 @@ class Command(BaseCommand):
                 "the command outside of atomic() and TestCase, and without AUTOCOMMIT = False in the settings."
             )
         database = Database(using, options["lock_timeout"])
-        self._verbosity, self._written_at = options["verbosity"], 0.0
+        self._verbosity, self._written_at, self._left_out = options["verbosity"], 0.0, ""
         try:
             self._run(database, partitions, options)
         except Refused as error:
@@ -99,12 +99,16 @@ class Command(BaseCommand):
                 conversion.convert(database, partitions, self._report)
 
     def _report(self, sentence: str) -> None:
-        """Write a sentence, but of those about pages only one in a few seconds."""
+        """Write a sentence, but of those about pages only one in a few seconds, and the last one."""
         if self._verbosity < 1:
             return
         if sentence.startswith("Copied "):
             if time.monotonic() - self._written_at < _INTERVAL:
+                self._left_out = sentence
                 return
-            self._written_at = time.monotonic()
+            self._written_at, self._left_out = time.monotonic(), ""
+        elif self._left_out:
+            self.stdout.write(self._left_out)
+            self._left_out = ""
         self.stdout.write(sentence)
         self.stdout.flush()
