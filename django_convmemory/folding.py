@@ -196,7 +196,7 @@ class BaseMemory(abc.ABC):
         return session_ids
 
     def sweep_rebuilds(self, *, limit: int = 10) -> list[int]:
-        """Return the ids of sessions whose summary is to be made again: see ``rebuild_stand_ins``, ``reanchor_every``.
+        """Return the ids of sessions whose summary is to be rebuilt: see ``rebuild_stand_ins``, ``reanchor_every``.
 
         None of them is due. There are none while the alias is paused, and one after a pause, until the model answers.
         Those that were returned in the last five minutes, and that no worker has begun, count towards ``limit``. So

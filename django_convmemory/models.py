@@ -198,7 +198,7 @@ class Session(models.Model):
     lease_token = models.CharField(_("lease"), max_length=32, blank=True, default="", editable=False)
     lease_expires_at = models.DateTimeField(_("leased until"), null=True, blank=True)
     last_error = models.TextField(_("last error"), blank=True, default="")
-    # Since when the summary waits to be made again, because the fallback made a part of it. A rebuild that failed moves
+    # Since when the summary waits to be rebuilt, because the fallback made a part of it. A rebuild that failed moves
     # the time ahead.
     rebuild_after = models.DateTimeField(_("rebuild after"), null=True, blank=True)
 
@@ -478,7 +478,7 @@ class Summary(models.Model):
     shortened = models.BooleanField(_("shortened"), default=False)
     fallback = models.BooleanField(_("by the fallback model"), default=False)
     # These three have a default in the database, so that workers of an earlier release can still insert summaries.
-    # The fallback made it because the model was unavailable, so it is to be made again.
+    # The fallback made it because the model was unavailable, so it is to be rebuilt.
     stand_in = models.BooleanField(_("stands in"), default=False, db_default=False)
     # No model could summarize these messages. The text is that of the version before.
     carried = models.BooleanField(_("carried over"), default=False, db_default=False)

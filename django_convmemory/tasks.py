@@ -151,7 +151,7 @@ def send_waiting(memory: ConversationMemory) -> None:
 def rebuild(self: Task[..., None], alias: str, session_id: int, stand_ins: bool = False) -> None:
     """Make the summary of a session again. If it exceeds the time limit, another task continues it.
 
-    ``stand_ins``: only what the fallback has made is made again. A sweep sent it, and a later one sends it again if it
+    ``stand_ins``: only what the fallback has made is rebuilt. A sweep sent it, and a later one sends it again if it
     does not succeed.
 
     Otherwise, if another process works on the session, this task is tried again when that process's lease has ended, up
@@ -237,7 +237,7 @@ def send_due(
     """Send at most ``limit`` due sessions of ``memory``, longest due first, and yield the id of each.
 
     If workers have left tasks waiting for a minute, fewer are sent, because more would only make the queue longer. If
-    there is nothing else to do, a few summaries that the fallback has made are sent to be made again. If the memory's
+    there is nothing else to do, a few summaries that the fallback has made are sent to be rebuilt. If the memory's
     own scheduler sends hints, it sends the tasks; otherwise a default :class:`CeleryScheduler` does.
 
     While the alias is paused nothing is sent, and after a pause one session, until the model answers. With
@@ -428,7 +428,7 @@ def _here(task: Task[..., None], memory: Memory, session_id: int, **arguments: A
 def time_limits(memory: Memory) -> tuple[int, int]:
     """Return the soft and the hard time limit, in seconds, of a task that folds a session of ``memory``.
 
-    A run compares its time with ``max_run_seconds`` after each chunk, and a chunk takes at most two calls of the model.
+    A run compares its time with ``max_run_seconds`` after each chunk, and a chunk takes at most two model calls.
     """
     models = [model for model in (memory.model, memory.fallback) if model is not None]
     call = max((model.deadline for model in models), default=0.0)

@@ -208,7 +208,7 @@ def test_a_damaged_index_is_made_again_and_nothing_else_is_repaired(
     status, output = check("--repair")
 
     assert status == 0
-    assert output.endswith("The index of 1 session was made again.\n")
+    assert output.endswith("The index of 1 session was rebuilt.\n")
     assert list(session.convmemory_segments.values_list("first", "last", "data")) == before
     assert check() == (0, "Checked 2 sessions. Nothing is wrong.\n")
 

@@ -1,4 +1,4 @@
-"""What the fallback made while the model was unavailable is made again by the model."""
+"""What the fallback made while the model was unavailable is rebuilt by the model."""
 
 from __future__ import annotations
 

@@ -68,7 +68,7 @@ MARKS = [
     Mark(
         lambda summary: summary.stand_in,
         gettext_lazy("stands in"),
-        gettext_lazy("The memory’s own model was unavailable. When it answers, this version is made again."),
+        gettext_lazy("The memory’s own model was unavailable. When it answers, it rebuilds this version."),
         bad=True,
     ),
     Mark(
@@ -280,5 +280,5 @@ class SessionPage:
 
     @cached_property
     def attempts(self) -> list[models.Attempt]:
-        """The latest calls of the model."""
+        """The latest model calls."""
         return list(self._attempts.order_by("-session_id", "-pk")[:ATTEMPTS])

@@ -27,7 +27,7 @@ PERMISSION = "convmemory.try_prompts"
 
 
 class TrialForm(forms.Form):
-    """A model, what it shall cover, and the instructions of its prompt."""
+    """A model, what it should cover, and the instructions of its prompt."""
 
     covers = forms.ChoiceField(label=gettext_lazy("Messages"))
     model = forms.ChoiceField(label=gettext_lazy("Model"))

@@ -303,7 +303,7 @@ class Store(Protocol):
         """
 
     def sweep_rebuilds(self, alias: str, *, limit: int, wait: float) -> list[int]:
-        """Return the ids of sessions whose summary is to be made again, at most ``limit``, longest marked first.
+        """Return the ids of sessions whose summary is to be rebuilt, at most ``limit``, longest marked first.
 
         They are not due, and nobody works on them. No other call returns them in the next ``wait`` seconds.
         """

@@ -187,7 +187,7 @@ class Redaction(NamedTuple):
 class Claim:
     """The right to fold a session until the lease ends, and the session as it was when the lease was taken.
 
-    With ``rebuilding`` the summary is made again from the messages that it covers. Then the counters are those of a
+    With ``rebuilding`` the summary is rebuilt from the messages that it covers. Then the counters are those of a
     session that ends with these messages, and ``summary`` is the last version that the rebuild has made. ``replaces``
     is the first version that the fallback made; 0 if there is none.
 
@@ -214,7 +214,7 @@ class NewVersion:
     """A new version of the summary: the messages that it adds (``first_position..last_position``) and its text.
 
     - ``covered_count`` and ``covered_tokens`` are the unpinned messages and their tokens through ``last_position``.
-    - ``stand_in``: the fallback made it because the model was unavailable, so it should be made again.
+    - ``stand_in``: the fallback made it because the model was unavailable, so it should be rebuilt.
     - ``carried``: no model was asked, or none could summarize these messages. The text is that of the version before.
     - ``cut``: a message was too long, and its rest is not in the summary.
     - ``part_end``: the offset through which an exchange is folded that is not folded to its end, or None.
@@ -520,14 +520,14 @@ def is_final(claim: Claim, version: NewVersion) -> bool:
 
 
 def needs_rebuild(claim: Claim, version: NewVersion, rule: DueRule) -> bool:
-    """Whether the summary should be made again from the messages after ``version``, which is no end of a rebuild."""
+    """Whether the summary should be rebuilt from the messages after ``version``, which is no end of a rebuild."""
     if version.stand_in:
         return True
     return is_old(version, rule.reanchor_every) and is_final(claim, version)
 
 
 def is_old(version: SummaryVersion | NewVersion | None, reanchor_every: int | None) -> bool:
-    """Whether ``version`` was made from messages alone so many folds ago that it should be made again."""
+    """Whether ``version`` was made from messages alone so many folds ago that it should be rebuilt."""
     return version is not None and reanchor_every is not None and version.folds >= reanchor_every
 
 

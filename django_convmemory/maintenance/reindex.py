@@ -12,7 +12,7 @@ from django_convmemory.stores.orm import ORMStore
 
 
 def reindex(session_id: int, *, using: str) -> bool:
-    """Remove the index of a session, and make it again if the session's memory has one. Return whether it was made.
+    """Remove the index of a session, and rebuild it if the session's memory has one. Return whether it was rebuilt.
 
     A compaction that runs at the same time cannot publish, because the session's epoch is raised.
     """

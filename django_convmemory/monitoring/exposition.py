@@ -51,7 +51,7 @@ def metrics(backlogs: Mapping[str, Backlog], calls: Iterable[Calls]) -> list[Met
         waiting("oldest_moving_seconds", "The same, without sessions that are stalled.", "oldest_moving_seconds"),
         waiting("stalled_sessions", "Due sessions that have failed max_attempts times.", "stalled"),
         waiting("leased_sessions", "Due sessions that a process is folding.", "leased"),
-        waiting("rebuilds", "Sessions whose summary is to be made again.", "rebuilds"),
+        waiting("rebuilds", "Sessions whose summary is to be rebuilt.", "rebuilds"),
         Metric(
             "convmemory_paused",
             "Whether nobody calls the model now, and why.",

@@ -25,7 +25,7 @@ class Backlog(NamedTuple):
 
     - ``due`` sessions wait to be folded. The longest waiting one has waited for ``oldest_due_seconds``.
     - ``oldest_moving_seconds`` is the same without the ``stalled`` sessions: those have failed ``max_attempts`` times.
-    - ``leased``: due sessions that a process is folding. ``rebuilds``: summaries that are to be made again.
+    - ``leased``: due sessions that a process is folding. ``rebuilds``: summaries that are to be rebuilt.
     - ``paused``: why nobody calls the model now, or "".
     """
 
@@ -39,7 +39,7 @@ class Backlog(NamedTuple):
 
 
 class Calls(NamedTuple):
-    """The recent calls of the models of one memory that had one outcome."""
+    """The recent model calls of one memory that had one outcome."""
 
     alias: str
     outcome: str

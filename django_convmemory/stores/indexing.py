@@ -80,7 +80,7 @@ def index(using: str, session_id: int, *, limit: int) -> Indexed:
         if (last.last if last else 0) != indexed:
             # Folding goes on.
             logger.warning(
-                "The index of session %s is damaged, so search does not find its newer messages. Make it again: "
+                "The index of session %s is damaged, so search does not find its newer messages. Rebuild it: "
                 "manage.py convmemory_check --repair.",
                 session_id,
             )
@@ -242,7 +242,7 @@ def delete(using: str, session_id: int) -> None:
 
 
 def reset(using: str, session_id: int) -> None:
-    """Remove the whole index of a session, in a transaction of its own, so that it is made again."""
+    """Remove the whole index of a session, in a transaction of its own, so that it is rebuilt."""
 
     def work() -> None:
         # The epoch is raised: the segments that another process has read are not there any more.

@@ -75,14 +75,7 @@ def _from_replica(using: str, read: Callable[[str], tuple[T] | None]) -> tuple[T
     except Error as error:
         # It may be down, cancel a query that conflicts with its recovery, or lack a column of the last migration.
         _paused_until[replica] = time.monotonic() + PAUSE
-        logger.warning(
-            "The replica %r failed, so the database %r is read for %d s: %s",
-            replica,
-            using,
-            PAUSE,
-            error,
-            exc_info=True,
-        )
+        logger.warning("The replica %r failed, so the database %r is read for %d s: %s", replica, using, PAUSE, error)
         connection = connections[replica]
         # Unless it has broken, it stays: the site may be reading rows from it.
         if connection.connection is not None and not (connection.in_atomic_block or connection.is_usable()):

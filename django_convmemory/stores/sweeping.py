@@ -1,4 +1,4 @@
-"""Finding the sessions that a worker should fold, and those whose summary should be made again."""
+"""Finding the sessions that a worker should fold, and those whose summary should be rebuilt."""
 
 from __future__ import annotations
 

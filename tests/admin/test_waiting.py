@@ -78,7 +78,7 @@ def test_an_idle_session_waits_for_nothing_or_for_a_rebuild(convmemory: Scripted
     session = models.Session.objects.get()
     assert why(session) == "Nothing is due."
     models.Session.objects.update(rebuild_after=Clock(-60))
-    assert "Its summary waits to be made again" in why(session)
+    assert "Its summary waits to be rebuilt" in why(session)
 
 
 def test_a_memory_without_a_model_waits_for_its_index(settings: Any) -> None:
@@ -158,14 +158,14 @@ def test_the_overview_links_the_oldest_summaries_to_be_made_again(convmemory: Sc
         memories["default"].append(str(number), ChatMessage.human("hello"))
         models.Session.objects.filter(key=str(number)).update(rebuild_after=Clock(-60 * number))
     answer = staff("view_session").get(OVERVIEW)
-    assert "7 summaries wait to be made again" in answer.content.decode()
+    assert "7 summaries wait to be rebuilt" in answer.content.decode()
     assert [session.key for session in answer.context["overview"].oldest_rebuilds] == ["6", "5", "4", "3", "2"]
 
 
 def test_the_overview_says_that_nothing_waits() -> None:
     text = staff("view_session").get(OVERVIEW).content.decode()
     assert "No session is due." in text
-    assert "to be made again" not in text
+    assert "to be rebuilt" not in text
 
 
 # The state on the page.

@@ -124,7 +124,7 @@ def test_a_file_is_written_whole_and_readable_for_its_owner_alone(tmp_path: path
     ("error", "says"),
     [
         (OSError("the disk is full"), r"out cannot be written: the disk is full\. The file is unchanged\."),
-        (KeyboardInterrupt(), r"^Interrupted\. .*out is unchanged\. To export all of them, run the command again\."),
+        (KeyboardInterrupt(), r"^Interrupted\. .*out was not written\. To export, run the command again\."),
     ],
 )
 def test_a_failed_export_leaves_the_file_as_it_was(

@@ -81,7 +81,7 @@ class SummarySerializer(RowSerializer):
     class Meta:
         model = models.Summary
         extra_kwargs = {
-            "stand_in": {"help_text": "The fallback made it because the model was unavailable. It is made again."},
+            "stand_in": {"help_text": "The fallback made it because the model was unavailable. It will be rebuilt."},
             "carried": {"help_text": "No model summarized these messages. The text is that of the version before."},
             "cut": {"help_text": "A message was too long, and its rest is not in the text."},
             "building": {"help_text": "It is not finished, and no context shows it."},

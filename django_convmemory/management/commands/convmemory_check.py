@@ -38,7 +38,7 @@ class Command(BaseCommand):
         parser.add_argument(
             "--repair",
             action="store_true",
-            help="Make the index of search again from the messages where it is damaged. convmemory_recount --all "
+            help="Rebuild the index of search from the messages where it is damaged. convmemory_recount --all "
             "repairs wrong counts. Nothing else can be repaired.",
         )
         parser.add_argument(
@@ -87,7 +87,7 @@ class Command(BaseCommand):
                     found = self._print(integrity.check_session(session_id, using=using), options)
                     if options["repair"] and not found.keys().isdisjoint(integrity.OF_INDEX):
                         made = reindex.reindex(session_id, using=using)
-                        repaired["made again" if made else "removed, because its memory has none"] += 1
+                        repaired["rebuilt" if made else "removed, because its memory has none"] += 1
                         for code in integrity.OF_INDEX:
                             del found[code]
                     counts += found

@@ -64,8 +64,8 @@ class Command(BaseCommand):
                 "options."
             )
         exported = messages = 0
-        left = "Standard output has a part of the sessions." if to_stdout else f"{options['output']} is unchanged."
-        again = f"{left} To export all of them, run the command again."
+        left = "Standard output has a part of the sessions." if to_stdout else f"{options['output']} was not written."
+        again = f"{left} To export, run the command again."
         with interrupts.explained(again), self._output(options["output"]) as out:
             progress = Progress(
                 report, "exported", total=None if to_stdout else sessions.count(), verbose=verbose, bar=not to_stdout

@@ -28,7 +28,7 @@ class Command(BaseCommand):
 
     - ``failing``: due sessions whose last attempt published nothing, and that no process is folding.
     - ``stalled``: sessions with ``max_attempts`` failed attempts or more. They are tried once an hour.
-    - ``to_be_rebuilt``: sessions whose summary the fallback has made in part. It is made again when the model answers.
+    - ``to_be_rebuilt``: sessions whose summary the fallback has made in part. It is rebuilt when the model answers.
     - ``replies``: the replies that were stored with their usage, and how much of their prompts came from the provider's
       cache.
     - ``pause``: why nobody calls the model now, since when, and for how long.

@@ -66,7 +66,7 @@ def redacted(run: Run, talk: Talk) -> None:
     run.until_due(talk)
 
 
-@during_the_call("The summary is made again from the first message on.")
+@during_the_call("The summary is rebuilt from the first message on.")
 def rebuilt(run: Run, talk: Talk) -> None:
     run.until(lambda: run.folded(talk), "the first fold")
     run.until_due(talk)

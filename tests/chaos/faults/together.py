@@ -224,11 +224,11 @@ def an_outage_in_real_time(run: Run) -> None:
     run.until(lambda: all(run.folded(talk) for talk in talks), "the sessions are folded after the outage")
     run.figures["seconds from the end of the outage until all is folded"] = time.monotonic() - began
     run.until(lambda: not any(run.to_be_rebuilt(talk) for talk in talks), "the model makes the fallback's parts again")
-    run.figures["seconds until the fallback's parts are made again"] = time.monotonic() - began
+    run.figures["seconds until the fallback's parts are rebuilt"] = time.monotonic() - began
     made = [summary for talk in talks for summary in run.summaries(talk)]
     run.figures["summaries by the fallback"] = sum(summary.fallback for summary in made)
     if any(summary.fallback and summary.invalidated_at is None for summary in made):
-        run.problems.append("a summary by the fallback was not made again")
+        run.problems.append("a summary by the fallback was not rebuilt")
     run.figures["calls of the model"] = len(run.site.model.log)
     # A call for each summary, as without the outage.
     run.figures["ideal number of calls"] = sum(not summary.fallback for summary in made)

@@ -1,4 +1,4 @@
-"""Partitions the table of messages by session, on PostgreSQL, while the site goes on."""
+"""Partitions the table of messages by session, on PostgreSQL, while the site keeps running."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Command(BaseCommand):
     Exits with 1 if the table cannot be converted, and with 2 if the command line is invalid.
     """
 
-    help = "Partition the table of messages by session, on PostgreSQL, while the site goes on."
+    help = "Partition the table of messages by session, on PostgreSQL, while the site keeps running."
 
     def add_arguments(self, parser: CommandParser) -> None:
         """Define the options."""
