@@ -62,7 +62,7 @@ golden: $(VENV)/.test ## Write the golden files of the SQL statements, tests/gol
 
 test-lowest: ## Run the tests on SQLite with the lowest versions of the dependencies (PYTHON: 3.11)
 	$(MAKE) VENV=.venv-lowest .venv-lowest/.lowest
-	.venv-lowest/bin/python -m pytest -n auto $(ARGS)
+	.venv-lowest/bin/python -m pytest -n auto --dist worksteal $(ARGS)
 
 lint: $(VENV)/.lint ## Check format, lint, types, layers and migrations
 	$(BIN)/ruff format --check .

@@ -23,6 +23,8 @@ pytest_plugins = ["django_convmemory.testing"]
 # In CI, the examples depend on the commit only, so that a change does not fail because of an old defect.
 hypothesis.settings.register_profile("usual", deadline=None, derandomize=bool(os.environ.get("CI")), print_blob=True)
 hypothesis.settings.register_profile("thorough", hypothesis.settings.get_profile("usual"), max_examples=1000)
+# For runs with other versions than those of the main run.
+hypothesis.settings.register_profile("few", hypothesis.settings.get_profile("usual"), max_examples=20)
 hypothesis.settings.load_profile("usual")
 
 _why_absent = functools.cache(servers.why_absent)

@@ -30,7 +30,7 @@ def main(pytest_args: list[str]) -> int:
         return 1
     for database in [name for name in wanted if name not in absent]:
         print(f"\nTests on {database}", flush=True)
-        command = [sys.executable, "-m", "pytest", "-n", "auto", *pytest_args]
+        command = [sys.executable, "-m", "pytest", "-n", "auto", "--dist", "worksteal", *pytest_args]
         environ = {"CONVMEMORY_TEST_DATABASE": database, servers.ABSENT: ", ".join(absent)}
         code = subprocess.call(command, env=os.environ | environ)
         if code == pytest.ExitCode.NO_TESTS_COLLECTED and database != "sqlite":

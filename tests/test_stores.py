@@ -428,7 +428,8 @@ def transcript(messages: list[StoredMessage]) -> list[Any]:
     return [(stored.position, stored.message, stored.tokens, stored.redacted) for stored in messages]
 
 
-def run(examples: int) -> None:
+def run(share: float) -> None:
+    """Run this share of the examples of the profile."""
     # A retry waits for a random time. Here it is the longest one, so that both stores wait equally long. And memories
     # that fold nothing are due for indexing soon.
     with (
@@ -438,7 +439,7 @@ def run(examples: int) -> None:
         run_state_machine_as_test(
             BothStores,
             settings=hypothesis.settings(
-                max_examples=examples,
+                max_examples=round(share * hypothesis.settings().max_examples),
                 stateful_step_count=25,
                 deadline=None,
                 suppress_health_check=list(hypothesis.HealthCheck),
@@ -448,9 +449,9 @@ def run(examples: int) -> None:
 
 @pytest.mark.django_db(transaction=True)
 def test_both_stores_do_the_same_in_their_own_transactions() -> None:
-    run(60)
+    run(0.6)
 
 
 @pytest.mark.django_db
 def test_both_stores_do_the_same_inside_the_callers_transaction() -> None:
-    run(30)
+    run(0.3)

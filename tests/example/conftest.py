@@ -49,21 +49,21 @@ def served(folder: pathlib.Path, port: str = "0", **variables: str) -> Iterator[
         process.communicate(timeout=PATIENCE)
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """The site as it is, without a model."""
     with served(tmp_path_factory.mktemp("site")) as url:
         yield url
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def model() -> Iterator[OpenAIServer]:
     with OpenAIServer() as server:
         server.default = Behaviour(text="A fine answer to what was asked.", pace=0.05)
         yield server
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def modelled(model: OpenAIServer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """The site with a model."""
     variables = {"OPENAI_MODEL": "fake", "OPENAI_API_KEY": "none", "OPENAI_BASE_URL": model.base_url}

@@ -66,14 +66,16 @@ def test_a_fold_is_seen_and_its_versions_can_be_paged_through(site: str, page: P
             });
         }"""
     )
-    places = ("Ljubljana", "Maribor", "Trieste", "Villach", "Udine", "Zagreb")
-    for place in places:
+    folded_twice = "() => /version [2-9]/.test(document.querySelector('#panel h3')?.innerText)"
+    # Usually six are enough. A slow worker folds more messages at once.
+    for place in ("Ljubljana", "Maribor", "Trieste", "Villach", "Udine", "Zagreb") * 3:
         say(
             page, f"We stay in {place} for two nights, in a house by the river. " + "It has a garden and two cats. " * 8
         )
-        # The worker folds what is due before the next message.
         page.wait_for_function("() => document.querySelector('#panel .state').innerText.includes('up to date')")
-    page.wait_for_function("() => document.querySelector('#panel h3').innerText.match(/version ([2-9])/)")
+        if page.evaluate(folded_twice):
+            break
+    page.wait_for_function(folded_twice)
     numbers = page.locator("[data-versions]").get_attribute("data-versions")
     assert numbers is not None
     versions = numbers.split()

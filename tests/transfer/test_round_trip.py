@@ -67,10 +67,9 @@ def test_any_conversation_comes_back_as_it_was(talks: list[list[ChatMessage]], d
     kinds, notes = st.sampled_from(["chat", "plan"]), st.dictionaries(records.TEXTS, records.JSON, max_size=2)
     models.Session.objects.all().delete()
     for number, talk in enumerate(talks):
-        for message in talk:
-            wire = {**message.to_openai(), "x": data.draw(records.JSON)}
-            value = ChatMessage.from_openai(wire, kind=data.draw(kinds), metadata=data.draw(notes))
-            memory.append(f"talk {number}", value)
+        wires = [{**message.to_openai(), "x": data.draw(records.JSON)} for message in talk]
+        values = [ChatMessage.from_openai(wire, kind=data.draw(kinds), metadata=data.draw(notes)) for wire in wires]
+        memory.append(f"talk {number}", *values)
     for number, sequence in enumerate(data.draw(st.lists(response_items.sequences(), max_size=2))):
         if sequence:
             memory.append(f"agent {number}", *map(responses_items.message, sequence))
