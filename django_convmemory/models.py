@@ -572,7 +572,7 @@ class AliasState(models.Model):
 
 
 class Attempt(models.Model):
-    """One call of a model, whatever its outcome."""
+    """One model call, whatever its outcome."""
 
     OUTCOMES = [
         (AttemptOutcome.PUBLISHED.value, _("published")),

@@ -48,7 +48,7 @@ TOP, MAX_RANKED = 10, 10_000
 
 
 class ModelCalls(NamedTuple):
-    """The calls of a model. ``seconds`` is the mean of a call. ``cost`` is None if no price is known."""
+    """The calls of one model. ``seconds`` is the mean of a call. ``cost`` is None if no price is known."""
 
     model: str
     calls: int

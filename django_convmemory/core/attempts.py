@@ -1,4 +1,4 @@
-"""What is recorded of a call of a model: its outcome, its tokens and its cost, or its error."""
+"""What is recorded of a model call: its outcome, its tokens and its cost, or its error."""
 
 from __future__ import annotations
 

@@ -32,7 +32,7 @@ from django_convmemory.tokens import TokenCounter
 
 logger = logging.getLogger(__name__)
 
-# All times are in seconds. A lease lasts for one call of the model, and this time to write.
+# All times are in seconds. A lease lasts for one model call, and this time to write.
 _WRITING = 30.0
 # A rebuild that failed is tried again after this time.
 _REBUILD_WAIT = 86_400.0
@@ -58,7 +58,7 @@ class Compactor:
 
     @property
     def lease(self) -> float:
-        """How many seconds a lease lasts: one call of a model, and 30 seconds to write. Each call renews it before."""
+        """How many seconds a lease lasts: one model call, and 30 seconds to write. Each call renews it before."""
         return max(model.deadline for model in (self.model, self.fallback) if model is not None) + _WRITING
 
     @property

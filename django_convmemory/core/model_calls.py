@@ -1,4 +1,4 @@
-"""One call of a model: its lease, its answer, its record, and what the alias's breaker learns from it."""
+"""One model call: its lease, its answer, its record, and what the alias's breaker learns from it."""
 
 from __future__ import annotations
 

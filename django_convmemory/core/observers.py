@@ -108,7 +108,7 @@ def folding(fold: Fold) -> Manager:
 
 
 def calling(call: Call) -> Manager:
-    """Surrounds a call of a model."""
+    """Surrounds a model call."""
     return _Observed([observer.calling for observer in _observers], call)
 
 

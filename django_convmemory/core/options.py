@@ -66,7 +66,7 @@ class Options:
                 raise ValueError(f"option {name} must be one of {', '.join(known)}, not {getattr(self, name)!r}.")
 
     def chunk_tokens(self, limit: int | None) -> int:
-        """Return how many tokens of messages one call of the model folds if the limit is ``limit`` tokens."""
+        """Return how many tokens of messages one model call folds if the limit is ``limit`` tokens."""
         return self.max_chunk_tokens or max(8000, limit or 0)
 
 

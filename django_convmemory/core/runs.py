@@ -1,6 +1,6 @@
 """One run of compaction, as a generator, and the two ways to carry it out.
 
-A run yields each call of a model and does everything else itself. So the same code serves a worker that blocks and an
+A run yields each model call and does everything else itself. So the same code serves a worker that blocks and an
 event loop that must not.
 """
 

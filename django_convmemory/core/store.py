@@ -258,7 +258,7 @@ class Store(Protocol):
         If it is final (:func:`.values.is_final`), it becomes the current summary. A version that the fallback made in
         the model's place marks the session for a rebuild, and the end of a rebuild removes the mark.
 
-        ``attempt`` is the call of the model that made it, unless that is recorded already.
+        ``attempt`` is the model call that made it, unless that is recorded already.
 
         Returns the claim as it is after that. If the lease is lost, or the session has been changed since the claim,
         only the attempt is stored, and the result is None.

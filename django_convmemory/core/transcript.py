@@ -1,4 +1,4 @@
-"""Cuts the transcript of a long exchange into parts, each small enough for one call of a model.
+"""Cuts the transcript of a long exchange into parts, each small enough for one model call.
 
 An offset counts the characters of what was spoken (:func:`.context.spoken`), one message after the other. So each
 character is in exactly one part, wherever a run ends and another one continues.

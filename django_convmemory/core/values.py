@@ -278,7 +278,7 @@ def wait_after_lease(attempts: int) -> float:
 
 
 class AttemptOutcome(enum.StrEnum):
-    """The outcome of one call of a model."""
+    """The outcome of one model call."""
 
     PUBLISHED = "published"
     SHORTEN = "shorten"
@@ -293,7 +293,7 @@ class AttemptOutcome(enum.StrEnum):
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class AttemptRecord:
-    """One call of a model. ``version`` is the number of the version that it made, or None.
+    """One model call. ``version`` is the number of the version that it made, or None.
 
     ``cached_tokens`` of the prompt came from the provider's cache. None: the provider does not report it.
     """

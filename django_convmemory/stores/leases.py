@@ -244,7 +244,7 @@ def _releasing(using: str, rule: DueRule, changes: dict[str, Any]) -> compiled.S
     return compiled.update(
         # By the token alone: this process may release its expired lease as long as nobody else has taken one.
         models.Session.objects.using(using).filter(pk=Slot("session_id"), lease_token=Slot("token")),
-        # Computed from the current counters, which include appends during the call of the model.
+        # Computed from the current counters, which include appends during the model call.
         due_since=due_since(rule.threshold, F("covered_tokens"), F("covered_count")),
         lease_token="",
         lease_expires_at=None,

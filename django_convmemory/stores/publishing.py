@@ -124,7 +124,7 @@ def _updates(using: str, claim: Claim, version: NewVersion) -> list[compiled.Bou
 
 
 def record(using: str, claim: Claim, attempt: AttemptRecord) -> None:
-    """Store the call of a model that led to no version."""
+    """Store the model call that led to no version."""
     connection = connections[using]
     row = _attempt(claim, attempt)
     if connection.in_atomic_block:

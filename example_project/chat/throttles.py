@@ -25,7 +25,7 @@ class ChatThrottle(_Throttle):
 
 
 class ReplyThrottle(_Throttle):
-    """Limits the calls of the model, including repeated ones: ``DEFAULT_THROTTLE_RATES["reply"]``."""
+    """Limits the model calls, including repeated ones: ``DEFAULT_THROTTLE_RATES["reply"]``."""
 
     scope = "reply"
 

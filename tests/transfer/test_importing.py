@@ -207,7 +207,8 @@ def test_the_output_estimates_what_folding_will_take(write: Any, settings: Setti
     tokens = (30 - kept) * each
     assert output.startswith(
         "3 sessions to import, 1 of them already in the database. "
-        f"Folding the new ones takes about {-(-tokens // 500)} calls of the model over {tokens} tokens.\n"
+        f"Folding the new ones takes about {-(-tokens // 500)} model calls over {tokens} tokens. "
+        "After the import, the next sweep gives them to the workers.\n"
     )
 
 
@@ -223,7 +224,7 @@ def test_every_memory_can_be_imported_into(memory: str, write: Any, settings: Se
     }
     output = call("convmemory_import", write(record("long", *[human(TURN)] * 60)))
 
-    assert ("about 1 call of the model" in output) == (memory != "TokenBuffer")
+    assert ("about 1 model call" in output) == (memory != "TokenBuffer")
     assert models.Session.objects.due().exists() == (memory != "TokenBuffer")
 
 

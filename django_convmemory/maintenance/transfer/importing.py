@@ -31,7 +31,7 @@ SAME_NAME = "an earlier record has the same key and owner. Give one of them anot
 
 
 class Folding(NamedTuple):
-    """The calls of a model that a session will take, and the tokens that they fold.
+    """The model calls that a session will take, and the tokens that they fold.
 
     ``there`` says that the session exists already, so that nothing is imported.
     """

@@ -148,8 +148,9 @@ class Command(BaseCommand):
         if verbose:
             self.stdout.write(
                 f"{counted(total, 'session')} to import{until}, {existing} of them already in the database. "
-                f"Folding the new ones takes about {counted(calls, 'call')} of the model over "
+                f"Folding the new ones takes about {counted(calls, 'model call')} over "
                 f"{counted(tokens, 'token')}."
+                + (" After the import, the next sweep gives them to the workers." if calls else "")
             )
         return total
 

@@ -60,6 +60,6 @@ def _finish(session: Session, claim: Claim, version: NewVersion) -> None:
 
 
 def record(state: State, claim: Claim, attempt: AttemptRecord) -> None:
-    """Keep a call of a model: see :meth:`.Store.record`."""
+    """Keep a model call: see :meth:`.Store.record`."""
     started = moment(state.clock() - attempt.duration_seconds)
     state.attempts.append(values.Attempted(claim.session_id, claim.name.alias, started, attempt))
