@@ -220,6 +220,7 @@ class Session(models.Model):
     # The name of the token counter, or an empty string if several counted the messages.
     counter = models.CharField(_("token counter"), max_length=100, blank=True, default="")
     created_at = models.DateTimeField(_("created at"), default=timezone.now)
+    # When the conversation changed last. A summary does not change it.
     # An append changes no indexed column, so that PostgreSQL updates the row in place (HOT). So this has no index.
     updated_at = models.DateTimeField(_("updated at"), default=timezone.now)
 
