@@ -124,7 +124,7 @@ def currency() -> str:
         return value.strip()
     raise _invalid(
         "convmemory.E013",
-        f"{CURRENCY} is {value!r:.100}, which is not a text of at most {MAX_CURRENCY_LENGTH} printable characters.",
+        f"{CURRENCY} is {value!r:.100}, which is not a string of at most {MAX_CURRENCY_LENGTH} printable characters.",
         'Write a code or a symbol, such as "USD" or "€".',
     )
 

@@ -65,7 +65,7 @@ class BaseMemory(abc.ABC):
         self.scheduler = scheduler or schedulers.InlineScheduler()
         self.alias = check_text(alias, "alias")
         if not 0 < len(alias) <= MAX_ALIAS_LENGTH:
-            raise ValueError(f"alias must be a text of 1 to {MAX_ALIAS_LENGTH} characters, not {alias!r:.120}.")
+            raise ValueError(f"alias must be a string of 1 to {MAX_ALIAS_LENGTH} characters, not {alias!r:.120}.")
         self.price = price
         unknown = sorted(set(options) - {field.name for field in dataclasses.fields(Options)})
         if unknown:

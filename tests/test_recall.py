@@ -85,7 +85,7 @@ def test_a_text_is_searched_in_place_of_the_question() -> None:
     memory.append("s", ChatMessage.human("And now?"))
     assert quotes(memory.load("s", recall=True)) == []
     assert "peanuts" in quotes(memory.load("s", recall="peanuts allergy of Ines"))[0]
-    with pytest.raises(InvalidArgument, match="must be a text, not int"):
+    with pytest.raises(InvalidArgument, match="must be a string, not int"):
         memory.load("s", recall=7)  # type: ignore[arg-type]
 
 

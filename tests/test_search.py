@@ -170,7 +170,7 @@ def test_the_pieces_of_an_excerpt_are_the_excerpt(store: Any) -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"query": 7}, "The query must be a text, not int"),
+        ({"query": 7}, "The query must be a string, not int"),
         ({"limit": 0}, "limit must be a whole number from 1 to 100"),
         ({"limit": 101}, "limit must be a whole number from 1 to 100"),
         ({"offset": 101}, "offset must be a whole number from 0 to 100"),

@@ -123,7 +123,7 @@ def test_a_session_that_is_not_there_cannot_be_updated(memory: ConversationMemor
 @pytest.mark.parametrize(
     ("fields", "repair"),
     [
-        ({"title": 7}, "title must be a text"),
+        ({"title": 7}, "title must be a string"),
         ({"title": "t" * 256}, "at most 255 characters"),
         ({"title": "a\0b"}, "title contains a NUL"),
         ({"metadata": []}, "metadata must be a dict"),

@@ -55,7 +55,7 @@ def check_idempotency_key(key: object) -> str | None:
     if key is None:
         return None
     if not isinstance(key, str) or not key:
-        raise InvalidMessage(f"idempotency_key must be a text that is not empty, not {key!r:.100}.")
+        raise InvalidMessage(f"idempotency_key must be a string that is not empty, not {key!r:.100}.")
     return check_text(key, "idempotency_key")
 
 
@@ -124,7 +124,7 @@ def description(title: Any, metadata: Any, max_bytes: int) -> dict[str, Any]:
         if title is not NOT_GIVEN:
             if not isinstance(title, str) or len(title) > MAX_TITLE_LENGTH:
                 raise InvalidArgument(
-                    f"title must be a text of at most {MAX_TITLE_LENGTH} characters, not {title!r:.300}."
+                    f"title must be a string of at most {MAX_TITLE_LENGTH} characters, not {title!r:.300}."
                 )
             changes["title"] = check_text(title, "title")
         if metadata is not NOT_GIVEN:

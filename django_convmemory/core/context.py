@@ -376,7 +376,7 @@ def system_message(system: Any) -> ChatMessage | None:
     message = ChatMessage.system(system) if isinstance(system, str) else messages.coerce(system)
     if not message.pinned:
         raise InvalidMessage(
-            f"system must be a text, or a message with the role system or developer. Its role is {message.role!r}."
+            f"system must be a string, or a message with the role system or developer. Its role is {message.role!r}."
         )
     return message
 

@@ -38,7 +38,7 @@ def session_name(
 def check_key(key: object) -> str:
     """Return the key of a session. Raises InvalidSession if it cannot be one."""
     if not isinstance(key, str) or not key or len(key) > MAX_KEY_LENGTH:
-        raise InvalidSession(f"A session's key must be a text of 1 to {MAX_KEY_LENGTH} characters, not {key!r:.100}.")
+        raise InvalidSession(f"A session's key must be a string of 1 to {MAX_KEY_LENGTH} characters, not {key!r:.100}.")
     return _checked(key, "The key")
 
 
@@ -61,7 +61,9 @@ def scope(store: Store, owner: Any = NOT_GIVEN, visitor: Any = NOT_GIVEN) -> Sco
         if visitor:
             raise InvalidSession("A session belongs to an owner or to a visitor, not to both. Pass only one of them.")
     if visitor is not None and (not isinstance(visitor, str) or not 0 < len(visitor) <= MAX_VISITOR_LENGTH):
-        raise InvalidSession(f"A visitor must be a text of 1 to {MAX_VISITOR_LENGTH} characters, not {visitor!r:.100}.")
+        raise InvalidSession(
+            f"A visitor must be a string of 1 to {MAX_VISITOR_LENGTH} characters, not {visitor!r:.100}."
+        )
     return Scope(owner_id, _checked(visitor or "", "The visitor"))
 
 

@@ -87,7 +87,7 @@ def to_index(searched: Sequence[Searchable]) -> list[int]:
 def query_of(text: object) -> Query:
     """Return ``text`` as a query. Raises InvalidArgument if it is no text."""
     if not isinstance(text, str):
-        raise InvalidArgument(f"The query must be a text, not {type(text).__name__}.")
+        raise InvalidArgument(f"The query must be a string, not {type(text).__name__}.")
     return queries.query(text)
 
 

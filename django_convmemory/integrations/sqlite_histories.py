@@ -97,7 +97,7 @@ def _sessions(file: sqlite3.Connection, table: str, columns: set[str]) -> Iterat
         for _, row, item, created_at, _ in of_session:
             try:
                 if not isinstance(key, (str, int)):
-                    raise ValueError("it has no session id." if key is None else "its session id is not a text.")
+                    raise ValueError("it has no session id." if key is None else "its session id is not a string.")
                 messages.append(_FORMATS[column](_decoded(item)))
             except ValueError as error:
                 raise BadRecord(place, f"row {row}: {error} Correct or delete the row in a copy of the file.") from None

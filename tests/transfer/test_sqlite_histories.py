@@ -194,7 +194,7 @@ def test_a_row_without_a_session_is_an_error_and_not_lost(tmp_path: pathlib.Path
 
 def test_a_session_id_that_is_no_text_is_an_error(tmp_path: pathlib.Path) -> None:
     path = file_of(tmp_path, LANGCHAIN, rows={"message_store": [(1, b"anna", json.dumps(MESSAGES[1]))]})
-    with pytest.raises(CommandError, match="row 1: its session id is not a text"):
+    with pytest.raises(CommandError, match="row 1: its session id is not a string"):
         call_command("convmemory_import", path)
 
 

@@ -152,7 +152,7 @@ def _typed(value: Any, required: type[str | dict[str, Any] | list[Any]], where: 
 
 
 def _type_name(value: Any) -> str:
-    names = {str: "a text", dict: "an object", list: "a list", bool: "true or false", type(None): "null"}
+    names = {str: "a string", dict: "an object", list: "a list", bool: "true or false", type(None): "null"}
     return names.get(type(value), "a number")
 
 
