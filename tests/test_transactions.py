@@ -15,6 +15,7 @@ from django.db.utils import DatabaseError
 
 from django_convmemory import models
 from django_convmemory.maintenance import integrity
+from django_convmemory.memory import memories
 from django_convmemory.messages import ChatMessage
 from django_convmemory.stores import transactions
 from tests import processes
@@ -236,3 +237,49 @@ def test_a_process_that_is_stopped_while_it_receives_a_long_message_holds_no_loc
     appending.result()
     assert waited < 3 * transactions.IDLE_SECONDS
     assert (tmp_path / "output").read_text().splitlines() == ["reading", "reading", "12000000"]
+
+
+@pytest.mark.only_on("postgresql")
+@pytest.mark.parametrize("when", ["before", "after"])
+@pytest.mark.parametrize("key", [None, "one"])
+def test_an_append_of_one_statement_that_loses_its_connection_says_so_or_looks(key: str | None, when: str) -> None:
+    memory = memories["default"]
+    memory.append("a", ChatMessage.human("first"))
+    lost: list[str] = []
+
+    def lose(execute: Any, sql: str, params: Any, many: bool, context: Any) -> Any:
+        if lost or "convmemory_message" not in sql or "UPDATE" not in sql:
+            return execute(sql, params, many, context)
+        lost.append(sql)
+        if when == "after":
+            execute(sql, params, many, context)
+        connection.connection.close()
+        return execute(sql, params, many, context)
+
+    with connection.execute_wrapper(lose):
+        if key is None:
+            with pytest.raises(transactions.OutcomeUnknown, match="may have been stored or not"):
+                memory.append("a", ChatMessage.human("second"))
+        else:
+            assert memory.append("a", ChatMessage.human("second"), idempotency_key=key).first_position == 2
+    assert len(lost) == 1
+    there = ["first", "second"] if key or when == "after" else ["first"]
+    assert [stored.message.text for stored in memory.history("a")] == there
+
+
+@pytest.mark.only_on("postgresql")
+def test_a_look_for_a_key_that_loses_its_connection_is_repeated() -> None:
+    memory = memories["default"]
+    memory.append("a", ChatMessage.human("first"), idempotency_key="one")
+    lost: list[str] = []
+
+    def lose(execute: Any, sql: str, params: Any, many: bool, context: Any) -> Any:
+        if not lost:
+            lost.append(sql)
+            connection.connection.close()
+        return execute(sql, params, many, context)
+
+    with connection.execute_wrapper(lose):
+        receipt = memory.append("a", ChatMessage.human("first"), idempotency_key="one")
+    assert receipt.replayed
+    assert len(lost) == 1

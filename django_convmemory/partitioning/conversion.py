@@ -10,7 +10,7 @@ from django.db import Error
 
 from django_convmemory.partitioning import building, copying, state, swapping, table as tables
 from django_convmemory.partitioning.building import Altered
-from django_convmemory.partitioning.copying import Rewritten
+from django_convmemory.partitioning.copying import Overtaken, Rewritten
 from django_convmemory.partitioning.database import Database
 from django_convmemory.partitioning.state import EMPTYING, MIRROR, NEW, OLD, State
 from django_convmemory.partitioning.table import MESSAGES, Table
@@ -108,6 +108,11 @@ def _convert(database: Database, partitions: int, report: Callable[[str], None])
     try:
         if before is None or not before.swapped:
             _until_swap(table, before or State(partitions, 0, 0, None, swapped=False), report, wait)
+    except Overtaken:
+        raise Refused(
+            "Another process has ended this conversion, and begun another one. Let that one finish. If it was "
+            "interrupted, run it again."
+        ) from None
     except (Altered, Rewritten) as error:
         why = str(error) or "it was rewritten, for example by VACUUM FULL"
         raise Refused(

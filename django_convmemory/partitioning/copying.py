@@ -72,6 +72,10 @@ def mirror(table: Table) -> None:
     state.write(table, pages=pages)
 
 
+class Overtaken(Exception):
+    """Another process has ended this conversion, and begun another one."""
+
+
 class Rewritten(Exception):
     """The old table was written to another file, so its pages are not those that were copied."""
 
@@ -79,7 +83,7 @@ class Rewritten(Exception):
 def copy(table: Table, waiting: Callable[[], None]) -> Iterator[tuple[int, int]]:
     """Copy the rest of the rows. Yield after each portion the number of pages that are copied, and of all pages.
 
-    Raises :class:`Rewritten` if the table was rewritten, for example by VACUUM FULL.
+    Raises :class:`Rewritten` if the table was rewritten, for example by VACUUM FULL, and :class:`Overtaken`.
     """
     size = _FIRST_PORTION
     waiting_since = time.monotonic()
@@ -108,6 +112,8 @@ def _copy_portion(table: Table, size: int) -> tuple[int, int] | None:
     name = table.name(state.STATE)
     # The lock keeps a second process of the command from copying the same pages.
     [(first, pages, filenode)] = database.rows(f"SELECT next_page, pages, filenode FROM {name} FOR UPDATE")
+    if pages is None:
+        raise Overtaken
     if database.value("SELECT pg_relation_filenode(%s)", [table.oid]) != filenode:
         raise Rewritten
     end = min(pages, first + size)

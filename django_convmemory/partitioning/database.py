@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, TypeVar
 
-from django.db import OperationalError, connections, transaction
+from django.db import Error, connections, transaction
 
 from django_convmemory.stores import transactions
 
@@ -16,6 +16,10 @@ T = TypeVar("T")
 
 # PostgreSQL: a lock was not available, a deadlock was resolved.
 _GIVE_WAY = frozenset({"55P03", "40P01"})
+# In seconds. A step holds locks for which the site waits. So the server ends a step whose process has sent nothing for
+# so long, for example because it was stopped.
+IDLE_SECONDS = 10
+_IDLE_SQLSTATE = "25P03"
 # In seconds, between two tries to get a lock.
 _SHORTEST_PAUSE, _LONGEST_PAUSE = 0.2, 1.0
 
@@ -54,6 +58,7 @@ class Database:
             self._write_early()
             self.take_time()
             self.rows(f"SET LOCAL lock_timeout = {self.lock_timeout}")
+            self.rows(f"SET LOCAL idle_in_transaction_session_timeout = '{IDLE_SECONDS}s'")
             yield
 
     def _write_early(self) -> None:
@@ -73,12 +78,18 @@ class Database:
         )
 
     def give_way(self, work: Callable[[], T], waiting: Callable[[], None]) -> T:
-        """Run ``work`` in a transaction until it gets its locks. Call ``waiting`` after each failure."""
+        """Run ``work`` in a transaction until it gets its locks. Call ``waiting`` after each failure.
+
+        If the server ended the transaction because this process was stopped, it runs again, too.
+        """
         while True:
             try:
                 with self.transaction():
                     return work()
-            except OperationalError as error:
+            except Error as error:
+                if transactions.sqlstate(error) == _IDLE_SQLSTATE:
+                    connections[self.using].close()
+                    continue
                 if transactions.sqlstate(error) not in _GIVE_WAY:
                     raise
             waiting()

@@ -77,7 +77,7 @@ def _contended(name: SessionName) -> exceptions.SessionContended:
 
 def _look_again(using: str, name: SessionName, batch: Batch) -> values.Appended | int:
     """Return what the batch's key has stored, or the epoch of the session at which the key was not used."""
-    return transactions.run(using, lambda: _look(using, name, batch), atomic=False)
+    return transactions.run(using, lambda: _look(using, name, batch), atomic=False, happened=lambda: False)
 
 
 def replay(using: str, name: SessionName, batch: Batch) -> values.Appended | None:

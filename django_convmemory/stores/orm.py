@@ -117,7 +117,9 @@ class ORMStore:
 
         def insert() -> models.Session:
             if creation is not None:
-                earlier = transactions.run(using, lambda: creating.replayed(using, creation), atomic=False)
+                earlier = transactions.run(
+                    using, lambda: creating.replayed(using, creation), atomic=False, happened=lambda: False
+                )
                 if earlier is not None:
                     return earlier
             public_id = uuid.uuid4()

@@ -43,7 +43,10 @@ class StatementRefused(OperationalError):
 
 
 class OutcomeUnknown(OperationalError):
-    """The connection was lost during the COMMIT. Nobody knows whether the changes were stored."""
+    """The connection was lost during the COMMIT, or during a statement that is a transaction by itself.
+
+    Nobody knows whether the changes were stored.
+    """
 
 
 def run(
@@ -68,7 +71,8 @@ def run(
     only the caller can run its transaction again. Such a transaction may be idle as long as the caller likes.
 
     If the connection is lost during the COMMIT, ``happened`` looks whether the changes were stored. If not, or if it
-    does no harm to make them twice, it returns False, and ``work`` runs again.
+    does no harm to make them twice, it returns False, and ``work`` runs again. Without a transaction, a connection that
+    is lost at any moment counts as lost during the COMMIT.
 
     Raises :class:`ConnectionLost`, and without ``happened`` :class:`OutcomeUnknown`.
     """
@@ -80,7 +84,7 @@ def run(
     for number in range(1, TRIES + 1):
         attempt = _Attempt(connection, work, idle)
         try:
-            return attempt.run() if atomic else work()
+            return attempt.run() if atomic else attempt.run_alone()
         except Error as error:
             if attempt.lost(error):
                 times_lost += 1
@@ -88,8 +92,8 @@ def run(
                 if attempt.committing and sqlstate(error) != _IDLE_SQLSTATE:
                     if happened is None:
                         raise OutcomeUnknown(
-                            f"The connection to the database {using!r} was lost during a COMMIT. The change may have "
-                            "been stored or not: look at the session before you repeat it."
+                            f"The connection to the database {using!r} was lost while a change was committed. It may "
+                            "have been stored or not: look at the session before you repeat it."
                         ) from error
                     if happened():
                         return attempt.result
@@ -143,6 +147,13 @@ class _Attempt(Generic[T]):
             return self.result
         finally:
             self._restore()
+
+    def run_alone(self) -> T:
+        """Run the work without a transaction."""
+        self.connection.ensure_connection()
+        self._driver = self.connection.connection
+        self.committing = True
+        return self.work()
 
     def lost(self, error: Error) -> bool:
         """Whether the connection was lost in this transaction, which has not been committed."""

@@ -12,7 +12,7 @@ import pytest
 from django.db import connection, transaction
 
 from django_convmemory.messages import ChatMessage
-from django_convmemory.partitioning import copying
+from django_convmemory.partitioning import building, conversion, copying
 from django_convmemory.partitioning.database import Database
 from tests import processes
 from tests.partitioning.conversions import check, convert, memory, rows, talk
@@ -154,3 +154,43 @@ def test_statistics_wait_for_an_autovacuum_of_a_partition_as_long_as_it_takes() 
     thread.join()
     assert rows("SHOW lock_timeout") == [("50ms",)]
     check()
+
+
+def test_the_server_ends_a_step_whose_process_was_stopped_and_it_runs_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    memory().append("a", *[ChatMessage.human(f"message {number}") for number in range(3)])
+    monkeypatch.setattr("django_convmemory.partitioning.database.IDLE_SECONDS", 1)
+    database, waited, begun = Database("default", 300), threading.Event(), threading.Event()
+
+    def step() -> Any:
+        database.rows("LOCK TABLE convmemory_message IN ACCESS EXCLUSIVE MODE")
+        if not begun.is_set():
+            begun.set()
+            time.sleep(3)  # As if the process were stopped.
+        return database.value("SELECT count(*) FROM convmemory_message")
+
+    results: list[Any] = []
+
+    def run() -> None:
+        try:
+            results.append(database.give_way(step, waited.set))
+        finally:
+            connection.close()
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    assert begun.wait(processes.PATIENCE)
+    memory().append("a", ChatMessage.human("meanwhile"))
+    assert not results
+    thread.join(processes.PATIENCE)
+    assert results == [4]
+
+
+def test_a_portion_is_not_copied_for_a_conversion_that_another_process_has_begun() -> None:
+    memory().append("a", *[ChatMessage.human(f"message {number}") for number in range(3)])
+    database = Database("default", 300)
+    table = conversion.table_of(database)
+    building.build(table, 4)  # Nothing is mirrored yet, so there are no pages to copy.
+
+    with pytest.raises(copying.Overtaken):
+        next(copying.copy(table, lambda: None))
+    conversion.abort(database, lambda sentence: None)

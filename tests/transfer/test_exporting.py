@@ -236,3 +236,15 @@ def test_options_that_select_nothing_leave_the_last_export_alone(
     ):
         call("convmemory_export", "--output", path, *options)
     assert path.read_text() == "the last export"
+
+
+@pytest.mark.django_db
+def test_nothing_does_not_replace_an_older_export(tmp_path: pathlib.Path) -> None:
+    path = tmp_path / "out"
+    call("convmemory_export", "--output", path)
+    assert path.read_text() == ""
+    path.write_text("the last export")
+
+    with pytest.raises(CommandError, match=r"^There are no messages to export, and .*out is not empty"):
+        call("convmemory_export", "--output", path)
+    assert path.read_text() == "the last export"

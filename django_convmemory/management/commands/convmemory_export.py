@@ -28,9 +28,9 @@ class Command(BaseCommand):
     :mod:`~django_convmemory.maintenance.transfer.records` describes a line. Each session is exported as it was at one
     moment. Sessions without messages are left out, and so are summaries.
 
-    Exits with 0 if everything is written. Exits with 1 if it cannot be written, or if ``--output`` is given and
-    ``--owner``, ``--visitor`` and ``--key`` select no message: then FILE is unchanged. Exits with 2 if
-    the command line is invalid. If SIGTERM or SIGHUP ends the command, FILE is unchanged, too.
+    Exits with 0 if everything is written. Exits with 1 if it cannot be written: then FILE is unchanged. The same
+    happens if there is no message to export, and a session was selected or FILE is not empty. Exits with 2 if the
+    command line is invalid. If SIGTERM or SIGHUP ends the command, FILE is unchanged, too.
     """
 
     help = "Export sessions with their messages as JSON, one on each line, in the format that convmemory_import reads."
@@ -57,12 +57,8 @@ class Command(BaseCommand):
         # Standard output must have nothing beside the exported sessions.
         report, verbose = self.stderr if to_stdout else self.stdout, options["verbosity"] > 0
         sessions = selection.filter(models.Session.objects.using(using).filter(alias__in=aliases))
-        nothing = selection != choices.Selection() and not sessions.filter(last_position__gt=0).exists()
-        if nothing and not to_stdout:  # Most likely a typing error. It must not cost an older export.
-            raise CommandError(
-                f"There are no messages in sessions {selection}. {options['output']} was not written. Correct the "
-                "options."
-            )
+        if not to_stdout and not sessions.filter(last_position__gt=0).exists():
+            _refuse_nothing(selection, pathlib.Path(options["output"]))
         exported = messages = 0
         left = "Standard output has a part of the sessions." if to_stdout else f"{options['output']} was not written."
         again = f"{left} To export, run the command again."
@@ -123,6 +119,19 @@ class Command(BaseCommand):
                     raise
         except OSError as error:
             raise CommandError(f"{name} cannot be written: {error}. The file is unchanged.") from error
+
+
+def _refuse_nothing(selection: choices.Selection, path: pathlib.Path) -> None:
+    """Raise CommandError if it is most likely an error that nothing is exported. It must not cost an old file."""
+    if selection != choices.Selection():
+        raise CommandError(
+            f"There are no messages in sessions {selection}. {path} was not written. Correct the options."
+        )
+    if path.is_file() and path.stat().st_size:
+        raise CommandError(
+            f"There are no messages to export, and {path} is not empty, so it was not written. Correct --alias or "
+            "--database. If there is really nothing to export, remove the file."
+        )
 
 
 @contextmanager
