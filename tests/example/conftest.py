@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from playwright.sync_api import expect
 
 from tests.browser import browser
 from tests.openai_server import Behaviour, OpenAIServer
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
 __all__ = ["browser"]
 
 MILLISECONDS = PATIENCE * 1000
+expect.set_options(timeout=MILLISECONDS)
 
 
 @contextlib.contextmanager

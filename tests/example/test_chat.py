@@ -15,6 +15,7 @@ import uuid
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from playwright.sync_api import expect
 
 from tests import axe
 from tests.browser import picture
@@ -39,7 +40,7 @@ def test_a_visitor_talks_until_the_conversation_is_folded(site: str, page: Page,
     # The summary appears on the open page.
     for number in range(3):
         say(page, f"Something else, number {number}: the weather is fine, and the trains run on time. " * 3)
-    page.wait_for_function("() => !document.querySelector('#panel .summary .quiet')")
+    expect(page.locator("#panel .summary .quiet")).to_have_count(0)
     page.wait_for_selector("#messages .message.folded")
     say(page, "Which stamps do I collect?")
     assert "Portugal" in page.locator("#messages .assistant").last.inner_text()
@@ -72,7 +73,7 @@ def test_a_fold_is_seen_and_its_versions_can_be_paged_through(site: str, page: P
         say(
             page, f"We stay in {place} for two nights, in a house by the river. " + "It has a garden and two cats. " * 8
         )
-        page.wait_for_function("() => document.querySelector('#panel .state').innerText.includes('up to date')")
+        expect(page.locator("#panel .state")).to_contain_text("up to date")
         if page.evaluate(folded_twice):
             break
     page.wait_for_function(folded_twice)
@@ -90,9 +91,7 @@ def test_a_fold_is_seen_and_its_versions_can_be_paged_through(site: str, page: P
     slider = page.get_by_label("Summary versions")
     for number in reversed(versions[:-1]):
         slider.press("ArrowLeft")
-        page.wait_for_function(
-            "number => document.querySelector('#version').innerText.includes(`Version ${number},`)", arg=number
-        )
+        expect(page.locator("#version")).to_contain_text(f"Version {number},")
     assert "Ines is allergic to peanuts" in page.locator("#version").inner_text()
     assert page.request.get(f"{page.url}versions/{versions[0]}/").status == 200
     assert page.request.get(f"{page.url}versions/99/").status == 404
@@ -188,7 +187,7 @@ def test_the_journey_of_a_user(site: str, page: Page, other: Page) -> None:
     page.click("text=Edit and ask again")
     page.get_by_label("Your message, edited").fill("And what about the birthday dinner?")
     page.click("text=Ask again >> visible=true")
-    page.wait_for_function("() => !document.querySelector('#messages').innerText.includes('a zeppelin?')")
+    expect(page.locator("#messages")).not_to_contain_text("a zeppelin?")
     answered(page, "birthday dinner")
 
     # A branch is another conversation, with the messages up to that point.
@@ -208,7 +207,7 @@ def test_the_journey_of_a_user(site: str, page: Page, other: Page) -> None:
     last = page.locator("#messages .user").last
     last.locator(".menu summary").click()
     last.get_by_text("Redact").click()
-    page.wait_for_function("() => !document.querySelector('#messages').innerText.includes('birthday dinner?')")
+    expect(page.locator("#messages")).not_to_contain_text("birthday dinner?")
     page.goto(branch)
     assert "birthday dinner?" not in page.locator("#messages").inner_text()
 
@@ -510,7 +509,7 @@ def test_a_message_is_redacted_where_it_stands(modelled: str, page: Page) -> Non
     page.evaluate("window.same = true")
     page.locator("#messages .user").last.locator(".menu summary").click()
     page.locator("#messages .user").last.get_by_text("Redact").click()
-    page.wait_for_function("() => !document.querySelector('#messages').innerText.includes('hunter2')")
+    expect(page.locator("#messages")).not_to_contain_text("hunter2")
     assert page.evaluate("window.same")
     assert page.locator("#messages .message").count() == 4
 
@@ -530,7 +529,7 @@ def test_replies_that_repeat_what_was_redacted_can_be_removed_too(
     page.wait_for_selector("#notice .offer")
     assert "1 reply repeats what you removed: message 8." in " ".join(page.locator("#notice").inner_text().split())
     page.click("text=Remove it too")
-    page.wait_for_function("() => !document.querySelector('#messages').innerText.toLowerCase().includes('hunter2')")
+    expect(page.locator("#messages")).not_to_contain_text("hunter2", ignore_case=True)
     assert page.locator("#notice").inner_text() == ""
     page.reload()
     assert page.locator("#messages .text em").all_inner_texts() == ["redacted"] * 2

@@ -8,6 +8,7 @@ import signal
 from typing import TYPE_CHECKING
 
 import pytest
+from playwright.sync_api import expect
 
 from tests.example.conftest import answered, say, served, window
 from tests.openai_server import Behaviour, OpenAIServer
@@ -46,7 +47,7 @@ def test_no_key_is_lost_while_replies_are_written(modelled: str, page: Page) -> 
         # Typed during the reply to the last question and after it.
         page.locator("#text").press_sequentially(f"Question {number}, typed by a quick hand.", delay=KEYS)
         assert page.input_value("#text") == f"Question {number}, typed by a quick hand."
-        page.wait_for_function("() => document.querySelector('#stop').hidden")
+        expect(page.locator("#stop")).to_be_hidden()
         page.keyboard.press("Enter")
         page.wait_for_function("number => document.querySelectorAll('#messages .user').length > number", arg=number)
     answered(page, f"Question {TURNS}")
@@ -65,7 +66,7 @@ def test_a_message_that_is_sent_too_early_waits_and_says_why(modelled: str, mode
     writes(page)
     page.fill("#text", "And then?")
     page.keyboard.press("Enter")
-    page.wait_for_function("() => document.querySelector('#hint').innerText.includes('still being written')")
+    expect(page.locator("#hint")).to_contain_text("still being written")
     assert page.input_value("#text") == "And then?"
     answered(page, "Hello there.")
     assert page.locator("#hint").inner_text() == ""
@@ -109,7 +110,7 @@ def test_two_windows_agree(modelled: str, model: OpenAIServer, page: Page) -> No
     say(page, "Is it windy in Ljubljana?")
     say(page, "And in Bled?")
     second.bring_to_front()
-    second.wait_for_function("() => document.querySelectorAll('#messages .message').length === 6")
+    expect(second.locator("#messages .message")).to_have_count(6)
     assert texts(second) == texts(page)
 
     # A question that is asked otherwise replaces the old turn in both.
@@ -260,7 +261,7 @@ def test_the_visitor_names_the_conversation_copies_and_chooses_colours(modelled:
     page.click("text=Rename")
     page.fill("#title", "  Ines and <b>peanuts</b> ")
     page.click("text=Save")
-    page.wait_for_function("() => document.querySelector('.bar h1').innerText === 'Ines and <b>peanuts</b>'")
+    expect(page.locator(".bar h1")).to_have_text("Ines and <b>peanuts</b>")
     assert page.locator(".list [aria-current]").inner_text() == "Ines and <b>peanuts</b>"
 
     page.click("#m2 .menu summary")

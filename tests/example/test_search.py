@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from playwright.sync_api import expect
 
 from tests import axe
 from tests.browser import picture
@@ -22,7 +23,7 @@ def find(page: Page, query: str, box: str = "#find") -> None:
     page.wait_for_load_state()
     page.fill(box, query)
     page.keyboard.press("Enter")
-    page.wait_for_function("query => document.querySelector('#count').textContent.includes(query)", arg=query[:40])
+    expect(page.locator("#count")).to_contain_text(query[:40])
 
 
 def marks(page: Page) -> set[str]:
@@ -70,7 +71,7 @@ def test_what_is_found_is_marked_and_leads_to_the_message(site: str, page: Page)
 
     # From there to the newest messages.
     page.click("text=Later messages")
-    page.wait_for_function("() => !('older' in document.getElementById('messages').dataset)")
+    expect(page.locator("#messages:not([data-older])")).to_be_attached()
     assert page.locator("#messages .message").last.get_attribute("id") == "m71"
     page.go_back()
     page.click("text=Newest messages")
