@@ -216,6 +216,38 @@ def test_the_replica_is_read_without_a_check_on_request(replicated: Replicated) 
     assert contexts[0] == 12
 
 
+WRITES = (
+    SITE
+    + """
+from django.core.management import CommandError
+
+refused = {}
+for command, *arguments in (
+    ["check", "--repair"],
+    ["erase", "--owner", "ann", "--no-input"],
+    ["import", "/dev/null"],
+    ["index"],
+    ["prune", "--inactive-for", "1s"],
+    ["recount", "--all"],
+):
+    try:
+        site.run(command, *arguments, "--database", "replica")
+    except CommandError as error:
+        refused[command] = (str(error), error.returncode)
+dry_run = site.run("prune", "--inactive-for", "1s", "--dry-run", "--database", "replica")
+site.report([refused, "would be deleted" in dry_run])
+"""
+)
+
+
+def test_a_command_that_writes_says_that_the_replica_is_read_only(replicated: Replicated) -> None:
+    refused, dry_run = replicated.site.python(WRITES)
+
+    text = "The database 'replica' is read-only, as a replica is. Give --database with the primary's alias."
+    assert refused == {command: [text, 2] for command in ("check", "erase", "import", "index", "prune", "recount")}
+    assert dry_run
+
+
 PRIMARY_DOWN = (
     SITE
     + """

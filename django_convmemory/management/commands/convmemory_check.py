@@ -16,6 +16,12 @@ from django_convmemory.maintenance.integrity import Finding
 from django_convmemory.management import choices
 from django_convmemory.management.progress import Progress, counted, printable
 
+_ADVICE = (
+    "Restore damaged rows from a backup: messages cannot be made again. convmemory_recount --all repairs wrong counts "
+    "of tokens and messages. If only a summary is damaged, call rebuild() to make a new one."
+)
+_REPAIR = " If only the index is (index, index_range), run the command again with --repair."
+
 
 class Command(BaseCommand):
     """``manage.py convmemory_check``: reads every row and changes none. Its memory use does not grow with the rows.
@@ -51,7 +57,7 @@ class Command(BaseCommand):
 
     def handle(self, *args: Any, **options: Any) -> None:
         """Check the sessions, and print the findings."""
-        using = choices.database(options)
+        using = choices.database(options, writes=options["repair"])
         sessions = choices.sessions(options, using)
         counts, repaired = self._check(sessions, using, options)
         if not options["json"]:
@@ -59,12 +65,8 @@ class Command(BaseCommand):
                 self.stdout.write(f"The index of {counted(count, 'session')} was {result}.")
         if counts:
             kinds = ", ".join(f"{code} ({count})" for code, count in sorted(counts.items()))
-            raise CommandError(
-                f"{counted(counts.total(), 'finding')}: {kinds}. Restore damaged rows from a backup: messages cannot "
-                "be made again. convmemory_recount --all repairs wrong counts of tokens and messages. If only a "
-                "summary is damaged, call rebuild() to make a new one. If only the index is (index, index_range), run "
-                "the command again with --repair."
-            )
+            index = "" if options["repair"] else _REPAIR
+            raise CommandError(f"{counted(counts.total(), 'finding')}: {kinds}. {_ADVICE}{index}")
         if not options["json"] and options["verbosity"] and not repaired:
             checked = sessions.filter(pk__gt=options["after"]).count()
             self.stdout.write(f"Checked {counted(checked, 'session')}. Nothing is wrong.")

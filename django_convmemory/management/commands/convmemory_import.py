@@ -94,7 +94,8 @@ class Command(BaseCommand):
         for name in files:
             if name != "-" and (pathlib.Path(name).is_dir() or not os.access(name, os.R_OK)):
                 raise CommandError(f"{name} is not a file, or cannot be read. Correct the name.", returncode=2)
-        importer = Importer(memory, choices.database(options), compact=not options["no_compact"])
+        using = choices.database(options, writes=not options["dry_run"])
+        importer = Importer(memory, using, compact=not options["no_compact"])
         if options["dry_run"]:
             self._announce(files, importer, verbose=True, strict=True)
             return
