@@ -89,9 +89,11 @@ class Sender:
         self._changed = threading.Condition()
         self._waiting: collections.deque[_Queued] = collections.deque()
         self._thread: threading.Thread | None = None
-        # The hint that the thread is sending, and since when.
+        # The hint that the thread is sending, and since when. While the thread loads libraries, the time is infinity.
         self._sending: _Queued | None = None
-        self._began = 0.0
+        self._began = math.inf
+        # The app whose libraries are loaded.
+        self._loaded: Celery | None = None
         self._broken_until = -math.inf
         # Hints that were not sent, and the thread that reports them.
         self._lost: list[_Queued] = []
@@ -105,10 +107,13 @@ class Sender:
     def send(self, hint: Hint, app: Celery, *, wait: bool = False, undelivered: Undelivered | None = None) -> bool:
         """Send ``hint`` as a task of ``app``. Return whether the broker seems to be available.
 
-        With ``wait``, return whether the hint was sent. This takes ``LONGEST_SEND`` at most. Never raises.
+        With ``wait``, return whether the hint was sent. This takes ``LONGEST_SEND`` at most, and the first time as long
+        as it takes to load the broker's libraries. Never raises.
         """
         queued = _Queued(hint, app, wait, undelivered)
         self._leave_stuck()
+        if wait:
+            self._load(app)
         with self._changed:
             taken = not self.broken and len(self._waiting) < MOST_WAITING and self._running()
             if not taken:
@@ -132,8 +137,13 @@ class Sender:
     def flush(self, seconds: float | None = None) -> bool:
         """Wait until all hints are sent or reported as undelivered, ``seconds`` at most. Return whether they are.
 
-        Without ``seconds`` it is twice ``LONGEST_SEND``: the time to abandon a hint, and as long to report it.
+        Without ``seconds`` it is twice ``LONGEST_SEND``: the time to abandon a hint, and as long to report it. If the
+        broker's libraries are not loaded yet, that comes before.
         """
+        with self._changed:
+            apps = [queued.app for queued in (self._sending, *self._waiting) if queued is not None]
+        for app in apps:
+            self._load(app)
         ends = time.monotonic() + (2 * LONGEST_SEND if seconds is None else seconds)
         while True:
             with self._changed:
@@ -170,6 +180,13 @@ class Sender:
             self._stop(self._sending)
         _log(TimeoutError(f"it did not take a task within {LONGEST_SEND} s"))
 
+    def _load(self, app: Celery) -> None:
+        """Import what sending needs. On a busy machine this takes longer than the broker may take for a hint."""
+        if self._loaded is not app:
+            with contextlib.suppress(Exception):  # Sending fails with the same error.
+                BrokerConnection(app).load()
+            self._loaded = app
+
     # Called with the lock held.
 
     def _running(self) -> bool:
@@ -199,6 +216,10 @@ class Sender:
         me, connection = threading.current_thread(), None
         while (queued := self._next(me)) is not None:
             error = None
+            self._load(queued.app)
+            with self._changed:
+                if self._thread is me:
+                    self._began = time.monotonic()
             try:
                 connection = _send(connection, queued)
             except Exception as failure:  # noqa: BLE001  whatever failed, the append itself has succeeded
@@ -223,7 +244,7 @@ class Sender:
         while True:
             with self._changed:
                 if self._thread is me and self._waiting:
-                    self._sending, self._began = self._waiting.popleft(), time.monotonic()
+                    self._sending, self._began = self._waiting.popleft(), math.inf
                     return self._sending
                 self._changed.wait_for(lambda: self._waiting or self._thread is not me)
                 if self._thread is not me:
@@ -299,8 +320,8 @@ def _log(error: BaseException) -> None:
         logger.warning(
             "Cannot send tasks to the Celery broker (%s: %s). The next try is in %d s or later. Nothing is lost: the "
             "task convmemory.sweep or 'manage.py convmemory_sweep' sends what is due. If this continues, check that "
-            "the broker runs, that the project's Celery settings name it, and that the project's package imports its "
-            "Celery app.",
+            "the broker runs, that the project's Celery settings name it, that the project's package imports its "
+            "Celery app, and that the machine is not overloaded.",
             type(error).__name__,
             # Such an error quotes the URL, with its password.
             "the broker's URL cannot be read" if isinstance(error, ValueError) else error,
@@ -315,6 +336,10 @@ class BrokerConnection:
         self.app = app
         self._connection: Connection | None = None
         self._producer: Producer | None = None
+
+    def load(self) -> None:
+        """Import the libraries of Celery and of the transport, and ask no broker. Raises their errors."""
+        self._connected()
 
     def send(self, hint: Hint) -> None:
         """Send a task. Raises the errors of Celery, kombu and the transport."""
@@ -362,6 +387,7 @@ class BrokerConnection:
                     "confirm_publish": True,
                 },
             )
+            connection.transport  # noqa: B018  imports its libraries
             self._connection = connection
             self._producer = app.amqp.Producer(connection, auto_declare=False)
         return self._producer

@@ -321,6 +321,40 @@ def test_a_process_that_is_out_of_threads_appends_all_the_same(own: Sender, monk
     assert not own._waiting
 
 
+def test_the_time_in_which_libraries_are_loaded_does_not_count(
+    broker: Broker, own: Sender, clock: AdvancedClock, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    loading, loaded = threading.Event(), threading.Event()
+
+    def load(connection: BrokerConnection) -> None:
+        loading.set()
+        assert loaded.wait(processes.PATIENCE)
+
+    monkeypatch.setattr(BrokerConnection, "load", load)
+    broker.go_on.set()
+    assert own.send(hint_of(1), APP)
+    assert loading.wait(processes.PATIENCE)
+    clock.advance(3 * broker_module.LONGEST_SEND)
+    assert own.send(hint_of(2), APP)
+    assert broker.tried == []
+
+    # A process that ends waits for it too.
+    threading.Timer(0.1, loaded.set).start()
+    assert own.flush()
+
+    assert broker.tried == [1, 2]
+    assert warnings_of(caplog) == []
+    assert not own.broken
+
+
+def test_who_waits_loads_the_libraries_first(broker: Broker, own: Sender, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(broker_module, "LONGEST_SEND", 0.2)
+    monkeypatch.setattr(BrokerConnection, "load", lambda connection: time.sleep(0.4))
+    broker.go_on.set()
+
+    assert own.send(hint_of(1), APP, wait=True)
+
+
 def test_a_thread_that_is_stuck_is_left_to_itself(
     broker: Broker, own: Sender, clock: AdvancedClock, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -70,6 +70,25 @@ def test_a_check_that_is_interrupted_in_its_last_phase_continues_there(monkeypat
     assert output.getvalue() == "Checked 0 sessions. Nothing is wrong.\n"
 
 
+@pytest.mark.parametrize(
+    ("options", "how"),
+    [
+        ([], "Nothing was imported yet. To import, run the command again."),
+        (["--dry-run"], "Nothing was imported. To count again, run the command again."),
+    ],
+)
+def test_an_import_that_is_interrupted_while_it_counts_says_that_nothing_was_imported(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: pathlib.Path, options: list[str], how: str
+) -> None:
+    file = tmp_path / "chats.jsonl"
+    file.write_text(json.dumps({"key": "chat", "messages": [{"role": "user", "content": "Hello"}]}))
+    monkeypatch.setattr(Importer, "expect", interrupt)
+    with pytest.raises(CommandError) as caught:
+        call_command("convmemory_import", str(file), *options, stdout=StringIO())
+    assert str(caught.value) == f"Interrupted. {how}"
+    assert not models.Session.objects.exists()
+
+
 def test_an_interrupted_import_says_how_to_continue(monkeypatch: pytest.MonkeyPatch, tmp_path: pathlib.Path) -> None:
     file = tmp_path / "chats.jsonl"
     file.write_text(json.dumps({"key": "chat", "messages": [{"role": "user", "content": "Hello"}]}))

@@ -208,7 +208,7 @@ def test_the_output_estimates_what_folding_will_take(write: Any, settings: Setti
     assert output.startswith(
         "3 sessions to import, 1 of them already in the database. "
         f"Folding the new ones takes about {-(-tokens // 500)} model calls over {tokens} tokens. "
-        "After the import, the next sweep gives them to the workers.\n"
+        "It begins with the next sweep after the import.\n"
     )
 
 

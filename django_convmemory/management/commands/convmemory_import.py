@@ -97,11 +97,13 @@ class Command(BaseCommand):
         using = choices.database(options, writes=not options["dry_run"])
         importer = Importer(memory, using, compact=not options["no_compact"])
         if options["dry_run"]:
-            self._announce(files, importer, verbose=True, strict=True)
+            with interrupts.explained("Nothing was imported. To count again, run the command again."):
+                self._announce(files, importer, verbose=True, strict=True)
             return
         total = None
         if not options["no_compact"] and memory.summarizes and all(map(os.path.isfile, files)):
-            total = self._announce(files, importer, verbose=verbose)
+            with interrupts.explained("Nothing was imported yet. To import, run the command again."):
+                total = self._announce(files, importer, verbose=verbose)
         counts = _Counts()
         with (
             interrupts.explained(),
@@ -147,11 +149,14 @@ class Command(BaseCommand):
                 until = f" before the first error in {_place(file_name)}"
                 break
         if verbose:
+            folding = (
+                f"Folding the new ones takes about {counted(calls, 'model call')} over {counted(tokens, 'token')}. "
+                "It begins with the next sweep after the import."
+                if calls
+                else "None of the new ones has to be folded."
+            )
             self.stdout.write(
-                f"{counted(total, 'session')} to import{until}, {existing} of them already in the database. "
-                f"Folding the new ones takes about {counted(calls, 'model call')} over "
-                f"{counted(tokens, 'token')}."
-                + (" After the import, the next sweep gives them to the workers." if calls else "")
+                f"{counted(total, 'session')} to import{until}, {existing} of them already in the database. {folding}"
             )
         return total
 
