@@ -22,7 +22,8 @@ PYTHON_HIGH ?= $(call find_python,3.13)
 PYTHON_PEERS ?= $(call find_python,3.12)
 
 BIN := $(VENV)/bin
-INSTALL := $(BIN)/python -m pip --disable-pip-version-check install -qq
+# Python compiles what it imports. To compile all files of the packages would take almost as long as the rest.
+INSTALL := $(BIN)/python -m pip --disable-pip-version-check install -qq --no-compile
 
 # `make test` needs the extra `lint` too: a test checks the code of the documentation with mypy.
 
@@ -53,7 +54,7 @@ test-chaos-tasks: ## The same on sites that use Django's own tasks in place of C
 test-integrations: ## Run the tests of the agent frameworks on SQLite and PostgreSQL, with the newest and the lowest versions of them (ARGS: for pytest; SDK: all, for all of the OpenAI Agents SDK's own tests)
 	$(MAKE) VENV=$(NEWEST) $(NEWEST)/.integrations
 	$(NEWEST)/bin/mypy $(wildcard $(foreach name,openai_agents pydantic_ai llama_index langchain django_tasks,django_convmemory/integrations/$(name).py)) integration_tests
-	CONVMEMORY_SDK_TESTS=$(SDK) CONVMEMORY_TEST_DATABASES="sqlite postgresql" $(NEWEST)/bin/python -m tests.run --ds integration_tests.settings integration_tests $(ARGS)
+	CONVMEMORY_SDK_TESTS=$(SDK) CONVMEMORY_TEST_DATABASES="$(or $(CONVMEMORY_TEST_DATABASES),sqlite postgresql)" $(NEWEST)/bin/python -m tests.run --ds integration_tests.settings integration_tests $(ARGS)
 	$(MAKE) VENV=.venv-integrations-lowest PYTHON=$(PYTHON_LOW) .venv-integrations-lowest/.integrations-lowest
 	CONVMEMORY_TEST_DATABASES=sqlite .venv-integrations-lowest/bin/python -m tests.run --ds integration_tests.settings integration_tests $(ARGS)
 
