@@ -8,14 +8,14 @@ RUNS ?= 1000
 SEED ?=
 OLD ?=
 SDK ?=
-# For `make test`: the number of partitions of the messages on PostgreSQL, or none.
-PARTITIONS ?=
-# For `make test-integrations`: the environment with the newest frameworks. They bring many packages.
-NEWEST ?= .venv-integrations
+# For `make test`: `lowest`, for the lowest versions of the dependencies. Give it an environment of its own.
+VERSIONS ?=
+# For `make test-chaos`: names of faults. None: all.
+FAULTS ?=
 # The command of a Python version. The shims of pyenv are there for each version, but run only those that it has chosen.
 find_python = $(shell for python in python$(1) "$${PYENV_ROOT:-$$HOME/.pyenv}"/versions/$(1).*/bin/python; do \
 	"$$python" -c '' 2>/dev/null && echo "$$python" && exit; done; echo python$(1))
-# For `make constraints`: the two Pythons whose packages are pinned.
+# For `make test-release`, and for `make constraints`, which pins the packages of both.
 PYTHON_LOW ?= $(call find_python,3.11)
 PYTHON_HIGH ?= $(call find_python,3.13)
 # For `make bench`: the Python for which the versions of the peers' packages are pinned.
@@ -25,45 +25,73 @@ BIN := $(VENV)/bin
 # Python compiles what it imports. To compile all files of the packages would take almost as long as the rest.
 INSTALL := $(BIN)/python -m pip --disable-pip-version-check install -qq --no-compile
 
-# `make test` needs the extra `lint` too: a test checks the code of the documentation with mypy.
-
-# `make test` needs the TypeScript compiler, too. Without npm, the tests of it are skipped.
+# A page in TypeScript is compiled in `make test-all`. Without npm, its tests are skipped.
 TYPESCRIPT := $(if $(shell command -v npm),tests/typescript/node_modules/.installed)
 
 # pip also reads this variable inside its isolated builds.
 export PIP_CONSTRAINT = constraints.txt
 
+# The parts of `make test-release`. Each is a job of the nightly workflow.
+RELEASE := release-lowest release-low release-high release-partitions release-frameworks release-chaos release-chaos-tasks
+
 .DEFAULT_GOAL := help
-.PHONY: help setup test test-chaos test-chaos-tasks test-integrations golden bench docs screenshots messages schema test-lowest lint format demo replay constraints clean
+.PHONY: help setup test test-all test-release $(RELEASE) test-chaos test-frameworks golden bench docs screenshots messages schema lint format demo replay constraints clean
 
 help: ## List the targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 14
 
 setup: $(VENV)/.lint $(VENV)/.docs ## Install into $(VENV) what the tests, the checks and the documentation need
 
-test: $(VENV)/.lint $(TYPESCRIPT) ## Run the tests on SQLite, and on PostgreSQL and MariaDB if they are installed (ARGS: for pytest; PARTITIONS: only on PostgreSQL, with so many partitions of messages)
-	$(if $(PARTITIONS),CONVMEMORY_TEST_PARTITIONS=$(PARTITIONS) CONVMEMORY_TEST_DATABASES=postgresql) $(BIN)/python -m tests.run $(ARGS)
+test: $(VENV)/.$(or $(VERSIONS),test) ## Run the quick tests on SQLite: no server, no browser (ARGS: for pytest; VERSIONS: lowest)
+	$(BIN)/python -m tests.run quick $(ARGS)
 
-test-chaos: $(VENV)/.test ## Run the tests that kill, freeze and mislead servers and workers (RUNS: how often, 0 for each fault once; SEED; OLD: a tag)
-	$(BIN)/python -m tests.chaos.suite --runs $(RUNS) $(if $(SEED),--seed $(SEED)) $(if $(OLD),--old $(OLD)) $(ARGS)
+test-all: $(VENV)/.servers $(VENV)/.frameworks $(TYPESCRIPT) ## Run what `make test` leaves out: servers, processes, browsers, frameworks, five faults (ARGS: for pytest, instead of the last two)
+	$(BIN)/python -m tests.run all $(ARGS)
+ifndef ARGS
+	$(MAKE) test-frameworks
+	$(MAKE) test-chaos RUNS=0 FAULTS="killed_during_the_call stopped_between_its_writes broker_stopped database_restarted redacted_after_it_was_read"
+endif
 
-test-chaos-tasks: ## The same on sites that use Django's own tasks in place of Celery
-	$(MAKE) VENV=$(NEWEST) $(NEWEST)/.integrations
-	$(NEWEST)/bin/python -m tests.chaos.suite --django-tasks --runs $(RUNS) $(if $(SEED),--seed $(SEED)) $(ARGS)
+test-release: $(RELEASE) ## Run everything, in all combinations, one after the other (hours)
 
-test-integrations: ## Run the tests of the agent frameworks on SQLite and PostgreSQL, with the newest and the lowest versions of them (ARGS: for pytest; SDK: all, for all of the OpenAI Agents SDK's own tests)
-	$(MAKE) VENV=$(NEWEST) $(NEWEST)/.integrations
-	$(NEWEST)/bin/mypy $(wildcard $(foreach name,openai_agents pydantic_ai llama_index langchain django_tasks,django_convmemory/integrations/$(name).py)) integration_tests
-	CONVMEMORY_SDK_TESTS=$(SDK) CONVMEMORY_TEST_DATABASES="$(or $(CONVMEMORY_TEST_DATABASES),sqlite postgresql)" $(NEWEST)/bin/python -m tests.run --ds integration_tests.settings integration_tests $(ARGS)
-	$(MAKE) VENV=.venv-integrations-lowest PYTHON=$(PYTHON_LOW) .venv-integrations-lowest/.integrations-lowest
-	CONVMEMORY_TEST_DATABASES=sqlite .venv-integrations-lowest/bin/python -m tests.run --ds integration_tests.settings integration_tests $(ARGS)
+release-lowest: # The lowest versions on SQLite
+	$(MAKE) VENV=.venv-lowest PYTHON=$(PYTHON_LOW) .venv-lowest/.lowest
+	CONVMEMORY_TEST_DATABASES=sqlite .venv-lowest/bin/python -m tests.run release
 
-golden: $(VENV)/.test ## Write the golden files of the SQL statements, tests/golden, again
-	CONVMEMORY_WRITE_GOLDEN=1 $(BIN)/python -m tests.run tests/test_statements.py
+release-low: # The lowest Python on each database
+	$(MAKE) VENV=.venv-low PYTHON=$(PYTHON_LOW) .venv-low/.lint .venv-low/.servers $(TYPESCRIPT)
+	.venv-low/bin/python -m tests.run release
 
-test-lowest: ## Run the tests on SQLite with the lowest versions of the dependencies (PYTHON: 3.11)
-	$(MAKE) VENV=.venv-lowest .venv-lowest/.lowest
-	.venv-lowest/bin/python -m pytest -n auto --dist worksteal $(ARGS)
+release-high: # The highest Python on each database
+	$(MAKE) VENV=.venv-high PYTHON=$(PYTHON_HIGH) .venv-high/.lint .venv-high/.servers $(TYPESCRIPT)
+	.venv-high/bin/python -m tests.run release
+
+release-partitions: # 64 partitions of messages on PostgreSQL
+	$(MAKE) VENV=.venv-high PYTHON=$(PYTHON_HIGH) .venv-high/.lint
+	CONVMEMORY_TEST_PARTITIONS=64 CONVMEMORY_TEST_DATABASES=postgresql .venv-high/bin/python -m tests.run release
+
+release-frameworks: # The newest frameworks on PostgreSQL, with all tests of the OpenAI Agents SDK, and the lowest on SQLite
+	$(MAKE) test-frameworks VENV=.venv-frameworks PYTHON=$(PYTHON_HIGH) SDK=all ON=postgresql
+	$(MAKE) VENV=.venv-frameworks-lowest PYTHON=$(PYTHON_LOW) .venv-frameworks-lowest/.frameworks-lowest
+	CONVMEMORY_TEST_DATABASES=sqlite .venv-frameworks-lowest/bin/python -m tests.run release --ds integration_tests.settings integration_tests
+
+release-chaos: # Each fault once, then a thousand random runs
+	$(MAKE) test-chaos VENV=.venv-high PYTHON=$(PYTHON_HIGH) RUNS=0
+	$(MAKE) test-chaos VENV=.venv-high PYTHON=$(PYTHON_HIGH) RUNS=1000
+
+release-chaos-tasks: # The same on sites that use Django's own tasks instead of Celery
+	$(MAKE) VENV=.venv-frameworks PYTHON=$(PYTHON_HIGH) .venv-frameworks/.frameworks
+	$(MAKE) test-chaos VENV=.venv-frameworks RUNS=0 ARGS=--django-tasks
+
+test-chaos: $(VENV)/.servers ## Run the tests that kill, freeze and mislead servers and workers (RUNS: how often, 0 for each fault once; FAULTS; SEED; OLD: a tag)
+	$(BIN)/python -m tests.chaos.suite --runs $(RUNS) $(FAULTS:%=--fault=%) $(if $(SEED),--seed $(SEED)) $(if $(OLD),--old $(OLD)) $(ARGS)
+
+test-frameworks: $(VENV)/.frameworks ## Run the tests of the agent frameworks (ON: a database; SDK: all, for all of the OpenAI Agents SDK's own tests)
+	$(BIN)/mypy $(wildcard $(foreach name,openai_agents pydantic_ai llama_index langchain django_tasks,django_convmemory/integrations/$(name).py)) integration_tests
+	CONVMEMORY_SDK_TESTS=$(SDK) CONVMEMORY_TEST_DATABASES="$(or $(ON),sqlite)" $(BIN)/python -m tests.run release --ds integration_tests.settings integration_tests
+
+golden: $(VENV)/.servers ## Write the golden files of the SQL statements, tests/golden, again
+	CONVMEMORY_WRITE_GOLDEN=1 $(BIN)/python -m tests.run release tests/test_statements.py
 
 lint: $(VENV)/.lint ## Check format, lint, types, layers and migrations
 	$(BIN)/ruff format --check .
@@ -128,24 +156,27 @@ $(VENV)/.example: $(VENV)/.python pyproject.toml constraints.txt
 	$(INSTALL) --editable '.[example]'
 	@touch $@ $(VENV)/.runtime
 
-# pip builds MariaDB's client from C. If the build fails, the tests run without MariaDB.
 $(VENV)/.test: $(VENV)/.python pyproject.toml constraints.txt
 	$(INSTALL) --editable '.[redis,postgresql,tiktoken,openapi,progress,example,test]'
-	$(INSTALL) mysqlclient || echo 'No MariaDB: its client library could not be built (see above).'
 	@touch $@ $(VENV)/.runtime $(VENV)/.example
+
+# pip builds MariaDB's client from C. If the build fails, the tests run without MariaDB.
+$(VENV)/.servers: $(VENV)/.test
+	$(INSTALL) mysqlclient || echo 'No MariaDB: its client library could not be built (see above).'
+	@touch $@
 
 $(VENV)/.lowest: $(VENV)/.test lowest.txt
 	PIP_CONSTRAINT= $(INSTALL) --requirement lowest.txt
 	@touch $@
 
 # The last line installs what the frameworks' own tests need.
-$(VENV)/.integrations: $(VENV)/.lint
+$(VENV)/.frameworks: $(VENV)/.lint
 	$(INSTALL) --editable '.[openai-agents,pydantic-ai,llama-index,langchain,django-tasks]'
 	$(INSTALL) django-tasks-db aiosqlite cryptography inline-snapshot pytest-mock
 	@touch $@
 
 # What the frameworks need decides the versions here, also that of the openai client.
-$(VENV)/.integrations-lowest: $(VENV)/.test lowest-integrations.txt
+$(VENV)/.frameworks-lowest: $(VENV)/.test lowest-integrations.txt
 	PIP_CONSTRAINT= $(INSTALL) --requirement lowest-integrations.txt
 	@touch $@
 

@@ -9,7 +9,7 @@ import hypothesis
 import pytest
 from django.test import TransactionTestCase
 
-from tests import servers, settings
+from tests import servers, settings, tiers
 
 if TYPE_CHECKING:
     from pytest_django import DjangoDbBlocker
@@ -23,7 +23,7 @@ pytest_plugins = ["django_convmemory.testing"]
 # In CI, the examples depend on the commit only, so that a change does not fail because of an old defect.
 hypothesis.settings.register_profile("usual", deadline=None, derandomize=bool(os.environ.get("CI")), print_blob=True)
 hypothesis.settings.register_profile("thorough", hypothesis.settings.get_profile("usual"), max_examples=1000)
-# For runs with other versions than those of the main run.
+# For the quick tier.
 hypothesis.settings.register_profile("few", hypothesis.settings.get_profile("usual"), max_examples=20)
 hypothesis.settings.load_profile("usual")
 
@@ -34,21 +34,35 @@ def pytest_report_header() -> str:
     return f"database: {settings.DATABASE}{f', {settings.PARTITIONS} partitions' if settings.PARTITIONS else ''}"
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--tier", choices=tiers.TIERS, default=tiers.RELEASE, help="see tests/tiers.py")
+
+
 def pytest_configure(config: pytest.Config) -> None:
-    config.addinivalue_line("markers", "only_on(database): run the test on these databases only")
+    for marker in tiers.MARKERS:
+        config.addinivalue_line("markers", marker)
+    if config.getoption("tier") == tiers.QUICK and not config.getoption("hypothesis_profile"):
+        hypothesis.settings.load_profile("few")
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leave out tests of another database. Tests that use no database run with SQLite only."""
-    config.hook.pytest_deselected(items=[item for item in items if not _runs_here(item)])
-    items[:] = filter(_runs_here, items)
+    """Leave out what another tier or another database runs."""
+    tier = config.getoption("tier")
+    chosen = {item: tiers.runs(_needs(item), tier, settings.DATABASE) for item in items}
+    config.hook.pytest_deselected(items=[item for item in items if not chosen[item]])
+    items[:] = [item for item in items if chosen[item]]
 
 
-def _runs_here(item: pytest.Item) -> bool:
+def _needs(item: pytest.Item) -> tiers.Needs:
     only_on = item.get_closest_marker("only_on")
-    if only_on is not None:
-        return settings.DATABASE in only_on.args
-    return settings.DATABASE == "sqlite" or _uses_database(item)
+    return tiers.Needs(
+        database=_uses_database(item),
+        only_on=only_on.args if only_on else (),
+        slow=item.get_closest_marker("slow") is not None
+        or not tiers.SLOW_FIXTURES.isdisjoint(getattr(item, "fixturenames", ())),
+        vendors=item.get_closest_marker("vendors") is not None,
+        release=item.get_closest_marker("release") is not None,
+    )
 
 
 def _uses_database(item: pytest.Item) -> bool:

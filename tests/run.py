@@ -1,7 +1,7 @@
-"""Run the tests on every available database: ``python -m tests.run [options of pytest]``.
+"""Run a tier of the tests: ``python -m tests.run quick|all|release [options of pytest]``. See tests/tiers.py.
 
-All tests run on SQLite. Tests that use a database also run on the others (see conftest.py). To choose databases, name
-them in ``CONVMEMORY_TEST_DATABASES``, separated by spaces.
+The tests run on each database of the tier that is available. To choose databases, name them in
+``CONVMEMORY_TEST_DATABASES``, separated by spaces.
 """
 
 import os
@@ -10,31 +10,38 @@ import sys
 
 import pytest
 
-from tests import servers
+from tests import servers, tiers
 
-DATABASES = ("sqlite", "postgresql", "mariadb")
+DATABASES = {
+    tiers.QUICK: ("sqlite",),
+    tiers.ALL: ("sqlite", "postgresql", "mariadb"),
+    tiers.RELEASE: ("sqlite", "postgresql", "mariadb"),
+}
 
 
-def main(pytest_args: list[str]) -> int:
-    absent = {name: reason for name in servers.ALL if (reason := servers.why_absent(name))}
-    for name in servers.ALL:
-        print(f"{name}: NOT AVAILABLE ({absent[name]})" if name in absent else f"{name}: available")
+def main(tier: str, pytest_args: list[str]) -> int:
+    absent = {} if tier == tiers.QUICK else {name: why for name in servers.ALL if (why := servers.why_absent(name))}
+    for name, why in absent.items():
+        print(f"{name}: NOT AVAILABLE ({why})")
     if absent and servers.REQUIRED:
         print(f"CONVMEMORY_TEST_SERVICES is all, but not available: {', '.join(absent)}.", file=sys.stderr)
         return 1
 
-    failed = []
-    wanted = os.environ.get("CONVMEMORY_TEST_DATABASES", "").split() or DATABASES
-    if unknown := set(wanted) - set(DATABASES):
-        print(f"CONVMEMORY_TEST_DATABASES names unknown databases: {', '.join(unknown)}.", file=sys.stderr)
+    chosen = os.environ.get("CONVMEMORY_TEST_DATABASES", "").split() or DATABASES[tier]
+    if unknown := set(chosen) - set(DATABASES[tier]):
+        print(
+            f"CONVMEMORY_TEST_DATABASES names databases that are not in this tier: {', '.join(unknown)}.",
+            file=sys.stderr,
+        )
         return 1
-    for database in [name for name in wanted if name not in absent]:
+    failed = []
+    for database in [name for name in chosen if name not in absent]:
         print(f"\nTests on {database}", flush=True)
-        command = [sys.executable, "-m", "pytest", "-n", "auto", "--dist", "worksteal", *pytest_args]
+        command = [sys.executable, "-m", "pytest", "-n", "auto", "--dist", "worksteal", "--tier", tier, *pytest_args]
         environ = {"CONVMEMORY_TEST_DATABASE": database, servers.ABSENT: ", ".join(absent)}
         code = subprocess.call(command, env=os.environ | environ)
-        if code == pytest.ExitCode.NO_TESTS_COLLECTED and database != "sqlite":
-            print(f"This is no failure: on {database}, only tests that use a database run, and you chose none of them.")
+        if code == pytest.ExitCode.NO_TESTS_COLLECTED and pytest_args:
+            print(f"This is no failure: none of the tests that you chose runs on {database} in the tier {tier}.")
         elif code != 0:
             failed.append(database)
     if failed:
@@ -43,4 +50,4 @@ def main(pytest_args: list[str]) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    sys.exit(main(sys.argv[1], sys.argv[2:]))

@@ -126,15 +126,22 @@ def test_the_table_of_folders_is_complete() -> None:
         assert f"`{folder.name}/`" in table
 
 
-# The workflow.
+# The workflows.
 
 
-def test_the_workflow_runs_what_the_page_describes() -> None:
-    workflow = yaml.safe_load(text_of(".github/workflows/ci.yml"))
-    [job] = workflow["jobs"].values()
-    script = text_of(".ci/run")
+def test_the_nightly_workflow_runs_each_part_of_make_test_release() -> None:
+    [job] = yaml.safe_load(text_of(".github/workflows/nightly.yml"))["jobs"].values()
+    [parts] = re.findall(r"^RELEASE := (.*)", text_of("Makefile"), re.MULTILINE)
 
-    assert set(job["env"]) == {f"CONVMEMORY_TEST_{name.upper()}" for name in servers.ALL}
-    assert job["steps"][-1]["run"] == ".ci/run"
-    [versions] = [step["with"]["python-version"] for step in job["steps"] if "setup-python" in step.get("uses", "")]
-    assert set(versions.split()) == set(re.findall(r"\$\(find_python ([\d.]+)\)", script))
+    assert [f"release-{part}" for part in job["strategy"]["matrix"]["part"]] == parts.split()
+
+
+def test_the_workflows_install_what_the_tests_need() -> None:
+    action = yaml.safe_load(text_of(".github/actions/servers/action.yml"))["runs"]
+    script = "\n".join(step.get("run", "") for step in action["steps"])
+
+    assert set(re.findall(r"echo (CONVMEMORY_\w+)=(?!all)", script)) == {
+        f"CONVMEMORY_TEST_{name.upper()}" for name in servers.ALL
+    }
+    [versions] = [step["with"]["python-version"] for step in action["steps"] if "setup-python" in step.get("uses", "")]
+    assert set(versions.split()) == set(re.findall(r"\$\(find_python ([\d.]+)\)", text_of(".ci/run")))

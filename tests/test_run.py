@@ -1,7 +1,8 @@
-"""``python -m tests.run`` runs pytest on each database, and says why a run had no tests. CI has the same examples."""
+"""``python -m tests.run`` runs a tier on each of its databases. CI has the same examples."""
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
 import pathlib
@@ -11,7 +12,12 @@ from typing import Any
 
 import pytest
 
-from tests import run, servers
+from tests import run, servers, tiers
+
+
+@pytest.fixture(autouse=True)
+def every_server_is_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv(servers.ABSENT, raising=False)
 
 
 @pytest.fixture
@@ -32,7 +38,7 @@ def codes(monkeypatch: pytest.MonkeyPatch) -> dict[str, int]:
 def test_a_file_that_needs_no_database_is_no_failure_on_a_server_database(codes: dict[str, int], capsys: Any) -> None:
     codes["postgresql"] = codes["mariadb"] = pytest.ExitCode.NO_TESTS_COLLECTED
 
-    assert run.main(["tests/test_counters.py"]) == 0
+    assert run.main("all", ["tests/test_counters.py"]) == 0
 
     assert capsys.readouterr().out.count("This is no failure") == 2
 
@@ -43,7 +49,7 @@ def test_a_file_that_needs_no_database_is_no_failure_on_a_server_database(codes:
 def test_a_failure_names_the_database(codes: dict[str, int], capsys: Any, database: str, code: int) -> None:
     codes[database] = code
 
-    assert run.main([]) == 1
+    assert run.main("all", []) == 1
 
     printed = capsys.readouterr()
     assert printed.err == f"Tests failed on {database}.\n"
@@ -56,9 +62,51 @@ def test_the_environment_chooses_the_databases(
     monkeypatch.setenv("CONVMEMORY_TEST_DATABASES", "sqlite")
     codes["postgresql"] = pytest.ExitCode.TESTS_FAILED
 
-    assert run.main([]) == 0
+    assert run.main("all", []) == 0
 
     assert "Tests on postgresql" not in capsys.readouterr().out
+
+
+def test_the_quick_tier_asks_for_no_server(codes: dict[str, int], capsys: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(servers, "why_absent", lambda name: pytest.fail(f"asked for {name}"))
+    codes["postgresql"] = codes["mariadb"] = pytest.ExitCode.TESTS_FAILED
+
+    assert run.main("quick", []) == 0
+
+
+# Which tier runs a test, and on which databases.
+
+PLAIN = tiers.Needs(database=True, only_on=(), slow=False, vendors=False, release=False)
+
+
+@pytest.mark.parametrize(
+    ("needs", "quick", "all_tests"),
+    [
+        (PLAIN, "sqlite", "postgresql"),
+        (dataclasses.replace(PLAIN, database=False), "sqlite", ""),
+        (dataclasses.replace(PLAIN, vendors=True), "sqlite", "postgresql mariadb"),
+        (dataclasses.replace(PLAIN, slow=True), "", "postgresql"),
+        (dataclasses.replace(PLAIN, slow=True, vendors=True), "", "sqlite postgresql mariadb"),
+        (dataclasses.replace(PLAIN, slow=True, database=False), "", "sqlite"),
+        (dataclasses.replace(PLAIN, only_on=("mariadb",)), "", "mariadb"),
+        (dataclasses.replace(PLAIN, only_on=("sqlite",)), "sqlite", ""),
+        (dataclasses.replace(PLAIN, only_on=("sqlite",), slow=True), "", "sqlite"),
+        (dataclasses.replace(PLAIN, release=True), "", ""),
+    ],
+)
+def test_the_tier_all_runs_what_the_quick_one_leaves_out(needs: tiers.Needs, quick: str, all_tests: str) -> None:
+    def where(tier: str) -> str:
+        return " ".join(name for name in run.DATABASES[tiers.ALL] if tiers.runs(needs, tier, name))
+
+    assert (where("quick"), where("all")) == (quick, all_tests)
+    assert where("release")
+
+
+def test_slow_tests_run_on_sqlite_where_postgresql_is_absent(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(servers.ABSENT, "mariadb, postgresql")
+
+    assert tiers.runs(dataclasses.replace(PLAIN, slow=True), "all", "sqlite")
+    assert not tiers.runs(PLAIN, "all", "sqlite")
 
 
 # Property tests.

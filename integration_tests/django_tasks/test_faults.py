@@ -1,4 +1,4 @@
-"""Some faults of ``make test-chaos-tasks``: whole sites whose work is sent by Django's own tasks."""
+"""Some faults of ``make release-chaos-tasks``: whole sites whose work is sent by Django's own tasks."""
 
 from __future__ import annotations
 
