@@ -166,7 +166,6 @@ def check_connections(**kwargs: Any) -> list[checks.CheckMessage]:
     """convmemory.W011: under ASGI, the number of connections to PostgreSQL has no limit."""
     if not getattr(settings, "ASGI_APPLICATION", None):
         return []
-    primaries = _session_databases()
     return [
         checks.Warning(
             f'ASGI_APPLICATION is set, and DATABASES["{using}"] has no connection pool. Under ASGI, each request that '
@@ -176,13 +175,11 @@ def check_connections(**kwargs: Any) -> list[checks.CheckMessage]:
                 if connections[using].settings_dict.get("CONN_MAX_AGE") != 0
                 else "."
             ),
-            hint='Install psycopg[pool], add "pool": {"min_size": 1, "max_size": 20, "timeout": '
-            # A replica that is down must not hold up its readers.
-            f"{10 if using in primaries else 2}}} to its OPTIONS, and remove "
-            "CONN_MAX_AGE. If PgBouncer limits the connections, silence this check.",
+            hint='Install psycopg[pool], add "pool": {"min_size": 1, "max_size": 20, "timeout": 10} to its OPTIONS, '
+            "and remove CONN_MAX_AGE. If PgBouncer limits the connections, silence this check.",
             id="convmemory.W011",
         )
-        for using in dict.fromkeys([*primaries, *_replicas()])
+        for using in _session_databases()
         if connections[using].vendor == "postgresql"
         and not connections[using].settings_dict.get("OPTIONS", {}).get("pool")
     ]
@@ -306,12 +303,6 @@ def _memories() -> list[ConversationMemory]:
 def _session_databases() -> list[str]:
     """Return the alias of the database to which sessions are written, if ``DATABASES`` has it."""
     using = router.db_for_write(models.Session)
-    return [using] if using in list(connections) else []
-
-
-def _replicas() -> list[str]:
-    """Return the alias of the database from which sessions are read, if ``DATABASES`` has it."""
-    using = router.db_for_read(models.Session)
     return [using] if using in list(connections) else []
 
 

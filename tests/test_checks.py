@@ -369,29 +369,6 @@ def test_convmemory_w011_under_asgi_without_a_pool(
         assert reported_with() == []  # This check is for deployments.
 
 
-def test_convmemory_w011_a_replica_without_a_pool(other_connections: Any) -> None:
-    pytest.importorskip("psycopg")
-
-    class Router:
-        def db_for_read(self, model: Any, **hints: Any) -> str:
-            return "replica"
-
-        def db_for_write(self, model: Any, **hints: Any) -> str:
-            return "default"
-
-    postgresql = {"ENGINE": "django.db.backends.postgresql", "NAME": "chat"}
-    pooled = {**postgresql, "OPTIONS": {"pool": {"max_size": 20}}}
-    with override_settings(ASGI_APPLICATION="mysite.asgi.application", DATABASE_ROUTERS=[Router()]):
-        other_connections(default=pooled, replica=postgresql)
-        (message,) = checks.run_checks(tags=["convmemory"], include_deployment_checks=True)
-        assert message.id == "convmemory.W011"
-        assert 'DATABASES["replica"] has no connection pool' in message.msg
-        assert message.hint is not None
-        assert '"timeout": 2}' in message.hint
-        other_connections(default=pooled, replica=pooled)
-        assert checks.run_checks(tags=["convmemory"], include_deployment_checks=True) == []
-
-
 def test_convmemory_w002_requests_wait_for_the_model() -> None:
     inline = {"BACKEND": "django_convmemory.schedulers.InlineScheduler"}
     assert reported_with(SCHEDULER=inline) == ["W002"]

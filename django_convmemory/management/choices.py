@@ -25,28 +25,14 @@ def add_database(parser: CommandParser) -> None:
     )
 
 
-def database(options: dict[str, Any], *, writes: bool = False) -> str:
-    """Return the alias of the database to use.
-
-    Raises CommandError if there is no such database. ``writes``: also if it is read-only on PostgreSQL.
-    """
+def database(options: dict[str, Any]) -> str:
+    """Return the alias of the database to use. Raises CommandError if there is no such database."""
     using = options["database"]
     if using is None:
         using = ORMStore().using
     elif using not in connections:
         raise CommandError(f"There is no database {using!r}. Choose one of: {', '.join(connections)}.", returncode=2)
-    if writes and connections[using].vendor == "postgresql" and _is_read_only(using):
-        raise CommandError(
-            f"The database {using!r} is read-only, as a replica is. Give --database with the primary's alias.",
-            returncode=2,
-        )
     return str(using)
-
-
-def _is_read_only(using: str) -> bool:
-    with connections[using].cursor() as cursor:
-        cursor.execute("SHOW transaction_read_only")
-        return bool(cursor.fetchone() == ("on",))
 
 
 def add_aliases(parser: CommandParser) -> None:

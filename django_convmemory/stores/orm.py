@@ -46,7 +46,6 @@ from django_convmemory.stores import (
     preparing,
     publishing,
     replacing,
-    replicas,
     searching,
     sql,
     sweeping,
@@ -67,8 +66,7 @@ class ORMStore:
     """Keeps sessions in the tables of this app.
 
     ``using`` names the database. Without it the database routers choose one. Reads go to the database that is written,
-    so that a request sees its own appends. If the routers send reads to another database, ``history`` and the searches
-    read that one, as far as it has the same messages: see :mod:`.replicas`.
+    so that a request sees its own appends.
     """
 
     def __init__(self, using: str | None = None) -> None:
@@ -212,14 +210,7 @@ class ORMStore:
     def history(
         self, name: SessionName, *, before: int | None, after: int | None, limit: int, items: bool = False
     ) -> list[values.StoredMessage]:
-        def read(using: str) -> list[values.StoredMessage]:
-            return self._page(using, name, before=before, after=after, limit=limit, items=items)
-
-        return replicas.read_session(self.using, name, read)
-
-    def _page(
-        self, using: str, name: SessionName, *, before: int | None, after: int | None, limit: int, items: bool
-    ) -> list[values.StoredMessage]:
+        using = self.using
         # A subquery and not a join, and a range of positions: PostgreSQL expects a session of the usual length, and
         # might otherwise fetch and sort all of its messages.
         sessions = models.Session.objects.using(using).named(name)
@@ -247,11 +238,7 @@ class ORMStore:
     def searchable(
         self, name: SessionName, *, before: int | None = None, epoch: int | None = None
     ) -> values.Searchable | None:
-        def read(using: str) -> values.Searchable | None:
-            return searching.searchable(using, name, before=before, epoch=epoch)
-
-        # The epoch is that of a load, which reads the database that is written.
-        return read(self.using) if epoch is not None else replicas.read_session(self.using, name, read)
+        return searching.searchable(self.using, name, before=before, epoch=epoch)
 
     def searchable_of(
         self, alias: str, *, owner_id: Any, visitor: str, max_messages: int = 100_000

@@ -8,7 +8,7 @@ from __future__ import annotations
 import collections
 import functools
 import operator
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from django.db.models import BigIntegerField, F, Q, TextField, Value
@@ -20,7 +20,7 @@ from django_convmemory.core.indexable import MOST_UNINDEXED, Extent, Indexable
 from django_convmemory.core.recall.documents import MAX_CHARACTERS
 from django_convmemory.core.recall.segments import Segment
 from django_convmemory.core.values import Searchable, SessionName, StoredMessage
-from django_convmemory.stores import columns, indexing, partitions, replicas
+from django_convmemory.stores import columns, indexing, partitions
 
 # A search looks into so many sessions of a person at most. The statement names each of them.
 _MOST_SESSIONS = 10_000
@@ -89,8 +89,7 @@ def searchable_among(using: str, sessions: models.SessionQuerySet, *, max_messag
     """Return these sessions as a search reads them: see :meth:`.Store.searchable_among`.
 
     A first statement chooses the sessions, and a second one reads all of them as they are at one moment. If the index
-    of a session has grown in between, fewer of the messages that the second one returns are needed. The second one may
-    read a replica. Sessions that are not there as they were chosen are read again from ``using``.
+    of a session has grown in between, fewer of the messages that the second one returns are needed.
     """
     newest_first = sessions.using(using).filter(last_position__gt=0).order_by("-updated_at", "-pk")
     names = ("pk", "alias", "key", "owner_id", "visitor", "epoch", "indexed_position", "last_position")
@@ -102,26 +101,19 @@ def searchable_among(using: str, sessions: models.SessionQuerySet, *, max_messag
     if not chosen:
         return []
     after = indexable.unindexed_after(chosen)
-    read = replicas.read_unchecked(using, lambda source: _read(source, chosen, after))
-    if changed := [extent for extent in chosen if not read.reaches(extent)]:
-        read.replace(changed, _read(using, changed, after))
+    ids = [extent.session_id for extent in chosen]
+    unindexed = [Q(session_id=pk, position__gte=after[pk]) for pk in ids if pk in after]
+    messages = _MESSAGES.using(using)
+    read = _Rows(
+        messages.filter(functools.reduce(operator.or_, unindexed)) if unindexed else messages.none(),
+        _SEGMENTS.using(using).filter(session_id__in=ids),
+        _SESSIONS.using(using).filter(pk__in=ids),
+    )
     extents = [read.extent(extent.session_id, extent.name) for extent in chosen if extent.session_id in read.sessions]
     results = [read.searchable(extent, after.get(extent.session_id, extent.last_position)) for extent in extents]
     if results and len(chosen) < len(found):
         results[-1] = results[-1]._replace(complete=False)
     return results
-
-
-def _read(using: str, extents: Sequence[Extent], after: Mapping[int, int]) -> _Rows:
-    """Read these sessions, each with its messages after the position that ``after`` has for it, or without."""
-    ids = [extent.session_id for extent in extents]
-    unindexed = [Q(session_id=pk, position__gte=after[pk]) for pk in ids if pk in after]
-    messages = _MESSAGES.using(using)
-    return _Rows(
-        messages.filter(functools.reduce(operator.or_, unindexed)) if unindexed else messages.none(),
-        _SEGMENTS.using(using).filter(session_id__in=ids),
-        _SESSIONS.using(using).filter(pk__in=ids),
-    )
 
 
 def _message(values: Sequence[Any]) -> Indexable:
@@ -149,21 +141,6 @@ class _Rows:
                 self._segments[session_id].append(Segment(values[0], second, values[_CONTENT]))
             else:
                 self.sessions[session_id] = (values[0], second, third)
-
-    def reaches(self, extent: Extent) -> bool:
-        """Return whether the session was read as it is in ``extent``, or with more messages at its end."""
-        epoch, indexed_position, last_position = self.sessions.get(extent.session_id, (-1, 0, 0))
-        same_epoch = epoch == extent.epoch
-        return same_epoch and indexed_position >= extent.indexed_position and last_position >= extent.last_position
-
-    def replace(self, extents: Iterable[Extent], other: _Rows) -> None:
-        """Put what ``other`` has of these sessions, or does not have, in place of what this one has."""
-        for session_id in [extent.session_id for extent in extents]:
-            self.sessions.pop(session_id, None)
-            if session_id in other.sessions:
-                self.sessions[session_id] = other.sessions[session_id]
-            self._segments[session_id] = other._segments[session_id]
-            self._messages[session_id] = other._messages[session_id]
 
     def extent(self, session_id: int, name: SessionName) -> Extent:
         return Extent(session_id, name, *self.sessions[session_id])

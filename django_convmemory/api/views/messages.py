@@ -18,7 +18,6 @@ from django_convmemory.api.views.base import WRITE_ANY_ROLE, KeyedView, ScopedVi
 from django_convmemory.conversation import Receipt
 from django_convmemory.exceptions import UnknownMessage
 from django_convmemory.messages import ChatMessage
-from django_convmemory.stores import replicas
 
 
 class StoringView(KeyedView):
@@ -77,16 +76,12 @@ class MessageList(StoringView):
         if etags.matches(request.headers.get("If-None-Match"), headers["ETag"]):
             return Response(status=304, headers=headers)
         bounds = {name: query[name] for name in ("position__gt", "position__lt") if name in query}
-        rows = models.Message.objects.shown(self.session).filter(**bounds)
+        using = self.session._state.db or router.db_for_write(models.Session)
+        rows = models.Message.objects.using(using).shown(self.session).filter(**bounds)
         sign = query["ordering"].removesuffix("position")
         # By both columns of the primary key: ordered by the position alone, a database may read the whole table.
         ordering = (f"{sign}position", f"{sign}session_id")
-
-        def read(using: str) -> Response:
-            return self.page(rows.using(using), serializers.MessageSerializer, ordering, query.get("limit"))
-
-        using = self.session._state.db or router.db_for_write(models.Session)
-        response = replicas.read_row(using, self.session.pk, self.session.revision, read)
+        response = self.page(rows, serializers.MessageSerializer, ordering, query.get("limit"))
         response["ETag"] = headers["ETag"]
         return response
 

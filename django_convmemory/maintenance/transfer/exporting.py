@@ -13,7 +13,7 @@ from django.contrib.auth import get_user_model
 
 from django_convmemory import clock, models
 from django_convmemory.messages import CHAT, dumps
-from django_convmemory.stores import columns, replicas
+from django_convmemory.stores import columns
 
 # The number of sessions, or of messages, that are read at once.
 _BATCH = 1000
@@ -34,13 +34,12 @@ class Head(NamedTuple):
     metadata: Any
     archived_at: dt.datetime | None
     starred_at: dt.datetime | None
-    revision: int
 
 
 def heads(sessions: models.SessionQuerySet) -> Iterator[Head]:
     """Yield the heads of ``sessions``, in the order of their ids."""
     owner = f"owner__{get_user_model().USERNAME_FIELD}"
-    columns = ("pk", "key", owner, "visitor", "title", "metadata", "archived_at", "starred_at", "revision")
+    columns = ("pk", "key", owner, "visitor", "title", "metadata", "archived_at", "starred_at")
     rows = sessions.order_by("pk").values_list(*columns)
     last = 0
     # Page by page: MariaDB's driver holds all rows of a query in memory.
@@ -62,10 +61,9 @@ def write(head: Head, using: str, out: Callable[[str], object]) -> int:
 def pieces(head: Head, using: str) -> Generator[str, None, int]:
     """Yield the session's record, a line in pieces. Return the number of its messages.
 
-    A session without messages has no record. Messages are read in batches, and held in memory up to a limit. A replica
-    of ``using`` is read if it has the session as it is in ``head``.
+    A session without messages has no record." Messages are read in batches, and held in memory up to a limit.
     """
-    with closing(_transcribed(head, using)) as transcript:
+    with closing(_transcribed(head.session_id, using)) as transcript:
         if not transcript.messages.count:
             return 0
         optional = {
@@ -123,23 +121,19 @@ class _Transcript:
         self.notes.close()
 
 
-def _transcribed(head: Head, using: str) -> _Transcript:
+def _transcribed(session_id: int, using: str) -> _Transcript:
     """Read the messages of a session, again if messages were removed or redacted meanwhile."""
-
-    def read(source: str) -> _Transcript:
+    while True:
         transcript = _Transcript()
         try:
-            _transcribe(head.session_id, source, transcript)
+            _transcribe(session_id, using, transcript)
+        except _Changed:
+            transcript.close()
         except BaseException:
             transcript.close()
             raise
-        return transcript
-
-    while True:
-        try:
-            return replicas.read_row(using, head.session_id, head.revision, read)
-        except _Changed:
-            continue
+        else:
+            return transcript
 
 
 def _transcribe(session_id: int, using: str, transcript: _Transcript) -> None:

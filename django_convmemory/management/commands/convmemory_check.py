@@ -57,7 +57,7 @@ class Command(BaseCommand):
 
     def handle(self, *args: Any, **options: Any) -> None:
         """Check the sessions, and print the findings."""
-        using = choices.database(options, writes=options["repair"])
+        using = choices.database(options)
         sessions = choices.sessions(options, using)
         counts, repaired = self._check(sessions, using, options)
         if not options["json"]:

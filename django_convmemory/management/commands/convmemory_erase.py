@@ -38,7 +38,7 @@ class Command(BaseCommand):
 
     def handle(self, *args: Any, **options: Any) -> None:
         """Ask, and delete the selected sessions."""
-        using = choices.database(options, writes=True)
+        using = choices.database(options)
         selection = choices.selection(options, using)
         if selection == choices.Selection():
             raise CommandError("Which sessions should be deleted? Give --owner, --visitor or --key.", returncode=2)

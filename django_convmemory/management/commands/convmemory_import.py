@@ -94,7 +94,7 @@ class Command(BaseCommand):
         for name in files:
             if name != "-" and (pathlib.Path(name).is_dir() or not os.access(name, os.R_OK)):
                 raise CommandError(f"{name} is not a file, or cannot be read. Correct the name.", returncode=2)
-        using = choices.database(options, writes=not options["dry_run"])
+        using = choices.database(options)
         importer = Importer(memory, using, compact=not options["no_compact"])
         if options["dry_run"]:
             with interrupts.explained("Nothing was imported. To count again, run the command again."):

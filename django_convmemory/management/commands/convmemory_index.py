@@ -36,7 +36,7 @@ class Command(BaseCommand):
 
     def handle(self, *args: Any, **options: Any) -> None:
         """Index the sessions."""
-        using = choices.database(options, writes=True)
+        using = choices.database(options)
         for alias in options["alias"] or ():
             if not choices.memory(alias).options.index:
                 raise CommandError(

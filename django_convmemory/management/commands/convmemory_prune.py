@@ -65,7 +65,7 @@ class Command(BaseCommand):
 
     def handle(self, *args: Any, **options: Any) -> None:
         """Delete what is too old."""
-        using = choices.database(options, writes=not options["dry_run"])
+        using = choices.database(options)
         aliases, batch = choices.aliases(options, using), options["batch"]
         if not 0 < batch <= _LARGEST_BATCH:
             raise CommandError(f"--batch is {batch}. Give a whole number from 1 to {_LARGEST_BATCH}.", returncode=2)

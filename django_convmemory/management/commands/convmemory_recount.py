@@ -38,7 +38,7 @@ class Command(BaseCommand):
 
     def handle(self, *args: Any, **options: Any) -> None:
         """Recount the sessions."""
-        using = choices.database(options, writes=True)
+        using = choices.database(options)
         chosen = [choices.memory(alias) for alias in options["alias"] or memories]
         how_to_continue = _ALL if options["all"] else interrupts.CONTINUES
         with (

@@ -57,7 +57,7 @@ class Command(BaseCommand):
 
     def handle(self, *args: Any, **options: Any) -> None:
         """Convert the table, or continue a conversion."""
-        using, partitions = choices.database(options, writes=True), options["partitions"]
+        using, partitions = choices.database(options), options["partitions"]
         if connections[using].vendor != "postgresql":
             raise CommandError(f"The database {using!r} is not PostgreSQL. Only PostgreSQL has such partitions.")
         if not 2 <= partitions <= _MOST_PARTITIONS:
