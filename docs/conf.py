@@ -41,7 +41,7 @@ settings.configure(
         "django.contrib.auth",
         "rest_framework",
         "django_convmemory",
-        "django_convmemory.partitioning",
+        "django_convmemory.contrib.partitions",
     ],
     CONVMEMORY={"default": {"MEMORY": "django_convmemory.memory.ConversationBufferMemory"}},
     USE_TZ=True,

@@ -69,7 +69,7 @@ INSTALLED_APPS = [
     "drf_spectacular",
     "rest_framework",
     "django_convmemory",
-    "django_convmemory.partitioning",
+    "django_convmemory.contrib.partitions",
 ]
 MIDDLEWARE = [
     "django.contrib.sessions.middleware.SessionMiddleware",

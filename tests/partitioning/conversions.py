@@ -9,11 +9,11 @@ import pytest
 from django.db import connection
 
 from django_convmemory import models
+from django_convmemory.contrib.partitions import conversion
+from django_convmemory.contrib.partitions.database import Database
 from django_convmemory.maintenance import integrity
 from django_convmemory.memory import ConversationBufferMemory, ConversationMemory
 from django_convmemory.messages import ChatMessage
-from django_convmemory.partitioning import conversion
-from django_convmemory.partitioning.database import Database
 from django_convmemory.schedulers import NullScheduler
 from django_convmemory.stores.orm import ORMStore
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 from django.core.management import CommandError, call_command
 
+from django_convmemory.contrib.partitions import conversion
+from django_convmemory.contrib.partitions.conversion import Refused
+from django_convmemory.contrib.partitions.database import Database
+from django_convmemory.contrib.partitions.table import Table
 from django_convmemory.messages import ChatMessage
-from django_convmemory.partitioning import conversion
-from django_convmemory.partitioning.conversion import Refused
-from django_convmemory.partitioning.database import Database
-from django_convmemory.partitioning.table import Table
 from tests.partitioning.conversions import (
     Interrupted,
     check,
@@ -22,7 +22,7 @@ from tests.partitioning.conversions import (
     talk,
 )
 
-pytestmark = [pytest.mark.only_on("postgresql"), pytest.mark.usefixtures("unpartitioned")]
+pytestmark = [pytest.mark.release, pytest.mark.only_on("postgresql"), pytest.mark.usefixtures("unpartitioned")]
 
 
 @pytest.mark.parametrize("step", ["Created", "Every", "Copied", "Checked", "Compared"])

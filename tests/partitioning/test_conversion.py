@@ -17,17 +17,17 @@ import pytest
 from django.core.management import CommandError, call_command
 from django.db import connection
 
+from django_convmemory.contrib.partitions import state
+from django_convmemory.contrib.partitions.conversion import Refused
+from django_convmemory.contrib.partitions.database import Database
 from django_convmemory.memory import ConversationMemory
 from django_convmemory.messages import ChatMessage
-from django_convmemory.partitioning import state
-from django_convmemory.partitioning.conversion import Refused
-from django_convmemory.partitioning.database import Database
 from tests import processes
 from tests.long_sessions import fill
 from tests.partitioning.conversions import PARTITIONS, Interrupted, check, convert, everything, memory, talk
 from tests.processes import wait_until
 
-pytestmark = [pytest.mark.only_on("postgresql"), pytest.mark.usefixtures("unpartitioned")]
+pytestmark = [pytest.mark.release, pytest.mark.only_on("postgresql"), pytest.mark.usefixtures("unpartitioned")]
 
 
 @dataclasses.dataclass

@@ -19,7 +19,7 @@ from tests.partitioning.conversions import rows
 
 PAGE = (pathlib.Path(__file__).parents[2] / "docs/howto/partitions.md").read_text(encoding="utf-8")
 
-pytestmark = [pytest.mark.only_on("postgresql"), pytest.mark.usefixtures("partitioned")]
+pytestmark = [pytest.mark.release, pytest.mark.only_on("postgresql"), pytest.mark.usefixtures("partitioned")]
 
 
 def converse() -> None:

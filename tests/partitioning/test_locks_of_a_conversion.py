@@ -11,13 +11,13 @@ from typing import Any
 import pytest
 from django.db import connection, transaction
 
+from django_convmemory.contrib.partitions import building, conversion, copying
+from django_convmemory.contrib.partitions.database import Database
 from django_convmemory.messages import ChatMessage
-from django_convmemory.partitioning import building, conversion, copying
-from django_convmemory.partitioning.database import Database
 from tests import processes
 from tests.partitioning.conversions import check, convert, memory, rows, talk
 
-pytestmark = [pytest.mark.only_on("postgresql"), pytest.mark.usefixtures("unpartitioned")]
+pytestmark = [pytest.mark.release, pytest.mark.only_on("postgresql"), pytest.mark.usefixtures("unpartitioned")]
 
 
 @contextlib.contextmanager
@@ -158,7 +158,7 @@ def test_statistics_wait_for_an_autovacuum_of_a_partition_as_long_as_it_takes() 
 
 def test_the_server_ends_a_step_whose_process_was_stopped_and_it_runs_again(monkeypatch: pytest.MonkeyPatch) -> None:
     memory().append("a", *[ChatMessage.human(f"message {number}") for number in range(3)])
-    monkeypatch.setattr("django_convmemory.partitioning.database.IDLE_SECONDS", 1)
+    monkeypatch.setattr("django_convmemory.contrib.partitions.database.IDLE_SECONDS", 1)
     database, waited, begun = Database("default", 300), threading.Event(), threading.Event()
 
     def step() -> Any:

@@ -8,10 +8,10 @@ import pytest
 from django.core.management import CommandError, call_command
 from django.db import connection
 
-from django_convmemory.partitioning import copying
+from django_convmemory.contrib.partitions import copying
 from tests.partitioning.conversions import PARTITIONS, check, interrupt_after, names, talk
 
-pytestmark = [pytest.mark.only_on("postgresql"), pytest.mark.usefixtures("unpartitioned")]
+pytestmark = [pytest.mark.release, pytest.mark.only_on("postgresql"), pytest.mark.usefixtures("unpartitioned")]
 
 
 def test_a_dry_run_changes_nothing() -> None:

@@ -28,7 +28,7 @@ from django_convmemory.stores.orm import ORMStore
 from tests.conversations import call
 from tests.folding import MarkerModel, build, talk
 
-pytestmark = pytest.mark.only_on("postgresql")
+pytestmark = [pytest.mark.release, pytest.mark.only_on("postgresql")]
 
 # What is planned for several partitions, because it is about several sessions.
 OF_MANY = {

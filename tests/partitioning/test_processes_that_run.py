@@ -10,16 +10,16 @@ from typing import Any
 import pytest
 from django.db import connection, transaction
 
+from django_convmemory.contrib.partitions import conversion
+from django_convmemory.contrib.partitions.database import Database
 from django_convmemory.memory import ConversationBufferMemory
 from django_convmemory.messages import ChatMessage
-from django_convmemory.partitioning import conversion
-from django_convmemory.partitioning.database import Database
 from django_convmemory.schedulers import NullScheduler
 from django_convmemory.stores import partitions, preparing
 from django_convmemory.stores.orm import ORMStore
 from tests import processes
 
-pytestmark = [pytest.mark.only_on("postgresql"), pytest.mark.usefixtures("unpartitioned")]
+pytestmark = [pytest.mark.release, pytest.mark.only_on("postgresql"), pytest.mark.usefixtures("unpartitioned")]
 
 
 @pytest.fixture(autouse=True)

@@ -7,14 +7,14 @@ from django.core.management import CommandError, call_command
 from django.db import connection, transaction
 from psycopg.conninfo import make_conninfo
 
+from django_convmemory.contrib.partitions import state
+from django_convmemory.contrib.partitions.conversion import Refused
+from django_convmemory.contrib.partitions.database import Database
 from django_convmemory.messages import ChatMessage
-from django_convmemory.partitioning import state
-from django_convmemory.partitioning.conversion import Refused
-from django_convmemory.partitioning.database import Database
 from tests import servers
 from tests.partitioning.conversions import check, convert, memory, rows, talk
 
-pytestmark = [pytest.mark.only_on("postgresql"), pytest.mark.usefixtures("unpartitioned")]
+pytestmark = [pytest.mark.release, pytest.mark.only_on("postgresql"), pytest.mark.usefixtures("unpartitioned")]
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ from django.db import connection
 from django_convmemory.messages import ChatMessage
 from tests.partitioning.conversions import check, convert, interrupt_after, memory, names, rows, talk
 
-pytestmark = [pytest.mark.only_on("postgresql"), pytest.mark.usefixtures("unpartitioned")]
+pytestmark = [pytest.mark.release, pytest.mark.only_on("postgresql"), pytest.mark.usefixtures("unpartitioned")]
 
 # By kind, each as a query about the table with this OID.
 DESCRIPTIONS = {

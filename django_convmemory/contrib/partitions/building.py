@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from django_convmemory.partitioning import state, table as tables
-from django_convmemory.partitioning.state import NEW
-from django_convmemory.partitioning.table import BY, MESSAGES, Grant, Table
+from django_convmemory.contrib.partitions import state, table as tables
+from django_convmemory.contrib.partitions.state import NEW
+from django_convmemory.contrib.partitions.table import BY, MESSAGES, Grant, Table
 
 
 def partition_names(partitions: int) -> list[str]:

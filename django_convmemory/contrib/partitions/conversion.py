@@ -8,12 +8,12 @@ from collections.abc import Callable, Iterator
 
 from django.db import Error
 
-from django_convmemory.partitioning import building, copying, state, swapping, table as tables
-from django_convmemory.partitioning.building import Altered
-from django_convmemory.partitioning.copying import Overtaken, Rewritten
-from django_convmemory.partitioning.database import Database
-from django_convmemory.partitioning.state import EMPTYING, MIRROR, NEW, OLD, State
-from django_convmemory.partitioning.table import MESSAGES, Table
+from django_convmemory.contrib.partitions import building, copying, state, swapping, table as tables
+from django_convmemory.contrib.partitions.building import Altered
+from django_convmemory.contrib.partitions.copying import Overtaken, Rewritten
+from django_convmemory.contrib.partitions.database import Database
+from django_convmemory.contrib.partitions.state import EMPTYING, MIRROR, NEW, OLD, State
+from django_convmemory.contrib.partitions.table import MESSAGES, Table
 from django_convmemory.stores import partitions as store_partitions, transactions
 
 # In versions of PostgreSQL: the first one that finds rows by a range of pages.

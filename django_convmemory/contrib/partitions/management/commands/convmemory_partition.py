@@ -8,10 +8,10 @@ from typing import Any
 from django.core.management.base import BaseCommand, CommandError, CommandParser
 from django.db import ProgrammingError, connections
 
+from django_convmemory.contrib.partitions import conversion
+from django_convmemory.contrib.partitions.conversion import Refused
+from django_convmemory.contrib.partitions.database import Database
 from django_convmemory.management import choices, interrupts
-from django_convmemory.partitioning import conversion
-from django_convmemory.partitioning.conversion import Refused
-from django_convmemory.partitioning.database import Database
 from django_convmemory.stores import transactions
 
 # More partitions need more locks for a statement about all of them than a server has by default.

@@ -6,7 +6,7 @@ import dataclasses
 from typing import NamedTuple
 
 from django_convmemory import models
-from django_convmemory.partitioning.database import Database
+from django_convmemory.contrib.partitions.database import Database
 
 MESSAGES = models.Message._meta.db_table
 # The column by which the table is partitioned.

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from django_convmemory.partitioning.database import Database
-from django_convmemory.partitioning.table import MESSAGES, Table
+from django_convmemory.contrib.partitions.database import Database
+from django_convmemory.contrib.partitions.table import MESSAGES, Table
 
 STATE = f"{MESSAGES}_conversion"
 # The partitioned table until the swap, and the old table after it.

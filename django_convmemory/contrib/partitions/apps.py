@@ -11,6 +11,6 @@ from django.utils.translation import gettext_lazy as _
 
 
 class PartitioningConfig(AppConfig):
-    name = "django_convmemory.partitioning"
+    name = "django_convmemory.contrib.partitions"
     label = "convmemory_partitioning"
     verbose_name = _("Partitioning of the conversation memory")

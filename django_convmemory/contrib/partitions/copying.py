@@ -24,9 +24,9 @@ import functools
 import time
 from collections.abc import Callable, Iterator
 
-from django_convmemory.partitioning import building, state, table as tables
-from django_convmemory.partitioning.state import EMPTYING, MIRROR, NEW
-from django_convmemory.partitioning.table import Table
+from django_convmemory.contrib.partitions import building, state, table as tables
+from django_convmemory.contrib.partitions.state import EMPTYING, MIRROR, NEW
+from django_convmemory.contrib.partitions.table import Table
 
 # The key of the advisory lock, chosen at random.
 _LOCK = 7_412_093_655_120_871

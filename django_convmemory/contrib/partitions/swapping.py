@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from django.db import transaction
 
-from django_convmemory.partitioning import building, state, table as tables
-from django_convmemory.partitioning.state import EMPTYING, MIRROR, NEW, OLD
-from django_convmemory.partitioning.table import MESSAGES, ForeignKey, Table
+from django_convmemory.contrib.partitions import building, state, table as tables
+from django_convmemory.contrib.partitions.state import EMPTYING, MIRROR, NEW, OLD
+from django_convmemory.contrib.partitions.table import MESSAGES, ForeignKey, Table
 
 # Foreign keys.
 #
