@@ -61,7 +61,7 @@ def write(head: Head, using: str, out: Callable[[str], object]) -> int:
 def pieces(head: Head, using: str) -> Generator[str, None, int]:
     """Yield the session's record, a line in pieces. Return the number of its messages.
 
-    A session without messages has no record." Messages are read in batches, and held in memory up to a limit.
+    A session without messages has no record. Messages are read in batches, and held in memory up to a limit.
     """
     with closing(_transcribed(head.session_id, using)) as transcript:
         if not transcript.messages.count:
