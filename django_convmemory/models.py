@@ -247,7 +247,6 @@ class Session(models.Model):
         ]
         permissions = [
             ("write_any_role", _("Can write messages of any role through the API")),
-            ("try_prompts", _("Can try prompts and models with a session, in the admin")),
         ]
 
     def __str__(self) -> str:

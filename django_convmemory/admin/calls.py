@@ -1,296 +1,149 @@
-"""The calls of models in a span of time: their outcomes, tokens and costs.
+"""The calls of models in the last days, by model and by day.
 
-At most the newest ``MAX_CALLS`` of the span are counted, whatever the table holds.
+At most the newest ``MAX_CALLS`` are counted, whatever the table holds.
 """
 
 from __future__ import annotations
 
+import collections
 import dataclasses
 import datetime as dt
-from collections import Counter
-from collections.abc import Iterable
 from decimal import Decimal
 from typing import Any, NamedTuple
-from urllib.parse import urlencode
 
-from django.contrib.auth import get_user_model
-from django.db.models import (
-    Case,
-    Count,
-    F,
-    FloatField,
-    IntegerField,
-    Max,
-    Min,
-    OuterRef,
-    Q,
-    QuerySet,
-    Subquery,
-    Sum,
-    Value,
-    When,
-)
-from django.db.models.functions import Cast, Round
+from django.conf import settings
+from django.db.models import Case, Count, Max, Min, Q, Sum, Value, When
+from django.utils import formats, timezone
 from django.utils.functional import cached_property
+from django.utils.translation import gettext_lazy as _
 
-from django_convmemory import models
-from django_convmemory.admin import periods, trends
+from django_convmemory import clock, models
+from django_convmemory.admin import charts
 from django_convmemory.core.values import AttemptOutcome
-from django_convmemory.memory import memories
 
+DAYS = 30
 MAX_CALLS = 50_000
-# A call gets its id when it ends, but its time is that of its beginning. So this many calls of a span may have larger
-# ids than the last call that began in it.
-_OUT_OF_ORDER = 1000
-# The number of sessions, and of people, with the highest costs that are listed. At most so many of the newest calls are
-# summed up for it, because each needs a look at its session.
-TOP, MAX_RANKED = 10, 10_000
+# The outcomes that are no failures.
+DONE = (AttemptOutcome.PUBLISHED, AttemptOutcome.SHORTEN, AttemptOutcome.DROPPED)
+# The parts of a day's column, from the bottom up.
+TOKENS = (("cached", _("in, from the provider’s cache")), ("in", _("in, not cached")), ("out", _("out")))
 
 
-class ModelCalls(NamedTuple):
-    """The calls of one model. ``seconds`` is the mean of a call. ``cost`` is None if no price is known."""
+class Sums(NamedTuple):
+    """What some calls took. ``seconds`` is their sum. ``cost`` is None if no price is known."""
 
-    model: str
-    calls: int
-    failed: int
-    prompt_tokens: int
-    cached_tokens: int
-    completion_tokens: int
-    cost: Decimal | None
-    seconds: float
+    calls: int = 0
+    failed: int = 0
+    prompt: int = 0
+    cached: int = 0
+    completion: int = 0
+    seconds: float = 0
+    cost: Decimal | None = None
 
+    @property
+    def mean_seconds(self) -> float:
+        return self.seconds / self.calls
 
-class Spender(NamedTuple):
-    """A session, or an owner of sessions, with the cost of its calls."""
-
-    who: Any
-    calls: int
-    cost: float
+    @property
+    def tokens(self) -> tuple[int, int, int]:
+        """The tokens of :data:`TOKENS`. A provider may count more cached tokens than tokens."""
+        cached = min(self.cached, self.prompt)
+        return cached, self.prompt - cached, self.completion
 
 
 @dataclasses.dataclass
 class Calls:
-    """The calls of one alias, or of all aliases in the settings.
-
-    They are those of one of :data:`periods.PERIODS`, or of the days from ``first_day`` through ``last_day``.
-    """
+    """The calls of ``aliases`` today and in the ``DAYS - 1`` days before."""
 
     using: str
-    alias: str | None = None
-    period: str = "1d"
-    first_day: dt.date | None = None
-    last_day: dt.date | None = None
+    aliases: list[str]
 
     @cached_property
-    def aliases(self) -> list[str]:
-        return [self.alias] if self.alias else list(memories)
-
-    @cached_property
-    def span(self) -> periods.Span:
-        if self.first_day or self.last_day:
-            return periods.days(self.first_day, self.last_day, self.using)
-        return periods.latest(self.period, self.using)
-
-    @property
-    def query(self) -> str:
-        """The choices, as the query of an address."""
-        chosen = {"alias": self.alias, "period": self.period, "from": self.first_day, "to": self.last_day}
-        return urlencode({name: value for name, value in chosen.items() if value})
-
-    @property
-    def in_span(self) -> QuerySet[models.Attempt]:
-        """All calls of the span."""
-        rows = models.Attempt.objects.using(self.using).filter(started_at__gte=self.span.steps[0])
-        return rows if self.span.ends is None else rows.filter(started_at__lt=self.span.ends)
+    def days(self) -> list[dt.date]:
+        today = dt.datetime.now(timezone.get_current_timezone()).date()
+        return [today - dt.timedelta(days=number) for number in reversed(range(DAYS))]
 
     @cached_property
     def _newest(self) -> int:
-        """The largest id that a call of the span may have."""
-        rows = models.Attempt.objects.using(self.using)
-        if self.span.ends is None:
-            return rows.aggregate(newest=Max("pk"))["newest"] or 0
-        last = Q(pk__in=[])
-        for alias in self.aliases:
-            # A subquery for each alias, because the index has the calls of one alias in order.
-            before = models.Attempt.objects.filter(alias=alias, started_at__lt=self.span.ends)
-            last |= Q(pk=Subquery(before.order_by("-alias", "-started_at").values("pk")[:1]))
-        newest = rows.filter(last).aggregate(newest=Max("pk"))["newest"]
-        return 0 if newest is None else newest + _OUT_OF_ORDER
+        newest: int | None = models.Attempt.objects.using(self.using).aggregate(newest=Max("pk"))["newest"]
+        return newest or 0
 
     @cached_property
-    def _calls(self) -> QuerySet[models.Attempt]:
-        """The calls that are counted, each with the number of its step."""
-        rows = self.in_span.filter(pk__gt=self._newest - MAX_CALLS, pk__lte=self._newest, alias__in=self.aliases)
-        return rows.annotate(step=_step(self.span.steps, 0))
-
-    @cached_property
-    def _groups(self) -> list[dict[str, Any]]:
-        """The calls, grouped by step, outcome, model and rounded duration."""
-        rows: Any = self._calls.order_by().annotate(took=_rounded())
-        groups = rows.values("step", "outcome", "model", "took").annotate(
-            calls=Count("pk"),
-            prompt=Sum("prompt_tokens"),
-            cached=Sum("cached_tokens"),
-            completion=Sum("completion_tokens"),
-            total=Sum("cost"),
-            seconds=Sum("duration_seconds"),
-            longest=Max("due_seconds"),
-            oldest=Min("started_at"),
+    def _groups(self) -> list[tuple[int, str, dt.datetime, Sums]]:
+        """The number of the day, the model, the time of the oldest call, and the sums of each day and model."""
+        begins = [self._midnight(day) for day in self.days]
+        # The newest day first, because most databases stop at the first condition that holds.
+        later = [When(started_at__gte=begins[number], then=Value(number)) for number in reversed(range(1, DAYS))]
+        rows: Any = models.Attempt.objects.using(self.using).filter(
+            started_at__gte=begins[0], pk__gt=self._newest - MAX_CALLS, alias__in=self.aliases
         )
-        return list(groups)
+        groups = rows.annotate(day=Case(*later, default=Value(0))).order_by().values_list("day", "model")
+        groups = groups.annotate(
+            oldest=Min("started_at"),
+            calls=Count("pk"),
+            failed=Count("pk", filter=~Q(outcome__in=DONE)),
+            prompt=Sum("prompt_tokens", default=0),
+            cached=Sum("cached_tokens", default=0),
+            completion=Sum("completion_tokens", default=0),
+            seconds=Sum("duration_seconds", default=0.0),
+            total=Sum("cost"),
+        )
+        return [(day, model, oldest, Sums(*sums)) for day, model, oldest, *sums in groups]
+
+    def _midnight(self, day: dt.date) -> dt.datetime:
+        """Return the time at which a day begins, in the form that rows have."""
+        moment = dt.datetime.combine(day, dt.time.min, timezone.get_current_timezone())
+        return moment if settings.USE_TZ else clock.naive(moment, self.using)
 
     @cached_property
     def since(self) -> dt.datetime | None:
-        """The time of the oldest call that is counted, or None if all calls of the span are counted."""
-        if self.calls < MAX_CALLS // 2:  # Ids may have gaps.
+        """The time of the oldest call that is counted, or None if all calls of these days are counted."""
+        left_out = models.Attempt.objects.using(self.using).filter(pk__lte=self._newest - MAX_CALLS).order_by("-pk")
+        at = left_out.values_list("started_at", flat=True).first()
+        if at is None or at < self._midnight(self.days[0]):
             return None
-        left_out = self._last_before(self._newest - MAX_CALLS)
-        return min(group["oldest"] for group in self._groups) if left_out else None
-
-    def _last_before(self, pk: int) -> dt.datetime | None:
-        """Return the time of the last call through this id, or None if it is not in the span."""
-        before = models.Attempt.objects.using(self.using).filter(pk__lte=pk)
-        at = before.order_by("-pk").values_list("started_at", flat=True).first()
-        return at if at and at >= self.span.steps[0] else None
+        return min((oldest for _day, _model, oldest, _sums in self._groups), default=None)
 
     @cached_property
-    def _by_outcome(self) -> Counter[str]:
-        return _count_by_outcome(self._groups)
-
-    @property
-    def calls(self) -> int:
-        return self._by_outcome.total()
-
-    @property
-    def published(self) -> int:
-        return self._by_outcome[AttemptOutcome.PUBLISHED]
-
-    @property
-    def failed(self) -> int:
-        return _failed(self._by_outcome)
-
-    @cached_property
-    def outcomes_trend(self) -> trends.Trend:
-        return trends.outcomes(self.span, self._groups)
-
-    @cached_property
-    def lag_trend(self) -> trends.Trend:
-        return trends.lag(self.span, self._groups)
-
-    @cached_property
-    def cost_trend(self) -> trends.Trend:
-        return trends.cost(self.span, self._groups)
-
-    @cached_property
-    def tokens_trend(self) -> trends.Trend:
-        return trends.tokens(self.span, self._groups)
-
-    @cached_property
-    def latency_trend(self) -> trends.Trend:
-        return trends.latency(self.span, self._groups)
-
-    @property
-    def long_waits(self) -> Iterable[tuple[int, dt.datetime, float]]:
-        """The session, the time, and the seconds of each call for a session that had been due for long."""
-        rows = self._calls.filter(due_seconds__gte=trends.BACKLOG_SECONDS, session__isnull=False).order_by()
-        return rows.values_list("session_id", "started_at", "due_seconds")
-
-    @cached_property
-    def by_model(self) -> list[ModelCalls]:
+    def by_model(self) -> list[tuple[str, Sums]]:
         """The calls of each model, the most expensive model first."""
-        groups: dict[str, list[dict[str, Any]]] = {}
-        for group in self._groups:
-            groups.setdefault(group["model"], []).append(group)
-        return sorted(
-            (_model_calls(model, own_groups) for model, own_groups in groups.items()),
-            key=lambda called: (-(called.cost or Decimal()), -called.calls),
-        )
+        by_model = collections.defaultdict(list)
+        for _day, model, _oldest, sums in self._groups:
+            by_model[model].append(sums)
+        summed = [(model, _summed(sums)) for model, sums in by_model.items()]
+        return sorted(summed, key=lambda each: (-(each[1].cost or Decimal()), -each[1].calls))
+
+    @cached_property
+    def by_day(self) -> list[tuple[str, Sums]]:
+        """The calls of each day, the oldest day first, with the day as a text."""
+        by_day = collections.defaultdict(list)
+        for day, _model, _oldest, sums in self._groups:
+            by_day[day].append(sums)
+        return [(formats.date_format(day), _summed(by_day[number])) for number, day in enumerate(self.days)]
+
+    @cached_property
+    def total(self) -> Sums:
+        return _summed([sums for _model, sums in self.by_model])
 
     @property
-    def cost(self) -> Decimal | None:
-        return _sum_known(called.cost for called in self.by_model)
+    def legend(self) -> tuple[tuple[str, Any], ...]:
+        return TOKENS
 
-    # The highest costs.
+    @property
+    def tokens_chart(self) -> charts.Columns:
+        return charts.columns([name for name, _label in TOKENS], [sums.tokens for _day, sums in self.by_day])
 
-    @cached_property
-    def ranked_since(self) -> dt.datetime | None:
-        """The time of the last call that the highest costs leave out, or None if they count all calls of the span."""
-        if self.calls <= MAX_RANKED // 2:  # Ids may have gaps.
+    @property
+    def cost_chart(self) -> charts.Columns | None:
+        """The cost of each day, or None if no price is known."""
+        if self.total.cost is None:
             return None
-        return self._last_before(self._newest - MAX_RANKED)
-
-    @cached_property
-    def top_sessions(self) -> list[Spender]:
-        """The sessions with the highest costs. Those that were deleted are missing."""
-        return self._top(models.Session.objects.select_related("owner"), F("session_id"))
-
-    @cached_property
-    def top_owners(self) -> list[Spender]:
-        """The users whose sessions have the highest costs."""
-        # Not a join: to find the owners of many calls, the database might read all sessions.
-        owner = models.Session.objects.filter(pk=OuterRef("session_id")).values("owner_id")
-        return self._top(get_user_model()._base_manager.all(), Subquery(owner))
-
-    def _top(self, rows: QuerySet[Any], who: Any) -> list[Spender]:
-        """Return those of ``rows`` with the highest costs. ``who`` is the primary key of the row of a call."""
-        newest = self._calls.filter(pk__gt=self._newest - MAX_RANKED)
-        costly: Any = newest.filter(session__isnull=False, cost__gt=0).annotate(who=who).order_by()
-        # A sum of exact numbers would take the database twice as long.
-        total = Sum(Cast("cost", FloatField()))
-        groups = costly.values("who").annotate(calls=Count("pk"), total=total)
-        # One more: the calls of sessions without an owner are a group, too.
-        highest = list(groups.order_by("-total", "who").values_list("who", "calls", "total")[: TOP + 1])
-        found = rows.using(self.using).in_bulk([pk for pk, _calls, _total in highest if pk is not None])
-        return [Spender(found[pk], calls, total) for pk, calls, total in highest if pk in found][:TOP]
+        return charts.columns(["cost"], [[float(sums.cost or 0)] for _day, sums in self.by_day])
 
 
-def _step(steps: list[dt.datetime], first: int) -> Any:
-    """Return the expression of a call's step, one of ``steps``, whose numbers begin with ``first``.
-
-    It halves the steps until one is left, so that the database compares a time with few of them.
-    """
-    if len(steps) == 1:
-        return Value(first)
-    half = len(steps) // 2
-    later = When(started_at__gte=steps[half], then=_step(steps[half:], first + half))
-    return Case(later, default=_step(steps[:half], first))
-
-
-def _rounded() -> Any:
-    """Return the expression of a call's duration in tenths of a second.
-
-    From ten seconds on, it is rounded to whole seconds, so that there are few groups.
-    """
-    tenths = Cast(Round(F("duration_seconds") * 10), IntegerField())
-    seconds = Cast(Round(F("duration_seconds")), IntegerField()) * 10
-    return Case(When(duration_seconds__lt=10, then=tenths), default=seconds, output_field=IntegerField())
-
-
-def _count_by_outcome(groups: Iterable[dict[str, Any]]) -> Counter[str]:
-    counts = Counter[str]()
-    for group in groups:
-        counts[group["outcome"]] += group["calls"]
-    return counts
-
-
-def _failed(by_outcome: Counter[str]) -> int:
-    return sum(calls for outcome, calls in by_outcome.items() if outcome not in trends.DONE)
-
-
-def _model_calls(model: str, groups: list[dict[str, Any]]) -> ModelCalls:
-    by_outcome = _count_by_outcome(groups)
-    return ModelCalls(
-        model,
-        calls=by_outcome.total(),
-        failed=_failed(by_outcome),
-        prompt_tokens=sum(group["prompt"] or 0 for group in groups),
-        cached_tokens=sum(group["cached"] or 0 for group in groups),
-        completion_tokens=sum(group["completion"] or 0 for group in groups),
-        cost=_sum_known(group["total"] for group in groups),
-        seconds=sum(group["seconds"] or 0 for group in groups) / by_outcome.total(),
-    )
-
-
-def _sum_known(costs: Iterable[Decimal | None]) -> Decimal | None:
+def _summed(several: list[Sums]) -> Sums:
+    if not several:
+        return Sums()
+    *columns, costs = zip(*several, strict=True)
     known = [cost for cost in costs if cost is not None]
-    return sum(known, Decimal()) if known else None
+    return Sums(*map(sum, columns), cost=sum(known, Decimal()) if known else None)

@@ -1,9 +1,8 @@
-"""The figures of the overview: what is stored, what folding saved, what is due, and what the models' calls took.
+"""The figures of the overview: what is stored, what folding saved, and what is due.
 
 No figure walks a whole table:
 
 - Up to some thousands of sessions, all are counted. Otherwise, a sample is, which is spread evenly over their ids.
-- Of the calls, at most the newest ``calls.MAX_CALLS`` are counted.
 - Due sessions, and those that wait for a rebuild, are counted by their indexes, up to ``MAX_DUE``.
 """
 
@@ -17,19 +16,18 @@ from typing import Any
 from django.db.models import Count, Max, Min, OuterRef, Q, Subquery, Sum
 from django.db.models.functions import Coalesce
 from django.utils.functional import cached_property
-from django.utils.translation import gettext_lazy as _
 
 from django_convmemory import models
-from django_convmemory.admin import charts, trends
 from django_convmemory.admin.calls import Calls
 from django_convmemory.admin.pauses import Pause
 from django_convmemory.admin.waiting import Status
+from django_convmemory.memory import memories
 
 # The sample: the number of ranges of ids, and the number of ids in each range.
 RANGES, RANGE_SIZE = 50, 100
 MAX_DUE = 1000
-# The largest number of failing and paused sessions, and of memories with due sessions, that are listed.
-MAX_LISTED = 10
+# The largest number of failing and paused sessions that are listed.
+MAX_LISTED = 5
 # The largest number of sessions to be rebuilt that are listed.
 MAX_REBUILDS_LISTED = 5
 
@@ -45,22 +43,25 @@ class Stored:
     estimated: bool = False
 
     @property
-    def saved(self) -> int:
-        """The tokens of the history that are not sent."""
-        return max(0, self.history - self.context)
-
-    @property
     def saved_percent(self) -> int:
-        return round(100 * self.saved / self.history) if self.history else 0
-
-    @property
-    def parts(self) -> list[charts.Piece]:
-        return charts.stacked([("context", _("sent"), self.context), ("saved", _("saved"), self.saved)])
+        """The share of the tokens of the history that are not sent."""
+        return round(100 * max(0, self.history - self.context) / self.history) if self.history else 0
 
 
 @dataclasses.dataclass
-class Overview(Calls):
-    """The figures of one alias, or of all aliases in the settings. Those of the calls are of the chosen time."""
+class Overview:
+    """The figures of one alias, or of all aliases in the settings."""
+
+    using: str
+    alias: str | None = None
+
+    @cached_property
+    def aliases(self) -> list[str]:
+        return [self.alias] if self.alias else list(memories)
+
+    @cached_property
+    def calls(self) -> Calls:
+        return Calls(self.using, self.aliases)
 
     @property
     def _sessions(self) -> models.SessionQuerySet:
@@ -106,9 +107,20 @@ class Overview(Calls):
         return len(self._due) > MAX_DUE
 
     @cached_property
-    def oldest_due(self) -> list[models.Session]:
-        """The session of each alias that has been due for the longest time, longest due first."""
-        condition = Q(pk__in=[])
+    def stuck(self) -> list[int]:
+        """The ids of the due sessions whose last attempt failed, or that wait for the end of a pause."""
+        states = (models.SessionState.FAILING, models.SessionState.PAUSED)
+        return [session.pk for session in self._due if session.state in states]
+
+    @property
+    def all_stuck(self) -> models.SessionQuerySet:
+        """These sessions, longest due first."""
+        return models.Session.objects.using(self.using).filter(pk__in=self.stuck).order_by("due_since")
+
+    @cached_property
+    def waiting(self) -> list[models.Session]:
+        """The session of each alias that has been due for the longest time, and stuck ones, longest due first."""
+        condition = Q(pk__in=self.stuck[:MAX_LISTED])
         for alias in self.aliases:
             # A subquery for each alias, because the index has the due sessions of one alias in order.
             of_alias = models.Session.objects.filter(alias=alias).due().order_by("alias", "due_since", "pk")
@@ -116,65 +128,19 @@ class Overview(Calls):
         rows = models.Session.objects.using(self.using).filter(condition).with_clock().select_related("owner")
         return sorted(rows, key=lambda session: (session.due_since, session.pk))
 
-    def oldest_with(self, pauses: Iterable[Pause]) -> list[Status]:
+    def why(self, pauses: Iterable[Pause]) -> list[Status]:
         """Why each of them waits."""
         by_alias = {pause.state.alias: pause for pause in pauses}
-        return [Status(session, by_alias.get(session.alias)) for session in self.oldest_due[:MAX_LISTED]]
+        return [Status(session, by_alias.get(session.alias)) for session in self.waiting]
 
     @property
     def lag(self) -> dt.timedelta | None:
         """The time since the first of them became due."""
-        if not self.oldest_due:
+        if not self.waiting:
             return None
-        oldest: Any = self.oldest_due[0]
+        oldest: Any = self.waiting[0]
         wait: dt.timedelta = oldest.now - oldest.due_since
         return wait
-
-    @cached_property
-    def _stuck(self) -> dict[str, list[int]]:
-        """The ids of the due sessions that failed, and of those that only wait for the end of a pause."""
-        return {
-            state: [session.pk for session in self._due if session.state == state]
-            for state in (models.SessionState.FAILING, models.SessionState.PAUSED)
-        }
-
-    @property
-    def failing(self) -> int:
-        """The number of due sessions whose last attempt failed."""
-        return len(self._stuck[models.SessionState.FAILING])
-
-    @property
-    def paused(self) -> int:
-        """The number of the other due sessions whose alias is paused."""
-        return len(self._stuck[models.SessionState.PAUSED])
-
-    @property
-    def stuck(self) -> int:
-        return self.failing + self.paused
-
-    @property
-    def all_stuck(self) -> models.SessionQuerySet:
-        """The failing and the paused sessions, longest due first."""
-        ids = [session_id for state_ids in self._stuck.values() for session_id in state_ids]
-        return models.Session.objects.using(self.using).filter(pk__in=ids).order_by("due_since")
-
-    @cached_property
-    def listed(self) -> list[models.Session]:
-        """Those of them that are listed."""
-        return list(self.all_stuck.with_clock().select_related("owner")[:MAX_LISTED])
-
-    @cached_property
-    def backlog_trend(self) -> trends.Trend:
-        due = [(session.pk, session.due_since) for session in self._due if session.due_since]
-        return trends.backlog(self.span, self.long_waits, due)
-
-    @property
-    def trends(self) -> list[trends.Trend]:
-        """The charts, in pairs."""
-        return [
-            *(self.outcomes_trend, self.latency_trend, self.cost_trend),
-            *(self.tokens_trend, self.lag_trend, self.backlog_trend),
-        ]
 
     # Rebuilds.
 

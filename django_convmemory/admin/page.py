@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import datetime as dt
-from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any
 
 from django.db.models import OuterRef, Q, Subquery
 from django.utils.functional import cached_property
@@ -16,7 +15,6 @@ from django_convmemory import models
 from django_convmemory.admin import charts, differences, timeline
 from django_convmemory.admin.finding import Finding
 from django_convmemory.admin.pauses import Pause
-from django_convmemory.admin.phrases import Phrase
 from django_convmemory.admin.waiting import Status
 from django_convmemory.conversation import ConversationMemory
 from django_convmemory.core.context import Context, Part
@@ -26,8 +24,6 @@ from django_convmemory.memory import memories
 ATTEMPTS = 3
 # The number of versions whose texts are shown.
 VERSIONS = 1
-# The number of newest versions that are always read, whatever the chart shows.
-RECENT = 12
 # The number of newest versions that the chart marks.
 MARKED = 1_000
 
@@ -39,58 +35,6 @@ PART_LABELS = {
 }
 
 
-class Mark(NamedTuple):
-    """What a version is marked with, if it ``applies``. ``bad``: it may lack something."""
-
-    applies: Callable[[models.Summary], bool]
-    label: Any
-    meaning: Any
-    bad: bool = False
-
-
-MARKS = [
-    Mark(
-        lambda summary: summary.part_end is not None,
-        gettext_lazy("part"),
-        gettext_lazy("It ends within a long message or exchange. No context shows it."),
-    ),
-    Mark(
-        lambda summary: summary.building,
-        gettext_lazy("not finished"),
-        gettext_lazy("A rebuild, or a long message, is not folded to its end yet. No context shows it."),
-    ),
-    Mark(
-        lambda summary: summary.fallback,
-        gettext_lazy("by the fallback model"),
-        gettext_lazy("The memory’s own model did not make it."),
-        bad=True,
-    ),
-    Mark(
-        lambda summary: summary.stand_in,
-        gettext_lazy("stands in"),
-        gettext_lazy("The memory’s own model was unavailable. When it answers, it rebuilds this version."),
-        bad=True,
-    ),
-    Mark(
-        lambda summary: summary.carried,
-        gettext_lazy("carried over"),
-        gettext_lazy("These messages have no words, or no model could summarize them. The text did not change."),
-        bad=True,
-    ),
-    Mark(
-        lambda summary: summary.cut,
-        gettext_lazy("cut"),
-        gettext_lazy("A message was too long, and its rest is not in the text."),
-        bad=True,
-    ),
-    Mark(
-        lambda summary: summary.shortened,
-        gettext_lazy("shortened"),
-        gettext_lazy("The model’s text exceeded the limit."),
-    ),
-]
-
-
 @dataclasses.dataclass(frozen=True, slots=True)
 class Version:
     """A version of the summary. ``text`` marks what it changed in its parent, ``attempt`` is the call that made it."""
@@ -99,10 +43,6 @@ class Version:
     text: SafeString
     attempt: models.Attempt | None
 
-    @property
-    def marks(self) -> list[Mark]:
-        return [mark for mark in MARKS if mark.applies(self.summary)]
-
 
 @dataclasses.dataclass
 class SessionPage:
@@ -110,7 +50,7 @@ class SessionPage:
 
     It shows the messages before the position ``before``, or the last messages, and the version ``version`` of the
     summary, or the newest version. ``pause`` is that of the session's alias. ``asked`` is the version that was current
-    when a rebuild was requested, if one was. ``phrase`` is looked for, if it is given.
+    when a rebuild was requested, if one was. ``phrase`` is looked for, if there is one.
     """
 
     session: models.Session
@@ -118,7 +58,7 @@ class SessionPage:
     version: int | None = None
     pause: Pause | None = None
     asked: int | None = None
-    phrase: Phrase | None = None
+    phrase: str = ""
 
     @property
     def using(self) -> str:
@@ -165,19 +105,16 @@ class SessionPage:
     @cached_property
     def finding(self) -> Finding | None:
         """What is found of the phrase, or None if nothing is looked for."""
-        return Finding(self.session, self.phrase, self.context, self.using) if self.phrase else None
+        if not (self.phrase and self.memory):
+            return None
+        return Finding(self.memory, self.session, self.phrase, self.context)
 
     @cached_property
     def timeline(self) -> list[timeline.Bubble]:
         rows = timeline.rows(self.session, self.before, self.using)
         if not rows:
             return []
-        newest = self.session.current_version
-        recent = [fold for fold in self.folds if fold.version > newest - RECENT]
-        ends = charts.current_line(recent, newest)
-        if newest > RECENT and recent and rows[0].position <= recent[-1].last_position:
-            # An older version may have folded these messages.
-            ends = explain.versions(self.session, rows[0].position, rows[-1].position, self.using)
+        ends = explain.versions(self.session, rows[0].position, rows[-1].position, self.using)
         explained = explain.explained([(row.position, row.role, row.tokens) for row in rows], self.context, ends)
         # Links to versions keep the messages of the page.
         keep = "" if self.before is None else f"&before={self.before}"
@@ -207,23 +144,13 @@ class SessionPage:
         return models.Attempt.objects.using(self.using).filter(session=self.session)
 
     @cached_property
-    def folds(self) -> list[charts.Fold]:
-        """The newest versions, and the older ones that the lines of the chart need, newest first."""
-        newest = self.session.current_version
-        return [fold for fold in self._folds if fold.version > newest - RECENT or fold.version in self._drawn]
-
-    @cached_property
     def _folds(self) -> list[charts.Fold]:
-        """The versions that the chart marks, and :attr:`folds`, newest first."""
-        newest, rows = self.session.current_version, self._finished
-        if newest > MARKED:
-            rows = rows.filter(Q(version__gt=newest - MARKED) | Q(version__in=self._drawn))
-        columns = ("version", "parent_version", "last_position", "covered_tokens", "tokens")
-        return [charts.Fold(*row) for row in rows.order_by("-version").values_list(*columns)]
-
-    @cached_property
-    def _drawn(self) -> set[int]:
-        return {sample.version for sample in self._samples if sample.version}
+        """The versions that the chart marks, and those that its lines need."""
+        drawn = {sample.version for sample in self._samples if sample.version}
+        newest = Q(version__gt=self.session.current_version - MARKED)
+        rows = self._finished.filter(newest | Q(version__in=drawn))
+        columns = ("version", "last_position", "covered_tokens", "tokens")
+        return [charts.Fold(*row) for row in rows.order_by("version").values_list(*columns)]
 
     @cached_property
     def _samples(self) -> list[charts.Sample]:
@@ -237,9 +164,7 @@ class SessionPage:
 
     @cached_property
     def chart(self) -> charts.TokenChart | None:
-        oldest = self.session.current_version - MARKED
-        unmarked = max(0, oldest - sum(fold.version <= oldest for fold in self._folds))
-        return charts.token_chart(self._samples, self._folds, self.budget, unmarked)
+        return charts.token_chart(self._samples, self._folds, self.budget)
 
     @cached_property
     def summaries(self) -> list[models.Summary]:

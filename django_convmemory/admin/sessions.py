@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import datetime as dt
 import functools
-import hashlib
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -13,28 +12,25 @@ from django.contrib.admin.utils import display_for_value, quote
 from django.contrib.admin.views.main import SEARCH_VAR
 from django.contrib.auth import get_user_model
 from django.core.exceptions import PermissionDenied
-from django.db import connections, router, transaction
+from django.db import router
 from django.db.models import QuerySet
 from django.http import Http404, HttpRequest, HttpResponse, HttpResponseNotAllowed, HttpResponseRedirect
 from django.http.response import HttpResponseBase
-from django.template.loader import render_to_string
+from django.shortcuts import render
 from django.template.response import TemplateResponse
 from django.urls import NoReverseMatch, URLPattern, path, reverse
-from django.utils.cache import get_conditional_response
+from django.utils.decorators import method_decorator
 from django.utils.html import format_html
-from django.utils.http import quote_etag
 from django.utils.text import capfirst
 from django.utils.translation import gettext_lazy as _
+from django.views.decorators.http import conditional_page
 
 from django_convmemory import models
-from django_convmemory.admin import attempts, bulk, lists, periods
-from django_convmemory.admin.finding import page_of
+from django_convmemory.admin import bulk, finding, lists
 from django_convmemory.admin.overview import Overview
 from django_convmemory.admin.page import SessionPage
 from django_convmemory.admin.pauses import Pause, pauses, wavering
-from django_convmemory.admin.phrases import MAX_PHRASE, Phrase
 from django_convmemory.admin.text_search import TextSearch
-from django_convmemory.admin.trials import PERMISSION, TrialPage
 from django_convmemory.admin.waiting import Status
 from django_convmemory.admin.work import REDACT, WORK, Work
 from django_convmemory.exceptions import ConvMemoryError
@@ -66,7 +62,7 @@ class SessionAdmin(admin.ModelAdmin):  # type: ignore[type-arg]
     search_help_text = _(
         "Enter an exact public id, primary key, owner’s login name, visitor, key of a session without owner, or "
         "owner/key. In the newest 10,000 sessions, a part of the title or the key is enough. Below the list are the "
-        "messages that match: those of the newest sessions or, if you enter owner/words, of all sessions of a person."
+        "messages that match: those of the newest sessions or, if you enter owner/words, of a person’s newest sessions."
     )
     actions = (bulk.compact, bulk.export)
     change_list_template = "admin/convmemory/session/list.html"
@@ -190,10 +186,6 @@ class SessionAdmin(admin.ModelAdmin):  # type: ignore[type-arg]
         may_see = self.has_view_or_change_permission(request, session)
         return may_see and request.user.has_perm("convmemory.change_message")
 
-    def has_try_prompts_permission(self, request: HttpRequest, session: models.Session) -> bool:
-        """Whether the user may see the session, and call a model with its messages."""
-        return self.has_view_or_change_permission(request, session) and request.user.has_perm(PERMISSION)
-
     def _may(self, request: HttpRequest, work: Work, session: models.Session) -> bool:
         return bool(getattr(self, f"has_{work.permission}_permission")(request, session))
 
@@ -208,15 +200,9 @@ class SessionAdmin(admin.ModelAdmin):  # type: ignore[type-arg]
             )
             for path_name, work in WORK.items()
         ]
-        trial_view = wrap(self.trial_view)
-        for using in connections:
-            # No transaction is open while the model answers, also with ATOMIC_REQUESTS.
-            trial_view = transaction.non_atomic_requests(using)(trial_view)
         return [
             *work_urls,
-            path("<int:pk>/trial/", trial_view, name=f"{name}_trial"),
             path("overview/", wrap(self.overview_view), name=f"{name}_overview"),
-            path("attempts/", wrap(self.attempts_view), name=f"{name}_attempts"),
             path("retry/", wrap(self.retry_view), name=f"{name}_retry"),
             path("<int:pk>/export/", wrap(self.export_view), name=f"{name}_export"),
             path("<int:pk>/status/", wrap(self.status_view), name=f"{name}_status"),
@@ -240,15 +226,14 @@ class SessionAdmin(admin.ModelAdmin):  # type: ignore[type-arg]
         if at is not None:
             return self._at(request, session, at)
         alias_pauses = self._pauses_of(request, session)
+        phrase = finding.phrase_of(request.GET.get("find", ""))
         return self._page(
             request,
             "page",
             title=str(session),
             original=session,
-            page=SessionPage(
-                session, before, version, next(iter(alias_pauses), None), asked, Phrase.of(request.GET.get("find", ""))
-            ),
-            max_phrase=MAX_PHRASE,
+            page=SessionPage(session, before, version, next(iter(alias_pauses), None), asked, phrase),
+            max_phrase=finding.MAX_PHRASE,
             pauses=alias_pauses,
             may_compact=self._may(request, WORK["compact"], session),
             owner_url=self._owner_url(session),
@@ -258,11 +243,11 @@ class SessionAdmin(admin.ModelAdmin):  # type: ignore[type-arg]
                 if self._may(request, work, session) and (name != "rebuild" or session.current_version)
             ],
             may_redact=self.has_redact_permission(request, session),
-            may_try=session.alias in memories and self.has_try_prompts_permission(request, session),
             **(extra_context or {}),
         )
 
-    def status_view(self, request: HttpRequest, pk: int) -> HttpResponseBase:
+    @method_decorator(conditional_page)
+    def status_view(self, request: HttpRequest, pk: int) -> HttpResponse:
         """Send the panel with the state of the session's compaction, which the page asks for again."""
         session = self._session(request, pk)
         if not self.has_view_or_change_permission(request, session):
@@ -274,10 +259,7 @@ class SessionAdmin(admin.ModelAdmin):  # type: ignore[type-arg]
             "status": Status(session, pause, *_integers(request, "seen", "asked")),
             "may_compact": self._may(request, WORK["compact"], session),
         }
-        html = render_to_string("admin/convmemory/session/status.html", context, request)
-        etag = quote_etag(hashlib.sha256(html.encode()).hexdigest())
-        response = HttpResponse(html, headers={"ETag": etag})
-        return get_conditional_response(request, etag=etag, response=response) or response
+        return render(request, "admin/convmemory/session/status.html", context)
 
     def overview_view(self, request: HttpRequest) -> HttpResponse:
         """Show the figures of all memories."""
@@ -291,10 +273,9 @@ class SessionAdmin(admin.ModelAdmin):  # type: ignore[type-arg]
             title=_("Overview"),
             overview=overview,
             pauses=alias_pauses,
-            oldest=overview.oldest_with(alias_pauses),
+            waiting=overview.why(alias_pauses),
             wavering=wavering(overview.using, overview.aliases),
             all_aliases=list(memories),
-            periods=periods.PERIODS,
             may_retry=self.has_change_permission(request),
         )
 
@@ -308,22 +289,8 @@ class SessionAdmin(admin.ModelAdmin):  # type: ignore[type-arg]
         return HttpResponseRedirect(self._url("overview"))
 
     def _overview(self, parameters: Mapping[str, Any]) -> Overview:
-        alias, period = parameters.get("alias"), parameters.get("period")
-        return Overview(
-            router.db_for_write(models.Session),
-            alias if alias in memories else None,
-            period if period in periods.PERIODS else next(iter(periods.PERIODS)),
-            *(periods.day(parameters.get(name)) for name in ("from", "to")),
-        )
-
-    def attempts_view(self, request: HttpRequest) -> HttpResponseBase:
-        """Send the calls of models that the overview shows, without those for sessions that the user may not see."""
-        if not self.has_view_or_change_permission(request):
-            raise PermissionDenied
-        overview, sessions = self._overview(request.GET), self.get_queryset(request)
-        rows = overview.in_span.using(sessions.db)
-        download = attempts.Download(rows, sessions, deleted=self.has_overview_permission(request))
-        return download.response(overview.aliases, "model-calls.csv")
+        alias = parameters.get("alias")
+        return Overview(router.db_for_write(models.Session), alias if alias in memories else None)
 
     def export_view(self, request: HttpRequest, pk: int) -> HttpResponseBase:
         """Send the session as a record."""
@@ -332,21 +299,6 @@ class SessionAdmin(admin.ModelAdmin):  # type: ignore[type-arg]
             raise PermissionDenied
         sessions = models.Session.objects.using(session._state.db).filter(pk=session.pk)
         return bulk.download(sessions, f"{session.public_id}.jsonl")
-
-    def trial_view(self, request: HttpRequest, pk: int) -> HttpResponse:
-        """Show what another model, other instructions, or recall would bring. It changes nothing."""
-        session = self._session(request, pk)
-        if not self.has_try_prompts_permission(request, session):
-            raise PermissionDenied
-        if request.method not in ("GET", "HEAD", "POST"):
-            return HttpResponseNotAllowed(["GET", "HEAD", "POST"])
-        if session.alias not in memories:
-            return self._without_memory(request, session)
-        posted = request.POST if request.method == "POST" else None
-        page = TrialPage(session, memories[session.alias], posted)
-        # Here and not by the template, which a middleware may render inside a transaction.
-        context = {"title": _("Try a prompt"), "subtitle": str(session), "original": session, "trial": page.trial}
-        return self._page(request, "trial", page=page, **context)
 
     # Actions.
 
@@ -396,7 +348,7 @@ class SessionAdmin(admin.ModelAdmin):  # type: ignore[type-arg]
         position = max(1, min(position, session.last_position))
         parameters = request.GET.copy()
         del parameters["at"]
-        parameters["before"] = str(page_of(session, position))
+        parameters["before"] = str(finding.page_of(session, position))
         return HttpResponseRedirect(f"?{parameters.urlencode()}#m{position}")
 
     def _pauses(self, request: HttpRequest, aliases: Iterable[str]) -> list[Pause]:

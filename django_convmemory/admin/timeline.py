@@ -32,7 +32,7 @@ SHORT = 400
 # The number of parts of a message, and of tool calls, that are shown.
 MAX_PARTS = 100
 # Characters of an image's address that are shown.
-MAX_ADDRESS = 300
+MAX_ADDRESS = 100
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -207,9 +207,6 @@ def _part(part: Mapping[str, Any]) -> str:
     if not isinstance(address, str):
         return _("[an image]")
     # An image is neither loaded nor linked: anybody may have written its address.
-    kind, _comma, data = address.partition(",")
-    if kind.startswith("data:"):
-        return _("[an image: %(kind)s, %(size)d kB]") % {"kind": kind[5:60], "size": len(data) * 3 // 4000}
     return _("[an image: %(address)s]") % {"address": address[:MAX_ADDRESS]}
 
 

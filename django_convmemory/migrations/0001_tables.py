@@ -173,7 +173,6 @@ class Migration(migrations.Migration):
                 "verbose_name_plural": "sessions",
                 "permissions": [
                     ("write_any_role", "Can write messages of any role through the API"),
-                    ("try_prompts", "Can try prompts and models with a session, in the admin"),
                 ],
             },
         ),

@@ -11,11 +11,10 @@ from django.contrib.auth.models import User
 from django_convmemory import models
 from django_convmemory.memory import memories
 from django_convmemory.messages import ChatMessage
-from django_convmemory.testing import ScriptedMemories
 from tests import axe
 from tests.admin import showcase
 from tests.admin.test_browser import LIST, Visit, session, short, visit
-from tests.browser import browser, picture
+from tests.browser import browser
 
 if TYPE_CHECKING:
     from playwright.sync_api import Page
@@ -43,8 +42,10 @@ def in_every_state(session: models.Session) -> models.Session:
 
 
 def addresses(session: models.Session) -> Iterator[str]:
-    yield from (LIST, f"{LIST}?q=nothing", f"{LIST}overview/", f"{LIST}overview/?period=7d")
-    yield from (f"{LIST}{session.pk}/{page}" for page in ("change/", "change/?before=10&version=2", "history/"))
+    yield from (LIST, f"{LIST}?q=nothing", f"{LIST}overview/", f"{LIST}?q=shellfish")
+    yield from (
+        f"{LIST}{session.pk}/{page}" for page in ("change/", "change/?before=10&version=2&find=shellfish", "history/")
+    )
     others = models.Session.objects.filter(key__in=[LONG, "empty", "chat-1", "chat-3", "chat-4"])
     yield from (f"{LIST}{pk}/change/" for pk in others.values_list("pk", flat=True))
 
@@ -59,6 +60,10 @@ def check(page: Page) -> None:
     assert axe.violations(page) == [], f"{page.url} on a telephone"
     wide = page.evaluate("document.documentElement.scrollWidth - document.documentElement.clientWidth")
     assert wide <= 0, f"{page.url} is {wide} pixels too wide for a telephone"
+    heights = page.locator("#content .button:visible, .convmemory summary:visible").evaluate_all(
+        "all => all.map(button => button.getBoundingClientRect().height)"
+    )
+    assert min(heights, default=24) >= 24, page.url
     page.emulate_media(color_scheme="light")
     page.set_viewport_size({"width": 1280, "height": 800})
 
@@ -74,23 +79,6 @@ def test_the_pages_that_ask_first(visit: Visit, in_every_state: models.Session) 
         page.get_by_role("button", name=button).first.click()
         page.get_by_role("button", name="Yes, I’m sure").wait_for()
         check(page)
-
-
-def test_the_page_of_trials(visit: Visit, session: models.Session, convmemory: ScriptedMemories) -> None:
-    address = f"{LIST}{session.pk}/trial/"
-    check(visit.open(address))
-    convmemory.reply("They go to Porto by train.")
-    page = visit.open(address)
-    page.get_by_role("textbox", name="Instructions").fill("Name the trains.")
-    page.get_by_role("button", name="Try it").click()
-    page.get_by_role("heading", name="The trial").wait_for()
-    check(page)
-    picture(page, "admin-trial")
-    page.get_by_role("textbox", name="Question").fill("Was our budget 2,400 euros?")
-    page.get_by_role("button", name="Look").click()
-    page.get_by_text(" quoted.").wait_for()
-    check(page)
-    picture(page, "admin-trial-recall")
 
 
 def test_a_name_without_blanks_leaves_the_other_columns_their_room(

@@ -39,3 +39,7 @@ def test_the_runs_make_both_texts(before: str, after: str) -> None:
 )
 def test_what_is_marked(before: str, after: str, changed: list[tuple[str, str]]) -> None:
     assert [run for run in words(before, after) if run.kind != "same"] == changed
+
+
+def test_texts_with_many_equal_words_are_not_compared() -> None:
+    assert [run.kind for run in words("a b " * 500, "a " * 1000)] == ["same"]

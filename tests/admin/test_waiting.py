@@ -124,9 +124,9 @@ def test_the_overview_shows_the_oldest_due_session_of_each_memory(convmemory: Sc
     due("x", memory="other", due_since=Clock(-7200))
     pause(alias="other")
     answer = staff("view_session").get(OVERVIEW)
-    oldest = answer.context["oldest"]
+    oldest = answer.context["waiting"]
     assert [(status.session.key, status.reason) for status in oldest] == [("x", "paused"), ("b", "sent")]
-    assert Overview("default", alias="default").oldest_due[0].key == "b"
+    assert Overview("default", alias="default").waiting[0].key == "b"
     assert (Overview("default").lag or dt.timedelta()) >= dt.timedelta(hours=2)
     text = answer.content.decode()
     for status in oldest:
