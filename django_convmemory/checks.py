@@ -1,4 +1,8 @@
-"""System checks: report problems with the settings and the database before a request meets them."""
+"""System checks: report problems with the settings and the database before a request meets them.
+
+The ids W003, W007, W009 and W011 belonged to checks that are gone. They are never used again: a site may still silence
+them.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +33,6 @@ def register() -> None:
         check_routers,
     ):
         checks.register(check, "convmemory")
-    checks.register(check_connections, "convmemory", deploy=True)
     checks.register(check_database, checks.Tags.database)
 
 
@@ -162,90 +165,29 @@ def _identity(using: str) -> tuple[Any, ...]:
     return connection.vendor, *(connection.settings_dict.get(name) for name in ("NAME", "HOST", "PORT"))
 
 
-def check_connections(**kwargs: Any) -> list[checks.CheckMessage]:
-    """convmemory.W011: under ASGI, the number of connections to PostgreSQL has no limit."""
-    if not getattr(settings, "ASGI_APPLICATION", None):
-        return []
-    return [
-        checks.Warning(
-            f'ASGI_APPLICATION is set, and DATABASES["{using}"] has no connection pool. Under ASGI, each request that '
-            "is served at the same time opens a connection of its own"
-            + (
-                ", and CONN_MAX_AGE keeps it open."
-                if connections[using].settings_dict.get("CONN_MAX_AGE") != 0
-                else "."
-            ),
-            hint='Install psycopg[pool], add "pool": {"min_size": 1, "max_size": 20, "timeout": 10} to its OPTIONS, '
-            "and remove CONN_MAX_AGE. If PgBouncer limits the connections, silence this check.",
-            id="convmemory.W011",
-        )
-        for using in _session_databases()
-        if connections[using].vendor == "postgresql"
-        and not connections[using].settings_dict.get("OPTIONS", {}).get("pool")
-    ]
-
-
 def check_database(databases: Sequence[str] | None = None, **kwargs: Any) -> list[checks.CheckMessage]:
-    """convmemory.W003 to W005 and W007 to W009: the database that holds the sessions, and the memories' backends.
+    """convmemory.W004, W005 and W008: the database that holds the sessions, and the memories' backends.
 
     These checks run only for the databases that are asked for, because some of them connect to the database.
     """
-    by_vendor = {
-        "mysql": [_check_character_set, _check_packet_size, _check_isolation_level],
-        "sqlite": [_check_sqlite_locking],
-    }
     return [
         message
         for using in _session_databases()
         if using in (databases or ())
-        for check in (*by_vendor.get(connections[using].vendor, []), _check_misconfigured, _check_backends)
+        for check in (_check_sqlite_locking, _check_misconfigured, _check_backends)
         for message in check(using)
     ]
-
-
-def _check_character_set(using: str) -> Iterator[checks.CheckMessage]:
-    """convmemory.W003."""
-    if set(_query(using, "SELECT @@character_set_connection, @@character_set_database")[0]) != {"utf8mb4"}:
-        yield checks.Warning(
-            f'DATABASES["{using}"] does not use utf8mb4: it cannot store emoji and rare characters.',
-            hint='Set OPTIONS = {"charset": "utf8mb4"}, and convert the database to utf8mb4.',
-            id="convmemory.W003",
-        )
-
-
-def _check_packet_size(using: str) -> Iterator[checks.CheckMessage]:
-    """convmemory.W007."""
-    accepted = _query(using, "SELECT @@max_allowed_packet")[0][0]
-    largest = max((memory.options.max_message_bytes for memory in _memories()), default=0)
-    if accepted < 2 * largest:
-        yield checks.Warning(
-            f'DATABASES["{using}"] accepts statements of at most {accepted} bytes. The statement that stores a message '
-            f"of max_message_bytes, {largest}, can have twice as many.",
-            hint=f"Set max_allowed_packet of the server to at least {2 * largest}, or lower max_message_bytes.",
-            id="convmemory.W007",
-        )
-
-
-def _check_isolation_level(using: str) -> Iterator[checks.CheckMessage]:
-    """convmemory.W009."""
-    variables = dict(_query(using, "SHOW VARIABLES LIKE '%isolation'"))
-    level = variables.get("transaction_isolation") or variables.get("tx_isolation")
-    if level == "REPEATABLE-READ" and variables.get("innodb_snapshot_isolation") != "ON":
-        yield checks.Warning(
-            f'DATABASES["{using}"] uses REPEATABLE READ: if your own transaction appends and then loads, the load may '
-            "show only a part of a change that another transaction made.",
-            hint='Remove "isolation_level" from OPTIONS. Django\'s default is "read committed".',
-            id="convmemory.W009",
-        )
 
 
 def _check_sqlite_locking(using: str) -> Iterator[checks.CheckMessage]:
     """convmemory.W004."""
     connection = connections[using]
-    if connection.is_in_memory_db():  # type: ignore[attr-defined]
+    if connection.vendor != "sqlite" or connection.is_in_memory_db():  # type: ignore[attr-defined]
         return
     transaction_mode = connection.settings_dict.get("OPTIONS", {}).get("transaction_mode") or "DEFERRED"
-    if _query(using, "PRAGMA journal_mode")[0][0] != "wal" or transaction_mode.upper() == "DEFERRED":
+    with connection.cursor() as cursor:
+        [journal_mode] = cursor.execute("PRAGMA journal_mode").fetchone()
+    if journal_mode != "wal" or transaction_mode.upper() == "DEFERRED":
         yield checks.Warning(
             f'DATABASES["{using}"] is SQLite without a write-ahead log or without immediate transactions: readers and '
             'writers block each other, and append() may fail with "database is locked".',
@@ -304,10 +246,3 @@ def _session_databases() -> list[str]:
     """Return the alias of the database to which sessions are written, if ``DATABASES`` has it."""
     using = router.db_for_write(models.Session)
     return [using] if using in list(connections) else []
-
-
-def _query(using: str, statement: str) -> list[tuple[Any, ...]]:
-    with connections[using].cursor() as cursor:
-        cursor.execute(statement)
-        rows: list[tuple[Any, ...]] = cursor.fetchall()
-        return rows

@@ -6,15 +6,12 @@ so that each message has a running total of its own within the session.
 
 from __future__ import annotations
 
-import base64
 import dataclasses
 import functools
 import hashlib
 import logging
-import math
 import os
 import pathlib
-import struct
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple, Protocol, runtime_checkable
@@ -26,6 +23,11 @@ logger = logging.getLogger(__name__)
 
 PER_MESSAGE = 4
 PER_CALL = 8
+
+# What OpenAI's gpt-4o takes for an image with the detail "low", and for one of 1024 by 1024 pixels with any other
+# detail. The image itself is not read. A long and narrow one takes up to 1445.
+LOW_DETAIL_IMAGE = 85
+IMAGE = 765
 
 
 @runtime_checkable
@@ -69,8 +71,8 @@ class _MessageCounter:
             return self.count_text(part["text"]) if part["text"] else 0
         image = part.get("image_url")
         if image is not None:
-            source = image if isinstance(image, Mapping) else {"url": image}
-            return image_tokens(str(source.get("url", "")), detail=str(source.get("detail", "auto")))
+            low = isinstance(image, Mapping) and image.get("detail") == "low"
+            return LOW_DETAIL_IMAGE if low else IMAGE
         return self.count_text(dumps(part))
 
 
@@ -233,81 +235,3 @@ def _is_on_disk(vocabulary: _Vocabulary) -> bool:
         return hashlib.sha256(path.read_bytes()).hexdigest() == vocabulary.sha256
     except OSError:
         return False
-
-
-# OpenAI's rule for images of the gpt-4o family: guide "Images and vision", section "Calculating costs".
-_IMAGE_BASE, _IMAGE_TILE, _TILE = 85, 170, 512
-_UNKNOWN_SIZE = (1024, 1024)
-
-
-def image_tokens(url: str, *, detail: str = "auto") -> int:
-    """Return the tokens of an image.
-
-    They follow from the size in pixels, which only a data URL tells. Any other image counts as 1024 by 1024 pixels.
-    ``detail`` is OpenAI's ``detail`` of an image; ``"low"`` always counts 85.
-    """
-    if detail == "low":
-        return _IMAGE_BASE
-    width, height = _data_url_size(url) or _UNKNOWN_SIZE
-    for limit, side in ((2048, max), (768, min)):
-        scale = min(1.0, limit / side(width, height))
-        width, height = max(1, int(width * scale)), max(1, int(height * scale))
-    return _IMAGE_BASE + _IMAGE_TILE * math.ceil(width / _TILE) * math.ceil(height / _TILE)
-
-
-def _data_url_size(url: str) -> tuple[int, int] | None:
-    head, comma, data = url.partition(",")
-    if not comma or not head.startswith("data:") or not head.endswith(";base64"):
-        return None
-    try:
-        return image_size(base64.b64decode(data[: _IMAGE_HEADER_BYTES * 4 // 3 // 4 * 4]))
-    except ValueError:  # not base64
-        return None
-
-
-_IMAGE_HEADER_BYTES = 64 * 1024
-
-
-def image_size(data: bytes) -> tuple[int, int] | None:
-    """Return (width, height) in pixels of a PNG, GIF, JPEG or WebP file, or None.
-
-    ``data`` is the beginning of the file. None means another format, or a size that is not in ``data``.
-    """
-    size = None
-    if data.startswith(b"\x89PNG\r\n\x1a\n") and len(data) >= 24:
-        size = struct.unpack(">II", data[16:24])
-    elif data[:6] in (b"GIF87a", b"GIF89a") and len(data) >= 10:
-        size = struct.unpack("<HH", data[6:10])
-    elif data.startswith(b"\xff\xd8"):
-        size = _jpeg_size(data)
-    elif data[:4] == b"RIFF" and data[8:12] == b"WEBP":
-        size = _webp_size(data)
-    return (size[0], size[1]) if size and min(size) > 0 else None
-
-
-def _jpeg_size(data: bytes) -> tuple[int, int] | None:
-    offset = 2
-    while offset + 9 <= len(data) and data[offset] == 0xFF:
-        marker = data[offset + 1]
-        if marker == 0xFF:  # fill byte
-            offset += 1
-        elif 0xC0 <= marker <= 0xCF and marker not in (0xC4, 0xC8, 0xCC):  # frame header
-            height, width = struct.unpack(">HH", data[offset + 5 : offset + 9])
-            return width, height
-        else:
-            offset += 2 + struct.unpack(">H", data[offset + 2 : offset + 4])[0]
-    return None
-
-
-def _webp_size(data: bytes) -> tuple[int, int] | None:
-    if len(data) < 30:
-        return None
-    if data[12:16] == b"VP8X":
-        return int.from_bytes(data[24:27], "little") + 1, int.from_bytes(data[27:30], "little") + 1
-    if data[12:16] == b"VP8L":
-        bits = int.from_bytes(data[21:25], "little")
-        return (bits & 0x3FFF) + 1, (bits >> 14 & 0x3FFF) + 1
-    if data[12:16] == b"VP8 " and data[23:26] == b"\x9d\x01\x2a":  # the start code of a key frame
-        width, height = struct.unpack("<HH", data[26:30])
-        return width & 0x3FFF, height & 0x3FFF
-    return None

@@ -192,30 +192,57 @@ def test_invalid_json_is_found_and_other_sessions_are_checked(memory: Conversati
     assert [finding.code for finding in integrity.check(models.Session.objects.all())] == ["copy"]
 
 
-INDEX = [name for name, (code, _) in DAMAGE.items() if code in integrity.OF_INDEX]
+def repairable(codes: frozenset[str]) -> list[str]:
+    return [name for name, (code, _) in DAMAGE.items() if code in codes]
 
 
-@pytest.mark.parametrize("name", INDEX)
-def test_a_damaged_index_is_made_again_and_nothing_else_is_repaired(
-    memory: ConversationSummaryBufferMemory, name: str
-) -> None:
+@pytest.mark.parametrize("name", repairable(integrity.OF_INDEX))
+def test_a_damaged_index_is_made_again(memory: ConversationSummaryBufferMemory, name: str) -> None:
     session = models.Session.objects.get(key="s")
     memory.store.index(session.pk)
     before = list(session.convmemory_segments.values_list("first", "last", "data"))
     DAMAGE[name][1](session)
-    assert "run the command again with --repair" in check()[1]
+    assert "(--reindex repairs it)" in check()[1]
+    assert check("--recount")[0] == 1
 
-    status, output = check("--repair")
+    assert check("--reindex") == (0, "Checked 2 sessions. 1 session reindexed. Nothing is wrong.\n")
 
-    assert status == 0
-    assert output.endswith("The index of 1 session was rebuilt.\n")
     assert list(session.convmemory_segments.values_list("first", "last", "data")) == before
     assert check() == (0, "Checked 2 sessions. Nothing is wrong.\n")
 
-    models.Session.objects.filter(key="s").update(unpinned_count=1)
-    status, output = check("--repair")
-    assert status == 1
-    assert "--repair" not in output
+
+@pytest.mark.parametrize("name", repairable(integrity.OF_COUNTS))
+def test_wrong_counts_are_counted_again_unless_there_is_other_damage(
+    memory: ConversationSummaryBufferMemory, settings: Settings, name: str
+) -> None:
+    options = {"max_token_limit": 40}
+    settings.CONVMEMORY = {"default": {**settings.CONVMEMORY["default"], "OPTIONS": options}}
+    assert check("--recount") == (0, "Checked 2 sessions. 2 sessions recounted. Nothing is wrong.\n")
+    session = models.Session.objects.get(key="s")
+    columns = ("unpinned_count", "unpinned_tokens", "pinned", "pinned_count", "pinned_tokens", "open_calls", "counter")
+    before = models.Session.objects.values(*columns).get(key="s")
+    DAMAGE[name][1](session)
+    findings = {finding.code for finding in integrity.check(models.Session.objects.all())}
+    assert check("--reindex")[0] == 1
+
+    status, output = check("--recount")
+
+    if findings <= integrity.OF_COUNTS | integrity.OF_INDEX:
+        assert (status, output) == (0, "Checked 2 sessions. 1 session recounted. Nothing is wrong.\n")
+        assert models.Session.objects.values(*columns).get(key="s") == before
+    else:
+        assert (status, "recounted" in output) == (1, False)
+
+
+def test_a_session_that_lacks_messages_is_not_recounted(memory: ConversationSummaryBufferMemory) -> None:
+    check("--recount")
+    for name in ("a gap", "a missing end"):
+        session = models.Session.objects.get(key="s")
+        DAMAGE[name][1](session)
+        status, output = check("--recount", "--reindex")
+        assert status == 1
+        assert "recounted" not in output
+        assert models.Session.objects.get(key="s").unpinned_count == session.unpinned_count
 
 
 def test_a_damaged_index_of_a_memory_without_an_index_is_removed(
@@ -226,10 +253,8 @@ def test_a_damaged_index_of_a_memory_without_an_index_is_removed(
     settings.CONVMEMORY = {"default": {**settings.CONVMEMORY["default"], "OPTIONS": options}}
     DAMAGE["a segment that lacks a word"][1](session)
 
-    status, output = check("--repair")
+    assert check("--reindex") == (0, "Checked 2 sessions. 1 session reindexed. Nothing is wrong.\n")
 
-    assert status == 0
-    assert output.endswith("The index of 1 session was removed, because its memory has none.\n")
     assert list(session.convmemory_segments.all()) == []
     session.refresh_from_db()
     assert session.indexed_position == 0
@@ -254,7 +279,7 @@ def test_findings_can_be_read_by_a_program(memory: ConversationSummaryBufferMemo
     models.Session.objects.filter(key="s").update(unpinned_count=1)
     status, output = check("--json")
     finding = json.loads(output.splitlines()[0])
-    assert (status, finding["code"]) == (1, "counter_unpinned_count")
+    assert (status, finding["code"], finding["repair"]) == (1, "counter_unpinned_count", "--recount")
 
 
 def test_the_options_choose_an_alias_and_an_existing_database(memory: ConversationSummaryBufferMemory) -> None:

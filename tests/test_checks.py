@@ -3,11 +3,10 @@ from __future__ import annotations
 import pathlib
 import uuid
 from collections.abc import Iterator
-from typing import Any, Self
+from typing import Any
 
 import pytest
 from django.core import checks
-from django.db import connections
 from django.db.backends.base.base import BaseDatabaseWrapper
 from django.db.utils import ConnectionHandler
 from django.test import override_settings
@@ -348,27 +347,6 @@ def test_convmemory_w010_another_database_would_get_sessions_without_users(
         assert reported_with() == ids
 
 
-@pytest.mark.parametrize(
-    ("application", "settings", "ids"),
-    [
-        ("mysite.asgi.application", {}, ["W011"]),
-        ("mysite.asgi.application", {"CONN_MAX_AGE": None}, ["W011"]),
-        ("mysite.asgi.application", {"OPTIONS": {"pool": {"max_size": 20}}}, []),
-        (None, {}, []),
-    ],
-)
-def test_convmemory_w011_under_asgi_without_a_pool(
-    application: str | None, settings: dict[str, Any], ids: list[str], other_connections: Any
-) -> None:
-    pytest.importorskip("psycopg")
-    other_connections(default={"ENGINE": "django.db.backends.postgresql", "NAME": "chat", **settings})
-    with override_settings(ASGI_APPLICATION=application):
-        messages = checks.run_checks(tags=["convmemory"], include_deployment_checks=True)
-        assert [message.id for message in messages] == [f"convmemory.{check_id}" for check_id in ids]
-        assert all(("CONN_MAX_AGE keeps" in message.msg) == ("CONN_MAX_AGE" in settings) for message in messages)
-        assert reported_with() == []  # This check is for deployments.
-
-
 def test_convmemory_w002_requests_wait_for_the_model() -> None:
     inline = {"BACKEND": "django_convmemory.schedulers.InlineScheduler"}
     assert reported_with(SCHEDULER=inline) == ["W002"]
@@ -418,54 +396,6 @@ def test_databases_that_were_not_asked_for_are_not_opened(other_connections: Any
     assert list(tmp_path.iterdir()) == []
 
 
-class FakeMariaDB:
-    """A connection to MariaDB as the checks use it. ``charsets`` are those of the connection and the database."""
-
-    vendor = "mysql"
-
-    def __init__(self, *charsets: str) -> None:
-        self.charsets = charsets
-        self.introspection = self
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *error: object) -> None: ...
-
-    def cursor(self) -> FakeMariaDB:
-        return self
-
-    def execute(self, statement: str) -> None:
-        self.statement = statement
-
-    def fetchall(self) -> list[tuple[Any, ...]]:
-        if "max_allowed_packet" in self.statement:
-            return [(16 * 1024 * 1024,)]
-        return [self.charsets] if "character_set" in self.statement else []
-
-    def table_names(self) -> list[str]:
-        return []
-
-
-@pytest.mark.parametrize(
-    ("charsets", "ids"),
-    [(("utf8mb4", "utf8mb4"), []), (("utf8mb3", "utf8mb4"), ["W003"]), (("utf8mb4", "latin1"), ["W003"])],
-)
-def test_convmemory_w003_the_database_cannot_store_all_characters(
-    charsets: tuple[str, str], ids: list[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(app_checks, "connections", {"default": FakeMariaDB(*charsets)})
-    with override_settings(CONVMEMORY={"default": {"CHAT_MODEL": EXTRACTIVE, "SCHEDULER": NULL}}):
-        messages = app_checks.check_database(databases=["default"])
-    assert [message.id for message in messages] == [f"convmemory.{check_id}" for check_id in ids]
-
-
-@pytest.mark.only_on("mariadb")
-def test_convmemory_w003_the_connection_uses_three_byte_utf8(db: None, other_connections: Any) -> None:
-    other_connections(default=connections.settings["default"] | {"OPTIONS": {"charset": "utf8"}})
-    assert reported_with(databases=["default"]) == ["W003"]
-
-
 @pytest.mark.django_db
 def test_convmemory_w008_a_backend_cannot_do_its_work(monkeypatch: pytest.MonkeyPatch) -> None:
     openai = {"BACKEND": "django_convmemory.chat_models.openai.OpenAIChatModel"}
@@ -487,25 +417,6 @@ def test_convmemory_w008_celery_without_a_broker(broker_url: str, ids: list[str]
         assert reported_with(databases=["default"], SCHEDULER=celery) == ids
         window = "django_convmemory.memory.ConversationWindowMemory"
         assert reported_with(databases=["default"], SCHEDULER=celery, MEMORY=window, OPTIONS={}) == []
-
-
-@pytest.mark.only_on("mariadb")
-@pytest.mark.django_db
-def test_convmemory_w007_the_largest_message_exceeds_the_servers_limit() -> None:
-    assert reported_with(databases=["default"], OPTIONS={"max_message_bytes": 2**24}) == ["W007"]
-    assert reported_with(databases=["default"]) == []
-
-
-@pytest.mark.only_on("mariadb")
-@pytest.mark.django_db
-def test_convmemory_w009_a_load_may_show_a_part_of_a_change() -> None:
-    with connections["default"].cursor() as cursor:
-        cursor.execute("SET SESSION TRANSACTION ISOLATION LEVEL REPEATABLE READ")
-        try:
-            assert reported_with(databases=["default"]) == ["W009"]
-        finally:
-            cursor.execute("SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED")
-    assert reported_with(databases=["default"]) == []
 
 
 @pytest.mark.parametrize(

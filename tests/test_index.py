@@ -139,7 +139,7 @@ def test_a_damaged_index_is_left_alone_and_a_warning_names_the_repair(caplog: py
     index(limit=10)
     models.Segment.objects.update(last=9)
     assert index() == 0
-    assert "manage.py convmemory_check --repair" in caplog.text
+    assert "manage.py convmemory_check --reindex" in caplog.text
     assert indexed() == 10
 
 

@@ -305,7 +305,7 @@ def test_a_long_session_is_indexed_in_portions_although_the_process_is_killed(tm
     memory = build()
     fill(memory, "s", 20_000)
     models.Message.objects.filter(position=7_777).update(content=SECRET)
-    arguments = ("django", "convmemory_index", "--verbosity", "0")
+    arguments = ("django", "convmemory_check", "--reindex", "--verbosity", "0")
     killed = []
     for number in range(2):
         folder = tmp_path / str(number)
@@ -317,7 +317,7 @@ def test_a_long_session_is_indexed_in_portions_although_the_process_is_killed(tm
             program.kill()
             program.wait()
         killed.append(indexed())
-    call_command("convmemory_index", verbosity=0)
+    call_command("convmemory_check", reindex=True, verbosity=0)
     assert 0 < killed[0] < killed[1] <= indexed() == 20_000
     assert is_whole_index()
     assert [segment.first for segment in stored()] == list(range(1, 20_000, 128))

@@ -14,7 +14,6 @@ from django_convmemory.core import indexing
 from django_convmemory.maintenance import integrity, recount
 from django_convmemory.maintenance.transfer.importing import Importer
 from django_convmemory.management import deletion
-from django_convmemory.management.commands import convmemory_evaluate
 from django_convmemory.memory import memories
 from django_convmemory.stores.orm import ORMStore
 
@@ -34,8 +33,8 @@ AGAIN = "To continue, run the command again."
 @pytest.mark.parametrize(
     ("owner", "function", "command", "how"),
     [
-        (recount, "recount", "convmemory_recount --all", "the next run begins with the first session."),
-        (indexing, "catch_up", "convmemory_index", AGAIN),
+        (recount, "recount", "convmemory_check --recount", "To continue, run the command with --after 0."),
+        (indexing, "catch_up", "convmemory_check --reindex", "To continue, run the command with --after 0."),
         (deletion, "delete", "convmemory_prune --inactive-for 1d", AGAIN),
         (deletion, "delete", "convmemory_erase --key chat --no-input", AGAIN),
         (ORMStore, "erase", "convmemory_erase --visitor somebody --no-input", AGAIN),
@@ -46,12 +45,12 @@ def test_an_interrupted_command_says_how_to_continue(
 ) -> None:
     whose: dict[str, Any] = {"visitor": "somebody"} if "--visitor" in command else {}
     memories["default"].session("chat", **whose).append({"role": "user", "content": "Hello"})
-    models.Session.objects.update(updated_at="2020-01-01T00:00:00Z")
+    models.Session.objects.update(updated_at="2020-01-01T00:00:00Z", counter="another")
     with monkeypatch.context() as patch:
         patch.setattr(owner, function, interrupt)
         with pytest.raises(CommandError) as caught:
             call_command(*command.split(), stdout=StringIO())
-    assert str(caught.value).startswith("Interrupted. ")
+    assert str(caught.value).startswith("Interrupted")
     assert str(caught.value).endswith(how)
     output = StringIO()
     call_command(*command.split(), stdout=output)
@@ -98,9 +97,3 @@ def test_an_interrupted_import_says_how_to_continue(monkeypatch: pytest.MonkeyPa
             call_command("convmemory_import", str(file), stdout=StringIO())
     call_command("convmemory_import", str(file), stdout=StringIO())
     assert models.Session.objects.get().key == "chat"
-
-
-def test_an_interrupted_evaluation_says_that_nothing_was_changed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(convmemory_evaluate, "_evaluations", interrupt)
-    with pytest.raises(CommandError, match=r"^Interrupted\. Nothing was changed\. "):
-        call_command("convmemory_evaluate", stdout=StringIO())

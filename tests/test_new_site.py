@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import pathlib
 import re
@@ -108,8 +107,13 @@ class Site:
             processes.stop(process)
 
     def is_idle(self) -> bool:
-        stats = json.loads(self.manage("convmemory_stats", "--json"))["default"]
-        return bool(stats["messages"]) and not stats["due"] and not stats["leased"]
+        code = (
+            "from django_convmemory import clock, models\n"
+            "sessions = models.Session.objects.filter(last_position__gt=0)\n"
+            "leased = sessions.filter(lease_expires_at__gt=clock.Clock())\n"
+            "print(sessions.exists() and not sessions.due().exists() and not leased.exists())"
+        )
+        return self.manage("shell", "--verbosity", "0", "--command", code).strip() == "True"
 
 
 @contextlib.contextmanager

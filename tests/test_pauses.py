@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import datetime as dt
-import io
 import json
 from typing import TYPE_CHECKING, Any
 
 import pytest
 from django.contrib.admin.models import LogEntry
 from django.contrib.auth.models import User
-from django.core.management import call_command
 from django.db import connection
 from django.test.utils import CaptureQueriesContext
 from django.utils import timezone
@@ -402,24 +400,3 @@ def test_the_end_of_a_pause_changes_the_entity_tag(
         after = client.get(url, headers={"If-None-Match": before["ETag"]})
         assert (after.status_code, after.json()["state"], after.json()["pause"]) == (200, state, None)
         models.AliasState.objects.update(reason="misconfigured")
-
-
-# The statistics.
-
-
-def stats(*arguments: str) -> str:
-    out = io.StringIO()
-    call_command("convmemory_stats", *arguments, stdout=out)
-    return out.getvalue()
-
-
-def test_the_statistics_say_why_and_since_when(wrong_key: list[models.Session]) -> None:
-    figures = json.loads(stats("--json"))["default"]
-    pause = figures["pause"]
-    assert (figures["due"], pause["reason"]) == (6, "misconfigured")
-    assert pause["error"] == "ModelMisconfigured: <b>401</b> Incorrect API key"
-    assert timezone.now() - dt.datetime.fromisoformat(pause["since"]) < dt.timedelta(minutes=1)
-    assert 0 < pause["seconds_left"] <= 75
-    lines = [line.split() for line in stats().splitlines()]
-    assert ["paused", "misconfigured"] in lines
-    assert "  last error: ModelMisconfigured: <b>401</b> Incorrect API key" in stats().splitlines()

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import json
-from io import StringIO
 from typing import Any
 
 import pytest
 from django.contrib.auth.models import User
-from django.core.management import call_command
 from django.test import Client
 from hypothesis import given, strategies as st
 
@@ -91,27 +88,6 @@ def chat(convmemory: ScriptedMemories, db: None) -> User:
     session.append(ChatMessage.ai("Hello."), usage=OPENAI)
     session.append(ChatMessage.human("Bye."), ChatMessage.ai("Bye."))
     return anna
-
-
-def test_the_statistics_add_it_up(chat: User) -> None:
-    memories["default"].session("other").append(
-        ChatMessage.ai("Yes."), usage={"input_tokens": 100, "cache_read_input_tokens": 76}
-    )
-    output = StringIO()
-    call_command("convmemory_stats", json=True, stdout=output)
-    assert json.loads(output.getvalue())["default"]["replies"] == {
-        "since_seconds": 86400,
-        "count": 2,
-        "prompt_tokens": 1376,
-        "cached_tokens": 1100,
-        "completion_tokens": 40,
-    }
-    output = StringIO()
-    call_command("convmemory_stats", stdout=output)
-    lines = {
-        name.strip(): value for name, _, value in (line.rpartition(" ") for line in output.getvalue().splitlines())
-    }
-    assert (lines["replies in 24h"], lines["cached tokens"]) == ("2", "1100")
 
 
 def test_the_api_shows_it_with_the_reply(chat: User, client: Client) -> None:

@@ -86,15 +86,6 @@ def main() -> None:
             print(f"{name:<22} {len(seconds):6d} requests; {percentiles(seconds)}")
         wait_until_folded(url)
         count_messages(url, 2 * arguments.chats * arguments.turns)
-        stats = subprocess.run(
-            [*python, "manage.py", "convmemory_stats"],
-            cwd=EXAMPLE,
-            env=environment,
-            check=True,
-            capture_output=True,
-            text=True,
-        )
-        print(stats.stdout)
         subprocess.run([*python, "manage.py", "convmemory_check"], cwd=EXAMPLE, env=environment, check=True)
 
 

@@ -25,12 +25,19 @@ from django_convmemory.stores import columns, transactions
 _CHUNK = 1000
 # A session that changes this often while it is checked is locked for the next check.
 _TRIES = 3
-# What can be repaired: the index is made of the messages.
-OF_INDEX = frozenset({"index", "index_range"})
 # The number of segments that are read at a time.
 _SEGMENTS = 16
 # The counters that follow from the messages. The others follow from the summaries.
 _COUNTERS = [name for name in Counters._fields if not name.startswith("covered_")]
+
+# What convmemory_check --reindex repairs: the index is made of the messages.
+OF_INDEX = frozenset({"index", "index_range"})
+# What convmemory_check --recount repairs: it follows from the messages and summaries. A wrong last_position is not
+# among it, because messages are missing.
+OF_COUNTS = frozenset(
+    {"tokens", "total", "covered", "covered_by_session", "pointer", "due", "lease", "counter_pinned_total"}
+    | {f"counter_{name}" for name in _COUNTERS if name != "last_position"}
+)
 
 
 class Finding(NamedTuple):
@@ -40,6 +47,13 @@ class Finding(NamedTuple):
     session_id: int
     message: str
     name: str = ""
+
+    @property
+    def repair(self) -> str:
+        """The option of convmemory_check that repairs it, or ""."""
+        if self.code in OF_COUNTS:
+            return "--recount"
+        return "--reindex" if self.code in OF_INDEX else ""
 
 
 def check(sessions: models.SessionQuerySet) -> Iterator[Finding]:

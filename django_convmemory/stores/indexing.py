@@ -81,7 +81,7 @@ def index(using: str, session_id: int, *, limit: int) -> Indexed:
             # Folding goes on.
             logger.warning(
                 "The index of session %s is damaged, so search does not find its newer messages. Rebuild it: "
-                "manage.py convmemory_check --repair.",
+                "manage.py convmemory_check --reindex.",
                 session_id,
             )
             break

@@ -160,7 +160,7 @@ def _advance(shape: _Shape) -> str:
         **_pins(shape),
         "answered_position": "call_position",
         **_calls(shape),
-        # If another counter counted earlier messages, no name is right. convmemory_recount finds the session by that.
+        # If another counter counted earlier messages, no name is right. A recount finds the session by that.
         "counter": "CASE WHEN last_position = 0 OR counter = %(counter)s THEN %(counter)s ELSE '' END",
         "revision": "revision + 1",
         "updated_at": now,

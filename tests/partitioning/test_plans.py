@@ -21,7 +21,6 @@ from rest_framework.test import APIClient
 
 from django_convmemory import models
 from django_convmemory.exceptions import ToolResultRefused
-from django_convmemory.maintenance import evaluate
 from django_convmemory.memory import ConversationTokenBufferMemory, ConversationWindowMemory, memories
 from django_convmemory.messages import ChatMessage
 from django_convmemory.stores.orm import ORMStore
@@ -120,7 +119,6 @@ def of_the_store(anna: User) -> dict[str, Callable[[], Any]]:
         "delete": lambda: memory.delete("other"),
         "adopt": lambda: memories["default"].adopt("v", anna),
         "sweep": lambda: store.sweep("default", limit=10, hint_age=0.0),
-        "evaluate": lambda: evaluate.evaluate(own),
     }
 
 
@@ -129,14 +127,15 @@ def of_commands(folder: pathlib.Path) -> dict[str, Callable[[], Any]]:
     silent = {"stdout": StringIO(), "verbosity": 0}
     return {
         "command: check": lambda: call_command("convmemory_check", **silent),
-        "command: recount": lambda: call_command("convmemory_recount", "--all", **silent),
-        "command: index": lambda: call_command("convmemory_index", **silent),
+        "command: check --recount": lambda: (
+            models.Session.objects.update(counter="another"),
+            call_command("convmemory_check", "--recount", "--reindex", **silent),
+        ),
         "command: export": lambda: call_command("convmemory_export", "--key", "s", "--output", file, **silent),
         "command: import": lambda: (
             memories["default"].delete("s"),
             call_command("convmemory_import", file, **silent),
         ),
-        "command: stats": lambda: call_command("convmemory_stats", **silent),
         "command: sweep": lambda: call_command("convmemory_sweep", **silent),
     }
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import pathlib
 import sys
@@ -14,45 +15,38 @@ from tests.transfer.records import Terminal, call, record
 
 
 @pytest.mark.django_db
-def test_a_terminal_shows_a_progress_bar(write: Any, tmp_path: pathlib.Path) -> None:
+def test_a_terminal_shows_a_progress_bar(write: Any, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("tqdm")
     path = write(*[record(str(number)) for number in range(3)])
+    monkeypatch.setattr(sys, "stderr", terminal := Terminal())
 
-    imported = call("convmemory_import", path, stream=Terminal())
-    exported = call("convmemory_export", "--output", tmp_path / "out", stream=Terminal())
+    imported = call("convmemory_import", path)
+    call("convmemory_export", "--output", tmp_path / "out")
 
-    assert "\rimported: 100%" in imported
-    assert "3/3" in imported
+    assert "\rimported: 100%" in terminal.getvalue()
+    assert "3/3" in terminal.getvalue()
+    assert "\rexported: 100%" in terminal.getvalue()
     assert imported.endswith("3 sessions imported with 3 messages, 0 already in the database.\n")
-    assert "\rexported: 100%" in exported
 
 
 @pytest.mark.django_db
-def test_without_tqdm_a_terminal_shows_lines(write: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "tqdm", None)
+@pytest.mark.parametrize("without_tqdm", [False, True])
+def test_nothing_else_shows_one(without_tqdm: bool, write: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "stderr", stream := Terminal() if without_tqdm else io.StringIO())
+    if without_tqdm:
+        monkeypatch.setitem(sys.modules, "tqdm", None)
 
-    output = call("convmemory_import", write(record("a")), stream=Terminal())
+    call("convmemory_import", write(record("a")))
 
-    assert "\r" not in output
-    assert output.endswith("1 session imported with 1 message, 0 already in the database.\n")
-
-
-@pytest.mark.django_db
-def test_other_streams_show_lines(write: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("django_convmemory.management.progress._INTERVAL", 2)
-    path = write(*[record(str(number)) for number in range(5)])
-
-    assert call("convmemory_import", path).splitlines()[1:] == [
-        "2 sessions imported so far",
-        "4 sessions imported so far",
-        "5 sessions imported with 5 messages, 0 already in the database.",
-    ]
+    assert stream.getvalue() == ""
 
 
 @pytest.mark.django_db
-def test_verbosity_0_prints_nothing(write: Any, tmp_path: pathlib.Path) -> None:
-    assert call("convmemory_import", write(record("a")), verbosity=0, stream=Terminal()) == ""
-    assert call("convmemory_export", "--output", tmp_path / "out", verbosity=0, stream=Terminal()) == ""
+def test_verbosity_0_prints_nothing(write: Any, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "stderr", terminal := Terminal())
+    assert call("convmemory_import", write(record("a")), verbosity=0) == ""
+    assert call("convmemory_export", "--output", tmp_path / "out", verbosity=0) == ""
+    assert terminal.getvalue() == ""
 
 
 @pytest.mark.django_db

@@ -1,40 +1,42 @@
-"""Checks every invariant of the stored rows, and reports what is wrong and where."""
+"""Checks every invariant of the stored rows, reports what is wrong and where, and repairs counts and the index."""
 
 from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 from django.core.management.base import BaseCommand, CommandError, CommandParser
-from django.db import reset_queries
 
 from django_convmemory import models
-from django_convmemory.maintenance import integrity, reindex
+from django_convmemory.maintenance import integrity, recount, reindex
 from django_convmemory.maintenance.integrity import Finding
 from django_convmemory.management import choices
-from django_convmemory.management.progress import Progress, counted, printable
+from django_convmemory.management.progress import counted, printable, progress
+from django_convmemory.memory import memories
 
 _ADVICE = (
-    "Restore damaged rows from a backup: messages cannot be made again. convmemory_recount --all repairs wrong counts "
-    "of tokens and messages. If only a summary is damaged, call rebuild() to make a new one."
+    "Restore damaged rows from a backup: messages cannot be made again. If only a summary is damaged, call rebuild() "
+    "to make a new one."
 )
-_REPAIR = " If only the index is (index, index_range), run the command again with --repair."
 
 
 class Command(BaseCommand):
-    """``manage.py convmemory_check``: reads every row and changes none. Its memory use does not grow with the rows.
+    """``manage.py convmemory_check``: reads every row. Its memory use does not grow with the rows.
 
-    The command can run while the site is busy. It holds no locks, unless a session changes each time that it is
-    checked. With ``--repair`` it makes a damaged index again from the messages. If it is interrupted, it prints with
-    which ``--after`` another run continues.
+    The command can run while the site is busy. Without ``--recount`` and ``--reindex`` it changes nothing and holds no
+    locks, unless a session changes each time that it is checked. If the command is interrupted, it prints with which
+    ``--after`` another run continues. After a kill, another run skips what is recounted and indexed already.
 
     Exits with 0 if nothing is wrong or everything was repaired, with 1 if something is wrong or the check was
     interrupted, and with 2 if the command line is invalid.
     """
 
-    help = "Check the stored rows of all sessions for damage. Exits with 1 if it finds any that it does not repair."
+    help = (
+        "Check the stored rows of all sessions for damage. --recount and --reindex repair what can be computed again. "
+        "Exits with 1 if any damage is left."
+    )
 
     def add_arguments(self, parser: CommandParser) -> None:
         """Define the options."""
@@ -42,10 +44,15 @@ class Command(BaseCommand):
         choices.add_database(parser)
         parser.add_argument("--json", action="store_true", help="Print each finding as a JSON object on its own line.")
         parser.add_argument(
-            "--repair",
+            "--recount",
             action="store_true",
-            help="Rebuild the index of search from the messages where it is damaged. convmemory_recount --all "
-            "repairs wrong counts. Nothing else can be repaired.",
+            help="Count tokens and messages again in sessions that another token counter counted, and where the counts "
+            "are wrong. A session with other damage is left as it is.",
+        )
+        parser.add_argument(
+            "--reindex",
+            action="store_true",
+            help="Index the messages that are not indexed for search, and rebuild an index that is damaged.",
         )
         parser.add_argument(
             "--after",
@@ -59,50 +66,32 @@ class Command(BaseCommand):
         """Check the sessions, and print the findings."""
         using = choices.database(options)
         sessions = choices.sessions(options, using)
-        counts, repaired = self._check(sessions, using, options)
-        if not options["json"]:
-            for result, count in repaired.items():
-                self.stdout.write(f"The index of {counted(count, 'session')} was {result}.")
-        if counts:
-            kinds = ", ".join(f"{code} ({count})" for code, count in sorted(counts.items()))
-            index = "" if options["repair"] else _REPAIR
-            raise CommandError(f"{counted(counts.total(), 'finding')}: {kinds}. {_ADVICE}{index}")
-        if not options["json"] and options["verbosity"] and not repaired:
-            checked = sessions.filter(pk__gt=options["after"]).count()
-            self.stdout.write(f"Checked {counted(checked, 'session')}. Nothing is wrong.")
-
-    def _check(
-        self, sessions: models.SessionQuerySet, using: str, options: dict[str, Any]
-    ) -> tuple[Counter[str], Counter[str]]:
-        """Check each session, then look for rows that have none.
-
-        Return how many findings there are of each kind, and how many indexes were repaired how. An index is removed if
-        its memory has no index.
-        """
         counts: Counter[str] = Counter()
         repaired: Counter[str] = Counter()
-        checked = options["after"]
-        # On standard error, because standard output has the findings.
-        with Progress(self.stderr, "checked", verbose=options["verbosity"] > 0) as progress:
-            try:
-                for session_id in sessions.ids(after=checked):
-                    found = self._print(integrity.check_session(session_id, using=using), options)
-                    if options["repair"] and not found.keys().isdisjoint(integrity.OF_INDEX):
-                        made = reindex.reindex(session_id, using=using)
-                        repaired["rebuilt" if made else "removed, because its memory has none"] += 1
-                        for code in integrity.OF_INDEX:
-                            del found[code]
-                    counts += found
-                    checked = session_id
-                    progress.advance()
-                    reset_queries()  # With DEBUG, Django keeps every query.
-                counts += self._print(integrity.orphans(using), options)
-            except KeyboardInterrupt:
-                raise CommandError(
-                    f"Interrupted, with {counted(counts.total(), 'finding')} so far. To continue, run the command with "
-                    f"--after {checked}."
-                ) from None
-        return counts, repaired
+        checked, number = options["after"], 0
+        try:
+            session_ids = sessions.ids(after=checked)
+            for session_id in progress(session_ids, "checked", shown=options["verbosity"] > 0):
+                findings = integrity.check_session(session_id, using=using)
+                done = list(_repair(session_id, findings, using, options))
+                if done and findings:
+                    findings = integrity.check_session(session_id, using=using)
+                counts += self._print(findings, options)
+                repaired.update(done)
+                checked, number = session_id, number + 1
+            counts += self._print(integrity.orphans(using), options)
+        except KeyboardInterrupt:
+            raise CommandError(
+                f"Interrupted, with {counted(counts.total(), 'finding')} so far. To continue, run the command with "
+                f"--after {checked}."
+            ) from None
+        if not options["json"] and options["verbosity"]:
+            results = [f"Checked {counted(number, 'session')}."]
+            results += [f"{counted(count, 'session')} {verb}." for verb, count in repaired.items()]
+            self.stdout.write(" ".join(results if counts else [*results, "Nothing is wrong."]))
+        if counts:
+            kinds = ", ".join(f"{code} ({count})" for code, count in sorted(counts.items()))
+            raise CommandError(f"{counted(counts.total(), 'finding')}: {kinds}. {_ADVICE}")
 
     def _print(self, findings: Iterable[Finding], options: dict[str, Any]) -> Counter[str]:
         """Print the findings. Return how many there are of each kind."""
@@ -110,8 +99,37 @@ class Command(BaseCommand):
         for finding in findings:
             counts[finding.code] += 1
             if options["json"]:
-                self.stdout.write(json.dumps(finding._asdict()))
+                self.stdout.write(json.dumps({**finding._asdict(), "repair": finding.repair}))
             else:
                 name = f" ({printable(finding.name)})" if finding.name else ""
-                self.stdout.write(f"session {finding.session_id}{name}: {finding.code}: {finding.message}")
+                repair = f" ({finding.repair} repairs it)" if finding.repair else ""
+                self.stdout.write(f"session {finding.session_id}{name}: {finding.code}: {finding.message}{repair}")
         return counts
+
+
+def _repair(session_id: int, findings: Iterable[Finding], using: str, options: dict[str, Any]) -> Iterator[str]:
+    """Repair what the options allow in a session with these findings, and yield what was done.
+
+    Without the memory, nobody knows its counter: a session whose alias was removed from the settings stays as it is.
+    """
+    if not (options["recount"] or options["reindex"]):
+        return
+    columns = ("alias", "counter", "last_position", "indexed_position")
+    row = models.Session.objects.using(using).filter(pk=session_id).values_list(*columns).first()
+    if row is None or row[0] not in memories:
+        return
+    alias, counter, last_position, indexed_position = row
+    memory = memories[alias]
+    codes = {finding.code for finding in findings}
+    wrong_counts, wrong_index = codes & integrity.OF_COUNTS, codes & integrity.OF_INDEX
+    if (
+        options["recount"]
+        and (wrong_counts or counter != memory.counter_name)
+        # A recount would hide that messages are missing.
+        and codes == wrong_counts | wrong_index
+        and recount.recount(memory, session_id, using=using)
+    ):
+        yield "recounted"
+    if options["reindex"] and (wrong_index or (memory.options.index and indexed_position < last_position)):
+        reindex.reindex(memory, session_id, using=using, damaged=bool(wrong_index))
+        yield "reindexed"

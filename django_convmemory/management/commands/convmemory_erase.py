@@ -9,8 +9,8 @@ from typing import Any
 from django.core.management.base import BaseCommand, CommandError, CommandParser
 
 from django_convmemory import models
-from django_convmemory.management import choices, deletion, interrupts
-from django_convmemory.management.progress import counted
+from django_convmemory.management import choices, deletion
+from django_convmemory.management.progress import counted, interruptible
 from django_convmemory.memory import memories
 from django_convmemory.stores.orm import ORMStore
 
@@ -49,7 +49,7 @@ class Command(BaseCommand):
         if not totals.sessions:
             result = f"There are no sessions {selection}."
         else:
-            with interrupts.explained():
+            with interruptible():
                 if selection.key is not None:
                     deleted = str(deletion.delete(sessions))
                 else:

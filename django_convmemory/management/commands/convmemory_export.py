@@ -14,12 +14,11 @@ from contextlib import contextmanager
 from typing import Any
 
 from django.core.management.base import BaseCommand, CommandError, CommandParser
-from django.db import reset_queries
 
 from django_convmemory import models
 from django_convmemory.maintenance.transfer import exporting
-from django_convmemory.management import choices, interrupts
-from django_convmemory.management.progress import Progress, counted
+from django_convmemory.management import choices
+from django_convmemory.management.progress import counted, interruptible, progress
 
 
 class Command(BaseCommand):
@@ -62,17 +61,14 @@ class Command(BaseCommand):
         exported = messages = 0
         left = "Standard output has a part of the sessions." if to_stdout else f"{options['output']} was not written."
         again = f"{left} To export, run the command again."
-        with interrupts.explained(again), self._output(options["output"]) as out:
-            progress = Progress(
-                report, "exported", total=None if to_stdout else sessions.count(), verbose=verbose, bar=not to_stdout
-            )
-            with progress:
-                for head in exporting.heads(sessions):
-                    written = exporting.write(head, using, out)
-                    messages += written
-                    exported += written > 0
-                    progress.advance()
-                    reset_queries()  # With DEBUG, Django keeps every query.
+        # A bar would stand between the sessions on a terminal. The count for it is not needed there either.
+        bar = verbose and not to_stdout
+        with interruptible(again), self._output(options["output"]) as out:
+            heads = exporting.heads(sessions)
+            for head in progress(heads, "exported", shown=bar, total=sessions.count() if bar else None):
+                written = exporting.write(head, using, out)
+                messages += written
+                exported += written > 0
         if not verbose:
             return
         report.write(f"{counted(exported, 'session')} exported with {counted(messages, 'message')}.", str)

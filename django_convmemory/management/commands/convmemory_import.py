@@ -14,15 +14,14 @@ from contextlib import contextmanager
 from typing import Any, TextIO
 
 from django.core.management.base import BaseCommand, CommandError, CommandParser
-from django.db import reset_queries
 
 from django_convmemory import conf
 from django_convmemory.integrations import sqlite_histories
 from django_convmemory.maintenance.transfer import reading
 from django_convmemory.maintenance.transfer.importing import SAME_NAME, Importer
 from django_convmemory.maintenance.transfer.records import BadRecord, Record
-from django_convmemory.management import choices, interrupts
-from django_convmemory.management.progress import Progress, counted, printable
+from django_convmemory.management import choices
+from django_convmemory.management.progress import counted, interruptible, printable, progress
 
 
 @dataclasses.dataclass(slots=True)
@@ -97,20 +96,17 @@ class Command(BaseCommand):
         using = choices.database(options)
         importer = Importer(memory, using, compact=not options["no_compact"])
         if options["dry_run"]:
-            with interrupts.explained("Nothing was imported. To count again, run the command again."):
+            with interruptible("Nothing was imported. To count again, run the command again."):
                 self._announce(files, importer, verbose=True, strict=True)
             return
         total = None
         if not options["no_compact"] and memory.summarizes and all(map(os.path.isfile, files)):
-            with interrupts.explained("Nothing was imported yet. To import, run the command again."):
+            with interruptible("Nothing was imported yet. To import, run the command again."):
                 total = self._announce(files, importer, verbose=verbose)
         counts = _Counts()
-        with (
-            interrupts.explained(),
-            Progress(self.stdout, "imported", total=total, verbose=verbose) as progress,
-        ):
+        with interruptible():
             for name in files:
-                self._import(name, importer, counts, progress)
+                self._import(name, importer, counts, total=total if len(files) == 1 else None, verbose=verbose)
         if verbose:
             self.stdout.write(f"{counts}.")
             if counts.unknown:
@@ -160,19 +156,17 @@ class Command(BaseCommand):
             )
         return total
 
-    def _import(self, name: str, importer: Importer, counts: _Counts, progress: Progress) -> None:
+    def _import(self, name: str, importer: Importer, counts: _Counts, *, total: int | None, verbose: bool) -> None:
         place = _place(name)
         try:
             with _records(name) as records:
-                for record in records:
+                for record in progress(records, "imported", shown=verbose, total=total):
                     stored = importer.add(record)
                     counts.messages += stored
                     counts.imported += stored > 0
                     counts.existing += not stored and bool(record.messages)
                     counts.empty += not record.messages
                     counts.unknown.update({field for item in record.messages for field in item.message.extra} - _KNOWN)
-                    progress.advance()
-                    reset_queries()  # With DEBUG, Django keeps every query.
         except BadRecord as error:
             raise CommandError(f"{place}, {_message(error)} {counts.before_error}") from error
         except OSError as error:

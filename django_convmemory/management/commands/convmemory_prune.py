@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime as dt
 import itertools
 import operator
+import re
 from collections.abc import Iterable, Iterator
 from typing import Any
 
@@ -12,12 +13,17 @@ from django.core.management.base import BaseCommand, CommandError, CommandParser
 from django.db.models import QuerySet
 
 from django_convmemory import models
-from django_convmemory.management import choices, deletion, durations, interrupts
+from django_convmemory.clock import Clock
+from django_convmemory.management import choices, deletion
 from django_convmemory.management.deletion import Totals
-from django_convmemory.management.progress import Progress, counted
+from django_convmemory.management.progress import counted, interruptible, progress
 from django_convmemory.stores import transactions
 
 _LARGEST_BATCH = 10_000
+_SECONDS = {"d": 86400, "h": 3600, "m": 60, "s": 1}
+# Some databases have no earlier dates.
+_LONGEST_DAYS = 36500
+_EXAMPLES = "90d, 12h, 30m or 45s"
 
 
 class Command(BaseCommand):
@@ -39,17 +45,17 @@ class Command(BaseCommand):
         parser.add_argument(
             "--inactive-for",
             metavar="DURATION",
-            help=f"Delete sessions that have not changed for this time, such as {durations.EXAMPLES}.",
+            help=f"Delete sessions that have not changed for this time, such as {_EXAMPLES}.",
         )
         parser.add_argument(
             "--attempts-older-than",
             metavar="DURATION",
-            help=f"Delete records of model calls older than this time, such as {durations.EXAMPLES}.",
+            help=f"Delete records of model calls older than this time, such as {_EXAMPLES}.",
         )
         parser.add_argument(
             "--versions-older-than",
             metavar="DURATION",
-            help=f"Delete versions of summaries older than this time, such as {durations.EXAMPLES}. The current "
+            help=f"Delete versions of summaries older than this time, such as {_EXAMPLES}. The current "
             "version stays, and so do the versions from which it was made.",
         )
         choices.add_aliases(parser)
@@ -71,33 +77,57 @@ class Command(BaseCommand):
             raise CommandError(f"--batch is {batch}. Give a whole number from 1 to {_LARGEST_BATCH}.", returncode=2)
         prune = {"inactive_for": self._sessions, "attempts_older_than": _attempts, "versions_older_than": _versions}
         ages = {
-            name: durations.seconds(options[name], f"--{name.replace('_', '-')}")
-            for name in prune
-            if options[name] is not None
+            name: _seconds(options[name], f"--{name.replace('_', '-')}") for name in prune if options[name] is not None
         }
         if not ages:
             raise CommandError(
                 "What should be deleted? Give --inactive-for, --attempts-older-than or --versions-older-than.",
                 returncode=2,
             )
-        with interrupts.explained():
+        with interruptible():
             results = [prune[name](age, using, aliases, options) for name, age in ages.items()]
         if options["verbosity"] > 0:
             self.stdout.write(f"{', '.join(results)} {'would be deleted' if options['dry_run'] else 'deleted'}.")
 
     def _sessions(self, seconds: int, using: str, aliases: list[str], options: dict[str, Any]) -> str:
         sessions = models.Session.objects.using(using).filter(alias__in=aliases)
-        inactive = durations.older(sessions, "updated_at", seconds)
+        inactive = _older(sessions, "updated_at", seconds)
         if options["dry_run"]:
             return str(deletion.totals(inactive))
         deleted = Totals(0, 0)
-        with Progress(self.stdout, "deleted", verbose=options["verbosity"] > 0) as progress:
-            for first, last in _id_ranges(inactive, options["batch"]):
-                # This deletes the sessions that are still inactive under the lock.
-                batch = deletion.delete(inactive.filter(pk__range=(first, last)))
-                deleted += batch
-                progress.advance(batch.sessions)
+        batches = _id_ranges(inactive, options["batch"])
+        for first, last in progress(batches, "deleted", shown=options["verbosity"] > 0, unit="batches"):
+            # This deletes the sessions that are still inactive under the lock.
+            deleted += deletion.delete(inactive.filter(pk__range=(first, last)))
         return str(deleted)
+
+
+def _seconds(text: str, option: str) -> int:
+    """Return the seconds of the duration ``text``, which is the value of ``option``. Raises CommandError."""
+    match = re.fullmatch(r"([0-9]{1,10})([dhms])", text)
+    value = int(match[1]) * _SECONDS[match[2]] if match else 0
+    if not 0 < value <= _LONGEST_DAYS * _SECONDS["d"]:
+        raise CommandError(
+            f"{option} is {text!r:.100}. Write a whole number above 0, followed by d, h, m or s, as in {_EXAMPLES}. "
+            f"The longest duration is {_LONGEST_DAYS}d.",
+            returncode=2,
+        )
+    return value
+
+
+def _older(rows: Any, column: str, seconds: float) -> Any:
+    """Return those of ``rows`` whose time in ``column`` is longer than ``seconds`` ago."""
+    before = _ago(seconds, rows)
+    return rows.none() if before is None else rows.filter(**{f"{column}__lt": before})
+
+
+def _ago(seconds: float, rows: QuerySet[Any]) -> dt.datetime | None:
+    """Return the database's time ``seconds`` ago, or None if there are no ``rows``.
+
+    It is a value and not an expression. So all statements of a command use the same moment, and PostgreSQL can use an
+    index: it computes an expression of its clock again for each row.
+    """
+    return next(iter(rows.order_by().values_list(Clock(-seconds), flat=True)[:1]), None)
 
 
 def _id_ranges(rows: models.SessionQuerySet | QuerySet[models.Attempt], batch: int) -> Iterator[tuple[int, int]]:
@@ -113,7 +143,7 @@ def _id_ranges(rows: models.SessionQuerySet | QuerySet[models.Attempt], batch: i
 
 def _attempts(seconds: int, using: str, aliases: list[str], options: dict[str, Any]) -> str:
     attempts = models.Attempt.objects.using(using).filter(alias__in=aliases)
-    old = durations.older(attempts, "started_at", seconds)
+    old = _older(attempts, "started_at", seconds)
     if options["dry_run"]:
         return counted(old.count(), "attempt")
     id_ranges = _id_ranges(old, options["batch"])
@@ -123,7 +153,7 @@ def _attempts(seconds: int, using: str, aliases: list[str], options: dict[str, A
 
 def _versions(seconds: int, using: str, aliases: list[str], options: dict[str, Any]) -> str:
     versions = models.Summary.objects.using(using).filter(session__alias__in=aliases)
-    before, batch = durations.ago(seconds, versions), options["batch"]
+    before, batch = _ago(seconds, versions), options["batch"]
     if before is None:
         return counted(0, "version")
     deleted = sum(

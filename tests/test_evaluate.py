@@ -1,19 +1,18 @@
-"""``manage.py convmemory_evaluate`` says what summaries keep, and where the rest went."""
+"""``python -m benchmarks.evaluate`` says what summaries keep, and where the rest went."""
 
 from __future__ import annotations
 
-import json
+import contextlib
 import time
 from io import StringIO
 from typing import Any
 
 import pytest
-from django.core.management import CommandError, call_command
-from django.test import override_settings
 
+from benchmarks import evaluate as evaluating
+from benchmarks.evaluate import Fold, Lost, evaluate
 from django_convmemory import models
 from django_convmemory.chat_models.scripted import ScriptedChatModel
-from django_convmemory.maintenance.evaluate import Fold, Lost, evaluate
 from django_convmemory.memory import ConversationSummaryBufferMemory
 from django_convmemory.messages import ChatMessage
 from django_convmemory.schedulers import NullScheduler
@@ -42,7 +41,8 @@ def folded(*replies: str, key: str = "s", name: str = "careful", **options: Any)
 
 def run(*arguments: str) -> str:
     output = StringIO()
-    call_command("convmemory_evaluate", *arguments, stdout=output)
+    with contextlib.redirect_stdout(output):
+        evaluating.main(arguments)
     return output.getvalue()
 
 
@@ -146,33 +146,8 @@ def test_a_long_session_takes_a_short_time() -> None:
     assert time.process_time() - began < 3  # With a look at each identifier in each version it takes ten seconds.
 
 
-def test_the_figures_as_json() -> None:
-    folded(*REPLIES, max_summary_tokens=42)
-    figures = json.loads(run("--json"))["default"]
-    assert {name: figures[name] for name in ("sessions", "said", "in_text", "in_line")} == {
-        "sessions": 1,
-        "said": 4,
-        "in_text": 0,
-        "in_line": 1,
-    }
-    assert [lost["identifier"] for lost in figures["lost"]] == ["88123-B", "20 euros", "ann@example.org"]
-    assert [group["kept"] for group in figures["folds"]] == [5]
-
-
 def test_the_sessions_with_the_newest_changes_are_looked_at() -> None:
     for key in ("a", "b", "c"):
         folded(REPLIES[0], key=key)
     assert run("--limit", "2").startswith("default: 2 sessions")
-    assert run("--limit", "0").startswith("default: 0 sessions")
-
-
-def test_the_aliases_are_chosen() -> None:
-    with override_settings(CONVMEMORY={"default": {}, "other": {}}):
-        folded(REPLIES[0])
-        assert run("--alias", "other").startswith("other: 0 sessions")
-        assert [line.split(":")[0] for line in run().splitlines() if not line.startswith(" ") and line] == [
-            "default",
-            "other",
-        ]
-        with pytest.raises(CommandError):
-            run("--alias", "nobody")
+    assert run("--limit", "0", "--alias", "default").startswith("default: 0 sessions")

@@ -1,22 +1,34 @@
-"""Measures what summaries keep: which identifiers that were said are still in them, and where the others went.
+"""Measures how many of the identifiers and dates that were said are still in the summaries of a site.
 
-It needs no model. See :mod:`.core.identifiers` for what counts as an identifier.
+    DJANGO_SETTINGS_MODULE=mysite.settings PYTHONPATH=SITE python -m benchmarks.evaluate [--alias ALIAS] [--lost]
+
+Identifiers are numbers of four digits or more, amounts, dates, e-mail addresses, URLs, and codes of letters and digits.
+For each memory it prints how many of them the summaries keep, and for each model and prompt how many of those that a
+fold was given are in the new text. It calls no model and changes nothing. ``docs/howto/evaluating.md`` describes it.
 """
 
 from __future__ import annotations
 
+import argparse
 import bisect
 import dataclasses
 import itertools
 import re
-from collections.abc import Iterable, Iterator
-from typing import NamedTuple
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any, NamedTuple
 
+import django
+from django.apps import apps
 from django.db.models import QuerySet
+
+if not apps.ready:
+    django.setup()
 
 from django_convmemory import models
 from django_convmemory.core import identifiers
 from django_convmemory.core.recall import queries, ranking
+from django_convmemory.management.progress import counted, printable
+from django_convmemory.memory import memories
 from django_convmemory.stores import columns
 from django_convmemory.stores.orm import ORMStore
 
@@ -166,3 +178,100 @@ def _folds(chain: list[models.Summary], said: list[tuple[int, list[str]]], finde
             kept = len(given & in_text)
             yield Fold(version.version, version.model, version.prompt_hash, version.tokens, len(given), kept)
         in_previous = in_text
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Print the figures of each memory."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.evaluate", description=__doc__.split("\n")[0])
+    parser.add_argument("--alias", action="append", help="Only the memory with this alias (default: all).")
+    parser.add_argument(
+        "--limit", type=int, default=100, help="Sessions of each memory, the newest first (%(default)s)."
+    )
+    parser.add_argument("--lost", action="store_true", help="List each identifier that was lost, and where.")
+    options = parser.parse_args(arguments)
+    for alias in options.alias or memories:
+        evaluations = list(_evaluations(alias, options.limit))
+        print(_text(alias, _figures(evaluations), lost=options.lost))
+
+
+def _evaluations(alias: str, limit: int) -> Iterator[Evaluation]:
+    sessions = models.Session.objects.filter(alias=alias, current_version__gt=0)
+    for session in sessions.order_by("-updated_at", "-pk")[: max(0, limit)]:
+        evaluation = evaluate(session)
+        if evaluation is not None:
+            yield evaluation
+
+
+def _figures(evaluations: list[Evaluation]) -> dict[str, Any]:
+    return {
+        "sessions": len(evaluations),
+        "said": sum(evaluation.said for evaluation in evaluations),
+        "in_text": sum(evaluation.in_text for evaluation in evaluations),
+        "in_line": sum(evaluation.in_line for evaluation in evaluations),
+        "lost": [
+            {"session_id": evaluation.session_id, **lost._asdict()}
+            for evaluation in evaluations
+            for lost in evaluation.lost
+        ],
+        "folds": _by_prompt(fold for evaluation in evaluations for fold in evaluation.folds),
+    }
+
+
+@dataclasses.dataclass
+class _Group:
+    model: str
+    prompt_hash: str
+    versions: int = 0
+    given: int = 0
+    kept: int = 0
+    tokens: int = 0
+
+
+def _by_prompt(folds: Iterable[Fold]) -> list[dict[str, Any]]:
+    groups: dict[tuple[str, str], _Group] = {}
+    for fold in folds:
+        group = groups.setdefault((fold.model, fold.prompt_hash), _Group(fold.model, fold.prompt_hash))
+        group.versions += 1
+        group.given += fold.given
+        group.kept += fold.kept
+        group.tokens += fold.tokens
+    return [dataclasses.asdict(group) for _, group in sorted(groups.items())]
+
+
+def _text(alias: str, figures: dict[str, Any], *, lost: bool) -> str:
+    said, losses = figures["said"], figures["lost"]
+    lines = [f"{alias}: {counted(figures['sessions'], 'session')} with a summary, {counted(said, 'identifier')} said"]
+    for name, count in (
+        ("in the model's text", figures["in_text"]),
+        ("in the line of identifiers", figures["in_line"]),
+        ("lost", len(losses)),
+    ):
+        lines.append(f"  {name}: {count}{_share(count, said)}")
+    for group in figures["folds"]:
+        given, kept, versions = group["given"], group["kept"], group["versions"]
+        lines.append(
+            f"  {printable(group['model'])}, prompt {printable(group['prompt_hash'][:8])}: kept {kept} of {given}"
+            f"{_share(kept, given)} in {counted(versions, 'fold')}, {group['tokens'] / versions:.0f} tokens each"
+        )
+    searched = [entry["found"] for entry in losses if entry["found"] is not None]
+    if searched:
+        lines.append(
+            f"  lost, but found by a search: {sum(searched)} of {len(searched)}{_share(sum(searched), len(searched))}"
+        )
+    if lost:
+        lines += [
+            f"  session {entry['session_id']}: {printable(entry['identifier'])}, last said at {entry['position']}, "
+            f"lost in version {entry['version']} "
+            f"({printable(entry['model'])}, prompt {printable(entry['prompt_hash'][:8])})"
+            f"{', found by a search' if entry['found'] else ''}"
+            for entry in losses
+        ]
+    return "\n".join(lines)
+
+
+def _share(count: int, total: int) -> str:
+    return f" ({count / total:.0%})" if total else ""
+
+
+if __name__ == "__main__":
+    main()
