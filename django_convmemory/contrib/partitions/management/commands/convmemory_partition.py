@@ -11,7 +11,8 @@ from django.db import ProgrammingError, connections
 from django_convmemory.contrib.partitions import conversion
 from django_convmemory.contrib.partitions.conversion import Refused
 from django_convmemory.contrib.partitions.database import Database
-from django_convmemory.management import choices, interrupts
+from django_convmemory.management import choices
+from django_convmemory.management.progress import interruptible
 from django_convmemory.stores import transactions
 
 # More partitions need more locks for a statement about all of them than a server has by default.
@@ -92,7 +93,7 @@ class Command(BaseCommand):
         elif options["abort"]:
             conversion.abort(database, self._report)
         else:
-            with interrupts.explained(
+            with interruptible(
                 "Nothing is lost, and the site can go on. To continue, run the command again with the same "
                 "--partitions. To remove what it has made, run it with --abort."
             ):
