@@ -364,7 +364,6 @@ def test_messages_are_read_by_their_places_unless_the_session_has_changed() -> N
 def test_the_number_of_statements_does_not_depend_on_the_history() -> None:
     memory = build(index=False)
     store = memory.store
-    most = 3 if connection.vendor == "postgresql" else 5
     for size in (10, 1_000, 20_000):
         key = f"session of {size}"
         fill(memory, key, size)
@@ -372,7 +371,7 @@ def test_the_number_of_statements_does_not_depend_on_the_history() -> None:
         index_all(key)
         say(memory, 60, key)
         place = (session_id, 0, size)
-        assert len(statements(functools.partial(store.index, session_id))) <= most
+        assert len(statements(functools.partial(store.index, session_id))) <= 5
         assert len(statements(functools.partial(store.index, session_id))) == 1
         assert len(statements(functools.partial(store.searchable, memory.resolve(key), before=size))) == 1 + LOOKUPS
         assert len(statements(functools.partial(store.searchable_of, "default", owner_id=None, visitor=""))) == 2

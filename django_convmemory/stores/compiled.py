@@ -15,7 +15,7 @@ import functools
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from django.db import connections
+from django.db import connections, models
 from django.db.models import Expression, QuerySet
 from django.db.models.sql import UpdateQuery
 
@@ -109,3 +109,28 @@ def update(rows: QuerySet[Any], **changes: Any) -> Statement:
     query.add_update_values(changes)
     text, params = query.get_compiler(rows.db).as_sql()
     return Statement(rows.db, text, params)
+
+
+def insert(using: str, row: models.Model) -> None:
+    """Insert a row that nobody needs the id of. ``save`` would compile the statement each time."""
+    connection = connections[using]
+    start, fields = _insertion(using, type(row))
+    places, params = [], []
+    for field in fields:
+        value = getattr(row, field.attname)
+        if hasattr(value, "as_sql"):
+            place, more = value.as_sql(None, connection)
+            places.append(place)
+            params += more
+        else:
+            places.append("%s")
+            params.append(field.get_db_prep_save(value, connection))
+    run(using, (f"{start} VALUES ({', '.join(places)})", params))
+
+
+@once
+def _insertion(using: str, model: type[models.Model]) -> tuple[str, list[Any]]:
+    """Return the beginning of an INSERT, and its columns."""
+    quoted = connections[using].ops.quote_name
+    fields = [field for field in model._meta.concrete_fields if not field.primary_key]
+    return f"INSERT INTO {quoted(model._meta.db_table)} ({', '.join(quoted(field.column) for field in fields)})", fields

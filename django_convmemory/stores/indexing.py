@@ -20,7 +20,6 @@ import logging
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
-from django.db import connections
 from django.db.models import F, QuerySet
 from django.db.models.functions import Left
 
@@ -31,7 +30,7 @@ from django_convmemory.core.recall import segments
 from django_convmemory.core.recall.documents import MAX_CHARACTERS
 from django_convmemory.core.recall.segments import Segment
 from django_convmemory.core.values import Indexed
-from django_convmemory.stores import columns, compiled, compound, transactions
+from django_convmemory.stores import columns, compiled, transactions
 from django_convmemory.stores.compiled import Slot
 
 logger = logging.getLogger(__name__)
@@ -144,8 +143,7 @@ def _messages(using: str, session_id: int, first: int, last: int) -> Iterator[In
 def _write(using: str, session_id: int, state: _State, new: list[Segment]) -> bool:
     """Store the segments ``new`` if the session is as it was read, and return whether it was.
 
-    The first one takes the place of the last segment if both begin at the same position. On PostgreSQL all of it is one
-    statement, which commits by itself.
+    The first one takes the place of the last segment if both begin at the same position.
     """
     reached = new[-1].last
     first = _advancing(using).bind(
@@ -157,26 +155,19 @@ def _write(using: str, session_id: int, state: _State, new: list[Segment]) -> bo
         new = new[1:]
 
     def work() -> bool:
-        if connections[using].vendor == "postgresql":
-            return compound.execute(using, first, updates, _models(session_id, new))
         if not compiled.run(using, first):
             return False
         for update in updates:
             compiled.run(using, update)
-        insert(using, session_id, new)
+        for segment in new:
+            compiled.insert(using, models.Segment(session_id=session_id, **segment._asdict()))
         return True
 
     def happened() -> bool:
         sessions = models.Session.objects.using(using).filter(pk=session_id, epoch=state.epoch)
         return sessions.filter(indexed_position__gte=reached).exists()
 
-    return transactions.run(
-        using,
-        work,
-        savepoint=True,
-        atomic=connections[using].vendor != "postgresql",
-        happened=happened,
-    )
+    return transactions.run(using, work, savepoint=True, happened=happened)
 
 
 @compiled.once

@@ -1,7 +1,6 @@
 """Storing a version of the summary, and the calls of models that made it.
 
-On PostgreSQL all of it is one statement, which commits by itself: a process that is stopped holds no lock. On the other
-databases it is a transaction that begins with the UPDATE of the session's row.
+A version is published in a transaction that begins with the UPDATE of the session's row.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ from django_convmemory.core import values
 from django_convmemory.core.counters import Covered
 from django_convmemory.core.strategies import Threshold
 from django_convmemory.core.values import AttemptRecord, Claim, DueRule, NewVersion
-from django_convmemory.stores import compiled, compound, transactions
+from django_convmemory.stores import compiled, transactions
 from django_convmemory.stores.compiled import Slot
 from django_convmemory.stores.leases import due_since, held
 
@@ -54,18 +53,15 @@ def publish(
         rows.append(_attempt(claim, dataclasses.replace(attempt, version=number)))
 
     def work() -> bool:
-        if connections[using].vendor == "postgresql":
-            return compound.execute(using, first, updates, rows)
         if not compiled.run(using, first):
             return False
         for update in updates:
             compiled.run(using, update)
         for row in rows:
-            row.pk = None  # It may be set from a transaction that was run before.
-            row.save(force_insert=True, using=using)
+            compiled.insert(using, row)
         return True
 
-    return transactions.run(using, work, savepoint=True, atomic=connections[using].vendor != "postgresql")
+    return transactions.run(using, work, savepoint=True)
 
 
 class _Shape(NamedTuple):

@@ -11,7 +11,7 @@ from django.db.models import F
 from django_convmemory import models
 from django_convmemory.clock import Clock
 from django_convmemory.core.values import DueRule
-from django_convmemory.stores import breakers, compound, transactions
+from django_convmemory.stores import breakers, transactions
 
 
 def due(
@@ -72,8 +72,6 @@ def _marked(
 
     if not ordered.exists():
         return []
-    if connection.vendor == "postgresql":
-        return transactions.run(using, lambda: compound.mark(rows, order, limit, mark), atomic=False)
     return transactions.run(using, locked if connection.features.has_select_for_update_skip_locked else one_by_one)
 
 

@@ -6,7 +6,6 @@ from typing import Any
 from celery import Celery
 from celery.signals import worker_init, worker_process_init
 from django.conf import settings
-from django.db.models.signals import pre_save
 from django.dispatch import receiver
 
 import django_convmemory
@@ -26,13 +25,6 @@ def watch_itself(**kwargs: Any) -> None:
 @worker_init.connect
 def name_the_code(**kwargs: Any) -> None:
     print(f"The worker runs {pathlib.Path(django_convmemory.__file__).parent}.", flush=True)
-
-
-@receiver(pre_save)
-def wait_between_the_writes(sender: type, **kwargs: Any) -> None:
-    # By its name, because this module is imported before the apps are ready.
-    if sender.__name__ == "Summary":
-        gates.pass_through(pathlib.Path(settings.SITE["gates"]), gates.BETWEEN_WRITES)  # type: ignore[misc]
 
 
 @receiver(signals.summary_published)

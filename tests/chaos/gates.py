@@ -20,8 +20,8 @@ from django.conf import settings
 AFTER_READ = "after_read"
 # Between the claim and the model's call; between the model's answer and publishing.
 BEFORE_CALL, AFTER_ANSWER = "before_call", "after_answer"
-# Between the two rows that publishing writes; between publishing and the end of the task.
-BETWEEN_WRITES, AFTER_PUBLISH = "between_writes", "after_publish"
+# After the first statement that publishes, so in its transaction; between publishing and the end of the task.
+BETWEEN_WRITES, AFTER_PUBLISH = "in_publish", "after_publish"
 
 
 class _Worker:

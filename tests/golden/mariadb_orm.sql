@@ -654,7 +654,6 @@ WHERE (`convmemory_session`.`epoch` = (%s) AND `convmemory_session`.`lease_expir
     AND `convmemory_session`.`lease_token` = (%s) AND `convmemory_session`.`id` = (%s));
 
 -- record
--- publish (3 of 3)
 INSERT INTO `convmemory_attempt` (`session_id`, `alias`, `first_position`, `last_position`, `started_at`,
     `due_seconds`, `duration_seconds`, `outcome`, `error`, `model`, `prompt_tokens`, `completion_tokens`,
     `cached_tokens`, `cost`, `version`)
@@ -686,9 +685,13 @@ INSERT INTO `convmemory_summary` (`session_id`, `version`, `parent_version`, `fi
     `stand_in`, `carried`, `cut`, `building`, `part_end`, `prompt_hash`, `identifiers`, `model_length`,
     `folds`, `invalidated_at`, `created_at`)
 VALUES (%s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s,
-    UTC_TIMESTAMP(6))
-RETURNING `convmemory_summary`.`id`, `convmemory_summary`.`stand_in`, `convmemory_summary`.`carried`,
-    `convmemory_summary`.`cut`, `convmemory_summary`.`folds`;
+    UTC_TIMESTAMP(6));
+
+-- publish (3 of 3)
+INSERT INTO `convmemory_attempt` (`session_id`, `alias`, `first_position`, `last_position`, `started_at`,
+    `due_seconds`, `duration_seconds`, `outcome`, `error`, `model`, `prompt_tokens`, `completion_tokens`,
+    `cached_tokens`, `cost`, `version`)
+VALUES (%s, %s, %s, %s, (UTC_TIMESTAMP(6) + INTERVAL %s MICROSECOND), %s, %s, %s, %s, %s, %s, %s, %s, %s, %s);
 
 -- release (1 of 2)
 UPDATE `convmemory_session`

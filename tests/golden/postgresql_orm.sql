@@ -180,8 +180,8 @@ WHERE ("convmemory_message"."session_id" = (
 ) AND "convmemory_message"."position" > %s AND "convmemory_message"."position" <= %s)
 ORDER BY "convmemory_message"."session_id" ASC, 1 ASC LIMIT 50;
 
--- index, its first segment (1 of 4)
--- index, a longer segment (2 of 4)
+-- index, its first segment (1 of 5)
+-- index, a longer segment (2 of 5)
 -- index, nothing to do
 SELECT "convmemory_session"."epoch" AS "session__epoch",
     "convmemory_session"."indexed_position" AS "session__indexed_position",
@@ -191,14 +191,14 @@ FROM "convmemory_segment" INNER JOIN "convmemory_session" ON ("convmemory_segmen
 WHERE "convmemory_segment"."session_id" = (%s)
 ORDER BY "convmemory_segment"."session_id" DESC, 4 DESC LIMIT 1;
 
--- index, its first segment (2 of 4)
+-- index, its first segment (2 of 5)
 SELECT "convmemory_session"."epoch" AS "epoch", "convmemory_session"."indexed_position" AS "indexed_position",
     "convmemory_session"."last_position" AS "last_position"
 FROM "convmemory_session"
 WHERE "convmemory_session"."id" = (%s);
 
--- index, its first segment (3 of 4)
--- index, a longer segment (3 of 4)
+-- index, its first segment (3 of 5)
+-- index, a longer segment (3 of 5)
 SELECT "convmemory_message"."position" AS "position", "convmemory_message"."created_at" AS "created_at",
     "convmemory_message"."redacted_at" AS "redacted_at", "convmemory_message"."role" AS "role",
     "convmemory_message"."kind" AS "kind", LEFT("convmemory_message"."content", %s) AS "left",
@@ -208,22 +208,19 @@ WHERE ("convmemory_message"."session_id" = (%s) AND "convmemory_message"."positi
     AND "convmemory_message"."position" <= (%s))
 ORDER BY "convmemory_message"."session_id" ASC, 1 ASC;
 
--- index, its first segment (4 of 4)
-WITH changed AS (
-    UPDATE "convmemory_session"
-    SET "indexed_position" = %s
-    WHERE ("convmemory_session"."epoch" = (%s) AND "convmemory_session"."id" = (%s)
-        AND "convmemory_session"."indexed_position" = (%s))
-    RETURNING 1
-), inserted0 AS (
-    INSERT INTO "convmemory_segment" ("session_id", "first", "last", "data")
-    SELECT CAST(%s AS bigint), CAST(%s AS bigint), CAST(%s AS bigint), CAST(%s AS text)
-    FROM changed
-)
-SELECT COUNT(*)
-FROM changed;
+-- index, its first segment (4 of 5)
+-- index, a longer segment (4 of 5)
+UPDATE "convmemory_session"
+SET "indexed_position" = %s
+WHERE ("convmemory_session"."epoch" = (%s) AND "convmemory_session"."id" = (%s)
+    AND "convmemory_session"."indexed_position" = (%s));
 
--- index, a longer segment (1 of 4)
+-- index, its first segment (5 of 5)
+-- fork (12 of 17)
+INSERT INTO "convmemory_segment" ("session_id", "first", "last", "data")
+VALUES (%s, %s, %s, %s);
+
+-- index, a longer segment (1 of 5)
 WITH advanced AS (
     UPDATE convmemory_session
     SET last_position = last_position + %(added)s,
@@ -260,25 +257,14 @@ WITH advanced AS (
 SELECT *
 FROM advanced;
 
--- index, a longer segment (4 of 4)
-WITH changed AS (
-    UPDATE "convmemory_session"
-    SET "indexed_position" = %s
-    WHERE ("convmemory_session"."epoch" = (%s) AND "convmemory_session"."id" = (%s)
-        AND "convmemory_session"."indexed_position" = (%s))
-    RETURNING 1
-), updated0 AS (
-    UPDATE "convmemory_segment"
-    SET "last" = %s,
-        "data" = %s
-    WHERE ("convmemory_segment"."session_id" = (%s) AND "convmemory_segment"."first" = (%s))
-        AND EXISTS (
-        SELECT 1
-        FROM changed
-    )
-)
-SELECT COUNT(*)
-FROM changed;
+-- index, a longer segment (5 of 5)
+-- redact (20 of 36)
+-- redact (32 of 36)
+-- truncate (11 of 15)
+UPDATE "convmemory_segment"
+SET "last" = %s,
+    "data" = %s
+WHERE ("convmemory_segment"."session_id" = (%s) AND "convmemory_segment"."first" = (%s));
 
 -- searchable
 (
@@ -533,7 +519,7 @@ FROM (
         AND "convmemory_session"."hinted_at" <= (CLOCK_TIMESTAMP() + %s * INTERVAL '1 second')) LIMIT 10
 ) subquery;
 
--- sweep (1 of 2)
+-- sweep (1 of 3)
 SELECT %s AS "a"
 FROM "convmemory_session"
 WHERE ("convmemory_session"."due_since" IS NOT NULL AND ("convmemory_session"."lease_expires_at" IS NULL
@@ -544,32 +530,23 @@ WHERE ("convmemory_session"."due_since" IS NOT NULL AND ("convmemory_session"."l
     AND ("convmemory_session"."next_attempt_at" IS NULL
     OR "convmemory_session"."next_attempt_at" <= (CLOCK_TIMESTAMP()))) LIMIT 1;
 
--- sweep (2 of 2)
-WITH picked (picked0, picked1) AS MATERIALIZED (
-    SELECT "convmemory_session"."due_since" AS "due_since", "convmemory_session"."id" AS "pk"
-    FROM "convmemory_session"
-    WHERE ("convmemory_session"."due_since" IS NOT NULL AND ("convmemory_session"."lease_expires_at" IS NULL
-        OR "convmemory_session"."lease_expires_at" <= (CLOCK_TIMESTAMP()))
-        AND "convmemory_session"."alias" = %s AND ("convmemory_session"."hinted_at" IS NULL
-        OR "convmemory_session"."hinted_at" <= (CLOCK_TIMESTAMP())
-        OR ("convmemory_session"."lease_expires_at" > ("convmemory_session"."hinted_at")
-        AND "convmemory_session"."lease_expires_at" <= (CLOCK_TIMESTAMP())))
-        AND ("convmemory_session"."next_attempt_at" IS NULL
-        OR "convmemory_session"."next_attempt_at" <= (CLOCK_TIMESTAMP())))
-    ORDER BY 1 ASC, 2 ASC LIMIT 10 FOR
-    UPDATE SKIP LOCKED
-), marked AS (
-    UPDATE "convmemory_session"
-    SET "hinted_at" = CLOCK_TIMESTAMP()
-    WHERE "convmemory_session"."id" > %s
-        AND convmemory_session.id IN (
-        SELECT picked.picked1
-        FROM picked
-    )
-)
-SELECT *
-FROM picked
-ORDER BY picked0, picked1;
+-- sweep (2 of 3)
+SELECT "convmemory_session"."id" AS "pk"
+FROM "convmemory_session"
+WHERE ("convmemory_session"."due_since" IS NOT NULL AND ("convmemory_session"."lease_expires_at" IS NULL
+    OR "convmemory_session"."lease_expires_at" <= (CLOCK_TIMESTAMP())) AND "convmemory_session"."alias" = %s
+    AND ("convmemory_session"."hinted_at" IS NULL OR "convmemory_session"."hinted_at" <= (CLOCK_TIMESTAMP())
+    OR ("convmemory_session"."lease_expires_at" > ("convmemory_session"."hinted_at")
+    AND "convmemory_session"."lease_expires_at" <= (CLOCK_TIMESTAMP())))
+    AND ("convmemory_session"."next_attempt_at" IS NULL
+    OR "convmemory_session"."next_attempt_at" <= (CLOCK_TIMESTAMP())))
+ORDER BY "convmemory_session"."due_since" ASC, 1 ASC LIMIT 10 FOR
+UPDATE SKIP LOCKED;
+
+-- sweep (3 of 3)
+UPDATE "convmemory_session"
+SET "hinted_at" = CLOCK_TIMESTAMP()
+WHERE "convmemory_session"."id" IN (%s, %s);
 
 -- unhint
 UPDATE "convmemory_session"
@@ -673,50 +650,39 @@ VALUES (%s, %s, %s, %s, (CLOCK_TIMESTAMP() + %s * INTERVAL '1 second'), %s, %s, 
     %s)
 RETURNING "convmemory_attempt"."id";
 
--- publish
-WITH changed AS (
-    UPDATE "convmemory_session"
-    SET "due_since" = CASE WHEN ("convmemory_session"."unpinned_tokens" > (%s)
-        AND "convmemory_session"."settled_tokens" > (%s)) THEN COALESCE("convmemory_session"."due_since",
-        CLOCK_TIMESTAMP()) ELSE NULL END,
-        "current_version" = %s,
-        "covered_position" = %s,
-        "covered_count" = %s,
-        "covered_tokens" = %s,
-        "attempts" = %s,
-        "next_attempt_at" = NULL,
-        "last_error" = %s,
-        "last_version" = %s,
-        "lease_expires_at" = (CLOCK_TIMESTAMP() + %s * INTERVAL '1 second'),
-        "revision" = ("convmemory_session"."revision" + %s)
-    WHERE ("convmemory_session"."epoch" = (%s)
-        AND "convmemory_session"."lease_expires_at" > (CLOCK_TIMESTAMP())
-        AND "convmemory_session"."lease_token" = (%s) AND "convmemory_session"."id" = (%s)
-        AND "convmemory_session"."covered_position" = (%s) AND "convmemory_session"."last_version" = (%s))
-    RETURNING 1
-), inserted0 AS (
-    INSERT INTO "convmemory_summary" ("session_id", "version", "parent_version", "first_position",
-        "last_position", "covered_count", "covered_tokens", "text", "tokens", "model", "shortened",
-        "fallback", "stand_in", "carried", "cut", "building", "part_end", "prompt_hash", "identifiers",
-        "model_length", "folds", "invalidated_at", "created_at")
-    SELECT CAST(%s AS bigint), CAST(%s AS bigint), NULL, CAST(%s AS bigint), CAST(%s AS bigint),
-        CAST(%s AS bigint), CAST(%s AS bigint), CAST(%s AS text), CAST(%s AS integer),
-        CAST(%s AS varchar(200)), CAST(%s AS boolean), CAST(%s AS boolean), CAST(%s AS boolean),
-        CAST(%s AS boolean), CAST(%s AS boolean), CAST(%s AS boolean), NULL, CAST(%s AS varchar(64)), NULL,
-        NULL, CAST(%s AS integer), NULL, CLOCK_TIMESTAMP()
-    FROM changed
-), inserted1 AS (
-    INSERT INTO "convmemory_attempt" ("session_id", "alias", "first_position", "last_position", "started_at",
-        "due_seconds", "duration_seconds", "outcome", "error", "model", "prompt_tokens", "completion_tokens",
-        "cached_tokens", "cost", "version")
-    SELECT CAST(%s AS bigint), CAST(%s AS varchar(100)), CAST(%s AS bigint), CAST(%s AS bigint),
-        (CLOCK_TIMESTAMP() + %s * INTERVAL '1 second'), CAST(%s AS double precision),
-        CAST(%s AS double precision), CAST(%s AS varchar(16)), CAST(%s AS varchar(300)),
-        CAST(%s AS varchar(200)), NULL, NULL, NULL, NULL, CAST(%s AS bigint)
-    FROM changed
-)
-SELECT COUNT(*)
-FROM changed;
+-- publish (1 of 3)
+UPDATE "convmemory_session"
+SET "due_since" = CASE WHEN ("convmemory_session"."unpinned_tokens" > (%s)
+    AND "convmemory_session"."settled_tokens" > (%s)) THEN COALESCE("convmemory_session"."due_since",
+    CLOCK_TIMESTAMP()) ELSE NULL END,
+    "current_version" = %s,
+    "covered_position" = %s,
+    "covered_count" = %s,
+    "covered_tokens" = %s,
+    "attempts" = %s,
+    "next_attempt_at" = NULL,
+    "last_error" = %s,
+    "last_version" = %s,
+    "lease_expires_at" = (CLOCK_TIMESTAMP() + %s * INTERVAL '1 second'),
+    "revision" = ("convmemory_session"."revision" + %s)
+WHERE ("convmemory_session"."epoch" = (%s) AND "convmemory_session"."lease_expires_at" > (CLOCK_TIMESTAMP())
+    AND "convmemory_session"."lease_token" = (%s) AND "convmemory_session"."id" = (%s)
+    AND "convmemory_session"."covered_position" = (%s) AND "convmemory_session"."last_version" = (%s));
+
+-- publish (2 of 3)
+INSERT INTO "convmemory_summary" ("session_id", "version", "parent_version", "first_position",
+    "last_position", "covered_count", "covered_tokens", "text", "tokens", "model", "shortened", "fallback",
+    "stand_in", "carried", "cut", "building", "part_end", "prompt_hash", "identifiers", "model_length",
+    "folds", "invalidated_at", "created_at")
+VALUES (%s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s,
+    CLOCK_TIMESTAMP());
+
+-- publish (3 of 3)
+INSERT INTO "convmemory_attempt" ("session_id", "alias", "first_position", "last_position", "started_at",
+    "due_seconds", "duration_seconds", "outcome", "error", "model", "prompt_tokens", "completion_tokens",
+    "cached_tokens", "cost", "version")
+VALUES (%s, %s, %s, %s, (CLOCK_TIMESTAMP() + %s * INTERVAL '1 second'), %s, %s, %s, %s, %s, %s, %s, %s, %s,
+    %s);
 
 -- release (1 of 2)
 UPDATE "convmemory_session"
@@ -868,10 +834,6 @@ WHERE session_id = %s
     AND last_position <= %s
     AND invalidated_at IS NULL
     AND building = %s;
-
--- fork (12 of 17)
-INSERT INTO "convmemory_segment" ("session_id", "first", "last", "data")
-VALUES (%s, %s, %s, %s);
 
 -- fork (13 of 17)
 -- redact (21 of 36)
@@ -1071,14 +1033,6 @@ SELECT "convmemory_segment"."first" AS "first", "convmemory_segment"."last" AS "
 FROM "convmemory_segment"
 WHERE ("convmemory_segment"."session_id" = %s AND "convmemory_segment"."first" <= %s)
 ORDER BY "convmemory_segment"."session_id" DESC, 1 DESC LIMIT 1;
-
--- redact (20 of 36)
--- redact (32 of 36)
--- truncate (11 of 15)
-UPDATE "convmemory_segment"
-SET "last" = %s,
-    "data" = %s
-WHERE ("convmemory_segment"."session_id" = (%s) AND "convmemory_segment"."first" = (%s));
 
 -- redact (24 of 36)
 -- redact (36 of 36)

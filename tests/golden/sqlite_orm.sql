@@ -658,7 +658,6 @@ WHERE ("convmemory_session"."epoch" = (%s)
     AND "convmemory_session"."id" = (%s));
 
 -- record
--- publish (3 of 3)
 INSERT INTO "convmemory_attempt" ("session_id", "alias", "first_position", "last_position", "started_at",
     "due_seconds", "duration_seconds", "outcome", "error", "model", "prompt_tokens", "completion_tokens",
     "cached_tokens", "cost", "version")
@@ -693,9 +692,14 @@ INSERT INTO "convmemory_summary" ("session_id", "version", "parent_version", "fi
     "stand_in", "carried", "cut", "building", "part_end", "prompt_hash", "identifiers", "model_length",
     "folds", "invalidated_at", "created_at")
 VALUES (%s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s,
-    REPLACE(STRFTIME('%%Y-%%m-%%d %%H:%%M:%%f', 'now') || '000', '.000000', ''))
-RETURNING "convmemory_summary"."id", "convmemory_summary"."stand_in", "convmemory_summary"."carried",
-    "convmemory_summary"."cut", "convmemory_summary"."folds";
+    REPLACE(STRFTIME('%%Y-%%m-%%d %%H:%%M:%%f', 'now') || '000', '.000000', ''));
+
+-- publish (3 of 3)
+INSERT INTO "convmemory_attempt" ("session_id", "alias", "first_position", "last_position", "started_at",
+    "due_seconds", "duration_seconds", "outcome", "error", "model", "prompt_tokens", "completion_tokens",
+    "cached_tokens", "cost", "version")
+VALUES (%s, %s, %s, %s, REPLACE(STRFTIME('%%Y-%%m-%%d %%H:%%M:%%f', 'now', %s) || '000', '.000000', ''), %s,
+    %s, %s, %s, %s, %s, %s, %s, %s, %s);
 
 -- release (1 of 2)
 UPDATE "convmemory_session"

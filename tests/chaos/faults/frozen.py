@@ -55,7 +55,7 @@ def _longest_wait(method: str) -> float:
     vendor = connections[models.Session.objects.db].vendor
     if vendor == "sqlite":
         return math.inf  # A stopped writer holds the file.
-    return TRANSACTION if vendor == "mysql" and method == "publish" else STATEMENT
+    return TRANSACTION if method == "publish" else STATEMENT
 
 
 def _register(method: str, says: str, behaviour: Behaviour | None = None) -> None:

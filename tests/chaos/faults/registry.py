@@ -16,8 +16,6 @@ CELERY = ("redis", "rabbitmq")
 POSTGRESQL = ("postgresql", "pooled", "pgbouncer", "routed")
 SERVERS = (*POSTGRESQL, "mariadb")
 SQLITE = ("sqlite",)
-# Where publishing is a transaction. On PostgreSQL it is one statement.
-TRANSACTIONS = ("mariadb", "sqlite")
 
 
 class Heading(enum.StrEnum):

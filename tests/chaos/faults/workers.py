@@ -14,7 +14,7 @@ import time
 from django_convmemory import clock
 from tests.chaos import gates, servers
 from tests.chaos.chat_models import HUGE
-from tests.chaos.faults.registry import SERVERS, TRANSACTIONS, Drawn, Heading, fault
+from tests.chaos.faults.registry import SERVERS, Drawn, Heading, fault
 from tests.chaos.runs import Run, in_threads
 from tests.chaos.site import TWO_ATTEMPTS
 from tests.chaos.site_processes import ROOT
@@ -71,7 +71,7 @@ def killed_while_publishing(run: Run) -> None:
     run.end_leases()
 
 
-@fault(Heading.WORKER, "A worker is in the middle of the transaction that publishes.", on=TRANSACTIONS)
+@fault(Heading.WORKER, "A worker is in the middle of the transaction that publishes.")
 def killed_between_its_writes(run: Run) -> None:
     """In the middle of the transaction: the session's row points to a version that does not exist yet."""
     talk = run.talk()
@@ -81,11 +81,7 @@ def killed_between_its_writes(run: Run) -> None:
     run.end_leases()
 
 
-@fault(
-    Heading.WORKER,
-    "A worker is suspended for a second in the middle of the transaction that publishes.",
-    on=TRANSACTIONS,
-)
+@fault(Heading.WORKER, "A worker is suspended for a second in the middle of the transaction that publishes.")
 def stopped_between_its_writes(run: Run) -> None:
     """For a second. Meanwhile other sessions go on, except on SQLite, which has one writer at a time."""
     talk = run.talk()
@@ -102,7 +98,7 @@ def stopped_between_its_writes(run: Run) -> None:
 @fault(
     Heading.WORKER,
     "A worker is suspended in that transaction until the database closes its connection.",
-    on=("mariadb",),
+    on=("postgresql", "mariadb"),
 )
 def cut_off_between_its_writes(run: Run) -> None:
     """It is stopped until the database ends its transaction, and continued after others have folded."""
