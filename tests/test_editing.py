@@ -1,191 +1,31 @@
-"""Conversations that are redacted, truncated, forked, rebuilt, adopted and erased."""
+"""Conversations that are truncated, forked, rebuilt, adopted and erased."""
 
 from __future__ import annotations
 
-import hashlib
-import json
 import time
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 from django.contrib.auth import get_user_model
-from django.core import serializers
 from django.db import connection
 from django.test.utils import CaptureQueriesContext
 
 from django_convmemory import exceptions, models
 from django_convmemory.chat_models.base import ChatRequest
-from django_convmemory.conversation import Redacted
 from django_convmemory.maintenance import integrity
 from django_convmemory.messages import ChatMessage
+from django_convmemory.stores.orm import ORMStore
 from tests.conversations import call
 from tests.folding import MarkerModel, build, covered, session, talk, versions
 from tests.long_sessions import lengthen
+from tests.test_redaction import SECRET, Parrot, dump, secretive
 
 pytestmark = pytest.mark.django_db
-
-SECRET = "Bohnensuppe um Mitternacht"
-
-
-def dump() -> str:
-    """Return the contents of all tables of the app as text."""
-    return "\n".join(
-        serializers.serialize("json", model.objects.all(), ensure_ascii=False)
-        if model is not models.Message
-        else json.dumps(list(model.objects.values()), default=str, ensure_ascii=False)
-        for model in (models.Session, models.Message, models.Summary, models.Attempt)
-    )
 
 
 def whole() -> None:
     assert list(integrity.check(models.Session.objects.all())) == []
-
-
-class Parrot(MarkerModel):
-    """Repeats the secret if it is shown it, so that the summary has it too."""
-
-    def chat(self, request: ChatRequest) -> Any:
-        response = super().chat(request)
-        addition = SECRET if SECRET in request.messages[-1].text else "nothing special"
-        return type(response)(ChatMessage.ai(f"{response.message.text} {addition}"))
-
-
-# Redacting.
-
-
-def secretive() -> tuple[Any, str]:
-    """Return a memory whose session ``s`` has the secret in every field at position 5, and the hash of that batch."""
-    memory = build(Parrot(), fallback=None)
-    talk(memory, 4)
-    message = ChatMessage.ai(
-        SECRET,
-        tool_calls=[{"id": "c1", "type": "function", "function": {"name": "cook", "arguments": json.dumps([SECRET])}}],
-        metadata={"note": SECRET},
-        extra={"reasoning_content": SECRET},
-    )
-    memory.append("s", message, ChatMessage.tool("done", "c1"), idempotency_key="k")
-    payload = models.Message.objects.get(position=5).payload_hash
-    assert payload
-    talk(memory, 10)
-    assert memory.compact("s") == "published"
-    assert SECRET in memory.load("s").to_text()
-    return memory, payload
-
-
-def test_nothing_of_a_redacted_message_is_left_in_the_database() -> None:
-    memory, payload = secretive()
-    memory.fork("s", 12, key="copy")
-    memory.fork("copy", 8, key="copy of the copy")
-    models.Session.objects.update(last_error=f"ValueError: {SECRET}")
-    tokens = session().unpinned_tokens
-
-    assert memory.redact("s", 5).sessions == 3
-
-    assert SECRET not in dump()
-    assert payload not in dump()
-    assert hashlib.sha256(SECRET.encode()).hexdigest() not in dump()
-    for key in ("s", "copy", "copy of the copy"):
-        assert SECRET not in memory.load(key).to_text()
-        assert SECRET not in str(memory.history(key))
-    assert session().unpinned_tokens == tokens
-    whole()
-
-
-def test_a_redacted_message_keeps_its_place_and_a_provider_accepts_it() -> None:
-    memory, _ = secretive()
-    memory.redact("s", 5)
-    [kept] = memory.history("s", after=4, limit=1)
-    assert kept.redacted
-    assert kept.message.to_openai() == {
-        "role": "assistant",
-        "content": "",
-        "tool_calls": [{"id": "c1", "type": "function", "function": {"name": "cook", "arguments": "{}"}}],
-    }
-    messages = memory.load("s", max_tokens=10**6).to_openai()
-    assert {
-        "role": "assistant",
-        "content": "[This message was removed.]",
-        "tool_calls": kept.message.to_openai()["tool_calls"],
-    } in messages
-    assert memory.append("s", ChatMessage.human("Go on.")).first_position == 17
-
-
-def test_what_came_after_a_redacted_message_is_folded_again_without_it() -> None:
-    memory, _ = secretive()
-    memory.redact("s", 5)
-    assert memory.load("s").summary is None
-    assert session().due_since is not None
-    assert memory.compact("s") == "published"
-    text = memory.load("s").to_text()
-    assert SECRET not in text
-    assert covered(text) == [1, 2, 3, 4, *range(7, 17)]
-    whole()
-
-
-def test_a_retry_does_not_bring_back_what_was_redacted() -> None:
-    memory = build(MarkerModel())
-    memory.append("s", ChatMessage.human(SECRET), idempotency_key="k")
-    memory.redact("s", 1)
-    assert memory.append("s", ChatMessage.human(SECRET), idempotency_key="k").replayed
-    assert SECRET not in dump()
-
-
-def test_a_redaction_is_of_the_batch_that_it_is_in() -> None:
-    memory = build(MarkerModel(), 10**6)
-    memory.append("s", *[ChatMessage.human("one")] * 2, idempotency_key="k")
-    memory.append("s", ChatMessage.human(SECRET))
-    memory.redact("s", 3)
-    with pytest.raises(exceptions.IdempotencyConflict):
-        memory.append("s", *[ChatMessage.human("other")] * 2, idempotency_key="k")
-    memory.redact("s", 2)
-    assert memory.append("s", *[ChatMessage.human("one")] * 2, idempotency_key="k")[:2] == (1, 2)
-    with pytest.raises(exceptions.IdempotencyConflict):
-        memory.append("s", *[ChatMessage.human("one")] * 3, idempotency_key="k")
-
-
-def test_a_compaction_in_flight_cannot_publish_what_is_redacted_meanwhile() -> None:
-    memory = build(Parrot(lambda request: done.append(memory.redact("s", 3)) if not done else None))
-    done: list[Redacted] = []
-    talk(memory, 2)
-    memory.append("s", ChatMessage.human(SECRET))
-    talk(memory, 10)
-    memory.compact("s")
-    assert done == [(1, True)]
-    assert SECRET not in dump()
-    assert memory.compact("s") == "published"
-    assert memory.redact("s", 4) == (1, False)
-    whole()
-
-
-def test_a_copy_that_went_another_way_is_left_alone() -> None:
-    memory = build(MarkerModel())
-    talk(memory, 6)
-    memory.fork("s", 6, key="copy")
-    memory.truncate("copy", 3)
-    memory.append("copy", ChatMessage.human("something else"))
-    assert memory.redact("s", 4).sessions == 1
-    assert memory.history("copy", after=3)[0].message.text == "something else"
-    assert memory.redact("s", 3).sessions == 2
-
-
-def test_copies_of_a_deleted_copy_stay_within_reach() -> None:
-    memory = build(MarkerModel())
-    talk(memory, 6)
-    memory.fork("s", 6, key="copy")
-    memory.fork("copy", 4, key="copy of the copy")
-    models.Session.objects.get(key="copy").delete()
-    assert memory.redact("s", 4).sessions == 2
-    assert memory.redact("s", 5).sessions == 1
-    assert memory.history("copy of the copy")[3].redacted
-
-
-def test_redacting_what_is_not_there_says_so() -> None:
-    memory = build(MarkerModel())
-    talk(memory, 2)
-    for key, position in (("s", 3), ("nobody", 1)):
-        with pytest.raises(exceptions.UnknownMessage, match="no message at position"):
-            memory.redact(key, position)
 
 
 # Truncating.
@@ -215,7 +55,7 @@ def test_regenerating_into_a_folded_range_falls_back_to_the_summary_before_it() 
 
 
 def test_nothing_of_what_was_truncated_is_left_in_the_database() -> None:
-    memory, _ = secretive()
+    memory = secretive(ORMStore())
     talk(memory, 10)
     memory.compact("s")
     assert SECRET in dump()

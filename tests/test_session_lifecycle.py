@@ -149,14 +149,6 @@ def test_what_cannot_be_stored_is_refused(memory: ConversationMemory, fields: di
     assert memory.load("main").revision == 0
 
 
-def test_a_copy_of_a_deleted_copy_is_still_redacted(memory: ConversationMemory) -> None:
-    memory.append("a", HELLO)
-    memory.fork("a", 1, key="b")
-    memory.fork("b", 1, key="c")
-    memory.delete("b")
-    assert memory.redact("a", 1).sessions == 2
-
-
 @pytest.mark.django_db(transaction=True)
 def test_the_asynchronous_operations_do_the_same() -> None:
     memory = ConversationBufferMemory(ORMStore())
