@@ -48,7 +48,7 @@ class Rows:
 
 def move(monkeypatch: pytest.MonkeyPatch, rows: Rows) -> None:
     """Run the page's code on a site with these rows."""
-    [code] = re.findall(r"```python\n(.*?)```", PAGE.read_text(encoding="utf-8"), re.DOTALL)
+    [code] = re.findall(r"```python\n(# move_messages\.py\n.*?)```", PAGE.read_text(encoding="utf-8"), re.DOTALL)
     table = types.SimpleNamespace(objects=rows)
     monkeypatch.setitem(sys.modules, "chats", types.ModuleType("chats"))
     monkeypatch.setitem(sys.modules, "chats.models", types.SimpleNamespace(OldMessage=table))

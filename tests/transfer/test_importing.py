@@ -5,6 +5,9 @@ from __future__ import annotations
 import datetime as dt
 import io
 import itertools
+import json
+import os
+import pathlib
 import threading
 from typing import TYPE_CHECKING, Any
 
@@ -318,3 +321,16 @@ def test_without_folding_a_session_is_indexed_but_not_marked(write: Any) -> None
     call("convmemory_import", "--no-compact", write(record("a", *[human("heron " * 50)] * 600)))
     session = models.Session.objects.get()
     assert (session.indexed_position, session.due_since) == (600, None)
+
+
+@pytest.mark.django_db
+def test_a_pipe_is_read_to_its_end(tmp_path: pathlib.Path) -> None:
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    writer = threading.Thread(target=lambda: pipe.write_text(json.dumps(record("a"))))
+    writer.start()
+
+    call("convmemory_import", str(pipe))
+
+    writer.join()
+    assert models.Session.objects.get().key == "a"

@@ -41,7 +41,7 @@ def _values(file: TextIO) -> Iterator[tuple[str, Any]]:
         if line.strip():
             place = f"line {number}"
             if line.startswith("SQLite format 3\0"):
-                raise BadRecord(place, "this is a SQLite database. Import it by the name of its file, not from a pipe.")
+                raise BadRecord(place, "this is a SQLite database, not JSON. docs/moving.md has a script for it.")
             _check_encoding(place, line)
             try:
                 value = json.loads(line, object_pairs_hook=_object)

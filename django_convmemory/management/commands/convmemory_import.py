@@ -1,8 +1,7 @@
-"""Imports conversations from other systems, from agent frameworks, or from a file that convmemory_export wrote."""
+"""Imports conversations from other systems, or from a file that convmemory_export wrote."""
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import io
 import os
@@ -11,12 +10,11 @@ import sys
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any, TextIO
+from typing import Any
 
 from django.core.management.base import BaseCommand, CommandError, CommandParser
 
 from django_convmemory import conf
-from django_convmemory.integrations import sqlite_histories
 from django_convmemory.maintenance.transfer import reading
 from django_convmemory.maintenance.transfer.importing import SAME_NAME, Importer
 from django_convmemory.maintenance.transfer.records import BadRecord, Record
@@ -64,9 +62,8 @@ class Command(BaseCommand):
 
     help = (
         'Import sessions from JSON files. A file holds one {"key": …, "messages": […]} on each line, or a list of '
-        "them. docs/moving.md describes all fields. A file may also be a SQLite database of the OpenAI Agents SDK "
-        "(SQLiteSession) or of LangChain (SQLChatMessageHistory). Sessions that already have messages are left alone, "
-        "so a second run continues where the first one stopped."
+        "them. docs/moving.md describes all fields. Sessions that already have messages are left alone, so a second "
+        "run continues where the first one stopped."
     )
 
     def add_arguments(self, parser: CommandParser) -> None:
@@ -204,24 +201,14 @@ def _place(name: str) -> str:
 @contextmanager
 def _records(name: str) -> Iterator[Iterator[Record]]:
     """Give the records of a file, or of standard input."""
-    if name != "-" and sqlite_histories.is_sqlite(name):
-        with contextlib.closing(sqlite_histories.read(name)) as records:
-            yield records
-    else:
-        with _opened(name) as file:
-            yield reading.read(file)
-
-
-@contextmanager
-def _opened(name: str) -> Iterator[TextIO]:
     if name != "-":
         with pathlib.Path(name).open(encoding="utf-8-sig", errors="surrogateescape") as file:
-            yield file
+            yield reading.read(file)
         return
     if sys.stdin is None:
         raise OSError("it is closed")
     text = io.TextIOWrapper(sys.stdin.buffer, encoding="utf-8-sig", errors="surrogateescape")
     try:
-        yield text
+        yield reading.read(text)
     finally:
         text.detach()
