@@ -23,7 +23,7 @@ import psycopg
 ROOT = pathlib.Path(__file__).parents[2]
 MESSAGES_EACH = 100
 OWNERS = 50
-COMMANDS = ("check", "recount", "index", "export", "erase", "prune", "import")
+COMMANDS = ("check", "recount", "reindex", "export", "erase", "prune", "import")
 
 
 def main() -> None:
@@ -45,17 +45,18 @@ def main() -> None:
         with site() as longest:
             for command, count, options in (
                 ("check", messages, []),
-                ("recount", messages, ["--all"]),
-                ("index", messages, []),
+                ("recount", messages, ["--recount"]),
+                ("reindex", messages, ["--reindex"]),
                 ("export", messages, ["--output", str(path)]),
                 ("erase", of_one, ["--owner", "user1", "--no-input"]),
                 ("prune", messages - of_one if "erase" in wanted else messages, ["--inactive-for", "1m"]),
             ):
                 if command not in wanted:
                     continue
-                if command == "index":
-                    python("benchmarks.large_jobs.filling", "no-index")
-                run(longest, count, f"convmemory_{command}", *options)
+                if command in ("recount", "reindex"):
+                    python("benchmarks.large_jobs.filling", f"to-{command}")
+                name = "check" if command in ("recount", "reindex") else command
+                run(longest, count, f"convmemory_{name}", *options)
         if "export" in wanted:
             print(f"The export has {path.stat().st_size / 1e6:,.0f} MB.")
         if "import" in wanted:
@@ -104,7 +105,7 @@ def run(site: subprocess.Popen[str] | None, messages: int, *command: str) -> Non
     if status:
         raise SystemExit(f"{command[0]} has failed. See its output above.")
     print(
-        f"{command[0]:<20} {seconds:8.1f} s, {messages / seconds:9,.0f} messages a second, "
+        f"{' '.join(command[:2]):<30} {seconds:8.1f} s, {messages / seconds:9,.0f} messages a second, "
         f"{usage.ru_maxrss / 1024:6.1f} MB of memory",
         "" if site is None else f", longest append {longest_append(site) * 1e3:6.0f} ms",
         sep="",

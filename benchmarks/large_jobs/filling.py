@@ -1,4 +1,6 @@
-"""Prepares a database: ``python -m benchmarks.large_jobs.filling (sessions N OWNERS | no-index | users N)``."""
+"""Prepares a database: ``python -m benchmarks.large_jobs.filling (sessions N OWNERS | to-recount | to-reindex)``.
+
+Or ``users N``, for the import."""
 
 from __future__ import annotations
 
@@ -17,7 +19,10 @@ def main() -> None:
     from django_convmemory import models
 
     what, *counts = sys.argv[1:]
-    if what == "no-index":
+    if what == "to-recount":
+        models.Session.objects.update(counter="another")
+        return
+    if what == "to-reindex":
         models.Segment.objects.all().delete()
         models.Session.objects.update(indexed_position=0)
         return

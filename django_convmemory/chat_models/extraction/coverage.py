@@ -20,7 +20,7 @@ import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
-from django_convmemory.chat_models.extraction import concepts, signals, statements, subjects
+from django_convmemory.chat_models.extraction import concepts, signals, statements
 
 # The penalty of a statement's length: 0 is none, and 1 chooses by concepts per token.
 _LENGTH_EXPONENT = 0.85
@@ -28,9 +28,10 @@ _LENGTH_EXPONENT = 0.85
 _NEWEST_SHARE = 0.15
 # A statement repeats the chosen ones if no larger part of its concepts than this is new.
 _NOVELTY = 0.2
-# An answer with fewer concepts than this is not understood without its question.
+# An answer with fewer concepts than this is not understood without its question. One with a number needs fewer: "The
+# number is 555-0199" says what the number is.
 _ELLIPTIC = 3
-_ELLIPTIC_WITH_SUBJECT = 2
+_ELLIPTIC_WITH_NUMBER = 2
 # Picks go beyond the token limit by this factor, because costs are estimates and statements may share a label.
 _SLACK = 1.5
 
@@ -109,7 +110,7 @@ def candidates(spoken: Sequence[statements.Statement], cost: Callable[[statement
             weights={concept: weights[concept] for concept in content.all},
             cost=max(1, cost(statement)),
             factor=math.prod(factor for factor, form in _FORMS if form.search(statement.text)),
-            question=index - 1 if _is_answer(spoken, index) and _is_elliptic(statement, content) else None,
+            question=index - 1 if _is_elliptic(content) and _is_answer(spoken, index) else None,
             rank=hashlib.sha256(statement.text.encode()).digest(),
             day=statement.day,
             fact=_fact(statement.text, content),
@@ -145,12 +146,9 @@ def _is_answer(spoken: Sequence[statements.Statement], index: int) -> bool:
     return before.fold == statement.fold and before.speaker != statement.speaker and bool(_QUESTION.search(before.text))
 
 
-def _is_elliptic(statement: statements.Statement, content: concepts.Concepts) -> bool:
-    """Whether an answer is not understood without its question. The subject that was added to it does not count."""
-    own = subjects.without(statement.text)
-    if own == statement.text:
-        return len(content.all) < _ELLIPTIC
-    return len(concepts.of(own).all) < _ELLIPTIC_WITH_SUBJECT
+def _is_elliptic(content: concepts.Concepts) -> bool:
+    """Whether an answer is not understood without its question."""
+    return len(content.all) < (_ELLIPTIC_WITH_NUMBER if content.numbers else _ELLIPTIC)
 
 
 def choose(pool: Sequence[Candidate], max_tokens: int, day_cost: int = 0) -> list[Pick]:

@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Sequence
 
 from django_convmemory import messages
-from django_convmemory.chat_models.extraction import concepts, labels, sentences, speakers, subjects, tool_lines
+from django_convmemory.chat_models.extraction import concepts, labels, sentences, speakers, tool_lines
 
 _LABEL = re.compile(r"(?P<label>[^\W_][^:：\n。！？!?\"“”]{0,44})(?:: |：)")
 _CLAUSE = re.compile(r"[^，]*，|[^，]+$")
@@ -23,10 +23,6 @@ UNKNOWN_DAY = "????-??-??"
 
 MAX_STATEMENTS = 2500
 """At most so many statements of a fold, and of a summary, are considered."""
-
-
-# Only the first sentences of a turn answer what was asked before it.
-_MAX_COMPLETED = 20
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -63,8 +59,6 @@ def of_turns(
     names = frozenset(word.lower() for speaker in spoken_names for word in speaker.split())
     label_keys = frozenset(labels.key(speaker) for speaker in spoken_names.union(known))
     words = tool_lines.words(turn.text for turn in turns if turn.role != "tool")
-    chinese = any(sentences.is_chinese(speaker) for speaker, _ in labelled)
-    omitted = subjects.Subjects()
     spoken: list[Statement | None] = []
     calls: dict[str, tuple[int, str]] = {}
     for turn, (speaker, text), day in zip(turns, labelled, days or [None] * len(turns), strict=True):
@@ -77,8 +71,6 @@ def of_turns(
         else:
             lines = list(sentences.split(text)) or [""]
             lines[0] = f"{lines[0]} {_images(turn)}".strip()
-            if chinese:
-                lines[:_MAX_COMPLETED] = _completed(turn.role, lines[:_MAX_COMPLETED], omitted)
         call_lines = [tool_lines.of_call(call) for call in turn.tool_calls]
         quoted = any(labels.begins_with_label(line, label_keys) for line in (*lines, *call_lines))
         spoken.extend(Statement(fold, speaker, line, quoted, day) for line in lines if line)
@@ -88,17 +80,6 @@ def of_turns(
     thinned = _thinned(statement for statement in spoken if statement is not None)
     bare = (dataclasses.replace(statement, text=_bare(statement.text, names)) for statement in thinned)
     return _in_quotes((statement for statement in bare if statement.text), label_keys)
-
-
-def _completed(role: str, lines: Sequence[str], omitted: subjects.Subjects) -> list[str]:
-    """Return the lines of an assistant with the subjects that they leave out, and those of others as they are."""
-    if role == "assistant":
-        bare = map(sentences.without_filler, lines)
-        return [omitted.complete(line, first=index == 0) for index, line in enumerate(bare) if line]
-    omitted.new_turn()
-    for line in lines:
-        omitted.hear(line)
-    return list(lines)
 
 
 def _bare(sentence: str, names: frozenset[str]) -> str:
