@@ -111,8 +111,8 @@ messages: $(VENV)/.test ## Collect the texts to translate, and compile the trans
 	cd django_convmemory && $(abspath $(BIN))/python -m django makemessages --all --no-location --no-wrap --no-obsolete
 	cd django_convmemory && $(abspath $(BIN))/python -m django compilemessages
 
-schema: $(VENV)/.test tests/typescript/node_modules/.installed ## Write the schema of the HTTP API, docs/openapi.yaml, and compile a page against it (needs npm)
-	$(BIN)/python -m django spectacular --settings tests.settings --validate --fail-on-warn --file docs/openapi.yaml
+schema: $(VENV)/.test tests/typescript/node_modules/.installed ## Write the schema of the HTTP API, django_convmemory/api/openapi.yaml, and compile a page against it (needs npm)
+	$(BIN)/python -m scripts.openapi
 	$(BIN)/python -m tests.typescript.compiler
 
 format: $(VENV)/.lint ## Format the code, and fix what ruff can fix
@@ -157,7 +157,7 @@ $(VENV)/.example: $(VENV)/.python pyproject.toml constraints.txt
 	@touch $@ $(VENV)/.runtime
 
 $(VENV)/.test: $(VENV)/.python pyproject.toml constraints.txt
-	$(INSTALL) --editable '.[redis,postgresql,tiktoken,openapi,progress,example,test]'
+	$(INSTALL) --editable '.[redis,postgresql,tiktoken,progress,example,test]'
 	@touch $@ $(VENV)/.runtime $(VENV)/.example
 
 # pip builds MariaDB's client from C. If the build fails, the tests run without MariaDB.

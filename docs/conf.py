@@ -24,7 +24,6 @@ source_suffix = {".md": "markdown"}
 exclude_patterns = ["_build"]
 myst_heading_anchors = 3
 myst_enable_extensions = ["colon_fence"]
-html_extra_path = ["openapi.yaml"]
 autodoc_member_order = "bysource"
 autodoc_typehints = "description"
 autodoc_typehints_description_target = "documented"
@@ -56,7 +55,7 @@ def setup(app: Any) -> None:
 
 def read(content: list[str]) -> None:
     text = content[0].replace("{{ COMMANDS }}", commands()).replace("\n`make docs` fills this page in.", "")
-    outside = r"\]\((?:\.\./)+((?:example_project/|README|CONTRIBUTING)[^)]*)\)"
+    outside = r"\]\((?:\.\./)+((?:example_project/|django_convmemory/|README|CONTRIBUTING)[^)]*)\)"
     content[0] = re.sub(outside, rf"]({SOURCE}/blob/main/\1)", text)
 
 

@@ -12,8 +12,10 @@ import re
 from typing import Any, Self
 
 from django_convmemory import models
-from django_convmemory.api import serializers
 from django_convmemory.api.negotiation import UTF8JSONRenderer
+from django_convmemory.api.serializers.contexts import SummarySerializer
+from django_convmemory.api.serializers.messages import MessageSerializer
+from django_convmemory.api.serializers.sessions import StatusSerializer
 
 # The most messages that one look at a session reads. The next look reads on.
 MAX_MESSAGES = 100
@@ -55,7 +57,7 @@ def news(session: models.Session, seen: Seen | None) -> tuple[str, Seen]:
     if seen == now:
         return "", now
     if seen is None or seen.epoch != now.epoch or seen.position > now.position:
-        return _event("reset", serializers.StatusSerializer(session).data, now), now
+        return _event("reset", StatusSerializer(session).data, now), now
     texts = []
     # The session may have changed since it was read. The epoch in the conditions excludes what belongs to a later one.
     if seen.position < now.position:
@@ -64,15 +66,15 @@ def news(session: models.Session, seen: Seen | None) -> tuple[str, Seen]:
         )
         for message in messages.order_by("position", "session_id")[:MAX_MESSAGES]:
             seen = dataclasses.replace(seen, position=message.position)
-            texts.append(_event("message", serializers.MessageSerializer(message).data, seen))
+            texts.append(_event("message", MessageSerializer(message).data, seen))
     if seen.version != now.version:
         summaries = models.Summary.objects.using(session._state.db).filter(session=session)
         for summary in summaries.filter(session__epoch=session.epoch, version=now.version):
             seen = dataclasses.replace(seen, version=summary.version)
-            texts.append(_event("summary", serializers.SummarySerializer(summary).data, seen))
+            texts.append(_event("summary", SummarySerializer(summary).data, seen))
     if seen.state != now.state:
         seen = dataclasses.replace(seen, state=now.state)
-        texts.append(_event("state", serializers.StatusSerializer(session).data, seen))
+        texts.append(_event("state", StatusSerializer(session).data, seen))
     return "".join(texts), seen
 
 

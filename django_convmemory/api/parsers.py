@@ -12,7 +12,6 @@ from rest_framework.parsers import JSONParser
 from rest_framework.request import Request
 
 from django_convmemory.api import conf, problems
-from django_convmemory.api.negotiation import UTF8JSONRenderer
 
 
 class BoundedJSONParser(JSONParser):
@@ -23,8 +22,6 @@ class BoundedJSONParser(JSONParser):
     """
 
     strict = True
-    # The browsable API fills in the default body with it.
-    renderer_class = UTF8JSONRenderer
 
     def parse(
         self, stream: IO[Any], media_type: str | None = None, parser_context: Mapping[str, Any] | None = None

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from django.apps import apps
 from django.urls import URLPattern, path
 
-from django_convmemory.api.views import actions, contexts, events, messages, search, sessions, unknown
+from django_convmemory.api.views import actions, contexts, events, messages, search, sessions
 
 app_name = "convmemory"
 
@@ -13,7 +12,6 @@ _SESSION = "sessions/<str:session_id>/"
 
 urlpatterns: list[URLPattern] = [
     path("sessions/", sessions.SessionList.as_view(), name="sessions"),
-    path("sessions/delete/", sessions.SessionDeletion.as_view(), name="sessions-delete"),
     path("search/", search.SearchAll.as_view(), name="search-all"),
     path(_SESSION, sessions.SessionDetail.as_view(), name="session"),
     path(f"{_SESSION}status/", sessions.SessionStatus.as_view(), name="session-status"),
@@ -33,8 +31,3 @@ urlpatterns: list[URLPattern] = [
     path(f"{_SESSION}rebuild/", actions.Rebuild.as_view(), name="rebuild"),
     path(f"{_SESSION}export/", actions.Export.as_view(), name="export"),
 ]
-# The last one, because it matches every address.
-urlpatterns.append(unknown.UnknownAddresses({str(each.pattern).partition("/")[0] for each in urlpatterns}))
-
-if apps.is_installed("drf_spectacular"):
-    import django_convmemory.api.schema  # noqa: F401  it registers itself

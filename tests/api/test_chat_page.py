@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 from django.contrib.auth.models import User
 from pytest_django import DjangoAssertNumQueries
-from rest_framework.permissions import BasePermission
 from rest_framework.test import APIClient
 
 from django_convmemory import models
@@ -219,30 +218,6 @@ def test_a_copy_has_a_title_and_names_its_parent(api: APIClient, chat: SessionHa
     api.delete(parent["url"])
     changed = api.get(copy["url"], headers={"If-None-Match": tag})
     assert (changed.status_code, changed.json()["forked_from"]) == (200, None)
-
-
-# Deleting several.
-
-
-def test_several_sessions_are_deleted(api: APIClient, chat: SessionHandle) -> None:
-    ids = [api.post(ROOT, {}, format="json").json()["id"] for _ in range(3)]
-    body = {"ids": [*ids[:2], ids[0], "00000000-0000-0000-0000-000000000000"]}
-    assert api.post(f"{ROOT}delete/", body, format="json").json() == {"deleted": 2}
-    assert api.post(f"{ROOT}delete/", body, format="json").json() == {"deleted": 0}
-    assert {str(row.public_id) for row in models.Session.objects.all()} == {ids[2], str(row_of(chat).public_id)}
-
-
-class MayNotDeleteMain(BasePermission):
-    def has_object_permission(self, request: Any, view: Any, obj: models.Session) -> bool:
-        return bool(obj.key != "main")
-
-
-def test_if_one_may_not_be_deleted_none_is(api: APIClient, chat: SessionHandle, settings: Any) -> None:
-    other = api.post(ROOT, {}, format="json").json()["id"]
-    settings.CONVMEMORY_API = {"PERMISSION_CLASSES": ["tests.api.test_chat_page.MayNotDeleteMain"]}
-    body = {"ids": [str(row_of(chat).public_id), other]}
-    assert api.post(f"{ROOT}delete/", body, format="json").json()["code"] == "permission_denied"
-    assert models.Session.objects.count() == 2
 
 
 # Entity tags of lists.

@@ -9,7 +9,7 @@ from django.contrib.auth.models import User
 from rest_framework.test import APIClient
 
 from django_convmemory.conversation import SessionHandle
-from django_convmemory.maintenance.explain import Disposition
+from django_convmemory.maintenance import explain
 from django_convmemory.memory import memories
 from django_convmemory.messages import ChatMessage
 from django_convmemory.testing import ScriptedMemories
@@ -57,32 +57,6 @@ def test_max_tokens_cannot_exceed_the_budget_of_the_memory(api: APIClient, chat:
     assert api.get(url_of(chat, "context/?max_tokens=9007199254740991")).json()["tokens"] <= by_itself
 
 
-@pytest.mark.parametrize("query", ["", "&max_tokens=60", "&max_tokens=0"])
-def test_an_explanation_agrees_with_the_context(api: APIClient, folded: SessionHandle, query: str) -> None:
-    body = api.get(url_of(folded, f"context/?explain=1&limit=200{query}")).json()
-    explained = body["explanation"]
-    assert [message["position"] for message in explained] == list(range(1, 26))
-    verbatim = {part["position"]: part["part"] for part in body["messages"] if part["position"]}
-    for message in explained:
-        if message["position"] in verbatim:
-            assert message["disposition"] == ("pinned" if verbatim[message["position"]] == "pinned" else "verbatim")
-        elif message["position"] <= body["covered_position"]:
-            assert message["disposition"] == "folded"
-        else:
-            assert message["disposition"] == "omitted"
-    assert sum(message["disposition"] == Disposition.OMITTED for message in explained) == body["omitted"]
-    ends = {version["version"]: version for version in api.get(url_of(folded, "summaries/")).json()["results"]}
-    for message in explained:
-        if message["disposition"] == "folded":
-            assert (
-                ends[message["version"]]["first_position"]
-                <= message["position"]
-                <= ends[message["version"]]["last_position"]
-            )
-        else:
-            assert message["version"] is None
-
-
 def test_a_context_quotes_what_matches(api: APIClient, folded: SessionHandle) -> None:
     folded.append(ChatMessage.human("Which one was 0 3?"))
     for recall, asked in (("0 3", "0 3"), ("1", True)):
@@ -103,20 +77,12 @@ def test_the_option_decides_whether_a_context_quotes(api: APIClient, folded: Ses
     settings.CONVMEMORY = {"default": alias | {"OPTIONS": alias["OPTIONS"] | {"recall": True}}}
     assert api.get(url_of(folded, "context/")).json()["recalled"]
     assert api.get(url_of(folded, "context/?recall=0")).json()["recalled"] == []
-    explained = api.get(url_of(folded, "context/?explain=1&limit=200")).json()["explanation"]
-    assert {message["disposition"] for message in explained} == {"pinned", "folded", "verbatim"}
 
 
 @pytest.mark.parametrize("query", ["recall=", "recall=%00", "recall=1&recall=0"])
 def test_what_cannot_be_recalled_is_refused(api: APIClient, chat: SessionHandle, query: str) -> None:
     refused = api.get(url_of(chat, f"context/?{query}"))
     assert (refused.status_code, refused.json()["code"]) == (400, "invalid")
-
-
-def test_an_explanation_comes_in_pages(api: APIClient, folded: SessionHandle) -> None:
-    page = api.get(url_of(folded, "context/?explain=1&limit=5&before=11")).json()["explanation"]
-    assert [message["position"] for message in page] == [6, 7, 8, 9, 10]
-    assert api.get(url_of(folded, "context/?explain=1&before=1")).json()["explanation"] == []
 
 
 def test_the_versions_of_the_summary_are_listed(api: APIClient, folded: SessionHandle) -> None:
@@ -183,8 +149,8 @@ def test_a_worker_rebuilds_the_summary_after_a_request(
     assert folded.load().summary == "the second summary"
     assert convmemory.run() == ["published"]
     assert folded.load().summary == "rebuilt"
-    explained = api.get(url_of(folded, "context/?explain=1")).json()["explanation"]
-    assert {message["version"] for message in explained if message["disposition"] == "folded"} == {3}
+    explained = explain.explain(memories["default"], row_of(folded), folded.load())
+    assert {message.version for message in explained if message.disposition == "folded"} == {3}
 
 
 def test_a_session_without_a_summary_cannot_be_rebuilt(api: APIClient, chat: SessionHandle) -> None:

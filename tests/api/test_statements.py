@@ -35,7 +35,6 @@ STATEMENTS: dict[tuple[str, str], tuple[int, int, int]] = {
     ("GET", "message"): (2, 2, 2),
     ("PATCH", "message"): (5, 5, 5),
     ("POST", "replace"): (18, 17, 19),
-    ("POST", "sessions-delete"): (9, 9, 9),
     ("POST", "redact"): (19, 19, 19),
     ("GET", "summaries"): (2, 2, 2),
     ("GET", "summary"): (2, 2, 2),
@@ -82,7 +81,6 @@ def sizes(anna: User, convmemory: ScriptedMemories) -> list[str]:
 def paths(name: str, session: str) -> str:
     return {
         "sessions": ROOT,
-        "sessions-delete": f"{ROOT}delete/",
         "session": session,
         "session-status": f"{session}status/",
         "message": f"{session}messages/1/",
@@ -99,13 +97,11 @@ def test_each_endpoint_takes_a_fixed_number_of_statements(
 ) -> None:
     taken = []
     for session, messages in zip(sizes, SIZES, strict=True):
-        # A deletion of several sessions takes some statements for each of them.
-        body = {"ids": [session.split("/")[-2]]} if name == "sessions-delete" else BODIES[name]
         with CaptureQueriesContext(connection) as captured:
             response = client.generic(
                 method,
                 paths(name, session),
-                json.dumps(body) if method != "GET" else "",
+                json.dumps(BODIES[name]) if method != "GET" else "",
                 content_type="application/json",
                 headers={"If-Match": "*"},
             )
@@ -135,13 +131,6 @@ def test_the_statements_of_every_endpoint_are_counted() -> None:
         if method not in ("HEAD", "OPTIONS") and hasattr(pattern.callback.cls, method.lower())  # type: ignore[attr-defined]
     }
     assert offered == set(STATEMENTS)
-
-
-def test_an_explanation_takes_two_more_statements(client: APIClient, sizes: list[str]) -> None:
-    for session in sizes:
-        with CaptureQueriesContext(connection) as captured:
-            assert client.get(f"{session}context/?explain=1&limit=200").status_code == 200
-        assert len(captured) == 4
 
 
 def test_a_context_with_quotes_takes_two_more_statements(client: APIClient, sizes: list[str]) -> None:

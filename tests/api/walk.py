@@ -96,7 +96,7 @@ def walk() -> list[Any]:
     responses += [
         client.get(f"{session}messages/?limit=1"),
         client.get(f"{session}messages/1/"),
-        client.get(f"{session}context/?format=openai&limit=3"),
+        client.get(f"{session}context/?format=openai"),
         client.get(f"{session}status/"),
         client.post(f"{session}truncate/", {"after": 0}, format="json", headers={"If-Match": "*"}),
         client.post(f"{session}truncate/", "no object", format="json", headers={"If-Match": "*"}),

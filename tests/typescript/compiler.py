@@ -33,7 +33,8 @@ def compile_page(folder: pathlib.Path, code: str | None = None) -> str:
     """Return the JavaScript of the code, by default the code of the page. Raises :class:`Wrong`."""
     text = code_of(PAGE.read_text(encoding="utf-8"), "ts") if code is None else code
     (folder / "chat.ts").write_text(text, encoding="utf-8")
-    _run("openapi-typescript", str(ROOT / "docs/openapi.yaml"), "--output", str(folder / "schema.d.ts"))
+    schema = ROOT / "django_convmemory/api/openapi.yaml"
+    _run("openapi-typescript", str(schema), "--output", str(folder / "schema.d.ts"))
     _run("tsc", *OPTIONS.split(), str(folder / "chat.ts"))
     return (folder / "chat.js").read_text(encoding="utf-8")
 

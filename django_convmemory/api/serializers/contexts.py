@@ -2,22 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any, get_args
-
 from rest_framework import serializers
 
 from django_convmemory import models
-from django_convmemory.api.fields import Choice, PageSize, QueryNumber, Text
+from django_convmemory.api.fields import Choice, QueryNumber, Text
 from django_convmemory.api.serializers.base import RowSerializer, StrictSerializer
-from django_convmemory.api.serializers.messages import Wire
-from django_convmemory.api.serializers.search import QuoteSerializer
-from django_convmemory.core.context import PartName
-from django_convmemory.maintenance.explain import Disposition, Explained
-from django_convmemory.messages import ROLES
 
 
 class ContextQuery(StrictSerializer):
-    """The parameters of a context. With ``explain=1`` the response also explains each message, a page at a time."""
+    """The parameters of a context."""
 
     recall = Text(
         required=False,
@@ -28,48 +21,6 @@ class ContextQuery(StrictSerializer):
     )
     max_tokens = QueryNumber(required=False)
     format = Choice(choices=["messages", "openai", "text"], default="messages")
-    explain = Choice(choices=["0", "1"], default="0")
-    before = QueryNumber(required=False)
-    limit = PageSize(required=False)
-
-
-class PartSerializer(serializers.Serializer[Any]):
-    """A message of a context, and the part of the context that it belongs to."""
-
-    part = serializers.ChoiceField(choices=list(get_args(PartName)))
-    position = serializers.IntegerField(allow_null=True)
-    tokens = serializers.IntegerField()
-    message = Wire()
-
-
-class ExplainedSerializer(serializers.Serializer[Explained]):
-    """A message of the session, and whether the context shows it, folds it or omits it."""
-
-    position = serializers.IntegerField()
-    role = serializers.ChoiceField(choices=ROLES)
-    tokens = serializers.IntegerField()
-    disposition = serializers.ChoiceField(choices=[disposition.value for disposition in Disposition])
-    version = serializers.IntegerField(allow_null=True)
-
-
-class ContextMessages(serializers.JSONField):
-    """The messages of a context: with the part that each belongs to, or in the form that a provider takes."""
-
-
-class ContextSerializer(serializers.Serializer[Any]):
-    """What a model is sent next. ``format=text`` gives ``text``; the other formats give ``messages``."""
-
-    messages = ContextMessages(required=False)
-    text = serializers.CharField(required=False)
-    summary = serializers.CharField(allow_null=True)
-    covered_position = serializers.IntegerField()
-    tokens = serializers.IntegerField()
-    omitted = serializers.IntegerField()
-    over_budget = serializers.BooleanField()
-    pending = serializers.BooleanField()
-    recalled = QuoteSerializer(many=True, help_text="The stored messages that are quoted because of `recall`.")
-    revision = serializers.IntegerField()
-    explanation = ExplainedSerializer(many=True, required=False)
 
 
 class SummarySerializer(RowSerializer):

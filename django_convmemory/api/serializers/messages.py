@@ -12,7 +12,6 @@ from django_convmemory.api import conf
 from django_convmemory.api.fields import Choice, JSONObject, Metadata, QueryNumber, Text, WholeNumber
 from django_convmemory.api.serializers import content
 from django_convmemory.api.serializers.base import PageQuery, StrictSerializer, Time
-from django_convmemory.conversation import Receipt
 from django_convmemory.core import usage
 from django_convmemory.core.wire.chat import LONGEST_NAME
 from django_convmemory.exceptions import InvalidMessage
@@ -109,16 +108,6 @@ class MessageChanges(StrictSerializer):
     """What the owner of a session may change of a message."""
 
     metadata = Metadata(required=False)
-
-
-class ReceiptSerializer(serializers.Serializer[Receipt]):
-    """The result of an append."""
-
-    first_position = serializers.IntegerField()
-    last_position = serializers.IntegerField()
-    tokens = serializers.IntegerField()
-    due = serializers.BooleanField()
-    replayed = serializers.BooleanField()
 
 
 class Wire(serializers.Field[Any, Any, Any, Any]):

@@ -12,9 +12,10 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 
 from django_convmemory import models
-from django_convmemory.api import etags, idempotency, serializers
+from django_convmemory.api import etags, idempotency
 from django_convmemory.api.negotiation import JSONLinesRenderer, UTF8JSONRenderer
 from django_convmemory.api.problems import Problem
+from django_convmemory.api.serializers import actions
 from django_convmemory.api.throttles import CreateThrottle, ModelThrottle
 from django_convmemory.api.views.base import KeyedView, ScopedView, new_key
 from django_convmemory.exceptions import UnknownMessage
@@ -24,8 +25,7 @@ from django_convmemory.maintenance.transfer import exporting
 class Truncate(ScopedView):
     """Delete the messages after a position, to get another answer. If-Match keeps a retry from deleting more."""
 
-    serializer_class = serializers.Truncation
-    example: dict[str, Any] | None = {"after": 2}
+    serializer_class = actions.Truncation
 
     def post(self, request: Request, session_id: str) -> Response:
         etags.require_header(self.if_match)
@@ -44,8 +44,7 @@ class Clear(ScopedView):
 class Fork(KeyedView):
     """Copy the session as it was at a position. The copy belongs to the user or visitor who makes the request."""
 
-    serializer_class = serializers.Fork
-    example: dict[str, Any] | None = {"at": 1}
+    serializer_class = actions.Fork
     post_throttle = CreateThrottle
 
     def post(self, request: Request, session_id: str) -> Response:

@@ -28,12 +28,14 @@ from rest_framework.response import Response
 from rest_framework.throttling import BaseThrottle
 
 from django_convmemory import models
-from django_convmemory.api import conf, etags, idempotency, pagination, parsers, problems, serializers
+from django_convmemory.api import conf, etags, idempotency, pagination, parsers, problems
 from django_convmemory.api.fields import MAX_INTEGER
 from django_convmemory.api.negotiation import Negotiation, PageRenderer, UTF8JSONRenderer
 from django_convmemory.api.parsers import BoundedJSONParser
 from django_convmemory.api.problems import Problem
 from django_convmemory.api.scopes import UserScope
+from django_convmemory.api.serializers.base import Nothing, StrictSerializer
+from django_convmemory.api.serializers.sessions import SessionSerializer
 from django_convmemory.conversation import ConversationMemory, SessionHandle
 from django_convmemory.core import creations
 from django_convmemory.exceptions import StaleRevision
@@ -65,14 +67,14 @@ class ScopedView(GenericAPIView[Any]):
     metadata_class = SimpleMetadata
     versioning_class = None
     filter_backends = []
+    # Generators of schemas leave the view out. openapi.yaml describes it.
+    schema = None
     pagination_class: type[BasePagination] = pagination.Pages
     # The body and the query string that the view accepts, unless it ignores them.
-    serializer_class: type[serializers.StrictSerializer] = serializers.Nothing
-    query_class: type[serializers.StrictSerializer] = serializers.Nothing
+    serializer_class: type[StrictSerializer] = Nothing
+    query_class: type[StrictSerializer] = Nothing
     # Limits the POST requests to the view, beside the throttles of the site.
     post_throttle: type[BaseThrottle] | None = None
-    # The default body in the browsable API.
-    example: dict[str, Any] | None = None
 
     @functools.cached_property
     def scope(self) -> UserScope:
@@ -237,7 +239,7 @@ class ScopedView(GenericAPIView[Any]):
 
     def represent(self, session: models.Session) -> Any:
         """Return a session as the API shows it."""
-        return serializers.SessionSerializer(session, context={"url": self.url}).data
+        return SessionSerializer(session, context={"url": self.url}).data
 
     def created(self, session: models.Session, memory: ConversationMemory) -> Response:
         """Return the response for a session that was created, now or by an earlier request with the same key."""
@@ -319,7 +321,7 @@ def _validated(serializer: Any) -> dict[str, Any]:
 
 
 @functools.cache
-def _defaults(serializer: type[serializers.StrictSerializer]) -> dict[str, Any]:
+def _defaults(serializer: type[StrictSerializer]) -> dict[str, Any]:
     """Return the values for a query without parameters. To validate it costs more than the rest of a short request."""
     return _validated(serializer(data={}))
 

@@ -8,17 +8,18 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 
 from django_convmemory import models
-from django_convmemory.api import conf, serializers
 from django_convmemory.api.problems import Problem
+from django_convmemory.api.serializers.base import PageQuery
+from django_convmemory.api.serializers.contexts import ContextQuery, SummarySerializer
+from django_convmemory.api.serializers.search import QuoteSerializer
 from django_convmemory.api.views.base import ScopedView, TaggedView, is_number
 from django_convmemory.core.context import Context
-from django_convmemory.maintenance import explain
 
 
 class ContextDetail(TaggedView):
     """The context: what a model is sent next."""
 
-    query_class = serializers.ContextQuery
+    query_class = ContextQuery
 
     def get(self, request: Request, session_id: str) -> Response:
         query = self.query()
@@ -38,13 +39,9 @@ class ContextDetail(TaggedView):
             "omitted": context.omitted,
             "over_budget": context.over_budget,
             "pending": context.pending,
-            "recalled": serializers.QuoteSerializer(context.recalled, many=True).data,
+            "recalled": QuoteSerializer(context.recalled, many=True).data,
             "revision": context.revision,
         }
-        if query["explain"] == "1":
-            limit = query.get("limit", conf.limits().default_page_size)
-            explained = explain.explain(self.memory, self.session, context, before=query.get("before"), limit=limit)
-            answer["explanation"] = [message._asdict() for message in explained]
         return Response(answer)
 
 
@@ -69,12 +66,12 @@ def _content(context: Context, form: str) -> dict[str, Any]:
 class SummaryList(ScopedView):
     """The versions of the summary, newest first."""
 
-    query_class = serializers.PageQuery
+    query_class = PageQuery
 
     def get(self, request: Request, session_id: str) -> Response:
         query = self.query()
         rows = models.Summary.objects.using(self.session._state.db).filter(session=self.session)
-        return self.page(rows, serializers.SummarySerializer, ("-version",), query.get("limit"))
+        return self.page(rows, SummarySerializer, ("-version",), query.get("limit"))
 
 
 class SummaryDetail(ScopedView):
@@ -85,4 +82,4 @@ class SummaryDetail(ScopedView):
         row = rows.filter(version=int(version)).first() if is_number(version) else None
         if row is None:
             raise Problem(404, "unknown_version", "The session has no summary with this version.")
-        return Response(serializers.SummarySerializer(row).data)
+        return Response(SummarySerializer(row).data)

@@ -11,8 +11,16 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 
 from django_convmemory import models, tokens
-from django_convmemory.api import conf, etags, idempotency, serializers
+from django_convmemory.api import conf, etags, idempotency
 from django_convmemory.api.problems import Problem
+from django_convmemory.api.serializers.actions import Redaction
+from django_convmemory.api.serializers.messages import (
+    MessageChanges,
+    MessageQuery,
+    MessageSerializer,
+    NewMessages,
+    Replacement,
+)
 from django_convmemory.api.throttles import AppendThrottle
 from django_convmemory.api.views.base import WRITE_ANY_ROLE, KeyedView, ScopedView, position_of
 from django_convmemory.conversation import Receipt
@@ -66,9 +74,8 @@ class StoringView(KeyedView):
 class MessageList(StoringView):
     """All messages of the session, folded ones included."""
 
-    serializer_class = serializers.NewMessages
-    example: dict[str, Any] | None = {"messages": [{"role": "user", "content": "What is Rust?"}]}
-    query_class = serializers.MessageQuery
+    serializer_class = NewMessages
+    query_class = MessageQuery
 
     def get(self, request: Request, session_id: str) -> Response:
         query = self.query()
@@ -81,7 +88,7 @@ class MessageList(StoringView):
         sign = query["ordering"].removesuffix("position")
         # By both columns of the primary key: ordered by the position alone, a database may read the whole table.
         ordering = (f"{sign}position", f"{sign}session_id")
-        response = self.page(rows, serializers.MessageSerializer, ordering, query.get("limit"))
+        response = self.page(rows, MessageSerializer, ordering, query.get("limit"))
         response["ETag"] = headers["ETag"]
         return response
 
@@ -92,8 +99,7 @@ class MessageList(StoringView):
 class MessageReplacement(StoringView):
     """Replace the end of the conversation. If-Match keeps the request from deleting what the client has not seen."""
 
-    serializer_class = serializers.Replacement
-    example: dict[str, Any] | None = {"after": 2, "messages": [{"role": "user", "content": "And in winter?"}]}
+    serializer_class = Replacement
 
     def post(self, request: Request, session_id: str) -> Response:
         etags.require_header(self.if_match)
@@ -109,7 +115,7 @@ class MessageReplacement(StoringView):
 class MessageDetail(ScopedView):
     """One message."""
 
-    serializer_class = serializers.MessageChanges
+    serializer_class = MessageChanges
 
     def get(self, request: Request, session_id: str, position: str) -> Response:
         return Response(self._represented(position))
@@ -125,14 +131,13 @@ class MessageDetail(ScopedView):
         row = models.Message.objects.shown(self.session).filter(position=position_of(position)).first()
         if row is None:
             raise Problem(404, "unknown_message", "The session has no message at this position.")
-        return serializers.MessageSerializer(row).data
+        return MessageSerializer(row).data
 
 
 class MessageRedaction(ScopedView):
     """Empty a message permanently."""
 
-    serializer_class = serializers.Redaction
-    example: dict[str, Any] | None = {"forks": True}
+    serializer_class = Redaction
 
     def post(self, request: Request, session_id: str, position: str) -> Response:
         forks = self.body()["forks"]

@@ -10,7 +10,8 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 
 from django_convmemory import models
-from django_convmemory.api import conf, pagination, serializers
+from django_convmemory.api import conf, pagination
+from django_convmemory.api.serializers.search import HitSerializer, SearchAllQuery, SearchSessionQuery
 from django_convmemory.api.views.base import ScopedView
 from django_convmemory.core.hits import Hit
 from django_convmemory.memory import memories
@@ -38,7 +39,7 @@ class SearchView(ScopedView):
         # A session may be gone since it was searched.
         hits = [hit for hit in hits if hit.session.name_hash in sessions]
         context = {"url": self.url, "sessions": sessions}
-        return self.get_paginated_response(serializers.HitSerializer(hits, many=True, context=context).data)
+        return self.get_paginated_response(HitSerializer(hits, many=True, context=context).data)
 
     @abc.abstractmethod
     def sessions_of(self, hits: list[Hit]) -> dict[str, models.Session]:
@@ -48,7 +49,7 @@ class SearchView(ScopedView):
 class SearchAll(SearchView):
     """The messages that match a query, of all sessions that the request reaches in one memory."""
 
-    query_class = serializers.SearchAllQuery
+    query_class = SearchAllQuery
 
     def get(self, request: Request) -> Response:
         query = self.query()
@@ -69,7 +70,7 @@ class SearchAll(SearchView):
 class SearchSession(SearchView):
     """The messages of a session that match a query."""
 
-    query_class = serializers.SearchSessionQuery
+    query_class = SearchSessionQuery
 
     def get(self, request: Request, session_id: str) -> Response:
         query = self.query()

@@ -9,18 +9,24 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 
 from django_convmemory import models
-from django_convmemory.api import etags, previews, serializers
+from django_convmemory.api import etags, previews
+from django_convmemory.api.serializers.sessions import (
+    ListedSessionSerializer,
+    NewSession,
+    SessionChanges,
+    SessionQuery,
+    StatusSerializer,
+)
 from django_convmemory.api.throttles import CreateThrottle
-from django_convmemory.api.views.base import KeyedView, ScopedView, TaggedView, new_key
+from django_convmemory.api.views.base import KeyedView, TaggedView, new_key
 from django_convmemory.memory import memories
 
 
 class SessionList(KeyedView):
     """The sessions of the user or visitor who makes the request."""
 
-    serializer_class = serializers.NewSession
-    example: dict[str, Any] | None = {"title": "Lisbon in May"}
-    query_class = serializers.SessionQuery
+    serializer_class = NewSession
+    query_class = SessionQuery
     post_throttle = CreateThrottle
 
     _ORDERINGS = {
@@ -56,7 +62,7 @@ class SessionList(KeyedView):
     def _listed(self, sessions: list[models.Session], *, many: bool) -> Any:
         using = router.db_for_write(models.Session)
         context = {"url": self.url, "last_messages": previews.last_messages(sessions, using)}
-        return serializers.ListedSessionSerializer(sessions, many=many, context=context)
+        return ListedSessionSerializer(sessions, many=many, context=context)
 
     def post(self, request: Request) -> Response:
         body, key = self.body(), self.idempotency_key
@@ -66,23 +72,10 @@ class SessionList(KeyedView):
         return self.created(session, memory)
 
 
-class SessionDeletion(ScopedView):
-    """Delete several sessions. Those that are not there, or are not yours, are not counted."""
-
-    serializer_class = serializers.SessionIds
-    example: dict[str, Any] | None = {"ids": []}
-
-    def post(self, request: Request) -> Response:
-        rows = list(self.get_queryset().filter(public_id__in=self.body()["ids"]).order_by("pk"))
-        for session in rows:
-            self.check_object_permissions(request, session)
-        return Response({"deleted": sum(memories[row.alias].delete(row) for row in rows)})
-
-
 class SessionDetail(TaggedView):
     """One session."""
 
-    serializer_class = serializers.SessionChanges
+    serializer_class = SessionChanges
 
     def get_queryset(self) -> models.SessionQuerySet:
         return self.with_parent(super().get_queryset())
@@ -108,4 +101,4 @@ class SessionStatus(TaggedView):
     def get(self, request: Request, session_id: str) -> Response:
         if self.unchanged():
             return Response(status=304)
-        return Response(serializers.StatusSerializer(self.session).data)
+        return Response(StatusSerializer(self.session).data)

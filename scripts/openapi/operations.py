@@ -1,4 +1,4 @@
-"""The OpenAPI schema of the endpoints, for drf-spectacular. Only sites that install that package load this module."""
+"""The operations of the HTTP API, for drf-spectacular: what the code of the views does not show."""
 
 from __future__ import annotations
 
@@ -16,11 +16,16 @@ from drf_spectacular.utils import (
     extend_schema_view,
 )
 
-import django_convmemory.api.schema_components  # noqa: F401  it registers itself
-from django_convmemory.api import etags, fields, problems, serializers
+from django_convmemory.api import etags, fields, problems
 from django_convmemory.api.negotiation import EventStreamRenderer, JSONLinesRenderer
+from django_convmemory.api.serializers.base import Nothing
+from django_convmemory.api.serializers.contexts import SummarySerializer
+from django_convmemory.api.serializers.messages import MessageSerializer
+from django_convmemory.api.serializers.search import HitSerializer
+from django_convmemory.api.serializers.sessions import ListedSessionSerializer, SessionSerializer, StatusSerializer
 from django_convmemory.api.views import actions, contexts, events, messages, search, sessions
 from django_convmemory.api.views.base import ScopedView, TaggedView
+from scripts.openapi import responses
 
 # Parameters and responses.
 
@@ -115,20 +120,18 @@ class _Operation(NamedTuple):
 SESSIONS, MESSAGES, SEARCH, CONTEXT, COMPACTION = "Sessions", "Messages", "Search", "Context", "Compaction"
 
 _CREATED = {
-    201: OpenApiResponse(serializers.SessionSerializer, "The session was created."),
-    200: OpenApiResponse(serializers.SessionSerializer, "An earlier request with this key has created the session."),
+    201: OpenApiResponse(SessionSerializer, "The session was created."),
+    200: OpenApiResponse(SessionSerializer, "An earlier request with this key has created the session."),
 }
 _STORED = {
-    201: OpenApiResponse(serializers.ReceiptSerializer, "The messages were stored."),
-    200: OpenApiResponse(
-        serializers.ReceiptSerializer, "The messages were stored by an earlier request with this key."
-    ),
+    201: OpenApiResponse(responses.ReceiptSerializer, "The messages were stored."),
+    200: OpenApiResponse(responses.ReceiptSerializer, "The messages were stored by an earlier request with this key."),
 }
 
 # By view and method. The views have the parameters and bodies that they accept, as query_class and serializer_class.
 OPERATIONS: dict[tuple[type[ScopedView], str], _Operation] = {
     (sessions.SessionList, "get"): _Operation(
-        SESSIONS, "sessions_list", "List sessions", {200: serializers.ListedSessionSerializer(many=True)}
+        SESSIONS, "sessions_list", "List sessions", {200: ListedSessionSerializer(many=True)}
     ),
     (sessions.SessionList, "post"): _Operation(
         SESSIONS,
@@ -139,17 +142,14 @@ OPERATIONS: dict[tuple[type[ScopedView], str], _Operation] = {
         parameters=[_IDEMPOTENCY_KEY, _LOCATION, _ETAG],
         examples={"With a title": {"key": "trip", "title": "Lisbon"}},
     ),
-    (sessions.SessionDeletion, "post"): _Operation(
-        SESSIONS, "sessions_delete_several", "Delete several sessions", {200: serializers.Deleted}
-    ),
     (sessions.SessionDetail, "get"): _Operation(
-        SESSIONS, "sessions_retrieve", "Read a session", {200: serializers.SessionSerializer}
+        SESSIONS, "sessions_retrieve", "Read a session", {200: SessionSerializer}
     ),
     (sessions.SessionDetail, "patch"): _Operation(
         SESSIONS,
         "sessions_update",
         "Change the title and the metadata of a session",
-        {200: serializers.SessionSerializer},
+        {200: SessionSerializer},
         errors=[428],
         parameters=[_IF_MATCH, _ETAG],
         examples={"A title": {"title": "Lisbon in May"}},
@@ -163,7 +163,7 @@ OPERATIONS: dict[tuple[type[ScopedView], str], _Operation] = {
         parameters=[_IF_MATCH],
     ),
     (sessions.SessionStatus, "get"): _Operation(
-        COMPACTION, "sessions_status", "Read the state of compaction", {200: serializers.StatusSerializer}
+        COMPACTION, "sessions_status", "Read the state of compaction", {200: StatusSerializer}
     ),
     (events.SessionEvents, "get"): _Operation(
         SESSIONS,
@@ -183,7 +183,7 @@ OPERATIONS: dict[tuple[type[ScopedView], str], _Operation] = {
         MESSAGES,
         "messages_list",
         "List all messages, folded ones included",
-        {200: serializers.MessageSerializer(many=True)},
+        {200: MessageSerializer(many=True)},
     ),
     (messages.MessageList, "post"): _Operation(
         MESSAGES,
@@ -201,13 +201,13 @@ OPERATIONS: dict[tuple[type[ScopedView], str], _Operation] = {
         },
     ),
     (messages.MessageDetail, "get"): _Operation(
-        MESSAGES, "messages_retrieve", "Read a message", {200: serializers.MessageSerializer}
+        MESSAGES, "messages_retrieve", "Read a message", {200: MessageSerializer}
     ),
     (messages.MessageDetail, "patch"): _Operation(
         MESSAGES,
         "messages_update",
         "Replace the metadata of a message, for feedback or a tag",
-        {200: serializers.MessageSerializer},
+        {200: MessageSerializer},
         errors=[409, 428],
         parameters=[_IF_MATCH, _ETAG],
         examples={"Feedback": {"metadata": {"thumb": "up"}}},
@@ -227,38 +227,38 @@ OPERATIONS: dict[tuple[type[ScopedView], str], _Operation] = {
         MESSAGES,
         "messages_redact",
         "Empty a message and every summary that covers it",
-        {200: serializers.Redacted},
+        {200: responses.Redacted},
         errors=[503],
     ),
     (search.SearchSession, "get"): _Operation(
         SEARCH,
         "sessions_search",
         "Find messages of a session by their words",
-        {200: serializers.HitSerializer(many=True)},
+        {200: HitSerializer(many=True)},
     ),
     (search.SearchAll, "get"): _Operation(
         SEARCH,
         "search",
         "Find messages of all sessions by their words",
-        {200: serializers.HitSerializer(many=True)},
+        {200: HitSerializer(many=True)},
     ),
     (contexts.ContextDetail, "get"): _Operation(
-        CONTEXT, "context_retrieve", "Read the context: what a model is sent next", {200: serializers.ContextSerializer}
+        CONTEXT, "context_retrieve", "Read the context: what a model is sent next", {200: responses.ContextSerializer}
     ),
     (contexts.SummaryList, "get"): _Operation(
         CONTEXT,
         "summaries_list",
         "List the versions of the summary, newest first",
-        {200: serializers.SummarySerializer(many=True)},
+        {200: SummarySerializer(many=True)},
     ),
     (contexts.SummaryDetail, "get"): _Operation(
-        CONTEXT, "summaries_retrieve", "Read a version of the summary", {200: serializers.SummarySerializer}
+        CONTEXT, "summaries_retrieve", "Read a version of the summary", {200: SummarySerializer}
     ),
     (actions.Truncate, "post"): _Operation(
         MESSAGES,
         "sessions_truncate",
         "Delete the messages after a position, to get another answer",
-        {200: serializers.Truncated},
+        {200: responses.Truncated},
         errors=[428, 503],
         parameters=[_REQUIRED_IF_MATCH],
         examples={"All but the first two": {"after": 2}},
@@ -279,7 +279,7 @@ OPERATIONS: dict[tuple[type[ScopedView], str], _Operation] = {
         COMPACTION,
         "sessions_compact",
         "Ask a worker to fold what is due",
-        {202: serializers.Accepted},
+        {202: responses.Accepted},
         errors=[409, 429],
         parameters=[_LOCATION],
     ),
@@ -287,7 +287,7 @@ OPERATIONS: dict[tuple[type[ScopedView], str], _Operation] = {
         COMPACTION,
         "sessions_rebuild",
         "Ask a worker to make the summary again from the messages",
-        {202: serializers.Accepted},
+        {202: responses.Accepted},
         errors=[409, 429, 503],
         parameters=[_LOCATION],
     ),
@@ -307,7 +307,7 @@ OPERATIONS: dict[tuple[type[ScopedView], str], _Operation] = {
 
 
 class _Views(OpenApiViewExtension):  # type: ignore[no-untyped-call]
-    """The views with the operations above. A view of the site that inherits from them describes itself."""
+    """The views with the operations above."""
 
     target_class = "django_convmemory.api.views.base.ScopedView"
     match_subclasses = True
@@ -319,28 +319,29 @@ class _Views(OpenApiViewExtension):  # type: ignore[no-untyped-call]
             if view is self.target
         }
         view: Any = self.target
-        return extend_schema_view(**documented)(type(view.__name__, (view,), {}))
+        pages = responses.HitPages if issubclass(view, search.SearchView) else responses.Pages
+        return extend_schema_view(**documented)(type(view.__name__, (view,), {"pagination_class": pages}))
 
 
 def _documented(view: type[ScopedView], method: str, operation: _Operation) -> Any:
     """Return the decorator of the view's method."""
     arguments = inspect.signature(getattr(view, method)).parameters
     parameters: list[Any] = [parameter for parameter in _PATH_PARAMETERS if parameter.name in arguments]
-    responses = dict(operation.responses)
+    by_status = dict(operation.responses)
     errors = {*operation.errors, *(_READ if method in ("get", "delete") else _WRITE)}
-    if method == "get" and view.query_class is not serializers.Nothing:
+    if method == "get" and view.query_class is not Nothing:
         parameters.append(view.query_class)
         errors.add(400)
     if method == "get" and issubclass(view, TaggedView | sessions.SessionList | messages.MessageList):
         parameters += [_IF_NONE_MATCH, _ETAG]
-        responses[304] = OpenApiResponse(description="Nothing has changed since the `ETag` in `If-None-Match`.")
+        by_status[304] = OpenApiResponse(description="Nothing has changed since the `ETag` in `If-None-Match`.")
     for code in sorted(errors):
-        responses[code, problems.MEDIA_TYPE] = OpenApiResponse(serializers.Problem, _ERRORS[code])
+        by_status[code, problems.MEDIA_TYPE] = OpenApiResponse(responses.Problem, _ERRORS[code])
     return extend_schema(
         operation_id=f"convmemory_{operation.name}",
         tags=[operation.tag],
         summary=operation.summary,
         parameters=[*parameters, *operation.parameters],
-        responses=responses,
+        responses=by_status,
         examples=[OpenApiExample(name, body, request_only=True) for name, body in operation.examples.items()],
     )

@@ -2,13 +2,15 @@
 
 Components for reading name what chat completions document. A message that the site stored itself may have more fields,
 and a part or a call may have another type. Components for writing have all that a client without the permission
-``convmemory.write_any_role`` may send.
+``convmemory.write_any_role`` may send, if the site allows it. No setting decides what is in the schema.
 """
 
 from __future__ import annotations
 
 import json
+import pkgutil
 from collections.abc import Sequence
+from importlib import import_module
 from typing import Any
 
 from drf_spectacular.extensions import OpenApiSerializerExtension, OpenApiSerializerFieldExtension
@@ -18,11 +20,14 @@ from rest_framework.serializers import BaseSerializer
 
 from django_convmemory.api import conf, fields, serializers
 from django_convmemory.api.serializers import content
+from django_convmemory.api.serializers.messages import Name
+from django_convmemory.api.serializers.sessions import ListedSessionSerializer, PreviewSerializer
 from django_convmemory.core.wire.anthropic import IMAGE_TYPES
 from django_convmemory.core.wire.chat import LONGEST_NAME, REFUSED_IN_NAME
 from django_convmemory.messages import ROLES
+from scripts.openapi import responses
 
-_PREFIX = "ConvMemory"
+PREFIX = "ConvMemory"
 _STRING: dict[str, Any] = {"type": "string"}
 
 
@@ -35,7 +40,7 @@ def _object(*required: str, description: str = "", **properties: dict[str, Any])
 
 def _component(auto_schema: Any, name: str, schema: dict[str, Any]) -> dict[str, Any]:
     """Add a component with the prefix of this API, unless the schema has it, and return the reference to it."""
-    name = f"{_PREFIX}{name}"
+    name = f"{PREFIX}{name}"
     kind = ResolvedComponent.SCHEMA
     component = ResolvedComponent(name=name, type=kind, schema=schema, object=name)  # type: ignore[no-untyped-call]
     auto_schema.registry.register_on_missing(component)
@@ -88,10 +93,10 @@ class _Wire(OpenApiSerializerFieldExtension):  # type: ignore[no-untyped-call]
 
 
 class _ContextMessages(OpenApiSerializerFieldExtension):  # type: ignore[no-untyped-call]
-    target_class = "django_convmemory.api.serializers.contexts.ContextMessages"
+    target_class = "scripts.openapi.responses.ContextMessages"
 
     def map_serializer_field(self, auto_schema: Any, direction: Any) -> dict[str, Any]:
-        part = auto_schema.resolve_serializer(serializers.PartSerializer, direction).ref
+        part = auto_schema.resolve_serializer(responses.PartSerializer, direction).ref
         return {"type": "array", "items": {"anyOf": [part, _chat_message(auto_schema)]}}
 
 
@@ -125,7 +130,7 @@ for _field, _schema in (
     (content.Base64, {"type": "string", "pattern": f"^{_BASE64}$"}),
     (content.PDF, {"type": "string", "pattern": f"^data:application/pdf;base64,{_BASE64}$"}),
     (content.FileName, {"type": "string", "maxLength": 255, "pattern": r"^[^\x00-\x1f\x7f]+$"}),
-    (serializers.Name, _NAME),
+    (Name, _NAME),
     (fields.JSONObject, _JSON_OBJECT),
     (fields.Metadata, _JSON_OBJECT),
     (fields.PageSize, _PAGE_SIZE),
@@ -143,11 +148,13 @@ class _OneOf(OpenApiSerializerFieldExtension):  # type: ignore[no-untyped-call]
 
 
 def _content(auto_schema: Any, direction: Any, part_types: Sequence[str]) -> dict[str, Any]:
-    """Return the schema of content with these types of parts. A setting allows them, which is read now."""
+    """Return the schema of content with these types of parts."""
     parts = [auto_schema.resolve_serializer(content.CONTENT_PARTS[each], direction).ref for each in part_types]
-    items = {"oneOf": parts} if len(parts) > 1 else parts[0] if parts else {}
-    several = [{"type": "array", "minItems": 1, "items": items}] if parts else []
-    return {"oneOf": [_NOT_BLANK, *several], "description": "A string, or a list of content parts."}
+    items = {"oneOf": parts} if len(parts) > 1 else parts[0]
+    return {
+        "oneOf": [_NOT_BLANK, {"type": "array", "minItems": 1, "items": items}],
+        "description": "A string, or a list of content parts of the types that the site allows.",
+    }
 
 
 class _ToolCalls(OpenApiSerializerFieldExtension):  # type: ignore[no-untyped-call]
@@ -172,7 +179,7 @@ class _NewMessage(OpenApiSerializerExtension):  # type: ignore[no-untyped-call]
                 {"tool_calls", "tool_call_id"} - set(required) - ({"tool_calls"} if roles == ["assistant"] else set())
             )
             properties = {name: field for name, field in schema["properties"].items() if name not in others}
-            message_content = _content(auto_schema, direction, content.types_for(roles[0]))
+            message_content = _content(auto_schema, direction, conf.CONTENT_PARTS if roles == ["user"] else ["text"])
             if "content" not in required:
                 message_content["nullable"] = True
             role = {"allOf": [{"type": "string", "enum": roles}]}
@@ -199,16 +206,14 @@ class _NewMessage(OpenApiSerializerExtension):  # type: ignore[no-untyped-call]
 
 
 class _Alias(OpenApiSerializerFieldExtension):  # type: ignore[no-untyped-call]
-    """The aliases are a setting, so they are read when the schema is made."""
-
     target_class = "django_convmemory.api.fields.Alias"
 
     def map_serializer_field(self, auto_schema: Any, direction: Any) -> dict[str, Any]:
-        return {"type": "string", "enum": conf.aliases()}
+        return {"type": "string", "description": "An alias of the setting `CONVMEMORY`."}
 
 
 class _Code(OpenApiSerializerFieldExtension):  # type: ignore[no-untyped-call]
-    target_class = "django_convmemory.api.serializers.problems.Code"
+    target_class = "scripts.openapi.responses.Code"
 
     def map_serializer_field(self, auto_schema: Any, direction: Any) -> dict[str, Any]:
         description = (
@@ -248,12 +253,14 @@ def _without_defaults(schema: dict[str, Any]) -> dict[str, Any]:
     return schema | {"properties": properties}
 
 
-# With a prefix, because the site may have a component Session of its own.
-for _serializer in vars(serializers).values():
+# With a prefix, because a site may have a component Session of its own.
+_modules = [
+    responses,
+    *(import_module(f"{serializers.__name__}.{module.name}") for module in pkgutil.iter_modules(serializers.__path__)),
+]
+for _serializer in [value for module in _modules for value in vars(module).values()]:
     if isinstance(_serializer, type) and issubclass(_serializer, BaseSerializer):
         _name = _serializer.__name__.removesuffix("Serializer")
-        extend_schema_serializer(component_name=f"{_PREFIX}{_name}")(_serializer)
+        extend_schema_serializer(component_name=f"{PREFIX}{_name}")(_serializer)
 
-extend_schema_field(serializers.PreviewSerializer(allow_null=True))(
-    serializers.ListedSessionSerializer.get_last_message
-)
+extend_schema_field(PreviewSerializer(allow_null=True))(ListedSessionSerializer.get_last_message)

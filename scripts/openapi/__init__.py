@@ -1,0 +1,1 @@
+"""Makes the OpenAPI schema that ships with the package: ``python -m scripts.openapi``, or ``make schema``."""

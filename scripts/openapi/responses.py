@@ -1,0 +1,120 @@
+"""Responses that the views make without a serializer, described for the schema."""
+
+from __future__ import annotations
+
+from typing import Any, get_args
+
+from rest_framework import serializers
+
+from django_convmemory.api import codes, pagination
+from django_convmemory.api.serializers.messages import Wire
+from django_convmemory.api.serializers.search import QuoteSerializer
+from django_convmemory.conversation import Receipt
+from django_convmemory.core.context import PartName
+
+
+class Truncated(serializers.Serializer[Any]):
+    """The number of messages that were deleted."""
+
+    removed = serializers.IntegerField()
+
+
+class Redacted(serializers.Serializer[Any]):
+    """The number of sessions in which the message was emptied, and whether a worker was folding one of them."""
+
+    sessions = serializers.IntegerField()
+    in_flight = serializers.BooleanField()
+
+
+class Accepted(serializers.Serializer[Any]):
+    """A worker will do what was asked for. ``status`` is the address that shows its progress."""
+
+    status = serializers.URLField()
+
+
+class ReceiptSerializer(serializers.Serializer[Receipt]):
+    """The result of an append."""
+
+    first_position = serializers.IntegerField()
+    last_position = serializers.IntegerField()
+    tokens = serializers.IntegerField()
+    due = serializers.BooleanField()
+    replayed = serializers.BooleanField()
+
+
+class PartSerializer(serializers.Serializer[Any]):
+    """A message of a context, and the part of the context that it belongs to."""
+
+    part = serializers.ChoiceField(choices=list(get_args(PartName)))
+    position = serializers.IntegerField(allow_null=True)
+    tokens = serializers.IntegerField()
+    message = Wire()
+
+
+class ContextMessages(serializers.JSONField):
+    """The messages of a context: with the part that each belongs to, or in the form that a provider takes."""
+
+
+class ContextSerializer(serializers.Serializer[Any]):
+    """What a model is sent next. ``format=text`` gives ``text``; the other formats give ``messages``."""
+
+    messages = ContextMessages(required=False)
+    text = serializers.CharField(required=False)
+    summary = serializers.CharField(allow_null=True)
+    covered_position = serializers.IntegerField()
+    tokens = serializers.IntegerField()
+    omitted = serializers.IntegerField()
+    over_budget = serializers.BooleanField()
+    pending = serializers.BooleanField()
+    recalled = QuoteSerializer(many=True, help_text="The stored messages that are quoted because of `recall`.")
+    revision = serializers.IntegerField()
+
+
+class Code(serializers.ChoiceField):
+    """A code of an error. ``component`` is the name of the enumeration in the schema."""
+
+    def __init__(self, known: Any, component: str) -> None:
+        super().__init__(choices=get_args(known))
+        self.component = component
+
+
+class ProblemError(serializers.Serializer[Any]):
+    """A value that is wrong."""
+
+    pointer = serializers.CharField(
+        help_text="The place of the error in the body, or the query parameter (a JSON pointer, RFC 6901)."
+    )
+    detail = serializers.CharField()
+    code = Code(codes.ValueCode, "ValueCode")
+
+
+class Problem(serializers.Serializer[Any]):
+    """An error (problem details, RFC 9457)."""
+
+    type = serializers.CharField()
+    title = serializers.CharField()
+    status = serializers.IntegerField()
+    detail = serializers.CharField()
+    code = Code(codes.ProblemCode, "ProblemCode")
+    errors = ProblemError(many=True, required=False)  # type: ignore[assignment]
+
+
+class HitPages(pagination.HitPages):
+    """Pages of hits. They say whether messages were left out."""
+
+    def get_paginated_response_schema(self, schema: dict[str, Any]) -> dict[str, Any]:
+        address = {"type": "string", "nullable": True, "format": "uri"}
+        complete = {
+            "type": "boolean",
+            "description": "False if messages were left out, because there are too many or they are not indexed yet.",
+        }
+        properties = {"next": address, "previous": address, "complete": complete, "results": schema}
+        return {"type": "object", "required": list(properties), "properties": properties}
+
+
+class Pages(pagination.Pages):
+    """Pages of a list. ``next`` and ``previous`` may be null, and are always there."""
+
+    def get_paginated_response_schema(self, schema: dict[str, Any]) -> dict[str, Any]:
+        page = super().get_paginated_response_schema(schema)
+        return page | {"required": list(page["properties"])}
