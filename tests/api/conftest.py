@@ -3,7 +3,7 @@ from __future__ import annotations
 from typing import Any, get_args
 
 import pytest
-from django.contrib.auth.models import User
+from django.contrib.auth.models import Permission, User
 from django.core.cache import cache
 from rest_framework.test import APIClient
 
@@ -46,6 +46,13 @@ def anna(db: None) -> User:
 def api(anna: User) -> APIClient:
     """A client that is logged in as anna."""
     return client_of(anna)
+
+
+@pytest.fixture
+def service(anna: User) -> APIClient:
+    """A client that is logged in as anna, who may write any role."""
+    anna.user_permissions.add(Permission.objects.get(codename="write_any_role"))
+    return client_of(User.objects.get(pk=anna.pk))
 
 
 @pytest.fixture

@@ -7,7 +7,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 import pytest
-from django.contrib.auth.models import Permission, User
+from django.contrib.auth.models import User
 from hypothesis import given, strategies as st
 from rest_framework.exceptions import ValidationError
 from rest_framework.test import APIClient
@@ -18,7 +18,7 @@ from django_convmemory.api.serializers import content
 from django_convmemory.conversation import SessionHandle
 from django_convmemory.core import recalling
 from django_convmemory.messages import MODEL_KINDS, ChatMessage
-from tests.api.conftest import client_of, messages_body, row_of, url_of
+from tests.api.conftest import messages_body, row_of, url_of
 from tests.api.test_hard_input import assert_problem
 from tests.api.test_owners import dump_tables
 
@@ -27,13 +27,6 @@ PDF = "data:application/pdf;base64,JVBERi0="
 WAV = base64.b64encode(b"RIFF").decode()
 EVERY_TYPE = {"CONTENT_PARTS": ["text", "image_url", "input_audio", "file"]}
 TEXT = {"type": "text", "text": "Look:"}
-
-
-@pytest.fixture
-def service(anna: User) -> APIClient:
-    """A client that is logged in as anna, who may write any role."""
-    anna.user_permissions.add(Permission.objects.get(codename="write_any_role"))
-    return client_of(User.objects.get(pk=anna.pk))
 
 
 def image(url: object, **more: object) -> dict[str, Any]:
@@ -55,22 +48,15 @@ NEVER: list[tuple[dict[str, Any], str, str]] = [
     (user([]), "empty_content", "content"),
     (user([{"type": "text", "text": ""}]), "empty_content", "content/0/text"),
     (user([TEXT, {"type": "text", "text": " \n"}]), "empty_content", "content/1/text"),
-    (user([{"type": "bogus"}]), "content_part_not_allowed", "content/0/type"),
-    (
-        user([TEXT, {"type": "tool_use", "id": "c", "name": "pay", "input": {}}]),
-        "content_part_not_allowed",
-        "content/1/type",
-    ),
-    (
-        user([{"type": "tool_result", "tool_use_id": "c", "content": "paid"}]),
-        "content_part_not_allowed",
-        "content/0/type",
-    ),
-    (user([{"type": "refusal", "refusal": "no"}]), "content_part_not_allowed", "content/0/type"),
-    (
-        user([{"type": "image", "source": {"type": "url", "url": "file:///etc/passwd"}}]),
-        "content_part_not_allowed",
-        "content/0/type",
+    *(
+        (user([TEXT, part]), "content_part_not_allowed", "content/1/type")
+        for part in (
+            {"type": "bogus"},
+            {"type": "tool_use", "id": "c", "name": "pay", "input": {}},
+            {"type": "tool_result", "tool_use_id": "c", "content": "paid"},
+            {"type": "refusal", "refusal": "no"},
+            {"type": "image", "source": {"type": "url", "url": "file:///etc/passwd"}},
+        )
     ),
     (user([{"type": "text"}]), "required", "content/0/text"),
     (user([{"type": "text", "text": 7}]), "invalid", "content/0/text"),

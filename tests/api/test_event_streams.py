@@ -189,16 +189,6 @@ def test_a_token_is_checked_again(
         assert [event.name for event in follower.rest()] == ([] if revoked else ["message"])
 
 
-def test_other_peoples_sessions_have_no_stream(follow: Callable[..., Follower], port: int, anna: User) -> None:
-    berta = cookie_of(User.objects.create_user("berta"))
-    theirs = follow(cookie=berta)
-    path = "/api/memory/sessions/00000000-0000-0000-0000-000000000000/events/"
-    with Follower(port, path, cookie=berta) as nowhere:
-        assert (theirs.status, theirs.response.read()) == (404, nowhere.response.read())
-    nobody = follow(cookie="")
-    assert nobody.status == 403
-
-
 def test_a_user_has_a_few_streams(follow: Callable[..., Follower], port: int, settings: Any, anna: User) -> None:
     settings.CONVMEMORY_API = {"MAX_EVENT_STREAMS": 2}
     first, _, third = follow(), follow(), follow()

@@ -6,7 +6,7 @@ import json
 from typing import Any
 
 import pytest
-from django.contrib.auth.models import Permission, User
+from django.contrib.auth.models import User
 from rest_framework.permissions import BasePermission
 from rest_framework.test import APIClient
 
@@ -15,14 +15,7 @@ from django_convmemory.conversation import SessionHandle
 from django_convmemory.integrations import responses_items
 from django_convmemory.memory import memories
 from django_convmemory.messages import ChatMessage
-from tests.api.conftest import ROOT, client_of, messages_body, row_of, url_of
-
-
-@pytest.fixture
-def service(anna: User) -> APIClient:
-    """A client that is logged in as anna, who may write any role."""
-    anna.user_permissions.add(Permission.objects.get(codename="write_any_role"))
-    return client_of(User.objects.get(pk=anna.pk))
+from tests.api.conftest import ROOT, messages_body, row_of, url_of
 
 
 def test_one_message_or_several_are_stored(api: APIClient, chat: SessionHandle) -> None:
@@ -53,11 +46,6 @@ def test_a_user_may_store_only_user_messages(api: APIClient, chat: SessionHandle
     refused = api.post(url_of(chat, "messages/"), both, format="json")
     assert (refused.status_code, refused.json()["code"]) == (403, "role_not_allowed")
     assert row_of(chat).last_position == 2
-
-
-def test_a_user_may_not_send_usage(api: APIClient, chat: SessionHandle) -> None:
-    usage = messages_body("Sure.") | {"usage": {"prompt_tokens": 12}}
-    assert api.post(url_of(chat, "messages/"), usage, format="json").json()["code"] == "role_not_allowed"
 
 
 def test_a_trusted_service_sends_the_usage_of_a_reply(service: APIClient, chat: SessionHandle) -> None:

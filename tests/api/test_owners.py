@@ -186,21 +186,6 @@ def test_a_key_of_somebody_else_is_free(anna: User, mine: SessionHandle, setting
         assert first.json()["id"] not in answer.content.decode(), kind
 
 
-def test_a_search_finds_only_what_is_in_the_users_own_sessions(anna: User, mine: SessionHandle, settings: Any) -> None:
-    address = f"{ROOT}search/?q=secret&neighbours=10"
-    for kind, stranger in strangers(settings):
-        found = stranger.get(address)
-        if kind == "nobody":
-            assert found.status_code == 403
-            continue
-        assert found.json() == {"next": None, "previous": None, "complete": True, "results": []}, kind
-        [theirs] = stranger.get(f"{ROOT}sessions/").json()["results"]
-        memories["default"].append(models.Session.objects.get(public_id=theirs["id"]), ChatMessage.human("No secret."))
-        [hit] = stranger.get(address).json()["results"]
-        assert (hit["session"]["id"], hit["neighbours"]) == (theirs["id"], []), kind
-    assert len(client_of(anna).get(address).json()["results"]) > 1
-
-
 def test_a_body_cannot_name_the_owner(anna: User) -> None:
     other = client_of(User.objects.create_user("other"))
     for field in ("owner", "owner_id", "visitor", "public_id", "name_hash", "id"):

@@ -293,13 +293,3 @@ def test_basic_authentication_for_this_api_alone(anna: User, settings: Any) -> N
     assert client.get(ROOT).status_code == 401
     client.credentials(HTTP_AUTHORIZATION="Basic YW5uYTpwdw==")
     assert client.get(ROOT).status_code == 200
-
-
-@pytest.mark.parametrize("user", [None, AnonymousUser()])
-def test_anonymous_users_are_refused_in_every_form(user: Any) -> None:
-    class Request:
-        pass
-
-    request: Any = Request()
-    request.user = user
-    assert not UserScope(request).admits()

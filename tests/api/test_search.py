@@ -189,17 +189,6 @@ def test_only_the_beginning_of_a_long_query_counts(api: APIClient, allergy: Sess
     assert texts_of(api.get(ALL, {"q": " " * 30_000 + "peanuts"})) == []
 
 
-def test_a_page_of_the_browsable_api_escapes_what_it_shows(api: APIClient, anna: User) -> None:
-    session = session_of(anna, "<script>alert('heron')</script>")
-    for url in (ALL, url_of(session, "search/")):
-        pages = [
-            api.get(url, {"q": query}, headers={"Accept": "text/html"}).content.decode()
-            for query in ("heron", "<script>alert")
-        ]
-        assert not any("<script>alert" in page for page in pages)
-        assert "&lt;script&gt;alert" in pages[0]
-
-
 # Whose messages are found.
 
 
@@ -208,17 +197,15 @@ def heron(owner: User | None = None, **scope: Any) -> SessionHandle:
     return session_of(owner, f"The heron of {name}.", **scope)
 
 
-@pytest.mark.django_db
-@pytest.mark.parametrize("kind", ["user", "staff", "superuser"])
-def test_a_user_finds_only_what_is_in_the_users_own_sessions(anna: User, kind: str) -> None:
-    berta = User.objects.create_user("berta", is_staff=kind != "user", is_superuser=kind == "superuser")
+def test_a_user_finds_only_what_is_in_the_users_own_sessions(anna: User) -> None:
     heron(anna)
-    heron(berta)
     heron(visitor="somebody")
     heron()
-    assert texts_of(client_of(berta).get(ALL, {"q": "heron"})) == ["The heron of berta."]
-    carla = User.objects.create_user("carla")
-    assert texts_of(client_of(carla).get(ALL, {"q": "heron"})) == []
+    for kind in ("user", "staff", "superuser"):
+        other = User.objects.create_user(kind, is_staff=kind != "user", is_superuser=kind == "superuser")
+        assert texts_of(client_of(other).get(ALL, {"q": "heron"})) == [], kind
+        heron(other)
+        assert texts_of(client_of(other).get(ALL, {"q": "heron"})) == [f"The heron of {kind}."]
 
 
 @pytest.mark.django_db
@@ -236,14 +223,6 @@ def test_a_visitor_finds_only_what_is_in_the_visitors_own_sessions(anna: User, s
     assert texts_of(browser.get(ALL, {"q": "heron"})) == [f"The heron of {browser.session[VISITOR]}."]
     # What belongs to nobody is out of everybody's reach.
     assert texts_of(client_of(anna).get(ALL, {"q": "heron"})) == ["The heron of anna."]
-
-
-@pytest.mark.django_db
-def test_nobody_finds_nothing(anna: User) -> None:
-    heron(anna)
-    assert_problem(APIClient().get(ALL, {"q": "heron"}), 403, "not_authenticated")
-    # Whoever may not search does not learn whether the query is valid.
-    assert_problem(APIClient().get(ALL), 403, "not_authenticated")
 
 
 @pytest.mark.parametrize("scope", ["TeamScope", "DistinctScope"])
@@ -295,12 +274,6 @@ def test_one_memory_is_searched(api: APIClient, anna: User, settings: Any) -> No
     assert texts_of(api.get(ALL, {"q": "heron"})) == ["The heron of support."]
     for alias in ("default", "hidden"):
         assert_problem(api.get(ALL, {"q": "heron", "alias": alias}), 400, "unknown_alias", "/alias")
-
-
-def test_only_reading_is_allowed(api: APIClient, allergy: SessionHandle) -> None:
-    for url in (ALL, url_of(allergy, "search/")):
-        for method in ("post", "put", "patch", "delete"):
-            assert_problem(getattr(api, method)(url, {}, format="json"), 405, "method_not_allowed")
 
 
 def test_what_was_removed_is_not_found(api: APIClient, allergy: SessionHandle) -> None:

@@ -21,7 +21,7 @@ from django_convmemory.conversation import SessionHandle
 from django_convmemory.memory import memories
 from django_convmemory.messages import ChatMessage
 from django_convmemory.stores import transactions
-from tests.api.conftest import ROOT, row_of, url_of
+from tests.api.conftest import ROOT, messages_body, row_of, url_of
 
 
 def test_a_session_is_created_and_read(api: APIClient, anna: User) -> None:
@@ -49,11 +49,6 @@ def test_every_field_of_a_new_session_is_optional(api: APIClient) -> None:
 def test_a_key_that_exists_is_refused(api: APIClient, chat: SessionHandle) -> None:
     again = api.post(ROOT, {"key": "main"}, format="json")
     assert (again.status_code, again.json()["code"]) == (409, "session_exists")
-
-
-def test_an_unknown_alias_is_refused(api: APIClient) -> None:
-    refused = api.post(ROOT, {"alias": "nobody"}, format="json")
-    assert (refused.status_code, refused.json()["errors"][0]["code"]) == (400, "unknown_alias")
 
 
 def test_the_setting_aliases_limits_the_api(api: APIClient, chat: SessionHandle, settings: object) -> None:
@@ -271,9 +266,27 @@ def delete_and_create_again(chat: SessionHandle) -> None:
 
 
 @pytest.mark.parametrize("meanwhile", [lambda chat: row_of(chat).delete(), delete_and_create_again])
-@pytest.mark.parametrize("path", ["messages/", "truncate/", "clear/", "fork/", "messages/1/redact/"])
+@pytest.mark.parametrize(
+    ("method", "path", "body", "status"),
+    [
+        ("post", "messages/", messages_body("late"), 404),
+        ("post", "truncate/", {"after": 0}, 404),
+        ("post", "clear/", {}, 404),
+        ("post", "fork/", {"at": 1}, 404),
+        ("post", "messages/1/redact/", {}, 404),
+        ("patch", "", {"title": "x"}, 404),
+        ("delete", "", None, 204),
+    ],
+)
 def test_a_session_that_is_deleted_in_the_meantime_is_not_found(
-    api: APIClient, chat: SessionHandle, meanwhile: Any, path: str, monkeypatch: pytest.MonkeyPatch
+    api: APIClient,
+    chat: SessionHandle,
+    monkeypatch: pytest.MonkeyPatch,
+    meanwhile: Any,
+    method: str,
+    path: str,
+    body: Any,
+    status: int,
 ) -> None:
     """Nothing of the session comes back, and a new session with the same name is left alone."""
     find_session = base.ScopedView.find_session
@@ -285,30 +298,11 @@ def test_a_session_that_is_deleted_in_the_meantime_is_not_found(
 
     url = url_of(chat, path)
     monkeypatch.setattr(base.ScopedView, "find_session", find_and_change)
-    body: dict[str, Any] = {"after": 0} if path == "truncate/" else {"at": 1} if path == "fork/" else {}
-    body = {"messages": [{"role": "user", "content": "late"}]} if path == "messages/" else body
-    response = api.post(url, body, format="json", headers={"If-Match": "*"})
-    assert response.status_code == 404, response.content
+    response = getattr(api, method)(url, body, format="json", headers={"If-Match": "*"})
+    assert response.status_code == status, response.content
     assert [row.content for row in models.Message.objects.all()] == ["another conversation of that name"] * (
         meanwhile is delete_and_create_again
     )
-
-
-@pytest.mark.parametrize("method", ["PATCH", "DELETE"])
-def test_a_session_that_is_deleted_in_the_meantime_is_neither_changed_nor_deleted(
-    api: APIClient, chat: SessionHandle, method: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    find_session = base.ScopedView.find_session
-
-    def find_and_change(view: base.ScopedView, session_id: str) -> models.Session:
-        session = find_session(view, session_id)
-        models.Session.objects.all().delete()
-        return session
-
-    url = url_of(chat)
-    monkeypatch.setattr(base.ScopedView, "find_session", find_and_change)
-    response = api.generic(method, url, '{"title": "x"}', content_type="application/json")
-    assert response.status_code == (404 if method == "PATCH" else 204)
 
 
 def test_a_deadlock_is_answered_with_a_retry(anna: User, settings: Any) -> None:
