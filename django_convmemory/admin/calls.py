@@ -142,8 +142,6 @@ class Calls:
 
 
 def _summed(several: list[Sums]) -> Sums:
-    if not several:
-        return Sums()
-    *columns, costs = zip(*several, strict=True)
-    known = [cost for cost in costs if cost is not None]
-    return Sums(*map(sum, columns), cost=sum(known, Decimal()) if known else None)
+    known = [sums.cost for sums in several if sums.cost is not None]
+    counts: Any = [sum(column) for column in zip(*(sums[:-1] for sums in several), strict=True)]
+    return Sums(*counts)._replace(cost=sum(known, Decimal()) if known else None)

@@ -144,7 +144,7 @@ class SessionPage:
         return models.Attempt.objects.using(self.using).filter(session=self.session)
 
     @cached_property
-    def _folds(self) -> list[charts.Fold]:
+    def folds(self) -> list[charts.Fold]:
         """The versions that the chart marks, and those that its lines need."""
         drawn = {sample.version for sample in self._samples if sample.version}
         newest = Q(version__gt=self.session.current_version - MARKED)
@@ -164,7 +164,7 @@ class SessionPage:
 
     @cached_property
     def chart(self) -> charts.TokenChart | None:
-        return charts.token_chart(self._samples, self._folds, self.budget)
+        return charts.token_chart(self._samples, self.folds, self.budget)
 
     @cached_property
     def summaries(self) -> list[models.Summary]:

@@ -23,13 +23,15 @@ STAFF: dict[str, tuple[str, ...] | None] = {
     "view": ("view_session",),
     "change": ("change_session",),
     "delete": ("delete_session",),
+    "all but delete": ("view_session", "change_session", "add_session"),
+    "all but change": ("view_session", "delete_session", "add_session"),
     "redact": ("change_message",),
     "view and redact": ("view_session", "change_message"),
     "superuser": None,
 }
-SEE = {"view", "change", "view and redact", "superuser"}
-CHANGE = {"change", "superuser"}
-DELETE = {"delete", "superuser"}
+SEE = {"view", "change", "all but delete", "all but change", "view and redact", "superuser"}
+CHANGE = {"change", "all but delete", "superuser"}
+DELETE = {"delete", "all but change", "superuser"}
 REDACT = {"view and redact", "superuser"}
 EVERYBODY = set(STAFF)
 

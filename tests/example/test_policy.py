@@ -16,7 +16,7 @@ ADMIN = [
     "/admin/",
     "/admin/convmemory/session/",
     "/admin/convmemory/session/?q=demo",
-    "/admin/convmemory/session/overview/?period=7d",
+    "/admin/convmemory/session/overview/",
     "/admin/auth/user/",
     "/admin/auth/user/add/",
     "/admin/password_change/",
