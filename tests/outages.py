@@ -1,8 +1,8 @@
 """Outages of a chat model, simulated: an hour of sweeps, tasks and calls takes seconds.
 
 A :class:`Simulation` runs the tasks of a queue with some workers, and a sweep each minute. Runs of compaction are
-generators, so many workers take turns in one thread. Time is skipped in the rows: each of their times is moved back.
-Everything else is the app's own code, and the database's clock goes on.
+generators, so many workers take turns in one thread. The database's clock, the time of a run and the random part of
+each pause belong to the simulation. So a seed decides all that happens. Everything else is the app's own code.
 """
 
 from __future__ import annotations
@@ -14,16 +14,20 @@ import enum
 import functools
 import heapq
 import itertools
-import time
+import random
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any, NamedTuple
+from unittest import mock
 
+from django.db import connection
 from django.db.models import DateTimeField, F, Q
 
 from django_convmemory import exceptions, models, tasks
 from django_convmemory.broker import Undelivered
 from django_convmemory.chat_models.base import ChatRequest, ChatResponse
 from django_convmemory.conversation import ConversationMemory
+from django_convmemory.core import breaker, compaction, failures, model_calls
 from django_convmemory.core.runs import Outcome, Result, Run
 from django_convmemory.messages import ChatMessage
 from django_convmemory.schedulers import Memory, Work
@@ -41,6 +45,49 @@ def skip(seconds: float) -> None:
     for rows in (models.Session.objects.filter(waiting), models.AliasState.objects.all()):
         times = [field.name for field in rows.model._meta.fields if isinstance(field, DateTimeField)]
         rows.update(**{name: F(name) - dt.timedelta(seconds=seconds) for name in times})
+
+
+class DatabaseClock:
+    """Sets the clock of the test's connection, for as long as the test's transaction."""
+
+    def __init__(self) -> None:
+        self._now: dt.datetime | None = None
+        if connection.vendor == "postgresql":
+            # Found before the functions of the same names that PostgreSQL has.
+            with connection.cursor() as cursor:
+                cursor.execute("CREATE SCHEMA simulated")
+                for name in ("clock_timestamp", "statement_timestamp"):
+                    cursor.execute(
+                        f"CREATE FUNCTION simulated.{name}() RETURNS timestamptz VOLATILE LANGUAGE sql "
+                        "AS 'SELECT pg_catalog.current_setting(''simulated.now'')::timestamptz'"
+                    )
+                cursor.execute("SET LOCAL search_path = simulated, pg_catalog, public")
+        elif connection.vendor == "sqlite":
+            connection.ensure_connection()
+            connection.connection.create_function("strftime", -1, self._strftime)
+
+    def set(self, now: dt.datetime) -> None:
+        """Stop the clock at ``now``."""
+        self._now = now
+        with connection.cursor() as cursor:
+            if connection.vendor == "postgresql":
+                cursor.execute("SELECT set_config('simulated.now', %s, TRUE)", [now.isoformat()])
+            elif connection.vendor == "mysql":
+                cursor.execute("SET timestamp = %s", [now.timestamp()])
+
+    def reset(self) -> None:
+        """Let the clock go on, at the true time. The end of the transaction does it on PostgreSQL."""
+        self._now = None
+        if connection.vendor == "mysql":
+            with connection.cursor() as cursor:
+                cursor.execute("SET timestamp = DEFAULT")
+
+    def _strftime(self, form: str, moment: str, later: str = "0 seconds") -> str:
+        # SQLite's own function cannot be had back, so this one stays in the connection. It is called for the present
+        # moment only.
+        assert moment == "now"
+        now = (self._now or dt.datetime.now(dt.UTC)) + dt.timedelta(seconds=float(later.removesuffix(" seconds")))
+        return now.strftime(form.replace("%f", "%S.")) + f"{now.microsecond // 1000:03}"
 
 
 class State(enum.Enum):
@@ -141,6 +188,7 @@ class Sample(NamedTuple):
 class Simulation:
     """A memory with a provider, a queue, workers and a sweep each minute.
 
+    - ``seed`` decides how long the random pauses are.
     - ``now`` is the simulated time in seconds since the beginning.
     - ``became_due`` and ``folded`` have the time for each key at which it became due, and at which its first summary
       was published.
@@ -148,7 +196,7 @@ class Simulation:
     - ``most_failures`` is the largest number of failures in a row that the breaker counted.
     """
 
-    def __init__(self, provider: Provider, *, workers: int = 4, **options: Any) -> None:
+    def __init__(self, provider: Provider, *, workers: int = 4, seed: int = 0, **options: Any) -> None:
         self.provider, self.workers = provider, workers
         self.memory: ConversationMemory = build(provider, scheduler=Queue(self), **options)
         self.became_due: dict[str, float] = {}
@@ -156,16 +204,23 @@ class Simulation:
         self.samples: list[Sample] = []
         self.most_failures = 0
         self._keys: dict[int, str] = {}
-        self._skipped, self._began = 0.0, time.monotonic()
+        self.now = 0.0
+        self._began = dt.datetime.now(dt.UTC).replace(microsecond=0)
+        self._clock = DatabaseClock()
+        self._clock.set(self._began)
+        pauses, simulated = random.Random(seed), SimpleNamespace(monotonic=lambda: self.now)
+        self._patches = [
+            mock.patch.object(breaker, "random", pauses),
+            mock.patch.object(failures, "random", pauses),
+            *(mock.patch.object(module, "time", simulated) for module in (compaction, model_calls)),
+        ]
+        for patch in self._patches:
+            patch.start()
         self._events: list[tuple[float, int, Callable[[], None]]] = []
         self._numbers = itertools.count()
         self._ready: collections.deque[Task] = collections.deque()
         self._running: list[Run] = []
         self.at(MINUTE, self._sweep)
-
-    @property
-    def now(self) -> float:
-        return self._skipped + time.monotonic() - self._began
 
     def at(self, moment: float, action: Callable[[], None]) -> None:
         """Do ``action`` at this time, or as soon as possible."""
@@ -181,9 +236,12 @@ class Simulation:
         self._skip_to(minutes * MINUTE)
 
     def close(self) -> None:
-        """End the calls that no answer has come for."""
+        """End the calls that no answer has come for, and let the time go on."""
         for run in self._running:
             run.close()
+        for patch in self._patches:
+            patch.stop()
+        self._clock.reset()
 
     def waits(self, word: str = "") -> list[float]:
         """Return for how many minutes each session waited whose key has ``word`` in it. All of them are folded."""
@@ -204,10 +262,9 @@ class Simulation:
         self.at(self.now + delay, lambda: self._ready.append(task))
 
     def _skip_to(self, moment: float) -> None:
-        # Each step writes all rows, so what happens within half a second happens at once.
-        if (seconds := moment - self.now) > 0.5:
-            skip(seconds)
-            self._skipped += seconds
+        if moment > self.now:
+            self.now = moment
+            self._clock.set(self._began + dt.timedelta(seconds=moment))
 
     def _sweep(self) -> None:
         for _ in tasks.send_due(self.memory, limit=100):

@@ -6,6 +6,7 @@ import dataclasses
 import datetime as dt
 import math
 from collections.abc import Callable
+from typing import Any
 
 import hypothesis
 import pytest
@@ -15,8 +16,11 @@ from django_convmemory import exceptions
 from django_convmemory.core import breaker
 from django_convmemory.core.breaker import Breaker, Reason
 from django_convmemory.core.store import Store
+from django_convmemory.core.strategies import Threshold
+from django_convmemory.core.values import AttemptOutcome, AttemptRecord, Claim, DueRule, NewVersion
 from django_convmemory.stores.in_memory import InMemoryStore
 from django_convmemory.stores.orm import ORMStore
+from tests.folding import MarkerModel, build, talk
 from tests.outages import skip
 
 NOW = dt.datetime(2026, 11, 23, tzinfo=dt.UTC)
@@ -149,6 +153,35 @@ def in_memory() -> Kept:
     return Kept(InMemoryStore(lambda: began + offset[0]), let_pass)
 
 
+RULE = DueRule(Threshold(tokens=60))
+VERSION: dict[str, Any] = {
+    "first_position": 1,
+    "last_position": 2,
+    "covered_count": 2,
+    "covered_tokens": 20,
+    "text": "They talked.",
+    "tokens": 3,
+    "model": "m",
+    "shortened": False,
+    "prompt_hash": "",
+}
+
+
+def claimed(store: Store, key: str) -> Claim:
+    """Take the lease of a new session that is due."""
+    memory = build(MarkerModel(), store=store)
+    talk(memory, 10, key=key)
+    session_id = store.find(memory.resolve(key))
+    assert session_id is not None
+    claim = store.claim(session_id, RULE, lease=60.0, prompt_hash="", force=False)
+    assert isinstance(claim, Claim)
+    return claim
+
+
+def attempt(outcome: AttemptOutcome, *, ago: float) -> AttemptRecord:
+    return AttemptRecord(first_position=1, last_position=2, due_seconds=0.0, duration_seconds=ago, outcome=outcome)
+
+
 @pytest.fixture(params=["orm", "in_memory"])
 def kept(request: pytest.FixtureRequest, db: None) -> Kept:
     return Kept(ORMStore(), skip) if request.param == "orm" else in_memory()
@@ -157,6 +190,24 @@ def kept(request: pytest.FixtureRequest, db: None) -> Kept:
 def test_a_closed_breaker_counts_a_session_once_in_a_row(kept: Kept) -> None:
     assert kept.fail(1, 1, 1, 2, 2, 1) == [1, 1, 1, 2, 2, 3]
     assert (kept.state.failures, kept.state.last_session, kept.state.error) == (3, 1, "503")
+
+
+@pytest.mark.parametrize("stand_in", [False, True])
+def test_a_session_does_not_count_if_another_was_folded_meanwhile(stand_in: bool, kept: Kept) -> None:
+    """But it counts if the fallback has stood in, which says nothing about the alias's own model."""
+    slow, folded = claimed(kept.store, "slow"), claimed(kept.store, "folded")
+    kept.store.record(slow, attempt(AttemptOutcome.UNAVAILABLE, ago=60.0))
+    version = NewVersion(**VERSION, fallback=stand_in, stand_in=stand_in)
+    assert kept.store.publish(folded, version, attempt(AttemptOutcome.PUBLISHED, ago=30.0), RULE, lease=60.0)
+
+    # Its last failure was before that, and so was the beginning of another session's call.
+    assert kept.fail(slow.session_id) == [int(stand_in)]
+    assert kept.store.count_failure("default", 99, "503", seconds=45.0) == 2 * stand_in
+    # This call began later.
+    assert kept.store.count_failure("default", 98, "503", seconds=15.0) == 1 + 2 * stand_in
+    # An open breaker counts each failure.
+    kept.open()
+    assert kept.fail(slow.session_id) == [2 + 2 * stand_in]
 
 
 def test_an_open_breaker_counts_each_failure(kept: Kept) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import itertools
+import os
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -15,19 +16,21 @@ from django_convmemory.chat_models.extractive import ExtractiveChatModel
 from django_convmemory.maintenance import integrity
 from tests.outages import MINUTE, Provider, Simulation, State
 
-pytestmark = pytest.mark.django_db
+pytestmark = [pytest.mark.django_db, pytest.mark.slow]
 
+# One seed by day, so that a change does not fail because of an old defect, and many at night.
+SEEDS = int(os.environ.get("CONVMEMORY_TEST_SEEDS", "1"))
 # Many simulated minutes. What the stores do in them is tested on each database in test_breaker and test_stand_ins.
 LONG = pytest.mark.only_on("sqlite")
 
 
-@pytest.fixture
-def simulate(db: None) -> Iterator[Callable[..., Simulation]]:
-    """Make a simulation, which ends with the test."""
+@pytest.fixture(params=[0, *(pytest.param(seed, marks=pytest.mark.release) for seed in range(1, SEEDS))])
+def simulate(request: pytest.FixtureRequest, db: None) -> Iterator[Callable[..., Simulation]]:
+    """Make a simulation with each seed in turn. It ends with the test."""
     with contextlib.ExitStack() as stack:
 
         def make(provider: Provider, **options: Any) -> Simulation:
-            return stack.enter_context(contextlib.closing(Simulation(provider, **options)))
+            return stack.enter_context(contextlib.closing(Simulation(provider, seed=request.param, **options)))
 
         yield make
 
@@ -120,39 +123,38 @@ def test_an_outage_of_20_minutes(
 
 
 @LONG
-def test_an_outage_of_10_minutes_with_1000_sessions(
+def test_an_outage_of_10_minutes_with_300_sessions(
     simulate: Callable[..., Simulation], record_property: Callable[[str, object], None]
 ) -> None:
     provider = Provider(outage(State.DOWN, 10))
     simulation = simulate(provider, fallback=ExtractiveChatModel(), workers=8)
-    for number in range(1000):
-        simulation.at(number * 0.5, functools.partial(simulation.make_due, str(number)))
+    for number in range(300):
+        simulation.at(number * 1.5, functools.partial(simulation.make_due, str(number)))
 
-    simulation.run(10)
-    calls = len(provider.calls)
-    record_property("an outage of 10 minutes in which 1 000 sessions become due: calls in the outage", calls)
-    assert calls <= 20
     simulation.run(25)
 
+    failed = sum(call < 10 * MINUTE for call in provider.calls)
+    record_property("an outage of 10 minutes in which 300 sessions become due: calls in the outage", failed)
+    assert failed <= 20
     assert fallback_versions() == 0
-    assert len(simulation.folded) == 1000
+    assert len(simulation.folded) == 300
     # Each call takes two seconds, and there are eight workers.
     last = max(simulation.folded.values()) / MINUTE - 10
     record_property("the same: minutes until all were folded", round(last, 1))
-    assert last <= 3 + 1000 * provider.seconds / 8 / MINUTE
-    assert len(provider.calls) == calls + 1000
+    assert last <= 3 + 300 * provider.seconds / 8 / MINUTE
+    assert len(provider.calls) == failed + 300
 
 
 @LONG
 def test_a_session_that_always_times_out_does_not_open_the_breaker(simulate: Callable[..., Simulation]) -> None:
     simulation = simulate(Provider(), workers=4)
     simulation.make_due("slow", slow=True)
-    for number in range(1000):
-        simulation.at(number * 1.5, functools.partial(simulation.make_due, f"healthy {number}"))
+    for number in range(200):
+        simulation.at(number * 7.5, functools.partial(simulation.make_due, f"healthy {number}"))
 
     simulation.run(30)
 
-    assert simulation.most_failures == 1
+    assert simulation.most_failures == 0
     assert not any(sample.open for sample in simulation.samples)
     assert max(simulation.waits("healthy")) <= 1
     assert "slow" not in simulation.folded
@@ -212,7 +214,7 @@ def test_a_wrong_key(simulate: Callable[..., Simulation]) -> None:
 
     simulation.run(60)
 
-    # The workers that were free made the first calls at once; how long that takes depends on the machine.
+    # The workers that were free made the first calls at once.
     at_once = sum(call < provider.calls[0] + 30 for call in provider.calls)
     assert at_once <= simulation.workers
     # One call a minute.

@@ -1,8 +1,9 @@
 """The circuit breaker of an alias: it keeps workers from calling a model that does not answer.
 
 There is one breaker for each alias. Failures of the alias's own model are counted, at most once in a row for each
-session, so that one slow session does not stop the others. From the third failure on, the breaker is open: nobody calls
-the model, except one probe each time a pause ends. Any answer closes the breaker.
+session, and not if the model has folded another session since the last one. So a few sessions that always time out do
+not stop the others. From the third failure on, the breaker is open: nobody calls the model, except one probe each time
+a pause ends. Any answer closes the breaker.
 
 Source of the pattern: M. Nygard, "Release It!", 2007, chapter 5.
 """

@@ -85,7 +85,7 @@ class ModelCaller:
             price=None if by_fallback else self.price,
         )
         if own:
-            self._tell_breaker(claim, failure)
+            self._tell_breaker(claim, failure, answer.duration)
         if failure is None:
             return answer
         if isinstance(failure, exceptions.ModelMisconfigured) and by_fallback:
@@ -94,8 +94,8 @@ class ModelCaller:
         self.store.record(claim, answer.attempt(attempts.outcome_of(failure), failure))
         raise failure
 
-    def _tell_breaker(self, claim: Claim, failure: Exception | None) -> None:
-        """Count a failure of the alias's own model, or close the breaker because it has answered."""
+    def _tell_breaker(self, claim: Claim, failure: Exception | None, seconds: float) -> None:
+        """Count a failure of the alias's own model after ``seconds``, or close the breaker: it has answered."""
         alias = claim.name.alias
         if failure is None or isinstance(failure, ANSWERS):
             if self.store.close_breaker(alias):
@@ -106,16 +106,16 @@ class ModelCaller:
         if self.probe and reason in (None, Reason.RATE_LIMIT):
             # The probe did not find out whether the model answers. Another session tries soon, and not only when the
             # time for this probe is over. A rate limit shows that the provider is up: nobody stands in for it.
-            seconds = breaker.pause(Reason.OUTAGE, retry_after=getattr(failure, "retry_after", None))
-            if self.store.end_probe(alias, seconds=seconds, silent=reason is None):
+            pause = breaker.pause(Reason.OUTAGE, retry_after=getattr(failure, "retry_after", None))
+            if self.store.end_probe(alias, seconds=pause, silent=reason is None):
                 return
         if reason is None:
             return
         text, failures = attempts.printable(failure), 0
         if reason == Reason.OUTAGE:
-            failures = self.store.count_failure(alias, claim.session_id, text)
+            failures = self.store.count_failure(alias, claim.session_id, text, seconds=seconds)
             if failures < breaker.MAX_FAILURES and not self.probe:
                 return
-        seconds = breaker.pause(reason, failures=failures, retry_after=getattr(failure, "retry_after", None))
-        self.store.open_breaker(alias, reason, text, seconds=seconds)
-        logger.warning("memories[%r] is paused for %.0f s: %s", alias, seconds, text)
+        pause = breaker.pause(reason, failures=failures, retry_after=getattr(failure, "retry_after", None))
+        self.store.open_breaker(alias, reason, text, seconds=pause)
+        logger.warning("memories[%r] is paused for %.0f s: %s", alias, pause, text)

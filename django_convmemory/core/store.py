@@ -325,10 +325,11 @@ class Store(Protocol):
     def breaker(self, alias: str) -> Breaker:
         """Return the state of the breaker."""
 
-    def count_failure(self, alias: str, session_id: int, error: str) -> int:
-        """Count a failure of the alias's own model, and return how many there are in a row.
+    def count_failure(self, alias: str, session_id: int, error: str, *, seconds: float = 0.0) -> int:
+        """Count a failure of the alias's own model after so many seconds, and return how many there are in a row.
 
-        While the breaker is closed, a session counts only once in a row.
+        While the breaker is closed, a session counts only once in a row. It does not count either if the model has
+        folded another session since this one last failed, or, if it did not, since the call began.
         """
 
     def open_breaker(self, alias: str, reason: Reason, error: str, *, seconds: float) -> None:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from django.db.models import Case, F, Q, QuerySet, When
+from django.db.models import Case, Exists, F, OuterRef, Q, QuerySet, Subquery, When
 from django.db.models.functions import Coalesce
 from django.utils import timezone
 
@@ -15,6 +15,7 @@ from django_convmemory import models
 from django_convmemory.clock import Clock
 from django_convmemory.core.breaker import KNOWN_FOR, Breaker, Reason
 from django_convmemory.core.strategies import Threshold
+from django_convmemory.core.values import AttemptOutcome
 from django_convmemory.stores import compiled, transactions
 from django_convmemory.stores.compiled import Slot
 
@@ -34,19 +35,31 @@ def _reading(using: str) -> compiled.Selection:
     return compiled.selection(_rows(using, Slot("alias")).values_list(Clock(), *names))
 
 
-def count_failure(using: str, alias: str, session_id: int, error: str) -> int:
-    """Count a failure, and return how many there are in a row."""
+def count_failure(using: str, alias: str, session_id: int, error: str, *, seconds: float) -> int:
+    """Count a failure, and return how many there are in a row: see :meth:`.Store.count_failure`."""
     _create(using, alias)
-    other = Q(last_session__isnull=True) | ~Q(last_session=session_id)
-    is_open = Q(until__isnull=False) & ~Q(reason=Reason.RATE_LIMIT)
+    counts = Q(until__isnull=False) & ~Q(reason=Reason.RATE_LIMIT)
+    if not _has_folded_another(using, alias, session_id, seconds):
+        counts |= Q(last_session__isnull=True) | ~Q(last_session=session_id)
     _update(
-        _rows(using, alias).filter(other | is_open),
+        _rows(using, alias).filter(counts),
         failures=F("failures") + 1,
         last_session=session_id,
         since=Coalesce("since", Clock()),
         error=error[:_MAX_ERROR],
     )
     return _rows(using, alias).values_list("failures", flat=True).first() or 0
+
+
+def _has_folded_another(using: str, alias: str, session_id: int, seconds: float) -> bool:
+    """Whether the alias's own model has folded another session since this one last failed, or for ``seconds``."""
+    attempts = models.Attempt.objects.using(using)
+    began = Case(When(outcome=AttemptOutcome.UNAVAILABLE, then="started_at"), default=Clock(-seconds))
+    newest = attempts.filter(session=session_id).order_by("-pk").values_list(began)[:1]
+    since = Coalesce(Subquery(newest), Clock(-seconds))
+    version = models.Summary.objects.filter(session=OuterRef("session"), version=OuterRef("version"))
+    folded = attempts.filter(alias=alias, outcome=AttemptOutcome.PUBLISHED, started_at__gte=since)
+    return folded.exclude(session=session_id).exclude(Exists(version.filter(stand_in=True))).exists()
 
 
 def open_(using: str, alias: str, reason: Reason, error: str, *, seconds: float) -> None:

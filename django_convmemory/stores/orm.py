@@ -454,8 +454,8 @@ class ORMStore:
     def breaker(self, alias: str) -> Breaker:
         return breakers.read(self.using, alias)
 
-    def count_failure(self, alias: str, session_id: int, error: str) -> int:
-        return breakers.count_failure(self.using, alias, session_id, error)
+    def count_failure(self, alias: str, session_id: int, error: str, *, seconds: float = 0.0) -> int:
+        return breakers.count_failure(self.using, alias, session_id, error, seconds=seconds)
 
     def open_breaker(self, alias: str, reason: Reason, error: str, *, seconds: float) -> None:
         breakers.open_(self.using, alias, reason, error, seconds=seconds)

@@ -382,31 +382,51 @@ SELECT REPLACE(STRFTIME('%%Y-%%m-%%d %%H:%%M:%%f', 'now') || '000', '.000000', '
 FROM "convmemory_aliasstate"
 WHERE "convmemory_aliasstate"."alias" = (%s);
 
--- count_failure (1 of 4)
+-- count_failure (1 of 5)
 -- open_breaker (1 of 2)
 -- mark_unmarked (2 of 6)
 SELECT %s AS "a"
 FROM "convmemory_aliasstate"
 WHERE "convmemory_aliasstate"."alias" = %s LIMIT 1;
 
--- count_failure (2 of 4)
+-- count_failure (2 of 5)
 INSERT OR IGNORE INTO "convmemory_aliasstate" ("alias", "failures", "last_session", "since", "until",
     "reason", "error", "threshold", "compared_id")
 VALUES (%s, %s, %s, %s, %s, %s, %s, %s, %s);
 
--- count_failure (3 of 4)
+-- count_failure (3 of 5)
+SELECT %s AS "a"
+FROM "convmemory_attempt"
+WHERE ("convmemory_attempt"."alias" = %s AND "convmemory_attempt"."outcome" = %s
+    AND "convmemory_attempt"."started_at" >= (COALESCE(
+    (
+        SELECT CASE WHEN (U0."outcome" = %s) THEN U0."started_at"
+            ELSE REPLACE(STRFTIME('%%Y-%%m-%%d %%H:%%M:%%f', 'now') || '000', '.000000', '') END AS "case1"
+        FROM "convmemory_attempt" U0
+        WHERE U0."session_id" = %s
+        ORDER BY U0."id" DESC LIMIT 1
+    ), REPLACE(STRFTIME('%%Y-%%m-%%d %%H:%%M:%%f', 'now') || '000', '.000000', '')
+)) AND NOT ("convmemory_attempt"."session_id" = %s AND "convmemory_attempt"."session_id" IS NOT NULL)
+    AND NOT (EXISTS(
+    SELECT %s AS "a"
+    FROM "convmemory_summary" U0
+    WHERE (U0."session_id" = ("convmemory_attempt"."session_id")
+        AND U0."version" = ("convmemory_attempt"."version") AND U0."stand_in") LIMIT 1
+))) LIMIT 1;
+
+-- count_failure (4 of 5)
 UPDATE "convmemory_aliasstate"
 SET "failures" = ("convmemory_aliasstate"."failures" + %s),
     "last_session" = %s,
     "since" = COALESCE("convmemory_aliasstate"."since", REPLACE(STRFTIME('%%Y-%%m-%%d %%H:%%M:%%f',
         'now') || '000', '.000000', '')),
     "error" = %s
-WHERE ("convmemory_aliasstate"."alias" = %s AND ("convmemory_aliasstate"."last_session" IS NULL
+WHERE ("convmemory_aliasstate"."alias" = %s AND (("convmemory_aliasstate"."until" IS NOT NULL
+    AND NOT ("convmemory_aliasstate"."reason" = %s)) OR "convmemory_aliasstate"."last_session" IS NULL
     OR NOT ("convmemory_aliasstate"."last_session" = %s
-    AND "convmemory_aliasstate"."last_session" IS NOT NULL) OR ("convmemory_aliasstate"."until" IS NOT NULL
-    AND NOT ("convmemory_aliasstate"."reason" = %s))));
+    AND "convmemory_aliasstate"."last_session" IS NOT NULL)));
 
--- count_failure (4 of 4)
+-- count_failure (5 of 5)
 SELECT "convmemory_aliasstate"."failures" AS "failures"
 FROM "convmemory_aliasstate"
 WHERE "convmemory_aliasstate"."alias" = %s

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from django_convmemory.core.breaker import KNOWN_FOR, Breaker, Reason
+from django_convmemory.core.values import Attempted, AttemptOutcome
 from django_convmemory.stores.in_memory.state import State, moment
 
 
@@ -13,15 +14,37 @@ def read(state: State, alias: str) -> Breaker:
     return Breaker(moment(state.clock()), row.failures, row.last_session, since, until, row.reason, row.error)
 
 
-def count_failure(state: State, alias: str, session_id: int, error: str) -> int:
-    """Count a failure, and return how many there are in a row."""
+def count_failure(state: State, alias: str, session_id: int, error: str, *, seconds: float) -> int:
+    """Count a failure, and return how many there are in a row: see :meth:`.Store.count_failure`."""
     row = state.alias(alias)
     is_open = row.until is not None and row.reason != Reason.RATE_LIMIT
-    if row.last_session != session_id or is_open:
+    if is_open or (row.last_session != session_id and not _has_folded_another(state, alias, session_id, seconds)):
         row.failures += 1
         row.last_session, row.error = session_id, error
         row.since = state.clock() if row.since is None else row.since
     return row.failures
+
+
+def _has_folded_another(state: State, alias: str, session_id: int, seconds: float) -> bool:
+    """Whether the alias's own model has folded another session since this one last failed, or for ``seconds``."""
+    since = moment(state.clock() - seconds)
+    newest = next((attempt for attempt in reversed(state.attempts) if attempt.session_id == session_id), None)
+    if newest is not None and newest.record.outcome == AttemptOutcome.UNAVAILABLE:
+        since = newest.started_at
+    return any(
+        attempt.alias == alias
+        and attempt.session_id != session_id
+        and attempt.record.outcome == AttemptOutcome.PUBLISHED
+        and attempt.started_at >= since
+        and not _is_stand_in(state, attempt)
+        for attempt in state.attempts
+    )
+
+
+def _is_stand_in(state: State, attempt: Attempted) -> bool:
+    session = state.sessions.get(attempt.session_id)
+    version = session.versions.get(attempt.record.version or 0) if session else None
+    return version is not None and version.stand_in
 
 
 def open_(state: State, alias: str, reason: Reason, error: str, *, seconds: float) -> None:

@@ -328,9 +328,9 @@ class InMemoryStore:
         with self._lock:
             return breakers.read(self._state, alias)
 
-    def count_failure(self, alias: str, session_id: int, error: str) -> int:
+    def count_failure(self, alias: str, session_id: int, error: str, *, seconds: float = 0.0) -> int:
         with self._lock:
-            return breakers.count_failure(self._state, alias, session_id, error)
+            return breakers.count_failure(self._state, alias, session_id, error, seconds=seconds)
 
     def open_breaker(self, alias: str, reason: Reason, error: str, *, seconds: float) -> None:
         with self._lock:
