@@ -417,6 +417,7 @@ def start(site: Project, folder: pathlib.Path, script: str) -> subprocess.Popen[
     )
 
 
+@pytest.mark.slow
 def test_a_process_that_ends_at_once_has_sent_what_it_had_to(
     site: Project, settings: Settings, tmp_path: pathlib.Path
 ) -> None:
@@ -464,6 +465,7 @@ def test_a_task_waits_until_its_hints_are_sent(
     assert asked == [True]
 
 
+@pytest.mark.slow
 def test_a_forked_process_opens_a_connection_of_its_own(
     site: Project, settings: Settings, tmp_path: pathlib.Path
 ) -> None:

@@ -26,6 +26,8 @@ from tests.chaos.watching import Seen
 from tests.openai_server import Exchange
 from tests.servers import REQUIRED
 
+pytestmark = pytest.mark.slow
+
 
 class QuietRun:
     """A run without a site."""

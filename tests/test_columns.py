@@ -165,6 +165,7 @@ finally:
 """
 
 
+@pytest.mark.slow
 @pytest.mark.django_db
 def test_a_column_is_added_by_a_field_a_migration_and_an_entry_of_the_table(tmp_path: Path) -> None:
     package = copy_of_the_package(tmp_path)

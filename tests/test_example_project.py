@@ -113,6 +113,7 @@ print(json.dumps({url: read(url) for url in sys.argv[1:]}))
     return result
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("url", URLS)
 def test_a_database_url_is_read(url: str, databases: dict[str, Any]) -> None:
     assert databases[url] | URLS[url] == databases[url]
@@ -131,6 +132,7 @@ def test_a_wrong_database_url_is_explained(url: str, databases: dict[str, Any]) 
     assert "DATABASE_URL must be" in databases[url]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "variables",
     [{}, {"CELERY_BROKER_URL": "redis://127.0.0.1:6379/0", "OPENAI_MODEL": "tiny", "OPENAI_API_KEY": "none"}],
@@ -267,6 +269,7 @@ def running(copy: pathlib.Path) -> Iterator[subprocess.Popen[str]]:
             process.kill()
 
 
+@pytest.mark.slow
 def test_the_replay_runs_and_runs_again(copy: pathlib.Path) -> None:
     for _ in range(2):
         output = run(copy, "--fast")
@@ -278,6 +281,7 @@ def test_the_replay_runs_and_runs_again(copy: pathlib.Path) -> None:
         assert "Traceback" not in output
 
 
+@pytest.mark.slow
 def test_the_replay_uses_the_model_of_the_environment(copy: pathlib.Path) -> None:
     with OpenAIServer() as server:
         output = run(copy, "--fast", OPENAI_MODEL="tiny", OPENAI_API_KEY="none", OPENAI_BASE_URL=server.base_url)
@@ -287,6 +291,7 @@ def test_the_replay_uses_the_model_of_the_environment(copy: pathlib.Path) -> Non
     assert {entry.body["model"] for entry in server.log} == {"tiny"}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
 def test_an_interrupted_replay_leaves_nothing_running(number: signal.Signals, code: int, copy: pathlib.Path) -> None:
     with running(copy) as process:
@@ -298,6 +303,7 @@ def test_an_interrupted_replay_leaves_nothing_running(number: signal.Signals, co
     assert processes(copy) == []
 
 
+@pytest.mark.slow
 def test_an_interrupted_replay_gives_the_terminal_its_cursor_back(copy: pathlib.Path) -> None:
     ours, its = os.openpty()
     environ = environment(copy, TERM="xterm", COLUMNS="80", LINES="40")
@@ -317,6 +323,7 @@ def test_an_interrupted_replay_gives_the_terminal_its_cursor_back(copy: pathlib.
     assert output.rindex(b"\x1b[?25h") > output.rindex(b"\x1b[?25l")
 
 
+@pytest.mark.slow
 def test_the_worker_of_a_killed_replay_ends(copy: pathlib.Path) -> None:
     with running(copy) as process:
         process.kill()
@@ -324,6 +331,7 @@ def test_the_worker_of_a_killed_replay_ends(copy: pathlib.Path) -> None:
     wait_until_none_is_left(copy)
 
 
+@pytest.mark.slow
 def test_a_replay_without_its_database_says_so(copy: pathlib.Path) -> None:
     command = [sys.executable, str(copy / "replay.py"), "--fast"]
     environ = environment(copy, DATABASE_URL="sqlite:////nowhere/at/all/chat.sqlite3")
@@ -339,6 +347,7 @@ def test_a_replay_without_its_database_says_so(copy: pathlib.Path) -> None:
 # For production.
 
 
+@pytest.mark.slow
 def test_the_checks_for_deployment_find_nothing(tmp_path: pathlib.Path) -> None:
     variables = {
         "SECRET_KEY": "not one of ours: " + "kP3-vT9_xQ7" * 5,

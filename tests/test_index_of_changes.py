@@ -301,6 +301,7 @@ def _has_grown(reached: int) -> bool:
     return indexed() > reached
 
 
+@pytest.mark.slow
 def test_a_long_session_is_indexed_in_portions_although_the_process_is_killed(tmp_path: pathlib.Path) -> None:
     memory = build()
     fill(memory, "s", 20_000)

@@ -20,6 +20,8 @@ import redis
 from tests import processes
 from tests.openai_server import Behaviour, OpenAIServer
 
+pytestmark = pytest.mark.slow
+
 ROOT = pathlib.Path(__file__).parent.parent
 # Without the variables that a make which runs these tests sets for its programs: they would apply here too.
 ENVIRONMENT = {

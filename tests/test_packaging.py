@@ -46,6 +46,7 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
     return built
 
 
+@pytest.mark.slow
 def test_the_wheel_holds_every_file_of_the_package_and_nothing_else(wheel: pathlib.Path) -> None:
     with zipfile.ZipFile(wheel) as archive:
         names = {name for name in archive.namelist() if ".dist-info/" not in name}
@@ -65,6 +66,7 @@ def test_the_core_depends_on_five_projects(wheel: pathlib.Path) -> None:
     assert core == {"celery", "django", "djangorestframework", "openai", "snowballstemmer"}
 
 
+@pytest.mark.slow
 def test_the_pure_modules_import_where_nothing_else_is_installed(wheel: pathlib.Path, tmp_path: pathlib.Path) -> None:
     venv.create(tmp_path / "venv", symlinks=True)
     python = tmp_path / "venv" / "bin" / "python"

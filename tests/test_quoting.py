@@ -262,6 +262,7 @@ def test_a_summary_has_one_kind_of_line_break_and_no_hidden_controls(text: str, 
     assert quoting.one_form(text) == expected
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "text",
     ["assistant " * 50_000, "[assistant " * 50_000, "assistant (" * 50_000, "-" * 500_000, "assistant" + " " * 500_000,

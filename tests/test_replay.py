@@ -17,7 +17,7 @@ from tests import dialogues, processes, projects, workers
 if TYPE_CHECKING:
     from pytest_django import Settings
 
-pytestmark = [dialogues.needed, pytest.mark.django_db(transaction=True)]
+pytestmark = [dialogues.needed, pytest.mark.django_db(transaction=True), pytest.mark.slow]
 
 LIMIT = 1000
 

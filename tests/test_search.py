@@ -250,6 +250,7 @@ def test_an_incomplete_search_of_a_person_has_the_sessions_indexed(store: Any) -
     assert (hit.session.key, hit.excerpt) == ("s7", "The heron of day 7.")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", [ConversationWindowMemory, ConversationSummaryBufferMemory])
 def test_a_search_of_more_than_512_sessions_becomes_complete(store: Any, kind: Any) -> None:
     model = ScriptedChatModel([]) if kind is ConversationSummaryBufferMemory else None

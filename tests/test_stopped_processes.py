@@ -23,7 +23,7 @@ from tests import processes
 from tests.folding import MarkerModel, build, session, talk
 from tests.stopping import OPERATIONS, Case
 
-pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.only_on("postgresql", "mariadb")]
+pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.only_on("postgresql", "mariadb"), pytest.mark.slow]
 
 MEASURES = bool(os.environ.get("CONVMEMORY_TEST_HELD"))
 # Seconds for which a process is stopped: longer than the database lets it hold a lock.

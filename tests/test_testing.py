@@ -483,6 +483,7 @@ def test_nesting_is_refused_and_changes_nothing() -> None:
 # Imports.
 
 
+@pytest.mark.slow
 def test_it_imports_without_pytest_and_before_the_apps_are_loaded() -> None:
     code = "import sys; sys.modules['pytest'] = None; from django_convmemory import testing; testing.scripted_memories"
     environ = {name: value for name, value in os.environ.items() if name != "DJANGO_SETTINGS_MODULE"}

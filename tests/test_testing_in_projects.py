@@ -11,6 +11,8 @@ import pytest
 from tests.test_readme import read_blocks
 from tests.test_testing import ALIAS, ROOT
 
+pytestmark = pytest.mark.slow
+
 pytest_plugins = ["pytester"]
 
 SITE_SETTINGS = f"""

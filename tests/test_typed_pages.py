@@ -103,6 +103,7 @@ def mypy(folder: pathlib.Path) -> list[str]:
     return [re.sub(r"^.*/(?=page_)", "", line) for line in done.stdout.splitlines() if ": note: " not in line]
 
 
+@pytest.mark.slow
 def test_the_code_of_every_page_passes_and_the_control_does_not(tmp_path: pathlib.Path) -> None:
     pytest.importorskip("mypy", reason="mypy is not installed (the extra lint)")
     pytest.importorskip("mypy_django_plugin", reason="django-stubs is not installed (the extra lint)")

@@ -200,6 +200,7 @@ sys.exit(str(codes) if any(codes) else 0)
 """
 
 
+@pytest.mark.slow
 def test_a_forked_child_has_a_client_of_its_own(server: OpenAIServer) -> None:
     """This holds also if a thread of the parent waits for an answer during the fork.
 

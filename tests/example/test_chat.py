@@ -157,6 +157,7 @@ def test_what_was_answered_is_not_answered_again(site: str, page: Page) -> None:
     assert reply == '{"done": 2}\n'
 
 
+@pytest.mark.slow
 def test_who_says_too_much_is_told_when_to_go_on(browser: Browser, tmp_path_factory: pytest.TempPathFactory) -> None:
     with served(tmp_path_factory.mktemp("limited"), CHAT_RATE="2/day") as url:
         for page in window(browser):
@@ -588,6 +589,7 @@ def test_a_reply_is_kept_where_its_usage_makes_no_sense(
     assert "A good one." in page.locator("#messages .assistant").inner_text()
 
 
+@pytest.mark.slow
 def test_ended_twice_it_leaves_nothing_behind(tmp_path: pathlib.Path) -> None:
     process = subprocess.Popen(
         [sys.executable, "serve.py", "--port", "0"],
@@ -609,6 +611,7 @@ def test_ended_twice_it_leaves_nothing_behind(tmp_path: pathlib.Path) -> None:
         socket.create_connection(("127.0.0.1", port)).close()
 
 
+@pytest.mark.slow
 def test_who_says_too_much_is_known_by_the_connection(
     browser: Browser, tmp_path_factory: pytest.TempPathFactory
 ) -> None:

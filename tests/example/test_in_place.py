@@ -145,6 +145,7 @@ def test_offline_and_back(modelled: str, page: Page) -> None:
     assert texts(page) == ["Hello there.", "A fine answer to what was asked.", "Are you there?", texts(page)[1]]
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not pathlib.Path("/proc/self/cmdline").exists(), reason="needs /proc to find the server")
 def test_the_server_is_killed_in_the_middle_of_a_reply(model: OpenAIServer, page: Page, tmp_path: pathlib.Path) -> None:
     variables = {"OPENAI_MODEL": "fake", "OPENAI_API_KEY": "none", "OPENAI_BASE_URL": model.base_url}

@@ -17,6 +17,8 @@ import pytest
 from tests import servers
 from tests.howto.test_pages import PAGES, code_of
 
+pytestmark = pytest.mark.slow
+
 ROOT = pathlib.Path(__file__).parents[2]
 SETTINGS = """
 DATABASES = {"default": %r}

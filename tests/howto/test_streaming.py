@@ -64,7 +64,7 @@ django = get_asgi_application()
 ConversationMemory.append = noted
 """
 
-pytestmark = pytest.mark.django_db(transaction=True)
+pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.slow]
 
 
 class Site:

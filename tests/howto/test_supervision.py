@@ -22,6 +22,8 @@ from tests.howto.test_pages import PAGES
 from tests.openai_server import Behaviour
 from tests.test_new_site import VISIT, Site, project
 
+pytestmark = pytest.mark.slow
+
 HOME = "/srv/mysite"
 STATE = "/var/lib/mysite-beat"
 ENVIRONMENT = "/etc/mysite.env"

@@ -125,6 +125,7 @@ reply(User.objects.get(), "Where can I go?")
 """
 
 
+@pytest.mark.slow
 @pytest.mark.django_db(transaction=True)
 @pytest.mark.parametrize("again", ["a new question", "the old question"])
 def test_a_process_that_dies_in_a_tool_leaves_a_conversation_that_goes_on(

@@ -10,6 +10,7 @@ from tests import dialogues
 pytestmark = dialogues.needed
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("text_alone", "least"),
     # 65.5, 74.8, 82.6 and 87.1 were measured, and 62.8, 71.7, 79.8 and 84.9.

@@ -150,6 +150,7 @@ def test_an_observer_that_does_nothing_can_be_told_everything() -> None:
     assert observer.headers() == {}
 
 
+@pytest.mark.slow
 def test_a_site_without_telemetry_does_not_import_opentelemetry() -> None:
     # The libraries of this environment may use it. So only our own modules count.
     program = """

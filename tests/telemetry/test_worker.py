@@ -18,6 +18,9 @@ if TYPE_CHECKING:
     from pytest_django import Settings
 
 
+pytestmark = pytest.mark.slow
+
+
 @pytest.mark.django_db(transaction=True)
 def test_the_trace_of_an_append_reaches_the_fold(
     broker_url: str, tmp_path: pathlib.Path, settings: Settings, reported: Reported

@@ -73,6 +73,7 @@ def test_any_conversation_has_the_types(conversation: list[ChatMessage]) -> None
     check(context_of(conversation))
 
 
+@pytest.mark.slow
 @needs_types
 @dialogues.needed
 def test_real_conversations_have_the_types() -> None:

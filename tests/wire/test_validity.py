@@ -13,6 +13,7 @@ from tests import conversations, dialogues
 from tests.wire import validators, validity
 
 
+@pytest.mark.slow
 @dialogues.needed
 @pytest.mark.parametrize(("reader", "every"), [(dialogues.taubench, 12), (dialogues.crosswoz, 50)])
 def test_real_conversations_are_valid_in_every_form(reader: dialogues.Reader, every: int) -> None:
@@ -23,6 +24,7 @@ def test_real_conversations_are_valid_in_every_form(reader: dialogues.Reader, ev
             assert counts["contexts"] == len(conversation) * len(validity.BUDGETS) * len(validity.memories())
 
 
+@pytest.mark.slow
 @settings(max_examples=60)
 @given(conversations.conversations(min_size=1))
 def test_hard_conversations_are_valid_in_every_form(conversation: list[ChatMessage]) -> None:
