@@ -27,7 +27,6 @@ hypothesis.settings.register_profile("thorough", hypothesis.settings.get_profile
 hypothesis.settings.register_profile("few", hypothesis.settings.get_profile("usual"), max_examples=20)
 hypothesis.settings.load_profile("usual")
 
-_SLOW_FIXTURES = {"browser", "broker_url"}
 
 _why_absent = functools.cache(servers.why_absent)
 

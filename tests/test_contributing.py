@@ -52,23 +52,6 @@ def test_every_file_that_the_architecture_names_in_the_package_exists() -> None:
 
 
 @pytest.mark.parametrize("page", PAGES)
-def test_every_link_leads_to_a_file(page: str) -> None:
-    folder = (ROOT / page).parent
-    targets = re.findall(r"\]\(([^)#:\s]+)[^)]*\)", text_of(page))
-
-    assert [target for target in targets if not (folder / target).exists()] == []
-
-
-@pytest.mark.parametrize("page", PAGES)
-def test_every_link_within_the_documentation_leads_to_a_heading(page: str) -> None:
-    folder = (ROOT / page).parent
-    for target, anchor in re.findall(r"\]\(([^)#:\s]*\.md)#([^)\s]+)\)", text_of(page)):
-        headings = re.findall(r"^#+ (.*)", (folder / target).read_text(encoding="utf-8"), re.MULTILINE)
-        anchors = {re.sub(r"[^\w -]", "", heading).lower().replace(" ", "-") for heading in headings}
-        assert anchor in anchors, f"{target}#{anchor}"
-
-
-@pytest.mark.parametrize("page", PAGES)
 def test_every_target_of_make_exists(page: str) -> None:
     targets = set(re.findall(r"^([a-z-]+):", text_of("Makefile"), re.MULTILINE))
     named = {name for code in code_of(page) for name in re.findall(r"(?:^|\s)make ([a-z-]+)", code)}

@@ -9,8 +9,7 @@ import pytest
 
 DOCS = pathlib.Path(__file__).parent.parent / "docs"
 INDEX = (DOCS / "index.md").read_text(encoding="utf-8")
-# The pages that no other test looks at for their links.
-PAGES = ("index", "settings", "memories", "operations", "how-it-works", "architecture", "example", "python")
+PAGES = [*DOCS.rglob("*.md"), *(DOCS.parent / name for name in ("CONTRIBUTING.md", "SECURITY.md"))]
 
 
 def test_the_contents_have_every_page_under_one_of_four_captions() -> None:
@@ -31,9 +30,12 @@ def test_the_table_of_guides_has_every_guide() -> None:
     assert guides <= set(re.findall(r"\]\(([^)]+)\) *\|", table))
 
 
-@pytest.mark.parametrize("name", PAGES)
-def test_links_lead_to_files(name: str) -> None:
-    page = (DOCS / f"{name}.md").read_text(encoding="utf-8")
-
-    for target in re.findall(r"\]\(([^)#:]+)[^)]*\)", page):
-        assert (DOCS / target).exists(), target
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_links_lead_to_files_and_headings(page: pathlib.Path) -> None:
+    for target, anchor in re.findall(r"\]\(([^)#:\s]*)#?([^):\s]*)[^):]*\)", page.read_text(encoding="utf-8")):
+        assert (page.parent / target).exists(), target
+        if anchor and target.endswith(".md"):
+            text = (page.parent / target).read_text(encoding="utf-8")
+            headings = re.findall(r"^#+ (.*)", text, re.MULTILINE)
+            anchors = {re.sub(r"[^\w -]", "", heading).lower().replace(" ", "-") for heading in headings}
+            assert anchor in anchors | set(re.findall(r"^\((.*)\)=$", text, re.MULTILINE)), f"{target}#{anchor}"

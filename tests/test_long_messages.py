@@ -486,7 +486,7 @@ def long_conversations(draw: st.DrawFn) -> list[ChatMessage]:
     ]
 
 
-@settings(max_examples=60, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=min(60, settings().max_examples), suppress_health_check=[HealthCheck.too_slow])
 @given(long_conversations(), st.integers(100, 400), st.integers(1, 200))
 def test_each_character_is_in_exactly_one_prompt(batch: list[ChatMessage], window: int, limit: int) -> None:
     for store in (InMemoryStore(), ORMStore()):

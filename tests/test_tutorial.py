@@ -157,8 +157,3 @@ def check_that_it_is_served(terminal: Terminal) -> None:
         processes.wait_until(answers, "the admin is served")
     finally:
         processes.stop(process)
-
-
-@pytest.mark.parametrize("target", sorted(set(re.findall(r"\]\(([^)#:]+)\)", PAGE))))
-def test_links_lead_to_files(target: str) -> None:
-    assert (ROOT / "docs" / target).exists()

@@ -93,7 +93,7 @@ def test_the_model_is_sent_the_same_as_with_their_memory(turns: list[Turn], has_
     assert memory.get() == memory.get_all() == buffer.get_all()
 
 
-@settings(max_examples=30)
+@settings(max_examples=min(30, settings().max_examples))
 @given(agent_scripts.turns(min_size=3, max_size=6))
 def test_after_a_fold_the_budget_is_held_and_each_call_has_its_result(turns: list[Turn]) -> None:
     llm = ScriptedLLM()

@@ -1,45 +1,58 @@
-"""The code of the how-to pages does what the pages say."""
+"""The code of the documentation does what the pages say. Longer tests of a page have a module of their own."""
 
 from __future__ import annotations
 
+import asyncio
 import datetime as dt
 import json
 import pathlib
 import re
 import socket
 import sys
+import unittest
 from types import ModuleType, SimpleNamespace
 from typing import Any, cast
 
+import openai
+import pydantic
 import pytest
+from asgiref.sync import sync_to_async
+from django.apps import AppConfig
 from django.contrib.auth.models import AnonymousUser, Group, User
 from django.contrib.auth.signals import user_logged_in
 from django.contrib.sessions.backends.signed_cookies import SessionStore
 from django.contrib.staticfiles.handlers import ASGIStaticFilesHandler
 from django.core.checks import run_checks
-from django.core.management import call_command
+from django.core.management import call_command, find_commands
 from django.db import connections, transaction
 from django.db.utils import ConnectionHandler
 from django.templatetags.static import static
-from django.test import Client, RequestFactory
+from django.test import AsyncRequestFactory, Client, RequestFactory
 from django.utils import timezone
 
+from django_convmemory import memory
 from django_convmemory.api import conf, throttles
 from django_convmemory.memory import memories
 from django_convmemory.messages import ChatMessage
 from django_convmemory.models import Message, Session
+from django_convmemory.prompts import DefaultPrompts
 from django_convmemory.testing import ScriptedMemories
-from tests.openai_server import Behaviour, OpenAIServer
+from tests import projects
+from tests.openai_server import Behaviour, OpenAIServer, completion
 
 FOLDER = pathlib.Path(__file__).parents[2] / "docs/howto"
-PAGES = {path.stem: path.read_text(encoding="utf-8") for path in FOLDER.glob("*.md")}
+GUIDES = [path.stem for path in FOLDER.glob("*.md")]
+PAGES = {path.stem: path.read_text(encoding="utf-8") for path in [*FOLDER.parent.glob("*.md"), *FOLDER.glob("*.md")]}
+
+
+def blocks(page: str) -> list[str]:
+    return re.findall(r"```python\n(.*?)```", PAGES[page], re.DOTALL)
 
 
 def code_of(page: str, name: str) -> str:
     """Return the code that a page has for the file ``name``."""
-    blocks = re.findall(r"```python\n(.*?)```", PAGES[page], re.DOTALL)
-    [code] = [block for block in blocks if block.startswith(f"# {name}")]
-    return str(code)
+    [code] = [block for block in blocks(page) if block.startswith(f"# {name}")]
+    return code
 
 
 def module_of(page: str, name: str) -> dict[str, Any]:
@@ -53,8 +66,8 @@ def test_the_code_of_every_page_is_run() -> None:
     here = pathlib.Path(__file__)
     files = [*here.parent.glob("test_*.py"), *(here.parents[2] / "integration_tests").glob("*/test_*.py")]
     tests = "".join(path.read_text(encoding="utf-8") for path in files)
-    for name, page in PAGES.items():
-        for code in re.findall(r"```python\n(.*?)```", page, re.DOTALL):
+    for name in GUIDES:
+        for code in blocks(name):
             named = re.match(r"# (\w+\.py)", code)
             assert named, (name, code)
             assert f'"{name}", "{named[1]}"' in tests or f"{name}.md" in tests, (name, named[1])
@@ -65,24 +78,36 @@ def ann(db: None) -> User:
     return User.objects.create_user("ann")
 
 
-def test_links_lead_somewhere() -> None:
-    for name, page in PAGES.items():
-        for link in re.findall(r"\]\((?!https:)([^)#]+)", page):
-            assert (FOLDER / link).exists(), (name, link)
+def problems(settings: Any, page: str, name: str) -> list[str | None]:
+    """Use the memories of a page, and return the ids of the checks' messages."""
+    settings.CONVMEMORY = module_of(page, name)["CONVMEMORY"]
+    return [message.id for message in run_checks(tags=["convmemory"])]
+
+
+@pytest.mark.parametrize(
+    ("page", "name"),
+    [
+        ("assistants", "settings.py"),
+        ("costs", "settings.py"),
+        ("prompt-caches", "settings.py"),
+        ("providers", "settings.py"),
+        ("recall", "settings.py"),
+        ("settings", "settings.py"),
+    ],
+)
+def test_the_memories_of_a_page_pass_the_checks(settings: Any, page: str, name: str) -> None:
+    assert problems(settings, page, name) == []
 
 
 def test_development_without_celery(settings: Any, ann: User) -> None:
     settings.DEBUG = True
-    settings.CONVMEMORY = module_of("development", "settings_development.py")["CONVMEMORY"]
-    assert [message for message in run_checks() if message.id and message.id.startswith("convmemory.")] == []
+    assert problems(settings, "development", "settings_development.py") == []
     session = memories["default"].session("main", owner=ann)
     for number in range(20):
         session.append(ChatMessage.human(f"In stop {number} of our tour we see a castle and a museum of trains."))
     assert session.load().summary
     settings.DEBUG = False
-    assert [message.id for message in run_checks() if message.id and message.id.startswith("convmemory.")] == [
-        "convmemory.W002"
-    ]
+    assert [message.id for message in run_checks(tags=["convmemory"])] == ["convmemory.W002"]
 
 
 def test_several_assistants(settings: Any, ann: User) -> None:
@@ -296,3 +321,261 @@ def test_the_application_of_the_front_end_serves_static_files(monkeypatch: pytes
     application = module_of("typescript", "asgi.py")["application"]
     assert isinstance(application, ASGIStaticFilesHandler)
     assert application._should_handle("/static/chat.js")
+
+
+# The pages about requests, models and contexts.
+
+
+@pytest.mark.django_db(transaction=True)
+@pytest.mark.parametrize("logged_in", [True, False])
+def test_async(logged_in: bool) -> None:
+    view = module_of("async", "async_views.py")["say"]
+    ada = User.objects.create_user("ada")
+    browser = SessionStore()
+
+    def say(text: str) -> tuple[int, dict[str, Any]]:
+        request = AsyncRequestFactory().post("/", {"text": text}, headers={"Idempotency-Key": "once"})
+        request.session, request.auser = browser, auser
+        response = asyncio.run(answer(request))
+        return response.status_code, json.loads(response.content)
+
+    async def answer(request: Any) -> Any:
+        try:
+            return await view(request)
+        finally:
+            await sync_to_async(connections.close_all)()  # of the thread that did the work
+
+    async def auser() -> User | AnonymousUser:
+        return ada if logged_in else AnonymousUser()
+
+    assert [say("Hello!")[1]["position"] for _ in range(2)] == [1, 1]
+    session = Session.objects.get()
+    assert (session.owner, bool(session.visitor)) == ((ada, False) if logged_in else (None, True))
+    assert "idempotency key" in say("Something else.")[1]["error"]
+    assert say(" ") == (400, {"error": "Send a text."})
+    assert Message.objects.count() == 1
+
+
+@pytest.mark.django_db
+def test_eager(settings: Any) -> None:
+    page = module_of("eager", "settings_demo.py")
+    settings.CONVMEMORY = page["CONVMEMORY"]
+    case = module_of("eager", "test_folding.py")["FoldingTests"]
+    result = unittest.TestResult()
+    with projects.project("") as made:
+        assert "convmemory.W008" in [problem.id for problem in run_checks(databases=["default"])]
+        made.app.conf.task_always_eager = page["CELERY_TASK_ALWAYS_EAGER"]
+        ids = {problem.id for problem in run_checks(databases=["default"])}
+        assert not ids & {"convmemory.W002", "convmemory.W008"}
+        unittest.defaultTestLoader.loadTestsFromTestCase(case).run(result)
+    assert (result.testsRun, result.failures, result.errors) == (1, [], [])
+
+
+def test_partitions() -> None:
+    settings: dict[str, Any] = {"INSTALLED_APPS": []}
+    exec(code_of("partitions", "settings.py"), settings)  # noqa: S102
+    [name] = settings["INSTALLED_APPS"]
+    assert find_commands(f"{AppConfig.create(name).path}/management") == ["convmemory_partition"]
+    assert set(re.findall(r"manage\.py (\w+)", PAGES["partitions"])) == {"convmemory_partition"}
+
+
+def test_prompt_caches(settings: Any, ann: User) -> None:
+    settings.CONVMEMORY = module_of("prompt-caches", "settings.py")["CONVMEMORY"]
+    session = memories["default"].session("main", owner=ann)
+    firsts = []
+    for _ in range(40):
+        session.append(ChatMessage.human("word " * 500))
+        firsts.append(session.load().parts[0].position)
+    assert 5 < len(set(firsts)) < 13
+
+    cached_share = module_of("prompt-caches", "caches.py")["cached_share"]
+    since = timezone.now() - dt.timedelta(hours=1)
+    assert cached_share(ann, since) == 0.0
+    for usage in (
+        {"prompt_tokens": 3000, "prompt_tokens_details": {"cached_tokens": 2048}},
+        {"prompt_tokens": 1000, "prompt_tokens_details": None},
+        {"prompt_tokens": 1000},
+        None,
+    ):
+        session.append(ChatMessage.ai("Yes."), usage=usage)
+    assert cached_share(ann, since) == 2048 / 5000
+
+
+def test_the_cheapest_rows_of_the_table_are_cached_most() -> None:
+    rows = re.findall(
+        r"^\| [a-z ]+, .*?\| +([\d ]+)\| +([\d.]+) % \| +([\d.]+) \|$", PAGES["prompt-caches"], re.MULTILINE
+    )
+    assert len(rows) == 18
+    for _, cached, price in rows:
+        assert float(price) == pytest.approx(1 - 0.9 * float(cached) / 100, abs=0.006)
+
+
+PEANUTS = "My daughter Ines is allergic to peanuts."
+
+
+def test_recall(settings: Any, ann: User, model: OpenAIServer, convmemory: ScriptedMemories) -> None:
+    """The allergy was folded long ago. A search, a quote and the model's tool find it."""
+    session = memories["default"].session("main", owner=ann)
+    session.append({"role": "user", "content": PEANUTS}, {"role": "assistant", "content": "I will remember it."})
+    for number in range(40):
+        session.append({"role": "user", "content": f"Tell me about the weather in place {number}. " + "word " * 40})
+    convmemory.reply("They talked of many things.")
+    assert convmemory.run() == ["published"]
+    assert session.load().covered > 2
+    question = {"role": "user", "content": "What is Ines allergic to?"}
+
+    lines = module_of("recall", "finding.py")["find"](ann, question["content"])
+    assert lines[0] == f"1, {session.history()[0].created_at:%d %B}, user: {PEANUTS}"
+    session.append(question)
+    *_, quotes, last = module_of("recall", "recalling.py")["prompt"](session)
+    introduction, fence, first, *_ = quotes["content"].splitlines()
+    assert last == question
+    assert introduction in PAGES["recall"]
+    assert fence.startswith("<quoted-")
+    assert first.endswith(f"[user] {PEANUTS}")
+    assert f"[user] {PEANUTS}" in PAGES["recall"]
+
+    function = {"name": "search_history", "arguments": '{"query": "allergies of Ines, allergic"}'}
+    calls = [{"id": "c", "type": "function", "function": function}]
+    model.queue(Behaviour("raw", body=completion(Behaviour(text=""), {}, content=None, tool_calls=calls)))
+    model.default = Behaviour(text="Peanuts.")
+    assert module_of("recall", "history_tool.py")["reply"](ann, "What may Ines not eat?") == "Peanuts."
+    result = model.log[1].body["messages"][-1]
+    assert result["role"] == "tool"
+    assert PEANUTS in result["content"]
+
+
+TRIP = '{"city": "Bled", "days": 3}'
+
+
+@pytest.mark.skipif(tuple(map(int, openai.__version__.split(".")[:2])) < (1, 92), reason="needs openai 1.92 or newer")
+def test_structured_outputs(ann: User, model: OpenAIServer) -> None:
+    page = module_of("structured-outputs", "trips.py")
+    model.default = Behaviour(text=TRIP)
+
+    def stored() -> list[Any]:
+        return list(memories["default"].session("trip", owner=ann).load().to_openai())
+
+    trip = page["plan"](ann, "Three days in Bled.")
+    assert trip == page["Trip"](city="Bled", days=3)
+    assert model.log[0].body["response_format"]["json_schema"]["name"] == "Trip"
+    model.queue(Behaviour("refusal"))
+    assert page["plan"](ann, "A trip to the moon.") is None
+    for error, behaviour in {
+        openai.LengthFinishReasonError: Behaviour("cut_off", text=TRIP),
+        openai.ContentFilterFinishReasonError: Behaviour("filtered", text=TRIP),
+        pydantic.ValidationError: Behaviour(text=json.dumps({"city": 5})),
+    }.items():
+        model.queue(behaviour)
+        with pytest.raises(error):
+            page["plan"](ann, "Then to Bled.")
+    assert page["plan"](ann, "Again.") == trip
+    # What the model said was stored and sent again, and an error stored no reply.
+    reply = {"role": "assistant", "content": TRIP, "refusal": None}
+    refusal = {"role": "assistant", "content": None, "refusal": "I can't help with that."}
+    assert [message for message in stored() if message["role"] == "assistant"] == [reply, refusal, reply]
+    assert model.log[-1].body["messages"][1:-1] == stored()[:-2]
+    assert page["planned"](ann) == [trip, trip]
+
+
+# The pages about summaries.
+
+
+def configure(settings: Any, model: OpenAIServer, page: str, name: str) -> None:
+    """Use the memories of a page, with the model server of the tests, and without Celery."""
+    options = {"model": "m", "api_key": "k", "base_url": model.base_url}
+    memories_of_page = module_of(page, name)["CONVMEMORY"]
+    for alias in memories_of_page.values():
+        alias["OPTIONS"] = {**alias.get("OPTIONS", {}), "max_token_limit": 100}
+        alias["CHAT_MODEL"] = {"BACKEND": "django_convmemory.chat_models.openai.OpenAIChatModel", "OPTIONS": options}
+        alias["SCHEDULER"] = {"BACKEND": "django_convmemory.schedulers.NullScheduler"}
+    settings.CONVMEMORY = memories_of_page
+    assert run_checks(tags=["convmemory"]) == []
+
+
+def install(monkeypatch: pytest.MonkeyPatch, path: str, names: dict[str, Any]) -> None:
+    """Make ``names`` importable as the module ``path`` of the reader's site."""
+    for module_path, content in ((path.rpartition(".")[0], {}), (path, names)):
+        module = ModuleType(module_path)
+        vars(module).update(content)
+        monkeypatch.setitem(sys.modules, module_path, module)
+
+
+def fold(alias: str, model: OpenAIServer) -> tuple[str, str]:
+    """Fold a session. Return the texts of the prompt."""
+    folded = memories[alias]
+    folded.append("lesson", ChatMessage.human("I think that x is 4711. " * 20), ChatMessage.ai("Why? " * 60))
+    assert folded.compact("lesson") == "published"
+    system, user = (message["content"] for message in model.log[-1].body["messages"])
+    return system, user
+
+
+def test_summaries(settings: Any, db: None, model: OpenAIServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    configure(settings, model, "summaries", "settings.py")
+    system, _ = fold("default", model)
+    assert system.startswith(DefaultPrompts.system)
+    assert system.endswith("Never write down card numbers or passwords.")
+
+    install(monkeypatch, "tutor.prompts", module_of("summaries", "prompts.py"))
+    configure(settings, model, "summaries", "settings_tutor.py")
+    system, user = fold("tutor", model)
+    assert system.startswith("You write a tutor's notes about a pupil who learns algebra.")
+    assert " lesson>\n[day] " in user
+    assert "\n[user] I think that x is 4711." in user
+    assert user.endswith(" words.")
+    shorter = memories["tutor"].requests.shorten("A long summary.", max_tokens=100).messages[1].text
+    assert shorter.startswith("<quoted-")
+    assert "A long summary." in shorter
+
+    install(monkeypatch, "shop.chinese_prompts", module_of("summaries", "chinese_prompts.py"))
+    configure(settings, model, "summaries", "settings_chinese.py")
+    system, user = fold("default", model)
+    assert system.startswith("你负责维护一段对话的记忆。")
+    assert "请写出新的摘要，最多 " in user
+    assert str(memories["default"].load("lesson").to_openai()[0].get("content")).startswith("此前对话的摘要：")
+
+
+def test_summaries_that_are_made_again(settings: Any, db: None, model: OpenAIServer) -> None:
+    configure(settings, model, "summaries", "settings_reanchor.py")
+    for _ in range(19):
+        fold("default", model)
+    assert Session.objects.get().rebuild_after is None
+    fold("default", model)
+    assert Session.objects.get().rebuild_after is not None
+
+
+# The reference.
+
+
+@pytest.mark.parametrize("code", blocks("memories")[1:])
+def test_memories(code: str) -> None:
+    namespace: dict[str, Any] = {}
+    exec(blocks("memories")[0], namespace)  # noqa: S102  the imports
+    exec(code, namespace)  # noqa: S102
+
+
+def test_every_memory_has_a_row_and_an_example() -> None:
+    named = re.findall(r"^\| \[`(\w+)`\]\(#", PAGES["memories"], re.MULTILINE)
+    assert sorted(named) == [
+        name for name in memory.__all__ if name.endswith("Memory") and name != "ConversationMemory"
+    ]
+    assert all(any(f"{name}(" in code for code in blocks("memories")) for name in named)
+
+
+@pytest.mark.only_on("postgresql")
+def test_performance(db: None) -> None:
+    """Statements stay prepared."""
+    here = connections["default"].settings_dict
+    databases: dict[str, dict[str, Any]] = {
+        "default": {name: here[name] for name in ("ENGINE", "NAME", "HOST", "PORT", "USER", "PASSWORD")}
+    }
+    exec(code_of("performance", "settings.py"), {"DATABASES": databases})  # noqa: S102
+    connection = ConnectionHandler(databases)["default"]
+    try:
+        with connection.cursor() as cursor:
+            for number in range(8):
+                cursor.execute("SELECT %s::int", [number])
+            cursor.execute("SELECT count(*) FROM pg_prepared_statements")
+            assert cursor.fetchone()[0] > 0
+    finally:
+        connection.close()

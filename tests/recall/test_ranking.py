@@ -70,7 +70,7 @@ def test_the_scores_are_those_of_the_slow_ranking(
     )
 
 
-@settings(max_examples=20)
+@settings(max_examples=min(20, settings().max_examples))
 @given(st.lists(DOCUMENTS, min_size=130, max_size=150), QUERIES)
 def test_the_scores_of_more_messages_than_are_compared(documents: list[Document], query: Query) -> None:
     expected = reference.scores(reference.messages_of([documents]), query)

@@ -63,7 +63,7 @@ def stable_items(context: Context) -> list[Any]:
     ]
 
 
-@settings(max_examples=60)
+@settings(max_examples=min(60, settings().max_examples))
 @given(conversations.conversations(min_size=2, max_size=30), budgets)
 def test_between_folds_and_steps_a_context_begins_with_the_last_one(
     conversation: list[ChatMessage], budget: int | None
@@ -74,7 +74,7 @@ def test_between_folds_and_steps_a_context_begins_with_the_last_one(
                 check(before, after)
 
 
-@settings(max_examples=60)
+@settings(max_examples=min(60, settings().max_examples))
 @given(conversations.conversations(min_size=2, max_size=30), budgets, st.sampled_from(SUMMARY_ROLES))
 @example([ChatMessage.human(f"This is number {number}.") for number in range(20)], None, "user")
 def test_with_alternating_roles_too(conversation: list[ChatMessage], budget: int | None, summary_role: str) -> None:

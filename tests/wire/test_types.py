@@ -67,7 +67,7 @@ def test_images_files_calls_and_names_have_the_types() -> None:
 
 
 @needs_types
-@settings(max_examples=40)
+@settings(max_examples=min(40, settings().max_examples))
 @given(conversations.conversations())
 def test_any_conversation_has_the_types(conversation: list[ChatMessage]) -> None:
     check(context_of(conversation))

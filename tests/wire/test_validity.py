@@ -25,7 +25,7 @@ def test_real_conversations_are_valid_in_every_form(reader: dialogues.Reader, ev
 
 
 @pytest.mark.slow
-@settings(max_examples=60)
+@settings(max_examples=min(60, settings().max_examples))
 @given(conversations.conversations(min_size=1))
 def test_hard_conversations_are_valid_in_every_form(conversation: list[ChatMessage]) -> None:
     assert set(validity.check(conversation)) == {"contexts"}
