@@ -132,5 +132,5 @@ def insert(using: str, row: models.Model) -> None:
 def _insertion(using: str, model: type[models.Model]) -> tuple[str, list[Any]]:
     """Return the beginning of an INSERT, and its columns."""
     quoted = connections[using].ops.quote_name
-    fields = [field for field in model._meta.concrete_fields if not field.primary_key]
+    fields: list[Any] = [field for field in model._meta.concrete_fields if not field.primary_key]
     return f"INSERT INTO {quoted(model._meta.db_table)} ({', '.join(quoted(field.column) for field in fields)})", fields
