@@ -19,6 +19,7 @@ from tests import run, servers, tiers
 def every_server_is_there(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv(servers.ABSENT, raising=False)
 
+
 pytestmark = pytest.mark.slow
 
 
