@@ -22,7 +22,7 @@ from django_convmemory.memory import memories
 # Messages that are shown.
 SHOWN = 20
 # The newest sessions that are searched, as far as they have 100 000 messages together.
-SESSIONS = 1_000
+SESSIONS = 500
 
 
 class Found(NamedTuple):
