@@ -27,12 +27,12 @@ PAGES = {
     "search: words that are said": "?q=the weather in Lisbon",
     "search: owner/words": "?q=user500/weather in Lisbon",
     "session of 10 messages": "{short}/change/",
-    "session of 100 000 messages": "{long}/change/",
+    "long session": "{long}/change/",
     "its middle": "{long}/change/?before=50000",
     "its messages with words": "{long}/change/?find=weather in Lisbon",
     "its messages without words": "{long}/change/?find=nobody said this",
     "session of 10 messages, those": "{short}/change/?before=11",
-    "session of 100 000, its first 10": "{long}/change/?before=11",
+    "long session, its first 10": "{long}/change/?before=11",
     "session of 200 messages": "{medium}/change/",
     "overview": "overview/",
     "state of a session": "{short}/status/",
@@ -113,9 +113,9 @@ def measure(arguments: argparse.Namespace) -> None:
         median, longest = statistics.median(page_times), max(page_times)
         print(f"{page:<30} {median:7.1f} ms, {longest:7.1f} at most, {statements[page]:3d} statements")
     for many, few in (
-        ("session of 100 000 messages", "session of 10 messages"),
-        ("session of 100 000, its first 10", "session of 10 messages, those"),
-        ("session of 100 000 messages", "session of 200 messages"),
+        ("long session", "session of 10 messages"),
+        ("long session, its first 10", "session of 10 messages, those"),
+        ("long session", "session of 200 messages"),
     ):
         print(f"{many} / {few}: {statistics.median(times[many]) / statistics.median(times[few]):.2f}")
 
