@@ -322,15 +322,6 @@ def test_the_permission_is_asked_for_only_if_it_matters(
     assert asked == ["convmemory.write_any_role"]
 
 
-def test_the_pointer_of_an_error_leads_to_the_value(api: APIClient, chat: SessionHandle) -> None:
-    body: Any = {"messages": [user("a"), user([TEXT, {"type": "bogus"}])]}
-    [error] = api.post(url_of(chat, "messages/"), body, format="json").json()["errors"]
-    value = body
-    for step in error["pointer"].split("/")[1:]:
-        value = value[int(step)] if isinstance(value, list) else value[step]
-    assert value == "bogus"
-
-
 @pytest.mark.parametrize("kind", ["plan", "reasoning", "summary", "note"])
 def test_a_client_that_may_write_as_the_assistant_may_say_what_kind_of_text_it_is(
     api: APIClient, chat: SessionHandle, settings: Any, kind: str

@@ -304,12 +304,6 @@ def test_idempotency_keys_that_are_not_valid(api: APIClient, chat: SessionHandle
     assert dump_tables() == before
 
 
-@pytest.mark.parametrize("number", ["9" * 5000, "0", "-1", "1e3"])
-def test_addresses_with_a_wrong_number(api: APIClient, chat: SessionHandle, number: str) -> None:
-    assert_problem(api.get(url_of(chat, f"summaries/{number}/")), 404, "unknown_version")
-    assert_problem(api.get(url_of(chat, f"messages/{number}/")), 404, "unknown_message")
-
-
 @pytest.mark.parametrize("session", ["x", "1", "../..", "00000000-0000-0000-0000-00000000000g", "%00", "é" * 300])
 def test_addresses_with_a_wrong_id(api: APIClient, session: str) -> None:
     response = api.get(f"{ROOT}{session}/")

@@ -73,13 +73,6 @@ def test_a_trusted_service_stores_an_exchange_with_tools(service: APIClient, cha
     assert (refused.status_code, refused.json()["code"]) == (409, "tool_result_refused")
 
 
-def test_the_writable_roles_are_a_setting(api: APIClient, chat: SessionHandle, settings: object) -> None:
-    settings.CONVMEMORY_API = {"WRITABLE_ROLES": ["user", "assistant"]}  # type: ignore[attr-defined]
-    assert (
-        api.post(url_of(chat, "messages/"), messages_body("Sure.", role="assistant"), format="json").status_code == 201
-    )
-
-
 def test_messages_are_listed_in_both_orders(api: APIClient, chat: SessionHandle) -> None:
     chat.append(*[ChatMessage.human(f"m{position}") for position in range(3, 11)])
 
