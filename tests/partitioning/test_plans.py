@@ -21,6 +21,7 @@ from rest_framework.test import APIClient
 
 from django_convmemory import models
 from django_convmemory.exceptions import ToolResultRefused
+from django_convmemory.maintenance import recount, reindex
 from django_convmemory.memory import ConversationTokenBufferMemory, ConversationWindowMemory, memories
 from django_convmemory.messages import ChatMessage
 from django_convmemory.stores.orm import ORMStore
@@ -36,7 +37,6 @@ OF_MANY = {
     "erase, all of a person": "the sessions of a person",
     "command: check": "messages whose session is gone: the only statement about the whole table",
     "command: prune": "all sessions that are old, in portions",
-    "command: stats": "replies with usage in all sessions of an alias that changed lately",
     "API: list": "the last message of each session of a page",
     "API: search all": "the sessions of a person",
     "admin: search the list": "the newest sessions",
@@ -125,12 +125,16 @@ def of_the_store(anna: User) -> dict[str, Callable[[], Any]]:
 def of_commands(folder: pathlib.Path) -> dict[str, Callable[[], Any]]:
     file = str(folder / "export.jsonl")
     silent = {"stdout": StringIO(), "verbosity": 0}
+    sessions = models.Session.objects.filter(alias="default")
     return {
         "command: check": lambda: call_command("convmemory_check", **silent),
-        "command: check --recount": lambda: (
-            models.Session.objects.update(counter="another"),
-            call_command("convmemory_check", "--recount", "--reindex", **silent),
-        ),
+        # As check --recount and --reindex call them. The check itself looks for rows of all sessions.
+        "recount": lambda: [recount.recount(memories["default"], pk, using="default") for pk in list(sessions.ids())],
+        "reindex": lambda: [
+            reindex.reindex(memories["default"], pk, using="default", damaged=damaged)
+            for pk in list(sessions.ids())
+            for damaged in (False, True)
+        ],
         "command: export": lambda: call_command("convmemory_export", "--key", "s", "--output", file, **silent),
         "command: import": lambda: (
             memories["default"].delete("s"),
