@@ -8,6 +8,7 @@ each pause belong to the simulation. So a seed decides all that happens. Everyth
 from __future__ import annotations
 
 import collections
+import contextlib
 import dataclasses
 import datetime as dt
 import enum
@@ -209,13 +210,11 @@ class Simulation:
         self._clock = DatabaseClock()
         self._clock.set(self._began)
         pauses, simulated = random.Random(seed), SimpleNamespace(monotonic=lambda: self.now)
-        self._patches = [
-            mock.patch.object(breaker, "random", pauses),
-            mock.patch.object(failures, "random", pauses),
-            *(mock.patch.object(module, "time", simulated) for module in (compaction, model_calls)),
-        ]
-        for patch in self._patches:
-            patch.start()
+        self._patches = contextlib.ExitStack()
+        for module in (breaker, failures):
+            self._patches.enter_context(mock.patch.object(module, "random", pauses))
+        for module in (compaction, model_calls):
+            self._patches.enter_context(mock.patch.object(module, "time", simulated))
         self._events: list[tuple[float, int, Callable[[], None]]] = []
         self._numbers = itertools.count()
         self._ready: collections.deque[Task] = collections.deque()
@@ -239,8 +238,7 @@ class Simulation:
         """End the calls that no answer has come for, and let the time go on."""
         for run in self._running:
             run.close()
-        for patch in self._patches:
-            patch.stop()
+        self._patches.close()
         self._clock.reset()
 
     def waits(self, word: str = "") -> list[float]:

@@ -141,6 +141,7 @@ def test_every_process_is_always_started_again() -> None:
     assert {service["restart"] for service in COMPOSE.values()} == {"unless-stopped"}
 
 
+@pytest.mark.release  # The chaos suite kills workers, and restarts Redis, too.
 @pytest.mark.parametrize("broker_url", ["redis"], indirect=True)
 def test_killed_processes_come_back_and_fold(site: Site) -> None:
     site.manage("migrate")
@@ -156,6 +157,7 @@ def test_killed_processes_come_back_and_fold(site: Site) -> None:
         assert [process.started for process in running.values()] == [2, 2]
 
 
+@pytest.mark.release
 def test_redis_restarts_while_a_task_runs(tmp_path: pathlib.Path) -> None:
     (tmp_path / "site").mkdir()
     try:

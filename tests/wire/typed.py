@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import collections.abc
+import functools
 import types
 import typing
 from collections.abc import Iterator, Mapping
@@ -45,12 +46,7 @@ def _typed_dict(value: object, annotation: Any, where: str) -> Iterator[str]:
     if not isinstance(value, Mapping):
         yield f"{where} is no dict"
         return
-    fields = get_type_hints(annotation)
-    # The packages postpone the evaluation of annotations, so __required_keys__ is empty.
-    marked = get_type_hints(annotation, include_extras=True)
-    required = {
-        name for name, hint in marked.items() if typing.get_origin(hint) in (Required, typing_extensions.Required)
-    }
+    fields, required = _fields(annotation)
     for name in sorted(required - set(value)):
         yield f"{where}.{name} is missing"
     for name, item in value.items():
@@ -58,3 +54,12 @@ def _typed_dict(value: object, annotation: Any, where: str) -> Iterator[str]:
             yield f"{where}.{name} is unknown"
         else:
             yield from problems(item, fields[name], f"{where}.{name}")
+
+
+@functools.cache
+def _fields(annotation: Any) -> tuple[dict[str, Any], set[str]]:
+    """Return the types of all fields, and the names of those that are required."""
+    # The packages postpone the evaluation of annotations, so __required_keys__ is empty.
+    marked = get_type_hints(annotation, include_extras=True)
+    required = (Required, typing_extensions.Required)
+    return get_type_hints(annotation), {name for name, hint in marked.items() if typing.get_origin(hint) in required}
