@@ -31,6 +31,8 @@ from django_convmemory.stores.orm import ORMStore
 from tests.long_sessions import fill
 from tests.settings import LOOKUPS
 
+pytestmark = pytest.mark.vendors
+
 
 def memory(limit: int = 200, **options: Any) -> ConversationSummaryBufferMemory:
     options.setdefault("scheduler", NullScheduler())

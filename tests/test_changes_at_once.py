@@ -20,7 +20,7 @@ from django_convmemory.stores.orm import ORMStore
 from tests import processes
 from tests.folding import MarkerModel, build
 
-pytestmark = pytest.mark.django_db(transaction=True)
+pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.vendors]
 
 SECRET = "Bohnensuppe um Mitternacht"
 

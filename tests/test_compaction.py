@@ -29,7 +29,7 @@ from django_convmemory.stores.in_memory import InMemoryStore
 from tests.conversations import call
 from tests.folding import MarkerModel, build, covered, keys_of, outcomes, session, talk, versions
 
-pytestmark = pytest.mark.django_db
+pytestmark = [pytest.mark.django_db, pytest.mark.vendors]
 
 
 def test_a_summary_stands_for_exactly_its_range() -> None:

@@ -18,7 +18,7 @@ from django_convmemory.stores.orm import ORMStore
 from tests.chunks import assert_sound
 from tests.folding import MarkerModel, build, covered, session, talk
 
-pytestmark = pytest.mark.django_db
+pytestmark = [pytest.mark.django_db, pytest.mark.vendors]
 
 
 def quiet(store: Store, *keys: str) -> ConversationSummaryBufferMemory:

@@ -20,6 +20,8 @@ from tests import servers
 from tests.chaos.servers import Absent, program
 from tests.conversations import call
 
+pytestmark = pytest.mark.vendors
+
 # As it is stored, and as a term of the index.
 SECRET = "quetzal"
 

@@ -21,7 +21,7 @@ from tests.folding import MarkerModel, build, covered, session, talk, versions
 from tests.long_sessions import lengthen
 from tests.test_redaction import SECRET, Parrot, dump, secretive
 
-pytestmark = pytest.mark.django_db
+pytestmark = [pytest.mark.django_db, pytest.mark.vendors]
 
 
 def whole() -> None:

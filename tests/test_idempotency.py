@@ -19,7 +19,7 @@ from django_convmemory.stores import appending
 from tests import processes
 from tests.folding import MarkerModel, build
 
-pytestmark = pytest.mark.django_db
+pytestmark = [pytest.mark.django_db, pytest.mark.vendors]
 
 QUESTION = ChatMessage.human("Where do we eat?")
 

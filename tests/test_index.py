@@ -43,7 +43,7 @@ from tests.long_sessions import fill
 from tests.settings import LOOKUPS
 from tests.test_what_is_read import CONTROL, statements
 
-pytestmark = pytest.mark.django_db(transaction=True)
+pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.vendors]
 
 
 def test_everything_is_indexed_also_an_exchange_that_goes_on() -> None:

@@ -7,6 +7,8 @@ from django.db import connection
 from django.db.migrations.loader import MigrationLoader
 from django.db.migrations.operations import RunPython, RunSQL
 
+pytestmark = pytest.mark.vendors
+
 
 @pytest.mark.django_db
 def test_a_router_that_decides_by_model_is_told_one_for_all_that_is_run() -> None:

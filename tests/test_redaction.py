@@ -24,7 +24,7 @@ from django_convmemory.stores.orm import ORMStore
 from tests.chunks import assert_sound, before_each_call, covered_position, spoken_in
 from tests.folding import MarkerModel, build, covered, session, talk
 
-pytestmark = pytest.mark.django_db
+pytestmark = [pytest.mark.django_db, pytest.mark.vendors]
 
 SECRET = "hunter2 um Mitternacht"
 

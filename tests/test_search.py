@@ -25,6 +25,8 @@ from tests.conversations import call
 from tests.settings import LOOKUPS
 from tests.test_what_is_read import statements
 
+pytestmark = pytest.mark.vendors
+
 
 @pytest.fixture(params=["memory", "database"])
 def store(request: pytest.FixtureRequest) -> Any:

@@ -20,6 +20,8 @@ from django_convmemory.stores import creating, editing
 from django_convmemory.stores.in_memory import InMemoryStore
 from django_convmemory.stores.orm import ORMStore
 
+pytestmark = pytest.mark.vendors
+
 HELLO = ChatMessage.human("hello")
 
 

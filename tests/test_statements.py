@@ -26,6 +26,8 @@ from django_convmemory.stores import sql
 from django_convmemory.stores.orm import ORMStore
 from tests.settings import DATABASE, PARTITIONS
 
+pytestmark = pytest.mark.vendors
+
 GOLDEN = Path(__file__).parent / "golden"
 # The name of each database's file, and what Django calls the database.
 VENDORS = {"postgresql": "postgresql", "sqlite": "sqlite", "mariadb": "mysql"}

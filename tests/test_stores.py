@@ -30,6 +30,8 @@ from django_convmemory.stores.orm import ORMStore
 from django_convmemory.tokens import SummaryBufferEstimate
 from tests import response_items
 
+pytestmark = pytest.mark.vendors
+
 # Sessions of nobody, of a visitor and of a user, and forks.
 KEYS = ("a", "b", "v:a", "v:b", "u:a", "u:b", "f", "g")
 CALLS = ("c1", "c2", "c3")

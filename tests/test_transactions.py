@@ -22,7 +22,7 @@ from tests import processes
 from tests.stopping import CALL, OPERATIONS, Case, result_of
 from tests.test_changes_at_once import InThread
 
-pytestmark = pytest.mark.django_db(transaction=True)
+pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.vendors]
 
 # On SQLite no transaction is ended, and no connection is lost.
 on_servers = pytest.mark.only_on("postgresql", "mariadb")

@@ -25,6 +25,8 @@ from django_convmemory.messages import ChatMessage
 from django_convmemory.testing import ScriptedMemories
 from tests.admin.test_sessions import LIST, staff
 
+pytestmark = pytest.mark.vendors
+
 URL = f"{LIST}overview/"
 
 

@@ -29,6 +29,8 @@ from django_convmemory.messages import ChatMessage
 from django_convmemory.testing import ScriptedMemories
 from tests.conversations import call
 
+pytestmark = pytest.mark.vendors
+
 LIST = "/admin/convmemory/session/"
 EVIL = "<script>alert(1)</script> {{ 7|add:7 }} \u202e <b>bold</b>"
 

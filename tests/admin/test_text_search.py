@@ -18,6 +18,8 @@ from django_convmemory.memory import memories
 from django_convmemory.messages import ChatMessage
 from tests.admin.test_sessions import LIST, Sites, staff
 
+pytestmark = pytest.mark.vendors
+
 EVIL = "<script>alert(1)</script>"
 
 

@@ -17,6 +17,8 @@ from django_convmemory.memory import memories
 from django_convmemory.messages import ChatMessage
 from tests.api.conftest import ROOT, messages_body, row_of, url_of
 
+pytestmark = pytest.mark.vendors
+
 PARTS = [{"type": "text", "text": "Look:"}, {"type": "text", "text": "a cat"}]
 CALL = {"id": "c1", "type": "function", "function": {"name": "look", "arguments": '{"secret": 1}'}}
 IMAGE = {"type": "image_url", "image_url": {"url": "data:image/png;base64," + "A" * 30_000}}

@@ -17,6 +17,8 @@ from django_convmemory.memory import memories
 from django_convmemory.messages import ChatMessage
 from tests.api.conftest import ROOT, messages_body, row_of, url_of
 
+pytestmark = pytest.mark.vendors
+
 
 def test_one_message_or_several_are_stored(api: APIClient, chat: SessionHandle) -> None:
     single = api.post(url_of(chat, "messages/"), messages_body("And ownership?"), format="json")

@@ -17,6 +17,8 @@ from django_convmemory.messages import ChatMessage
 from tests import processes
 from tests.api.conftest import ROOT, client_of, messages_body, row_of, url_of
 
+pytestmark = pytest.mark.vendors
+
 KEY = {"Idempotency-Key": "k"}
 
 

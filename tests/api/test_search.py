@@ -22,6 +22,8 @@ from tests.api.conftest import ROOT, client_of, row_of, url_of
 from tests.api.test_hard_input import assert_problem
 from tests.api.test_scopes import Tenants
 
+pytestmark = pytest.mark.vendors
+
 ALL = "/api/memory/search/"
 VISITORS = {"SCOPE": "django_convmemory.api.scopes.UserOrVisitorScope"}
 

@@ -23,6 +23,8 @@ from django_convmemory.messages import ChatMessage
 from django_convmemory.stores import transactions
 from tests.api.conftest import ROOT, messages_body, row_of, url_of
 
+pytestmark = pytest.mark.vendors
+
 
 def test_a_session_is_created_and_read(api: APIClient, anna: User) -> None:
     created = api.post(ROOT, {"key": "trip", "title": "Lisbon", "metadata": {"plan": ["a"]}}, format="json")

@@ -17,7 +17,7 @@ import pytest
 from tests import servers
 from tests.howto.test_pages import PAGES, code_of
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.vendors]
 
 ROOT = pathlib.Path(__file__).parents[2]
 SETTINGS = """

@@ -27,6 +27,8 @@ from tests.transfer.records import TIME, TURN, call, exported, human, record, st
 if TYPE_CHECKING:
     from pytest_django import Settings
 
+pytestmark = pytest.mark.vendors
+
 
 @pytest.mark.django_db
 def test_a_session_belongs_to_the_owner_or_visitor_of_its_record(write: Any) -> None:
