@@ -314,6 +314,7 @@ def watch(folder: pathlib.Path, memory: dict[str, Any]) -> subprocess.Popen[byte
     return processes.start(folder, *command, CONVMEMORY={"default": memory})
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_watching_folds_due_sessions_until_a_signal_stops_it(
     number: signal.Signals, default: ConversationMemory, tmp_path: pathlib.Path
@@ -334,6 +335,7 @@ def test_watching_folds_due_sessions_until_a_signal_stops_it(
         processes.stop(process)
 
 
+@pytest.mark.slow
 def test_a_signal_during_a_model_call_keeps_the_calls_summary(settings: Settings, tmp_path: pathlib.Path) -> None:
     with OpenAIServer() as server:
         server.default = Behaviour(latency=1.0)
@@ -363,6 +365,7 @@ def test_a_signal_during_a_model_call_keeps_the_calls_summary(settings: Settings
         assert "Traceback" not in (tmp_path / "output").read_text()
 
 
+@pytest.mark.slow
 def test_watching_continues_after_a_failure(
     settings: Settings, default: ConversationMemory, tmp_path: pathlib.Path
 ) -> None:

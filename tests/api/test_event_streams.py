@@ -405,6 +405,7 @@ def start(tmp_path: pathlib.Path, anna: User, chat: SessionHandle) -> Iterator[C
         process.wait()
 
 
+@pytest.mark.slow
 def test_a_server_that_is_asked_to_stop_ends_its_streams(
     start: Callable[[], tuple[Any, int]], chat: SessionHandle, anna: User, tmp_path: pathlib.Path
 ) -> None:
@@ -420,6 +421,7 @@ def test_a_server_that_is_asked_to_stop_ends_its_streams(
     assert "Traceback" not in (tmp_path / "0" / "output").read_text()
 
 
+@pytest.mark.slow
 def test_after_a_kill_another_server_goes_on(
     start: Callable[[], tuple[Any, int]], chat: SessionHandle, anna: User
 ) -> None:

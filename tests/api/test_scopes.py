@@ -243,6 +243,7 @@ def test_a_site_can_add_permission_classes(api: APIClient, settings: Any) -> Non
     assert (refused.status_code, refused.json()["code"]) == (403, "permission_denied")
 
 
+@pytest.mark.slow
 def test_the_sites_drf_settings_change_nothing() -> None:
     plain, hostile = (
         subprocess.run(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from io import StringIO
 from pathlib import Path
 from typing import Any
@@ -9,6 +10,7 @@ from typing import Any
 import pytest
 from django.core.management import call_command
 
+from benchmarks import evaluate
 from django_convmemory import models
 from django_convmemory.memory import memories
 from django_convmemory.messages import ChatMessage
@@ -31,7 +33,8 @@ def test_two_candidates_are_compared(settings: Any, model: OpenAIServer, tmp_pat
     for alias in ("plain", "strict"):
         call_command("convmemory_import", str(exported), alias=alias, stdout=StringIO(), stderr=StringIO())
     call_command("convmemory_sweep", inline=True, stdout=StringIO())
-    call_command("convmemory_evaluate", limit=10_000, stdout=output)
+    with contextlib.redirect_stdout(output):
+        evaluate.main(["--limit", "10000"])
     for alias in ("plain", "strict"):
         assert f"{alias}: 1 session with a summary, " in output.getvalue()
     prompts = {memories[alias].requests.prompt_hash[:8] for alias in ("plain", "strict")}

@@ -119,6 +119,7 @@ ANSWER = {
 }
 
 
+@pytest.mark.slow
 def test_anthropic(ann: User, model: OpenAIServer, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ANTHROPIC_BASE_URL", model.base_url.removesuffix("/v1"))
     monkeypatch.setenv("ANTHROPIC_API_KEY", "none")

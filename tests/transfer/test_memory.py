@@ -24,6 +24,7 @@ def peak(command: functools.partial[str]) -> float:
         tracemalloc.stop()
 
 
+@pytest.mark.slow
 @pytest.mark.only_on("sqlite")
 @pytest.mark.django_db
 @pytest.mark.parametrize("listed", [False, True], ids=["lines", "list"])

@@ -163,6 +163,7 @@ def test_a_wrong_command_line_exits_with_2(arguments: list[str], why: str) -> No
     assert raised.value.returncode == 2
 
 
+@pytest.mark.slow
 @pytest.mark.django_db(transaction=True)
 def test_the_process_exits_with_the_code_of_the_error(tmp_path: pathlib.Path) -> None:
     (tmp_path / "records").write_text(json.dumps(record("a")) + "\nnonsense\n")
@@ -182,6 +183,7 @@ def test_the_process_exits_with_the_code_of_the_error(tmp_path: pathlib.Path) ->
     assert json.loads((tmp_path / "out").read_text())["key"] == "a"
 
 
+@pytest.mark.slow
 @pytest.mark.django_db(transaction=True)
 def test_an_export_is_utf_8_whatever_the_locale(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PYTHONIOENCODING", "latin-1")

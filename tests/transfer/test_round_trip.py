@@ -91,6 +91,7 @@ def test_any_conversation_comes_back_as_it_was(talks: list[list[ChatMessage]], d
     assert list(integrity.check(models.Session.objects.all())) == []
 
 
+@pytest.mark.slow
 @dialogues.needed
 @pytest.mark.django_db
 @pytest.mark.parametrize("reader", [dialogues.locomo, dialogues.taubench, dialogues.crosswoz])

@@ -20,6 +20,8 @@ from tests.typescript import compiler
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Dialog, Page
 
+pytestmark = pytest.mark.slow
+
 __all__ = ["browser", "site"]
 
 TEXT = compiler.PAGE.read_text(encoding="utf-8")
