@@ -30,6 +30,7 @@ from django_convmemory.stores import appending
 from django_convmemory.stores.orm import ORMStore
 from tests.long_sessions import fill
 from tests.settings import LOOKUPS
+from tests.test_changes_at_once import InThread
 
 pytestmark = pytest.mark.vendors
 
@@ -122,33 +123,6 @@ def test_a_late_tool_result_is_refused_with_the_message_that_closed_its_exchange
     assert chat.append("s", ChatMessage.human("go on")).first_position == 4
 
 
-@pytest.mark.django_db
-def test_a_result_belongs_to_the_nearest_call_with_its_id() -> None:
-    chat = memory()
-    for answer in ("first", "second"):
-        chat.append("s", ChatMessage.ai(tool_calls=[CALL]), ChatMessage.tool(answer, "c1"))
-    rows = list(models.Message.objects.order_by("position").values_list("position", "answers"))
-    assert rows == [(1, None), (2, 1), (3, None), (4, 3)]
-
-
-@pytest.mark.django_db
-def test_unanswered_and_displaced_results_are_shown_as_a_provider_accepts_them() -> None:
-    chat = memory()
-    calls = [CALL, {**CALL, "id": "c2"}, {**CALL, "id": "c3"}]
-    chat.append("s", ChatMessage.ai(tool_calls=calls))
-    chat.append("s", ChatMessage.human("hello?"), ChatMessage.tool("two", "c2"), ChatMessage.tool("one", "c1"))
-    messages: Any = chat.load("s").to_openai()
-    assert [(message["role"], message.get("tool_call_id")) for message in messages] == [
-        ("assistant", None),
-        ("tool", "c1"),
-        ("tool", "c2"),
-        ("tool", "c3"),
-        ("user", None),
-    ]
-    assert "No result" in messages[3]["content"]
-    assert models.Message.objects.count() == 4
-
-
 # Sessions.
 
 
@@ -231,36 +205,15 @@ def test_a_retry_that_met_the_first_try_is_answered_with_what_that_stored(
 
 
 @pytest.mark.django_db(transaction=True)
-def test_concurrent_retries_store_once() -> None:
-    chat = memory()
-    chat.append("s", ChatMessage.human("before"))
-    receipts, barrier = [], threading.Barrier(6)
-
-    def retry() -> None:
-        try:
-            barrier.wait(timeout=30)
-            receipts.append(chat.append("s", ChatMessage.human("once"), idempotency_key="k"))
-        finally:
-            connections.close_all()
-
-    in_threads(retry, 6)
-    assert {receipt.first_position for receipt in receipts} == {2}
-    assert sorted(receipt.replayed for receipt in receipts) == [False] + [True] * 5
-    assert models.Message.objects.count() == 2
-
-
-@pytest.mark.django_db(transaction=True)
 def test_concurrent_appends_leave_no_gap_and_no_duplicate() -> None:
     chat = memory(limit=100)
 
     def write() -> None:
-        try:
-            for number in range(15):
-                chat.append("hot", ChatMessage.human(f"message {number}"), ChatMessage.ai("ok"))
-        finally:
-            connections.close_all()
+        for number in range(15):
+            chat.append("hot", ChatMessage.human(f"message {number}"), ChatMessage.ai("ok"))
 
-    in_threads(write, 6)
+    for thread in [InThread(write) for _ in range(6)]:
+        thread.result()
     rows = list(models.Message.objects.order_by("position").values_list("position", "tokens", "tokens_through"))
     assert [position for position, _, _ in rows] == list(range(1, 181))
     assert all(later[2] - earlier[2] == later[1] for earlier, later in itertools.pairwise(rows))
@@ -276,34 +229,14 @@ def test_an_append_that_the_database_gave_up_for_another_is_tried_again(level: s
     numbers = itertools.count()
 
     def write() -> None:
-        try:
-            with connection.cursor() as cursor:
-                cursor.execute(f"SET default_transaction_isolation = '{level}'")
-            for _ in range(15):
-                chat.append("hot", ChatMessage.human("again"), idempotency_key=key and f"{key}-{next(numbers)}")
-        finally:
-            connections.close_all()
+        with connection.cursor() as cursor:
+            cursor.execute(f"SET default_transaction_isolation = '{level}'")
+        for _ in range(15):
+            chat.append("hot", ChatMessage.human("again"), idempotency_key=key and f"{key}-{next(numbers)}")
 
-    in_threads(write, 3)
+    for thread in [InThread(write) for _ in range(3)]:
+        thread.result()
     assert list(models.Message.objects.order_by("position").values_list("position", flat=True)) == list(range(1, 46))
-
-
-def in_threads(work: Callable[[], None], count: int) -> None:
-    errors: list[BaseException] = []
-
-    def run() -> None:
-        try:
-            work()
-        except BaseException as error:  # noqa: BLE001  for the main thread to raise
-            errors.append(error)
-
-    threads = [threading.Thread(target=run) for _ in range(count)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    if errors:
-        raise errors[0]
 
 
 # Transactions.
@@ -464,14 +397,6 @@ def test_a_summary_comes_back_as_it_was() -> None:
     for text in (hard, "null", "17", '{"a": 1}', "[1, 2]", "true", "1e400", hard * 1000):
         models.Summary.objects.update(text=text)
         assert chat.load("s").summary == text
-
-
-@pytest.mark.django_db
-def test_usage_is_kept_with_the_reply() -> None:
-    chat = memory()
-    chat.append("s", ChatMessage.human("q"), ChatMessage.ai("a"), usage={"prompt_tokens": 3, "completion_tokens": 1})
-    rows = models.Message.objects.order_by("position").values_list("usage", flat=True)
-    assert list(rows) == [None, {"prompt_tokens": 3, "completion_tokens": 1}]
 
 
 @pytest.mark.django_db

@@ -296,6 +296,7 @@ def test_a_user_whose_row_is_gone_is_refused_before_the_commit() -> None:
     get_user_model().objects.all().delete()
 
     for work in (
+        lambda: memory.session("main", owner=ann).create(),
         lambda: memory.session("main", owner=ann).append(ChatMessage.human("hello")),
         lambda: memory.session("main", owner=ann).replace(0, ChatMessage.human("hello")),
         lambda: memory.fork("0", 1, key="copy", owner=ann),

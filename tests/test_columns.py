@@ -16,13 +16,9 @@ from django.db.models import Field
 
 import django_convmemory
 from django_convmemory import models
-from django_convmemory.core.counters import Batch, Entry
-from django_convmemory.core.strategies import Threshold
-from django_convmemory.core.values import DueRule, SessionName
 from django_convmemory.fields import ExactJSONField
 from django_convmemory.messages import ChatMessage
 from django_convmemory.stores import columns
-from django_convmemory.stores.in_memory import InMemoryStore
 from tests.folding import MarkerModel, build, session, talk
 
 TYPES = {
@@ -88,24 +84,6 @@ def test_a_fork_carries_every_column() -> None:
     )
     assert copy.convmemory_summaries.exists()
     assert not copy.convmemory_messages.filter(idempotency_key__isnull=False).exists()
-
-
-def test_a_fork_in_memory_carries_every_field() -> None:
-    store, rule = InMemoryStore(), DueRule(Threshold())
-    source, target = SessionName("default", "s"), SessionName("default", "copy")
-    messages = [
-        ChatMessage.human("hello", name="anna", metadata={"a": 1}),
-        ChatMessage.ai("hi"),
-        ChatMessage.human("x"),
-    ]
-    store.append(source, Batch([Entry(message, 7) for message in messages]), rule, counter="c")
-    store.redact(source, 2, rule, forks=False)
-    store.fork(source, target, 3, rule)
-    original, copy = store.session(source), store.session(target)
-    assert original is not None
-    assert copy is not None
-    assert copy.rows == original.rows
-    assert all(copy_row is not original_row for copy_row, original_row in zip(copy.rows, original.rows, strict=True))
 
 
 def copy_of_the_package(folder: Path) -> Path:

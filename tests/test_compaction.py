@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import datetime as dt
 import itertools
-from collections.abc import Callable
 from decimal import Decimal
 from typing import Any
 from zoneinfo import ZoneInfo
@@ -22,9 +21,7 @@ from django_convmemory.chat_models.scripted import ScriptedChatModel
 from django_convmemory.clock import Clock
 from django_convmemory.core.attempts import Price
 from django_convmemory.core.store import Store
-from django_convmemory.memory import ConversationSummaryBufferMemory
 from django_convmemory.messages import ChatMessage
-from django_convmemory.schedulers import NullScheduler
 from django_convmemory.stores.in_memory import InMemoryStore
 from tests.conversations import call
 from tests.folding import MarkerModel, build, covered, keys_of, outcomes, session, talk, versions
@@ -55,15 +52,6 @@ def test_a_summary_does_not_make_a_session_look_used() -> None:
     models.Session.objects.update(updated_at=used)
     assert memory.compact("s") == "published"
     assert session().updated_at == used
-
-
-def test_no_transaction_is_open_while_the_model_is_called(transactional_db: None) -> None:
-    model = MarkerModel(lambda request: states.append(connection.in_atomic_block))
-    states: list[bool] = []
-    memory = build(model)
-    talk(memory, 10)
-    memory.compact("s")
-    assert states == [False]
 
 
 def test_overflow_is_folded_chunk_by_chunk_each_with_a_version_of_its_own() -> None:
@@ -97,19 +85,6 @@ def test_the_days_of_the_messages_are_in_the_prompt(store: Store) -> None:
     ]
     assert request.fold is not None
     assert request.fold.days == [dt.date(2026, 11, 23), dt.date(2026, 11, 24), dt.date(2026, 12, 1)]
-
-
-def test_a_huge_message_is_folded_in_parts_and_stays_as_it_is() -> None:
-    model = MarkerModel()
-    memory = build(model, max_chunk_tokens=200)
-    memory.append("s", ChatMessage.human("[[1]] " + "long " * 5000 + "[[2]]"))
-    memory.append("s", ChatMessage.ai("[[3]]"), ChatMessage.human("[[4]]"))
-    memory.compact("s")
-    prompts = [request.messages[-1].text for request in model.requests]
-    assert sum(prompt.count("long ") for prompt in prompts) - 5000 == sum(" of a long message" in p for p in prompts)
-    assert max(map(len, prompts)) < 2500
-    assert covered(memory.load("s").summary or "") == [1, 2]
-    assert (models.Message.objects.get(position=1).content or "").count("long") == 5000
 
 
 def test_a_chunk_beyond_the_models_window_is_halved_down_to_one_cut_message() -> None:
@@ -153,15 +128,6 @@ def test_an_append_during_the_call_is_neither_lost_nor_forgotten() -> None:
     assert covered(memory.load("s").to_text()) == list(range(1, 21))
 
 
-def test_a_clear_during_the_call_drops_the_result() -> None:
-    memory = build(MarkerModel(lambda request: memory.clear("s")))
-    talk(memory, 10)
-    assert memory.compact("s") == "not_due"
-    assert versions() == []
-    assert memory.load("s") == []
-    assert outcomes() == ["dropped"]
-
-
 def test_a_deleted_session_takes_the_run_with_it() -> None:
     memory = build(MarkerModel(lambda request: models.Session.objects.all().delete()))
     talk(memory, 10)
@@ -193,14 +159,6 @@ def test_who_slept_through_the_lease_cannot_publish() -> None:
     assert not session().lease_token
 
 
-def test_who_slept_through_the_lease_cannot_publish_even_if_nobody_took_it() -> None:
-    memory = build(MarkerModel(lambda request: models.Session.objects.update(lease_expires_at=Clock(-1))))
-    talk(memory, 10)
-    assert memory.compact("s") == "busy"
-    assert versions() == []
-    assert session().due_since is not None
-
-
 def test_a_session_whose_first_worker_is_killed_waits_only_for_the_end_of_the_lease() -> None:
     waits: list[float] = []
 
@@ -217,23 +175,6 @@ def test_a_session_whose_first_worker_is_killed_waits_only_for_the_end_of_the_le
 
     # The lease was renewed after the claim.
     assert [round(seconds) for seconds in waits] == [0]
-
-
-def test_a_lease_is_extended_before_each_further_call_of_a_chunk() -> None:
-    left: list[float] = []
-
-    def answer(request: ChatRequest) -> None:
-        expires, now = models.Session.objects.values_list("lease_expires_at", Clock()).get()
-        left.append((expires - now).total_seconds())
-        models.Session.objects.update(lease_expires_at=Clock(5))
-        if len(left) == 1:
-            raise exceptions.ContentRefused("no")
-
-    memory = build(MarkerModel(answer), fallback=MarkerModel(answer), limit=100)
-    talk(memory, 20)
-    memory.compact("s")
-    assert all(seconds > 20 for seconds in left)
-    assert len(left) == 2
 
 
 def test_a_session_whose_worker_dies_between_two_chunks_is_found_by_the_sweep() -> None:
@@ -259,6 +200,7 @@ def test_a_lease_lasts_for_one_call_of_the_slower_model() -> None:
     def look_at_the_lease(request: ChatRequest) -> None:
         expires, now = models.Session.objects.values_list("lease_expires_at", Clock()).get()
         left.append((expires - now).total_seconds())
+        models.Session.objects.update(lease_expires_at=Clock(5))
         if len(left) == 1:
             raise exceptions.ContentRefused("no")
 
@@ -385,34 +327,6 @@ def test_each_call_is_in_the_books_once_even_where_nothing_fits() -> None:
     assert outcomes() == ["shorten", "bad_output"]
 
 
-def test_an_exchange_of_very_many_turns_is_folded_in_parts_that_fit_the_models_window() -> None:
-    model = MarkerModel()
-    memory = build(model, max_chunk_tokens=300)
-    ids = [f"c{number}" for number in range(400)]
-    asked = ChatMessage.ai(tool_calls=[call(call_id) for call_id in ids])
-    memory.append("s", asked, *[ChatMessage.tool("0123456789", call_id) for call_id in ids])
-    talk(memory, 10)
-    assert memory.compact("s") == "published"
-    prompts = [request.messages[-1].text for request in model.requests]
-    assert max(map(len, prompts)) < 12 * 300
-    assert sum(prompt.count("[tool] 0123456789") for prompt in prompts) == 400
-
-
-def test_each_result_of_an_exchange_longer_than_the_window_is_folded_whole() -> None:
-    model = MarkerModel()
-    memory = build(model, max_chunk_tokens=2000)
-    # All in one exchange. The sizes are in no order.
-    letters = {"a": 6000, "b": 1000, "c": 12000, "d": 5000, "e": 1200}
-    asked = ChatMessage.ai(tool_calls=[call(letter) for letter in letters])
-    results = [ChatMessage.tool(letter.upper() * count, letter) for letter, count in letters.items()]
-    memory.append("s", asked, *results)
-    talk(memory, 10)
-    assert memory.compact("s") == "published"
-    texts = [request.messages[-1].text for request in model.requests]
-    turns = [line for text in texts for line in text.splitlines() if line.startswith("[tool]")]
-    assert {letter: "".join(turns).count(letter.upper()) for letter in letters} == letters
-
-
 # Attempts and signals.
 
 
@@ -500,17 +414,12 @@ def test_acompact_awaits_the_model_on_the_event_loop(transactional_db: None) -> 
     assert len(versions()) == 1
 
 
-@pytest.mark.parametrize(
-    "compact", [lambda memory: memory.compact("s"), lambda memory: asyncio.run(memory.acompact("s"))]
-)
-def test_the_in_memory_store_folds_alike(compact: Callable[[Any], str]) -> None:
-    memory = ConversationSummaryBufferMemory(
-        InMemoryStore(), MarkerModel(), 60, scheduler=NullScheduler(), max_summary_tokens=2000
-    )
+def test_the_in_memory_store_folds_alike() -> None:
+    memory = build(MarkerModel(), store=InMemoryStore())
     talk(memory, 20)
-    assert compact(memory) == "published"
+    assert asyncio.run(memory.acompact("s")) == "published"
     assert covered(memory.load("s").to_text()) == list(range(1, 21))
-    assert compact(memory) == "not_due"
+    assert asyncio.run(memory.acompact("s")) == "not_due"
 
 
 def test_sweeps_send_each_due_session_once_for_each_age_of_its_hint() -> None:
@@ -560,22 +469,6 @@ def test_a_version_that_cannot_be_stored_moves_nothing(transactional_db: None) -
     assert (versions(), row.covered_position, row.last_version, row.current_version) == ([], 0, 0, 0)
     assert (row.due_since is not None, row.last_error) == (True, "IntegrityError")
     assert memory.compact("s") == "published"
-
-
-def test_a_defect_that_lasts_is_still_booked_and_tried_hourly() -> None:
-    def fail(request: Any) -> None:
-        raise RuntimeError("a defect")
-
-    memory = build(MarkerModel(fail))
-    talk(memory, 12)
-    models.Session.objects.update(attempts=5000)
-
-    with pytest.raises(RuntimeError, match="a defect"):
-        memory.compact("s")
-
-    row = session()
-    assert (row.lease_token, row.last_error) == ("", "RuntimeError")
-    assert row.next_attempt_at is not None
 
 
 @pytest.mark.django_db(transaction=True)

@@ -105,13 +105,6 @@ def test_a_context_is_a_sequence_of_messages() -> None:
     assert put_together(None) == []
 
 
-def test_an_unknown_session_shows_the_sites_own_prompt() -> None:
-    context = put_together(None, system="You are a teacher.")
-    assert parts(context) == [("system", "You are a teacher.")]
-    assert put_together(None, system="You are a teacher.", max_tokens=1).over_budget
-    assert not context.over_budget
-
-
 def test_the_context_of_an_unknown_session_says_so() -> None:
     context = put_together(None)
     assert (context.summary, context.covered, context.omitted, context.tokens) == (None, 0, 0, 0)
@@ -135,12 +128,6 @@ def test_a_context_says_what_its_summary_stands_for_and_of_which_revision_it_is(
 
 def test_an_empty_prompt_is_none() -> None:
     assert put_together(snapshot(CHAT[1:3]), system="") == CHAT[1:3]
-
-
-def test_the_newest_exchange_is_shown_whole_while_it_is_open() -> None:
-    asked = [ChatMessage.ai(tool_calls=[call("a"), call("b")]), ChatMessage.tool("1", "a"), ChatMessage.human("Well?")]
-    context = put_together(snapshot([ChatMessage.human("Hi."), *asked]), max_tokens=0)
-    assert [part.position for part in context.parts] == [2, 3, None, 4]
 
 
 def test_a_stored_message_counts_as_it_did_at_append() -> None:
@@ -290,18 +277,6 @@ def test_omitted_counts_what_is_shown_neither_itself_nor_through_the_summary() -
     assert put_together(snapshot(CHAT, max_pinned_tokens=0)).omitted == 1
     assert put_together(snapshot(CHAT), Window(1)).omitted == 3
     assert put_together(snapshot(CHAT), TokenBuffer(1)).omitted == 4
-
-
-def test_an_exchange_is_shown_whole_or_not_at_all() -> None:
-    exchange = [
-        ChatMessage.ai(tool_calls=[call("a"), call("b")]),
-        ChatMessage.tool("1", "a"),
-        ChatMessage.tool("2", "b"),
-    ]
-    held = snapshot([*exchange, ChatMessage.human("Thanks."), ChatMessage.ai("You are welcome.")])
-    whole = put_together(held)
-    sizes = {len(put_together(held, max_tokens=budget)) for budget in range(whole.tokens + 1)}
-    assert sizes == {5, 2, 1}
 
 
 def test_a_call_that_still_runs_is_shown_with_a_result_that_counts() -> None:

@@ -15,7 +15,6 @@ from django_convmemory.core.counters import (
     Entry,
     Pinned,
     Placing,
-    Row,
     Standing,
     call_mark,
     ending,
@@ -122,33 +121,6 @@ def test_an_empty_session_is_never_due() -> None:
 
 
 @pytest.mark.parametrize(
-    ("messages", "newest", "settled"),
-    [
-        ([], 0, 0),
-        ([HUMAN], 1, 0),
-        ([HUMAN, AI], 2, 10),
-        ([HUMAN, CALLS_AB], 2, 10),
-        ([HUMAN, CALLS_AB, RESULT_A, HUMAN], 2, 10),  # the user belongs to the open exchange
-        ([HUMAN, CALLS_AB, RESULT_A, HUMAN, RESULT_B], 2, 10),
-        ([HUMAN, CALLS_AB, RESULT_A, RESULT_B, HUMAN], 5, 40),
-        ([HUMAN, CALLS_AB, RESULT_A, AI], 4, 30),  # the next assistant closed it
-        ([HUMAN, SYSTEM, HUMAN, SYSTEM], 3, 10),  # pinned messages are in no exchange
-    ],
-)
-def test_where_the_newest_exchange_begins(messages: list[ChatMessage], newest: int, settled: int) -> None:
-    counters = after(*messages)
-    assert (counters.newest_position, counters.settled_tokens) == (newest, settled)
-
-
-def test_results_are_accepted_while_their_exchange_is_open_also_repeated_ones() -> None:
-    counters = after(CALLS_AB, RESULT_A, HUMAN, SYSTEM, RESULT_A)
-    assert counters.open_position == 1
-    counters, rows = counters.append([Entry(RESULT_B, 10)])
-    assert rows == [Row(6, 50, 1)]
-    assert counters.open_position == 0
-
-
-@pytest.mark.parametrize(
     "messages",
     [
         [],
@@ -177,11 +149,6 @@ def test_ids_that_begin_alike_or_look_like_patterns_are_not_mixed_up() -> None:
                 with pytest.raises(ToolResultRefused):
                     counters.append([Entry(ChatMessage.tool("1", other_id), 1)])
         assert after(ChatMessage.tool("1", call_id), start=counters).open_position == 0
-
-
-def test_an_id_that_a_message_uses_twice_is_answered_once() -> None:
-    counters = after(ChatMessage.ai(tool_calls=[call("a"), call("a")]), RESULT_A)
-    assert counters.open_position == 0
 
 
 def test_marks_are_of_one_length_and_free_of_wildcards() -> None:

@@ -64,15 +64,6 @@ def test_nothing_of_what_was_truncated_is_left_in_the_database() -> None:
     whole()
 
 
-def test_a_compaction_in_flight_cannot_publish_over_a_truncation() -> None:
-    memory = build(MarkerModel(lambda request: memory.truncate("s", 3)))
-    talk(memory, 10)
-    assert memory.compact("s") == "not_due"
-    assert versions() == []
-    assert session().last_position == 3
-    whole()
-
-
 def test_a_stale_revision_is_refused_so_that_a_retry_deletes_no_newer_reply() -> None:
     memory = build(MarkerModel())
     talk(memory, 4)
@@ -311,16 +302,3 @@ def test_a_number_that_is_none_is_refused(name: str, arguments: tuple[Any, ...])
     for max_tokens in (-1, 1.5, True, "9"):
         with pytest.raises(exceptions.InvalidArgument, match="max_tokens must be a whole number of at least 0"):
             memory.load("s", max_tokens=max_tokens)  # type: ignore[arg-type]
-
-
-def test_history_pages_through_everything_that_was_said() -> None:
-    memory = build(MarkerModel())
-    talk(memory, 25)
-    memory.compact("s")
-    pages, before = [], None
-    while page := memory.history("s", before=before, limit=10):
-        pages.append([message.position for message in page])
-        before = page[0].position
-    assert pages == [list(range(16, 26)), list(range(6, 16)), list(range(1, 6))]
-    assert [message.position for message in memory.history("s", after=22)] == [23, 24, 25]
-    assert [message.position for message in memory.history("s", after=3, before=9, limit=2)] == [4, 5]

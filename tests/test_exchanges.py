@@ -4,7 +4,7 @@ import pytest
 from hypothesis import example, given, strategies as st
 
 from django_convmemory.core import exchanges
-from django_convmemory.core.exchanges import NO_RESULT, REDACTED, Placed, Turn
+from django_convmemory.core.exchanges import NO_RESULT, REDACTED, Placed
 from django_convmemory.messages import ChatMessage
 from tests import conversations
 from tests.conversations import call
@@ -60,14 +60,6 @@ def test_what_is_left_of_an_exchange_that_began_earlier_has_no_start(conversatio
     ]
 
 
-@given(conversations.conversations())
-def test_starts_ascend_and_the_first_is_zero(conversation: list[ChatMessage]) -> None:
-    open_position, rows = unpinned(conversation)
-    starts = exchanges.starts(rows, open_position)
-    assert starts == sorted(set(starts))
-    assert starts[:1] == [0][: len(rows)]
-
-
 def is_well_formed(rows: list[Placed]) -> bool:
     """Whether each message that makes calls is followed by their results, in order, and no result stands elsewhere."""
     messages = [row.message for row in rows]
@@ -121,46 +113,6 @@ def test_any_part_of_a_conversation_can_be_arranged(conversation: list[ChatMessa
     assert is_well_formed(exchanges.well_formed(unpinned(conversation)[1][first:last]))
 
 
-def arranged(*conversation: ChatMessage) -> list[str]:
-    return [
-        row.message.text or ",".join(row.message.call_ids)
-        for row in exchanges.well_formed(unpinned([*conversation])[1])
-    ]
-
-
-def test_results_stand_after_their_call_in_the_order_of_the_calls() -> None:
-    assert arranged(
-        ChatMessage.ai(tool_calls=[call("a"), call("b")]),
-        ChatMessage.human("Hurry."),
-        ChatMessage.tool("of b", "b"),
-        ChatMessage.tool("of a", "a"),
-    ) == ["a,b", "of a", "of b", "Hurry."]
-
-
-def test_a_call_without_a_result_is_shown_with_one_that_says_so() -> None:
-    assert arranged(
-        ChatMessage.ai(tool_calls=[call("a"), call("b")]), ChatMessage.tool("of b", "b"), ChatMessage.ai("Sorry.")
-    ) == ["a,b", NO_RESULT, "of b", "Sorry."]
-
-
-def test_the_last_of_repeated_results_counts() -> None:
-    assert arranged(
-        ChatMessage.ai(tool_calls=[call("a"), call("b")]),
-        ChatMessage.tool("first", "a"),
-        ChatMessage.tool("second", "a"),
-        ChatMessage.tool("of b", "b"),
-    ) == ["a,b", "second", "of b"]
-
-
-def test_a_result_belongs_to_the_nearest_call_with_its_id() -> None:
-    assert arranged(
-        ChatMessage.ai(tool_calls=[call("a")]),
-        ChatMessage.tool("first", "a"),
-        ChatMessage.ai(tool_calls=[call("a")]),
-        ChatMessage.tool("second", "a"),
-    ) == ["a", "first", "a", "second"]
-
-
 @pytest.mark.parametrize("content", ["", [{"type": "text", "text": ""}]])
 def test_an_empty_result_is_a_result(content: str | list[dict[str, str]]) -> None:
     _, rows = unpinned([ChatMessage.ai(tool_calls=[call("a")]), ChatMessage.tool(content, "a")])
@@ -172,22 +124,6 @@ def test_arranging_leaves_the_rows_as_they_are() -> None:
     before = list(rows)
     exchanges.well_formed(rows)
     assert rows == before
-
-
-def test_each_plain_message_is_an_exchange() -> None:
-    turns = [Turn(position, 1, None, "user") for position in range(1, 4)]
-    assert exchanges.starts(turns) == [0, 1, 2]
-
-
-@pytest.mark.parametrize("first", [2, 9])
-def test_nothing_begins_in_an_open_exchange_that_began_before(first: int) -> None:
-    turns = [Turn(first, 1, 1, "tool"), Turn(first + 1, 1, None, "user")]
-    assert exchanges.starts(turns, 1) == []
-
-
-def test_a_call_without_a_result_gets_one_that_belongs_to_it() -> None:
-    asked = Placed(3, ChatMessage.ai(tool_calls=[call("a")]), 5)
-    assert exchanges.well_formed([asked]) == [asked, Placed(0, ChatMessage.tool(NO_RESULT, "a"), 0, answers=3)]
 
 
 def test_a_model_is_shown_that_a_message_was_removed() -> None:

@@ -402,15 +402,6 @@ def test_any_conversation_gives_a_text_within_the_cap_or_says_that_there_is_none
     assert summarize(turns, max_tokens, previous, count) == summary
 
 
-@settings(deadline=None)
-@given(st.lists(ANY_TEXT | TALK, min_size=1, max_size=8), st.integers(5, 120))
-def test_a_summary_can_be_folded_again_and_again(texts: list[str], max_tokens: int) -> None:
-    previous = "Ann: I have 3 cats."
-    for text in texts:
-        previous = summarize([ChatMessage.human(text)], max_tokens, previous)
-        assert Utf8TokenCounter().count_text(previous) <= max_tokens
-
-
 LABELS = st.sampled_from(
     [
         "Assistant",

@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 from django.contrib.auth import get_user_model
-from django.db import connections
 
 from django_convmemory import exceptions, models
 from django_convmemory.core import spent_keys
@@ -18,6 +17,7 @@ from django_convmemory.messages import ChatMessage
 from django_convmemory.stores import appending
 from tests import processes
 from tests.folding import MarkerModel, build
+from tests.test_changes_at_once import InThread
 
 pytestmark = [pytest.mark.django_db, pytest.mark.vendors]
 
@@ -208,21 +208,13 @@ def test_requests_with_one_key_at_the_same_time_are_carried_out_once(
         "replace": lambda: chat.replace(1, reply, revision=revision, idempotency_key="k"),
         "append": lambda: chat.append(reply, idempotency_key="k"),
     }[operation]
-    results: list[Any] = []
     barrier = threading.Barrier(5)
 
-    def retry() -> None:
-        try:
-            barrier.wait(processes.PATIENCE)
-            results.append(work())
-        finally:
-            connections.close_all()
+    def retry() -> Any:
+        barrier.wait(processes.PATIENCE)
+        return work()
 
-    threads = [threading.Thread(target=retry) for _ in range(5)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(processes.PATIENCE)
+    results = [thread.result() for thread in [InThread(retry) for _ in range(5)]]
     assert sorted(result.replayed for result in results) == [False, True, True, True, True]
     assert len({getattr(result, "pk", result[:2] if isinstance(result, tuple) else 0) for result in results}) == 1
     assert models.Session.objects.count() == (2 if operation in ("create", "fork") else 1)

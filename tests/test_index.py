@@ -379,17 +379,6 @@ def test_the_number_of_statements_does_not_depend_on_the_history() -> None:
     assert is_whole_index()
 
 
-def test_an_append_sends_no_statement_for_the_index() -> None:
-    with_index, without = build(), build(index=False)
-    say(with_index, 300, "a")
-    say(without, 300, "b")
-    counts = [
-        len(statements(functools.partial(memory.append, key, ChatMessage.human("heron"))))
-        for memory, key in ((with_index, "a"), (without, "b"))
-    ]
-    assert counts[0] == counts[1]
-
-
 def test_the_transaction_of_the_index_returns_no_text() -> None:
     """A database keeps its locks while it sends a long answer to a process that is stopped."""
     memory = build()

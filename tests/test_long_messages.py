@@ -8,7 +8,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings, strategies as st
 
 from django_convmemory import exceptions, models
-from django_convmemory.chat_models.base import ChatRequest, ChatResponse
+from django_convmemory.chat_models.base import ChatRequest
 from django_convmemory.chat_models.extractive import ExtractiveChatModel
 from django_convmemory.conversation import ConversationMemory
 from django_convmemory.core import requests
@@ -72,30 +72,6 @@ def test_parts_are_a_line_of_versions_and_only_the_last_is_finished_alone(store:
     ends = [part.part_end or 0 for part in parts]
     assert ends == sorted(set(ends))
     assert not any(version.building for version in versions(memory))
-
-
-def test_the_prompt_numbers_the_parts(store: Store) -> None:
-    model = MarkerModel()
-    memory = long_session(store, model)
-    memory.compact("s")
-    parts = [
-        request.messages[-1].text for request in model.requests if "of a long message" in request.messages[-1].text
-    ]
-    assert len(parts) == len([version for version in versions(memory) if version.last == 1])
-    assert all(f", part {number} of" in prompt for number, prompt in enumerate(parts, start=1))
-
-
-def test_a_part_is_never_shown(store: Store) -> None:
-    seen: list[Any] = []
-
-    def look(request: ChatRequest) -> None:
-        context = memory.load("s")
-        seen.append((context.summary, context.covered, context.omitted > 0 or len(context) == 3))
-
-    memory = long_session(store, MarkerModel(look))
-    memory.compact("s")
-    parts = len([version for version in versions(memory) if version.last == 1])
-    assert seen[:parts] == [(None, 0, True)] * parts
 
 
 # Runs that end between two parts.
@@ -264,14 +240,6 @@ def test_a_fork_between_two_parts_folds_the_whole_message_for_itself(store: Stor
     killed.run.close()
 
 
-def test_a_fork_of_folded_parts_has_its_summary(store: Store) -> None:
-    memory = long_session(store)
-    memory.compact("s")
-    memory.fork("s", 3, key="copy")
-    assert memory.load("copy").summary == memory.load("s").summary
-    assert_sound(memory)
-
-
 # The bound, exchanges, and other models.
 
 
@@ -346,39 +314,6 @@ def test_a_part_that_is_too_long_for_the_model_is_made_smaller(store: Store) -> 
     assert_sound(memory)
 
 
-def test_an_error_of_length_in_the_middle_of_parts_keeps_those_before(store: Store) -> None:
-    refused: list[str] = []
-
-    def refuse_the_third(request: ChatRequest) -> None:
-        if len(model.requests) == 3:
-            refused.append(transcript_of(request))
-            raise exceptions.ContextLengthExceeded("too long")
-
-    model = MarkerModel(refuse_the_third)
-    memory = long_session(store, model)
-    assert memory.compact("s") == "published"
-    del model.requests[2]
-    assert facts_sent(model) == list(range(1, 21))
-    assert len(refused) == 1
-    assert_sound(memory)
-
-
-def test_a_failure_in_the_middle_of_parts_is_tried_again_there(store: Store) -> None:
-    def fail_once(request: ChatRequest) -> None:
-        if len(model.requests) == 3:
-            raise exceptions.ModelUnavailable("down")
-
-    model = MarkerModel(fail_once)
-    memory = long_session(store, model)
-    assert memory.compact("s") == "stalled"
-    assert memory.load("s").summary is None
-    assert_sound(memory)
-    assert memory.compact("s") == "published"
-    assert model.requests[2].messages == model.requests[3].messages
-    del model.requests[2]
-    assert facts_sent(model) == list(range(1, 21))
-
-
 # Rebuilds.
 
 
@@ -448,23 +383,6 @@ def test_a_stand_in_within_a_long_message_has_the_whole_message_folded_again(sto
 # Any messages and any window.
 
 
-class Reader:
-    """Answers with a fixed text, and remembers what it was sent."""
-
-    name = "reader"
-    deadline = 5.0
-
-    def __init__(self) -> None:
-        self.requests: list[ChatRequest] = []
-
-    def chat(self, request: ChatRequest) -> ChatResponse:
-        self.requests.append(request)
-        return ChatResponse(ChatMessage.ai("They talked."))
-
-    async def achat(self, request: ChatRequest) -> ChatResponse:
-        return self.chat(request)
-
-
 def fold_all(memory: ConversationMemory) -> None:
     while memory.compact("s") == "published":
         continue
@@ -491,7 +409,7 @@ def long_conversations(draw: st.DrawFn) -> list[ChatMessage]:
 def test_each_character_is_in_exactly_one_prompt(batch: list[ChatMessage], window: int, limit: int) -> None:
     for store in (InMemoryStore(), ORMStore()):
         models.Session.objects.all().delete()
-        model = Reader()
+        model = MarkerModel()
         memory = build(model, limit, store=store, max_chunk_tokens=window)
         memory.append("s", *batch)
         fold_all(memory)

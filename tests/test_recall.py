@@ -97,13 +97,6 @@ def test_the_option_recalls_in_every_load_unless_the_call_says_otherwise() -> No
     assert memory.load("s", recall=False).recalled == ()
 
 
-def test_what_is_shown_is_not_quoted() -> None:
-    memory = window(50)
-    told(memory)
-    memory.append("s", ChatMessage.human("Is Ines allergic to peanuts?"))
-    assert memory.load("s", recall=True).recalled == ()
-
-
 def test_only_users_and_the_assistant_are_quoted() -> None:
     memory = window(1)
     memory.append("s", ChatMessage.system("Peanuts are the topic."))
@@ -116,16 +109,6 @@ def test_only_users_and_the_assistant_are_quoted() -> None:
     positions = {hit.position for hit in memory.load("s", recall="peanuts").recalled}
     assert positions >= {2, 3, 5}
     assert not positions & {1, 4, 6}
-
-
-def test_a_redacted_message_is_not_quoted_from_then_on() -> None:
-    memory = window()
-    told(memory)
-    assert memory.load("s", recall="peanuts").recalled
-    memory.redact("s", 1)
-    context = memory.load("s", recall="peanuts")
-    assert context.recalled == ()
-    assert "eanuts" not in context.to_text()
 
 
 def test_nothing_of_another_session_is_quoted() -> None:
@@ -156,18 +139,6 @@ def test_quotes_stay_within_their_own_budget_and_displace_nothing() -> None:
         assert [part for part in context.parts if part.name == "tail"] == list(without.parts)
         assert bool(context.recalled) is (recall_tokens == 150)
         assert not context.over_budget
-
-
-def test_no_room_in_the_budget_means_no_quotes() -> None:
-    memory = window(2)
-    told(memory)
-    memory.append("s", ChatMessage.human("Is Ines allergic?"))
-    shown = memory.load("s").tokens
-    for room in range(0, 200, 10):
-        context = memory.load("s", recall=True, max_tokens=shown + room)
-        assert context.tokens <= shown + room
-        assert not context.over_budget
-    assert context.recalled
 
 
 def test_a_long_message_is_quoted_by_an_excerpt() -> None:

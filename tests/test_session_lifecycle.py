@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import threading
 from typing import Any
 
 import pytest
@@ -16,9 +15,10 @@ from django_convmemory import exceptions, models
 from django_convmemory.conversation import ConversationMemory
 from django_convmemory.memory import ConversationBufferMemory
 from django_convmemory.messages import ChatMessage
-from django_convmemory.stores import creating, editing
+from django_convmemory.stores import editing
 from django_convmemory.stores.in_memory import InMemoryStore
 from django_convmemory.stores.orm import ORMStore
+from tests.test_changes_at_once import InThread
 
 pytestmark = pytest.mark.vendors
 
@@ -196,16 +196,6 @@ def test_the_row_that_is_returned_is_the_one_that_is_stored() -> None:
     assert (created, created.state, created.created_at) == (stored, "idle", stored.created_at)
 
 
-@pytest.mark.django_db
-def test_an_owner_whose_row_is_gone_is_refused_inside_the_callers_transaction() -> None:
-    user = get_user_model().objects.create(username="ada")
-    chat = ConversationBufferMemory(ORMStore()).session("main", owner=user)
-    get_user_model().objects.filter(pk=user.pk).delete()
-    with pytest.raises(exceptions.InvalidSession, match="no user"):
-        chat.create()
-    assert not models.Session.objects.exists()
-
-
 @pytest.mark.django_db(transaction=True)
 def test_a_session_that_is_created_in_the_meantime_does_not_break_the_callers_transaction() -> None:
     memory = ConversationBufferMemory(ORMStore())
@@ -227,23 +217,6 @@ def test_each_takes_a_fixed_number_of_statements() -> None:
         statements = [query["sql"] for query in captured.captured_queries]
         counts.append(len([sql for sql in statements if not sql.startswith(("SAVEPOINT", "RELEASE", "BEGIN", "SET"))]))
     assert counts == [2, 1, 8]
-
-
-@pytest.mark.django_db
-def test_an_append_creates_its_session_in_the_same_way(monkeypatch: pytest.MonkeyPatch) -> None:
-    names = []
-    create = creating.create
-
-    def noted(using: str, name: Any, **columns: Any) -> models.Session:
-        names.append(name.key)
-        return create(using, name, **columns)
-
-    monkeypatch.setattr(creating, "create", noted)
-    memory = ConversationBufferMemory(ORMStore())
-    memory.append("a", HELLO)
-    memory.create("b")
-    memory.fork("a", 1, key="c")
-    assert names == ["a", "b", "c"]
 
 
 def test_metadata_of_thirty_levels_is_stored(memory: ConversationMemory) -> None:
@@ -276,18 +249,13 @@ def test_a_deletion_inside_the_callers_transaction_sees_what_another_process_add
     memory.append("main", HELLO)
 
     def add() -> None:
-        try:
-            memory.append("main", HELLO)
-            memory.fork("main", 1, key="copy")
-        finally:
-            connections.close_all()
+        memory.append("main", HELLO)
+        memory.fork("main", 1, key="copy")
 
     with transaction.atomic():
         assert len(memory.history("main")) == 1
         if connection.features.has_select_for_update:
-            other = threading.Thread(target=add)
-            other.start()
-            other.join()
+            InThread(add).result()
         assert memory.delete("main") is True
         memory.append("another", HELLO)
     assert memory.history("main") == []

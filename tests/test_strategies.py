@@ -65,13 +65,6 @@ def test_a_cut_lies_between_two_exchanges(strategy: Strategy, tail: Tail) -> Non
 
 
 @given(folding, tails)
-def test_what_is_folded_and_what_is_kept_are_the_tail(strategy: Strategy, tail: Tail) -> None:
-    split = strategy.plan(*tail)
-    assert tail.tokens[:split] + tail.tokens[split:] == tail.tokens
-    assert type(split) is int
-
-
-@given(folding, tails)
 def test_the_newest_exchange_is_kept(strategy: Strategy, tail: Tail) -> None:
     assert strategy.plan(*tail) <= tail.newest
 
@@ -84,12 +77,6 @@ def test_nothing_is_folded_of_an_exchange_that_began_before(strategy: Strategy) 
 @given(folding, tails)
 def test_something_is_folded_exactly_when_the_threshold_is_exceeded(strategy: Strategy, tail: Tail) -> None:
     assert (strategy.plan(*tail) > 0) == exceeded(strategy, tail)
-
-
-@given(folding, tails)
-def test_planning_what_was_kept_folds_nothing_or_it_is_above_the_limit_still(strategy: Strategy, tail: Tail) -> None:
-    kept = tail.after(strategy.plan(*tail))
-    assert strategy.plan(*kept) == 0 or exceeded(strategy, kept)
 
 
 @given(folding, tails)
@@ -107,21 +94,6 @@ def test_a_memory_that_only_shows_is_never_due(strategy: Strategy, tail: Tail) -
     assert not strategy.view().summary
 
 
-@given(limits, tails)
-def test_summary_buffer_keeps_half_its_limit_or_the_newest_exchange(limit: int, tail: Tail) -> None:
-    split = SummaryBuffer(limit).plan(*tail)
-    if split:
-        assert sum(tail.tokens[split:]) <= limit // 2 or split == tail.newest
-
-
-@given(limits, tails)
-def test_summary_buffer_keeps_all_whole_exchanges_that_fit_into_half(limit: int, tail: Tail) -> None:
-    split = SummaryBuffer(limit).plan(*tail)
-    if split:
-        more = max(start for start in tail.starts if start < split)
-        assert sum(tail.tokens[more:]) > limit // 2
-
-
 def reference_split(tokens: list[int], limit: int) -> int:
     """Where synaptic's ConversationSummaryBufferMemory splits."""
     if sum(tokens) <= limit or len(tokens) < 2:
@@ -133,11 +105,6 @@ def reference_split(tokens: list[int], limit: int) -> int:
             break
         kept += tokens[index]
     return len(tokens) - 1 if split >= len(tokens) else split
-
-
-@given(limits, plain_tails)
-def test_summary_buffer_splits_plain_messages_as_the_reference_does(limit: int, tail: Tail) -> None:
-    assert SummaryBuffer(limit).plan(*tail) == reference_split(tail.tokens, limit)
 
 
 @given(limits, tails)
@@ -185,11 +152,6 @@ def test_pruning_folds_no_more_than_it_must(limit: int, tail: Tail) -> None:
 @pytest.mark.parametrize(("tokens", "split"), [([5, 5], 0), ([5, 5, 1], 1), ([5, 5, 5], 1), ([1, 5, 5], 1), ([11], 0)])
 def test_pruning_keeps_exactly_what_its_limit_holds(tokens: list[int], split: int) -> None:
     assert Pruning(10).plan(tokens, list(range(len(tokens)))) == split
-
-
-@given(st.integers(0, 12), plain_tails)
-def test_window_shows_the_last_messages(size: int, tail: Tail) -> None:
-    assert Window(size).shown_from(*tail) == max(0, len(tail.tokens) - size)
 
 
 @given(st.integers(1, 12), tails)
@@ -270,12 +232,6 @@ def test_a_limit_that_no_database_can_compare_is_none() -> None:
     assert Threshold(tokens=2**53, messages=2**53) != Threshold()
     assert Threshold(tokens=2**53 + 1) == Threshold()
     assert Threshold(tokens=5, messages=2**70) == Threshold(tokens=5)
-
-
-def test_thresholds_are_those_of_the_seeds() -> None:
-    assert SummaryBuffer(2000).threshold == Threshold(tokens=2000)
-    assert Summary(4).threshold == Threshold(messages=8)
-    assert Pruning(30).threshold == Threshold(tokens=30)
 
 
 @pytest.mark.parametrize("strategy", [Window, TokenBuffer, Summary, SummaryBuffer, Pruning])

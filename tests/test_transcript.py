@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import pathlib
 from collections.abc import Sequence
 
 import pytest
@@ -14,7 +13,7 @@ from django_convmemory.core import transcript
 from django_convmemory.core.context import spoken
 from django_convmemory.core.exchanges import Placed
 from django_convmemory.messages import ChatMessage
-from tests import conversations, dialogues
+from tests import conversations
 from tests.conversations import call
 
 
@@ -190,24 +189,6 @@ def test_a_part_is_nearly_as_long_as_the_window() -> None:
     *parts, _ = parts_of(rows_of([ChatMessage.human(text)]), 1000, tokens.Utf8TokenCounter())
     assert len(parts) > 10
     assert min(tokens.Utf8TokenCounter().count_text(text_of(part)) for part in parts) >= 700
-
-
-@given(exchanges, st.integers(10, 300))
-def test_parts_hold_with_the_vocabulary_of_openai(exchange: list[ChatMessage], window: int) -> None:
-    counter = tokens.TiktokenCounter()
-    if counter.problem:
-        pytest.skip(counter.problem)
-    parts = parts_of(rows_of(exchange), window, counter)
-    assert "".join(map(text_of, parts)) == "".join(map(spoken, exchange))
-
-
-@pytest.fixture(autouse=True, scope="module")
-def vocabularies() -> object:
-    with pytest.MonkeyPatch.context() as patch:
-        folder: pathlib.Path = dialogues.FOLDER / "tiktoken"
-        if folder.is_dir():
-            patch.setenv("TIKTOKEN_CACHE_DIR", str(folder))
-        yield
 
 
 @pytest.mark.parametrize(

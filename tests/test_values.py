@@ -89,15 +89,6 @@ def test_a_rebuild_continues_what_was_made_with_this_prompt_one_from_the_other(
     assert list(values.building_line(unfinished, "now")) == line
 
 
-def test_a_late_result_is_told_what_closed_its_exchange() -> None:
-    closed = values.late_result("c1", 3, 5)
-    answered = values.late_result("c1", 3, None)
-    assert closed.call_id == answered.call_id == "c1"
-    assert "position 3" in str(closed)
-    assert "position 5 closed" in str(closed)
-    assert "closed" not in str(answered)
-
-
 def test_a_session_that_is_gone_is_named() -> None:
     assert "'main'" in str(values.gone(SessionName("default", "main")))
 

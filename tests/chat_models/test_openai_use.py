@@ -5,11 +5,9 @@ from __future__ import annotations
 import asyncio
 import concurrent.futures
 import gc
-import json
 import pathlib
 import subprocess
 import sys
-import urllib.request
 import weakref
 from typing import Any
 
@@ -216,42 +214,3 @@ def test_a_forked_child_has_a_client_of_its_own(server: OpenAIServer) -> None:
     )
 
     assert (run.returncode, run.stderr) == (0, "")
-
-
-# The server as a process. Other tests rely on it.
-
-
-def test_the_server_runs_as_a_process_and_is_controlled_over_http() -> None:
-    with subprocess.Popen(
-        [sys.executable, "-m", "tests.openai_server"], cwd=ROOT, stdout=subprocess.PIPE, text=True
-    ) as process:
-        try:
-            assert process.stdout is not None
-            url = f"http://127.0.0.1:{int(process.stdout.readline())}"
-            model = OpenAIChatModel(model="tiny", api_key=KEY, base_url=f"{url}/v1")
-            control(
-                f"{url}/_behaviour",
-                {
-                    "queue": [{"kind": "answer", "text": "First."}],
-                    "mix": [{"weight": 1, "kind": "server_error"}, {"weight": 0, "kind": "hang"}],
-                    "max_prompt_characters": 1000,
-                },
-            )
-
-            assert chat(model).message.text == "First."
-            assert type(error_of(chat, model)) is exceptions.ModelUnavailable
-            control(f"{url}/_behaviour", {"mix": [], "default": {"kind": "answer", "text": "Last."}})
-            assert chat(model).message.text == "Last."
-            log = control(f"{url}/_log")
-            assert [entry["behaviour"] for entry in log] == ["answer", "server_error", "answer"]
-            assert all(entry["started"] <= entry["finished"] and not entry["aborted"] for entry in log)
-            control(f"{url}/_log", method="DELETE")
-            assert control(f"{url}/_log") == []
-        finally:
-            process.kill()
-
-
-def control(url: str, document: Any = None, method: str | None = None) -> Any:
-    content = None if document is None else json.dumps(document).encode()
-    with urllib.request.urlopen(urllib.request.Request(url, content, method=method)) as response:  # noqa: S310
-        return json.load(response)

@@ -6,7 +6,6 @@ import collections
 import datetime as dt
 import itertools
 from collections.abc import Iterable, Sequence
-from typing import Any
 
 import pytest
 from hypothesis import example, given, strategies as st
@@ -110,60 +109,6 @@ def test_the_segments_have_every_term_of_every_message(documents: list[Document]
         if (clean := "".join(character for character in term if character >= " " and character != "¶"))
     )
     assert found == sorted((term, position, count) for (term, position), count in expected.items())
-
-
-@given(
-    st.lists(st.lists(st.text(st.characters(categories=["Lu", "Ll", "Lo"]), min_size=1), max_size=6), max_size=12),
-    st.data(),
-)
-def test_no_byte_of_the_terms_of_a_struck_message_stays(texts: list[list[str]], data: st.DataObject) -> None:
-    unique = ["secret0", "geheim1", "密码"]
-    number = data.draw(st.integers(0, len(texts)))
-    documents = [Document(terms, begins_sitting=False) for terms in texts]
-    documents.insert(number, Document(unique * 2, begins_sitting=True))
-    [segment] = segments.extended(None, 1, documents)
-
-    struck = segments.struck(segment, number + 1)
-
-    for term in unique:
-        assert term in segment.data
-        assert term not in struck.data
-
-
-@given(
-    st.lists(
-        st.one_of(
-            st.lists(DOCUMENTS, min_size=1, max_size=100).map(lambda documents: ("append", documents)),
-            st.integers(0, 10**6).map(lambda number: ("strike", number)),
-            st.integers(0, 10**6).map(lambda number: ("trim", number)),
-        ),
-        max_size=8,
-    )
-)
-def test_after_any_changes_the_segments_have_what_the_messages_have(changes: list[tuple[str, Any]]) -> None:
-    documents: list[Document] = []
-    stored: list[Segment] = []
-    for change, value in changes:
-        if change == "append":
-            last = stored[-1] if stored else None
-            written = segments.extended(last, len(documents) + 1, value)
-            if last is not None and written[0].first == last.first:
-                stored.pop()
-            stored += written
-            documents += value
-        elif documents:
-            position = value % len(documents) + 1
-            [number] = [n for n, segment in enumerate(stored) if segment.first <= position <= segment.last]
-            if change == "strike":
-                stored[number] = segments.struck(stored[number], position)
-                documents[position - 1] = Document([], documents[position - 1].begins_sitting)
-            else:
-                stored[number:] = [segments.trimmed(stored[number], position)]
-                del documents[position:]
-
-    assert postings(stored) == postings(segments.extended(None, 1, documents))
-    assert [segment.first for segment in stored] == [1, *(segment.last + 1 for segment in stored)][: len(stored)]
-    assert sum(segment.last - segment.first + 1 for segment in stored) == len(documents)
 
 
 def test_a_segment_has_room_for_128_messages() -> None:

@@ -14,7 +14,7 @@ from django_convmemory.core.context import Context
 from django_convmemory.core.options import SUMMARY_ROLES
 from django_convmemory.core.wire.chat import alternating
 from django_convmemory.messages import ChatMessage
-from tests import conversations, dialogues
+from tests import conversations
 from tests.wire import validity
 
 budgets = st.sampled_from([None, 150, 400])
@@ -97,20 +97,6 @@ def loaded(memory: ConversationMemory, conversation: Sequence[Any], budget: int 
             session.compact()
         contexts.append(session.load(max_tokens=budget))
     return contexts
-
-
-@dialogues.needed
-def test_real_conversations_are_trimmed_in_few_steps() -> None:
-    """Each step leaves out many messages. Without steps, each load left out some once the limit was reached."""
-    _, conversation = next(dialogues.locomo())
-    shares = {}
-    for memory in validity.memories():
-        pairs = list(itertools.pairwise(loaded(memory, conversation[:300])))
-        breaks = sum(not is_continued(before, after) for before, after in pairs)
-        shares[f"{type(memory).__name__} {memory.strategy.trims_to}"] = breaks / len(pairs)
-    assert shares["ConversationBufferMemory 1.0"] == 0
-    assert shares["ConversationWindowMemory 0.5"] < 0.3 < 0.9 < shares["ConversationWindowMemory 1.0"]
-    assert shares["ConversationTokenBufferMemory 0.5"] < 0.25 < 0.7 < shares["ConversationTokenBufferMemory 1.0"]
 
 
 @pytest.mark.parametrize("class_name", ["ConversationSummaryMemory", "ConversationSummaryBufferMemory"])

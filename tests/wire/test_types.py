@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from typing import Any
 
 import openai
@@ -12,9 +11,9 @@ from hypothesis import given, settings
 from django_convmemory.core.context import Context, assemble
 from django_convmemory.core.options import Options, Roles
 from django_convmemory.core.strategies import Buffer
-from django_convmemory.messages import ChatMessage, coerce
+from django_convmemory.messages import ChatMessage
 from django_convmemory.tokens import Utf8TokenCounter
-from tests import conversations, dialogues
+from tests import conversations
 from tests.conversations import call
 from tests.test_context import snapshot
 from tests.wire import typed
@@ -71,32 +70,3 @@ def test_images_files_calls_and_names_have_the_types() -> None:
 @given(conversations.conversations())
 def test_any_conversation_has_the_types(conversation: list[ChatMessage]) -> None:
     check(context_of(conversation))
-
-
-@pytest.mark.slow
-@needs_types
-@dialogues.needed
-def test_real_conversations_have_the_types() -> None:
-    for number, (_, conversation) in enumerate(dialogues.taubench()):
-        if number % 10 == 0:
-            # These results have names, which the provider accepts, but its types do not have.
-            check(context_of([dataclasses.replace(coerce(message), name=None) for message in conversation]))
-
-
-# The negative control.
-
-
-@pytest.mark.parametrize(
-    ("item", "problem"),
-    [
-        ({"role": "user"}, "missing"),
-        ({"role": "user", "content": "Hi.", "mood": "good"}, "unknown"),
-        ({"role": "user", "content": 5}, "content"),
-        ({"role": "usr", "content": "Hi."}, "not one of"),
-        ([], "no dict"),
-    ],
-)
-def test_the_check_finds(item: Any, problem: str) -> None:
-    from openai.types.chat import ChatCompletionMessageParam
-
-    assert problem in " ".join(typed.problems([item], list[ChatCompletionMessageParam]))

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from django_convmemory.core.context import Context
 from django_convmemory.messages import ChatMessage
 from tests import conversations, dialogues
-from tests.wire import validators, validity
+from tests.wire import validity
 
 
 @pytest.mark.slow
@@ -46,105 +46,6 @@ def test_messages_of_other_providers_are_valid_in_every_form(summary_role: str) 
     ]
     for roles in ("any", "alternating"):
         assert set(validity.check(conversation, roles=roles, summary_role=summary_role)) == {"contexts"}
-
-
-# The negative control: the validators see what is wrong.
-
-CALL: dict[str, Any] = {"id": "a", "type": "function", "function": {"name": "f", "arguments": "{}"}}
-USE: dict[str, Any] = {"type": "tool_use", "id": "a", "name": "f", "input": {}}
-RESULT: dict[str, Any] = {"type": "tool_result", "tool_use_id": "a"}
-USER = {"role": "user", "content": "Hi."}
-ASSISTANT = {"role": "assistant", "content": "Hello."}
-ASKED = {"role": "assistant", "content": None, "tool_calls": [CALL]}
-ANSWERED = {"role": "tool", "content": "1", "tool_call_id": "a"}
-
-
-@pytest.mark.parametrize(
-    ("messages", "problem"),
-    [
-        ([ANSWERED], "no call before the result"),
-        ([ASKED], "have no results"),
-        ([ASKED, USER, ANSWERED], "have no results yet"),
-        ([{"role": "user"}], "no content"),
-        ([{"role": "assistant", "content": None}], "no content"),
-        ([{**ASSISTANT, "tool_calls": []}], "may not stand here"),
-        ([{**USER, "name": "two words"}], "invalid name"),
-        ([{**USER, "name": "n" * 65}], "invalid name"),
-    ],
-)
-def test_the_validator_of_chat_completions_finds(messages: list[dict[str, Any]], problem: str) -> None:
-    assert problem in " ".join(validators.chat(messages))
-
-
-@pytest.mark.parametrize(
-    "messages",
-    [
-        [ASSISTANT],
-        [USER, USER],
-        [USER, ASSISTANT, ASSISTANT],
-        [USER, ASSISTANT, {"role": "system", "content": "x"}],
-        [{"role": "developer", "content": "x"}, USER],
-        [USER, ASKED, ANSWERED, USER],
-        [ASKED, ANSWERED, ASSISTANT],
-    ],
-)
-def test_the_validator_of_strict_templates_finds(messages: list[dict[str, Any]]) -> None:
-    assert list(validators.strict_template(messages))
-
-
-def blocks(*contents: list[dict[str, Any]]) -> dict[str, Any]:
-    return {
-        "messages": [
-            {"role": "assistant" if number % 2 else "user", "content": content}
-            for number, content in enumerate(contents)
-        ]
-    }
-
-
-TEXT = {"type": "text", "text": "Hi."}
-MARKED = {**TEXT, "cache_control": {"type": "ephemeral"}}
-
-
-@pytest.mark.parametrize(
-    ("arguments", "problem"),
-    [
-        ({"messages": [{"role": "assistant", "content": [TEXT]}]}, "does not alternate"),
-        (blocks([TEXT], [USE]), "have no results"),
-        (blocks([TEXT], [USE], [TEXT]), "for the calls"),
-        (blocks([TEXT], [USE], [TEXT, RESULT]), "a result after something else"),
-        (blocks([RESULT]), "for the calls"),
-        (blocks([TEXT], [USE, TEXT], [RESULT]), "text after a call"),
-        (blocks([TEXT], [USE], [RESULT], [USE], [RESULT]), "not unique"),
-        (blocks([TEXT], [{**USE, "id": "a.b"}], [{**RESULT, "tool_use_id": "a.b"}]), "invalid id or input"),
-        (blocks([TEXT], [{**USE, "input": []}], [RESULT]), "invalid id or input"),
-        (blocks([{"type": "text", "text": " \n"}]), "an empty text"),
-        (blocks([]), "empty"),
-        (blocks([USE]), "with the role user"),
-        (blocks([TEXT], [{"type": "text", "text": "Hello. "}]), "ends with white space"),
-        (blocks([MARKED] * 5), "5 marks"),
-        ({"system": [], "messages": []}, "system is empty"),
-        (blocks([{"type": "image", "source": {"type": "url", "url": "http://x"}}]), "no https URL"),
-    ],
-)
-def test_the_validator_of_anthropic_finds(arguments: dict[str, Any], problem: str) -> None:
-    assert problem in " ".join(validators.anthropic(arguments))
-
-
-@pytest.mark.parametrize(
-    ("items", "problem"),
-    [
-        ([{"type": "function_call", "call_id": "a", "name": "a b"}], "invalid name"),
-        ([{"type": "message", "role": "user", "content": []}], "an empty list of parts"),
-        ([{"type": "function_call", "call_id": "a", "name": "f"}], "No tool output found"),
-        ([{"type": "function_call_output", "call_id": "a"}], "no call before it"),
-        ([{"type": "function_call", "call_id": "a", "name": "f"}] * 2, "not unique"),
-        ([{"type": "function_call", "call_id": "a" * 65, "name": "f"}], "65 characters"),
-        ([{"type": "message", "role": "assistant", "content": ""}], "without a text"),
-        ([{"type": "message", "role": "tool", "content": ""}], "unknown role or field"),
-    ],
-)
-def test_the_validator_of_responses_finds(items: list[dict[str, Any]], problem: str) -> None:
-    assert problem in " ".join(validators.responses(items))
 
 
 def test_a_context_of_nothing_is_nothing_in_every_form() -> None:
