@@ -8,6 +8,7 @@ from __future__ import annotations
 import datetime as dt
 import os
 import re
+import textwrap
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -110,85 +111,30 @@ def statements(vendor: str) -> Iterator[tuple[str, str]]:
     yield "fork, summaries", sql.copy_summaries(1, 2, 9)[0]
 
 
-CLAUSE = re.compile(
-    r"(?=\b(?:WITH|UPDATE|SET|WHERE|RETURNING|INSERT INTO|VALUES|SELECT|FROM|LEFT JOIN|UNION ALL|ORDER BY) )"
+# Before each clause, each condition and each assignment.
+BREAK = re.compile(
+    r"(?=\b(?:WITH|UPDATE|SET|WHERE|RETURNING|INSERT INTO|VALUES|SELECT|FROM|LEFT JOIN|UNION ALL|ORDER BY|AND|OR) )"
+    r"|(?<=, )(?=\w+ = )"
 )
-WIDTH = 110
 
 
 def pretty(statement: str) -> str:
-    """Return a statement with a line for each clause, each assignment and each condition."""
-    lines: list[str] = []
-    for depth, clause in clauses(statement):
+    """Return a statement with a line for each clause, each condition and each assignment."""
+    lines, depth = [], 0
+    for line in BREAK.split(statement):
         indent = "    " * depth
-        separator = {"SET": ", ", "WHERE": " AND "}.get(clause.partition(" ")[0])
-        for number, part in enumerate(split(clause, separator) if separator else [clause]):
-            lines += wrapped(part, indent + "    " * (number > 0))
+        lines += textwrap.wrap(
+            line,
+            110,
+            initial_indent=indent,
+            subsequent_indent=indent + "    ",
+            break_long_words=False,
+            break_on_hyphens=False,
+        )
+        depth += line.count("(") - line.count(")")
     text = "\n".join(lines)
     assert "".join(text.split()) == "".join(statement.split())
     return text
-
-
-def clauses(statement: str) -> Iterator[tuple[int, str]]:
-    """Yield the clauses of a statement, each with the number of subqueries that it is within."""
-    depth, current, parens = 0, "", [False]
-    index = 0
-    while index < len(statement):
-        rest = statement[index:]
-        starts_line = parens[-1] or len(parens) == 1
-        if starts_line and current.strip(" (") and CLAUSE.match(rest):
-            yield depth, current.strip()
-            current = ""
-        character = statement[index]
-        if character == "'":
-            end = statement.index("'", index + 1) + 1
-            current += statement[index:end]
-            index = end
-            continue
-        if character == "(":
-            subquery = re.match(r"\(+(SELECT|INSERT|UPDATE) ", rest) is not None
-            parens.append(subquery)
-            if subquery:
-                yield depth, current + "("
-                current = ""
-                depth += 1
-                index += 1
-                continue
-        elif character == ")" and parens.pop():
-            yield depth, current.strip()
-            current = ""
-            depth -= 1
-        current += character
-        index += 1
-    yield depth, current.strip()
-
-
-def split(text: str, separator: str) -> list[str]:
-    """Split ``text`` at the separators that stand outside of parentheses and of CASE, and keep them."""
-    parts, depth = [""], 0
-    for piece in re.split(r"(\(|\)|\bCASE\b|\bEND\b|, | AND )", text):
-        depth += {"(": 1, "CASE": 1, ")": -1, "END": -1}.get(piece, 0)
-        if piece == separator and depth == 0:
-            if separator == ", ":
-                parts[-1] += ","
-                parts.append("")
-            else:
-                parts.append("AND ")
-        else:
-            parts[-1] += piece
-    return parts
-
-
-def wrapped(text: str, indent: str) -> Iterator[str]:
-    """Yield ``text`` in lines of a bearable length, which end at a comma or before a keyword."""
-    line = indent
-    for piece in re.split(r"(?<=,) |(?<=.)(?=\b(?:WHEN|THEN|ELSE|AND|OR) )", text):
-        if line.strip() and len(line) + len(piece) > WIDTH:
-            yield line.rstrip()
-            line = indent + "    "
-        line += piece if piece.endswith(" ") else piece + " "
-    if line.strip():
-        yield line.rstrip()
 
 
 def rendered(statements: Iterator[tuple[str, str]]) -> str:

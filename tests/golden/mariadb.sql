@@ -51,18 +51,17 @@ VALUES (%(session_id)s, %(role)s, %(kind)s, %(content)s, %(wire)s, %(tokens)s, %
     %(position)s, %(answers)s, %(payload_hash)s, UTC_TIMESTAMP(6));
 
 -- load: everything
-SELECT m.position, m.role, m.kind, m.content, m.wire, m.metadata, m.tokens, m.answers,
-    m.redacted_at IS NOT NULL
+SELECT m.position, m.role, m.kind, m.content, m.wire, m.metadata, m.tokens, m.answers, m.redacted_at IS NOT
+    NULL
 FROM convmemory_message m
 WHERE m.session_id = (
     SELECT s.id
     FROM convmemory_session s
-    WHERE s.name_hash = %s
-) AND m.position >= (
+    WHERE s.name_hash = %s)
+AND m.position >= (
     SELECT 1
     FROM convmemory_session s
-    WHERE s.name_hash = %s
-)
+    WHERE s.name_hash = %s)
 UNION ALL
 SELECT CAST(NULL AS SIGNED), NULL, NULL, NULL, JSON_ARRAY(s.id, s.epoch, s.revision, s.due_since IS NOT NULL,
     s.last_position, s.unpinned_count, s.unpinned_tokens, s.settled_tokens, s.newest_position, s.pinned,
@@ -70,24 +69,22 @@ SELECT CAST(NULL AS SIGNED), NULL, NULL, NULL, JSON_ARRAY(s.id, s.epoch, s.revis
     SELECT JSON_ARRAY(v.version, v.first_position, v.last_position, v.text, v.tokens)
     FROM convmemory_summary v
     WHERE v.session_id = s.id
-        AND v.version = s.current_version
-), CAST(NULL AS SIGNED), CAST(NULL AS SIGNED), NULL
+    AND v.version = s.current_version), CAST(NULL AS SIGNED), CAST(NULL AS SIGNED), NULL
 FROM convmemory_session s
 WHERE s.name_hash = %s;
 
 -- load: the last messages
-SELECT m.position, m.role, m.kind, m.content, m.wire, m.metadata, m.tokens, m.answers,
-    m.redacted_at IS NOT NULL
+SELECT m.position, m.role, m.kind, m.content, m.wire, m.metadata, m.tokens, m.answers, m.redacted_at IS NOT
+    NULL
 FROM convmemory_message m
 WHERE m.session_id = (
     SELECT s.id
     FROM convmemory_session s
-    WHERE s.name_hash = %s
-) AND m.position >= (
+    WHERE s.name_hash = %s)
+AND m.position >= (
     SELECT GREATEST(1, LEAST(last_position + 1 - pinned_count - %s, newest_position))
     FROM convmemory_session s
-    WHERE s.name_hash = %s
-)
+    WHERE s.name_hash = %s)
 UNION ALL
 SELECT CAST(NULL AS SIGNED), NULL, NULL, NULL, JSON_ARRAY(s.id, s.epoch, s.revision, s.due_since IS NOT NULL,
     s.last_position, s.unpinned_count, s.unpinned_tokens, s.settled_tokens, s.newest_position, s.pinned,
@@ -95,24 +92,22 @@ SELECT CAST(NULL AS SIGNED), NULL, NULL, NULL, JSON_ARRAY(s.id, s.epoch, s.revis
     SELECT JSON_ARRAY(v.version, v.first_position, v.last_position, v.text, v.tokens)
     FROM convmemory_summary v
     WHERE v.session_id = s.id
-        AND v.version = s.current_version
-), CAST(NULL AS SIGNED), CAST(NULL AS SIGNED), NULL
+    AND v.version = s.current_version), CAST(NULL AS SIGNED), CAST(NULL AS SIGNED), NULL
 FROM convmemory_session s
 WHERE s.name_hash = %s;
 
 -- load: the last tokens
-SELECT m.position, m.role, m.kind, m.content, m.wire, m.metadata, m.tokens, m.answers,
-    m.redacted_at IS NOT NULL
+SELECT m.position, m.role, m.kind, m.content, m.wire, m.metadata, m.tokens, m.answers, m.redacted_at IS NOT
+    NULL
 FROM convmemory_message m
 WHERE m.session_id = (
     SELECT s.id
     FROM convmemory_session s
-    WHERE s.name_hash = %s
-) AND m.tokens_through > (
+    WHERE s.name_hash = %s)
+AND m.tokens_through > (
     SELECT GREATEST(0, LEAST(unpinned_tokens - %s, settled_tokens))
     FROM convmemory_session s
-    WHERE s.name_hash = %s
-)
+    WHERE s.name_hash = %s)
 UNION ALL
 SELECT CAST(NULL AS SIGNED), NULL, NULL, NULL, JSON_ARRAY(s.id, s.epoch, s.revision, s.due_since IS NOT NULL,
     s.last_position, s.unpinned_count, s.unpinned_tokens, s.settled_tokens, s.newest_position, s.pinned,
@@ -120,24 +115,22 @@ SELECT CAST(NULL AS SIGNED), NULL, NULL, NULL, JSON_ARRAY(s.id, s.epoch, s.revis
     SELECT JSON_ARRAY(v.version, v.first_position, v.last_position, v.text, v.tokens)
     FROM convmemory_summary v
     WHERE v.session_id = s.id
-        AND v.version = s.current_version
-), CAST(NULL AS SIGNED), CAST(NULL AS SIGNED), NULL
+    AND v.version = s.current_version), CAST(NULL AS SIGNED), CAST(NULL AS SIGNED), NULL
 FROM convmemory_session s
 WHERE s.name_hash = %s;
 
 -- load: the summary, and what it does not cover
-SELECT m.position, m.role, m.kind, m.content, m.wire, m.metadata, m.tokens, m.answers,
-    m.redacted_at IS NOT NULL
+SELECT m.position, m.role, m.kind, m.content, m.wire, m.metadata, m.tokens, m.answers, m.redacted_at IS NOT
+    NULL
 FROM convmemory_message m
 WHERE m.session_id = (
     SELECT s.id
     FROM convmemory_session s
-    WHERE s.name_hash = %s
-) AND m.position >= (
+    WHERE s.name_hash = %s)
+AND m.position >= (
     SELECT covered_position + 1
     FROM convmemory_session s
-    WHERE s.name_hash = %s
-)
+    WHERE s.name_hash = %s)
 UNION ALL
 SELECT CAST(NULL AS SIGNED), NULL, NULL, NULL, JSON_ARRAY(s.id, s.epoch, s.revision, s.due_since IS NOT NULL,
     s.last_position, s.unpinned_count, s.unpinned_tokens, s.settled_tokens, s.newest_position, s.pinned,
@@ -145,24 +138,22 @@ SELECT CAST(NULL AS SIGNED), NULL, NULL, NULL, JSON_ARRAY(s.id, s.epoch, s.revis
     SELECT JSON_ARRAY(v.version, v.first_position, v.last_position, v.text, v.tokens)
     FROM convmemory_summary v
     WHERE v.session_id = s.id
-        AND v.version = s.current_version
-), CAST(NULL AS SIGNED), CAST(NULL AS SIGNED), NULL
+    AND v.version = s.current_version), CAST(NULL AS SIGNED), CAST(NULL AS SIGNED), NULL
 FROM convmemory_session s
 WHERE s.name_hash = %s;
 
 -- load: the summary, and the last messages
-SELECT m.position, m.role, m.kind, m.content, m.wire, m.metadata, m.tokens, m.answers,
-    m.redacted_at IS NOT NULL
+SELECT m.position, m.role, m.kind, m.content, m.wire, m.metadata, m.tokens, m.answers, m.redacted_at IS NOT
+    NULL
 FROM convmemory_message m
 WHERE m.session_id = (
     SELECT s.id
     FROM convmemory_session s
-    WHERE s.name_hash = %s
-) AND m.position >= (
+    WHERE s.name_hash = %s)
+AND m.position >= (
     SELECT GREATEST(covered_position + 1, LEAST(last_position + 1 - pinned_count - %s, newest_position))
     FROM convmemory_session s
-    WHERE s.name_hash = %s
-)
+    WHERE s.name_hash = %s)
 UNION ALL
 SELECT CAST(NULL AS SIGNED), NULL, NULL, NULL, JSON_ARRAY(s.id, s.epoch, s.revision, s.due_since IS NOT NULL,
     s.last_position, s.unpinned_count, s.unpinned_tokens, s.settled_tokens, s.newest_position, s.pinned,
@@ -170,24 +161,22 @@ SELECT CAST(NULL AS SIGNED), NULL, NULL, NULL, JSON_ARRAY(s.id, s.epoch, s.revis
     SELECT JSON_ARRAY(v.version, v.first_position, v.last_position, v.text, v.tokens)
     FROM convmemory_summary v
     WHERE v.session_id = s.id
-        AND v.version = s.current_version
-), CAST(NULL AS SIGNED), CAST(NULL AS SIGNED), NULL
+    AND v.version = s.current_version), CAST(NULL AS SIGNED), CAST(NULL AS SIGNED), NULL
 FROM convmemory_session s
 WHERE s.name_hash = %s;
 
 -- load: the summary, and the last tokens
-SELECT m.position, m.role, m.kind, m.content, m.wire, m.metadata, m.tokens, m.answers,
-    m.redacted_at IS NOT NULL
+SELECT m.position, m.role, m.kind, m.content, m.wire, m.metadata, m.tokens, m.answers, m.redacted_at IS NOT
+    NULL
 FROM convmemory_message m
 WHERE m.session_id = (
     SELECT s.id
     FROM convmemory_session s
-    WHERE s.name_hash = %s
-) AND m.tokens_through > (
+    WHERE s.name_hash = %s)
+AND m.tokens_through > (
     SELECT GREATEST(covered_tokens, LEAST(unpinned_tokens - %s, settled_tokens))
     FROM convmemory_session s
-    WHERE s.name_hash = %s
-)
+    WHERE s.name_hash = %s)
 UNION ALL
 SELECT CAST(NULL AS SIGNED), NULL, NULL, NULL, JSON_ARRAY(s.id, s.epoch, s.revision, s.due_since IS NOT NULL,
     s.last_position, s.unpinned_count, s.unpinned_tokens, s.settled_tokens, s.newest_position, s.pinned,
@@ -195,16 +184,16 @@ SELECT CAST(NULL AS SIGNED), NULL, NULL, NULL, JSON_ARRAY(s.id, s.epoch, s.revis
     SELECT JSON_ARRAY(v.version, v.first_position, v.last_position, v.text, v.tokens)
     FROM convmemory_summary v
     WHERE v.session_id = s.id
-        AND v.version = s.current_version
-), CAST(NULL AS SIGNED), CAST(NULL AS SIGNED), NULL
+    AND v.version = s.current_version), CAST(NULL AS SIGNED), CAST(NULL AS SIGNED), NULL
 FROM convmemory_session s
 WHERE s.name_hash = %s;
 
 -- load, pinned messages
-SELECT s.epoch, m.position, m.role, m.kind, m.content, m.wire, m.metadata, m.tokens, m.answers,
-    m.redacted_at IS NOT NULL
+SELECT s.epoch, m.position, m.role, m.kind, m.content, m.wire, m.metadata, m.tokens, m.answers, m.redacted_at
+    IS NOT NULL
 FROM convmemory_session s
-LEFT JOIN convmemory_message m ON m.session_id = s.id AND m.position IN (%s, %s)
+LEFT JOIN convmemory_message m ON m.session_id = s.id
+AND m.position IN (%s, %s)
 WHERE s.id = %s;
 
 -- fork, messages
@@ -214,7 +203,7 @@ SELECT %s, role, kind, content, wire, metadata, format, item, `usage`, tokens, t
     answers, NULL, '', created_at, redacted_at
 FROM convmemory_message
 WHERE session_id = %s
-    AND position <= %s;
+AND position <= %s;
 
 -- fork, summaries
 INSERT INTO convmemory_summary (session_id, version, parent_version, first_position, last_position,
@@ -225,6 +214,6 @@ SELECT %s, version, parent_version, first_position, last_position, covered_count
     model_length, folds, created_at
 FROM convmemory_summary
 WHERE session_id = %s
-    AND last_position <= %s
-    AND invalidated_at IS NULL
-    AND building = %s;
+AND last_position <= %s
+AND invalidated_at IS NULL
+AND building = %s;

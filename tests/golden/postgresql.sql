@@ -2,36 +2,35 @@
 WITH advanced AS (
     UPDATE convmemory_session
     SET last_position = last_position + %(added)s,
-        unpinned_count = unpinned_count + %(added_unpinned)s,
-        unpinned_tokens = unpinned_tokens + %(added_tokens)s,
-        settled_tokens = CASE WHEN open_calls = '' THEN unpinned_tokens + %(settled)s ELSE settled_tokens END,
-        newest_position = CASE WHEN open_calls = '' THEN last_position + %(newest)s ELSE newest_position END,
-        answered_position = call_position,
-        counter = CASE WHEN last_position = 0 OR counter = %(counter)s THEN %(counter)s ELSE '' END,
-        revision = revision + 1,
-        updated_at = STATEMENT_TIMESTAMP(),
-        due_revision = CASE WHEN due_since IS NULL
-            AND (unpinned_tokens + %(added_tokens)s - covered_tokens > %(max_tokens)s) AND CASE
-            WHEN open_calls = '' THEN unpinned_tokens + %(settled)s ELSE settled_tokens END > covered_tokens
-            THEN revision + 1 ELSE due_revision END,
-        hinted_at = CASE WHEN due_since IS NULL
-            AND (unpinned_tokens + %(added_tokens)s - covered_tokens > %(max_tokens)s) AND CASE
-            WHEN open_calls = '' THEN unpinned_tokens + %(settled)s ELSE settled_tokens END > covered_tokens
-            THEN NULL ELSE hinted_at END,
-        due_since = CASE WHEN due_since IS NULL
-            AND (unpinned_tokens + %(added_tokens)s - covered_tokens > %(max_tokens)s) AND CASE
-            WHEN open_calls = '' THEN unpinned_tokens + %(settled)s ELSE settled_tokens END > covered_tokens
-            THEN STATEMENT_TIMESTAMP() ELSE due_since END
+    unpinned_count = unpinned_count + %(added_unpinned)s,
+    unpinned_tokens = unpinned_tokens + %(added_tokens)s,
+    settled_tokens = CASE WHEN open_calls = '' THEN unpinned_tokens + %(settled)s ELSE settled_tokens END,
+    newest_position = CASE WHEN open_calls = '' THEN last_position + %(newest)s ELSE newest_position END,
+    answered_position = call_position,
+    counter = CASE WHEN last_position = 0
+    OR counter = %(counter)s THEN %(counter)s ELSE '' END,
+    revision = revision + 1,
+    updated_at = STATEMENT_TIMESTAMP(),
+    due_revision = CASE WHEN due_since IS NULL
+    AND (unpinned_tokens + %(added_tokens)s - covered_tokens > %(max_tokens)s)
+    AND CASE WHEN open_calls = '' THEN unpinned_tokens + %(settled)s ELSE settled_tokens END > covered_tokens
+        THEN revision + 1 ELSE due_revision END,
+    hinted_at = CASE WHEN due_since IS NULL
+    AND (unpinned_tokens + %(added_tokens)s - covered_tokens > %(max_tokens)s)
+    AND CASE WHEN open_calls = '' THEN unpinned_tokens + %(settled)s ELSE settled_tokens END > covered_tokens
+        THEN NULL ELSE hinted_at END,
+    due_since = CASE WHEN due_since IS NULL
+    AND (unpinned_tokens + %(added_tokens)s - covered_tokens > %(max_tokens)s)
+    AND CASE WHEN open_calls = '' THEN unpinned_tokens + %(settled)s ELSE settled_tokens END > covered_tokens
+        THEN STATEMENT_TIMESTAMP() ELSE due_since END
     WHERE name_hash = %(name_hash)s
     RETURNING id, last_position, unpinned_tokens, answered_position, due_since IS NOT NULL AS due,
-        due_revision = revision AS turned_due
-), added AS (
+    due_revision = revision AS turned_due), added AS (
     INSERT INTO convmemory_message (session_id, tokens_through, position, created_at, role, kind, content,
         tokens, payload_hash)
     SELECT id, unpinned_tokens, last_position, STATEMENT_TIMESTAMP(), %(new_role)s, %(new_kind)s,
         %(new_content)s, %(new_tokens)s, %(new_payload_hash)s
-    FROM advanced
-)
+    FROM advanced)
 SELECT *
 FROM advanced;
 
@@ -39,36 +38,35 @@ FROM advanced;
 WITH advanced AS (
     UPDATE convmemory_session
     SET last_position = last_position + %(added)s,
-        unpinned_count = unpinned_count + %(added_unpinned)s,
-        unpinned_tokens = unpinned_tokens + %(added_tokens)s,
-        settled_tokens = unpinned_tokens + %(settled)s,
-        newest_position = last_position + %(newest)s,
-        answered_position = call_position,
-        exchange_calls = %(exchange_calls)s,
-        open_calls = %(open_calls)s,
-        call_position = 0,
-        counter = CASE WHEN last_position = 0 OR counter = %(counter)s THEN %(counter)s ELSE '' END,
-        revision = revision + 1,
-        updated_at = STATEMENT_TIMESTAMP(),
-        due_revision = CASE WHEN due_since IS NULL
-            AND (unpinned_tokens + %(added_tokens)s - covered_tokens > %(max_tokens)s)
-            AND unpinned_tokens + %(settled)s > covered_tokens THEN revision + 1 ELSE due_revision END,
-        hinted_at = CASE WHEN due_since IS NULL
-            AND (unpinned_tokens + %(added_tokens)s - covered_tokens > %(max_tokens)s)
-            AND unpinned_tokens + %(settled)s > covered_tokens THEN NULL ELSE hinted_at END,
-        due_since = CASE WHEN due_since IS NULL
-            AND (unpinned_tokens + %(added_tokens)s - covered_tokens > %(max_tokens)s)
-            AND unpinned_tokens + %(settled)s > covered_tokens THEN STATEMENT_TIMESTAMP() ELSE due_since END
+    unpinned_count = unpinned_count + %(added_unpinned)s,
+    unpinned_tokens = unpinned_tokens + %(added_tokens)s,
+    settled_tokens = unpinned_tokens + %(settled)s,
+    newest_position = last_position + %(newest)s,
+    answered_position = call_position,
+    exchange_calls = %(exchange_calls)s,
+    open_calls = %(open_calls)s,
+    call_position = 0,
+    counter = CASE WHEN last_position = 0
+    OR counter = %(counter)s THEN %(counter)s ELSE '' END,
+    revision = revision + 1,
+    updated_at = STATEMENT_TIMESTAMP(),
+    due_revision = CASE WHEN due_since IS NULL
+    AND (unpinned_tokens + %(added_tokens)s - covered_tokens > %(max_tokens)s)
+    AND unpinned_tokens + %(settled)s > covered_tokens THEN revision + 1 ELSE due_revision END,
+    hinted_at = CASE WHEN due_since IS NULL
+    AND (unpinned_tokens + %(added_tokens)s - covered_tokens > %(max_tokens)s)
+    AND unpinned_tokens + %(settled)s > covered_tokens THEN NULL ELSE hinted_at END,
+    due_since = CASE WHEN due_since IS NULL
+    AND (unpinned_tokens + %(added_tokens)s - covered_tokens > %(max_tokens)s)
+    AND unpinned_tokens + %(settled)s > covered_tokens THEN STATEMENT_TIMESTAMP() ELSE due_since END
     WHERE name_hash = %(name_hash)s
     RETURNING id, last_position, unpinned_tokens, answered_position, due_since IS NOT NULL AS due,
-        due_revision = revision AS turned_due
-), added AS (
+    due_revision = revision AS turned_due), added AS (
     INSERT INTO convmemory_message (session_id, tokens_through, position, created_at, role, kind, content,
         tokens, payload_hash)
     SELECT id, unpinned_tokens, last_position, STATEMENT_TIMESTAMP(), %(new_role)s, %(new_kind)s,
         %(new_content)s, %(new_tokens)s, %(new_payload_hash)s
-    FROM advanced
-)
+    FROM advanced)
 SELECT *
 FROM advanced;
 
@@ -76,37 +74,36 @@ FROM advanced;
 WITH advanced AS (
     UPDATE convmemory_session
     SET last_position = last_position + %(added)s,
-        unpinned_count = unpinned_count + %(added_unpinned)s,
-        unpinned_tokens = unpinned_tokens + %(added_tokens)s,
-        settled_tokens = unpinned_tokens + %(settled)s,
-        newest_position = last_position + %(newest)s,
-        answered_position = call_position,
-        exchange_calls = %(exchange_calls)s,
-        open_calls = %(open_calls)s,
-        call_position = 0,
-        counter = CASE WHEN last_position = 0 OR counter = %(counter)s THEN %(counter)s ELSE '' END,
-        revision = revision + 1,
-        updated_at = STATEMENT_TIMESTAMP(),
-        due_revision = CASE WHEN due_since IS NULL
-            AND (unpinned_tokens + %(added_tokens)s - covered_tokens > %(max_tokens)s)
-            AND unpinned_tokens + %(settled)s > covered_tokens THEN revision + 1 ELSE due_revision END,
-        hinted_at = CASE WHEN due_since IS NULL
-            AND (unpinned_tokens + %(added_tokens)s - covered_tokens > %(max_tokens)s)
-            AND unpinned_tokens + %(settled)s > covered_tokens THEN NULL ELSE hinted_at END,
-        due_since = CASE WHEN due_since IS NULL
-            AND (unpinned_tokens + %(added_tokens)s - covered_tokens > %(max_tokens)s)
-            AND unpinned_tokens + %(settled)s > covered_tokens THEN STATEMENT_TIMESTAMP() ELSE due_since END
+    unpinned_count = unpinned_count + %(added_unpinned)s,
+    unpinned_tokens = unpinned_tokens + %(added_tokens)s,
+    settled_tokens = unpinned_tokens + %(settled)s,
+    newest_position = last_position + %(newest)s,
+    answered_position = call_position,
+    exchange_calls = %(exchange_calls)s,
+    open_calls = %(open_calls)s,
+    call_position = 0,
+    counter = CASE WHEN last_position = 0
+    OR counter = %(counter)s THEN %(counter)s ELSE '' END,
+    revision = revision + 1,
+    updated_at = STATEMENT_TIMESTAMP(),
+    due_revision = CASE WHEN due_since IS NULL
+    AND (unpinned_tokens + %(added_tokens)s - covered_tokens > %(max_tokens)s)
+    AND unpinned_tokens + %(settled)s > covered_tokens THEN revision + 1 ELSE due_revision END,
+    hinted_at = CASE WHEN due_since IS NULL
+    AND (unpinned_tokens + %(added_tokens)s - covered_tokens > %(max_tokens)s)
+    AND unpinned_tokens + %(settled)s > covered_tokens THEN NULL ELSE hinted_at END,
+    due_since = CASE WHEN due_since IS NULL
+    AND (unpinned_tokens + %(added_tokens)s - covered_tokens > %(max_tokens)s)
+    AND unpinned_tokens + %(settled)s > covered_tokens THEN STATEMENT_TIMESTAMP() ELSE due_since END
     WHERE name_hash = %(name_hash)s
     RETURNING id, last_position, unpinned_tokens, answered_position, due_since IS NOT NULL AS due,
-        due_revision = revision AS turned_due
-), added AS (
+    due_revision = revision AS turned_due), added AS (
     INSERT INTO convmemory_message (session_id, role, kind, content, wire, metadata, format, item, usage,
         tokens, tokens_through, position, answers, idempotency_key, payload_hash, created_at)
     SELECT advanced.id, batch.role, batch.kind, batch.content, batch.wire, batch.metadata, batch.format,
-        batch.item, batch.usage, batch.tokens,
-        advanced.unpinned_tokens - %(added_tokens)s + batch.tokens_through,
-        advanced.last_position - %(added)s + batch.position, CASE WHEN batch.answers = -1
-        THEN advanced.answered_position ELSE advanced.last_position - %(added)s + batch.answers END,
+        batch.item, batch.usage, batch.tokens, advanced.unpinned_tokens - %(added_tokens)s +
+        batch.tokens_through, advanced.last_position - %(added)s + batch.position, CASE WHEN batch.answers =
+        -1 THEN advanced.answered_position ELSE advanced.last_position - %(added)s + batch.answers END,
         batch.idempotency_key, batch.payload_hash, COALESCE(batch.created_at, STATEMENT_TIMESTAMP())
     FROM advanced, UNNEST(%(new_role)s::text[], %(new_kind)s::text[], %(new_content)s::text[],
         %(new_wire)s::text[], %(new_metadata)s::text[], %(new_format)s::text[], %(new_item)s::text[],
@@ -114,8 +111,7 @@ WITH advanced AS (
         %(new_position)s::bigint[], %(new_answers)s::bigint[], %(new_idempotency_key)s::text[],
         %(new_payload_hash)s::text[], %(new_created_at)s::timestamptz[]) AS batch (role, kind, content, wire,
         metadata, format, item, usage, tokens, tokens_through, position, answers, idempotency_key,
-        payload_hash, created_at)
-)
+        payload_hash, created_at))
 SELECT *
 FROM advanced;
 
@@ -123,36 +119,35 @@ FROM advanced;
 WITH advanced AS (
     UPDATE convmemory_session
     SET last_position = last_position + %(added)s,
-        unpinned_count = unpinned_count + %(added_unpinned)s,
-        unpinned_tokens = unpinned_tokens + %(added_tokens)s,
-        settled_tokens = CASE WHEN open_calls = '' THEN unpinned_tokens + %(settled)s ELSE settled_tokens END,
-        newest_position = CASE WHEN open_calls = '' THEN last_position + %(newest)s ELSE newest_position END,
-        answered_position = call_position,
-        counter = CASE WHEN last_position = 0 OR counter = %(counter)s THEN %(counter)s ELSE '' END,
-        revision = revision + 1,
-        updated_at = STATEMENT_TIMESTAMP(),
-        due_revision = CASE WHEN due_since IS NULL
-            AND (unpinned_tokens + %(added_tokens)s - covered_tokens > %(max_tokens)s) AND CASE
-            WHEN open_calls = '' THEN unpinned_tokens + %(settled)s ELSE settled_tokens END > covered_tokens
-            THEN revision + 1 ELSE due_revision END,
-        hinted_at = CASE WHEN due_since IS NULL
-            AND (unpinned_tokens + %(added_tokens)s - covered_tokens > %(max_tokens)s) AND CASE
-            WHEN open_calls = '' THEN unpinned_tokens + %(settled)s ELSE settled_tokens END > covered_tokens
-            THEN STATEMENT_TIMESTAMP() ELSE hinted_at END,
-        due_since = CASE WHEN due_since IS NULL
-            AND (unpinned_tokens + %(added_tokens)s - covered_tokens > %(max_tokens)s) AND CASE
-            WHEN open_calls = '' THEN unpinned_tokens + %(settled)s ELSE settled_tokens END > covered_tokens
-            THEN STATEMENT_TIMESTAMP() ELSE due_since END
+    unpinned_count = unpinned_count + %(added_unpinned)s,
+    unpinned_tokens = unpinned_tokens + %(added_tokens)s,
+    settled_tokens = CASE WHEN open_calls = '' THEN unpinned_tokens + %(settled)s ELSE settled_tokens END,
+    newest_position = CASE WHEN open_calls = '' THEN last_position + %(newest)s ELSE newest_position END,
+    answered_position = call_position,
+    counter = CASE WHEN last_position = 0
+    OR counter = %(counter)s THEN %(counter)s ELSE '' END,
+    revision = revision + 1,
+    updated_at = STATEMENT_TIMESTAMP(),
+    due_revision = CASE WHEN due_since IS NULL
+    AND (unpinned_tokens + %(added_tokens)s - covered_tokens > %(max_tokens)s)
+    AND CASE WHEN open_calls = '' THEN unpinned_tokens + %(settled)s ELSE settled_tokens END > covered_tokens
+        THEN revision + 1 ELSE due_revision END,
+    hinted_at = CASE WHEN due_since IS NULL
+    AND (unpinned_tokens + %(added_tokens)s - covered_tokens > %(max_tokens)s)
+    AND CASE WHEN open_calls = '' THEN unpinned_tokens + %(settled)s ELSE settled_tokens END > covered_tokens
+        THEN STATEMENT_TIMESTAMP() ELSE hinted_at END,
+    due_since = CASE WHEN due_since IS NULL
+    AND (unpinned_tokens + %(added_tokens)s - covered_tokens > %(max_tokens)s)
+    AND CASE WHEN open_calls = '' THEN unpinned_tokens + %(settled)s ELSE settled_tokens END > covered_tokens
+        THEN STATEMENT_TIMESTAMP() ELSE due_since END
     WHERE name_hash = %(name_hash)s
     RETURNING id, last_position, unpinned_tokens, answered_position, due_since IS NOT NULL AS due,
-        due_revision = revision AS turned_due
-), added AS (
+    due_revision = revision AS turned_due), added AS (
     INSERT INTO convmemory_message (session_id, tokens_through, position, created_at, role, kind, content,
         tokens, payload_hash)
     SELECT id, unpinned_tokens, last_position, STATEMENT_TIMESTAMP(), %(new_role)s, %(new_kind)s,
         %(new_content)s, %(new_tokens)s, %(new_payload_hash)s
-    FROM advanced
-)
+    FROM advanced)
 SELECT *
 FROM advanced;
 
@@ -160,36 +155,35 @@ FROM advanced;
 WITH advanced AS (
     UPDATE convmemory_session
     SET last_position = last_position + %(added)s,
-        unpinned_count = unpinned_count + %(added_unpinned)s,
-        unpinned_tokens = unpinned_tokens + %(added_tokens)s,
-        settled_tokens = CASE WHEN open_calls = '' THEN unpinned_tokens + %(settled)s ELSE settled_tokens END,
-        newest_position = CASE WHEN open_calls = '' THEN last_position + %(newest)s ELSE newest_position END,
-        answered_position = call_position,
-        counter = CASE WHEN last_position = 0 OR counter = %(counter)s THEN %(counter)s ELSE '' END,
-        revision = revision + 1,
-        updated_at = STATEMENT_TIMESTAMP(),
-        due_revision = CASE WHEN due_since IS NULL
-            AND (unpinned_count + %(added_unpinned)s - covered_count > %(max_messages)s) AND CASE
-            WHEN open_calls = '' THEN unpinned_tokens + %(settled)s ELSE settled_tokens END > covered_tokens
-            THEN revision + 1 ELSE due_revision END,
-        hinted_at = CASE WHEN due_since IS NULL
-            AND (unpinned_count + %(added_unpinned)s - covered_count > %(max_messages)s) AND CASE
-            WHEN open_calls = '' THEN unpinned_tokens + %(settled)s ELSE settled_tokens END > covered_tokens
-            THEN NULL ELSE hinted_at END,
-        due_since = CASE WHEN due_since IS NULL
-            AND (unpinned_count + %(added_unpinned)s - covered_count > %(max_messages)s) AND CASE
-            WHEN open_calls = '' THEN unpinned_tokens + %(settled)s ELSE settled_tokens END > covered_tokens
-            THEN STATEMENT_TIMESTAMP() ELSE due_since END
+    unpinned_count = unpinned_count + %(added_unpinned)s,
+    unpinned_tokens = unpinned_tokens + %(added_tokens)s,
+    settled_tokens = CASE WHEN open_calls = '' THEN unpinned_tokens + %(settled)s ELSE settled_tokens END,
+    newest_position = CASE WHEN open_calls = '' THEN last_position + %(newest)s ELSE newest_position END,
+    answered_position = call_position,
+    counter = CASE WHEN last_position = 0
+    OR counter = %(counter)s THEN %(counter)s ELSE '' END,
+    revision = revision + 1,
+    updated_at = STATEMENT_TIMESTAMP(),
+    due_revision = CASE WHEN due_since IS NULL
+    AND (unpinned_count + %(added_unpinned)s - covered_count > %(max_messages)s)
+    AND CASE WHEN open_calls = '' THEN unpinned_tokens + %(settled)s ELSE settled_tokens END > covered_tokens
+        THEN revision + 1 ELSE due_revision END,
+    hinted_at = CASE WHEN due_since IS NULL
+    AND (unpinned_count + %(added_unpinned)s - covered_count > %(max_messages)s)
+    AND CASE WHEN open_calls = '' THEN unpinned_tokens + %(settled)s ELSE settled_tokens END > covered_tokens
+        THEN NULL ELSE hinted_at END,
+    due_since = CASE WHEN due_since IS NULL
+    AND (unpinned_count + %(added_unpinned)s - covered_count > %(max_messages)s)
+    AND CASE WHEN open_calls = '' THEN unpinned_tokens + %(settled)s ELSE settled_tokens END > covered_tokens
+        THEN STATEMENT_TIMESTAMP() ELSE due_since END
     WHERE name_hash = %(name_hash)s
     RETURNING id, last_position, unpinned_tokens, answered_position, due_since IS NOT NULL AS due,
-        due_revision = revision AS turned_due
-), added AS (
+    due_revision = revision AS turned_due), added AS (
     INSERT INTO convmemory_message (session_id, tokens_through, position, created_at, role, kind, content,
         tokens, payload_hash)
     SELECT id, unpinned_tokens, last_position, STATEMENT_TIMESTAMP(), %(new_role)s, %(new_kind)s,
         %(new_content)s, %(new_tokens)s, %(new_payload_hash)s
-    FROM advanced
-)
+    FROM advanced)
 SELECT *
 FROM advanced;
 
@@ -197,39 +191,38 @@ FROM advanced;
 WITH advanced AS (
     UPDATE convmemory_session
     SET last_position = last_position + %(added)s,
-        unpinned_count = unpinned_count + %(added_unpinned)s,
-        unpinned_tokens = unpinned_tokens + %(added_tokens)s,
-        settled_tokens = CASE WHEN open_calls = '' THEN unpinned_tokens + %(settled)s ELSE settled_tokens END,
-        newest_position = CASE WHEN open_calls = '' THEN last_position + %(newest)s ELSE newest_position END,
-        answered_position = call_position,
-        counter = CASE WHEN last_position = 0 OR counter = %(counter)s THEN %(counter)s ELSE '' END,
-        revision = revision + 1,
-        updated_at = STATEMENT_TIMESTAMP(),
-        due_revision = CASE WHEN due_since IS NULL
-            AND (unpinned_tokens + %(added_tokens)s - covered_tokens > %(max_tokens)s
-            OR unpinned_count + %(added_unpinned)s - covered_count > %(max_messages)s) AND CASE
-            WHEN open_calls = '' THEN unpinned_tokens + %(settled)s ELSE settled_tokens END > covered_tokens
-            THEN revision + 1 ELSE due_revision END,
-        hinted_at = CASE WHEN due_since IS NULL
-            AND (unpinned_tokens + %(added_tokens)s - covered_tokens > %(max_tokens)s
-            OR unpinned_count + %(added_unpinned)s - covered_count > %(max_messages)s) AND CASE
-            WHEN open_calls = '' THEN unpinned_tokens + %(settled)s ELSE settled_tokens END > covered_tokens
-            THEN NULL ELSE hinted_at END,
-        due_since = CASE WHEN due_since IS NULL
-            AND (unpinned_tokens + %(added_tokens)s - covered_tokens > %(max_tokens)s
-            OR unpinned_count + %(added_unpinned)s - covered_count > %(max_messages)s) AND CASE
-            WHEN open_calls = '' THEN unpinned_tokens + %(settled)s ELSE settled_tokens END > covered_tokens
-            THEN STATEMENT_TIMESTAMP() ELSE due_since END
+    unpinned_count = unpinned_count + %(added_unpinned)s,
+    unpinned_tokens = unpinned_tokens + %(added_tokens)s,
+    settled_tokens = CASE WHEN open_calls = '' THEN unpinned_tokens + %(settled)s ELSE settled_tokens END,
+    newest_position = CASE WHEN open_calls = '' THEN last_position + %(newest)s ELSE newest_position END,
+    answered_position = call_position,
+    counter = CASE WHEN last_position = 0
+    OR counter = %(counter)s THEN %(counter)s ELSE '' END,
+    revision = revision + 1,
+    updated_at = STATEMENT_TIMESTAMP(),
+    due_revision = CASE WHEN due_since IS NULL
+    AND (unpinned_tokens + %(added_tokens)s - covered_tokens > %(max_tokens)s
+        OR unpinned_count + %(added_unpinned)s - covered_count > %(max_messages)s)
+    AND CASE WHEN open_calls = '' THEN unpinned_tokens + %(settled)s ELSE settled_tokens END > covered_tokens
+        THEN revision + 1 ELSE due_revision END,
+    hinted_at = CASE WHEN due_since IS NULL
+    AND (unpinned_tokens + %(added_tokens)s - covered_tokens > %(max_tokens)s
+        OR unpinned_count + %(added_unpinned)s - covered_count > %(max_messages)s)
+    AND CASE WHEN open_calls = '' THEN unpinned_tokens + %(settled)s ELSE settled_tokens END > covered_tokens
+        THEN NULL ELSE hinted_at END,
+    due_since = CASE WHEN due_since IS NULL
+    AND (unpinned_tokens + %(added_tokens)s - covered_tokens > %(max_tokens)s
+        OR unpinned_count + %(added_unpinned)s - covered_count > %(max_messages)s)
+    AND CASE WHEN open_calls = '' THEN unpinned_tokens + %(settled)s ELSE settled_tokens END > covered_tokens
+        THEN STATEMENT_TIMESTAMP() ELSE due_since END
     WHERE name_hash = %(name_hash)s
     RETURNING id, last_position, unpinned_tokens, answered_position, due_since IS NOT NULL AS due,
-        due_revision = revision AS turned_due
-), added AS (
+    due_revision = revision AS turned_due), added AS (
     INSERT INTO convmemory_message (session_id, tokens_through, position, created_at, role, kind, content,
         tokens, payload_hash)
     SELECT id, unpinned_tokens, last_position, STATEMENT_TIMESTAMP(), %(new_role)s, %(new_kind)s,
         %(new_content)s, %(new_tokens)s, %(new_payload_hash)s
-    FROM advanced
-)
+    FROM advanced)
 SELECT *
 FROM advanced;
 
@@ -237,24 +230,23 @@ FROM advanced;
 WITH advanced AS (
     UPDATE convmemory_session
     SET last_position = last_position + %(added)s,
-        unpinned_count = unpinned_count + %(added_unpinned)s,
-        unpinned_tokens = unpinned_tokens + %(added_tokens)s,
-        settled_tokens = CASE WHEN open_calls = '' THEN unpinned_tokens + %(settled)s ELSE settled_tokens END,
-        newest_position = CASE WHEN open_calls = '' THEN last_position + %(newest)s ELSE newest_position END,
-        answered_position = call_position,
-        counter = CASE WHEN last_position = 0 OR counter = %(counter)s THEN %(counter)s ELSE '' END,
-        revision = revision + 1,
-        updated_at = STATEMENT_TIMESTAMP()
+    unpinned_count = unpinned_count + %(added_unpinned)s,
+    unpinned_tokens = unpinned_tokens + %(added_tokens)s,
+    settled_tokens = CASE WHEN open_calls = '' THEN unpinned_tokens + %(settled)s ELSE settled_tokens END,
+    newest_position = CASE WHEN open_calls = '' THEN last_position + %(newest)s ELSE newest_position END,
+    answered_position = call_position,
+    counter = CASE WHEN last_position = 0
+    OR counter = %(counter)s THEN %(counter)s ELSE '' END,
+    revision = revision + 1,
+    updated_at = STATEMENT_TIMESTAMP()
     WHERE name_hash = %(name_hash)s
     RETURNING id, last_position, unpinned_tokens, answered_position, due_since IS NOT NULL AS due,
-        due_revision = revision AS turned_due
-), added AS (
+    due_revision = revision AS turned_due), added AS (
     INSERT INTO convmemory_message (session_id, tokens_through, position, created_at, role, kind, content,
         tokens, payload_hash)
     SELECT id, unpinned_tokens, last_position, STATEMENT_TIMESTAMP(), %(new_role)s, %(new_kind)s,
         %(new_content)s, %(new_tokens)s, %(new_payload_hash)s
-    FROM advanced
-)
+    FROM advanced)
 SELECT *
 FROM advanced;
 
@@ -262,32 +254,32 @@ FROM advanced;
 WITH advanced AS (
     UPDATE convmemory_session
     SET last_position = last_position + %(added)s,
-        unpinned_count = unpinned_count + %(added_unpinned)s,
-        unpinned_tokens = unpinned_tokens + %(added_tokens)s,
-        settled_tokens = CASE WHEN open_calls = '' THEN unpinned_tokens + %(settled)s ELSE settled_tokens END,
-        newest_position = CASE WHEN open_calls = '' THEN last_position + %(newest)s ELSE newest_position END,
-        answered_position = call_position,
-        counter = CASE WHEN last_position = 0 OR counter = %(counter)s THEN %(counter)s ELSE '' END,
-        revision = revision + 1,
-        updated_at = STATEMENT_TIMESTAMP(),
-        due_revision = CASE WHEN due_since IS NULL AND CASE WHEN open_calls = ''
-            THEN last_position + %(newest)s ELSE newest_position END - indexed_position > %(max_unindexed)s
-            THEN revision + 1 ELSE due_revision END,
-        hinted_at = CASE WHEN due_since IS NULL AND CASE WHEN open_calls = '' THEN last_position + %(newest)s
-            ELSE newest_position END - indexed_position > %(max_unindexed)s THEN NULL ELSE hinted_at END,
-        due_since = CASE WHEN due_since IS NULL AND CASE WHEN open_calls = '' THEN last_position + %(newest)s
-            ELSE newest_position END - indexed_position > %(max_unindexed)s THEN STATEMENT_TIMESTAMP()
-            ELSE due_since END
+    unpinned_count = unpinned_count + %(added_unpinned)s,
+    unpinned_tokens = unpinned_tokens + %(added_tokens)s,
+    settled_tokens = CASE WHEN open_calls = '' THEN unpinned_tokens + %(settled)s ELSE settled_tokens END,
+    newest_position = CASE WHEN open_calls = '' THEN last_position + %(newest)s ELSE newest_position END,
+    answered_position = call_position,
+    counter = CASE WHEN last_position = 0
+    OR counter = %(counter)s THEN %(counter)s ELSE '' END,
+    revision = revision + 1,
+    updated_at = STATEMENT_TIMESTAMP(),
+    due_revision = CASE WHEN due_since IS NULL
+    AND CASE WHEN open_calls = '' THEN last_position + %(newest)s ELSE newest_position END - indexed_position
+        > %(max_unindexed)s THEN revision + 1 ELSE due_revision END,
+    hinted_at = CASE WHEN due_since IS NULL
+    AND CASE WHEN open_calls = '' THEN last_position + %(newest)s ELSE newest_position END - indexed_position
+        > %(max_unindexed)s THEN NULL ELSE hinted_at END,
+    due_since = CASE WHEN due_since IS NULL
+    AND CASE WHEN open_calls = '' THEN last_position + %(newest)s ELSE newest_position END - indexed_position
+        > %(max_unindexed)s THEN STATEMENT_TIMESTAMP() ELSE due_since END
     WHERE name_hash = %(name_hash)s
     RETURNING id, last_position, unpinned_tokens, answered_position, due_since IS NOT NULL AS due,
-        due_revision = revision AS turned_due
-), added AS (
+    due_revision = revision AS turned_due), added AS (
     INSERT INTO convmemory_message (session_id, tokens_through, position, created_at, role, kind, content,
         tokens, payload_hash)
     SELECT id, unpinned_tokens, last_position, STATEMENT_TIMESTAMP(), %(new_role)s, %(new_kind)s,
         %(new_content)s, %(new_tokens)s, %(new_payload_hash)s
-    FROM advanced
-)
+    FROM advanced)
 SELECT *
 FROM advanced;
 
@@ -295,36 +287,34 @@ FROM advanced;
 WITH advanced AS (
     UPDATE convmemory_session
     SET last_position = last_position + %(added)s,
-        unpinned_count = unpinned_count + %(added_unpinned)s,
-        unpinned_tokens = unpinned_tokens + %(added_tokens)s,
-        settled_tokens = unpinned_tokens + %(settled)s,
-        newest_position = last_position + %(newest)s,
-        answered_position = call_position,
-        exchange_calls = %(exchange_calls)s,
-        open_calls = %(open_calls)s,
-        call_position = 0,
-        counter = CASE WHEN last_position = 0 OR counter = %(counter)s THEN %(counter)s ELSE '' END,
-        revision = revision + 1,
-        updated_at = STATEMENT_TIMESTAMP(),
-        due_revision = CASE WHEN due_since IS NULL
-            AND last_position + %(newest)s - indexed_position > %(max_unindexed)s THEN revision + 1
-            ELSE due_revision END,
-        hinted_at = CASE WHEN due_since IS NULL
-            AND last_position + %(newest)s - indexed_position > %(max_unindexed)s THEN NULL
-            ELSE hinted_at END,
-        due_since = CASE WHEN due_since IS NULL
-            AND last_position + %(newest)s - indexed_position > %(max_unindexed)s THEN STATEMENT_TIMESTAMP()
-            ELSE due_since END
+    unpinned_count = unpinned_count + %(added_unpinned)s,
+    unpinned_tokens = unpinned_tokens + %(added_tokens)s,
+    settled_tokens = unpinned_tokens + %(settled)s,
+    newest_position = last_position + %(newest)s,
+    answered_position = call_position,
+    exchange_calls = %(exchange_calls)s,
+    open_calls = %(open_calls)s,
+    call_position = 0,
+    counter = CASE WHEN last_position = 0
+    OR counter = %(counter)s THEN %(counter)s ELSE '' END,
+    revision = revision + 1,
+    updated_at = STATEMENT_TIMESTAMP(),
+    due_revision = CASE WHEN due_since IS NULL
+    AND last_position + %(newest)s - indexed_position > %(max_unindexed)s THEN revision + 1 ELSE due_revision
+        END,
+    hinted_at = CASE WHEN due_since IS NULL
+    AND last_position + %(newest)s - indexed_position > %(max_unindexed)s THEN NULL ELSE hinted_at END,
+    due_since = CASE WHEN due_since IS NULL
+    AND last_position + %(newest)s - indexed_position > %(max_unindexed)s THEN STATEMENT_TIMESTAMP() ELSE
+        due_since END
     WHERE name_hash = %(name_hash)s
     RETURNING id, last_position, unpinned_tokens, answered_position, due_since IS NOT NULL AS due,
-        due_revision = revision AS turned_due
-), added AS (
+    due_revision = revision AS turned_due), added AS (
     INSERT INTO convmemory_message (session_id, tokens_through, position, created_at, role, kind, content,
         tokens, payload_hash)
     SELECT id, unpinned_tokens, last_position, STATEMENT_TIMESTAMP(), %(new_role)s, %(new_kind)s,
         %(new_content)s, %(new_tokens)s, %(new_payload_hash)s
-    FROM advanced
-)
+    FROM advanced)
 SELECT *
 FROM advanced;
 
@@ -332,44 +322,44 @@ FROM advanced;
 WITH advanced AS (
     UPDATE convmemory_session
     SET last_position = last_position + %(added)s,
-        unpinned_count = unpinned_count + %(added_unpinned)s,
-        unpinned_tokens = unpinned_tokens + %(added_tokens)s,
-        settled_tokens = CASE WHEN open_calls = '' THEN unpinned_tokens + %(settled)s ELSE settled_tokens END,
-        newest_position = CASE WHEN open_calls = '' THEN last_position + %(newest)s ELSE newest_position END,
-        answered_position = call_position,
-        counter = CASE WHEN last_position = 0 OR counter = %(counter)s THEN %(counter)s ELSE '' END,
-        revision = revision + 1,
-        updated_at = STATEMENT_TIMESTAMP(),
-        due_revision = CASE WHEN due_since IS NULL
-            AND ((unpinned_tokens + %(added_tokens)s - covered_tokens > %(max_tokens)s
-            OR unpinned_count + %(added_unpinned)s - covered_count > %(max_messages)s) AND CASE
-            WHEN open_calls = '' THEN unpinned_tokens + %(settled)s ELSE settled_tokens END > covered_tokens
-            OR CASE WHEN open_calls = '' THEN last_position + %(newest)s
-            ELSE newest_position END - indexed_position > %(max_unindexed)s) THEN revision + 1
-            ELSE due_revision END,
-        hinted_at = CASE WHEN due_since IS NULL
-            AND ((unpinned_tokens + %(added_tokens)s - covered_tokens > %(max_tokens)s
-            OR unpinned_count + %(added_unpinned)s - covered_count > %(max_messages)s) AND CASE
-            WHEN open_calls = '' THEN unpinned_tokens + %(settled)s ELSE settled_tokens END > covered_tokens
-            OR CASE WHEN open_calls = '' THEN last_position + %(newest)s
-            ELSE newest_position END - indexed_position > %(max_unindexed)s) THEN NULL ELSE hinted_at END,
-        due_since = CASE WHEN due_since IS NULL
-            AND ((unpinned_tokens + %(added_tokens)s - covered_tokens > %(max_tokens)s
-            OR unpinned_count + %(added_unpinned)s - covered_count > %(max_messages)s) AND CASE
-            WHEN open_calls = '' THEN unpinned_tokens + %(settled)s ELSE settled_tokens END > covered_tokens
-            OR CASE WHEN open_calls = '' THEN last_position + %(newest)s
-            ELSE newest_position END - indexed_position > %(max_unindexed)s) THEN STATEMENT_TIMESTAMP()
-            ELSE due_since END
+    unpinned_count = unpinned_count + %(added_unpinned)s,
+    unpinned_tokens = unpinned_tokens + %(added_tokens)s,
+    settled_tokens = CASE WHEN open_calls = '' THEN unpinned_tokens + %(settled)s ELSE settled_tokens END,
+    newest_position = CASE WHEN open_calls = '' THEN last_position + %(newest)s ELSE newest_position END,
+    answered_position = call_position,
+    counter = CASE WHEN last_position = 0
+    OR counter = %(counter)s THEN %(counter)s ELSE '' END,
+    revision = revision + 1,
+    updated_at = STATEMENT_TIMESTAMP(),
+    due_revision = CASE WHEN due_since IS NULL
+    AND ((unpinned_tokens + %(added_tokens)s - covered_tokens > %(max_tokens)s
+            OR unpinned_count + %(added_unpinned)s - covered_count > %(max_messages)s)
+        AND CASE WHEN open_calls = '' THEN unpinned_tokens + %(settled)s ELSE settled_tokens END >
+            covered_tokens
+        OR CASE WHEN open_calls = '' THEN last_position + %(newest)s ELSE newest_position END -
+            indexed_position > %(max_unindexed)s) THEN revision + 1 ELSE due_revision END,
+    hinted_at = CASE WHEN due_since IS NULL
+    AND ((unpinned_tokens + %(added_tokens)s - covered_tokens > %(max_tokens)s
+            OR unpinned_count + %(added_unpinned)s - covered_count > %(max_messages)s)
+        AND CASE WHEN open_calls = '' THEN unpinned_tokens + %(settled)s ELSE settled_tokens END >
+            covered_tokens
+        OR CASE WHEN open_calls = '' THEN last_position + %(newest)s ELSE newest_position END -
+            indexed_position > %(max_unindexed)s) THEN NULL ELSE hinted_at END,
+    due_since = CASE WHEN due_since IS NULL
+    AND ((unpinned_tokens + %(added_tokens)s - covered_tokens > %(max_tokens)s
+            OR unpinned_count + %(added_unpinned)s - covered_count > %(max_messages)s)
+        AND CASE WHEN open_calls = '' THEN unpinned_tokens + %(settled)s ELSE settled_tokens END >
+            covered_tokens
+        OR CASE WHEN open_calls = '' THEN last_position + %(newest)s ELSE newest_position END -
+            indexed_position > %(max_unindexed)s) THEN STATEMENT_TIMESTAMP() ELSE due_since END
     WHERE name_hash = %(name_hash)s
     RETURNING id, last_position, unpinned_tokens, answered_position, due_since IS NOT NULL AS due,
-        due_revision = revision AS turned_due
-), added AS (
+    due_revision = revision AS turned_due), added AS (
     INSERT INTO convmemory_message (session_id, tokens_through, position, created_at, role, kind, content,
         tokens, payload_hash)
     SELECT id, unpinned_tokens, last_position, STATEMENT_TIMESTAMP(), %(new_role)s, %(new_kind)s,
         %(new_content)s, %(new_tokens)s, %(new_payload_hash)s
-    FROM advanced
-)
+    FROM advanced)
 SELECT *
 FROM advanced;
 
@@ -377,25 +367,24 @@ FROM advanced;
 WITH advanced AS (
     UPDATE convmemory_session
     SET last_position = last_position + %(added)s,
-        unpinned_count = unpinned_count + %(added_unpinned)s,
-        unpinned_tokens = unpinned_tokens + %(added_tokens)s,
-        settled_tokens = CASE WHEN open_calls = '' THEN unpinned_tokens + %(settled)s ELSE settled_tokens END,
-        newest_position = CASE WHEN open_calls = '' THEN last_position + %(newest)s ELSE newest_position END,
-        answered_position = call_position,
-        counter = CASE WHEN last_position = 0 OR counter = %(counter)s THEN %(counter)s ELSE '' END,
-        revision = revision + 1,
-        updated_at = STATEMENT_TIMESTAMP()
+    unpinned_count = unpinned_count + %(added_unpinned)s,
+    unpinned_tokens = unpinned_tokens + %(added_tokens)s,
+    settled_tokens = CASE WHEN open_calls = '' THEN unpinned_tokens + %(settled)s ELSE settled_tokens END,
+    newest_position = CASE WHEN open_calls = '' THEN last_position + %(newest)s ELSE newest_position END,
+    answered_position = call_position,
+    counter = CASE WHEN last_position = 0
+    OR counter = %(counter)s THEN %(counter)s ELSE '' END,
+    revision = revision + 1,
+    updated_at = STATEMENT_TIMESTAMP()
     WHERE name_hash = %(name_hash)s
-        AND id = %(id)s
+    AND id = %(id)s
     RETURNING id, last_position, unpinned_tokens, answered_position, due_since IS NOT NULL AS due,
-        due_revision = revision AS turned_due
-), added AS (
+    due_revision = revision AS turned_due), added AS (
     INSERT INTO convmemory_message (session_id, tokens_through, position, created_at, role, kind, content,
         tokens, payload_hash)
     SELECT id, unpinned_tokens, last_position, STATEMENT_TIMESTAMP(), %(new_role)s, %(new_kind)s,
         %(new_content)s, %(new_tokens)s, %(new_payload_hash)s
-    FROM advanced
-)
+    FROM advanced)
 SELECT *
 FROM advanced;
 
@@ -403,29 +392,28 @@ FROM advanced;
 WITH advanced AS (
     UPDATE convmemory_session
     SET last_position = last_position + %(added)s,
-        unpinned_count = unpinned_count + %(added_unpinned)s,
-        unpinned_tokens = unpinned_tokens + %(added_tokens)s,
-        settled_tokens = unpinned_tokens + %(settled)s,
-        newest_position = last_position + %(newest)s,
-        answered_position = call_position,
-        exchange_calls = %(exchange_calls)s,
-        open_calls = %(open_calls)s,
-        call_position = 0,
-        counter = CASE WHEN last_position = 0 OR counter = %(counter)s THEN %(counter)s ELSE '' END,
-        revision = revision + 1,
-        updated_at = STATEMENT_TIMESTAMP()
+    unpinned_count = unpinned_count + %(added_unpinned)s,
+    unpinned_tokens = unpinned_tokens + %(added_tokens)s,
+    settled_tokens = unpinned_tokens + %(settled)s,
+    newest_position = last_position + %(newest)s,
+    answered_position = call_position,
+    exchange_calls = %(exchange_calls)s,
+    open_calls = %(open_calls)s,
+    call_position = 0,
+    counter = CASE WHEN last_position = 0
+    OR counter = %(counter)s THEN %(counter)s ELSE '' END,
+    revision = revision + 1,
+    updated_at = STATEMENT_TIMESTAMP()
     WHERE name_hash = %(name_hash)s
-        AND epoch = %(epoch)s
+    AND epoch = %(epoch)s
     RETURNING id, last_position, unpinned_tokens, answered_position, due_since IS NOT NULL AS due,
-        due_revision = revision AS turned_due
-), added AS (
+    due_revision = revision AS turned_due), added AS (
     INSERT INTO convmemory_message (session_id, tokens_through, position, created_at, role, kind, content,
         wire, metadata, usage, tokens, idempotency_key, payload_hash)
     SELECT id, unpinned_tokens, last_position, %(new_created_at)s, %(new_role)s, %(new_kind)s,
         %(new_content)s, %(new_wire)s, %(new_metadata)s, %(new_usage)s, %(new_tokens)s,
         %(new_idempotency_key)s, %(new_payload_hash)s
-    FROM advanced
-)
+    FROM advanced)
 SELECT *
 FROM advanced;
 
@@ -433,29 +421,28 @@ FROM advanced;
 WITH advanced AS (
     UPDATE convmemory_session
     SET last_position = last_position + %(added)s,
-        unpinned_count = unpinned_count + %(added_unpinned)s,
-        unpinned_tokens = unpinned_tokens + %(added_tokens)s,
-        settled_tokens = unpinned_tokens + %(settled)s,
-        newest_position = last_position + %(newest)s,
-        answered_position = call_position,
-        exchange_calls = %(exchange_calls)s,
-        open_calls = %(open_calls)s,
-        call_position = 0,
-        counter = CASE WHEN last_position = 0 OR counter = %(counter)s THEN %(counter)s ELSE '' END,
-        revision = revision + 1,
-        updated_at = STATEMENT_TIMESTAMP()
+    unpinned_count = unpinned_count + %(added_unpinned)s,
+    unpinned_tokens = unpinned_tokens + %(added_tokens)s,
+    settled_tokens = unpinned_tokens + %(settled)s,
+    newest_position = last_position + %(newest)s,
+    answered_position = call_position,
+    exchange_calls = %(exchange_calls)s,
+    open_calls = %(open_calls)s,
+    call_position = 0,
+    counter = CASE WHEN last_position = 0
+    OR counter = %(counter)s THEN %(counter)s ELSE '' END,
+    revision = revision + 1,
+    updated_at = STATEMENT_TIMESTAMP()
     WHERE name_hash = %(name_hash)s
-        AND epoch = %(epoch)s
+    AND epoch = %(epoch)s
     RETURNING id, last_position, unpinned_tokens, answered_position, due_since IS NOT NULL AS due,
-        due_revision = revision AS turned_due
-), added AS (
+    due_revision = revision AS turned_due), added AS (
     INSERT INTO convmemory_message (session_id, role, kind, content, wire, metadata, format, item, usage,
         tokens, tokens_through, position, answers, idempotency_key, payload_hash, created_at)
     SELECT advanced.id, batch.role, batch.kind, batch.content, batch.wire, batch.metadata, batch.format,
-        batch.item, batch.usage, batch.tokens,
-        advanced.unpinned_tokens - %(added_tokens)s + batch.tokens_through,
-        advanced.last_position - %(added)s + batch.position, CASE WHEN batch.answers = -1
-        THEN advanced.answered_position ELSE advanced.last_position - %(added)s + batch.answers END,
+        batch.item, batch.usage, batch.tokens, advanced.unpinned_tokens - %(added_tokens)s +
+        batch.tokens_through, advanced.last_position - %(added)s + batch.position, CASE WHEN batch.answers =
+        -1 THEN advanced.answered_position ELSE advanced.last_position - %(added)s + batch.answers END,
         batch.idempotency_key, batch.payload_hash, COALESCE(batch.created_at, STATEMENT_TIMESTAMP())
     FROM advanced, UNNEST(%(new_role)s::text[], %(new_kind)s::text[], %(new_content)s::text[],
         %(new_wire)s::text[], %(new_metadata)s::text[], %(new_format)s::text[], %(new_item)s::text[],
@@ -463,8 +450,7 @@ WITH advanced AS (
         %(new_position)s::bigint[], %(new_answers)s::bigint[], %(new_idempotency_key)s::text[],
         %(new_payload_hash)s::text[], %(new_created_at)s::timestamptz[]) AS batch (role, kind, content, wire,
         metadata, format, item, usage, tokens, tokens_through, position, answers, idempotency_key,
-        payload_hash, created_at)
-)
+        payload_hash, created_at))
 SELECT *
 FROM advanced;
 
@@ -472,27 +458,26 @@ FROM advanced;
 WITH advanced AS (
     UPDATE convmemory_session
     SET last_position = last_position + %(added)s,
-        unpinned_count = unpinned_count + %(added_unpinned)s,
-        unpinned_tokens = unpinned_tokens + %(added_tokens)s,
-        settled_tokens = unpinned_tokens + %(settled)s,
-        newest_position = last_position + %(newest)s,
-        answered_position = call_position,
-        exchange_calls = %(exchange_calls)s,
-        open_calls = %(open_calls)s,
-        call_position = last_position + %(call_position)s,
-        counter = CASE WHEN last_position = 0 OR counter = %(counter)s THEN %(counter)s ELSE '' END,
-        revision = revision + 1,
-        updated_at = STATEMENT_TIMESTAMP()
+    unpinned_count = unpinned_count + %(added_unpinned)s,
+    unpinned_tokens = unpinned_tokens + %(added_tokens)s,
+    settled_tokens = unpinned_tokens + %(settled)s,
+    newest_position = last_position + %(newest)s,
+    answered_position = call_position,
+    exchange_calls = %(exchange_calls)s,
+    open_calls = %(open_calls)s,
+    call_position = last_position + %(call_position)s,
+    counter = CASE WHEN last_position = 0
+    OR counter = %(counter)s THEN %(counter)s ELSE '' END,
+    revision = revision + 1,
+    updated_at = STATEMENT_TIMESTAMP()
     WHERE name_hash = %(name_hash)s
     RETURNING id, last_position, unpinned_tokens, answered_position, due_since IS NOT NULL AS due,
-        due_revision = revision AS turned_due
-), added AS (
+    due_revision = revision AS turned_due), added AS (
     INSERT INTO convmemory_message (session_id, tokens_through, position, created_at, role, kind, wire,
         tokens, payload_hash)
     SELECT id, unpinned_tokens, last_position, STATEMENT_TIMESTAMP(), %(new_role)s, %(new_kind)s,
         %(new_wire)s, %(new_tokens)s, %(new_payload_hash)s
-    FROM advanced
-)
+    FROM advanced)
 SELECT *
 FROM advanced;
 
@@ -500,28 +485,27 @@ FROM advanced;
 WITH advanced AS (
     UPDATE convmemory_session
     SET last_position = last_position + %(added)s,
-        unpinned_count = unpinned_count + %(added_unpinned)s,
-        unpinned_tokens = unpinned_tokens + %(added_tokens)s,
-        settled_tokens = unpinned_tokens + %(settled)s,
-        newest_position = last_position + %(newest)s,
-        answered_position = call_position,
-        exchange_calls = %(exchange_calls)s,
-        open_calls = %(open_calls)s,
-        call_position = last_position + %(call_position)s,
-        counter = CASE WHEN last_position = 0 OR counter = %(counter)s THEN %(counter)s ELSE '' END,
-        revision = revision + 1,
-        updated_at = STATEMENT_TIMESTAMP()
+    unpinned_count = unpinned_count + %(added_unpinned)s,
+    unpinned_tokens = unpinned_tokens + %(added_tokens)s,
+    settled_tokens = unpinned_tokens + %(settled)s,
+    newest_position = last_position + %(newest)s,
+    answered_position = call_position,
+    exchange_calls = %(exchange_calls)s,
+    open_calls = %(open_calls)s,
+    call_position = last_position + %(call_position)s,
+    counter = CASE WHEN last_position = 0
+    OR counter = %(counter)s THEN %(counter)s ELSE '' END,
+    revision = revision + 1,
+    updated_at = STATEMENT_TIMESTAMP()
     WHERE name_hash = %(name_hash)s
     RETURNING id, last_position, unpinned_tokens, answered_position, due_since IS NOT NULL AS due,
-        due_revision = revision AS turned_due
-), added AS (
+    due_revision = revision AS turned_due), added AS (
     INSERT INTO convmemory_message (session_id, role, kind, content, wire, metadata, format, item, usage,
         tokens, tokens_through, position, answers, idempotency_key, payload_hash, created_at)
     SELECT advanced.id, batch.role, batch.kind, batch.content, batch.wire, batch.metadata, batch.format,
-        batch.item, batch.usage, batch.tokens,
-        advanced.unpinned_tokens - %(added_tokens)s + batch.tokens_through,
-        advanced.last_position - %(added)s + batch.position, CASE WHEN batch.answers = -1
-        THEN advanced.answered_position ELSE advanced.last_position - %(added)s + batch.answers END,
+        batch.item, batch.usage, batch.tokens, advanced.unpinned_tokens - %(added_tokens)s +
+        batch.tokens_through, advanced.last_position - %(added)s + batch.position, CASE WHEN batch.answers =
+        -1 THEN advanced.answered_position ELSE advanced.last_position - %(added)s + batch.answers END,
         batch.idempotency_key, batch.payload_hash, COALESCE(batch.created_at, STATEMENT_TIMESTAMP())
     FROM advanced, UNNEST(%(new_role)s::text[], %(new_kind)s::text[], %(new_content)s::text[],
         %(new_wire)s::text[], %(new_metadata)s::text[], %(new_format)s::text[], %(new_item)s::text[],
@@ -529,8 +513,7 @@ WITH advanced AS (
         %(new_position)s::bigint[], %(new_answers)s::bigint[], %(new_idempotency_key)s::text[],
         %(new_payload_hash)s::text[], %(new_created_at)s::timestamptz[]) AS batch (role, kind, content, wire,
         metadata, format, item, usage, tokens, tokens_through, position, answers, idempotency_key,
-        payload_hash, created_at)
-)
+        payload_hash, created_at))
 SELECT *
 FROM advanced;
 
@@ -538,27 +521,26 @@ FROM advanced;
 WITH advanced AS (
     UPDATE convmemory_session
     SET last_position = last_position + %(added)s,
-        unpinned_count = unpinned_count + %(added_unpinned)s,
-        unpinned_tokens = unpinned_tokens + %(added_tokens)s,
-        settled_tokens = settled_tokens,
-        newest_position = newest_position,
-        answered_position = call_position,
-        open_calls = REPLACE(open_calls, %(result0)s, ''),
-        counter = CASE WHEN last_position = 0 OR counter = %(counter)s THEN %(counter)s ELSE '' END,
-        revision = revision + 1,
-        updated_at = STATEMENT_TIMESTAMP()
+    unpinned_count = unpinned_count + %(added_unpinned)s,
+    unpinned_tokens = unpinned_tokens + %(added_tokens)s,
+    settled_tokens = settled_tokens,
+    newest_position = newest_position,
+    answered_position = call_position,
+    open_calls = REPLACE(open_calls, %(result0)s, ''),
+    counter = CASE WHEN last_position = 0
+    OR counter = %(counter)s THEN %(counter)s ELSE '' END,
+    revision = revision + 1,
+    updated_at = STATEMENT_TIMESTAMP()
     WHERE name_hash = %(name_hash)s
-        AND open_calls <> ''
-        AND exchange_calls LIKE %(like0)s
+    AND open_calls <> ''
+    AND exchange_calls LIKE %(like0)s
     RETURNING id, last_position, unpinned_tokens, answered_position, due_since IS NOT NULL AS due,
-        due_revision = revision AS turned_due
-), added AS (
+    due_revision = revision AS turned_due), added AS (
     INSERT INTO convmemory_message (session_id, tokens_through, position, created_at, answers, role, kind,
         content, wire, tokens, payload_hash)
     SELECT id, unpinned_tokens, last_position, STATEMENT_TIMESTAMP(), answered_position, %(new_role)s,
         %(new_kind)s, %(new_content)s, %(new_wire)s, %(new_tokens)s, %(new_payload_hash)s
-    FROM advanced
-)
+    FROM advanced)
 SELECT *
 FROM advanced;
 
@@ -566,29 +548,28 @@ FROM advanced;
 WITH advanced AS (
     UPDATE convmemory_session
     SET last_position = last_position + %(added)s,
-        unpinned_count = unpinned_count + %(added_unpinned)s,
-        unpinned_tokens = unpinned_tokens + %(added_tokens)s,
-        settled_tokens = settled_tokens,
-        newest_position = newest_position,
-        answered_position = call_position,
-        open_calls = REPLACE(REPLACE(open_calls, %(result0)s, ''), %(result1)s, ''),
-        counter = CASE WHEN last_position = 0 OR counter = %(counter)s THEN %(counter)s ELSE '' END,
-        revision = revision + 1,
-        updated_at = STATEMENT_TIMESTAMP()
+    unpinned_count = unpinned_count + %(added_unpinned)s,
+    unpinned_tokens = unpinned_tokens + %(added_tokens)s,
+    settled_tokens = settled_tokens,
+    newest_position = newest_position,
+    answered_position = call_position,
+    open_calls = REPLACE(REPLACE(open_calls, %(result0)s, ''), %(result1)s, ''),
+    counter = CASE WHEN last_position = 0
+    OR counter = %(counter)s THEN %(counter)s ELSE '' END,
+    revision = revision + 1,
+    updated_at = STATEMENT_TIMESTAMP()
     WHERE name_hash = %(name_hash)s
-        AND REPLACE(open_calls, %(result0)s, '') <> ''
-        AND exchange_calls LIKE %(like0)s
-        AND exchange_calls LIKE %(like1)s
+    AND REPLACE(open_calls, %(result0)s, '') <> ''
+    AND exchange_calls LIKE %(like0)s
+    AND exchange_calls LIKE %(like1)s
     RETURNING id, last_position, unpinned_tokens, answered_position, due_since IS NOT NULL AS due,
-        due_revision = revision AS turned_due
-), added AS (
+    due_revision = revision AS turned_due), added AS (
     INSERT INTO convmemory_message (session_id, role, kind, content, wire, metadata, format, item, usage,
         tokens, tokens_through, position, answers, idempotency_key, payload_hash, created_at)
     SELECT advanced.id, batch.role, batch.kind, batch.content, batch.wire, batch.metadata, batch.format,
-        batch.item, batch.usage, batch.tokens,
-        advanced.unpinned_tokens - %(added_tokens)s + batch.tokens_through,
-        advanced.last_position - %(added)s + batch.position, CASE WHEN batch.answers = -1
-        THEN advanced.answered_position ELSE advanced.last_position - %(added)s + batch.answers END,
+        batch.item, batch.usage, batch.tokens, advanced.unpinned_tokens - %(added_tokens)s +
+        batch.tokens_through, advanced.last_position - %(added)s + batch.position, CASE WHEN batch.answers =
+        -1 THEN advanced.answered_position ELSE advanced.last_position - %(added)s + batch.answers END,
         batch.idempotency_key, batch.payload_hash, COALESCE(batch.created_at, STATEMENT_TIMESTAMP())
     FROM advanced, UNNEST(%(new_role)s::text[], %(new_kind)s::text[], %(new_content)s::text[],
         %(new_wire)s::text[], %(new_metadata)s::text[], %(new_format)s::text[], %(new_item)s::text[],
@@ -596,8 +577,7 @@ WITH advanced AS (
         %(new_position)s::bigint[], %(new_answers)s::bigint[], %(new_idempotency_key)s::text[],
         %(new_payload_hash)s::text[], %(new_created_at)s::timestamptz[]) AS batch (role, kind, content, wire,
         metadata, format, item, usage, tokens, tokens_through, position, answers, idempotency_key,
-        payload_hash, created_at)
-)
+        payload_hash, created_at))
 SELECT *
 FROM advanced;
 
@@ -605,29 +585,28 @@ FROM advanced;
 WITH advanced AS (
     UPDATE convmemory_session
     SET last_position = last_position + %(added)s,
-        unpinned_count = unpinned_count + %(added_unpinned)s,
-        unpinned_tokens = unpinned_tokens + %(added_tokens)s,
-        settled_tokens = settled_tokens,
-        newest_position = newest_position,
-        answered_position = call_position,
-        open_calls = REPLACE(REPLACE(open_calls, %(result0)s, ''), %(result1)s, ''),
-        counter = CASE WHEN last_position = 0 OR counter = %(counter)s THEN %(counter)s ELSE '' END,
-        revision = revision + 1,
-        updated_at = STATEMENT_TIMESTAMP()
+    unpinned_count = unpinned_count + %(added_unpinned)s,
+    unpinned_tokens = unpinned_tokens + %(added_tokens)s,
+    settled_tokens = settled_tokens,
+    newest_position = newest_position,
+    answered_position = call_position,
+    open_calls = REPLACE(REPLACE(open_calls, %(result0)s, ''), %(result1)s, ''),
+    counter = CASE WHEN last_position = 0
+    OR counter = %(counter)s THEN %(counter)s ELSE '' END,
+    revision = revision + 1,
+    updated_at = STATEMENT_TIMESTAMP()
     WHERE name_hash = %(name_hash)s
-        AND REPLACE(REPLACE(open_calls, %(result0)s, ''), %(result1)s, '') <> ''
-        AND exchange_calls LIKE %(like0)s
-        AND exchange_calls LIKE %(like1)s
+    AND REPLACE(REPLACE(open_calls, %(result0)s, ''), %(result1)s, '') <> ''
+    AND exchange_calls LIKE %(like0)s
+    AND exchange_calls LIKE %(like1)s
     RETURNING id, last_position, unpinned_tokens, answered_position, due_since IS NOT NULL AS due,
-        due_revision = revision AS turned_due
-), added AS (
+    due_revision = revision AS turned_due), added AS (
     INSERT INTO convmemory_message (session_id, role, kind, content, wire, metadata, format, item, usage,
         tokens, tokens_through, position, answers, idempotency_key, payload_hash, created_at)
     SELECT advanced.id, batch.role, batch.kind, batch.content, batch.wire, batch.metadata, batch.format,
-        batch.item, batch.usage, batch.tokens,
-        advanced.unpinned_tokens - %(added_tokens)s + batch.tokens_through,
-        advanced.last_position - %(added)s + batch.position, CASE WHEN batch.answers = -1
-        THEN advanced.answered_position ELSE advanced.last_position - %(added)s + batch.answers END,
+        batch.item, batch.usage, batch.tokens, advanced.unpinned_tokens - %(added_tokens)s +
+        batch.tokens_through, advanced.last_position - %(added)s + batch.position, CASE WHEN batch.answers =
+        -1 THEN advanced.answered_position ELSE advanced.last_position - %(added)s + batch.answers END,
         batch.idempotency_key, batch.payload_hash, COALESCE(batch.created_at, STATEMENT_TIMESTAMP())
     FROM advanced, UNNEST(%(new_role)s::text[], %(new_kind)s::text[], %(new_content)s::text[],
         %(new_wire)s::text[], %(new_metadata)s::text[], %(new_format)s::text[], %(new_item)s::text[],
@@ -635,8 +614,7 @@ WITH advanced AS (
         %(new_position)s::bigint[], %(new_answers)s::bigint[], %(new_idempotency_key)s::text[],
         %(new_payload_hash)s::text[], %(new_created_at)s::timestamptz[]) AS batch (role, kind, content, wire,
         metadata, format, item, usage, tokens, tokens_through, position, answers, idempotency_key,
-        payload_hash, created_at)
-)
+        payload_hash, created_at))
 SELECT *
 FROM advanced;
 
@@ -644,30 +622,29 @@ FROM advanced;
 WITH advanced AS (
     UPDATE convmemory_session
     SET last_position = last_position + %(added)s,
-        unpinned_count = unpinned_count + %(added_unpinned)s,
-        unpinned_tokens = unpinned_tokens + %(added_tokens)s,
-        settled_tokens = CASE WHEN REPLACE(open_calls, %(result0)s, '') = ''
-            THEN unpinned_tokens + %(settled)s ELSE settled_tokens END,
-        newest_position = CASE WHEN REPLACE(open_calls, %(result0)s, '') = '' THEN last_position + %(newest)s
-            ELSE newest_position END,
-        answered_position = call_position,
-        open_calls = REPLACE(open_calls, %(result0)s, ''),
-        counter = CASE WHEN last_position = 0 OR counter = %(counter)s THEN %(counter)s ELSE '' END,
-        revision = revision + 1,
-        updated_at = STATEMENT_TIMESTAMP()
+    unpinned_count = unpinned_count + %(added_unpinned)s,
+    unpinned_tokens = unpinned_tokens + %(added_tokens)s,
+    settled_tokens = CASE WHEN REPLACE(open_calls, %(result0)s, '') = '' THEN unpinned_tokens + %(settled)s
+        ELSE settled_tokens END,
+    newest_position = CASE WHEN REPLACE(open_calls, %(result0)s, '') = '' THEN last_position + %(newest)s ELSE
+        newest_position END,
+    answered_position = call_position,
+    open_calls = REPLACE(open_calls, %(result0)s, ''),
+    counter = CASE WHEN last_position = 0
+    OR counter = %(counter)s THEN %(counter)s ELSE '' END,
+    revision = revision + 1,
+    updated_at = STATEMENT_TIMESTAMP()
     WHERE name_hash = %(name_hash)s
-        AND open_calls <> ''
-        AND exchange_calls LIKE %(like0)s
+    AND open_calls <> ''
+    AND exchange_calls LIKE %(like0)s
     RETURNING id, last_position, unpinned_tokens, answered_position, due_since IS NOT NULL AS due,
-        due_revision = revision AS turned_due
-), added AS (
+    due_revision = revision AS turned_due), added AS (
     INSERT INTO convmemory_message (session_id, role, kind, content, wire, metadata, format, item, usage,
         tokens, tokens_through, position, answers, idempotency_key, payload_hash, created_at)
     SELECT advanced.id, batch.role, batch.kind, batch.content, batch.wire, batch.metadata, batch.format,
-        batch.item, batch.usage, batch.tokens,
-        advanced.unpinned_tokens - %(added_tokens)s + batch.tokens_through,
-        advanced.last_position - %(added)s + batch.position, CASE WHEN batch.answers = -1
-        THEN advanced.answered_position ELSE advanced.last_position - %(added)s + batch.answers END,
+        batch.item, batch.usage, batch.tokens, advanced.unpinned_tokens - %(added_tokens)s +
+        batch.tokens_through, advanced.last_position - %(added)s + batch.position, CASE WHEN batch.answers =
+        -1 THEN advanced.answered_position ELSE advanced.last_position - %(added)s + batch.answers END,
         batch.idempotency_key, batch.payload_hash, COALESCE(batch.created_at, STATEMENT_TIMESTAMP())
     FROM advanced, UNNEST(%(new_role)s::text[], %(new_kind)s::text[], %(new_content)s::text[],
         %(new_wire)s::text[], %(new_metadata)s::text[], %(new_format)s::text[], %(new_item)s::text[],
@@ -675,8 +652,7 @@ WITH advanced AS (
         %(new_position)s::bigint[], %(new_answers)s::bigint[], %(new_idempotency_key)s::text[],
         %(new_payload_hash)s::text[], %(new_created_at)s::timestamptz[]) AS batch (role, kind, content, wire,
         metadata, format, item, usage, tokens, tokens_through, position, answers, idempotency_key,
-        payload_hash, created_at)
-)
+        payload_hash, created_at))
 SELECT *
 FROM advanced;
 
@@ -684,28 +660,27 @@ FROM advanced;
 WITH advanced AS (
     UPDATE convmemory_session
     SET last_position = last_position + %(added)s,
-        unpinned_count = unpinned_count + %(added_unpinned)s,
-        unpinned_tokens = unpinned_tokens + %(added_tokens)s,
-        settled_tokens = settled_tokens,
-        newest_position = newest_position,
-        pinned = pinned || ' ' || CAST(last_position + %(pinned0)s AS VARCHAR(20)) || %(tokens0)s,
-        pinned_count = pinned_count + %(added_pinned)s,
-        pinned_tokens = pinned_tokens + %(pinned_tokens)s,
-        answered_position = call_position,
-        counter = CASE WHEN last_position = 0 OR counter = %(counter)s THEN %(counter)s ELSE '' END,
-        revision = revision + 1,
-        updated_at = STATEMENT_TIMESTAMP()
+    unpinned_count = unpinned_count + %(added_unpinned)s,
+    unpinned_tokens = unpinned_tokens + %(added_tokens)s,
+    settled_tokens = settled_tokens,
+    newest_position = newest_position,
+    pinned = pinned || ' ' || CAST(last_position + %(pinned0)s AS VARCHAR(20)) || %(tokens0)s,
+    pinned_count = pinned_count + %(added_pinned)s,
+    pinned_tokens = pinned_tokens + %(pinned_tokens)s,
+    answered_position = call_position,
+    counter = CASE WHEN last_position = 0
+    OR counter = %(counter)s THEN %(counter)s ELSE '' END,
+    revision = revision + 1,
+    updated_at = STATEMENT_TIMESTAMP()
     WHERE name_hash = %(name_hash)s
-        AND pinned_count <= %(max_pinned)s
+    AND pinned_count <= %(max_pinned)s
     RETURNING id, last_position, unpinned_tokens, answered_position, due_since IS NOT NULL AS due,
-        due_revision = revision AS turned_due
-), added AS (
+    due_revision = revision AS turned_due), added AS (
     INSERT INTO convmemory_message (session_id, tokens_through, position, created_at, role, kind, content,
         tokens, payload_hash)
     SELECT id, unpinned_tokens, last_position, STATEMENT_TIMESTAMP(), %(new_role)s, %(new_kind)s,
         %(new_content)s, %(new_tokens)s, %(new_payload_hash)s
-    FROM advanced
-)
+    FROM advanced)
 SELECT *
 FROM advanced;
 
@@ -713,29 +688,29 @@ FROM advanced;
 WITH advanced AS (
     UPDATE convmemory_session
     SET last_position = last_position + %(added)s,
-        unpinned_count = unpinned_count + %(added_unpinned)s,
-        unpinned_tokens = unpinned_tokens + %(added_tokens)s,
-        settled_tokens = CASE WHEN open_calls = '' THEN unpinned_tokens + %(settled)s ELSE settled_tokens END,
-        newest_position = CASE WHEN open_calls = '' THEN last_position + %(newest)s ELSE newest_position END,
-        pinned = pinned || ' ' || CAST(last_position + %(pinned0)s AS VARCHAR(20)) || %(tokens0)s || ' ' || CAST(last_position + %(pinned1)s AS VARCHAR(20)) || %(tokens1)s,
-        pinned_count = pinned_count + %(added_pinned)s,
-        pinned_tokens = pinned_tokens + %(pinned_tokens)s,
-        answered_position = call_position,
-        counter = CASE WHEN last_position = 0 OR counter = %(counter)s THEN %(counter)s ELSE '' END,
-        revision = revision + 1,
-        updated_at = STATEMENT_TIMESTAMP()
+    unpinned_count = unpinned_count + %(added_unpinned)s,
+    unpinned_tokens = unpinned_tokens + %(added_tokens)s,
+    settled_tokens = CASE WHEN open_calls = '' THEN unpinned_tokens + %(settled)s ELSE settled_tokens END,
+    newest_position = CASE WHEN open_calls = '' THEN last_position + %(newest)s ELSE newest_position END,
+    pinned = pinned || ' ' || CAST(last_position + %(pinned0)s AS VARCHAR(20)) || %(tokens0)s || ' ' ||
+        CAST(last_position + %(pinned1)s AS VARCHAR(20)) || %(tokens1)s,
+    pinned_count = pinned_count + %(added_pinned)s,
+    pinned_tokens = pinned_tokens + %(pinned_tokens)s,
+    answered_position = call_position,
+    counter = CASE WHEN last_position = 0
+    OR counter = %(counter)s THEN %(counter)s ELSE '' END,
+    revision = revision + 1,
+    updated_at = STATEMENT_TIMESTAMP()
     WHERE name_hash = %(name_hash)s
-        AND pinned_count <= %(max_pinned)s
+    AND pinned_count <= %(max_pinned)s
     RETURNING id, last_position, unpinned_tokens, answered_position, due_since IS NOT NULL AS due,
-        due_revision = revision AS turned_due
-), added AS (
+    due_revision = revision AS turned_due), added AS (
     INSERT INTO convmemory_message (session_id, role, kind, content, wire, metadata, format, item, usage,
         tokens, tokens_through, position, answers, idempotency_key, payload_hash, created_at)
     SELECT advanced.id, batch.role, batch.kind, batch.content, batch.wire, batch.metadata, batch.format,
-        batch.item, batch.usage, batch.tokens,
-        advanced.unpinned_tokens - %(added_tokens)s + batch.tokens_through,
-        advanced.last_position - %(added)s + batch.position, CASE WHEN batch.answers = -1
-        THEN advanced.answered_position ELSE advanced.last_position - %(added)s + batch.answers END,
+        batch.item, batch.usage, batch.tokens, advanced.unpinned_tokens - %(added_tokens)s +
+        batch.tokens_through, advanced.last_position - %(added)s + batch.position, CASE WHEN batch.answers =
+        -1 THEN advanced.answered_position ELSE advanced.last_position - %(added)s + batch.answers END,
         batch.idempotency_key, batch.payload_hash, COALESCE(batch.created_at, STATEMENT_TIMESTAMP())
     FROM advanced, UNNEST(%(new_role)s::text[], %(new_kind)s::text[], %(new_content)s::text[],
         %(new_wire)s::text[], %(new_metadata)s::text[], %(new_format)s::text[], %(new_item)s::text[],
@@ -743,8 +718,7 @@ WITH advanced AS (
         %(new_position)s::bigint[], %(new_answers)s::bigint[], %(new_idempotency_key)s::text[],
         %(new_payload_hash)s::text[], %(new_created_at)s::timestamptz[]) AS batch (role, kind, content, wire,
         metadata, format, item, usage, tokens, tokens_through, position, answers, idempotency_key,
-        payload_hash, created_at)
-)
+        payload_hash, created_at))
 SELECT *
 FROM advanced;
 
@@ -808,14 +782,12 @@ VALUES (%(session_id)s, %(role)s, %(kind)s, %(content)s, %(wire)s, %(tokens)s, %
     WHERE m.session_id = (
         SELECT s.id
         FROM convmemory_session s
-        WHERE s.name_hash = %s
-    ) AND m.position >= (
+        WHERE s.name_hash = %s)
+    AND m.position >= (
         SELECT 1
         FROM convmemory_session s
-        WHERE s.name_hash = %s
-    )
-    ORDER BY m.position
-)
+        WHERE s.name_hash = %s)
+    ORDER BY m.position)
 UNION ALL
 SELECT NULL, NULL, NULL, NULL, JSON_BUILD_ARRAY(s.id, s.epoch, s.revision, s.due_since IS NOT NULL,
     s.last_position, s.unpinned_count, s.unpinned_tokens, s.settled_tokens, s.newest_position, s.pinned,
@@ -824,8 +796,7 @@ SELECT NULL, NULL, NULL, NULL, JSON_BUILD_ARRAY(s.id, s.epoch, s.revision, s.due
     SELECT JSON_BUILD_ARRAY(v.version, v.first_position, v.last_position, v.text, v.tokens)::text
     FROM convmemory_summary v
     WHERE v.session_id = s.id
-        AND v.version = s.current_version
-), NULL, NULL, NULL
+    AND v.version = s.current_version), NULL, NULL, NULL
 FROM convmemory_session s
 WHERE s.name_hash = %s;
 
@@ -835,13 +806,11 @@ WHERE s.name_hash = %s;
         m.tokens::bigint, m.answers::bigint, m.redacted_at IS NOT NULL
     FROM convmemory_message m
     WHERE m.session_id = %s
-        AND m.position >= (
+    AND m.position >= (
         SELECT 1
         FROM convmemory_session s
-        WHERE s.name_hash = %s
-    )
-    ORDER BY m.position
-)
+        WHERE s.name_hash = %s)
+    ORDER BY m.position)
 UNION ALL
 SELECT NULL, NULL, NULL, NULL, JSON_BUILD_ARRAY(s.id, s.epoch, s.revision, s.due_since IS NOT NULL,
     s.last_position, s.unpinned_count, s.unpinned_tokens, s.settled_tokens, s.newest_position, s.pinned,
@@ -850,8 +819,7 @@ SELECT NULL, NULL, NULL, NULL, JSON_BUILD_ARRAY(s.id, s.epoch, s.revision, s.due
     SELECT JSON_BUILD_ARRAY(v.version, v.first_position, v.last_position, v.text, v.tokens)::text
     FROM convmemory_summary v
     WHERE v.session_id = s.id
-        AND v.version = s.current_version
-), NULL, NULL, NULL
+    AND v.version = s.current_version), NULL, NULL, NULL
 FROM convmemory_session s
 WHERE s.name_hash = %s;
 
@@ -863,14 +831,12 @@ WHERE s.name_hash = %s;
     WHERE m.session_id = (
         SELECT s.id
         FROM convmemory_session s
-        WHERE s.name_hash = %s
-    ) AND m.position >= (
+        WHERE s.name_hash = %s)
+    AND m.position >= (
         SELECT GREATEST(1, LEAST(last_position + 1 - pinned_count - %s, newest_position))
         FROM convmemory_session s
-        WHERE s.name_hash = %s
-    )
-    ORDER BY m.position
-)
+        WHERE s.name_hash = %s)
+    ORDER BY m.position)
 UNION ALL
 SELECT NULL, NULL, NULL, NULL, JSON_BUILD_ARRAY(s.id, s.epoch, s.revision, s.due_since IS NOT NULL,
     s.last_position, s.unpinned_count, s.unpinned_tokens, s.settled_tokens, s.newest_position, s.pinned,
@@ -879,8 +845,7 @@ SELECT NULL, NULL, NULL, NULL, JSON_BUILD_ARRAY(s.id, s.epoch, s.revision, s.due
     SELECT JSON_BUILD_ARRAY(v.version, v.first_position, v.last_position, v.text, v.tokens)::text
     FROM convmemory_summary v
     WHERE v.session_id = s.id
-        AND v.version = s.current_version
-), NULL, NULL, NULL
+    AND v.version = s.current_version), NULL, NULL, NULL
 FROM convmemory_session s
 WHERE s.name_hash = %s;
 
@@ -890,13 +855,11 @@ WHERE s.name_hash = %s;
         m.tokens::bigint, m.answers::bigint, m.redacted_at IS NOT NULL
     FROM convmemory_message m
     WHERE m.session_id = %s
-        AND m.position >= (
+    AND m.position >= (
         SELECT GREATEST(1, LEAST(last_position + 1 - pinned_count - %s, newest_position))
         FROM convmemory_session s
-        WHERE s.name_hash = %s
-    )
-    ORDER BY m.position
-)
+        WHERE s.name_hash = %s)
+    ORDER BY m.position)
 UNION ALL
 SELECT NULL, NULL, NULL, NULL, JSON_BUILD_ARRAY(s.id, s.epoch, s.revision, s.due_since IS NOT NULL,
     s.last_position, s.unpinned_count, s.unpinned_tokens, s.settled_tokens, s.newest_position, s.pinned,
@@ -905,8 +868,7 @@ SELECT NULL, NULL, NULL, NULL, JSON_BUILD_ARRAY(s.id, s.epoch, s.revision, s.due
     SELECT JSON_BUILD_ARRAY(v.version, v.first_position, v.last_position, v.text, v.tokens)::text
     FROM convmemory_summary v
     WHERE v.session_id = s.id
-        AND v.version = s.current_version
-), NULL, NULL, NULL
+    AND v.version = s.current_version), NULL, NULL, NULL
 FROM convmemory_session s
 WHERE s.name_hash = %s;
 
@@ -918,14 +880,12 @@ WHERE s.name_hash = %s;
     WHERE m.session_id = (
         SELECT s.id
         FROM convmemory_session s
-        WHERE s.name_hash = %s
-    ) AND m.tokens_through > (
+        WHERE s.name_hash = %s)
+    AND m.tokens_through > (
         SELECT GREATEST(0, LEAST(unpinned_tokens - %s, settled_tokens))
         FROM convmemory_session s
-        WHERE s.name_hash = %s
-    )
-    ORDER BY m.tokens_through
-)
+        WHERE s.name_hash = %s)
+    ORDER BY m.tokens_through)
 UNION ALL
 SELECT NULL, NULL, NULL, NULL, JSON_BUILD_ARRAY(s.id, s.epoch, s.revision, s.due_since IS NOT NULL,
     s.last_position, s.unpinned_count, s.unpinned_tokens, s.settled_tokens, s.newest_position, s.pinned,
@@ -934,8 +894,7 @@ SELECT NULL, NULL, NULL, NULL, JSON_BUILD_ARRAY(s.id, s.epoch, s.revision, s.due
     SELECT JSON_BUILD_ARRAY(v.version, v.first_position, v.last_position, v.text, v.tokens)::text
     FROM convmemory_summary v
     WHERE v.session_id = s.id
-        AND v.version = s.current_version
-), NULL, NULL, NULL
+    AND v.version = s.current_version), NULL, NULL, NULL
 FROM convmemory_session s
 WHERE s.name_hash = %s;
 
@@ -945,13 +904,11 @@ WHERE s.name_hash = %s;
         m.tokens::bigint, m.answers::bigint, m.redacted_at IS NOT NULL
     FROM convmemory_message m
     WHERE m.session_id = %s
-        AND m.tokens_through > (
+    AND m.tokens_through > (
         SELECT GREATEST(0, LEAST(unpinned_tokens - %s, settled_tokens))
         FROM convmemory_session s
-        WHERE s.name_hash = %s
-    )
-    ORDER BY m.tokens_through
-)
+        WHERE s.name_hash = %s)
+    ORDER BY m.tokens_through)
 UNION ALL
 SELECT NULL, NULL, NULL, NULL, JSON_BUILD_ARRAY(s.id, s.epoch, s.revision, s.due_since IS NOT NULL,
     s.last_position, s.unpinned_count, s.unpinned_tokens, s.settled_tokens, s.newest_position, s.pinned,
@@ -960,8 +917,7 @@ SELECT NULL, NULL, NULL, NULL, JSON_BUILD_ARRAY(s.id, s.epoch, s.revision, s.due
     SELECT JSON_BUILD_ARRAY(v.version, v.first_position, v.last_position, v.text, v.tokens)::text
     FROM convmemory_summary v
     WHERE v.session_id = s.id
-        AND v.version = s.current_version
-), NULL, NULL, NULL
+    AND v.version = s.current_version), NULL, NULL, NULL
 FROM convmemory_session s
 WHERE s.name_hash = %s;
 
@@ -973,14 +929,12 @@ WHERE s.name_hash = %s;
     WHERE m.session_id = (
         SELECT s.id
         FROM convmemory_session s
-        WHERE s.name_hash = %s
-    ) AND m.position >= (
+        WHERE s.name_hash = %s)
+    AND m.position >= (
         SELECT covered_position + 1
         FROM convmemory_session s
-        WHERE s.name_hash = %s
-    )
-    ORDER BY m.position
-)
+        WHERE s.name_hash = %s)
+    ORDER BY m.position)
 UNION ALL
 SELECT NULL, NULL, NULL, NULL, JSON_BUILD_ARRAY(s.id, s.epoch, s.revision, s.due_since IS NOT NULL,
     s.last_position, s.unpinned_count, s.unpinned_tokens, s.settled_tokens, s.newest_position, s.pinned,
@@ -989,8 +943,7 @@ SELECT NULL, NULL, NULL, NULL, JSON_BUILD_ARRAY(s.id, s.epoch, s.revision, s.due
     SELECT JSON_BUILD_ARRAY(v.version, v.first_position, v.last_position, v.text, v.tokens)::text
     FROM convmemory_summary v
     WHERE v.session_id = s.id
-        AND v.version = s.current_version
-), NULL, NULL, NULL
+    AND v.version = s.current_version), NULL, NULL, NULL
 FROM convmemory_session s
 WHERE s.name_hash = %s;
 
@@ -1000,13 +953,11 @@ WHERE s.name_hash = %s;
         m.tokens::bigint, m.answers::bigint, m.redacted_at IS NOT NULL
     FROM convmemory_message m
     WHERE m.session_id = %s
-        AND m.position >= (
+    AND m.position >= (
         SELECT covered_position + 1
         FROM convmemory_session s
-        WHERE s.name_hash = %s
-    )
-    ORDER BY m.position
-)
+        WHERE s.name_hash = %s)
+    ORDER BY m.position)
 UNION ALL
 SELECT NULL, NULL, NULL, NULL, JSON_BUILD_ARRAY(s.id, s.epoch, s.revision, s.due_since IS NOT NULL,
     s.last_position, s.unpinned_count, s.unpinned_tokens, s.settled_tokens, s.newest_position, s.pinned,
@@ -1015,8 +966,7 @@ SELECT NULL, NULL, NULL, NULL, JSON_BUILD_ARRAY(s.id, s.epoch, s.revision, s.due
     SELECT JSON_BUILD_ARRAY(v.version, v.first_position, v.last_position, v.text, v.tokens)::text
     FROM convmemory_summary v
     WHERE v.session_id = s.id
-        AND v.version = s.current_version
-), NULL, NULL, NULL
+    AND v.version = s.current_version), NULL, NULL, NULL
 FROM convmemory_session s
 WHERE s.name_hash = %s;
 
@@ -1028,14 +978,12 @@ WHERE s.name_hash = %s;
     WHERE m.session_id = (
         SELECT s.id
         FROM convmemory_session s
-        WHERE s.name_hash = %s
-    ) AND m.position >= (
+        WHERE s.name_hash = %s)
+    AND m.position >= (
         SELECT GREATEST(covered_position + 1, LEAST(last_position + 1 - pinned_count - %s, newest_position))
         FROM convmemory_session s
-        WHERE s.name_hash = %s
-    )
-    ORDER BY m.position
-)
+        WHERE s.name_hash = %s)
+    ORDER BY m.position)
 UNION ALL
 SELECT NULL, NULL, NULL, NULL, JSON_BUILD_ARRAY(s.id, s.epoch, s.revision, s.due_since IS NOT NULL,
     s.last_position, s.unpinned_count, s.unpinned_tokens, s.settled_tokens, s.newest_position, s.pinned,
@@ -1044,8 +992,7 @@ SELECT NULL, NULL, NULL, NULL, JSON_BUILD_ARRAY(s.id, s.epoch, s.revision, s.due
     SELECT JSON_BUILD_ARRAY(v.version, v.first_position, v.last_position, v.text, v.tokens)::text
     FROM convmemory_summary v
     WHERE v.session_id = s.id
-        AND v.version = s.current_version
-), NULL, NULL, NULL
+    AND v.version = s.current_version), NULL, NULL, NULL
 FROM convmemory_session s
 WHERE s.name_hash = %s;
 
@@ -1055,13 +1002,11 @@ WHERE s.name_hash = %s;
         m.tokens::bigint, m.answers::bigint, m.redacted_at IS NOT NULL
     FROM convmemory_message m
     WHERE m.session_id = %s
-        AND m.position >= (
+    AND m.position >= (
         SELECT GREATEST(covered_position + 1, LEAST(last_position + 1 - pinned_count - %s, newest_position))
         FROM convmemory_session s
-        WHERE s.name_hash = %s
-    )
-    ORDER BY m.position
-)
+        WHERE s.name_hash = %s)
+    ORDER BY m.position)
 UNION ALL
 SELECT NULL, NULL, NULL, NULL, JSON_BUILD_ARRAY(s.id, s.epoch, s.revision, s.due_since IS NOT NULL,
     s.last_position, s.unpinned_count, s.unpinned_tokens, s.settled_tokens, s.newest_position, s.pinned,
@@ -1070,8 +1015,7 @@ SELECT NULL, NULL, NULL, NULL, JSON_BUILD_ARRAY(s.id, s.epoch, s.revision, s.due
     SELECT JSON_BUILD_ARRAY(v.version, v.first_position, v.last_position, v.text, v.tokens)::text
     FROM convmemory_summary v
     WHERE v.session_id = s.id
-        AND v.version = s.current_version
-), NULL, NULL, NULL
+    AND v.version = s.current_version), NULL, NULL, NULL
 FROM convmemory_session s
 WHERE s.name_hash = %s;
 
@@ -1083,14 +1027,12 @@ WHERE s.name_hash = %s;
     WHERE m.session_id = (
         SELECT s.id
         FROM convmemory_session s
-        WHERE s.name_hash = %s
-    ) AND m.tokens_through > (
+        WHERE s.name_hash = %s)
+    AND m.tokens_through > (
         SELECT GREATEST(covered_tokens, LEAST(unpinned_tokens - %s, settled_tokens))
         FROM convmemory_session s
-        WHERE s.name_hash = %s
-    )
-    ORDER BY m.tokens_through
-)
+        WHERE s.name_hash = %s)
+    ORDER BY m.tokens_through)
 UNION ALL
 SELECT NULL, NULL, NULL, NULL, JSON_BUILD_ARRAY(s.id, s.epoch, s.revision, s.due_since IS NOT NULL,
     s.last_position, s.unpinned_count, s.unpinned_tokens, s.settled_tokens, s.newest_position, s.pinned,
@@ -1099,8 +1041,7 @@ SELECT NULL, NULL, NULL, NULL, JSON_BUILD_ARRAY(s.id, s.epoch, s.revision, s.due
     SELECT JSON_BUILD_ARRAY(v.version, v.first_position, v.last_position, v.text, v.tokens)::text
     FROM convmemory_summary v
     WHERE v.session_id = s.id
-        AND v.version = s.current_version
-), NULL, NULL, NULL
+    AND v.version = s.current_version), NULL, NULL, NULL
 FROM convmemory_session s
 WHERE s.name_hash = %s;
 
@@ -1110,13 +1051,11 @@ WHERE s.name_hash = %s;
         m.tokens::bigint, m.answers::bigint, m.redacted_at IS NOT NULL
     FROM convmemory_message m
     WHERE m.session_id = %s
-        AND m.tokens_through > (
+    AND m.tokens_through > (
         SELECT GREATEST(covered_tokens, LEAST(unpinned_tokens - %s, settled_tokens))
         FROM convmemory_session s
-        WHERE s.name_hash = %s
-    )
-    ORDER BY m.tokens_through
-)
+        WHERE s.name_hash = %s)
+    ORDER BY m.tokens_through)
 UNION ALL
 SELECT NULL, NULL, NULL, NULL, JSON_BUILD_ARRAY(s.id, s.epoch, s.revision, s.due_since IS NOT NULL,
     s.last_position, s.unpinned_count, s.unpinned_tokens, s.settled_tokens, s.newest_position, s.pinned,
@@ -1125,16 +1064,16 @@ SELECT NULL, NULL, NULL, NULL, JSON_BUILD_ARRAY(s.id, s.epoch, s.revision, s.due
     SELECT JSON_BUILD_ARRAY(v.version, v.first_position, v.last_position, v.text, v.tokens)::text
     FROM convmemory_summary v
     WHERE v.session_id = s.id
-        AND v.version = s.current_version
-), NULL, NULL, NULL
+    AND v.version = s.current_version), NULL, NULL, NULL
 FROM convmemory_session s
 WHERE s.name_hash = %s;
 
 -- load, pinned messages
-SELECT s.epoch, m.position, m.role, m.kind, m.content, m.wire, m.metadata, m.tokens, m.answers,
-    m.redacted_at IS NOT NULL
+SELECT s.epoch, m.position, m.role, m.kind, m.content, m.wire, m.metadata, m.tokens, m.answers, m.redacted_at
+    IS NOT NULL
 FROM convmemory_session s
-LEFT JOIN convmemory_message m ON m.session_id = s.id AND m.position IN (%s, %s)
+LEFT JOIN convmemory_message m ON m.session_id = s.id
+AND m.position IN (%s, %s)
 WHERE s.id = %s;
 
 -- fork, messages
@@ -1144,7 +1083,7 @@ SELECT %s, role, kind, content, wire, metadata, format, item, usage, tokens, tok
     answers, NULL, '', created_at, redacted_at
 FROM convmemory_message
 WHERE session_id = %s
-    AND position <= %s;
+AND position <= %s;
 
 -- fork, summaries
 INSERT INTO convmemory_summary (session_id, version, parent_version, first_position, last_position,
@@ -1155,6 +1094,6 @@ SELECT %s, version, parent_version, first_position, last_position, covered_count
     model_length, folds, created_at
 FROM convmemory_summary
 WHERE session_id = %s
-    AND last_position <= %s
-    AND invalidated_at IS NULL
-    AND building = %s;
+AND last_position <= %s
+AND invalidated_at IS NULL
+AND building = %s;

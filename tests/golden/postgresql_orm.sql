@@ -46,25 +46,27 @@ SELECT "convmemory_session"."id", "convmemory_session"."public_id", "convmemory_
     "convmemory_session"."updated_at", CLOCK_TIMESTAMP() AS "now", (
     SELECT U0."reason" AS "reason"
     FROM "convmemory_aliasstate" U0
-    WHERE ((U0."until" > (CLOCK_TIMESTAMP()) OR (U0."until" IS NOT NULL AND NOT (U0."reason" = %s)))
-        AND U0."alias" = ("convmemory_session"."alias"))
-) AS "pause", "auth_user"."id", "auth_user"."password", "auth_user"."last_login", "auth_user"."is_superuser",
-    "auth_user"."username", "auth_user"."first_name", "auth_user"."last_name", "auth_user"."email",
-    "auth_user"."is_staff", "auth_user"."is_active", "auth_user"."date_joined"
+    WHERE ((U0."until" > (CLOCK_TIMESTAMP())
+            OR (U0."until" IS NOT NULL
+                AND NOT (U0."reason" = %s)))
+        AND U0."alias" = ("convmemory_session"."alias"))) AS "pause", "auth_user"."id",
+            "auth_user"."password", "auth_user"."last_login", "auth_user"."is_superuser",
+            "auth_user"."username", "auth_user"."first_name", "auth_user"."last_name", "auth_user"."email",
+            "auth_user"."is_staff", "auth_user"."is_active", "auth_user"."date_joined"
 FROM "convmemory_session" LEFT OUTER JOIN "auth_user" ON ("convmemory_session"."owner_id" = "auth_user"."id")
 WHERE "convmemory_session"."id" = %s LIMIT 21;
 
 -- update
 UPDATE "convmemory_session"
-SET "title" = %s,
-    "updated_at" = CLOCK_TIMESTAMP(),
-    "revision" = ("convmemory_session"."revision" + %s)
-WHERE ("convmemory_session"."name_hash" = %s AND "convmemory_session"."revision" = %s);
+SET "title" = %s, "updated_at" = CLOCK_TIMESTAMP(), "revision" = ("convmemory_session"."revision" + %s)
+WHERE ("convmemory_session"."name_hash" = %s
+    AND "convmemory_session"."revision" = %s);
 
 -- delete (1 of 8)
 UPDATE "convmemory_session"
 SET "epoch" = ("convmemory_session"."epoch" + %s)
-WHERE ("convmemory_session"."name_hash" = %s AND "convmemory_session"."revision" = %s);
+WHERE ("convmemory_session"."name_hash" = %s
+    AND "convmemory_session"."revision" = %s);
 
 -- delete (2 of 8)
 -- fork (3 of 17)
@@ -138,14 +140,13 @@ SELECT "convmemory_message"."position" AS "position", "convmemory_message"."crea
     "convmemory_message"."metadata" AS "metadata"
 FROM "convmemory_message"
 WHERE ("convmemory_message"."session_id" = (
-    SELECT U0."id" AS "pk"
-    FROM "convmemory_session" U0
-    WHERE U0."name_hash" = %s LIMIT 1
-) AND "convmemory_message"."position" >= (
-    SELECT ((U0."last_position" + %s) - %s) AS "first"
-    FROM "convmemory_session" U0
-    WHERE U0."name_hash" = %s LIMIT 1
-))
+        SELECT U0."id" AS "pk"
+        FROM "convmemory_session" U0
+        WHERE U0."name_hash" = %s LIMIT 1)
+    AND "convmemory_message"."position" >= (
+        SELECT ((U0."last_position" + %s) - %s) AS "first"
+        FROM "convmemory_session" U0
+        WHERE U0."name_hash" = %s LIMIT 1))
 ORDER BY "convmemory_message"."session_id" DESC, 1 DESC LIMIT 50;
 
 -- history, before a position
@@ -156,14 +157,14 @@ SELECT "convmemory_message"."position" AS "position", "convmemory_message"."crea
     "convmemory_message"."metadata" AS "metadata"
 FROM "convmemory_message"
 WHERE ("convmemory_message"."session_id" = (
-    SELECT U0."id" AS "pk"
-    FROM "convmemory_session" U0
-    WHERE U0."name_hash" = %s LIMIT 1
-) AND "convmemory_message"."position" < %s AND "convmemory_message"."position" >= (
-    SELECT (LEAST((U0."last_position" + %s), %s) - %s) AS "first"
-    FROM "convmemory_session" U0
-    WHERE U0."name_hash" = %s LIMIT 1
-))
+        SELECT U0."id" AS "pk"
+        FROM "convmemory_session" U0
+        WHERE U0."name_hash" = %s LIMIT 1)
+    AND "convmemory_message"."position" < %s
+    AND "convmemory_message"."position" >= (
+        SELECT (LEAST((U0."last_position" + %s), %s) - %s) AS "first"
+        FROM "convmemory_session" U0
+        WHERE U0."name_hash" = %s LIMIT 1))
 ORDER BY "convmemory_message"."session_id" DESC, 1 DESC LIMIT 50;
 
 -- history, after a position
@@ -174,20 +175,22 @@ SELECT "convmemory_message"."position" AS "position", "convmemory_message"."crea
     "convmemory_message"."metadata" AS "metadata"
 FROM "convmemory_message"
 WHERE ("convmemory_message"."session_id" = (
-    SELECT U0."id" AS "pk"
-    FROM "convmemory_session" U0
-    WHERE U0."name_hash" = %s LIMIT 1
-) AND "convmemory_message"."position" > %s AND "convmemory_message"."position" <= %s)
+        SELECT U0."id" AS "pk"
+        FROM "convmemory_session" U0
+        WHERE U0."name_hash" = %s LIMIT 1)
+    AND "convmemory_message"."position" > %s
+    AND "convmemory_message"."position" <= %s)
 ORDER BY "convmemory_message"."session_id" ASC, 1 ASC LIMIT 50;
 
 -- index, its first segment (1 of 5)
 -- index, a longer segment (2 of 5)
 -- index, nothing to do
-SELECT "convmemory_session"."epoch" AS "session__epoch",
-    "convmemory_session"."indexed_position" AS "session__indexed_position",
-    "convmemory_session"."last_position" AS "session__last_position", "convmemory_segment"."first" AS "first",
-    "convmemory_segment"."last" AS "last", "convmemory_segment"."data" AS "data"
-FROM "convmemory_segment" INNER JOIN "convmemory_session" ON ("convmemory_segment"."session_id" = "convmemory_session"."id")
+SELECT "convmemory_session"."epoch" AS "session__epoch", "convmemory_session"."indexed_position" AS
+    "session__indexed_position", "convmemory_session"."last_position" AS "session__last_position",
+    "convmemory_segment"."first" AS "first", "convmemory_segment"."last" AS "last",
+    "convmemory_segment"."data" AS "data"
+FROM "convmemory_segment" INNER JOIN "convmemory_session" ON ("convmemory_segment"."session_id" =
+    "convmemory_session"."id")
 WHERE "convmemory_segment"."session_id" = (%s)
 ORDER BY "convmemory_segment"."session_id" DESC, 4 DESC LIMIT 1;
 
@@ -204,7 +207,8 @@ SELECT "convmemory_message"."position" AS "position", "convmemory_message"."crea
     "convmemory_message"."kind" AS "kind", LEFT("convmemory_message"."content", %s) AS "left",
     "convmemory_message"."wire" AS "wire"
 FROM "convmemory_message"
-WHERE ("convmemory_message"."session_id" = (%s) AND "convmemory_message"."position" >= (%s)
+WHERE ("convmemory_message"."session_id" = (%s)
+    AND "convmemory_message"."position" >= (%s)
     AND "convmemory_message"."position" <= (%s))
 ORDER BY "convmemory_message"."session_id" ASC, 1 ASC;
 
@@ -212,7 +216,8 @@ ORDER BY "convmemory_message"."session_id" ASC, 1 ASC;
 -- index, a longer segment (4 of 5)
 UPDATE "convmemory_session"
 SET "indexed_position" = %s
-WHERE ("convmemory_session"."epoch" = (%s) AND "convmemory_session"."id" = (%s)
+WHERE ("convmemory_session"."epoch" = (%s)
+    AND "convmemory_session"."id" = (%s)
     AND "convmemory_session"."indexed_position" = (%s));
 
 -- index, its first segment (5 of 5)
@@ -224,36 +229,35 @@ VALUES (%s, %s, %s, %s);
 WITH advanced AS (
     UPDATE convmemory_session
     SET last_position = last_position + %(added)s,
-        unpinned_count = unpinned_count + %(added_unpinned)s,
-        unpinned_tokens = unpinned_tokens + %(added_tokens)s,
-        settled_tokens = unpinned_tokens + %(settled)s,
-        newest_position = last_position + %(newest)s,
-        answered_position = call_position,
-        exchange_calls = %(exchange_calls)s,
-        open_calls = %(open_calls)s,
-        call_position = 0,
-        counter = CASE WHEN last_position = 0 OR counter = %(counter)s THEN %(counter)s ELSE '' END,
-        revision = revision + 1,
-        updated_at = STATEMENT_TIMESTAMP(),
-        due_revision = CASE WHEN due_since IS NULL
-            AND (unpinned_tokens + %(added_tokens)s - covered_tokens > %(max_tokens)s)
-            AND unpinned_tokens + %(settled)s > covered_tokens THEN revision + 1 ELSE due_revision END,
-        hinted_at = CASE WHEN due_since IS NULL
-            AND (unpinned_tokens + %(added_tokens)s - covered_tokens > %(max_tokens)s)
-            AND unpinned_tokens + %(settled)s > covered_tokens THEN STATEMENT_TIMESTAMP() ELSE hinted_at END,
-        due_since = CASE WHEN due_since IS NULL
-            AND (unpinned_tokens + %(added_tokens)s - covered_tokens > %(max_tokens)s)
-            AND unpinned_tokens + %(settled)s > covered_tokens THEN STATEMENT_TIMESTAMP() ELSE due_since END
+    unpinned_count = unpinned_count + %(added_unpinned)s,
+    unpinned_tokens = unpinned_tokens + %(added_tokens)s,
+    settled_tokens = unpinned_tokens + %(settled)s,
+    newest_position = last_position + %(newest)s,
+    answered_position = call_position,
+    exchange_calls = %(exchange_calls)s,
+    open_calls = %(open_calls)s,
+    call_position = 0,
+    counter = CASE WHEN last_position = 0
+    OR counter = %(counter)s THEN %(counter)s ELSE '' END,
+    revision = revision + 1,
+    updated_at = STATEMENT_TIMESTAMP(),
+    due_revision = CASE WHEN due_since IS NULL
+    AND (unpinned_tokens + %(added_tokens)s - covered_tokens > %(max_tokens)s)
+    AND unpinned_tokens + %(settled)s > covered_tokens THEN revision + 1 ELSE due_revision END,
+    hinted_at = CASE WHEN due_since IS NULL
+    AND (unpinned_tokens + %(added_tokens)s - covered_tokens > %(max_tokens)s)
+    AND unpinned_tokens + %(settled)s > covered_tokens THEN STATEMENT_TIMESTAMP() ELSE hinted_at END,
+    due_since = CASE WHEN due_since IS NULL
+    AND (unpinned_tokens + %(added_tokens)s - covered_tokens > %(max_tokens)s)
+    AND unpinned_tokens + %(settled)s > covered_tokens THEN STATEMENT_TIMESTAMP() ELSE due_since END
     WHERE name_hash = %(name_hash)s
     RETURNING id, last_position, unpinned_tokens, answered_position, due_since IS NOT NULL AS due,
-        due_revision = revision AS turned_due
-), added AS (
+    due_revision = revision AS turned_due), added AS (
     INSERT INTO convmemory_message (session_id, tokens_through, position, created_at, role, kind, content,
         tokens, payload_hash)
     SELECT id, unpinned_tokens, last_position, STATEMENT_TIMESTAMP(), %(new_role)s, %(new_kind)s,
         %(new_content)s, %(new_tokens)s, %(new_payload_hash)s
-    FROM advanced
-)
+    FROM advanced)
 SELECT *
 FROM advanced;
 
@@ -262,125 +266,120 @@ FROM advanced;
 -- redact (32 of 36)
 -- truncate (11 of 15)
 UPDATE "convmemory_segment"
-SET "last" = %s,
-    "data" = %s
-WHERE ("convmemory_segment"."session_id" = (%s) AND "convmemory_segment"."first" = (%s));
+SET "last" = %s, "data" = %s
+WHERE ("convmemory_segment"."session_id" = (%s)
+    AND "convmemory_segment"."first" = (%s));
 
 -- searchable
 (
-    SELECT %s AS "value", "convmemory_message"."session_id" AS "session_id",
-        "convmemory_message"."position" AS "position", "convmemory_message"."created_at" AS "created_at",
-        "convmemory_message"."redacted_at" AS "redacted_at", "convmemory_message"."role" AS "role",
-        "convmemory_message"."kind" AS "kind", LEFT("convmemory_message"."content", %s) AS "left",
-        LEFT("convmemory_message"."wire", %s) AS "left", (NULL)::bigint AS "cast", (NULL)::bigint AS "cast"
+    SELECT %s AS "value", "convmemory_message"."session_id" AS "session_id", "convmemory_message"."position"
+        AS "position", "convmemory_message"."created_at" AS "created_at", "convmemory_message"."redacted_at"
+        AS "redacted_at", "convmemory_message"."role" AS "role", "convmemory_message"."kind" AS "kind",
+        LEFT("convmemory_message"."content", %s) AS "left", LEFT("convmemory_message"."wire", %s) AS "left",
+        (NULL)::bigint AS "cast", (NULL)::bigint AS "cast"
     FROM "convmemory_message"
     WHERE ("convmemory_message"."session_id" = (
-        SELECT U0."id" AS "pk"
-        FROM "convmemory_session" U0
-        WHERE U0."name_hash" = %s LIMIT 1
-    ) AND "convmemory_message"."position" >= (
-        SELECT GREATEST(U0."indexed_position", (U0."last_position" - %s)) AS "after"
-        FROM "convmemory_session" U0
-        WHERE U0."name_hash" = %s LIMIT 1
-    ))
-)
+            SELECT U0."id" AS "pk"
+            FROM "convmemory_session" U0
+            WHERE U0."name_hash" = %s LIMIT 1)
+        AND "convmemory_message"."position" >= (
+            SELECT GREATEST(U0."indexed_position", (U0."last_position" - %s)) AS "after"
+            FROM "convmemory_session" U0
+            WHERE U0."name_hash" = %s LIMIT 1)))
 UNION ALL (
-    SELECT %s AS "value", "convmemory_segment"."session_id" AS "session_id",
-        "convmemory_segment"."first" AS "first", NULL AS "value", NULL AS "value", NULL AS "value",
-        NULL AS "value", "convmemory_segment"."data" AS "data", NULL AS "value",
-        "convmemory_segment"."last" AS "last", (NULL)::bigint AS "cast"
+    SELECT %s AS "value", "convmemory_segment"."session_id" AS "session_id", "convmemory_segment"."first" AS
+        "first", NULL AS "value", NULL AS "value", NULL AS "value", NULL AS "value",
+        "convmemory_segment"."data" AS "data", NULL AS "value", "convmemory_segment"."last" AS "last",
+        (NULL)::bigint AS "cast"
     FROM "convmemory_segment"
     WHERE "convmemory_segment"."session_id" = (
         SELECT U0."id" AS "pk"
         FROM "convmemory_session" U0
-        WHERE U0."name_hash" = %s LIMIT 1
-    )
-)
+        WHERE U0."name_hash" = %s LIMIT 1))
 UNION ALL (
-    SELECT %s AS "value", "convmemory_session"."id" AS "pk", "convmemory_session"."epoch" AS "epoch",
-        NULL AS "value", NULL AS "value", NULL AS "value", NULL AS "value", NULL AS "value", NULL AS "value",
-        "convmemory_session"."indexed_position" AS "indexed_position",
-        "convmemory_session"."last_position" AS "last_position"
+    SELECT %s AS "value", "convmemory_session"."id" AS "pk", "convmemory_session"."epoch" AS "epoch", NULL AS
+        "value", NULL AS "value", NULL AS "value", NULL AS "value", NULL AS "value", NULL AS "value",
+        "convmemory_session"."indexed_position" AS "indexed_position", "convmemory_session"."last_position" AS
+        "last_position"
     FROM "convmemory_session"
-    WHERE "convmemory_session"."name_hash" = %s
-);
+    WHERE "convmemory_session"."name_hash" = %s);
 
 -- searchable, before a position
 (
-    SELECT %s AS "value", "convmemory_message"."session_id" AS "session_id",
-        "convmemory_message"."position" AS "position", "convmemory_message"."created_at" AS "created_at",
-        "convmemory_message"."redacted_at" AS "redacted_at", "convmemory_message"."role" AS "role",
-        "convmemory_message"."kind" AS "kind", LEFT("convmemory_message"."content", %s) AS "left",
-        LEFT("convmemory_message"."wire", %s) AS "left", (NULL)::bigint AS "cast", (NULL)::bigint AS "cast"
+    SELECT %s AS "value", "convmemory_message"."session_id" AS "session_id", "convmemory_message"."position"
+        AS "position", "convmemory_message"."created_at" AS "created_at", "convmemory_message"."redacted_at"
+        AS "redacted_at", "convmemory_message"."role" AS "role", "convmemory_message"."kind" AS "kind",
+        LEFT("convmemory_message"."content", %s) AS "left", LEFT("convmemory_message"."wire", %s) AS "left",
+        (NULL)::bigint AS "cast", (NULL)::bigint AS "cast"
     FROM "convmemory_message"
     WHERE ("convmemory_message"."session_id" = (
-        SELECT U0."id" AS "pk"
-        FROM "convmemory_session" U0
-        WHERE (U0."name_hash" = %s AND U0."epoch" = %s) LIMIT 1
-    ) AND "convmemory_message"."position" < %s AND "convmemory_message"."position" >= (
-        SELECT GREATEST(U0."indexed_position", (LEAST(U0."last_position", %s) - %s)) AS "after"
-        FROM "convmemory_session" U0
-        WHERE (U0."name_hash" = %s AND U0."epoch" = %s) LIMIT 1
-    ))
-)
+            SELECT U0."id" AS "pk"
+            FROM "convmemory_session" U0
+            WHERE (U0."name_hash" = %s
+                AND U0."epoch" = %s) LIMIT 1)
+        AND "convmemory_message"."position" < %s
+        AND "convmemory_message"."position" >= (
+            SELECT GREATEST(U0."indexed_position", (LEAST(U0."last_position", %s) - %s)) AS "after"
+            FROM "convmemory_session" U0
+            WHERE (U0."name_hash" = %s
+                AND U0."epoch" = %s) LIMIT 1)))
 UNION ALL (
-    SELECT %s AS "value", "convmemory_segment"."session_id" AS "session_id",
-        "convmemory_segment"."first" AS "first", NULL AS "value", NULL AS "value", NULL AS "value",
-        NULL AS "value", "convmemory_segment"."data" AS "data", NULL AS "value",
-        "convmemory_segment"."last" AS "last", (NULL)::bigint AS "cast"
+    SELECT %s AS "value", "convmemory_segment"."session_id" AS "session_id", "convmemory_segment"."first" AS
+        "first", NULL AS "value", NULL AS "value", NULL AS "value", NULL AS "value",
+        "convmemory_segment"."data" AS "data", NULL AS "value", "convmemory_segment"."last" AS "last",
+        (NULL)::bigint AS "cast"
     FROM "convmemory_segment"
     WHERE ("convmemory_segment"."session_id" = (
-        SELECT U0."id" AS "pk"
-        FROM "convmemory_session" U0
-        WHERE (U0."name_hash" = %s AND U0."epoch" = %s) LIMIT 1
-    ) AND "convmemory_segment"."first" < %s)
-)
+            SELECT U0."id" AS "pk"
+            FROM "convmemory_session" U0
+            WHERE (U0."name_hash" = %s
+                AND U0."epoch" = %s) LIMIT 1)
+        AND "convmemory_segment"."first" < %s))
 UNION ALL (
-    SELECT %s AS "value", "convmemory_session"."id" AS "pk", "convmemory_session"."epoch" AS "epoch",
-        NULL AS "value", NULL AS "value", NULL AS "value", NULL AS "value", NULL AS "value", NULL AS "value",
-        "convmemory_session"."indexed_position" AS "indexed_position",
-        "convmemory_session"."last_position" AS "last_position"
+    SELECT %s AS "value", "convmemory_session"."id" AS "pk", "convmemory_session"."epoch" AS "epoch", NULL AS
+        "value", NULL AS "value", NULL AS "value", NULL AS "value", NULL AS "value", NULL AS "value",
+        "convmemory_session"."indexed_position" AS "indexed_position", "convmemory_session"."last_position" AS
+        "last_position"
     FROM "convmemory_session"
-    WHERE ("convmemory_session"."name_hash" = %s AND "convmemory_session"."epoch" = %s)
-);
+    WHERE ("convmemory_session"."name_hash" = %s
+        AND "convmemory_session"."epoch" = %s));
 
 -- searchable_of (1 of 2)
-SELECT "convmemory_session"."id" AS "pk", "convmemory_session"."alias" AS "alias",
-    "convmemory_session"."key" AS "key", "convmemory_session"."owner_id" AS "owner_id",
-    "convmemory_session"."visitor" AS "visitor", "convmemory_session"."epoch" AS "epoch",
-    "convmemory_session"."indexed_position" AS "indexed_position",
+SELECT "convmemory_session"."id" AS "pk", "convmemory_session"."alias" AS "alias", "convmemory_session"."key"
+    AS "key", "convmemory_session"."owner_id" AS "owner_id", "convmemory_session"."visitor" AS "visitor",
+    "convmemory_session"."epoch" AS "epoch", "convmemory_session"."indexed_position" AS "indexed_position",
     "convmemory_session"."last_position" AS "last_position"
 FROM "convmemory_session"
-WHERE ("convmemory_session"."alias" = %s AND "convmemory_session"."owner_id" IS NULL
-    AND "convmemory_session"."visitor" = %s AND "convmemory_session"."last_position" > %s)
+WHERE ("convmemory_session"."alias" = %s
+    AND "convmemory_session"."owner_id" IS NULL
+    AND "convmemory_session"."visitor" = %s
+    AND "convmemory_session"."last_position" > %s)
 ORDER BY "convmemory_session"."updated_at" DESC, 1 DESC LIMIT 10001;
 
 -- searchable_of (2 of 2)
 (
-    SELECT %s AS "value", "convmemory_message"."session_id" AS "session_id",
-        "convmemory_message"."position" AS "position", "convmemory_message"."created_at" AS "created_at",
-        "convmemory_message"."redacted_at" AS "redacted_at", "convmemory_message"."role" AS "role",
-        "convmemory_message"."kind" AS "kind", LEFT("convmemory_message"."content", %s) AS "left",
-        LEFT("convmemory_message"."wire", %s) AS "left", (NULL)::bigint AS "cast", (NULL)::bigint AS "cast"
+    SELECT %s AS "value", "convmemory_message"."session_id" AS "session_id", "convmemory_message"."position"
+        AS "position", "convmemory_message"."created_at" AS "created_at", "convmemory_message"."redacted_at"
+        AS "redacted_at", "convmemory_message"."role" AS "role", "convmemory_message"."kind" AS "kind",
+        LEFT("convmemory_message"."content", %s) AS "left", LEFT("convmemory_message"."wire", %s) AS "left",
+        (NULL)::bigint AS "cast", (NULL)::bigint AS "cast"
     FROM "convmemory_message"
-    WHERE ("convmemory_message"."position" >= %s AND "convmemory_message"."session_id" = %s)
-)
+    WHERE ("convmemory_message"."position" >= %s
+        AND "convmemory_message"."session_id" = %s))
 UNION ALL (
-    SELECT %s AS "value", "convmemory_segment"."session_id" AS "session_id",
-        "convmemory_segment"."first" AS "first", NULL AS "value", NULL AS "value", NULL AS "value",
-        NULL AS "value", "convmemory_segment"."data" AS "data", NULL AS "value",
-        "convmemory_segment"."last" AS "last", (NULL)::bigint AS "cast"
+    SELECT %s AS "value", "convmemory_segment"."session_id" AS "session_id", "convmemory_segment"."first" AS
+        "first", NULL AS "value", NULL AS "value", NULL AS "value", NULL AS "value",
+        "convmemory_segment"."data" AS "data", NULL AS "value", "convmemory_segment"."last" AS "last",
+        (NULL)::bigint AS "cast"
     FROM "convmemory_segment"
-    WHERE "convmemory_segment"."session_id" IN (%s)
-)
+    WHERE "convmemory_segment"."session_id" IN (%s))
 UNION ALL (
-    SELECT %s AS "value", "convmemory_session"."id" AS "pk", "convmemory_session"."epoch" AS "epoch",
-        NULL AS "value", NULL AS "value", NULL AS "value", NULL AS "value", NULL AS "value", NULL AS "value",
-        "convmemory_session"."indexed_position" AS "indexed_position",
-        "convmemory_session"."last_position" AS "last_position"
+    SELECT %s AS "value", "convmemory_session"."id" AS "pk", "convmemory_session"."epoch" AS "epoch", NULL AS
+        "value", NULL AS "value", NULL AS "value", NULL AS "value", NULL AS "value", NULL AS "value",
+        "convmemory_session"."indexed_position" AS "indexed_position", "convmemory_session"."last_position" AS
+        "last_position"
     FROM "convmemory_session"
-    WHERE "convmemory_session"."id" IN (%s)
-);
+    WHERE "convmemory_session"."id" IN (%s));
 
 -- messages_at
 SELECT "convmemory_message"."session_id" AS "session_id", "convmemory_session"."epoch" AS "session__epoch",
@@ -389,8 +388,10 @@ SELECT "convmemory_message"."session_id" AS "session_id", "convmemory_session"."
     "convmemory_message"."content" AS "content", "convmemory_message"."wire" AS "wire",
     "convmemory_message"."metadata" AS "metadata", "convmemory_message"."tokens" AS "tokens",
     "convmemory_message"."redacted_at" AS "redacted_at"
-FROM "convmemory_message" INNER JOIN "convmemory_session" ON ("convmemory_message"."session_id" = "convmemory_session"."id")
-WHERE ("convmemory_message"."position" IN (%s, %s) AND "convmemory_message"."session_id" = %s);
+FROM "convmemory_message" INNER JOIN "convmemory_session" ON ("convmemory_message"."session_id" =
+    "convmemory_session"."id")
+WHERE ("convmemory_message"."position" IN (%s, %s)
+    AND "convmemory_message"."session_id" = %s);
 
 -- breaker
 SELECT CLOCK_TIMESTAMP() AS "clock1", "convmemory_aliasstate"."failures" AS "failures",
@@ -415,32 +416,33 @@ VALUES (%s, %s, %s, %s, %s, %s, %s, %s, %s) ON CONFLICT DO NOTHING;
 -- count_failure (3 of 5)
 SELECT %s AS "a"
 FROM "convmemory_attempt"
-WHERE ("convmemory_attempt"."alias" = %s AND "convmemory_attempt"."outcome" = %s
-    AND "convmemory_attempt"."started_at" >= (COALESCE(
-    (
-        SELECT CASE WHEN (U0."outcome" = %s) THEN U0."started_at" ELSE CLOCK_TIMESTAMP() END AS "case1"
-        FROM "convmemory_attempt" U0
-        WHERE U0."session_id" = %s
-        ORDER BY U0."id" DESC LIMIT 1
-    ), CLOCK_TIMESTAMP()
-)) AND NOT ("convmemory_attempt"."session_id" = %s AND "convmemory_attempt"."session_id" IS NOT NULL)
+WHERE ("convmemory_attempt"."alias" = %s
+    AND "convmemory_attempt"."outcome" = %s
+    AND "convmemory_attempt"."started_at" >= (COALESCE((
+                SELECT CASE WHEN (U0."outcome" = %s) THEN U0."started_at" ELSE CLOCK_TIMESTAMP() END AS
+                    "case1"
+                FROM "convmemory_attempt" U0
+                WHERE U0."session_id" = %s
+                ORDER BY U0."id" DESC LIMIT 1), CLOCK_TIMESTAMP()))
+    AND NOT ("convmemory_attempt"."session_id" = %s
+        AND "convmemory_attempt"."session_id" IS NOT NULL)
     AND NOT (EXISTS(
-    SELECT %s AS "a"
-    FROM "convmemory_summary" U0
-    WHERE (U0."session_id" = ("convmemory_attempt"."session_id")
-        AND U0."version" = ("convmemory_attempt"."version") AND U0."stand_in") LIMIT 1
-))) LIMIT 1;
+            SELECT %s AS "a"
+            FROM "convmemory_summary" U0
+            WHERE (U0."session_id" = ("convmemory_attempt"."session_id")
+                AND U0."version" = ("convmemory_attempt"."version")
+                AND U0."stand_in") LIMIT 1))) LIMIT 1;
 
 -- count_failure (4 of 5)
 UPDATE "convmemory_aliasstate"
-SET "failures" = ("convmemory_aliasstate"."failures" + %s),
-    "last_session" = %s,
-    "since" = COALESCE("convmemory_aliasstate"."since", CLOCK_TIMESTAMP()),
-    "error" = %s
-WHERE ("convmemory_aliasstate"."alias" = %s AND (("convmemory_aliasstate"."until" IS NOT NULL
-    AND NOT ("convmemory_aliasstate"."reason" = %s)) OR "convmemory_aliasstate"."last_session" IS NULL
-    OR NOT ("convmemory_aliasstate"."last_session" = %s
-    AND "convmemory_aliasstate"."last_session" IS NOT NULL)));
+SET "failures" = ("convmemory_aliasstate"."failures" + %s), "last_session" = %s, "since" =
+    COALESCE("convmemory_aliasstate"."since", CLOCK_TIMESTAMP()), "error" = %s
+WHERE ("convmemory_aliasstate"."alias" = %s
+    AND (("convmemory_aliasstate"."until" IS NOT NULL
+            AND NOT ("convmemory_aliasstate"."reason" = %s))
+        OR "convmemory_aliasstate"."last_session" IS NULL
+        OR NOT ("convmemory_aliasstate"."last_session" = %s
+            AND "convmemory_aliasstate"."last_session" IS NOT NULL)));
 
 -- count_failure (5 of 5)
 SELECT "convmemory_aliasstate"."failures" AS "failures"
@@ -450,74 +452,74 @@ ORDER BY "convmemory_aliasstate"."alias" ASC LIMIT 1;
 
 -- open_breaker (2 of 2)
 UPDATE "convmemory_aliasstate"
-SET "since" = CASE WHEN ("convmemory_aliasstate"."until" IS NULL OR "convmemory_aliasstate"."reason" = %s
-    OR ("convmemory_aliasstate"."reason" = %s AND NOT ("convmemory_aliasstate"."reason" = %s)))
-    THEN CLOCK_TIMESTAMP() ELSE COALESCE("convmemory_aliasstate"."since", CLOCK_TIMESTAMP()) END,
-    "until" = CLOCK_TIMESTAMP(),
-    "reason" = %s,
-    "error" = %s
+SET "since" = CASE WHEN ("convmemory_aliasstate"."until" IS NULL
+    OR "convmemory_aliasstate"."reason" = %s
+    OR ("convmemory_aliasstate"."reason" = %s
+        AND NOT ("convmemory_aliasstate"."reason" = %s))) THEN CLOCK_TIMESTAMP() ELSE
+            COALESCE("convmemory_aliasstate"."since", CLOCK_TIMESTAMP()) END, "until" = CLOCK_TIMESTAMP(),
+            "reason" = %s, "error" = %s
 WHERE "convmemory_aliasstate"."alias" = %s;
 
 -- probe
 UPDATE "convmemory_aliasstate"
 SET "since" = CASE WHEN ("convmemory_aliasstate"."until" < (CLOCK_TIMESTAMP() + %s * INTERVAL '1 second'))
-    THEN CLOCK_TIMESTAMP() ELSE "convmemory_aliasstate"."since" END,
-    "until" = (CLOCK_TIMESTAMP() + %s * INTERVAL '1 second')
-WHERE ("convmemory_aliasstate"."alias" = %s AND "convmemory_aliasstate"."until" <= (CLOCK_TIMESTAMP())
+    THEN CLOCK_TIMESTAMP() ELSE "convmemory_aliasstate"."since" END, "until" = (CLOCK_TIMESTAMP() + %s *
+    INTERVAL '1 second')
+WHERE ("convmemory_aliasstate"."alias" = %s
+    AND "convmemory_aliasstate"."until" <= (CLOCK_TIMESTAMP())
     AND NOT ("convmemory_aliasstate"."reason" = %s));
 
 -- end_probe
 UPDATE "convmemory_aliasstate"
 SET "until" = CLOCK_TIMESTAMP()
-WHERE ("convmemory_aliasstate"."alias" = %s AND "convmemory_aliasstate"."until" > (CLOCK_TIMESTAMP())
+WHERE ("convmemory_aliasstate"."alias" = %s
+    AND "convmemory_aliasstate"."until" > (CLOCK_TIMESTAMP())
     AND NOT ("convmemory_aliasstate"."reason" = %s));
 
 -- close_breaker (1 of 2)
 SELECT "convmemory_aliasstate"."alias" AS "alias"
 FROM "convmemory_aliasstate"
-WHERE ("convmemory_aliasstate"."alias" = (%s) AND ("convmemory_aliasstate"."failures" > %s
-    OR ("convmemory_aliasstate"."until" IS NOT NULL AND NOT ("convmemory_aliasstate"."reason" = %s))));
+WHERE ("convmemory_aliasstate"."alias" = (%s)
+    AND ("convmemory_aliasstate"."failures" > %s
+        OR ("convmemory_aliasstate"."until" IS NOT NULL
+            AND NOT ("convmemory_aliasstate"."reason" = %s))));
 
 -- close_breaker (2 of 2)
 UPDATE "convmemory_aliasstate"
-SET "failures" = %s,
-    "last_session" = NULL,
-    "since" = NULL,
-    "until" = NULL,
-    "reason" = %s,
-    "error" = %s
-WHERE ("convmemory_aliasstate"."alias" = %s AND "convmemory_aliasstate"."until" IS NOT NULL
+SET "failures" = %s, "last_session" = NULL, "since" = NULL, "until" = NULL, "reason" = %s, "error" = %s
+WHERE ("convmemory_aliasstate"."alias" = %s
+    AND "convmemory_aliasstate"."until" IS NOT NULL
     AND NOT ("convmemory_aliasstate"."reason" = %s));
 
 -- mark_unmarked (1 of 6)
 -- mark_unmarked, when all are marked
-SELECT "convmemory_aliasstate"."threshold" AS "threshold",
-    "convmemory_aliasstate"."compared_id" AS "compared_id"
+SELECT "convmemory_aliasstate"."threshold" AS "threshold", "convmemory_aliasstate"."compared_id" AS
+    "compared_id"
 FROM "convmemory_aliasstate"
 WHERE "convmemory_aliasstate"."alias" = %s
 ORDER BY "convmemory_aliasstate"."alias" ASC LIMIT 1;
 
 -- mark_unmarked (3 of 6)
 UPDATE "convmemory_aliasstate"
-SET "threshold" = %s,
-    "compared_id" = %s
+SET "threshold" = %s, "compared_id" = %s
 WHERE "convmemory_aliasstate"."alias" = %s;
 
 -- mark_unmarked (4 of 6)
 SELECT "convmemory_session"."id" AS "pk"
 FROM "convmemory_session"
-WHERE ("convmemory_session"."alias" = %s AND "convmemory_session"."id" > %s)
+WHERE ("convmemory_session"."alias" = %s
+    AND "convmemory_session"."id" > %s)
 ORDER BY "convmemory_session"."alias" ASC, 1 ASC LIMIT 10;
 
 -- mark_unmarked (5 of 6)
 UPDATE "convmemory_session"
-SET "due_since" = CLOCK_TIMESTAMP(),
-    "hinted_at" = NULL,
-    "revision" = ("convmemory_session"."revision" + %s)
-WHERE ("convmemory_session"."alias" = %s AND "convmemory_session"."id" > %s
+SET "due_since" = CLOCK_TIMESTAMP(), "hinted_at" = NULL, "revision" = ("convmemory_session"."revision" + %s)
+WHERE ("convmemory_session"."alias" = %s
+    AND "convmemory_session"."id" > %s
     AND "convmemory_session"."unpinned_tokens" > ("convmemory_session"."covered_tokens" + %s)
     AND "convmemory_session"."settled_tokens" > ("convmemory_session"."covered_tokens")
-    AND "convmemory_session"."due_since" IS NULL AND "convmemory_session"."id" <= %s);
+    AND "convmemory_session"."due_since" IS NULL
+    AND "convmemory_session"."id" <= %s);
 
 -- mark_unmarked (6 of 6)
 UPDATE "convmemory_aliasstate"
@@ -529,36 +531,43 @@ SELECT COUNT(*)
 FROM (
     SELECT "convmemory_session"."id" AS "col1"
     FROM "convmemory_session"
-    WHERE ("convmemory_session"."due_since" IS NOT NULL AND ("convmemory_session"."lease_expires_at" IS NULL
-        OR "convmemory_session"."lease_expires_at" <= (CLOCK_TIMESTAMP()))
+    WHERE ("convmemory_session"."due_since" IS NOT NULL
+        AND ("convmemory_session"."lease_expires_at" IS NULL
+            OR "convmemory_session"."lease_expires_at" <= (CLOCK_TIMESTAMP()))
         AND ("convmemory_session"."next_attempt_at" IS NULL
-        OR "convmemory_session"."next_attempt_at" <= (CLOCK_TIMESTAMP()))
+            OR "convmemory_session"."next_attempt_at" <= (CLOCK_TIMESTAMP()))
         AND "convmemory_session"."alias" = %s
         AND "convmemory_session"."hinted_at" > (CLOCK_TIMESTAMP() + %s * INTERVAL '1 second')
-        AND "convmemory_session"."hinted_at" <= (CLOCK_TIMESTAMP() + %s * INTERVAL '1 second')) LIMIT 10
-) subquery;
+        AND "convmemory_session"."hinted_at" <= (CLOCK_TIMESTAMP() + %s * INTERVAL '1 second')) LIMIT 10)
+            subquery;
 
 -- sweep (1 of 3)
 SELECT %s AS "a"
 FROM "convmemory_session"
-WHERE ("convmemory_session"."due_since" IS NOT NULL AND ("convmemory_session"."lease_expires_at" IS NULL
-    OR "convmemory_session"."lease_expires_at" <= (CLOCK_TIMESTAMP())) AND "convmemory_session"."alias" = %s
-    AND ("convmemory_session"."hinted_at" IS NULL OR "convmemory_session"."hinted_at" <= (CLOCK_TIMESTAMP())
-    OR ("convmemory_session"."lease_expires_at" > ("convmemory_session"."hinted_at")
-    AND "convmemory_session"."lease_expires_at" <= (CLOCK_TIMESTAMP())))
+WHERE ("convmemory_session"."due_since" IS NOT NULL
+    AND ("convmemory_session"."lease_expires_at" IS NULL
+        OR "convmemory_session"."lease_expires_at" <= (CLOCK_TIMESTAMP()))
+    AND "convmemory_session"."alias" = %s
+    AND ("convmemory_session"."hinted_at" IS NULL
+        OR "convmemory_session"."hinted_at" <= (CLOCK_TIMESTAMP())
+        OR ("convmemory_session"."lease_expires_at" > ("convmemory_session"."hinted_at")
+            AND "convmemory_session"."lease_expires_at" <= (CLOCK_TIMESTAMP())))
     AND ("convmemory_session"."next_attempt_at" IS NULL
-    OR "convmemory_session"."next_attempt_at" <= (CLOCK_TIMESTAMP()))) LIMIT 1;
+        OR "convmemory_session"."next_attempt_at" <= (CLOCK_TIMESTAMP()))) LIMIT 1;
 
 -- sweep (2 of 3)
 SELECT "convmemory_session"."id" AS "pk"
 FROM "convmemory_session"
-WHERE ("convmemory_session"."due_since" IS NOT NULL AND ("convmemory_session"."lease_expires_at" IS NULL
-    OR "convmemory_session"."lease_expires_at" <= (CLOCK_TIMESTAMP())) AND "convmemory_session"."alias" = %s
-    AND ("convmemory_session"."hinted_at" IS NULL OR "convmemory_session"."hinted_at" <= (CLOCK_TIMESTAMP())
-    OR ("convmemory_session"."lease_expires_at" > ("convmemory_session"."hinted_at")
-    AND "convmemory_session"."lease_expires_at" <= (CLOCK_TIMESTAMP())))
+WHERE ("convmemory_session"."due_since" IS NOT NULL
+    AND ("convmemory_session"."lease_expires_at" IS NULL
+        OR "convmemory_session"."lease_expires_at" <= (CLOCK_TIMESTAMP()))
+    AND "convmemory_session"."alias" = %s
+    AND ("convmemory_session"."hinted_at" IS NULL
+        OR "convmemory_session"."hinted_at" <= (CLOCK_TIMESTAMP())
+        OR ("convmemory_session"."lease_expires_at" > ("convmemory_session"."hinted_at")
+            AND "convmemory_session"."lease_expires_at" <= (CLOCK_TIMESTAMP())))
     AND ("convmemory_session"."next_attempt_at" IS NULL
-    OR "convmemory_session"."next_attempt_at" <= (CLOCK_TIMESTAMP())))
+        OR "convmemory_session"."next_attempt_at" <= (CLOCK_TIMESTAMP())))
 ORDER BY "convmemory_session"."due_since" ASC, 1 ASC LIMIT 10 FOR
 UPDATE SKIP LOCKED;
 
@@ -575,73 +584,72 @@ WHERE "convmemory_session"."id" IN (%s);
 -- sweep_rebuilds
 SELECT %s AS "a"
 FROM "convmemory_session"
-WHERE ("convmemory_session"."alias" = %s AND "convmemory_session"."due_since" IS NULL
+WHERE ("convmemory_session"."alias" = %s
+    AND "convmemory_session"."due_since" IS NULL
     AND "convmemory_session"."rebuild_after" <= (CLOCK_TIMESTAMP())
     AND ("convmemory_session"."lease_expires_at" IS NULL
-    OR "convmemory_session"."lease_expires_at" <= (CLOCK_TIMESTAMP()))) LIMIT 1;
+        OR "convmemory_session"."lease_expires_at" <= (CLOCK_TIMESTAMP()))) LIMIT 1;
 
 -- is_due
 -- release (2 of 2)
 SELECT "convmemory_session"."id" AS "pk"
 FROM "convmemory_session"
-WHERE ("convmemory_session"."id" = (%s) AND "convmemory_session"."due_since" IS NOT NULL);
+WHERE ("convmemory_session"."id" = (%s)
+    AND "convmemory_session"."due_since" IS NOT NULL);
 
 -- claim (1 of 2)
 UPDATE "convmemory_session"
-SET "lease_token" = %s,
-    "lease_expires_at" = (CLOCK_TIMESTAMP() + %s * INTERVAL '1 second'),
-    "revision" = ("convmemory_session"."revision" + %s),
-    "next_attempt_at" = CASE WHEN ("convmemory_session"."attempts" = %s)
-        THEN (CLOCK_TIMESTAMP() + %s * INTERVAL '1 second') WHEN ("convmemory_session"."attempts" = %s)
-        THEN (CLOCK_TIMESTAMP() + %s * INTERVAL '1 second') WHEN ("convmemory_session"."attempts" = %s)
-        THEN (CLOCK_TIMESTAMP() + %s * INTERVAL '1 second') WHEN ("convmemory_session"."attempts" = %s)
-        THEN (CLOCK_TIMESTAMP() + %s * INTERVAL '1 second') WHEN ("convmemory_session"."attempts" = %s)
-        THEN (CLOCK_TIMESTAMP() + %s * INTERVAL '1 second') WHEN ("convmemory_session"."attempts" = %s)
-        THEN (CLOCK_TIMESTAMP() + %s * INTERVAL '1 second') WHEN ("convmemory_session"."attempts" = %s)
-        THEN (CLOCK_TIMESTAMP() + %s * INTERVAL '1 second') WHEN ("convmemory_session"."attempts" = %s)
-        THEN (CLOCK_TIMESTAMP() + %s * INTERVAL '1 second') WHEN ("convmemory_session"."attempts" = %s)
-        THEN (CLOCK_TIMESTAMP() + %s * INTERVAL '1 second') WHEN ("convmemory_session"."attempts" = %s)
-        THEN (CLOCK_TIMESTAMP() + %s * INTERVAL '1 second')
-        ELSE (CLOCK_TIMESTAMP() + %s * INTERVAL '1 second') END,
-    "attempts" = ("convmemory_session"."attempts" + %s),
-    "due_since" = COALESCE("convmemory_session"."due_since", CLOCK_TIMESTAMP())
-WHERE ("convmemory_session"."id" = (%s) AND ("convmemory_session"."due_since" IS NOT NULL
-    OR ("convmemory_session"."unpinned_tokens" > ("convmemory_session"."covered_tokens" + %s)
-    AND "convmemory_session"."settled_tokens" > ("convmemory_session"."covered_tokens")))
+SET "lease_token" = %s, "lease_expires_at" = (CLOCK_TIMESTAMP() + %s * INTERVAL '1 second'), "revision" =
+    ("convmemory_session"."revision" + %s), "next_attempt_at" = CASE WHEN ("convmemory_session"."attempts" =
+    %s) THEN (CLOCK_TIMESTAMP() + %s * INTERVAL '1 second') WHEN ("convmemory_session"."attempts" = %s) THEN
+    (CLOCK_TIMESTAMP() + %s * INTERVAL '1 second') WHEN ("convmemory_session"."attempts" = %s) THEN
+    (CLOCK_TIMESTAMP() + %s * INTERVAL '1 second') WHEN ("convmemory_session"."attempts" = %s) THEN
+    (CLOCK_TIMESTAMP() + %s * INTERVAL '1 second') WHEN ("convmemory_session"."attempts" = %s) THEN
+    (CLOCK_TIMESTAMP() + %s * INTERVAL '1 second') WHEN ("convmemory_session"."attempts" = %s) THEN
+    (CLOCK_TIMESTAMP() + %s * INTERVAL '1 second') WHEN ("convmemory_session"."attempts" = %s) THEN
+    (CLOCK_TIMESTAMP() + %s * INTERVAL '1 second') WHEN ("convmemory_session"."attempts" = %s) THEN
+    (CLOCK_TIMESTAMP() + %s * INTERVAL '1 second') WHEN ("convmemory_session"."attempts" = %s) THEN
+    (CLOCK_TIMESTAMP() + %s * INTERVAL '1 second') WHEN ("convmemory_session"."attempts" = %s) THEN
+    (CLOCK_TIMESTAMP() + %s * INTERVAL '1 second') ELSE (CLOCK_TIMESTAMP() + %s * INTERVAL '1 second') END,
+    "attempts" = ("convmemory_session"."attempts" + %s), "due_since" =
+    COALESCE("convmemory_session"."due_since", CLOCK_TIMESTAMP())
+WHERE ("convmemory_session"."id" = (%s)
+    AND ("convmemory_session"."due_since" IS NOT NULL
+        OR ("convmemory_session"."unpinned_tokens" > ("convmemory_session"."covered_tokens" + %s)
+            AND "convmemory_session"."settled_tokens" > ("convmemory_session"."covered_tokens")))
     AND ("convmemory_session"."lease_expires_at" IS NULL
-    OR "convmemory_session"."lease_expires_at" <= (CLOCK_TIMESTAMP()))
+        OR "convmemory_session"."lease_expires_at" <= (CLOCK_TIMESTAMP()))
     AND ("convmemory_session"."next_attempt_at" IS NULL
-    OR "convmemory_session"."next_attempt_at" <= (CLOCK_TIMESTAMP())));
+        OR "convmemory_session"."next_attempt_at" <= (CLOCK_TIMESTAMP())));
 
 -- claim (2 of 2)
 -- claim_rebuild (2 of 5)
 SELECT "convmemory_session"."id" AS "id", "convmemory_session"."public_id" AS "public_id",
     "convmemory_session"."alias" AS "alias", "convmemory_session"."owner_id" AS "owner_id",
     "convmemory_session"."visitor" AS "visitor", "convmemory_session"."key" AS "key",
-    "convmemory_session"."last_position" AS "last_position",
-    "convmemory_session"."unpinned_count" AS "unpinned_count",
-    "convmemory_session"."unpinned_tokens" AS "unpinned_tokens",
-    "convmemory_session"."settled_tokens" AS "settled_tokens",
-    "convmemory_session"."newest_position" AS "newest_position", "convmemory_session"."pinned" AS "pinned",
-    "convmemory_session"."call_position" AS "call_position",
-    "convmemory_session"."exchange_calls" AS "exchange_calls",
+    "convmemory_session"."last_position" AS "last_position", "convmemory_session"."unpinned_count" AS
+    "unpinned_count", "convmemory_session"."unpinned_tokens" AS "unpinned_tokens",
+    "convmemory_session"."settled_tokens" AS "settled_tokens", "convmemory_session"."newest_position" AS
+    "newest_position", "convmemory_session"."pinned" AS "pinned", "convmemory_session"."call_position" AS
+    "call_position", "convmemory_session"."exchange_calls" AS "exchange_calls",
     "convmemory_session"."open_calls" AS "open_calls", "convmemory_session"."last_version" AS "last_version",
-    "convmemory_session"."current_version" AS "current_version",
-    "convmemory_session"."covered_position" AS "covered_position",
-    "convmemory_session"."covered_count" AS "covered_count",
-    "convmemory_session"."covered_tokens" AS "covered_tokens",
-    "convmemory_session"."due_since" AS "due_since", "convmemory_session"."attempts" AS "attempts",
-    "convmemory_session"."lease_token" AS "lease_token", "convmemory_session"."epoch" AS "epoch",
-    CLOCK_TIMESTAMP() AS "clock1"
+    "convmemory_session"."current_version" AS "current_version", "convmemory_session"."covered_position" AS
+    "covered_position", "convmemory_session"."covered_count" AS "covered_count",
+    "convmemory_session"."covered_tokens" AS "covered_tokens", "convmemory_session"."due_since" AS
+    "due_since", "convmemory_session"."attempts" AS "attempts", "convmemory_session"."lease_token" AS
+    "lease_token", "convmemory_session"."epoch" AS "epoch", CLOCK_TIMESTAMP() AS "clock1"
 FROM "convmemory_session"
-WHERE ("convmemory_session"."lease_token" = (%s) AND "convmemory_session"."id" = (%s));
+WHERE ("convmemory_session"."lease_token" = (%s)
+    AND "convmemory_session"."id" = (%s));
 
 -- turns
 SELECT "convmemory_message"."position" AS "position", "convmemory_message"."tokens" AS "tokens",
     "convmemory_message"."answers" AS "answers", "convmemory_message"."role" AS "role"
 FROM "convmemory_message"
-WHERE ("convmemory_message"."position" > (%s) AND "convmemory_message"."position" <= (%s)
-    AND "convmemory_message"."session_id" = (%s) AND NOT ("convmemory_message"."role" IN (%s, %s)))
+WHERE ("convmemory_message"."position" > (%s)
+    AND "convmemory_message"."position" <= (%s)
+    AND "convmemory_message"."session_id" = (%s)
+    AND NOT ("convmemory_message"."role" IN (%s, %s)))
 ORDER BY 1 ASC;
 
 -- messages
@@ -651,15 +659,19 @@ SELECT "convmemory_message"."position" AS "position", "convmemory_message"."role
     "convmemory_message"."tokens" AS "tokens", "convmemory_message"."answers" AS "answers",
     "convmemory_message"."redacted_at" AS "redacted_at", "convmemory_message"."created_at" AS "created_at"
 FROM "convmemory_message"
-WHERE ("convmemory_message"."position" > (%s) AND "convmemory_message"."position" <= (%s)
-    AND "convmemory_message"."session_id" = (%s) AND NOT ("convmemory_message"."role" IN (%s, %s)))
+WHERE ("convmemory_message"."position" > (%s)
+    AND "convmemory_message"."position" <= (%s)
+    AND "convmemory_message"."session_id" = (%s)
+    AND NOT ("convmemory_message"."role" IN (%s, %s)))
 ORDER BY 1 ASC;
 
 -- extend
 UPDATE "convmemory_session"
 SET "lease_expires_at" = (CLOCK_TIMESTAMP() + %s * INTERVAL '1 second')
-WHERE ("convmemory_session"."epoch" = (%s) AND "convmemory_session"."lease_expires_at" > (CLOCK_TIMESTAMP())
-    AND "convmemory_session"."lease_token" = (%s) AND "convmemory_session"."id" = (%s));
+WHERE ("convmemory_session"."epoch" = (%s)
+    AND "convmemory_session"."lease_expires_at" > (CLOCK_TIMESTAMP())
+    AND "convmemory_session"."lease_token" = (%s)
+    AND "convmemory_session"."id" = (%s));
 
 -- record
 INSERT INTO "convmemory_attempt" ("session_id", "alias", "first_position", "last_position", "started_at",
@@ -673,20 +685,16 @@ RETURNING "convmemory_attempt"."id";
 UPDATE "convmemory_session"
 SET "due_since" = CASE WHEN ("convmemory_session"."unpinned_tokens" > (%s)
     AND "convmemory_session"."settled_tokens" > (%s)) THEN COALESCE("convmemory_session"."due_since",
-    CLOCK_TIMESTAMP()) ELSE NULL END,
-    "current_version" = %s,
-    "covered_position" = %s,
-    "covered_count" = %s,
-    "covered_tokens" = %s,
-    "attempts" = %s,
-    "next_attempt_at" = NULL,
-    "last_error" = %s,
-    "last_version" = %s,
-    "lease_expires_at" = (CLOCK_TIMESTAMP() + %s * INTERVAL '1 second'),
-    "revision" = ("convmemory_session"."revision" + %s)
-WHERE ("convmemory_session"."epoch" = (%s) AND "convmemory_session"."lease_expires_at" > (CLOCK_TIMESTAMP())
-    AND "convmemory_session"."lease_token" = (%s) AND "convmemory_session"."id" = (%s)
-    AND "convmemory_session"."covered_position" = (%s) AND "convmemory_session"."last_version" = (%s));
+        CLOCK_TIMESTAMP()) ELSE NULL END, "current_version" = %s, "covered_position" = %s, "covered_count" =
+        %s, "covered_tokens" = %s, "attempts" = %s, "next_attempt_at" = NULL, "last_error" = %s,
+        "last_version" = %s, "lease_expires_at" = (CLOCK_TIMESTAMP() + %s * INTERVAL '1 second'), "revision" =
+        ("convmemory_session"."revision" + %s)
+WHERE ("convmemory_session"."epoch" = (%s)
+    AND "convmemory_session"."lease_expires_at" > (CLOCK_TIMESTAMP())
+    AND "convmemory_session"."lease_token" = (%s)
+    AND "convmemory_session"."id" = (%s)
+    AND "convmemory_session"."covered_position" = (%s)
+    AND "convmemory_session"."last_version" = (%s));
 
 -- publish (2 of 3)
 INSERT INTO "convmemory_summary" ("session_id", "version", "parent_version", "first_position",
@@ -705,49 +713,45 @@ VALUES (%s, %s, %s, %s, (CLOCK_TIMESTAMP() + %s * INTERVAL '1 second'), %s, %s, 
 
 -- release (1 of 2)
 UPDATE "convmemory_session"
-SET "due_since" = CASE
-    WHEN ("convmemory_session"."unpinned_tokens" > ("convmemory_session"."covered_tokens" + %s)
-    AND "convmemory_session"."settled_tokens" > ("convmemory_session"."covered_tokens"))
-    THEN COALESCE("convmemory_session"."due_since", CLOCK_TIMESTAMP()) ELSE NULL END,
-    "lease_token" = %s,
-    "lease_expires_at" = NULL,
-    "revision" = ("convmemory_session"."revision" + %s),
-    "attempts" = %s,
-    "last_error" = %s,
-    "next_attempt_at" = NULL,
-    "hinted_at" = CLOCK_TIMESTAMP()
-WHERE ("convmemory_session"."lease_token" = (%s) AND "convmemory_session"."id" = (%s));
+SET "due_since" = CASE WHEN ("convmemory_session"."unpinned_tokens" > ("convmemory_session"."covered_tokens" +
+    %s)
+    AND "convmemory_session"."settled_tokens" > ("convmemory_session"."covered_tokens")) THEN
+        COALESCE("convmemory_session"."due_since", CLOCK_TIMESTAMP()) ELSE NULL END, "lease_token" = %s,
+        "lease_expires_at" = NULL, "revision" = ("convmemory_session"."revision" + %s), "attempts" = %s,
+        "last_error" = %s, "next_attempt_at" = NULL, "hinted_at" = CLOCK_TIMESTAMP()
+WHERE ("convmemory_session"."lease_token" = (%s)
+    AND "convmemory_session"."id" = (%s));
 
 -- claim_rebuild (1 of 5)
 UPDATE "convmemory_session"
-SET "lease_token" = %s,
-    "lease_expires_at" = (CLOCK_TIMESTAMP() + %s * INTERVAL '1 second'),
-    "revision" = ("convmemory_session"."revision" + %s),
-    "epoch" = ("convmemory_session"."epoch" + %s)
-WHERE ("convmemory_session"."current_version" > %s AND "convmemory_session"."id" = %s
+SET "lease_token" = %s, "lease_expires_at" = (CLOCK_TIMESTAMP() + %s * INTERVAL '1 second'), "revision" =
+    ("convmemory_session"."revision" + %s), "epoch" = ("convmemory_session"."epoch" + %s)
+WHERE ("convmemory_session"."current_version" > %s
+    AND "convmemory_session"."id" = %s
     AND ("convmemory_session"."lease_expires_at" IS NULL
-    OR "convmemory_session"."lease_expires_at" <= (CLOCK_TIMESTAMP())));
+        OR "convmemory_session"."lease_expires_at" <= (CLOCK_TIMESTAMP())));
 
 -- claim_rebuild (3 of 5)
 SELECT "convmemory_summary"."id" AS "id", "convmemory_summary"."session_id" AS "session_id",
     "convmemory_summary"."version" AS "version", "convmemory_summary"."parent_version" AS "parent_version",
-    "convmemory_summary"."first_position" AS "first_position",
-    "convmemory_summary"."last_position" AS "last_position",
-    "convmemory_summary"."covered_count" AS "covered_count",
+    "convmemory_summary"."first_position" AS "first_position", "convmemory_summary"."last_position" AS
+    "last_position", "convmemory_summary"."covered_count" AS "covered_count",
     "convmemory_summary"."covered_tokens" AS "covered_tokens", "convmemory_summary"."text" AS "text",
     "convmemory_summary"."tokens" AS "tokens", "convmemory_summary"."model" AS "model",
     "convmemory_summary"."shortened" AS "shortened", "convmemory_summary"."fallback" AS "fallback",
     "convmemory_summary"."stand_in" AS "stand_in", "convmemory_summary"."carried" AS "carried",
     "convmemory_summary"."cut" AS "cut", "convmemory_summary"."building" AS "building",
     "convmemory_summary"."part_end" AS "part_end", "convmemory_summary"."prompt_hash" AS "prompt_hash",
-    "convmemory_summary"."identifiers" AS "identifiers",
-    "convmemory_summary"."model_length" AS "model_length", "convmemory_summary"."folds" AS "folds",
-    "convmemory_summary"."invalidated_at" AS "invalidated_at",
-    "convmemory_summary"."created_at" AS "created_at"
+    "convmemory_summary"."identifiers" AS "identifiers", "convmemory_summary"."model_length" AS
+    "model_length", "convmemory_summary"."folds" AS "folds", "convmemory_summary"."invalidated_at" AS
+    "invalidated_at", "convmemory_summary"."created_at" AS "created_at"
 FROM "convmemory_summary"
-WHERE ("convmemory_summary"."session_id" = (%s) AND (("convmemory_summary"."building"
-    AND "convmemory_summary"."first_position" = (%s) AND "convmemory_summary"."invalidated_at" IS NULL
-    AND "convmemory_summary"."part_end" IS NOT NULL) OR "convmemory_summary"."version" = (%s)))
+WHERE ("convmemory_summary"."session_id" = (%s)
+    AND (("convmemory_summary"."building"
+            AND "convmemory_summary"."first_position" = (%s)
+            AND "convmemory_summary"."invalidated_at" IS NULL
+            AND "convmemory_summary"."part_end" IS NOT NULL)
+        OR "convmemory_summary"."version" = (%s)))
 ORDER BY 3 ASC;
 
 -- claim_rebuild (4 of 5)
@@ -761,8 +765,10 @@ SELECT "convmemory_summary"."id", "convmemory_summary"."session_id", "convmemory
     "convmemory_summary"."identifiers", "convmemory_summary"."model_length", "convmemory_summary"."folds",
     "convmemory_summary"."invalidated_at", "convmemory_summary"."created_at"
 FROM "convmemory_summary"
-WHERE ("convmemory_summary"."session_id" = %s AND "convmemory_summary"."invalidated_at" IS NULL
-    AND NOT "convmemory_summary"."building" AND "convmemory_summary"."stand_in")
+WHERE ("convmemory_summary"."session_id" = %s
+    AND "convmemory_summary"."invalidated_at" IS NULL
+    AND NOT "convmemory_summary"."building"
+    AND "convmemory_summary"."stand_in")
 ORDER BY "convmemory_summary"."version" ASC LIMIT 1;
 
 -- claim_rebuild (5 of 5)
@@ -776,19 +782,21 @@ SELECT "convmemory_summary"."id", "convmemory_summary"."session_id", "convmemory
     "convmemory_summary"."identifiers", "convmemory_summary"."model_length", "convmemory_summary"."folds",
     "convmemory_summary"."invalidated_at", "convmemory_summary"."created_at"
 FROM "convmemory_summary"
-WHERE ("convmemory_summary"."session_id" = %s AND "convmemory_summary"."invalidated_at" IS NULL
+WHERE ("convmemory_summary"."session_id" = %s
+    AND "convmemory_summary"."invalidated_at" IS NULL
     AND "convmemory_summary"."building")
 ORDER BY "convmemory_summary"."version" ASC;
 
 -- fork (1 of 17)
 SELECT "convmemory_segment"."first" AS "first", "convmemory_segment"."last" AS "last",
     "convmemory_segment"."data" AS "data", "convmemory_session"."epoch" AS "session__epoch"
-FROM "convmemory_segment" INNER JOIN "convmemory_session" ON ("convmemory_segment"."session_id" = "convmemory_session"."id")
-WHERE ("convmemory_segment"."first" <= %s AND "convmemory_segment"."session_id" = (
-    SELECT U0."id" AS "pk"
-    FROM "convmemory_session" U0
-    WHERE U0."name_hash" = %s LIMIT 1
-))
+FROM "convmemory_segment" INNER JOIN "convmemory_session" ON ("convmemory_segment"."session_id" =
+    "convmemory_session"."id")
+WHERE ("convmemory_segment"."first" <= %s
+    AND "convmemory_segment"."session_id" = (
+        SELECT U0."id" AS "pk"
+        FROM "convmemory_session" U0
+        WHERE U0."name_hash" = %s LIMIT 1))
 ORDER BY "convmemory_segment"."session_id" ASC, 1 ASC;
 
 -- fork (2 of 17)
@@ -808,7 +816,8 @@ SELECT "convmemory_message"."position" AS "position", "convmemory_message"."toke
     "convmemory_message"."tokens_through" AS "tokens_through", "convmemory_message"."answers" AS "answers",
     "convmemory_message"."role" AS "role", "convmemory_message"."wire" AS "wire"
 FROM "convmemory_message"
-WHERE ("convmemory_message"."position" <= %s AND "convmemory_message"."session_id" = %s
+WHERE ("convmemory_message"."position" <= %s
+    AND "convmemory_message"."session_id" = %s
     AND NOT ("convmemory_message"."role" IN (%s, %s)))
 ORDER BY 1 DESC LIMIT 1;
 
@@ -818,8 +827,10 @@ SELECT "convmemory_message"."position" AS "position", "convmemory_message"."toke
     "convmemory_message"."tokens_through" AS "tokens_through", "convmemory_message"."answers" AS "answers",
     "convmemory_message"."role" AS "role", "convmemory_message"."wire" AS "wire"
 FROM "convmemory_message"
-WHERE ("convmemory_message"."position" <= %s AND "convmemory_message"."session_id" = %s
-    AND "convmemory_message"."answers" IS NULL AND "convmemory_message"."role" = %s)
+WHERE ("convmemory_message"."position" <= %s
+    AND "convmemory_message"."session_id" = %s
+    AND "convmemory_message"."answers" IS NULL
+    AND "convmemory_message"."role" = %s)
 ORDER BY 1 DESC LIMIT 1;
 
 -- fork (9 of 17)
@@ -828,8 +839,10 @@ SELECT "convmemory_message"."position" AS "position", "convmemory_message"."toke
     "convmemory_message"."tokens_through" AS "tokens_through", "convmemory_message"."answers" AS "answers",
     "convmemory_message"."role" AS "role", "convmemory_message"."wire" AS "wire"
 FROM "convmemory_message"
-WHERE ("convmemory_message"."position" <= %s AND "convmemory_message"."session_id" = %s
-    AND "convmemory_message"."answers" = %s AND "convmemory_message"."position" > %s)
+WHERE ("convmemory_message"."position" <= %s
+    AND "convmemory_message"."session_id" = %s
+    AND "convmemory_message"."answers" = %s
+    AND "convmemory_message"."position" > %s)
 ORDER BY 1 ASC;
 
 -- fork (10 of 17)
@@ -839,7 +852,7 @@ SELECT %s, role, kind, content, wire, metadata, format, item, usage, tokens, tok
     answers, NULL, '', created_at, redacted_at
 FROM convmemory_message
 WHERE session_id = %s
-    AND position <= %s;
+AND position <= %s;
 
 -- fork (11 of 17)
 INSERT INTO convmemory_summary (session_id, version, parent_version, first_position, last_position,
@@ -850,9 +863,9 @@ SELECT %s, version, parent_version, first_position, last_position, covered_count
     model_length, folds, created_at
 FROM convmemory_summary
 WHERE session_id = %s
-    AND last_position <= %s
-    AND invalidated_at IS NULL
-    AND building = %s;
+AND last_position <= %s
+AND invalidated_at IS NULL
+AND building = %s;
 
 -- fork (13 of 17)
 -- redact (21 of 36)
@@ -860,7 +873,8 @@ WHERE session_id = %s
 -- truncate (12 of 15)
 UPDATE "convmemory_summary"
 SET "invalidated_at" = CLOCK_TIMESTAMP()
-WHERE ("convmemory_summary"."session_id" = %s AND "convmemory_summary"."invalidated_at" IS NULL
+WHERE ("convmemory_summary"."session_id" = %s
+    AND "convmemory_summary"."invalidated_at" IS NULL
     AND "convmemory_summary"."last_position" >= %s);
 
 -- fork (14 of 17)
@@ -877,7 +891,8 @@ SELECT "convmemory_summary"."id", "convmemory_summary"."session_id", "convmemory
     "convmemory_summary"."identifiers", "convmemory_summary"."model_length", "convmemory_summary"."folds",
     "convmemory_summary"."invalidated_at", "convmemory_summary"."created_at"
 FROM "convmemory_summary"
-WHERE ("convmemory_summary"."session_id" = %s AND "convmemory_summary"."invalidated_at" IS NULL
+WHERE ("convmemory_summary"."session_id" = %s
+    AND "convmemory_summary"."invalidated_at" IS NULL
     AND NOT "convmemory_summary"."building")
 ORDER BY "convmemory_summary"."version" DESC LIMIT 1;
 
@@ -887,29 +902,16 @@ ORDER BY "convmemory_summary"."version" DESC LIMIT 1;
 -- truncate (14 of 15)
 SELECT %s AS "a"
 FROM "convmemory_summary"
-WHERE ("convmemory_summary"."session_id" = %s AND "convmemory_summary"."invalidated_at" IS NULL
+WHERE ("convmemory_summary"."session_id" = %s
+    AND "convmemory_summary"."invalidated_at" IS NULL
     AND "convmemory_summary"."stand_in") LIMIT 1;
 
 -- fork (16 of 17)
 UPDATE "convmemory_session"
-SET "last_position" = %s,
-    "unpinned_count" = %s,
-    "unpinned_tokens" = %s,
-    "settled_tokens" = %s,
-    "newest_position" = %s,
-    "pinned" = %s,
-    "call_position" = %s,
-    "exchange_calls" = %s,
-    "open_calls" = %s,
-    "covered_position" = %s,
-    "covered_count" = %s,
-    "covered_tokens" = %s,
-    "pinned_count" = %s,
-    "pinned_tokens" = %s,
-    "indexed_position" = %s,
-    "current_version" = %s,
-    "due_since" = NULL,
-    "hinted_at" = NULL,
+SET "last_position" = %s, "unpinned_count" = %s, "unpinned_tokens" = %s, "settled_tokens" = %s,
+    "newest_position" = %s, "pinned" = %s, "call_position" = %s, "exchange_calls" = %s, "open_calls" = %s,
+    "covered_position" = %s, "covered_count" = %s, "covered_tokens" = %s, "pinned_count" = %s, "pinned_tokens"
+    = %s, "indexed_position" = %s, "current_version" = %s, "due_since" = NULL, "hinted_at" = NULL,
     "rebuild_after" = NULL
 WHERE "convmemory_session"."id" = %s;
 
@@ -943,7 +945,8 @@ WHERE "convmemory_session"."id" = %s LIMIT 21;
 -- redact (1 of 36)
 UPDATE "convmemory_session"
 SET "revision" = "convmemory_session"."revision"
-WHERE ("convmemory_session"."name_hash" = %s AND "convmemory_session"."last_position" >= %s);
+WHERE ("convmemory_session"."name_hash" = %s
+    AND "convmemory_session"."last_position" >= %s);
 
 -- redact (2 of 36)
 SELECT "convmemory_session"."id" AS "pk"
@@ -958,7 +961,8 @@ WHERE "convmemory_session"."name_hash" = %s LIMIT 21;
 -- redact (10 of 36)
 SELECT "convmemory_session"."id" AS "pk"
 FROM "convmemory_session"
-WHERE ("convmemory_session"."fork_position" >= %s AND "convmemory_session"."forked_from_id" IN (%s));
+WHERE ("convmemory_session"."fork_position" >= %s
+    AND "convmemory_session"."forked_from_id" IN (%s));
 
 -- redact (5 of 36)
 SELECT "convmemory_session"."id" AS "pk"
@@ -974,7 +978,8 @@ SELECT "convmemory_message"."session_id", "convmemory_message"."position", "conv
     "convmemory_message"."answers", "convmemory_message"."created_at", "convmemory_message"."redacted_at",
     "convmemory_message"."idempotency_key", "convmemory_message"."payload_hash"
 FROM "convmemory_message"
-WHERE ("convmemory_message"."position" = %s AND "convmemory_message"."session_id" = %s) LIMIT 21;
+WHERE ("convmemory_message"."position" = %s
+    AND "convmemory_message"."session_id" = %s) LIMIT 21;
 
 -- redact (11 of 36)
 SELECT "convmemory_message"."session_id", "convmemory_message"."position", "convmemory_message"."role",
@@ -984,28 +989,22 @@ SELECT "convmemory_message"."session_id", "convmemory_message"."position", "conv
     "convmemory_message"."answers", "convmemory_message"."created_at", "convmemory_message"."redacted_at",
     "convmemory_message"."idempotency_key", "convmemory_message"."payload_hash"
 FROM "convmemory_message"
-WHERE ("convmemory_message"."position" = %s AND "convmemory_message"."session_id" IN (%s))
+WHERE ("convmemory_message"."position" = %s
+    AND "convmemory_message"."session_id" IN (%s))
 ORDER BY "convmemory_message"."session_id" ASC;
 
 -- redact (12 of 36)
 SELECT %s AS "a"
 FROM "convmemory_session"
-WHERE ("convmemory_session"."lease_expires_at" > (CLOCK_TIMESTAMP()) AND "convmemory_session"."id" IN (%s,
-    %s)) LIMIT 1;
+WHERE ("convmemory_session"."lease_expires_at" > (CLOCK_TIMESTAMP())
+    AND "convmemory_session"."id" IN (%s, %s)) LIMIT 1;
 
 -- redact (13 of 36)
 -- redact (25 of 36)
 UPDATE "convmemory_session"
-SET "due_since" = NULL,
-    "hinted_at" = NULL,
-    "attempts" = %s,
-    "next_attempt_at" = NULL,
-    "lease_token" = %s,
-    "lease_expires_at" = NULL,
-    "last_error" = %s,
-    "epoch" = ("convmemory_session"."epoch" + %s),
-    "revision" = ("convmemory_session"."revision" + %s),
-    "updated_at" = CLOCK_TIMESTAMP()
+SET "due_since" = NULL, "hinted_at" = NULL, "attempts" = %s, "next_attempt_at" = NULL, "lease_token" = %s,
+    "lease_expires_at" = NULL, "last_error" = %s, "epoch" = ("convmemory_session"."epoch" + %s), "revision" =
+    ("convmemory_session"."revision" + %s), "updated_at" = CLOCK_TIMESTAMP()
 WHERE "convmemory_session"."id" = %s;
 
 -- redact (14 of 36)
@@ -1017,105 +1016,87 @@ SELECT "convmemory_message"."session_id", "convmemory_message"."position", "conv
     "convmemory_message"."answers", "convmemory_message"."created_at", "convmemory_message"."redacted_at",
     "convmemory_message"."idempotency_key", "convmemory_message"."payload_hash"
 FROM "convmemory_message"
-WHERE ("convmemory_message"."session_id" = %s AND "convmemory_message"."position" = %s) LIMIT 21;
+WHERE ("convmemory_message"."session_id" = %s
+    AND "convmemory_message"."position" = %s) LIMIT 21;
 
 -- redact (15 of 36)
 -- redact (27 of 36)
 UPDATE "convmemory_message"
-SET "content" = %s,
-    "wire" = NULL,
-    "metadata" = NULL,
-    "item" = NULL,
-    "redacted_at" = COALESCE("convmemory_message"."redacted_at", CLOCK_TIMESTAMP())
-WHERE ("convmemory_message"."session_id" = %s AND "convmemory_message"."position" = %s);
+SET "content" = %s, "wire" = NULL, "metadata" = NULL, "item" = NULL, "redacted_at" =
+    COALESCE("convmemory_message"."redacted_at", CLOCK_TIMESTAMP())
+WHERE ("convmemory_message"."session_id" = %s
+    AND "convmemory_message"."position" = %s);
 
 -- redact (16 of 36)
 -- redact (28 of 36)
 SELECT "convmemory_message"."position" AS "position", "convmemory_message"."payload_hash" AS "payload_hash"
 FROM "convmemory_message"
-WHERE ("convmemory_message"."session_id" = %s AND "convmemory_message"."idempotency_key" IS NOT NULL
+WHERE ("convmemory_message"."session_id" = %s
+    AND "convmemory_message"."idempotency_key" IS NOT NULL
     AND "convmemory_message"."position" <= %s)
 ORDER BY 1 DESC LIMIT 1;
 
 -- redact (17 of 36)
 -- redact (29 of 36)
 UPDATE "convmemory_summary"
-SET "text" = %s,
-    "identifiers" = NULL,
-    "model_length" = NULL
-WHERE ("convmemory_summary"."last_position" >= %s AND "convmemory_summary"."session_id" = %s);
+SET "text" = %s, "identifiers" = NULL, "model_length" = NULL
+WHERE ("convmemory_summary"."last_position" >= %s
+    AND "convmemory_summary"."session_id" = %s);
 
 -- redact (19 of 36)
 -- redact (31 of 36)
 SELECT "convmemory_segment"."first" AS "first", "convmemory_segment"."last" AS "last",
     "convmemory_segment"."data" AS "data"
 FROM "convmemory_segment"
-WHERE ("convmemory_segment"."session_id" = %s AND "convmemory_segment"."first" <= %s)
+WHERE ("convmemory_segment"."session_id" = %s
+    AND "convmemory_segment"."first" <= %s)
 ORDER BY "convmemory_segment"."session_id" DESC, 1 DESC LIMIT 1;
 
 -- redact (24 of 36)
 -- redact (36 of 36)
 UPDATE "convmemory_session"
-SET "last_position" = %s,
-    "unpinned_count" = %s,
-    "unpinned_tokens" = %s,
-    "settled_tokens" = %s,
-    "newest_position" = %s,
-    "pinned" = %s,
-    "call_position" = %s,
-    "exchange_calls" = %s,
-    "open_calls" = %s,
-    "covered_position" = %s,
-    "covered_count" = %s,
-    "covered_tokens" = %s,
-    "pinned_count" = %s,
-    "pinned_tokens" = %s,
-    "indexed_position" = %s,
-    "current_version" = %s,
-    "due_since" = CLOCK_TIMESTAMP(),
-    "hinted_at" = CLOCK_TIMESTAMP(),
-    "rebuild_after" = NULL
+SET "last_position" = %s, "unpinned_count" = %s, "unpinned_tokens" = %s, "settled_tokens" = %s,
+    "newest_position" = %s, "pinned" = %s, "call_position" = %s, "exchange_calls" = %s, "open_calls" = %s,
+    "covered_position" = %s, "covered_count" = %s, "covered_tokens" = %s, "pinned_count" = %s, "pinned_tokens"
+    = %s, "indexed_position" = %s, "current_version" = %s, "due_since" = CLOCK_TIMESTAMP(), "hinted_at" =
+    CLOCK_TIMESTAMP(), "rebuild_after" = NULL
 WHERE "convmemory_session"."id" = %s;
 
 -- truncate (1 of 15)
 UPDATE "convmemory_session"
-SET "due_since" = NULL,
-    "hinted_at" = NULL,
-    "attempts" = %s,
-    "next_attempt_at" = NULL,
-    "lease_token" = %s,
-    "lease_expires_at" = NULL,
-    "last_error" = %s,
-    "epoch" = ("convmemory_session"."epoch" + %s),
-    "revision" = ("convmemory_session"."revision" + %s),
-    "updated_at" = CLOCK_TIMESTAMP()
-WHERE ("convmemory_session"."name_hash" = %s AND "convmemory_session"."last_position" > %s);
+SET "due_since" = NULL, "hinted_at" = NULL, "attempts" = %s, "next_attempt_at" = NULL, "lease_token" = %s,
+    "lease_expires_at" = NULL, "last_error" = %s, "epoch" = ("convmemory_session"."epoch" + %s), "revision" =
+    ("convmemory_session"."revision" + %s), "updated_at" = CLOCK_TIMESTAMP()
+WHERE ("convmemory_session"."name_hash" = %s
+    AND "convmemory_session"."last_position" > %s);
 
 -- truncate (6 of 15)
 -- clear (3 of 7)
-SELECT "convmemory_message"."idempotency_key" AS "idempotency_key",
-    "convmemory_message"."position" AS "position", "convmemory_message"."payload_hash" AS "payload_hash"
+SELECT "convmemory_message"."idempotency_key" AS "idempotency_key", "convmemory_message"."position" AS
+    "position", "convmemory_message"."payload_hash" AS "payload_hash"
 FROM "convmemory_message"
-WHERE ("convmemory_message"."position" > %s AND "convmemory_message"."session_id" = %s
+WHERE ("convmemory_message"."position" > %s
+    AND "convmemory_message"."session_id" = %s
     AND "convmemory_message"."idempotency_key" IS NOT NULL)
 ORDER BY 2 DESC LIMIT 64;
 
 -- truncate (7 of 15)
 DELETE
 FROM "convmemory_message"
-WHERE ("convmemory_message"."position" > %s AND "convmemory_message"."session_id" = %s);
+WHERE ("convmemory_message"."position" > %s
+    AND "convmemory_message"."session_id" = %s);
 
 -- truncate (8 of 15)
 UPDATE "convmemory_summary"
-SET "text" = %s,
-    "identifiers" = NULL,
-    "model_length" = NULL
-WHERE ("convmemory_summary"."last_position" > %s AND "convmemory_summary"."session_id" = %s);
+SET "text" = %s, "identifiers" = NULL, "model_length" = NULL
+WHERE ("convmemory_summary"."last_position" > %s
+    AND "convmemory_summary"."session_id" = %s);
 
 -- truncate (9 of 15)
 DELETE
 FROM "convmemory_segment"
-WHERE ("convmemory_segment"."session_id" = %s AND "convmemory_segment"."first" > %s);
+WHERE ("convmemory_segment"."session_id" = %s
+    AND "convmemory_segment"."first" > %s);
 
 -- truncate (10 of 15)
 SELECT "convmemory_segment"."first" AS "first", "convmemory_segment"."last" AS "last",
@@ -1126,70 +1107,28 @@ ORDER BY "convmemory_segment"."session_id" DESC, 1 DESC LIMIT 1;
 
 -- truncate (15 of 15)
 UPDATE "convmemory_session"
-SET "last_position" = %s,
-    "unpinned_count" = %s,
-    "unpinned_tokens" = %s,
-    "settled_tokens" = %s,
-    "newest_position" = %s,
-    "pinned" = %s,
-    "call_position" = %s,
-    "exchange_calls" = %s,
-    "open_calls" = %s,
-    "covered_position" = %s,
-    "covered_count" = %s,
-    "covered_tokens" = %s,
-    "pinned_count" = %s,
-    "pinned_tokens" = %s,
-    "indexed_position" = %s,
-    "current_version" = %s,
-    "due_since" = CLOCK_TIMESTAMP(),
-    "hinted_at" = CLOCK_TIMESTAMP(),
-    "rebuild_after" = NULL,
-    "cuts" = %s
+SET "last_position" = %s, "unpinned_count" = %s, "unpinned_tokens" = %s, "settled_tokens" = %s,
+    "newest_position" = %s, "pinned" = %s, "call_position" = %s, "exchange_calls" = %s, "open_calls" = %s,
+    "covered_position" = %s, "covered_count" = %s, "covered_tokens" = %s, "pinned_count" = %s, "pinned_tokens"
+    = %s, "indexed_position" = %s, "current_version" = %s, "due_since" = CLOCK_TIMESTAMP(), "hinted_at" =
+    CLOCK_TIMESTAMP(), "rebuild_after" = NULL, "cuts" = %s
 WHERE "convmemory_session"."id" = %s;
 
 -- clear (1 of 7)
 UPDATE "convmemory_session"
-SET "due_since" = NULL,
-    "hinted_at" = NULL,
-    "attempts" = %s,
-    "next_attempt_at" = NULL,
-    "lease_token" = %s,
-    "lease_expires_at" = NULL,
-    "last_error" = %s,
-    "epoch" = ("convmemory_session"."epoch" + %s),
-    "revision" = ("convmemory_session"."revision" + %s),
-    "updated_at" = CLOCK_TIMESTAMP()
+SET "due_since" = NULL, "hinted_at" = NULL, "attempts" = %s, "next_attempt_at" = NULL, "lease_token" = %s,
+    "lease_expires_at" = NULL, "last_error" = %s, "epoch" = ("convmemory_session"."epoch" + %s), "revision" =
+    ("convmemory_session"."revision" + %s), "updated_at" = CLOCK_TIMESTAMP()
 WHERE "convmemory_session"."name_hash" = %s;
 
 -- clear (4 of 7)
 UPDATE "convmemory_session"
-SET "last_position" = %s,
-    "unpinned_count" = %s,
-    "unpinned_tokens" = %s,
-    "settled_tokens" = %s,
-    "newest_position" = %s,
-    "pinned" = %s,
-    "call_position" = %s,
-    "exchange_calls" = %s,
-    "open_calls" = %s,
-    "covered_position" = %s,
-    "covered_count" = %s,
-    "covered_tokens" = %s,
-    "pinned_count" = %s,
-    "pinned_tokens" = %s,
-    "due_since" = NULL,
-    "hinted_at" = NULL,
-    "attempts" = %s,
-    "next_attempt_at" = NULL,
-    "lease_token" = %s,
-    "lease_expires_at" = NULL,
-    "last_error" = %s,
-    "rebuild_after" = NULL,
-    "answered_position" = %s,
-    "current_version" = %s,
-    "indexed_position" = %s,
-    "cuts" = %s
+SET "last_position" = %s, "unpinned_count" = %s, "unpinned_tokens" = %s, "settled_tokens" = %s,
+    "newest_position" = %s, "pinned" = %s, "call_position" = %s, "exchange_calls" = %s, "open_calls" = %s,
+    "covered_position" = %s, "covered_count" = %s, "covered_tokens" = %s, "pinned_count" = %s, "pinned_tokens"
+    = %s, "due_since" = NULL, "hinted_at" = NULL, "attempts" = %s, "next_attempt_at" = NULL, "lease_token" =
+    %s, "lease_expires_at" = NULL, "last_error" = %s, "rebuild_after" = NULL, "answered_position" = %s,
+    "current_version" = %s, "indexed_position" = %s, "cuts" = %s
 WHERE "convmemory_session"."id" = %s;
 
 -- clear (5 of 7)
@@ -1210,7 +1149,8 @@ WHERE "convmemory_segment"."session_id" = %s;
 -- adopt (1 of 5)
 UPDATE "convmemory_session"
 SET "revision" = ("convmemory_session"."revision" + %s)
-WHERE ("convmemory_session"."alias" = %s AND "convmemory_session"."visitor" = %s);
+WHERE ("convmemory_session"."alias" = %s
+    AND "convmemory_session"."visitor" = %s);
 
 -- adopt (2 of 5)
 SELECT %s AS "a"
@@ -1220,28 +1160,27 @@ WHERE "auth_user"."id" = %s LIMIT 1;
 -- adopt (3 of 5)
 SELECT "convmemory_session"."id" AS "pk", "convmemory_session"."key" AS "key"
 FROM "convmemory_session"
-WHERE ("convmemory_session"."alias" = %s AND "convmemory_session"."visitor" = %s)
+WHERE ("convmemory_session"."alias" = %s
+    AND "convmemory_session"."visitor" = %s)
 ORDER BY 1 ASC;
 
 -- adopt (5 of 5)
 UPDATE "convmemory_session"
-SET "name_hash" = %s,
-    "key" = %s,
-    "owner_id" = %s,
-    "visitor" = %s,
-    "updated_at" = CLOCK_TIMESTAMP()
+SET "name_hash" = %s, "key" = %s, "owner_id" = %s, "visitor" = %s, "updated_at" = CLOCK_TIMESTAMP()
 WHERE "convmemory_session"."id" = %s;
 
 -- erase (1 of 12)
 UPDATE "convmemory_session"
 SET "epoch" = ("convmemory_session"."epoch" + %s)
-WHERE ("convmemory_session"."alias" = %s AND "convmemory_session"."owner_id" = %s
+WHERE ("convmemory_session"."alias" = %s
+    AND "convmemory_session"."owner_id" = %s
     AND "convmemory_session"."visitor" = %s);
 
 -- erase (2 of 12)
 SELECT "convmemory_session"."id" AS "pk"
 FROM "convmemory_session"
-WHERE ("convmemory_session"."alias" = %s AND "convmemory_session"."owner_id" = %s
+WHERE ("convmemory_session"."alias" = %s
+    AND "convmemory_session"."owner_id" = %s
     AND "convmemory_session"."visitor" = %s)
 ORDER BY 1 ASC;
 

@@ -2,291 +2,324 @@
 -- append, counters: a task is sent
 UPDATE convmemory_session
 SET last_position = last_position + %(added)s,
-    unpinned_count = unpinned_count + %(added_unpinned)s,
-    unpinned_tokens = unpinned_tokens + %(added_tokens)s,
-    settled_tokens = CASE WHEN open_calls = '' THEN unpinned_tokens + %(settled)s ELSE settled_tokens END,
-    newest_position = CASE WHEN open_calls = '' THEN last_position + %(newest)s ELSE newest_position END,
-    answered_position = call_position,
-    counter = CASE WHEN last_position = 0 OR counter = %(counter)s THEN %(counter)s ELSE '' END,
-    revision = revision + 1,
-    updated_at = REPLACE(STRFTIME('%%Y-%%m-%%d %%H:%%M:%%f', 'now') || '000', '.000000', '')
+unpinned_count = unpinned_count + %(added_unpinned)s,
+unpinned_tokens = unpinned_tokens + %(added_tokens)s,
+settled_tokens = CASE WHEN open_calls = '' THEN unpinned_tokens + %(settled)s ELSE settled_tokens END,
+newest_position = CASE WHEN open_calls = '' THEN last_position + %(newest)s ELSE newest_position END,
+answered_position = call_position,
+counter = CASE WHEN last_position = 0
+OR counter = %(counter)s THEN %(counter)s ELSE '' END,
+revision = revision + 1,
+updated_at = REPLACE(STRFTIME('%%Y-%%m-%%d %%H:%%M:%%f', 'now') || '000', '.000000', '')
 WHERE name_hash = %(name_hash)s
-RETURNING id, last_position, unpinned_tokens, answered_position, due_since || '' AS due,
-    (unpinned_tokens - covered_tokens > %(max_tokens)s) AND settled_tokens > covered_tokens AS turned_due;
+RETURNING id, last_position, unpinned_tokens, answered_position, due_since || '' AS due, (unpinned_tokens -
+    covered_tokens > %(max_tokens)s)
+AND settled_tokens > covered_tokens AS turned_due;
 
 -- append, counters: a message of the assistant
 -- append, counters: several messages
 UPDATE convmemory_session
 SET last_position = last_position + %(added)s,
-    unpinned_count = unpinned_count + %(added_unpinned)s,
-    unpinned_tokens = unpinned_tokens + %(added_tokens)s,
-    settled_tokens = unpinned_tokens + %(settled)s,
-    newest_position = last_position + %(newest)s,
-    answered_position = call_position,
-    exchange_calls = %(exchange_calls)s,
-    open_calls = %(open_calls)s,
-    call_position = 0,
-    counter = CASE WHEN last_position = 0 OR counter = %(counter)s THEN %(counter)s ELSE '' END,
-    revision = revision + 1,
-    updated_at = REPLACE(STRFTIME('%%Y-%%m-%%d %%H:%%M:%%f', 'now') || '000', '.000000', '')
+unpinned_count = unpinned_count + %(added_unpinned)s,
+unpinned_tokens = unpinned_tokens + %(added_tokens)s,
+settled_tokens = unpinned_tokens + %(settled)s,
+newest_position = last_position + %(newest)s,
+answered_position = call_position,
+exchange_calls = %(exchange_calls)s,
+open_calls = %(open_calls)s,
+call_position = 0,
+counter = CASE WHEN last_position = 0
+OR counter = %(counter)s THEN %(counter)s ELSE '' END,
+revision = revision + 1,
+updated_at = REPLACE(STRFTIME('%%Y-%%m-%%d %%H:%%M:%%f', 'now') || '000', '.000000', '')
 WHERE name_hash = %(name_hash)s
-RETURNING id, last_position, unpinned_tokens, answered_position, due_since || '' AS due,
-    (unpinned_tokens - covered_tokens > %(max_tokens)s) AND settled_tokens > covered_tokens AS turned_due;
+RETURNING id, last_position, unpinned_tokens, answered_position, due_since || '' AS due, (unpinned_tokens -
+    covered_tokens > %(max_tokens)s)
+AND settled_tokens > covered_tokens AS turned_due;
 
 -- append, counters: a limit of messages
 UPDATE convmemory_session
 SET last_position = last_position + %(added)s,
-    unpinned_count = unpinned_count + %(added_unpinned)s,
-    unpinned_tokens = unpinned_tokens + %(added_tokens)s,
-    settled_tokens = CASE WHEN open_calls = '' THEN unpinned_tokens + %(settled)s ELSE settled_tokens END,
-    newest_position = CASE WHEN open_calls = '' THEN last_position + %(newest)s ELSE newest_position END,
-    answered_position = call_position,
-    counter = CASE WHEN last_position = 0 OR counter = %(counter)s THEN %(counter)s ELSE '' END,
-    revision = revision + 1,
-    updated_at = REPLACE(STRFTIME('%%Y-%%m-%%d %%H:%%M:%%f', 'now') || '000', '.000000', '')
+unpinned_count = unpinned_count + %(added_unpinned)s,
+unpinned_tokens = unpinned_tokens + %(added_tokens)s,
+settled_tokens = CASE WHEN open_calls = '' THEN unpinned_tokens + %(settled)s ELSE settled_tokens END,
+newest_position = CASE WHEN open_calls = '' THEN last_position + %(newest)s ELSE newest_position END,
+answered_position = call_position,
+counter = CASE WHEN last_position = 0
+OR counter = %(counter)s THEN %(counter)s ELSE '' END,
+revision = revision + 1,
+updated_at = REPLACE(STRFTIME('%%Y-%%m-%%d %%H:%%M:%%f', 'now') || '000', '.000000', '')
 WHERE name_hash = %(name_hash)s
-RETURNING id, last_position, unpinned_tokens, answered_position, due_since || '' AS due,
-    (unpinned_count - covered_count > %(max_messages)s) AND settled_tokens > covered_tokens AS turned_due;
+RETURNING id, last_position, unpinned_tokens, answered_position, due_since || '' AS due, (unpinned_count -
+    covered_count > %(max_messages)s)
+AND settled_tokens > covered_tokens AS turned_due;
 
 -- append, counters: limits of tokens and of messages
 UPDATE convmemory_session
 SET last_position = last_position + %(added)s,
-    unpinned_count = unpinned_count + %(added_unpinned)s,
-    unpinned_tokens = unpinned_tokens + %(added_tokens)s,
-    settled_tokens = CASE WHEN open_calls = '' THEN unpinned_tokens + %(settled)s ELSE settled_tokens END,
-    newest_position = CASE WHEN open_calls = '' THEN last_position + %(newest)s ELSE newest_position END,
-    answered_position = call_position,
-    counter = CASE WHEN last_position = 0 OR counter = %(counter)s THEN %(counter)s ELSE '' END,
-    revision = revision + 1,
-    updated_at = REPLACE(STRFTIME('%%Y-%%m-%%d %%H:%%M:%%f', 'now') || '000', '.000000', '')
+unpinned_count = unpinned_count + %(added_unpinned)s,
+unpinned_tokens = unpinned_tokens + %(added_tokens)s,
+settled_tokens = CASE WHEN open_calls = '' THEN unpinned_tokens + %(settled)s ELSE settled_tokens END,
+newest_position = CASE WHEN open_calls = '' THEN last_position + %(newest)s ELSE newest_position END,
+answered_position = call_position,
+counter = CASE WHEN last_position = 0
+OR counter = %(counter)s THEN %(counter)s ELSE '' END,
+revision = revision + 1,
+updated_at = REPLACE(STRFTIME('%%Y-%%m-%%d %%H:%%M:%%f', 'now') || '000', '.000000', '')
 WHERE name_hash = %(name_hash)s
-RETURNING id, last_position, unpinned_tokens, answered_position, due_since || '' AS due,
-    (unpinned_tokens - covered_tokens > %(max_tokens)s OR unpinned_count - covered_count > %(max_messages)s)
-    AND settled_tokens > covered_tokens AS turned_due;
+RETURNING id, last_position, unpinned_tokens, answered_position, due_since || '' AS due, (unpinned_tokens -
+    covered_tokens > %(max_tokens)s
+    OR unpinned_count - covered_count > %(max_messages)s)
+AND settled_tokens > covered_tokens AS turned_due;
 
 -- append, counters: no limit
 UPDATE convmemory_session
 SET last_position = last_position + %(added)s,
-    unpinned_count = unpinned_count + %(added_unpinned)s,
-    unpinned_tokens = unpinned_tokens + %(added_tokens)s,
-    settled_tokens = CASE WHEN open_calls = '' THEN unpinned_tokens + %(settled)s ELSE settled_tokens END,
-    newest_position = CASE WHEN open_calls = '' THEN last_position + %(newest)s ELSE newest_position END,
-    answered_position = call_position,
-    counter = CASE WHEN last_position = 0 OR counter = %(counter)s THEN %(counter)s ELSE '' END,
-    revision = revision + 1,
-    updated_at = REPLACE(STRFTIME('%%Y-%%m-%%d %%H:%%M:%%f', 'now') || '000', '.000000', '')
+unpinned_count = unpinned_count + %(added_unpinned)s,
+unpinned_tokens = unpinned_tokens + %(added_tokens)s,
+settled_tokens = CASE WHEN open_calls = '' THEN unpinned_tokens + %(settled)s ELSE settled_tokens END,
+newest_position = CASE WHEN open_calls = '' THEN last_position + %(newest)s ELSE newest_position END,
+answered_position = call_position,
+counter = CASE WHEN last_position = 0
+OR counter = %(counter)s THEN %(counter)s ELSE '' END,
+revision = revision + 1,
+updated_at = REPLACE(STRFTIME('%%Y-%%m-%%d %%H:%%M:%%f', 'now') || '000', '.000000', '')
 WHERE name_hash = %(name_hash)s
-RETURNING id, last_position, unpinned_tokens, answered_position, due_since || '' AS due, 1 = 0 AS turned_due;
+RETURNING id, last_position, unpinned_tokens, answered_position, due_since || '' AS due,
+1 = 0 AS turned_due;
 
 -- append, counters: a limit of messages that are not indexed
 UPDATE convmemory_session
 SET last_position = last_position + %(added)s,
-    unpinned_count = unpinned_count + %(added_unpinned)s,
-    unpinned_tokens = unpinned_tokens + %(added_tokens)s,
-    settled_tokens = CASE WHEN open_calls = '' THEN unpinned_tokens + %(settled)s ELSE settled_tokens END,
-    newest_position = CASE WHEN open_calls = '' THEN last_position + %(newest)s ELSE newest_position END,
-    answered_position = call_position,
-    counter = CASE WHEN last_position = 0 OR counter = %(counter)s THEN %(counter)s ELSE '' END,
-    revision = revision + 1,
-    updated_at = REPLACE(STRFTIME('%%Y-%%m-%%d %%H:%%M:%%f', 'now') || '000', '.000000', '')
+unpinned_count = unpinned_count + %(added_unpinned)s,
+unpinned_tokens = unpinned_tokens + %(added_tokens)s,
+settled_tokens = CASE WHEN open_calls = '' THEN unpinned_tokens + %(settled)s ELSE settled_tokens END,
+newest_position = CASE WHEN open_calls = '' THEN last_position + %(newest)s ELSE newest_position END,
+answered_position = call_position,
+counter = CASE WHEN last_position = 0
+OR counter = %(counter)s THEN %(counter)s ELSE '' END,
+revision = revision + 1,
+updated_at = REPLACE(STRFTIME('%%Y-%%m-%%d %%H:%%M:%%f', 'now') || '000', '.000000', '')
 WHERE name_hash = %(name_hash)s
-RETURNING id, last_position, unpinned_tokens, answered_position, due_since || '' AS due,
-    newest_position - indexed_position > %(max_unindexed)s AS turned_due;
+RETURNING id, last_position, unpinned_tokens, answered_position, due_since || '' AS due, newest_position -
+    indexed_position > %(max_unindexed)s AS turned_due;
 
 -- append, counters: a reply, and a limit of messages that are not indexed
 UPDATE convmemory_session
 SET last_position = last_position + %(added)s,
-    unpinned_count = unpinned_count + %(added_unpinned)s,
-    unpinned_tokens = unpinned_tokens + %(added_tokens)s,
-    settled_tokens = unpinned_tokens + %(settled)s,
-    newest_position = last_position + %(newest)s,
-    answered_position = call_position,
-    exchange_calls = %(exchange_calls)s,
-    open_calls = %(open_calls)s,
-    call_position = 0,
-    counter = CASE WHEN last_position = 0 OR counter = %(counter)s THEN %(counter)s ELSE '' END,
-    revision = revision + 1,
-    updated_at = REPLACE(STRFTIME('%%Y-%%m-%%d %%H:%%M:%%f', 'now') || '000', '.000000', '')
+unpinned_count = unpinned_count + %(added_unpinned)s,
+unpinned_tokens = unpinned_tokens + %(added_tokens)s,
+settled_tokens = unpinned_tokens + %(settled)s,
+newest_position = last_position + %(newest)s,
+answered_position = call_position,
+exchange_calls = %(exchange_calls)s,
+open_calls = %(open_calls)s,
+call_position = 0,
+counter = CASE WHEN last_position = 0
+OR counter = %(counter)s THEN %(counter)s ELSE '' END,
+revision = revision + 1,
+updated_at = REPLACE(STRFTIME('%%Y-%%m-%%d %%H:%%M:%%f', 'now') || '000', '.000000', '')
 WHERE name_hash = %(name_hash)s
-RETURNING id, last_position, unpinned_tokens, answered_position, due_since || '' AS due,
-    newest_position - indexed_position > %(max_unindexed)s AS turned_due;
+RETURNING id, last_position, unpinned_tokens, answered_position, due_since || '' AS due, newest_position -
+    indexed_position > %(max_unindexed)s AS turned_due;
 
 -- append, counters: all limits
 UPDATE convmemory_session
 SET last_position = last_position + %(added)s,
-    unpinned_count = unpinned_count + %(added_unpinned)s,
-    unpinned_tokens = unpinned_tokens + %(added_tokens)s,
-    settled_tokens = CASE WHEN open_calls = '' THEN unpinned_tokens + %(settled)s ELSE settled_tokens END,
-    newest_position = CASE WHEN open_calls = '' THEN last_position + %(newest)s ELSE newest_position END,
-    answered_position = call_position,
-    counter = CASE WHEN last_position = 0 OR counter = %(counter)s THEN %(counter)s ELSE '' END,
-    revision = revision + 1,
-    updated_at = REPLACE(STRFTIME('%%Y-%%m-%%d %%H:%%M:%%f', 'now') || '000', '.000000', '')
+unpinned_count = unpinned_count + %(added_unpinned)s,
+unpinned_tokens = unpinned_tokens + %(added_tokens)s,
+settled_tokens = CASE WHEN open_calls = '' THEN unpinned_tokens + %(settled)s ELSE settled_tokens END,
+newest_position = CASE WHEN open_calls = '' THEN last_position + %(newest)s ELSE newest_position END,
+answered_position = call_position,
+counter = CASE WHEN last_position = 0
+OR counter = %(counter)s THEN %(counter)s ELSE '' END,
+revision = revision + 1,
+updated_at = REPLACE(STRFTIME('%%Y-%%m-%%d %%H:%%M:%%f', 'now') || '000', '.000000', '')
 WHERE name_hash = %(name_hash)s
-RETURNING id, last_position, unpinned_tokens, answered_position, due_since || '' AS due,
-    ((unpinned_tokens - covered_tokens > %(max_tokens)s OR unpinned_count - covered_count > %(max_messages)s)
+RETURNING id, last_position, unpinned_tokens, answered_position, due_since || '' AS due, ((unpinned_tokens -
+    covered_tokens > %(max_tokens)s
+        OR unpinned_count - covered_count > %(max_messages)s)
     AND settled_tokens > covered_tokens
     OR newest_position - indexed_position > %(max_unindexed)s) AS turned_due;
 
 -- append, counters: a session that is given as a row
 UPDATE convmemory_session
 SET last_position = last_position + %(added)s,
-    unpinned_count = unpinned_count + %(added_unpinned)s,
-    unpinned_tokens = unpinned_tokens + %(added_tokens)s,
-    settled_tokens = CASE WHEN open_calls = '' THEN unpinned_tokens + %(settled)s ELSE settled_tokens END,
-    newest_position = CASE WHEN open_calls = '' THEN last_position + %(newest)s ELSE newest_position END,
-    answered_position = call_position,
-    counter = CASE WHEN last_position = 0 OR counter = %(counter)s THEN %(counter)s ELSE '' END,
-    revision = revision + 1,
-    updated_at = REPLACE(STRFTIME('%%Y-%%m-%%d %%H:%%M:%%f', 'now') || '000', '.000000', '')
+unpinned_count = unpinned_count + %(added_unpinned)s,
+unpinned_tokens = unpinned_tokens + %(added_tokens)s,
+settled_tokens = CASE WHEN open_calls = '' THEN unpinned_tokens + %(settled)s ELSE settled_tokens END,
+newest_position = CASE WHEN open_calls = '' THEN last_position + %(newest)s ELSE newest_position END,
+answered_position = call_position,
+counter = CASE WHEN last_position = 0
+OR counter = %(counter)s THEN %(counter)s ELSE '' END,
+revision = revision + 1,
+updated_at = REPLACE(STRFTIME('%%Y-%%m-%%d %%H:%%M:%%f', 'now') || '000', '.000000', '')
 WHERE name_hash = %(name_hash)s
-    AND id = %(id)s
-RETURNING id, last_position, unpinned_tokens, answered_position, due_since || '' AS due, 1 = 0 AS turned_due;
+AND id = %(id)s
+RETURNING id, last_position, unpinned_tokens, answered_position, due_since || '' AS due,
+1 = 0 AS turned_due;
 
 -- append, counters: every column, and an idempotency key
 -- append, counters: several messages, an idempotency key
 UPDATE convmemory_session
 SET last_position = last_position + %(added)s,
-    unpinned_count = unpinned_count + %(added_unpinned)s,
-    unpinned_tokens = unpinned_tokens + %(added_tokens)s,
-    settled_tokens = unpinned_tokens + %(settled)s,
-    newest_position = last_position + %(newest)s,
-    answered_position = call_position,
-    exchange_calls = %(exchange_calls)s,
-    open_calls = %(open_calls)s,
-    call_position = 0,
-    counter = CASE WHEN last_position = 0 OR counter = %(counter)s THEN %(counter)s ELSE '' END,
-    revision = revision + 1,
-    updated_at = REPLACE(STRFTIME('%%Y-%%m-%%d %%H:%%M:%%f', 'now') || '000', '.000000', '')
+unpinned_count = unpinned_count + %(added_unpinned)s,
+unpinned_tokens = unpinned_tokens + %(added_tokens)s,
+settled_tokens = unpinned_tokens + %(settled)s,
+newest_position = last_position + %(newest)s,
+answered_position = call_position,
+exchange_calls = %(exchange_calls)s,
+open_calls = %(open_calls)s,
+call_position = 0,
+counter = CASE WHEN last_position = 0
+OR counter = %(counter)s THEN %(counter)s ELSE '' END,
+revision = revision + 1,
+updated_at = REPLACE(STRFTIME('%%Y-%%m-%%d %%H:%%M:%%f', 'now') || '000', '.000000', '')
 WHERE name_hash = %(name_hash)s
-    AND epoch = %(epoch)s
-RETURNING id, last_position, unpinned_tokens, answered_position, due_since || '' AS due, 1 = 0 AS turned_due;
+AND epoch = %(epoch)s
+RETURNING id, last_position, unpinned_tokens, answered_position, due_since || '' AS due,
+1 = 0 AS turned_due;
 
 -- append, counters: tool calls
 -- append, counters: tool calls with their result
 UPDATE convmemory_session
 SET last_position = last_position + %(added)s,
-    unpinned_count = unpinned_count + %(added_unpinned)s,
-    unpinned_tokens = unpinned_tokens + %(added_tokens)s,
-    settled_tokens = unpinned_tokens + %(settled)s,
-    newest_position = last_position + %(newest)s,
-    answered_position = call_position,
-    exchange_calls = %(exchange_calls)s,
-    open_calls = %(open_calls)s,
-    call_position = last_position + %(call_position)s,
-    counter = CASE WHEN last_position = 0 OR counter = %(counter)s THEN %(counter)s ELSE '' END,
-    revision = revision + 1,
-    updated_at = REPLACE(STRFTIME('%%Y-%%m-%%d %%H:%%M:%%f', 'now') || '000', '.000000', '')
+unpinned_count = unpinned_count + %(added_unpinned)s,
+unpinned_tokens = unpinned_tokens + %(added_tokens)s,
+settled_tokens = unpinned_tokens + %(settled)s,
+newest_position = last_position + %(newest)s,
+answered_position = call_position,
+exchange_calls = %(exchange_calls)s,
+open_calls = %(open_calls)s,
+call_position = last_position + %(call_position)s,
+counter = CASE WHEN last_position = 0
+OR counter = %(counter)s THEN %(counter)s ELSE '' END,
+revision = revision + 1,
+updated_at = REPLACE(STRFTIME('%%Y-%%m-%%d %%H:%%M:%%f', 'now') || '000', '.000000', '')
 WHERE name_hash = %(name_hash)s
-RETURNING id, last_position, unpinned_tokens, answered_position, due_since || '' AS due, 1 = 0 AS turned_due;
+RETURNING id, last_position, unpinned_tokens, answered_position, due_since || '' AS due,
+1 = 0 AS turned_due;
 
 -- append, counters: a tool result
 UPDATE convmemory_session
 SET last_position = last_position + %(added)s,
-    unpinned_count = unpinned_count + %(added_unpinned)s,
-    unpinned_tokens = unpinned_tokens + %(added_tokens)s,
-    settled_tokens = settled_tokens,
-    newest_position = newest_position,
-    answered_position = call_position,
-    open_calls = REPLACE(open_calls, %(result0)s, ''),
-    counter = CASE WHEN last_position = 0 OR counter = %(counter)s THEN %(counter)s ELSE '' END,
-    revision = revision + 1,
-    updated_at = REPLACE(STRFTIME('%%Y-%%m-%%d %%H:%%M:%%f', 'now') || '000', '.000000', '')
+unpinned_count = unpinned_count + %(added_unpinned)s,
+unpinned_tokens = unpinned_tokens + %(added_tokens)s,
+settled_tokens = settled_tokens,
+newest_position = newest_position,
+answered_position = call_position,
+open_calls = REPLACE(open_calls, %(result0)s, ''),
+counter = CASE WHEN last_position = 0
+OR counter = %(counter)s THEN %(counter)s ELSE '' END,
+revision = revision + 1,
+updated_at = REPLACE(STRFTIME('%%Y-%%m-%%d %%H:%%M:%%f', 'now') || '000', '.000000', '')
 WHERE name_hash = %(name_hash)s
-    AND open_calls <> ''
-    AND exchange_calls LIKE %(like0)s
-RETURNING id, last_position, unpinned_tokens, answered_position, due_since || '' AS due, 1 = 0 AS turned_due;
+AND open_calls <> ''
+AND exchange_calls LIKE %(like0)s
+RETURNING id, last_position, unpinned_tokens, answered_position, due_since || '' AS due,
+1 = 0 AS turned_due;
 
 -- append, counters: two tool results
 UPDATE convmemory_session
 SET last_position = last_position + %(added)s,
-    unpinned_count = unpinned_count + %(added_unpinned)s,
-    unpinned_tokens = unpinned_tokens + %(added_tokens)s,
-    settled_tokens = settled_tokens,
-    newest_position = newest_position,
-    answered_position = call_position,
-    open_calls = REPLACE(REPLACE(open_calls, %(result0)s, ''), %(result1)s, ''),
-    counter = CASE WHEN last_position = 0 OR counter = %(counter)s THEN %(counter)s ELSE '' END,
-    revision = revision + 1,
-    updated_at = REPLACE(STRFTIME('%%Y-%%m-%%d %%H:%%M:%%f', 'now') || '000', '.000000', '')
+unpinned_count = unpinned_count + %(added_unpinned)s,
+unpinned_tokens = unpinned_tokens + %(added_tokens)s,
+settled_tokens = settled_tokens,
+newest_position = newest_position,
+answered_position = call_position,
+open_calls = REPLACE(REPLACE(open_calls, %(result0)s, ''), %(result1)s, ''),
+counter = CASE WHEN last_position = 0
+OR counter = %(counter)s THEN %(counter)s ELSE '' END,
+revision = revision + 1,
+updated_at = REPLACE(STRFTIME('%%Y-%%m-%%d %%H:%%M:%%f', 'now') || '000', '.000000', '')
 WHERE name_hash = %(name_hash)s
-    AND REPLACE(open_calls, %(result0)s, '') <> ''
-    AND exchange_calls LIKE %(like0)s
-    AND exchange_calls LIKE %(like1)s
-RETURNING id, last_position, unpinned_tokens, answered_position, due_since || '' AS due, 1 = 0 AS turned_due;
+AND REPLACE(open_calls, %(result0)s, '') <> ''
+AND exchange_calls LIKE %(like0)s
+AND exchange_calls LIKE %(like1)s
+RETURNING id, last_position, unpinned_tokens, answered_position, due_since || '' AS due,
+1 = 0 AS turned_due;
 
 -- append, counters: a repeated tool result
 UPDATE convmemory_session
 SET last_position = last_position + %(added)s,
-    unpinned_count = unpinned_count + %(added_unpinned)s,
-    unpinned_tokens = unpinned_tokens + %(added_tokens)s,
-    settled_tokens = settled_tokens,
-    newest_position = newest_position,
-    answered_position = call_position,
-    open_calls = REPLACE(REPLACE(open_calls, %(result0)s, ''), %(result1)s, ''),
-    counter = CASE WHEN last_position = 0 OR counter = %(counter)s THEN %(counter)s ELSE '' END,
-    revision = revision + 1,
-    updated_at = REPLACE(STRFTIME('%%Y-%%m-%%d %%H:%%M:%%f', 'now') || '000', '.000000', '')
+unpinned_count = unpinned_count + %(added_unpinned)s,
+unpinned_tokens = unpinned_tokens + %(added_tokens)s,
+settled_tokens = settled_tokens,
+newest_position = newest_position,
+answered_position = call_position,
+open_calls = REPLACE(REPLACE(open_calls, %(result0)s, ''), %(result1)s, ''),
+counter = CASE WHEN last_position = 0
+OR counter = %(counter)s THEN %(counter)s ELSE '' END,
+revision = revision + 1,
+updated_at = REPLACE(STRFTIME('%%Y-%%m-%%d %%H:%%M:%%f', 'now') || '000', '.000000', '')
 WHERE name_hash = %(name_hash)s
-    AND REPLACE(REPLACE(open_calls, %(result0)s, ''), %(result1)s, '') <> ''
-    AND exchange_calls LIKE %(like0)s
-    AND exchange_calls LIKE %(like1)s
-RETURNING id, last_position, unpinned_tokens, answered_position, due_since || '' AS due, 1 = 0 AS turned_due;
+AND REPLACE(REPLACE(open_calls, %(result0)s, ''), %(result1)s, '') <> ''
+AND exchange_calls LIKE %(like0)s
+AND exchange_calls LIKE %(like1)s
+RETURNING id, last_position, unpinned_tokens, answered_position, due_since || '' AS due,
+1 = 0 AS turned_due;
 
 -- append, counters: a tool result, and a message of the user
 UPDATE convmemory_session
 SET last_position = last_position + %(added)s,
-    unpinned_count = unpinned_count + %(added_unpinned)s,
-    unpinned_tokens = unpinned_tokens + %(added_tokens)s,
-    settled_tokens = CASE WHEN REPLACE(open_calls, %(result0)s, '') = '' THEN unpinned_tokens + %(settled)s
-        ELSE settled_tokens END,
-    newest_position = CASE WHEN REPLACE(open_calls, %(result0)s, '') = '' THEN last_position + %(newest)s
-        ELSE newest_position END,
-    answered_position = call_position,
-    open_calls = REPLACE(open_calls, %(result0)s, ''),
-    counter = CASE WHEN last_position = 0 OR counter = %(counter)s THEN %(counter)s ELSE '' END,
-    revision = revision + 1,
-    updated_at = REPLACE(STRFTIME('%%Y-%%m-%%d %%H:%%M:%%f', 'now') || '000', '.000000', '')
+unpinned_count = unpinned_count + %(added_unpinned)s,
+unpinned_tokens = unpinned_tokens + %(added_tokens)s,
+settled_tokens = CASE WHEN REPLACE(open_calls, %(result0)s, '') = '' THEN unpinned_tokens + %(settled)s ELSE
+    settled_tokens END,
+newest_position = CASE WHEN REPLACE(open_calls, %(result0)s, '') = '' THEN last_position + %(newest)s ELSE
+    newest_position END,
+answered_position = call_position,
+open_calls = REPLACE(open_calls, %(result0)s, ''),
+counter = CASE WHEN last_position = 0
+OR counter = %(counter)s THEN %(counter)s ELSE '' END,
+revision = revision + 1,
+updated_at = REPLACE(STRFTIME('%%Y-%%m-%%d %%H:%%M:%%f', 'now') || '000', '.000000', '')
 WHERE name_hash = %(name_hash)s
-    AND open_calls <> ''
-    AND exchange_calls LIKE %(like0)s
-RETURNING id, last_position, unpinned_tokens, answered_position, due_since || '' AS due, 1 = 0 AS turned_due;
+AND open_calls <> ''
+AND exchange_calls LIKE %(like0)s
+RETURNING id, last_position, unpinned_tokens, answered_position, due_since || '' AS due,
+1 = 0 AS turned_due;
 
 -- append, counters: a pinned message
 UPDATE convmemory_session
 SET last_position = last_position + %(added)s,
-    unpinned_count = unpinned_count + %(added_unpinned)s,
-    unpinned_tokens = unpinned_tokens + %(added_tokens)s,
-    settled_tokens = settled_tokens,
-    newest_position = newest_position,
-    pinned = pinned || ' ' || CAST(last_position + %(pinned0)s AS VARCHAR(20)) || %(tokens0)s,
-    pinned_count = pinned_count + %(added_pinned)s,
-    pinned_tokens = pinned_tokens + %(pinned_tokens)s,
-    answered_position = call_position,
-    counter = CASE WHEN last_position = 0 OR counter = %(counter)s THEN %(counter)s ELSE '' END,
-    revision = revision + 1,
-    updated_at = REPLACE(STRFTIME('%%Y-%%m-%%d %%H:%%M:%%f', 'now') || '000', '.000000', '')
+unpinned_count = unpinned_count + %(added_unpinned)s,
+unpinned_tokens = unpinned_tokens + %(added_tokens)s,
+settled_tokens = settled_tokens,
+newest_position = newest_position,
+pinned = pinned || ' ' || CAST(last_position + %(pinned0)s AS VARCHAR(20)) || %(tokens0)s,
+pinned_count = pinned_count + %(added_pinned)s,
+pinned_tokens = pinned_tokens + %(pinned_tokens)s,
+answered_position = call_position,
+counter = CASE WHEN last_position = 0
+OR counter = %(counter)s THEN %(counter)s ELSE '' END,
+revision = revision + 1,
+updated_at = REPLACE(STRFTIME('%%Y-%%m-%%d %%H:%%M:%%f', 'now') || '000', '.000000', '')
 WHERE name_hash = %(name_hash)s
-    AND pinned_count <= %(max_pinned)s
-RETURNING id, last_position, unpinned_tokens, answered_position, due_since || '' AS due, 1 = 0 AS turned_due;
+AND pinned_count <= %(max_pinned)s
+RETURNING id, last_position, unpinned_tokens, answered_position, due_since || '' AS due,
+1 = 0 AS turned_due;
 
 -- append, counters: two pinned messages
 UPDATE convmemory_session
 SET last_position = last_position + %(added)s,
-    unpinned_count = unpinned_count + %(added_unpinned)s,
-    unpinned_tokens = unpinned_tokens + %(added_tokens)s,
-    settled_tokens = CASE WHEN open_calls = '' THEN unpinned_tokens + %(settled)s ELSE settled_tokens END,
-    newest_position = CASE WHEN open_calls = '' THEN last_position + %(newest)s ELSE newest_position END,
-    pinned = pinned || ' ' || CAST(last_position + %(pinned0)s AS VARCHAR(20)) || %(tokens0)s || ' ' || CAST(last_position + %(pinned1)s AS VARCHAR(20)) || %(tokens1)s,
-    pinned_count = pinned_count + %(added_pinned)s,
-    pinned_tokens = pinned_tokens + %(pinned_tokens)s,
-    answered_position = call_position,
-    counter = CASE WHEN last_position = 0 OR counter = %(counter)s THEN %(counter)s ELSE '' END,
-    revision = revision + 1,
-    updated_at = REPLACE(STRFTIME('%%Y-%%m-%%d %%H:%%M:%%f', 'now') || '000', '.000000', '')
+unpinned_count = unpinned_count + %(added_unpinned)s,
+unpinned_tokens = unpinned_tokens + %(added_tokens)s,
+settled_tokens = CASE WHEN open_calls = '' THEN unpinned_tokens + %(settled)s ELSE settled_tokens END,
+newest_position = CASE WHEN open_calls = '' THEN last_position + %(newest)s ELSE newest_position END,
+pinned = pinned || ' ' || CAST(last_position + %(pinned0)s AS VARCHAR(20)) || %(tokens0)s || ' ' ||
+    CAST(last_position + %(pinned1)s AS VARCHAR(20)) || %(tokens1)s,
+pinned_count = pinned_count + %(added_pinned)s,
+pinned_tokens = pinned_tokens + %(pinned_tokens)s,
+answered_position = call_position,
+counter = CASE WHEN last_position = 0
+OR counter = %(counter)s THEN %(counter)s ELSE '' END,
+revision = revision + 1,
+updated_at = REPLACE(STRFTIME('%%Y-%%m-%%d %%H:%%M:%%f', 'now') || '000', '.000000', '')
 WHERE name_hash = %(name_hash)s
-    AND pinned_count <= %(max_pinned)s
-RETURNING id, last_position, unpinned_tokens, answered_position, due_since || '' AS due, 1 = 0 AS turned_due;
+AND pinned_count <= %(max_pinned)s
+RETURNING id, last_position, unpinned_tokens, answered_position, due_since || '' AS due,
+1 = 0 AS turned_due;
 
 -- append, rows: a message of the user
 -- append, rows: a message of the assistant
@@ -309,11 +342,11 @@ VALUES (%(session_id)s, %(role)s, %(kind)s, %(content)s, %(tokens)s, %(tokens_th
 -- append, rows: two pinned messages
 INSERT INTO convmemory_message (session_id, role, kind, content, wire, metadata, format, item, usage, tokens,
     tokens_through, position, answers, idempotency_key, payload_hash, created_at)
-VALUES (%s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, COALESCE(%s,
-    REPLACE(STRFTIME('%%Y-%%m-%%d %%H:%%M:%%f', 'now') || '000', '.000000', ''))), (%s, %s, %s, %s, %s, %s,
-    %s, %s, %s, %s, %s, %s, %s, %s, %s, COALESCE(%s, REPLACE(STRFTIME('%%Y-%%m-%%d %%H:%%M:%%f',
-    'now') || '000', '.000000', ''))), (%s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s,
-    COALESCE(%s, REPLACE(STRFTIME('%%Y-%%m-%%d %%H:%%M:%%f', 'now') || '000', '.000000', '')));
+VALUES (%s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, COALESCE(%s, REPLACE(STRFTIME('%%Y-%%m-%%d
+    %%H:%%M:%%f', 'now') || '000', '.000000', ''))), (%s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s,
+    %s, COALESCE(%s, REPLACE(STRFTIME('%%Y-%%m-%%d %%H:%%M:%%f', 'now') || '000', '.000000', ''))), (%s, %s,
+    %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, COALESCE(%s, REPLACE(STRFTIME('%%Y-%%m-%%d
+    %%H:%%M:%%f', 'now') || '000', '.000000', '')));
 
 -- append, rows: every column, and an idempotency key
 INSERT INTO convmemory_message (session_id, role, kind, content, wire, metadata, usage, tokens,
@@ -327,10 +360,9 @@ VALUES (%(session_id)s, %(role)s, %(kind)s, %(content)s, %(wire)s, %(metadata)s,
 -- append, rows: a tool result, and a message of the user
 INSERT INTO convmemory_message (session_id, role, kind, content, wire, metadata, format, item, usage, tokens,
     tokens_through, position, answers, idempotency_key, payload_hash, created_at)
-VALUES (%s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, COALESCE(%s,
-    REPLACE(STRFTIME('%%Y-%%m-%%d %%H:%%M:%%f', 'now') || '000', '.000000', ''))), (%s, %s, %s, %s, %s, %s,
-    %s, %s, %s, %s, %s, %s, %s, %s, %s, COALESCE(%s, REPLACE(STRFTIME('%%Y-%%m-%%d %%H:%%M:%%f',
-    'now') || '000', '.000000', '')));
+VALUES (%s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, COALESCE(%s, REPLACE(STRFTIME('%%Y-%%m-%%d
+    %%H:%%M:%%f', 'now') || '000', '.000000', ''))), (%s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s,
+    %s, COALESCE(%s, REPLACE(STRFTIME('%%Y-%%m-%%d %%H:%%M:%%f', 'now') || '000', '.000000', '')));
 
 -- append, rows: tool calls
 INSERT INTO convmemory_message (session_id, role, kind, wire, tokens, tokens_through, position, payload_hash,
@@ -348,30 +380,29 @@ VALUES (%(session_id)s, %(role)s, %(kind)s, %(content)s, %(wire)s, %(tokens)s, %
 -- append, due mark
 UPDATE convmemory_session
 SET due_since = REPLACE(STRFTIME('%%Y-%%m-%%d %%H:%%M:%%f', 'now') || '000', '.000000', ''),
-    due_revision = revision,
-    hinted_at = NULL
+due_revision = revision,
+hinted_at = NULL
 WHERE id = %s;
 
 -- append, due mark: a task is sent
 UPDATE convmemory_session
 SET due_since = REPLACE(STRFTIME('%%Y-%%m-%%d %%H:%%M:%%f', 'now') || '000', '.000000', ''),
-    due_revision = revision,
-    hinted_at = REPLACE(STRFTIME('%%Y-%%m-%%d %%H:%%M:%%f', 'now') || '000', '.000000', '')
+due_revision = revision,
+hinted_at = REPLACE(STRFTIME('%%Y-%%m-%%d %%H:%%M:%%f', 'now') || '000', '.000000', '')
 WHERE id = %s;
 
 -- load: everything
-SELECT m.position, m.role, m.kind, m.content, m.wire, m.metadata, m.tokens, m.answers,
-    m.redacted_at IS NOT NULL
+SELECT m.position, m.role, m.kind, m.content, m.wire, m.metadata, m.tokens, m.answers, m.redacted_at IS NOT
+    NULL
 FROM convmemory_message m
 WHERE m.session_id = (
     SELECT s.id
     FROM convmemory_session s
-    WHERE s.name_hash = %s
-) AND m.position >= (
+    WHERE s.name_hash = %s)
+AND m.position >= (
     SELECT 1
     FROM convmemory_session s
-    WHERE s.name_hash = %s
-)
+    WHERE s.name_hash = %s)
 UNION ALL
 SELECT NULL, NULL, NULL, NULL, JSON_ARRAY(s.id, s.epoch, s.revision, s.due_since IS NOT NULL, s.last_position,
     s.unpinned_count, s.unpinned_tokens, s.settled_tokens, s.newest_position, s.pinned, s.call_position,
@@ -379,24 +410,22 @@ SELECT NULL, NULL, NULL, NULL, JSON_ARRAY(s.id, s.epoch, s.revision, s.due_since
     SELECT JSON_ARRAY(v.version, v.first_position, v.last_position, v.text, v.tokens)
     FROM convmemory_summary v
     WHERE v.session_id = s.id
-        AND v.version = s.current_version
-), NULL, NULL, NULL
+    AND v.version = s.current_version), NULL, NULL, NULL
 FROM convmemory_session s
 WHERE s.name_hash = %s;
 
 -- load: the last messages
-SELECT m.position, m.role, m.kind, m.content, m.wire, m.metadata, m.tokens, m.answers,
-    m.redacted_at IS NOT NULL
+SELECT m.position, m.role, m.kind, m.content, m.wire, m.metadata, m.tokens, m.answers, m.redacted_at IS NOT
+    NULL
 FROM convmemory_message m
 WHERE m.session_id = (
     SELECT s.id
     FROM convmemory_session s
-    WHERE s.name_hash = %s
-) AND m.position >= (
+    WHERE s.name_hash = %s)
+AND m.position >= (
     SELECT MAX(1, MIN(last_position + 1 - pinned_count - %s, newest_position))
     FROM convmemory_session s
-    WHERE s.name_hash = %s
-)
+    WHERE s.name_hash = %s)
 UNION ALL
 SELECT NULL, NULL, NULL, NULL, JSON_ARRAY(s.id, s.epoch, s.revision, s.due_since IS NOT NULL, s.last_position,
     s.unpinned_count, s.unpinned_tokens, s.settled_tokens, s.newest_position, s.pinned, s.call_position,
@@ -404,24 +433,22 @@ SELECT NULL, NULL, NULL, NULL, JSON_ARRAY(s.id, s.epoch, s.revision, s.due_since
     SELECT JSON_ARRAY(v.version, v.first_position, v.last_position, v.text, v.tokens)
     FROM convmemory_summary v
     WHERE v.session_id = s.id
-        AND v.version = s.current_version
-), NULL, NULL, NULL
+    AND v.version = s.current_version), NULL, NULL, NULL
 FROM convmemory_session s
 WHERE s.name_hash = %s;
 
 -- load: the last tokens
-SELECT m.position, m.role, m.kind, m.content, m.wire, m.metadata, m.tokens, m.answers,
-    m.redacted_at IS NOT NULL
+SELECT m.position, m.role, m.kind, m.content, m.wire, m.metadata, m.tokens, m.answers, m.redacted_at IS NOT
+    NULL
 FROM convmemory_message m
 WHERE m.session_id = (
     SELECT s.id
     FROM convmemory_session s
-    WHERE s.name_hash = %s
-) AND m.tokens_through > (
+    WHERE s.name_hash = %s)
+AND m.tokens_through > (
     SELECT MAX(0, MIN(unpinned_tokens - %s, settled_tokens))
     FROM convmemory_session s
-    WHERE s.name_hash = %s
-)
+    WHERE s.name_hash = %s)
 UNION ALL
 SELECT NULL, NULL, NULL, NULL, JSON_ARRAY(s.id, s.epoch, s.revision, s.due_since IS NOT NULL, s.last_position,
     s.unpinned_count, s.unpinned_tokens, s.settled_tokens, s.newest_position, s.pinned, s.call_position,
@@ -429,24 +456,22 @@ SELECT NULL, NULL, NULL, NULL, JSON_ARRAY(s.id, s.epoch, s.revision, s.due_since
     SELECT JSON_ARRAY(v.version, v.first_position, v.last_position, v.text, v.tokens)
     FROM convmemory_summary v
     WHERE v.session_id = s.id
-        AND v.version = s.current_version
-), NULL, NULL, NULL
+    AND v.version = s.current_version), NULL, NULL, NULL
 FROM convmemory_session s
 WHERE s.name_hash = %s;
 
 -- load: the summary, and what it does not cover
-SELECT m.position, m.role, m.kind, m.content, m.wire, m.metadata, m.tokens, m.answers,
-    m.redacted_at IS NOT NULL
+SELECT m.position, m.role, m.kind, m.content, m.wire, m.metadata, m.tokens, m.answers, m.redacted_at IS NOT
+    NULL
 FROM convmemory_message m
 WHERE m.session_id = (
     SELECT s.id
     FROM convmemory_session s
-    WHERE s.name_hash = %s
-) AND m.position >= (
+    WHERE s.name_hash = %s)
+AND m.position >= (
     SELECT covered_position + 1
     FROM convmemory_session s
-    WHERE s.name_hash = %s
-)
+    WHERE s.name_hash = %s)
 UNION ALL
 SELECT NULL, NULL, NULL, NULL, JSON_ARRAY(s.id, s.epoch, s.revision, s.due_since IS NOT NULL, s.last_position,
     s.unpinned_count, s.unpinned_tokens, s.settled_tokens, s.newest_position, s.pinned, s.call_position,
@@ -454,24 +479,22 @@ SELECT NULL, NULL, NULL, NULL, JSON_ARRAY(s.id, s.epoch, s.revision, s.due_since
     SELECT JSON_ARRAY(v.version, v.first_position, v.last_position, v.text, v.tokens)
     FROM convmemory_summary v
     WHERE v.session_id = s.id
-        AND v.version = s.current_version
-), NULL, NULL, NULL
+    AND v.version = s.current_version), NULL, NULL, NULL
 FROM convmemory_session s
 WHERE s.name_hash = %s;
 
 -- load: the summary, and the last messages
-SELECT m.position, m.role, m.kind, m.content, m.wire, m.metadata, m.tokens, m.answers,
-    m.redacted_at IS NOT NULL
+SELECT m.position, m.role, m.kind, m.content, m.wire, m.metadata, m.tokens, m.answers, m.redacted_at IS NOT
+    NULL
 FROM convmemory_message m
 WHERE m.session_id = (
     SELECT s.id
     FROM convmemory_session s
-    WHERE s.name_hash = %s
-) AND m.position >= (
+    WHERE s.name_hash = %s)
+AND m.position >= (
     SELECT MAX(covered_position + 1, MIN(last_position + 1 - pinned_count - %s, newest_position))
     FROM convmemory_session s
-    WHERE s.name_hash = %s
-)
+    WHERE s.name_hash = %s)
 UNION ALL
 SELECT NULL, NULL, NULL, NULL, JSON_ARRAY(s.id, s.epoch, s.revision, s.due_since IS NOT NULL, s.last_position,
     s.unpinned_count, s.unpinned_tokens, s.settled_tokens, s.newest_position, s.pinned, s.call_position,
@@ -479,24 +502,22 @@ SELECT NULL, NULL, NULL, NULL, JSON_ARRAY(s.id, s.epoch, s.revision, s.due_since
     SELECT JSON_ARRAY(v.version, v.first_position, v.last_position, v.text, v.tokens)
     FROM convmemory_summary v
     WHERE v.session_id = s.id
-        AND v.version = s.current_version
-), NULL, NULL, NULL
+    AND v.version = s.current_version), NULL, NULL, NULL
 FROM convmemory_session s
 WHERE s.name_hash = %s;
 
 -- load: the summary, and the last tokens
-SELECT m.position, m.role, m.kind, m.content, m.wire, m.metadata, m.tokens, m.answers,
-    m.redacted_at IS NOT NULL
+SELECT m.position, m.role, m.kind, m.content, m.wire, m.metadata, m.tokens, m.answers, m.redacted_at IS NOT
+    NULL
 FROM convmemory_message m
 WHERE m.session_id = (
     SELECT s.id
     FROM convmemory_session s
-    WHERE s.name_hash = %s
-) AND m.tokens_through > (
+    WHERE s.name_hash = %s)
+AND m.tokens_through > (
     SELECT MAX(covered_tokens, MIN(unpinned_tokens - %s, settled_tokens))
     FROM convmemory_session s
-    WHERE s.name_hash = %s
-)
+    WHERE s.name_hash = %s)
 UNION ALL
 SELECT NULL, NULL, NULL, NULL, JSON_ARRAY(s.id, s.epoch, s.revision, s.due_since IS NOT NULL, s.last_position,
     s.unpinned_count, s.unpinned_tokens, s.settled_tokens, s.newest_position, s.pinned, s.call_position,
@@ -504,16 +525,16 @@ SELECT NULL, NULL, NULL, NULL, JSON_ARRAY(s.id, s.epoch, s.revision, s.due_since
     SELECT JSON_ARRAY(v.version, v.first_position, v.last_position, v.text, v.tokens)
     FROM convmemory_summary v
     WHERE v.session_id = s.id
-        AND v.version = s.current_version
-), NULL, NULL, NULL
+    AND v.version = s.current_version), NULL, NULL, NULL
 FROM convmemory_session s
 WHERE s.name_hash = %s;
 
 -- load, pinned messages
-SELECT s.epoch, m.position, m.role, m.kind, m.content, m.wire, m.metadata, m.tokens, m.answers,
-    m.redacted_at IS NOT NULL
+SELECT s.epoch, m.position, m.role, m.kind, m.content, m.wire, m.metadata, m.tokens, m.answers, m.redacted_at
+    IS NOT NULL
 FROM convmemory_session s
-LEFT JOIN convmemory_message m ON m.session_id = s.id AND m.position IN (%s, %s)
+LEFT JOIN convmemory_message m ON m.session_id = s.id
+AND m.position IN (%s, %s)
 WHERE s.id = %s;
 
 -- fork, messages
@@ -523,7 +544,7 @@ SELECT %s, role, kind, content, wire, metadata, format, item, usage, tokens, tok
     answers, NULL, '', created_at, redacted_at
 FROM convmemory_message
 WHERE session_id = %s
-    AND position <= %s;
+AND position <= %s;
 
 -- fork, summaries
 INSERT INTO convmemory_summary (session_id, version, parent_version, first_position, last_position,
@@ -534,6 +555,6 @@ SELECT %s, version, parent_version, first_position, last_position, covered_count
     model_length, folds, created_at
 FROM convmemory_summary
 WHERE session_id = %s
-    AND last_position <= %s
-    AND invalidated_at IS NULL
-    AND building = %s;
+AND last_position <= %s
+AND invalidated_at IS NULL
+AND building = %s;
