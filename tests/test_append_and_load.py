@@ -16,7 +16,7 @@ from django.contrib.auth.models import AnonymousUser
 from django.db import connection, connections, transaction
 from django.test.utils import CaptureQueriesContext
 
-from django_convmemory import exceptions, models, signals
+from django_convmemory import exceptions, models
 from django_convmemory.chat_models.scripted import ScriptedChatModel
 from django_convmemory.memory import (
     ConversationBufferMemory,
@@ -312,24 +312,6 @@ def test_only_the_append_that_turns_a_session_due_schedules_and_after_commit() -
         chat.append("t", *[ChatMessage.human("a longer message, again and again")] * 9)
         transaction.set_rollback(True)
     assert len(recorder.scheduled) == 1
-
-
-@pytest.mark.django_db(transaction=True)
-def test_messages_appended_is_sent_after_commit() -> None:
-    received: list[Any] = []
-
-    def receive(sender: Any, **arguments: Any) -> None:
-        received.append((sender, arguments["receipt"].last_position))
-
-    signals.messages_appended.connect(receive)
-    try:
-        chat = memory()
-        with transaction.atomic():
-            chat.append("s", ChatMessage.human("hello"))
-            assert received == []
-        assert received == [(ConversationSummaryBufferMemory, 1)]
-    finally:
-        signals.messages_appended.disconnect(receive)
 
 
 @pytest.mark.django_db(transaction=True)

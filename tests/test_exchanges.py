@@ -4,7 +4,7 @@ import pytest
 from hypothesis import example, given, strategies as st
 
 from django_convmemory.core import exchanges
-from django_convmemory.core.exchanges import NO_RESULT, REDACTED, Placed
+from django_convmemory.core.exchanges import NO_RESULT, REDACTED, Placed, Turn
 from django_convmemory.messages import ChatMessage
 from tests import conversations
 from tests.conversations import call
@@ -130,3 +130,14 @@ def test_a_model_is_shown_that_a_message_was_removed() -> None:
     assert exchanges.redacted(ChatMessage.human("", name="Anna")) == ChatMessage.human(REDACTED, name="Anna")
     for message in (ChatMessage.human("Hello."), ChatMessage.ai(tool_calls=[call("a")])):
         assert exchanges.redacted(message) == message
+
+
+@pytest.mark.parametrize("first", [2, 9])
+def test_nothing_begins_in_an_open_exchange_that_began_before(first: int) -> None:
+    turns = [Turn(first, 1, 1, "tool"), Turn(first + 1, 1, None, "user")]
+    assert exchanges.starts(turns, 1) == []
+
+
+def test_a_call_without_a_result_gets_one_that_belongs_to_it() -> None:
+    asked = Placed(3, ChatMessage.ai(tool_calls=[call("a")]), 5)
+    assert exchanges.well_formed([asked]) == [asked, Placed(0, ChatMessage.tool(NO_RESULT, "a"), 0, answers=3)]

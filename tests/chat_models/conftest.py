@@ -8,12 +8,7 @@ from collections.abc import Iterator
 import openai as _client_library  # noqa: F401  Its import takes longer than the deadlines of these tests.
 import pytest
 
-from tests.chat_models.asking import (
-    Ask,
-    achat,
-    chat,
-    ended,
-)
+from tests.chat_models.asking import Ask, achat, chat, ended
 from tests.openai_server import OpenAIServer
 
 ROOT = pathlib.Path(__file__).parents[2]

@@ -18,14 +18,7 @@ from django_convmemory import exceptions
 from django_convmemory.chat_models import base
 from django_convmemory.chat_models.openai import OpenAIChatModel
 from django_convmemory.messages import ChatMessage
-from tests.chat_models.asking import (
-    KEY,
-    REQUEST,
-    Ask,
-    chat,
-    error_of,
-    model_at,
-)
+from tests.chat_models.asking import KEY, REQUEST, Ask, chat, error_of, model_at
 from tests.openai_server import Behaviour, OpenAIServer
 
 ROOT = pathlib.Path(__file__).parents[2]

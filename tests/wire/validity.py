@@ -1,13 +1,7 @@
-"""Loads real conversations after each message, from each memory and in each form, and checks what a provider would say.
-
-``python -m tests.wire.validity`` checks every message of the conversations in the data folder. That takes long.
-"""
+"""Loads conversations after each message, from each memory and in each form, and checks what a provider would say."""
 
 from __future__ import annotations
 
-import argparse
-import os
-import sys
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Literal
@@ -20,7 +14,6 @@ from django_convmemory.messages import ChatMessage
 from django_convmemory.schedulers import NullScheduler
 from django_convmemory.stores.in_memory import InMemoryStore
 from django_convmemory.tokens import Utf8TokenCounter
-from tests import dialogues
 from tests.wire import validators
 
 BUDGETS = (None, 0, 60, 120, 250, 500, 1000, 2000, 4000)
@@ -99,25 +92,3 @@ def check(conversation: Sequence[Any], **options: Any) -> Counter[str]:
                 for problem in form(context):
                     counts[f"{name}: {problem}"] += 1
     return counts
-
-
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--every", type=int, default=1, help="check one of so many conversations")
-    every = parser.parse_args().every
-    total: Counter[str] = Counter()
-    for reader in (dialogues.taubench, dialogues.crosswoz):
-        for number, (_, conversation) in enumerate(reader()):
-            if number % every == 0:
-                total += check(conversation)
-        sys.stdout.write(f"{reader.__name__}: {total['contexts']} contexts so far\n")
-    problems = {name: count for name, count in total.items() if name != "contexts"}
-    sys.stdout.write(f"{total['contexts']} contexts in {len(FORMS)} forms, problems: {problems or 'none'}\n")
-
-
-if __name__ == "__main__":
-    import django
-
-    os.environ.setdefault("DJANGO_SETTINGS_MODULE", "tests.settings")
-    django.setup()
-    main()
