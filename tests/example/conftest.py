@@ -104,6 +104,28 @@ def sign_in(page: Page, site: str) -> None:
     page.wait_for_url(f"{site}/")
 
 
+def begin(page: Page, site: str, text: str) -> None:
+    """Begin a conversation with a message."""
+    page.goto(site)
+    page.fill("#text", text)
+    page.click("text=Send")
+    page.wait_for_selector("#panel")
+
+
+def edit_last(page: Page, text: str) -> None:
+    """Edit the last question, and ask it again."""
+    page.locator("#messages .user").last.locator(".menu summary").click()
+    page.click("text=Edit and ask again")
+    page.get_by_label("Your message, edited").fill(text)
+    page.keyboard.press("Enter")
+
+
+def post(page: Page, address: str, **form: str) -> Any:
+    """Send a form like the page's scripts."""
+    token = page.evaluate("document.body.dataset.token")
+    return page.request.post(address, form=form, headers={"X-CSRFToken": token}, max_redirects=0)
+
+
 def say(page: Page, text: str) -> None:
     """Send a message, and wait for the answer."""
     page.fill("#text", text)
@@ -122,3 +144,8 @@ def answered(page: Page, text: str) -> None:
         }""",
         arg=text.strip(),
     )
+
+
+def writes(page: Page) -> None:
+    """Wait until a reply is being written."""
+    page.wait_for_function("() => document.querySelector('.writing .text')?.innerText.length > 20")

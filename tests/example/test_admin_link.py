@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.example.conftest import say, served
+from tests.example.conftest import begin, served
 from tests.test_example_project import PROJECT, environment
 
 if TYPE_CHECKING:
@@ -23,16 +23,6 @@ for name, is_staff, permissions in [
     user = User.objects.create_user(name, password=name, is_staff=is_staff)
     user.user_permissions.set(Permission.objects.filter(codename__in=permissions))
 """
-
-
-def begin(page: Page, site: str, name: str) -> None:
-    """Begin a conversation as the user ``name``."""
-    page.goto(f"{site}/sign-in/")
-    page.fill("#id_username", name)
-    page.fill("#id_password", name)
-    page.locator("form.login button").click()
-    page.wait_for_url(f"{site}/")
-    say(page, "I am allergic to peanuts.")
 
 
 @pytest.fixture(scope="module")
@@ -49,7 +39,12 @@ def staffed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 def test_staff_who_may_view_sessions_have_a_link_to_the_admin(
     staffed: str, page: Page, name: str, linked: bool
 ) -> None:
-    begin(page, staffed, name)
+    page.goto(f"{staffed}/sign-in/")
+    page.fill("#id_username", name)
+    page.fill("#id_password", name)
+    page.locator("form.login button").click()
+    page.wait_for_url(f"{staffed}/")
+    begin(page, staffed, "I am allergic to peanuts.")
     link = page.get_by_role("link", name="Open in the admin")
     assert link.count() == linked
     if linked:

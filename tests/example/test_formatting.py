@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, strategies as st
 
 from tests import axe
-from tests.example.conftest import answered, window
+from tests.example.conftest import answered, begin, window
 from tests.openai_server import Behaviour, OpenAIServer
 from tests.test_example_project import PROJECT
 
@@ -138,7 +138,8 @@ def test_a_reply_is_formatted_and_its_code_can_be_copied(modelled: str, model: O
     page.context.grant_permissions(["clipboard-read", "clipboard-write"])
     asked: list[str] = []
     page.on("request", lambda request: asked.append(request.url))
-    begin(page, modelled)
+    begin(page, modelled, "What shall we do?")
+    answered(page, "What shall we do?")
     assert page.locator("#messages .formatted h1").inner_text() == "A plan"
     page.click("text=Copy >> visible=true")
     page.wait_for_selector("text=Copied")
@@ -157,18 +158,11 @@ def test_everybody_can_use_the_page(
         page.goto(modelled)
         assert axe.violations(page) == []
         model.queue(Behaviour(text=REPLY))
-        begin(page, modelled)
+        begin(page, modelled, "What shall we do?")
+        answered(page, "What shall we do?")
         assert axe.violations(page) == []
         tree = page.locator("#messages").aria_snapshot()
         assert "You:" in tree
         assert "Assistant:" in tree
         wide = page.evaluate("document.documentElement.scrollWidth - document.documentElement.clientWidth")
         assert wide <= 0
-
-
-def begin(page: Page, site: str) -> None:
-    page.goto(site)
-    page.fill("#text", "What shall we do?")
-    page.click("text=Send")
-    page.wait_for_selector("#panel")
-    answered(page, "What shall we do?")

@@ -9,7 +9,7 @@ from playwright.sync_api import expect
 
 from tests import axe
 from tests.browser import picture
-from tests.example.conftest import answered, say, sign_in, window
+from tests.example.conftest import answered, begin, say, sign_in, window
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Page
@@ -111,10 +111,7 @@ def test_a_search_in_all_conversations(site: str, page: Page) -> None:
 
 def test_everybody_finds_only_their_own_conversations(site: str, page: Page, other: Page) -> None:
     for visitor, animal in ((page, "heron"), (other, "walrus")):
-        visitor.goto(site)
-        visitor.fill("#text", f"I keep a {animal}, and a secret.")
-        visitor.click("text=Send")
-        visitor.wait_for_selector("#panel")
+        begin(visitor, site, f"I keep a {animal}, and a secret.")
         answered(visitor, animal)
     page.goto(f"{site}/search/?q=secret+walrus+panniers")
     assert marks(page) == {"secret"}
@@ -125,11 +122,8 @@ def test_everybody_finds_only_their_own_conversations(site: str, page: Page, oth
 
 
 def test_what_was_written_is_shown_as_text(site: str, page: Page) -> None:
-    page.goto(site)
     script = '<img src=x onerror="window.hacked = 1"> heron <b>bold</b> {{ 7 }} 🦆'
-    page.fill("#text", script)
-    page.click("text=Send")
-    page.wait_for_selector("#panel")
+    begin(page, site, script)
     answered(page, "heron")
     query = '"><script>window.hacked = 1</script> heron'
     find(page, query)
@@ -172,10 +166,7 @@ def test_a_search_by_keyboard(site: str, page: Page) -> None:
 
 
 def test_hits_stay_while_a_reply_is_written(site: str, page: Page) -> None:
-    page.goto(site)
-    page.fill("#text", "My heron is grey.")
-    page.click("text=Send")
-    page.wait_for_selector("#panel")
+    begin(page, site, "My heron is grey.")
     answered(page, "My heron is grey.")
     find(page, "heron")
     page.click(".hits a >> nth=0")
