@@ -87,6 +87,7 @@ URLS: dict[str, dict[str, Any]] = {
     },
     "mysql://root@[::1]:3306/chat": {"ENGINE": "django.db.backends.mysql", "HOST": "::1", "PORT": "3306"},
 }
+PRODUCTION = {"CELERY_BROKER_URL": "redis://redis:6379/0", "OPENAI_MODEL": "tiny", "OPENAI_API_KEY": "none"}
 WRONG_URLS = ["oracle://db/chat", "postgresql://db.example", "sqlite://", "sqlite:///:memory:", "chat.sqlite3"]
 
 
@@ -134,12 +135,24 @@ def test_a_wrong_database_url_is_explained(url: str, databases: dict[str, Any]) 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    "variables",
-    [{}, {"CELERY_BROKER_URL": "redis://127.0.0.1:6379/0", "OPENAI_MODEL": "tiny", "OPENAI_API_KEY": "none"}],
+    ("option", "variables"),
+    [
+        ("--database=default", {}),
+        ("--database=default", PRODUCTION),
+        (
+            "--deploy",
+            PRODUCTION
+            | {
+                "SECRET_KEY": "not one of ours: " + "kP3-vT9_xQ7" * 5,
+                "ALLOWED_HOSTS": "chat.example",
+                "DATABASE_URL": "postgresql://chat:secret@db:5432/chat",
+            },
+        ),
+    ],
+    ids=["as it is", "with a model", "for production"],
 )
-def test_the_checks_find_nothing(variables: dict[str, str], tmp_path: pathlib.Path) -> None:
-    command = [sys.executable, "manage.py", "check", "--database", "default", "--fail-level", "WARNING"]
-
+def test_the_checks_find_nothing(option: str, variables: dict[str, str], tmp_path: pathlib.Path) -> None:
+    command = [sys.executable, "manage.py", "check", option, "--fail-level", "WARNING"]
     subprocess.run(command, cwd=PROJECT, env=environment(tmp_path, **variables), check=True)
 
 
@@ -174,39 +187,6 @@ def test_every_message_of_the_folder_is_taken_once_and_whole(tmp_path: pathlib.P
 
     assert sorted(taken) == sorted(sent)
     assert list((tmp_path / "a folder" / "messages").iterdir()) == []
-
-
-# The screen.
-
-
-@pytest.mark.parametrize("width", [1, 2, 7, 40])
-@pytest.mark.parametrize(
-    "text", ["", "one two  three", "unbreakable" * 5, "您好！请问您的预算大概是多少？OK, 600元。", "a\n\nb"]
-)
-def test_a_text_is_wrapped_to_the_columns_of_a_terminal(text: str, width: int) -> None:
-    screen = load(PROJECT / "screen.py")
-
-    lines = screen.wrap(text, width)
-
-    assert "".join("".join(lines).split()) == "".join(text.split())
-    if width > 1:
-        assert max(map(screen.cells, lines)) <= width
-
-
-@pytest.mark.parametrize("columns", [61, 80, 120, 200])
-def test_the_table_fits_the_terminal(columns: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("COLUMNS", str(columns))
-    screen = load(PROJECT / "screen.py")
-    table = screen.Table(longest=3000, budget=600)
-    rows = [
-        screen.Row("苏州的酒店", 0, 0, 0, 0, 0, ""),
-        screen.Row("a name that is far too long", 12345, 3000, 200, 400, 123, "to be retried"),
-        screen.Row("over its budget", 7, 99_999, 0, 9000, 1, "folding…"),
-    ]
-
-    lines = [line for row in rows for line in table.row(row)]
-
-    assert max(map(screen.cells, lines)) < columns
 
 
 # The replay.
@@ -342,23 +322,6 @@ def test_a_replay_without_its_database_says_so(copy: pathlib.Path) -> None:
     assert done.returncode == 1
     assert "unable to open database file" in done.stderr
     assert "Traceback" not in done.stderr
-
-
-# For production.
-
-
-@pytest.mark.slow
-def test_the_checks_for_deployment_find_nothing(tmp_path: pathlib.Path) -> None:
-    variables = {
-        "SECRET_KEY": "not one of ours: " + "kP3-vT9_xQ7" * 5,
-        "ALLOWED_HOSTS": "chat.example",
-        "DATABASE_URL": "postgresql://chat:secret@db:5432/chat",
-        "CELERY_BROKER_URL": "redis://redis:6379/0",
-        "OPENAI_MODEL": "tiny",
-        "OPENAI_API_KEY": "none",
-    }
-    command = [sys.executable, "manage.py", "check", "--deploy", "--fail-level", "WARNING"]
-    subprocess.run(command, cwd=PROJECT, env=environment(tmp_path, **variables), check=True)
 
 
 def test_what_compose_gives_is_read() -> None:

@@ -88,11 +88,3 @@ def test_a_name_without_blanks_leaves_the_other_columns_their_room(
     assert page.locator("#result_list").get_by_text(LONG).first.is_visible()
     wide = page.locator(".results").evaluate("results => results.scrollWidth - results.clientWidth")
     assert wide <= 0, f"The last column is {wide} pixels beyond the page."
-
-
-def test_the_search_of_the_list(visit: Visit, session: models.Session) -> None:
-    page = visit.open(LIST)
-    page.get_by_label("Find a session").fill("maya/portugal-in-may")
-    page.get_by_role("button", name="Search").click()
-    page.get_by_role("link", name="Show all").wait_for()
-    assert page.locator("#result_list tbody tr").count() == 1

@@ -161,12 +161,6 @@ def test_the_overview_links_the_oldest_summaries_to_be_made_again(convmemory: Sc
     assert [session.key for session in answer.context["overview"].oldest_rebuilds] == ["6", "5", "4", "3", "2"]
 
 
-def test_the_overview_says_that_nothing_waits() -> None:
-    text = staff("view_session").get(OVERVIEW).content.decode()
-    assert "No session is due." in text
-    assert "to be rebuilt" not in text
-
-
 # The state on the page.
 
 

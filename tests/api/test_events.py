@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import random
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -79,27 +78,6 @@ def test_a_fold_is_a_summary_and_states(api: APIClient, chat: SessionHandle, con
     assert state[1]["state"] == "idle"
     assert batch(api, chat, summary[2]) == [state]
     assert batch(api, chat, state[2]) == []
-
-
-@pytest.mark.parametrize(
-    "change",
-    [
-        lambda chat: chat.truncate(1),
-        lambda chat: chat.redact(1),
-        lambda chat: chat.clear(),
-        # What is stored since is read again, too.
-        lambda chat: (chat.truncate(1), chat.append(ChatMessage.human("Again?"), ChatMessage.human("And more?"))),
-    ],
-    ids=["truncate", "redact", "clear", "truncate and append"],
-)
-def test_removed_messages_tell_to_read_again(
-    change: Callable[[SessionHandle], Any], api: APIClient, chat: SessionHandle
-) -> None:
-    last = now(api, chat)
-    change(chat)
-    [(name, data, last)] = batch(api, chat, last)
-    assert (name, data) == ("reset", api.get(url_of(chat, "status/")).json())
-    assert batch(api, chat, last) == []
 
 
 @pytest.mark.parametrize("last", ["x", "1-1-1", "9-0-0-i", f"{'9' * 18}-0-0-i", f"{'9' * 400}-0-0-i", "1-0-0-i\t", "-"])

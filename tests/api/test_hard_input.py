@@ -17,6 +17,7 @@ from django_convmemory.conversation import SessionHandle
 from tests.api.conftest import ROOT, messages_body, row_of, url_of
 from tests.api.test_owners import dump_tables
 
+SEARCH = "/api/memory/search/"
 DEEP = "[" * 100_000 + "]" * 100_000
 
 
@@ -219,6 +220,10 @@ def test_sessions_that_are_not_valid(api: APIClient, chat: SessionHandle, body: 
     assert dump_tables() == before
 
 
+SEARCHES = [
+    *("", "q=", "q=%00", "q=a&q=b", "q=a&limit=0", "q=a&limit=201", "q=a&neighbours=11", "q=a&neighbours=-1"),
+    *("q=a&neighbours=x", "query=a", "q=a&owner=1", "q=a&visitor=x", "q=a&offset=3"),
+]
 QUERIES = {
     "": [
         *("limit=0", "limit=-1", "limit=x", "limit=201", "limit=1&limit=2", "limit=%00", "limit=٣", "limit=1e1"),
@@ -238,12 +243,14 @@ QUERIES = {
     ],
     "summaries/": ["after=1", "limit=x"],
     "export/": ["format=csv"],
+    "search/": [*SEARCHES, "q=a&before=-1", "q=a&after=x", "q=a&after=1.5", "q=a&alias=default"],
+    SEARCH: [*SEARCHES, "q=a&before=1", "q=a&after=1", "q=a&alias=nobody"],
 }
 
 
 @pytest.mark.parametrize(("path", "query"), [(path, query) for path, queries in QUERIES.items() for query in queries])
 def test_queries_that_are_not_valid(api: APIClient, chat: SessionHandle, path: str, query: str) -> None:
-    url = url_of(chat, path) if path else ROOT
+    url = path if path == SEARCH else url_of(chat, path) if path else ROOT
     assert_problem(api.get(f"{url}?{query}"), 400, "invalid")
 
 
@@ -268,8 +275,11 @@ def test_a_cursor_is_of_one_list_and_one_order(api: APIClient, chat: SessionHand
     assert api.get(following).json()["results"][0]["position"] == 2
     [cursor] = QueryDict(urlsplit(following).query).getlist("cursor")
     paths = ("messages/?ordering=-position&", "summaries/?", "search/?q=Rust&")
-    for url in (*(url_of(chat, path) for path in paths), f"{ROOT}?"):
+    for url in (*(url_of(chat, path) for path in paths), f"{ROOT}?", f"{SEARCH}?q=Rust&"):
         assert_problem(api.get(f"{url}cursor={quote(cursor)}"), 404, "not_found")
+    for url in (url_of(chat, "search/"), SEARCH):
+        for wrong in ("x", "20", "-1", "9" * 600, "٣"):
+            assert_problem(api.get(url, {"q": "Rust", "cursor": wrong}), 404, "not_found")
 
 
 @pytest.mark.parametrize("ordering", ["position", "-position"])

@@ -109,7 +109,9 @@ def strangers(settings: Any) -> Iterator[tuple[str, APIClient]]:
 
 
 def with_a_conversation(client: APIClient) -> APIClient:
-    assert client.post(f"{ROOT}sessions/", {"key": "theirs"}, format="json").status_code == 201
+    created = client.post(f"{ROOT}sessions/", {"key": "theirs"}, format="json")
+    message = {"role": "user", "content": "Their secret."}
+    client.post(f"{created['Location']}messages/", {"messages": [message]}, format="json")
     return client
 
 
@@ -161,6 +163,8 @@ def test_a_list_holds_only_the_users_own_sessions(mine: SessionHandle, settings:
         if kind == "nobody":
             assert listed.status_code == 403
             continue
+        [hit] = stranger.get(f"{ROOT}search/?q=secret").json()["results"]
+        assert "".join(piece["text"] for piece in hit["excerpt"]) == "Their secret.", kind
         assert [session["key"] for session in listed.json()["results"]] == ["theirs"], kind
         for query in filters:
             assert "mine" not in stranger.get(f"{ROOT}sessions/?{query}").content.decode(), (kind, query)
@@ -200,7 +204,8 @@ def test_sessions_without_an_owner_are_out_of_reach(admin_user: User, settings: 
     memories["default"].append("nobodys", ChatMessage.human("hello"))
     row = models.Session.objects.get()
     for client in (client_of(admin_user), APIClient()):
-        assert client.get(f"{ROOT}sessions/").json()["results"] == []
+        for path in ("sessions/", "search/?q=hello"):
+            assert client.get(ROOT + path).json()["results"] == []
         assert client.get(f"{ROOT}sessions/{row.public_id}/").status_code == 404
 
 

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pytest
 from django.contrib.auth.models import User
@@ -11,7 +10,6 @@ from rest_framework.test import APIClient
 
 from django_convmemory import models
 from django_convmemory.admin.page import SessionPage
-from django_convmemory.conversation import SessionHandle
 from django_convmemory.memory import memories
 from django_convmemory.messages import ChatMessage
 from tests.api.conftest import row_of, url_of
@@ -23,9 +21,7 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.django_db
 
 
-@pytest.fixture
-def partly_folded(settings: Settings, anna: User) -> Iterator[SessionHandle]:
-    """A session whose first message is folded in its first two parts."""
+def test_a_message_that_is_folded_in_part_is_not_folded_yet(settings: Settings, anna: User, api: APIClient) -> None:
     options = {"max_token_limit": 100, "max_chunk_tokens": 500}
     settings.CONVMEMORY = {"default": {**settings.CONVMEMORY["default"], "OPTIONS": options}}
     memory = memories["default"]
@@ -34,37 +30,20 @@ def partly_folded(settings: Settings, anna: User) -> Iterator[SessionHandle]:
     chat.append(ChatMessage.human(story), ChatMessage.ai("Noted. " * 30), ChatMessage.human("Thanks."))
     killed = Killed(memory, 2, chat)
     assert models.Summary.objects.filter(building=True, part_end__isnull=False).count() == 2
-    yield chat
+
+    context = api.get(url_of(chat, "context/")).json()
+    assert (context["summary"], context["covered_position"]) == (None, 0)
+    versions = api.get(url_of(chat, "summaries/")).json()["results"]
+    assert [version["building"] for version in versions] == [True, True]
+    page = SessionPage(row_of(chat))
+    assert (page.session.current_version, page.folds, page.context.summary) == (0, [], None)
+    assert "folded" not in {bubble.disposition for bubble in page.timeline}
     killed.run.close()
 
-
-def test_the_context_of_the_api_has_no_part(api: APIClient, partly_folded: SessionHandle) -> None:
-    answer: dict[str, Any] = api.get(url_of(partly_folded, "context/")).json()
-    assert (answer["summary"], answer["covered_position"]) == (None, 0)
-
-
-def test_the_list_of_versions_says_that_parts_are_not_finished(api: APIClient, partly_folded: SessionHandle) -> None:
-    answer: dict[str, Any] = api.get(url_of(partly_folded, "summaries/")).json()
-    assert [version["building"] for version in answer["results"]] == [True, True]
-
-
-def test_the_page_of_the_admin_has_no_current_version(partly_folded: SessionHandle) -> None:
-    page = session_page(partly_folded)
-    assert page.session.current_version == 0
-    assert (page.folds, page.context.summary) == ([], None)
-    assert "folded" not in {bubble.disposition for bubble in page.timeline}
-
-
-def test_after_the_last_part_the_version_of_the_whole_message_is_current(
-    api: APIClient, partly_folded: SessionHandle
-) -> None:
-    assert partly_folded.compact() == "published"
-    page = session_page(partly_folded)
+    # After the last part, the version of the whole message is current.
+    assert chat.compact() == "published"
+    page = SessionPage(row_of(chat))
     current = models.Summary.objects.get(version=page.session.current_version)
     assert current.part_end is None
     assert all(not models.Summary.objects.get(version=fold.version).part_end for fold in page.folds)
-    assert api.get(url_of(partly_folded, "context/")).json()["summary"] == current.text
-
-
-def session_page(chat: SessionHandle) -> SessionPage:
-    return SessionPage(row_of(chat))
+    assert api.get(url_of(chat, "context/")).json()["summary"] == current.text

@@ -57,6 +57,8 @@ def test_a_retry_is_answered_before_its_etag_is_compared(api: APIClient, chat: S
     again = post(api, url_of(chat, operation), body, **tag)
     assert (first.status_code, again.status_code) == (201, 200)
     assert again.json() == first.json() | {"replayed": True}
+    conflict = post(api, url_of(chat, operation), body | messages_body("How?"), **tag)
+    assert (conflict.status_code, conflict.json()["code"]) == (422, "idempotency_conflict")
     # Another key is a new request, which the client has made for another state.
     stale = api.post(url_of(chat, operation), body, format="json", headers=tag | {"Idempotency-Key": "another"})
     assert (stale.status_code, stale.json()["code"]) == (412, "stale_revision")

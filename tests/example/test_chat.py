@@ -419,22 +419,6 @@ def test_replies_that_repeat_what_was_redacted_can_be_removed_too(
     assert page.locator("#messages .text em").all_inner_texts() == ["redacted"] * 2
 
 
-def test_a_message_that_was_changed_after_its_answer_was_lost(modelled: str, page: Page) -> None:
-    begun(page, modelled)
-
-    def lose(route: Any) -> None:
-        route.fetch()
-        route.abort()
-
-    page.route("**/send/", lose, times=1)
-    page.fill("#text", "First.")
-    page.keyboard.press("Enter")
-    page.wait_for_selector("#notice .refused")
-    say(page, "Second.")
-    user_texts = page.locator("#messages .user .text").all_inner_texts()
-    assert user_texts == ["Hello there.", "First.", "Second."]
-
-
 @pytest.mark.slow
 def test_ended_twice_it_leaves_nothing_behind(tmp_path: pathlib.Path) -> None:
     process = subprocess.Popen(

@@ -9,7 +9,7 @@ from playwright.sync_api import expect
 
 from tests import axe
 from tests.browser import picture
-from tests.example.conftest import answered, begin, say, sign_in, window
+from tests.example.conftest import answered, begin, sign_in, window
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Page
@@ -163,21 +163,6 @@ def test_a_search_by_keyboard(site: str, page: Page) -> None:
     assert page.evaluate("document.activeElement.id") == "find"
     assert page.input_value("#find") == ""
     assert "q=" not in page.url
-
-
-def test_hits_stay_while_a_reply_is_written(site: str, page: Page) -> None:
-    begin(page, site, "My heron is grey.")
-    answered(page, "My heron is grey.")
-    find(page, "heron")
-    page.click(".hits a >> nth=0")
-    assert in_view(page, 1)
-    say(page, "What colour is my heron?")
-    assert "You said on " in page.locator("#messages .assistant").last.inner_text()
-    assert "“My heron is grey.”" in page.locator("#messages .assistant").last.inner_text()
-    assert page.locator(".hits mark").count()
-    assert page.locator("#m1:target").count() == 0
-    page.click("text=Close")
-    assert page.locator(".hits").count() == 0
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])

@@ -53,17 +53,6 @@ def test_a_misspelt_field_does_not_compile(tmp_path: pathlib.Path) -> None:
         compiler.compile_page(tmp_path, code)
 
 
-def test_a_default_does_not_make_an_input_required(tmp_path: pathlib.Path) -> None:
-    code = """
-        import type { components } from "./schema";
-        export const session: components["schemas"]["ConvMemoryNewSession"] = {};
-        export const message: components["schemas"]["ConvMemoryNewMessage"] = { role: "user", content: "Hello" };
-    """
-    compiler.compile_page(tmp_path, code)
-    with pytest.raises(compiler.Wrong, match="'content' is missing"):
-        compiler.compile_page(tmp_path, code.replace(', content: "Hello"', ""))
-
-
 @contextlib.contextmanager
 def opened(page: Page, site: str, script: str) -> Iterator[Page]:
     """Show the front end at an address of the example, with the example's own policy and cookies."""
