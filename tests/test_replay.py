@@ -11,6 +11,7 @@ import pytest
 
 from django_convmemory import models
 from django_convmemory.conversation import ConversationMemory
+from django_convmemory.maintenance import integrity
 from django_convmemory.messages import coerce
 from tests import dialogues, processes, projects, workers
 
@@ -55,13 +56,13 @@ def test_real_conversations_are_kept_whole_and_within_budget(
         tokens += session.unpinned_tokens
         rows = session.convmemory_messages.order_by("position")
         assert list(rows.values_list("position", flat=True)) == list(range(1, len(turns) + 1))
-        check_line(session)
         context = check_context(memory, key)
         assert not context.pending
         pinned = sum(part.tokens for part in context.parts if part.name == "pinned")
         newest = session.unpinned_tokens - session.settled_tokens
         assert context.tokens <= pinned + memory.options.max_summary_tokens + max(LIMIT, newest)
         assert context.omitted == 0
+    assert list(integrity.check(models.Session.objects.all())) == []
     calls = len(worker.server.log)
     assert calls <= 2 * tokens / LIMIT + len(turns_by_key)
     assert models.Attempt.objects.count() == calls
@@ -72,18 +73,6 @@ def test_real_conversations_are_kept_whole_and_within_budget(
         f"{calls / count * 1000:.1f} model calls and {sent / count * 1000:.0f} tokens sent to the summarizer "
         "per 1 000 messages",
     )
-
-
-def check_line(session: models.Session) -> None:
-    """The current summary and its ancestors cover the positions from 1 on, without gap or overlap."""
-    versions = {version.version: version for version in session.convmemory_summaries.all()}
-    version, end = session.current_version or None, session.covered_position
-    while version is not None:
-        summary = versions[version]
-        assert summary.last_position == end
-        assert summary.first_position <= summary.last_position
-        version, end = summary.parent_version, summary.first_position - 1
-    assert end == 0
 
 
 def check_context(memory: ConversationMemory, key: str) -> Any:

@@ -120,7 +120,7 @@ def edit_last(page: Page, text: str) -> None:
     page.keyboard.press("Enter")
 
 
-def post(page: Page, address: str, **form: str) -> Any:
+def post(page: Page, address: str, **form: str | float | bool) -> Any:
     """Send a form like the page's scripts."""
     token = page.evaluate("document.body.dataset.token")
     return page.request.post(address, form=form, headers={"X-CSRFToken": token}, max_redirects=0)
