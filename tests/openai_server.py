@@ -1,4 +1,4 @@
-"""An OpenAI-compatible server that misbehaves on demand: ``python -m tests.openai_server [--port 0]``.
+"""An OpenAI-compatible server that misbehaves on demand.
 
 Each request to ``/v1/chat/completions`` takes the next behaviour of the queue, or the default one when the queue is
 empty. So does one to the paths of the Responses API and of Anthropic's API, with behaviours of the kind ``raw``. In a
@@ -7,20 +7,16 @@ test::
     with OpenAIServer() as server:
         server.queue(Behaviour("rate_limited", retry_after="7"), Behaviour("answer", text="They spoke of Rust."))
 
-From another process, in JSON: ``POST /_behaviour`` with any of ``{"queue": [{"kind": "hang"}], "default": {…},
-"mix": [{"weight": 3, "kind": "answer"}, …], "seed": 1, "max_prompt_characters": 8000}``, where a mix is drawn from
-when the queue is empty; ``GET /_log`` for what was asked; ``DELETE /_log`` to forget it and the queue.
+Another process may ``GET`` the log, in JSON, from any path.
 """
 
 from __future__ import annotations
 
-import argparse
 import collections
 import contextlib
 import dataclasses
 import http.server
 import json
-import random
 import re
 import select
 import socket
@@ -28,7 +24,7 @@ import struct
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Self
 
 PATHS = ("/chat/completions", "/responses", "/messages")
@@ -78,20 +74,17 @@ class Exchange:
 
 
 class OpenAIServer:
-    """The server, run by a thread from ``__enter__`` to ``__exit__``. ``port`` 0 takes a free one."""
+    """The server, run by a thread from ``__enter__`` to ``__exit__``, on a free port."""
 
-    def __init__(self, port: int = 0) -> None:
+    def __init__(self) -> None:
         self.default = Behaviour()
-        self.mix: list[tuple[float, Behaviour]] = []
-        self.max_prompt_characters: int | None = None
         # A prompt in which this stands is refused for its content.
         self.refused = ""
         self.log: list[Exchange] = []
         self.stopping = threading.Event()
-        self._random = random.Random(0)
         self._queue: collections.deque[Behaviour] = collections.deque()
         self._changed = threading.Condition()
-        self._http = _HTTPServer(self, port)
+        self._http = _HTTPServer(self)
         self._thread = threading.Thread(target=self._http.serve_forever, args=(0.01,), name="openai-server")
 
     @property
@@ -122,21 +115,6 @@ class OpenAIServer:
         """Wait until ``condition`` holds of the log, and return whether it does."""
         with self._changed:
             return self._changed.wait_for(lambda: condition(self.log), timeout)
-
-    def configure(self, options: dict[str, Any]) -> None:
-        """Take the JSON of ``POST /_behaviour``."""
-        behaviours = [Behaviour(**item) for item in options.get("queue", ())]
-        mix = [(item.pop("weight", 1), Behaviour(**item)) for item in options.get("mix", ())]
-        with self._changed:
-            self._queue.extend(behaviours)
-            if "default" in options:
-                self.default = Behaviour(**options["default"])
-            if "mix" in options:
-                self.mix = mix
-            if "seed" in options:
-                self._random = random.Random(options["seed"])
-            if "max_prompt_characters" in options:
-                self.max_prompt_characters = options["max_prompt_characters"]
 
     @property
     def queued(self) -> int:
@@ -173,16 +151,9 @@ class OpenAIServer:
                 self._changed.notify_all()
 
     def _next(self, body: dict[str, Any]) -> Behaviour:
-        if self.max_prompt_characters is not None and len(prompt(body)) > self.max_prompt_characters:
-            return Behaviour("context_length")
         if self.refused and self.refused in prompt(body):
             return Behaviour("content_filter")
-        if self._queue:
-            return self._queue.popleft()
-        if self.mix:
-            weights = [weight for weight, _ in self.mix]
-            return self._random.choices(self.mix, weights)[0][1]
-        return self.default
+        return self._queue.popleft() if self._queue else self.default
 
 
 def prompt(body: dict[str, Any]) -> str:
@@ -217,9 +188,9 @@ class _HTTPServer(http.server.ThreadingHTTPServer):
     daemon_threads = False  # so that server_close() waits for them
     request_queue_size = 128
 
-    def __init__(self, owner: OpenAIServer, port: int) -> None:
+    def __init__(self, owner: OpenAIServer) -> None:
         self.owner = owner
-        super().__init__(("127.0.0.1", port), _Handler)
+        super().__init__(("127.0.0.1", 0), _Handler)
 
     def handle_error(self, request: Any, client_address: Any) -> None:
         if not isinstance(sys.exception(), ConnectionError):
@@ -244,31 +215,17 @@ class _Handler(http.server.BaseHTTPRequestHandler):
 
     def do_POST(self) -> None:
         content = self.rfile.read(int(self.headers.get("Content-Length", 0)))
-        owner = self.server.owner
-        if self.path == "/_behaviour":
-            try:
-                owner.configure(json.loads(content))
-            except (TypeError, ValueError) as error:
-                return self.send_json({"error": str(error)}, status=400)
-            return self.send_json({})
         if not self.path.endswith(PATHS):
-            return self.send_error_object(404, "not_found", "There is no such path.")
+            self.send_error_object(404, "not_found", "There is no such path.")
+            return
         body = json.loads(content)
         headers = {key.lower(): value for key, value in self.headers.items()}
-        with owner.exchange(self.path, headers, body) as behaviour:
+        with self.server.owner.exchange(self.path, headers, body) as behaviour:
             self.wait(behaviour.latency)
             KINDS[behaviour.kind](self, behaviour, body)
-        return None
 
     def do_GET(self) -> None:
-        if self.path == "/_log":
-            self.send_json([dataclasses.asdict(entry) for entry in list(self.server.owner.log)])
-        else:
-            self.send_error_object(404, "not_found", "There is no such path.")
-
-    def do_DELETE(self) -> None:
-        self.server.owner.forget()
-        self.send_json({})
+        self.send_json([dataclasses.asdict(entry) for entry in list(self.server.owner.log)])
 
     def wait(self, seconds: float) -> None:
         """Wait ``seconds``, or until the server stops. Raises :class:`ConnectionAbortedError` if the client goes."""
@@ -350,20 +307,30 @@ class _Handler(http.server.BaseHTTPRequestHandler):
 # What the server can do, by name.
 
 
-def _kind(
-    function: Callable[[_Handler, Behaviour, dict[str, Any]], None],
-) -> Callable[[_Handler, Behaviour, dict[str, Any]], None]:
-    KINDS[function.__name__] = function
-    return function
+# By the name of a kind: the status, the code and the message of an error object.
+ERRORS = {
+    "server_error": (500, "server_error", "The server had an error."),
+    "unauthorized": (401, "invalid_api_key", "Incorrect API key provided."),
+    "unknown_model": (404, "model_not_found", "The model does not exist."),
+    "no_quota": (429, "insufficient_quota", "You exceeded your current quota."),
+    "context_length": (400, "context_length_exceeded", "This model's maximum context length is 4096 tokens."),
+    "content_filter": (400, "content_filter", "The response was filtered."),
+}
+# By the name of a kind: what is different in the message of its answer, and in the choice around it.
+MESSAGES: dict[str, dict[str, Any]] = {
+    "refusal": {"content": None, "refusal": "I can't help with that."},
+    "empty": {"content": ""},
+    "none": {"content": "NONE"},
+    "apology": {"content": "I'm sorry, but I can't help with that request."},
+}
+CHOICES: dict[str, dict[str, Any]] = {
+    "filtered": {"finish_reason": "content_filter"},
+    "cut_off": {"finish_reason": "length"},
+    "unfinished": {"finish_reason": None},
+    "no_message": {"message": None},
+}
 
 
-def _changed(behaviour: Behaviour, body: dict[str, Any], **choice: Any) -> dict[str, Any]:
-    document = completion(behaviour, body)
-    document["choices"][0] |= choice
-    return document
-
-
-@_kind
 def answer(handler: _Handler, behaviour: Behaviour, body: dict[str, Any]) -> None:
     if body.get("stream"):
         handler.stream(completion(behaviour, body), behaviour.pace)
@@ -371,41 +338,34 @@ def answer(handler: _Handler, behaviour: Behaviour, body: dict[str, Any]) -> Non
         handler.send_json(completion(behaviour, body))
 
 
-@_kind
 def breaks_off(handler: _Handler, behaviour: Behaviour, body: dict[str, Any]) -> None:
     """Stream half of what there is to say, and go."""
     handler.stream(completion(behaviour, body), behaviour.pace, part=0.5)
     handler.reset()
 
 
-@_kind
 def raw(handler: _Handler, behaviour: Behaviour, body: dict[str, Any]) -> None:
     text = behaviour.body if isinstance(behaviour.body, str) else json.dumps(behaviour.body)
     handler.send_bytes(text.encode(), status=behaviour.status, headers=behaviour.headers)
 
 
-@_kind
 def hang(handler: _Handler, behaviour: Behaviour, body: dict[str, Any]) -> None:
     handler.wait(behaviour.seconds)
     handler.reset()
 
 
-@_kind
 def drip(handler: _Handler, behaviour: Behaviour, body: dict[str, Any]) -> None:
     handler.drip(json.dumps(completion(behaviour, body)).encode(), behaviour.seconds)
 
 
-@_kind
 def drip_error(handler: _Handler, behaviour: Behaviour, body: dict[str, Any]) -> None:
     handler.drip(b'{"error": {"message": "overloaded"}}', behaviour.seconds, status=500)
 
 
-@_kind
 def reset_before_body(handler: _Handler, behaviour: Behaviour, body: dict[str, Any]) -> None:
     handler.reset()
 
 
-@_kind
 def reset_mid_body(handler: _Handler, behaviour: Behaviour, body: dict[str, Any]) -> None:
     content = json.dumps(completion(behaviour, body)).encode()
     handler.send_bytes(content[: len(content) // 2], length=len(content))
@@ -413,112 +373,49 @@ def reset_mid_body(handler: _Handler, behaviour: Behaviour, body: dict[str, Any]
     handler.reset()
 
 
-@_kind
 def rate_limited(handler: _Handler, behaviour: Behaviour, body: dict[str, Any]) -> None:
     headers = {"Retry-After": behaviour.retry_after}
     handler.send_error_object(429, "rate_limit_exceeded", "Rate limit reached.", headers=headers)
 
 
-@_kind
-def server_error(handler: _Handler, behaviour: Behaviour, body: dict[str, Any]) -> None:
-    handler.send_error_object(500, "server_error", "The server had an error.")
-
-
-@_kind
-def unauthorized(handler: _Handler, behaviour: Behaviour, body: dict[str, Any]) -> None:
-    handler.send_error_object(401, "invalid_api_key", "Incorrect API key provided.")
-
-
-@_kind
-def unknown_model(handler: _Handler, behaviour: Behaviour, body: dict[str, Any]) -> None:
-    handler.send_error_object(404, "model_not_found", "The model does not exist.")
-
-
-@_kind
-def no_quota(handler: _Handler, behaviour: Behaviour, body: dict[str, Any]) -> None:
-    handler.send_error_object(429, "insufficient_quota", "You exceeded your current quota.")
-
-
-@_kind
-def context_length(handler: _Handler, behaviour: Behaviour, body: dict[str, Any]) -> None:
-    handler.send_error_object(400, "context_length_exceeded", "This model's maximum context length is 4096 tokens.")
-
-
-@_kind
-def content_filter(handler: _Handler, behaviour: Behaviour, body: dict[str, Any]) -> None:
-    handler.send_error_object(400, "content_filter", "The response was filtered.")
-
-
-@_kind
-def refusal(handler: _Handler, behaviour: Behaviour, body: dict[str, Any]) -> None:
-    handler.send_json(completion(behaviour, body, content=None, refusal="I can't help with that."))
-
-
-@_kind
-def filtered(handler: _Handler, behaviour: Behaviour, body: dict[str, Any]) -> None:
-    handler.send_json(_changed(behaviour, body, finish_reason="content_filter"))
-
-
-@_kind
-def cut_off(handler: _Handler, behaviour: Behaviour, body: dict[str, Any]) -> None:
-    handler.send_json(_changed(behaviour, body, finish_reason="length"))
-
-
-@_kind
-def unfinished(handler: _Handler, behaviour: Behaviour, body: dict[str, Any]) -> None:
-    handler.send_json(_changed(behaviour, body, finish_reason=None))
-
-
-@_kind
 def no_choices(handler: _Handler, behaviour: Behaviour, body: dict[str, Any]) -> None:
     handler.send_json(completion(behaviour, body) | {"choices": []})
 
 
-@_kind
-def no_message(handler: _Handler, behaviour: Behaviour, body: dict[str, Any]) -> None:
-    handler.send_json(_changed(behaviour, body, message=None))
-
-
-@_kind
-def empty(handler: _Handler, behaviour: Behaviour, body: dict[str, Any]) -> None:
-    handler.send_json(completion(behaviour, body, content=""))
-
-
-@_kind
-def none(handler: _Handler, behaviour: Behaviour, body: dict[str, Any]) -> None:
-    handler.send_json(completion(behaviour, body, content="NONE"))
-
-
-@_kind
-def apology(handler: _Handler, behaviour: Behaviour, body: dict[str, Any]) -> None:
-    handler.send_json(completion(behaviour, body, content="I'm sorry, but I can't help with that request."))
-
-
-@_kind
 def malformed(handler: _Handler, behaviour: Behaviour, body: dict[str, Any]) -> None:
     handler.send_bytes(b'{"id": "chatcmpl-1", "choices": [{"index": 0, "mess')
 
 
-@_kind
 def html(handler: _Handler, behaviour: Behaviour, body: dict[str, Any]) -> None:
     handler.send_bytes(b"<html><body>We'll be back soon.</body></html>", content_type="text/html; charset=utf-8")
 
 
-@_kind
 def huge(handler: _Handler, behaviour: Behaviour, body: dict[str, Any]) -> None:
     document = completion(behaviour, body, content="All work and no play. " * (behaviour.size // 22 + 1))
     handler.send_json(document)
 
 
-def main(arguments: Iterable[str]) -> None:
-    parser = argparse.ArgumentParser(prog="python -m tests.openai_server", description=__doc__)
-    parser.add_argument("--port", type=int, default=0, help="0, the default, takes a free one, which is printed")
-    with OpenAIServer(parser.parse_args(list(arguments)).port) as server:
-        sys.stdout.write(f"{server.port}\n")
-        sys.stdout.flush()
-        with contextlib.suppress(KeyboardInterrupt):
-            threading.Event().wait()
+def error_object(handler: _Handler, behaviour: Behaviour, body: dict[str, Any]) -> None:
+    handler.send_error_object(*ERRORS[behaviour.kind])
 
 
-if __name__ == "__main__":
-    main(sys.argv[1:])
+def another_message(handler: _Handler, behaviour: Behaviour, body: dict[str, Any]) -> None:
+    handler.send_json(completion(behaviour, body, **MESSAGES[behaviour.kind]))
+
+
+def another_choice(handler: _Handler, behaviour: Behaviour, body: dict[str, Any]) -> None:
+    document = completion(behaviour, body)
+    document["choices"][0] |= CHOICES[behaviour.kind]
+    handler.send_json(document)
+
+
+KINDS |= {
+    function.__name__: function
+    for function in (
+        *(answer, breaks_off, raw, hang, drip, drip_error, reset_before_body, reset_mid_body),
+        *(rate_limited, no_choices, malformed, html, huge),
+    )
+}
+KINDS |= dict.fromkeys(ERRORS, error_object)
+KINDS |= dict.fromkeys(MESSAGES, another_message)
+KINDS |= dict.fromkeys(CHOICES, another_choice)

@@ -23,11 +23,11 @@ from django_convmemory.broker import sender
 from django_convmemory.core.breaker import Reason
 from django_convmemory.core.values import AttemptOutcome
 from django_convmemory.memory import memories
-from tests.chaos import gates, servers
+from tests.chaos import servers
 from tests.chaos.site import Site
 from tests.chaos.site_processes import Died
 from tests.chaos.talk import Talk
-from tests.openai_server import prompt
+from tests.openai_server import Behaviour, prompt
 
 
 @dataclasses.dataclass
@@ -125,6 +125,15 @@ class Run:
         in_threads(*[functools.partial(self.until_due, talk) for talk in talks])
         return talks
 
+    @contextlib.contextmanager
+    def model_answers(self, behaviour: Behaviour) -> Iterator[None]:
+        """Let the model answer like this during the block, unless other behaviours are queued."""
+        usual, self.site.model.default = self.site.model.default, behaviour
+        try:
+            yield
+        finally:
+            self.site.model.default = usual
+
     # Waiting.
 
     def asked(self, talk: Talk, times: int = 1) -> None:
@@ -144,7 +153,11 @@ class Run:
             time.sleep(0.03)
             return False
 
-        servers.until(holds, what, servers.PATIENCE if self.skips_time else REAL_PATIENCE)
+        servers.until(holds, what, self.patience)
+
+    @property
+    def patience(self) -> float:
+        return servers.PATIENCE if self.skips_time else REAL_PATIENCE
 
     def sweep(self) -> None:
         """Sweep as Celery beat does every minute, skip the waits of sessions and aliases, and supervise the workers."""
@@ -219,29 +232,35 @@ class Run:
 
     def arrival(self, gate: str) -> int:
         """Wait until a process is at the gate, and return its id."""
-        self.until(lambda: self.site.gates.arrivals(gate), f"a worker comes to {gate}")
-        return self.site.gates.arrivals(gate)[0]
-
-    def stands_between_writes(self) -> int:
-        """Wait until a process is in the middle of the transaction that publishes, and return its id."""
-        return self.stands_at(gates.BETWEEN_WRITES)
-
-    def stands_at(self, gate: str) -> int:
-        """Wait until a process is at a gate that is in a transaction, and return its id."""
         swept = time.monotonic()
 
-        def stands() -> bool:
+        def arrived() -> bool:
             nonlocal swept
             if self.site.gates.arrivals(gate):
                 return True
-            # Sweep rarely: on SQLite a sweep has to wait for that process.
-            if time.monotonic() - swept > 5:
+            # In a transaction, sweep rarely: on SQLite a sweep has to wait for that process.
+            if time.monotonic() - swept > (5 if gate.startswith("in_") else 0):
                 self.sweep()
                 swept = time.monotonic()
             return False
 
-        servers.until(stands, f"a worker comes to {gate}")
+        servers.until(arrived, f"a worker comes to {gate}", self.patience)
         return self.site.gates.arrivals(gate)[0]
+
+    @contextlib.contextmanager
+    def suspended(self, pid: int) -> Iterator[None]:
+        """Suspend a process during the block. It may also have just ended."""
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGSTOP)
+        try:
+            yield
+        finally:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGCONT)
+
+    def children(self) -> list[int]:
+        """Return the ids of the processes that run tasks."""
+        return [pid for worker in self.site.workers for pid in worker.children()]
 
     def kill(self, pid: int) -> None:
         """Kill a process that runs tasks, which may waste a call. It may also have just ended."""
@@ -251,9 +270,8 @@ class Run:
 
     def kill_children(self) -> None:
         """Kill every process that runs tasks. The workers start others."""
-        for worker in self.site.workers:
-            for pid in worker.children():
-                self.kill(pid)
+        for pid in self.children():
+            self.kill(pid)
 
     def somebody_waits(self) -> None:
         """Wait until the database reports that a connection waits for a lock."""
@@ -290,9 +308,26 @@ class Run:
             for (idle,) in cursor.fetchall():
                 cursor.execute("KILL %s", [idle])
 
-    def hold(self, talk: Talk) -> Holding:
-        """Begin to hold the lock that an update of the session's row waits for."""
-        return Holding(talk)
+    @contextlib.contextmanager
+    def hold(self, talk: Talk) -> Iterator[None]:
+        """Hold the session's row, or on SQLite the database, in a transaction of another thread during the block."""
+        held, released = threading.Event(), threading.Event()
+
+        def work() -> None:
+            with transaction.atomic(using=models.Session.objects.db):
+                talk.rows.update(revision=F("revision"))
+                held.set()
+                released.wait()
+            connections.close_all()
+
+        thread = threading.Thread(target=work)
+        thread.start()
+        held.wait()
+        try:
+            yield
+        finally:
+            released.set()
+            thread.join()
 
     def connect_again(self) -> None:
         """Close the connections of this process until one works, like requests that find them broken.
@@ -352,28 +387,6 @@ class Run:
             details=self.details,
             figures=self.figures,
         )
-
-
-class Holding:
-    """A transaction that holds a session's row, or on SQLite the database, from now until it is released."""
-
-    def __init__(self, talk: Talk) -> None:
-        self._held, self._released = threading.Event(), threading.Event()
-        self._thread = threading.Thread(target=self._hold, args=(talk,))
-        self._thread.start()
-        self._held.wait()
-
-    def _hold(self, talk: Talk) -> None:
-        using = models.Session.objects.db
-        with transaction.atomic(using=using):
-            talk.rows.update(revision=F("revision"))
-            self._held.set()
-            self._released.wait()
-        connections.close_all()
-
-    def release(self) -> None:
-        self._released.set()
-        self._thread.join()
 
 
 def in_threads(*work: Callable[[], Any]) -> list[Any]:

@@ -24,9 +24,6 @@ if SITE["broker"] is None:
     TASKS = {"default": {"BACKEND": "django_tasks_db.DatabaseBackend", "QUEUES": ["default", SITE["queue"]]}}
 
 CELERY_BROKER_URL = SITE["broker"]
-CELERY_BEAT_SCHEDULE = {
-    "sweep": {"task": "convmemory.sweep", "schedule": 60.0, "options": {"queue": SITE["queue"]}},
-}
 CELERY_BROKER_CONNECTION_RETRY_ON_STARTUP = True
 CELERY_BROKER_CONNECTION_MAX_RETRIES = None
 CELERY_TASK_CREATE_MISSING_QUEUES = True

@@ -25,6 +25,8 @@ BROKERS = ("redis", "rabbitmq")
 DATABASE_TASKS = "django-tasks"
 # The exit code of a run whose servers are not installed.
 ABSENT = 77
+# How many processes serve requests.
+CLIENTS = 4
 # The chat model's deadline, in seconds. A lease is then 32 s.
 DEADLINE = 2.0
 # A session is due after few messages, and its summary has room for the marks of all messages.
@@ -94,14 +96,11 @@ class Site:
 
     def restart_clients(self, environment: dict[str, str] | None = None) -> None:
         with self.replacing:
-            before, self.clients = self.clients, self._new_clients(len(self.clients), environment)
+            before, self.clients = self.clients, self.new_clients(len(self.clients), environment)
         for client in before:
             client.kill()
 
-    def start_clients(self, count: int) -> None:
-        self.clients += self._new_clients(count)
-
-    def _new_clients(self, count: int, environment: dict[str, str] | None = None) -> list[Client]:
+    def new_clients(self, count: int, environment: dict[str, str] | None = None) -> list[Client]:
         new = []
         for _ in range(count):
             self.started += 1
@@ -114,10 +113,7 @@ class Site:
         """Replace a worker that died, unless another thread already has."""
         with self.replacing:
             if client in self.clients:
-                self.started += 1
-                other = Client(self, f"client{self.started}", client.environment)
-                other.wait_until_ready()
-                self.clients[self.clients.index(client)] = other
+                self.clients[self.clients.index(client)] = self.new_clients(1, client.environment)[0]
 
     def complaints(self) -> int:
         """How often the processes of the site have logged that they cannot reach the broker."""
@@ -128,26 +124,16 @@ class Site:
             process.kill()
 
 
-class Memory(dict[str, Any]):
-    """Settings of one memory of the site."""
-
-    def __init__(self, model: OpenAIServer, queue: str, **more: Any) -> None:
-        super().__init__(
-            MEMORY="django_convmemory.memory.ConversationSummaryBufferMemory",
-            OPTIONS=LIMITS | more.pop("options", {}),
-            CHAT_MODEL={
-                "BACKEND": "tests.chaos.chat_models.GatedChatModel",
-                "OPTIONS": {
-                    "model": "fake",
-                    "api_key": "none",
-                    "base_url": more.pop("base_url", model.base_url),
-                    "timeout": more.pop("timeout", DEADLINE),
-                },
-            },
-            FALLBACK_CHAT_MODEL=None,
-            SCHEDULER={"BACKEND": more.pop("scheduler"), "OPTIONS": {"queue": queue}},
-            **more,
-        )
+def memory(model: OpenAIServer, queue: str, scheduler: str, options: dict[str, Any], fallback: Any) -> dict[str, Any]:
+    """Return the settings of one memory of the site."""
+    chat_model = {"model": "fake", "api_key": "none", "base_url": model.base_url, "timeout": DEADLINE}
+    return {
+        "MEMORY": "django_convmemory.memory.ConversationSummaryBufferMemory",
+        "OPTIONS": options,
+        "CHAT_MODEL": {"BACKEND": "tests.chaos.chat_models.GatedChatModel", "OPTIONS": chat_model},
+        "FALLBACK_CHAT_MODEL": fallback,
+        "SCHEDULER": {"BACKEND": scheduler, "OPTIONS": {"queue": queue}},
+    }
 
 
 @contextlib.contextmanager
@@ -156,9 +142,6 @@ def running(
     database: str,
     broker: str,
     *,
-    workers: int = 1,
-    clients: int = 4,
-    deadline: float = DEADLINE,
     old: str = "",
 ) -> Iterator[Site]:
     """Start a site on servers of its own, and set this process up as one of the site's. Once in a process.
@@ -168,7 +151,7 @@ def running(
     with contextlib.ExitStack() as stack:
         served, databases, routers = _databases(stack, folder, database)
         queued = _broker(stack, folder, broker)
-        common = {"timeout": deadline, "scheduler": CELERY if queued else DJANGO_TASKS}
+        scheduler = CELERY if queued else DJANGO_TASKS
         model = stack.enter_context(OpenAIServer())
         name = f"convmemory-{uuid.uuid4().hex[:8]}"
         fallback = {"BACKEND": "django_convmemory.chat_models.extractive.ExtractiveChatModel"}
@@ -179,8 +162,8 @@ def running(
             "queue": name,
             "gates": str(folder / "gates"),
             "memories": {
-                "default": Memory(model, name, **common),
-                "fallback": Memory(model, name, **common, options=TWO_ATTEMPTS) | {"FALLBACK_CHAT_MODEL": fallback},
+                "default": memory(model, name, scheduler, LIMITS, None),
+                "fallback": memory(model, name, scheduler, LIMITS | TWO_ATTEMPTS, fallback),
             },
         }
         (folder / "site.json").write_text(json.dumps(settings))
@@ -196,9 +179,8 @@ def running(
         closable = Gates(folder / "gates")
         site = Site(folder, served, queued, model, environment, name, closable, f"{database}, {broker}", old)
         stack.callback(site.close)
-        for _ in range(workers):
-            site.start_worker()
-        site.start_clients(clients)
+        site.start_worker()
+        site.clients = site.new_clients(CLIENTS)
         yield site
 
 

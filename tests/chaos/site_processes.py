@@ -1,4 +1,4 @@
-"""The processes of a site under test: its workers, Celery beat, and what serves requests."""
+"""The processes of a site under test: its workers, and what serves requests."""
 
 from __future__ import annotations
 
@@ -103,14 +103,6 @@ class Worker(Process):
     @property
     def ready(self) -> bool:
         return " ready." in self.log.read_text()
-
-
-class Beat(Process):
-    """Celery beat, which sends the task of the sweep each minute."""
-
-    def __init__(self, site: Site, name: str) -> None:
-        schedule = site.folder / f"{name}.schedule"
-        super().__init__(site, name, "celery", "--app", "tests.chaos.app", "beat", "--schedule", str(schedule))
 
 
 class Client(Process):

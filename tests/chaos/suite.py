@@ -16,8 +16,7 @@ import random
 import statistics
 import subprocess
 import sys
-from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import django
@@ -33,6 +32,8 @@ LONG = tuple((database, broker) for database in DATABASES for broker in BROKERS)
 TASKS_SHORT = tuple((database, DATABASE_TASKS) for database, _ in SHORT)
 TASKS_LONG = tuple((database, DATABASE_TASKS) for database in DATABASES)
 
+SITES_AT_ONCE = 3
+
 COLUMNS = (
     *("fault", "what happens", "runs", "messages", "calls wasted", "most in a run"),
     *("recovery, median (s)", "worst (s)"),
@@ -43,12 +44,10 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.chaos.suite", description=__doc__.split("\n")[0])
     parser.add_argument("--runs", type=int, default=0)
     parser.add_argument("--seed", type=int, default=random.randrange(10**6))
-    parser.add_argument("--jobs", type=int, default=3)
     parser.add_argument("--site", action="append", help="only these, such as 'mariadb, redis'; may be given repeatedly")
     parser.add_argument("--django-tasks", action="store_true", help="sites whose work is sent by Django's own tasks")
     parser.add_argument("--fault", action="append", help="only these; more than one may be given")
     parser.add_argument("--old", default="", help="the tag or commit whose code an old worker runs")
-    parser.add_argument("--report", type=pathlib.Path, help="where to add what came of each run, as JSON")
     arguments = parser.parse_args()
     short, long = (TASKS_SHORT, TASKS_LONG) if arguments.django_tasks else (SHORT, LONG)
     sites = long if arguments.runs else short
@@ -56,7 +55,7 @@ def main() -> int:
         sites = tuple((database, broker) for database, broker in long if f"{database}, {broker}" in arguments.site)
     if not sites:
         parser.error(f"There is no such site. Use one of these: {'; '.join(map(', '.join, long))}.")
-    with guard.guarded() as folder, concurrent.futures.ThreadPoolExecutor(arguments.jobs) as threads:
+    with guard.guarded() as folder, concurrent.futures.ThreadPoolExecutor(SITES_AT_ONCE) as threads:
         done = [
             threads.submit(run_site, folder, database, broker, arguments, number, len(sites))
             for number, (database, broker) in enumerate(sites)
@@ -71,9 +70,6 @@ def main() -> int:
         os.environ["DJANGO_SETTINGS_MODULE"] = "tests.settings"
         django.setup()
         print("\n".join(summary(reports)))
-    if arguments.report:
-        with arguments.report.open("a", encoding="utf-8") as file:
-            file.writelines(json.dumps(report) + "\n" for report in reports)
     print(f"\nSeed {arguments.seed}.")
     return 1 if any(failed) else 0
 
@@ -102,84 +98,51 @@ def run_site(
 
 def summary(reports: Sequence[dict[str, Any]]) -> list[str]:
     """Return the tables of ``docs/reliability.md``, what the faults measured, what did not run, and what failed."""
-    made = [report for report in reports if not report["not_run"]]
-    absent = {f"{report['fault']} on {report['site']}: {report['not_run']}" for report in reports if report["not_run"]}
-    failed = [report for report in reports if report["problems"]]
-    return [
-        *tables(made),
-        *figures(made),
-        *(f"NOT RUN: {line}." for line in sorted(absent)),
-        *(f"FAILED: {report['fault']} on {report['site']}, seed {report['seed']}" for report in failed),
-        "",
-        f"{len(made)} runs, {len(reports) - len(made)} not run, {len(failed)} failed.",
-    ]
-
-
-def tables(reports: Iterable[dict[str, Any]]) -> list[str]:
-    """Return a table for each heading of the documentation, with a line for each fault."""
     from tests.chaos.faults import registry
 
-    by_fault = _by_fault(reports)
+    made: dict[str, list[dict[str, Any]]] = {name: [] for name in registry.faults()}
+    for report in reports:
+        if not report["not_run"]:
+            made[report["fault"]].append(report)
+    absent = {f"{report['fault']} on {report['site']}: {report['not_run']}" for report in reports if report["not_run"]}
+    failed = [report for report in reports if report["problems"]]
+    runs = sum(map(len, made.values()))
     lines = []
     for heading in registry.Heading:
-        faults = [fault for fault in registry.faults().values() if fault.heading == heading and fault.name in by_fault]
+        faults = [fault for fault in registry.faults().values() if fault.heading == heading and made[fault.name]]
         if not faults:
             continue
-        lines += [
-            f"### {heading}",
-            "",
-            f"| {' | '.join(COLUMNS)} |",
-            f"| --- | --- |{' --: |' * (len(COLUMNS) - 2)}",
-        ]
-        for fault in faults:
-            runs = by_fault[fault.name]
-            recoveries = [run["recovery"] for run in runs]
-            cells = [
-                fault.name.replace("_", " "),
-                fault.says,
-                len(runs),
-                sum(run["messages"] for run in runs),
-                sum(run["waste"] for run in runs),
-                max(run["waste"] for run in runs),
-                f"{statistics.median(recoveries):.1f}",
-                f"{max(recoveries):.1f}",
-            ]
-            lines.append(f"| {' | '.join(map(str, cells))} |")
-        lines.append("")
-    return lines
-
-
-def figures(reports: Iterable[dict[str, Any]]) -> list[str]:
-    """Return a table of what some faults measure."""
-    lines = []
-    for fault, runs in _by_fault(reports).items():
-        for name in dict.fromkeys(name for run in runs for name in run["figures"]):
-            values = [run["figures"][name] for run in runs if name in run["figures"]]
-            cells = [
-                fault.replace("_", " "),
-                name,
-                len(values),
-                f"{statistics.median(values):.4g}",
-                f"{max(values):.4g}",
-            ]
-            lines.append(f"| {' | '.join(map(str, cells))} |")
-    if not lines:
-        return []
+        lines += [f"\n### {heading}\n", row(*COLUMNS), f"| --- | --- |{' --: |' * (len(COLUMNS) - 2)}"]
+        lines += [row(fault.name.replace("_", " "), fault.says, *figures(made[fault.name])) for fault in faults]
     return [
-        "### Figures",
-        "",
-        "| fault | figure | runs | median | largest |",
-        "| --- | --- | --: | --: | --: |",
         *lines,
         "",
+        *measured(made),
+        *(f"NOT RUN: {line}." for line in sorted(absent)),
+        *(f"FAILED: {report['fault']} on {report['site']}, seed {report['seed']}" for report in failed),
+        f"{runs} runs, {len(reports) - runs} not run, {len(failed)} failed.",
     ]
 
 
-def _by_fault(reports: Iterable[dict[str, Any]]) -> dict[str, list[dict[str, Any]]]:
-    by_fault: dict[str, list[dict[str, Any]]] = defaultdict(list)
-    for report in reports:
-        by_fault[report["fault"]].append(report)
-    return by_fault
+def row(*cells: object) -> str:
+    return f"| {' | '.join(map(str, cells))} |"
+
+
+def figures(runs: Sequence[dict[str, Any]]) -> list[object]:
+    """Return the cells of a fault after its name and its sentence."""
+    recoveries = [run["recovery"] for run in runs]
+    wasted = [run["waste"] for run in runs]
+    times = [f"{seconds:.1f}" for seconds in (statistics.median(recoveries), max(recoveries))]
+    return [len(runs), sum(run["messages"] for run in runs), sum(wasted), max(wasted), *times]
+
+
+def measured(made: dict[str, list[dict[str, Any]]]) -> Iterator[str]:
+    """What faults measure besides, a line for each figure."""
+    for fault, runs in made.items():
+        for name in dict.fromkeys(name for run in runs for name in run["figures"]):
+            values = [run["figures"][name] for run in runs if name in run["figures"]]
+            median = f"{statistics.median(values):.4g} (median of {len(values)})"
+            yield f"{fault}: {name}: {median}, {max(values):.4g} at most"
 
 
 if __name__ == "__main__":

@@ -181,14 +181,6 @@ def test_a_request_that_is_too_long_is_recognized(server: OpenAIServer, provider
     assert type(error_of(chat, model_at(server))) is exceptions.ContextLengthExceeded
 
 
-def test_a_prompt_above_the_servers_limit_is_too_long(server: OpenAIServer, ask: Ask) -> None:
-    server.max_prompt_characters = 40
-    model = model_at(server)
-
-    assert type(error_of(ask, model)) is exceptions.ContextLengthExceeded
-    assert ask(model, base.ChatRequest([ChatMessage.human("[[short]]")])).message.text == "[[short]]"
-
-
 @pytest.mark.parametrize(
     ("status", "body"),
     [

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
 import functools
-import os
 import random
-import signal
 import time
 from collections.abc import Callable, Sequence
 
@@ -76,10 +73,7 @@ def rebuilt(run: Run, talk: Talk) -> None:
 
 @during_the_call("The session is copied up to a random position.")
 def forked(run: Run, talk: Talk) -> None:
-    at = run.rng.randint(0, len(talk.expected_marks))
-    expected_marks = {position: mark for position, mark in talk.expected_marks.items() if position <= at}
-    copy = run.talk(expected_marks=expected_marks, texts=dict(talk.texts))
-    talk.session.fork(at, key=copy.key)
+    copy = fork(run, talk, run.rng)
     run.until_due(copy)
 
 
@@ -96,6 +90,15 @@ def owner_deleted(run: Run, talk: Talk) -> None:
     else:
         User.objects.get(pk=talk.owner.pk).delete()
     talk.gone = True
+
+
+def fork(run: Run, talk: Talk, rng: random.Random) -> Talk:
+    """Copy a session up to a random position."""
+    at = rng.randint(0, max(talk.expected_marks))
+    expected_marks = {position: mark for position, mark in talk.expected_marks.items() if position <= at}
+    copy = run.talk(expected_marks=expected_marks, texts=dict(talk.texts))
+    talk.session.fork(at, key=copy.key)
+    return copy
 
 
 # Seconds for which the sessions are changed.
@@ -120,7 +123,7 @@ class Redacted:
             returned = min((self.returned[mark] for mark in marks), default=call.started)
             if returned < call.started:
                 read, checked = float(call.headers["x-read"]), float(call.headers["x-lease-written"])
-                late.append((call.started - returned, read <= checked <= returned))
+                late.append((call.started - returned, 0 < read <= checked <= returned))
         return late
 
 
@@ -130,7 +133,6 @@ class Redacted:
 )
 def edited_all_the_time(run: Run) -> None:
     redacted = Redacted()
-    usual, run.site.model.default = run.site.model.default, Behaviour(latency=0.05)
     ends = time.monotonic() + STORM
 
     def edit(talk: Talk) -> None:
@@ -139,25 +141,30 @@ def edited_all_the_time(run: Run) -> None:
         while time.monotonic() < ends:
             run.until_due(talk)
             time.sleep(rng.uniform(0, 0.05))
-            change = rng.choice([_redact, _redact, _redact, _truncate, _clear, _fork])
-            change(run, talk, copies, rng, redacted)
+            position = rng.randint(1, max(talk.expected_marks))
+            match rng.choice(["redact", "redact", "redact", "truncate", "clear", "fork"]):
+                case "redact":
+                    _redact(talk, copies, redacted, position)
+                case "truncate":
+                    talk.session.truncate(position - 1)
+                    talk.forget(position - 1)
+                case "clear":
+                    talk.session.clear()
+                    talk.forget()
+                case "fork" if len(copies) < 3:
+                    copies.append(fork(run, talk, rng))
             run.may_waste += 1
 
     def suspend() -> None:
         rng = random.Random(run.seed)
         while time.monotonic() < ends:
-            for worker in run.site.workers:
-                for pid in worker.children():
-                    with contextlib.suppress(ProcessLookupError):
-                        os.kill(pid, signal.SIGSTOP)
-                        time.sleep(rng.uniform(0, 0.3))
-                        os.kill(pid, signal.SIGCONT)
+            for pid in run.children():
+                with run.suspended(pid):
+                    time.sleep(rng.uniform(0, 0.3))
             time.sleep(rng.uniform(0, 0.2))
 
-    try:
+    with run.model_answers(Behaviour(latency=0.05)):
         in_threads(suspend, *[functools.partial(edit, run.talk()) for _ in range(3)])
-    finally:
-        run.site.model.default = usual
     run.until(lambda: all(run.folded(talk) for talk in run.talks), "the sessions are folded")
     _look_at_the_prompts(run, redacted)
 
@@ -168,7 +175,7 @@ def redacted_after_it_was_read(run: Run) -> None:
     with run.closed(gates.AFTER_READ, talk):
         run.until_due(talk)
         run.arrival(gates.AFTER_READ)
-        _redact(run, talk, [], random.Random(run.seed), redacted, position=1)
+        _redact(talk, [], redacted, position=1)
     run.may_waste += 1
     run.until(lambda: not run.site.gates.arrivals(gates.AFTER_READ), "the worker ends its task")
     run.until_due(talk)
@@ -179,17 +186,14 @@ def redacted_after_it_was_read(run: Run) -> None:
 @fault(Heading.CHANGES, "A message of many parts is emptied when some of its parts are folded.")
 def redacted_between_parts(run: Run) -> None:
     talk, redacted = run.talk(), Redacted()
-    usual, run.site.model.default = run.site.model.default, Behaviour(text=with_pieces, latency=0.1)
-    try:
+    with run.model_answers(Behaviour(text=with_pieces, latency=0.1)):
         run.say(talk, [talk.long_message()])
         run.until_due(talk)
         run.asked(talk, run.rng.randint(2, 5))
-        _redact(run, talk, [], random.Random(run.seed), redacted, position=1)
+        _redact(talk, [], redacted, position=1)
         run.may_waste += 1
         run.until_due(talk)
         run.until(lambda: run.folded(talk), "the session is folded")
-    finally:
-        run.site.model.default = usual
     kept = [version for version in run.versions(talk) if PIECE.search(version[2])]
     if kept:
         run.problems.append(f"{talk.key}: the redacted text is still in {kept}")
@@ -205,10 +209,7 @@ def _look_at_the_prompts(run: Run, redacted: Redacted) -> None:
         run.problems.append(f"the model was sent redacted text after the redaction: {late}")
 
 
-def _redact(
-    run: Run, talk: Talk, copies: Sequence[Talk], rng: random.Random, redacted: Redacted, position: int = 0
-) -> None:
-    position = position or rng.randint(1, max(talk.expected_marks))
+def _redact(talk: Talk, copies: Sequence[Talk], redacted: Redacted, position: int) -> None:
     mark = talk.expected_marks[position]
     talk.session.redact(position)
     if mark is not None:
@@ -216,22 +217,3 @@ def _redact(
     for copy in (talk, *copies):
         if copy.expected_marks.get(position) == mark:
             copy.expected_marks[position] = None
-
-
-def _truncate(run: Run, talk: Talk, copies: Sequence[Talk], rng: random.Random, redacted: Redacted) -> None:
-    after = rng.randint(0, max(talk.expected_marks))
-    talk.session.truncate(after)
-    talk.forget(after)
-
-
-def _clear(run: Run, talk: Talk, copies: Sequence[Talk], rng: random.Random, redacted: Redacted) -> None:
-    talk.session.clear()
-    talk.forget()
-
-
-def _fork(run: Run, talk: Talk, copies: list[Talk], rng: random.Random, redacted: Redacted) -> None:
-    if len(copies) < 3:
-        at = rng.randint(0, max(talk.expected_marks))
-        expected_marks = {position: mark for position, mark in talk.expected_marks.items() if position <= at}
-        copies.append(run.talk(expected_marks=expected_marks, texts=dict(talk.texts)))
-        talk.session.fork(at, key=copies[-1].key)

@@ -32,7 +32,7 @@ def _frozen(run: Run, method: str, behaviour: Behaviour | None) -> None:
     with run.closed(f"in_{method}", talk):
         # Due at once, and large enough to be tried again in smaller chunks.
         run.say(talk, [{"role": "user", "content": f"{talk.mark()} {'word ' * 15}"} for _ in range(20)])
-        frozen = run.stands_at(f"in_{method}")
+        frozen = run.arrival(f"in_{method}")
         os.kill(frozen, signal.SIGSTOP)
     thaw = threading.Timer(HELD, os.kill, (frozen, signal.SIGCONT))
     slowest = usual = 0.0

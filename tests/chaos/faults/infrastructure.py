@@ -49,6 +49,7 @@ def broker_frozen(run: Run) -> None:
 
 def nobody_waited(run: Run) -> None:
     """A busy machine may take a second for anything; a process that waits for a broker takes several."""
+    run.figures["slowest append (s)"] = run.slowest
     if run.slowest > 3:
         run.problems.append(f"an append took {run.slowest:.1f} s")
 
@@ -105,8 +106,7 @@ def database_locked(run: Run) -> None:
 
     def lock() -> None:
         for _ in range(3):
-            holding = run.hold(talks[0])
-            time.sleep(run.rng.uniform(0.1, 0.5))
-            holding.release()
+            with run.hold(talks[0]):
+                time.sleep(run.rng.uniform(0.1, 0.5))
 
     in_threads(lock, *[lambda talk=talk: run.until_due(talk) for talk in talks])

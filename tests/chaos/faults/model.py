@@ -103,28 +103,26 @@ def refused_by_the_model_every_time(run: Run) -> None:
         run.problems.append(f"{talk.key}: what the model refuses was folded by it")
 
 
-def misconfigured(run: Run, kind: str) -> None:
-    run.site.model.queue(*[Behaviour(kind)] * 2)
-    talk = run.talk(alias="fallback")
-    run.until_due(talk)
-    run.until(lambda: memories["fallback"].paused, "the alias is paused")
-    run.site.model.forget_queue()
-    if run.summaries(talk):
-        run.problems.append(f"{talk.key}: a summary was made in spite of {kind}")
-    run.end_pauses(Reason.MISCONFIGURED)
-    run.until(lambda: run.folded(talk), "it recovers")
-    if any(summary.fallback for summary in run.summaries(talk)):
-        run.problems.append(f"{talk.key}: the fallback was asked because of {kind}")
+def misconfigured(kind: str, says: str) -> None:
+    """Register a fault: the model answers that the settings are wrong."""
+
+    @fault(Heading.MODEL, says, name=kind)
+    def inject(run: Run) -> None:
+        run.site.model.queue(*[Behaviour(kind)] * 2)
+        talk = run.talk(alias="fallback")
+        run.until_due(talk)
+        run.until(lambda: memories["fallback"].paused, "the alias is paused")
+        run.site.model.forget_queue()
+        if run.summaries(talk):
+            run.problems.append(f"{talk.key}: a summary was made in spite of {kind}")
+        run.end_pauses(Reason.MISCONFIGURED)
+        run.until(lambda: run.folded(talk), "it recovers")
+        if any(summary.fallback for summary in run.summaries(talk)):
+            run.problems.append(f"{talk.key}: the fallback was asked because of {kind}")
 
 
-@fault(Heading.MODEL, "It refuses the key.")
-def unauthorized(run: Run) -> None:
-    misconfigured(run, "unauthorized")
-
-
-@fault(Heading.MODEL, "It does not know the name of the model.")
-def unknown_model(run: Run) -> None:
-    misconfigured(run, "unknown_model")
+misconfigured("unauthorized", "It refuses the key.")
+misconfigured("unknown_model", "It does not know the name of the model.")
 
 
 @fault(Heading.MODEL, "A message looks like the end of the transcript, followed by orders to the model.")

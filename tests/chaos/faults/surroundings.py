@@ -94,9 +94,8 @@ def statement_timeout(run: Run) -> None:
 
         def hold() -> None:
             for _ in range(3):
-                holding = run.hold(talk)
-                time.sleep(run.rng.uniform(0.5, 1.0))
-                holding.release()
+                with run.hold(talk):
+                    time.sleep(run.rng.uniform(0.5, 1.0))
                 run.may_waste += 1
 
         in_threads(hold, lambda: run.until_due(talk))

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import os
 import random
-import signal
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import NamedTuple
 
 from django.db import DatabaseError
@@ -70,20 +68,13 @@ def kill_workers(run: Run, rng: random.Random) -> None:
 def suspend_children(run: Run, rng: random.Random) -> None:
     """For longer than their lease."""
     time.sleep(rng.uniform(0, 1))
-    suspended = [pid for worker in run.site.workers for pid in worker.children()]
-    _signal(suspended, signal.SIGSTOP)
-    try:
-        run.may_waste += len(suspended)
+    children = run.children()
+    with contextlib.ExitStack() as suspended:
+        for pid in children:
+            suspended.enter_context(run.suspended(pid))
+        run.may_waste += len(children)
         _end_leases(run)
         time.sleep(rng.uniform(0.5, 2))
-    finally:
-        _signal(suspended, signal.SIGCONT)
-
-
-def _signal(processes: Iterable[int], number: signal.Signals) -> None:
-    for pid in processes:
-        with contextlib.suppress(ProcessLookupError):  # It has just ended.
-            os.kill(pid, number)
 
 
 def kill_clients(run: Run, rng: random.Random) -> None:
@@ -120,9 +111,8 @@ def restart_database(run: Run, rng: random.Random) -> None:
 
 def lock_database(run: Run, rng: random.Random) -> None:
     for _ in range(3):
-        holding = run.hold(run.talks[0])
-        time.sleep(rng.uniform(0.1, 0.5))
-        holding.release()
+        with run.hold(run.talks[0]):
+            time.sleep(rng.uniform(0.1, 0.5))
 
 
 def fail_in_the_model(run: Run, rng: random.Random) -> None:
@@ -208,18 +198,15 @@ def several_at_once(run: Run) -> None:
 )
 def an_outage_in_real_time(run: Run) -> None:
     run.skips_time = False
-    usual, run.site.model.default = run.site.model.default, Behaviour("server_error")
     # The fallback of the alias "fallback" stands in after two attempts and half of the outage.
     talks = [run.talk(alias=alias) for alias in ("default", "default", "fallback")]
-    try:
+    with run.model_answers(Behaviour("server_error")):
         _cause(run, _drawn(run, 1, without=("model", "database")), talks)
         run.until(lambda: run.site.model.log, "the model is asked")
         ends = time.monotonic() + OUTAGE
         while time.monotonic() < ends:
             run.sweep()
             time.sleep(0.5)
-    finally:
-        run.site.model.default = usual
     began = time.monotonic()
     run.until(lambda: all(run.folded(talk) for talk in talks), "the sessions are folded after the outage")
     run.figures["seconds from the end of the outage until all is folded"] = time.monotonic() - began

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import os
 import pathlib
@@ -18,7 +19,7 @@ from tests.chaos.faults.registry import SERVERS, Drawn, Heading, fault
 from tests.chaos.runs import Run, in_threads
 from tests.chaos.site import TWO_ATTEMPTS
 from tests.chaos.site_processes import ROOT
-from tests.chaos.talk import PIECE, PIECES, with_pieces
+from tests.chaos.talk import PIECE, PIECES, Talk, with_pieces
 from tests.openai_server import Behaviour
 
 FAKETIME = "/usr/lib/*/faketime/libfaketimeMT.so.1"
@@ -29,13 +30,19 @@ def nothing(run: Run) -> None:
     run.some_talks()
 
 
-@fault(Heading.WORKER, "A worker has taken the lease and is about to call the model.")
-def killed_before_the_call(run: Run) -> None:
-    talk = run.talk()
-    with run.closed(gates.BEFORE_CALL, talk):
-        run.until_due(talk)
-        run.kill(run.arrival(gates.BEFORE_CALL))
-    run.end_leases()
+def killed_at(gate: str, name: str, says: str) -> None:
+    """Register a fault: a worker is killed at a gate."""
+
+    @fault(Heading.WORKER, says, name=name)
+    def inject(run: Run) -> None:
+        talk = run.talk()
+        with run.closed(gate, talk):
+            run.until_due(talk)
+            run.kill(run.arrival(gate))
+        run.end_leases()
+
+
+killed_at(gates.BEFORE_CALL, "killed_before_the_call", "A worker has taken the lease and is about to call the model.")
 
 
 @fault(Heading.WORKER, "A worker waits for the model's answer.")
@@ -49,46 +56,44 @@ def killed_during_the_call(run: Run) -> None:
     run.end_leases()
 
 
-@fault(Heading.WORKER, "A worker has the answer and has not begun to publish.")
-def killed_after_the_answer(run: Run) -> None:
-    talk = run.talk()
-    with run.closed(gates.AFTER_ANSWER, talk):
-        run.until_due(talk)
-        run.kill(run.arrival(gates.AFTER_ANSWER))
-    run.end_leases()
+killed_at(gates.AFTER_ANSWER, "killed_after_the_answer", "A worker has the answer and has not begun to publish.")
 
 
 @fault(Heading.WORKER, "A worker has begun to publish, and waits for the lock of the session's row.")
 def killed_while_publishing(run: Run) -> None:
     talk = run.talk()
-    with run.closed(gates.AFTER_ANSWER, talk):
-        run.until_due(talk)
-        pid = run.arrival(gates.AFTER_ANSWER)
-        holding = run.hold(talk)
-    run.somebody_waits()
-    run.kill(pid)
-    holding.release()
+    with contextlib.ExitStack() as holding:
+        with run.closed(gates.AFTER_ANSWER, talk):
+            run.until_due(talk)
+            pid = run.arrival(gates.AFTER_ANSWER)
+            holding.enter_context(run.hold(talk))
+        run.somebody_waits()
+        run.kill(pid)
     run.end_leases()
 
 
-@fault(Heading.WORKER, "A worker is in the middle of the transaction that publishes.")
-def killed_between_its_writes(run: Run) -> None:
-    """In the middle of the transaction: the session's row points to a version that does not exist yet."""
+# The session's row points to a version that does not exist yet.
+killed_at(
+    gates.BETWEEN_WRITES,
+    "killed_between_its_writes",
+    "A worker is in the middle of the transaction that publishes.",
+)
+
+
+def suspended_at(run: Run, gate: str) -> tuple[Talk, int]:
+    """Suspend a worker at a gate. Return the talk that it folds, and its process id."""
     talk = run.talk()
-    with run.closed(gates.BETWEEN_WRITES, talk):
+    with run.closed(gate, talk):
         run.until_due(talk)
-        run.kill(run.stands_between_writes())
-    run.end_leases()
+        stopped = run.arrival(gate)
+        os.kill(stopped, signal.SIGSTOP)
+    return talk, stopped
 
 
 @fault(Heading.WORKER, "A worker is suspended for a second in the middle of the transaction that publishes.")
 def stopped_between_its_writes(run: Run) -> None:
     """For a second. Meanwhile other sessions go on, except on SQLite, which has one writer at a time."""
-    talk = run.talk()
-    with run.closed(gates.BETWEEN_WRITES, talk):
-        run.until_due(talk)
-        stopped = run.stands_between_writes()
-        os.kill(stopped, signal.SIGSTOP)
+    _, stopped = suspended_at(run, gates.BETWEEN_WRITES)
     ends = threading.Timer(1.0, os.kill, (stopped, signal.SIGCONT))
     ends.start()
     run.some_talks()
@@ -102,11 +107,7 @@ def stopped_between_its_writes(run: Run) -> None:
 )
 def cut_off_between_its_writes(run: Run) -> None:
     """It is stopped until the database ends its transaction, and continued after others have folded."""
-    talk = run.talk()
-    with run.closed(gates.BETWEEN_WRITES, talk):
-        run.until_due(talk)
-        stopped = run.stands_between_writes()
-        os.kill(stopped, signal.SIGSTOP)
+    talk, stopped = suspended_at(run, gates.BETWEEN_WRITES)
     run.may_waste += 1
     try:
         run.cut_off()
@@ -116,13 +117,7 @@ def cut_off_between_its_writes(run: Run) -> None:
         os.kill(stopped, signal.SIGCONT)
 
 
-@fault(Heading.WORKER, "A worker has published, and its task has not ended.")
-def killed_after_publishing(run: Run) -> None:
-    talk = run.talk()
-    with run.closed(gates.AFTER_PUBLISH, talk):
-        run.until_due(talk)
-        os.kill(run.arrival(gates.AFTER_PUBLISH), signal.SIGKILL)
-    run.end_leases()
+killed_at(gates.AFTER_PUBLISH, "killed_after_publishing", "A worker has published, and its task has not ended.")
 
 
 @fault(Heading.WORKER, "All child processes are killed at once, at a random moment.")
@@ -138,6 +133,14 @@ def killed_at_some_moment(run: Run) -> None:
     run.end_leases()
 
 
+def kill_four_times(run: Run) -> None:
+    for _ in range(4):
+        time.sleep(run.rng.uniform(0, 0.6))
+        run.kill_children()
+        run.end_leases()
+        run.sweep()
+
+
 @fault(
     Heading.WORKER, "All child processes are killed four times while hundreds of messages are folded, chunk by chunk."
 )
@@ -147,11 +150,7 @@ def killed_again_and_again(run: Run) -> None:
     run.site.model.queue(*[Behaviour(latency=run.rng.uniform(0, 0.2)) for _ in range(10)])
     while len(talk.expected_marks) < 200:
         run.say(talk, talk.messages(40))
-    for _ in range(4):
-        time.sleep(run.rng.uniform(0, 0.6))
-        run.kill_children()
-        run.end_leases()
-        run.sweep()
+    kill_four_times(run)
     run.site.model.forget_queue()
 
 
@@ -159,18 +158,11 @@ def killed_again_and_again(run: Run) -> None:
 def killed_between_parts(run: Run) -> None:
     """A part that is stored is not folded again."""
     talk = run.talk()
-    usual, run.site.model.default = run.site.model.default, Behaviour(text=with_pieces, latency=0.1)
-    try:
+    with run.model_answers(Behaviour(text=with_pieces, latency=0.1)):
         run.say(talk, [talk.long_message()])
         run.until_due(talk)
-        for _ in range(4):
-            time.sleep(run.rng.uniform(0, 0.5))
-            run.kill_children()
-            run.end_leases()
-            run.sweep()
+        kill_four_times(run)
         run.until(lambda: run.folded(talk), "it is folded")
-    finally:
-        run.site.model.default = usual
     made = run.summaries(talk)
     run.figures["parts"] = sum(summary.part_end is not None for summary in made) + 1
     if any(summary.invalidated_at for summary in made):
@@ -186,9 +178,7 @@ def nobody_sweeps(run: Run) -> None:
 
     Somebody may have found the broker gone, or slow, and leave it alone for a while; but then its log says so.
     """
-    for client in list(run.site.clients):
-        client.kill()
-        run.site.replace(client)
+    run.site.restart_clients()
     run.site.stop_workers()
     run.site.start_worker()
     before = run.site.complaints()
@@ -218,11 +208,7 @@ def whole_worker_killed(run: Run) -> None:
 )
 def stopped_for_longer_than_its_lease(run: Run) -> None:
     """A stopped process wakes up with an answer after another process has folded the same messages."""
-    talk = run.talk()
-    with run.closed(gates.AFTER_ANSWER, talk):
-        run.until_due(talk)
-        zombie = run.arrival(gates.AFTER_ANSWER)
-        os.kill(zombie, signal.SIGSTOP)
+    talk, zombie = suspended_at(run, gates.AFTER_ANSWER)
     run.may_waste += 1
     run.end_leases(talk)
     try:
@@ -287,11 +273,7 @@ def old_code(folder: pathlib.Path, version: str) -> pathlib.Path:
 @fault(Heading.WORKER, "A worker is suspended until its lease has ended by the database's clock.", drawn=Drawn.NAMED)
 def slept_through_its_lease(run: Run) -> None:
     """As above, in real time: only the database's clock ends the lease."""
-    talk = run.talk()
-    with run.closed(gates.AFTER_ANSWER, talk):
-        run.until_due(talk)
-        zombie = run.arrival(gates.AFTER_ANSWER)
-        os.kill(zombie, signal.SIGSTOP)
+    talk, zombie = suspended_at(run, gates.AFTER_ANSWER)
     run.may_waste += 1
     try:
         run.until(lambda: run.versions(talk), "another process folds it when the lease has ended")
