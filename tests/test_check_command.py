@@ -260,10 +260,6 @@ def test_a_damaged_index_of_a_memory_without_an_index_is_removed(
     assert session.indexed_position == 0
 
 
-def test_there_are_many_kinds_of_damage() -> None:
-    assert len({code for code, _ in DAMAGE.values()}) >= 15
-
-
 @pytest.mark.only_on("sqlite")
 def test_rows_without_a_session_are_found(memory: ConversationSummaryBufferMemory) -> None:
     session = models.Session.objects.get(key="copy")

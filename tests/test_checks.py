@@ -86,22 +86,6 @@ def test_convmemory_e003_the_path_is_not_a_memory_class(path: Any) -> None:
     assert reported_with(MEMORY=path) == ["E003"]
 
 
-@pytest.mark.parametrize(
-    "options",
-    [
-        None,
-        [],
-        "max_token_limit",
-        {"limit": 1},
-        {"max_token_limit": "1"},
-        {"max_attempts": 0},
-        {"max_context_tokens": 600},
-    ],
-)
-def test_convmemory_e004_an_option_is_unknown_or_invalid(options: Any) -> None:
-    assert reported_with(OPTIONS=options) == ["E004"]
-
-
 BACKENDS = [
     None,
     "django_convmemory.chat_models.extractive.ExtractiveChatModel",
@@ -119,32 +103,26 @@ BACKENDS = [
 ]
 
 
-@pytest.mark.parametrize("value", BACKENDS)
-def test_convmemory_e005_the_chat_model_cannot_be_created(value: Any) -> None:
-    assert reported_with(CHAT_MODEL=value) == ["E005"]
+TIKTOKEN = {"BACKEND": "django_convmemory.tokens.TiktokenCounter", "OPTIONS": {"encoding": "gpt"}}
 
 
-@pytest.mark.parametrize("value", [value for value in BACKENDS if value is not None])
-def test_convmemory_e006_the_fallback_chat_model_cannot_be_created(value: Any) -> None:
-    assert reported_with(FALLBACK_CHAT_MODEL=value) == ["E006"]
+@pytest.mark.parametrize(
+    ("setting", "id", "values"),
+    [
+        ("CHAT_MODEL", "E005", BACKENDS),
+        ("FALLBACK_CHAT_MODEL", "E006", BACKENDS[1:]),  # None is no fallback.
+        ("TOKEN_COUNTER", "E007", [*BACKENDS, EXTRACTIVE, TIKTOKEN]),
+        ("SCHEDULER", "E008", [*BACKENDS, EXTRACTIVE]),
+    ],
+)
+def test_convmemory_e005_to_e008_a_backend_cannot_be_created(setting: str, id: str, values: list[Any]) -> None:  # noqa: A002
+    for value in values:
+        assert reported_with(**{setting: value}) == [id], value
 
 
 def test_convmemory_e006_a_fallback_has_no_price_and_may_be_none() -> None:
     assert reported_with(FALLBACK_CHAT_MODEL={**EXTRACTIVE, "PRICE": {"input": 1, "output": 1}}) == ["E006"]
     assert reported_with(FALLBACK_CHAT_MODEL=None) == []
-
-
-@pytest.mark.parametrize(
-    "value",
-    [*BACKENDS, EXTRACTIVE, {"BACKEND": "django_convmemory.tokens.TiktokenCounter", "OPTIONS": {"encoding": "gpt"}}],
-)
-def test_convmemory_e007_the_token_counter_cannot_be_created(value: Any) -> None:
-    assert reported_with(TOKEN_COUNTER=value) == ["E007"]
-
-
-@pytest.mark.parametrize("value", [*BACKENDS, EXTRACTIVE])
-def test_convmemory_e008_the_scheduler_cannot_be_created(value: Any) -> None:
-    assert reported_with(SCHEDULER=value) == ["E008"]
 
 
 class Silent:

@@ -49,8 +49,6 @@ class Server:
     """A server process and its files. As root, run it as ``user``, because some servers refuse to run as root."""
 
     user: ClassVar[str] = ""
-    ends_by: ClassVar[signal.Signals] = signal.SIGTERM
-    crashes_by: ClassVar[signal.Signals] = signal.SIGKILL
 
     def __init__(self, folder: pathlib.Path) -> None:
         self.folder = folder / type(self).__name__.lower()
@@ -95,14 +93,9 @@ class Server:
         until(self._answers, f"{type(self).__name__} starts")
         return self
 
-    def stop(self) -> None:
-        """Stop the server as an administrator does."""
-        self._signal(self.ends_by)
-        self._wait()
-
     def crash(self) -> None:
         """Kill the server."""
-        self._signal(self.crashes_by)
+        self._signal(signal.SIGKILL)
         self._wait()
 
     def freeze(self) -> None:
@@ -176,7 +169,6 @@ class PostgreSQL(Server):
     """A PostgreSQL cluster. Its crash is an "immediate shutdown": it recovers at the next start."""
 
     user = "postgres"
-    ends_by = signal.SIGINT
 
     def prepare(self) -> None:
         programs = program("/usr/lib/postgresql/*/bin/initdb", "initdb")
@@ -196,11 +188,6 @@ class PostgreSQL(Server):
         # The first process makes the others end at once. If it were killed, they would keep the shared memory.
         assert self._process is not None
         self._process.send_signal(signal.SIGQUIT)
-        self._wait()
-
-    def stop(self) -> None:
-        assert self._process is not None
-        self._process.send_signal(signal.SIGINT)
         self._wait()
 
     def ping(self) -> None:

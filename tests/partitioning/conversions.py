@@ -48,6 +48,12 @@ def everything() -> list[Any]:
     return list(models.Message.objects.order_by("session_id", "position").values_list())
 
 
+def is_kept(before: list[Any]) -> None:
+    """The messages that there were before are as they were."""
+    kept = {row[:2]: row for row in everything()}
+    assert all(kept[row[:2]] == row for row in before)
+
+
 def check() -> None:
     """The messages are partitioned and whole, nothing of the conversion is left, and an append works."""
     assert list(integrity.check(models.Session.objects.all())) == []
@@ -73,12 +79,20 @@ def names() -> list[Any]:
     ]
 
 
-def interrupt_after(step: str) -> None:
-    """Convert, and stop after the step whose sentence begins with this word."""
+def after(step: str, work: Callable[[], Any]) -> Callable[[str], None]:
+    """Return a report for :func:`convert` that does the work after the step whose sentence begins with this word."""
 
     def report(sentence: str) -> None:
         if sentence.startswith(step):
-            raise Interrupted
+            work()
 
+    return report
+
+
+def interrupt() -> None:
+    raise Interrupted
+
+
+def interrupt_after(step: str) -> None:
     with pytest.raises(Interrupted):
-        convert(report)
+        convert(after(step, interrupt))

@@ -12,6 +12,7 @@ from django_convmemory.contrib.partitions.table import Table
 from django_convmemory.messages import ChatMessage
 from tests.partitioning.conversions import (
     Interrupted,
+    after,
     check,
     convert,
     everything,
@@ -85,13 +86,8 @@ def test_there_is_no_way_back_after_the_swap() -> None:
 )
 def test_a_table_that_is_altered_meanwhile_is_not_swapped(statement: str, why: str) -> None:
     talk()
-
-    def report(sentence: str) -> None:
-        if sentence.startswith("Every"):
-            rows(statement)
-
     with pytest.raises(Refused, match=why):
-        convert(report)
+        convert(after("Every", lambda: rows(statement)))
     conversion.abort(Database("default", 300), lambda sentence: None)
     assert rows("SELECT relkind FROM pg_class WHERE relname = 'convmemory_message'") == [("r",)]
     memory().append("chat 1", ChatMessage.human("Go on."))
@@ -101,14 +97,13 @@ def test_a_table_that_is_altered_meanwhile_is_not_swapped(statement: str, why: s
 def test_a_table_that_is_altered_before_the_mirroring_is_not_mirrored(is_interrupted: bool) -> None:
     talk()
 
-    def report(sentence: str) -> None:
-        if sentence.startswith("Created"):
-            rows("ALTER TABLE convmemory_message ADD COLUMN mood text")
-            if is_interrupted:
-                raise Interrupted
+    def alter() -> None:
+        rows("ALTER TABLE convmemory_message ADD COLUMN mood text")
+        if is_interrupted:
+            raise Interrupted
 
     with pytest.raises(Interrupted if is_interrupted else Refused):
-        convert(report)
+        convert(after("Created", alter))
     with pytest.raises(Refused, match="its columns were altered"):
         convert()
 
@@ -129,13 +124,8 @@ def test_a_table_that_is_altered_before_the_mirroring_is_not_mirrored(is_interru
 )
 def test_something_that_would_be_lost_is_refused_if_it_is_created_meanwhile(create: str, remove: str) -> None:
     talk()
-
-    def report(sentence: str) -> None:
-        if sentence.startswith("Compared"):
-            rows(create)
-
     with pytest.raises(Refused, match=r"cannot be converted as it is: .* later"):
-        convert(report)
+        convert(after("Compared", lambda: rows(create)))
     rows(remove)
     convert()
     check()
@@ -143,10 +133,6 @@ def test_something_that_would_be_lost_is_refused_if_it_is_created_meanwhile(crea
 
 def test_a_copy_that_is_not_right_is_not_swapped() -> None:
     talk()
-
-    def report(sentence: str) -> None:
-        if sentence.startswith("Checked"):
-            rows("UPDATE convmemory_message_new SET role = 'tool' WHERE position = 1")
-
+    statement = "UPDATE convmemory_message_new SET role = 'tool' WHERE position = 1"
     with pytest.raises(Refused, match=r"The copy is not right: the rows of .* differ"):
-        convert(report)
+        convert(after("Checked", lambda: rows(statement)))

@@ -9,9 +9,7 @@ import pathlib
 import random
 import signal
 import threading
-import time
 from collections.abc import Iterator
-from typing import Any
 
 import pytest
 from django.core.management import CommandError, call_command
@@ -24,7 +22,17 @@ from django_convmemory.memory import ConversationMemory
 from django_convmemory.messages import ChatMessage
 from tests import processes
 from tests.long_sessions import fill
-from tests.partitioning.conversions import PARTITIONS, Interrupted, check, convert, everything, memory, talk
+from tests.partitioning.conversions import (
+    PARTITIONS,
+    Interrupted,
+    after,
+    check,
+    convert,
+    everything,
+    is_kept,
+    memory,
+    talk,
+)
 from tests.processes import wait_until
 
 pytestmark = [pytest.mark.release, pytest.mark.only_on("postgresql"), pytest.mark.usefixtures("unpartitioned")]
@@ -37,7 +45,6 @@ class Writer:
     name: str
     stopped: threading.Event
     texts: dict[str, list[str]] = dataclasses.field(default_factory=dict)
-    longest: float = 0.0
     changes: int = 0
     error: BaseException | None = None
 
@@ -58,9 +65,7 @@ class Writer:
         kind = chance.choice(["append"] * 6 + ["redact", "truncate", "clear", "delete", "update", "replace"])
         if kind == "append":
             new = [f"{self.name} {self.changes}.{number}" for number in range(chance.choice((1, 1, 1, 3)))]
-            began = time.perf_counter()
             chat.append(key, *map(ChatMessage.human, new), idempotency_key=f"{self.name} {self.changes}")
-            self.longest = max(self.longest, time.perf_counter() - began)
             texts += new
         elif kind == "delete":
             chat.delete(key)
@@ -104,23 +109,21 @@ def writers(count: int = 4) -> Iterator[list[Writer]]:
             assert [row.message.text for row in memory().history(key, limit=10_000)] == texts, key
 
 
-def test_nothing_is_lost_and_nothing_is_there_twice_while_others_write(record_property: Any) -> None:
+def test_nothing_is_lost_and_nothing_is_there_twice_while_others_write() -> None:
     fill(memory(), "long", 60_000)
     talk()
     before = everything()
     pages: list[str] = []
     with writers() as writing:
         wait_until(lambda: all(writer.changes > 20 for writer in writing), "The writers do not write.")
-        convert(lambda sentence: pages.append(sentence) if sentence.startswith("Copied") else None)
+        convert(after("Copied", lambda: pages.append("one")))
         counts = [writer.changes for writer in writing]
         wait_until(
             lambda: all(writer.changes > count + 20 for writer, count in zip(writing, counts, strict=True)),
             "The writers do not write after the conversion.",
         )
     assert len(pages) > 2
-    kept = {row[:2]: row for row in everything()}
-    assert all(kept[row[:2]] == row for row in before)
-    record_property("longest append during a conversion", f"{max(writer.longest for writer in writing) * 1000:.0f} ms")
+    is_kept(before)
     check()
 
 
@@ -141,8 +144,7 @@ def test_a_killed_conversion_is_continued(tmp_path: pathlib.Path) -> None:
         with pytest.raises(CommandError, match="A conversion to 16 partitions has begun"):
             call_command("convmemory_partition", "--partitions", "8", verbosity=0)
         convert()
-    kept = {row[:2]: row for row in everything()}
-    assert all(kept[row[:2]] == row for row in before)
+    is_kept(before)
     check()
 
 
@@ -169,17 +171,9 @@ def test_a_conversion_can_be_interrupted_after_each_step() -> None:
             memory().append("chat 2", ChatMessage.human(f"in between {number}"))
         if steps[-1].startswith("Dropped"):
             break
-    assert [sentence.partition(" ")[0] for sentence in steps] == [
-        "Created",
-        "Every",
-        "Copied",
-        "Checked",
-        "Compared",
-        "Swapped",
-        "Dropped",
-    ]
-    kept = {row[:2]: row for row in everything()}
-    assert all(kept[row[:2]] == row for row in before)
+    words = [sentence.partition(" ")[0] for sentence in steps]
+    assert words == ["Created", "Every", "Copied", "Checked", "Compared", "Swapped", "Dropped"]
+    is_kept(before)
     check()
 
 
@@ -187,15 +181,9 @@ def test_a_conversion_can_be_interrupted_after_each_step() -> None:
 def test_a_conversion_that_another_one_overtakes_is_refused(step: str) -> None:
     talk()
     before = everything()
-
-    def overtake(sentence: str) -> None:
-        if sentence.startswith(step):
-            convert()
-
     with pytest.raises(Refused, match="Another process has probably taken it"):
-        convert(overtake)
-    kept = {row[:2]: row for row in everything()}
-    assert all(kept[row[:2]] == row for row in before)
+        convert(after(step, convert))
+    is_kept(before)
     check()
 
 

@@ -15,7 +15,7 @@ from django_convmemory.contrib.partitions import building, conversion, copying
 from django_convmemory.contrib.partitions.database import Database
 from django_convmemory.messages import ChatMessage
 from tests import processes
-from tests.partitioning.conversions import check, convert, memory, rows, talk
+from tests.partitioning.conversions import after, check, convert, memory, rows, talk
 
 pytestmark = [pytest.mark.release, pytest.mark.only_on("postgresql"), pytest.mark.usefixtures("unpartitioned")]
 
@@ -65,7 +65,17 @@ def test_a_conversion_lets_appends_pass_while_it_waits_for_a_lock() -> None:
     check()
 
 
-def test_the_copy_says_which_change_it_waits_for(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("step", "work"),
+    [
+        ("Every", lambda: memory().redact("chat 6", 2)),
+        ("Swapped", lambda: rows("SELECT 1 FROM convmemory_message_old LIMIT 1")),
+    ],
+    ids=["a change that the copy waits for", "a reader of the old table"],
+)
+def test_a_conversion_says_whom_it_waits_for(
+    step: str, work: Callable[[], Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(copying, "_LONG_WAIT", 0.1)
     talk()
     told = threading.Event()
@@ -74,27 +84,8 @@ def test_the_copy_says_which_change_it_waits_for(monkeypatch: pytest.MonkeyPatch
 
         def report(sentence: str) -> None:
             nonlocal pid
-            if sentence.startswith("Every"):
-                pid = stack.enter_context(held(lambda: memory().redact("chat 6", 2), told))
-            if sentence.startswith("Waiting"):
-                assert f"{pid} (client backend)" in sentence
-                told.set()
-
-        convert(report)
-    assert told.is_set()
-    check()
-
-
-def test_the_last_step_says_who_keeps_the_old_table(monkeypatch: pytest.MonkeyPatch) -> None:
-    talk()
-    told = threading.Event()
-    with contextlib.ExitStack() as stack:
-        pid = 0
-
-        def report(sentence: str) -> None:
-            nonlocal pid
-            if sentence.startswith("Swapped"):
-                pid = stack.enter_context(held(lambda: rows("SELECT 1 FROM convmemory_message_old LIMIT 1"), told))
+            if sentence.startswith(step):
+                pid = stack.enter_context(held(work, told))
             if sentence.startswith("Waiting"):
                 assert f"{pid} (client backend)" in sentence
                 told.set()
@@ -131,27 +122,16 @@ def test_steps_about_the_whole_table_may_take_longer_than_the_sites_statements()
 def test_statistics_wait_for_an_autovacuum_of_a_partition_as_long_as_it_takes() -> None:
     talk()
     rows("SET lock_timeout = '50ms'")
-    holding = threading.Event()
+    with contextlib.ExitStack() as stack:
 
-    def vacuum() -> None:
-        try:
-            with transaction.atomic():
-                # The lock of VACUUM.
-                rows("LOCK TABLE convmemory_message_p03 IN SHARE UPDATE EXCLUSIVE MODE")
-                holding.set()
-                time.sleep(0.5)
-        finally:
-            connection.close()
+        def vacuum() -> None:
+            done = threading.Event()
+            # The lock of VACUUM.
+            lock = "LOCK TABLE convmemory_message_p03 IN SHARE UPDATE EXCLUSIVE MODE"
+            stack.enter_context(held(lambda: rows(lock), done))
+            threading.Timer(0.5, done.set).start()
 
-    thread = threading.Thread(target=vacuum)
-
-    def report(sentence: str) -> None:
-        if sentence.startswith("Checked"):
-            thread.start()
-            assert holding.wait(processes.PATIENCE)
-
-    convert(report)
-    thread.join()
+        convert(after("Checked", vacuum))
     assert rows("SHOW lock_timeout") == [("50ms",)]
     check()
 

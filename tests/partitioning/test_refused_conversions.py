@@ -12,7 +12,7 @@ from django_convmemory.contrib.partitions.conversion import Refused
 from django_convmemory.contrib.partitions.database import Database
 from django_convmemory.messages import ChatMessage
 from tests import servers
-from tests.partitioning.conversions import check, convert, memory, rows, talk
+from tests.partitioning.conversions import after, check, convert, memory, rows, talk
 
 pytestmark = [pytest.mark.release, pytest.mark.only_on("postgresql"), pytest.mark.usefixtures("unpartitioned")]
 
@@ -71,12 +71,7 @@ def test_a_function_that_depends_on_the_search_path_does_not_stop_appends() -> N
     with pytest.raises(Refused, match=r"it uses the function plain\(text\), which needs a search path of its own"):
         convert()
     rows("ALTER FUNCTION plain(text) SET search_path = public")
-
-    def report(sentence: str) -> None:
-        if sentence.startswith("Every"):
-            memory().append("chat 1", ChatMessage.human("Meanwhile."))
-
-    convert(report)
+    convert(after("Every", lambda: memory().append("chat 1", ChatMessage.human("Meanwhile."))))
     assert memory().load("chat 1")[-1].text == "Meanwhile."
     check()
 

@@ -10,7 +10,7 @@ from django.core.management import CommandError, call_command
 from django.db import connection
 
 from django_convmemory.messages import ChatMessage
-from tests.partitioning.conversions import check, convert, interrupt_after, memory, names, rows, talk
+from tests.partitioning.conversions import after, check, convert, interrupt_after, memory, names, rows, talk
 
 pytestmark = [pytest.mark.release, pytest.mark.only_on("postgresql"), pytest.mark.usefixtures("unpartitioned")]
 
@@ -81,15 +81,12 @@ def test_a_role_that_may_only_change_messages_goes_on_meanwhile(role: str) -> No
     rows(f'GRANT SELECT ON ALL TABLES IN SCHEMA public TO "{role}"')
     rows(f'GRANT UPDATE ON convmemory_session, convmemory_message TO "{role}"')
 
-    def report(sentence: str) -> None:
-        if sentence.startswith("Every"):
-            rows(f'SET ROLE "{role}"')
-            try:
-                memory().update_message("chat 6", 2, metadata={"liked": True})
-            finally:
-                rows("RESET ROLE")
+    def update() -> None:
+        rows(f'SET ROLE "{role}"')
+        memory().update_message("chat 6", 2, metadata={"liked": True})
+        rows("RESET ROLE")
 
-    convert(report)
+    convert(after("Every", update))
     assert memory().history("chat 6")[1].message.metadata == {"liked": True}
     check()
 
@@ -158,13 +155,12 @@ def test_a_conversion_in_another_schema_of_the_search_path_is_another_one() -> N
 def test_what_a_tool_writes_without_the_sites_triggers_is_mirrored() -> None:
     talk()
 
-    def report(sentence: str) -> None:
-        if sentence.startswith("Compared"):
-            rows("SET session_replication_role = replica")
-            memory().append("chat 1", ChatMessage.human("Loaded."))
-            rows("RESET session_replication_role")
+    def load() -> None:
+        rows("SET session_replication_role = replica")
+        memory().append("chat 1", ChatMessage.human("Loaded."))
+        rows("RESET session_replication_role")
 
-    convert(report)
+    convert(after("Compared", load))
     assert memory().load("chat 1")[-1].text == "Loaded."
     check()
 
@@ -187,12 +183,11 @@ def test_a_generated_column_is_computed_in_the_copy_too() -> None:
     )
     talk()
 
-    def report(sentence: str) -> None:
-        if sentence.startswith("Every"):
-            memory().append("chat 1", ChatMessage.human("A heron."))
-            memory().redact("chat 6", 2)
+    def change() -> None:
+        memory().append("chat 1", ChatMessage.human("A heron."))
+        memory().redact("chat 6", 2)
 
-    convert(report)
+    convert(after("Every", change))
     check()
     assert rows(
         "SELECT count(*) FILTER (WHERE words IS DISTINCT FROM to_tsvector('english', content)), "

@@ -179,21 +179,15 @@ def test_sessions_become_due_and_no_task_is_sent(write: Any, settings: Settings)
 
 
 @pytest.mark.django_db
-def test_without_compaction_sessions_become_due_with_their_next_message(write: Any) -> None:
-    output = call("convmemory_import", write(record("long", *[human(TURN)] * 30)), "--no-compact")
+def test_without_compaction_sessions_are_indexed_and_become_due_with_their_next_message(write: Any) -> None:
+    output = call("convmemory_import", write(*[record(key, *[human(TURN)] * 600) for key in "ab"]), "--no-compact")
 
     assert "model" not in output
     assert not models.Session.objects.due().exists()
-    assert memories["default"].append("long", human()).due
-
-
-@pytest.mark.django_db
-def test_without_compaction_an_imported_session_is_folded_when_asked(write: Any) -> None:
-    call("convmemory_import", write(record("long", *[human(TURN)] * 30)), "--no-compact")
-
-    assert memories["default"].compact("long") == "published"
-    assert models.Session.objects.get().covered_position > 0
-    assert not models.Session.objects.due().exists()
+    assert set(models.Session.objects.values_list("indexed_position", "due_since")) == {(600, None)}
+    assert memories["default"].append("a", human()).due
+    assert memories["default"].compact("b") == "published"
+    assert models.Session.objects.get(key="b").covered_position > 0
 
 
 @pytest.mark.django_db
@@ -241,19 +235,13 @@ def test_another_memory_is_left_alone(write: Any, two: None) -> None:
 
 
 @pytest.mark.django_db
-def test_a_second_record_of_the_same_name_is_refused(write: Any) -> None:
-    with pytest.raises(CommandError, match=r"line 3: an earlier record has the same key and owner\. .*2 sessions"):
-        call("convmemory_import", write(record("a"), record("b"), record("a", human("another"))))
-    assert [message.text for message in stored("a")] == ["What is Rust?"]
-
-
-@pytest.mark.django_db
 def test_a_second_record_of_the_same_name_is_refused_in_each_run(write: Any) -> None:
     path = write(record("a"), record("b"), record("a", human("another")), record("c"))
     for _ in range(2):
         with pytest.raises(CommandError, match="line 3: an earlier record has the same key and owner"):
             call("convmemory_import", path)
     assert models.Session.objects.count() == 2
+    assert [message.text for message in stored("a")] == ["What is Rust?"]
 
 
 @pytest.mark.django_db
@@ -316,13 +304,6 @@ def test_an_import_does_not_mark_what_only_has_to_be_indexed(index: bool, settin
     call("convmemory_import", write(record("a", *[human("heron")] * 600)))
     session = models.Session.objects.get()
     assert (session.indexed_position, session.due_since) == (600 if index else 0, None)
-
-
-@pytest.mark.django_db
-def test_without_folding_a_session_is_indexed_but_not_marked(write: Any) -> None:
-    call("convmemory_import", "--no-compact", write(record("a", *[human("heron " * 50)] * 600)))
-    session = models.Session.objects.get()
-    assert (session.indexed_position, session.due_since) == (600, None)
 
 
 @pytest.mark.django_db

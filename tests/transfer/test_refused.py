@@ -165,26 +165,6 @@ def test_a_wrong_command_line_exits_with_2(arguments: list[str], why: str) -> No
 
 @pytest.mark.slow
 @pytest.mark.django_db(transaction=True)
-def test_the_process_exits_with_the_code_of_the_error(tmp_path: pathlib.Path) -> None:
-    (tmp_path / "records").write_text(json.dumps(record("a")) + "\nnonsense\n")
-
-    def run(*arguments: str) -> tuple[int, str]:
-        code = processes.start(tmp_path, "django", *arguments).wait(processes.PATIENCE)
-        return code, (tmp_path / "output").read_text()
-
-    code, output = run("convmemory_import", str(tmp_path / "records"))
-    assert code == 1
-    assert output.count("CommandError: ") == 1
-    assert "line 2: this is not JSON" in output
-    assert "Traceback" not in output
-    assert run("convmemory_import")[0] == 2
-    assert run("convmemory_export", "--alias", "absent")[0] == 2
-    assert run("convmemory_export", "--output", str(tmp_path / "out"))[0] == 0
-    assert json.loads((tmp_path / "out").read_text())["key"] == "a"
-
-
-@pytest.mark.slow
-@pytest.mark.django_db(transaction=True)
 def test_an_export_is_utf_8_whatever_the_locale(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PYTHONIOENCODING", "latin-1")
     memories["default"].append("a", human("一种语言"))

@@ -17,9 +17,9 @@ from django_convmemory.integrations import responses_items
 from django_convmemory.maintenance import integrity
 from django_convmemory.memory import memories
 from django_convmemory.messages import ChatMessage
-from tests import conversations, dialogues, response_items
+from tests import conversations, response_items
 from tests.transfer import records
-from tests.transfer.records import TIME, call, exported, record
+from tests.transfer.records import TIME, call, record
 
 HARD: list[dict[str, Any]] = [
     {"role": "developer", "content": [{"type": "text", "text": "Be brief."}], "name": "site"},
@@ -88,21 +88,4 @@ def test_any_conversation_comes_back_as_it_was(talks: list[list[ChatMessage]], d
 
     assert list(rows) == before
     assert call("convmemory_export") == text
-    assert list(integrity.check(models.Session.objects.all())) == []
-
-
-@pytest.mark.slow
-@dialogues.needed
-@pytest.mark.django_db
-@pytest.mark.parametrize("reader", [dialogues.locomo, dialogues.taubench, dialogues.crosswoz])
-def test_real_conversations_come_back_as_they_were(reader: dialogues.Reader, write: Any, two: None) -> None:
-    real = [record(key, *messages) for key, messages in reader()]
-
-    output = call("convmemory_import", write(*real))
-    once = exported("--alias", "default")
-    call("convmemory_import", write(*once), "--alias", "other")
-
-    assert f"{len(real)} sessions imported with {sum(len(talk['messages']) for talk in real)} messages" in output
-    assert [{"key": talk["key"], "messages": talk["messages"]} for talk in once] == real
-    assert exported("--alias", "other") == once
     assert list(integrity.check(models.Session.objects.all())) == []
