@@ -22,6 +22,7 @@ from django_convmemory.maintenance import integrity
 from django_convmemory.management import deletion
 from django_convmemory.memory import memories
 from django_convmemory.testing import ScriptedMemories
+from tests.transfer.records import Terminal, call
 
 if TYPE_CHECKING:
     from pytest_django import Settings
@@ -30,23 +31,10 @@ HELLO = {"role": "user", "content": "Hello"}
 DAY = 86400
 
 
-class Terminal(io.StringIO):
-    """A stream that says it is a terminal."""
-
-    def isatty(self) -> bool:
-        return True
-
-
 @pytest.fixture(autouse=True)
 def two_memories(settings: Settings) -> None:
     """The memories ``default`` and ``other``."""
     settings.CONVMEMORY = dict.fromkeys(("default", "other"), settings.CONVMEMORY["default"])
-
-
-def call(command: str, *arguments: str, **options: Any) -> str:
-    out = options.pop("stream", None) or io.StringIO()
-    call_command(command, *arguments, stdout=out, **options)
-    return str(out.getvalue())
 
 
 def first_messages() -> list[str]:
@@ -489,7 +477,7 @@ def test_every_command_has_the_option_database(second: str, tmp_path: pathlib.Pa
 
     assert "1 session imported" in call("convmemory_import", str(path), database)
     assert "1 session imported" not in call("convmemory_import", str(path), database)
-    exported = json.loads(call("convmemory_export", "--owner=anna", database, stderr=io.StringIO()))
+    exported = json.loads(call("convmemory_export", "--owner=anna", database))
     assert exported["messages"] == [HELLO]
     assert call("convmemory_check", database).startswith("Checked 1 session.")
     models.Session.objects.using(second).update(updated_at=clock.Clock(-91 * DAY))

@@ -87,12 +87,6 @@ def test_commands_index_a_session_to_its_end_however_long_it_takes(
     assert models.Session.objects.get(alias="window", key="long").indexed_position == 300
 
 
-def test_a_run_continues_what_another_one_began() -> None:
-    ORMStore().index(models.Session.objects.get(alias="window", key="long").pk, limit=200)
-    assert "3 sessions reindexed." in index("--alias", "window")
-    assert indexed() == {"default": [0, 0, 0], "window": [300, 3, 1], "off": [0, 0, 0]}
-
-
 def test_it_changes_nothing_that_a_site_sees() -> None:
     columns = ("revision", "epoch", "updated_at", "due_since", "last_error", "attempts")
     before = list(models.Session.objects.order_by("pk").values_list(*columns))

@@ -27,6 +27,13 @@ def interrupt(*args: Any, **kwargs: Any) -> None:
     raise KeyboardInterrupt
 
 
+@pytest.fixture
+def file(tmp_path: pathlib.Path) -> pathlib.Path:
+    path = tmp_path / "chats.jsonl"
+    path.write_text(json.dumps({"key": "chat", "messages": [{"role": "user", "content": "Hello"}]}))
+    return path
+
+
 AGAIN = "To continue, run the command again."
 
 
@@ -77,10 +84,8 @@ def test_a_check_that_is_interrupted_in_its_last_phase_continues_there(monkeypat
     ],
 )
 def test_an_import_that_is_interrupted_while_it_counts_says_that_nothing_was_imported(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: pathlib.Path, options: list[str], how: str
+    monkeypatch: pytest.MonkeyPatch, file: pathlib.Path, options: list[str], how: str
 ) -> None:
-    file = tmp_path / "chats.jsonl"
-    file.write_text(json.dumps({"key": "chat", "messages": [{"role": "user", "content": "Hello"}]}))
     monkeypatch.setattr(Importer, "expect", interrupt)
     with pytest.raises(CommandError) as caught:
         call_command("convmemory_import", str(file), *options, stdout=StringIO())
@@ -88,9 +93,7 @@ def test_an_import_that_is_interrupted_while_it_counts_says_that_nothing_was_imp
     assert not models.Session.objects.exists()
 
 
-def test_an_interrupted_import_says_how_to_continue(monkeypatch: pytest.MonkeyPatch, tmp_path: pathlib.Path) -> None:
-    file = tmp_path / "chats.jsonl"
-    file.write_text(json.dumps({"key": "chat", "messages": [{"role": "user", "content": "Hello"}]}))
+def test_an_interrupted_import_says_how_to_continue(monkeypatch: pytest.MonkeyPatch, file: pathlib.Path) -> None:
     with monkeypatch.context() as patch:
         patch.setattr(Importer, "add", interrupt)
         with pytest.raises(CommandError, match=r"^Interrupted\. To continue, run the command again\.$"):

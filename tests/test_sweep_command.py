@@ -43,6 +43,13 @@ def scripted(*replies: object) -> dict[str, Any]:
     }
 
 
+def asking(server: OpenAIServer) -> dict[str, Any]:
+    return {
+        "BACKEND": "django_convmemory.chat_models.openai.OpenAIChatModel",
+        "OPTIONS": {"model": "fake", "api_key": "none", "base_url": server.base_url},
+    }
+
+
 def alias_settings(model: dict[str, Any] | None = None, scheduler: dict[str, Any] = NULL) -> dict[str, Any]:
     """Return the settings of a memory that is due after few messages."""
     return {
@@ -339,11 +346,7 @@ def test_watching_folds_due_sessions_until_a_signal_stops_it(
 def test_a_signal_during_a_model_call_keeps_the_calls_summary(settings: Settings, tmp_path: pathlib.Path) -> None:
     with OpenAIServer() as server:
         server.default = Behaviour(latency=1.0)
-        model = {
-            "BACKEND": "django_convmemory.chat_models.openai.OpenAIChatModel",
-            "OPTIONS": {"model": "fake", "api_key": "none", "base_url": server.base_url},
-        }
-        long = {**alias_settings(model), "OPTIONS": {"max_token_limit": 200, "max_chunk_tokens": 150}}
+        long = {**alias_settings(asking(server)), "OPTIONS": {"max_token_limit": 200, "max_chunk_tokens": 150}}
         settings.CONVMEMORY = {"default": long}
         memories["default"].append("a", *[ChatMessage.human(TURN) for _ in range(30)])
         [other] = due(memories["default"], "b")
@@ -371,12 +374,8 @@ def test_watching_continues_after_a_failure(
 ) -> None:
     with OpenAIServer() as server:
         server.queue(Behaviour("raw", status=500, body="down"))
-        model = {
-            "BACKEND": "django_convmemory.chat_models.openai.OpenAIChatModel",
-            "OPTIONS": {"model": "fake", "api_key": "none", "base_url": server.base_url},
-        }
         [session] = due(default, "a")
-        process = watch(tmp_path, alias_settings(model))
+        process = watch(tmp_path, alias_settings(asking(server)))
         try:
             assert server.wait_for(lambda log: len(log) == 1, processes.PATIENCE)
             processes.wait_until(lambda: folded(session), "the session is folded when its next attempt is due")

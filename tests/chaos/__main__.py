@@ -8,20 +8,19 @@ anything was lost, doubled or wrong.
 from __future__ import annotations
 
 import argparse
-import dataclasses
 import json
 import pathlib
 import random
 import sys
 import traceback
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from tests.chaos import guard, servers, site as sites
 from tests.servers import REQUIRED
 
 if TYPE_CHECKING:
     from tests.chaos.faults.registry import Fault
-    from tests.chaos.runs import Report, Run
+    from tests.chaos.runs import Run
 
 
 def main() -> int:
@@ -43,8 +42,11 @@ def main() -> int:
             return sites.ABSENT
 
 
-def run_one(run: Run, fault: Fault) -> Report:
-    """Run one fault. If its program is not installed, it is not run; with ``CONVMEMORY_TEST_SERVICES=all`` it fails."""
+def run_one(run: Run, fault: Fault) -> dict[str, Any]:
+    """Run one fault, and return its report: ``recovery`` is in seconds, ``not_run`` says why it could not occur.
+
+    If its program is not installed, it is not run; with ``CONVMEMORY_TEST_SERVICES=all`` it fails.
+    """
     recovery, not_run = 0.0, ""
     try:
         fault.inject(run)
@@ -55,7 +57,7 @@ def run_one(run: Run, fault: Fault) -> Report:
             run.problems.append(f"{fault.name} was not run, because {absent}")
     except Exception:  # noqa: BLE001  reported as what is wrong with the run
         run.problems.append(traceback.format_exc())
-    return dataclasses.replace(run.report(fault.name, recovery), not_run=not_run)
+    return run.report() | {"fault": fault.name, "recovery": recovery, "not_run": not_run}
 
 
 def run_all(site: sites.Site, arguments: argparse.Namespace) -> int:
@@ -70,16 +72,17 @@ def run_all(site: sites.Site, arguments: argparse.Namespace) -> int:
     failed = 0
     for number, name in enumerate(chosen):
         report = run_one(Run(site, arguments.seed + number), faults[name])
-        failed += bool(report.problems)
-        result = "FAILED" if report.problems else f"NOT RUN, {report.not_run}" if report.not_run else "ok"
-        details = f" ({report.details})" if report.details else ""
-        figures = "".join(f", {figure} {value:.4g}" for figure, value in report.figures.items())
-        print(f"{report.seed} {name}{details}: {result}, {report.recovery:.1f} s{figures}", flush=True)
-        for problem in report.problems:
+        problems, not_run = report["problems"], report["not_run"]
+        failed += bool(problems)
+        result = "FAILED" if problems else f"NOT RUN, {not_run}" if not_run else "ok"
+        details = f" ({report['details']})" if report["details"] else ""
+        figures = "".join(f", {figure} {value:.4g}" for figure, value in report["figures"].items())
+        print(f"{report['seed']} {name}{details}: {result}, {report['recovery']:.1f} s{figures}", flush=True)
+        for problem in problems:
             print(problem, file=sys.stderr, flush=True)
         if arguments.report:
             with arguments.report.open("a") as file:
-                file.write(json.dumps(dataclasses.asdict(report)) + "\n")
+                file.write(json.dumps(report) + "\n")
     print(f"{site.name}: {len(chosen)} runs, {failed} failed.")
     return 1 if failed else 0
 

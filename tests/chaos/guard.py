@@ -16,7 +16,6 @@ import signal
 import subprocess
 import sys
 import tempfile
-import threading
 import time
 import uuid
 from collections.abc import Iterator
@@ -44,35 +43,14 @@ def guarded(prefix: str = "chaos-") -> Iterator[pathlib.Path]:
         guard = subprocess.Popen(
             [sys.executable, __file__, mark, folder], stdin=subprocess.PIPE, start_new_session=True
         )
-        _end_at_signals(guard)
+        # A handler would wait for the main thread, which may wait for a database that does not answer.
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
         try:
             yield pathlib.Path(folder)
         finally:
-            _close(guard)
-
-
-def _close(guard: subprocess.Popen[bytes]) -> None:
-    assert guard.stdin is not None
-    guard.stdin.close()
-    guard.wait()
-
-
-def _end_at_signals(guard: subprocess.Popen[bytes]) -> None:
-    """Have a thread end this process, because its main thread may wait for a database that does not answer."""
-    heard, hears = os.pipe()
-    os.set_blocking(hears, False)
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-        signal.signal(number, lambda number, frame: None)
-    signal.set_wakeup_fd(hears)
-
-    def end() -> None:
-        number = os.read(heard, 1)[0]
-        _close(guard)
-        with contextlib.suppress(BrokenPipeError):  # Who would read it was killed too.
-            print(f"Ended by {signal.Signals(number).name}.", file=sys.stderr, flush=True)
-        os._exit(128 + number)
-
-    threading.Thread(target=end, name="signals", daemon=True).start()
+            assert guard.stdin is not None
+            guard.stdin.close()
+            guard.wait()
 
 
 def started(mark: str, folder: pathlib.Path) -> dict[int, signal.Signals]:

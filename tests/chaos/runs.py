@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import concurrent.futures
 import contextlib
-import dataclasses
 import functools
 import os
 import random
@@ -28,29 +27,6 @@ from tests.chaos.site import Site
 from tests.chaos.site_processes import Died
 from tests.chaos.talk import Talk
 from tests.openai_server import Behaviour, prompt
-
-
-@dataclasses.dataclass
-class Report:
-    """The result of a run.
-
-    ``waste`` are the calls of the model that are not in the books, for who made them was killed, or whose answer was
-    dropped, for the session had changed. ``recovery`` is in seconds. ``not_run`` says why the fault could not occur.
-    ``details`` says what was drawn, and ``figures`` are what this fault measures, by name.
-    """
-
-    fault: str
-    site: str
-    seed: int
-    messages: int
-    summaries: int
-    waste: int
-    recovery: float
-    problems: list[str]
-    not_run: str = ""
-    details: str = ""
-    figures: dict[str, float] = dataclasses.field(default_factory=dict)
-
 
 # In seconds, where no time is skipped: how long to wait, more than the age of a hint, and how often to sweep.
 REAL_PATIENCE = tasks.HINT_AGE + 120.0
@@ -273,6 +249,12 @@ class Run:
         for pid in self.children():
             self.kill(pid)
 
+    def kill_workers(self) -> None:
+        """Kill the workers with all their processes."""
+        self.may_waste += 2
+        for worker in self.site.workers:
+            worker.kill()
+
     def somebody_waits(self) -> None:
         """Wait until the database reports that a connection waits for a lock."""
         connection = connections[models.Session.objects.db]
@@ -360,7 +342,13 @@ class Run:
             connections.close_all()
             return False
 
-    def report(self, fault: str, recovery: float) -> Report:
+    def report(self) -> dict[str, Any]:
+        """Check all that is stored, and return the result in the form of JSON.
+
+        ``waste`` are the calls of the model that are not in the books, for who made them was killed, or whose answer
+        was dropped, for the session had changed. ``details`` says what was drawn, and ``figures`` are what this fault
+        measures, by name.
+        """
         self.connect_again()
         problems = [*self.problems]
         for talk in self.talks:
@@ -369,24 +357,19 @@ class Run:
         stay = [talk for talk in self.talks if not talk.gone]
         calls = sum(len(self.calls(talk)) for talk in stay)
         booked = models.Attempt.objects.filter(session__key__in=[talk.key for talk in stay])
-        made = booked.filter(outcome=AttemptOutcome.PUBLISHED).count()
         # The fallback does not call the server.
         waste = calls - booked.filter(model="fake").exclude(outcome=AttemptOutcome.DROPPED).count()
         if waste > self.may_waste:
             problems.append(f"{waste} calls of the model came to nothing, and {self.may_waste} may have been lost")
-        marks = sum(len(talk.expected_marks) for talk in self.talks)
-        return Report(
-            fault=fault,
-            site=self.site.name,
-            seed=self.seed,
-            messages=marks,
-            summaries=made,
-            waste=max(0, waste),
-            recovery=recovery,
-            problems=problems,
-            details=self.details,
-            figures=self.figures,
-        )
+        return {
+            "site": self.site.name,
+            "seed": self.seed,
+            "messages": sum(len(talk.expected_marks) for talk in self.talks),
+            "waste": max(0, waste),
+            "problems": problems,
+            "details": self.details,
+            "figures": self.figures,
+        }
 
 
 def in_threads(*work: Callable[[], Any]) -> list[Any]:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import datetime as dt
+import functools
 import json
 import pathlib
 import re
 from collections.abc import Callable
-from contextlib import contextmanager
 from io import StringIO
 from typing import Any
 
@@ -62,13 +62,6 @@ class Planned:
             if count > self.most:
                 self.most, self.statement = count, sql
         return execute(sql, params, many, context)
-
-
-@contextmanager
-def planned() -> Any:
-    noted = Planned()
-    with connection.execute_wrapper(noted):
-        yield noted
 
 
 def of_the_store(anna: User) -> dict[str, Callable[[], Any]]:
@@ -144,6 +137,13 @@ def of_commands(folder: pathlib.Path) -> dict[str, Callable[[], Any]]:
     }
 
 
+def getting(client: Client, path: str, parameters: dict[str, str] | None = None) -> Callable[[], None]:
+    def request() -> None:
+        assert client.get(path, parameters).status_code == 200
+
+    return request
+
+
 def of_the_api(anna: User) -> dict[str, Callable[[], Any]]:
     api = APIClient()
     api.force_login(anna)
@@ -152,11 +152,7 @@ def of_the_api(anna: User) -> dict[str, Callable[[], Any]]:
     body = {"messages": [{"role": "user", "content": "Hello."}]}
     others = [str(row.public_id) for row in models.Session.objects.filter(owner=anna).exclude(key="chat 1")]
 
-    def get(path: str) -> Callable[[], None]:
-        def request() -> None:
-            assert api.get(path).status_code == 200
-
-        return request
+    get = functools.partial(getting, api)
 
     def post(path: str, body: Any, status: int, **headers: Any) -> Callable[[], None]:
         def request() -> None:
@@ -188,11 +184,7 @@ def of_the_admin() -> dict[str, Callable[[], Any]]:
     changelist = "/admin/convmemory/session/"
     page = f"{changelist}{models.Session.objects.get(key='s').pk}/change/"
 
-    def get(path: str, parameters: dict[str, str] | None = None) -> Callable[[], None]:
-        def request() -> None:
-            assert client.get(path, parameters).status_code == 200
-
-        return request
+    get = functools.partial(getting, client)
 
     return {
         "admin: list": get(changelist),
@@ -230,7 +222,8 @@ def test_every_statement_is_planned_for_the_partition_of_its_session(partitioned
     def run(steps: dict[str, Callable[[], Any]]) -> None:
         nonlocal seen
         for name, step in steps.items():
-            with planned() as noted:
+            noted = Planned()
+            with connection.execute_wrapper(noted):
                 step()
             seen += noted.seen
             if noted.most > 1:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from typing import Any
 
 from django_convmemory.memory import memories
 from tests.chaos.faults.registry import CELERY, SERVERS, SQLITE, Heading, fault
 from tests.chaos.runs import Run, in_threads
+from tests.chaos.servers import Server
 from tests.openai_server import Behaviour
 
 
@@ -27,31 +29,29 @@ def a_client_killed_in_its_append(run: Run) -> None:
 # The broker.
 
 
-@fault(Heading.SERVICES, "The broker is killed. It starts again when the conversations have ended.", on=CELERY)
-def broker_stopped(run: Run) -> None:
-    run.site.broker.crash()
-    try:
-        run.some_talks()
-    finally:
-        run.site.broker.start()
-    nobody_waited(run)
+def broker_away(name: str, says: str, leave: Callable[[Any], object], return_: Callable[[Any], object]) -> None:
+    """Register a fault: the broker is away while people talk."""
+
+    @fault(Heading.SERVICES, says, on=CELERY, name=name)
+    def inject(run: Run) -> None:
+        leave(run.site.broker)
+        try:
+            run.some_talks()
+        finally:
+            return_(run.site.broker)
+        # A busy machine may take a second for anything; a process that waits for a broker takes several.
+        run.figures["slowest append (s)"] = run.slowest
+        if run.slowest > 3:
+            run.problems.append(f"an append took {run.slowest:.1f} s")
 
 
-@fault(Heading.SERVICES, "The broker accepts connections and does not answer.", on=CELERY)
-def broker_frozen(run: Run) -> None:
-    run.site.broker.freeze()
-    try:
-        run.some_talks()
-    finally:
-        run.site.broker.thaw()
-    nobody_waited(run)
-
-
-def nobody_waited(run: Run) -> None:
-    """A busy machine may take a second for anything; a process that waits for a broker takes several."""
-    run.figures["slowest append (s)"] = run.slowest
-    if run.slowest > 3:
-        run.problems.append(f"an append took {run.slowest:.1f} s")
+broker_away(
+    "broker_stopped",
+    "The broker is killed. It starts again when the conversations have ended.",
+    Server.crash,
+    Server.start,
+)
+broker_away("broker_frozen", "The broker accepts connections and does not answer.", Server.freeze, Server.thaw)
 
 
 @fault(Heading.SERVICES, "The broker is killed and started while the model answers.", on=CELERY)

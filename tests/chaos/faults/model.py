@@ -82,11 +82,9 @@ def larger_than_the_cap(run: Run) -> None:
         run.problems.append(f"{talk.key}: what was too long was not asked for again: {list(booked)}")
 
 
-@fault(Heading.MODEL, "It says that the request exceeds its context window.")
-def context_length_exceeded(run: Run) -> None:
-    run.site.model.queue(Behaviour("context_length"))
-    talk = run.talk()
-    run.until_due(talk)
+model_behaves(
+    "context_length_exceeded", "It says that the request exceeds its context window.", Behaviour("context_length")
+)
 
 
 @fault(Heading.MODEL, "It refuses each request that contains a certain message.")

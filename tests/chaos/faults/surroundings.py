@@ -47,14 +47,11 @@ def isolated(run: Run, level: str) -> None:
             run.until(functools.partial(run.folded, talk), "it is folded")
 
 
-@fault(Heading.SERVICES, "All processes use the isolation level REPEATABLE READ.", on=SERVERS)
-def repeatable_read(run: Run) -> None:
-    isolated(run, "REPEATABLE READ")
-
-
-@fault(Heading.SERVICES, "All processes use the isolation level SERIALIZABLE.", on=SERVERS)
-def serializable(run: Run) -> None:
-    isolated(run, "SERIALIZABLE")
+for level in POSTGRESQL_LEVELS:
+    says = f"All processes use the isolation level {level}."
+    fault(Heading.SERVICES, says, on=SERVERS, name=level.lower().replace(" ", "_"))(
+        functools.partial(isolated, level=level)
+    )
 
 
 @fault(Heading.SERVICES, "The processes that serve requests have `AUTOCOMMIT` off, and commit after each request.")

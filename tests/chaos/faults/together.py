@@ -59,9 +59,7 @@ def kill_children(run: Run, rng: random.Random) -> None:
 
 def kill_workers(run: Run, rng: random.Random) -> None:
     time.sleep(rng.uniform(0, 1))
-    run.may_waste += 2
-    for worker in run.site.workers:
-        worker.kill()
+    run.kill_workers()
     _end_leases(run)
 
 

@@ -198,9 +198,7 @@ def nobody_sweeps(run: Run) -> None:
 def whole_worker_killed(run: Run) -> None:
     run.site.model.queue(*[Behaviour(latency=run.rng.uniform(0, 0.5))] * 3)
     run.some_talks()
-    run.may_waste += 2
-    for worker in run.site.workers:
-        worker.kill()
+    run.kill_workers()
     run.end_leases()
 
 
