@@ -150,7 +150,6 @@ def of_the_api(anna: User) -> dict[str, Callable[[], Any]]:
     root = "/api/memory/sessions/"
     session = f"{root}{models.Session.objects.get(key='chat 1').public_id}/"
     body = {"messages": [{"role": "user", "content": "Hello."}]}
-    others = [str(row.public_id) for row in models.Session.objects.filter(owner=anna).exclude(key="chat 1")]
 
     get = functools.partial(getting, api)
 
@@ -174,7 +173,6 @@ def of_the_api(anna: User) -> dict[str, Callable[[], Any]]:
         "API: redact": post(f"{session}messages/1/redact/", {}, 200),
         "API: truncate": post(f"{session}truncate/", {"after": 1}, 200, **{"If-Match": "*"}),
         "API: export": get(f"{session}export/"),
-        "API: delete all": post(f"{root}delete/", {"ids": others}, 200),
     }
 
 
