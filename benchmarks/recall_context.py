@@ -13,16 +13,70 @@ messages that answer them. The summary buffer folds them with default options.
 from __future__ import annotations
 
 import argparse
+import datetime as dt
+import gzip
+import json
 import os
 import pathlib
+import re
 import sys
-from typing import Any
+from collections.abc import Iterator
+from typing import Any, NamedTuple
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
 # Questions of this category have no answer in the conversation.
 _ADVERSARIAL = 5
+
+
+class Question(NamedTuple):
+    """A question about a conversation, and the positions of the messages that answer it.
+
+    The categories are those of LoCoMo: 1 multi hop, 2 temporal, 3 open domain, 4 single hop, 5 adversarial.
+    """
+
+    text: str
+    category: int
+    evidence: frozenset[int]
+
+
+class Dialogue(NamedTuple):
+    """A conversation of LoCoMo with the names of its speakers, the captions of photos, its times and its questions."""
+
+    name: str
+    turns: list[dict[str, Any]]
+    times: list[dt.datetime]
+    questions: list[Question]
+
+
+def locomo_with_questions() -> Iterator[Dialogue]:
+    """LoCoMo with its questions. The turns of a sitting are a minute apart."""
+    from tests import dialogues
+
+    with gzip.open(dialogues.FOLDER / "locomo" / "locomo5.json.gz", "rt") as file:
+        conversations = json.load(file)
+    for sample in conversations:
+        talk = sample["conversation"]
+        turns: list[dict[str, Any]] = []
+        times: list[dt.datetime] = []
+        positions: dict[str, int] = {}
+        for number in sorted(int(name.removeprefix("session_")) for name in talk if name[8:].isdigit()):
+            written = f"{talk[f'session_{number}_date_time']} +0000"
+            began = dt.datetime.strptime(written, "%I:%M %p on %d %B, %Y %z")
+            for minute, turn in enumerate(talk[f"session_{number}"]):
+                caption = turn.get("blip_caption")
+                text = turn["text"] + (f" [shares a photo: {caption}]" if caption else "")
+                role = "user" if turn["speaker"] == talk["speaker_a"] else "assistant"
+                turns.append({"role": role, "name": turn["speaker"], "content": text})
+                times.append(began + dt.timedelta(minutes=minute))
+                positions[turn["dia_id"]] = len(turns)
+        questions = []
+        for question in sample["qa"]:
+            named = re.findall(r"D:?(\d+:\d+)", " ".join(map(str, question.get("evidence") or [])))
+            evidence = frozenset(positions[f"D{each}"] for each in named if f"D{each}" in positions)
+            questions.append(Question(question["question"], question["category"], evidence))
+        yield Dialogue(f"locomo-{sample['sample_id']}", turns, times, questions)
 
 
 def main() -> None:
@@ -57,7 +111,6 @@ def row(options: dict[str, Any]) -> str:
     from django_convmemory.memory import ConversationSummaryBufferMemory
     from django_convmemory.schedulers import NullScheduler
     from django_convmemory.stores.in_memory import InMemoryStore
-    from tests import dialogues
 
     vocabulary = tokens.TiktokenCounter("o200k_base")
     system = "You are a friendly assistant. " * 100
@@ -73,7 +126,7 @@ def row(options: dict[str, Any]) -> str:
     )
     shares: list[float] = []
     turns_asked = fired = added = total = cached = 0
-    for dialogue in dialogues.locomo_with_questions():
+    for dialogue in locomo_with_questions():
         session = memory.session(dialogue.name)
         prompts = []
         for position, turn in enumerate(dialogue.turns, 1):

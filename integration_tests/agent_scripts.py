@@ -1,15 +1,32 @@
-"""What the user says to an agent and what its model answers, for random runs of the agents of all frameworks."""
+"""What the tests of all frameworks share: random turns with an agent, and the budget of the memory."""
 
 from __future__ import annotations
 
-from typing import NamedTuple
+import itertools
+from typing import Any, NamedTuple
 
 from hypothesis import strategies as st
+
+# The budget of the memory `default`: see the fixture `limit`.
+LIMIT = 200
+WORDS = "The ferry to the island leaves at nine and takes an hour. " * 3
+_numbers = itertools.count()
 
 TEXTS = st.one_of(
     st.sampled_from(["What is Rust?", "一种系统编程语言。", '{"flights": []}', "I'm fine 🙂", "a\nb", "word " * 40]),
     st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"]), min_size=1, max_size=40),
 )
+ANY_TEXTS = st.one_of(TEXTS, st.just(""))
+JSON: st.SearchStrategy[Any] = st.recursive(
+    st.one_of(st.none(), st.booleans(), st.integers(-9, 9), ANY_TEXTS),
+    lambda inner: st.one_of(st.lists(inner, max_size=3), st.dictionaries(ANY_TEXTS, inner, max_size=3)),
+    max_leaves=5,
+)
+
+
+def new_key() -> str:
+    """Return the key of a session that no other test, and no other example, uses."""
+    return f"session {next(_numbers)}"
 
 
 class Call(NamedTuple):

@@ -29,8 +29,9 @@ pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.usefixtures("
 # The tasks by themselves.
 
 
-def test_a_task_for_an_alias_that_is_gone_is_dropped(caplog: pytest.LogCaptureFixture) -> None:
-    tasks.compact("gone", 1)
+@pytest.mark.parametrize("task", [tasks.compact, tasks.rebuild])
+def test_a_task_for_an_alias_that_is_gone_is_dropped(task: Any, caplog: pytest.LogCaptureFixture) -> None:
+    task("gone", 1)
 
     [warning] = warnings_of(caplog)
     assert "no alias 'gone'" in warning
@@ -384,13 +385,6 @@ def test_a_rebuild_that_takes_too_long_goes_on_in_another_task(local_site: Proje
     assert local_site.take().headers["task"] == "convmemory.rebuild"
     assert row(session).lease_expires_at is None
     assert memory.load("user-1").summary == "one"
-
-
-def test_a_rebuild_for_an_alias_that_is_gone_is_dropped(caplog: pytest.LogCaptureFixture) -> None:
-    tasks.rebuild("gone", 1)
-
-    [warning] = warnings_of(caplog)
-    assert "no alias 'gone'" in warning
 
 
 def test_with_eager_tasks_what_is_asked_for_is_done_here(local_site: Project, settings: Settings) -> None:

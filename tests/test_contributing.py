@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import pathlib
 import re
-import tomllib
-from typing import Any
 
 import pytest
 import yaml
@@ -59,14 +57,6 @@ def test_every_target_of_make_exists(page: str) -> None:
     assert named <= targets
 
 
-def test_every_name_in_the_recipes_is_one_of_the_code() -> None:
-    recipes = text_of("CONTRIBUTING.md").partition("## Recipes")[2].partition("\n## Style")[0]
-    names = set(re.findall(r"`(_?[A-Z]\w+)`", recipes))
-
-    assert "ScopedView" in names
-    assert [name for name in sorted(names) if not re.search(rf"\b{name}\b", PYTHON)] == []
-
-
 def test_the_table_of_variables_is_complete() -> None:
     table = text_of("CONTRIBUTING.md").partition("### Servers")[2].partition("\n## ")[0]
     rows = dict(re.findall(r"^\| `(CONVMEMORY_TEST_\w+)` +\| (?:`([^`]*)`)?", table, re.MULTILINE))
@@ -78,26 +68,6 @@ def test_the_table_of_variables_is_complete() -> None:
 
 
 # The drawings.
-
-
-@pytest.mark.parametrize(("number", "contract"), [(0, "layers"), (1, "core")])
-def test_the_drawings_show_the_layers_that_are_checked(number: int, contract: str) -> None:
-    drawings = re.findall(r"```text\n(.*?)```", text_of("docs/architecture.md"), re.DOTALL)
-    drawn = re.findall(r"^│ ([a-z_]+(?: \| [a-z_]+)*) +│", drawings[number], re.MULTILINE)
-    config: Any = tomllib.loads(text_of("pyproject.toml"))["tool"]["importlinter"]
-    [checked] = [entry["layers"] for entry in config["contracts"] if entry["id"] == contract]
-
-    assert drawn == checked
-
-
-def test_the_first_drawing_has_every_module_of_the_package() -> None:
-    drawing = re.findall(r"```text\n(.*?)```", text_of("docs/architecture.md"), re.DOTALL)[0]
-    modules = {path.stem for path in PACKAGE.glob("*.py")} | {
-        path.parent.name for path in PACKAGE.glob("*/__init__.py")
-    }
-
-    for module in modules - {"__init__"}:
-        assert re.search(rf"^│ [^│]*\b{module}\b[^│]*│", drawing, re.MULTILINE), module
 
 
 def test_the_table_of_folders_is_complete() -> None:

@@ -12,17 +12,6 @@ INDEX = (DOCS / "index.md").read_text(encoding="utf-8")
 PAGES = [*DOCS.rglob("*.md"), *(DOCS.parent / name for name in ("CONTRIBUTING.md", "SECURITY.md"))]
 
 
-def test_the_contents_have_every_page_under_one_of_four_captions() -> None:
-    contents = re.findall(r"```{toctree}\n:hidden:\n:caption: ([^\n]*)\n\n(.*?)```", INDEX, re.DOTALL)
-
-    assert [caption for caption, _ in contents] == re.findall(r"^## (.*)", INDEX, re.MULTILINE)
-    assert len(contents) == 4
-    pages = [page for _, listed in contents for page in listed.split()]
-    assert sorted(pages) == sorted(
-        path.relative_to(DOCS).with_suffix("").as_posix() for path in DOCS.rglob("*.md") if path != DOCS / "index.md"
-    )
-
-
 def test_the_table_of_guides_has_every_guide() -> None:
     table = (DOCS / "howto" / "index.md").read_text(encoding="utf-8")
     guides = {path.name for path in (DOCS / "howto").glob("*.md")} - {"index.md"}

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import time
 from io import StringIO
 from typing import Any
 
@@ -117,33 +116,6 @@ def test_the_lost_ones_are_listed() -> None:
     assert "  lost, but found by a search: 3 of 3 (100%)" in lines
     assert len([line for line in lines if "last said at" in line]) == 3
     assert not [line for line in run().splitlines() if "last said at" in line]
-
-
-def test_a_damaged_row_neither_hangs_the_command_nor_writes_to_the_terminal() -> None:
-    folded("They talked.", "They talked.")
-    models.Summary.objects.filter(version=2).update(parent_version=2, prompt_hash="\x1b[2J")
-    assert "\x1b" not in run("--lost")
-    models.Summary.objects.filter(version=2).update(parent_version=1)
-    models.Summary.objects.filter(version=1).update(parent_version=2)
-    assert "1 session with a summary" in run()
-
-
-def test_a_long_session_takes_a_short_time() -> None:
-    memory = ConversationSummaryBufferMemory(ORMStore(), ScriptedChatModel([]), 60, scheduler=NullScheduler())
-    count = 2000
-    memory.append("s", *(ChatMessage.human(f"Orders {100_000 + n} and AB-{n}, €{n}.50") for n in range(count)))
-    session = models.Session.objects.get()
-    models.Summary.objects.bulk_create(
-        models.Summary(
-            session=session, version=n, parent_version=n - 1 or None, first_position=4 * n - 3, last_position=4 * n,
-            covered_count=4 * n, covered_tokens=1, text="They talked. " * 80 + f"Order {100_000 + n}", tokens=300,
-        )
-        for n in range(1, count // 4 + 1)
-    )  # fmt: skip
-    models.Session.objects.update(current_version=count // 4)
-    began = time.process_time()
-    assert "1 session with a summary, 6000 identifiers said" in run()
-    assert time.process_time() - began < 3  # With a look at each identifier in each version it takes ten seconds.
 
 
 def test_the_sessions_with_the_newest_changes_are_looked_at() -> None:

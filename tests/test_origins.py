@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import contextvars
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
@@ -11,7 +12,7 @@ from celery.signals import before_task_publish
 
 from django_convmemory import tasks
 from django_convmemory.core import observers
-from django_convmemory.core.observers import Observer
+from django_convmemory.core.observers import Fold, Observer
 from tests.projects import Project, append_until_due, configured
 
 if TYPE_CHECKING:
@@ -23,7 +24,15 @@ REQUEST = contextvars.ContextVar("REQUEST", default="none")
 
 
 class Naming(Observer):
-    """Sends the name of the request."""
+    """Sends the name of the request, and notes what a fold is told."""
+
+    def __init__(self) -> None:
+        self.origins: list[Mapping[str, str]] = []
+
+    @contextlib.contextmanager
+    def folding(self, fold: Fold) -> Iterator[None]:
+        self.origins.append(fold.origin)
+        yield
 
     def headers(self) -> Mapping[str, str]:
         return {"request": REQUEST.get()}
@@ -59,17 +68,23 @@ def test_the_thread_that_sends_has_the_context_of_the_request(local_site: Projec
     assert seen == ["mine"]
 
 
-def test_the_task_of_an_append_carries_what_observers_send(
+def test_the_fold_of_an_append_is_told_what_observers_send(
     local_site: Project, settings: Settings, naming: Naming
 ) -> None:
     memory = configured(settings, local_site)
     token = REQUEST.set("mine")
     try:
-        append_until_due(memory)
+        session = append_until_due(memory)
     finally:
         REQUEST.reset(token)
 
-    assert published(local_site)["convmemory_origin"] == {"request": "mine"}
+    # As in a worker, the headers of the task are attributes of its request.
+    tasks.compact.push_request(**published(local_site))
+    try:
+        tasks.compact.run("default", session.pk)
+    finally:
+        tasks.compact.pop_request()
+    assert naming.origins == [{"request": "mine"}]
 
 
 def test_the_task_of_a_sweep_carries_nothing(local_site: Project, settings: Settings, naming: Naming) -> None:

@@ -68,10 +68,6 @@ def module_of(name: str) -> dict[str, Any]:
     return namespace
 
 
-def test_it_is_short() -> None:
-    assert len(README.splitlines()) <= 200
-
-
 def test_every_block_has_a_language_and_a_file_that_are_tested() -> None:
     assert {block.language for block in BLOCKS} == {"python", "sh"}
     assert [block.file for block in BLOCKS if block.language == "python"] == ["settings.py", "views.py"]
@@ -128,15 +124,6 @@ def test_the_view_stores_a_question_and_its_reply(site: Site) -> None:
     assert [message["role"] for message in site.server.log[0].body["messages"]] == ["system", "user"]
     assert site.stored() == CONVERSATION
     assert models.Message.objects.get(role="assistant").usage["total_tokens"] > 0
-
-
-def test_a_retry_with_the_same_key_returns_the_reply_and_asks_no_model(site: Site) -> None:
-    first = site.post("What is Rust?")
-    site.server.default = Behaviour(text="Another reply.")
-
-    assert site.post("What is Rust?") == first == (200, {"text": "A language."})
-    assert len(site.server.log) == 1
-    assert site.stored() == CONVERSATION
 
 
 def test_a_retry_finds_the_reply_to_its_own_question(site: Site) -> None:

@@ -1,11 +1,8 @@
-"""``python -m tests.run`` runs a tier on each of its databases. CI has the same examples."""
+"""``python -m tests.run`` runs a tier on each of its databases."""
 
 from __future__ import annotations
 
 import dataclasses
-import json
-import os
-import pathlib
 import subprocess
 import sys
 from typing import Any
@@ -38,14 +35,6 @@ def codes(monkeypatch: pytest.MonkeyPatch) -> dict[str, int]:
     return codes
 
 
-def test_a_file_that_needs_no_database_is_no_failure_on_a_server_database(codes: dict[str, int], capsys: Any) -> None:
-    codes["postgresql"] = codes["mariadb"] = pytest.ExitCode.NO_TESTS_COLLECTED
-
-    assert run.main("all", ["tests/test_counters.py"]) == 0
-
-    assert capsys.readouterr().out.count("This is no failure") == 2
-
-
 @pytest.mark.parametrize(
     ("database", "code"), [("sqlite", pytest.ExitCode.NO_TESTS_COLLECTED), ("mariadb", pytest.ExitCode.TESTS_FAILED)]
 )
@@ -57,24 +46,6 @@ def test_a_failure_names_the_database(codes: dict[str, int], capsys: Any, databa
     printed = capsys.readouterr()
     assert printed.err == f"Tests failed on {database}.\n"
     assert "This is no failure" not in printed.out
-
-
-def test_the_environment_chooses_the_databases(
-    codes: dict[str, int], capsys: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("CONVMEMORY_TEST_DATABASES", "sqlite")
-    codes["postgresql"] = pytest.ExitCode.TESTS_FAILED
-
-    assert run.main("all", []) == 0
-
-    assert "Tests on postgresql" not in capsys.readouterr().out
-
-
-def test_the_quick_tier_asks_for_no_server(codes: dict[str, int], capsys: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(servers, "why_absent", lambda name: pytest.fail(f"asked for {name}"))
-    codes["postgresql"] = codes["mariadb"] = pytest.ExitCode.TESTS_FAILED
-
-    assert run.main("quick", []) == 0
 
 
 # Which tier runs a test, and on which databases.
@@ -110,41 +81,3 @@ def test_slow_tests_run_on_sqlite_where_postgresql_is_absent(monkeypatch: pytest
 
     assert tiers.runs(dataclasses.replace(PLAIN, slow=True), "all", "sqlite")
     assert not tiers.runs(PLAIN, "all", "sqlite")
-
-
-# Property tests.
-
-_PRINTS_EXAMPLES = """
-import json
-import hypothesis
-from hypothesis import strategies as st
-import tests.conftest
-
-examples = []
-
-@hypothesis.given(st.integers())
-def note(example):
-    examples.append(example)
-
-note()
-print(json.dumps(examples))
-"""
-
-
-def examples(folder: pathlib.Path, **variables: str) -> list[int]:
-    """Return the examples that a new process gives a property test."""
-    script = folder / "prints_examples.py"
-    script.write_text(_PRINTS_EXAMPLES)
-    environ = {name: value for name, value in os.environ.items() if name != "CI"}
-    environ |= {"PYTHONPATH": str(pathlib.Path(__file__).parent.parent), **variables}
-    printed = subprocess.run([sys.executable, script], cwd=folder, env=environ, check=True, stdout=subprocess.PIPE)
-    numbers: list[int] = json.loads(printed.stdout)
-    return numbers
-
-
-def test_in_ci_the_examples_depend_on_the_commit_only(tmp_path: pathlib.Path) -> None:
-    assert examples(tmp_path, CI="true") == examples(tmp_path, CI="true")
-
-
-def test_elsewhere_each_run_tries_other_examples(tmp_path: pathlib.Path) -> None:
-    assert examples(tmp_path) != examples(tmp_path)

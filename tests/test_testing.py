@@ -25,10 +25,9 @@ from django_convmemory.chat_models.base import ChatRequest, ChatResponse, Usage
 from django_convmemory.chat_models.extractive import ExtractiveChatModel
 from django_convmemory.chat_models.openai import OpenAIChatModel
 from django_convmemory.chat_models.scripted import ScriptedChatModel, ScriptExhausted
-from django_convmemory.conversation import ConversationMemory
 from django_convmemory.memory import ConversationSummaryBufferMemory, SessionHandle, memories
 from django_convmemory.messages import ChatMessage
-from django_convmemory.schedulers import InlineScheduler, NullScheduler
+from django_convmemory.schedulers import InlineScheduler
 from django_convmemory.stores.in_memory import InMemoryStore
 from django_convmemory.testing import (
     NetworkModelCalled,
@@ -251,14 +250,6 @@ def test_a_failure_is_seen_and_tried_again_by_the_next_run() -> None:
 
 
 @pytest.mark.django_db
-def test_no_fallback_hides_a_refusal() -> None:
-    with scripted_memories([exceptions.ContentRefused("no")]) as convmemory:
-        talk()
-        assert convmemory.run() == ["stalled"]
-    assert summary() == ""
-
-
-@pytest.mark.django_db
 def test_a_paused_alias_keeps_no_session_from_being_folded() -> None:
     with scripted_memories([exceptions.ModelMisconfigured("key"), "Two.", "One."]) as convmemory:
         talk("a")
@@ -355,23 +346,7 @@ def achat(model: OpenAIChatModel) -> None:
     asyncio.run(model.achat(REQUEST))
 
 
-def compact_in_code(model: OpenAIChatModel) -> None:
-    memory = in_code(model, NullScheduler())
-    memory.append("s", *[ChatMessage.human(TURN)] * 2)
-    memory.compact("s")
-
-
-def acompact_in_code(model: OpenAIChatModel) -> None:
-    memory = in_code(model, NullScheduler())
-    memory.append("s", *[ChatMessage.human(TURN)] * 2)
-    asyncio.run(memory.acompact("s"))
-
-
-def in_code(model: OpenAIChatModel, scheduler: Any) -> ConversationMemory:
-    return ConversationSummaryBufferMemory(InMemoryStore(), model, 20, scheduler=scheduler)
-
-
-@pytest.mark.parametrize("call", [chat, chat_in_a_thread, achat, compact_in_code, acompact_in_code])
+@pytest.mark.parametrize("call", [chat, chat_in_a_thread, achat])
 def test_a_call_of_a_network_model_is_refused_and_the_error_says_what_to_do(
     call: Callable[[OpenAIChatModel], None],
 ) -> None:
@@ -385,7 +360,9 @@ def test_a_call_of_a_network_model_is_refused_and_the_error_says_what_to_do(
 
 
 def test_a_refused_call_whose_error_was_caught_is_raised_at_the_end(caplog: pytest.LogCaptureFixture) -> None:
-    memory = in_code(OpenAIChatModel(model="gpt-none"), InlineScheduler())
+    memory = ConversationSummaryBufferMemory(
+        InMemoryStore(), OpenAIChatModel(model="gpt-none"), 20, scheduler=InlineScheduler()
+    )
     with ending_in(NetworkModelCalled) as (_, raised):
         memory.append("s", *[ChatMessage.human(TURN)] * 2)
         assert "failed inside append" in caplog.text
@@ -413,13 +390,6 @@ def test_an_exhausted_script_whose_error_was_caught_is_raised_at_the_end() -> No
             convmemory.run()
     assert "no reply left for request 1" in str(raised.value)
     assert "convmemory.reply()" in raised.value.__notes__[0]
-
-
-async def test_an_exhausted_script_is_raised_at_the_end_of_an_asynchronous_test(asynchronous_db: None) -> None:
-    with ending_in(ScriptExhausted):
-        await memories["default"].aappend("s", *[ChatMessage.human(TURN)] * 2)
-        with contextlib.suppress(ScriptExhausted):
-            await memories["default"].acompact("s")
 
 
 @pytest.mark.django_db

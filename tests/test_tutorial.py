@@ -6,15 +6,11 @@ import json
 import os
 import pathlib
 import re
-import socket
 import subprocess
 import sys
-import urllib.request
 from typing import Any
 
 import pytest
-
-from tests import processes
 
 pytestmark = pytest.mark.slow
 
@@ -136,24 +132,3 @@ def test_what_the_page_tells_to_type_prints_what_it_shows(tmp_path: pathlib.Path
 
     for language, text in steps:
         assert language != "text" or text in printed
-    check_that_it_is_served(terminal)
-
-
-def check_that_it_is_served(terminal: Terminal) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
-    command = [sys.executable, "manage.py", "runserver", "--noreload", str(port)]
-    with (terminal.folder / "server.log").open("wb") as log:
-        process = subprocess.Popen(command, cwd=terminal.folder, env=ENVIRONMENT, stdout=log, stderr=log)
-
-    def answers() -> bool:
-        try:
-            with urllib.request.urlopen(f"http://127.0.0.1:{port}/admin/") as page:
-                return b"csrfmiddlewaretoken" in page.read()
-        except OSError:
-            return False
-
-    try:
-        processes.wait_until(answers, "the admin is served")
-    finally:
-        processes.stop(process)

@@ -80,8 +80,16 @@ def package_of(page: pathlib.Path) -> str:
     return f"page_{page.stem.replace('-', '_').lower()}"
 
 
-def mypy(folder: pathlib.Path) -> list[str]:
-    """Check the packages in ``folder`` in one run, with the project's configuration and cache. Return the errors."""
+def mypy(folder: pathlib.Path, packages: dict[str, dict[str, str]]) -> list[str]:
+    """Check the packages in one run, with the project's configuration and cache. Return the errors.
+
+    ``packages`` has the code of each module. ``folder`` is an empty one for them.
+    """
+    pytest.importorskip("mypy_django_plugin", reason="django-stubs is not installed (the extra lint)")
+    for package, modules in packages.items():
+        (folder / package).mkdir()
+        for name, code in {"__init__": "", **modules}.items():
+            (folder / package / f"{name}.py").write_text(code, encoding="utf-8")
     done = subprocess.run(
         [
             sys.executable,
@@ -105,16 +113,9 @@ def mypy(folder: pathlib.Path) -> list[str]:
 
 @pytest.mark.slow
 def test_the_code_of_every_page_passes_and_the_control_does_not(tmp_path: pathlib.Path) -> None:
-    pytest.importorskip("mypy", reason="mypy is not installed (the extra lint)")
-    pytest.importorskip("mypy_django_plugin", reason="django-stubs is not installed (the extra lint)")
     packages = {package_of(page): modules_of(page) for page in PAGES} | {"page_control": {"views": CONTROL}} | SITE
-    for package, modules in packages.items():
-        (tmp_path / package).mkdir()
-        (tmp_path / package / "__init__.py").touch()
-        for name, code in modules.items():
-            (tmp_path / package / f"{name}.py").write_text(code, encoding="utf-8")
 
-    errors = mypy(tmp_path)
+    errors = mypy(tmp_path, packages)
 
     control = [error for error in errors if error.startswith("page_control/")]
     wrong = [number for number, line in enumerate(CONTROL.splitlines(), 1) if line.endswith("# wrong")]

@@ -6,7 +6,6 @@ import contextlib
 import dataclasses
 import pathlib
 from collections.abc import Callable, Iterator
-from typing import Any
 
 from django_convmemory import models
 from tests import processes, projects
@@ -27,29 +26,14 @@ class Worker:
     def folded(self, session: models.Session) -> Callable[[], bool]:
         return lambda: projects.row(session).due_since is None and not projects.row(session).lease_token
 
-    def done(self) -> int:
-        """How many tasks succeeded, according to the worker's log."""
-        return (self.folder / "output").read_text().count(" succeeded in ")
-
     def modules(self) -> list[str]:
         """The modules that were imported before the first task."""
         return (self.folder / "modules").read_text().split()
 
-    def pid(self) -> int:
-        """The process that runs the tasks. When it dies, the worker starts another."""
-        return int((self.folder / "pid").read_text())
-
 
 @contextlib.contextmanager
-def worker_of(
-    broker_url: str,
-    folder: pathlib.Path,
-    *,
-    max_token_limit: int = 200,
-    app: str = "tests.celery_app",
-    **settings: Any,
-) -> Iterator[Worker]:
-    """Start a worker of ``app`` with one process. Its log and other files are in ``folder``."""
+def worker_of(broker_url: str, folder: pathlib.Path, *, max_token_limit: int = 200) -> Iterator[Worker]:
+    """Start a worker with one process. Its log and other files are in ``folder``."""
     site = projects.make_project(broker_url)
     with OpenAIServer() as server:
         memory = {
@@ -63,12 +47,11 @@ def worker_of(
         options = projects.celery_settings(broker_url, site.queue)
         process = processes.start(
             folder,
-            *("celery", "--app", app, "worker", "--queues", site.queue, "--pool", "prefork"),
+            *("celery", "--app", "tests.celery_app", "worker", "--queues", site.queue, "--pool", "prefork"),
             *("--concurrency", "1", "--without-gossip", "--without-mingle", "--without-heartbeat"),
             *("--loglevel", "INFO"),
             **{f"CELERY_{name.upper()}": value for name, value in options.items()},
             CONVMEMORY={"default": memory},
-            **settings,
         )
         try:
             yield Worker(site, server, folder)

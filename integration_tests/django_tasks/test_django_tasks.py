@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import pathlib
+import subprocess
 from collections.abc import Callable, Iterator
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
@@ -67,26 +68,29 @@ def memory(server: OpenAIServer, settings: Settings) -> ConversationMemory:
     return memories["default"]
 
 
+@contextlib.contextmanager
+def started(folder: pathlib.Path, *command: str, **settings: Any) -> Iterator[subprocess.Popen[bytes]]:
+    """Start a command of Django with these settings."""
+    settings = {"INSTALLED_APPS": list(django_settings.INSTALLED_APPS), "TASKS": django_settings.TASKS} | settings
+    process = processes.start(folder, "django", *command, **settings)
+    try:
+        yield process
+    finally:
+        process.kill()
+        process.wait()
+
+
 @pytest.fixture
-def worker(server: OpenAIServer, tmp_path: pathlib.Path) -> Callable[[], contextlib.AbstractContextManager[Any]]:
+def worker(
+    server: OpenAIServer, tmp_path: pathlib.Path
+) -> Callable[[], contextlib.AbstractContextManager[subprocess.Popen[bytes]]]:
     """Return what starts a worker process."""
 
-    @contextlib.contextmanager
-    def start() -> Iterator[Any]:
+    def start() -> contextlib.AbstractContextManager[subprocess.Popen[bytes]]:
         folder = tmp_path / f"worker{len(list(tmp_path.iterdir()))}"
         folder.mkdir()
-        process = processes.start(
-            folder,
-            *("django", "db_worker", "--queue-name", QUEUE, "--interval", "0.1", "--no-startup-delay", "--no-reload"),
-            INSTALLED_APPS=list(django_settings.INSTALLED_APPS),
-            TASKS=django_settings.TASKS,
-            CONVMEMORY=convmemory(server),
-        )
-        try:
-            yield process
-        finally:
-            process.kill()
-            process.wait()
+        options = ("--queue-name", QUEUE, "--interval", "0.1", "--no-startup-delay", "--no-reload")
+        return started(folder, "db_worker", *options, CONVMEMORY=convmemory(server))
 
     return start
 
@@ -96,15 +100,19 @@ def folded(session: models.Session) -> Callable[[], bool]:
 
 
 @pytest.mark.django_db(transaction=True)
-def test_a_worker_folds_what_an_append_made_due(memory: ConversationMemory, worker: Any, server: OpenAIServer) -> None:
+def test_a_worker_folds_what_is_due_and_makes_it_again_on_request(
+    memory: ConversationMemory, worker: Any, server: OpenAIServer
+) -> None:
     session = append_until_due(memory)
     assert list(DBTaskResult.objects.values_list("queue_name", flat=True)) == [QUEUE]
 
     with worker():
         processes.wait_until(folded(session), "the session is folded")
+        assert len(server.log) == 1
+        assert memory.load("user-1").summary is not None
+        assert memory.request_rebuild("user-1")
+        processes.wait_until(lambda: row(session).current_version == 2, "the summary is made again")
 
-    assert len(server.log) == 1
-    assert memory.load("user-1").summary is not None
     assert list(integrity.check(models.Session.objects.all())) == []
 
 
@@ -141,15 +149,6 @@ def test_a_worker_clears_a_backlog_of_which_one_session_was_sent(
     with worker():
         for session in sessions:
             processes.wait_until(folded(session), "the session is folded")
-
-
-@pytest.mark.django_db(transaction=True)
-def test_a_summary_is_made_again_on_request(memory: ConversationMemory, worker: Any) -> None:
-    session = append_until_due(memory)
-    with worker():
-        processes.wait_until(folded(session), "the session is folded")
-        assert memory.request_rebuild("user-1")
-        processes.wait_until(lambda: row(session).current_version == 2, "the summary is made again")
 
 
 @pytest.mark.django_db(transaction=True)
@@ -197,18 +196,8 @@ def test_the_settings_of_the_page_work(settings: Settings, tmp_path: pathlib.Pat
 
     session = append_until_due(memories["default"])
     call_command("check", "--database", "default")
-    process = processes.start(
-        tmp_path,
-        *("django", *command, "--no-reload"),
-        INSTALLED_APPS=list(django_settings.INSTALLED_APPS),
-        TASKS=names["TASKS"],
-        CONVMEMORY=names["CONVMEMORY"],
-    )
-    try:
+    with started(tmp_path, *command, "--no-reload", TASKS=names["TASKS"], CONVMEMORY=names["CONVMEMORY"]):
         processes.wait_until(folded(session), "the session is folded")
-    finally:
-        process.kill()
-        process.wait()
 
 
 @pytest.mark.django_db(transaction=True)
@@ -222,6 +211,18 @@ def test_a_failed_request_leaves_the_callers_transaction_usable(
         assert models.Session.objects.count() == 1
 
 
+def checked(folder: pathlib.Path, tasks: dict[str, Any], **options: str) -> tuple[int, str]:
+    """Run the system checks with these TASKS. Return the exit code and the output."""
+    scheduler = {
+        "BACKEND": "django_convmemory.integrations.django_tasks.DjangoTasksScheduler",
+        "OPTIONS": options,
+    }
+    memory = {"default": {"SCHEDULER": scheduler}}
+    with started(folder, "check", "--tag", "convmemory", TASKS=tasks, CONVMEMORY=memory) as process:
+        code = process.wait(processes.PATIENCE)
+    return code, (folder / "output").read_text()
+
+
 @pytest.mark.parametrize(
     "tasks",
     [
@@ -232,29 +233,12 @@ def test_a_failed_request_leaves_the_callers_transaction_usable(
     ],
 )
 def test_tasks_that_cannot_be_used_are_an_error_of_the_check(tasks: dict[str, Any], tmp_path: pathlib.Path) -> None:
-    scheduler = {"BACKEND": "django_convmemory.integrations.django_tasks.DjangoTasksScheduler"}
-    process = processes.start(
-        tmp_path,
-        *("django", "check", "--tag", "convmemory"),
-        TASKS=tasks,
-        CONVMEMORY={"default": {"SCHEDULER": scheduler}},
-    )
-    process.wait(processes.PATIENCE)
-    output = (tmp_path / "output").read_text()
+    _, output = checked(tmp_path, tasks)
     assert "TASKS cannot be used" in output
     assert "Traceback" not in output
 
 
 def test_a_backend_of_another_name_is_enough(tmp_path: pathlib.Path) -> None:
-    scheduler = {
-        "BACKEND": "django_convmemory.integrations.django_tasks.DjangoTasksScheduler",
-        "OPTIONS": {"backend": "slow", "queue": "one"},
-    }
-    process = processes.start(
-        tmp_path,
-        *("django", "check", "--tag", "convmemory"),
-        INSTALLED_APPS=list(django_settings.INSTALLED_APPS),
-        TASKS={"slow": {"BACKEND": "django_tasks_db.DatabaseBackend", "QUEUES": ["one"]}},
-        CONVMEMORY={"default": {"SCHEDULER": scheduler}},
-    )
-    assert process.wait(processes.PATIENCE) == 0, (tmp_path / "output").read_text()
+    tasks = {"slow": {"BACKEND": "django_tasks_db.DatabaseBackend", "QUEUES": ["one"]}}
+    code, output = checked(tmp_path, tasks, backend="slow", queue="one")
+    assert code == 0, output

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import itertools
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 from asgiref.sync import async_to_sync
@@ -21,40 +20,24 @@ from langchain_core.messages import (
     SystemMessage,
     ToolMessage,
 )
-from langchain_core.runnables import RunnableLambda
-from langchain_core.runnables.history import RunnableWithMessageHistory
 
 from django_convmemory import messages as chat
-from django_convmemory.core.exchanges import NO_RESULT, REDACTED
+from django_convmemory.core.exchanges import REDACTED
 from django_convmemory.exceptions import InvalidArgument, InvalidMessage
 from django_convmemory.integrations import langchain_items
 from django_convmemory.integrations.langchain import ConvMemoryChatMessageHistory
 from integration_tests import agent_scripts
-from integration_tests.agent_scripts import Turn
+from integration_tests.agent_scripts import ANY_TEXTS, JSON, LIMIT, WORDS, Turn
 
-if TYPE_CHECKING:
-    from pytest_django import Settings
-
-pytestmark = [pytest.mark.django_db, pytest.mark.filterwarnings("ignore:.* deprecated:DeprecationWarning")]
-
-LIMIT = 200
-WORDS = "The ferry to the island leaves at nine and takes an hour. " * 3
-_keys = (f"session {number}" for number in itertools.count())
-
-
-@pytest.fixture(autouse=True)
-def limit(settings: Settings) -> None:
-    """The budget of the memory. Nothing is folded unless a test does it."""
-    memory = settings.CONVMEMORY["default"]
-    options = {"max_token_limit": LIMIT, "max_context_tokens": 2 * LIMIT, "max_summary_tokens": 60}
-    settings.CONVMEMORY = {
-        "default": memory | {"OPTIONS": options},
-        "large": memory | {"OPTIONS": {"max_token_limit": 100_000}},
-    }
+pytestmark = [
+    pytest.mark.django_db,
+    pytest.mark.usefixtures("limit"),
+    pytest.mark.filterwarnings("ignore:.* deprecated:DeprecationWarning"),
+]
 
 
 def new_history(alias: str = "default", **arguments: Any) -> ConvMemoryChatMessageHistory:
-    return ConvMemoryChatMessageHistory(next(_keys), alias=alias, **arguments)
+    return ConvMemoryChatMessageHistory(agent_scripts.new_key(), alias=alias, **arguments)
 
 
 def messages_of(turn: Turn) -> list[BaseMessage]:
@@ -109,41 +92,20 @@ def langchain_item(message: BaseMessage) -> dict[str, Any]:
     return {"type": message.type, "data": message.model_dump()}
 
 
-def test_a_chain_with_a_history() -> None:
-    history = new_history("large")
-    sent = []
-
-    def reply(messages: list[BaseMessage]) -> AIMessage:
-        sent.append(list(messages))
-        return AIMessage(str(len(messages)))
-
-    chain = RunnableWithMessageHistory(RunnableLambda(reply), lambda session_id: history)
-    config: Any = {"configurable": {"session_id": "1"}}
-    for text in ("When?", "Sure?"):
-        chain.invoke([SystemMessage("Be brief."), HumanMessage(text)], config)
-
-    assert history.messages == [
-        *sent[0],
-        AIMessage("2"),
-        SystemMessage("Be brief."),
-        HumanMessage("Sure?"),
-        AIMessage("5"),
-    ]
-    assert sent[1] == history.messages[:5]
-    assert [part.position for part in history.session.load().parts if part.name == "pinned"] == [1]
-
-
 def test_a_fold_keeps_the_summary_and_the_first_system_message() -> None:
     history = new_history()
     history.add_messages([SystemMessage("Speak of ferries only.")])
     history.add_messages([HumanMessage(f"{number} {WORDS}") for number in range(12)])
     history.session.compact()
 
+    history.add_messages([SystemMessage("Be brief.")])
+
     first, second, *_ = history.messages
 
     assert first == SystemMessage("Speak of ferries only.")
     assert isinstance(second, SystemMessage)
     assert str(second.content).startswith("Summary of earlier conversation: ")
+    assert [part.position for part in history.session.load().parts if part.name == "pinned"] == [1]
 
 
 def test_messages_are_set() -> None:
@@ -233,17 +195,6 @@ def test_equality() -> None:
         hash(history)
 
 
-def test_a_call_without_a_result_gets_a_notice_when_the_conversation_goes_on() -> None:
-    history = new_history("large")
-    call = AIMessage("", tool_calls=[{"name": "look_up", "args": {}, "id": "a"}])
-    history.add_messages([HumanMessage("Where?"), call])
-    assert history.messages[-1] == call
-
-    history.add_user_message("Well?")
-
-    assert history.messages[2] == ToolMessage(NO_RESULT, tool_call_id="a")
-
-
 def test_messages_of_the_site_and_redacted_ones_are_made_into_messages() -> None:
     history = new_history("large")
     calls = [
@@ -322,24 +273,20 @@ def test_asynchronous_twins() -> None:
     async_to_sync(talk)()
 
 
-TEXTS = st.one_of(agent_scripts.TEXTS, st.just(""))
 IDS = st.sampled_from(["a", "b", "c"])
-JSON = st.recursive(
-    st.one_of(st.none(), st.booleans(), st.integers(-9, 9), TEXTS),
-    lambda inner: st.one_of(st.lists(inner, max_size=3), st.dictionaries(TEXTS, inner, max_size=3)),
-    max_leaves=5,
-)
 PARTS = st.one_of(
-    TEXTS,
-    st.fixed_dictionaries({"type": st.just("text"), "text": TEXTS}),
+    ANY_TEXTS,
+    st.fixed_dictionaries({"type": st.just("text"), "text": ANY_TEXTS}),
     st.just({"type": "image_url", "image_url": {"url": "https://a.example/b.png"}}),
     st.just({"type": "image", "base64": "aGVsbG8=", "mime_type": "image/png"}),
     st.just({"type": "reasoning", "reasoning": "hm"}),
 )
-CONTENT = st.one_of(TEXTS, st.lists(PARTS, max_size=3))
-NAMES = st.one_of(st.none(), TEXTS)
+CONTENT = st.one_of(ANY_TEXTS, st.lists(PARTS, max_size=3))
+NAMES = st.one_of(st.none(), ANY_TEXTS)
 CALLS = st.lists(
-    st.fixed_dictionaries({"name": TEXTS, "args": st.dictionaries(TEXTS, JSON, max_size=2), "id": st.none() | IDS}),
+    st.fixed_dictionaries(
+        {"name": ANY_TEXTS, "args": st.dictionaries(ANY_TEXTS, JSON, max_size=2), "id": st.none() | IDS}
+    ),
     max_size=3,
 )
 INVALID_CALLS = st.lists(
@@ -351,8 +298,8 @@ MESSAGES: st.SearchStrategy[BaseMessage] = st.one_of(
     st.builds(AIMessage, CONTENT, tool_calls=CALLS, invalid_tool_calls=INVALID_CALLS, response_metadata=st.just({})),
     st.builds(AIMessageChunk, CONTENT),
     st.builds(ToolMessage, CONTENT, tool_call_id=IDS, artifact=JSON, status=st.sampled_from(["success", "error"])),
-    st.builds(FunctionMessage, CONTENT, name=TEXTS),
-    st.builds(ChatMessage, CONTENT, role=st.one_of(TEXTS, st.sampled_from(["user", "assistant", "system"]))),
+    st.builds(FunctionMessage, CONTENT, name=ANY_TEXTS),
+    st.builds(ChatMessage, CONTENT, role=st.one_of(ANY_TEXTS, st.sampled_from(["user", "assistant", "system"]))),
     IDS.map(RemoveMessage),
 )
 

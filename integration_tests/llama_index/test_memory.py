@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 from asgiref.sync import async_to_sync
@@ -21,46 +20,27 @@ from llama_index.core.base.llms.types import (
     ThinkingBlock,
     ToolCallBlock,
 )
-from llama_index.core.chat_engine import SimpleChatEngine
 from llama_index.core.memory import BaseMemory, ChatMemoryBuffer
-from llama_index.core.workflow import Context
 
 from django_convmemory import messages as chat
-from django_convmemory.core.exchanges import NO_RESULT, REDACTED
+from django_convmemory.core.exchanges import REDACTED
 from django_convmemory.exceptions import InvalidMessage, InvalidSession
 from django_convmemory.integrations import llama_index_items
 from django_convmemory.integrations.llama_index import ConvMemory
 from integration_tests import agent_scripts
-from integration_tests.agent_scripts import Call, Step, Turn
+from integration_tests.agent_scripts import ANY_TEXTS, JSON, LIMIT, WORDS, Step, Turn
 from integration_tests.llama_index.model import ScriptedLLM
-
-if TYPE_CHECKING:
-    from pytest_django import Settings
 
 pytestmark = [
     pytest.mark.django_db,
+    pytest.mark.usefixtures("limit"),
     # The workflows of LlamaIndex look at each attribute of an agent, also at deprecated ones of pydantic.
     pytest.mark.filterwarnings("ignore::pydantic.PydanticDeprecationWarning"),
 ]
 
-LIMIT = 200
-WORDS = "The ferry to the island leaves at nine and takes an hour. " * 3
-_keys = (f"session {number}" for number in itertools.count())
-
-
-@pytest.fixture(autouse=True)
-def limit(settings: Settings) -> None:
-    """The budget of the memory. Nothing is folded unless a test does it."""
-    memory = settings.CONVMEMORY["default"]
-    options = {"max_token_limit": LIMIT, "max_context_tokens": 2 * LIMIT, "max_summary_tokens": 60}
-    settings.CONVMEMORY = {
-        "default": memory | {"OPTIONS": options},
-        "large": memory | {"OPTIONS": {"max_token_limit": 100_000}},
-    }
-
 
 def new_memory(alias: str = "default") -> ConvMemory:
-    return ConvMemory(next(_keys), alias=alias)
+    return ConvMemory(agent_scripts.new_key(), alias=alias)
 
 
 async def look_up(word: str, fails: bool) -> str:
@@ -168,18 +148,6 @@ def test_set_replaces_the_messages() -> None:
     assert memory.get_all() == []
 
 
-def test_to_set_what_was_got_loses_nothing() -> None:
-    memory = new_memory()
-    memory.put_messages([ChatMessage(f"{number} {WORDS}") for number in range(12)])
-    memory.session.compact()
-
-    memory.set([*memory.get(), ChatMessage("And now?")])
-
-    assert len(memory.get_all()) == 13
-    assert [message.content for message in memory.get()][-1] == "And now?"
-    assert memory.session.load().summary
-
-
 @pytest.mark.parametrize("read", [ConvMemory.get, ConvMemory.get_all])
 def test_what_is_folded_or_added_while_messages_are_added_to_the_old_ones_stays(
     read: Callable[[ConvMemory], list[ChatMessage]],
@@ -209,30 +177,6 @@ def test_an_agent_is_given_a_history() -> None:
     async_to_sync(talk)()
 
     assert [message.content for message in memory.get_all()] == ["Is it warm?", "Yes.", "Sure?", "Yes."]
-
-
-def test_a_chat_engine() -> None:
-    memory, llm = new_memory("large"), ScriptedLLM()
-    engine = SimpleChatEngine.from_defaults(llm=llm, memory=memory)
-    llm.script([Step("", "At nine.", []), Step("", "Yes.", [])])
-
-    assert str(engine.chat("When?")) == "At nine."
-    assert str(engine.chat("Sure?")) == "Yes."
-    assert [message.content for message in llm.sent[1]] == ["When?", "At nine.", "Sure?"]
-    assert engine.chat_history == memory.get_all()
-
-
-def test_a_call_without_a_result_gets_a_notice_when_the_conversation_goes_on() -> None:
-    memory = new_memory("large")
-    call = ChatMessage(role="assistant", blocks=[ToolCallBlock(tool_call_id="a", tool_name="look_up")])
-    memory.put_messages([ChatMessage("Where?"), call])
-    assert memory.get()[-1] == call
-
-    memory.put(ChatMessage("Well?"))
-
-    notice = ChatMessage(role="tool", content=NO_RESULT, additional_kwargs={"tool_call_id": "a"})
-    assert memory.get()[2] == notice
-    assert len(memory.get_all()) == 3
 
 
 def test_messages_of_the_site_and_redacted_ones_are_made_into_messages() -> None:
@@ -298,23 +242,6 @@ def test_a_session_of_somebody_comes_back_from_the_context_of_a_workflow() -> No
         ConvMemory("main", visitor="")
 
 
-def test_the_context_of_a_workflow_is_written_and_read() -> None:
-    memory, llm = new_memory("large"), ScriptedLLM()
-    agent = FunctionAgent(llm=llm, tools=[look_up], streaming=False)
-
-    async def talk() -> None:
-        llm.script([Step("", "", [Call("a", "ferry")]), Step("", "A boat.", [])])
-        context: Context = Context(agent)
-        await agent.run("What is a ferry?", ctx=context, memory=memory)
-        llm.script([Step("", "Yes.", [])])
-        await agent.run("Sure?", ctx=Context.from_dict(agent, context.to_dict()))
-
-    async_to_sync(talk)()
-
-    assert len(memory.get_all()) == 6
-    assert llm.sent[-1] == memory.get_all()[:5]
-
-
 def test_what_is_refused() -> None:
     memory = new_memory()
     memory.put_messages([])
@@ -339,28 +266,22 @@ def test_asynchronous_twins() -> None:
     async_to_sync(talk)()
 
 
-TEXTS = st.one_of(agent_scripts.TEXTS, st.just(""))
 IDS = st.one_of(st.none(), st.sampled_from(["a", "b", "c"]))
-JSON = st.recursive(
-    st.one_of(st.none(), st.booleans(), st.integers(-9, 9), TEXTS),
-    lambda inner: st.one_of(st.lists(inner, max_size=3), st.dictionaries(TEXTS, inner, max_size=3)),
-    max_leaves=5,
-)
-TEXT_BLOCKS = st.builds(TextBlock, text=TEXTS)
+TEXT_BLOCKS = st.builds(TextBlock, text=ANY_TEXTS)
 IMAGES = st.one_of(
     st.builds(ImageBlock, image=st.binary(min_size=1, max_size=8)), st.just(ImageBlock(url="https://a.example/b.png"))
 )
 BLOCKS = st.one_of(
     TEXT_BLOCKS,
     IMAGES,
-    st.builds(DocumentBlock, data=st.binary(min_size=1, max_size=8), title=TEXTS),
-    st.builds(CitableBlock, title=TEXTS, source=TEXTS, content=st.lists(TEXT_BLOCKS, max_size=2)),
-    st.builds(ThinkingBlock, content=TEXTS),
+    st.builds(DocumentBlock, data=st.binary(min_size=1, max_size=8), title=ANY_TEXTS),
+    st.builds(CitableBlock, title=ANY_TEXTS, source=ANY_TEXTS, content=st.lists(TEXT_BLOCKS, max_size=2)),
+    st.builds(ThinkingBlock, content=ANY_TEXTS),
     st.builds(
         ToolCallBlock,
         tool_call_id=IDS,
-        tool_name=TEXTS,
-        tool_kwargs=st.one_of(TEXTS, st.dictionaries(TEXTS, JSON, max_size=2)),
+        tool_name=ANY_TEXTS,
+        tool_kwargs=st.one_of(ANY_TEXTS, st.dictionaries(ANY_TEXTS, JSON, max_size=2)),
     ),
 )
 MESSAGES = st.builds(

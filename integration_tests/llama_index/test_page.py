@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import json
-from typing import Any
 
 import pytest
 from asgiref.sync import async_to_sync
 from django.contrib.auth.models import AnonymousUser, User
-from django.test import AsyncRequestFactory
+from django.http import HttpResponse
 from llama_index.core import Settings
 
 from django_convmemory.memory import memories
+from integration_tests import pages
 from integration_tests.agent_scripts import Step
 from integration_tests.llama_index.model import ScriptedLLM
 from tests.howto.test_pages import module_of
@@ -25,14 +25,8 @@ def test_the_view_answers_and_remembers(monkeypatch: pytest.MonkeyPatch) -> None
     llm = ScriptedLLM()
     monkeypatch.setattr(Settings, "_llm", llm)  # To read Settings.llm would make the default model.
 
-    @async_to_sync
-    async def ask(text: str, user: User | AnonymousUser) -> Any:
-        async def auser() -> User | AnonymousUser:
-            return user
-
-        request = AsyncRequestFactory().post("/", {"text": text})
-        request.auser = auser
-        return await namespace["ask"](request)
+    def ask(text: str, user: User | AnonymousUser) -> HttpResponse:
+        return async_to_sync(pages.ask)(namespace["ask"], text, user)
 
     for question, answer in (("When?", "At nine."), ("Sure?", "Yes.")):
         llm.script([Step("", answer, [])])

@@ -1,15 +1,9 @@
-"""``pytest -p integration_tests.openai_agents.sdk_plugin``: our session where the tests of the SDK make theirs.
-
-``CONVMEMORY_SDK_DATABASE`` is the database, as JSON. ``tests`` is the package of the SDK here, so nothing of our own
-``tests`` is imported.
-"""
+"""A plugin of pytest: our session where the tests of the SDK make theirs."""
 
 from __future__ import annotations
 
 import hashlib
 import inspect
-import json
-import os
 import re
 import uuid
 from collections.abc import Iterator
@@ -17,26 +11,13 @@ from typing import Any, ClassVar
 
 import agents
 import agents.extensions.memory
-import django
 import pytest
 from agents import SQLiteSession
 from agents.extensions.memory import async_sqlite_session
-from django.conf import settings
 
-settings.configure(
-    INSTALLED_APPS=["django.contrib.auth", "django.contrib.contenttypes", "django_convmemory"],
-    DATABASES={"default": json.loads(os.environ["CONVMEMORY_SDK_DATABASE"])},
-    USE_TZ=True,
-    CONVMEMORY={
-        "default": {
-            "MEMORY": "django_convmemory.memory.ConversationSummaryBufferMemory",
-            "OPTIONS": {"max_token_limit": 100_000},
-            "CHAT_MODEL": {"BACKEND": "django_convmemory.chat_models.extractive.ExtractiveChatModel"},
-            "SCHEDULER": {"BACKEND": "django_convmemory.schedulers.InlineScheduler"},
-        }
-    },
-)
-django.setup()
+from integration_tests import their_tests
+
+their_tests.set_up_django()
 
 from django_convmemory.integrations.openai_agents import ConvMemorySession  # noqa: E402  after the settings
 
@@ -51,7 +32,6 @@ PRIVATE = private_names(SQLiteSession("any"), async_sqlite_session.AsyncSQLiteSe
 class Ours(ConvMemorySession):
     """Takes the arguments of ``SQLiteSession``. Each file, and each database in memory, has sessions of its own."""
 
-    made = 0
     # The private names of SQLiteSession that a test has asked for.
     asked: ClassVar[set[str]] = set()
 
@@ -62,7 +42,7 @@ class Ours(ConvMemorySession):
         key = hashlib.sha256(repr((place, session_id, tables, more)).encode()).hexdigest()
         super().__init__(key, session_settings=session_settings)
         self.session_id = session_id
-        Ours.made += 1
+        their_tests.counts["made"] += 1
 
     def __getattr__(self, name: str) -> Any:
         if name in PRIVATE:
@@ -90,7 +70,6 @@ SKIPPED = {
     r"is closed|rejects_empty|close_before": "a closed SQLiteSession refuses work",
     r"InvalidToken|authentication_rollback": "EncryptedSession authenticates inside a transaction of SQLiteSession",
 }
-passed = {"ours": 0, "other": 0}
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -102,8 +81,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 @pytest.hookimpl(wrapper=True)
-def pytest_runtest_call(item: pytest.Item) -> Iterator[None]:
-    made = Ours.made
+def pytest_runtest_call() -> Iterator[None]:
     Ours.asked.clear()
     try:
         yield
@@ -111,8 +89,3 @@ def pytest_runtest_call(item: pytest.Item) -> Iterator[None]:
         if Ours.asked:
             pytest.skip(f"it needs what is private to SQLiteSession: {', '.join(sorted(Ours.asked))}")
         raise
-    passed["ours" if Ours.made > made else "other"] += 1
-
-
-def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    terminalreporter.write_line(f"passed with our session: {passed['ours']}; without it: {passed['other']}")

@@ -10,11 +10,10 @@ import pytest
 from agents import OpenAIResponsesModel, SQLiteSession
 from asgiref.sync import async_to_sync
 from django.contrib.auth.models import AnonymousUser, User
-from django.core.management import call_command
-from django.test import AsyncRequestFactory
 
 from django_convmemory.integrations.openai_agents import ConvMemorySession
 from django_convmemory.memory import memories
+from integration_tests import pages
 from integration_tests.openai_agents.model import called, inputs, response, said, talking, thought
 from tests.howto.test_pages import module_of
 from tests.openai_server import OpenAIServer
@@ -28,19 +27,14 @@ def test_the_view_answers_and_remembers(server: OpenAIServer) -> None:
     ann = User.objects.create_user("ann")
     server.queue(response(said("At nine.")), response(said("An hour.", 2)))
 
-    async def ask(text: str, user: User | AnonymousUser) -> Any:
-        async def auser() -> User | AnonymousUser:
-            return user
-
-        request = AsyncRequestFactory().post("/", {"text": text})
-        request.auser = auser
-        return await namespace["ask"](request)
-
     async def talk(model: OpenAIResponsesModel) -> None:
         namespace["guide"].model = model
-        answers = [await ask(text, ann) for text in ("When does the ferry leave?", "How long does it take?")]
+        answers = [
+            await pages.ask(namespace["ask"], text, ann)
+            for text in ("When does the ferry leave?", "How long does it take?")
+        ]
         assert [json.loads(answer.content) for answer in answers] == [{"text": "At nine."}, {"text": "An hour."}]
-        assert (await ask("When?", AnonymousUser())).status_code == 403
+        assert (await pages.ask(namespace["ask"], "When?", AnonymousUser())).status_code == 403
 
     talking(server, talk)
 
@@ -67,28 +61,32 @@ def test_a_client_for_each_run_works_in_several_event_loops(
     assert len(inputs(server)[2]) == 5
 
 
+ITEMS = [{"role": "user", "content": "Köln?"}, thought("hm"), called("a", "f"), returned("a", "1"), said("One.")]
+
+
+def store_with_the_sdk(session_id: str, path: pathlib.Path) -> None:
+    theirs = SQLiteSession(session_id, path)
+    async_to_sync(theirs.add_items)(cast("Any", ITEMS))
+    theirs.close()
+
+
 def test_sessions_of_users_are_moved(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     ann, ben = User.objects.create_user("ann"), User.objects.create_user("ben")
-    items = [{"role": "user", "content": "Köln?"}, thought("hm"), called("a", "f"), returned("a", "1"), said("One.")]
-    theirs = SQLiteSession(f"main-{ann.pk}", "chats.db")
-    async_to_sync(theirs.add_items)(cast("Any", items))
-    theirs.close()
+    store_with_the_sdk(f"main-{ann.pk}", tmp_path / "chats.db")
     move_sessions = module_of("openai-agents", "move_sessions.py")["move_sessions"]
 
     move_sessions()
     move_sessions()
 
-    assert async_to_sync(ConvMemorySession("main", owner=ann).get_items)() == items
+    assert async_to_sync(ConvMemorySession("main", owner=ann).get_items)() == ITEMS
     assert async_to_sync(ConvMemorySession("main", owner=ben).get_items)() == []
 
 
-def test_a_file_of_the_sdk_is_imported(tmp_path: pathlib.Path) -> None:
-    items = [{"role": "user", "content": "Köln?"}, thought("hm"), called("a", "f"), returned("a", "1"), said("One.")]
-    theirs = SQLiteSession("main", tmp_path / "chats.db")
-    async_to_sync(theirs.add_items)(cast("Any", items))
-    theirs.close()
+def test_a_file_of_the_sdk_is_moved(tmp_path: pathlib.Path) -> None:
+    store_with_the_sdk("main", tmp_path / "chats.db")
+    script = module_of("moving", "move_sqlite.py")
 
-    call_command("convmemory_import", str(tmp_path / "chats.db"), verbosity=0)
+    script["move"](tmp_path / "chats.db", script["AGENTS_SDK"])
 
-    assert async_to_sync(ConvMemorySession("main").get_items)() == items
+    assert async_to_sync(ConvMemorySession("main").get_items)() == ITEMS

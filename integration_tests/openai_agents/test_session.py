@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
-import json
 import logging
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, cast
@@ -18,13 +16,15 @@ from hypothesis import given, strategies as st
 from django_convmemory import models
 from django_convmemory.core.exchanges import REDACTED
 from django_convmemory.exceptions import InvalidArgument, InvalidMessage, InvalidSession
-from django_convmemory.integrations import openai_agents
+from django_convmemory.integrations import openai_agents, responses_items
 from django_convmemory.integrations.openai_agents import ConvMemorySession
 from django_convmemory.memory import memories
 from django_convmemory.messages import ChatMessage
+from integration_tests import agent_scripts
+from integration_tests.agent_scripts import LIMIT, WORDS, Turn
 from integration_tests.openai_agents.model import called, inputs, response, said, talking, thought, unmatched
 from tests import response_items
-from tests.openai_server import Behaviour, OpenAIServer
+from tests.openai_server import OpenAIServer
 from tests.response_items import returned
 
 if TYPE_CHECKING:
@@ -33,7 +33,6 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.django_db
 
 Item = dict[str, Any]
-WORDS = "The ferry to the island leaves at nine and takes an hour. " * 3
 
 
 def user(text: str) -> Item:
@@ -86,16 +85,6 @@ if hasattr(session_settings, "coerce_session_settings"):
     SETTINGS.append({"limit": 3})
 
 
-@given(response_items.sequences())
-def test_items_come_back_equal(sequence: list[Item]) -> None:
-    session = ConvMemorySession("equal", view="history")
-    async_to_sync(session.clear_session)()
-
-    add(session, *sequence)
-
-    assert get(session) == sequence
-
-
 @given(response_items.sequences(), st.data())
 def test_it_does_what_the_sessions_of_the_sdk_do(sequence: list[Item], data: st.DataObject) -> None:
     """As long as nothing is folded."""
@@ -112,6 +101,36 @@ def test_it_does_what_the_sessions_of_the_sdk_do(sequence: list[Item], data: st.
             assert get(ours, limit) == get(theirs, limit)
     finally:
         theirs.close()
+
+
+@pytest.mark.usefixtures("limit")
+@given(agent_scripts.turns(min_size=3, max_size=6))
+def test_after_a_fold_the_budget_is_held_and_each_call_has_its_result(turns: list[Turn]) -> None:
+    session = ConvMemorySession(agent_scripts.new_key())
+    added: list[Item] = []
+
+    for turn in turns:
+        add(session, *items_of(turn))
+        added += items_of(turn)
+        handle(session).compact()
+
+        context, shown = handle(session).load(), get(session)
+        assert unmatched(shown) == []
+        count = memories["default"].counter.count
+        # As an item, the summary has a few tokens more.
+        assert sum(count(responses_items.message(item)) for item in shown) <= context.tokens + 5
+        assert context.over_budget or context.tokens <= 2 * LIMIT
+    assert get(ConvMemorySession(session.session_id, view="history")) == added
+
+
+def items_of(turn: Turn) -> list[Item]:
+    items = [user(turn.said)]
+    for number, step in enumerate(turn.steps):
+        items += [thought(step.thought, number)] if step.thought else []
+        items += [said(step.text, number)] if step.text else []
+        items += [called(call.id, "look_up", word=call.word) for call in step.calls]
+        items += [returned(call.id, "a word") for call in reversed(step.calls)]
+    return items
 
 
 def test_it_is_a_session_of_the_sdk() -> None:
@@ -388,24 +407,6 @@ def test_a_run_stores_its_items_and_the_next_run_is_sent_them(server: OpenAIServ
     assert unmatched(sent[2]) == []
 
 
-def test_a_streamed_run_stores_the_same(server: OpenAIServer) -> None:
-    """The last event has the whole response, so it is all that the server sends."""
-    final = {"type": "response.completed", "sequence_number": 1, "response": response(said("Hello.")).body}
-    events = f"event: response.completed\ndata: {json.dumps(final)}\n\n"
-    server.queue(Behaviour("raw", body=events, headers={"Content-Type": "text/event-stream"}))
-    session = ConvMemorySession("main")
-
-    async def talk(model: OpenAIResponsesModel) -> None:
-        result = Runner.run_streamed(Agent("Guide", model=model), "Hi.", session=session)
-        async for _ in result.stream_events():
-            pass
-        assert result.final_output == "Hello."
-
-    talking(server, talk)
-
-    assert [item["role"] for item in get(session)] == ["user", "assistant"]
-
-
 def test_a_callback_that_passes_the_summary_on_does_not_store_it(
     server: OpenAIServer, folded: Callable[[int], ConvMemorySession]
 ) -> None:
@@ -441,19 +442,3 @@ def test_a_failed_run_leaves_what_was_acknowledged(server: OpenAIServer) -> None
     talking(server, talk)
 
     assert unmatched(inputs(server)[-1]) == []
-
-
-@pytest.mark.django_db(transaction=True)
-def test_runs_of_one_session_at_once_lose_nothing() -> None:
-    session = ConvMemorySession("main")
-
-    async def talk() -> None:
-        items = [[user(f"{number}, {part}") for part in range(3)] for number in range(20)]
-        await asyncio.gather(*(session.add_items(cast("Any", each)) for each in items))
-
-    async_to_sync(talk)()
-
-    stored = get(session)
-    assert len(stored) == 60
-    # Each list is stored as a whole.
-    assert all(len({item["content"].split(",")[0] for item in stored[at : at + 3]}) == 1 for at in range(0, 60, 3))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import datetime as dt
-import itertools
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
@@ -47,32 +46,18 @@ from django_convmemory.integrations.pydantic_ai import (
 from django_convmemory.memory import memories
 from django_convmemory.messages import ChatMessage
 from integration_tests import agent_scripts
-from integration_tests.agent_scripts import Step, Turn
+from integration_tests.agent_scripts import ANY_TEXTS, JSON, LIMIT, WORDS, Step, Turn
 
 if TYPE_CHECKING:
     from pytest_django import Settings
 
-pytestmark = pytest.mark.django_db
+pytestmark = [pytest.mark.django_db, pytest.mark.usefixtures("limit")]
 
 Json = dict[str, Any]
-LIMIT = 200
-WORDS = "The ferry to the island leaves at nine and takes an hour. " * 3
-_keys = (f"session {number}" for number in itertools.count())
-
-
-@pytest.fixture(autouse=True)
-def limit(settings: Settings) -> None:
-    """The budget of the memory. Nothing is folded unless a test does it."""
-    memory = settings.CONVMEMORY["default"]
-    options = {"max_token_limit": LIMIT, "max_context_tokens": 2 * LIMIT, "max_summary_tokens": 60}
-    settings.CONVMEMORY = {
-        "default": memory | {"OPTIONS": options},
-        "large": memory | {"OPTIONS": {"max_token_limit": 100_000}},
-    }
 
 
 def new_session(alias: str = "default") -> SessionHandle:
-    return memories[alias].session(next(_keys))
+    return memories[alias].session(agent_scripts.new_key())
 
 
 class Scripted:
@@ -181,47 +166,18 @@ def check_calls(sent: list[ModelMessage]) -> None:
     assert waiting == []
 
 
-def test_the_system_prompt_is_sent_after_it_is_folded() -> None:
-    scripted = Scripted()
-    session = new_session()
-    for number in range(6):
-        turn = Turn(f"{number} {WORDS}", [Step("", WORDS, [])])
-        append_messages(session, scripted.run(turn, message_history(session)).new_messages())
-        session.compact()
-
-    first, second, *_ = message_history(session)
-
-    assert session.load().summary
-    assert isinstance(first, ModelRequest)
-    assert [part.content for part in first.parts] == ["You are a guide."]  # type: ignore[union-attr]
-    assert isinstance(second, ModelRequest)
-    [summary] = second.parts
-    assert isinstance(summary, SystemPromptPart)
-    assert summary.content.startswith("Summary of earlier conversation: ")
-
-
-def test_a_summary_with_the_role_user_is_a_prompt(settings: Settings) -> None:
+@pytest.mark.parametrize(("role", "form"), [("system", SystemPromptPart), ("user", UserPromptPart)])
+def test_the_summary_is_a_prompt(settings: Settings, role: str, form: type[Any]) -> None:
     memory = settings.CONVMEMORY["default"]
-    settings.CONVMEMORY = {"default": memory | {"OPTIONS": memory["OPTIONS"] | {"summary_role": "user"}}}
+    settings.CONVMEMORY = {"default": memory | {"OPTIONS": memory["OPTIONS"] | {"summary_role": role}}}
     session = new_session()
     append_messages(session, [ModelRequest([UserPromptPart(f"{number} {WORDS}")]) for number in range(12)])
     session.compact()
 
     [summary] = message_history(session)[0].parts
 
-    assert isinstance(summary, UserPromptPart)
-
-
-def test_later_system_prompts_are_not_pinned() -> None:
-    """An agent without a history begins with its prompt each time."""
-    scripted = Scripted()
-    session = new_session("large")
-    for number in range(70):
-        append_messages(session, scripted.run(Turn(str(number), [Step("", "Yes.", [])]), []).new_messages())
-
-    assert [part.position for part in session.load().parts if part.name == "pinned"] == [1]
-    prompts = [part for message in message_history(session) for part in message.parts]
-    assert sum(isinstance(part, SystemPromptPart) for part in prompts) == 70
+    assert isinstance(summary, form)
+    assert str(summary.content).startswith("Summary of earlier conversation: ")
 
 
 def test_a_result_that_is_deferred_answers_its_call() -> None:
@@ -349,13 +305,7 @@ def test_what_is_refused() -> None:
 
 
 IDS = st.sampled_from(["a", "b", "c"])
-TEXTS = st.one_of(agent_scripts.TEXTS, st.just(""))
 TIMES = st.just(dt.datetime(2026, 1, 2, 3, 4, 5, 678, tzinfo=dt.UTC))
-JSON = st.recursive(
-    st.one_of(st.none(), st.booleans(), st.integers(-9, 9), TEXTS),
-    lambda inner: st.one_of(st.lists(inner, max_size=3), st.dictionaries(TEXTS, inner, max_size=3)),
-    max_leaves=5,
-)
 FILES = st.one_of(
     st.builds(ImageUrl, st.just("https://a.example/b.png")),
     st.builds(BinaryContent, st.binary(max_size=8), media_type=st.sampled_from(["image/png", "application/pdf"])),
@@ -365,32 +315,34 @@ if hasattr(pydantic_ai, "RetryFeedbackPart"):  # Older versions do not have thes
     LATER = [
         st.builds(
             pydantic_ai.RetryFeedbackPart,
-            TEXTS,
+            ANY_TEXTS,
             retry=st.just(pydantic_ai.RetryInfo("model_retry")),
             timestamp=TIMES,
         ),
         st.just(pydantic_ai.ToolAvailabilityDeltaPart(tools_added=["look_up"])),
         st.just(pydantic_ai.InstructionBaselinePart(instructions=[])),
-        st.builds(pydantic_ai.CompactionPart, TEXTS),
-        st.builds(pydantic_ai.SpeechPart, speaker=st.just("user"), transcript=TEXTS),
+        st.builds(pydantic_ai.CompactionPart, ANY_TEXTS),
+        st.builds(pydantic_ai.SpeechPart, speaker=st.just("user"), transcript=ANY_TEXTS),
     ]
 REQUEST_PARTS: st.SearchStrategy[Any] = st.one_of(
-    st.builds(SystemPromptPart, TEXTS, timestamp=TIMES),
-    st.builds(UserPromptPart, st.one_of(TEXTS, st.lists(st.one_of(TEXTS, FILES), max_size=3)), timestamp=TIMES),
-    st.builds(ToolReturnPart, TEXTS, JSON, IDS, timestamp=TIMES),
-    st.builds(ToolReturnPart, TEXTS, st.lists(st.one_of(TEXTS, FILES), max_size=2), IDS, timestamp=TIMES),
+    st.builds(SystemPromptPart, ANY_TEXTS, timestamp=TIMES),
+    st.builds(UserPromptPart, st.one_of(ANY_TEXTS, st.lists(st.one_of(ANY_TEXTS, FILES), max_size=3)), timestamp=TIMES),
+    st.builds(ToolReturnPart, ANY_TEXTS, JSON, IDS, timestamp=TIMES),
+    st.builds(ToolReturnPart, ANY_TEXTS, st.lists(st.one_of(ANY_TEXTS, FILES), max_size=2), IDS, timestamp=TIMES),
     *LATER,
 )
 NATIVE_CALL: Any = getattr(pydantic_ai, "NativeToolCallPart", None) or pydantic_ai.__dict__["BuiltinToolCallPart"]
 RESPONSE_PARTS: st.SearchStrategy[Any] = st.one_of(
-    st.builds(TextPart, TEXTS),
-    st.builds(ThinkingPart, TEXTS, signature=st.none()),
-    st.builds(ToolCallPart, TEXTS, st.one_of(st.none(), TEXTS, st.dictionaries(TEXTS, JSON, max_size=2)), IDS),
-    st.builds(NATIVE_CALL, TEXTS, TEXTS, IDS),
+    st.builds(TextPart, ANY_TEXTS),
+    st.builds(ThinkingPart, ANY_TEXTS, signature=st.none()),
+    st.builds(
+        ToolCallPart, ANY_TEXTS, st.one_of(st.none(), ANY_TEXTS, st.dictionaries(ANY_TEXTS, JSON, max_size=2)), IDS
+    ),
+    st.builds(NATIVE_CALL, ANY_TEXTS, ANY_TEXTS, IDS),
     st.builds(pydantic_ai.FilePart, st.builds(BinaryContent, st.binary(max_size=8), media_type=st.just("image/png"))),
 )
 MESSAGES: st.SearchStrategy[ModelMessage] = st.one_of(
-    st.builds(ModelRequest, st.lists(REQUEST_PARTS, max_size=5), instructions=st.one_of(st.none(), TEXTS)),
+    st.builds(ModelRequest, st.lists(REQUEST_PARTS, max_size=5), instructions=st.one_of(st.none(), ANY_TEXTS)),
     st.builds(ModelResponse, st.lists(RESPONSE_PARTS, max_size=4), timestamp=TIMES, model_name=st.just("m")),
 )
 

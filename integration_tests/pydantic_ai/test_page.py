@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import json
-from typing import Any
 
 import pytest
 from asgiref.sync import async_to_sync
 from django.contrib.auth.models import AnonymousUser, User
-from django.test import AsyncRequestFactory
+from django.http import HttpResponse
 from pydantic_ai.messages import ModelMessage, ModelResponse, TextPart
 from pydantic_ai.models.function import AgentInfo, FunctionModel
 
 from django_convmemory.memory import memories
+from integration_tests import pages
 from tests.howto.test_pages import module_of
 
 
@@ -28,14 +28,8 @@ def test_the_view_answers_and_remembers() -> None:
 
     namespace["MODEL"] = FunctionModel(reply)
 
-    @async_to_sync
-    async def ask(text: str, user: User | AnonymousUser) -> Any:
-        async def auser() -> User | AnonymousUser:
-            return user
-
-        request = AsyncRequestFactory().post("/", {"text": text})
-        request.auser = auser
-        return await namespace["ask"](request)
+    def ask(text: str, user: User | AnonymousUser) -> HttpResponse:
+        return async_to_sync(pages.ask)(namespace["ask"], text, user)
 
     assert json.loads(ask("When?", ann).content) == {"text": "Answer 1."}
     assert json.loads(ask("Sure?", ann).content) == {"text": "Answer 2."}

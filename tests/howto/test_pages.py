@@ -401,15 +401,6 @@ def test_prompt_caches(settings: Any, ann: User) -> None:
     assert cached_share(ann, since) == 2048 / 5000
 
 
-def test_the_cheapest_rows_of_the_table_are_cached_most() -> None:
-    rows = re.findall(
-        r"^\| [a-z ]+, .*?\| +([\d ]+)\| +([\d.]+) % \| +([\d.]+) \|$", PAGES["prompt-caches"], re.MULTILINE
-    )
-    assert len(rows) == 18
-    for _, cached, price in rows:
-        assert float(price) == pytest.approx(1 - 0.9 * float(cached) / 100, abs=0.006)
-
-
 PEANUTS = "My daughter Ines is allergic to peanuts."
 
 

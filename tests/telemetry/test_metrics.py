@@ -45,7 +45,7 @@ def test_the_metrics_of_calls_are_those_of_the_conventions(reported: Reported) -
             assert {key: type(value) for key, value in attributes.items()}.items() <= convention.allowed.items()
 
 
-def test_each_call_is_timed_and_a_failed_one_says_so(reported: Reported) -> None:
+def test_calls_are_timed_and_folds_are_counted_by_how_they_end(reported: Reported) -> None:
     folded(ModelUnavailable("down"), ANSWER)
 
     counts = {
@@ -53,6 +53,9 @@ def test_each_call_is_timed_and_a_failed_one_says_so(reported: Reported) -> None
         for point in reported.points("gen_ai.client.operation.duration")
     }
     assert counts == {"": 1, "ModelUnavailable": 1}
+    counts = {point.attributes["convmemory.outcome"]: point.value for point in reported.points("convmemory.folds")}
+    assert counts == {"stalled": 1, "published": 1}
+    assert sum(point.count for point in reported.points("convmemory.fold.duration")) == 2
 
 
 def test_tokens_are_counted_as_the_provider_reports_them(reported: Reported) -> None:
@@ -69,14 +72,6 @@ def test_an_answer_without_usage_counts_no_tokens(reported: Reported) -> None:
 
     assert reported.points("gen_ai.client.token.usage") == []
     assert reported.points("convmemory.cached_tokens") == []
-
-
-def test_folds_are_counted_by_outcome(reported: Reported) -> None:
-    folded(ModelUnavailable("down"), ANSWER)
-
-    counts = {point.attributes["convmemory.outcome"]: point.value for point in reported.points("convmemory.folds")}
-    assert counts == {"stalled": 1, "published": 1}
-    assert sum(point.count for point in reported.points("convmemory.fold.duration")) == 2
 
 
 def test_messages_without_room_are_counted(reported: Reported) -> None:

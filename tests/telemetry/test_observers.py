@@ -25,6 +25,17 @@ if TYPE_CHECKING:
     from pytest_django import Settings
 
 
+@contextlib.contextmanager
+def added(*added: Observer) -> Iterator[None]:
+    for observer in added:
+        observers.add(observer)
+    try:
+        yield
+    finally:
+        for observer in added:
+            observers.remove(observer)
+
+
 class Broken(Observer):
     """Raises an error wherever it can."""
 
@@ -46,24 +57,18 @@ class Broken(Observer):
         raise RuntimeError("in the middle")
 
 
-@pytest.fixture
-def broken() -> Iterator[Broken]:
-    observer = Broken()
-    observers.add(observer)
-    yield observer
-    observers.remove(observer)
-
-
 @pytest.mark.django_db
-def test_an_observer_that_fails_is_logged_and_changes_nothing(broken: Broken, caplog: pytest.LogCaptureFixture) -> None:
+def test_an_observer_that_fails_is_logged_and_changes_nothing(caplog: pytest.LogCaptureFixture) -> None:
     memory = build(ScriptedChatModel(["They talked."]))
     memory.append("s", ChatMessage.human("I like parrots."))
     talk(memory, 10)
 
-    assert memory.compact("s") == "published"
-    assert memory.load("s").summary is not None
-    assert memory.search("parrots", session="s")[0].position == 1
-    assert observers.headers() == {}
+    # An observer that does nothing can be told everything.
+    with added(Broken(), Observer()):
+        assert memory.compact("s") == "published"
+        assert memory.load("s").summary is not None
+        assert memory.search("parrots", session="s")[0].position == 1
+        assert observers.headers() == {}
     assert [record.name for record in caplog.records if "observer" in record.message] == [
         "django_convmemory.core.observers"
     ] * 5
@@ -75,15 +80,10 @@ def test_an_observer_that_swallows_errors_swallows_none_of_ours() -> None:
         def calling(self, call: Call) -> contextlib.AbstractContextManager[object]:
             return contextlib.suppress(BaseException)
 
-    observer = Swallowing()
-    observers.add(observer)
-    try:
-        memory = build(ScriptedChatModel([KeyboardInterrupt]))
-        talk(memory, 10)
-        with pytest.raises(KeyboardInterrupt):
-            memory.compact("s")
-    finally:
-        observers.remove(observer)
+    memory = build(ScriptedChatModel([KeyboardInterrupt]))
+    talk(memory, 10)
+    with added(Swallowing()), pytest.raises(KeyboardInterrupt):
+        memory.compact("s")
 
 
 class Recording(Observer):
@@ -124,30 +124,13 @@ def test_a_stop_within_an_observer_stops_the_fold_and_ends_what_the_others_began
     first, last, stopping = Recording(), Recording(), Stopping(at, kind)
     memory = build(ScriptedChatModel(["They talked."] * 2))
     talk(memory, 10)
-    with contextlib.ExitStack() as added:
-        for observer in (first, stopping, last):
-            observers.add(observer)
-            added.callback(observers.remove, observer)
-        with pytest.raises(kind):
-            memory.compact("s")
+    with added(first, stopping, last), pytest.raises(kind):
+        memory.compact("s")
     assert first.notes == ["begins", "ends"]
     assert last.notes == ([] if at == "beginning" else ["begins", "ends"])
     # The lease was given back.
     assert session().lease_expires_at is None
     assert memory.compact("s") == "published"
-
-
-def test_an_observer_that_does_nothing_can_be_told_everything() -> None:
-    observer = Observer()
-    with (
-        observer.folding(Fold(alias="default", session_id=1, work="compact")),
-        observer.calling(
-            Call(model=ScriptedChatModel(), request=None, alias="", public_id="", by_fallback=False)  # type: ignore[arg-type]
-        ),
-        observer.searching(Search(alias="default", query="x")),
-    ):
-        observer.loaded("default", Context())
-    assert observer.headers() == {}
 
 
 @pytest.mark.slow
