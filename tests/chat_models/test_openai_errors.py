@@ -13,7 +13,6 @@ import pytest
 from django_convmemory import exceptions
 from django_convmemory.chat_models import base, openai_replies
 from django_convmemory.chat_models.openai import OpenAIChatModel
-from django_convmemory.messages import ChatMessage
 from tests.chat_models.asking import KEY, SECRET, Ask, chat, error_of, model_at
 from tests.openai_server import Behaviour, OpenAIServer
 
