@@ -126,6 +126,18 @@ def test_what_was_recalled_is_shown_at_the_reply(site: str, page: Page) -> None:
     assert page.request.get(f"{page.url.split('?')[0].split('#')[0]}recalled/99/").status == 404
 
 
+def test_two_windows_of_a_new_browser_belong_to_the_same_visitor(site: str, page: Page) -> None:
+    other = page.context.new_page()
+    for tab in (page, other):
+        tab.goto(site)
+    for number, tab in enumerate((page, other)):
+        tab.fill("#text", f"Message {number}.")
+        tab.click("text=Send")
+        tab.wait_for_selector("#panel")
+    for tab in (page, other):
+        assert tab.reload().status == 200  # type: ignore[union-attr]
+
+
 @pytest.mark.slow
 def test_who_says_too_much_is_told_when_to_go_on(browser: Browser, tmp_path_factory: pytest.TempPathFactory) -> None:
     with served(tmp_path_factory.mktemp("limited"), CHAT_RATE="2/day") as url:
