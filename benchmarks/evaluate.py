@@ -25,7 +25,7 @@ if not apps.ready:
     django.setup()
 
 from django_convmemory import models
-from django_convmemory.core import identifiers
+from django_convmemory.core import identifiers, indexing
 from django_convmemory.core.recall import queries, ranking
 from django_convmemory.management.progress import counted, printable
 from django_convmemory.memory import memories
@@ -127,7 +127,7 @@ class _Search:
     """Finds out whether a search in ``session`` finds a message that ``said`` names for an identifier."""
 
     def __init__(self, session: models.Session, said: Iterable[tuple[int, list[str]]]) -> None:
-        searchable = ORMStore(session._state.db).searchable(session.session_name)
+        searchable = indexing.searchable(ORMStore(session._state.db), session.session_name)
         self._segments = searchable.segments if searchable is not None else ()
         self._searches = 0
         self._positions: dict[str, set[int]] = {}

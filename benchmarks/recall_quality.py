@@ -28,7 +28,8 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 from urllib.parse import SplitResult, unquote, urlsplit
 
-from django_convmemory.core.recall import documents, queries, ranking, segments
+from django_convmemory.core import segments
+from django_convmemory.core.recall import documents, queries, ranking
 from django_convmemory.messages import ChatMessage
 from tests import servers
 

@@ -14,7 +14,7 @@ from asgiref.sync import sync_to_async
 from django.dispatch import Signal
 
 from django_convmemory import schedulers, signals
-from django_convmemory.core import arguments, context, creations, naming, observers, recalling, runs, search
+from django_convmemory.core import arguments, context, creations, indexing, naming, observers, recalling, runs, search
 from django_convmemory.core.arguments import NOT_GIVEN
 from django_convmemory.core.context import Context
 from django_convmemory.core.hits import Hits
@@ -387,15 +387,21 @@ class ConversationMemory(BaseMemory):
         System messages, reasoning and redacted messages are not found. A session that does not exist has no hits.
         Raises :class:`~django_convmemory.exceptions.InvalidSession` and ``InvalidArgument``.
         """
-        search.check_arguments(session, limit=limit, offset=offset, before=before, after=after, neighbours=neighbours)
-        search.check_scopes(session, owner, visitor, sessions)
+        arguments.check_search(session, limit=limit, offset=offset, before=before, after=after, neighbours=neighbours)
+        arguments.check_search_scopes(session, owner, visitor, sessions)
         parsed = search.query_of(query)
         name = None if session is None else self.resolve(session)
         observed = observers.Search(alias=self.alias, query=query)
         with observers.searching(observed):
-            searched = search.sessions_for(
-                self.store, self.alias, name=name, owner=owner, visitor=visitor, sessions=sessions, before=before
-            )
+            if name is not None:
+                searchable = indexing.searchable(self.store, name, before=before)
+                searched = [] if searchable is None else [searchable]
+            elif sessions is not None:
+                searched = indexing.searchable_among(self.store, self.alias, sessions)
+            else:
+                owner, visitor = (NOT_GIVEN if person is None else person for person in (owner, visitor))
+                scope = naming.scope(self.store, owner, visitor)._asdict()
+                searched = indexing.searchable_of(self.store, self.alias, **scope)
             if self.options.index:
                 for session_id in search.to_index(searched):
                     self._schedule(session_id)

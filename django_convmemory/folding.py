@@ -9,6 +9,7 @@ import abc
 import dataclasses
 import datetime as dt
 import functools
+import logging
 from typing import Any
 
 from django_convmemory import schedulers, tokens
@@ -25,12 +26,16 @@ from django_convmemory.core.values import MAX_ALIAS_LENGTH, MAX_COUNTER_NAME, Cl
 from django_convmemory.messages import check_text
 from django_convmemory.prompts import DefaultPrompts, Prompts
 
+logger = logging.getLogger(__name__)
+
 # A sweep compares so many sessions with a new threshold.
 _COMPARED_BY_SWEEP = 5000
 # Seconds. If no worker has begun a rebuild by then, its task counts as lost.
 _REBUILD_WAIT = 300.0
 # A session of a memory that folds nothing is due when it has more messages that are not indexed.
 MAX_UNINDEXED = 256
+# Seconds of the lease of a run that only indexes.
+_INDEXING_LEASE = 3 * indexing.LONGEST
 
 
 class BaseMemory(abc.ABC):
@@ -147,15 +152,30 @@ class BaseMemory(abc.ABC):
         that the alias is paused. A memory without summaries only indexes the session.
         """
         if self.model is None:
-            return self._finish(session_id, indexing.run(self.store, session_id, self._due_rule, asked=asked))
+            return self._finish(session_id, self._index(session_id, asked=asked))
         fold = self._fold(session_id, "retry" if despite_pause else "compact")
         run = self._compactor(self.model, fold).run(self.alias, session_id, asked=asked, despite_pause=despite_pause)
         return self._drive(run, fold)
 
+    def _index(self, session_id: int, *, asked: bool) -> Result:
+        """Index a session of a memory that folds nothing. It takes the lease only for that."""
+        claim = self.store.claim(session_id, self._due_rule, lease=_INDEXING_LEASE, prompt_hash="", force=asked)
+        if claim == "not_due":
+            # A search asks for sessions that are not due.
+            return Result(Outcome.NOT_DUE, indexed=indexing.catch_up(self.store, session_id) > 0)
+        if not isinstance(claim, Claim):
+            return Result({"busy": Outcome.BUSY}.get(claim, Outcome.NOT_DUE))
+        try:
+            count = indexing.catch_up(self.store, session_id)
+        finally:
+            again = self.store.release(claim, self._due_rule)
+        logger.info("Indexed %d messages of session %s.", count, session_id)
+        return Result(Outcome.NOT_DUE, again, indexed=count > 0)
+
     @property
     def lease_seconds(self) -> float:
         """How many seconds a process may fold a session before another one may take over."""
-        return indexing.LEASE if self.model is None else self._compactor(self.model).lease
+        return _INDEXING_LEASE if self.model is None else self._compactor(self.model).lease
 
     @property
     def breaker(self) -> Breaker:

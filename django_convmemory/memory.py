@@ -11,8 +11,8 @@ from django_convmemory import conf, tokens
 from django_convmemory.chat_models.base import ChatModel
 from django_convmemory.conversation import ConversationMemory, Receipt, SessionHandle
 from django_convmemory.core import strategies
-from django_convmemory.core.context import spoken
 from django_convmemory.core.store import Store
+from django_convmemory.core.transcript import spoken
 from django_convmemory.exceptions import UnknownAlias
 from django_convmemory.forwarding import asynchronous
 from django_convmemory.messages import ChatMessage

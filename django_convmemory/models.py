@@ -417,7 +417,7 @@ class Segment(models.Model):
     """A piece of the index of recall: which terms the messages from ``first`` through ``last`` have.
 
     The segments of a session follow one another without a gap, from its first message through
-    :attr:`Session.indexed_position`. :mod:`.core.recall.segments` defines ``data``.
+    :attr:`Session.indexed_position`. :mod:`.core.segments` defines ``data``.
     """
 
     pk = models.CompositePrimaryKey("session_id", "first")
@@ -486,7 +486,7 @@ class Summary(models.Model):
     cut = models.BooleanField(_("cut"), default=False, db_default=False)
     # Part of a rebuild that is not finished, or of an exchange that is not folded to its end: it is not shown.
     building = models.BooleanField(_("not finished"), default=False)
-    # The offset through which the exchange that ends at last_position is folded: see core.transcript. Null: to its end.
+    # The offset through which the exchange that ends at last_position is folded: see core.parts. Null: to its end.
     part_end = models.BigIntegerField(_("part ends at"), null=True, blank=True)
     prompt_hash = models.CharField(_("prompt hash"), max_length=64, blank=True, default="")
     # The next three are those of core.values.SummaryVersion.

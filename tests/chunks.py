@@ -12,11 +12,11 @@ from django_convmemory import models
 from django_convmemory.chat_models.base import ChatRequest
 from django_convmemory.clock import Clock
 from django_convmemory.conversation import ConversationMemory
-from django_convmemory.core.context import spoken
 from django_convmemory.core.naming import Named
 from django_convmemory.core.observers import Call
 from django_convmemory.core.runs import Run
 from django_convmemory.core.store import Store
+from django_convmemory.core.transcript import spoken
 from django_convmemory.maintenance import integrity
 from django_convmemory.stores.in_memory import InMemoryStore
 from django_convmemory.stores.orm import ORMStore

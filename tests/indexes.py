@@ -7,9 +7,10 @@ from typing import Any
 
 from django_convmemory import models
 from django_convmemory.conversation import ConversationMemory, SessionHandle
-from django_convmemory.core.recall import documents, segments
-from django_convmemory.core.recall.segments import Document, Segment
-from django_convmemory.core.values import Searchable
+from django_convmemory.core import indexing, segments
+from django_convmemory.core.indexing import Searchable
+from django_convmemory.core.recall import documents
+from django_convmemory.core.segments import Document, Segment
 from django_convmemory.maintenance import integrity
 from django_convmemory.memory import ConversationWindowMemory
 from django_convmemory.messages import ChatMessage
@@ -29,7 +30,7 @@ def say(memory: ConversationMemory, count: int, key: str | SessionHandle = "s", 
 
 
 def index(key: str = "s", limit: int = 1_000) -> int:
-    return ORMStore().index(models.Session.objects.get(key=key).pk, limit=limit).messages
+    return indexing.index(ORMStore(), models.Session.objects.get(key=key).pk, limit=limit).messages
 
 
 def index_all(key: str = "s") -> int:
@@ -68,7 +69,7 @@ def expected(memory: ConversationMemory, through: int, key: str | SessionHandle 
 
 def read(key: str = "s", **bounds: Any) -> Searchable:
     memory = build()
-    session = memory.store.searchable(memory.resolve(key), **bounds)
+    session = indexing.searchable(memory.store, memory.resolve(key), **bounds)
     assert session is not None
     return session
 

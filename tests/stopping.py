@@ -22,6 +22,7 @@ from django.db.models import Q
 
 from django_convmemory import models
 from django_convmemory.conversation import SessionHandle
+from django_convmemory.core import indexing
 from django_convmemory.core.runs import Outcome
 from django_convmemory.memory import ConversationSummaryBufferMemory
 from django_convmemory.messages import ChatMessage
@@ -57,7 +58,7 @@ class Case:
     def index(self, limit: int = 1000) -> int:
         session_id = self.memory.store.find(self.chat.session_name)
         assert session_id is not None
-        return self.memory.store.index(session_id, limit=limit).messages
+        return indexing.index(self.memory.store, session_id, limit=limit).messages
 
     def append_meanwhile(self) -> None:
         self.memory.session(self.beside, visitor=self.visitor).append(ChatMessage.human("meanwhile"))

@@ -17,6 +17,7 @@ from django.db.models.functions import Replace
 
 from django_convmemory import models
 from django_convmemory.clock import Clock
+from django_convmemory.core import indexing
 from django_convmemory.maintenance import integrity
 from django_convmemory.memory import ConversationBufferMemory, ConversationSummaryBufferMemory
 from django_convmemory.messages import ChatMessage
@@ -199,7 +200,7 @@ def repairable(codes: frozenset[str]) -> list[str]:
 @pytest.mark.parametrize("name", repairable(integrity.OF_INDEX))
 def test_a_damaged_index_is_made_again(memory: ConversationSummaryBufferMemory, name: str) -> None:
     session = models.Session.objects.get(key="s")
-    memory.store.index(session.pk)
+    indexing.index(memory.store, session.pk)
     before = list(session.convmemory_segments.values_list("first", "last", "data"))
     DAMAGE[name][1](session)
     assert "(--reindex repairs it)" in check()[1]

@@ -15,13 +15,12 @@ from django.db import connection
 from django_convmemory import models
 from django_convmemory.chat_models.scripted import ScriptedChatModel
 from django_convmemory.conversation import SessionHandle
-from django_convmemory.core import indexable, indexing as core_indexing
-from django_convmemory.core.indexable import MOST_UNINDEXED
-from django_convmemory.core.values import Indexed
+from django_convmemory.core import indexable, indexing
+from django_convmemory.core.indexable import MOST_UNINDEXED, Unindexed
 from django_convmemory.memory import ConversationSummaryBufferMemory
 from django_convmemory.messages import ChatMessage
 from django_convmemory.schedulers import NullScheduler
-from django_convmemory.stores import indexing
+from django_convmemory.stores import index_rows
 from django_convmemory.stores.orm import ORMStore
 from tests.conversations import call
 from tests.indexes import (
@@ -92,11 +91,11 @@ def test_a_session_without_messages_or_without_a_row_has_nothing_to_index() -> N
     memory = build()
     memory.create("s")
     assert index() == 0
-    assert memory.store.index(10**6) == (0, False)
+    assert indexing.index(memory.store, 10**6) == (0, False)
 
 
 def test_much_text_is_indexed_in_portions_that_one_transaction_can_write(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(indexable, "_PORTION_SIZE", 2_000)
+    monkeypatch.setattr(indexing, "_PORTION_SIZE", 2_000)
     memory = build()
     say(memory, 60, text=" ".join(f"word{number}x" for number in range(100)) + " {}")
     portions = []
@@ -148,14 +147,14 @@ def test_an_index_that_another_process_has_just_begun_is_not_damaged(
 ) -> None:
     memory = build()
     say(memory, 20)
-    session_statement = indexing._session
+    session_statement = index_rows._session
 
     def begun_meanwhile(using: str) -> Any:
-        monkeypatch.setattr(indexing, "_session", session_statement)
+        monkeypatch.setattr(index_rows, "_session", session_statement)
         assert index(limit=10) == 10
         return session_statement(using)
 
-    monkeypatch.setattr(indexing, "_session", begun_meanwhile)
+    monkeypatch.setattr(index_rows, "_session", begun_meanwhile)
     assert index() == 10
     assert not caplog.records
     assert stored() == expected(memory, 20)
@@ -178,20 +177,20 @@ class SlowStore(ORMStore):
         super().__init__()
         self.clock = clock
 
-    def index(self, session_id: int, *, limit: int = 100) -> Indexed:
+    def unindexed(self, session_id: int, *, limit: int = 100) -> Unindexed | None:
         self.clock.now += 12
-        return super().index(session_id, limit=limit)
+        return super().unindexed(session_id, limit=100)
 
 
 def test_a_run_indexes_for_thirty_seconds_and_the_next_one_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
     clock = Clock()
-    monkeypatch.setattr(core_indexing, "time", clock)
+    monkeypatch.setattr(indexing, "time", clock)
     store = SlowStore(clock)
     model = ScriptedChatModel(["They talked."] * 50)
     memory = ConversationSummaryBufferMemory(store, model, 100, scheduler=NullScheduler())
     say(memory, 750)
     # The third portion ends after 36 seconds.
-    assert core_indexing.catch_up(store, models.Session.objects.get().pk) == indexed() == 300
+    assert indexing.catch_up(store, models.Session.objects.get().pk) == indexed() == 300
     assert clock.now == 36
     # What is left does not keep the session from being folded.
     assert memory.compact("s") == "published"
@@ -244,13 +243,13 @@ def test_another_epoch_and_another_row_are_not_read() -> None:
     say(memory, 3)
     row = models.Session.objects.get()
     store = memory.store
-    assert store.searchable(row.session_name, epoch=row.epoch) is not None
-    assert store.searchable(row.session_name, epoch=row.epoch + 1) is None
+    assert indexing.searchable(store, row.session_name, epoch=row.epoch) is not None
+    assert indexing.searchable(store, row.session_name, epoch=row.epoch + 1) is None
     memory.redact("s", 1)
-    assert store.searchable(row.session_name, epoch=row.epoch) is None
+    assert indexing.searchable(store, row.session_name, epoch=row.epoch) is None
     memory.delete("s")
     say(memory, 1)
-    assert store.searchable(row.session_name) is None
+    assert indexing.searchable(store, row.session_name) is None
 
 
 def test_the_sessions_of_a_person_are_read_as_far_as_the_bound_reaches() -> None:
@@ -267,7 +266,7 @@ def test_the_sessions_of_a_person_are_read_as_far_as_the_bound_reaches() -> None
         models.Session.objects.filter(key=key).update(updated_at=updated_at)
 
     def sessions(**options: Any) -> list[tuple[str, int, bool]]:
-        found = memory.store.searchable_of("default", owner_id=user.pk, visitor="", **options)
+        found = indexing.searchable_of(memory.store, "default", owner_id=user.pk, visitor="", **options)
         assert [session.name for session in found] == [rows[session.name.key].session_name for session in found]
         assert [session.name.row_id for session in found] == [session.session_id for session in found]
         return [(session.name.key, session.segments[-1].last, session.complete) for session in found]
@@ -276,7 +275,7 @@ def test_the_sessions_of_a_person_are_read_as_far_as_the_bound_reaches() -> None
     assert sessions() == [("b", 20, True), ("c", 10, True), ("a", 30, True)]
     assert sessions(max_messages=59) == [("b", 20, True), ("c", 10, False)]
     assert sessions(max_messages=29) == sessions(max_messages=1) == [("b", 20, False)]
-    assert memory.store.searchable_of("default", owner_id=None, visitor="nobody") == []
+    assert indexing.searchable_of(memory.store, "default", owner_id=None, visitor="nobody") == []
 
 
 def test_of_all_sessions_512_messages_are_read_that_are_not_indexed() -> None:
@@ -284,7 +283,7 @@ def test_of_all_sessions_512_messages_are_read_that_are_not_indexed() -> None:
     for key, count in (("old", 100), ("middle", 300), ("new", 300)):
         memory.session(key, visitor="v").append(*[ChatMessage.human(f"heron {number}") for number in range(count)])
     index("old", limit=90)
-    found = memory.store.searchable_of("default", owner_id=None, visitor="v")
+    found = indexing.searchable_of(memory.store, "default", owner_id=None, visitor="v")
     assert [(s.segments[0].first, s.segments[-1].last, s.complete) for s in found] == [
         (1, 300, True),
         (300 - (512 - 300) + 1, 300, False),
@@ -297,7 +296,7 @@ def test_what_was_indexed_between_the_two_statements_is_read_once(monkeypatch: p
     chat = memory.session("s", visitor="v")
     say(memory, 300, chat)
     between(monkeypatch, lambda: index(limit=200))
-    [session] = memory.store.searchable_of("default", owner_id=None, visitor="v")
+    [session] = indexing.searchable_of(memory.store, "default", owner_id=None, visitor="v")
     assert session.complete
     assert list(session.segments) == expected(memory, 300, chat)
 
@@ -330,7 +329,7 @@ def test_what_was_changed_between_the_two_statements_is_read_as_it_is_then(
     index(limit=200)
     through, work = CHANGES[change]
     between(monkeypatch, lambda: work(chat))
-    [session] = memory.store.searchable_of("default", owner_id=None, visitor="v")
+    [session] = indexing.searchable_of(memory.store, "default", owner_id=None, visitor="v")
     assert (session.epoch, session.complete) == (models.Session.objects.get().epoch, True)
     assert list(session.segments) == expected(memory, through, chat)
 
@@ -340,7 +339,7 @@ def test_a_session_that_was_deleted_between_the_two_statements_is_not_read(monke
     chat = memory.session("s", visitor="v")
     say(memory, 3, chat)
     between(monkeypatch, chat.delete)
-    assert memory.store.searchable_of("default", owner_id=None, visitor="v") == []
+    assert indexing.searchable_of(memory.store, "default", owner_id=None, visitor="v") == []
 
 
 def test_messages_are_read_by_their_places_unless_the_session_has_changed() -> None:
@@ -371,10 +370,12 @@ def test_the_number_of_statements_does_not_depend_on_the_history() -> None:
         index_all(key)
         say(memory, 60, key)
         place = (session_id, 0, size)
-        assert len(statements(functools.partial(store.index, session_id))) <= 5
-        assert len(statements(functools.partial(store.index, session_id))) == 1
-        assert len(statements(functools.partial(store.searchable, memory.resolve(key), before=size))) == 1 + LOOKUPS
-        assert len(statements(functools.partial(store.searchable_of, "default", owner_id=None, visitor=""))) == 2
+        assert len(statements(functools.partial(indexing.index, store, session_id))) <= 5
+        assert len(statements(functools.partial(indexing.index, store, session_id))) == 1
+        read = functools.partial(indexing.searchable, store, memory.resolve(key), before=size)
+        assert len(statements(read)) == 1 + LOOKUPS
+        read_all = functools.partial(indexing.searchable_of, store, "default", owner_id=None, visitor="")
+        assert len(statements(read_all)) == 2
         assert len(statements(functools.partial(store.messages_at, [place]))) == 1
     assert is_whole_index()
 
@@ -425,7 +426,7 @@ def test_an_edit_that_leaves_much_unindexed_marks_the_session() -> None:
     models.Session.objects.update(due_since=None)
     memory.truncate("s", 350)
     assert models.Session.objects.get().due_since is None
-    indexing.reset("default", models.Session.objects.get().pk)
+    index_rows.reset("default", models.Session.objects.get().pk)
     memory.truncate("s", 300)
     assert models.Session.objects.get().due_since is not None
     assert is_whole()

@@ -18,11 +18,11 @@ from django.db import transaction
 
 from django_convmemory import exceptions, models
 from django_convmemory.conversation import ConversationMemory
-from django_convmemory.core import indexable
-from django_convmemory.core.recall.segments import Document
+from django_convmemory.core import indexing
+from django_convmemory.core.segments import Document
 from django_convmemory.maintenance import recount
 from django_convmemory.messages import ChatMessage
-from django_convmemory.stores import indexing
+from django_convmemory.stores import index_rows
 from tests import processes
 from tests.indexes import (
     SECRET,
@@ -133,7 +133,7 @@ def test_a_visitors_index_stays_when_the_visitor_logs_in() -> None:
     index_all()
     before = stored()
     memory.adopt("v", user)
-    [session] = memory.store.searchable_of("default", owner_id=user.pk, visitor="")
+    [session] = indexing.searchable_of(memory.store, "default", owner_id=user.pk, visitor="")
     assert stored() == before
     assert session.complete
 
@@ -168,7 +168,7 @@ def test_an_edit_between_reading_and_writing_wins(edit: str, before: int, monkey
     if before:
         index(limit=before)
     edits: list[Callable[[ConversationMemory], Any]] = [EDITS[edit]]
-    portion = indexable.portion
+    portion = indexing.portion
 
     def portion_and_edit(*arguments: Any) -> list[Document]:
         read = portion(*arguments)
@@ -176,7 +176,7 @@ def test_an_edit_between_reading_and_writing_wins(edit: str, before: int, monkey
             edits.pop()(memory)
         return read
 
-    monkeypatch.setattr(indexable, "portion", portion_and_edit)
+    monkeypatch.setattr(indexing, "portion", portion_and_edit)
     index_all()
     assert edits == []
     assert secrets() == 0
@@ -232,14 +232,14 @@ def test_a_fork_whose_original_changes_before_it_is_copied_is_indexed_later(monk
     memory.append("s", ChatMessage.human(SECRET))
     say(memory, 30)
     index_all()
-    copied = indexing.copied
+    copied = index_rows.copied
 
     def copied_and_redacted(*arguments: Any) -> Any:
         read = copied(*arguments)
         memory.redact("s", 30)
         return read
 
-    monkeypatch.setattr(indexing, "copied", copied_and_redacted)
+    monkeypatch.setattr(index_rows, "copied", copied_and_redacted)
     memory.fork("s", 50, key="copy")
     assert (secrets(), indexed("copy")) == (0, 0)
     index_all("copy")
@@ -252,7 +252,7 @@ def test_two_processes_that_index_a_session_write_each_message_once(monkeypatch:
     say(memory, 300)
     index(limit=50)
     others = [70, 200]
-    portion = indexable.portion
+    portion = indexing.portion
 
     def portion_and_index(*arguments: Any) -> list[Document]:
         read = portion(*arguments)
@@ -260,7 +260,7 @@ def test_two_processes_that_index_a_session_write_each_message_once(monkeypatch:
             index(limit=others.pop())
         return read
 
-    monkeypatch.setattr(indexable, "portion", portion_and_index)
+    monkeypatch.setattr(indexing, "portion", portion_and_index)
     index_all()
     assert stored() == expected(memory, 300)
     assert is_whole()

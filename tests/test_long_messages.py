@@ -11,9 +11,9 @@ from django_convmemory import exceptions, models
 from django_convmemory.chat_models.base import ChatRequest
 from django_convmemory.chat_models.extractive import ExtractiveChatModel
 from django_convmemory.conversation import ConversationMemory
-from django_convmemory.core import requests
-from django_convmemory.core.context import spoken
+from django_convmemory.core import transcript
 from django_convmemory.core.store import Store
+from django_convmemory.core.transcript import spoken
 from django_convmemory.messages import ChatMessage
 from django_convmemory.stores.in_memory import InMemoryStore
 from django_convmemory.stores.orm import ORMStore
@@ -420,7 +420,7 @@ def test_each_character_is_in_exactly_one_prompt(batch: list[ChatMessage], windo
         assert words(sent) == words("".join(map(spoken, folded)))
         for request in model.requests:
             assert request.fold is not None
-            assert transcript_of(request) == requests.transcript_of(request.fold.turns, request.fold.days)
+            assert transcript_of(request) == transcript.of(request.fold.turns, request.fold.days)
         assert_sound(memory)
 
 

@@ -10,6 +10,7 @@ from django.contrib.auth import get_user_model
 
 from django_convmemory import models
 from django_convmemory.chat_models.scripted import ScriptedChatModel
+from django_convmemory.core import indexing
 from django_convmemory.core.hits import Hits
 from django_convmemory.core.recall import documents, excerpts
 from django_convmemory.exceptions import InvalidArgument, InvalidSession, ModelMisconfigured, ModelUnavailable
@@ -17,7 +18,7 @@ from django_convmemory.integrations.tools import search_history
 from django_convmemory.memory import ConversationSummaryBufferMemory, ConversationWindowMemory
 from django_convmemory.messages import ChatMessage
 from django_convmemory.schedulers import NullScheduler
-from django_convmemory.stores import indexing
+from django_convmemory.stores import index_rows
 from django_convmemory.stores.in_memory import InMemoryStore
 from django_convmemory.stores.orm import ORMStore
 from django_convmemory.tokens import Utf8TokenCounter
@@ -282,17 +283,17 @@ def test_of_a_text_only_as_much_is_read_as_is_indexed(monkeypatch: pytest.Monkey
     words = "the " * 20_000
     memory.append("s", ChatMessage.human(f"heron {words} stork"), ChatMessage.human(f"{words} stork"))
     lengths: set[int] = set()
-    message = indexing.message
+    message = index_rows.message
 
     def noted(values: Any) -> Any:
         read = message(values)
         lengths.add(len(read.message.text))
         return read
 
-    monkeypatch.setattr(indexing, "message", noted)
+    monkeypatch.setattr(index_rows, "message", noted)
     assert positions(memory.search("heron", session="s")) == [1]
     assert memory.search("stork", session="s") == []
-    assert memory.store.index(models.Session.objects.get().pk) == (2, False)
+    assert indexing.index(memory.store, models.Session.objects.get().pk) == (2, False)
     assert positions(memory.search("heron", session="s")) == [1]
     assert memory.search("stork", session="s") == []
     assert lengths == {documents.MAX_CHARACTERS + 1}

@@ -18,6 +18,7 @@ import pytest
 from django.contrib.auth import get_user_model
 from django.db import connection
 
+from django_convmemory.core import indexing
 from django_convmemory.core.breaker import Reason
 from django_convmemory.core.counters import Batch, Entry
 from django_convmemory.core.strategies import Threshold, View
@@ -196,14 +197,14 @@ def orm_statements() -> Iterator[tuple[str, str]]:
         "history, the last messages": lambda: store.history(NAME, before=None, after=None, limit=50),
         "history, before a position": lambda: store.history(NAME, before=3, after=None, limit=50),
         "history, after a position": lambda: store.history(NAME, before=None, after=1, limit=50),
-        "index, its first segment": lambda: store.index(session_id),
+        "index, its first segment": lambda: indexing.index(store, session_id),
         "index, a longer segment": lambda: (
-            store.append(NAME, batch(ASSISTANT), rule, counter="c") and store.index(session_id)
+            store.append(NAME, batch(ASSISTANT), rule, counter="c") and indexing.index(store, session_id)
         ),
-        "index, nothing to do": lambda: store.index(session_id),
-        "searchable": lambda: store.searchable(NAME),
-        "searchable, before a position": lambda: store.searchable(NAME, before=3, epoch=0),
-        "searchable_of": lambda: store.searchable_of("default", owner_id=None, visitor="v"),
+        "index, nothing to do": lambda: indexing.index(store, session_id),
+        "searchable": lambda: indexing.searchable(store, NAME),
+        "searchable, before a position": lambda: indexing.searchable(store, NAME, before=3, epoch=0),
+        "searchable_of": lambda: indexing.searchable_of(store, "default", owner_id=None, visitor="v"),
         "messages_at": lambda: store.messages_at([(session_id, 0, 1), (session_id, 0, 2)]),
         "breaker": lambda: store.breaker("default"),
         "count_failure": lambda: store.count_failure("default", session_id, "503"),

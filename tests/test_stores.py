@@ -18,7 +18,8 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 from django_convmemory import exceptions, models
 from django_convmemory.chat_models.base import ChatRequest, ChatResponse
 from django_convmemory.conversation import ConversationMemory, SessionHandle
-from django_convmemory.core.recall.segments import Segment
+from django_convmemory.core import indexing
+from django_convmemory.core.segments import Segment
 from django_convmemory.core.strategies import Buffer, Pruning, Strategy, Summary, SummaryBuffer, TokenBuffer, Window
 from django_convmemory.core.values import Searchable, StoredMessage
 from django_convmemory.integrations import responses_items
@@ -293,13 +294,17 @@ class BothStores(RuleBasedStateMachine):
     @rule(key=st.sampled_from(KEYS), limit=st.integers(1, 12))
     def index(self, key: str, limit: int) -> None:
         self.both(
-            lambda chat: chat.memory.store.index(chat.memory.store.find(chat.session_name) or 0, limit=limit), key
+            lambda chat: indexing.index(chat.memory.store, chat.memory.store.find(chat.session_name) or 0, limit=limit),
+            key,
         )
 
     @rule(key=st.sampled_from(KEYS), before=st.none() | st.integers(0, 30), epoch=st.none() | st.integers(0, 5))
     def searchable(self, key: str, before: int | None, epoch: int | None) -> None:
         self.both(
-            lambda chat: read(chat.memory.store.searchable(chat.session_name, before=before, epoch=epoch), key), key
+            lambda chat: read(
+                indexing.searchable(chat.memory.store, chat.session_name, before=before, epoch=epoch), key
+            ),
+            key,
         )
 
     @rule(of_user=st.booleans(), max_messages=st.integers(1, 40) | st.just(100_000))
@@ -314,7 +319,7 @@ class BothStores(RuleBasedStateMachine):
         self.both(
             lambda memory: sorted(
                 read(session, session.name.key)
-                for session in memory.store.searchable_of(memory.alias, **scope, max_messages=max_messages)
+                for session in indexing.searchable_of(memory.store, memory.alias, **scope, max_messages=max_messages)
             )
         )
 

@@ -15,6 +15,7 @@ from django.test.utils import CaptureQueriesContext
 
 from django_convmemory import models
 from django_convmemory.chat_models.scripted import ScriptedChatModel
+from django_convmemory.core import indexing
 from django_convmemory.core.indexable import MOST_UNINDEXED
 from django_convmemory.memory import (
     ConversationSummaryBufferMemory,
@@ -81,8 +82,8 @@ def reads(key: str) -> dict[str, tuple[int, tuple[str, list[Any]]]]:
         ("a window by tokens", 3 + 1, lambda: ConversationWindowMemory(store, 3).load(key, max_tokens=10_000)),
         ("a buffer of tokens", 30 + 1, lambda: ConversationTokenBufferMemory(store, 30).load(key)),
         # The message before them is read for its time.
-        ("a search", MOST_UNINDEXED + 2, lambda: store.searchable(chat.resolve(key))),
-        ("a search before", MOST_UNINDEXED + 2, lambda: store.searchable(chat.resolve(key), before=9_000)),
+        ("a search", MOST_UNINDEXED + 2, lambda: indexing.searchable(store, chat.resolve(key))),
+        ("a search before", MOST_UNINDEXED + 2, lambda: indexing.searchable(store, chat.resolve(key), before=9_000)),
     ):
         asked: list[tuple[str, list[Any]]] = []
 

@@ -7,8 +7,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from django_convmemory.core.counters import Batch, Entry
+from django_convmemory.core.search import MAX_HITS, MAX_NEIGHBOURS
 from django_convmemory.core.values import MAX_TITLE_LENGTH
-from django_convmemory.exceptions import InvalidArgument, InvalidMessage
+from django_convmemory.exceptions import InvalidArgument, InvalidMessage, InvalidSession
 from django_convmemory.messages import ChatMessage, check_text, coerce, dumps, freeze, thaw
 from django_convmemory.tokens import TokenCounter
 
@@ -156,3 +157,26 @@ def check_revision(revision: object) -> None:
     """Raise InvalidArgument unless ``revision`` is None or a whole number."""
     if revision is not None:
         check_whole_number(revision, "revision")
+
+
+def check_search(
+    session: object, *, limit: object, offset: object, before: object, after: object, neighbours: object
+) -> None:
+    """Raise InvalidArgument for numbers that no search takes. Positions need a ``session``."""
+    check_whole_number(limit, "limit", minimum=1, maximum=MAX_HITS)
+    check_whole_number(offset, "offset", maximum=MAX_HITS)
+    check_whole_number(neighbours, "neighbours", maximum=MAX_NEIGHBOURS)
+    for name, position in (("before", before), ("after", after)):
+        check_position(position, name)
+        if position is not None and session is None:
+            raise InvalidArgument(f"{name} is a position in a session: pass the session too.")
+
+
+def check_search_scopes(*scopes: object) -> None:
+    """Raise InvalidSession unless exactly one of a session, an owner, a visitor and a query is not None."""
+    given = [scope for scope in scopes if scope is not None]
+    if len(given) != 1:
+        raise InvalidSession(
+            "search() looks into one session, or into all sessions of an owner, of a visitor or of a query: pass "
+            f"exactly one of session, owner, visitor and sessions, not {len(given)}."
+        )

@@ -10,7 +10,7 @@ import dataclasses
 import itertools
 from collections.abc import Sequence
 
-from django_convmemory.core import transcript
+from django_convmemory.core import parts
 from django_convmemory.core.exchanges import Placed, Turn
 from django_convmemory.core.runs import LeaseLost
 from django_convmemory.core.store import Store
@@ -51,7 +51,7 @@ class Chunk:
     @property
     def is_wordless(self) -> bool:
         """Whether nothing of it can be summarized."""
-        return not self.turns or transcript.wordless(self.messages)
+        return not self.turns or parts.wordless(self.messages)
 
 
 def end_of(turns: Sequence[Turn], ends: Sequence[int], start: int, window: int) -> int:
@@ -85,7 +85,7 @@ def next_part(chunk: Chunk, claim: Claim, *, window: int, counter: TokenCounter,
     if chunk.is_wordless:
         return chunk
     start = claim.summary.part_end if claim.parts and claim.summary else None
-    part = transcript.part(chunk.turns, start or 0, window, counter)
+    part = parts.part(chunk.turns, start or 0, window, counter)
     number = claim.parts + 1
     is_last = part.last or number >= max_parts
     return dataclasses.replace(

@@ -14,6 +14,7 @@ from django_convmemory.core.exchanges import Placed
 from django_convmemory.core.hits import Hit
 from django_convmemory.core.options import ROLES, SYSTEM_MESSAGES, Options, Roles, SystemMessages
 from django_convmemory.core.strategies import Amount, Strategy, stepped
+from django_convmemory.core.transcript import spoken
 from django_convmemory.core.values import Snapshot
 from django_convmemory.core.wire import anthropic, chat, responses
 from django_convmemory.exceptions import InvalidArgument, InvalidMessage
@@ -252,23 +253,6 @@ class Context(Sequence[ChatMessage]):
         return "\n".join("\n  ".join(f"{message.role}: {spoken(message)}".splitlines()) for message in self)
 
 
-def spoken(message: ChatMessage) -> str:
-    """Return ``message`` as one text: content, tool calls, and a word in brackets for each part that is not text."""
-    texts = []
-    if isinstance(message.content, str):
-        texts.append(message.content)
-    else:
-        parts = message.content or ()
-        texts += [part["text"] if isinstance(part.get("text"), str) else f"[{part['type']}]" for part in parts]
-    for call in message.tool_calls:
-        function = call.get("function") or call.get("custom")
-        if not isinstance(function, Mapping):
-            function = {}
-        arguments = function.get("arguments", function.get("input", ""))
-        texts.append(f"[calls {function.get('name', 'a tool')}({arguments})]")
-    return "\n".join(text for text in texts if text)
-
-
 def _is_wordless_thought(message: ChatMessage) -> bool:
     """Whether a thought is one that only the framework can read from which the item came."""
     return message.content is None and not message.extra
@@ -325,7 +309,7 @@ def assemble(
     tail_tokens = _total(tail)
     if summary is not None and summary_tokens + tail_tokens > budget:
         summary, summary_tokens = None, 0
-    # A summary is empty if there was nothing to summarize yet: see transcript.wordless.
+    # A summary is empty if there was nothing to summarize yet: see parts.wordless.
     if summary is not None and summary.text:
         leading.append(Part("summary", summary_message(options, summary.text), summary.tokens))
 

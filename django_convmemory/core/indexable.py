@@ -1,23 +1,19 @@
-"""Stored messages as the index of recall takes them, and a session as a search reads it. Both stores share this."""
+"""What a store reads for the index of recall: stored messages, and how far a session and its index reach."""
 
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
-from django_convmemory.core.recall import segments
-from django_convmemory.core.recall.documents import MAX_CHARACTERS, document
-from django_convmemory.core.recall.segments import Document, Segment
-from django_convmemory.core.values import Searchable, SessionName
+from django_convmemory.core.segments import Segment
+from django_convmemory.core.values import SessionName
 from django_convmemory.messages import ChatMessage
 
 # A search reads so many messages that are not indexed yet, the newest ones.
 MOST_UNINDEXED = 512
-# In characters of text. One transaction writes the segments of so much, and a little more.
-_PORTION_SIZE = 500_000
-# In characters. A search reads so much of the messages that are not indexed yet, the newest ones.
-_MOST_READ = 500_000
+# So many characters of a text are indexed.
+MAX_CHARACTERS = 50_000
 
 
 class Indexable(NamedTuple):
@@ -30,29 +26,19 @@ class Indexable(NamedTuple):
     whole: bool = True
 
 
-def documents(messages: Iterable[Indexable], previous: dt.datetime | None) -> Iterator[Document]:
-    """Yield the documents of neighbouring ``messages``. ``previous`` is the time of the message before them."""
-    for stored in messages:
-        terms = document(stored.message, redacted=stored.redacted)
-        yield Document(terms, segments.begins_sitting(stored.created_at, previous))
-        previous = stored.created_at
+class Unindexed(NamedTuple):
+    """The next messages of a session that are not indexed, and what the index is extended from.
 
-
-def portion(messages: Iterable[Indexable], previous: dt.datetime | None) -> list[Document]:
-    """Return the documents of ``messages`` that one transaction can write: all of them, or as many as its size allows.
-
-    What is not needed of ``messages`` is not read.
+    ``last`` is the last segment, or None if there is none. ``previous`` is the time of the message before the first of
+    ``messages``, which may be read as they are taken.
     """
-    return list(documents(_first_text(messages), previous))
 
-
-def _first_text(messages: Iterable[Indexable]) -> Iterator[Indexable]:
-    size = 0
-    for stored in messages:
-        yield stored
-        size += min(len(stored.message.text), MAX_CHARACTERS)
-        if size >= _PORTION_SIZE:
-            return
+    epoch: int
+    indexed_position: int
+    last_position: int
+    last: Segment | None
+    previous: dt.datetime | None
+    messages: Iterable[Indexable]
 
 
 class Extent(NamedTuple):
@@ -71,6 +57,21 @@ class Extent(NamedTuple):
     def end(self, before: int | None) -> int:
         """Return the last position that is searched."""
         return self.last_position if before is None else min(self.last_position, before - 1)
+
+
+class IndexRead(NamedTuple):
+    """A session's index as it is at one moment, in order, and its messages after the position ``after``, in order.
+
+    The message at ``after`` may be among them, for its time. Only positions below ``before`` are searched. ``others``:
+    it is the last one of several sessions, and others were left out.
+    """
+
+    extent: Extent
+    segments: Sequence[Segment]
+    messages: Sequence[Indexable]
+    after: int
+    before: int | None = None
+    others: bool = False
 
 
 def newest(extents: Sequence[Extent], *, max_messages: int, max_sessions: int) -> list[Extent]:
@@ -99,45 +100,3 @@ def unindexed_after(extents: Iterable[Extent]) -> dict[int, int]:
             after[extent.session_id] = position
             left -= extent.last_position - position
     return after
-
-
-def searchable(
-    extent: Extent,
-    stored: Sequence[Segment],
-    messages: Iterable[Indexable],
-    *,
-    after: int,
-    before: int | None = None,
-) -> Searchable:
-    """Return a session as a search reads it, from its segments and its messages after the position ``after``.
-
-    Both are in order. The message at ``after`` may be among them, for its time.
-    """
-    end, indexed = extent.end(before), extent.indexed_position
-    known = [segment for segment in stored if segment.first <= end]
-    if known and known[-1].last > end:
-        known[-1] = segments.trimmed(known[-1], end)
-    messages = list(messages)
-    unindexed = _newest_text([each for each in messages if max(after, indexed) < each.position <= end])
-    if unindexed:
-        first = unindexed[0].position
-        last, previous = None, None
-        # If messages are left out before them, a sitting begins: the last message of the index is no neighbour.
-        if first == indexed + 1:
-            last = known.pop() if known else None
-            previous = next((each.created_at for each in messages if each.position == indexed), None)
-        more = segments.extended(last, first, list(documents(unindexed, previous)))
-        known += more if last is None or more[0].first == last.first else [last, *more]
-    left = max(0, end - indexed)
-    complete = len(unindexed) >= left and all(each.whole for each in unindexed)
-    return Searchable(extent.session_id, extent.name, extent.epoch, known, complete, left)
-
-
-def _newest_text(messages: Sequence[Indexable]) -> Sequence[Indexable]:
-    """Return the last of ``messages``, as many as have at most ``_MOST_READ`` characters, and the very last one."""
-    left = _MOST_READ
-    for index in reversed(range(len(messages))):
-        left -= min(len(messages[index].message.text), MAX_CHARACTERS)
-        if left < 0 and index < len(messages) - 1:
-            return messages[index + 1 :]
-    return messages

@@ -9,13 +9,14 @@ from __future__ import annotations
 import datetime as dt
 from collections.abc import Sequence
 
-from django_convmemory.core import context as contexts, observers, requests, search
-from django_convmemory.core.context import Context, spoken
+from django_convmemory.core import context as contexts, indexing, observers, search, transcript
+from django_convmemory.core.context import Context
 from django_convmemory.core.hits import Hit
 from django_convmemory.core.options import Options
 from django_convmemory.core.recall import ranking
 from django_convmemory.core.search import Found
 from django_convmemory.core.store import Store
+from django_convmemory.core.transcript import spoken
 from django_convmemory.core.values import SessionName, Snapshot, StoredMessage
 from django_convmemory.messages import ChatMessage
 from django_convmemory.tokens import TokenCounter
@@ -59,7 +60,7 @@ def with_quotes(
         return context
     observed = observers.Search(alias=name.alias, query=str(asked))
     with observers.searching(observed):
-        session = store.searchable(name, before=before, epoch=snapshot.epoch)
+        session = indexing.searchable(store, name, before=before, epoch=snapshot.epoch)
         if session is None:
             return None
         matches = ranking.rank([session.segments], query, limit=_CANDIDATES, before=before)
@@ -81,7 +82,7 @@ def with_quotes(
 def _message(found: Sequence[Found], hits: Sequence[Hit], zone: dt.tzinfo) -> ChatMessage:
     """Return the message that quotes the messages of ``found``."""
     quotes = "\n".join(_quote(each.stored, hit, zone) for each, hit in zip(found, hits, strict=True))
-    fence = requests.fence(quotes)
+    fence = transcript.fence(quotes)
     return ChatMessage.human(f"{_INTRODUCTION}\n<{fence}>\n{quotes}\n</{fence}>", kind=KIND)
 
 
@@ -91,6 +92,6 @@ def _quote(stored: StoredMessage, hit: Hit, zone: dt.tzinfo) -> str:
     text = spoken(message)
     if len(text) > _LONGEST_QUOTE:
         text = hit.excerpt
-    day = requests.day(stored.created_at, zone)
-    turn = requests.turn(ChatMessage.restore(message.role, text, message.kind, name=message.name))
+    day = transcript.day(stored.created_at, zone)
+    turn = transcript.turn(ChatMessage.restore(message.role, text, message.kind, name=message.name))
     return f"{stored.position}, {day} {turn}"

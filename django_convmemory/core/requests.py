@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import datetime as dt
 import functools
@@ -11,7 +10,8 @@ from collections.abc import Sequence
 
 from django_convmemory import messages
 from django_convmemory.chat_models.base import ChatRequest, Fold
-from django_convmemory.core.context import spoken, summary_message
+from django_convmemory.core import transcript
+from django_convmemory.core.context import summary_message
 from django_convmemory.core.exchanges import Placed
 from django_convmemory.core.options import Options
 from django_convmemory.messages import ChatMessage
@@ -20,9 +20,7 @@ from django_convmemory.tokens import TokenCounter
 
 # Models write more than they are asked for, so the prompt asks for this share of the limit.
 AIM = 0.6
-_BRACKETS = str.maketrans("[]", "()")
 _SAMPLE = "The customer asked on Monday about order 4711; the agent promised a refund of 20 euros by Friday morning."
-_WEEKDAYS = ("Monday", "Tuesday", "Wednesday", "Thursday", "Friday", "Saturday", "Sunday")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -39,15 +37,15 @@ class Requests:
 
         ``part`` is the number of this part, from 1, if the rows are a part of an exchange.
         """
-        days = [day(row.created_at, self.zone) for row in rows]
+        days = [transcript.day(row.created_at, self.zone) for row in rows]
         turns = [row.message for row in rows]
-        transcript = transcript_of(turns, days)
+        text = transcript.of(turns, days)
         material = FoldMaterial(
             previous=previous,
-            transcript=transcript,
+            transcript=text,
             part=part,
             words=words(max_tokens, self.counter),
-            fence=fence(previous, transcript, self.options.instructions),
+            fence=transcript.fence(previous, text, self.options.instructions),
             instructions=self.options.instructions,
         )
         fold = Fold(previous=previous, turns=turns, days=days, max_tokens=max_tokens, count=self.count)
@@ -58,7 +56,7 @@ class Requests:
         material = ShortenMaterial(
             summary=text,
             words=words(max_tokens, self.counter),
-            fence=fence(text, self.options.instructions),
+            fence=transcript.fence(text, self.options.instructions),
             instructions=self.options.instructions,
         )
         fold = Fold(previous=text, turns=(), max_tokens=max_tokens, count=self.count)
@@ -96,47 +94,7 @@ def _coerced(request: Sequence[object]) -> list[ChatMessage]:
     return [messages.coerce(message) for message in request]
 
 
-def day(moment: dt.datetime | None, zone: dt.tzinfo) -> dt.date | None:
-    """Return the day of ``moment`` in ``zone``. A naive time is taken as it is."""
-    if moment is None:
-        return None
-    if moment.tzinfo is not None:
-        with contextlib.suppress(OverflowError):  # The first or the last day that a datetime can have.
-            moment = moment.astimezone(zone)
-    return moment.date()
-
-
-def transcript_of(turns: Sequence[ChatMessage], days: Sequence[dt.date | None]) -> str:
-    """Return the turns, with a line for the day before the first one and wherever the day changes."""
-    lines = []
-    last = None
-    for message, date in zip(turns, days, strict=True):
-        if date is not None and date != last:
-            lines.append(f"[day] {date.isoformat()} {_WEEKDAYS[date.weekday()]}")
-            last = date
-        lines.append(turn(message))
-    return "\n".join(lines)
-
-
-def turn(message: ChatMessage) -> str:
-    """Return a message as a turn of the transcript: ``[user] text``. Further lines are indented."""
-    text = spoken(message) or "[nothing]"
-    # Without brackets, a name cannot close the label and open another one.
-    speaker = message.role if not message.name else f"{message.role} {message.name.translate(_BRACKETS)}"
-    return f"[{' '.join(speaker.split())}] " + "\n    ".join(text.splitlines() or [""])
-
-
 def words(max_tokens: int, counter: TokenCounter) -> int:
     """Return how many words to ask for, by the tokens that the counter counts for a word."""
     tokens_per_word = counter.count_text(_SAMPLE) / len(_SAMPLE.split())
     return max(5, int(max_tokens * AIM / tokens_per_word))
-
-
-def fence(*texts: str) -> str:
-    """Return a word that occurs in none of ``texts``. It depends on them only."""
-    seed = "\x00".join(texts)
-    while True:
-        word = "quoted-" + hashlib.sha256(seed.encode()).hexdigest()[:12]
-        if not any(word in text for text in texts):
-            return word
-        seed += word

@@ -4,18 +4,17 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-from django_convmemory.core import arguments, naming
-from django_convmemory.core.arguments import NOT_GIVEN
-from django_convmemory.core.context import spoken
 from django_convmemory.core.hits import Hit, Hits
+from django_convmemory.core.indexing import Searchable
 from django_convmemory.core.recall import excerpts, queries, ranking
 from django_convmemory.core.recall.queries import Query
 from django_convmemory.core.recall.ranking import Match
 from django_convmemory.core.store import Store
-from django_convmemory.core.values import Searchable, SessionName, StoredMessage
-from django_convmemory.exceptions import InvalidArgument, InvalidSession
+from django_convmemory.core.transcript import spoken
+from django_convmemory.core.values import StoredMessage
+from django_convmemory.exceptions import InvalidArgument
 
 MAX_HITS = 100
 MAX_NEIGHBOURS = 10
@@ -30,46 +29,6 @@ class Found(NamedTuple):
     match: Match
     stored: StoredMessage
     neighbours: tuple[StoredMessage, ...] = ()
-
-
-def check_arguments(
-    session: object, *, limit: object, offset: object, before: object, after: object, neighbours: object
-) -> None:
-    """Raise InvalidArgument for numbers that no search takes. Positions need a ``session``."""
-    arguments.check_whole_number(limit, "limit", minimum=1, maximum=MAX_HITS)
-    arguments.check_whole_number(offset, "offset", maximum=MAX_HITS)
-    arguments.check_whole_number(neighbours, "neighbours", maximum=MAX_NEIGHBOURS)
-    for name, position in (("before", before), ("after", after)):
-        arguments.check_position(position, name)
-        if position is not None and session is None:
-            raise InvalidArgument(f"{name} is a position in a session: pass the session too.")
-
-
-def check_scopes(*scopes: object) -> None:
-    """Raise InvalidSession unless exactly one of a session, an owner, a visitor and a query is not None."""
-    given = [scope for scope in scopes if scope is not None]
-    if len(given) != 1:
-        raise InvalidSession(
-            "search() looks into one session, or into all sessions of an owner, of a visitor or of a query: pass "
-            f"exactly one of session, owner, visitor and sessions, not {len(given)}."
-        )
-
-
-def sessions_for(
-    store: Store, alias: str, *, name: SessionName | None, owner: Any, visitor: Any, sessions: Any, before: int | None
-) -> list[Searchable]:
-    """Return what a search looks into: the session ``name``, the query ``sessions``, or the scope of a person.
-
-    The others are None. Raises InvalidSession.
-    """
-    if name is not None:
-        searchable = store.searchable(name, before=before)
-        return [] if searchable is None else [searchable]
-    if sessions is not None:
-        return store.searchable_among(alias, sessions)
-    owner, visitor = (NOT_GIVEN if person is None else person for person in (owner, visitor))
-    scope = naming.scope(store, owner, visitor)
-    return store.searchable_of(alias, owner_id=scope.owner_id, visitor=scope.visitor)
 
 
 def to_index(searched: Sequence[Searchable]) -> list[int]:

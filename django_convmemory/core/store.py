@@ -13,6 +13,8 @@ from django_convmemory.core.breaker import Breaker, Reason
 from django_convmemory.core.counters import Batch
 from django_convmemory.core.creations import Creation
 from django_convmemory.core.exchanges import Placed, Turn
+from django_convmemory.core.indexable import IndexRead, Unindexed
+from django_convmemory.core.segments import Segment
 from django_convmemory.core.strategies import View
 from django_convmemory.core.values import (
     Appended,
@@ -21,10 +23,8 @@ from django_convmemory.core.values import (
     DueRule,
     Edited,
     Forked,
-    Indexed,
     NewVersion,
     Redaction,
-    Searchable,
     SessionName,
     Snapshot,
     StoredMessage,
@@ -109,33 +109,25 @@ class Store(Protocol):
         which they stand.
         """
 
-    # Recall. A session's index is made of segments: see :mod:`.recall.segments`.
+    # Recall. A session's index is made of segments: see :mod:`.segments`.
 
-    def index(self, session_id: int, *, limit: int = 1_000) -> Indexed:
-        """Index the next messages, at most ``limit``, or fewer if one transaction could not write so much.
+    def unindexed(self, session_id: int, *, limit: int) -> Unindexed | None:
+        """Return the next messages to index, at most ``limit``. None: there are none, or no such session."""
 
-        If other processes change the session all the time, nothing is indexed, and there are no ``more``.
+    def add_segments(self, session_id: int, unindexed: Unindexed, new: Sequence[Segment]) -> bool:
+        """Store the segments ``new`` if the session is as it was read. Return whether it was.
+
+        The first one takes the place of the last segment if both begin at the same position.
         """
 
-    def searchable(
-        self, name: SessionName, *, before: int | None = None, epoch: int | None = None
-    ) -> Searchable | None:
-        """Return the session as a search reads it, as it is at one moment, with the messages before ``before`` only.
+    def read_index(self, name: SessionName, *, before: int | None, epoch: int | None) -> IndexRead | None:
+        """Return what a search reads of the session: see :func:`.indexing.searchable`."""
 
-        None: there is no such session, or it is at another epoch than ``epoch``.
-        """
+    def read_indexes_of(self, alias: str, *, owner_id: Any, visitor: str, max_messages: int) -> list[IndexRead]:
+        """Return what a search reads of the sessions of a person: see :func:`.indexing.searchable_of`."""
 
-    def searchable_of(
-        self, alias: str, *, owner_id: Any, visitor: str, max_messages: int = 100_000
-    ) -> list[Searchable]:
-        """Return the sessions of an owner or a visitor as a search reads them, the last changed first.
-
-        They are whole sessions with at most ``max_messages`` messages together, but always the first one. If others are
-        left out, the last one is not complete. Each session is as it is at one moment, the same for all.
-        """
-
-    def searchable_among(self, alias: str, sessions: Any, *, max_messages: int = 100_000) -> list[Searchable]:
-        """Return the sessions of ``alias`` in a query of ``Session`` rows, as :meth:`searchable_of` does.
+    def read_indexes_among(self, alias: str, sessions: Any, *, max_messages: int = 100_000) -> list[IndexRead]:
+        """Return what a search reads of the sessions in a query: see :func:`.indexing.searchable_among`.
 
         Raises :class:`~django_convmemory.exceptions.InvalidSession` if the store has no rows.
         """

@@ -1,98 +1,70 @@
-"""Cuts the transcript of a long exchange into parts, each small enough for one model call.
-
-An offset counts the characters of what was spoken (:func:`.context.spoken`), one message after the other. So each
-character is in exactly one part, wherever a run ends and another one continues.
-"""
+"""A conversation as a text for models. A turn begins with a label that no text inside a turn can imitate."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from typing import NamedTuple
+import contextlib
+import datetime as dt
+import hashlib
+from collections.abc import Mapping, Sequence
 
-from django_convmemory.core.context import spoken
-from django_convmemory.core.exchanges import Placed
 from django_convmemory.messages import ChatMessage
-from django_convmemory.tokens import TokenCounter
 
-# A part ends at a break within its last quarter, if there is one. Best first: a paragraph, a line, a sentence, a word.
-_SEARCHED = 4
-_BREAKS = ("\n\n", "\n", ". ", "! ", "? ", "。", "！", "？", " ")
-# More characters than this for each token are not counted at once: counting may take long.
-_CHARACTERS_PER_TOKEN = 16
+_BRACKETS = str.maketrans("[]", "()")
+_WEEKDAYS = ("Monday", "Tuesday", "Wednesday", "Thursday", "Friday", "Saturday", "Sunday")
 
 
-class Part(NamedTuple):
-    """A part of an exchange: its messages, the offset at which it ends, and whether nothing is left after it."""
-
-    turns: list[Placed]
-    end: int
-    last: bool
-
-
-def part(rows: Sequence[Placed], start: int, max_tokens: int, counter: TokenCounter) -> Part:
-    """Return the part of ``rows`` that begins at the offset ``start`` and has at most ``max_tokens`` tokens.
-
-    It has the stored message where that fits as a whole, and otherwise a message with a piece of its text. It has at
-    least one character, unless nothing is left.
-    """
-    turns: list[Placed] = []
-    offset, left = 0, max_tokens
-    for index, row in enumerate(rows):
-        text = spoken(row.message)
-        if start and offset + len(text) <= start:
-            offset += len(text)
-            continue  # An earlier part has it.
-        begin = max(0, start - offset)
-        rest = text[begin:]
-        tokens = _bounded_count(rest, left, counter)
-        if tokens <= left:
-            turns.append(_piece(row, rest) if begin else row)
-            left -= tokens
-            offset += len(text)
-            continue
-        fits_next = left < max_tokens // 2 and _bounded_count(rest, max_tokens, counter) <= max_tokens
-        # Each part has a character. One of empty messages only has none yet.
-        if offset + begin == start or (left and not fits_next):
-            piece = _beginning(rest, max(1, left), counter)
-            turns.append(_piece(row, piece))
-            begin += len(piece)
-        is_last = begin == len(text) and not any(spoken(later.message) for later in rows[index + 1 :])
-        return Part(turns, offset + begin, last=is_last)
-    return Part(turns, offset, last=True)
+def spoken(message: ChatMessage) -> str:
+    """Return ``message`` as one text: content, tool calls, and a word in brackets for each part that is not text."""
+    texts = []
+    if isinstance(message.content, str):
+        texts.append(message.content)
+    else:
+        parts = message.content or ()
+        texts += [part["text"] if isinstance(part.get("text"), str) else f"[{part['type']}]" for part in parts]
+    for call in message.tool_calls:
+        function = call.get("function") or call.get("custom")
+        if not isinstance(function, Mapping):
+            function = {}
+        arguments = function.get("arguments", function.get("input", ""))
+        texts.append(f"[calls {function.get('name', 'a tool')}({arguments})]")
+    return "\n".join(text for text in texts if text)
 
 
-def wordless(turns: Iterable[ChatMessage]) -> bool:
-    """Whether ``turns`` have nothing that can be summarized: no letter, no digit, no call, no result and no image."""
-    return not any(map(_has_words, turns))
+def of(turns: Sequence[ChatMessage], days: Sequence[dt.date | None]) -> str:
+    """Return the turns, with a line for the day before the first one and wherever the day changes."""
+    lines = []
+    last = None
+    for message, date in zip(turns, days, strict=True):
+        if date is not None and date != last:
+            lines.append(f"[day] {date.isoformat()} {_WEEKDAYS[date.weekday()]}")
+            last = date
+        lines.append(turn(message))
+    return "\n".join(lines)
 
 
-def _has_words(message: ChatMessage) -> bool:
-    if message.tool_calls or not isinstance(message.content, str | None):
-        return True
-    return any(character.isalnum() for character in message.content or "")
+def turn(message: ChatMessage) -> str:
+    """Return a message as a turn of the transcript: ``[user] text``. Further lines are indented."""
+    text = spoken(message) or "[nothing]"
+    # Without brackets, a name cannot close the label and open another one.
+    speaker = message.role if not message.name else f"{message.role} {message.name.translate(_BRACKETS)}"
+    return f"[{' '.join(speaker.split())}] " + "\n    ".join(text.splitlines() or [""])
 
 
-def _piece(row: Placed, text: str) -> Placed:
-    # The calls of a message are in its text. As calls they would be in each part.
-    role, kind, name, call_id = row.message.role, row.message.kind, row.message.name, row.message.tool_call_id
-    return row._replace(message=ChatMessage.restore(role, text, kind, name=name, tool_call_id=call_id))
+def day(moment: dt.datetime | None, zone: dt.tzinfo) -> dt.date | None:
+    """Return the day of ``moment`` in ``zone``. A naive time is taken as it is."""
+    if moment is None:
+        return None
+    if moment.tzinfo is not None:
+        with contextlib.suppress(OverflowError):  # The first or the last day that a datetime can have.
+            moment = moment.astimezone(zone)
+    return moment.date()
 
 
-def _bounded_count(text: str, bound: int, counter: TokenCounter) -> int:
-    """Return the tokens of ``text``, or more than ``bound`` if it is very long."""
-    longest = bound * _CHARACTERS_PER_TOKEN
-    return bound + 1 if len(text) > longest else counter.count_text(text)
-
-
-def _beginning(text: str, max_tokens: int, counter: TokenCounter) -> str:
-    """Return the beginning of ``text`` with at most ``max_tokens`` tokens, and at least one character."""
-    length = min(len(text), max_tokens * _CHARACTERS_PER_TOKEN)
-    while length > 1 and (tokens := counter.count_text(text[:length])) > max_tokens:
-        # The count is about proportional to the length. A little less, so that this ends soon.
-        length = max(1, min(length - 1, int(length * max_tokens / tokens * 0.98)))
-    for mark in _BREAKS:
-        at = text.rfind(mark, length - length // _SEARCHED, length)
-        end = at + len(mark)
-        if at > 0 and counter.count_text(text[:end]) <= max_tokens:
-            return text[:end]
-    return text[:length]
+def fence(*texts: str) -> str:
+    """Return a word that occurs in none of ``texts``. It depends on them only."""
+    seed = "\x00".join(texts)
+    while True:
+        word = "quoted-" + hashlib.sha256(seed.encode()).hexdigest()[:12]
+        if not any(word in text for text in texts):
+            return word
+        seed += word

@@ -13,7 +13,6 @@ from typing import Any, NamedTuple
 
 from django_convmemory.core.counters import Batch, Counters, Covered, Pinned
 from django_convmemory.core.exchanges import Placed
-from django_convmemory.core.recall.segments import Segment
 from django_convmemory.core.strategies import Threshold, View
 from django_convmemory.exceptions import (
     InvalidSession,
@@ -92,7 +91,7 @@ class Appended(NamedTuple):
 class SummaryVersion:
     """A stored version of the summary. It stands for everything through ``last_position``.
 
-    - ``part_end``: if it is not None, only a part of the exchange that ends there is in it: see :mod:`.transcript`.
+    - ``part_end``: if it is not None, only a part of the exchange that ends there is in it: see :mod:`.parts`.
     - ``identifiers``: what was said with digits, the latest mention first: see :mod:`.identifiers`.
     - ``model_length``: how many characters of ``text`` the model wrote. None: all of them. The rest shows identifiers.
     - ``folds``: how many folds ago the summary was made from messages alone. 0 also means that it is not known.
@@ -143,30 +142,6 @@ class StoredMessage(NamedTuple):
     message: ChatMessage
     tokens: int
     redacted: bool
-
-
-class Indexed(NamedTuple):
-    """How many messages were added to the index of a session, and whether there are ``more`` to add."""
-
-    messages: int
-    more: bool
-
-
-class Searchable(NamedTuple):
-    """A session as a search reads it.
-
-    - ``segments``: its index, in order. The last ones may be made from messages that are not indexed yet.
-    - ``complete``: False if messages were left out: of those that are not indexed only the newest 512 are read, none of
-      them with a large image, and of the sessions of a person only the newest ones.
-    - ``unindexed``: how many of its messages are not indexed, whether or not they are read.
-    """
-
-    session_id: int
-    name: SessionName
-    epoch: int
-    segments: Sequence[Segment]
-    complete: bool
-    unindexed: int = 0
 
 
 class Edited(NamedTuple):

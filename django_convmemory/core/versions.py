@@ -11,12 +11,12 @@ from django_convmemory.chat_models.base import ChatModel, ChatRequest, ChatRespo
 from django_convmemory.core import identifiers, quoting, validation
 from django_convmemory.core.attempts import Answer
 from django_convmemory.core.chunks import Chunk
-from django_convmemory.core.context import spoken
 from django_convmemory.core.model_calls import ModelCaller
 from django_convmemory.core.observers import Call
 from django_convmemory.core.options import Options
 from django_convmemory.core.requests import Requests
 from django_convmemory.core.store import Store
+from django_convmemory.core.transcript import spoken
 from django_convmemory.core.values import AttemptOutcome, AttemptRecord, Claim, NewVersion
 
 # The line with identifiers takes at most this part of a summary: a sixth.

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, cast
 
 from django_convmemory.conversation import SessionHandle
-from django_convmemory.core import arguments, requests
+from django_convmemory.core import arguments, transcript
 from django_convmemory.core.recall import documents
 from django_convmemory.exceptions import InvalidArgument
 from django_convmemory.forwarding import asynchronous
@@ -95,8 +95,8 @@ class SearchHistory:
         zone = self.session.memory.requests.zone
         lines = []
         for hit in sorted(spoken, key=lambda hit: hit.position):
-            turn = requests.turn(ChatMessage.restore(hit.role, hit.excerpt, "chat", hit.name))
-            lines.append(f"{hit.position}, {requests.day(hit.created_at, zone)} {turn}")
+            turn = transcript.turn(ChatMessage.restore(hit.role, hit.excerpt, "chat", hit.name))
+            lines.append(f"{hit.position}, {transcript.day(hit.created_at, zone)} {turn}")
         return "\n".join([documents.SEARCH_ANSWER, *lines]) if lines else _NOTHING
 
     arun = asynchronous(run)

@@ -13,11 +13,10 @@ from typing import Any, NamedTuple
 from django.db.models import Exists, OuterRef
 
 from django_convmemory import models
-from django_convmemory.core import indexable
+from django_convmemory.core import indexing, segments
 from django_convmemory.core.counters import MAX_PINNED, Counters, Previous
 from django_convmemory.core.indexable import Indexable
-from django_convmemory.core.recall import segments
-from django_convmemory.core.recall.segments import Segment
+from django_convmemory.core.segments import Segment
 from django_convmemory.exceptions import ConvMemoryError, ToolResultRefused
 from django_convmemory.messages import ROLES, ChatMessage
 from django_convmemory.stores import columns, transactions
@@ -310,7 +309,7 @@ class _Index:
         self.messages.append(Indexable(row.position, row.created_at, message, row.redacted_at is not None))
         self.next += 1
         if row.position == self.segment.last:
-            documents = list(indexable.documents(self.messages, self.previous))
+            documents = list(indexing.documents(self.messages, self.previous))
             if segments.extended(None, self.segment.first, documents) != [self.segment]:
                 where = f"the segment from {self.segment.first} to {self.segment.last}"
                 yield "index", f"{where} does not have the terms of its messages"

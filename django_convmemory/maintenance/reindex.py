@@ -6,7 +6,7 @@ import math
 
 from django_convmemory.conversation import ConversationMemory
 from django_convmemory.core import indexing as catching_up
-from django_convmemory.stores import indexing
+from django_convmemory.stores import index_rows
 from django_convmemory.stores.orm import ORMStore
 
 
@@ -17,6 +17,6 @@ def reindex(memory: ConversationMemory, session_id: int, *, using: str, damaged:
     memory has no index, nothing is indexed.
     """
     if damaged:
-        indexing.reset(using, session_id)
+        index_rows.reset(using, session_id)
     if memory.options.index:
         catching_up.catch_up(ORMStore(using), session_id, longest=math.inf)

@@ -22,8 +22,8 @@ from django_convmemory.core.counters import Counters, Covered, Ending, Placing, 
 from django_convmemory.core.creations import Creation
 from django_convmemory.core.values import DueRule, Edited, Redaction, SessionName, StoredMessage
 from django_convmemory.messages import PINNED_ROLES
-from django_convmemory.stores import columns, creating, indexing, owners, partitions, sql, transactions
-from django_convmemory.stores.indexing import Copied
+from django_convmemory.stores import columns, creating, index_rows, owners, partitions, sql, transactions
+from django_convmemory.stores.index_rows import Copied
 
 # The number of rows that one statement names.
 _PORTION = 500
@@ -69,7 +69,7 @@ def clear(using: str, name: SessionName) -> None:
     models.Session.objects.using(using).filter(pk=session.pk).update(**models.EMPTIED, **_remembered(using, session, 0))
     models.Message.objects.using(using).filter(session=session).delete()
     models.Summary.objects.using(using).filter(session=session).delete()
-    indexing.delete(using, session.pk)
+    index_rows.delete(using, session.pk)
 
 
 def _remembered(using: str, session: models.Session, after: int) -> dict[str, str]:
@@ -96,7 +96,7 @@ def _cut(using: str, session: models.Session, after: int, rule: DueRule) -> tupl
     models.Summary.objects.using(using).filter(session=session, last_position__gt=after).empty()
     indexed = session.indexed_position
     if indexed > after:
-        indexing.cut(using, session.pk, after)
+        index_rows.cut(using, session.pk, after)
         indexed = after
     return removed, finish(
         using, session.pk, counters, counters.first_unfoldable, rule, indexed_position=indexed, **remembered
@@ -238,7 +238,7 @@ def _redact(using: str, session_id: int, position: int, rule: DueRule) -> Edited
     models.Summary.objects.using(using).filter(session_id=session_id, last_position__gte=position).empty()
     session = transactions.latest(sessions).get()
     if session.indexed_position >= position:
-        indexing.strike(using, session_id, position)
+        index_rows.strike(using, session_id, position)
     return finish(using, session_id, session.counters, position, rule, indexed_position=session.indexed_position)
 
 
@@ -287,8 +287,8 @@ def fork(
         cursor.execute(*sql.copy_messages(connections[using].vendor, session.pk, copy.pk, at))
         cursor.execute(*sql.copy_summaries(session.pk, copy.pk, at))
     if index.epoch != session.epoch:
-        index = indexing.NOTHING_COPIED
-    indexing.insert(using, copy.pk, index.segments)
+        index = index_rows.NOTHING_COPIED
+    index_rows.insert(using, copy.pk, index.segments)
     edited = finish(using, copy.pk, counters, counters.first_unfoldable, rule, indexed_position=index.last)
     return values.Forked(sessions.get(pk=copy.pk), edited)
 

@@ -22,6 +22,8 @@ from django_convmemory.core.breaker import Breaker, Reason
 from django_convmemory.core.counters import Batch
 from django_convmemory.core.creations import Creation
 from django_convmemory.core.exchanges import Placed, Turn
+from django_convmemory.core.indexable import IndexRead, Unindexed
+from django_convmemory.core.segments import Segment
 from django_convmemory.core.strategies import View
 from django_convmemory.core.values import (
     AttemptOutcome,
@@ -40,7 +42,7 @@ from django_convmemory.stores import (
     compiled,
     creating,
     editing,
-    indexing,
+    index_rows,
     leases,
     partitions,
     preparing,
@@ -232,24 +234,23 @@ class ORMStore:
 
     # Recall: see indexing and searching.
 
-    def index(self, session_id: int, *, limit: int = 1_000) -> values.Indexed:
-        return indexing.index(self.using, session_id, limit=limit)
+    def unindexed(self, session_id: int, *, limit: int) -> Unindexed | None:
+        return index_rows.unindexed(self.using, session_id, limit=limit)
 
-    def searchable(
-        self, name: SessionName, *, before: int | None = None, epoch: int | None = None
-    ) -> values.Searchable | None:
-        return searching.searchable(self.using, name, before=before, epoch=epoch)
+    def add_segments(self, session_id: int, unindexed: Unindexed, new: Sequence[Segment]) -> bool:
+        return index_rows.add(self.using, session_id, unindexed, new)
 
-    def searchable_of(
-        self, alias: str, *, owner_id: Any, visitor: str, max_messages: int = 100_000
-    ) -> list[values.Searchable]:
+    def read_index(self, name: SessionName, *, before: int | None, epoch: int | None) -> IndexRead | None:
+        return searching.read_index(self.using, name, before=before, epoch=epoch)
+
+    def read_indexes_of(self, alias: str, *, owner_id: Any, visitor: str, max_messages: int) -> list[IndexRead]:
         using = self.using
         theirs = models.Session.objects.using(using).filter(alias=alias, owner_id=owner_id, visitor=visitor)
-        return searching.searchable_among(using, theirs, max_messages=max_messages)
+        return searching.read_indexes(using, theirs, max_messages=max_messages)
 
-    def searchable_among(
+    def read_indexes_among(
         self, alias: str, sessions: models.SessionQuerySet, *, max_messages: int = 100_000
-    ) -> list[values.Searchable]:
+    ) -> list[IndexRead]:
         if getattr(sessions, "model", None) is not models.Session or sessions.query.is_sliced:
             raise exceptions.InvalidSession(
                 "sessions must be a query of Session rows without a slice, such as Session.objects.filter(…)."
@@ -259,7 +260,7 @@ class ORMStore:
         # By a subquery, because a query with a join has a session several times, and a union takes no filter.
         chosen = sessions.using(using).order_by().values("pk")
         rows = models.Session.objects.using(using).filter(alias=alias, pk__in=chosen)
-        return searching.searchable_among(using, rows, max_messages=max_messages)
+        return searching.read_indexes(using, rows, max_messages=max_messages)
 
     def messages_at(self, places: Sequence[tuple[int, int, int]]) -> dict[tuple[int, int], values.StoredMessage]:
         return searching.messages_at(self.using, places)
@@ -298,7 +299,7 @@ class ORMStore:
 
         def copy() -> values.Forked:
             public_id = uuid.uuid4()
-            index = indexing.copied(using, models.Session.objects.using(using).named(source), at)
+            index = index_rows.copied(using, models.Session.objects.using(using).named(source), at)
             with creating.explained(using, target, creation):
                 return transactions.run(
                     using,

@@ -16,11 +16,10 @@ from django.db.models.functions import Cast, Greatest, Least, Left
 
 from django_convmemory import models
 from django_convmemory.core import indexable
-from django_convmemory.core.indexable import MOST_UNINDEXED, Extent, Indexable
-from django_convmemory.core.recall.documents import MAX_CHARACTERS
-from django_convmemory.core.recall.segments import Segment
-from django_convmemory.core.values import Searchable, SessionName, StoredMessage
-from django_convmemory.stores import columns, indexing, partitions
+from django_convmemory.core.indexable import MAX_CHARACTERS, MOST_UNINDEXED, Extent, Indexable, IndexRead
+from django_convmemory.core.segments import Segment
+from django_convmemory.core.values import SessionName, StoredMessage
+from django_convmemory.stores import columns, index_rows, partitions
 
 # A search looks into so many sessions of a person at most. The statement names each of them.
 _MOST_SESSIONS = 10_000
@@ -29,8 +28,8 @@ _MOST_SESSIONS = 10_000
 # In characters. A search reads a message without its wire form if that is longer, for example because it has an image.
 _LONGEST_WIRE = 4 * MAX_CHARACTERS
 # The columns of a row of the union, after the name of its table. Two more numbers follow.
-_NAMES = ("session_id", *indexing.MESSAGE_NAMES)
-_CONTENT, _WIRE = map(indexing.MESSAGE_NAMES.index, ("content", "wire"))
+_NAMES = ("session_id", *index_rows.MESSAGE_NAMES)
+_CONTENT, _WIRE = map(index_rows.MESSAGE_NAMES.index, ("content", "wire"))
 _NULL = Value(None, TextField())
 # With a type: PostgreSQL takes a plain NULL for a text, and MariaDB makes decimals of the numbers of a union.
 _NUMBER = Cast(Value(None), BigIntegerField())
@@ -44,7 +43,7 @@ def _columns(**columns: Any) -> list[Any]:
 # These queries are made once, because that takes Django longer than to filter them.
 _MESSAGES = models.Message.objects.values_list(
     Value("message"),
-    *({"content": indexing.CONTENT, "wire": Left("wire", _LONGEST_WIRE + 1)}.get(name, name) for name in _NAMES),
+    *({"content": index_rows.CONTENT, "wire": Left("wire", _LONGEST_WIRE + 1)}.get(name, name) for name in _NAMES),
     *(_NUMBER, _NUMBER),
 )
 _SEGMENTS = models.Segment.objects.values_list(
@@ -58,8 +57,8 @@ _PLACED = models.Message.objects.values_list(
 )
 
 
-def searchable(using: str, name: SessionName, *, before: int | None, epoch: int | None) -> Searchable | None:
-    """Return the session as a search reads it: see :meth:`.Store.searchable`."""
+def read_index(using: str, name: SessionName, *, before: int | None, epoch: int | None) -> IndexRead | None:
+    """Return what a search reads of the session: see :meth:`.Store.read_index`."""
     rows = _SESSIONS.using(using).named(name)
     if epoch is not None:
         rows = rows.filter(epoch=epoch)
@@ -81,12 +80,12 @@ def searchable(using: str, name: SessionName, *, before: int | None, epoch: int 
     read = _Rows(messages, segments, rows)
     for session_id in read.sessions:
         extent = read.extent(session_id, name)
-        return read.searchable(extent, extent.unindexed_after(before), before=before)
+        return read.index(extent, extent.unindexed_after(before), before=before)
     return None
 
 
-def searchable_among(using: str, sessions: models.SessionQuerySet, *, max_messages: int) -> list[Searchable]:
-    """Return these sessions as a search reads them: see :meth:`.Store.searchable_among`.
+def read_indexes(using: str, sessions: models.SessionQuerySet, *, max_messages: int) -> list[IndexRead]:
+    """Return what a search reads of these sessions: see :meth:`.Store.read_indexes_among`.
 
     A first statement chooses the sessions, and a second one reads all of them as they are at one moment. If the index
     of a session has grown in between, fewer of the messages that the second one returns are needed.
@@ -110,9 +109,9 @@ def searchable_among(using: str, sessions: models.SessionQuerySet, *, max_messag
         _SESSIONS.using(using).filter(pk__in=ids),
     )
     extents = [read.extent(extent.session_id, extent.name) for extent in chosen if extent.session_id in read.sessions]
-    results = [read.searchable(extent, after.get(extent.session_id, extent.last_position)) for extent in extents]
+    results = [read.index(extent, after.get(extent.session_id, extent.last_position)) for extent in extents]
     if results and len(chosen) < len(found):
-        results[-1] = results[-1]._replace(complete=False)
+        results[-1] = results[-1]._replace(others=True)
     return results
 
 
@@ -120,8 +119,8 @@ def _message(values: Sequence[Any]) -> Indexable:
     """Return the message of a row with the columns ``MESSAGE_NAMES``, without a wire form that is too long."""
     wire = values[_WIRE]
     if wire is None or len(wire) <= _LONGEST_WIRE:
-        return indexing.message(values)
-    return indexing.message([*values[:_WIRE], None, *values[_WIRE + 1 :]])._replace(whole=False)
+        return index_rows.message(values)
+    return index_rows.message([*values[:_WIRE], None, *values[_WIRE + 1 :]])._replace(whole=False)
 
 
 class _Rows:
@@ -145,11 +144,11 @@ class _Rows:
     def extent(self, session_id: int, name: SessionName) -> Extent:
         return Extent(session_id, name, *self.sessions[session_id])
 
-    def searchable(self, extent: Extent, after: int, *, before: int | None = None) -> Searchable:
+    def index(self, extent: Extent, after: int, *, before: int | None = None) -> IndexRead:
         """Return a session, with its messages after the position ``after`` that are not indexed."""
         rows = sorted(self._messages[extent.session_id], key=operator.itemgetter(0))
         segments = sorted(self._segments[extent.session_id])
-        return indexable.searchable(extent, segments, map(_message, rows), after=after, before=before)
+        return IndexRead(extent, segments, list(map(_message, rows)), after, before)
 
 
 def messages_at(using: str, places: Sequence[tuple[int, int, int]]) -> dict[tuple[int, int], StoredMessage]:

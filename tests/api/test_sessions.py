@@ -18,6 +18,7 @@ from django_convmemory.api import problems
 from django_convmemory.api.views import base
 from django_convmemory.clock import Clock
 from django_convmemory.conversation import SessionHandle
+from django_convmemory.core import indexing
 from django_convmemory.memory import memories
 from django_convmemory.messages import ChatMessage
 from django_convmemory.stores import transactions
@@ -222,7 +223,7 @@ def test_a_context_that_may_quote_more_has_another_etag(api: APIClient, chat: Se
     before = api.get(url)
     assert before.json()["recalled"] == []
     assert api.get(url, headers={"If-None-Match": before["ETag"]}).status_code == 304
-    chat.memory.store.index(row_of(chat).pk)
+    indexing.index(chat.memory.store, row_of(chat).pk)
     after = api.get(url, headers={"If-None-Match": before["ETag"]})
     assert after.status_code == 200
     assert after.json()["recalled"][0]["position"] == 1

@@ -20,6 +20,7 @@ from django.utils import timezone
 from rest_framework.test import APIClient
 
 from django_convmemory import models
+from django_convmemory.core import indexing
 from django_convmemory.exceptions import ToolResultRefused
 from django_convmemory.maintenance import recount, reindex
 from django_convmemory.memory import ConversationTokenBufferMemory, ConversationWindowMemory, memories
@@ -98,7 +99,7 @@ def of_the_store(anna: User) -> dict[str, Callable[[], Any]]:
         "history, after": lambda: memory.history("s", after=20),
         "compact": lambda: memory.compact("s"),
         "rebuild": lambda: memory.rebuild("s"),
-        "index": lambda: store.index(own.pk),
+        "index": lambda: indexing.index(store, own.pk),
         "search": lambda: memory.search("word", session="s"),
         "search, all of a person": lambda: memories["default"].search("heron", owner=anna),
         "update_message": lambda: memory.update_message("s", 3, metadata={"liked": True}),

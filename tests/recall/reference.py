@@ -7,9 +7,10 @@ import math
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from django_convmemory.core.recall import ranking, segments, windows
+from django_convmemory.core import segments
+from django_convmemory.core.recall import ranking, windows
 from django_convmemory.core.recall.queries import Query
-from django_convmemory.core.recall.segments import Document
+from django_convmemory.core.segments import Document
 
 
 class Message(NamedTuple):

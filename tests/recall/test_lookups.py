@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from django_convmemory.core.recall import documents, queries, ranking, segments
+from django_convmemory.core import segments
+from django_convmemory.core.recall import documents, queries, ranking
 from django_convmemory.messages import ChatMessage
 
 MESSAGES = {

@@ -12,10 +12,11 @@ from typing import TYPE_CHECKING
 import pytest
 from hypothesis import given, settings, strategies as st
 
-from django_convmemory.core.recall import queries, ranking, segments
+from django_convmemory.core import segments
+from django_convmemory.core.recall import queries, ranking
 from django_convmemory.core.recall.queries import Query
 from django_convmemory.core.recall.ranking import Match
-from django_convmemory.core.recall.segments import Document, Segment
+from django_convmemory.core.segments import Document, Segment
 from tests.recall import reference
 
 if TYPE_CHECKING:

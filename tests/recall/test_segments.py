@@ -10,8 +10,9 @@ from collections.abc import Iterable, Sequence
 import pytest
 from hypothesis import example, given, strategies as st
 
-from django_convmemory.core.recall import languages, segments
-from django_convmemory.core.recall.segments import Document, Segment
+from django_convmemory.core import segments
+from django_convmemory.core.recall import languages
+from django_convmemory.core.segments import Document, Segment
 
 # Few terms, so that messages have some in common, and characters that the format uses itself.
 HOSTILE = [

@@ -10,9 +10,10 @@ import collections
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
-from django_convmemory.core.recall import languages, segments
+from django_convmemory.core import segments
+from django_convmemory.core.recall import languages
 from django_convmemory.core.recall.queries import Query
-from django_convmemory.core.recall.segments import Segment
+from django_convmemory.core.segments import Segment
 
 # The terms of a longer query are compared with those of each segment. Those of a shorter one are looked up.
 _MANY_TERMS = 128

@@ -15,11 +15,12 @@ import operator
 from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
-from django_convmemory.core.recall import postings, segments
+from django_convmemory.core import segments
+from django_convmemory.core.recall import postings
 from django_convmemory.core.recall.postings import Part, Searched
 from django_convmemory.core.recall.queries import Query
-from django_convmemory.core.recall.segments import Segment
 from django_convmemory.core.recall.windows import LANES, Windows
+from django_convmemory.core.segments import Segment
 
 # The rarest words of a query that count.
 MAX_WORDS = 32

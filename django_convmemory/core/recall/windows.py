@@ -10,7 +10,7 @@ import bisect
 import itertools
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-from django_convmemory.core.recall import segments
+from django_convmemory.core import segments
 from django_convmemory.core.recall.postings import Part
 
 # A window has so many messages on each side.

@@ -11,7 +11,7 @@ from django_convmemory.core.counters import Covered, Ending, ending, rewound
 from django_convmemory.core.creations import Creation
 from django_convmemory.core.values import DueRule, Edited, Redaction, SessionName, StoredMessage
 from django_convmemory.messages import frozen_json
-from django_convmemory.stores.in_memory import indexing
+from django_convmemory.stores.in_memory import index_rows
 from django_convmemory.stores.in_memory.rows import Session
 from django_convmemory.stores.in_memory.state import State
 
@@ -26,7 +26,7 @@ def truncate(
         return 0, None
     session.counters = rewound(session.counters, _ending(session, after))
     del session.rows[after:]
-    indexing.cut(session, after)
+    index_rows.cut(session, after)
     for version in session.versions.values():
         if version.value.last_position > after:
             version.value = values.emptied(version.value)
@@ -126,7 +126,7 @@ def _redact(state: State, session: Session, position: int, rule: DueRule) -> Edi
     for version in session.versions.values():
         if version.value.last_position >= position:
             version.value = values.emptied(version.value)
-    indexing.strike(session, position)
+    index_rows.strike(session, position)
     return _finish(state, session, position, rule)
 
 
@@ -169,7 +169,7 @@ def fork(
     }
     copy.last_version = session.last_version
     copy.segments = list(session.segments)
-    indexing.cut(copy, at)
+    index_rows.cut(copy, at)
     state.insert(copy)
     edited = _finish(state, copy, copy.counters.first_unfoldable, rule)
     copy.epoch = copy.revision = 0

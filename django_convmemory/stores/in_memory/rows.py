@@ -15,7 +15,7 @@ from django_convmemory.core.counters import Counters, Covered, Placing, Previous
 from django_convmemory.core.creations import Creation
 from django_convmemory.core.exchanges import Placed
 from django_convmemory.core.indexable import Extent, Indexable
-from django_convmemory.core.recall.segments import Segment
+from django_convmemory.core.segments import Segment
 from django_convmemory.core.strategies import Threshold
 from django_convmemory.core.values import SessionName, SummaryVersion
 from django_convmemory.messages import ChatMessage

@@ -13,13 +13,15 @@ from django_convmemory.core.breaker import Breaker, Reason
 from django_convmemory.core.counters import Batch, Counters
 from django_convmemory.core.creations import Creation
 from django_convmemory.core.exchanges import Placed, Turn
+from django_convmemory.core.indexable import IndexRead, Unindexed
+from django_convmemory.core.segments import Segment
 from django_convmemory.core.strategies import View
 from django_convmemory.core.values import AttemptRecord, Claim, DueRule, NewVersion, SessionName
 from django_convmemory.stores.in_memory import (
     appending,
     breakers,
     editing,
-    indexing,
+    index_rows,
     leases,
     publishing,
     replacing,
@@ -126,25 +128,25 @@ class InMemoryStore:
 
     # Recall: see indexing and searching.
 
-    def index(self, session_id: int, *, limit: int = 1_000) -> values.Indexed:
+    def unindexed(self, session_id: int, *, limit: int) -> Unindexed | None:
         with self._lock:
-            return indexing.index(self._state, session_id, limit=limit)
+            return index_rows.unindexed(self._state, session_id, limit=limit)
 
-    def searchable(
-        self, name: SessionName, *, before: int | None = None, epoch: int | None = None
-    ) -> values.Searchable | None:
+    def add_segments(self, session_id: int, unindexed: Unindexed, new: Sequence[Segment]) -> bool:
         with self._lock:
-            return searching.searchable(self._state, name, before=before, epoch=epoch)
+            return index_rows.add(self._state, session_id, unindexed, new)
 
-    def searchable_of(
-        self, alias: str, *, owner_id: Any, visitor: str, max_messages: int = 100_000
-    ) -> list[values.Searchable]:
+    def read_index(self, name: SessionName, *, before: int | None, epoch: int | None) -> IndexRead | None:
         with self._lock:
-            return searching.searchable_of(
+            return searching.read_index(self._state, name, before=before, epoch=epoch)
+
+    def read_indexes_of(self, alias: str, *, owner_id: Any, visitor: str, max_messages: int) -> list[IndexRead]:
+        with self._lock:
+            return searching.read_indexes_of(
                 self._state, alias, owner_id=owner_id, visitor=visitor, max_messages=max_messages
             )
 
-    def searchable_among(self, alias: str, sessions: Any, *, max_messages: int = 100_000) -> list[values.Searchable]:
+    def read_indexes_among(self, alias: str, sessions: Any, *, max_messages: int = 100_000) -> list[IndexRead]:
         raise exceptions.InvalidSession(
             "The in-memory store has no rows. Search one session, or those of an owner or a visitor."
         )

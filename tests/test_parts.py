@@ -9,9 +9,9 @@ import pytest
 from hypothesis import example, given, strategies as st
 
 from django_convmemory import tokens
-from django_convmemory.core import transcript
-from django_convmemory.core.context import spoken
+from django_convmemory.core import parts
 from django_convmemory.core.exchanges import Placed
+from django_convmemory.core.transcript import spoken
 from django_convmemory.messages import ChatMessage
 from tests import conversations
 from tests.conversations import call
@@ -73,18 +73,16 @@ def rows_of(exchange: Sequence[ChatMessage]) -> list[Placed]:
     return [Placed(position, message, 1) for position, message in enumerate(exchange, start=1)]
 
 
-def parts_of(
-    rows: Sequence[Placed], window: int, counter: tokens.TokenCounter, start: int = 0
-) -> list[transcript.Part]:
-    parts = [transcript.part(rows, start, window, counter)]
-    while not parts[-1].last:
-        following = transcript.part(rows, parts[-1].end, window, counter)
-        assert following.end > parts[-1].end, "a part without a character"
-        parts.append(following)
-    return parts
+def parts_of(rows: Sequence[Placed], window: int, counter: tokens.TokenCounter, start: int = 0) -> list[parts.Part]:
+    made = [parts.part(rows, start, window, counter)]
+    while not made[-1].last:
+        following = parts.part(rows, made[-1].end, window, counter)
+        assert following.end > made[-1].end, "a part without a character"
+        made.append(following)
+    return made
 
 
-def text_of(part: transcript.Part) -> str:
+def text_of(part: parts.Part) -> str:
     return "".join(spoken(turn.message) for turn in part.turns)
 
 
@@ -154,7 +152,7 @@ def speakers(messages: Sequence[ChatMessage]) -> list[tuple[str, str | None, str
     ],
 )
 def test_a_part_ends_at_the_best_break_of_its_last_quarter(text: str, first: str) -> None:
-    part = transcript.part(rows_of([ChatMessage.human(text)]), 0, 100, Characters())
+    part = parts.part(rows_of([ChatMessage.human(text)]), 0, 100, Characters())
     assert (text_of(part), part.end, part.last) == (first, len(first), False)
 
 
@@ -179,7 +177,7 @@ def test_a_very_long_text_is_not_counted_as_a_whole() -> None:
             lengths.append(len(text))
             return super().count_text(text)
 
-    transcript.part(rows_of([ChatMessage.human("word " * 400_000)]), 0, 1000, Recording())
+    parts.part(rows_of([ChatMessage.human("word " * 400_000)]), 0, 1000, Recording())
     assert max(lengths) <= 16_000
 
 
@@ -205,8 +203,8 @@ def test_a_part_is_nearly_as_long_as_the_window() -> None:
     ],
 )
 def test_a_text_without_a_letter_or_a_digit_is_wordless(text: str, is_wordless: bool) -> None:
-    assert transcript.wordless([ChatMessage.human(text)]) is is_wordless
-    assert transcript.wordless([ChatMessage.human("..."), ChatMessage.ai(text)]) is is_wordless
+    assert parts.wordless([ChatMessage.human(text)]) is is_wordless
+    assert parts.wordless([ChatMessage.human("..."), ChatMessage.ai(text)]) is is_wordless
 
 
 @pytest.mark.parametrize(
@@ -217,4 +215,4 @@ def test_a_text_without_a_letter_or_a_digit_is_wordless(text: str, is_wordless: 
     ],
 )
 def test_calls_and_images_are_no_wordless_messages(message: ChatMessage) -> None:
-    assert not transcript.wordless([message])
+    assert not parts.wordless([message])

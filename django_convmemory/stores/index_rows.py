@@ -16,7 +16,6 @@ segment. The same holds for ``truncate`` and ``clear``, also if other messages s
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
@@ -24,18 +23,13 @@ from django.db.models import F, QuerySet
 from django.db.models.functions import Left
 
 from django_convmemory import models
-from django_convmemory.core import indexable
-from django_convmemory.core.indexable import Indexable
-from django_convmemory.core.recall import segments
-from django_convmemory.core.recall.documents import MAX_CHARACTERS
-from django_convmemory.core.recall.segments import Segment
-from django_convmemory.core.values import Indexed
+from django_convmemory.core import segments
+from django_convmemory.core.indexable import MAX_CHARACTERS, Indexable, Unindexed
+from django_convmemory.core.segments import Segment
 from django_convmemory.stores import columns, compiled, transactions
 from django_convmemory.stores.compiled import Slot
 
-logger = logging.getLogger(__name__)
-
-# How often a session is read again because others change it.
+# How often the end of an index is read again because others begin it.
 _TRIES = 3
 # The number of messages that one statement reads.
 _PAGE = 100
@@ -58,7 +52,7 @@ def message(values: Sequence[Any]) -> Indexable:
 
 
 class _State(NamedTuple):
-    """What the index of a session is extended from: its end, and the last segment."""
+    """Where the index of a session ends, and its last segment."""
 
     epoch: int
     indexed_position: int
@@ -66,31 +60,16 @@ class _State(NamedTuple):
     last: Segment | None
 
 
-def index(using: str, session_id: int, *, limit: int) -> Indexed:
-    """Extend the index of a session: see :meth:`.Store.index`.
-
-    Everything is read and computed before the transaction, which only writes.
-    """
-    for _ in range(_TRIES):
-        state = _state(using, session_id)
-        if state is None or state.indexed_position >= state.last_position:
-            break
-        indexed, last = state.indexed_position, state.last
-        if (last.last if last else 0) != indexed:
-            # Folding goes on.
-            logger.warning(
-                "The index of session %s is damaged, so search does not find its newer messages. Rebuild it: "
-                "manage.py convmemory_check --reindex.",
-                session_id,
-            )
-            break
-        messages = _messages(using, session_id, max(1, indexed), min(state.last_position, indexed + limit))
-        # The last message that is indexed, for its time.
-        previous = next(messages, None) if indexed else None
-        documents = indexable.portion(messages, previous.created_at if previous else None)
-        if documents and _write(using, session_id, state, segments.extended(last, indexed + 1, documents)):
-            return Indexed(len(documents), more=indexed + len(documents) < state.last_position)
-    return Indexed(0, more=False)
+def unindexed(using: str, session_id: int, *, limit: int) -> Unindexed | None:
+    """Return the next messages to index: see :meth:`.Store.unindexed`."""
+    state = _state(using, session_id)
+    if state is None or state.indexed_position >= state.last_position:
+        return None
+    indexed = state.indexed_position
+    messages = _messages(using, session_id, max(1, indexed), min(state.last_position, indexed + limit))
+    # The last message that is indexed, for its time.
+    previous = next(messages, None) if indexed else None
+    return Unindexed(*state, previous.created_at if previous else None, messages)
 
 
 def _state(using: str, session_id: int) -> _State | None:
@@ -140,11 +119,8 @@ def _messages(using: str, session_id: int, first: int, last: int) -> Iterator[In
             return
 
 
-def _write(using: str, session_id: int, state: _State, new: list[Segment]) -> bool:
-    """Store the segments ``new`` if the session is as it was read, and return whether it was.
-
-    The first one takes the place of the last segment if both begin at the same position.
-    """
+def add(using: str, session_id: int, state: Unindexed, new: Sequence[Segment]) -> bool:
+    """Store the segments ``new`` if the session is as it was read: see :meth:`.Store.add_segments`."""
     reached = new[-1].last
     first = _advancing(using).bind(
         session_id=session_id, epoch=state.epoch, indexed_position=state.indexed_position, reached=reached
