@@ -25,12 +25,12 @@ if not apps.ready:
     django.setup()
 
 from django_convmemory import models
-from django_convmemory.core import identifiers, indexing
-from django_convmemory.core.recall import queries, ranking
+from django_convmemory.fold import identifiers
 from django_convmemory.management.progress import counted, printable
 from django_convmemory.memory import memories
-from django_convmemory.stores import columns
-from django_convmemory.stores.orm import ORMStore
+from django_convmemory.search import indexing, queries, ranking
+from django_convmemory.store import columns
+from django_convmemory.store.orm import ORMStore
 
 # A search for a lost identifier should have a message with it among so many hits.
 _BEST = 10

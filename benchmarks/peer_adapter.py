@@ -59,7 +59,7 @@ def configure(db: str, tag: str) -> None:
             "default": {
                 "OPTIONS": {"max_token_limit": LIMIT},
                 "CHAT_MODEL": {"BACKEND": "django_convmemory.chat_models.extractive.ExtractiveChatModel"},
-                "SCHEDULER": {"BACKEND": "django_convmemory.schedulers.NullScheduler"},
+                "SCHEDULER": {"BACKEND": "django_convmemory.scheduling.NullScheduler"},
             }
         },
     )

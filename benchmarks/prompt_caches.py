@@ -19,7 +19,7 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from django_convmemory.conversation import ConversationMemory
+    from django_convmemory.operations.conversation import ConversationMemory
     from django_convmemory.tokens import TiktokenCounter
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
@@ -69,8 +69,8 @@ def memories() -> Iterator[tuple[str, ConversationMemory]]:
     """Yield the memories to measure, each with its name."""
     from django_convmemory import memory as classes, tokens
     from django_convmemory.chat_models.extractive import ExtractiveChatModel
-    from django_convmemory.schedulers import NullScheduler
-    from django_convmemory.stores.in_memory import InMemoryStore
+    from django_convmemory.scheduling import NullScheduler
+    from django_convmemory.store.in_memory import InMemoryStore
 
     options = {"counter": tokens.Utf8TokenCounter(), "scheduler": NullScheduler()}
 

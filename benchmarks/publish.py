@@ -71,8 +71,8 @@ def main() -> None:
     )
     django.setup()
     from django_convmemory import tasks
-    from django_convmemory.broker import sender
     from django_convmemory.memory import memories
+    from django_convmemory.sender import sender
 
     logging.disable()
     memory = memories["default"]

@@ -109,8 +109,8 @@ def row(options: dict[str, Any]) -> str:
     from django_convmemory import tokens
     from django_convmemory.chat_models.extractive import ExtractiveChatModel
     from django_convmemory.memory import ConversationSummaryBufferMemory
-    from django_convmemory.schedulers import NullScheduler
-    from django_convmemory.stores.in_memory import InMemoryStore
+    from django_convmemory.scheduling import NullScheduler
+    from django_convmemory.store.in_memory import InMemoryStore
 
     vocabulary = tokens.TiktokenCounter("o200k_base")
     system = "You are a friendly assistant. " * 100

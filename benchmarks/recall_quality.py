@@ -28,9 +28,9 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 from urllib.parse import SplitResult, unquote, urlsplit
 
-from django_convmemory.core import segments
-from django_convmemory.core.recall import documents, queries, ranking
 from django_convmemory.messages import ChatMessage
+from django_convmemory.rules import segments
+from django_convmemory.search import documents, queries, ranking
 from tests import servers
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent

@@ -24,8 +24,8 @@ import time
 from collections.abc import Callable, Sequence
 
 from benchmarks import recall_quality
-from django_convmemory.core import segments
-from django_convmemory.core.recall import excerpts, queries, ranking, tokenizer
+from django_convmemory.rules import segments
+from django_convmemory.search import excerpts, queries, ranking, tokenizer
 
 # The number of messages in each session.
 SIZES = {"1 000": [1_000], "10 000": [10_000], "100 000": [100_000], "500 sessions of 200": [200] * 500}

@@ -23,13 +23,12 @@ from django.test.utils import setup_databases, teardown_databases
 
 from benchmarks import recall_quality
 from django_convmemory import models
-from django_convmemory.conversation import SessionHandle
-from django_convmemory.core import indexing
-from django_convmemory.core.recall import tokenizer
 from django_convmemory.memory import ConversationWindowMemory
 from django_convmemory.messages import ChatMessage
-from django_convmemory.schedulers import NullScheduler
-from django_convmemory.stores.orm import ORMStore
+from django_convmemory.operations.conversation import SessionHandle
+from django_convmemory.scheduling import NullScheduler
+from django_convmemory.search import indexing, tokenizer
+from django_convmemory.store.orm import ORMStore
 
 SIZES = (1_000, 10_000, 100_000)
 OWN_SESSIONS, OTHERS_LENGTH = 500, 200

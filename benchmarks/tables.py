@@ -11,8 +11,8 @@ from django_convmemory import models
 from django_convmemory.chat_models.scripted import ScriptedChatModel
 from django_convmemory.memory import ConversationSummaryBufferMemory
 from django_convmemory.messages import ChatMessage
-from django_convmemory.schedulers import InlineScheduler
-from django_convmemory.stores.orm import ORMStore
+from django_convmemory.scheduling import InlineScheduler
+from django_convmemory.store.orm import ORMStore
 
 LIMIT = 300
 TURN = "We talked about this and that, and then about the weather in Lisbon, which was fine. "

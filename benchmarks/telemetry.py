@@ -24,9 +24,9 @@ from opentelemetry.sdk.metrics.export import InMemoryMetricReader  # noqa: E402
 from opentelemetry.sdk.trace import TracerProvider  # noqa: E402
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor, SpanExporter, SpanExportResult  # noqa: E402
 
-from django_convmemory.core import observers  # noqa: E402
-from django_convmemory.integrations.telemetry.conf import Options  # noqa: E402
-from django_convmemory.integrations.telemetry.observer import Telemetry  # noqa: E402
+from django_convmemory import observers  # noqa: E402
+from django_convmemory.contrib.telemetry.conf import Options  # noqa: E402
+from django_convmemory.contrib.telemetry.observer import Telemetry  # noqa: E402
 from tests.folding import MarkerModel, build, talk  # noqa: E402
 
 ROUNDS, OPERATIONS = 150, 4

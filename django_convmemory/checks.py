@@ -15,7 +15,7 @@ from django.core import checks
 from django.db import connections, router
 
 from django_convmemory import conf, models
-from django_convmemory.core import versions
+from django_convmemory.fold import versions
 from django_convmemory.memory import ConversationMemory, memories
 
 # A summary of so many tokens has room for an identifier, even if each character is a token.

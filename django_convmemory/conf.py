@@ -20,10 +20,10 @@ from django.core.exceptions import ImproperlyConfigured
 from django.utils import timezone
 from django.utils.module_loading import import_string
 
-from django_convmemory.conversation import ConversationMemory
-from django_convmemory.core.attempts import Price
-from django_convmemory.core.options import TYPES, check_type
-from django_convmemory.core.values import MAX_ALIAS_LENGTH
+from django_convmemory.fold.attempts import Price
+from django_convmemory.operations.conversation import ConversationMemory
+from django_convmemory.rules.options import TYPES, check_type
+from django_convmemory.rules.values import MAX_ALIAS_LENGTH
 
 DEFAULT_ALIAS = "default"
 DEFAULTS: Mapping[str, Any] = {
@@ -96,7 +96,7 @@ def aliases() -> list[str]:
 def build(alias: str) -> ConversationMemory:
     """Build the memory of ``alias``. Raises ImproperlyConfigured with everything that is wrong with its settings."""
     # The ORM store imports the models, which need Django's apps. A memory built in code needs neither.
-    from django_convmemory.stores.orm import ORMStore
+    from django_convmemory.store.orm import ORMStore
 
     memory_class, arguments, problems = read(alias)
     if problems or memory_class is None:

@@ -9,15 +9,15 @@ from typing import Any
 
 from django_convmemory import conf, tokens
 from django_convmemory.chat_models.base import ChatModel
-from django_convmemory.conversation import ConversationMemory, Receipt, SessionHandle
-from django_convmemory.core import strategies
-from django_convmemory.core.store import Store
-from django_convmemory.core.transcript import spoken
 from django_convmemory.exceptions import UnknownAlias
-from django_convmemory.forwarding import asynchronous
 from django_convmemory.messages import ChatMessage
-from django_convmemory.schedulers import NullScheduler
-from django_convmemory.stores.in_memory import InMemoryStore
+from django_convmemory.operations.conversation import ConversationMemory, Receipt, SessionHandle
+from django_convmemory.operations.forwarding import asynchronous
+from django_convmemory.rules import strategies
+from django_convmemory.rules.transcript import spoken
+from django_convmemory.scheduling import NullScheduler
+from django_convmemory.store.in_memory import InMemoryStore
+from django_convmemory.store.protocol import Store
 
 __all__ = [
     "BufferSummaryChatMemory",

@@ -18,12 +18,12 @@ from django.utils import timezone
 from django.utils.translation import gettext_lazy as _
 
 from django_convmemory import clock
-from django_convmemory.core.breaker import Reason
-from django_convmemory.core.counters import Counters, Covered, Pinned
-from django_convmemory.core.cuts import message_id
-from django_convmemory.core.strategies import Threshold
-from django_convmemory.core.values import MAX_MODEL_NAME, AttemptOutcome, SessionName, SummaryVersion
 from django_convmemory.fields import ExactCharField, ExactJSONField
+from django_convmemory.rules.breaker import Reason
+from django_convmemory.rules.counters import Counters, Covered, Pinned
+from django_convmemory.rules.cuts import message_id
+from django_convmemory.rules.strategies import Threshold
+from django_convmemory.rules.values import MAX_MODEL_NAME, AttemptOutcome, SessionName, SummaryVersion
 
 
 class SessionState(models.TextChoices):
@@ -154,14 +154,14 @@ class Session(models.Model):
     # Lists leave out what is archived. ``starred`` and not ``pinned``, because messages are pinned.
     archived_at = models.DateTimeField(_("archived at"), null=True, blank=True)
     starred_at = models.DateTimeField(_("starred at"), null=True, blank=True)
-    # The idempotency key of the request that created the session: see core.creations. The index of the first is unique.
+    # The idempotency key of the request that created the session: see rules.creations. The first has a unique index.
     creation_key = models.CharField(max_length=64, null=True, blank=True, editable=False)  # noqa: DJ001
     creation_hash = models.CharField(max_length=64, null=True, blank=True, editable=False)  # noqa: DJ001
-    # Where messages were deleted, and the idempotency keys that they had: see core.cuts and core.spent_keys.
+    # Where messages were deleted, and the idempotency keys that they had: see rules.cuts and rules.spent_keys.
     cuts = models.TextField(null=True, blank=True, editable=False)  # noqa: DJ001
     spent_keys = models.TextField(null=True, blank=True, editable=False)  # noqa: DJ001
 
-    # The counters of the messages: see core.counters.Counters. They and the columns of a message are signed, because
+    # The counters of the messages: see rules.counters.Counters. They and the columns of a message are signed, because
     # the database would check positive numbers at each append.
     last_position = models.BigIntegerField(_("last position"), default=0)
     unpinned_count = models.BigIntegerField(_("unpinned messages"), default=0)
@@ -358,7 +358,7 @@ class MessageQuerySet(models.QuerySet["Message"]):
 class Message(models.Model):
     """One message. A compaction never changes it.
 
-    ``stores/columns.py`` has a table of these columns, from which the stores derive their statements.
+    ``store/columns.py`` has a table of these columns, from which the stores derive their statements.
     """
 
     pk = models.CompositePrimaryKey("session_id", "position")
@@ -417,7 +417,7 @@ class Segment(models.Model):
     """A piece of the index of recall: which terms the messages from ``first`` through ``last`` have.
 
     The segments of a session follow one another without a gap, from its first message through
-    :attr:`Session.indexed_position`. :mod:`.core.segments` defines ``data``.
+    :attr:`Session.indexed_position`. :mod:`.rules.segments` defines ``data``.
     """
 
     pk = models.CompositePrimaryKey("session_id", "first")
@@ -486,10 +486,10 @@ class Summary(models.Model):
     cut = models.BooleanField(_("cut"), default=False, db_default=False)
     # Part of a rebuild that is not finished, or of an exchange that is not folded to its end: it is not shown.
     building = models.BooleanField(_("not finished"), default=False)
-    # The offset through which the exchange that ends at last_position is folded: see core.parts. Null: to its end.
+    # The offset through which the exchange that ends at last_position is folded: see fold.parts. Null: to its end.
     part_end = models.BigIntegerField(_("part ends at"), null=True, blank=True)
     prompt_hash = models.CharField(_("prompt hash"), max_length=64, blank=True, default="")
-    # The next three are those of core.values.SummaryVersion.
+    # The next three are those of rules.values.SummaryVersion.
     identifiers = ExactJSONField(_("identifiers"), null=True, blank=True)
     model_length = models.IntegerField(_("characters by the model"), null=True, blank=True)
     folds = models.PositiveIntegerField(_("folds since the messages"), default=0, db_default=0)
@@ -541,7 +541,7 @@ class AliasStateQuerySet(models.QuerySet["AliasState"]):
 class AliasState(models.Model):
     """The state of an alias's chat model, and of the search for sessions that should be due.
 
-    The columns through ``error`` are those of :class:`.core.breaker.Breaker`.
+    The columns through ``error`` are those of :class:`.rules.breaker.Breaker`.
     """
 
     REASONS = [

@@ -25,17 +25,17 @@ from celery import current_task, shared_task
 from celery.exceptions import SoftTimeLimitExceeded
 from celery.signals import worker_init, worker_process_init
 
-from django_convmemory.broker import Hint, Undelivered, sender
-from django_convmemory.core import observers
-from django_convmemory.core.runs import Outcome
+from django_convmemory import observers
 from django_convmemory.exceptions import BrokerUnavailable, UnknownAlias
+from django_convmemory.fold.runs import Outcome
 from django_convmemory.memory import memories
-from django_convmemory.schedulers import REQUESTED, Memory, Scheduler, Sender, Work
+from django_convmemory.scheduling import REQUESTED, Memory, Scheduler, Sender, Work
+from django_convmemory.sender import Hint, Undelivered, sender
 
 if TYPE_CHECKING:
     from celery import Task
 
-    from django_convmemory.conversation import ConversationMemory
+    from django_convmemory.operations.conversation import ConversationMemory
 
 logger = logging.getLogger(__name__)
 

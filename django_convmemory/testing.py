@@ -28,13 +28,13 @@ from unittest import mock
 from django_convmemory.chat_models.base import ChatRequest, ChatResponse
 from django_convmemory.chat_models.openai import OpenAIChatModel
 from django_convmemory.chat_models.scripted import Reply, ScriptedChatModel, ScriptExhausted
-from django_convmemory.conversation import ConversationMemory
-from django_convmemory.forwarding import asynchronous
 from django_convmemory.memory import memories
+from django_convmemory.operations.conversation import ConversationMemory
+from django_convmemory.operations.forwarding import asynchronous
 
 if TYPE_CHECKING:
-    from django_convmemory.core.runs import Outcome
-    from django_convmemory.schedulers import Memory, Work
+    from django_convmemory.fold.runs import Outcome
+    from django_convmemory.scheduling import Memory, Work
 
 # Held while the memories are scripted, because all threads of the process share them.
 _in_use = threading.Lock()
@@ -97,8 +97,8 @@ class QueueScheduler:
         """Fold the queued sessions until none is left; return the outcome of each, in order.
 
         Sessions that are queued during the run are folded too. Each is folded as
-        :meth:`~django_convmemory.conversation.ConversationMemory.compact` does it, without waiting for the time of its
-        next attempt. A session that fails is tried once, and again by the next call of ``run``.
+        :meth:`~.conversation.ConversationMemory.compact` does it, without waiting for the time of its next attempt. A
+        session that fails is tried once, and again by the next call of ``run``.
 
         If folding raises an exception, ``run`` raises it and the session stays queued. These are
         :class:`~django_convmemory.chat_models.scripted.ScriptExhausted`, a database's error, or a scripted exception

@@ -33,9 +33,9 @@ from screen import paint
 from worker import Worker, WorkerFailed
 
 if TYPE_CHECKING:
-    from django_convmemory.conversation import ConversationMemory
-    from django_convmemory.core.context import Context
+    from django_convmemory.context.assembly import Context
     from django_convmemory.models import Session
+    from django_convmemory.operations.conversation import ConversationMemory
 
 CONVERSATIONS = Path(__file__).parent / "conversations"
 SHOWN = ("order-refund", "hotel-zh")
@@ -271,7 +271,7 @@ ROLE_COLOURS = {"system": "yellow", "user": "cyan", "assistant": "green", "tool"
 
 def show_context(name: str, context: Context, row: screen.Row) -> None:
     """Print the messages of a context as a model would receive them."""
-    from django_convmemory.core.context import spoken
+    from django_convmemory.context.assembly import spoken
 
     title = f"The context of {name} for a model: {context.tokens:,} tokens for a history of {row.history:,}"
     print(f"\n {paint(title, 'bold')}\n")

@@ -12,14 +12,14 @@ from langchain_core.messages import BaseMessage
 from llama_index.core.base.llms.types import ChatMessage as LlamaMessage
 from pydantic_ai.messages import ModelMessage
 
-from django_convmemory.conversation import SessionHandle
-from django_convmemory.integrations import langchain_items, llama_index_items, pydantic_ai_items, responses_items
-from django_convmemory.integrations.langchain import ConvMemoryChatMessageHistory
-from django_convmemory.integrations.llama_index import ConvMemory
-from django_convmemory.integrations.openai_agents import ConvMemorySession
-from django_convmemory.integrations.pydantic_ai import message_history
+from django_convmemory.contrib import langchain_items, llama_index_items, pydantic_ai_items, responses_items
+from django_convmemory.contrib.langchain import ConvMemoryChatMessageHistory
+from django_convmemory.contrib.llama_index import ConvMemory
+from django_convmemory.contrib.openai_agents import ConvMemorySession
+from django_convmemory.contrib.pydantic_ai import message_history
 from django_convmemory.memory import memories
 from django_convmemory.messages import ChatMessage
+from django_convmemory.operations.conversation import SessionHandle
 
 pytestmark = [pytest.mark.django_db, pytest.mark.filterwarnings("ignore:.* deprecated:DeprecationWarning")]
 

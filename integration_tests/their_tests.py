@@ -77,7 +77,7 @@ def set_up_django() -> None:
                 "MEMORY": "django_convmemory.memory.ConversationSummaryBufferMemory",
                 "OPTIONS": {"max_token_limit": 100_000},
                 "CHAT_MODEL": {"BACKEND": "django_convmemory.chat_models.extractive.ExtractiveChatModel"},
-                "SCHEDULER": {"BACKEND": "django_convmemory.schedulers.InlineScheduler"},
+                "SCHEDULER": {"BACKEND": "django_convmemory.scheduling.InlineScheduler"},
             }
         },
     )

@@ -11,15 +11,15 @@ import pytest
 from django_convmemory import models
 from django_convmemory.chat_models.base import ChatRequest
 from django_convmemory.clock import Clock
-from django_convmemory.conversation import ConversationMemory
-from django_convmemory.core.naming import Named
-from django_convmemory.core.observers import Call
-from django_convmemory.core.runs import Run
-from django_convmemory.core.store import Store
-from django_convmemory.core.transcript import spoken
+from django_convmemory.fold.runs import Run
 from django_convmemory.maintenance import integrity
-from django_convmemory.stores.in_memory import InMemoryStore
-from django_convmemory.stores.orm import ORMStore
+from django_convmemory.observers import Call
+from django_convmemory.operations.conversation import ConversationMemory
+from django_convmemory.operations.naming import Named
+from django_convmemory.rules.transcript import spoken
+from django_convmemory.store.in_memory import InMemoryStore
+from django_convmemory.store.orm import ORMStore
+from django_convmemory.store.protocol import Store
 
 _TURNS = re.compile(r"^<(quoted-[0-9a-f]{12}) turns>\n(.*)\n</\1 turns>$", re.MULTILINE | re.DOTALL)
 

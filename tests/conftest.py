@@ -14,7 +14,7 @@ from tests import servers, settings, tiers
 if TYPE_CHECKING:
     from pytest_django import DjangoDbBlocker
 
-    from django_convmemory.core.store import Store
+    from django_convmemory.store.protocol import Store
     from tests import projects
 
 pytest_plugins = ["django_convmemory.testing"]
@@ -109,7 +109,7 @@ def broker_url(request: pytest.FixtureRequest) -> str:
 @pytest.fixture(params=["orm", "in_memory"])
 def store(request: pytest.FixtureRequest, db: None) -> Store:
     """Each of the two stores in turn."""
-    from django_convmemory.stores import in_memory, orm
+    from django_convmemory.store import in_memory, orm
 
     return orm.ORMStore() if request.param == "orm" else in_memory.InMemoryStore()
 
@@ -123,14 +123,14 @@ def patient_broker(monkeypatch: pytest.MonkeyPatch) -> None:
     from tests import processes
 
     for name in ("BROKER_TIMEOUT", "LONGEST_SEND"):
-        monkeypatch.setattr(f"django_convmemory.broker.{name}", processes.PATIENCE)
-    monkeypatch.setattr("django_convmemory.broker.BREAKER_SECONDS", 60 * processes.PATIENCE)
+        monkeypatch.setattr(f"django_convmemory.sender.{name}", processes.PATIENCE)
+    monkeypatch.setattr("django_convmemory.sender.BREAKER_SECONDS", 60 * processes.PATIENCE)
 
 
 @pytest.fixture
 def hanging_broker(patient_broker: None, monkeypatch: pytest.MonkeyPatch) -> None:
     """Do not wait long for a broker that never answers."""
-    monkeypatch.setattr("django_convmemory.broker.BROKER_TIMEOUT", 0.1)
+    monkeypatch.setattr("django_convmemory.sender.BROKER_TIMEOUT", 0.1)
 
 
 @pytest.fixture

@@ -17,9 +17,9 @@ import dataclasses
 
 from hypothesis import strategies as st
 
-from django_convmemory.core.counters import MAX_PINNED, Counters, Entry
-from django_convmemory.core.exchanges import Placed
 from django_convmemory.messages import ChatMessage
+from django_convmemory.rules.counters import MAX_PINNED, Counters, Entry
+from django_convmemory.rules.exchanges import Placed
 
 # Few ids, so that they repeat.
 IDS = ("call_1", "call_2", "call_3", "call_%_4")

@@ -9,12 +9,12 @@ from typing import Any
 
 from django_convmemory import models
 from django_convmemory.chat_models.base import ChatRequest, ChatResponse
-from django_convmemory.conversation import ConversationMemory
-from django_convmemory.core.store import Store
 from django_convmemory.memory import ConversationSummaryBufferMemory
 from django_convmemory.messages import ChatMessage
-from django_convmemory.schedulers import NullScheduler
-from django_convmemory.stores.orm import ORMStore
+from django_convmemory.operations.conversation import ConversationMemory
+from django_convmemory.scheduling import NullScheduler
+from django_convmemory.store.orm import ORMStore
+from django_convmemory.store.protocol import Store
 
 MARKER = re.compile(r"\[\[(\d+)\]\]")
 

@@ -6,16 +6,16 @@ from collections.abc import Sequence
 from typing import Any
 
 from django_convmemory import models
-from django_convmemory.conversation import ConversationMemory, SessionHandle
-from django_convmemory.core import indexing, segments
-from django_convmemory.core.indexing import Searchable
-from django_convmemory.core.recall import documents
-from django_convmemory.core.segments import Document, Segment
 from django_convmemory.maintenance import integrity
 from django_convmemory.memory import ConversationWindowMemory
 from django_convmemory.messages import ChatMessage
-from django_convmemory.schedulers import NullScheduler
-from django_convmemory.stores.orm import ORMStore
+from django_convmemory.operations.conversation import ConversationMemory, SessionHandle
+from django_convmemory.rules import segments
+from django_convmemory.rules.segments import Document, Segment
+from django_convmemory.scheduling import NullScheduler
+from django_convmemory.search import documents, indexing
+from django_convmemory.search.indexing import Searchable
+from django_convmemory.store.orm import ORMStore
 
 # A word of the index, as it is stored.
 SECRET = "quetzal"

@@ -25,13 +25,14 @@ from django.db import connection
 from django.db.models import DateTimeField, F, Q
 
 from django_convmemory import exceptions, models, tasks
-from django_convmemory.broker import Undelivered
 from django_convmemory.chat_models.base import ChatRequest, ChatResponse
-from django_convmemory.conversation import ConversationMemory
-from django_convmemory.core import breaker, compaction, failures, model_calls
-from django_convmemory.core.runs import Outcome, Result, Run
+from django_convmemory.fold import compaction, failures, model_calls
+from django_convmemory.fold.runs import Outcome, Result, Run
 from django_convmemory.messages import ChatMessage
-from django_convmemory.schedulers import Memory, Work
+from django_convmemory.operations.conversation import ConversationMemory
+from django_convmemory.rules import breaker
+from django_convmemory.scheduling import Memory, Work
+from django_convmemory.sender import Undelivered
 from tests.folding import build
 
 MINUTE = 60.0

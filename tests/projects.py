@@ -13,10 +13,10 @@ import pytest
 from celery import Celery, _state
 
 from django_convmemory import models
-from django_convmemory.broker import sender
-from django_convmemory.conversation import ConversationMemory
 from django_convmemory.memory import memories
 from django_convmemory.messages import ChatMessage
+from django_convmemory.operations.conversation import ConversationMemory
+from django_convmemory.sender import sender
 from tests import processes
 
 if TYPE_CHECKING:
@@ -131,7 +131,7 @@ def configured(
 ) -> ConversationMemory:
     """Return the memory ``default``. It sends tasks to the site's queue, or, without a site, no tasks."""
     scheduler = {
-        "BACKEND": "django_convmemory.tasks.CeleryScheduler" if site else "django_convmemory.schedulers.NullScheduler",
+        "BACKEND": "django_convmemory.tasks.CeleryScheduler" if site else "django_convmemory.scheduling.NullScheduler",
         "OPTIONS": {"queue": site.queue} if site else {},
     }
     entry = {**settings.CONVMEMORY["default"], "SCHEDULER": scheduler}
@@ -162,5 +162,5 @@ def warnings_of(caplog: pytest.LogCaptureFixture) -> list[str]:
     return [
         record.getMessage()
         for record in caplog.records
-        if record.name in ("django_convmemory.tasks", "django_convmemory.broker") and record.levelno >= logging.WARNING
+        if record.name in ("django_convmemory.tasks", "django_convmemory.sender") and record.levelno >= logging.WARNING
     ]

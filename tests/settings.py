@@ -96,7 +96,7 @@ CONVMEMORY = {
         "MEMORY": "django_convmemory.memory.ConversationSummaryBufferMemory",
         "OPTIONS": {"max_token_limit": 200},
         "CHAT_MODEL": {"BACKEND": "django_convmemory.chat_models.extractive.ExtractiveChatModel"},
-        "SCHEDULER": {"BACKEND": "django_convmemory.schedulers.NullScheduler"},
+        "SCHEDULER": {"BACKEND": "django_convmemory.scheduling.NullScheduler"},
     },
 }
 

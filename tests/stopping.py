@@ -21,12 +21,12 @@ from django.db import connection, connections
 from django.db.models import Q
 
 from django_convmemory import models
-from django_convmemory.conversation import SessionHandle
-from django_convmemory.core import indexing
-from django_convmemory.core.runs import Outcome
+from django_convmemory.fold.runs import Outcome
 from django_convmemory.memory import ConversationSummaryBufferMemory
 from django_convmemory.messages import ChatMessage
-from django_convmemory.stores import transactions
+from django_convmemory.operations.conversation import SessionHandle
+from django_convmemory.search import indexing
+from django_convmemory.store import transactions
 from tests.folding import MarkerModel, build
 
 CALL = {"id": "call_1", "type": "function", "function": {"name": "look_up", "arguments": "{}"}}

@@ -25,9 +25,9 @@ from django_convmemory.memory import (
     memories,
 )
 from django_convmemory.messages import ChatMessage
-from django_convmemory.schedulers import NullScheduler
-from django_convmemory.stores import appending
-from django_convmemory.stores.orm import ORMStore
+from django_convmemory.scheduling import NullScheduler
+from django_convmemory.store import appending
+from django_convmemory.store.orm import ORMStore
 from tests.long_sessions import fill
 from tests.settings import LOOKUPS
 from tests.test_changes_at_once import InThread

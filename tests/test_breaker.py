@@ -13,13 +13,13 @@ import pytest
 from hypothesis import strategies as st
 
 from django_convmemory import exceptions
-from django_convmemory.core import breaker
-from django_convmemory.core.breaker import Breaker, Reason
-from django_convmemory.core.store import Store
-from django_convmemory.core.strategies import Threshold
-from django_convmemory.core.values import AttemptOutcome, AttemptRecord, Claim, DueRule, NewVersion
-from django_convmemory.stores.in_memory import InMemoryStore
-from django_convmemory.stores.orm import ORMStore
+from django_convmemory.rules import breaker
+from django_convmemory.rules.breaker import Breaker, Reason
+from django_convmemory.rules.strategies import Threshold
+from django_convmemory.rules.values import AttemptOutcome, AttemptRecord, Claim, DueRule, NewVersion
+from django_convmemory.store.in_memory import InMemoryStore
+from django_convmemory.store.orm import ORMStore
+from django_convmemory.store.protocol import Store
 from tests.folding import MarkerModel, build, talk
 from tests.outages import skip
 

@@ -12,11 +12,11 @@ from django_convmemory import exceptions, models
 from django_convmemory.chat_models.base import ChatRequest
 from django_convmemory.chat_models.extractive import ExtractiveChatModel
 from django_convmemory.clock import Clock
-from django_convmemory.conversation import ConversationMemory
-from django_convmemory.core.breaker import Reason
-from django_convmemory.core.failures import LONGEST_OUTAGE_WAIT
-from django_convmemory.schedulers import NullScheduler
-from django_convmemory.stores.orm import ORMStore
+from django_convmemory.fold.failures import LONGEST_OUTAGE_WAIT
+from django_convmemory.operations.conversation import ConversationMemory
+from django_convmemory.rules.breaker import Reason
+from django_convmemory.scheduling import NullScheduler
+from django_convmemory.store.orm import ORMStore
 from tests.folding import MarkerModel, build, keys_of, outcomes, session, talk, versions
 from tests.outages import skip
 

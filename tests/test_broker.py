@@ -16,8 +16,8 @@ from urllib.parse import urlsplit
 import celery
 import pytest
 
-from django_convmemory import broker as broker_module
-from django_convmemory.broker import MOST_WAITING, BrokerConnection, Hint, Sender, logger, sender
+from django_convmemory import sender as broker_module
+from django_convmemory.sender import MOST_WAITING, BrokerConnection, Hint, Sender, logger, sender
 from tests import processes
 from tests.ports import Port
 from tests.projects import (
@@ -69,7 +69,7 @@ def test_an_append_does_not_wait_for_what_no_timeout_bounds(
     settings: Settings, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     release = threading.Event()
-    monkeypatch.setattr("django_convmemory.broker.LONGEST_SEND", 0.2)
+    monkeypatch.setattr("django_convmemory.sender.LONGEST_SEND", 0.2)
     monkeypatch.setattr(BrokerConnection, "send", lambda line, hint: release.wait(processes.PATIENCE))
     with project("memory://") as site:
         memory = configured(settings, site)
@@ -134,7 +134,7 @@ def test_the_broker_is_tried_again_when_the_breaker_closes(
         assert sender().broken
 
         port.leads_on = True
-        monkeypatch.setattr("django_convmemory.broker.BROKER_TIMEOUT", processes.PATIENCE)
+        monkeypatch.setattr("django_convmemory.sender.BROKER_TIMEOUT", processes.PATIENCE)
         clock.advance(processes.PATIENCE)
         assert not sender().broken
         append_until_due(memory, "user-2")
@@ -300,7 +300,7 @@ def test_what_is_to_be_told_may_fail_or_wait(broker: Broker, own: Sender, monkey
 
 
 def test_who_waits_in_vain_is_told_so(broker: Broker, own: Sender, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("django_convmemory.broker.LONGEST_SEND", 0.3)
+    monkeypatch.setattr("django_convmemory.sender.LONGEST_SEND", 0.3)
     assert own.send(hint_of(1), APP)
     assert broker.entered.wait(processes.PATIENCE)
     monkeypatch.setattr(own, "_began", own._began + processes.PATIENCE)  # It is not stuck, only slow.
@@ -403,7 +403,7 @@ def start(site: Project, folder: pathlib.Path, script: str) -> subprocess.Popen[
         # This machine may be busy: give the broker a minute when the process ends, too.
         "from django_convmemory import broker\n"
         f"broker.BROKER_TIMEOUT = broker.LONGEST_SEND = {processes.PATIENCE}\n"
-        "from django_convmemory.broker import sender\n"
+        "from django_convmemory.sender import sender\n"
         "from django_convmemory.memory import memories\n"
         "memory = memories['default']\n" + script
     )

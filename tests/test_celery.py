@@ -12,11 +12,11 @@ from celery.signals import worker_init
 from django.db import transaction
 
 from django_convmemory import clock, exceptions, models, tasks
-from django_convmemory.broker import sender
 from django_convmemory.chat_models.scripted import ScriptedChatModel
 from django_convmemory.memory import memories
 from django_convmemory.messages import ChatMessage
-from django_convmemory.schedulers import NullScheduler
+from django_convmemory.scheduling import NullScheduler
+from django_convmemory.sender import sender
 from tests.ports import Port
 from tests.projects import TURN, Project, append_until_due, change, configured, project, row, scripted, warnings_of
 

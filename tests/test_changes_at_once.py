@@ -16,7 +16,7 @@ from django_convmemory import exceptions, models
 from django_convmemory.maintenance import integrity
 from django_convmemory.memory import ConversationSummaryBufferMemory
 from django_convmemory.messages import ChatMessage
-from django_convmemory.stores.orm import ORMStore
+from django_convmemory.store.orm import ORMStore
 from tests import processes
 from tests.folding import MarkerModel, build
 

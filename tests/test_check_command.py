@@ -17,12 +17,12 @@ from django.db.models.functions import Replace
 
 from django_convmemory import models
 from django_convmemory.clock import Clock
-from django_convmemory.core import indexing
 from django_convmemory.maintenance import integrity
 from django_convmemory.memory import ConversationBufferMemory, ConversationSummaryBufferMemory
 from django_convmemory.messages import ChatMessage
-from django_convmemory.schedulers import NullScheduler
-from django_convmemory.stores.orm import ORMStore
+from django_convmemory.scheduling import NullScheduler
+from django_convmemory.search import indexing
+from django_convmemory.store.orm import ORMStore
 from tests.conversations import call
 from tests.folding import MarkerModel
 

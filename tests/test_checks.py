@@ -13,14 +13,14 @@ from django.test import override_settings
 
 from django_convmemory import checks as app_checks, conf, models, prompts, tokens
 from django_convmemory.clock import Clock
-from django_convmemory.core.breaker import Reason
 from django_convmemory.messages import ChatMessage
-from django_convmemory.stores import breakers
+from django_convmemory.rules.breaker import Reason
+from django_convmemory.store import breakers
 from tests import projects
 
 MEMORY = "django_convmemory.memory."
 EXTRACTIVE = {"BACKEND": "django_convmemory.chat_models.extractive.ExtractiveChatModel"}
-NULL = {"BACKEND": "django_convmemory.schedulers.NullScheduler"}
+NULL = {"BACKEND": "django_convmemory.scheduling.NullScheduler"}
 
 
 def reported_with(*, databases: list[str] | None = None, **alias: Any) -> list[str]:
@@ -77,7 +77,7 @@ def test_convmemory_e002_a_key_is_unknown() -> None:
         None,
         3,
         "django_convmemory.tokens.Utf8TokenCounter",
-        "django_convmemory.conversation.ConversationMemory",
+        "django_convmemory.operations.conversation.ConversationMemory",
         "django_convmemory.memory.BufferSummaryChatMemory",
         "django_convmemory.memory.memories",
     ],
@@ -94,7 +94,7 @@ BACKENDS = [
     {"BACKEND": "no.such.Class"},
     {"BACKEND": "nothing"},
     {"BACKEND": "django_convmemory.messages.ROLES"},
-    {"BACKEND": "django_convmemory.core.options.Options"},
+    {"BACKEND": "django_convmemory.rules.options.Options"},
     {"BACKEND": "django_convmemory.exceptions"},
     {"BACKEND": "builtins.dict"},
     {**EXTRACTIVE, "OPTION": {}},
@@ -326,7 +326,7 @@ def test_convmemory_w010_another_database_would_get_sessions_without_users(
 
 
 def test_convmemory_w002_requests_wait_for_the_model() -> None:
-    inline = {"BACKEND": "django_convmemory.schedulers.InlineScheduler"}
+    inline = {"BACKEND": "django_convmemory.scheduling.InlineScheduler"}
     assert reported_with(SCHEDULER=inline) == ["W002"]
     with override_settings(DEBUG=True):
         assert reported_with(SCHEDULER=inline) == []

@@ -6,8 +6,8 @@ import itertools
 
 from hypothesis import given, strategies as st
 
-from django_convmemory.core import chunks
-from django_convmemory.core.exchanges import Turn
+from django_convmemory.fold import chunks
+from django_convmemory.rules.exchanges import Turn
 
 # The tokens of each message of each exchange.
 EXCHANGES = st.lists(st.lists(st.integers(1, 20), min_size=1, max_size=4), min_size=1, max_size=12)

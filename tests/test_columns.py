@@ -18,7 +18,7 @@ import django_convmemory
 from django_convmemory import models
 from django_convmemory.fields import ExactJSONField
 from django_convmemory.messages import ChatMessage
-from django_convmemory.stores import columns
+from django_convmemory.store import columns
 from tests.folding import MarkerModel, build, session, talk
 
 TYPES = {
@@ -95,7 +95,7 @@ def copy_of_the_package(folder: Path) -> Path:
     for file, line, added in (
         ("models.py", "    tokens = models.IntegerField", "    name = models.TextField(null=True)\n"),
         (
-            "stores/columns.py",
+            "store/columns.py",
             '    Column("usage"',
             '    Column("name", "text", Kind.PLAIN, lambda source: source.message.name, read=True, redacted=True),\n',
         ),

@@ -9,13 +9,13 @@ from django.db.models.sql.compiler import SQLCompiler, SQLUpdateCompiler
 
 from django_convmemory import models
 from django_convmemory.chat_models.scripted import ScriptedChatModel
-from django_convmemory.core.runs import Outcome
+from django_convmemory.fold.runs import Outcome
 from django_convmemory.memory import ConversationSummaryBufferMemory
 from django_convmemory.messages import ChatMessage
-from django_convmemory.schedulers import NullScheduler
-from django_convmemory.stores import compiled
-from django_convmemory.stores.compiled import Slot
-from django_convmemory.stores.orm import ORMStore
+from django_convmemory.scheduling import NullScheduler
+from django_convmemory.store import compiled
+from django_convmemory.store.compiled import Slot
+from django_convmemory.store.orm import ORMStore
 
 pytestmark = pytest.mark.django_db
 

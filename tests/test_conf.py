@@ -13,20 +13,20 @@ from django.core.exceptions import ImproperlyConfigured
 from django.test import override_settings
 from django.utils import timezone
 
-from django_convmemory import conf, schedulers, tokens
+from django_convmemory import conf, scheduling, tokens
 from django_convmemory.chat_models.extractive import ExtractiveChatModel
 from django_convmemory.chat_models.openai import OpenAIChatModel
-from django_convmemory.core.attempts import Price
-from django_convmemory.core.options import Options, check_type
-from django_convmemory.core.strategies import Window
 from django_convmemory.exceptions import UnknownAlias
+from django_convmemory.fold.attempts import Price
 from django_convmemory.memory import (
     ConversationBufferMemory,
     ConversationSummaryBufferMemory,
     ConversationWindowMemory,
     memories,
 )
-from django_convmemory.stores.orm import ORMStore
+from django_convmemory.rules.options import Options, check_type
+from django_convmemory.rules.strategies import Window
+from django_convmemory.store.orm import ORMStore
 from django_convmemory.tasks import CeleryScheduler
 from tests.test_prompts import Tutor
 
@@ -148,7 +148,7 @@ def test_each_setting_is_used() -> None:
                     "BACKEND": "django_convmemory.tokens.TiktokenCounter",
                     "OPTIONS": {"encoding": "cl100k_base"},
                 },
-                "SCHEDULER": {"BACKEND": "django_convmemory.schedulers.NullScheduler"},
+                "SCHEDULER": {"BACKEND": "django_convmemory.scheduling.NullScheduler"},
             }
         }
     ):
@@ -161,7 +161,7 @@ def test_each_setting_is_used() -> None:
     assert memory.requests.prompts == Tutor("logic")
     assert isinstance(memory.counter, tokens.TiktokenCounter)
     assert memory.counter.encoding == "cl100k_base"
-    assert isinstance(memory.scheduler, schedulers.NullScheduler)
+    assert isinstance(memory.scheduler, scheduling.NullScheduler)
     assert memory.alias == "other"
 
 

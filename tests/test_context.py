@@ -6,17 +6,17 @@ from typing import Any
 import pytest
 from hypothesis import given, strategies as st
 
-from django_convmemory.core import exchanges
-from django_convmemory.core.context import Context, assemble
-from django_convmemory.core.counters import Counters, Entry
-from django_convmemory.core.exchanges import NO_RESULT, Placed
-from django_convmemory.core.options import Options
-from django_convmemory.core.strategies import Buffer, Strategy, SummaryBuffer, TokenBuffer, Window
-from django_convmemory.core.transcript import spoken
-from django_convmemory.core.values import Snapshot, SummaryVersion, shown_pinned
-from django_convmemory.core.wire.chat import accepted_names
+from django_convmemory.context.assembly import Context, assemble
+from django_convmemory.context.wire.chat import accepted_names
 from django_convmemory.exceptions import InvalidMessage
 from django_convmemory.messages import ChatMessage
+from django_convmemory.rules import exchanges
+from django_convmemory.rules.counters import Counters, Entry
+from django_convmemory.rules.exchanges import NO_RESULT, Placed
+from django_convmemory.rules.options import Options
+from django_convmemory.rules.strategies import Buffer, Strategy, SummaryBuffer, TokenBuffer, Window
+from django_convmemory.rules.transcript import spoken
+from django_convmemory.rules.values import Snapshot, SummaryVersion, shown_pinned
 from django_convmemory.tokens import Utf8TokenCounter
 from tests import conversations
 from tests.conversations import call

@@ -14,9 +14,9 @@ from django.contrib.auth.models import User
 from django.test import RequestFactory
 
 from django_convmemory import models
-from django_convmemory.core.breaker import Reason
 from django_convmemory.memory import memories
 from django_convmemory.messages import ChatMessage
+from django_convmemory.rules.breaker import Reason
 from django_convmemory.testing import ScriptedMemories
 
 PAGE = (pathlib.Path(__file__).parent.parent / "docs" / "conversations.md").read_text(encoding="utf-8")

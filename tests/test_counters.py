@@ -6,8 +6,10 @@ from typing import Any
 import pytest
 from hypothesis import given, strategies as st
 
-from django_convmemory.core import exchanges
-from django_convmemory.core.counters import (
+from django_convmemory.exceptions import InvalidMessage, ToolResultRefused, TooManyPinned
+from django_convmemory.messages import ChatMessage
+from django_convmemory.rules import exchanges
+from django_convmemory.rules.counters import (
     MAX_PINNED,
     Batch,
     Counters,
@@ -20,9 +22,7 @@ from django_convmemory.core.counters import (
     ending,
     rewound,
 )
-from django_convmemory.core.strategies import Threshold
-from django_convmemory.exceptions import InvalidMessage, ToolResultRefused, TooManyPinned
-from django_convmemory.messages import ChatMessage
+from django_convmemory.rules.strategies import Threshold
 from tests import conversations
 from tests.conversations import call
 

@@ -6,7 +6,7 @@ import uuid
 
 from hypothesis import given, strategies as st
 
-from django_convmemory.core import cuts
+from django_convmemory.rules import cuts
 
 SESSION = uuid.UUID("11111111-1111-1111-1111-111111111111")
 

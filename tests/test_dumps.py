@@ -11,11 +11,11 @@ from django.db import connection
 
 from django_convmemory import models
 from django_convmemory.chat_models.scripted import ScriptedChatModel
-from django_convmemory.core import indexing
 from django_convmemory.memory import ConversationSummaryBufferMemory
 from django_convmemory.messages import ChatMessage
-from django_convmemory.schedulers import NullScheduler
-from django_convmemory.stores.orm import ORMStore
+from django_convmemory.scheduling import NullScheduler
+from django_convmemory.search import indexing
+from django_convmemory.store.orm import ORMStore
 from tests import servers
 from tests.chaos.servers import Absent, program
 from tests.conversations import call

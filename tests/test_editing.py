@@ -15,7 +15,7 @@ from django_convmemory import exceptions, models
 from django_convmemory.chat_models.base import ChatRequest
 from django_convmemory.maintenance import integrity
 from django_convmemory.messages import ChatMessage
-from django_convmemory.stores.orm import ORMStore
+from django_convmemory.store.orm import ORMStore
 from tests.conversations import call
 from tests.folding import MarkerModel, build, covered, session, talk, versions
 from tests.long_sessions import lengthen

@@ -17,10 +17,10 @@ from django.core.management import CommandError, call_command
 from django.db import connection, connections, transaction
 
 from django_convmemory import clock, models
-from django_convmemory.core.values import AttemptOutcome
 from django_convmemory.maintenance import integrity
 from django_convmemory.management import deletion
 from django_convmemory.memory import memories
+from django_convmemory.rules.values import AttemptOutcome
 from django_convmemory.testing import ScriptedMemories
 from tests.transfer.records import Terminal, call
 

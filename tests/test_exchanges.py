@@ -3,9 +3,9 @@ from __future__ import annotations
 import pytest
 from hypothesis import example, given, strategies as st
 
-from django_convmemory.core import exchanges
-from django_convmemory.core.exchanges import NO_RESULT, REDACTED, Placed, Turn
 from django_convmemory.messages import ChatMessage
+from django_convmemory.rules import exchanges
+from django_convmemory.rules.exchanges import NO_RESULT, REDACTED, Placed, Turn
 from tests import conversations
 from tests.conversations import call
 

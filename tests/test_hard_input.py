@@ -18,8 +18,8 @@ from django_convmemory import exceptions, models
 from django_convmemory.chat_models.scripted import ScriptedChatModel
 from django_convmemory.memory import ConversationBufferMemory, ConversationSummaryBufferMemory
 from django_convmemory.messages import ChatMessage
-from django_convmemory.schedulers import NullScheduler
-from django_convmemory.stores.orm import ORMStore
+from django_convmemory.scheduling import NullScheduler
+from django_convmemory.store.orm import ORMStore
 from tests.conversations import call
 
 

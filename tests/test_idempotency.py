@@ -10,11 +10,11 @@ import pytest
 from django.contrib.auth import get_user_model
 
 from django_convmemory import exceptions, models
-from django_convmemory.core import spent_keys
 from django_convmemory.maintenance import integrity
 from django_convmemory.memory import ConversationSummaryBufferMemory
 from django_convmemory.messages import ChatMessage
-from django_convmemory.stores import appending
+from django_convmemory.rules import spent_keys
+from django_convmemory.store import appending
 from tests import processes
 from tests.folding import MarkerModel, build
 from tests.test_changes_at_once import InThread

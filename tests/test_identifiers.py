@@ -7,15 +7,15 @@ from hypothesis import given, strategies as st
 
 from django_convmemory import models
 from django_convmemory.chat_models.scripted import ScriptedChatModel
-from django_convmemory.core import identifiers
-from django_convmemory.core.store import Store
-from django_convmemory.core.versions import least_summary_tokens
 from django_convmemory.exceptions import ContentRefused
+from django_convmemory.fold import identifiers
+from django_convmemory.fold.versions import least_summary_tokens
 from django_convmemory.memory import ConversationSummaryBufferMemory
 from django_convmemory.messages import ChatMessage
-from django_convmemory.schedulers import NullScheduler
-from django_convmemory.stores.in_memory import InMemoryStore
-from django_convmemory.stores.orm import ORMStore
+from django_convmemory.scheduling import NullScheduler
+from django_convmemory.store.in_memory import InMemoryStore
+from django_convmemory.store.orm import ORMStore
+from django_convmemory.store.protocol import Store
 from django_convmemory.tokens import TokenBufferEstimate, TokenCounter, Utf8TokenCounter
 from tests.conversations import call
 

@@ -13,11 +13,11 @@ import pytest
 from django.core.management import call_command
 
 from django_convmemory import models
-from django_convmemory.core import indexing
 from django_convmemory.maintenance import integrity
 from django_convmemory.memory import memories
 from django_convmemory.messages import ChatMessage
-from django_convmemory.stores.orm import ORMStore
+from django_convmemory.search import indexing
+from django_convmemory.store.orm import ORMStore
 
 if TYPE_CHECKING:
     from pytest_django import Settings
@@ -79,8 +79,8 @@ def test_commands_index_a_session_to_its_end_however_long_it_takes(
     # Each look at the clock is a minute later than the one before.
     minutes = itertools.count()
     monkeypatch.setattr(indexing, "time", SimpleNamespace(monotonic=lambda: 60.0 * next(minutes)))
-    index_portion = ORMStore.index
-    monkeypatch.setattr(ORMStore, "index", lambda store, session_id: index_portion(store, session_id, limit=100))
+    unindexed = ORMStore.unindexed
+    monkeypatch.setattr(ORMStore, "unindexed", lambda store, session_id, limit: unindexed(store, session_id, limit=100))
 
     run(models.Session.objects.get(alias="window", key="long"))
 

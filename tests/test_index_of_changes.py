@@ -17,12 +17,12 @@ from django.core.management import call_command
 from django.db import transaction
 
 from django_convmemory import exceptions, models
-from django_convmemory.conversation import ConversationMemory
-from django_convmemory.core import indexing
-from django_convmemory.core.segments import Document
 from django_convmemory.maintenance import recount
 from django_convmemory.messages import ChatMessage
-from django_convmemory.stores import index_rows
+from django_convmemory.operations.conversation import ConversationMemory
+from django_convmemory.rules.segments import Document
+from django_convmemory.search import indexing
+from django_convmemory.store import index_rows
 from tests import processes
 from tests.indexes import (
     SECRET,

@@ -10,12 +10,12 @@ import pytest
 from django.core.management import CommandError, call_command
 
 from django_convmemory import models
-from django_convmemory.core import indexing
 from django_convmemory.maintenance import integrity, recount
 from django_convmemory.maintenance.transfer.importing import Importer
 from django_convmemory.management import deletion
 from django_convmemory.memory import memories
-from django_convmemory.stores.orm import ORMStore
+from django_convmemory.search import indexing
+from django_convmemory.store.orm import ORMStore
 
 if TYPE_CHECKING:
     import pathlib

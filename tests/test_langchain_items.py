@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 from hypothesis import given, strategies as st
 
+from django_convmemory.contrib.langchain_items import message
 from django_convmemory.exceptions import InvalidMessage
-from django_convmemory.integrations.langchain_items import message
 from django_convmemory.messages import ChatMessage, thaw
 from tests.test_response_items import JSON
 

@@ -10,13 +10,13 @@ from hypothesis import HealthCheck, given, settings, strategies as st
 from django_convmemory import exceptions, models
 from django_convmemory.chat_models.base import ChatRequest
 from django_convmemory.chat_models.extractive import ExtractiveChatModel
-from django_convmemory.conversation import ConversationMemory
-from django_convmemory.core import transcript
-from django_convmemory.core.store import Store
-from django_convmemory.core.transcript import spoken
 from django_convmemory.messages import ChatMessage
-from django_convmemory.stores.in_memory import InMemoryStore
-from django_convmemory.stores.orm import ORMStore
+from django_convmemory.operations.conversation import ConversationMemory
+from django_convmemory.rules import transcript
+from django_convmemory.rules.transcript import spoken
+from django_convmemory.store.in_memory import InMemoryStore
+from django_convmemory.store.orm import ORMStore
+from django_convmemory.store.protocol import Store
 from tests import conversations
 from tests.chunks import Killed, assert_sound, covered_position, spoken_in, transcript_of, versions
 from tests.conversations import call

@@ -12,9 +12,10 @@ from typing import Any
 import pytest
 
 from django_convmemory import exceptions
-from django_convmemory.core import context, runs
-from django_convmemory.core.values import StoredMessage
+from django_convmemory.context import assembly
+from django_convmemory.fold import runs
 from django_convmemory.memory import ConversationMemory, Receipt, SessionHandle
+from django_convmemory.rules.values import StoredMessage
 
 PAGE = (pathlib.Path(__file__).parent.parent / "docs" / "operations.md").read_text(encoding="utf-8")
 OF_A_MEMORY = ("session", "erase", "adopt")
@@ -94,8 +95,8 @@ def test_results_and_errors_are_described(section: Section) -> None:
 def test_the_parts_of_results_are_those_of_the_code() -> None:
     sections = {section.name: section for section in SECTIONS}
     assert sections["append"].first_cells("part") == list(Receipt._fields)
-    own = {name for name in vars(context.Context()) if not name.startswith("_")}
-    own |= {name for name in vars(context.Context) if not name.startswith("_")}
+    own = {name for name in vars(assembly.Context()) if not name.startswith("_")}
+    own |= {name for name in vars(assembly.Context) if not name.startswith("_")}
     assert set(sections["load"].first_cells("part")) == own
     assert set(re.findall(r"`(\w+)`", sections["history"].text)) >= set(StoredMessage._fields)
     assert sections["compact"].first_cells("outcome") == [outcome.value for outcome in runs.Outcome]

@@ -10,9 +10,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from celery.signals import before_task_publish
 
-from django_convmemory import tasks
-from django_convmemory.core import observers
-from django_convmemory.core.observers import Fold, Observer
+from django_convmemory import observers, tasks
+from django_convmemory.observers import Fold, Observer
 from tests.projects import Project, append_until_due, configured
 
 if TYPE_CHECKING:

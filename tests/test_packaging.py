@@ -72,7 +72,7 @@ def test_the_pure_modules_import_where_nothing_else_is_installed(wheel: pathlib.
     python = tmp_path / "venv" / "bin" / "python"
     pip = [sys.executable, "-m", "pip", "--disable-pip-version-check", "--python", str(python)]
     subprocess.run([*pip, "install", "--quiet", "--no-deps", "--no-index", str(wheel)], check=True)
-    code = f"import {PACKAGE}.messages, {PACKAGE}.core.strategies, {PACKAGE}.stores.in_memory, {PACKAGE}.tokens"
+    code = f"import {PACKAGE}.messages, {PACKAGE}.rules.strategies, {PACKAGE}.store.in_memory, {PACKAGE}.tokens"
 
     subprocess.run([python, "-I", "-W", "error", "-c", code], cwd=tmp_path, check=True)
 

@@ -9,10 +9,10 @@ import pytest
 from hypothesis import example, given, strategies as st
 
 from django_convmemory import tokens
-from django_convmemory.core import parts
-from django_convmemory.core.exchanges import Placed
-from django_convmemory.core.transcript import spoken
+from django_convmemory.fold import parts
 from django_convmemory.messages import ChatMessage
+from django_convmemory.rules.exchanges import Placed
+from django_convmemory.rules.transcript import spoken
 from tests import conversations
 from tests.conversations import call
 

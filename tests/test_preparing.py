@@ -17,8 +17,8 @@ from django.test.utils import CaptureQueriesContext
 from django_convmemory import models
 from django_convmemory.memory import ConversationBufferMemory
 from django_convmemory.messages import ChatMessage
-from django_convmemory.stores import preparing, sql
-from django_convmemory.stores.orm import ORMStore
+from django_convmemory.store import preparing, sql
+from django_convmemory.store.orm import ORMStore
 from tests import servers
 from tests.chaos.servers import Absent, PgBouncer
 from tests.settings import LOOKUPS, PARTITIONS
@@ -218,7 +218,7 @@ def test_what_is_removed_is_sent_as_text(memory: ConversationBufferMemory, caplo
     assert prepared() == []
     assert len(memory.load("s")) == 1 + 2 * ENOUGH
     [record] = caplog.records
-    assert (record.levelno, record.name) == (logging.WARNING, "django_convmemory.stores.preparing")
+    assert (record.levelno, record.name) == (logging.WARNING, "django_convmemory.store.preparing")
     assert "does not exist" in record.getMessage()
 
 

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given, settings, strategies as st
 
 from django_convmemory.chat_models.scripted import ScriptedChatModel
-from django_convmemory.core import recalling
-from django_convmemory.core.context import Context
+from django_convmemory.context import recalling
+from django_convmemory.context.assembly import Context
 from django_convmemory.exceptions import InvalidArgument
 from django_convmemory.memory import (
     ConversationBufferMemory,
@@ -20,7 +20,7 @@ from django_convmemory.memory import (
     ConversationWindowMemory,
 )
 from django_convmemory.messages import ChatMessage
-from django_convmemory.stores.in_memory import InMemoryStore
+from django_convmemory.store.in_memory import InMemoryStore
 from django_convmemory.tokens import Utf8TokenCounter
 from tests.conversations import call
 
@@ -222,7 +222,7 @@ def test_quotes_take_every_form_of_a_provider(roles: Any) -> None:
 def test_a_memory_that_shows_everything_never_searches() -> None:
     memory = ConversationBufferMemory(InMemoryStore(), recall=True)
     told(memory)
-    memory.store.searchable = None  # type: ignore[assignment,method-assign]  # a call would fail
+    memory.store.read_index = None  # type: ignore[assignment,method-assign]  # a call would fail
     assert memory.load("s").recalled == ()
     assert memory.load("nobody's").recalled == ()
 

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from django_convmemory import models
-from django_convmemory.conversation import ConversationMemory
 from django_convmemory.maintenance import integrity
 from django_convmemory.messages import coerce
+from django_convmemory.operations.conversation import ConversationMemory
 from tests import dialogues, processes, projects, workers
 
 if TYPE_CHECKING:

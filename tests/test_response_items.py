@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 from hypothesis import given, strategies as st
 
-from django_convmemory.core import exchanges
-from django_convmemory.core.counters import Counters, rewound
+from django_convmemory.contrib.responses_items import items, message
 from django_convmemory.exceptions import InvalidMessage
-from django_convmemory.integrations.responses_items import items, message
 from django_convmemory.messages import ChatMessage
+from django_convmemory.rules import exchanges
+from django_convmemory.rules.counters import Counters, rewound
 from tests import conversations, response_items
 from tests.response_items import called, returned, said, thought
 from tests.test_counters import ending_at

@@ -10,17 +10,17 @@ from django.contrib.auth import get_user_model
 
 from django_convmemory import models
 from django_convmemory.chat_models.scripted import ScriptedChatModel
-from django_convmemory.core import indexing
-from django_convmemory.core.hits import Hits
-from django_convmemory.core.recall import documents, excerpts
+from django_convmemory.contrib.tools import search_history
 from django_convmemory.exceptions import InvalidArgument, InvalidSession, ModelMisconfigured, ModelUnavailable
-from django_convmemory.integrations.tools import search_history
 from django_convmemory.memory import ConversationSummaryBufferMemory, ConversationWindowMemory
 from django_convmemory.messages import ChatMessage
-from django_convmemory.schedulers import NullScheduler
-from django_convmemory.stores import index_rows
-from django_convmemory.stores.in_memory import InMemoryStore
-from django_convmemory.stores.orm import ORMStore
+from django_convmemory.rules.indexable import MAX_CHARACTERS
+from django_convmemory.scheduling import NullScheduler
+from django_convmemory.search import excerpts, indexing
+from django_convmemory.search.hits import Hits
+from django_convmemory.store import index_rows
+from django_convmemory.store.in_memory import InMemoryStore
+from django_convmemory.store.orm import ORMStore
 from django_convmemory.tokens import Utf8TokenCounter
 from tests.conversations import call
 from tests.settings import LOOKUPS
@@ -296,7 +296,7 @@ def test_of_a_text_only_as_much_is_read_as_is_indexed(monkeypatch: pytest.Monkey
     assert indexing.index(memory.store, models.Session.objects.get().pk) == (2, False)
     assert positions(memory.search("heron", session="s")) == [1]
     assert memory.search("stork", session="s") == []
-    assert lengths == {documents.MAX_CHARACTERS + 1}
+    assert lengths == {MAX_CHARACTERS + 1}
 
 
 def test_an_excerpt_is_made_once_for_each_message(store: Any, monkeypatch: pytest.MonkeyPatch) -> None:

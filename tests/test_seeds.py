@@ -6,7 +6,6 @@ import pytest
 
 from django_convmemory.chat_models.base import ChatResponse
 from django_convmemory.chat_models.scripted import ScriptedChatModel
-from django_convmemory.core.store import Store
 from django_convmemory.memory import (
     BufferSummaryChatMemory,
     ConversationBufferMemory,
@@ -16,8 +15,9 @@ from django_convmemory.memory import (
     ConversationWindowMemory,
 )
 from django_convmemory.messages import ChatMessage
-from django_convmemory.stores.in_memory import InMemoryStore
-from django_convmemory.stores.orm import ORMStore
+from django_convmemory.store.in_memory import InMemoryStore
+from django_convmemory.store.orm import ORMStore
+from django_convmemory.store.protocol import Store
 
 pytestmark = pytest.mark.django_db
 

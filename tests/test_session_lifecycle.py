@@ -12,12 +12,12 @@ from django.db import connection, connections, transaction
 from django.test.utils import CaptureQueriesContext
 
 from django_convmemory import exceptions, models
-from django_convmemory.conversation import ConversationMemory
 from django_convmemory.memory import ConversationBufferMemory
 from django_convmemory.messages import ChatMessage
-from django_convmemory.stores import editing
-from django_convmemory.stores.in_memory import InMemoryStore
-from django_convmemory.stores.orm import ORMStore
+from django_convmemory.operations.conversation import ConversationMemory
+from django_convmemory.store import editing
+from django_convmemory.store.in_memory import InMemoryStore
+from django_convmemory.store.orm import ORMStore
 from tests.test_changes_at_once import InThread
 
 pytestmark = pytest.mark.vendors

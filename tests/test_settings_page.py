@@ -8,7 +8,7 @@ import pathlib
 from typing import Any
 
 from django_convmemory import conf
-from django_convmemory.core import options, strategies
+from django_convmemory.rules import options, strategies
 
 PAGE = (pathlib.Path(__file__).parent.parent / "docs" / "settings.md").read_text(encoding="utf-8")
 

@@ -9,11 +9,11 @@ from django.db import transaction
 from django.dispatch import Signal
 
 from django_convmemory import signals
-from django_convmemory.conversation import Receipt
 from django_convmemory.memory import ConversationBufferMemory
 from django_convmemory.messages import ChatMessage
-from django_convmemory.stores.in_memory import InMemoryStore
-from django_convmemory.stores.orm import ORMStore
+from django_convmemory.operations.conversation import Receipt
+from django_convmemory.store.in_memory import InMemoryStore
+from django_convmemory.store.orm import ORMStore
 
 
 @pytest.mark.django_db(transaction=True)

@@ -14,16 +14,16 @@ from django_convmemory.chat_models.base import ChatRequest
 from django_convmemory.chat_models.extractive import ExtractiveChatModel
 from django_convmemory.chat_models.scripted import ScriptedChatModel
 from django_convmemory.clock import Clock
-from django_convmemory.conversation import ConversationMemory
-from django_convmemory.core import compaction
-from django_convmemory.core.runs import Result
-from django_convmemory.core.strategies import SummaryBuffer
-from django_convmemory.core.values import Claim, backoff
+from django_convmemory.fold import compaction
+from django_convmemory.fold.runs import Result
 from django_convmemory.maintenance import explain, integrity
 from django_convmemory.messages import ChatMessage
-from django_convmemory.schedulers import NullScheduler
-from django_convmemory.stores.in_memory import InMemoryStore
-from django_convmemory.stores.orm import ORMStore
+from django_convmemory.operations.conversation import ConversationMemory
+from django_convmemory.rules.strategies import SummaryBuffer
+from django_convmemory.rules.values import Claim, backoff
+from django_convmemory.scheduling import NullScheduler
+from django_convmemory.store.in_memory import InMemoryStore
+from django_convmemory.store.orm import ORMStore
 from tests.folding import MarkerModel, build, covered, keys_of, session, talk, versions
 from tests.outages import skip
 

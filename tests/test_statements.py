@@ -18,14 +18,14 @@ import pytest
 from django.contrib.auth import get_user_model
 from django.db import connection
 
-from django_convmemory.core import indexing
-from django_convmemory.core.breaker import Reason
-from django_convmemory.core.counters import Batch, Entry
-from django_convmemory.core.strategies import Threshold, View
-from django_convmemory.core.values import AttemptOutcome, AttemptRecord, Claim, DueRule, NewVersion, SessionName
 from django_convmemory.messages import ChatMessage
-from django_convmemory.stores import sql
-from django_convmemory.stores.orm import ORMStore
+from django_convmemory.rules.breaker import Reason
+from django_convmemory.rules.counters import Batch, Entry
+from django_convmemory.rules.strategies import Threshold, View
+from django_convmemory.rules.values import AttemptOutcome, AttemptRecord, Claim, DueRule, NewVersion, SessionName
+from django_convmemory.search import indexing
+from django_convmemory.store import sql
+from django_convmemory.store.orm import ORMStore
 from tests.settings import DATABASE, PARTITIONS
 
 pytestmark = pytest.mark.vendors

@@ -18,7 +18,7 @@ from django.db import connection
 from django_convmemory import models
 from django_convmemory.maintenance import integrity
 from django_convmemory.messages import ChatMessage
-from django_convmemory.stores import transactions
+from django_convmemory.store import transactions
 from tests import processes
 from tests.folding import MarkerModel, build, session, talk
 from tests.stopping import OPERATIONS, Case

@@ -17,17 +17,18 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 
 from django_convmemory import exceptions, models
 from django_convmemory.chat_models.base import ChatRequest, ChatResponse
-from django_convmemory.conversation import ConversationMemory, SessionHandle
-from django_convmemory.core import indexing
-from django_convmemory.core.segments import Segment
-from django_convmemory.core.strategies import Buffer, Pruning, Strategy, Summary, SummaryBuffer, TokenBuffer, Window
-from django_convmemory.core.values import Searchable, StoredMessage
-from django_convmemory.integrations import responses_items
+from django_convmemory.contrib import responses_items
 from django_convmemory.maintenance import integrity
 from django_convmemory.messages import ChatMessage
-from django_convmemory.schedulers import InlineScheduler, NullScheduler
-from django_convmemory.stores.in_memory import InMemoryStore
-from django_convmemory.stores.orm import ORMStore
+from django_convmemory.operations.conversation import ConversationMemory, SessionHandle
+from django_convmemory.rules.segments import Segment
+from django_convmemory.rules.strategies import Buffer, Pruning, Strategy, Summary, SummaryBuffer, TokenBuffer, Window
+from django_convmemory.rules.values import StoredMessage
+from django_convmemory.scheduling import InlineScheduler, NullScheduler
+from django_convmemory.search import indexing
+from django_convmemory.search.indexing import Searchable
+from django_convmemory.store.in_memory import InMemoryStore
+from django_convmemory.store.orm import ORMStore
 from django_convmemory.tokens import SummaryBufferEstimate
 from tests import response_items
 
@@ -440,8 +441,8 @@ def run(share: float) -> None:
     # A retry waits for a random time. Here it is the longest one, so that both stores wait equally long. And memories
     # that fold nothing are due for indexing soon.
     with (
-        mock.patch("django_convmemory.core.failures.random.uniform", lambda shortest, longest: longest),
-        mock.patch("django_convmemory.folding.MAX_UNINDEXED", 4),
+        mock.patch("django_convmemory.fold.failures.random.uniform", lambda shortest, longest: longest),
+        mock.patch("django_convmemory.operations.folding.MAX_UNINDEXED", 4),
     ):
         run_state_machine_as_test(
             BothStores,

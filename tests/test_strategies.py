@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 import pytest
 from hypothesis import given, strategies as st
 
-from django_convmemory.core.strategies import (
+from django_convmemory.rules.strategies import (
     Amount,
     Buffer,
     Pruning,

@@ -17,11 +17,11 @@ from django.core.management import CommandError, call_command
 from django.db import connection
 
 from django_convmemory import clock, exceptions, models
-from django_convmemory.broker import sender
 from django_convmemory.chat_models.extractive import ExtractiveChatModel
-from django_convmemory.conversation import ConversationMemory
 from django_convmemory.memory import memories
 from django_convmemory.messages import ChatMessage
+from django_convmemory.operations.conversation import ConversationMemory
+from django_convmemory.sender import sender
 from tests import processes
 from tests.openai_server import Behaviour, OpenAIServer
 from tests.projects import celery_state
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.django_db(transaction=True)
 
 TURN = "The cat sat on the mat and thought about the sea. " * 4
-NULL = {"BACKEND": "django_convmemory.schedulers.NullScheduler"}
+NULL = {"BACKEND": "django_convmemory.scheduling.NullScheduler"}
 CELERY = {"BACKEND": "django_convmemory.tasks.CeleryScheduler"}
 
 

@@ -27,8 +27,8 @@ from django_convmemory.chat_models.openai import OpenAIChatModel
 from django_convmemory.chat_models.scripted import ScriptedChatModel, ScriptExhausted
 from django_convmemory.memory import ConversationSummaryBufferMemory, SessionHandle, memories
 from django_convmemory.messages import ChatMessage
-from django_convmemory.schedulers import InlineScheduler
-from django_convmemory.stores.in_memory import InMemoryStore
+from django_convmemory.scheduling import InlineScheduler
+from django_convmemory.store.in_memory import InMemoryStore
 from django_convmemory.testing import (
     NetworkModelCalled,
     Queued,
@@ -296,7 +296,7 @@ def test_nothing_waits_for_a_commit() -> None:
 @pytest.mark.django_db
 @pytest.mark.parametrize("sweep", [tasks.sweep, lambda: call_command("convmemory_sweep", verbosity=0)])
 def test_a_sweep_queues_due_sessions_and_needs_no_broker(sweep: Callable[[], None]) -> None:
-    unsent = {"SCHEDULER": {"BACKEND": "django_convmemory.schedulers.NullScheduler"}}
+    unsent = {"SCHEDULER": {"BACKEND": "django_convmemory.scheduling.NullScheduler"}}
     with override_settings(CONVMEMORY={"default": ALIAS | unsent}):
         talk()
 

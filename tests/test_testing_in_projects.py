@@ -46,8 +46,8 @@ from django_convmemory.chat_models.openai import OpenAIChatModel
 from django_convmemory.chat_models.base import ChatRequest
 from django_convmemory.memory import ConversationSummaryBufferMemory, memories
 from django_convmemory.messages import ChatMessage
-from django_convmemory.schedulers import InlineScheduler
-from django_convmemory.stores.in_memory import InMemoryStore
+from django_convmemory.scheduling import InlineScheduler
+from django_convmemory.store.in_memory import InMemoryStore
 from django_convmemory.tasks import CeleryScheduler
 
 TURNS = [ChatMessage.human("The cat sat on the mat. " * 8)] * 2
@@ -152,7 +152,7 @@ from django.test import SimpleTestCase, TestCase, TransactionTestCase
 from django_convmemory.chat_models.openai import OpenAIChatModel
 from django_convmemory.memory import ConversationSummaryBufferMemory, memories
 from django_convmemory.messages import ChatMessage
-from django_convmemory.stores.in_memory import InMemoryStore
+from django_convmemory.store.in_memory import InMemoryStore
 from django_convmemory.tasks import CeleryScheduler
 from django_convmemory.testing import ConvMemoryTestMixin
 

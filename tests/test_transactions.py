@@ -17,7 +17,7 @@ from django_convmemory import models
 from django_convmemory.maintenance import integrity
 from django_convmemory.memory import memories
 from django_convmemory.messages import ChatMessage
-from django_convmemory.stores import transactions
+from django_convmemory.store import transactions
 from tests import processes
 from tests.stopping import CALL, OPERATIONS, Case, result_of
 from tests.test_changes_at_once import InThread

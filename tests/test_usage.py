@@ -9,11 +9,11 @@ from django.contrib.auth.models import User
 from django.test import Client
 from hypothesis import given, strategies as st
 
-from django_convmemory.core import usage
-from django_convmemory.core.usage import Usage
 from django_convmemory.memory import memories
 from django_convmemory.messages import ChatMessage
 from django_convmemory.models import Session
+from django_convmemory.rules import usage
+from django_convmemory.rules.usage import Usage
 from django_convmemory.testing import ScriptedMemories
 
 OPENAI = {"prompt_tokens": 1200, "completion_tokens": 40, "prompt_tokens_details": {"cached_tokens": 1024}}

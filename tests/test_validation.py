@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given, strategies as st
 
 from django_convmemory.chat_models.base import ChatResponse
-from django_convmemory.core import validation
 from django_convmemory.exceptions import BadModelOutput, ContentRefused
+from django_convmemory.fold import validation
 from django_convmemory.messages import ChatMessage, check_text
 from django_convmemory.tokens import Utf8TokenCounter
 from tests.conversations import call

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from django_convmemory import models
-from django_convmemory.core import values
-from django_convmemory.core.counters import Counters, Pinned
-from django_convmemory.core.values import MAX_KEY_LENGTH, SessionName
+from django_convmemory.rules import values
+from django_convmemory.rules.counters import Counters, Pinned
+from django_convmemory.rules.values import MAX_KEY_LENGTH, SessionName
 
 
 @pytest.mark.parametrize(

@@ -15,16 +15,16 @@ from django.test.utils import CaptureQueriesContext
 
 from django_convmemory import models
 from django_convmemory.chat_models.scripted import ScriptedChatModel
-from django_convmemory.core import indexing
-from django_convmemory.core.indexable import MOST_UNINDEXED
 from django_convmemory.memory import (
     ConversationSummaryBufferMemory,
     ConversationTokenBufferMemory,
     ConversationWindowMemory,
 )
 from django_convmemory.messages import ChatMessage
-from django_convmemory.schedulers import NullScheduler
-from django_convmemory.stores.orm import ORMStore
+from django_convmemory.rules.indexable import MOST_UNINDEXED
+from django_convmemory.scheduling import NullScheduler
+from django_convmemory.search import indexing
+from django_convmemory.store.orm import ORMStore
 from tests.long_sessions import fill
 from tests.settings import DATABASE, LOOKUPS
 

@@ -51,6 +51,6 @@ CONVMEMORY = {
     "default": {
         "OPTIONS": {"max_token_limit": 2000},
         "CHAT_MODEL": {"BACKEND": "django_convmemory.chat_models.extractive.ExtractiveChatModel"},
-        "SCHEDULER": {"BACKEND": "django_convmemory.schedulers.NullScheduler"},
+        "SCHEDULER": {"BACKEND": "django_convmemory.scheduling.NullScheduler"},
     },
 }

@@ -85,7 +85,7 @@ def prepare(count: int) -> tuple[list[str], str]:
     from django_convmemory.chat_models.scripted import ScriptedChatModel
     from django_convmemory.memory import ConversationSummaryBufferMemory
     from django_convmemory.messages import ChatMessage
-    from django_convmemory.stores.orm import ORMStore
+    from django_convmemory.store.orm import ORMStore
 
     call_command("migrate", verbosity=0)
     anna = User.objects.create_user("anna")

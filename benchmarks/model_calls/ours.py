@@ -9,8 +9,8 @@ from recorder import ENCODING, Recorder, run
 from django_convmemory.chat_models.base import ChatRequest, ChatResponse, Usage
 from django_convmemory.memory import ConversationSummaryBufferMemory
 from django_convmemory.messages import ChatMessage, coerce
-from django_convmemory.schedulers import InlineScheduler
-from django_convmemory.stores.in_memory import InMemoryStore
+from django_convmemory.scheduling import InlineScheduler
+from django_convmemory.store.in_memory import InMemoryStore
 from django_convmemory.tokens import TiktokenCounter
 
 

@@ -49,7 +49,7 @@ class Convmemory(Contender):
                 "default": {
                     "OPTIONS": {"max_token_limit": TOKENS},
                     "CHAT_MODEL": {"BACKEND": "django_convmemory.chat_models.extractive.ExtractiveChatModel"},
-                    "SCHEDULER": {"BACKEND": "django_convmemory.schedulers.NullScheduler"},
+                    "SCHEDULER": {"BACKEND": "django_convmemory.scheduling.NullScheduler"},
                 }
             },
         )

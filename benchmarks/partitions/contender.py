@@ -17,7 +17,7 @@ class Naive(Ours):
 
     def __init__(self, database: str) -> None:
         super().__init__(database)
-        from django_convmemory.stores import partitions
+        from django_convmemory.store import partitions
 
         partitions.are_used = lambda using: False  # type: ignore[assignment]
 

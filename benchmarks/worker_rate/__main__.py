@@ -78,10 +78,10 @@ def measure(arguments: argparse.Namespace) -> None:
     from django.db.models import F
 
     import benchmarks.worker_rate.celery_app  # noqa: F401  makes it the app that sends tasks
-    from django_convmemory.broker import sender
     from django_convmemory.memory import memories
     from django_convmemory.messages import ChatMessage
     from django_convmemory.models import Attempt, Session, Summary
+    from django_convmemory.sender import sender
 
     call_command("migrate", verbosity=0)
     messages = [ChatMessage.human(TEXT) if number % 2 == 0 else ChatMessage.ai(TEXT) for number in range(MESSAGES)]

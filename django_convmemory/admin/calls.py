@@ -19,7 +19,7 @@ from django.utils.translation import gettext_lazy as _
 
 from django_convmemory import clock, models
 from django_convmemory.admin import charts
-from django_convmemory.core.values import AttemptOutcome
+from django_convmemory.rules.values import AttemptOutcome
 
 DAYS = 30
 MAX_CALLS = 50_000

@@ -13,13 +13,13 @@ from django.db.models.functions import Left
 from django.utils.functional import cached_property
 
 from django_convmemory import models
-from django_convmemory.conversation import ConversationMemory
-from django_convmemory.core.context import Context
-from django_convmemory.core.hits import Hit, Hits
-from django_convmemory.core.recall import languages, queries, tokenizer
-from django_convmemory.core.recall.queries import Query
+from django_convmemory.context.assembly import Context
 from django_convmemory.maintenance import explain
 from django_convmemory.maintenance.explain import Disposition
+from django_convmemory.operations.conversation import ConversationMemory
+from django_convmemory.search import languages, queries, tokenizer
+from django_convmemory.search.hits import Hit, Hits
+from django_convmemory.search.queries import Query
 
 # Messages that are read.
 READ = 20

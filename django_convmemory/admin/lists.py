@@ -18,7 +18,7 @@ from django.http import HttpRequest
 from django.utils.translation import gettext_lazy as _
 
 from django_convmemory import models
-from django_convmemory.core.values import SessionName
+from django_convmemory.rules.values import SessionName
 
 
 class UncountedPaginator(Paginator):  # type: ignore[type-arg]

@@ -16,10 +16,10 @@ from django_convmemory.admin import charts, differences, timeline
 from django_convmemory.admin.finding import Finding
 from django_convmemory.admin.pauses import Pause
 from django_convmemory.admin.waiting import Status
-from django_convmemory.conversation import ConversationMemory
-from django_convmemory.core.context import Context, Part
+from django_convmemory.context.assembly import Context, Part
 from django_convmemory.maintenance import explain
 from django_convmemory.memory import memories
+from django_convmemory.operations.conversation import ConversationMemory
 
 ATTEMPTS = 3
 # The number of versions whose texts are shown.

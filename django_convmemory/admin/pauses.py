@@ -10,8 +10,8 @@ from collections.abc import Iterable
 from django.utils.functional import cached_property
 
 from django_convmemory import clock, models
-from django_convmemory.core.breaker import Breaker
 from django_convmemory.memory import memories
+from django_convmemory.rules.breaker import Breaker
 
 # The largest number of waiting sessions that is counted.
 MAX_WAITING = 1000

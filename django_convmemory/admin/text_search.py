@@ -16,8 +16,8 @@ from django.utils.functional import cached_property
 
 from django_convmemory import models
 from django_convmemory.admin import finding, lists
-from django_convmemory.core.hits import Hit, Hits
 from django_convmemory.memory import memories
+from django_convmemory.search.hits import Hit, Hits
 
 # Messages that are shown.
 SHOWN = 20

@@ -14,11 +14,11 @@ from django.utils.safestring import SafeString
 from django.utils.translation import gettext as _, ngettext, pgettext
 
 from django_convmemory import models
-from django_convmemory.core import usage
 from django_convmemory.fields import ExactJSONField
 from django_convmemory.maintenance.explain import Disposition, Explained
 from django_convmemory.messages import ChatMessage
-from django_convmemory.stores.columns import message_of
+from django_convmemory.rules import usage
+from django_convmemory.store.columns import message_of
 from django_convmemory.templatetags.convmemory import moment
 
 # The number of messages on a page.

@@ -10,7 +10,7 @@ from django.utils.translation import gettext as _, gettext_lazy, pgettext_lazy
 
 from django_convmemory import models
 from django_convmemory.memory import memories
-from django_convmemory.stores import transactions
+from django_convmemory.store import transactions
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

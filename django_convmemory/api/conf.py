@@ -15,8 +15,8 @@ from django.dispatch import receiver
 from django.utils.module_loading import import_string
 
 from django_convmemory.conf import DEFAULT_ALIAS, aliases as memory_aliases
-from django_convmemory.core.options import check_type, from_setting
 from django_convmemory.messages import ROLES
+from django_convmemory.rules.options import check_type, from_setting
 
 NAME = "CONVMEMORY_API"
 

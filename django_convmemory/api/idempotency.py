@@ -11,7 +11,7 @@ from rest_framework.request import Request
 
 from django_convmemory import models
 from django_convmemory.api.problems import Problem
-from django_convmemory.core import creations, spent_keys
+from django_convmemory.rules import creations, spent_keys
 
 
 def key_of(request: Request) -> str | None:

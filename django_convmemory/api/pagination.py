@@ -15,8 +15,8 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 from rest_framework.utils.urls import remove_query_param, replace_query_param
 
-from django_convmemory.core.hits import Hit, Hits
-from django_convmemory.core.search import MAX_HITS
+from django_convmemory.search.hits import Hit, Hits
+from django_convmemory.search.searching import MAX_HITS
 
 
 class Pages(CursorPagination):

@@ -12,7 +12,7 @@ from django.db.models import Q
 from django.db.models.functions import Left
 
 from django_convmemory import clock, models
-from django_convmemory.stores import columns
+from django_convmemory.store import columns
 
 # In characters: the longest text of a preview, and the longest wire form that is read for one. An image is longer.
 MAX_TEXT = 200

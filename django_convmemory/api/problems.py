@@ -23,7 +23,7 @@ from rest_framework.settings import api_settings
 
 from django_convmemory import exceptions
 from django_convmemory.api.codes import ProblemCode
-from django_convmemory.stores import transactions
+from django_convmemory.store import transactions
 
 logger = logging.getLogger(__name__)
 

@@ -11,9 +11,9 @@ from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
 from django_convmemory import models
-from django_convmemory.conversation import ConversationMemory
-from django_convmemory.core.context import Context
+from django_convmemory.context.assembly import Context
 from django_convmemory.messages import PINNED_ROLES
+from django_convmemory.operations.conversation import ConversationMemory
 
 
 class Disposition(enum.StrEnum):

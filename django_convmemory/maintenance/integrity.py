@@ -13,13 +13,14 @@ from typing import Any, NamedTuple
 from django.db.models import Exists, OuterRef
 
 from django_convmemory import models
-from django_convmemory.core import indexing, segments
-from django_convmemory.core.counters import MAX_PINNED, Counters, Previous
-from django_convmemory.core.indexable import Indexable
-from django_convmemory.core.segments import Segment
 from django_convmemory.exceptions import ConvMemoryError, ToolResultRefused
 from django_convmemory.messages import ROLES, ChatMessage
-from django_convmemory.stores import columns, transactions
+from django_convmemory.rules import segments
+from django_convmemory.rules.counters import MAX_PINNED, Counters, Previous
+from django_convmemory.rules.indexable import Indexable
+from django_convmemory.rules.segments import Segment
+from django_convmemory.search import indexing
+from django_convmemory.store import columns, transactions
 
 _CHUNK = 1000
 # A session that changes this often while it is checked is locked for the next check.

@@ -7,11 +7,11 @@ import time
 from django.db import connections
 
 from django_convmemory import models
-from django_convmemory.conversation import ConversationMemory
-from django_convmemory.core.context import summary_message
-from django_convmemory.core.counters import Counters
-from django_convmemory.core.values import DueRule
-from django_convmemory.stores import columns, editing, sql, transactions
+from django_convmemory.context.assembly import summary_message
+from django_convmemory.operations.conversation import ConversationMemory
+from django_convmemory.rules.counters import Counters
+from django_convmemory.rules.values import DueRule
+from django_convmemory.store import columns, editing, sql, transactions
 
 _CHUNK = 1000
 # Seconds of counting after which the results are written.

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import math
 
-from django_convmemory.conversation import ConversationMemory
-from django_convmemory.core import indexing as catching_up
-from django_convmemory.stores import index_rows
-from django_convmemory.stores.orm import ORMStore
+from django_convmemory.operations.conversation import ConversationMemory
+from django_convmemory.search import indexing as catching_up
+from django_convmemory.store import index_rows
+from django_convmemory.store.orm import ORMStore
 
 
 def reindex(memory: ConversationMemory, session_id: int, *, using: str, damaged: bool) -> None:

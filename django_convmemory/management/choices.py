@@ -9,11 +9,11 @@ from django.core.management.base import CommandError, CommandParser
 from django.db import connections
 
 from django_convmemory import models
-from django_convmemory.conversation import ConversationMemory
 from django_convmemory.exceptions import InvalidSession
 from django_convmemory.maintenance.transfer import owners
 from django_convmemory.memory import memories
-from django_convmemory.stores.orm import ORMStore
+from django_convmemory.operations.conversation import ConversationMemory
+from django_convmemory.store.orm import ORMStore
 
 
 def add_database(parser: CommandParser) -> None:

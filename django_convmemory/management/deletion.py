@@ -8,7 +8,7 @@ from django.db.models import Count, Sum
 
 from django_convmemory import models
 from django_convmemory.management.progress import counted
-from django_convmemory.stores import editing, transactions
+from django_convmemory.store import editing, transactions
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

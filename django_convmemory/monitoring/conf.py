@@ -7,7 +7,7 @@ import dataclasses
 from django.conf import settings
 from django.core.exceptions import ImproperlyConfigured
 
-from django_convmemory.core.options import check_type, from_setting
+from django_convmemory.rules.options import check_type, from_setting
 
 NAME = "CONVMEMORY_MONITORING"
 _SHORTEST_TOKEN = 16

@@ -15,9 +15,9 @@ from django.db.models import Count, Max, Min, Q, Sum
 
 from django_convmemory import models
 from django_convmemory.clock import Clock
-from django_convmemory.core.breaker import Breaker, Reason
 from django_convmemory.memory import memories
-from django_convmemory.stores.orm import ORMStore
+from django_convmemory.rules.breaker import Breaker, Reason
+from django_convmemory.store.orm import ORMStore
 
 
 class Backlog(NamedTuple):

@@ -16,7 +16,7 @@ from django.db.migrations.recorder import MigrationRecorder
 
 from django_convmemory.monitoring import conf, figures
 from django_convmemory.monitoring.figures import Backlog
-from django_convmemory.stores.orm import ORMStore
+from django_convmemory.store.orm import ORMStore
 
 
 class Reason(NamedTuple):

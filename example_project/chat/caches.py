@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from django_convmemory.core.context import Context
+from django_convmemory.context.assembly import Context
 from django_convmemory.models import Session, Summary
 
 

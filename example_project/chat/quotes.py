@@ -10,10 +10,10 @@ from typing import NamedTuple
 from django.utils import timezone
 
 from chat.families import relatives
-from django_convmemory.conversation import SessionHandle
-from django_convmemory.core.context import Context
-from django_convmemory.core.hits import Hit
+from django_convmemory.context.assembly import Context
 from django_convmemory.messages import ChatMessage
+from django_convmemory.operations.conversation import SessionHandle
+from django_convmemory.search.hits import Hit
 
 # The first line of the responder's answers: of its first one in a conversation, and of the others.
 OFFLINE = "I am the built-in offline responder. No model is connected, so I can only quote this conversation."

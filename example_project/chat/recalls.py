@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from django_convmemory.core.values import StoredMessage
+from django_convmemory.rules.values import StoredMessage
 
 # The most messages that a page names for a reply.
 MOST = 20

@@ -21,11 +21,11 @@ from django.views.decorators.http import require_POST
 from chat import people, refusals, turns
 from chat.responder import Reply, by_whom, reply_to
 from chat.throttles import ReplyThrottle, seconds_to_wait
-from django_convmemory.core.values import StoredMessage
 from django_convmemory.exceptions import ConvMemoryError, InvalidMessage
 from django_convmemory.memory import memories
 from django_convmemory.messages import ChatMessage
 from django_convmemory.models import Session
+from django_convmemory.rules.values import StoredMessage
 
 logger = logging.getLogger(__name__)
 

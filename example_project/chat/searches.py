@@ -7,9 +7,9 @@ from typing import Any, NamedTuple
 from django.http import HttpRequest
 
 from chat import people
-from django_convmemory.core.hits import Hit, Hits
 from django_convmemory.memory import memories
 from django_convmemory.models import Session
+from django_convmemory.search.hits import Hit, Hits
 
 # Hits on a page.
 MOST = 30

@@ -10,10 +10,10 @@ from typing import Any
 
 from django.db import transaction
 
-from django_convmemory.core.values import StoredMessage
 from django_convmemory.memory import memories
 from django_convmemory.messages import ChatMessage
 from django_convmemory.models import Session
+from django_convmemory.rules.values import StoredMessage
 
 # The most messages of a turn: the question, tool calls with their results, and the reply.
 LONGEST = 40

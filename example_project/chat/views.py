@@ -18,8 +18,6 @@ from django.views.decorators.http import require_GET, require_POST
 from chat import caches, people, recalls, redactions, refusals, searches, titles, turns, versions
 from chat.responder import SYSTEM, by_whom
 from chat.throttles import limited
-from django_convmemory.conversation import SessionHandle
-from django_convmemory.core.values import StoredMessage
 from django_convmemory.exceptions import (
     ConvMemoryError,
     IdempotencyConflict,
@@ -30,6 +28,8 @@ from django_convmemory.exceptions import (
 from django_convmemory.memory import memories
 from django_convmemory.messages import ChatMessage
 from django_convmemory.models import Session
+from django_convmemory.operations.conversation import SessionHandle
+from django_convmemory.rules.values import StoredMessage
 
 PAGE = 60
 # What a visitor can begin with.

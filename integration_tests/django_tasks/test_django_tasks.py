@@ -18,11 +18,11 @@ from django_tasks_db.backend import DatabaseBackend
 from django_tasks_db.models import DBTaskResult
 
 from django_convmemory import checks, models
-from django_convmemory.conversation import ConversationMemory
-from django_convmemory.integrations.django_tasks import DjangoTasksScheduler
+from django_convmemory.contrib.django_tasks import DjangoTasksScheduler
 from django_convmemory.maintenance import integrity
 from django_convmemory.memory import memories
-from django_convmemory.schedulers import NullScheduler
+from django_convmemory.operations.conversation import ConversationMemory
+from django_convmemory.scheduling import NullScheduler
 from tests import processes
 from tests.openai_server import Behaviour, OpenAIServer
 from tests.projects import append_until_due, change, row
@@ -49,7 +49,7 @@ def convmemory(server: OpenAIServer) -> dict[str, Any]:
                 "OPTIONS": {"model": "fake", "api_key": "none", "base_url": server.base_url},
             },
             "SCHEDULER": {
-                "BACKEND": "django_convmemory.integrations.django_tasks.DjangoTasksScheduler",
+                "BACKEND": "django_convmemory.contrib.django_tasks.DjangoTasksScheduler",
                 "OPTIONS": {"queue": QUEUE},
             },
         }
@@ -214,7 +214,7 @@ def test_a_failed_request_leaves_the_callers_transaction_usable(
 def checked(folder: pathlib.Path, tasks: dict[str, Any], **options: str) -> tuple[int, str]:
     """Run the system checks with these TASKS. Return the exit code and the output."""
     scheduler = {
-        "BACKEND": "django_convmemory.integrations.django_tasks.DjangoTasksScheduler",
+        "BACKEND": "django_convmemory.contrib.django_tasks.DjangoTasksScheduler",
         "OPTIONS": options,
     }
     memory = {"default": {"SCHEDULER": scheduler}}

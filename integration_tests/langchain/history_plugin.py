@@ -12,7 +12,7 @@ from integration_tests import their_tests
 
 their_tests.set_up_django()
 
-from django_convmemory.integrations.langchain import ConvMemoryChatMessageHistory  # noqa: E402  after the settings
+from django_convmemory.contrib.langchain import ConvMemoryChatMessageHistory  # noqa: E402  after the settings
 
 _numbers = itertools.count()
 

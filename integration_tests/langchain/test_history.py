@@ -22,10 +22,10 @@ from langchain_core.messages import (
 )
 
 from django_convmemory import messages as chat
-from django_convmemory.core.exchanges import REDACTED
+from django_convmemory.contrib import langchain_items
+from django_convmemory.contrib.langchain import ConvMemoryChatMessageHistory
 from django_convmemory.exceptions import InvalidArgument, InvalidMessage
-from django_convmemory.integrations import langchain_items
-from django_convmemory.integrations.langchain import ConvMemoryChatMessageHistory
+from django_convmemory.rules.exchanges import REDACTED
 from integration_tests import agent_scripts
 from integration_tests.agent_scripts import ANY_TEXTS, JSON, LIMIT, WORDS, Turn
 

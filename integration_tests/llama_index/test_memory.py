@@ -23,10 +23,10 @@ from llama_index.core.base.llms.types import (
 from llama_index.core.memory import BaseMemory, ChatMemoryBuffer
 
 from django_convmemory import messages as chat
-from django_convmemory.core.exchanges import REDACTED
+from django_convmemory.contrib import llama_index_items
+from django_convmemory.contrib.llama_index import ConvMemory
 from django_convmemory.exceptions import InvalidMessage, InvalidSession
-from django_convmemory.integrations import llama_index_items
-from django_convmemory.integrations.llama_index import ConvMemory
+from django_convmemory.rules.exchanges import REDACTED
 from integration_tests import agent_scripts
 from integration_tests.agent_scripts import ANY_TEXTS, JSON, LIMIT, WORDS, Step, Turn
 from integration_tests.llama_index.model import ScriptedLLM

@@ -19,7 +19,7 @@ from integration_tests import their_tests
 
 their_tests.set_up_django()
 
-from django_convmemory.integrations.openai_agents import ConvMemorySession  # noqa: E402  after the settings
+from django_convmemory.contrib.openai_agents import ConvMemorySession  # noqa: E402  after the settings
 
 
 def private_names(*sessions: Any) -> set[str]:

@@ -11,7 +11,7 @@ from agents import OpenAIResponsesModel, SQLiteSession
 from asgiref.sync import async_to_sync
 from django.contrib.auth.models import AnonymousUser, User
 
-from django_convmemory.integrations.openai_agents import ConvMemorySession
+from django_convmemory.contrib.openai_agents import ConvMemorySession
 from django_convmemory.memory import memories
 from integration_tests import pages
 from integration_tests.openai_agents.model import called, inputs, response, said, talking, thought

@@ -14,12 +14,12 @@ from django.contrib.auth import get_user_model
 from hypothesis import given, strategies as st
 
 from django_convmemory import models
-from django_convmemory.core.exchanges import REDACTED
+from django_convmemory.contrib import openai_agents, responses_items
+from django_convmemory.contrib.openai_agents import ConvMemorySession
 from django_convmemory.exceptions import InvalidArgument, InvalidMessage, InvalidSession
-from django_convmemory.integrations import openai_agents, responses_items
-from django_convmemory.integrations.openai_agents import ConvMemorySession
 from django_convmemory.memory import memories
 from django_convmemory.messages import ChatMessage
+from django_convmemory.rules.exchanges import REDACTED
 from integration_tests import agent_scripts
 from integration_tests.agent_scripts import LIMIT, WORDS, Turn
 from integration_tests.openai_agents.model import called, inputs, response, said, talking, thought, unmatched
@@ -358,7 +358,7 @@ def test_what_no_database_can_store_is_an_error_and_stores_nothing(text: str) ->
 
 
 def test_a_compaction_is_only_asked_for_if_it_is_forced(settings: Settings) -> None:
-    inline = {"BACKEND": "django_convmemory.schedulers.InlineScheduler"}
+    inline = {"BACKEND": "django_convmemory.scheduling.InlineScheduler"}
     session = ConvMemorySession("main")
     add(session, *[user(WORDS) for _ in range(20)])
     settings.CONVMEMORY = {"default": {**settings.CONVMEMORY["default"], "SCHEDULER": inline}}

@@ -33,18 +33,13 @@ from pydantic_ai.messages import (
 )
 from pydantic_ai.models.function import AgentInfo, FunctionModel
 
-from django_convmemory.conversation import SessionHandle
-from django_convmemory.core.exchanges import NO_RESULT, REDACTED
+from django_convmemory.contrib import pydantic_ai_items
+from django_convmemory.contrib.pydantic_ai import aappend_messages, amessage_history, append_messages, message_history
 from django_convmemory.exceptions import InvalidArgument, InvalidMessage
-from django_convmemory.integrations import pydantic_ai_items
-from django_convmemory.integrations.pydantic_ai import (
-    aappend_messages,
-    amessage_history,
-    append_messages,
-    message_history,
-)
 from django_convmemory.memory import memories
 from django_convmemory.messages import ChatMessage
+from django_convmemory.operations.conversation import SessionHandle
+from django_convmemory.rules.exchanges import NO_RESULT, REDACTED
 from integration_tests import agent_scripts
 from integration_tests.agent_scripts import ANY_TEXTS, JSON, LIMIT, WORDS, Step, Turn
 

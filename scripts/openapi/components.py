@@ -22,8 +22,8 @@ from django_convmemory.api import conf, fields, serializers
 from django_convmemory.api.serializers import content
 from django_convmemory.api.serializers.messages import Name
 from django_convmemory.api.serializers.sessions import ListedSessionSerializer, PreviewSerializer
-from django_convmemory.core.wire.anthropic import IMAGE_TYPES
-from django_convmemory.core.wire.chat import LONGEST_NAME, REFUSED_IN_NAME
+from django_convmemory.context.wire.anthropic import IMAGE_TYPES
+from django_convmemory.context.wire.chat import LONGEST_NAME, REFUSED_IN_NAME
 from django_convmemory.messages import ROLES
 from scripts.openapi import responses
 

@@ -9,8 +9,8 @@ from rest_framework import serializers
 from django_convmemory.api import codes, pagination
 from django_convmemory.api.serializers.messages import Wire
 from django_convmemory.api.serializers.search import QuoteSerializer
-from django_convmemory.conversation import Receipt
-from django_convmemory.core.context import PartName
+from django_convmemory.context.assembly import PartName
+from django_convmemory.operations.conversation import Receipt
 
 
 class Truncated(serializers.Serializer[Any]):

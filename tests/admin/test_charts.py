@@ -11,9 +11,9 @@ from django_convmemory import models
 from django_convmemory.admin import charts, page
 from django_convmemory.admin.charts import Fold, Sample
 from django_convmemory.admin.page import SessionPage
-from django_convmemory.conversation import SessionHandle
 from django_convmemory.memory import memories
 from django_convmemory.messages import ChatMessage
+from django_convmemory.operations.conversation import SessionHandle
 from django_convmemory.testing import ScriptedMemories
 from tests.admin.test_sessions import LIST, staff
 

@@ -14,10 +14,10 @@ from django.utils.html import strip_tags
 
 from django_convmemory import models
 from django_convmemory.admin import finding
-from django_convmemory.conversation import SessionHandle
-from django_convmemory.core.recall import queries
 from django_convmemory.memory import memories
 from django_convmemory.messages import ChatMessage
+from django_convmemory.operations.conversation import SessionHandle
+from django_convmemory.search import queries
 from django_convmemory.testing import ScriptedMemories
 from tests.admin.test_sessions import LIST, staff
 

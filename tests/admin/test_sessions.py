@@ -23,9 +23,9 @@ from django_convmemory import models
 from django_convmemory.admin import SessionAdmin
 from django_convmemory.admin.page import SessionPage
 from django_convmemory.admin.work import WORK
-from django_convmemory.conversation import SessionHandle
 from django_convmemory.memory import memories
 from django_convmemory.messages import ChatMessage
+from django_convmemory.operations.conversation import SessionHandle
 from django_convmemory.testing import ScriptedMemories
 from tests.conversations import call
 
@@ -432,7 +432,7 @@ def test_the_actions_of_the_list(anna: User, convmemory: ScriptedMemories) -> No
 
 
 def test_a_notice_says_that_no_worker_could_be_asked(chat: SessionHandle) -> None:
-    from django_convmemory.schedulers import NullScheduler
+    from django_convmemory.scheduling import NullScheduler
 
     memories["default"].scheduler = NullScheduler()
     answer = staff("view_session", "change_session").post(url_of(chat, "rebuild/"), follow=True)

@@ -9,9 +9,9 @@ from rest_framework.test import APIClient
 
 from django_convmemory import models
 from django_convmemory.api import codes, problems
-from django_convmemory.conversation import SessionHandle
 from django_convmemory.memory import memories
 from django_convmemory.messages import ChatMessage
+from django_convmemory.operations.conversation import SessionHandle
 
 ROOT = "/api/memory/sessions/"
 

@@ -15,9 +15,9 @@ from rest_framework.test import APIClient
 from django_convmemory import memory
 from django_convmemory.api import conf
 from django_convmemory.api.serializers import content
-from django_convmemory.conversation import SessionHandle
-from django_convmemory.core import recalling
+from django_convmemory.context import recalling
 from django_convmemory.messages import MODEL_KINDS, ChatMessage
+from django_convmemory.operations.conversation import SessionHandle
 from tests.api.conftest import messages_body, row_of, url_of
 from tests.api.test_hard_input import assert_problem
 from tests.api.test_owners import dump_tables

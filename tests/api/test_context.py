@@ -8,10 +8,10 @@ import pytest
 from django.contrib.auth.models import User
 from rest_framework.test import APIClient
 
-from django_convmemory.conversation import SessionHandle
 from django_convmemory.maintenance import explain
 from django_convmemory.memory import memories
 from django_convmemory.messages import ChatMessage
+from django_convmemory.operations.conversation import SessionHandle
 from django_convmemory.testing import ScriptedMemories
 from tests.api.conftest import row_of, url_of
 
@@ -158,7 +158,7 @@ def test_a_session_without_a_summary_cannot_be_rebuilt(api: APIClient, chat: Ses
 
 
 def test_a_rebuild_is_refused_if_no_task_can_be_sent(api: APIClient, folded: SessionHandle) -> None:
-    from django_convmemory.schedulers import NullScheduler
+    from django_convmemory.scheduling import NullScheduler
 
     memories["default"].scheduler = NullScheduler()
     refused = api.post(url_of(folded, "rebuild/"), {}, format="json")

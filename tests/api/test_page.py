@@ -13,7 +13,7 @@ from rest_framework.test import APIClient
 
 from django_convmemory.api import checks, codes, conf, problems, urls
 from django_convmemory.api.scopes import UserScope
-from django_convmemory.conversation import SessionHandle
+from django_convmemory.operations.conversation import SessionHandle
 from tests.api.conftest import ROOT, url_of
 
 PAGE = (pathlib.Path(__file__).parent.parent.parent / "docs" / "api.md").read_text(encoding="utf-8")

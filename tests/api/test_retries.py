@@ -11,9 +11,9 @@ from django.db import connections
 from rest_framework.test import APIClient
 
 from django_convmemory import models
-from django_convmemory.conversation import SessionHandle
 from django_convmemory.memory import memories
 from django_convmemory.messages import ChatMessage
+from django_convmemory.operations.conversation import SessionHandle
 from tests import processes
 from tests.api.conftest import ROOT, client_of, messages_body, row_of, url_of
 

@@ -24,10 +24,10 @@ from rest_framework.test import APIClient
 from django_convmemory import models
 from django_convmemory.api import codes, conf, openapi
 from django_convmemory.api.serializers import content, messages
-from django_convmemory.conversation import SessionHandle
 from django_convmemory.maintenance import integrity
 from django_convmemory.memory import memories
 from django_convmemory.messages import ChatMessage
+from django_convmemory.operations.conversation import SessionHandle
 from scripts.openapi.schema import generate
 from tests.api import test_content, test_hard_input
 from tests.api.conftest import ROOT, messages_body, url_of
@@ -169,7 +169,7 @@ def test_responses_match_the_schema(
     settings.REST_FRAMEWORK = settings.REST_FRAMEWORK | {"DEFAULT_THROTTLE_RATES": {"convmemory_model": None}}
     settings.CONVMEMORY = {
         "default": settings.CONVMEMORY["default"]
-        | {"SCHEDULER": {"BACKEND": "django_convmemory.schedulers.InlineScheduler"}}
+        | {"SCHEDULER": {"BACKEND": "django_convmemory.scheduling.InlineScheduler"}}
     }
     anna = User.objects.create_user("anna", password="pw")
     User.objects.create_user("berta", password="pw")

@@ -11,10 +11,10 @@ from rest_framework.permissions import BasePermission
 from rest_framework.test import APIClient
 
 from django_convmemory import models
-from django_convmemory.conversation import SessionHandle
-from django_convmemory.core.search import MAX_HITS
 from django_convmemory.memory import memories
 from django_convmemory.messages import ChatMessage
+from django_convmemory.operations.conversation import SessionHandle
+from django_convmemory.search.searching import MAX_HITS
 from django_convmemory.testing import ScriptedMemories
 from tests.api.conftest import client_of, row_of, url_of
 from tests.api.test_hard_input import assert_problem

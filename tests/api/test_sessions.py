@@ -17,11 +17,11 @@ from django_convmemory import models
 from django_convmemory.api import problems
 from django_convmemory.api.views import base
 from django_convmemory.clock import Clock
-from django_convmemory.conversation import SessionHandle
-from django_convmemory.core import indexing
 from django_convmemory.memory import memories
 from django_convmemory.messages import ChatMessage
-from django_convmemory.stores import transactions
+from django_convmemory.operations.conversation import SessionHandle
+from django_convmemory.search import indexing
+from django_convmemory.store import transactions
 from tests.api.conftest import ROOT, messages_body, row_of, url_of
 
 pytestmark = pytest.mark.vendors

@@ -18,10 +18,10 @@ from django.db import DatabaseError, close_old_connections, connections, transac
 from django.db.models import F
 
 from django_convmemory import clock, exceptions, models, tasks
-from django_convmemory.broker import sender
-from django_convmemory.core.breaker import Reason
-from django_convmemory.core.values import AttemptOutcome
 from django_convmemory.memory import memories
+from django_convmemory.rules.breaker import Reason
+from django_convmemory.rules.values import AttemptOutcome
+from django_convmemory.sender import sender
 from tests.chaos import servers
 from tests.chaos.site import Site
 from tests.chaos.site_processes import Died

@@ -34,7 +34,7 @@ LIMITS = {"max_token_limit": 120, "max_summary_tokens": 8000, "max_chunk_tokens"
 # Of the alias "fallback": its fallback stands in after two attempts and so many seconds.
 TWO_ATTEMPTS = {"max_attempts": 2, "fallback_after": 20.0}
 CELERY = "django_convmemory.tasks.CeleryScheduler"
-DJANGO_TASKS = "django_convmemory.integrations.django_tasks.DjangoTasksScheduler"
+DJANGO_TASKS = "django_convmemory.contrib.django_tasks.DjangoTasksScheduler"
 
 
 def database_of_process(**entry: Any) -> dict[str, str]:

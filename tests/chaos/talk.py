@@ -12,9 +12,9 @@ from collections.abc import Sequence
 from typing import Any
 
 from django_convmemory import models
-from django_convmemory.conversation import SessionHandle
 from django_convmemory.maintenance import integrity
 from django_convmemory.memory import memories
+from django_convmemory.operations.conversation import SessionHandle
 from tests.chaos.site_processes import Client
 from tests.openai_server import MARKER, prompt
 

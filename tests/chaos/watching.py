@@ -32,7 +32,7 @@ class Seen:
 
 def watch() -> None:
     """Watch this process from now on."""
-    from django_convmemory.stores.orm import ORMStore
+    from django_convmemory.store.orm import ORMStore
 
     for name in WRITES:
         setattr(ORMStore, name, _named(name, getattr(ORMStore, name)))

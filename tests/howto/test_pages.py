@@ -479,7 +479,7 @@ def configure(settings: Any, model: OpenAIServer, page: str, name: str) -> None:
     for alias in memories_of_page.values():
         alias["OPTIONS"] = {**alias.get("OPTIONS", {}), "max_token_limit": 100}
         alias["CHAT_MODEL"] = {"BACKEND": "django_convmemory.chat_models.openai.OpenAIChatModel", "OPTIONS": options}
-        alias["SCHEDULER"] = {"BACKEND": "django_convmemory.schedulers.NullScheduler"}
+        alias["SCHEDULER"] = {"BACKEND": "django_convmemory.scheduling.NullScheduler"}
     settings.CONVMEMORY = memories_of_page
     assert run_checks(tags=["convmemory"]) == []
 

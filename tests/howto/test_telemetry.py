@@ -14,10 +14,10 @@ from django.conf import settings as django_settings
 from django.core.checks import run_checks
 from django.urls import URLPattern, URLResolver
 
+from django_convmemory import observers
 from django_convmemory.chat_models.base import ChatResponse, Usage
 from django_convmemory.chat_models.scripted import ScriptedChatModel
-from django_convmemory.core import observers
-from django_convmemory.integrations.telemetry import conf as telemetry_conf
+from django_convmemory.contrib.telemetry import conf as telemetry_conf
 from django_convmemory.messages import ChatMessage
 from django_convmemory.monitoring import conf as monitoring_conf, exposition
 from django_convmemory.monitoring.figures import Backlog

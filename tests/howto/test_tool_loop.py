@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 from django.contrib.auth.models import User
 
-from django_convmemory.core.exchanges import NO_RESULT
 from django_convmemory.exceptions import ToolResultRefused
 from django_convmemory.memory import memories
+from django_convmemory.rules.exchanges import NO_RESULT
 from tests import processes
 from tests.howto.test_pages import PAGES, code_of, module_of
 from tests.openai_server import Behaviour, OpenAIServer, completion

@@ -12,9 +12,9 @@ from django.db.migrations.recorder import MigrationRecorder
 from django.test import Client
 
 from django_convmemory import models
-from django_convmemory.core.breaker import Reason
 from django_convmemory.memory import memories
 from django_convmemory.monitoring import readiness
+from django_convmemory.rules.breaker import Reason
 from tests.monitoring.test_metrics import due
 
 if TYPE_CHECKING:

@@ -10,11 +10,11 @@ from django.test import Client
 from prometheus_client.parser import text_string_to_metric_families
 
 from django_convmemory import clock, models
-from django_convmemory.core.values import AttemptOutcome
 from django_convmemory.memory import memories
 from django_convmemory.monitoring import exposition, figures
 from django_convmemory.monitoring.exposition import Metric, Sample
 from django_convmemory.monitoring.figures import Backlog
+from django_convmemory.rules.values import AttemptOutcome
 
 pytestmark = pytest.mark.django_db
 

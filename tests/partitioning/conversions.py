@@ -14,8 +14,8 @@ from django_convmemory.contrib.partitions.database import Database
 from django_convmemory.maintenance import integrity
 from django_convmemory.memory import ConversationBufferMemory, ConversationMemory
 from django_convmemory.messages import ChatMessage
-from django_convmemory.schedulers import NullScheduler
-from django_convmemory.stores.orm import ORMStore
+from django_convmemory.scheduling import NullScheduler
+from django_convmemory.store.orm import ORMStore
 
 PARTITIONS = 16
 

@@ -20,12 +20,12 @@ from django.utils import timezone
 from rest_framework.test import APIClient
 
 from django_convmemory import models
-from django_convmemory.core import indexing
 from django_convmemory.exceptions import ToolResultRefused
 from django_convmemory.maintenance import recount, reindex
 from django_convmemory.memory import ConversationTokenBufferMemory, ConversationWindowMemory, memories
 from django_convmemory.messages import ChatMessage
-from django_convmemory.stores.orm import ORMStore
+from django_convmemory.search import indexing
+from django_convmemory.store.orm import ORMStore
 from tests.conversations import call
 from tests.folding import MarkerModel, build, talk
 

@@ -14,9 +14,9 @@ from django_convmemory.contrib.partitions import conversion
 from django_convmemory.contrib.partitions.database import Database
 from django_convmemory.memory import ConversationBufferMemory
 from django_convmemory.messages import ChatMessage
-from django_convmemory.schedulers import NullScheduler
-from django_convmemory.stores import partitions, preparing
-from django_convmemory.stores.orm import ORMStore
+from django_convmemory.scheduling import NullScheduler
+from django_convmemory.store import partitions, preparing
+from django_convmemory.store.orm import ORMStore
 from tests import processes
 
 pytestmark = [pytest.mark.release, pytest.mark.only_on("postgresql"), pytest.mark.usefixtures("unpartitioned")]

@@ -7,10 +7,10 @@ import math
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from django_convmemory.core import segments
-from django_convmemory.core.recall import ranking, windows
-from django_convmemory.core.recall.queries import Query
-from django_convmemory.core.segments import Document
+from django_convmemory.rules import segments
+from django_convmemory.rules.segments import Document
+from django_convmemory.search import ranking, windows
+from django_convmemory.search.queries import Query
 
 
 class Message(NamedTuple):

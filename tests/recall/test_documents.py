@@ -8,8 +8,9 @@ import time
 import pytest
 from hypothesis import given
 
-from django_convmemory.core.recall import documents
 from django_convmemory.messages import ChatMessage
+from django_convmemory.rules.indexable import MAX_CHARACTERS
+from django_convmemory.search import documents
 from tests import conversations
 
 
@@ -72,7 +73,7 @@ def test_of_a_text_that_is_too_long_the_beginning_is_indexed() -> None:
     assert documents.indexed_text(ChatMessage.human("a" * 60_000)) == "a" * 50_000
 
 
-@pytest.mark.parametrize("read", [10**9, documents.MAX_CHARACTERS + 1])
+@pytest.mark.parametrize("read", [10**9, MAX_CHARACTERS + 1])
 def test_the_escapes_of_json_that_is_too_long_do_not_hide_words(read: int) -> None:
     text = json.dumps([{"note": "the first line\nnext line", "城市": "北京", "end": "\\" * 60_000 + "heron"}, 7])
     document = documents.document(ChatMessage.tool(text[:read], "call_1"))
@@ -82,7 +83,7 @@ def test_the_escapes_of_json_that_is_too_long_do_not_hide_words(read: int) -> No
 @pytest.mark.parametrize("text", ['{"' + '\\"' * 60_000, '["' * 60_000, "{" + '"\\' * 60_000, "[ C:\\new " * 9_000])
 def test_what_only_looks_like_json_takes_a_bounded_time_if_it_is_long(text: str) -> None:
     start = time.process_time()
-    assert documents.indexed_text(ChatMessage.tool(text, "call_1")) == text[: documents.MAX_CHARACTERS]
+    assert documents.indexed_text(ChatMessage.tool(text, "call_1")) == text[:MAX_CHARACTERS]
     assert time.process_time() - start < 1
 
 

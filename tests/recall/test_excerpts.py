@@ -7,8 +7,8 @@ import time
 import pytest
 from hypothesis import given, strategies as st
 
-from django_convmemory.core.recall import queries, tokenizer
-from django_convmemory.core.recall.excerpts import Excerpt, excerpt
+from django_convmemory.search import queries, tokenizer
+from django_convmemory.search.excerpts import Excerpt, excerpt
 
 FILLER = "nothing of interest is here and "
 TEXTS = st.one_of(

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from django_convmemory.core import segments
-from django_convmemory.core.recall import documents, queries, ranking
 from django_convmemory.messages import ChatMessage
+from django_convmemory.rules import segments
+from django_convmemory.search import documents, queries, ranking
 
 MESSAGES = {
     "hindi": "मुझे हिन्दी पसंद है",

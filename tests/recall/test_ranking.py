@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING
 import pytest
 from hypothesis import given, settings, strategies as st
 
-from django_convmemory.core import segments
-from django_convmemory.core.recall import queries, ranking
-from django_convmemory.core.recall.queries import Query
-from django_convmemory.core.recall.ranking import Match
-from django_convmemory.core.segments import Document, Segment
+from django_convmemory.rules import segments
+from django_convmemory.rules.segments import Document, Segment
+from django_convmemory.search import queries, ranking
+from django_convmemory.search.queries import Query
+from django_convmemory.search.ranking import Match
 from tests.recall import reference
 
 if TYPE_CHECKING:

@@ -10,9 +10,9 @@ from collections.abc import Iterable, Sequence
 import pytest
 from hypothesis import example, given, strategies as st
 
-from django_convmemory.core import segments
-from django_convmemory.core.recall import languages
-from django_convmemory.core.segments import Document, Segment
+from django_convmemory.rules import segments
+from django_convmemory.rules.segments import Document, Segment
+from django_convmemory.search import languages
 
 # Few terms, so that messages have some in common, and characters that the format uses itself.
 HOSTILE = [

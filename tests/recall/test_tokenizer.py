@@ -8,7 +8,7 @@ import unicodedata
 import pytest
 from hypothesis import given, strategies as st
 
-from django_convmemory.core.recall import languages, normalization, tokenizer
+from django_convmemory.search import languages, normalization, tokenizer
 
 # Letters and marks of many scripts, what joins words, and what stands between them.
 CHARACTERS = "aZéßİ٤ 09-_.@/+,:'\n\t京ﾊﾞ한ㅎแมน้ำกिन्दी\u0301\u200d\ufe0f😀Ⅳ½ﷺＬ\u1112\u1161\u11ab"

@@ -12,9 +12,9 @@ from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
-from django_convmemory.core import observers
-from django_convmemory.integrations.telemetry.conf import Options
-from django_convmemory.integrations.telemetry.observer import Telemetry
+from django_convmemory import observers
+from django_convmemory.contrib.telemetry.conf import Options
+from django_convmemory.contrib.telemetry.observer import Telemetry
 
 
 @dataclasses.dataclass

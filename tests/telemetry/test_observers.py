@@ -13,12 +13,11 @@ import pytest
 from django.apps import AppConfig
 from django.core.exceptions import ImproperlyConfigured
 
+from django_convmemory import observers
 from django_convmemory.chat_models.scripted import ScriptedChatModel
-from django_convmemory.core import observers
-from django_convmemory.core.context import Context
-from django_convmemory.core.observers import Call, Fold, Observer, Search
-from django_convmemory.integrations.telemetry import conf
+from django_convmemory.contrib.telemetry import conf
 from django_convmemory.messages import ChatMessage
+from django_convmemory.observers import Call, Fold, Observer, Search
 from tests.folding import build, session, talk
 
 if TYPE_CHECKING:
@@ -50,7 +49,7 @@ class Broken(Observer):
     def searching(self, search: Search) -> contextlib.AbstractContextManager[object]:
         raise RuntimeError("at the beginning")
 
-    def loaded(self, alias: str, context: Context) -> None:
+    def loaded(self, alias: str, omitted: int) -> None:
         raise RuntimeError("in the middle")
 
     def headers(self) -> Mapping[str, str]:
@@ -70,7 +69,7 @@ def test_an_observer_that_fails_is_logged_and_changes_nothing(caplog: pytest.Log
         assert memory.search("parrots", session="s")[0].position == 1
         assert observers.headers() == {}
     assert [record.name for record in caplog.records if "observer" in record.message] == [
-        "django_convmemory.core.observers"
+        "django_convmemory.observers"
     ] * 5
 
 
@@ -152,7 +151,7 @@ from django_convmemory.memory import memories
 from django_convmemory import tasks
 from django_convmemory.monitoring import views
 memories["default"]
-print([name for name in sys.modules if name.startswith(("opentelemetry", "django_convmemory.integrations.telemetry"))])
+print([name for name in sys.modules if name.startswith(("opentelemetry", "django_convmemory.contrib.telemetry"))])
 """
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout.strip().splitlines()[-1]) == (0, "[]"), done.stderr
@@ -160,9 +159,9 @@ print([name for name in sys.modules if name.startswith(("opentelemetry", "django
 
 def test_the_app_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "opentelemetry", None)
-    monkeypatch.delitem(sys.modules, "django_convmemory.integrations.telemetry.observer", raising=False)
-    monkeypatch.delattr("django_convmemory.integrations.telemetry.observer", raising=False)
-    config = AppConfig.create("django_convmemory.integrations.telemetry")
+    monkeypatch.delitem(sys.modules, "django_convmemory.contrib.telemetry.observer", raising=False)
+    monkeypatch.delattr("django_convmemory.contrib.telemetry.observer", raising=False)
+    config = AppConfig.create("django_convmemory.contrib.telemetry")
 
     with pytest.raises(ImproperlyConfigured, match=r"django-convmemory\[otel\]"):
         config.ready()

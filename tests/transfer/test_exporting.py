@@ -18,7 +18,7 @@ from django_convmemory import models
 from django_convmemory.maintenance.transfer import exporting
 from django_convmemory.memory import memories
 from django_convmemory.messages import ChatMessage
-from django_convmemory.stores import columns
+from django_convmemory.store import columns
 from tests.transfer.records import call, exported, human
 
 if TYPE_CHECKING:

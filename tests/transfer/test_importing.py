@@ -168,7 +168,7 @@ def test_more_messages_than_a_batch_keep_their_exchanges(write: Any, monkeypatch
 
 @pytest.mark.django_db
 def test_sessions_become_due_and_no_task_is_sent(write: Any, settings: Settings) -> None:
-    inline = {"BACKEND": "django_convmemory.schedulers.InlineScheduler"}
+    inline = {"BACKEND": "django_convmemory.scheduling.InlineScheduler"}
     settings.CONVMEMORY = {"default": {**settings.CONVMEMORY["default"], "SCHEDULER": inline}}
 
     call("convmemory_import", write(record("long", *[human(TURN)] * 30), record("short")))

@@ -13,7 +13,7 @@ from django.contrib.auth.models import User
 from hypothesis import given, strategies as st
 
 from django_convmemory import models
-from django_convmemory.integrations import responses_items
+from django_convmemory.contrib import responses_items
 from django_convmemory.maintenance import integrity
 from django_convmemory.memory import memories
 from django_convmemory.messages import ChatMessage

@@ -15,8 +15,8 @@ import pytest
 from django.core.management import CommandError, call_command
 
 from django_convmemory import models
+from django_convmemory.contrib import responses_items
 from django_convmemory.exceptions import InvalidMessage
-from django_convmemory.integrations import responses_items
 from django_convmemory.memory import memories
 from django_convmemory.messages import thaw
 from tests.response_items import called, returned, said, thought

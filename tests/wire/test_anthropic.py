@@ -6,12 +6,12 @@ from typing import Any
 
 import pytest
 
-from django_convmemory.core.context import assemble
-from django_convmemory.core.exchanges import NO_RESULT
-from django_convmemory.core.options import Options
-from django_convmemory.core.strategies import SummaryBuffer
-from django_convmemory.core.wire.anthropic import to_anthropic
+from django_convmemory.context.assembly import assemble
+from django_convmemory.context.wire.anthropic import to_anthropic
 from django_convmemory.messages import ChatMessage
+from django_convmemory.rules.exchanges import NO_RESULT
+from django_convmemory.rules.options import Options
+from django_convmemory.rules.strategies import SummaryBuffer
 from django_convmemory.tokens import Utf8TokenCounter
 from tests.conversations import call
 from tests.test_context import snapshot

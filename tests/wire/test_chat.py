@@ -8,13 +8,13 @@ from typing import Any
 import pytest
 from hypothesis import given, strategies as st
 
-from django_convmemory.core.context import Context, Part, assemble
-from django_convmemory.core.exchanges import NO_RESULT, Placed
-from django_convmemory.core.options import Options
-from django_convmemory.core.strategies import Buffer, SummaryBuffer
-from django_convmemory.core.wire import chat
+from django_convmemory.context.assembly import Context, Part, assemble
+from django_convmemory.context.wire import chat
 from django_convmemory.exceptions import InvalidArgument
 from django_convmemory.messages import ChatMessage
+from django_convmemory.rules.exchanges import NO_RESULT, Placed
+from django_convmemory.rules.options import Options
+from django_convmemory.rules.strategies import Buffer, SummaryBuffer
 from django_convmemory.tokens import Utf8TokenCounter
 from tests import conversations
 from tests.conversations import call

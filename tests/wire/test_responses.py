@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from django_convmemory.core.wire.responses import to_responses
+from django_convmemory.context.wire.responses import to_responses
 from django_convmemory.messages import ChatMessage
 from tests.conversations import call
 from tests.wire import validators

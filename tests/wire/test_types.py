@@ -8,10 +8,10 @@ import openai
 import pytest
 from hypothesis import given, settings
 
-from django_convmemory.core.context import Context, assemble
-from django_convmemory.core.options import Options, Roles
-from django_convmemory.core.strategies import Buffer
+from django_convmemory.context.assembly import Context, assemble
 from django_convmemory.messages import ChatMessage
+from django_convmemory.rules.options import Options, Roles
+from django_convmemory.rules.strategies import Buffer
 from django_convmemory.tokens import Utf8TokenCounter
 from tests import conversations
 from tests.conversations import call

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 
-from django_convmemory.core.context import Context
+from django_convmemory.context.assembly import Context
 from django_convmemory.messages import ChatMessage
 from tests import conversations, dialogues
 from tests.wire import validity

@@ -8,11 +8,11 @@ from typing import Any, Literal
 
 from django_convmemory import memory as memory_classes
 from django_convmemory.chat_models.base import ChatRequest, ChatResponse
-from django_convmemory.conversation import ConversationMemory
-from django_convmemory.core.context import Context
+from django_convmemory.context.assembly import Context
 from django_convmemory.messages import ChatMessage
-from django_convmemory.schedulers import NullScheduler
-from django_convmemory.stores.in_memory import InMemoryStore
+from django_convmemory.operations.conversation import ConversationMemory
+from django_convmemory.scheduling import NullScheduler
+from django_convmemory.store.in_memory import InMemoryStore
 from django_convmemory.tokens import Utf8TokenCounter
 from tests.wire import validators
 

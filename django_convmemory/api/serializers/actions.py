@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from django_convmemory.api.fields import Flag, Text, WholeNumber
 from django_convmemory.api.serializers.base import StrictSerializer
-from django_convmemory.core.values import MAX_KEY_LENGTH, MAX_TITLE_LENGTH
+from django_convmemory.rules.values import MAX_KEY_LENGTH, MAX_TITLE_LENGTH
 
 
 class Truncation(StrictSerializer):

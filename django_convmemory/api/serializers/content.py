@@ -20,8 +20,8 @@ from rest_framework.exceptions import ErrorDetail
 from django_convmemory.api import conf
 from django_convmemory.api.fields import Choice, Text
 from django_convmemory.api.serializers.base import StrictSerializer
-from django_convmemory.core.wire.anthropic import DATA_URL, IMAGE_TYPES
-from django_convmemory.core.wire.chat import REFUSED_IN_NAME
+from django_convmemory.context.wire.anthropic import DATA_URL, IMAGE_TYPES
+from django_convmemory.context.wire.chat import REFUSED_IN_NAME
 from django_convmemory.messages import MODEL_KINDS, ChatMessage
 
 MAX_ADDRESS_LENGTH = 2048

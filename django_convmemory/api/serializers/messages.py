@@ -12,11 +12,11 @@ from django_convmemory.api import conf
 from django_convmemory.api.fields import Choice, JSONObject, Metadata, QueryNumber, Text, WholeNumber
 from django_convmemory.api.serializers import content
 from django_convmemory.api.serializers.base import PageQuery, StrictSerializer, Time
-from django_convmemory.core import usage
-from django_convmemory.core.wire.chat import LONGEST_NAME
+from django_convmemory.context.wire.chat import LONGEST_NAME
 from django_convmemory.exceptions import InvalidMessage
 from django_convmemory.messages import ROLES, ChatMessage
-from django_convmemory.stores import columns
+from django_convmemory.rules import usage
+from django_convmemory.store import columns
 
 
 class Content(serializers.JSONField):

@@ -10,9 +10,9 @@ from django_convmemory import models
 from django_convmemory.api.fields import Alias, JSONObject, QueryNumber, Text
 from django_convmemory.api.serializers.base import PageQuery, UTCTime
 from django_convmemory.api.serializers.messages import Wire
-from django_convmemory.core.hits import Hit
-from django_convmemory.core.search import MAX_NEIGHBOURS
 from django_convmemory.messages import ROLES
+from django_convmemory.search.hits import Hit
+from django_convmemory.search.searching import MAX_NEIGHBOURS
 
 
 class SearchQuery(PageQuery):

@@ -11,8 +11,8 @@ from django_convmemory import models
 from django_convmemory.api import previews
 from django_convmemory.api.fields import Alias, Choice, FirstAlias, Flag, JSONObject, Metadata, Text
 from django_convmemory.api.serializers.base import Moment, PageQuery, RowSerializer, StrictSerializer, UTCTime
-from django_convmemory.core.values import MAX_KEY_LENGTH, MAX_TITLE_LENGTH
 from django_convmemory.messages import ROLES
+from django_convmemory.rules.values import MAX_KEY_LENGTH, MAX_TITLE_LENGTH
 
 
 class SessionSerializer(RowSerializer):

@@ -36,11 +36,11 @@ from django_convmemory.api.problems import Problem
 from django_convmemory.api.scopes import UserScope
 from django_convmemory.api.serializers.base import Nothing, StrictSerializer
 from django_convmemory.api.serializers.sessions import SessionSerializer
-from django_convmemory.conversation import ConversationMemory, SessionHandle
-from django_convmemory.core import creations
 from django_convmemory.exceptions import StaleRevision
 from django_convmemory.memory import memories
-from django_convmemory.stores import transactions
+from django_convmemory.operations.conversation import ConversationMemory, SessionHandle
+from django_convmemory.rules import creations
+from django_convmemory.store import transactions
 
 T = TypeVar("T")
 

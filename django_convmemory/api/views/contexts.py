@@ -13,7 +13,7 @@ from django_convmemory.api.serializers.base import PageQuery
 from django_convmemory.api.serializers.contexts import ContextQuery, SummarySerializer
 from django_convmemory.api.serializers.search import QuoteSerializer
 from django_convmemory.api.views.base import ScopedView, TaggedView, is_number
-from django_convmemory.core.context import Context
+from django_convmemory.context.assembly import Context
 
 
 class ContextDetail(TaggedView):

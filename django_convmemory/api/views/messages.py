@@ -23,9 +23,9 @@ from django_convmemory.api.serializers.messages import (
 )
 from django_convmemory.api.throttles import AppendThrottle
 from django_convmemory.api.views.base import WRITE_ANY_ROLE, KeyedView, ScopedView, position_of
-from django_convmemory.conversation import Receipt
 from django_convmemory.exceptions import UnknownMessage
 from django_convmemory.messages import ChatMessage
+from django_convmemory.operations.conversation import Receipt
 
 
 class StoringView(KeyedView):

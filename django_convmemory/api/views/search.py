@@ -13,8 +13,8 @@ from django_convmemory import models
 from django_convmemory.api import conf, pagination
 from django_convmemory.api.serializers.search import HitSerializer, SearchAllQuery, SearchSessionQuery
 from django_convmemory.api.views.base import ScopedView
-from django_convmemory.core.hits import Hit
 from django_convmemory.memory import memories
+from django_convmemory.search.hits import Hit
 
 
 class SearchView(ScopedView):

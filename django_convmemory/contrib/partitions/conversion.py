@@ -14,7 +14,7 @@ from django_convmemory.contrib.partitions.copying import Overtaken, Rewritten
 from django_convmemory.contrib.partitions.database import Database
 from django_convmemory.contrib.partitions.state import EMPTYING, MIRROR, NEW, OLD, State
 from django_convmemory.contrib.partitions.table import MESSAGES, Table
-from django_convmemory.stores import partitions as store_partitions, transactions
+from django_convmemory.store import partitions as store_partitions, transactions
 
 # In versions of PostgreSQL: the first one that finds rows by a range of pages.
 _LEAST_VERSION = 140_000

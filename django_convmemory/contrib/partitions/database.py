@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 
 from django.db import Error, connections, transaction
 
-from django_convmemory.stores import transactions
+from django_convmemory.store import transactions
 
 T = TypeVar("T")
 

@@ -13,7 +13,7 @@ from django.contrib.auth import get_user_model
 
 from django_convmemory import clock, models
 from django_convmemory.messages import CHAT, dumps
-from django_convmemory.stores import columns
+from django_convmemory.store import columns
 
 # The number of sessions, or of messages, that are read at once.
 _BATCH = 1000

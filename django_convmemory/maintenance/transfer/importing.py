@@ -12,15 +12,16 @@ from typing import TYPE_CHECKING, NamedTuple
 from django.db import DatabaseError
 
 from django_convmemory import clock, models
-from django_convmemory.conversation import ConversationMemory, SessionHandle
-from django_convmemory.core import indexing, strategies
-from django_convmemory.core.counters import Counters, Previous
 from django_convmemory.exceptions import InvalidMessage, InvalidSession, SessionContended
 from django_convmemory.maintenance.transfer import owners
 from django_convmemory.maintenance.transfer.records import BadRecord, Record
-from django_convmemory.schedulers import NullScheduler
-from django_convmemory.stores import transactions
-from django_convmemory.stores.orm import ORMStore
+from django_convmemory.operations.conversation import ConversationMemory, SessionHandle
+from django_convmemory.rules import strategies
+from django_convmemory.rules.counters import Counters, Previous
+from django_convmemory.scheduling import NullScheduler
+from django_convmemory.search import indexing
+from django_convmemory.store import transactions
+from django_convmemory.store.orm import ORMStore
 
 if TYPE_CHECKING:
     from django.contrib.auth.base_user import AbstractBaseUser

@@ -12,7 +12,7 @@ from django_convmemory import models
 from django_convmemory.management import choices, deletion
 from django_convmemory.management.progress import counted, interruptible
 from django_convmemory.memory import memories
-from django_convmemory.stores.orm import ORMStore
+from django_convmemory.store.orm import ORMStore
 
 
 class Command(BaseCommand):

@@ -17,7 +17,7 @@ from django_convmemory.clock import Clock
 from django_convmemory.management import choices, deletion
 from django_convmemory.management.deletion import Totals
 from django_convmemory.management.progress import counted, interruptible, progress
-from django_convmemory.stores import transactions
+from django_convmemory.store import transactions
 
 _LARGEST_BATCH = 10_000
 _SECONDS = {"d": 86400, "h": 3600, "m": 60, "s": 1}

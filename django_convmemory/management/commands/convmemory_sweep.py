@@ -22,12 +22,12 @@ from django.core.management.base import BaseCommand, CommandError, CommandParser
 from django.db import Error, connections, reset_queries
 
 from django_convmemory import tasks
-from django_convmemory.conversation import ConversationMemory
-from django_convmemory.core.runs import Outcome, Result
 from django_convmemory.exceptions import BrokerUnavailable
+from django_convmemory.fold.runs import Outcome, Result
 from django_convmemory.management import choices
 from django_convmemory.memory import memories
-from django_convmemory.schedulers import NullScheduler
+from django_convmemory.operations.conversation import ConversationMemory
+from django_convmemory.scheduling import NullScheduler
 
 logger = logging.getLogger(__name__)
 

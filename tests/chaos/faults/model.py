@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 
 from django_convmemory import models
-from django_convmemory.core.breaker import Reason
 from django_convmemory.memory import memories
+from django_convmemory.rules.breaker import Reason
 from tests.chaos.faults.registry import Heading, fault
 from tests.chaos.runs import Run
 from tests.chaos.site import DEADLINE

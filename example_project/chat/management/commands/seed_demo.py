@@ -15,9 +15,9 @@ from django.core.management.base import BaseCommand
 from django.utils import timezone
 
 from chat import diary
-from django_convmemory.conversation import SessionHandle
 from django_convmemory.memory import memories
 from django_convmemory.models import Session
+from django_convmemory.operations.conversation import SessionHandle
 
 CONVERSATIONS = Path(settings.BASE_DIR) / "conversations"
 DIARY = "diary"

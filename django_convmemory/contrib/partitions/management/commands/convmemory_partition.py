@@ -13,7 +13,7 @@ from django_convmemory.contrib.partitions.conversion import Refused
 from django_convmemory.contrib.partitions.database import Database
 from django_convmemory.management import choices
 from django_convmemory.management.progress import interruptible
-from django_convmemory.stores import transactions
+from django_convmemory.store import transactions
 
 # More partitions need more locks for a statement about all of them than a server has by default.
 _MOST_PARTITIONS = 256

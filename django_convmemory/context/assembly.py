@@ -1,0 +1,424 @@
+"""The context: the messages to send to a model, put together from what a store holds."""
+
+from __future__ import annotations
+
+import functools
+import itertools
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, cast, overload
+
+from django_convmemory import messages
+from django_convmemory.context.wire import anthropic, chat, responses
+from django_convmemory.exceptions import InvalidArgument, InvalidMessage
+from django_convmemory.messages import ChatMessage
+from django_convmemory.rules import exchanges
+from django_convmemory.rules.exchanges import Placed
+from django_convmemory.rules.options import ROLES, SYSTEM_MESSAGES, Options, Roles, SystemMessages
+from django_convmemory.rules.strategies import Amount, Strategy, stepped
+from django_convmemory.rules.transcript import spoken
+from django_convmemory.rules.values import Snapshot
+from django_convmemory.search.hits import Hit
+from django_convmemory.tokens import TokenCounter
+
+if TYPE_CHECKING:
+    from openai.types.chat import ChatCompletionMessageParam
+    from openai.types.responses import ResponseInputItemParam
+
+# An assistant's message with one of them may be without content.
+_IN_PLACE_OF_CONTENT = ("tool_calls", "function_call", "refusal", "audio")
+
+PartName = Literal["system", "pinned", "summary", "tail", "recalled"]
+
+
+class Part(NamedTuple):
+    """A message of a context, with its purpose, its tokens, and its position. None: the message is not stored."""
+
+    name: PartName
+    message: ChatMessage
+    tokens: int
+    position: int | None = None
+
+
+class QuotesPlace(NamedTuple):
+    """Where quotes go in a context.
+
+    - ``question``: the newest user message, or None. The quotes go before the index ``at`` of the tail.
+    - ``first_position``: the position of the first message of the tail, or None if there is no message.
+    - ``room``: how many more tokens fit into the budget. Infinity: there is no budget.
+    """
+
+    question: ChatMessage | None
+    at: int
+    first_position: int | None
+    room: float
+
+
+class Context(Sequence[ChatMessage]):
+    """The messages to send, in order: the system prompt, pinned messages, the summary, and the tail as far as it fits.
+
+    With recall, one message before the newest user message quotes what else matches it.
+
+    - ``summary``: the text that stands for the messages through the position ``covered``, or None.
+    - ``tokens``: the tokens of all messages of the context, and of what ``roles="alternating"`` adds to them.
+    - ``omitted``: how many stored messages are neither shown nor covered by the summary.
+    - ``over_budget``: the messages that may never be left out exceed the budget.
+    - ``pending``: a compaction is due.
+    - ``recalled``: the stored messages that are quoted because they match the query of ``load(recall=…)``.
+    - ``revision``: the session's revision. Every change raises it, so an edit can be made conditional on it.
+    - ``stable_prefix``: with so many messages the next context will begin too, unless messages are folded, left out or
+      changed in between. So a provider's cache can serve them.
+    """
+
+    def __init__(
+        self,
+        leading: Sequence[Part] = (),
+        tail: Sequence[Placed] = (),
+        *,
+        summary: str | None = None,
+        covered: int = 0,
+        omitted: int = 0,
+        over_budget: bool = False,
+        pending: bool = False,
+        revision: int = 0,
+        open_position: int = 0,
+        filler_tokens: int = 0,
+        room: float = math.inf,
+        system_messages: str = "separate",
+        roles: str = "any",
+    ) -> None:
+        self._leading = leading
+        self._tail = tail
+        self._messages = [part.message for part in leading] + [row.message for row in tail]
+        self.summary = summary
+        self.covered = covered
+        self.tokens = sum([part.tokens for part in leading]) + sum([row.tokens for row in tail]) + filler_tokens
+        self.recalled: Sequence[Hit] = ()
+        self._recalled_at: int | None = None
+        self._room = room
+        self._filler_tokens = filler_tokens
+        self.omitted = omitted
+        self.over_budget = over_budget
+        self.pending = pending
+        self.revision = revision
+        self._open_position = open_position
+        self._system_messages = system_messages
+        self._roles = roles
+
+    @functools.cached_property
+    def parts(self) -> tuple[Part, ...]:
+        """The messages, each with its purpose, tokens and position."""
+        tail = [Part("tail", row.message, row.tokens, row.position or None) for row in self._tail]
+        if self._recalled_at is not None:
+            tail[self._recalled_at] = tail[self._recalled_at]._replace(name="recalled")
+        return (*self._leading, *tail)
+
+    def _for_quotes(self) -> QuotesPlace:
+        """Return where quotes go, and how much room is left for them."""
+        roles = [row.message.role for row in self._tail]
+        newest = len(roles) - 1 - roles[::-1].index("user") if "user" in roles else None
+        return QuotesPlace(
+            question=None if newest is None else self._tail[newest].message,
+            at=newest or 0,
+            first_position=min((row.position for row in self._tail if row.position), default=None),
+            room=max(0.0, self._room),
+        )
+
+    def _quoting(self, quotes: ChatMessage, hits: Sequence[Hit], at: int, counter: TokenCounter) -> Context:
+        """Return this context with ``quotes``, a message that quotes ``hits``, before the index ``at`` of the tail."""
+        row = Placed(0, quotes, counter.count(quotes))
+        tail = [*self._tail[:at], row, *self._tail[at:]]
+        filler_tokens = _filler_tokens(self._roles, self._leading, tail, counter)
+        context = Context(
+            self._leading,
+            tail,
+            summary=self.summary,
+            covered=self.covered,
+            omitted=self.omitted,
+            over_budget=self.over_budget,
+            pending=self.pending,
+            revision=self.revision,
+            open_position=self._open_position,
+            filler_tokens=filler_tokens,
+            room=self._room - row.tokens - filler_tokens + self._filler_tokens,
+            system_messages=self._system_messages,
+            roles=self._roles,
+        )
+        context.recalled = hits
+        context._recalled_at = at
+        return context
+
+    @property
+    def stable_prefix(self) -> int:
+        stable = self._unchanging
+        if self._roles != "alternating":
+            return stable
+        before = [message for message in self._messages[:stable] if not message.pinned]
+        is_quoted = self._recalled_at is not None and stable == len(self._leading) + self._recalled_at
+        if stable == len(self) or (is_quoted and before and before[-1].role == "user"):
+            # What follows may be merged with the last one. A summary with the role user may be the last one too.
+            stable -= chat.last_run(before)
+        return stable
+
+    @property
+    def _unchanging(self) -> int:
+        """How many messages stay as they are. A result may yet take its place in the open exchange.
+
+        The next context quotes other messages, or none.
+        """
+        for index, row in enumerate(self._tail, 1):
+            if index - 1 == self._recalled_at:
+                return len(self._leading) + index - 1
+            if row.position == self._open_position:
+                return len(self._leading) + index
+        return len(self)
+
+    @overload
+    def __getitem__(self, index: int) -> ChatMessage: ...
+    @overload
+    def __getitem__(self, index: slice) -> list[ChatMessage]: ...
+    def __getitem__(self, index: int | slice) -> ChatMessage | list[ChatMessage]:
+        return self._messages[index]
+
+    def __len__(self) -> int:
+        return len(self._messages)
+
+    def __iter__(self) -> Iterator[ChatMessage]:
+        return iter(self._messages)
+
+    def __eq__(self, other: object) -> bool:
+        if isinstance(other, Context):
+            return self.parts == other.parts
+        return self._messages == other if isinstance(other, list) else NotImplemented
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def __repr__(self) -> str:
+        return f"<Context: {len(self)} messages, {self.tokens} tokens, {self.omitted} omitted>"
+
+    def to_openai(
+        self, system: SystemMessages | None = None, roles: Roles | None = None
+    ) -> list[ChatCompletionMessageParam]:
+        """Return the messages in chat-completions form.
+
+        With ``system="merged"`` all system messages are merged into one, which comes first. With ``"separate"`` each
+        stays a message. With ``roles="alternating"`` system messages are merged too, the user begins, and then the
+        assistant and the user alternate, except for tool calls. With ``"any"`` the messages stay as they are. Some
+        servers need the one or the other. Without the arguments the memory's options ``system_messages`` and ``roles``
+        decide. Characters of a name that OpenAI refuses are replaced by underscores.
+        Raises :class:`~django_convmemory.exceptions.InvalidArgument` for other values.
+        """
+        arranged = [
+            message
+            for message in self._arranged(system, roles)
+            if message.kind != messages.REASONING or not _is_wordless_thought(message)
+        ]
+        names = chat.accepted_names(arranged)
+        wire = [_sendable(message.to_openai(), names) for message in arranged]
+        return cast("list[ChatCompletionMessageParam]", wire)
+
+    def to_anthropic(self, *, cache_control: bool = False) -> dict[str, Any]:
+        """Return the arguments ``system`` and ``messages`` of ``client.messages.create`` of the ``anthropic`` package.
+
+        System and developer messages are blocks of ``system``. If there are none, ``system`` is missing. With
+        ``cache_control`` at most three blocks are marked for the provider's cache: the last one of the system prompt
+        and the pinned messages, the summary, and the last one that the next context will have too.
+        """
+        marks = set()
+        if cache_control:
+            ends = [count for count, part in enumerate(self._leading, 1) if part.name != "summary"]
+            marks = {*ends[-1:], len(self._leading), self._unchanging}
+        return anthropic.to_anthropic(self._messages, marks)
+
+    def to_responses(
+        self, system: SystemMessages | None = None, roles: Roles | None = None
+    ) -> list[ResponseInputItemParam]:
+        """Return the messages as input items of OpenAI's Responses API. See :meth:`to_openai` for the arguments."""
+        return cast("list[ResponseInputItemParam]", responses.to_responses(self._arranged(system, roles)))
+
+    def _arranged(self, system: str | None, roles: str | None) -> Sequence[ChatMessage]:
+        system, roles = system or self._system_messages, roles or self._roles
+        for name, value, known in (("system", system, SYSTEM_MESSAGES), ("roles", roles, ROLES)):
+            if value not in known:
+                raise InvalidArgument(f"{name} must be one of {', '.join(known)}, not {value!r}.")
+        if roles == "alternating":
+            return chat.alternating(self._messages)
+        return chat.merged_system(self._messages) if system == "merged" else self._messages
+
+    def to_text(self) -> str:
+        """Return the messages as lines of ``role: text``, for people and for models that take one text.
+
+        The second and later lines of a message are indented, so that no line can pass for another message.
+        """
+        return "\n".join("\n  ".join(f"{message.role}: {spoken(message)}".splitlines()) for message in self)
+
+
+def _is_wordless_thought(message: ChatMessage) -> bool:
+    """Whether a thought is one that only the framework can read from which the item came."""
+    return message.content is None and not message.extra
+
+
+def _sendable(wire: dict[str, Any], names: Mapping[str, str]) -> dict[str, Any]:
+    """Return a message as OpenAI accepts it: with content if nothing stands in its place, and without empty lists.
+
+    Some providers and clients put ``tool_calls: []`` or null into a reply. ``names`` are those of
+    :func:`.chat.accepted_names`.
+    """
+    if len(wire) == 2 and wire.get("content"):
+        return wire  # The usual case: a role and a content.
+    if wire.get("name") is not None:
+        wire["name"] = names[wire["name"]]
+    if not wire.get("tool_calls", True):
+        del wire["tool_calls"]
+    if wire.get("content") == []:
+        wire["content"] = None
+    if wire.get("content") is None and not any(wire.get(field) for field in _IN_PLACE_OF_CONTENT):
+        wire["content"] = ""
+    return wire
+
+
+def assemble(
+    snapshot: Snapshot | None,
+    strategy: Strategy,
+    options: Options,
+    counter: TokenCounter,
+    *,
+    system: Any = None,
+    max_tokens: int | None = None,
+    max_context_tokens: int | None = None,
+) -> Context:
+    """Return the context of a session.
+
+    ``max_tokens`` bounds the whole context. Without it, ``max_context_tokens`` bounds the summary and the tail. The
+    oldest exchanges of the tail are left out first, in steps, and then the summary. The system prompt, pinned messages
+    and the newest exchange are never left out.
+    """
+    leading = _system_part(system, counter)
+    if snapshot is None:
+        over_budget = max_tokens is not None and _total(leading) > max_tokens
+        return Context(leading, over_budget=over_budget, system_messages=options.system_messages, roles=options.roles)
+    leading += [Part("pinned", row.message, row.tokens, row.position) for row in snapshot.pinned]
+    if max_tokens is not None:
+        budget: float = max_tokens - _total(leading)
+    else:
+        budget = math.inf if max_context_tokens is None else max_context_tokens
+
+    summary = snapshot.summary
+    summary_tokens = summary.tokens if summary else 0
+    tail = _shown(snapshot, strategy, counter, budget - summary_tokens)
+    tail_tokens = _total(tail)
+    if summary is not None and summary_tokens + tail_tokens > budget:
+        summary, summary_tokens = None, 0
+    # A summary is empty if there was nothing to summarize yet: see parts.wordless.
+    if summary is not None and summary.text:
+        leading.append(Part("summary", summary_message(options, summary.text), summary.tokens))
+
+    filler_tokens = _filler_tokens(options.roles, leading, tail, counter)
+    counters = snapshot.counters
+    # A row at position 0 is the placeholder of a missing result: it is not stored.
+    stored = len(snapshot.pinned) + len(tail) - [row.position for row in tail].count(0)
+    covered = counters.covered_count if summary else 0
+    return Context(
+        leading,
+        tail,
+        summary=summary.text or None if summary else None,
+        covered=counters.covered_position if summary else 0,
+        omitted=counters.unpinned_count + len(counters.pinned) - covered - stored,
+        over_budget=summary_tokens + tail_tokens + filler_tokens > budget,
+        pending=snapshot.due,
+        revision=snapshot.revision,
+        open_position=counters.open_position,
+        filler_tokens=filler_tokens,
+        room=budget - summary_tokens - tail_tokens - filler_tokens,
+        system_messages=options.system_messages,
+        roles=options.roles,
+    )
+
+
+def _filler_tokens(roles: str, leading: Sequence[Part], tail: Sequence[Placed], counter: TokenCounter) -> int:
+    """Return the tokens of what ``roles="alternating"`` adds."""
+    if roles != "alternating":
+        return 0
+    shown = [*(part.message for part in leading), *(row.message for row in tail)]
+    return sum([counter.count(message) for message in chat.fillers(shown)])
+
+
+def for_quotes(context: Context) -> QuotesPlace:
+    """Return where quotes go in ``context``, and how much room is left for them."""
+    return context._for_quotes()
+
+
+def quoting(context: Context, quotes: ChatMessage, hits: Sequence[Hit], counter: TokenCounter) -> Context:
+    """Return ``context`` with the message ``quotes``, which quotes ``hits``."""
+    return context._quoting(quotes, hits, context._for_quotes().at, counter)
+
+
+def system_message(system: Any) -> ChatMessage | None:
+    """Return the argument ``system`` of ``load`` as a message, or None if there is none. Raises InvalidMessage."""
+    if system is None or system == "":
+        return None
+    message = ChatMessage.system(system) if isinstance(system, str) else messages.coerce(system)
+    if not message.pinned:
+        raise InvalidMessage(
+            f"system must be a string, or a message with the role system or developer. Its role is {message.role!r}."
+        )
+    return message
+
+
+def _system_part(system: Any, counter: TokenCounter) -> list[Part]:
+    message = system_message(system)
+    return [] if message is None else [Part("system", message, counter.count(message))]
+
+
+def _total(rows: Sequence[Part] | Sequence[Placed]) -> int:
+    return sum([row.tokens for row in rows])
+
+
+def summary_message(options: Options, text: str) -> ChatMessage:
+    """Return the message that shows a summary."""
+    return ChatMessage(options.summary_role, options.summary_prefix + text, kind="summary")
+
+
+def _shown(snapshot: Snapshot, strategy: Strategy, counter: TokenCounter, budget: float) -> Sequence[Placed]:
+    """Return the messages of the tail that the strategy shows and that fit into ``budget``, well-formed.
+
+    The newest exchange fits always.
+    """
+    tail, counters = snapshot.tail, snapshot.counters
+    starts = exchanges.starts(tail, counters.open_position)
+    tokens = [row.tokens for row in tail]
+    # Steps are counted from the beginning, or from the end of the summary.
+    whole = Amount(counters.unpinned_count, counters.unpinned_tokens)
+    if strategy.view().summary:
+        whole = Amount(counters.tail_count, counters.tail_tokens)
+    before = Amount(whole.messages - len(tail), whole.tokens - sum(tokens))
+    first = strategy.shown_from(tokens, starts, before)
+    if sum(tokens[first:]) > budget:
+        cut = stepped(whole.tokens, max(0.0, budget), strategy.trims_to) - before.tokens
+        first = _first_after(tokens, starts, first, cut)
+    if len(starts) == len(tail) and not any(row.message.tool_calls for row in tail):
+        return tail[first:]  # The usual case: each message is an exchange.
+    shown = []
+    for start, end in itertools.pairwise([*starts, len(tail)]):
+        if start >= first:
+            shown.append(
+                [
+                    row if row.position else row._replace(tokens=counter.count(row.message))
+                    for row in exchanges.well_formed(tail[start:end])
+                ]
+            )
+    # The placeholders of missing results count, but no step knows of them.
+    left = sum(map(_total, shown))
+    while len(shown) > 1 and left > budget:
+        left -= _total(shown.pop(0))
+    return list(itertools.chain.from_iterable(shown))
+
+
+def _first_after(tokens: Sequence[int], starts: Sequence[int], first: int, cut: float) -> int:
+    """Return the index of the first exchange from ``first`` on before which there are ``cut`` tokens, or the newest."""
+    passed = sum(tokens[:first])
+    for start, end in itertools.pairwise([start for start in starts if start >= first]):
+        if passed >= cut:
+            return start
+        passed += sum(tokens[start:end])
+    return starts[-1] if starts and starts[-1] >= first else first

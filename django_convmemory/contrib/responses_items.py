@@ -1,0 +1,145 @@
+"""Items of OpenAI's Responses API as chat messages. The message is counted, summarized and found instead of the item.
+
+Source: ``ResponseInputItemParam`` of the ``openai`` package, and the reference of "Create a model response".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from django_convmemory.context.wire import responses
+from django_convmemory.exceptions import InvalidMessage
+from django_convmemory.messages import REASONING, ChatMessage, dumps, freeze, thaw
+from django_convmemory.rules.counters import RESPONSES
+
+Item = dict[str, Any]
+
+# Calls that this side answers, each with the fields that say what is to be done. The others are done by the provider.
+_CALLS = {
+    "function_call": ("arguments",),
+    "custom_tool_call": ("input",),
+    "mcp_approval_request": ("arguments",),
+    "shell_call": ("action",),
+    "local_shell_call": ("action",),
+    "computer_call": ("action", "actions"),
+    "apply_patch_call": ("operation",),
+    "tool_search_call": ("arguments",),
+    "program": ("code",),
+}
+# The forms that a call and its result have without an item, too.
+_PLAIN_FORMS = frozenset({"function_call", "function_call_output", "custom_tool_call", "custom_tool_call_output"})
+# What the provider did, as far as it is text.
+_TOLD = ("name", "arguments", "action", "queries", "code", "output", "error")
+
+
+def message(item: Any) -> ChatMessage:
+    """Return the chat message that stands for ``item``, with the item.
+
+    A system item is not pinned, because agents send one in the middle of a conversation. A thought has no content: only
+    the provider can read it. Raises :class:`~django_convmemory.exceptions.InvalidMessage`.
+    """
+    if not isinstance(item, Mapping):
+        raise InvalidMessage(f"An item must be a dict, not {type(item).__name__}.")
+    item = freeze(item, "item")
+    return ChatMessage(**_fields(item), format=RESPONSES, item=item)
+
+
+def items(messages: Sequence[ChatMessage]) -> list[Item]:
+    """Return the items for which ``messages`` stand. A message that has none is made into one or more.
+
+    A message has none if the site stored it, if another framework did, or if it was redacted. If it made or answered a
+    call, the item on the other side of the call takes a form that fits.
+    """
+    made: list[Item] = []
+    itemless = {call_id for each in messages if _item(each) is None for call_id in _call_ids(each)}
+    custom = {call["id"] for each in messages for call in each.tool_calls if isinstance(call.get("custom"), Mapping)}
+    for each in messages:
+        item = _item(each)
+        form = None if item is None else item.get("type")
+        if item is not None and (form in _PLAIN_FORMS or itemless.isdisjoint(_call_ids(each))):
+            made.append(thaw(item))
+        elif each.tool_call_id is not None:
+            form = "custom_tool_call_output" if each.tool_call_id in custom else "function_call_output"
+            made.append({"type": form, "call_id": each.tool_call_id, "output": responses.content_of(each)})
+        else:
+            made += [*responses.said(each), *map(_call_item, each.tool_calls)]
+    return made
+
+
+def _item(message: ChatMessage) -> Mapping[str, Any] | None:
+    return message.item if message.format == RESPONSES else None
+
+
+def _call_ids(message: ChatMessage) -> Sequence[str]:
+    return message.call_ids if message.tool_call_id is None else (message.tool_call_id,)
+
+
+def _call_item(call: Mapping[str, Any]) -> Item:
+    custom, function = call.get("custom"), call.get("function")
+    if isinstance(custom, Mapping):
+        details = {"name": str(custom.get("name", "")), "input": _text(custom.get("input", ""))}
+        return {"type": "custom_tool_call", "call_id": call["id"], **details}
+    function = function if isinstance(function, Mapping) else {}
+    details = {"name": str(function.get("name", "")), "arguments": _text(function.get("arguments", ""))}
+    return {"type": "function_call", "call_id": call["id"], **details}
+
+
+def _fields(item: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the fields of the chat message."""
+    form = str(item.get("type") or "message")
+    if form == "reasoning":
+        return {"role": "assistant", "kind": REASONING}
+    call_id = item.get("call_id") or item.get("id")
+    if form in _CALLS and isinstance(call_id, str):
+        return {"role": "assistant", "tool_calls": [_call(form, call_id, item)]}
+    if form == "mcp_approval_response":
+        return {"role": "tool", "content": _text(item.get("approve")), "tool_call_id": item.get("approval_request_id")}
+    if form.endswith("_output") and isinstance(call_id, str):
+        return {"role": "tool", "content": _content(item.get("output", "")), "tool_call_id": call_id}
+    role = item.get("role")
+    if role in ("user", "assistant"):
+        return {"role": role, "content": _content(item.get("content") or "")}
+    if role in ("system", "developer"):
+        return {"role": "user", "name": role, "content": _content(item.get("content") or "")}
+    told = [_text(item[name]) for name in _TOLD if item.get(name)]
+    return {"role": "assistant", "content": " ".join([f"[{form}]", *told]), "kind": form[:32]}
+
+
+def _call(form: str, call_id: str, item: Mapping[str, Any]) -> Item:
+    arguments = _text(next((item[name] for name in _CALLS[form] if item.get(name)), ""))
+    name = str(item.get("name") or form.removesuffix("_call"))
+    if form == "custom_tool_call":
+        return {"id": call_id, "type": "custom", "custom": {"name": name, "input": arguments}}
+    return {"id": call_id, "type": "function", "function": {"name": name, "arguments": arguments}}
+
+
+def _text(value: Any) -> str:
+    return value if isinstance(value, str) else dumps(value)
+
+
+def _content(content: Any) -> str | list[Item]:
+    """Return texts and parts in the form of chat completions."""
+    if isinstance(content, str):
+        return content
+    if not isinstance(content, Sequence):
+        return _text(content)
+    parts = [_part(part) for part in content]
+    if len(parts) == 1 and parts[0]["type"] == "text":
+        return str(parts[0]["text"])
+    return parts or ""
+
+
+def _part(part: Any) -> Item:
+    if not isinstance(part, Mapping):
+        return {"type": "text", "text": _text(part)}
+    if isinstance(part.get("text"), str):
+        return {"type": "text", "text": part["text"]}
+    if isinstance(part.get("refusal"), str):
+        return {"type": "refusal", "refusal": part["refusal"]}
+    url = part.get("image_url")
+    if isinstance(url, str) and url.startswith(("https://", "http://")):
+        return {"type": "image_url", "image_url": {"url": url}}
+    form = str(part.get("type") or "part")
+    # The bytes of a file are in the item. They need not be stored twice.
+    return {"type": form, "text": ""} if form == "text" else {"type": form}

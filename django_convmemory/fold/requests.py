@@ -1,0 +1,100 @@
+"""The requests to the model that summarizes: a labelled transcript, a fence, and a length in words."""
+
+from __future__ import annotations
+
+import dataclasses
+import datetime as dt
+import functools
+import hashlib
+from collections.abc import Sequence
+
+from django_convmemory import messages
+from django_convmemory.chat_models.base import ChatRequest, Fold
+from django_convmemory.context.assembly import summary_message
+from django_convmemory.messages import ChatMessage
+from django_convmemory.prompts import FoldMaterial, Prompts, ShortenMaterial
+from django_convmemory.rules import transcript
+from django_convmemory.rules.exchanges import Placed
+from django_convmemory.rules.options import Options
+from django_convmemory.tokens import TokenCounter
+
+# Models write more than they are asked for, so the prompt asks for this share of the limit.
+AIM = 0.6
+_SAMPLE = "The customer asked on Monday about order 4711; the agent promised a refund of 20 euros by Friday morning."
+
+
+@dataclasses.dataclass(frozen=True)
+class Requests:
+    """Builds the requests of one memory. Days are those of the time zone ``zone``."""
+
+    prompts: Prompts
+    options: Options
+    counter: TokenCounter
+    zone: dt.tzinfo
+
+    def fold(self, previous: str, rows: Sequence[Placed], *, part: int | None, max_tokens: int) -> ChatRequest:
+        """Return the request for a summary of ``previous`` and ``rows`` with at most ``max_tokens`` tokens.
+
+        ``part`` is the number of this part, from 1, if the rows are a part of an exchange.
+        """
+        days = [transcript.day(row.created_at, self.zone) for row in rows]
+        turns = [row.message for row in rows]
+        text = transcript.of(turns, days)
+        material = FoldMaterial(
+            previous=previous,
+            transcript=text,
+            part=part,
+            words=words(max_tokens, self.counter),
+            fence=transcript.fence(previous, text, self.options.instructions),
+            instructions=self.options.instructions,
+        )
+        fold = Fold(previous=previous, turns=turns, days=days, max_tokens=max_tokens, count=self.count)
+        return ChatRequest(_coerced(self.prompts.fold(material)), fold)
+
+    def shorten(self, text: str, *, max_tokens: int) -> ChatRequest:
+        """Return the request to shorten a summary that is too long."""
+        material = ShortenMaterial(
+            summary=text,
+            words=words(max_tokens, self.counter),
+            fence=transcript.fence(text, self.options.instructions),
+            instructions=self.options.instructions,
+        )
+        fold = Fold(previous=text, turns=(), max_tokens=max_tokens, count=self.count)
+        return ChatRequest(_coerced(self.prompts.shorten(material)), fold)
+
+    def count(self, text: str) -> int:
+        """Return the tokens of a summary with this text in a context."""
+        return self.counter.count(summary_message(self.options, text))
+
+    @functools.cached_property
+    def prompt_hash(self) -> str:
+        """A hash of the prompts, their options and the instructions. Each summary stores it.
+
+        It is made of the requests for a sample, so it has whatever a class of prompts writes, but no date of today.
+        """
+        instructions = self.options.instructions
+        material = FoldMaterial(
+            previous="They met.",
+            transcript="[day] 2001-01-01 Monday\n[user] Hello.",
+            part=2,
+            words=100,
+            fence="quoted-sample",
+            instructions=instructions,
+        )
+        first, whole = dataclasses.replace(material, previous="", part=None), dataclasses.replace(material, part=None)
+        shorten = ShortenMaterial(summary="They met.", words=100, fence="quoted-sample", instructions=instructions)
+        samples = [*map(self.prompts.fold, (first, whole, material)), self.prompts.shorten(shorten)]
+        written = [message.to_openai() for sample in samples for message in _coerced(sample)]
+        return hashlib.sha256(messages.dumps(written).encode()).hexdigest()
+
+
+def _coerced(request: Sequence[object]) -> list[ChatMessage]:
+    if not request:
+        raise ValueError("The request has no messages.")
+    return [messages.coerce(message) for message in request]
+
+
+def words(max_tokens: int, counter: TokenCounter) -> int:
+    """Return how many words to ask for, by the tokens that the counter counts for a word."""
+    tokens_per_word = counter.count_text(_SAMPLE) / len(_SAMPLE.split())
+    return max(5, int(max_tokens * AIM / tokens_per_word))

@@ -1,0 +1,184 @@
+"""Observers learn when the app folds a session, calls a model, searches, and leaves messages out of a context.
+
+``contrib.telemetry`` is one. Without an observer, nothing of this costs more than a look at an empty tuple.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import logging
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextvars import ContextVar
+from types import TracebackType
+from typing import Any
+
+from django_convmemory.chat_models.base import ChatModel, ChatRequest, ChatResponse
+from django_convmemory.search.hits import Hit
+
+logger = logging.getLogger(__name__)
+
+_FAILED = "An observer failed, and what it would have reported is missing: %r"
+_origin: ContextVar[Mapping[str, str]] = ContextVar("convmemory_origin", default={})  # noqa: B039  nobody changes it
+
+
+@dataclasses.dataclass(slots=True, kw_only=True)
+class Fold:
+    """One run of compaction. ``public_id`` is set once the session is claimed, and ``outcome`` at the end.
+
+    ``origin`` is what the observers of another process returned from ``headers``, when the session became due there.
+    """
+
+    alias: str
+    session_id: int
+    work: str
+    origin: Mapping[str, str] = dataclasses.field(default_factory=_origin.get)
+    public_id: str = ""
+    outcome: str = ""
+
+
+@dataclasses.dataclass(slots=True, kw_only=True)
+class Call:
+    """A request that a run has a model answer. ``response`` is set when the model has answered.
+
+    ``alias`` and ``public_id`` are those of the session.
+    """
+
+    model: ChatModel
+    request: ChatRequest
+    alias: str
+    public_id: str
+    by_fallback: bool
+    response: ChatResponse | None = None
+
+
+@dataclasses.dataclass(slots=True, kw_only=True)
+class Search:
+    """A search for messages that match ``query``. ``hits`` is set when they are found."""
+
+    alias: str
+    query: str
+    hits: Sequence[Hit] = ()
+
+
+Manager = contextlib.AbstractContextManager[object]
+
+
+class Observer:
+    """An observer that does nothing. Override what you want to know about.
+
+    The context managers surround what they are named after. An error of an observer is logged and goes no further.
+    """
+
+    def folding(self, fold: Fold) -> Manager:
+        return contextlib.nullcontext()
+
+    def calling(self, call: Call) -> Manager:
+        return contextlib.nullcontext()
+
+    def searching(self, search: Search) -> Manager:
+        return contextlib.nullcontext()
+
+    def loaded(self, alias: str, omitted: int) -> None:
+        """A context was made for a model. ``omitted`` messages are neither shown nor covered by the summary."""
+
+    def headers(self) -> Mapping[str, str]:
+        """Return what the process that folds the session is to know about this one. A task carries it."""
+        return {}
+
+
+_observers: tuple[Observer, ...] = ()
+
+
+def add(observer: Observer) -> None:
+    """Have ``observer`` told about everything from now on, in this process."""
+    global _observers  # noqa: PLW0603
+    _observers = (*_observers, observer)
+
+
+def remove(observer: Observer) -> None:
+    global _observers  # noqa: PLW0603
+    _observers = tuple(other for other in _observers if other is not observer)
+
+
+def folding(fold: Fold) -> Manager:
+    """Surrounds a run of compaction."""
+    return _Observed([observer.folding for observer in _observers], fold)
+
+
+def calling(call: Call) -> Manager:
+    """Surrounds a model call."""
+    return _Observed([observer.calling for observer in _observers], call)
+
+
+def searching(search: Search) -> Manager:
+    """Surrounds a search."""
+    return _Observed([observer.searching for observer in _observers], search)
+
+
+def loaded(alias: str, omitted: int) -> None:
+    for observer in _observers:
+        try:
+            observer.loaded(alias, omitted)
+        except Exception:
+            logger.exception(_FAILED, observer)
+
+
+def headers() -> dict[str, str]:
+    """Return what a task carries to the process that folds the session."""
+    collected: dict[str, str] = {}
+    for observer in _observers:
+        try:
+            collected |= observer.headers()
+        except Exception:
+            logger.exception(_FAILED, observer)
+    return collected
+
+
+@contextlib.contextmanager
+def originating(origin: object) -> Iterator[None]:
+    """Fold with the headers that a task carried. Anything else than a mapping of strings is ignored."""
+    valid = isinstance(origin, Mapping) and all(isinstance(text, str) for item in origin.items() for text in item)
+    token = _origin.set(origin if isinstance(origin, Mapping) and valid else {})
+    try:
+        yield
+    finally:
+        _origin.reset(token)
+
+
+class _Observed:
+    """Enters the context managers that ``makers`` return for ``operation``, as far as they raise nothing."""
+
+    def __init__(self, makers: Sequence[Callable[[Any], Manager]], operation: object) -> None:
+        self._makers = makers
+        self._operation = operation
+        self._entered: list[Manager] = []
+
+    def __enter__(self) -> None:
+        for make in self._makers:
+            try:
+                manager = make(self._operation)
+                manager.__enter__()
+            except Exception:
+                logger.exception(_FAILED, make)
+            except BaseException as error:  # The process is told to stop.
+                self.__exit__(type(error), error, error.__traceback__)
+                raise
+            else:
+                self._entered.append(manager)
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        stopped: BaseException | None = None
+        while self._entered:
+            manager = self._entered.pop()
+            try:
+                manager.__exit__(kind, error, traceback)
+            except Exception as raised:
+                if raised is not error:
+                    logger.exception(_FAILED, manager)
+            except BaseException as raised:  # noqa: BLE001  raised again when all observers have been told
+                stopped = raised
+        if stopped is not None and stopped is not error:
+            raise stopped

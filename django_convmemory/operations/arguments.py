@@ -1,0 +1,182 @@
+"""The arguments of the operations: checked, and brought into the form that stores take."""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from django_convmemory.exceptions import InvalidArgument, InvalidMessage, InvalidSession
+from django_convmemory.messages import ChatMessage, check_text, coerce, dumps, freeze, thaw
+from django_convmemory.rules.counters import Batch, Entry
+from django_convmemory.rules.values import MAX_TITLE_LENGTH
+from django_convmemory.search.searching import MAX_HITS, MAX_NEIGHBOURS
+from django_convmemory.tokens import TokenCounter
+
+# The default of arguments for which None has a meaning.
+NOT_GIVEN: Any = object()
+# The largest integer that JSON and every database represent exactly.
+_MAX_INTEGER = 2**53 - 1
+# MariaDB refuses JSON that is nested deeper than 32 levels.
+_MAX_METADATA_DEPTH = 30
+
+
+def batch(
+    messages: Sequence[Any],
+    counter: TokenCounter,
+    *,
+    max_message_bytes: int,
+    idempotency_key: object = None,
+    usage: Any = None,
+    created_at: Any = None,
+    replaces: int | None = None,
+) -> Batch:
+    """Return the messages of one append, with their tokens. Raises InvalidMessage."""
+    if not messages:
+        raise InvalidMessage(f"{'append' if replaces is None else 'replace'}() needs at least one message.")
+    idempotency_key = check_idempotency_key(idempotency_key)
+    values = [coerce(message) for message in messages]
+    for value in values:
+        _check_size("message", _size(value, max_message_bytes), max_message_bytes)
+    usages: list[Mapping[str, Any] | None] = [None] * len(values)
+    if usage is not None:
+        replies = [index for index, value in enumerate(values) if value.role == "assistant"]
+        if not replies:
+            raise InvalidMessage("usage belongs to a reply. Pass it together with the assistant's message.")
+        usages[replies[-1]] = _usage(usage, max_message_bytes)
+    entries = [
+        Entry(value, max(1, counter.count(value)), reported, time)
+        for value, reported, time in zip(values, usages, _times(created_at, len(values)), strict=True)
+    ]
+    return Batch(entries, idempotency_key=idempotency_key, replaces=replaces)
+
+
+def check_idempotency_key(key: object) -> str | None:
+    """Return an idempotency key, or None if there is none. Raises InvalidMessage if it cannot be one."""
+    if key is None:
+        return None
+    if not isinstance(key, str) or not key:
+        raise InvalidMessage(f"idempotency_key must be a string that is not empty, not {key!r:.100}.")
+    return check_text(key, "idempotency_key")
+
+
+def _size(message: ChatMessage, limit: int) -> int:
+    """Return the size of a message in bytes. A text that is certainly smaller than ``limit`` is not measured: 0."""
+    others = (message.tool_calls, message.extra, message.metadata, message.name, message.tool_call_id, message.item)
+    if isinstance(message.content, str) and not any(others):
+        return len(message.content.encode()) if len(message.content) * 4 > limit else 0
+    item = () if message.item is None else (message.item,)
+    return len(dumps([message.to_openai(), message.metadata, *item]).encode())
+
+
+def _usage(usage: Any, max_bytes: int) -> Mapping[str, Any]:
+    if hasattr(usage, "model_dump"):
+        usage = usage.model_dump(mode="json", exclude_unset=True)
+    if not isinstance(usage, Mapping):
+        raise InvalidMessage(f"usage must be a dict or the openai client's usage, not {type(usage).__name__}.")
+    frozen: Mapping[str, Any] = freeze(usage, "usage")
+    _check_size("usage", len(dumps(frozen).encode()), max_bytes)
+    return frozen
+
+
+def _check_size(name: str, size: int, limit: int) -> None:
+    if size > limit:
+        raise InvalidMessage(
+            f"The {name} has {size} bytes, and {limit} are allowed. Store large data elsewhere and a reference to it "
+            "here, or raise the option max_message_bytes."
+        )
+
+
+def _times(created_at: object, count: int) -> list[dt.datetime | None]:
+    """Return the time of each of ``count`` messages. In UTC, because MariaDB's driver drops the time zone."""
+    if not isinstance(created_at, Sequence) or isinstance(created_at, str):
+        return [_utc(created_at)] * count
+    if len(created_at) != count:
+        raise InvalidMessage(f"created_at has {len(created_at)} times for {count} messages. Pass one for each.")
+    return [_utc(time) for time in created_at]
+
+
+def _utc(time: object) -> dt.datetime | None:
+    if time is None:
+        return None
+    if not isinstance(time, dt.datetime) or time.utcoffset() is None:
+        raise InvalidMessage(f"created_at must be a datetime with a time zone, not {time!r:.100}.")
+    # Every database can store these years.
+    if not 1000 < time.year < 9999:
+        raise InvalidMessage(f"created_at is in the year {time.year}. Correct it, or leave it out.")
+    return time.astimezone(dt.UTC)
+
+
+def marks(**flags: Any) -> dict[str, bool]:
+    """Return the flags of a session, without those that are NOT_GIVEN. Raises InvalidArgument."""
+    for name, value in flags.items():
+        if value is not NOT_GIVEN and not isinstance(value, bool):
+            raise InvalidArgument(f"{name} must be True or False, not {value!r:.100}.")
+    return {name: value for name, value in flags.items() if value is not NOT_GIVEN}
+
+
+def description(title: Any, metadata: Any, max_bytes: int) -> dict[str, Any]:
+    """Return the title and the metadata of a session, without those that are NOT_GIVEN.
+
+    ``max_bytes`` bounds the metadata. Raises InvalidArgument.
+    """
+    changes: dict[str, Any] = {}
+    try:
+        if title is not NOT_GIVEN:
+            if not isinstance(title, str) or len(title) > MAX_TITLE_LENGTH:
+                raise InvalidArgument(
+                    f"title must be a string of at most {MAX_TITLE_LENGTH} characters, not {title!r:.300}."
+                )
+            changes["title"] = check_text(title, "title")
+        if metadata is not NOT_GIVEN:
+            if not isinstance(metadata, Mapping):
+                raise InvalidArgument(f"metadata must be a dict, not {metadata!r:.100}.")
+            frozen = freeze(metadata, "metadata", max_depth=_MAX_METADATA_DEPTH)
+            _check_size("metadata", len(dumps(frozen).encode()), max_bytes)
+            changes["metadata"] = thaw(frozen)
+    except InvalidMessage as error:
+        raise InvalidArgument(str(error)) from None
+    return changes
+
+
+def check_whole_number(value: Any, name: str, minimum: int = 0, maximum: int | None = _MAX_INTEGER) -> None:
+    """Raise InvalidArgument unless ``value`` is a whole number from ``minimum`` to ``maximum``. None: no maximum."""
+    is_whole = isinstance(value, int) and not isinstance(value, bool)
+    if not is_whole or value < minimum or (maximum is not None and value > maximum):
+        allowed = f"of at least {minimum}" if maximum is None else f"from {minimum} to {maximum}"
+        raise InvalidArgument(f"{name} must be a whole number {allowed}, not {value!r:.100}.")
+
+
+def check_position(position: object, name: str) -> None:
+    """Raise InvalidArgument unless ``position`` is None or a whole number."""
+    if position is not None:
+        check_whole_number(position, name)
+
+
+def check_revision(revision: object) -> None:
+    """Raise InvalidArgument unless ``revision`` is None or a whole number."""
+    if revision is not None:
+        check_whole_number(revision, "revision")
+
+
+def check_search(
+    session: object, *, limit: object, offset: object, before: object, after: object, neighbours: object
+) -> None:
+    """Raise InvalidArgument for numbers that no search takes. Positions need a ``session``."""
+    check_whole_number(limit, "limit", minimum=1, maximum=MAX_HITS)
+    check_whole_number(offset, "offset", maximum=MAX_HITS)
+    check_whole_number(neighbours, "neighbours", maximum=MAX_NEIGHBOURS)
+    for name, position in (("before", before), ("after", after)):
+        check_position(position, name)
+        if position is not None and session is None:
+            raise InvalidArgument(f"{name} is a position in a session: pass the session too.")
+
+
+def check_search_scopes(*scopes: object) -> None:
+    """Raise InvalidSession unless exactly one of a session, an owner, a visitor and a query is not None."""
+    given = [scope for scope in scopes if scope is not None]
+    if len(given) != 1:
+        raise InvalidSession(
+            "search() looks into one session, or into all sessions of an owner, of a visitor or of a query: pass "
+            f"exactly one of session, owner, visitor and sessions, not {len(given)}."
+        )

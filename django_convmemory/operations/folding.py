@@ -1,0 +1,273 @@
+"""A memory as its workers see it: what it is made of, and how its sessions are folded, indexed and swept.
+
+:mod:`.conversation` adds what a site calls.
+"""
+
+from __future__ import annotations
+
+import abc
+import dataclasses
+import datetime as dt
+import functools
+import logging
+from typing import Any
+
+from django_convmemory import observers, scheduling, tokens
+from django_convmemory.chat_models.base import ChatModel
+from django_convmemory.fold import compaction, runs
+from django_convmemory.fold.attempts import Price
+from django_convmemory.fold.requests import Requests
+from django_convmemory.fold.runs import Outcome, Result
+from django_convmemory.messages import check_text
+from django_convmemory.prompts import DefaultPrompts, Prompts
+from django_convmemory.rules.breaker import Breaker, Reason
+from django_convmemory.rules.options import Options
+from django_convmemory.rules.strategies import Strategy, Threshold
+from django_convmemory.rules.values import MAX_ALIAS_LENGTH, MAX_COUNTER_NAME, Claim, DueRule
+from django_convmemory.search import indexing
+from django_convmemory.store.protocol import Store
+
+logger = logging.getLogger(__name__)
+
+# A sweep compares so many sessions with a new threshold.
+_COMPARED_BY_SWEEP = 5000
+# Seconds. If no worker has begun a rebuild by then, its task counts as lost.
+_REBUILD_WAIT = 300.0
+# A session of a memory that folds nothing is due when it has more messages that are not indexed.
+MAX_UNINDEXED = 256
+# Seconds of the lease of a run that only indexes.
+_INDEXING_LEASE = 3 * indexing.LONGEST
+
+
+class BaseMemory(abc.ABC):
+    """A memory without the operations: what schedulers, tasks and sweeps use of it.
+
+    :class:`.ConversationMemory` describes the arguments.
+    """
+
+    strategy_class: type[Strategy]
+    summarizes = False
+
+    def __init__(
+        self,
+        store: Store,
+        strategy: Strategy,
+        *,
+        model: ChatModel | None = None,
+        fallback: ChatModel | None = None,
+        counter: tokens.TokenCounter | None = None,
+        scheduler: scheduling.Scheduler | None = None,
+        alias: str = "default",
+        price: Price | None = None,
+        prompts: Prompts | None = None,
+        zone: dt.tzinfo = dt.UTC,
+        **options: Any,
+    ) -> None:
+        self.store = store
+        self.strategy = strategy
+        self.model = model
+        self.fallback = fallback
+        self.counter = counter or tokens.Utf8TokenCounter()
+        self.scheduler = scheduler or scheduling.InlineScheduler()
+        self.alias = check_text(alias, "alias")
+        if not 0 < len(alias) <= MAX_ALIAS_LENGTH:
+            raise ValueError(f"alias must be a string of 1 to {MAX_ALIAS_LENGTH} characters, not {alias!r:.120}.")
+        self.price = price
+        unknown = sorted(set(options) - {field.name for field in dataclasses.fields(Options)})
+        if unknown:
+            known = ", ".join(sorted(field.name for field in dataclasses.fields(Options)))
+            raise ValueError(f"Unknown option {unknown[0]!r}. Choose one of: {known}.")
+        self.options = Options(**options)
+        self.requests = Requests(prompts or DefaultPrompts(), self.options, self.counter, zone)
+        limit = strategy.threshold.tokens
+        self.max_context_tokens = self.options.max_context_tokens
+        if limit is not None:
+            minimum = self.options.max_summary_tokens + limit
+            if self.max_context_tokens is None:
+                self.max_context_tokens = minimum + limit
+            elif self.max_context_tokens < minimum:
+                raise ValueError(
+                    f"option max_context_tokens is {self.max_context_tokens}, but max_summary_tokens and "
+                    f"max_token_limit together are {minimum}: even a folded conversation would not fit. Raise "
+                    "max_context_tokens, or lower the other two."
+                )
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self.alias!r}: {self.strategy}>"
+
+    @classmethod
+    def strategy_options(cls) -> frozenset[str]:
+        """The names of the options that are the strategy's."""
+        return frozenset(field.name for field in dataclasses.fields(cls.strategy_class))
+
+    @property
+    def _due_rule(self) -> DueRule:
+        return DueRule(self.threshold, self.scheduler.hints, self.options.reanchor_every)
+
+    @property
+    def needs_worker(self) -> bool:
+        """Whether a worker has something to do for this memory: to fold, or to index for searches."""
+        return self.summarizes or self.options.index
+
+    @property
+    def threshold(self) -> Threshold:
+        """When a session is due: to be folded, or to be indexed for searches if the memory folds nothing."""
+        threshold = self.strategy.threshold
+        if self.options.index and threshold == Threshold():
+            return Threshold(unindexed=MAX_UNINDEXED)
+        return threshold
+
+    @property
+    def counter_name(self) -> str:
+        """The name of the token counter, as a session stores it."""
+        return self.counter.name[:MAX_COUNTER_NAME]
+
+    def carry_out(self, session_id: int, work: scheduling.Work) -> Result:
+        """Do ``work`` for the session with this id, now, in this process. For schedulers and tasks."""
+        if work in ("compact", "retry"):
+            return self.compact_id(session_id, asked=True, despite_pause=work == "retry")
+        if self.model is None:
+            return Result(Outcome.NOT_DUE)
+        fold = self._fold(session_id, work)
+        run = self._compactor(self.model, fold).rebuild(self.alias, session_id, stand_ins=work == "replace_stand_ins")
+        return self._drive(run, fold)
+
+    def _fold(self, session_id: int, work: scheduling.Work) -> observers.Fold:
+        return observers.Fold(alias=self.alias, session_id=session_id, work=work)
+
+    def _drive(self, run: runs.Run, fold: observers.Fold) -> Result:
+        with observers.folding(fold):
+            result = runs.drive(run)
+            fold.outcome = result.outcome.value
+            return self._finish(fold.session_id, result)
+
+    def _finish(self, session_id: int, result: Result) -> Result:
+        if result.again:
+            self._schedule(session_id, result.delay)
+        return result
+
+    def compact_id(self, session_id: int, *, asked: bool = False, despite_pause: bool = False) -> Result:
+        """Fold what is due in the session with this id. If it is still due then, tell the scheduler.
+
+        For schedulers, tasks and the sweep. ``asked`` ignores that the next attempt has to wait, and ``despite_pause``
+        that the alias is paused. A memory without summaries only indexes the session.
+        """
+        if self.model is None:
+            return self._finish(session_id, self._index(session_id, asked=asked))
+        fold = self._fold(session_id, "retry" if despite_pause else "compact")
+        run = self._compactor(self.model, fold).run(self.alias, session_id, asked=asked, despite_pause=despite_pause)
+        return self._drive(run, fold)
+
+    def _index(self, session_id: int, *, asked: bool) -> Result:
+        """Index a session of a memory that folds nothing. It takes the lease only for that."""
+        claim = self.store.claim(session_id, self._due_rule, lease=_INDEXING_LEASE, prompt_hash="", force=asked)
+        if claim == "not_due":
+            # A search asks for sessions that are not due.
+            return Result(Outcome.NOT_DUE, indexed=indexing.catch_up(self.store, session_id) > 0)
+        if not isinstance(claim, Claim):
+            return Result({"busy": Outcome.BUSY}.get(claim, Outcome.NOT_DUE))
+        try:
+            count = indexing.catch_up(self.store, session_id)
+        finally:
+            again = self.store.release(claim, self._due_rule)
+        logger.info("Indexed %d messages of session %s.", count, session_id)
+        return Result(Outcome.NOT_DUE, again, indexed=count > 0)
+
+    @property
+    def lease_seconds(self) -> float:
+        """How many seconds a process may fold a session before another one may take over."""
+        return _INDEXING_LEASE if self.model is None else self._compactor(self.model).lease
+
+    @property
+    def breaker(self) -> Breaker:
+        """The state of the alias's breaker: how often the model has failed, and until when nobody calls it."""
+        return self.store.breaker(self.alias)
+
+    @property
+    def paused(self) -> bool:
+        """Whether nobody calls the model now, because it does not answer, is misconfigured, or its rate is limited."""
+        return self.breaker.paused
+
+    @property
+    def misconfigured(self) -> bool:
+        """Whether the model's newest answer, however old, says that the configuration is wrong."""
+        return self.breaker.reason == Reason.MISCONFIGURED
+
+    def sweep(self, *, limit: int = 1000, hint_age: float = 300.0, fewest_attempts: bool = False) -> list[int]:
+        """Return the ids of due sessions that nobody folds and for which no task was sent in ``hint_age`` seconds.
+
+        The longest due come first, or with ``fewest_attempts`` those that have failed less often. There are none while
+        the alias is paused, and one after a pause, until the model answers; besides these, there are sessions that have
+        to be indexed, which needs no model. If the model has not answered for ``fallback_after`` seconds and there is a
+        fallback, there are all.
+        """
+        state = self.breaker
+        stands_in = self.fallback is not None and state.silent_for(self.options.fallback_after)
+        if not stands_in and (state.open or state.paused):
+            probes: list[int] = []
+            if not state.paused:
+                probes = self.store.sweep(self.alias, limit=min(limit, 1), hint_age=hint_age, fewest_attempts=True)
+            if not self.options.index or len(probes) == limit:
+                return probes
+            left = limit - len(probes)
+            return probes + self.store.sweep(self.alias, limit=left, hint_age=hint_age, unindexed=MAX_UNINDEXED)
+        session_ids = self.store.sweep(self.alias, limit=limit, hint_age=hint_age, fewest_attempts=fewest_attempts)
+        if len(session_ids) < limit and self.model is not None:
+            self.store.mark_unmarked(self.alias, self._due_rule, limit=_COMPARED_BY_SWEEP)
+        return session_ids
+
+    def sweep_rebuilds(self, *, limit: int = 10) -> list[int]:
+        """Return the ids of sessions whose summary is to be rebuilt: see ``rebuild_stand_ins``, ``reanchor_every``.
+
+        None of them is due. There are none while the alias is paused, and one after a pause, until the model answers.
+        Those that were returned in the last five minutes, and that no worker has begun, count towards ``limit``. So
+        slow workers do not leave a queue of rebuilds in front of a session that becomes due.
+        """
+        state = self.breaker
+        wanted = self.options.rebuild_stand_ins or self.options.reanchor_every is not None
+        if self.model is None or not wanted or state.paused:
+            return []
+        if state.open:
+            limit = min(limit, 1)
+        else:
+            limit -= self.store.waiting_rebuilds(self.alias, within=_REBUILD_WAIT, limit=limit)
+        return self.store.sweep_rebuilds(self.alias, limit=limit, wait=_REBUILD_WAIT) if limit > 0 else []
+
+    def _compactor(self, model: ChatModel, fold: observers.Fold | None = None) -> compaction.Compactor:
+        """Return what folds the sessions of this memory. It tells ``fold`` the session's public id."""
+
+        def claimed(claim: Claim) -> None:
+            if fold is not None:
+                fold.public_id = claim.public_id
+
+        return compaction.Compactor(
+            store=self.store,
+            strategy=self.strategy,
+            options=self.options,
+            counter=self.counter,
+            model=model,
+            fallback=self.fallback,
+            requests=self.requests,
+            price=self.price,
+            on_claimed=claimed,
+            on_published=self._published,
+            on_failed=self._failed,
+            hints=self.scheduler.hints,
+        )
+
+    @abc.abstractmethod
+    def _published(self, claim: Claim) -> None:
+        """Send a signal: a version of the summary was published."""
+
+    @abc.abstractmethod
+    def _failed(self, claim: Claim, error: Exception) -> None:
+        """Send a signal: no model could make a version."""
+
+    def _schedule(self, session_id: int, delay: float = 0.0) -> None:
+        if not self.summarizes and getattr(self.scheduler, "problem", None):
+            return  # A site without summaries needs no broker. The sweep indexes, and a search reads what is new.
+        schedule = functools.partial(self.scheduler.schedule, self, session_id, delay=delay)
+        if self.scheduler.after_commit:
+            self.store.on_commit(schedule)
+        else:
+            schedule()

@@ -1,0 +1,375 @@
+"""The counters of a session, and how an append changes them.
+
+:meth:`Counters.append` is the definition. If one UPDATE can do it, the ORM store computes the same in SQL. Then an
+append reads nothing before it writes. :class:`Batch` prepares the numbers for this UPDATE.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import datetime as dt
+import functools
+import hashlib
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from django_convmemory.exceptions import ToolResultRefused, TooManyPinned
+from django_convmemory.messages import CHAT, REASONING, ChatMessage
+from django_convmemory.rules.strategies import Threshold
+
+MAX_PINNED = 64
+
+
+class Pinned(NamedTuple):
+    """The position and the tokens of a pinned message."""
+
+    position: int
+    tokens: int
+
+
+class Entry(NamedTuple):
+    """A message to be stored, with its tokens and the usage that the provider reported for it.
+
+    ``created_at`` is the time of the message in UTC. None means now.
+    """
+
+    message: ChatMessage
+    tokens: int
+    usage: Mapping[str, Any] | None = None
+    created_at: dt.datetime | None = None
+
+
+class Row(NamedTuple):
+    """Where an entry goes: its position, the running total through it, and where the exchange begins that it continues.
+
+    ``answers`` is the position of the message whose call a tool result answers, or of the first item of a run of the
+    assistant's items. None: the entry begins an exchange, or stands inside an open one and answers nothing.
+    """
+
+    position: int
+    tokens_through: int
+    answers: int | None
+
+
+# The items of OpenAI's Responses API. In one response the assistant gives a run of them: thoughts, texts and calls.
+RESPONSES = "responses"
+
+
+class Previous(NamedTuple):
+    """The message at the end of a session, as far as the next item of the same format depends on it.
+
+    ``begins`` is the position at which its exchange begins.
+    """
+
+    format: str
+    role: str
+    kind: str
+    begins: int
+
+    @classmethod
+    def of(cls, message: ChatMessage, position: int, answers: int | None) -> Previous:
+        return cls(message.format, message.role, message.kind, position if answers is None else answers)
+
+
+class Covered(NamedTuple):
+    """What a summary covers: its last position, and the unpinned messages and their tokens through it."""
+
+    covered_position: int = 0
+    covered_count: int = 0
+    covered_tokens: int = 0
+
+
+class Counters(NamedTuple):
+    """The counters of a session.
+
+    - ``unpinned_*`` count the unpinned messages and their tokens.
+    - ``covered_*`` count those of them that the current summary covers.
+    - ``settled_tokens`` are the unpinned tokens before the newest exchange. It begins at ``newest_position``.
+    - ``call_position`` is the position of the newest assistant message if that made calls, or 0.
+    - ``exchange_calls`` has the hashed ids of these calls.
+    - ``open_calls`` has those without a result. If it is empty, no exchange is open.
+    """
+
+    last_position: int = 0
+    unpinned_count: int = 0
+    unpinned_tokens: int = 0
+    settled_tokens: int = 0
+    newest_position: int = 0
+    pinned: tuple[Pinned, ...] = ()
+    call_position: int = 0
+    exchange_calls: str = ""
+    open_calls: str = ""
+    covered_position: int = 0
+    covered_count: int = 0
+    covered_tokens: int = 0
+
+    @property
+    def open_position(self) -> int:
+        """The position at which the open exchange begins, or 0."""
+        return self.call_position if self.open_calls else 0
+
+    @property
+    def first_unfoldable(self) -> int:
+        """The first position that no summary may cover: the open exchange begins there, or the session ends before."""
+        return self.open_position or self.last_position + 1
+
+    @property
+    def tail_tokens(self) -> int:
+        return self.unpinned_tokens - self.covered_tokens
+
+    @property
+    def tail_count(self) -> int:
+        return self.unpinned_count - self.covered_count
+
+    def covering(self, covered: Covered) -> Counters:
+        """Return the counters with a summary that covers ``covered``."""
+        return self._replace(**covered._asdict())
+
+    def due(self, threshold: Threshold, *, indexed_position: int) -> bool:
+        """Whether the tail is due for compaction, or the session for indexing.
+
+        The messages through ``indexed_position`` are in the index of recall.
+        """
+        return threshold.exceeded(
+            tokens=self.tail_tokens,
+            messages=self.tail_count,
+            settled=self.settled_tokens > self.covered_tokens,
+            unindexed=self.newest_position - indexed_position,
+        )
+
+    def append(self, entries: Sequence[Entry], previous: Previous | None = None) -> tuple[Counters, list[Row]]:
+        """Return the counters after ``entries``, and the row of each entry.
+
+        ``previous`` is the last message of the session. Only items depend on it.
+        Raises :class:`~django_convmemory.exceptions.ToolResultRefused` for a tool result outside its open exchange and
+        :class:`~django_convmemory.exceptions.TooManyPinned`.
+        """
+        counters, rows = self, []
+        for entry in entries:
+            message = entry.message
+            counters, row = counters.append_one(message, entry.tokens, previous)
+            previous = None if message.format == CHAT else Previous.of(message, row.position, row.answers)
+            rows.append(row)
+        return counters, rows
+
+    def append_one(self, message: ChatMessage, tokens: int, previous: Previous | None = None) -> tuple[Counters, Row]:
+        """Do the same as :meth:`append` for a single message."""
+        position = self.last_position + 1
+        if message.pinned:
+            if len(self.pinned) >= MAX_PINNED:
+                raise TooManyPinned(
+                    f"The session holds {MAX_PINNED} system and developer messages, and no more are kept. "
+                    "Give the site's own prompt to load(system=…) instead of storing it."
+                )
+            pinned = (*self.pinned, Pinned(position, tokens))
+            return (
+                self._replace(last_position=position, pinned=pinned),
+                Row(position, self.unpinned_tokens, None),
+            )
+        through = self.unpinned_tokens + tokens
+        changes: dict[str, Any] = {}
+        answers = self._continued(message, previous)
+        if message.role == "tool" and answers is not None:
+            changes = {"open_calls": self.open_calls.replace(call_mark(message.tool_call_id or ""), "")}
+        elif answers is not None:
+            calls = call_marks(message.call_ids, already=self.exchange_calls if self.open_calls else "")
+            if calls and self.open_calls:
+                changes = {"exchange_calls": self.exchange_calls + calls, "open_calls": self.open_calls + calls}
+            elif calls:
+                changes = {"exchange_calls": calls, "open_calls": calls, "call_position": answers}
+        elif message.role == "assistant" or not self.open_calls:
+            changes = {"settled_tokens": self.unpinned_tokens, "newest_position": position}
+            if message.role == "assistant":
+                calls = call_marks(message.call_ids)
+                call_position = position if calls else 0
+                changes |= {"exchange_calls": calls, "open_calls": calls, "call_position": call_position}
+        return (
+            self._replace(
+                last_position=position,
+                unpinned_count=self.unpinned_count + 1,
+                unpinned_tokens=through,
+                **changes,
+            ),
+            Row(position, through, answers),
+        )
+
+    def _continued(self, message: ChatMessage, previous: Previous | None) -> int | None:
+        """Return where the exchange begins that ``message`` continues, or None. A tool result answers its call there.
+
+        Raises :class:`~django_convmemory.exceptions.ToolResultRefused` for a chat message. An item that answers no call
+        is stored all the same: the framework that made it goes on without it otherwise.
+        """
+        if message.role == "tool":
+            if self.open_calls and call_mark(message.tool_call_id or "") in self.exchange_calls:
+                return self.call_position
+            if message.format != CHAT:
+                return None
+            raise ToolResultRefused(
+                f"No open exchange has a call with the id {message.tool_call_id!r:.100}. Store a tool result after "
+                "the assistant message that made the call and before the next assistant message.",
+                message.tool_call_id or "",
+            )
+        if previous is None or (message.format, message.role) != (RESPONSES, "assistant"):
+            return None
+        if (previous.format, previous.role) != (RESPONSES, "assistant"):
+            return None
+        # A thought belongs to what follows. And what follows a call, before its result, is of the same response.
+        if previous.kind == REASONING or (self.open_calls and previous.begins == self.call_position):
+            return previous.begins
+        return None
+
+
+_EMPTY = Counters()
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Standing:
+    """An unpinned message near the end of a conversation: its position, its tokens, and the total through it."""
+
+    position: int
+    tokens: int
+    tokens_through: int
+
+
+class Placing(NamedTuple):
+    """A stored message as :func:`ending` takes it."""
+
+    standing: Standing
+    answers: int | None
+    message: ChatMessage
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Ending:
+    """How the messages through ``last_position`` end: everything that the counters there depend on.
+
+    ``last`` is the last unpinned message. ``spoke`` is the last assistant message that began an exchange. With the
+    items that continue it, it made the calls ``call_ids``. ``answered`` are the ids of those that have a result.
+    ``is_continued`` says that ``last`` is a result of these calls, or such an item.
+    """
+
+    last_position: int
+    last: Standing | None = None
+    spoke: Standing | None = None
+    call_ids: tuple[str, ...] = ()
+    answered: Sequence[str] = ()
+    is_continued: bool = False
+
+
+def ending(last_position: int, last: Placing | None, spoke: Placing | None, continuing: Iterable[Placing]) -> Ending:
+    """Return how the messages through ``last_position`` end.
+
+    ``last`` is the last unpinned message. ``spoke`` is the last assistant message that answers nothing, and
+    ``continuing`` are the messages that answer it.
+    """
+    if last is None or spoke is None:
+        return Ending(last_position, last=last.standing if last else None)
+    continuing = list(continuing)
+    items = [spoke, *(each for each in continuing if each.message.role == "assistant")]
+    return Ending(
+        last_position,
+        last=last.standing,
+        spoke=spoke.standing,
+        call_ids=tuple(call_id for each in items for call_id in each.message.call_ids),
+        answered=[each.message.tool_call_id for each in continuing if each.message.tool_call_id is not None],
+        is_continued=last.answers == spoke.standing.position,
+    )
+
+
+def rewound(before: Counters, ending: Ending) -> Counters:
+    """Return the counters of the session with the counters ``before`` if it is cut at ``ending``, without a summary."""
+    pinned = tuple(message for message in before.pinned if message.position <= ending.last_position)
+    last, spoke = ending.last, ending.spoke
+    if last is None:
+        return Counters(last_position=ending.last_position, pinned=pinned)
+    calls = call_marks(ending.call_ids)
+    open_calls = calls
+    for call_id in ending.answered:
+        open_calls = open_calls.replace(call_mark(call_id), "")
+    # The exchange that began last is the newest one if nothing came after what continues it.
+    newest = last
+    if spoke is not None and (open_calls or ending.is_continued):
+        newest = spoke
+    return Counters(
+        last_position=ending.last_position,
+        unpinned_count=ending.last_position - len(pinned),
+        unpinned_tokens=last.tokens_through,
+        settled_tokens=newest.tokens_through - newest.tokens,
+        newest_position=newest.position,
+        pinned=pinned,
+        call_position=spoke.position if spoke is not None and calls else 0,
+        exchange_calls=calls,
+        open_calls=open_calls,
+    )
+
+
+@functools.lru_cache(maxsize=4096)
+def call_mark(call_id: str) -> str:
+    """Return a hash of a tool call's id, in the form that the counters have. It has a fixed length and no wildcards.
+
+    Every database can find it in a text of many with REPLACE and LIKE.
+    """
+    return "|" + hashlib.sha256(call_id.encode()).hexdigest()[:16]
+
+
+def call_marks(call_ids: Iterable[str], already: str = "") -> str:
+    """Return the marks of all ``call_ids`` that are not in ``already``, each once."""
+    marks = dict.fromkeys(map(call_mark, call_ids))
+    return "".join([mark for mark in marks if mark not in already]) if already else "".join(marks)
+
+
+class Batch:
+    """Entries that are appended together, with their effect on the counters of a session that nobody has read yet.
+
+    ``replaces`` is the position after which they replace all messages, or None if they replace nothing.
+
+    Raises the errors of :meth:`Counters.append` if no session could take the entries.
+    """
+
+    def __init__(
+        self, entries: Sequence[Entry], *, idempotency_key: str | None = None, replaces: int | None = None
+    ) -> None:
+        self.entries = tuple(entries)
+        self.replaces = replaces
+        self.key_hash = None if idempotency_key is None else hashlib.sha256(idempotency_key.encode()).hexdigest()
+        self.tokens = sum(entry.tokens for entry in self.entries)
+        # Where items go depends on the message before them. No statement computes it.
+        self.has_items = any(entry.message.format != CHAT for entry in self.entries)
+        roles = [entry.message.role for entry in self.entries]
+        self.has_assistant = "assistant" in roles
+        first_assistant = roles.index("assistant") if self.has_assistant else len(roles)
+        # The results of calls from before the batch.
+        self.leading_results = tuple(
+            call_mark(entry.message.tool_call_id)
+            for entry in self.entries[:first_assistant]
+            if entry.message.tool_call_id is not None
+        )
+        # The effect of the entries after the first assistant message does not depend on the session.
+        known = self.entries
+        if self.leading_results:
+            known = tuple(
+                Entry(ChatMessage.human(""), entry.tokens) if role == "tool" and index < first_assistant else entry
+                for index, (role, entry) in enumerate(zip(roles, known, strict=True))
+            )
+        self.after, self.rows = (_EMPTY, []) if self.has_items else _EMPTY.append(known)
+
+    @property
+    def ends_with_result(self) -> bool:
+        """Whether the last unpinned entry is a tool result."""
+        unpinned = [entry.message.role for entry in self.entries if not entry.message.pinned]
+        return bool(unpinned) and unpinned[-1] == "tool"
+
+    @functools.cached_property
+    def payload_hash(self) -> str:
+        """The SHA-256 of the content. It tells a retry from another use of the same key."""
+        content: list[Any] = [
+            [
+                *(entry.message.to_openai(), entry.message.kind, entry.message.metadata, entry.usage),
+                *([] if entry.message.format == CHAT else [entry.message.format, entry.message.item]),
+            ]
+            for entry in self.entries
+        ]
+        if self.replaces is not None:
+            content.append(["replaces", self.replaces])
+        return hashlib.sha256(json.dumps(content, sort_keys=True, ensure_ascii=False).encode()).hexdigest()

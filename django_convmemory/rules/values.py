@@ -1,0 +1,583 @@
+"""The arguments and results of a store's methods, and the arithmetic that both stores share."""
+
+from __future__ import annotations
+
+import dataclasses
+import datetime as dt
+import enum
+import hashlib
+import itertools
+from collections.abc import Callable, Iterable, Sequence
+from decimal import Decimal
+from typing import Any, NamedTuple
+
+from django_convmemory.exceptions import (
+    InvalidSession,
+    RedactedMessage,
+    SessionExists,
+    StaleRevision,
+    ToolResultRefused,
+    UnknownMessage,
+    UnknownSession,
+)
+from django_convmemory.messages import ChatMessage
+from django_convmemory.rules.counters import Batch, Counters, Covered, Pinned
+from django_convmemory.rules.exchanges import Placed
+from django_convmemory.rules.strategies import Threshold, View
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class SessionName:
+    """The name of a session: its alias, its scope and its key.
+
+    The scope is a user of the site (``owner_id``), a visitor, or nobody. With ``row_id`` the name means the row with
+    that id only, and not another row that has got the same name since.
+    """
+
+    alias: str
+    key: str
+    owner_id: Any = None
+    visitor: str = ""
+    row_id: int | None = dataclasses.field(default=None, compare=False)
+
+    def __str__(self) -> str:
+        whose = f", owner {self.owner_id}" if self.owner_id is not None else f", visitor {self.visitor}"
+        return f"{self.alias}: {self.key}{whose if self.owner_id is not None or self.visitor else ''}"
+
+    @property
+    def session_name(self) -> SessionName:
+        """This name. So operations of a memory take it instead of a key."""
+        return self
+
+    @property
+    def name_hash(self) -> str:
+        """The SHA-256 of the name in hex. Stores find the session by it, so that collations do not matter."""
+        return hashlib.sha256(f"{self.alias}\0{self.scope}\0{self.key}".encode()).hexdigest()
+
+    @property
+    def scope(self) -> str:
+        """Whose the session is, as a text: "" if it is nobody's."""
+        return f"u:{self.owner_id}" if self.owner_id is not None else f"v:{self.visitor}" if self.visitor else ""
+
+
+class DueRule(NamedTuple):
+    """When a session becomes due, and whether a task is sent for it then.
+
+    With ``hint`` the store notes the time, so that a sweep does not send a task too. After ``reanchor_every`` folds the
+    session is marked for a rebuild.
+    """
+
+    threshold: Threshold
+    hint: bool = False
+    reanchor_every: int | None = None
+
+
+class Appended(NamedTuple):
+    """The result of an append.
+
+    ``due`` says whether the session is due now, and ``turned_due`` whether this append made it due.
+    """
+
+    session_id: int
+    first_position: int
+    last_position: int
+    tokens: int
+    due: bool
+    turned_due: bool
+    replayed: bool
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class SummaryVersion:
+    """A stored version of the summary. It stands for everything through ``last_position``.
+
+    - ``part_end``: if it is not None, only a part of the exchange that ends there is in it: see :mod:`.parts`.
+    - ``identifiers``: what was said with digits, the latest mention first: see :mod:`.identifiers`.
+    - ``model_length``: how many characters of ``text`` the model wrote. None: all of them. The rest shows identifiers.
+    - ``folds``: how many folds ago the summary was made from messages alone. 0 also means that it is not known.
+
+    A context needs the first five only.
+    """
+
+    version: int
+    first_position: int
+    last_position: int
+    text: str
+    tokens: int
+    part_end: int | None = None
+    identifiers: tuple[str, ...] = ()
+    model_length: int | None = None
+    folds: int = 0
+
+    @property
+    def model_text(self) -> str:
+        """What the model wrote of ``text``."""
+        return self.text[: self.model_length]
+
+
+def emptied(version: SummaryVersion) -> SummaryVersion:
+    """Return ``version`` without what it says."""
+    return dataclasses.replace(version, text="", identifiers=(), model_length=None)
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Snapshot:
+    """A session as it was at one moment: its counters, its current summary, and the messages to show."""
+
+    session_id: int
+    counters: Counters
+    due: bool
+    revision: int
+    epoch: int
+    summary: SummaryVersion | None
+    pinned: Sequence[Placed]
+    tail: Sequence[Placed]
+
+
+class StoredMessage(NamedTuple):
+    """A message of the history."""
+
+    position: int
+    created_at: dt.datetime
+    message: ChatMessage
+    tokens: int
+    redacted: bool
+
+
+class Edited(NamedTuple):
+    """A session that was edited. ``turned_due`` says whether it is due after the edit."""
+
+    session_id: int
+    turned_due: bool
+
+
+class Redaction(NamedTuple):
+    """The sessions in which a message was redacted. ``in_flight``: a worker was folding one of them."""
+
+    edited: list[Edited]
+    in_flight: bool
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Claim:
+    """The right to fold a session until the lease ends, and the session as it was when the lease was taken.
+
+    With ``rebuilding`` the summary is rebuilt from the messages that it covers. Then the counters are those of a
+    session that ends with these messages, and ``summary`` is the last version that the rebuild has made. ``replaces``
+    is the first version that the fallback made; 0 if there is none.
+
+    ``parts`` is how many parts of the next exchange are folded already, the last of them into ``summary``.
+    """
+
+    session_id: int
+    name: SessionName
+    token: str
+    epoch: int
+    last_version: int
+    attempts: int
+    due_seconds: float
+    counters: Counters
+    summary: SummaryVersion | None
+    rebuilding: bool = False
+    replaces: int = 0
+    parts: int = 0
+    public_id: str = ""
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class NewVersion:
+    """A new version of the summary: the messages that it adds (``first_position..last_position``) and its text.
+
+    - ``covered_count`` and ``covered_tokens`` are the unpinned messages and their tokens through ``last_position``.
+    - ``stand_in``: the fallback made it because the model was unavailable, so it should be rebuilt.
+    - ``carried``: no model was asked, or none could summarize these messages. The text is that of the version before.
+    - ``cut``: a message was too long, and its rest is not in the summary.
+    - ``part_end``: the offset through which an exchange is folded that is not folded to its end, or None.
+    - ``identifiers``, ``model_length`` and ``folds`` are those of :class:`SummaryVersion`.
+    """
+
+    first_position: int
+    last_position: int
+    covered_count: int
+    covered_tokens: int
+    text: str
+    tokens: int
+    model: str
+    shortened: bool
+    fallback: bool
+    prompt_hash: str
+    stand_in: bool = False
+    carried: bool = False
+    cut: bool = False
+    part_end: int | None = None
+    identifiers: tuple[str, ...] = ()
+    model_length: int | None = None
+    folds: int = 0
+
+    @property
+    def covered(self) -> Covered:
+        return Covered(self.last_position, self.covered_count, self.covered_tokens)
+
+    def stored(self, number: int) -> SummaryVersion:
+        """Return this version as the one with this number."""
+        return SummaryVersion(
+            number,
+            self.first_position,
+            self.last_position,
+            self.text,
+            self.tokens,
+            self.part_end,
+            self.identifiers,
+            self.model_length,
+            self.folds,
+        )
+
+
+# All times are in seconds. The wait before an attempt doubles each time; the real wait is half of it on average.
+FIRST_WAIT, LONGEST_WAIT = 8.0, 3600.0
+# The real waits before the attempts of a claim are added to its lease: see wait_after_lease.
+_LAST_DOUBLING = 9
+
+
+def backoff(attempts: int) -> float:
+    """Return the longest wait after so many attempts."""
+    return min(LONGEST_WAIT, FIRST_WAIT * 2.0 ** min(attempts, _LAST_DOUBLING))
+
+
+def wait_after_lease(attempts: int) -> float:
+    """Return how long a session waits after the end of the lease if the process that makes this attempt is killed.
+
+    A process that is killed the first time is no sign that the session kills it.
+    """
+    return 0.0 if attempts <= 1 else backoff(attempts)
+
+
+class AttemptOutcome(enum.StrEnum):
+    """The outcome of one model call."""
+
+    PUBLISHED = "published"
+    SHORTEN = "shorten"
+    DROPPED = "dropped"
+    UNAVAILABLE = "unavailable"
+    MISCONFIGURED = "misconfigured"
+    TOO_LONG = "context_length"
+    REFUSED = "refused"
+    BAD_OUTPUT = "bad_output"
+    ERROR = "error"
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class AttemptRecord:
+    """One model call. ``version`` is the number of the version that it made, or None.
+
+    ``cached_tokens`` of the prompt came from the provider's cache. None: the provider does not report it.
+    """
+
+    first_position: int
+    last_position: int
+    due_seconds: float
+    duration_seconds: float
+    outcome: AttemptOutcome
+    error: str = ""
+    model: str = ""
+    prompt_tokens: int | None = None
+    completion_tokens: int | None = None
+    cached_tokens: int | None = None
+    cost: Decimal | None = None
+    version: int | None = None
+
+
+class Bound(NamedTuple):
+    """The last unpinned messages, as many as a view needs, in a form for which a store has an index.
+
+    They have a position above ``position``, at most ``last_position``, and a running total above ``tokens_through``.
+    """
+
+    position: int
+    tokens_through: int
+    last_position: int
+
+    def admits(self, position: int, tokens_through: int) -> bool:
+        """Whether the message at ``position`` is one of them."""
+        return self.position < position <= self.last_position and tokens_through > self.tokens_through
+
+
+def view_bound(counters: Counters, view: View) -> Bound:
+    """Return the bound of the messages that ``view`` needs. The newest exchange is always within it."""
+    position = counters.covered_position if view.summary else 0
+    tokens_through = counters.covered_tokens if view.summary else 0
+    if view.messages is not None:
+        first = counters.last_position - view.messages
+        for pinned in reversed(counters.pinned):
+            if pinned.position <= first:
+                break
+            first -= 1
+        position = max(position, min(first, counters.newest_position - 1))
+    if view.tokens is not None:
+        tokens_through = max(tokens_through, min(counters.unpinned_tokens - view.tokens, counters.settled_tokens))
+    return Bound(position, tokens_through, counters.last_position)
+
+
+def shown_pinned(pinned: Sequence[Pinned], max_tokens: int) -> list[int]:
+    """Return the positions of the pinned messages that are shown: the first one, and the newest ones that fit."""
+    if not pinned:
+        return []
+    left = max_tokens - pinned[0].tokens
+    positions = [pinned[0].position]
+    for message in reversed(pinned[1:]):
+        left -= message.tokens
+        if left < 0:
+            break
+        positions.append(message.position)
+    return positions
+
+
+class Forked(NamedTuple):
+    """The result of a fork. ``session`` is the new session: its row if the store has rows."""
+
+    session: Any
+    edited: Edited
+
+
+def stale(revision: int, now: int) -> StaleRevision:
+    """Return the error for an edit of an earlier revision."""
+    return StaleRevision(
+        f"The session was changed: it is at revision {now}, not {revision}; load it again, and check whether the "
+        "edit is still wanted."
+    )
+
+
+def no_message(position: int, last: int) -> UnknownMessage:
+    """Return the error for a position without a message."""
+    return UnknownMessage(f"The session has no message at position {position}; its last one is at {last}.")
+
+
+def redacted(position: int) -> RedactedMessage:
+    """Return the error for a change of a redacted message."""
+    return RedactedMessage(f"The message at position {position} is redacted, so its metadata stays empty.")
+
+
+def no_owner(owner: object) -> InvalidSession:
+    """Return the error for an owner who is not a saved user."""
+    return InvalidSession(
+        f"An object of type {type(owner).__name__} cannot own a session: an owner is a user of the "
+        "site, who is saved. For somebody who is not logged in, give visitor=…, a random id that the site keeps in its "
+        "own session."
+    )
+
+
+def no_session(name: SessionName) -> InvalidSession:
+    """Return the error for a fork of a missing session."""
+    return InvalidSession(f"There is no session {name.key!r} to copy.")
+
+
+def gone(name: SessionName) -> UnknownSession:
+    """Return the error for a session that does not exist, or not any more."""
+    return UnknownSession(f"The session {name.key!r:.300} does not exist, or belongs to somebody else now.")
+
+
+def session_exists(name: SessionName) -> SessionExists:
+    """Return the error for a new session whose name is taken."""
+    return SessionExists(f"A session with the key {name.key!r:.300} already exists. Choose another key.")
+
+
+MAX_ALIAS_LENGTH = 100
+MAX_KEY_LENGTH = 255
+MAX_TITLE_LENGTH = 255
+MAX_MODEL_NAME = 200
+MAX_COUNTER_NAME = 100
+
+
+def numbered(key: str, number: int) -> str:
+    """Return ``key`` with a number after it, for a scope that has the key already."""
+    suffix = f" ({number})"
+    return key[: MAX_KEY_LENGTH - len(suffix)] + suffix
+
+
+def free_name(name: SessionName, is_taken: Callable[[SessionName], bool]) -> SessionName:
+    """Return ``name``, with the first number after its key that makes it free if it is taken."""
+    free, number = name, 1
+    while is_taken(free):
+        number += 1
+        free = dataclasses.replace(name, key=numbered(name.key, number))
+    return free
+
+
+def claimed(session: Any, summary: SummaryVersion | None, due_seconds: float) -> Claim:
+    """Return the claim of a store's ``session``, whose lease was just taken."""
+    return Claim(
+        session_id=session.id,
+        name=session.session_name,
+        token=session.lease_token,
+        epoch=session.epoch,
+        last_version=session.last_version,
+        attempts=session.attempts,
+        due_seconds=max(0.0, due_seconds),
+        counters=session.counters,
+        summary=summary,
+        public_id=str(session.public_id),
+    )
+
+
+def building_line(versions: Iterable[Any], prompt_hash: str, base: int | None = None) -> dict[int, Any]:
+    """Return the unfinished versions that a run can continue, by number. The first one was made from version ``base``.
+
+    Each was made from the one before with this prompt. ``versions`` are the store's unfinished ones, in order.
+    """
+    line: dict[int, Any] = {}
+    for version in versions:
+        if version.parent_version == next(reversed(line), base) and version.prompt_hash == prompt_hash:
+            line[version.value.version] = version
+    return line
+
+
+def may_continue(version: Any, covered: int) -> bool:
+    """Whether a rebuild of the messages through ``covered`` may continue after the unfinished ``version``.
+
+    Something must be left to fold: what a rebuild publishes last becomes current. A truncation may have removed it.
+    """
+    last: int = version.value.last_position
+    return last < covered or (last == covered and _is_part(version))
+
+
+def continued(claim: Claim, line: dict[int, Any]) -> Claim:
+    """Return the claim that continues the parts ``line`` of the next exchange, from the claim of the session."""
+    parts = [version.value for version in line.values()]
+    return dataclasses.replace(claim, summary=parts[-1], parts=len(parts)) if parts else claim
+
+
+def rebuilding(claim: Claim, line: dict[int, Any], base: Any = None, replaces: int = 0) -> Claim:
+    """Return the claim to rebuild the summary after the version ``base``, from the claim of the session.
+
+    Without a ``base`` it begins at the first message. The versions ``line`` are continued. Its counters are those of a
+    session that ends where its summary ends.
+    """
+    newest = next(reversed(line.values()), base)
+    finished = [version for version in line.values() if not _is_part(version)]
+    covered = finished[-1].covered if finished else base.covered if base else Covered()
+    counters = Counters(
+        last_position=claim.counters.covered_position,
+        unpinned_count=claim.counters.covered_count,
+        unpinned_tokens=claim.counters.covered_tokens,
+        **covered._asdict(),
+    )
+    return dataclasses.replace(
+        claim,
+        counters=counters,
+        summary=newest and newest.value,
+        rebuilding=True,
+        replaces=replaces,
+        parts=len(list(itertools.takewhile(_is_part, reversed(line.values())))),
+    )
+
+
+def replaced_by_rebuild(first: Any, get: Callable[[int], Any]) -> tuple[Any, Any]:
+    """Return the version after which a rebuild begins that replaces ``first``, and the first version that it replaces.
+
+    If ``first`` was made from a part of a long exchange, the rebuild makes the other parts of the exchange again, too:
+    a summary may not begin within an exchange. ``get`` returns a finished version by its number, or None.
+    """
+    base = get(first.parent_version) if first.parent_version else None
+    while base is not None and _is_part(base):
+        first, base = base, get(base.parent_version) if base.parent_version else None
+    return base, first
+
+
+def _is_part(version: Any) -> bool:
+    return version.value.part_end is not None
+
+
+def is_final(claim: Claim, version: NewVersion) -> bool:
+    """Whether ``version`` is shown when it is published: it is no part, and a rebuild ends with it."""
+    if version.part_end is not None:
+        return False
+    return not claim.rebuilding or version.last_position >= claim.counters.last_position
+
+
+def needs_rebuild(claim: Claim, version: NewVersion, rule: DueRule) -> bool:
+    """Whether the summary should be rebuilt from the messages after ``version``, which is no end of a rebuild."""
+    if version.stand_in:
+        return True
+    return is_old(version, rule.reanchor_every) and is_final(claim, version)
+
+
+def is_old(version: SummaryVersion | NewVersion | None, reanchor_every: int | None) -> bool:
+    """Whether ``version`` was made from messages alone so many folds ago that it should be rebuilt."""
+    return version is not None and reanchor_every is not None and version.folds >= reanchor_every
+
+
+def covered_by(claim: Claim) -> int:
+    """Return the position that the session's summary must end with. Otherwise the claim cannot publish."""
+    return claim.counters.last_position if claim.rebuilding else claim.counters.covered_position
+
+
+def after_publishing(claim: Claim, version: NewVersion, number: int) -> Claim:
+    """Return the claim as it is after ``version`` is published."""
+    is_part = version.part_end is not None
+    return dataclasses.replace(
+        claim,
+        last_version=number,
+        attempts=0,
+        counters=claim.counters if is_part else claim.counters.covering(version.covered),
+        summary=version.stored(number),
+        parts=claim.parts + 1 if is_part else 0,
+    )
+
+
+def late_result(call_id: str, calling: int, closing: int | None) -> ToolResultRefused:
+    """Return the error for a tool result that comes too late. It names the message that closed the exchange."""
+    reason = (
+        f"the assistant message at position {closing} closed its exchange"
+        if closing
+        else "every call of that message has a result"
+    )
+    return ToolResultRefused(
+        f"The call {call_id!r:.100} was made by the assistant message at position {calling}, and {reason}. It is too "
+        "late for a result. Store results before the next assistant message, or leave them out.",
+        call_id,
+    )
+
+
+def key_conflict(position: int) -> str:
+    """Return the message of an :class:`~django_convmemory.exceptions.IdempotencyConflict`."""
+    return (
+        f"This idempotency key stored other content at position {position}. Use a new key for new content, and the "
+        "same content for a retry."
+    )
+
+
+class Payload(NamedTuple):
+    """The messages that were stored with an idempotency key: their hash and their number.
+
+    The hash is "" if one of them was redacted.
+    """
+
+    hash: str
+    size: int
+
+    @property
+    def text(self) -> str:
+        """The text that the column has."""
+        return f"{self.hash}/{self.size}"
+
+    def is_retried_by(self, batch: Batch) -> bool:
+        """Whether ``batch``, which has the same key, has the same content.
+
+        After a redaction only the number of messages is compared.
+        """
+        return self.size == len(batch.entries) and self.hash in ("", batch.payload_hash)
+
+
+def payload_of(text: str) -> Payload:
+    """Read :attr:`Payload.text`."""
+    payload_hash, _, size = text.partition("/")
+    return Payload(payload_hash, int(size or 0))
+
+
+class Attempted(NamedTuple):
+    """An attempt in the in-memory store, for tests."""
+
+    session_id: int
+    alias: str
+    started_at: dt.datetime
+    record: AttemptRecord

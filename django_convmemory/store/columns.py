@@ -1,0 +1,228 @@
+"""The columns of a message. Everything that the ORM store does with them is derived from ``MESSAGE_COLUMNS``.
+
+To add a column, add a field to :class:`~django_convmemory.models.Message`, a migration, and an entry to the table.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import datetime as dt
+import enum
+import json
+import operator
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+from django_convmemory.messages import CHAT, ChatMessage, FrozenDict, dumps, frozen_json
+from django_convmemory.rules.counters import Batch, Entry, Row
+from django_convmemory.rules.values import Payload, StoredMessage
+
+# Stands for the position of a call that was made before the batch.
+LEADING = -1
+
+
+class Kind(enum.Enum):
+    """How a value of a batch becomes the value of the row."""
+
+    PLAIN = "It is stored as it is."
+    JSON = "It is stored as JSON text. An empty value is stored as NULL."
+    POSITION = "The session's last position is added."
+    TOTAL = "The session's unpinned tokens are added."
+    CALL = "It is a position too, but LEADING stands for the newest tool calls of the session."
+    TIME = "None is replaced by the database's time."
+
+
+class Source(NamedTuple):
+    """A message to be stored, and where it goes.
+
+    ``keyed`` is the batch if it has an idempotency key and this is its first message. Otherwise it is None.
+    """
+
+    message: ChatMessage
+    entry: Entry
+    row: Row
+    keyed: Batch | None
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Column:
+    """A column of a message.
+
+    ``type`` is its type in PostgreSQL. ``value`` makes its value. An append leaves a column without ``value`` out.
+    """
+
+    name: str
+    type: str
+    kind: Kind
+    value: Callable[[Source], Any] | None
+    _: dataclasses.KW_ONLY
+    # load() and history() read the column. It restores the field of ChatMessage that has the same name.
+    read: bool = False
+    # A redaction makes the value again from the emptied message. Then ``value`` may use ``source.message`` only.
+    redacted: bool = False
+    # The SQL of the value in a fork. None: the fork copies the value.
+    fork: str | None = None
+
+
+def text_of(message: ChatMessage) -> str | None:
+    """Return the content of a message if it is text, or None."""
+    content = message.content
+    return content if isinstance(content, str) else None
+
+
+def wire_of(message: ChatMessage) -> dict[str, Any] | None:
+    """Return the fields of the wire form that have no column of their own, or None."""
+    wire: dict[str, Any] = {}
+    if isinstance(message.content, tuple):
+        wire["content"] = message.content
+    if message.name is not None:
+        wire["name"] = message.name
+    if message.tool_calls:
+        wire["tool_calls"] = message.tool_calls
+    if message.tool_call_id is not None:
+        wire["tool_call_id"] = message.tool_call_id
+    if message.extra:
+        wire["extra"] = message.extra
+    return wire or None
+
+
+# The fields that the column ``wire`` can hold.
+WIRE_FIELDS = frozenset({"content", "name", "tool_calls", "tool_call_id", "extra"})
+
+
+def format_of(message: ChatMessage) -> str | None:
+    """Return the name of the form in which a message came, or None if it came as a chat message."""
+    return None if message.format == CHAT else message.format
+
+
+def key_of(keyed: Batch | None) -> str | None:
+    return keyed.key_hash if keyed else None
+
+
+def payload_of(keyed: Batch | None) -> str:
+    """Return what is stored with an idempotency key, to recognize a retry."""
+    return Payload(keyed.payload_hash, len(keyed.entries)).text if keyed else ""
+
+
+# The one place where a message becomes a row. The statements name the columns in this order.
+MESSAGE_COLUMNS = (
+    Column("role", "text", Kind.PLAIN, lambda source: source.message.role, read=True),
+    Column("kind", "text", Kind.PLAIN, lambda source: source.message.kind, read=True),
+    # Content that is not text is in ``wire``.
+    Column("content", "text", Kind.PLAIN, lambda source: text_of(source.message), read=True, redacted=True),
+    Column("wire", "text", Kind.JSON, lambda source: wire_of(source.message), read=True, redacted=True),
+    Column("metadata", "text", Kind.JSON, lambda source: source.message.metadata, read=True, redacted=True),
+    # load() does not read an item: the message stands for it.
+    Column("format", "text", Kind.PLAIN, lambda source: format_of(source.message)),
+    Column("item", "text", Kind.JSON, lambda source: source.message.item, redacted=True),
+    Column("usage", "text", Kind.JSON, lambda source: source.entry.usage),
+    Column("tokens", "int", Kind.PLAIN, lambda source: source.entry.tokens),
+    Column("tokens_through", "bigint", Kind.TOTAL, lambda source: source.row.tokens_through),
+    Column("position", "bigint", Kind.POSITION, lambda source: source.row.position),
+    Column("answers", "bigint", Kind.CALL, lambda source: source.row.answers),
+    # A fork has no idempotency keys: they belong to the appends to the original.
+    Column("idempotency_key", "text", Kind.PLAIN, lambda source: key_of(source.keyed), fork="NULL"),
+    Column("payload_hash", "text", Kind.PLAIN, lambda source: payload_of(source.keyed), fork="''"),
+    Column("created_at", "timestamptz", Kind.TIME, lambda source: source.entry.created_at),
+    Column("redacted_at", "timestamptz", Kind.PLAIN, None),
+)
+APPENDED = tuple(column for column in MESSAGE_COLUMNS if column.value is not None)
+_VALUES = [(column.value, column.kind is Kind.JSON) for column in APPENDED if column.value is not None]
+
+
+def row_values(source: Source) -> list[Any]:
+    """Return the values of the columns ``APPENDED``."""
+    values = []
+    for make, is_json in _VALUES:
+        value = make(source)
+        values.append((dumps(value) if value else None) if is_json else value)
+    return values
+
+
+def redacted_values(message: ChatMessage) -> dict[str, Any]:
+    """Return what a redaction of ``message`` stores, by column, as values for the ORM."""
+    emptied = message.emptied()
+    source = Source(emptied, Entry(emptied, 0), Row(0, 0, None), None)
+    values = zip(APPENDED, row_values(source), strict=True)
+    return {
+        column.name: json.loads(value) if column.kind is Kind.JSON and value is not None else value
+        for column, value in values
+        if column.redacted
+    }
+
+
+READ_NAMES = tuple(column.name for column in MESSAGE_COLUMNS if column.read)
+# message_of() takes the columns role, kind, content, wire and metadata, and then these.
+MORE_NAMES = READ_NAMES[5:]
+_read = operator.attrgetter(*READ_NAMES)
+_EMPTY = FrozenDict()
+
+
+def message_of(
+    role: str, kind: str, content: str | None, wire: Any, metadata: Any, more: Sequence[Any] = ()
+) -> ChatMessage:
+    """Return the message that a row holds. This is the one place where a row becomes a message.
+
+    ``wire`` and ``metadata`` are JSON, or None: text if they come from a cursor, values if they come from the ORM.
+    ``more`` has the values of the columns ``MORE_NAMES``.
+    """
+    if not (wire or metadata or more):
+        return ChatMessage.restore(role, content, kind)
+    rest = _frozen(wire) if wire else _EMPTY
+    message = ChatMessage.restore(
+        role,
+        rest.get("content") if content is None else content,
+        kind,
+        rest.get("name"),
+        rest.get("tool_calls", ()),
+        rest.get("tool_call_id"),
+        _frozen(metadata) if metadata else _EMPTY,
+        rest.get("extra", _EMPTY),
+    )
+    if more:
+        for name, value in zip(MORE_NAMES, more, strict=True):
+            if value is not None:
+                object.__setattr__(message, name, value)
+    return message
+
+
+def message_of_values(values: Sequence[Any]) -> ChatMessage:
+    """Return the message of a row of which ``values`` are the columns ``READ_NAMES``."""
+    role, kind, content, wire, metadata, *more = values
+    return message_of(role, kind, content, wire, metadata, more)
+
+
+def message_of_row(row: Any) -> ChatMessage:
+    """Return the message of a row of :class:`~django_convmemory.models.Message`, with its item."""
+    return with_item(message_of_values(_read(row)), row.format, row.item)
+
+
+# The columns that with_item() takes.
+ITEM_NAMES = ("format", "item")
+
+
+def with_item(message: ChatMessage, form: str | None, item: Any) -> ChatMessage:
+    """Return a message that was just read, with the item for which it stands, if there is one."""
+    if form is not None:
+        object.__setattr__(message, "format", form)
+        object.__setattr__(message, "item", _frozen(item) if item else None)
+    return message
+
+
+# The columns that stored_message() takes. ITEM_NAMES may follow.
+STORED_NAMES = ("position", "created_at", "tokens", "redacted_at", *READ_NAMES)
+
+
+def stored_message(
+    position: int, created_at: dt.datetime, tokens: int, redacted_at: dt.datetime | None, *stored: Any
+) -> StoredMessage:
+    """Return a row with the columns ``STORED_NAMES`` as a message for people to read."""
+    message = message_of_values(stored[: len(READ_NAMES)])
+    if item := stored[len(READ_NAMES) :]:
+        message = with_item(message, *item)
+    return StoredMessage(position, created_at, message, tokens, redacted_at is not None)
+
+
+def _frozen(value: Any) -> FrozenDict:
+    frozen: FrozenDict = frozen_json(json.loads(value) if isinstance(value, str) else value)
+    return frozen

@@ -1,0 +1,80 @@
+"""Creating the row of a session: for an append, for a copy, and by itself."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from typing import Any
+
+from django.db import IntegrityError
+
+from django_convmemory import models
+from django_convmemory.clock import Clock
+from django_convmemory.rules import creations, values
+from django_convmemory.rules.creations import Creation
+from django_convmemory.rules.values import SessionName
+from django_convmemory.store import owners, transactions
+
+
+def create(using: str, name: SessionName, **columns: Any) -> models.Session:
+    """Insert the row of a session and return it as it was stored, with the database's time.
+
+    Raises IntegrityError if the name is taken. If the owner is not there, raises IntegrityError or
+    :class:`~django_convmemory.exceptions.InvalidSession`.
+    """
+    sessions = models.Session.objects.using(using)
+    inserted = sessions.create(
+        alias=name.alias,
+        key=name.key,
+        owner_id=name.owner_id,
+        visitor=name.visitor,
+        name_hash=name.name_hash,
+        created_at=Clock(),
+        updated_at=Clock(),
+        **columns,
+    )
+    # PostgreSQL and SQLite check the foreign key only at the commit, which may be the caller's.
+    session = sessions.with_clock().select_related("owner").get(pk=inserted.pk)
+    if session.owner is None and name.owner_id is not None:
+        raise owners.missing(name.owner_id, using)
+    return session
+
+
+def columns_of(creation: Creation | None) -> dict[str, Any]:
+    """Return the columns that keep the idempotency key of a request that creates a session."""
+    return {} if creation is None else {"creation_key": creation.key_hash, "creation_hash": creation.request_hash}
+
+
+def replayed(using: str, creation: Creation | None) -> models.Session | None:
+    """Return the session that an earlier request with the same idempotency key created, or None.
+
+    Raises :class:`~django_convmemory.exceptions.IdempotencyConflict` if that was another request.
+    """
+    if creation is None:
+        return None
+    sessions = models.Session.objects.using(using).with_clock().filter(creation_key=creation.key_hash)
+    session = transactions.latest(sessions).first()
+    if session is None:
+        return None
+    if session.creation_hash != creation.request_hash:
+        raise creations.conflict()
+    session.replayed = True
+    return session
+
+
+@contextlib.contextmanager
+def explained(using: str, name: SessionName, creation: Creation | None) -> Iterator[None]:
+    """Turn the IntegrityError of :func:`create` into an error that says why.
+
+    It stays an IntegrityError if another request with the same idempotency key was faster: a new try finds its session.
+    Raises :class:`~django_convmemory.exceptions.SessionExists`, ``InvalidSession``, ``IdempotencyConflict``.
+    """
+    try:
+        yield
+    except IntegrityError:
+        owners.require(using, name.owner_id)
+        if replayed(using, creation) is not None:
+            raise
+        if not transactions.latest(models.Session.objects.using(using)).named(name).exists():
+            raise
+        raise values.session_exists(name) from None

@@ -1,0 +1,409 @@
+"""Operations that change stored conversations: clear, truncate, update, fork, redact, erase and adopt.
+
+Each function is the work of one transaction. It begins with a write, which locks the session's row. Everything that it
+reads after that is current. And SQLite refuses a write in a transaction that has begun by reading.
+"""
+
+from __future__ import annotations
+
+import itertools
+import uuid
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from django.db import connections
+from django.db.models import F, QuerySet
+from django.db.models.functions import Coalesce
+
+from django_convmemory import models
+from django_convmemory.clock import Clock
+from django_convmemory.messages import PINNED_ROLES
+from django_convmemory.rules import counters as counting, cuts, spent_keys, values
+from django_convmemory.rules.counters import Counters, Covered, Ending, Placing, Standing, rewound
+from django_convmemory.rules.creations import Creation
+from django_convmemory.rules.values import DueRule, Edited, Redaction, SessionName, StoredMessage
+from django_convmemory.store import columns, creating, index_rows, owners, partitions, sql, transactions
+from django_convmemory.store.index_rows import Copied
+
+# The number of rows that one statement names.
+_PORTION = 500
+
+
+def truncate(
+    using: str, name: SessionName, after: int, rule: DueRule, *, revision: int | None
+) -> tuple[int, Edited | None]:
+    """Delete the messages after ``after``. See :meth:`.Store.truncate`."""
+    sessions = models.Session.objects.using(using).named(name)
+    reached = sessions.filter(last_position__gt=after)
+    if revision is not None:
+        reached = reached.filter(revision=revision)
+    if not begin(reached):
+        if not exists_at(sessions, revision) and name.row_id is not None:
+            raise values.gone(name)
+        return 0, None
+    return _cut(using, transactions.latest(sessions).get(), after, rule)
+
+
+def pop(using: str, name: SessionName, rule: DueRule) -> tuple[StoredMessage | None, Edited | None]:
+    """Delete the last message and return it. See :meth:`.Store.pop`."""
+    sessions = models.Session.objects.using(using).named(name)
+    if not begin(sessions.filter(last_position__gt=0)):
+        if not exists_at(sessions, None) and name.row_id is not None:
+            raise values.gone(name)
+        return None, None
+    session = transactions.latest(sessions).get()
+    rows = models.Message.objects.using(using).filter(session=session, position=session.last_position)
+    row = transactions.latest(rows).values_list(*columns.STORED_NAMES, *columns.ITEM_NAMES).get()
+    _, edited = _cut(using, session, session.last_position - 1, rule)
+    return columns.stored_message(*row), edited
+
+
+def clear(using: str, name: SessionName) -> None:
+    """Delete all messages and summaries. See :meth:`.Store.clear`."""
+    sessions = models.Session.objects.using(using).named(name)
+    if not begin(sessions):
+        if name.row_id is not None:
+            raise values.gone(name)
+        return
+    session = transactions.latest(sessions).get()
+    models.Session.objects.using(using).filter(pk=session.pk).update(**models.EMPTIED, **_remembered(using, session, 0))
+    models.Message.objects.using(using).filter(session=session).delete()
+    models.Summary.objects.using(using).filter(session=session).delete()
+    index_rows.delete(using, session.pk)
+
+
+def _remembered(using: str, session: models.Session, after: int) -> dict[str, str]:
+    """Return the columns that outlive the messages after ``after``, before these are deleted.
+
+    The session's row is locked, and its epoch has been raised.
+    """
+    deleted = models.Message.objects.using(using).filter(session=session, position__gt=after)
+    keyed = transactions.latest(deleted.filter(idempotency_key__isnull=False)).order_by("-position")
+    rows = keyed.values_list("idempotency_key", "position", "payload_hash")[: spent_keys.MAX_SPENT_KEYS]
+    keys = [(key, first, values.payload_of(payload).size) for key, first, payload in rows if key is not None]
+    return {
+        "cuts": cuts.cut(session.cuts or "", after, session.epoch),
+        **({"spent_keys": spent_keys.spend(session.spent_keys or "", keys)} if keys else {}),
+    }
+
+
+def _cut(using: str, session: models.Session, after: int, rule: DueRule) -> tuple[int, Edited]:
+    """Delete the messages after ``after`` of a session whose row is locked. Return their number."""
+    counters = rewound(session.counters, _ending(using, session.pk, after))
+    remembered = _remembered(using, session, after)
+    removed, _ = models.Message.objects.using(using).filter(session=session, position__gt=after).delete()
+    # The summaries of these messages are emptied too. A later redaction could not find them any more.
+    models.Summary.objects.using(using).filter(session=session, last_position__gt=after).empty()
+    indexed = session.indexed_position
+    if indexed > after:
+        index_rows.cut(using, session.pk, after)
+        indexed = after
+    return removed, finish(
+        using, session.pk, counters, counters.first_unfoldable, rule, indexed_position=indexed, **remembered
+    )
+
+
+def exists_at(sessions: models.SessionQuerySet, revision: int | None) -> bool:
+    """Return whether the session exists. Raises ``StaleRevision`` if it is at another ``revision`` than this one."""
+    current = transactions.latest(sessions).values_list("revision", flat=True).first()
+    if current is not None and revision is not None and current != revision:
+        raise values.stale(revision, current)
+    return current is not None
+
+
+def update(using: str, name: SessionName, changes: Mapping[str, Any], *, revision: int | None) -> None:
+    """Change what the owner of a session may change: see :meth:`.Store.update`."""
+    sessions = models.Session.objects.using(using).named(name)
+    if not changes:
+        if not exists_at(sessions, revision):
+            raise values.gone(name)
+        return
+    at_revision = sessions if revision is None else sessions.filter(revision=revision)
+    columns: dict[str, Any] = {}
+    for field, value in changes.items():
+        if field in ("archived", "starred"):
+            # A second request keeps the time of the first one.
+            columns[f"{field}_at"] = Coalesce(f"{field}_at", Clock()) if value else None
+        else:
+            columns |= {field: value, "updated_at": Clock()}
+    if not at_revision.update(**columns, revision=F("revision") + 1):
+        exists_at(sessions, revision)
+        raise values.gone(name)
+
+
+def update_message(
+    using: str, name: SessionName, position: int, metadata: Mapping[str, Any], *, revision: int | None
+) -> None:
+    """Replace the metadata of a message: see :meth:`.Store.update_message`."""
+    sessions = models.Session.objects.using(using).named(name)
+    at_revision = sessions.filter(last_position__gte=position)
+    if revision is not None:
+        at_revision = at_revision.filter(revision=revision)
+    # It locks the session's row, so that no redaction or deletion comes in between.
+    if position < 1 or not at_revision.update(revision=F("revision") + 1):
+        if not exists_at(sessions, revision) and name.row_id is not None:
+            raise values.gone(name)
+        last = transactions.latest(sessions).values_list("last_position", flat=True).first()
+        raise values.no_message(position, last or 0)
+    session_id = partitions.id_of(transactions.latest(sessions))
+    rows = models.Message.objects.using(using).filter(session_id=session_id, position=position)
+    if not rows.filter(redacted_at__isnull=True).update(metadata=dict(metadata) or None):
+        raise values.redacted(position)
+
+
+def delete(using: str, name: SessionName, *, revision: int | None) -> bool:
+    """Delete the session: see :meth:`.Store.delete`."""
+    sessions = models.Session.objects.using(using).named(name)
+    at_revision = sessions if revision is None else sessions.filter(revision=revision)
+    if not at_revision.update(epoch=F("epoch") + 1):
+        exists_at(sessions, revision)
+        return False
+    session = transactions.latest(sessions).get()
+    session.locked = True
+    session.delete(using=using)
+    return True
+
+
+def redact(using: str, name: SessionName, position: int, rule: DueRule, *, forks: bool) -> Redaction:
+    """Empty the message at ``position``. See :meth:`.Store.redact`."""
+    sessions = models.Session.objects.using(using)
+    locked = sessions.named(name).filter(last_position__gte=position).lock()
+    if not locked or position < 1:
+        last = sessions.named(name).values_list("last_position", flat=True).first()
+        raise values.no_message(position, last or 0)
+    session_id = transactions.latest(sessions.named(name)).values_list("pk", flat=True).get()
+    ids = [session_id, *(_copies(using, session_id, position) if forks else [])]
+    # They are locked: no worker can take a lease now.
+    in_flight = transactions.latest(sessions.filter(pk__in=ids, lease_expires_at__gt=Clock())).exists()
+    return Redaction([_redact(using, pk, position, rule) for pk in ids], in_flight)
+
+
+def _copies(using: str, session_id: int, position: int) -> list[int]:
+    """Lock the forks of a session, and the forks of those. Return the ones that have its message at ``position``.
+
+    A fork locks the session that it copies. So once all known forks are locked and another look finds no more, none is
+    missed. Older sessions are locked first, as everywhere: a fork is younger than its original.
+    """
+    sessions = models.Session.objects.using(using)
+    locked: set[int] = set()
+    while new := sorted(set(_descendants(using, session_id, position)) - locked):
+        rows = sessions.filter(pk__in=new).order_by("pk")
+        if connections[using].features.has_select_for_update:
+            locked.update(rows.select_for_update().values_list("pk", flat=True))
+        locked.update(new)
+    messages = transactions.latest(models.Message.objects.using(using)).filter(position=position)
+    original = messages.get(session_id=session_id)
+    candidates = messages.filter(session_id__in=_descendants(using, session_id, position))
+    return [row.session_id for row in candidates.order_by("session_id") if _is_copy(row, original)]
+
+
+def _descendants(using: str, session_id: int, position: int) -> list[int]:
+    """Return the forks that were made at ``position`` or later, and the forks of those."""
+    sessions = transactions.latest(models.Session.objects.using(using))
+    descendants: list[int] = []
+    generation = [session_id]
+    while generation:
+        forks = sessions.filter(forked_from__in=generation, fork_position__gte=position)
+        generation = [pk for pk in forks.values_list("pk", flat=True) if pk not in (session_id, *descendants)]
+        descendants += generation
+    return descendants
+
+
+def _is_copy(row: models.Message, original: models.Message) -> bool:
+    """Whether ``row``, which has the same position as ``original``, is a copy of it.
+
+    It is not if the fork was truncated before the position and went on in another way. A copy has the same time, and
+    the same content unless one of the two was redacted. The site may have changed the metadata.
+    """
+    if row.created_at != original.created_at:
+        return False
+    if row.redacted_at is not None or original.redacted_at is not None:
+        return row.role == original.role
+    return all(getattr(row, name) == getattr(original, name) for name in columns.READ_NAMES if name != "metadata")
+
+
+def _redact(using: str, session_id: int, position: int, rule: DueRule) -> Edited:
+    sessions = models.Session.objects.using(using).filter(pk=session_id)
+    begin(sessions)
+    messages = models.Message.objects.using(using).filter(session_id=session_id)
+    row = transactions.latest(messages.filter(position=position)).get()
+    emptied = columns.redacted_values(columns.message_of_row(row))
+    messages.filter(position=position).update(**emptied, redacted_at=Coalesce("redacted_at", Clock()))
+    # The idempotency key stays, so that a retry of the append does not store the message again.
+    keyed = messages.filter(position__lte=position, idempotency_key__isnull=False).order_by("-position")
+    for first, payload in transactions.latest(keyed).values_list("position", "payload_hash")[:1]:
+        size = values.payload_of(payload).size
+        if position < first + size:
+            messages.filter(position=first).update(payload_hash=values.Payload("", size).text)
+    models.Summary.objects.using(using).filter(session_id=session_id, last_position__gte=position).empty()
+    session = transactions.latest(sessions).get()
+    if session.indexed_position >= position:
+        index_rows.strike(using, session_id, position)
+    return finish(using, session_id, session.counters, position, rule, indexed_position=session.indexed_position)
+
+
+def fork(
+    using: str,
+    source: SessionName,
+    target: SessionName,
+    at: int,
+    rule: DueRule,
+    *,
+    index: Copied,
+    public_id: uuid.UUID,
+    title: str | None,
+    creation: Creation | None,
+) -> values.Forked:
+    """Copy ``source`` through the position ``at``, to a session with this ``public_id``. See :meth:`.Store.fork`.
+
+    ``index`` is the index of ``source``. If messages were changed since it was read, the copy is not indexed yet.
+    """
+    sessions = models.Session.objects.using(using)
+    if not sessions.named(source).lock():
+        raise values.no_session(source) if source.row_id is None else values.gone(source)
+    # Another fork with the same key held the lock until it was committed.
+    earlier = creating.replayed(using, creation)
+    if earlier is not None:
+        return values.Forked(earlier, Edited(earlier.pk, turned_due=False))
+    session = transactions.latest(sessions.named(source)).get()
+    if at > session.last_position:
+        raise values.no_message(at, session.last_position)
+    if transactions.latest(sessions.named(target)).exists():
+        raise values.session_exists(target)
+    copy = creating.create(
+        using,
+        target,
+        public_id=public_id,
+        title=session.title if title is None else title,
+        metadata=session.metadata,
+        counter=session.counter,
+        last_version=session.last_version,
+        forked_from=session,
+        fork_position=at,
+        **creating.columns_of(creation),
+    )
+    counters = rewound(session.counters, _ending(using, session.pk, at))
+    with connections[using].cursor() as cursor:
+        cursor.execute(*sql.copy_messages(connections[using].vendor, session.pk, copy.pk, at))
+        cursor.execute(*sql.copy_summaries(session.pk, copy.pk, at))
+    if index.epoch != session.epoch:
+        index = index_rows.NOTHING_COPIED
+    index_rows.insert(using, copy.pk, index.segments)
+    edited = finish(using, copy.pk, counters, counters.first_unfoldable, rule, indexed_position=index.last)
+    return values.Forked(sessions.get(pk=copy.pk), edited)
+
+
+def erase(using: str, alias: str, *, owner_id: Any, visitor: str) -> int:
+    """Delete the sessions of an owner or a visitor. See :meth:`.Store.erase`."""
+    sessions = models.Session.objects.using(using).filter(alias=alias, owner_id=owner_id, visitor=visitor)
+    return sum(portion.delete()[1].get(models.Session._meta.label, 0) for portion in locked(sessions))
+
+
+def locked(sessions: models.SessionQuerySet) -> Iterator[models.SessionQuerySet]:
+    """Yield ``sessions`` in portions whose rows are locked, so that nothing is appended while the caller works on them.
+
+    The write comes first. It waits for appends that are running and sees their changes. Later appends wait for the
+    locks. A session that is created meanwhile is either locked before it is yielded, or is not yielded.
+    """
+    sessions.update(epoch=F("epoch") + 1)
+    ids = list(transactions.latest(sessions).order_by("pk").values_list("pk", flat=True))
+    for first in range(0, len(ids), _PORTION):
+        portion = models.Session.objects.using(sessions.db).filter(pk__in=ids[first : first + _PORTION])
+        portion.update(epoch=F("epoch") + 1)
+        yield portion
+
+
+def adopt(using: str, alias: str, visitor: str, owner_id: Any) -> list[SessionName]:
+    """Give a visitor's sessions to an owner. See :meth:`.Store.adopt`."""
+    everyone = models.Session.objects.using(using)
+    sessions = everyone.filter(alias=alias, visitor=visitor)
+    sessions.update(revision=F("revision") + 1)
+    sessions = transactions.latest(sessions)
+    owners.require(using, owner_id)
+    names = []
+    for session_id, key in list(sessions.order_by("pk").values_list("pk", "key")):
+        name = values.free_name(
+            SessionName(alias, key, owner_id), lambda name: transactions.latest(everyone.named(name)).exists()
+        )
+        everyone.filter(pk=session_id).update(
+            name_hash=name.name_hash, key=name.key, owner_id=owner_id, visitor="", updated_at=Clock()
+        )
+        names.append(name)
+    return names
+
+
+def begin(sessions: QuerySet[models.Session], *, updated: bool = True) -> int:
+    """Lock the session's row, end its compaction, and return the number of rows.
+
+    The lease, the due mark and the failures are cleared. A worker that is still folding cannot publish. Without
+    ``updated``, the time of the last change stays.
+    """
+    changes: dict[str, Any] = {**models.NOT_COMPACTING, "epoch": F("epoch") + 1, "revision": F("revision") + 1}
+    if updated:
+        changes["updated_at"] = Clock()
+    return sessions.update(**changes)
+
+
+def finish(
+    using: str,
+    session_id: int,
+    counters: Counters,
+    position: int,
+    rule: DueRule,
+    *,
+    indexed_position: int,
+    **columns: Any,
+) -> Edited:
+    """Complete a change of the messages from ``position`` on.
+
+    The summaries that cover the position are invalidated, and the newest one that is left becomes current. The counters
+    and the ``indexed_position`` are stored, with further ``columns`` of the session. It is marked due if ``rule`` says
+    so.
+    """
+    summaries = models.Summary.objects.using(using).filter(session_id=session_id)
+    summaries.filter(last_position__gte=position, invalidated_at__isnull=True).update(invalidated_at=Clock())
+    current = transactions.latest(summaries.current()).first()
+    # Also if it is a part of an exchange that is not folded to its end: it will be shown.
+    stands_in = transactions.latest(summaries.valid().filter(stand_in=True)).exists()
+    is_old = current is not None and values.is_old(current.value, rule.reanchor_every)
+    counters = counters.covering(current.covered if current else Covered())
+    due = counters.due(rule.threshold, indexed_position=indexed_position)
+    models.Session.objects.using(using).filter(pk=session_id).update(
+        **models.counter_columns(counters),
+        indexed_position=indexed_position,
+        current_version=current.version if current else 0,
+        due_since=Clock() if due else None,
+        hinted_at=Clock() if due and rule.hint else None,
+        rebuild_after=Clock() if stands_in or is_old else None,
+        **columns,
+    )
+    return Edited(session_id, due)
+
+
+def _ending(using: str, session_id: int, position: int) -> Ending:
+    """Read how the messages through ``position`` end."""
+    rows = models.Message.objects.using(using).filter(session_id=session_id, position__lte=position)
+    rows = transactions.latest(rows)
+    backwards = rows.order_by("-position")
+    last = _placing(backwards.exclude(role__in=PINNED_ROLES))
+    spoke = _placing(backwards.filter(role="assistant", answers__isnull=True))
+    continuing = []
+    if spoke is not None:
+        begins = spoke.standing.position
+        following = rows.filter(position__gt=begins, answers=begins).order_by("position")
+        continuing = list(itertools.starmap(_placed, following.values_list(*_PLACING_NAMES)))
+    return counting.ending(position, last, spoke, continuing)
+
+
+_PLACING_NAMES = ("position", "tokens", "tokens_through", "answers", "role", "wire")
+
+
+def _placing(rows: QuerySet[models.Message]) -> Placing | None:
+    """Return the first of ``rows``."""
+    row = rows.values_list(*_PLACING_NAMES).first()
+    return _placed(*row) if row else None
+
+
+def _placed(position: int, tokens: int, tokens_through: int, answers: int | None, role: str, wire: Any) -> Placing:
+    message = columns.message_of(role, "", "", wire, None)
+    return Placing(Standing(position, tokens, tokens_through), answers, message)

@@ -1,0 +1,253 @@
+"""The rows of the index of recall: writing them, and removing from them what is removed from the messages.
+
+The index covers the messages from the first one through the session's ``indexed_position``. Two rules keep both in
+step:
+
+- Whoever removes or changes messages locks the session's row, raises its epoch, and changes the segments in the same
+  transaction.
+- Whoever adds segments reads without a lock, and writes if the epoch and the indexed position are still those that were
+  read: the write begins with an UPDATE of the session's row that compares both.
+
+So a redaction and the indexing of the same message come one after the other. If the redaction commits first, the UPDATE
+waits for its lock, finds another epoch, and changes nothing: neither a new segment nor a longer last one with the
+removed words is written. If the index commits first, the redaction has waited for the lock, and finds the words in the
+segment. The same holds for ``truncate`` and ``clear``, also if other messages stand at the same positions by then.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple
+
+from django.db.models import F, QuerySet
+from django.db.models.functions import Left
+
+from django_convmemory import models
+from django_convmemory.rules import segments
+from django_convmemory.rules.indexable import MAX_CHARACTERS, Indexable, Unindexed
+from django_convmemory.rules.segments import Segment
+from django_convmemory.store import columns, compiled, transactions
+from django_convmemory.store.compiled import Slot
+
+# How often the end of an index is read again because others begin it.
+_TRIES = 3
+# The number of messages that one statement reads.
+_PAGE = 100
+# The number of segments that one statement writes, of 64 KB at most. MariaDB takes 16 MiB in a statement by default.
+_ROWS_PER_INSERT = 32
+# By both columns of the key: for the second one alone, the database may scan the whole table.
+_NEWEST_FIRST = ("-session_id", "-first")
+# The columns that message() takes.
+MESSAGE_NAMES = ("position", "created_at", "redacted_at", "role", "kind", "content", "wire", *columns.MORE_NAMES)
+# One character more than is indexed, so that a text that was cut can be told from a whole one.
+CONTENT = Left("content", MAX_CHARACTERS + 1)
+_SESSION_NAMES = ("epoch", "indexed_position", "last_position")
+
+
+def message(values: Sequence[Any]) -> Indexable:
+    """Return the message of a row with the columns ``MESSAGE_NAMES``."""
+    position, created_at, redacted_at, role, kind, content, wire, *more = values
+    stored = columns.message_of(role, kind, content, wire, None, more)
+    return Indexable(position, created_at, stored, redacted_at is not None)
+
+
+class _State(NamedTuple):
+    """Where the index of a session ends, and its last segment."""
+
+    epoch: int
+    indexed_position: int
+    last_position: int
+    last: Segment | None
+
+
+def unindexed(using: str, session_id: int, *, limit: int) -> Unindexed | None:
+    """Return the next messages to index: see :meth:`.Store.unindexed`."""
+    state = _state(using, session_id)
+    if state is None or state.indexed_position >= state.last_position:
+        return None
+    indexed = state.indexed_position
+    messages = _messages(using, session_id, max(1, indexed), min(state.last_position, indexed + limit))
+    # The last message that is indexed, for its time.
+    previous = next(messages, None) if indexed else None
+    return Unindexed(*state, previous.created_at if previous else None, messages)
+
+
+def _state(using: str, session_id: int) -> _State | None:
+    """Read the end of the index of a session. None: there is no such session."""
+    state = None
+    for _ in range(_TRIES):
+        for *values, first, last, data in _last_segment(using).read(session_id=session_id):
+            return _State._make([*values, Segment(first, last, data)])
+        rows = _session(using).read(session_id=session_id)
+        state = _State._make([*rows[0], None]) if rows else None
+        if state is None or not state.indexed_position:
+            break
+        # Another process may have begun the index between the two statements.
+    return state
+
+
+@compiled.once
+def _last_segment(using: str) -> compiled.Selection:
+    rows = _rows(using, Slot("session_id")).order_by(*_NEWEST_FIRST)
+    return compiled.selection(rows.values_list(*(f"session__{name}" for name in _SESSION_NAMES), *Segment._fields)[:1])
+
+
+@compiled.once
+def _session(using: str) -> compiled.Selection:
+    rows = models.Session.objects.using(using).filter(pk=Slot("session_id"))
+    return compiled.selection(rows.values_list(*_SESSION_NAMES))
+
+
+@compiled.once
+def _page(using: str) -> compiled.Selection:
+    rows = models.Message.objects.using(using).filter(session_id=Slot("session_id"))
+    rows = rows.filter(position__gte=Slot("first"), position__lte=Slot("last")).order_by("session_id", "position")
+    return compiled.selection(rows.values_list(*(CONTENT if name == "content" else name for name in MESSAGE_NAMES)))
+
+
+def _messages(using: str, session_id: int, first: int, last: int) -> Iterator[Indexable]:
+    """Yield the messages from ``first`` through ``last``, read in pages. End where one is missing."""
+    while first <= last:
+        page = _page(using).read(session_id=session_id, first=first, last=min(last, first + _PAGE - 1))
+        stored = [message(values) for values in page]
+        for each in stored:
+            if each.position != first:
+                return
+            yield each
+            first += 1
+        if not stored:
+            return
+
+
+def add(using: str, session_id: int, state: Unindexed, new: Sequence[Segment]) -> bool:
+    """Store the segments ``new`` if the session is as it was read: see :meth:`.Store.add_segments`."""
+    reached = new[-1].last
+    first = _advancing(using).bind(
+        session_id=session_id, epoch=state.epoch, indexed_position=state.indexed_position, reached=reached
+    )
+    updates: list[compiled.Bound] = []
+    if state.last is not None and new[0].first == state.last.first:
+        updates.append(_replacing(using).bind(session_id=session_id, **new[0]._asdict()))
+        new = new[1:]
+
+    def work() -> bool:
+        if not compiled.run(using, first):
+            return False
+        for update in updates:
+            compiled.run(using, update)
+        for segment in new:
+            compiled.insert(using, models.Segment(session_id=session_id, **segment._asdict()))
+        return True
+
+    def happened() -> bool:
+        sessions = models.Session.objects.using(using).filter(pk=session_id, epoch=state.epoch)
+        return sessions.filter(indexed_position__gte=reached).exists()
+
+    return transactions.run(using, work, savepoint=True, happened=happened)
+
+
+@compiled.once
+def _advancing(using: str) -> compiled.Statement:
+    rows = models.Session.objects.using(using).filter(pk=Slot("session_id"), epoch=Slot("epoch"))
+    unchanged = rows.filter(indexed_position=Slot("indexed_position"))
+    return compiled.update(unchanged, indexed_position=Slot("reached"))
+
+
+@compiled.once
+def _replacing(using: str) -> compiled.Statement:
+    """Return the statement that stores a segment in the place of the one that begins at the same position."""
+    rows = _rows(using, Slot("session_id")).filter(first=Slot("first"))
+    return compiled.update(rows, last=Slot("last"), data=Slot("data"))
+
+
+def _rows(using: str, session_id: Any) -> QuerySet[models.Segment]:
+    return models.Segment.objects.using(using).filter(session_id=session_id)
+
+
+def _last(rows: QuerySet[models.Segment]) -> Segment | None:
+    """Return the last segment of one session's ``rows``."""
+    values = rows.order_by(*_NEWEST_FIRST).values_list(*Segment._fields).first()
+    return Segment._make(values) if values else None
+
+
+def _replace(using: str, session_id: int, segment: Segment) -> None:
+    _replacing(using).run(session_id=session_id, **segment._asdict())
+
+
+def _models(session_id: int, new: Sequence[Segment]) -> list[models.Segment]:
+    return [models.Segment(session_id=session_id, **segment._asdict()) for segment in new]
+
+
+def insert(using: str, session_id: int, new: Sequence[Segment]) -> None:
+    """Store new segments of a session whose row is locked."""
+    models.Segment.objects.using(using).bulk_create(_models(session_id, new), batch_size=_ROWS_PER_INSERT)
+
+
+# Removing. The session's row is locked, and the caller sets its indexed_position.
+
+
+def strike(using: str, session_id: int, position: int) -> None:
+    """Remove the words of the message at ``position``, which is indexed."""
+    rows = _rows(using, session_id)
+    segment = _last(transactions.latest(rows.filter(first__lte=position)))
+    if segment is not None and segment.last >= position:
+        _replace(using, session_id, segments.struck(segment, position))
+
+
+def cut(using: str, session_id: int, after: int) -> None:
+    """Remove the messages after the position ``after``."""
+    rows = _rows(using, session_id)
+    rows.filter(first__gt=after).delete()
+    last = _last(transactions.latest(rows))
+    if last is not None and last.last > after:
+        _replace(using, session_id, segments.trimmed(last, after))
+
+
+def delete(using: str, session_id: int) -> None:
+    """Remove the whole index of a session."""
+    _rows(using, session_id).delete()
+
+
+def reset(using: str, session_id: int) -> None:
+    """Remove the whole index of a session, in a transaction of its own, so that it is rebuilt."""
+
+    def work() -> None:
+        # The epoch is raised: the segments that another process has read are not there any more.
+        changes = {"indexed_position": 0, "epoch": F("epoch") + 1, "revision": F("revision") + 1}
+        if models.Session.objects.using(using).filter(pk=session_id).update(**changes):
+            delete(using, session_id)
+
+    # It does no harm to do it twice.
+    transactions.run(using, work, savepoint=True, happened=lambda: False)
+
+
+# Copying.
+
+
+class Copied(NamedTuple):
+    """The index of a session as it was at an epoch, through a position."""
+
+    epoch: int | None
+    segments: list[Segment]
+
+    @property
+    def last(self) -> int:
+        return self.segments[-1].last if self.segments else 0
+
+
+NOTHING_COPIED = Copied(None, [])
+
+
+def copied(using: str, sessions: models.SessionQuerySet, at: int) -> Copied:
+    """Read the index of the one session in ``sessions`` through the position ``at``, for a fork.
+
+    It is read before the transaction of the fork: this takes long for a long session, and statements that return large
+    texts have no place where the session's row is locked. It is right for the fork as long as the epoch is the same.
+    """
+    rows = models.Segment.objects.using(using).filter(session_id=sessions.values("pk")[:1], first__lte=at)
+    rows = rows.order_by("session_id", "first")
+    found = list(rows.values_list("first", "last", "data", "session__epoch"))
+    index = [Segment(first, last, data) for first, last, data, _ in found]
+    if index and index[-1].last > at:
+        index[-1] = segments.trimmed(index[-1], at)
+    return Copied(found[0][-1], index) if found else NOTHING_COPIED

@@ -1,0 +1,288 @@
+"""Taking, keeping and releasing the lease of a session.
+
+Many processes may read the tail and call a model. Only the one that holds the lease may write: its token is in the row,
+and by the database's clock the lease has not expired. Each write is one UPDATE whose WHERE checks the token, the expiry
+and the epoch. So a process changes no row if it slept through its lease, or if the messages that it folds were changed
+meanwhile.
+
+Outside of the caller's transaction each UPDATE commits by itself. So a process that is stopped anywhere here holds no
+lock, and no append waits for it.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import uuid
+from typing import Any
+
+from django.core.exceptions import ImproperlyConfigured
+from django.db import connections
+from django.db.models import Case, DateTimeField, F, Q, When
+from django.db.models.functions import Coalesce
+
+from django_convmemory import models
+from django_convmemory.clock import Clock
+from django_convmemory.rules import values
+from django_convmemory.rules.strategies import Threshold
+from django_convmemory.rules.values import Claim, DueRule
+from django_convmemory.store import compiled, transactions
+from django_convmemory.store.compiled import Slot
+
+# What a claim needs of the session, and the whole row of a version, in the order of the fields.
+_NEEDED = {
+    *("id", "public_id", "alias", "owner_id", "visitor", "key", "lease_token", "epoch", "last_version", "attempts"),
+    *("current_version", "due_since", *models.COUNTER_COLUMNS),
+}
+_SESSION_NAMES = [field.attname for field in models.Session._meta.concrete_fields if field.attname in _NEEDED]
+_SUMMARY_NAMES = [field.attname for field in models.Summary._meta.concrete_fields]
+
+
+def claim(using: str, session_id: int, rule: DueRule, *, lease: float, prompt_hash: str, force: bool) -> Claim | str:
+    """Take the lease to fold the session: see :meth:`.Store.claim`."""
+    claimed, parts = _claimed(_claiming(using, rule.threshold, lease, force=force), session_id)
+    if claimed is None:
+        return _reason(models.Session.objects.using(using).filter(pk=session_id), rule)
+    line = values.building_line(parts, prompt_hash, claimed.summary.version if claimed.summary else None)
+    _invalidate_others(parts, line)
+    return values.continued(claimed, line)
+
+
+@compiled.once
+def _claiming(using: str, threshold: Threshold, lease: float, *, force: bool) -> compiled.Statement:
+    sessions = models.Session.objects.using(using).filter(pk=Slot("session_id"))
+    # By the counters too: an import without compaction does not mark a session, and a limit may have been lowered.
+    over = models.exceeds(threshold, covered_tokens=F("covered_tokens"), covered_count=F("covered_count"))
+    due = sessions.filter(Q(due_since__isnull=False) | over)
+    return compiled.update(
+        due.unleased() if force else due.unleased().ready(),
+        **_leased(lease),
+        # Before attempts changes: MariaDB evaluates an UPDATE from left to right.
+        next_attempt_at=_after_lease(lease),
+        attempts=F("attempts") + 1,
+        due_since=Coalesce("due_since", Clock()),
+    )
+
+
+def _leased(lease: float) -> dict[str, Any]:
+    """Return the changes that take a lease."""
+    return {"lease_token": Slot("token"), "lease_expires_at": Clock(lease), "revision": F("revision") + 1}
+
+
+def _reason(sessions: models.SessionQuerySet, rule: DueRule) -> str:
+    """Return why the session could not be claimed.
+
+    One statement reads it: between two, another process could release the session, and it would seem to wait.
+    """
+    session = transactions.latest(sessions.annotate(now=Clock())).first()
+    if session is None or (session.due_since is None and not session.is_over(rule.threshold)):
+        return "not_due"
+    now: dt.datetime = session.now  # type: ignore[attr-defined]
+    leased = session.lease_expires_at is not None and session.lease_expires_at > now
+    waits = session.next_attempt_at is not None and session.next_attempt_at > now
+    return "waiting" if waits and not leased else "busy"
+
+
+def claim_rebuild(
+    using: str,
+    session_id: int,
+    *,
+    lease: float,
+    prompt_hash: str,
+    stand_ins: bool,
+    wait: float,
+    reanchor_every: int | None,
+) -> Claim | str:
+    """Take the lease to make the summary again: see :meth:`.Store.claim_rebuild`."""
+    summarized = models.Session.objects.using(using).filter(pk=session_id, current_version__gt=0)
+    changes: dict[str, Any] = {"epoch": F("epoch") + 1}
+    if stand_ins:
+        summarized = summarized.filter(rebuild_after__isnull=False)
+        changes["rebuild_after"] = Clock(wait)
+    claimed, _ = _claimed(compiled.update(summarized.unleased(), **_leased(lease), **changes), session_id)
+    if claimed is None:
+        return "busy" if summarized.exists() else "not_due"
+    summaries = models.Summary.objects.using(using).filter(session_id=session_id).valid().order_by("version")
+    finished = transactions.latest(summaries.filter(building=False))
+    first = finished.filter(stand_in=True).first()
+    base = None
+    if first is not None:
+        before, first = values.replaced_by_rebuild(first, lambda number: finished.filter(version=number).first())
+        base = before if stand_ins else None
+    elif stand_ins and not values.is_old(claimed.summary, reanchor_every):
+        # What the fallback had made was replaced meanwhile, for example because a new release has other prompts.
+        unmarked: dict[str, Any] = {"rebuild_after": None, "lease_token": "", "lease_expires_at": None}
+        _update(models.Session.objects.using(using).filter(pk=session_id, lease_token=claimed.token), **unmarked)
+        return "not_due"
+    building = list(transactions.latest(summaries.filter(building=True)))
+    covered = claimed.counters.covered_position
+    rows = [row for row in building if values.may_continue(row, covered)]
+    line = values.building_line(rows, prompt_hash, base.version if base else None)
+    _invalidate_others(building, line)
+    return values.rebuilding(claimed, line, base, first.version if first else 0)
+
+
+def _claimed(claiming: compiled.Statement, session_id: int) -> tuple[Claim | None, list[models.Summary]]:
+    """Take the lease of a session. Return the claim, and the parts of the next exchange that are folded already.
+
+    The claim is None if the session is not free. Raises ImproperlyConfigured if nothing would commit the claim and the
+    summary.
+    """
+    using = claiming.using
+    connection = connections[using]
+    if not (connection.get_autocommit() or connection.in_atomic_block):
+        raise ImproperlyConfigured(
+            f"AUTOCOMMIT of the database {using!r} is off: a summary would be paid for and never be "
+            "committed. Turn it on in the processes that make summaries."
+        )
+    token = uuid.uuid4().hex
+    if not _changed(claiming, session_id=session_id, token=token):
+        return None, []
+    lock = transactions.reads_earlier(using)
+    # By the token: if there is no such row, the session was changed or deleted at once, and the lease is gone.
+    rows = _leased_session(using, lock=lock).read(session_id=session_id, token=token)
+    if not rows:
+        return None, []
+    *row, now = rows[0]
+    session = models.Session.from_db(using, _SESSION_NAMES, row)
+    current, first = session.current_version, session.covered_position + 1
+    versions = {}
+    if session.last_version:
+        read = _versions(using, lock=lock).read(session_id=session_id, current=current, first=first)
+        versions = {row.version: row for row in (models.Summary.from_db(using, _SUMMARY_NAMES, row) for row in read)}
+    if current and current not in versions:
+        return None, []
+    summary = versions.pop(current).value if current else None
+    due_seconds = (now - session.due_since).total_seconds() if session.due_since else 0.0
+    return values.claimed(session, summary, due_seconds), list(versions.values())
+
+
+@compiled.once
+def _leased_session(using: str, *, lock: bool) -> compiled.Selection:
+    rows = models.Session.objects.using(using).filter(pk=Slot("session_id"), lease_token=Slot("token"))
+    return _selection(rows, *_SESSION_NAMES, Clock(), lock=lock)
+
+
+@compiled.once
+def _versions(using: str, *, lock: bool) -> compiled.Selection:
+    """Return the statement that reads the current version, and the parts of the next exchange."""
+    is_part = Q(building=True, part_end__isnull=False, first_position=Slot("first"), invalidated_at__isnull=True)
+    rows = models.Summary.objects.using(using).filter(session_id=Slot("session_id"))
+    rows = rows.filter(is_part | Q(version=Slot("current"))).order_by("version")
+    return _selection(rows, *_SUMMARY_NAMES, lock=lock)
+
+
+def _selection(rows: Any, *columns: Any, lock: bool) -> compiled.Selection:
+    return compiled.selection((rows.select_for_update() if lock else rows).values_list(*columns))
+
+
+def _invalidate_others(building: list[models.Summary], line: dict[int, Any]) -> None:
+    """Invalidate those of the unfinished versions that are not in ``line``.
+
+    By their ids: if the lease is lost by now, another process may have begun a line of its own.
+    """
+    stale = [summary for summary in building if summary.version not in line]
+    if stale:
+        rows = models.Summary.objects.using(stale[0]._state.db).filter(pk__in=[summary.pk for summary in stale])
+        _update(rows, invalidated_at=Clock())
+
+
+def _after_lease(lease: float) -> Case:
+    """Return the time of the next attempt if the process that takes the lease is killed: see values.wait_after_lease.
+
+    ``attempts`` in it is the number of attempts before this one.
+    """
+    waits = [values.wait_after_lease(attempts) for attempts in range(1, 11)]
+    cases = [When(attempts=before, then=Clock(lease + wait)) for before, wait in enumerate(waits)]
+    return Case(*cases, default=Clock(lease + waits[-1]), output_field=DateTimeField(null=True))
+
+
+def extend(using: str, claim: Claim, *, lease: float) -> bool:
+    """Make the lease longer: see :meth:`.Store.extend`."""
+    extending = _extending(using, lease)
+    return bool(_changed(extending, session_id=claim.session_id, token=claim.token, epoch=claim.epoch))
+
+
+def held(using: str) -> models.SessionQuerySet:
+    """Return the session that a claim holds, with the slots ``session_id``, ``token`` and ``epoch``."""
+    return models.Session.objects.using(using).held(Slot("session_id"), Slot("token"), Slot("epoch"))
+
+
+@compiled.once
+def _extending(using: str, lease: float) -> compiled.Statement:
+    return compiled.update(held(using), lease_expires_at=Clock(lease))
+
+
+def release(
+    using: str,
+    claim: Claim,
+    rule: DueRule,
+    *,
+    retry_in: float | None,
+    error: str,
+    uncount: bool,
+    rebuild_in: float | None,
+) -> bool:
+    """Release the lease: see :meth:`.Store.release`."""
+    if error or retry_in is not None or rebuild_in is not None:
+        changes: dict[str, Any] = {}
+        if rebuild_in is not None:
+            changes["rebuild_after"] = Clock(rebuild_in)
+        if not claim.rebuilding:
+            changes["attempts"] = 0 if not error else max(0, claim.attempts - 1) if uncount else claim.attempts
+            changes["last_error"] = error
+            changes["next_attempt_at"] = None if retry_in is None else Clock(retry_in)
+        releasing = _releasing(using, rule, changes)
+    else:
+        releasing = _releasing_after_success(using, rule, rebuilding=claim.rebuilding)
+    released = _changed(releasing, session_id=claim.session_id, token=claim.token)
+    return bool(released) and is_due(using, claim.session_id)
+
+
+def _releasing(using: str, rule: DueRule, changes: dict[str, Any]) -> compiled.Statement:
+    if rule.hint:
+        changes["hinted_at"] = Clock()
+    return compiled.update(
+        # By the token alone: this process may release its expired lease as long as nobody else has taken one.
+        models.Session.objects.using(using).filter(pk=Slot("session_id"), lease_token=Slot("token")),
+        # Computed from the current counters, which include appends during the model call.
+        due_since=due_since(rule.threshold, F("covered_tokens"), F("covered_count")),
+        lease_token="",
+        lease_expires_at=None,
+        revision=F("revision") + 1,
+        **changes,
+    )
+
+
+@compiled.once
+def _releasing_after_success(using: str, rule: DueRule, *, rebuilding: bool) -> compiled.Statement:
+    # A rebuild does not fold what has failed.
+    changes = {} if rebuilding else {"attempts": 0, "last_error": "", "next_attempt_at": None}
+    return _releasing(using, rule, changes)
+
+
+def is_due(using: str, session_id: int) -> bool:
+    """Whether the session is marked as due: see :meth:`.Store.is_due`."""
+    return bool(_due(using).read(session_id=session_id))
+
+
+@compiled.once
+def _due(using: str) -> compiled.Selection:
+    rows = models.Session.objects.using(using).filter(pk=Slot("session_id")).due()
+    return compiled.selection(rows.values_list("pk"))
+
+
+def due_since(threshold: Threshold, covered_tokens: Any, covered_count: Any) -> Case:
+    """Return the new value of ``due_since`` for these covered counters."""
+    condition = models.exceeds(threshold, covered_tokens=covered_tokens, covered_count=covered_count)
+    return Case(
+        When(condition, then=Coalesce("due_since", Clock())), default=None, output_field=DateTimeField(null=True)
+    )
+
+
+def _changed(statement: compiled.Statement, **values: Any) -> int:
+    return transactions.run(statement.using, lambda: statement.run(**values), savepoint=True, atomic=False)
+
+
+def _update(rows: Any, **changes: Any) -> int:
+    changed: int = transactions.run(rows.db, lambda: rows.update(**changes), savepoint=True, atomic=False)
+    return changed

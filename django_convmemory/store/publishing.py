@@ -1,0 +1,146 @@
+"""Storing a version of the summary, and the calls of models that made it.
+
+A version is published in a transaction that begins with the UPDATE of the session's row.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any, NamedTuple
+
+from django.db import IntegrityError, connections
+from django.db.models import F
+from django.db.models.functions import Coalesce
+
+from django_convmemory import models
+from django_convmemory.clock import Clock
+from django_convmemory.rules import values
+from django_convmemory.rules.counters import Covered
+from django_convmemory.rules.strategies import Threshold
+from django_convmemory.rules.values import AttemptRecord, Claim, DueRule, NewVersion
+from django_convmemory.store import compiled, transactions
+from django_convmemory.store.compiled import Slot
+from django_convmemory.store.leases import due_since, held
+
+
+def publish(
+    using: str, claim: Claim, version: NewVersion, attempt: AttemptRecord | None, rule: DueRule, *, lease: float
+) -> bool:
+    """Store ``version`` if the claim still holds, and return whether it did: see :meth:`.Store.publish`."""
+    number = claim.last_version + 1
+    final = values.is_final(claim, version)
+    first = _session(using, _Shape.of(claim, version, rule), lease).bind(
+        session_id=claim.session_id,
+        token=claim.token,
+        epoch=claim.epoch,
+        base=values.covered_by(claim),
+        last_version=claim.last_version,
+        number=number,
+        **version.covered._asdict(),
+    )
+    updates = _updates(using, claim, version) if final else []
+    rows: list[Any] = [
+        models.Summary(
+            session_id=claim.session_id,
+            version=number,
+            parent_version=claim.summary.version if claim.summary else None,
+            building=not final,
+            created_at=Clock(),
+            **{**dataclasses.asdict(version), "identifiers": version.identifiers or None},
+        )
+    ]
+    if attempt is not None:
+        rows.append(_attempt(claim, dataclasses.replace(attempt, version=number)))
+
+    def work() -> bool:
+        if not compiled.run(using, first):
+            return False
+        for update in updates:
+            compiled.run(using, update)
+        for row in rows:
+            compiled.insert(using, row)
+        return True
+
+    return transactions.run(using, work, savepoint=True)
+
+
+class _Shape(NamedTuple):
+    """What the columns that a version changes depend on. ``rebuild``: the session should be rebuilt."""
+
+    threshold: Threshold
+    final: bool
+    rebuilding: bool
+    rebuild: bool
+
+    @classmethod
+    def of(cls, claim: Claim, version: NewVersion, rule: DueRule) -> _Shape:
+        final = values.is_final(claim, version)
+        rebuild = values.needs_rebuild(claim, version, rule)
+        return cls(rule.threshold, final, claim.rebuilding, rebuild and not (final and claim.rebuilding))
+
+
+@compiled.once
+def _session(using: str, shape: _Shape, lease: float) -> compiled.Statement:
+    """Return the UPDATE of the session's row."""
+    changes: dict[str, Any] = {}
+    if shape.final:
+        covered = {name: Slot(name) for name in Covered._fields}
+        tokens, count = covered["covered_tokens"], covered["covered_count"]
+        changes = {"due_since": due_since(shape.threshold, tokens, count), "current_version": Slot("number"), **covered}
+    if shape.rebuild:
+        changes["rebuild_after"] = Coalesce("rebuild_after", Clock())
+    elif shape.final and shape.rebuilding:
+        changes["rebuild_after"] = None
+    if not shape.rebuilding:  # A rebuild does not fold what has failed.
+        changes |= {"attempts": 0, "next_attempt_at": None, "last_error": ""}
+    return compiled.update(
+        held(using).filter(covered_position=Slot("base"), last_version=Slot("last_version")),
+        **changes,
+        last_version=Slot("number"),
+        lease_expires_at=Clock(lease),
+        revision=F("revision") + 1,
+    )
+
+
+def _updates(using: str, claim: Claim, version: NewVersion) -> list[compiled.Bound]:
+    """Return the changes of other versions when ``version`` becomes current."""
+    if not (claim.rebuilding or claim.parts):
+        return []  # The usual case, so it builds no queries.
+    summaries = models.Summary.objects.using(using).filter(session_id=claim.session_id).valid()
+    unfinished = summaries.filter(building=True)
+    if not claim.rebuilding:
+        parts = unfinished.filter(first_position=version.first_position)
+        return [compiled.update(parts, building=False).bind()]
+    updates: list[compiled.Bound] = []
+    if claim.replaces:
+        # What was made from the fallback's text goes with it.
+        replaced = summaries.filter(building=False, version__gte=claim.replaces)
+        updates.append(compiled.update(replaced, invalidated_at=Clock()).bind())
+    return [*updates, compiled.update(unfinished, building=False).bind()]
+
+
+def record(using: str, claim: Claim, attempt: AttemptRecord) -> None:
+    """Store the model call that led to no version."""
+    connection = connections[using]
+    row = _attempt(claim, attempt)
+    if connection.in_atomic_block:
+        # The database may check the foreign key at the caller's COMMIT. With the lock nobody deletes the session until
+        # then.
+        if models.Session.objects.using(using).filter(pk=claim.session_id).lock():
+            row.save(force_insert=True, using=using)
+        return
+    try:
+        transactions.run(using, lambda: row.save(force_insert=True, using=using), atomic=False)
+    except IntegrityError:
+        # The session was deleted. What the call has cost still counts.
+        row.pk, row.session_id = None, None
+        transactions.run(using, lambda: row.save(force_insert=True, using=using), atomic=False)
+
+
+def _attempt(claim: Claim, attempt: AttemptRecord) -> models.Attempt:
+    return models.Attempt(
+        session_id=claim.session_id,
+        alias=claim.name.alias,
+        started_at=Clock(-attempt.duration_seconds),
+        **dataclasses.asdict(attempt),
+    )

@@ -1,0 +1,175 @@
+"""Reading the index of recall, the messages that are not indexed yet, and the messages that a search has found.
+
+A session is read in one statement, so that its segments, its other messages and its epoch are of one moment.
+"""
+
+from __future__ import annotations
+
+import collections
+import functools
+import operator
+from collections.abc import Sequence
+from typing import Any
+
+from django.db.models import BigIntegerField, F, Q, TextField, Value
+from django.db.models.functions import Cast, Greatest, Least, Left
+
+from django_convmemory import models
+from django_convmemory.rules import indexable
+from django_convmemory.rules.indexable import MAX_CHARACTERS, MOST_UNINDEXED, Extent, Indexable, IndexRead
+from django_convmemory.rules.segments import Segment
+from django_convmemory.rules.values import SessionName, StoredMessage
+from django_convmemory.store import columns, index_rows, partitions
+
+# A search looks into so many sessions of a person at most. The statement names each of them.
+_MOST_SESSIONS = 10_000
+
+
+# In characters. A search reads a message without its wire form if that is longer, for example because it has an image.
+_LONGEST_WIRE = 4 * MAX_CHARACTERS
+# The columns of a row of the union, after the name of its table. Two more numbers follow.
+_NAMES = ("session_id", *index_rows.MESSAGE_NAMES)
+_CONTENT, _WIRE = map(index_rows.MESSAGE_NAMES.index, ("content", "wire"))
+_NULL = Value(None, TextField())
+# With a type: PostgreSQL takes a plain NULL for a text, and MariaDB makes decimals of the numbers of a union.
+_NUMBER = Cast(Value(None), BigIntegerField())
+
+
+def _columns(**columns: Any) -> list[Any]:
+    """Return the columns ``_NAMES`` of a table that has those in ``columns`` only."""
+    return [columns.get(name, _NULL) for name in _NAMES]
+
+
+# These queries are made once, because that takes Django longer than to filter them.
+_MESSAGES = models.Message.objects.values_list(
+    Value("message"),
+    *({"content": index_rows.CONTENT, "wire": Left("wire", _LONGEST_WIRE + 1)}.get(name, name) for name in _NAMES),
+    *(_NUMBER, _NUMBER),
+)
+_SEGMENTS = models.Segment.objects.values_list(
+    Value("segment"), *_columns(session_id="session_id", position="first", content="data"), "last", _NUMBER
+)
+_SESSIONS: Any = models.Session.objects.values_list(
+    Value("session"), *_columns(session_id="pk", position="epoch"), "indexed_position", "last_position"
+)
+_PLACED = models.Message.objects.values_list(
+    *("session_id", "session__epoch", "position", "created_at", *columns.READ_NAMES, "tokens", "redacted_at")
+)
+
+
+def read_index(using: str, name: SessionName, *, before: int | None, epoch: int | None) -> IndexRead | None:
+    """Return what a search reads of the session: see :meth:`.Store.read_index`."""
+    rows = _SESSIONS.using(using).named(name)
+    if epoch is not None:
+        rows = rows.filter(epoch=epoch)
+    # Subqueries and not joins, and a range of positions: see ORMStore.history.
+    session = partitions.id_of(rows)
+    segments = _SEGMENTS.using(using).filter(session_id=session)
+    messages = _MESSAGES.using(using).filter(session_id=session)
+    end: Any = F("last_position")
+    if before is not None:
+        end = Least(end, _bigint(before - 1), output_field=BigIntegerField())
+        segments, messages = segments.filter(first__lt=before), messages.filter(position__lt=before)
+    # The arithmetic of Extent.unindexed_after().
+    after = Greatest(F("indexed_position"), end - _bigint(MOST_UNINDEXED), output_field=BigIntegerField())
+    messages = messages.filter(position__gte=rows.values(after=after)[:1])
+    if partitions.are_used(using):
+        # With a constant, the planner knows a long session, and would read all of it to find its end. In this order it
+        # takes the index.
+        messages = messages.order_by("session_id", "position")
+    read = _Rows(messages, segments, rows)
+    for session_id in read.sessions:
+        extent = read.extent(session_id, name)
+        return read.index(extent, extent.unindexed_after(before), before=before)
+    return None
+
+
+def read_indexes(using: str, sessions: models.SessionQuerySet, *, max_messages: int) -> list[IndexRead]:
+    """Return what a search reads of these sessions: see :meth:`.Store.read_indexes_among`.
+
+    A first statement chooses the sessions, and a second one reads all of them as they are at one moment. If the index
+    of a session has grown in between, fewer of the messages that the second one returns are needed.
+    """
+    newest_first = sessions.using(using).filter(last_position__gt=0).order_by("-updated_at", "-pk")
+    names = ("pk", "alias", "key", "owner_id", "visitor", "epoch", "indexed_position", "last_position")
+    found = [
+        Extent(pk, SessionName(alias, key, owner_id, visitor, pk), *rest)
+        for pk, alias, key, owner_id, visitor, *rest in newest_first.values_list(*names)[: _MOST_SESSIONS + 1]
+    ]
+    chosen = indexable.newest(found, max_messages=max_messages, max_sessions=_MOST_SESSIONS)
+    if not chosen:
+        return []
+    after = indexable.unindexed_after(chosen)
+    ids = [extent.session_id for extent in chosen]
+    unindexed = [Q(session_id=pk, position__gte=after[pk]) for pk in ids if pk in after]
+    messages = _MESSAGES.using(using)
+    read = _Rows(
+        messages.filter(functools.reduce(operator.or_, unindexed)) if unindexed else messages.none(),
+        _SEGMENTS.using(using).filter(session_id__in=ids),
+        _SESSIONS.using(using).filter(pk__in=ids),
+    )
+    extents = [read.extent(extent.session_id, extent.name) for extent in chosen if extent.session_id in read.sessions]
+    results = [read.index(extent, after.get(extent.session_id, extent.last_position)) for extent in extents]
+    if results and len(chosen) < len(found):
+        results[-1] = results[-1]._replace(others=True)
+    return results
+
+
+def _message(values: Sequence[Any]) -> Indexable:
+    """Return the message of a row with the columns ``MESSAGE_NAMES``, without a wire form that is too long."""
+    wire = values[_WIRE]
+    if wire is None or len(wire) <= _LONGEST_WIRE:
+        return index_rows.message(values)
+    return index_rows.message([*values[:_WIRE], None, *values[_WIRE + 1 :]])._replace(whole=False)
+
+
+class _Rows:
+    """What one statement returns: rows of ``_MESSAGES``, ``_SEGMENTS`` and ``_SESSIONS``."""
+
+    def __init__(self, messages: Any, segments: Any, sessions: Any) -> None:
+        # The messages come first: the database's values become those of Python by the fields of the first part.
+        union = messages.union(segments, sessions, all=True)
+        # The epoch, the indexed position and the last position of each session.
+        self.sessions: dict[int, tuple[int, int, int]] = {}
+        self._segments: dict[int, list[Segment]] = collections.defaultdict(list)
+        self._messages: dict[int, list[Sequence[Any]]] = collections.defaultdict(list)
+        for table, session_id, *values, second, third in union:
+            if table == "message":
+                self._messages[session_id].append(values)
+            elif table == "segment":
+                self._segments[session_id].append(Segment(values[0], second, values[_CONTENT]))
+            else:
+                self.sessions[session_id] = (values[0], second, third)
+
+    def extent(self, session_id: int, name: SessionName) -> Extent:
+        return Extent(session_id, name, *self.sessions[session_id])
+
+    def index(self, extent: Extent, after: int, *, before: int | None = None) -> IndexRead:
+        """Return a session, with its messages after the position ``after`` that are not indexed."""
+        rows = sorted(self._messages[extent.session_id], key=operator.itemgetter(0))
+        segments = sorted(self._segments[extent.session_id])
+        return IndexRead(extent, segments, list(map(_message, rows)), after, before)
+
+
+def messages_at(using: str, places: Sequence[tuple[int, int, int]]) -> dict[tuple[int, int], StoredMessage]:
+    """Return the messages at these places: see :meth:`.Store.messages_at`."""
+    positions: dict[int, list[int]] = collections.defaultdict(list)
+    for session_id, _, position in places:
+        positions[session_id].append(position)
+    if not positions:
+        return {}
+    conditions = [Q(session_id=pk, position__in=numbers) for pk, numbers in positions.items()]
+    rows = _PLACED.using(using).filter(functools.reduce(operator.or_, conditions))
+    wanted = set(places)
+    return {
+        (session_id, position): StoredMessage(
+            position, created_at, columns.message_of_values(stored), tokens, redacted_at is not None
+        )
+        for session_id, epoch, position, created_at, *stored, tokens, redacted_at in rows
+        if (session_id, epoch, position) in wanted
+    }
+
+
+def _bigint(number: int) -> Value:
+    # PostgreSQL would get a plain value as an integer of four bytes, whatever its size.
+    return Value(number, BigIntegerField())

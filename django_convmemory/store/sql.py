@@ -1,0 +1,554 @@
+"""The statements of ``append``, ``load`` and ``fork`` as text.
+
+An append through one data-modifying statement costs about as much as the driver's own transaction. Through the ORM it
+costs three times as much. All names in the statements are constants, and all values are parameters. The columns of a
+message come from the table in :mod:`.columns`. ``tests/golden`` shows every statement.
+
+PostgreSQL appends in one statement. SQLite needs two: an UPDATE that advances the counters and returns them, and an
+INSERT. If the session becomes due, a third statement marks it. The arithmetic is that of :meth:`.Counters.append`, and
+a test compares the two. On MariaDB an UPDATE returns nothing and assigns from left to right. There the store locks the
+row and computes the counters in Python.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple, Self
+
+from django_convmemory import clock
+from django_convmemory.rules.counters import MAX_PINNED, Batch, Row
+from django_convmemory.rules.strategies import View
+from django_convmemory.rules.values import DueRule, SessionName
+from django_convmemory.store import columns
+from django_convmemory.store.columns import APPENDED, LEADING, Kind
+
+SESSION = "convmemory_session"
+MESSAGE = "convmemory_message"
+SUMMARY = "convmemory_summary"
+
+# PostgreSQL takes 65 535 parameters in a statement, SQLite 32 766.
+ROWS_PER_INSERT = 1000
+# MariaDB takes 16 MiB in a statement by default, and quoting can double the length of a text.
+BYTES_PER_INSERT = 4 * 1024 * 1024
+
+
+class Advanced(NamedTuple):
+    """What the UPDATE of an append returns.
+
+    On SQLite ``turned_due`` says whether the tail exceeds the threshold. Nothing is marked yet.
+    """
+
+    session_id: int
+    last_position: int
+    unpinned_tokens: int
+    answered_position: int
+    due: bool
+    turned_due: bool
+
+    @classmethod
+    def of(cls, row: Sequence[Any] | None) -> Self | None:
+        """Return the row that the UPDATE returned, or None if it changed no row."""
+        if row is None:
+            return None
+        session_id, last_position, unpinned_tokens, answered_position, due, turned_due = row
+        return cls(session_id, last_position, unpinned_tokens, answered_position, bool(due), bool(turned_due))
+
+
+# Appending: the counters.
+
+
+class _Shape(NamedTuple):
+    """What decides the text of the UPDATE of an append. Everything else is a parameter."""
+
+    vendor: str
+    by_tokens: bool  # The threshold has a limit of tokens.
+    by_messages: bool  # The threshold has a limit of messages.
+    by_unindexed: bool  # The threshold has a limit of messages that are not indexed.
+    hint: bool
+    by_id: bool  # The id of the row is given too.
+    by_epoch: bool  # The epoch of the row is given too.
+    speaks: bool  # There is an assistant message.
+    calls: bool  # The last assistant message makes calls.
+    starts_exchange: bool  # The last unpinned message is not a tool result.
+    pinned: int
+    results: int  # The number of calls from before the batch that get a result.
+    repeats: bool  # The last of these results repeats an earlier one.
+
+
+def _without(results: int) -> str:
+    """Return the open calls without those that get the first ``results`` results of the batch."""
+    text = "open_calls"
+    for number in range(results):
+        text = f"REPLACE({text}, %(result{number})s, '')"
+    return text
+
+
+def advance(
+    vendor: str, name: SessionName, batch: Batch, rule: DueRule, *, counter: str, epoch: int | None = None
+) -> tuple[str, dict[str, Any]]:
+    """Return the UPDATE that adds ``batch`` to a session's counters, and marks the session due by ``rule``.
+
+    It changes no row if there is no such session, or if the session cannot take the batch, or if it is not at
+    ``epoch``.
+    """
+    after = batch.after
+    results = tuple(dict.fromkeys(batch.leading_results))
+    shape = _Shape(
+        vendor=vendor,
+        by_tokens=rule.threshold.tokens is not None,
+        by_messages=rule.threshold.messages is not None,
+        by_unindexed=rule.threshold.unindexed is not None,
+        hint=rule.hint,
+        by_id=name.row_id is not None,
+        by_epoch=epoch is not None,
+        speaks=batch.has_assistant,
+        calls=after.call_position > 0,
+        starts_exchange=after.unpinned_count > 0 and not batch.ends_with_result,
+        pinned=len(after.pinned),
+        results=len(results),
+        repeats=bool(results) and batch.leading_results[-1] in batch.leading_results[:-1],
+    )
+    params = {
+        "name_hash": name.name_hash,
+        "id": name.row_id,
+        "epoch": epoch,
+        "counter": counter,
+        "added": len(batch.entries),
+        "added_unpinned": after.unpinned_count,
+        "added_tokens": after.unpinned_tokens,
+        "max_tokens": rule.threshold.tokens,
+        "max_messages": rule.threshold.messages,
+        "max_unindexed": rule.threshold.unindexed,
+        "settled": after.settled_tokens,
+        "newest": after.newest_position,
+        "exchange_calls": after.exchange_calls,
+        "open_calls": after.open_calls,
+        "call_position": after.call_position,
+    }
+    for number, mark in enumerate(results):
+        params |= {f"result{number}": mark, f"like{number}": f"%{mark}%"}
+    if after.pinned:
+        params |= {
+            "added_pinned": len(after.pinned),
+            "pinned_tokens": sum(pinned.tokens for pinned in after.pinned),
+            "max_pinned": MAX_PINNED - len(after.pinned),
+        }
+        for number, pinned in enumerate(after.pinned):
+            params |= {f"pinned{number}": pinned.position, f"tokens{number}": f":{pinned.tokens}"}
+    return _advance(shape), params
+
+
+def mark_due(session_id: int, *, hint: bool) -> tuple[str, list[Any]]:
+    """Return the UPDATE that marks a session due from now on (SQLite)."""
+    now = clock.sql("sqlite")
+    return (
+        f"UPDATE {SESSION} SET due_since = {now}, due_revision = revision, "
+        f"hinted_at = {now if hint else 'NULL'} WHERE id = %s"
+    ), [session_id]
+
+
+@functools.lru_cache(maxsize=256)
+def _advance(shape: _Shape) -> str:
+    now = clock.sql(shape.vendor)
+    assignments = {
+        "last_position": "last_position + %(added)s",
+        "unpinned_count": "unpinned_count + %(added_unpinned)s",
+        "unpinned_tokens": "unpinned_tokens + %(added_tokens)s",
+        "settled_tokens": _if_exchange_starts(shape, "unpinned_tokens + %(settled)s", "settled_tokens"),
+        "newest_position": _if_exchange_starts(shape, "last_position + %(newest)s", "newest_position"),
+        **_pins(shape),
+        "answered_position": "call_position",
+        **_calls(shape),
+        # If another counter counted earlier messages, no name is right. A recount finds the session by that.
+        "counter": "CASE WHEN last_position = 0 OR counter = %(counter)s THEN %(counter)s ELSE '' END",
+        "revision": "revision + 1",
+        "updated_at": now,
+    }
+    if shape.vendor == "sqlite":
+        # SQLite rewrites an index entry even if the value is unchanged. So only mark_due() sets due_since.
+        # due_since is returned as text: SQLite 3.40 returns that NULL IS NOT NULL, and the driver would parse a time.
+        due, turned_due = "due_since || ''", _over(shape, {})
+    else:
+        assignments |= _due_mark(shape, assignments, now)
+        due, turned_due = "due_since IS NOT NULL", "due_revision = revision"
+    return (
+        f"UPDATE {SESSION} SET {', '.join(f'{column} = {value}' for column, value in assignments.items())} "
+        f"WHERE {' AND '.join(_conditions(shape))} "
+        f"RETURNING id, last_position, unpinned_tokens, answered_position, {due} AS due, {turned_due} AS turned_due"
+    )
+
+
+def _if_exchange_starts(shape: _Shape, value: str, column: str) -> str:
+    """Return ``value`` if the batch begins the newest exchange, otherwise ``column``, which stays as it is."""
+    if shape.speaks:
+        return value
+    if not shape.starts_exchange:
+        return column
+    # A message of the user belongs to the open exchange. If there is none, the message is an exchange by itself.
+    return f"CASE WHEN {_without(shape.results)} = '' THEN {value} ELSE {column} END"
+
+
+def _over(shape: _Shape, assigned: Mapping[str, str]) -> str:
+    """Return the condition that the session exceeds the threshold. ``assigned`` has new values of its columns."""
+    tokens, messages, settled, newest = (
+        assigned.get(column, column)
+        for column in ("unpinned_tokens", "unpinned_count", "settled_tokens", "newest_position")
+    )
+    over = []
+    if shape.by_tokens:
+        over.append(f"{tokens} - covered_tokens > %(max_tokens)s")
+    if shape.by_messages:
+        over.append(f"{messages} - covered_count > %(max_messages)s")
+    folds = f"({' OR '.join(over)}) AND {settled} > covered_tokens" if over else ""
+    indexes = f"{newest} - indexed_position > %(max_unindexed)s" if shape.by_unindexed else ""
+    return f"({folds} OR {indexes})" if folds and indexes else folds or indexes or "1 = 0"
+
+
+def _due_mark(shape: _Shape, assignments: Mapping[str, str], now: str) -> dict[str, str]:
+    if not (shape.by_tokens or shape.by_messages or shape.by_unindexed):
+        return {}
+    condition = f"due_since IS NULL AND {_over(shape, assignments)}"
+    return {
+        column: f"CASE WHEN {condition} THEN {value} ELSE {column} END"
+        for column, value in (
+            ("due_revision", "revision + 1"),
+            ("hinted_at", now if shape.hint else "NULL"),
+            ("due_since", now),
+        )
+    }
+
+
+def _pins(shape: _Shape) -> dict[str, str]:
+    if not shape.pinned:
+        return {}
+    texts = " || ".join(
+        f"' ' || CAST(last_position + %(pinned{number})s AS VARCHAR(20)) || %(tokens{number})s"
+        for number in range(shape.pinned)
+    )
+    return {
+        "pinned": f"pinned || {texts}",
+        "pinned_count": "pinned_count + %(added_pinned)s",
+        "pinned_tokens": "pinned_tokens + %(pinned_tokens)s",
+    }
+
+
+def _calls(shape: _Shape) -> dict[str, str]:
+    if shape.speaks:
+        return {
+            "exchange_calls": "%(exchange_calls)s",
+            "open_calls": "%(open_calls)s",
+            "call_position": "last_position + %(call_position)s" if shape.calls else "0",
+        }
+    return {"open_calls": _without(shape.results)} if shape.results else {}
+
+
+def _conditions(shape: _Shape) -> list[str]:
+    """Return the conditions under which the session can take the batch."""
+    conditions = ["name_hash = %(name_hash)s"]
+    if shape.results:
+        # The exchange is open until before the last result, and each result answers a call of the exchange.
+        before = shape.results if shape.repeats else shape.results - 1
+        conditions.append(f"{_without(before)} <> ''")
+        conditions += [f"exchange_calls LIKE %(like{number})s" for number in range(shape.results)]
+    if shape.pinned:
+        conditions.append("pinned_count <= %(max_pinned)s")
+    if shape.by_id:
+        conditions.append("id = %(id)s")
+    if shape.by_epoch:
+        conditions.append("epoch = %(epoch)s")
+    return conditions
+
+
+# Appending: the rows.
+
+
+def append_in_one(
+    name: SessionName, batch: Batch, rule: DueRule, *, counter: str, epoch: int | None = None
+) -> tuple[str, dict[str, Any]]:
+    """Return the one statement that appends the first ``ROWS_PER_INSERT`` messages of ``batch`` (PostgreSQL)."""
+    update, params = advance("postgresql", name, batch, rule, counter=counter, epoch=epoch)
+    added, values = _added_one(batch) if len(batch.entries) == 1 else _added(batch)
+    return (
+        f"WITH advanced AS ({update}), added AS (INSERT INTO {MESSAGE} {added}) SELECT * FROM advanced",
+        params | values,
+    )
+
+
+_APPENDED_NAMES = [column.name for column in APPENDED]
+# The parameters that hold the values of a message.
+_NEW = [f"new_{name}" for name in _APPENDED_NAMES]
+# The values that the statement itself knows, for a batch of one message, which goes to the new end of the session.
+_AT_END = {
+    Kind.TOTAL: "unpinned_tokens",
+    Kind.POSITION: "last_position",
+    Kind.TIME: clock.sql("postgresql"),
+    Kind.CALL: "answered_position",
+}
+# The same for a batch of several messages: {0} is the value relative to the batch.
+_RELATIVE = {
+    Kind.TOTAL: "advanced.unpinned_tokens - %(added_tokens)s + {0}",
+    Kind.POSITION: "advanced.last_position - %(added)s + {0}",
+    Kind.TIME: f"COALESCE({{0}}, {clock.sql('postgresql')})",
+    Kind.CALL: f"CASE WHEN {{0}} = {LEADING} THEN advanced.answered_position "
+    "ELSE advanced.last_position - %(added)s + {0} END",
+}
+_LISTED = ", ".join(_APPENDED_NAMES)
+# Each column comes as an array. The driver would take longer to find a placeholder for each value.
+_ADDED = (
+    f"(session_id, {_LISTED}) SELECT advanced.id, "
+    + ", ".join(_RELATIVE.get(column.kind, "{0}").format(f"batch.{column.name}") for column in APPENDED)
+    + " FROM advanced, UNNEST("
+    + ", ".join(f"%(new_{column.name})s::{column.type}[]" for column in APPENDED)
+    + f") AS batch ({_LISTED})"
+)
+
+
+def _added_one(batch: Batch) -> tuple[str, dict[str, Any]]:
+    """Return the rest of the INSERT of a batch of one message.
+
+    It leaves out the columns that are None. PostgreSQL plans the statement each time, and half as many columns take
+    half as long.
+    """
+    values = _filled(_NEW, _row_values(batch, 0, _relative_rows(batch)[0]))
+    return _added_one_text(tuple(values)), values
+
+
+@functools.lru_cache(maxsize=256)
+def _added_one_text(parameters: tuple[str, ...]) -> str:
+    values = {"session_id": "id"}
+    for kind, value in _AT_END.items():
+        for column, parameter in zip(APPENDED, _NEW, strict=True):
+            if column.kind is kind and (parameter in parameters or kind is Kind.TIME):
+                values[column.name] = value
+    for column, parameter in zip(APPENDED, _NEW, strict=True):
+        if parameter in parameters and column.kind not in (Kind.TOTAL, Kind.POSITION, Kind.CALL):
+            values[column.name] = f"%({parameter})s"
+    return f"({', '.join(values)}) SELECT {', '.join(values.values())} FROM advanced"
+
+
+def _added(batch: Batch) -> tuple[str, dict[str, Any]]:
+    """Return the rest of the INSERT of a batch of several messages."""
+    relative = _relative_rows(batch)[:ROWS_PER_INSERT]
+    rows = [_row_values(batch, index, row) for index, row in enumerate(relative)]
+    return _ADDED, dict(zip(_NEW, map(list, zip(*rows, strict=True)), strict=True))
+
+
+def _relative_rows(batch: Batch) -> Sequence[Row]:
+    """Return where the messages go, relative to a session that nobody has read yet."""
+    if not batch.leading_results:
+        return batch.rows
+    return [
+        row._replace(answers=LEADING) if entry.message.role == "tool" and row.answers is None else row
+        for entry, row in zip(batch.entries, batch.rows, strict=True)
+    ]
+
+
+def _row_values(batch: Batch, index: int, row: Row) -> list[Any]:
+    entry = batch.entries[index]
+    keyed = batch if index == 0 and batch.key_hash is not None else None
+    return columns.row_values(columns.Source(entry.message, entry, row, keyed))
+
+
+def _filled(names: Sequence[str], values: Sequence[Any]) -> dict[str, Any]:
+    return {name: value for name, value in zip(names, values, strict=True) if value is not None}
+
+
+def inserts(
+    vendor: str, batch: Batch, advanced: Advanced, start: int = 0
+) -> Iterator[tuple[str, list[Any] | dict[str, Any]]]:
+    """Yield the INSERTs of the entries from ``start`` on, after ``advanced`` has made room for them."""
+    position = advanced.last_position - len(batch.entries)
+    total = advanced.unpinned_tokens - batch.after.unpinned_tokens
+    places = []
+    for row in _relative_rows(batch):
+        answers = row.answers
+        if answers is not None:
+            answers = advanced.answered_position if answers == LEADING else answers + position
+        places.append(Row(row.position + position, row.tokens_through + total, answers))
+    yield from inserts_at(vendor, batch, advanced.session_id, places, start)
+
+
+def inserts_at(
+    vendor: str, batch: Batch, session_id: int, places: Sequence[Row], start: int = 0
+) -> Iterator[tuple[str, list[Any] | dict[str, Any]]]:
+    """Yield the INSERTs of the entries from ``start`` on at their ``places``."""
+    alone = len(batch.entries) - start == 1
+    rows: list[list[Any]] = []
+    size = 0
+    for index in range(start, len(batch.entries)):
+        values = _row_values(batch, index, places[index])
+        length = 0 if alone else sum(len(value.encode()) for value in values if isinstance(value, str))
+        if rows and (len(rows) >= ROWS_PER_INSERT or size + length > BYTES_PER_INSERT):
+            yield _insert(vendor, rows)
+            rows, size = [], 0
+        rows.append([session_id, *values])
+        size += length
+    if rows:
+        yield _insert(vendor, rows)
+
+
+_INSERTED = ["session_id", *_APPENDED_NAMES]
+
+
+def _insert(vendor: str, rows: list[list[Any]]) -> tuple[str, list[Any] | dict[str, Any]]:
+    if len(rows) == 1:
+        # Django finds SQLite's named parameters faster than positional ones.
+        values = _filled(_INSERTED, rows[0])
+        return _insert_one(vendor, tuple(values)), values
+    text, row = _insert_several(vendor)
+    return text + ", ".join([row] * len(rows)), [value for row in rows for value in row]
+
+
+@functools.lru_cache(maxsize=256)
+def _insert_one(vendor: str, names: tuple[str, ...]) -> str:
+    values = {name: f"%({name})s" for name in names}
+    for column in APPENDED:
+        if column.kind is Kind.TIME:
+            values.setdefault(column.name, clock.sql(vendor))
+    return f"INSERT INTO {MESSAGE} ({_quoted(vendor, values)}) VALUES ({', '.join(values.values())})"
+
+
+@functools.cache
+def _insert_several(vendor: str) -> tuple[str, str]:
+    """Return the beginning of the INSERT, and the placeholders of a row."""
+    now = clock.sql(vendor)
+    marks = [f"COALESCE(%s, {now})" if column.kind is Kind.TIME else "%s" for column in APPENDED]
+    return f"INSERT INTO {MESSAGE} ({_quoted(vendor, _INSERTED)}) VALUES ", f"(%s, {', '.join(marks)})"
+
+
+# Reserved words of MariaDB.
+_RESERVED = frozenset({"usage"})
+
+
+def _quoted(vendor: str, names: Iterable[str]) -> str:
+    """Return the names in a list, quoted if the database needs it."""
+    return ", ".join(f"`{name}`" if vendor == "mysql" and name in _RESERVED else name for name in names)
+
+
+# Copying.
+
+_COPIED_SUMMARY = (
+    "version, parent_version, first_position, last_position, covered_count, covered_tokens, text, tokens, model, "
+    "shortened, fallback, stand_in, carried, cut, building, part_end, prompt_hash, identifiers, model_length, folds, "
+    "created_at"
+)
+
+
+def copy_messages(vendor: str, source: int, target: int, last_position: int) -> tuple[str, list[Any]]:
+    """Return the INSERT that copies a session's messages through ``last_position`` into another session."""
+    names = [column.name for column in columns.MESSAGE_COLUMNS]
+    values = [column.fork or _quoted(vendor, [column.name]) for column in columns.MESSAGE_COLUMNS]
+    return (
+        f"INSERT INTO {MESSAGE} (session_id, {_quoted(vendor, names)}) SELECT %s, {', '.join(values)} FROM {MESSAGE} "
+        "WHERE session_id = %s AND position <= %s"
+    ), [target, source, last_position]
+
+
+def copy_summaries(source: int, target: int, last_position: int) -> tuple[str, list[Any]]:
+    """Return the INSERT that copies a session's valid summaries through ``last_position`` into another session."""
+    return (
+        f"INSERT INTO {SUMMARY} (session_id, {_COPIED_SUMMARY}) SELECT %s, {_COPIED_SUMMARY} FROM {SUMMARY} "
+        "WHERE session_id = %s AND last_position <= %s AND invalidated_at IS NULL AND building = %s"
+    ), [target, source, last_position, False]
+
+
+# Reading.
+
+_SESSION = (
+    "s.id, s.epoch, s.revision, s.due_since IS NOT NULL, s.last_position, s.unpinned_count, s.unpinned_tokens, "
+    "s.settled_tokens, s.newest_position, s.pinned, s.call_position, s.exchange_calls, s.open_calls, "
+    "s.covered_position, s.covered_count, s.covered_tokens"
+)
+_SUMMARY = "v.version, v.first_position, v.last_position, v.text, v.tokens"
+# The columns of a message that is shown. Of the time of its redaction only NULL or not NULL counts.
+PLACED_NAMES = (
+    *("position", "role", "kind", "content", "wire", "metadata", "tokens", "answers", "redacted_at"),
+    *columns.MORE_NAMES,
+)
+_SHOWN = ", ".join(f"m.{name}" for name in PLACED_NAMES).replace("m.redacted_at", "m.redacted_at IS NOT NULL")
+# Where the row without a position has the session and the summary.
+AT_SESSION, AT_SUMMARY = PLACED_NAMES.index("wire"), PLACED_NAMES.index("metadata")
+# More than a session holds, and small enough for every database to add to a session's counters.
+_LARGEST = 2**53
+
+
+@functools.lru_cache(maxsize=64)
+def _load(vendor: str, *, messages: bool, tokens: bool, summary: bool, by_id: bool) -> str:
+    array, text = ("JSON_BUILD_ARRAY", "::text") if vendor == "postgresql" else ("JSON_ARRAY", "")
+    greatest, least = ("MAX", "MIN") if vendor == "sqlite" else ("GREATEST", "LEAST")
+    first, covered = ("covered_position + 1", "covered_tokens") if summary else ("1", "0")
+    # The arithmetic of values.view_bound(), as if all pinned messages were among the last ones.
+    if messages:
+        last = f"{least}(last_position + 1 - pinned_count - %s, newest_position)"
+        column, bound = "m.position", f">= (SELECT {greatest}({first}, {last})"
+    elif tokens:
+        left_out = f"{least}(unpinned_tokens - %s, settled_tokens)"
+        column, bound = "m.tokens_through", f"> (SELECT {greatest}({covered}, {left_out})"
+    else:
+        column, bound = "m.position", f">= (SELECT {first}"
+    # PostgreSQL plans the statement each time. It plans subqueries faster than joins or a common table expression.
+    session = f"FROM {SESSION} s WHERE s.name_hash = %s"
+    session_id = "%s" if by_id else f"(SELECT s.id {session})"
+    messages_of_view = (
+        f"SELECT {_shown(vendor)} FROM {MESSAGE} m WHERE m.session_id = {session_id} AND {column} {bound} {session})"
+    )
+    if vendor == "postgresql":
+        # With one bound, and rows in the order of its index, the planner takes that index. Otherwise, if most sessions
+        # have one message, it could take another index.
+        messages_of_view = f"({messages_of_view} ORDER BY {column})"
+    row = {name: _null(vendor, name) for name in PLACED_NAMES} | {
+        "wire": f"{array}({_SESSION}){text}",
+        "metadata": f"(SELECT {array}({_SUMMARY}){text} FROM {SUMMARY} v WHERE v.session_id = s.id AND v.version = "
+        "s.current_version)",
+    }
+    return f"{messages_of_view} UNION ALL SELECT {', '.join(row.values())} {session}"
+
+
+_TYPES = {column.name: column.type for column in columns.MESSAGE_COLUMNS}
+
+
+def _shown(vendor: str) -> str:
+    if vendor != "postgresql":
+        return _SHOWN
+    # PostgreSQL refuses a prepared statement if its result has other types since a migration. So it always has these.
+    return ", ".join(
+        column if name == "redacted_at" else f"{column}::{'bigint' if _TYPES[name] == 'int' else _TYPES[name]}"
+        for name, column in zip(PLACED_NAMES, _SHOWN.split(", "), strict=True)
+    )
+
+
+def _null(vendor: str, name: str) -> str:
+    # MariaDB turns the numbers of a UNION into decimals if another part has a plain NULL in their place.
+    return "CAST(NULL AS SIGNED)" if vendor == "mysql" and _TYPES[name].endswith("int") else "NULL"
+
+
+def load(vendor: str, name: SessionName, view: View, session_id: int | None = None) -> tuple[str, list[Any]]:
+    """Return the SELECT of a session as it is at one moment: one row for the session, and the messages of ``view``.
+
+    The session's row has no position. Its column ``AT_SESSION`` is a JSON array of the values in ``_SESSION``. Its
+    column ``AT_SUMMARY`` is a JSON array of those in ``_SUMMARY``, or NULL. The messages are at least those within
+    :func:`.values.view_bound`, with the pinned ones among them. If the view has limits of messages and of tokens, the
+    limit of messages counts.
+
+    With ``session_id`` the messages are those of that session, so that one partition is planned. They belong to the
+    session's row only if this has the same id.
+    """
+    messages, tokens, by_id = view.messages is not None, view.tokens is not None, session_id is not None
+    text = _load(vendor, messages=messages, tokens=tokens, summary=view.summary, by_id=by_id)
+    bounds = [bound for bound in (view.messages, view.tokens) if bound is not None]
+    name_hash = name.name_hash
+    of = session_id if by_id else name_hash
+    return text, [of, *[min(bound, _LARGEST) for bound in bounds[:1]], name_hash, name_hash]
+
+
+def placed(session_id: int, positions: Sequence[int]) -> tuple[str, list[Any]]:
+    """Return the SELECT of the messages at ``positions``, each with the session's epoch before it.
+
+    If there are none of these messages, the session's epoch comes in a row by itself.
+    """
+    places = ", ".join(["%s"] * len(positions))
+    return (
+        f"SELECT s.epoch, {_SHOWN} FROM {SESSION} s "
+        f"LEFT JOIN {MESSAGE} m ON m.session_id = s.id AND m.position IN ({places}) WHERE s.id = %s"
+    ), [*positions, session_id]

@@ -1,0 +1,104 @@
+"""Finding the sessions that a worker should fold, and those whose summary should be rebuilt."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from django.db import connections
+from django.db.models import F
+
+from django_convmemory import models
+from django_convmemory.clock import Clock
+from django_convmemory.rules.values import DueRule
+from django_convmemory.store import breakers, transactions
+
+
+def due(
+    using: str, alias: str, *, limit: int, hint_age: float, fewest_attempts: bool, unindexed: int | None
+) -> list[int]:
+    """Mark due sessions as sent, and return their ids: see :meth:`.Store.sweep`."""
+    sessions = models.Session.objects.using(using)
+    free = sessions.due().unleased().filter(alias=alias).unhinted(hint_age)
+    # A session is indexed whether or not the time of its next attempt has come.
+    behind = free.filter(newest_position__gt=F("indexed_position") + (unindexed or 0))
+    stale = free.ready() if unindexed is None else behind
+    order = ("attempts", "due_since", "pk") if fewest_attempts else ("due_since", "pk")
+    # With a hint_age of 0 a marked row is found again at once.
+    return _marked(stale, order, limit, {"hinted_at": Clock()}, repeat=hint_age > 0)
+
+
+def rebuilds(using: str, alias: str, *, limit: int, wait: float) -> list[int]:
+    """Mark sessions whose rebuild is sent, and return their ids: see :meth:`.Store.sweep_rebuilds`."""
+    sessions = models.Session.objects.using(using)
+    marked = sessions.filter(alias=alias, rebuild_after__lte=Clock(), due_since__isnull=True).unleased()
+    return _marked(marked, ("rebuild_after", "pk"), limit, {"rebuild_after": Clock(wait)}, repeat=True)
+
+
+def waiting_rebuilds(using: str, alias: str, *, within: float, limit: int) -> int:
+    """Return the number of sessions whose rebuild is sent: see :meth:`.Store.waiting_rebuilds`."""
+    sessions = models.Session.objects.using(using).filter(alias=alias, due_since__isnull=True)
+    sent = sessions.filter(rebuild_after__gt=Clock(), rebuild_after__lte=Clock(within))
+    return sent.order_by()[:limit].count()
+
+
+def _marked(
+    rows: models.SessionQuerySet, order: Sequence[str], limit: int, mark: dict[str, Any], *, repeat: bool
+) -> list[int]:
+    """Set ``mark`` in the first ``limit`` of ``rows``, and return their ids. No other process marks the same ones.
+
+    ``repeat``: a marked row is no longer among ``rows``.
+    """
+    using = rows.db
+    connection = connections[using]
+    ordered = rows.order_by(*order).values_list("pk", flat=True)
+
+    def one_by_one() -> list[int]:
+        # SQLite has one writer at a time. Of two sweeps, the first one that marks a row gets it, and the second one
+        # looks for other rows.
+        ids: list[int] = []
+        while len(ids) < limit and (page := list(ordered[: limit - len(ids)])):
+            ids += [pk for pk in page if rows.filter(pk=pk).update(**mark)]
+            if not repeat:
+                break
+        return ids
+
+    def locked() -> list[int]:
+        # Sweeps that run at the same time take different rows. A row that a request has locked is left for the next
+        # sweep. This sweep holds the locks of other rows: if it waited, appends to those would wait too.
+        ids = list(ordered.select_for_update(skip_locked=True)[:limit])
+        models.Session.objects.using(using).filter(pk__in=ids).update(**mark)
+        return ids
+
+    if not ordered.exists():
+        return []
+    return transactions.run(using, locked if connection.features.has_select_for_update_skip_locked else one_by_one)
+
+
+def mark_unmarked(using: str, alias: str, rule: DueRule, *, limit: int) -> int:
+    """Mark sessions that exceed a new threshold: see :meth:`.Store.mark_unmarked`."""
+    after = breakers.next_to_compare(using, alias, rule.threshold)
+    if after is None:
+        return 0
+    sessions = models.Session.objects.using(using).filter(alias=alias, pk__gt=after)
+    ids = list(sessions.order_by("alias", "pk").values_list("pk", flat=True)[:limit])
+    marked = 0
+    if ids:
+        over = models.exceeds(rule.threshold, covered_tokens=F("covered_tokens"), covered_count=F("covered_count"))
+        unmarked = sessions.filter(over, pk__lte=ids[-1], due_since__isnull=True)
+        changes: dict[str, Any] = {"due_since": Clock(), "hinted_at": None, "revision": F("revision") + 1}
+        marked = transactions.run(using, lambda: unmarked.update(**changes), savepoint=True, atomic=False)
+    breakers.compared(using, alias, ids[-1] if len(ids) == limit else None)
+    return marked
+
+
+def waiting(using: str, alias: str, *, after: float, within: float, limit: int) -> int:
+    """Return the number of due sessions whose task no worker has taken: see :meth:`.Store.waiting`."""
+    sessions = models.Session.objects.using(using).due().unleased().ready().filter(alias=alias)
+    return sessions.filter(hinted_at__lte=Clock(-after), hinted_at__gt=Clock(-within)).order_by()[:limit].count()
+
+
+def unhint(using: str, session_ids: Sequence[int]) -> None:
+    """Remove the marks of :func:`due`."""
+    sessions = models.Session.objects.using(using).filter(pk__in=session_ids)
+    transactions.run(using, lambda: sessions.update(hinted_at=None), savepoint=True, atomic=False)
