@@ -16,8 +16,8 @@ from django_convmemory.operations.forwarding import asynchronous
 from django_convmemory.rules import strategies
 from django_convmemory.rules.transcript import spoken
 from django_convmemory.scheduling import NullScheduler
+from django_convmemory.store.either import Store
 from django_convmemory.store.in_memory import InMemoryStore
-from django_convmemory.store.protocol import Store
 
 __all__ = [
     "BufferSummaryChatMemory",

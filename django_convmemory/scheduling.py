@@ -11,7 +11,7 @@ from typing import Literal, Protocol, runtime_checkable
 from django_convmemory.chat_models.base import ChatModel
 from django_convmemory.fold.runs import Result
 from django_convmemory.rules.options import Options
-from django_convmemory.store.protocol import Store
+from django_convmemory.store.either import Store
 
 logger = logging.getLogger(__name__)
 

@@ -17,9 +17,9 @@ from django_convmemory.observers import Call
 from django_convmemory.operations.conversation import ConversationMemory
 from django_convmemory.operations.naming import Named
 from django_convmemory.rules.transcript import spoken
+from django_convmemory.store.either import Store
 from django_convmemory.store.in_memory import InMemoryStore
 from django_convmemory.store.orm import ORMStore
-from django_convmemory.store.protocol import Store
 
 _TURNS = re.compile(r"^<(quoted-[0-9a-f]{12}) turns>\n(.*)\n</\1 turns>$", re.MULTILINE | re.DOTALL)
 

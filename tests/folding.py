@@ -13,8 +13,8 @@ from django_convmemory.memory import ConversationSummaryBufferMemory
 from django_convmemory.messages import ChatMessage
 from django_convmemory.operations.conversation import ConversationMemory
 from django_convmemory.scheduling import NullScheduler
+from django_convmemory.store.either import Store
 from django_convmemory.store.orm import ORMStore
-from django_convmemory.store.protocol import Store
 
 MARKER = re.compile(r"\[\[(\d+)\]\]")
 

@@ -424,7 +424,7 @@ def test_a_cancelled_twin_runs_to_its_end_if_it_has_begun(
         running.set()
         assert may_go_on.wait(10)
 
-    append = appending.append
+    append = ORMStore.append
 
     def waiting_append(*args: Any, **kwargs: Any) -> Any:
         wait()
@@ -434,7 +434,7 @@ def test_a_cancelled_twin_runs_to_its_end_if_it_has_begun(
         chat, message = memories["default"].session("async"), {"role": "user", "content": "hello"}
         try:
             if begun:
-                monkeypatch.setattr(appending, "append", waiting_append)
+                monkeypatch.setattr(ORMStore, "append", waiting_append)
             else:
                 before = asyncio.create_task(sync_to_async(wait)())
                 await asyncio.sleep(0)

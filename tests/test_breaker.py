@@ -17,9 +17,9 @@ from django_convmemory.rules import breaker
 from django_convmemory.rules.breaker import Breaker, Reason
 from django_convmemory.rules.strategies import Threshold
 from django_convmemory.rules.values import AttemptOutcome, AttemptRecord, Claim, DueRule, NewVersion
+from django_convmemory.store.either import Store
 from django_convmemory.store.in_memory import InMemoryStore
 from django_convmemory.store.orm import ORMStore
-from django_convmemory.store.protocol import Store
 from tests.folding import MarkerModel, build, talk
 from tests.outages import skip
 

@@ -15,7 +15,7 @@ from django_convmemory import checks as app_checks, conf, models, prompts, token
 from django_convmemory.clock import Clock
 from django_convmemory.messages import ChatMessage
 from django_convmemory.rules.breaker import Reason
-from django_convmemory.store import breakers
+from django_convmemory.store.orm import ORMStore
 from tests import projects
 
 MEMORY = "django_convmemory.memory."
@@ -423,7 +423,7 @@ def test_convmemory_w004_sqlite_without_a_write_ahead_log(other_connections: Any
 
 
 def pause(reason: Reason, alias: str = "default") -> None:
-    breakers.open_("default", alias, reason, "Refused: this key", seconds=60.0)
+    ORMStore().open_breaker(alias, reason, "Refused: this key", seconds=60.0)
 
 
 @pytest.mark.django_db
@@ -441,7 +441,7 @@ def test_convmemory_w005_quotes_the_last_error_and_lasts_until_the_model_answers
     assert "The last error was: Refused: this key" in str(warning.hint)
     models.AliasState.objects.update(until=Clock(-60))
     assert reported_with(databases=["default"]) == ["W005"]
-    breakers.close("default", "default")
+    ORMStore().close_breaker("default")
     assert reported_with(databases=["default"]) == []
 
 

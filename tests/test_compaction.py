@@ -21,8 +21,8 @@ from django_convmemory.chat_models.scripted import ScriptedChatModel
 from django_convmemory.clock import Clock
 from django_convmemory.fold.attempts import Price
 from django_convmemory.messages import ChatMessage
+from django_convmemory.store.either import Store
 from django_convmemory.store.in_memory import InMemoryStore
-from django_convmemory.store.protocol import Store
 from tests.conversations import call
 from tests.folding import MarkerModel, build, covered, keys_of, outcomes, session, talk, versions
 

@@ -19,7 +19,7 @@ from django_convmemory.chat_models.scripted import ScriptedChatModel
 from django_convmemory.clock import Clock
 from django_convmemory.rules.values import Claim
 from django_convmemory.scheduling import NullScheduler
-from django_convmemory.store.protocol import Store
+from django_convmemory.store.either import Store
 from tests.folding import MarkerModel, build, covered, keys_of, outcomes, session, talk, versions
 
 pytestmark = pytest.mark.django_db

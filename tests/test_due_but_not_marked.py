@@ -12,9 +12,9 @@ from django_convmemory import models
 from django_convmemory.memory import ConversationSummaryBufferMemory
 from django_convmemory.messages import ChatMessage
 from django_convmemory.rules.values import DueRule
+from django_convmemory.store.either import Store
 from django_convmemory.store.in_memory import InMemoryStore
 from django_convmemory.store.orm import ORMStore
-from django_convmemory.store.protocol import Store
 from tests.chunks import assert_sound
 from tests.folding import MarkerModel, build, covered, session, talk
 

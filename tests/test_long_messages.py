@@ -14,9 +14,9 @@ from django_convmemory.messages import ChatMessage
 from django_convmemory.operations.conversation import ConversationMemory
 from django_convmemory.rules import transcript
 from django_convmemory.rules.transcript import spoken
+from django_convmemory.store.either import Store
 from django_convmemory.store.in_memory import InMemoryStore
 from django_convmemory.store.orm import ORMStore
-from django_convmemory.store.protocol import Store
 from tests import conversations
 from tests.chunks import Killed, assert_sound, covered_position, spoken_in, transcript_of, versions
 from tests.conversations import call

@@ -11,8 +11,8 @@ from django_convmemory.chat_models.scripted import ScriptedChatModel
 from django_convmemory.maintenance import recount
 from django_convmemory.messages import ChatMessage
 from django_convmemory.operations.conversation import ConversationMemory
+from django_convmemory.store.either import Store
 from django_convmemory.store.orm import ORMStore
-from django_convmemory.store.protocol import Store
 from tests.chunks import assert_sound, covered_position, versions
 from tests.folding import MarkerModel, build, covered, outcomes, session, talk
 

@@ -10,8 +10,8 @@ from django_convmemory import models
 from django_convmemory.fold.runs import Outcome
 from django_convmemory.maintenance.recount import recount
 from django_convmemory.memory import ConversationSummaryBufferMemory
+from django_convmemory.store.either import Store
 from django_convmemory.store.orm import ORMStore
-from django_convmemory.store.protocol import Store
 from tests.folding import MarkerModel, build, covered, session, talk, versions
 
 pytestmark = pytest.mark.django_db

@@ -19,8 +19,8 @@ from django_convmemory.chat_models.base import ChatRequest
 from django_convmemory.chat_models.scripted import ScriptedChatModel
 from django_convmemory.messages import ChatMessage
 from django_convmemory.operations.conversation import ConversationMemory, Redacted
+from django_convmemory.store.either import Store
 from django_convmemory.store.orm import ORMStore
-from django_convmemory.store.protocol import Store
 from tests.chunks import assert_sound, before_each_call, covered_position, spoken_in
 from tests.folding import MarkerModel, build, covered, session, talk
 

@@ -15,9 +15,9 @@ from django_convmemory.memory import (
     ConversationWindowMemory,
 )
 from django_convmemory.messages import ChatMessage
+from django_convmemory.store.either import Store
 from django_convmemory.store.in_memory import InMemoryStore
 from django_convmemory.store.orm import ORMStore
-from django_convmemory.store.protocol import Store
 
 pytestmark = pytest.mark.django_db
 

@@ -20,7 +20,7 @@ from django_convmemory.rules.values import SessionName, Snapshot, StoredMessage
 from django_convmemory.search import indexing, ranking, searching
 from django_convmemory.search.hits import Hit
 from django_convmemory.search.searching import Found
-from django_convmemory.store.protocol import Store
+from django_convmemory.store.either import Store
 from django_convmemory.tokens import TokenCounter
 
 KIND = "recall"

@@ -15,7 +15,7 @@ from django_convmemory.fold.runs import LeaseLost
 from django_convmemory.messages import ChatMessage
 from django_convmemory.rules.exchanges import Placed, Turn
 from django_convmemory.rules.values import Claim
-from django_convmemory.store.protocol import Store
+from django_convmemory.store.either import Store
 from django_convmemory.tokens import TokenCounter
 
 # The window is not made smaller than this, in tokens.

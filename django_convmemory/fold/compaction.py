@@ -29,7 +29,7 @@ from django_convmemory.rules.options import Options
 from django_convmemory.rules.strategies import Strategy
 from django_convmemory.rules.values import AttemptRecord, Claim, DueRule, NewVersion, is_final
 from django_convmemory.search import indexing
-from django_convmemory.store.protocol import Store
+from django_convmemory.store.either import Store
 from django_convmemory.tokens import TokenCounter
 
 logger = logging.getLogger(__name__)

@@ -15,7 +15,7 @@ from django_convmemory.rules import breaker
 from django_convmemory.rules.breaker import Reason
 from django_convmemory.rules.options import Options
 from django_convmemory.rules.values import LONGEST_WAIT, Claim, DueRule, backoff
-from django_convmemory.store.protocol import Store
+from django_convmemory.store.either import Store
 
 logger = logging.getLogger(__name__)
 

@@ -17,7 +17,7 @@ from django_convmemory.observers import Call
 from django_convmemory.rules import breaker
 from django_convmemory.rules.breaker import Reason
 from django_convmemory.rules.values import Claim
-from django_convmemory.store.protocol import Store
+from django_convmemory.store.either import Store
 
 logger = logging.getLogger(__name__)
 

@@ -17,7 +17,7 @@ from django_convmemory.observers import Call
 from django_convmemory.rules.options import Options
 from django_convmemory.rules.transcript import spoken
 from django_convmemory.rules.values import AttemptOutcome, AttemptRecord, Claim, NewVersion
-from django_convmemory.store.protocol import Store
+from django_convmemory.store.either import Store
 
 # The line with identifiers takes at most this part of a summary: a sixth.
 _IDENTIFIERS_SHARE = 6

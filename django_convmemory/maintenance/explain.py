@@ -42,7 +42,7 @@ def explain(
 
     ``context`` is what ``memory.load(session)`` returned. It takes two statements, however long the session is.
     """
-    using = memory.store.using  # type: ignore[attr-defined]
+    using = memory.store.using  # type: ignore[union-attr]
     messages = models.Message.objects.using(using).filter(session=session)
     if before is not None:
         messages = messages.filter(position__lt=before)

@@ -25,7 +25,7 @@ from django_convmemory.rules.options import Options
 from django_convmemory.rules.strategies import Strategy, Threshold
 from django_convmemory.rules.values import MAX_ALIAS_LENGTH, MAX_COUNTER_NAME, Claim, DueRule
 from django_convmemory.search import indexing
-from django_convmemory.store.protocol import Store
+from django_convmemory.store.either import Store
 
 logger = logging.getLogger(__name__)
 

@@ -8,7 +8,7 @@ from django_convmemory.exceptions import InvalidMessage, InvalidSession
 from django_convmemory.messages import check_text
 from django_convmemory.operations.arguments import NOT_GIVEN
 from django_convmemory.rules.values import MAX_KEY_LENGTH, SessionName
-from django_convmemory.store.protocol import Store
+from django_convmemory.store.either import Store
 
 MAX_VISITOR_LENGTH = 64
 

@@ -16,7 +16,7 @@ from django_convmemory.rules.indexable import MAX_CHARACTERS, Indexable, IndexRe
 from django_convmemory.rules.segments import Document, Segment
 from django_convmemory.rules.values import SessionName
 from django_convmemory.search.documents import document
-from django_convmemory.store.protocol import Store
+from django_convmemory.store.either import Store
 
 logger = logging.getLogger(__name__)
 

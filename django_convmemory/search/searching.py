@@ -14,7 +14,7 @@ from django_convmemory.search.hits import Hit, Hits
 from django_convmemory.search.indexing import Searchable
 from django_convmemory.search.queries import Query
 from django_convmemory.search.ranking import Match
-from django_convmemory.store.protocol import Store
+from django_convmemory.store.either import Store
 
 MAX_HITS = 100
 MAX_NEIGHBOURS = 10

@@ -18,6 +18,7 @@ from django_convmemory.rules import spent_keys, values
 from django_convmemory.rules.counters import Batch, Counters, Previous
 from django_convmemory.rules.values import DueRule, SessionName
 from django_convmemory.store import columns, creating, owners, partitions, preparing, sql, transactions
+from django_convmemory.store.database import Database
 
 # How often an append is tried while others change the session.
 _TRIES = 20
@@ -30,28 +31,37 @@ _MAX_RESULTS = 8
 _RECENT = 200
 
 
-def append(using: str, name: SessionName, batch: Batch, rule: DueRule, *, counter: str) -> values.Appended:
-    """Store ``batch``. See :meth:`.Store.append`."""
-    if batch.key_hash is None:
-        return append_new(using, name, batch, rule, counter=counter)
-    for _ in range(_TRIES):
-        looked = _look_again(using, name, batch)
-        if isinstance(looked, values.Appended):
-            return looked
-        try:
-            return append_new(using, name, batch, rule, counter=counter, epoch=looked)
-        except transactions.OutcomeUnknown:
-            continue  # The key tells whether it was stored.
-        except _Moved:
-            continue
-        except (IntegrityError, exceptions.InvalidMessage):
-            # Another retry of this append was faster. It held the session's row until it committed, so its rows are
-            # visible now. They are why this batch is refused: its key is taken, and its tool results are stored.
+class Appending(Database):
+    """Appends to sessions."""
+
+    def append(self, name: SessionName, batch: Batch, rule: DueRule, *, counter: str) -> values.Appended:
+        """Store all messages of ``batch`` at the end of the session, or none. Create the session if there is none.
+
+        In the same transaction the session is marked due if ``rule`` says so. ``counter`` is the name of the token
+        counter.
+        Raises :class:`~django_convmemory.exceptions.ToolResultRefused`, ``TooManyPinned``, ``IdempotencyConflict``.
+        """
+        using = self.using
+        if batch.key_hash is None:
+            return append_new(using, name, batch, rule, counter=counter)
+        for _ in range(_TRIES):
             looked = _look_again(using, name, batch)
             if isinstance(looked, values.Appended):
                 return looked
-            raise
-    raise _contended(name)
+            try:
+                return append_new(using, name, batch, rule, counter=counter, epoch=looked)
+            except transactions.OutcomeUnknown:
+                continue  # The key tells whether it was stored.
+            except _Moved:
+                continue
+            except (IntegrityError, exceptions.InvalidMessage):
+                # Another retry of this append was faster. It held the session's row until it committed, so its rows are
+                # visible now. They are why this batch is refused: its key is taken, and its tool results are stored.
+                looked = _look_again(using, name, batch)
+                if isinstance(looked, values.Appended):
+                    return looked
+                raise
+        raise _contended(name)
 
 
 class _Moved(Exception):

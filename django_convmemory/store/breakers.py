@@ -18,37 +18,97 @@ from django_convmemory.rules.strategies import Threshold
 from django_convmemory.rules.values import AttemptOutcome
 from django_convmemory.store import compiled, transactions
 from django_convmemory.store.compiled import Slot
+from django_convmemory.store.database import Database
 
 _MAX_ERROR = 1000
 
 
-def read(using: str, alias: str) -> Breaker:
-    """Return the state of an alias's breaker."""
-    for row in _reading(using).read(alias=alias):
-        return Breaker(*row)
-    return Breaker(timezone.now())
+class Breakers(Database):
+    """The breaker of each alias: see :mod:`.rules.breaker`."""
+
+    def breaker(self, alias: str) -> Breaker:
+        """Return the state of the breaker."""
+        using = self.using
+        for row in _reading(using).read(alias=alias):
+            return Breaker(*row)
+        return Breaker(timezone.now())
+
+    def count_failure(self, alias: str, session_id: int, error: str, *, seconds: float = 0.0) -> int:
+        """Count a failure of the alias's own model after so many seconds, and return how many there are in a row.
+
+        While the breaker is closed, a session counts only once in a row. It does not count either if the model has
+        folded another session since this one last failed, or, if it did not, since the call began.
+        """
+        using = self.using
+        _create(using, alias)
+        counts = Q(until__isnull=False) & ~Q(reason=Reason.RATE_LIMIT)
+        if not _has_folded_another(using, alias, session_id, seconds):
+            counts |= Q(last_session__isnull=True) | ~Q(last_session=session_id)
+        _update(
+            _rows(using, alias).filter(counts),
+            failures=F("failures") + 1,
+            last_session=session_id,
+            since=Coalesce("since", Clock()),
+            error=error[:_MAX_ERROR],
+        )
+        return _rows(using, alias).values_list("failures", flat=True).first() or 0
+
+    def open_breaker(self, alias: str, reason: Reason, error: str, *, seconds: float) -> None:
+        """Pause the alias for ``seconds``. A rate limit changes no longer pause, and none for another reason."""
+        using = self.using
+        _create(using, alias)
+        rows = _rows(using, alias)
+        if reason == Reason.RATE_LIMIT:
+            # Of two calls at a time, only one may have been told how long to wait.
+            rows = rows.filter(Q(until__isnull=True) | Q(reason=Reason.RATE_LIMIT, until__lt=Clock(seconds)))
+            _update(rows, until=Clock(seconds), reason=reason, error=error[:_MAX_ERROR])
+        else:
+            # The outage begins now. The failures that were counted may be days old, and those of a wrong configuration
+            # are no outage: the fallback must not stand in at once.
+            was_closed = Q(until__isnull=True) | Q(reason=Reason.RATE_LIMIT)
+            begins = was_closed | (Q(reason=Reason.MISCONFIGURED) & ~Q(reason=reason))
+            since = Case(When(begins, then=Clock()), default=Coalesce("since", Clock()))
+            # Before the reason changes: MariaDB evaluates an UPDATE from left to right.
+            _update(rows, since=since, until=Clock(seconds), reason=reason, error=error[:_MAX_ERROR])
+
+    def probe(self, alias: str, *, seconds: float) -> bool:
+        """Return whether the caller may probe: the pause has ended, and nobody else probes. It is then longer.
+
+        If the pause ended long ago (``breaker.KNOWN_FOR``), the outage begins anew.
+        """
+        using = self.using
+        rows = _rows(using, alias).filter(until__lte=Clock()).exclude(reason=Reason.RATE_LIMIT)
+        # Before the end changes: MariaDB evaluates an UPDATE from left to right.
+        since = Case(When(until__lt=Clock(-KNOWN_FOR), then=Clock()), default=F("since"))
+        return bool(_update(rows, since=since, until=Clock(seconds)))
+
+    def end_probe(self, alias: str, *, seconds: float = 0.0, silent: bool = True) -> bool:
+        """End the pause of a probe in ``seconds``, because it did not find out whether the model answers.
+
+        If the provider was not ``silent``, the outage begins anew. Returns False if there is no such pause any more.
+        """
+        using = self.using
+        rows = _rows(using, alias).filter(until__gt=Clock()).exclude(reason=Reason.RATE_LIMIT)
+        return bool(_update(rows, until=Clock(seconds), **({} if silent else {"since": Clock()})))
+
+    def close_breaker(self, alias: str) -> bool:
+        """Close the breaker, because the model has answered. Return whether it was open."""
+        using = self.using
+        # An UPDATE finds what the caller's transaction would not see.
+        if not transactions.reads_earlier(using) and not _to_close(using).read(alias=alias):
+            return False
+        rows = _rows(using, alias)
+        closed = {"failures": 0, "last_session": None, "since": None, "until": None, "reason": "", "error": ""}
+        if _update(rows.filter(until__isnull=False).exclude(reason=Reason.RATE_LIMIT), **closed):
+            return True
+        _update(rows.filter(failures__gt=0), failures=0, last_session=None, since=None)
+        return False
 
 
 @compiled.once
 def _reading(using: str) -> compiled.Selection:
     names = ("failures", "last_session", "since", "until", "reason", "error")
     return compiled.selection(_rows(using, Slot("alias")).values_list(Clock(), *names))
-
-
-def count_failure(using: str, alias: str, session_id: int, error: str, *, seconds: float) -> int:
-    """Count a failure, and return how many there are in a row: see :meth:`.Store.count_failure`."""
-    _create(using, alias)
-    counts = Q(until__isnull=False) & ~Q(reason=Reason.RATE_LIMIT)
-    if not _has_folded_another(using, alias, session_id, seconds):
-        counts |= Q(last_session__isnull=True) | ~Q(last_session=session_id)
-    _update(
-        _rows(using, alias).filter(counts),
-        failures=F("failures") + 1,
-        last_session=session_id,
-        since=Coalesce("since", Clock()),
-        error=error[:_MAX_ERROR],
-    )
-    return _rows(using, alias).values_list("failures", flat=True).first() or 0
 
 
 def _has_folded_another(using: str, alias: str, session_id: int, seconds: float) -> bool:
@@ -60,51 +120,6 @@ def _has_folded_another(using: str, alias: str, session_id: int, seconds: float)
     version = models.Summary.objects.filter(session=OuterRef("session"), version=OuterRef("version"))
     folded = attempts.filter(alias=alias, outcome=AttemptOutcome.PUBLISHED, started_at__gte=since)
     return folded.exclude(session=session_id).exclude(Exists(version.filter(stand_in=True))).exists()
-
-
-def open_(using: str, alias: str, reason: Reason, error: str, *, seconds: float) -> None:
-    """Pause the alias."""
-    _create(using, alias)
-    rows = _rows(using, alias)
-    if reason == Reason.RATE_LIMIT:
-        # Of two calls at a time, only one may have been told how long to wait.
-        rows = rows.filter(Q(until__isnull=True) | Q(reason=Reason.RATE_LIMIT, until__lt=Clock(seconds)))
-        _update(rows, until=Clock(seconds), reason=reason, error=error[:_MAX_ERROR])
-    else:
-        # The outage begins now. The failures that were counted may be days old, and those of a wrong configuration are
-        # no outage: the fallback must not stand in at once.
-        was_closed = Q(until__isnull=True) | Q(reason=Reason.RATE_LIMIT)
-        begins = was_closed | (Q(reason=Reason.MISCONFIGURED) & ~Q(reason=reason))
-        since = Case(When(begins, then=Clock()), default=Coalesce("since", Clock()))
-        # Before the reason changes: MariaDB evaluates an UPDATE from left to right.
-        _update(rows, since=since, until=Clock(seconds), reason=reason, error=error[:_MAX_ERROR])
-
-
-def probe(using: str, alias: str, *, seconds: float) -> bool:
-    """Move the end of a pause that has ended. Of all who try, one does it."""
-    rows = _rows(using, alias).filter(until__lte=Clock()).exclude(reason=Reason.RATE_LIMIT)
-    # Before the end changes: MariaDB evaluates an UPDATE from left to right.
-    since = Case(When(until__lt=Clock(-KNOWN_FOR), then=Clock()), default=F("since"))
-    return bool(_update(rows, since=since, until=Clock(seconds)))
-
-
-def end_probe(using: str, alias: str, *, seconds: float, silent: bool) -> bool:
-    """End the pause of a probe in ``seconds``. If the provider was not ``silent``, the outage begins anew."""
-    rows = _rows(using, alias).filter(until__gt=Clock()).exclude(reason=Reason.RATE_LIMIT)
-    return bool(_update(rows, until=Clock(seconds), **({} if silent else {"since": Clock()})))
-
-
-def close(using: str, alias: str) -> bool:
-    """Close the breaker. A rate limit that has not ended stays."""
-    # An UPDATE finds what the caller's transaction would not see.
-    if not transactions.reads_earlier(using) and not _to_close(using).read(alias=alias):
-        return False
-    rows = _rows(using, alias)
-    closed = {"failures": 0, "last_session": None, "since": None, "until": None, "reason": "", "error": ""}
-    if _update(rows.filter(until__isnull=False).exclude(reason=Reason.RATE_LIMIT), **closed):
-        return True
-    _update(rows.filter(failures__gt=0), failures=0, last_session=None, since=None)
-    return False
 
 
 @compiled.once

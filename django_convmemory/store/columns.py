@@ -14,7 +14,9 @@ from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 from django_convmemory.messages import CHAT, ChatMessage, FrozenDict, dumps, frozen_json
+from django_convmemory.rules import exchanges
 from django_convmemory.rules.counters import Batch, Entry, Row
+from django_convmemory.rules.exchanges import Placed
 from django_convmemory.rules.values import Payload, StoredMessage
 
 # Stands for the position of a call that was made before the batch.
@@ -226,3 +228,20 @@ def stored_message(
 def _frozen(value: Any) -> FrozenDict:
     frozen: FrozenDict = frozen_json(json.loads(value) if isinstance(value, str) else value)
     return frozen
+
+
+def placed(rows: Any) -> list[Placed]:
+    """Return the messages of rows with the columns ``PLACED_NAMES``, by position."""
+    rows_placed: list[Placed] = []
+    longer = bool(MORE_NAMES)  # Slicing each row for nothing would take a fifth of the time.
+    restore, place = ChatMessage.restore, Placed._make
+    for row in rows:
+        position, role, kind, content, wire, metadata, tokens, answers, redacted = row[:9] if longer else row
+        if wire or metadata or longer:
+            message = message_of(role, kind, content, wire, metadata, row[9:])
+        else:
+            message = restore(role, content, kind)  # The usual case. A call more would take a tenth of the time.
+        shown = exchanges.redacted(message) if redacted else message
+        rows_placed.append(place((position, shown, tokens, answers, None)))
+    rows_placed.sort()  # By position, which is unique.
+    return rows_placed

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+import uuid
+from collections.abc import Iterator, Mapping
 from typing import Any
 
+from django.contrib.auth import get_user_model
 from django.db import IntegrityError
 
 from django_convmemory import models
@@ -14,6 +16,50 @@ from django_convmemory.rules import creations, values
 from django_convmemory.rules.creations import Creation
 from django_convmemory.rules.values import SessionName
 from django_convmemory.store import owners, transactions
+from django_convmemory.store.database import Database
+
+
+class Creating(Database):
+    """Creates sessions."""
+
+    def owner_id(self, owner: Any) -> Any:
+        """Return the id of a user. Raises :class:`~django_convmemory.exceptions.InvalidSession` for anything else."""
+        # A row of another model may have the id of a user, and an unsaved user may have an id already.
+        if not isinstance(owner, get_user_model()) or owner._state.adding or owner.pk is None:
+            raise values.no_owner(owner)
+        # The id of a user may be a UUID in the form of a text.
+        return owner._meta.pk.to_python(owner.pk)
+
+    def create(
+        self, name: SessionName, *, title: str, metadata: Mapping[str, Any], creation: Creation | None = None
+    ) -> models.Session:
+        """Create an empty session and return it: its row, if the store has rows.
+
+        If an earlier request has used the key of ``creation``, return the session that it created. Its ``replayed`` is
+        true. Raises :class:`~django_convmemory.exceptions.SessionExists`, ``InvalidSession``, ``IdempotencyConflict``.
+        """
+        using = self.using
+        if name.row_id is not None:
+            raise values.gone(name) if self.find(name) is None else values.session_exists(name)
+
+        def insert() -> models.Session:
+            if creation is not None:
+                earlier = transactions.run(
+                    using, lambda: replayed(using, creation), atomic=False, happened=lambda: False
+                )
+                if earlier is not None:
+                    return earlier
+            public_id = uuid.uuid4()
+            columns = {"public_id": public_id, "title": title, "metadata": metadata, **columns_of(creation)}
+            with explained(using, name, creation):
+                return transactions.run(
+                    using,
+                    lambda: create(using, name, **columns),
+                    savepoint=True,
+                    happened=lambda: not self._none(public_id=public_id),
+                )
+
+        return transactions.settled(insert, name)
 
 
 def create(using: str, name: SessionName, **columns: Any) -> models.Session:

@@ -23,16 +23,167 @@ from django_convmemory.rules.counters import Counters, Covered, Ending, Placing,
 from django_convmemory.rules.creations import Creation
 from django_convmemory.rules.values import DueRule, Edited, Redaction, SessionName, StoredMessage
 from django_convmemory.store import columns, creating, index_rows, owners, partitions, sql, transactions
+from django_convmemory.store.database import Database
 from django_convmemory.store.index_rows import Copied
 
 # The number of rows that one statement names.
 _PORTION = 500
 
 
+class Editing(Database):
+    """Changes stored conversations.
+
+    Each operation that removes or changes messages raises the epoch, so that a compaction that began before cannot
+    publish. And each clears the lease, so that the next compaction need not wait for it.
+    """
+
+    def update(self, name: SessionName, changes: Mapping[str, Any], *, revision: int | None) -> None:
+        """Set ``title``, ``metadata``, ``archived`` or ``starred`` of the session to the values in ``changes``.
+
+        Without any, nothing is written. Only the first two change the conversation and the time of its last change.
+
+        Raises :class:`~django_convmemory.exceptions.UnknownSession` if there is no such session, and ``StaleRevision``
+        if ``revision`` is not None and the session is at another one.
+        """
+        using = self.using
+        # One statement, so no transaction.
+        transactions.run(using, lambda: update(using, name, changes, revision=revision), atomic=False)
+
+    def update_message(
+        self, name: SessionName, position: int, metadata: Mapping[str, Any], *, revision: int | None
+    ) -> None:
+        """Replace the metadata of the message at ``position``.
+
+        The epoch stays, because no summary shows metadata. Raises
+        :class:`~django_convmemory.exceptions.UnknownMessage`, ``RedactedMessage``, ``UnknownSession``,
+        ``StaleRevision``.
+        """
+        self._run(
+            lambda using: update_message(using, name, position, metadata, revision=revision),
+            savepoint=True,
+            happened=lambda: False,  # A second change to the same metadata does no harm.
+        )
+
+    def delete(self, name: SessionName, *, revision: int | None) -> bool:
+        """Delete the session with everything in it, and return whether there was one.
+
+        Raises :class:`~django_convmemory.exceptions.StaleRevision` as :meth:`update` does.
+        """
+        return transactions.settled(
+            lambda: self._run(
+                lambda using: delete(using, name, revision=revision),
+                savepoint=True,
+                happened=lambda: self._none(name_hash=name.name_hash),
+            ),
+            name,
+        )
+
+    def clear(self, name: SessionName) -> None:
+        """Delete the messages and summaries of the session. The session stays, and begins again at position 1.
+
+        Idempotency keys stay used: see :mod:`.spent_keys`. So they do after the other operations that delete messages.
+        """
+        self._run(
+            lambda using: clear(using, name),
+            happened=lambda: self._none(name_hash=name.name_hash, last_position__gt=0),
+        )
+
+    def truncate(
+        self, name: SessionName, after: int, rule: DueRule, *, revision: int | None
+    ) -> tuple[int, values.Edited | None]:
+        """Delete the messages after the position ``after``, and return their number.
+
+        Summaries that reach further are invalidated. Raises :class:`~django_convmemory.exceptions.StaleRevision` if
+        ``revision`` is given and the session is at another one.
+        """
+        return self._run(
+            lambda using: truncate(using, name, after, rule, revision=revision),
+            happened=lambda: self._none(name_hash=name.name_hash, last_position__gt=after),
+        )
+
+    def pop(self, name: SessionName, rule: DueRule) -> tuple[values.StoredMessage | None, values.Edited | None]:
+        """Delete the last message as :meth:`truncate` does, and return it with its item. None: there is no message.
+
+        No other message is deleted, whatever is appended meanwhile.
+        """
+        # If nobody knows whether it was deleted, another try could delete another message. So the error is raised.
+        return self._run(lambda using: pop(using, name, rule))
+
+    def fork(
+        self,
+        source: SessionName,
+        target: SessionName,
+        at: int,
+        rule: DueRule,
+        *,
+        title: str | None = None,
+        creation: Creation | None = None,
+    ) -> values.Forked:
+        """Copy the session ``source`` through the position ``at`` to the new session ``target``.
+
+        Without ``title`` it has the title of ``source``. ``creation`` is as for :meth:`create`. Raises
+        :class:`~django_convmemory.exceptions.InvalidSession`, ``SessionExists``, ``UnknownMessage``,
+        ``IdempotencyConflict``.
+        """
+        using = self.using
+
+        def copy() -> values.Forked:
+            public_id = uuid.uuid4()
+            index = index_rows.copied(using, models.Session.objects.using(using).named(source), at)
+            with creating.explained(using, target, creation):
+                return transactions.run(
+                    using,
+                    lambda: fork(
+                        *(using, source, target, at, rule),
+                        index=index,
+                        public_id=public_id,
+                        title=title,
+                        creation=creation,
+                    ),
+                    savepoint=True,
+                    happened=lambda: not self._none(public_id=public_id),
+                )
+
+        return transactions.settled(copy, target)
+
+    def redact(self, name: SessionName, position: int, rule: DueRule, *, forks: bool) -> values.Redaction:
+        """Empty the message at ``position`` and every summary that covers it. With ``forks``, do so in its forks too.
+
+        Raises :class:`~django_convmemory.exceptions.UnknownMessage`.
+        """
+        return self._run(
+            lambda using: redact(using, name, position, rule, forks=forks),
+            savepoint=True,
+            happened=lambda: False,  # A second redaction finds the same copies, and changes nothing.
+        )
+
+    def erase(self, alias: str, *, owner_id: Any, visitor: str) -> int:
+        """Delete the sessions of an owner or a visitor with all their messages, and return their number."""
+        return self._run(
+            lambda using: erase(using, alias, owner_id=owner_id, visitor=visitor),
+            happened=lambda: self._none(alias=alias, owner_id=owner_id, visitor=visitor),
+        )
+
+    def adopt(self, alias: str, visitor: str, owner_id: Any) -> list[SessionName]:
+        """Give a visitor's sessions to an owner, and return their names.
+
+        If the owner has a session with the same key already, the key gets a number.
+        """
+        # The owner may create a session with one of the keys at the same time.
+        return transactions.settled(
+            lambda: self._run(
+                lambda using: adopt(using, alias, visitor, owner_id),
+                savepoint=True,
+                happened=lambda: self._none(alias=alias, visitor=visitor),
+            ),
+            f"all sessions of owner {owner_id!r}",
+        )
+
+
 def truncate(
     using: str, name: SessionName, after: int, rule: DueRule, *, revision: int | None
 ) -> tuple[int, Edited | None]:
-    """Delete the messages after ``after``. See :meth:`.Store.truncate`."""
+    """Delete the messages after ``after``. See :meth:`.ORMStore.truncate`."""
     sessions = models.Session.objects.using(using).named(name)
     reached = sessions.filter(last_position__gt=after)
     if revision is not None:
@@ -45,7 +196,7 @@ def truncate(
 
 
 def pop(using: str, name: SessionName, rule: DueRule) -> tuple[StoredMessage | None, Edited | None]:
-    """Delete the last message and return it. See :meth:`.Store.pop`."""
+    """Delete the last message and return it. See :meth:`.ORMStore.pop`."""
     sessions = models.Session.objects.using(using).named(name)
     if not begin(sessions.filter(last_position__gt=0)):
         if not exists_at(sessions, None) and name.row_id is not None:
@@ -59,7 +210,7 @@ def pop(using: str, name: SessionName, rule: DueRule) -> tuple[StoredMessage | N
 
 
 def clear(using: str, name: SessionName) -> None:
-    """Delete all messages and summaries. See :meth:`.Store.clear`."""
+    """Delete all messages and summaries. See :meth:`.ORMStore.clear`."""
     sessions = models.Session.objects.using(using).named(name)
     if not begin(sessions):
         if name.row_id is not None:
@@ -112,7 +263,7 @@ def exists_at(sessions: models.SessionQuerySet, revision: int | None) -> bool:
 
 
 def update(using: str, name: SessionName, changes: Mapping[str, Any], *, revision: int | None) -> None:
-    """Change what the owner of a session may change: see :meth:`.Store.update`."""
+    """Change what the owner of a session may change: see :meth:`.ORMStore.update`."""
     sessions = models.Session.objects.using(using).named(name)
     if not changes:
         if not exists_at(sessions, revision):
@@ -134,7 +285,7 @@ def update(using: str, name: SessionName, changes: Mapping[str, Any], *, revisio
 def update_message(
     using: str, name: SessionName, position: int, metadata: Mapping[str, Any], *, revision: int | None
 ) -> None:
-    """Replace the metadata of a message: see :meth:`.Store.update_message`."""
+    """Replace the metadata of a message: see :meth:`.ORMStore.update_message`."""
     sessions = models.Session.objects.using(using).named(name)
     at_revision = sessions.filter(last_position__gte=position)
     if revision is not None:
@@ -152,7 +303,7 @@ def update_message(
 
 
 def delete(using: str, name: SessionName, *, revision: int | None) -> bool:
-    """Delete the session: see :meth:`.Store.delete`."""
+    """Delete the session: see :meth:`.ORMStore.delete`."""
     sessions = models.Session.objects.using(using).named(name)
     at_revision = sessions if revision is None else sessions.filter(revision=revision)
     if not at_revision.update(epoch=F("epoch") + 1):
@@ -165,7 +316,7 @@ def delete(using: str, name: SessionName, *, revision: int | None) -> bool:
 
 
 def redact(using: str, name: SessionName, position: int, rule: DueRule, *, forks: bool) -> Redaction:
-    """Empty the message at ``position``. See :meth:`.Store.redact`."""
+    """Empty the message at ``position``. See :meth:`.ORMStore.redact`."""
     sessions = models.Session.objects.using(using)
     locked = sessions.named(name).filter(last_position__gte=position).lock()
     if not locked or position < 1:
@@ -254,7 +405,7 @@ def fork(
     title: str | None,
     creation: Creation | None,
 ) -> values.Forked:
-    """Copy ``source`` through the position ``at``, to a session with this ``public_id``. See :meth:`.Store.fork`.
+    """Copy ``source`` through the position ``at``, to a session with this ``public_id``. See :meth:`.ORMStore.fork`.
 
     ``index`` is the index of ``source``. If messages were changed since it was read, the copy is not indexed yet.
     """
@@ -294,7 +445,7 @@ def fork(
 
 
 def erase(using: str, alias: str, *, owner_id: Any, visitor: str) -> int:
-    """Delete the sessions of an owner or a visitor. See :meth:`.Store.erase`."""
+    """Delete the sessions of an owner or a visitor. See :meth:`.ORMStore.erase`."""
     sessions = models.Session.objects.using(using).filter(alias=alias, owner_id=owner_id, visitor=visitor)
     return sum(portion.delete()[1].get(models.Session._meta.label, 0) for portion in locked(sessions))
 
@@ -314,7 +465,7 @@ def locked(sessions: models.SessionQuerySet) -> Iterator[models.SessionQuerySet]
 
 
 def adopt(using: str, alias: str, visitor: str, owner_id: Any) -> list[SessionName]:
-    """Give a visitor's sessions to an owner. See :meth:`.Store.adopt`."""
+    """Give a visitor's sessions to an owner. See :meth:`.ORMStore.adopt`."""
     everyone = models.Session.objects.using(using)
     sessions = everyone.filter(alias=alias, visitor=visitor)
     sessions.update(revision=F("revision") + 1)

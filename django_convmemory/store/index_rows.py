@@ -28,6 +28,7 @@ from django_convmemory.rules.indexable import MAX_CHARACTERS, Indexable, Unindex
 from django_convmemory.rules.segments import Segment
 from django_convmemory.store import columns, compiled, transactions
 from django_convmemory.store.compiled import Slot
+from django_convmemory.store.database import Database
 
 # How often the end of an index is read again because others begin it.
 _TRIES = 3
@@ -44,6 +45,52 @@ CONTENT = Left("content", MAX_CHARACTERS + 1)
 _SESSION_NAMES = ("epoch", "indexed_position", "last_position")
 
 
+class Indexing(Database):
+    """Reads what is not indexed, and adds segments to the index."""
+
+    def unindexed(self, session_id: int, *, limit: int) -> Unindexed | None:
+        """Return the next messages to index, at most ``limit``. None: there are none, or no such session."""
+        using = self.using
+        state = _state(using, session_id)
+        if state is None or state.indexed_position >= state.last_position:
+            return None
+        indexed = state.indexed_position
+        messages = _messages(using, session_id, max(1, indexed), min(state.last_position, indexed + limit))
+        # The last message that is indexed, for its time.
+        previous = next(messages, None) if indexed else None
+        return Unindexed(*state, previous.created_at if previous else None, messages)
+
+    def add_segments(self, session_id: int, unindexed: Unindexed, new: Sequence[Segment]) -> bool:
+        """Store the segments ``new`` if the session is as it was read. Return whether it was.
+
+        The first one takes the place of the last segment if both begin at the same position.
+        """
+        using = self.using
+        reached = new[-1].last
+        first = _advancing(using).bind(
+            session_id=session_id, epoch=unindexed.epoch, indexed_position=unindexed.indexed_position, reached=reached
+        )
+        updates: list[compiled.Bound] = []
+        if unindexed.last is not None and new[0].first == unindexed.last.first:
+            updates.append(_replacing(using).bind(session_id=session_id, **new[0]._asdict()))
+            new = new[1:]
+
+        def work() -> bool:
+            if not compiled.run(using, first):
+                return False
+            for update in updates:
+                compiled.run(using, update)
+            for segment in new:
+                compiled.insert(using, models.Segment(session_id=session_id, **segment._asdict()))
+            return True
+
+        def happened() -> bool:
+            sessions = models.Session.objects.using(using).filter(pk=session_id, epoch=unindexed.epoch)
+            return sessions.filter(indexed_position__gte=reached).exists()
+
+        return transactions.run(using, work, savepoint=True, happened=happened)
+
+
 def message(values: Sequence[Any]) -> Indexable:
     """Return the message of a row with the columns ``MESSAGE_NAMES``."""
     position, created_at, redacted_at, role, kind, content, wire, *more = values
@@ -58,18 +105,6 @@ class _State(NamedTuple):
     indexed_position: int
     last_position: int
     last: Segment | None
-
-
-def unindexed(using: str, session_id: int, *, limit: int) -> Unindexed | None:
-    """Return the next messages to index: see :meth:`.Store.unindexed`."""
-    state = _state(using, session_id)
-    if state is None or state.indexed_position >= state.last_position:
-        return None
-    indexed = state.indexed_position
-    messages = _messages(using, session_id, max(1, indexed), min(state.last_position, indexed + limit))
-    # The last message that is indexed, for its time.
-    previous = next(messages, None) if indexed else None
-    return Unindexed(*state, previous.created_at if previous else None, messages)
 
 
 def _state(using: str, session_id: int) -> _State | None:
@@ -117,33 +152,6 @@ def _messages(using: str, session_id: int, first: int, last: int) -> Iterator[In
             first += 1
         if not stored:
             return
-
-
-def add(using: str, session_id: int, state: Unindexed, new: Sequence[Segment]) -> bool:
-    """Store the segments ``new`` if the session is as it was read: see :meth:`.Store.add_segments`."""
-    reached = new[-1].last
-    first = _advancing(using).bind(
-        session_id=session_id, epoch=state.epoch, indexed_position=state.indexed_position, reached=reached
-    )
-    updates: list[compiled.Bound] = []
-    if state.last is not None and new[0].first == state.last.first:
-        updates.append(_replacing(using).bind(session_id=session_id, **new[0]._asdict()))
-        new = new[1:]
-
-    def work() -> bool:
-        if not compiled.run(using, first):
-            return False
-        for update in updates:
-            compiled.run(using, update)
-        for segment in new:
-            compiled.insert(using, models.Segment(session_id=session_id, **segment._asdict()))
-        return True
-
-    def happened() -> bool:
-        sessions = models.Session.objects.using(using).filter(pk=session_id, epoch=state.epoch)
-        return sessions.filter(indexed_position__gte=reached).exists()
-
-    return transactions.run(using, work, savepoint=True, happened=happened)
 
 
 @compiled.once

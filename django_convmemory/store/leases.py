@@ -22,11 +22,14 @@ from django.db.models.functions import Coalesce
 
 from django_convmemory import models
 from django_convmemory.clock import Clock
+from django_convmemory.messages import PINNED_ROLES
 from django_convmemory.rules import values
+from django_convmemory.rules.exchanges import Placed, Turn
 from django_convmemory.rules.strategies import Threshold
 from django_convmemory.rules.values import Claim, DueRule
-from django_convmemory.store import compiled, transactions
+from django_convmemory.store import columns, compiled, sql, transactions
 from django_convmemory.store.compiled import Slot
+from django_convmemory.store.database import Database
 
 # What a claim needs of the session, and the whole row of a version, in the order of the fields.
 _NEEDED = {
@@ -37,14 +40,137 @@ _SESSION_NAMES = [field.attname for field in models.Session._meta.concrete_field
 _SUMMARY_NAMES = [field.attname for field in models.Summary._meta.concrete_fields]
 
 
-def claim(using: str, session_id: int, rule: DueRule, *, lease: float, prompt_hash: str, force: bool) -> Claim | str:
-    """Take the lease to fold the session: see :meth:`.Store.claim`."""
-    claimed, parts = _claimed(_claiming(using, rule.threshold, lease, force=force), session_id)
-    if claimed is None:
-        return _reason(models.Session.objects.using(using).filter(pk=session_id), rule)
-    line = values.building_line(parts, prompt_hash, claimed.summary.version if claimed.summary else None)
-    _invalidate_others(parts, line)
-    return values.continued(claimed, line)
+class Leases(Database):
+    """Takes, keeps and releases the lease of a session, and reads what its holder folds."""
+
+    def claim(self, session_id: int, rule: DueRule, *, lease: float, prompt_hash: str, force: bool) -> Claim | str:
+        """Take the lease for ``lease`` seconds, and count an attempt. Otherwise return the reason why not.
+
+        The reasons are ``not_due``, ``busy`` and ``waiting``. A session that is not marked is due too if its counters
+        exceed the limit. The next attempt is made after the lease, and waits longer from the second attempt on. With
+        ``force`` the time of the next attempt does not matter. Parts that were folded with the same prompt are
+        continued.
+        """
+        using = self.using
+        claimed, parts = _claimed(_claiming(using, rule.threshold, lease, force=force), session_id)
+        if claimed is None:
+            return _reason(models.Session.objects.using(using).filter(pk=session_id), rule)
+        line = values.building_line(parts, prompt_hash, claimed.summary.version if claimed.summary else None)
+        _invalidate_others(parts, line)
+        return values.continued(claimed, line)
+
+    def claim_rebuild(
+        self,
+        session_id: int,
+        *,
+        lease: float,
+        prompt_hash: str,
+        stand_ins: bool,
+        wait: float,
+        reanchor_every: int | None = None,
+    ) -> Claim | str:
+        """Take the lease to make the summary again from the messages. Otherwise return the reason why not.
+
+        The reasons are ``not_due`` (there is no summary) and ``busy``. An unfinished rebuild with the same prompt is
+        continued. With ``stand_ins`` it begins after the last version before the first one that the fallback made, if
+        there is one. Then it is ``not_due`` too if the session is not marked for a rebuild, and the next rebuild of the
+        session waits for ``wait`` seconds, unless this one succeeds.
+        """
+        using = self.using
+        summarized = models.Session.objects.using(using).filter(pk=session_id, current_version__gt=0)
+        changes: dict[str, Any] = {"epoch": F("epoch") + 1}
+        if stand_ins:
+            summarized = summarized.filter(rebuild_after__isnull=False)
+            changes["rebuild_after"] = Clock(wait)
+        claimed, _ = _claimed(compiled.update(summarized.unleased(), **_leased(lease), **changes), session_id)
+        if claimed is None:
+            return "busy" if summarized.exists() else "not_due"
+        summaries = models.Summary.objects.using(using).filter(session_id=session_id).valid().order_by("version")
+        finished = transactions.latest(summaries.filter(building=False))
+        first = finished.filter(stand_in=True).first()
+        base = None
+        if first is not None:
+            before, first = values.replaced_by_rebuild(first, lambda number: finished.filter(version=number).first())
+            base = before if stand_ins else None
+        elif stand_ins and not values.is_old(claimed.summary, reanchor_every):
+            # What the fallback had made was replaced meanwhile, for example because a new release has other prompts.
+            unmarked: dict[str, Any] = {"rebuild_after": None, "lease_token": "", "lease_expires_at": None}
+            _update(models.Session.objects.using(using).filter(pk=session_id, lease_token=claimed.token), **unmarked)
+            return "not_due"
+        building = list(transactions.latest(summaries.filter(building=True)))
+        covered = claimed.counters.covered_position
+        rows = [row for row in building if values.may_continue(row, covered)]
+        line = values.building_line(rows, prompt_hash, base.version if base else None)
+        _invalidate_others(building, line)
+        return values.rebuilding(claimed, line, base, first.version if first else 0)
+
+    def turns(self, claim: Claim) -> list[Turn]:
+        """Return the tail of the session as it was when it was claimed, without texts."""
+        covered, last = claim.counters.covered_position, claim.counters.last_position
+        return [Turn(*row) for row in _turns(self.using).read(session_id=claim.session_id, after=covered, last=last)]
+
+    def messages(self, claim: Claim, first: int, last: int) -> list[Placed]:
+        """Return the unpinned messages of the claimed tail from the position ``first`` through ``last``."""
+        # Only messages that the claim is for.
+        after = max(first - 1, claim.counters.covered_position)
+        last = min(last, claim.counters.last_position)
+        rows = _messages(self.using).read(session_id=claim.session_id, after=after, last=last)
+        placed = columns.placed(row[:-1] for row in rows)
+        return [row._replace(created_at=created_at) for row, (*_, created_at) in zip(placed, rows, strict=True)]
+
+    def extend(self, claim: Claim, *, lease: float) -> bool:
+        """Make the lease last for ``lease`` seconds from now, and return whether it was still held.
+
+        If a message was removed or redacted since the claim, it is not held any more.
+        """
+        using = self.using
+        extending = _extending(using, lease)
+        return bool(_changed(extending, session_id=claim.session_id, token=claim.token, epoch=claim.epoch))
+
+    def release(
+        self,
+        claim: Claim,
+        rule: DueRule,
+        *,
+        retry_in: float | None = None,
+        error: str = "",
+        uncount: bool = False,
+        rebuild_in: float | None = None,
+    ) -> bool:
+        """Release the lease, and return whether the session is still due by ``rule`` and its current counters.
+
+        The next attempt waits for ``retry_in`` seconds. ``error`` is stored as the last error; without it the number of
+        attempts becomes 0. ``uncount`` takes back the attempt that the claim counted. After a rebuild, these three are
+        left as they are: they are about what is due. With ``rebuild_in`` the session is marked for a rebuild in so many
+        seconds.
+        """
+        using = self.using
+        if error or retry_in is not None or rebuild_in is not None:
+            changes: dict[str, Any] = {}
+            if rebuild_in is not None:
+                changes["rebuild_after"] = Clock(rebuild_in)
+            if not claim.rebuilding:
+                changes["attempts"] = 0 if not error else max(0, claim.attempts - 1) if uncount else claim.attempts
+                changes["last_error"] = error
+                changes["next_attempt_at"] = None if retry_in is None else Clock(retry_in)
+            releasing = _releasing(using, rule, changes)
+        else:
+            releasing = _releasing_after_success(using, rule, rebuilding=claim.rebuilding)
+        released = _changed(releasing, session_id=claim.session_id, token=claim.token)
+        return bool(released) and self.is_due(claim.session_id)
+
+    def is_due(self, session_id: int) -> bool:
+        """Whether the session is marked due."""
+        using = self.using
+        return bool(_due(using).read(session_id=session_id))
+
+    def release_connection(self) -> None:
+        """Close the database connection, which would be idle while a model answers."""
+        # The database may close an idle connection while the model answers, and the answer would be lost.
+        # The next statement opens a new connection. A connection of a pool goes back to the pool.
+        connection = connections[self.using]
+        if connection.get_autocommit() and not connection.in_atomic_block:
+            connection.close()
 
 
 @compiled.once
@@ -80,45 +206,6 @@ def _reason(sessions: models.SessionQuerySet, rule: DueRule) -> str:
     leased = session.lease_expires_at is not None and session.lease_expires_at > now
     waits = session.next_attempt_at is not None and session.next_attempt_at > now
     return "waiting" if waits and not leased else "busy"
-
-
-def claim_rebuild(
-    using: str,
-    session_id: int,
-    *,
-    lease: float,
-    prompt_hash: str,
-    stand_ins: bool,
-    wait: float,
-    reanchor_every: int | None,
-) -> Claim | str:
-    """Take the lease to make the summary again: see :meth:`.Store.claim_rebuild`."""
-    summarized = models.Session.objects.using(using).filter(pk=session_id, current_version__gt=0)
-    changes: dict[str, Any] = {"epoch": F("epoch") + 1}
-    if stand_ins:
-        summarized = summarized.filter(rebuild_after__isnull=False)
-        changes["rebuild_after"] = Clock(wait)
-    claimed, _ = _claimed(compiled.update(summarized.unleased(), **_leased(lease), **changes), session_id)
-    if claimed is None:
-        return "busy" if summarized.exists() else "not_due"
-    summaries = models.Summary.objects.using(using).filter(session_id=session_id).valid().order_by("version")
-    finished = transactions.latest(summaries.filter(building=False))
-    first = finished.filter(stand_in=True).first()
-    base = None
-    if first is not None:
-        before, first = values.replaced_by_rebuild(first, lambda number: finished.filter(version=number).first())
-        base = before if stand_ins else None
-    elif stand_ins and not values.is_old(claimed.summary, reanchor_every):
-        # What the fallback had made was replaced meanwhile, for example because a new release has other prompts.
-        unmarked: dict[str, Any] = {"rebuild_after": None, "lease_token": "", "lease_expires_at": None}
-        _update(models.Session.objects.using(using).filter(pk=session_id, lease_token=claimed.token), **unmarked)
-        return "not_due"
-    building = list(transactions.latest(summaries.filter(building=True)))
-    covered = claimed.counters.covered_position
-    rows = [row for row in building if values.may_continue(row, covered)]
-    line = values.building_line(rows, prompt_hash, base.version if base else None)
-    _invalidate_others(building, line)
-    return values.rebuilding(claimed, line, base, first.version if first else 0)
 
 
 def _claimed(claiming: compiled.Statement, session_id: int) -> tuple[Claim | None, list[models.Summary]]:
@@ -196,12 +283,6 @@ def _after_lease(lease: float) -> Case:
     return Case(*cases, default=Clock(lease + waits[-1]), output_field=DateTimeField(null=True))
 
 
-def extend(using: str, claim: Claim, *, lease: float) -> bool:
-    """Make the lease longer: see :meth:`.Store.extend`."""
-    extending = _extending(using, lease)
-    return bool(_changed(extending, session_id=claim.session_id, token=claim.token, epoch=claim.epoch))
-
-
 def held(using: str) -> models.SessionQuerySet:
     """Return the session that a claim holds, with the slots ``session_id``, ``token`` and ``epoch``."""
     return models.Session.objects.using(using).held(Slot("session_id"), Slot("token"), Slot("epoch"))
@@ -210,32 +291,6 @@ def held(using: str) -> models.SessionQuerySet:
 @compiled.once
 def _extending(using: str, lease: float) -> compiled.Statement:
     return compiled.update(held(using), lease_expires_at=Clock(lease))
-
-
-def release(
-    using: str,
-    claim: Claim,
-    rule: DueRule,
-    *,
-    retry_in: float | None,
-    error: str,
-    uncount: bool,
-    rebuild_in: float | None,
-) -> bool:
-    """Release the lease: see :meth:`.Store.release`."""
-    if error or retry_in is not None or rebuild_in is not None:
-        changes: dict[str, Any] = {}
-        if rebuild_in is not None:
-            changes["rebuild_after"] = Clock(rebuild_in)
-        if not claim.rebuilding:
-            changes["attempts"] = 0 if not error else max(0, claim.attempts - 1) if uncount else claim.attempts
-            changes["last_error"] = error
-            changes["next_attempt_at"] = None if retry_in is None else Clock(retry_in)
-        releasing = _releasing(using, rule, changes)
-    else:
-        releasing = _releasing_after_success(using, rule, rebuilding=claim.rebuilding)
-    released = _changed(releasing, session_id=claim.session_id, token=claim.token)
-    return bool(released) and is_due(using, claim.session_id)
 
 
 def _releasing(using: str, rule: DueRule, changes: dict[str, Any]) -> compiled.Statement:
@@ -260,11 +315,6 @@ def _releasing_after_success(using: str, rule: DueRule, *, rebuilding: bool) -> 
     return _releasing(using, rule, changes)
 
 
-def is_due(using: str, session_id: int) -> bool:
-    """Whether the session is marked as due: see :meth:`.Store.is_due`."""
-    return bool(_due(using).read(session_id=session_id))
-
-
 @compiled.once
 def _due(using: str) -> compiled.Selection:
     rows = models.Session.objects.using(using).filter(pk=Slot("session_id")).due()
@@ -286,3 +336,21 @@ def _changed(statement: compiled.Statement, **values: Any) -> int:
 def _update(rows: Any, **changes: Any) -> int:
     changed: int = transactions.run(rows.db, lambda: rows.update(**changes), savepoint=True, atomic=False)
     return changed
+
+
+@compiled.once
+def _turns(using: str) -> compiled.Selection:
+    return compiled.selection(_unpinned(using).values_list(*Turn._fields))
+
+
+@compiled.once
+def _messages(using: str) -> compiled.Selection:
+    return compiled.selection(_unpinned(using).values_list(*sql.PLACED_NAMES, "created_at"))
+
+
+def _unpinned(using: str) -> Any:
+    """Return the unpinned messages of a session after a position, through another one."""
+    rows = models.Message.objects.using(using).filter(
+        session_id=Slot("session_id"), position__gt=Slot("after"), position__lte=Slot("last")
+    )
+    return rows.exclude(role__in=PINNED_ROLES).order_by("position")

@@ -17,51 +17,87 @@ from django_convmemory.clock import Clock
 from django_convmemory.rules import values
 from django_convmemory.rules.counters import Covered
 from django_convmemory.rules.strategies import Threshold
-from django_convmemory.rules.values import AttemptRecord, Claim, DueRule, NewVersion
+from django_convmemory.rules.values import AttemptOutcome, AttemptRecord, Claim, DueRule, NewVersion
 from django_convmemory.store import compiled, transactions
 from django_convmemory.store.compiled import Slot
+from django_convmemory.store.database import Database
 from django_convmemory.store.leases import due_since, held
 
 
-def publish(
-    using: str, claim: Claim, version: NewVersion, attempt: AttemptRecord | None, rule: DueRule, *, lease: float
-) -> bool:
-    """Store ``version`` if the claim still holds, and return whether it did: see :meth:`.Store.publish`."""
-    number = claim.last_version + 1
-    final = values.is_final(claim, version)
-    first = _session(using, _Shape.of(claim, version, rule), lease).bind(
-        session_id=claim.session_id,
-        token=claim.token,
-        epoch=claim.epoch,
-        base=values.covered_by(claim),
-        last_version=claim.last_version,
-        number=number,
-        **version.covered._asdict(),
-    )
-    updates = _updates(using, claim, version) if final else []
-    rows: list[Any] = [
-        models.Summary(
+class Publishing(Database):
+    """Stores versions of the summary, and the calls of models."""
+
+    def publish(
+        self, claim: Claim, version: NewVersion, attempt: AttemptRecord | None, rule: DueRule, *, lease: float
+    ) -> Claim | None:
+        """Store ``version`` and extend the lease, if the claim still holds.
+
+        If it is final (:func:`.values.is_final`), it becomes the current summary. A version that the fallback made in
+        the model's place marks the session for a rebuild, and the end of a rebuild removes the mark.
+
+        ``attempt`` is the model call that made it, unless that is recorded already.
+
+        Returns the claim as it is after that. If the lease is lost, or the session has been changed since the claim,
+        only the attempt is stored, and the result is None.
+        """
+        using = self.using
+        number = claim.last_version + 1
+        final = values.is_final(claim, version)
+        first = _session(using, _Shape.of(claim, version, rule), lease).bind(
             session_id=claim.session_id,
-            version=number,
-            parent_version=claim.summary.version if claim.summary else None,
-            building=not final,
-            created_at=Clock(),
-            **{**dataclasses.asdict(version), "identifiers": version.identifiers or None},
+            token=claim.token,
+            epoch=claim.epoch,
+            base=values.covered_by(claim),
+            last_version=claim.last_version,
+            number=number,
+            **version.covered._asdict(),
         )
-    ]
-    if attempt is not None:
-        rows.append(_attempt(claim, dataclasses.replace(attempt, version=number)))
+        updates = _updates(using, claim, version) if final else []
+        rows: list[Any] = [
+            models.Summary(
+                session_id=claim.session_id,
+                version=number,
+                parent_version=claim.summary.version if claim.summary else None,
+                building=not final,
+                created_at=Clock(),
+                **{**dataclasses.asdict(version), "identifiers": version.identifiers or None},
+            )
+        ]
+        if attempt is not None:
+            rows.append(_attempt(claim, dataclasses.replace(attempt, version=number)))
 
-    def work() -> bool:
-        if not compiled.run(using, first):
-            return False
-        for update in updates:
-            compiled.run(using, update)
-        for row in rows:
-            compiled.insert(using, row)
-        return True
+        def work() -> bool:
+            if not compiled.run(using, first):
+                return False
+            for update in updates:
+                compiled.run(using, update)
+            for row in rows:
+                compiled.insert(using, row)
+            return True
 
-    return transactions.run(using, work, savepoint=True)
+        if transactions.run(using, work, savepoint=True):
+            return values.after_publishing(claim, version, number)
+        if attempt is not None:
+            self.record(claim, dataclasses.replace(attempt, outcome=AttemptOutcome.DROPPED))
+        return None
+
+    def record(self, claim: Claim, attempt: AttemptRecord) -> None:
+        """Store an attempt that did not lead to a version."""
+        using = self.using
+        connection = connections[using]
+        row = _attempt(claim, attempt)
+        if connection.in_atomic_block:
+            # The database may check the foreign key at the caller's COMMIT. With the lock nobody deletes the session
+            # until then.
+            if models.Session.objects.using(using).filter(pk=claim.session_id).lock():
+                row.save(force_insert=True, using=using)
+            return
+        try:
+            transactions.run(using, lambda: row.save(force_insert=True, using=using), atomic=False)
+        except IntegrityError:
+            # The session was deleted. What the call has cost still counts.
+            row.pk, row.session_id = None, None
+            transactions.run(using, lambda: row.save(force_insert=True, using=using), atomic=False)
 
 
 class _Shape(NamedTuple):
@@ -117,24 +153,6 @@ def _updates(using: str, claim: Claim, version: NewVersion) -> list[compiled.Bou
         replaced = summaries.filter(building=False, version__gte=claim.replaces)
         updates.append(compiled.update(replaced, invalidated_at=Clock()).bind())
     return [*updates, compiled.update(unfinished, building=False).bind()]
-
-
-def record(using: str, claim: Claim, attempt: AttemptRecord) -> None:
-    """Store the model call that led to no version."""
-    connection = connections[using]
-    row = _attempt(claim, attempt)
-    if connection.in_atomic_block:
-        # The database may check the foreign key at the caller's COMMIT. With the lock nobody deletes the session until
-        # then.
-        if models.Session.objects.using(using).filter(pk=claim.session_id).lock():
-            row.save(force_insert=True, using=using)
-        return
-    try:
-        transactions.run(using, lambda: row.save(force_insert=True, using=using), atomic=False)
-    except IntegrityError:
-        # The session was deleted. What the call has cost still counts.
-        row.pk, row.session_id = None, None
-        transactions.run(using, lambda: row.save(force_insert=True, using=using), atomic=False)
 
 
 def _attempt(claim: Claim, attempt: AttemptRecord) -> models.Attempt:

@@ -9,12 +9,30 @@ from django_convmemory.rules import values
 from django_convmemory.rules.counters import Batch
 from django_convmemory.rules.values import Appended, DueRule, SessionName
 from django_convmemory.store import appending, creating, editing, owners, transactions
+from django_convmemory.store.database import Database
+
+
+class Replacing(Database):
+    """Replaces the end of a conversation."""
+
+    def replace(
+        self, name: SessionName, after: int, batch: Batch, rule: DueRule, *, counter: str, revision: int | None
+    ) -> values.Appended:
+        """Delete the messages after the position ``after`` as :meth:`truncate` does, and append ``batch``: or neither.
+
+        A batch whose key was used changes nothing, whatever the revision. Raises the errors of both operations, and
+        :class:`~django_convmemory.exceptions.UnknownMessage` if there is no message at ``after``.
+        """
+        using = self.using
+        return transactions.settled(
+            lambda: replace(using, name, after, batch, rule, counter=counter, revision=revision), name
+        )
 
 
 def replace(
     using: str, name: SessionName, after: int, batch: Batch, rule: DueRule, *, counter: str, revision: int | None
 ) -> Appended:
-    """Replace the messages after ``after``. See :meth:`.Store.replace`.
+    """Replace the messages after ``after``. See :meth:`.ORMStore.replace`.
 
     Raises IntegrityError if another process creates the session at the same moment. Then it can be tried again.
     """

@@ -14,12 +14,13 @@ from typing import Any
 from django.db.models import BigIntegerField, F, Q, TextField, Value
 from django.db.models.functions import Cast, Greatest, Least, Left
 
-from django_convmemory import models
+from django_convmemory import exceptions, models
 from django_convmemory.rules import indexable
 from django_convmemory.rules.indexable import MAX_CHARACTERS, MOST_UNINDEXED, Extent, Indexable, IndexRead
 from django_convmemory.rules.segments import Segment
 from django_convmemory.rules.values import SessionName, StoredMessage
-from django_convmemory.store import columns, index_rows, partitions
+from django_convmemory.store import columns, database, index_rows, partitions
+from django_convmemory.store.database import Database
 
 # A search looks into so many sessions of a person at most. The statement names each of them.
 _MOST_SESSIONS = 10_000
@@ -33,6 +34,84 @@ _CONTENT, _WIRE = map(index_rows.MESSAGE_NAMES.index, ("content", "wire"))
 _NULL = Value(None, TextField())
 # With a type: PostgreSQL takes a plain NULL for a text, and MariaDB makes decimals of the numbers of a union.
 _NUMBER = Cast(Value(None), BigIntegerField())
+
+
+class Searching(Database):
+    """Reads the index of sessions, and the messages that a search has found."""
+
+    def read_index(self, name: SessionName, *, before: int | None, epoch: int | None) -> IndexRead | None:
+        """Return what a search reads of the session: see :func:`.indexing.searchable`."""
+        using = self.using
+        rows = _SESSIONS.using(using).named(name)
+        if epoch is not None:
+            rows = rows.filter(epoch=epoch)
+        # Subqueries and not joins, and a range of positions: see ORMStore.history.
+        session = partitions.id_of(rows)
+        segments = _SEGMENTS.using(using).filter(session_id=session)
+        messages = _MESSAGES.using(using).filter(session_id=session)
+        end: Any = F("last_position")
+        if before is not None:
+            end = Least(end, database.bigint(before - 1), output_field=BigIntegerField())
+            segments, messages = segments.filter(first__lt=before), messages.filter(position__lt=before)
+        # The arithmetic of Extent.unindexed_after().
+        after = Greatest(F("indexed_position"), end - database.bigint(MOST_UNINDEXED), output_field=BigIntegerField())
+        messages = messages.filter(position__gte=rows.values(after=after)[:1])
+        if partitions.are_used(using):
+            # With a constant, the planner knows a long session, and would read all of it to find its end. In this order
+            # it takes the index.
+            messages = messages.order_by("session_id", "position")
+        read = _Rows(messages, segments, rows)
+        for session_id in read.sessions:
+            extent = read.extent(session_id, name)
+            return read.index(extent, extent.unindexed_after(before), before=before)
+        return None
+
+    def read_indexes_of(self, alias: str, *, owner_id: Any, visitor: str, max_messages: int) -> list[IndexRead]:
+        """Return what a search reads of the sessions of a person: see :func:`.indexing.searchable_of`."""
+        using = self.using
+        theirs = models.Session.objects.using(using).filter(alias=alias, owner_id=owner_id, visitor=visitor)
+        return read_indexes(using, theirs, max_messages=max_messages)
+
+    def read_indexes_among(
+        self, alias: str, sessions: models.SessionQuerySet, *, max_messages: int = 100_000
+    ) -> list[IndexRead]:
+        """Return what a search reads of the sessions in a query: see :func:`.indexing.searchable_among`.
+
+        Raises :class:`~django_convmemory.exceptions.InvalidSession` if the store has no rows.
+        """
+        if getattr(sessions, "model", None) is not models.Session or sessions.query.is_sliced:
+            raise exceptions.InvalidSession(
+                "sessions must be a query of Session rows without a slice, such as Session.objects.filter(…)."
+            )
+        # A query may name its database, and have subqueries that another one could not run.
+        using = sessions._db or self.using  # type: ignore[attr-defined]
+        # By a subquery, because a query with a join has a session several times, and a union takes no filter.
+        chosen = sessions.using(using).order_by().values("pk")
+        rows = models.Session.objects.using(using).filter(alias=alias, pk__in=chosen)
+        return read_indexes(using, rows, max_messages=max_messages)
+
+    def messages_at(self, places: Sequence[tuple[int, int, int]]) -> dict[tuple[int, int], StoredMessage]:
+        """Return messages by the id of their session and their position.
+
+        A place is the id of a session, its epoch, and a position. There is no message for a session that is at another
+        epoch by now.
+        """
+        using = self.using
+        positions: dict[int, list[int]] = collections.defaultdict(list)
+        for session_id, _, position in places:
+            positions[session_id].append(position)
+        if not positions:
+            return {}
+        conditions = [Q(session_id=pk, position__in=numbers) for pk, numbers in positions.items()]
+        rows = _PLACED.using(using).filter(functools.reduce(operator.or_, conditions))
+        wanted = set(places)
+        return {
+            (session_id, position): StoredMessage(
+                position, created_at, columns.message_of_values(stored), tokens, redacted_at is not None
+            )
+            for session_id, epoch, position, created_at, *stored, tokens, redacted_at in rows
+            if (session_id, epoch, position) in wanted
+        }
 
 
 def _columns(**columns: Any) -> list[Any]:
@@ -57,35 +136,8 @@ _PLACED = models.Message.objects.values_list(
 )
 
 
-def read_index(using: str, name: SessionName, *, before: int | None, epoch: int | None) -> IndexRead | None:
-    """Return what a search reads of the session: see :meth:`.Store.read_index`."""
-    rows = _SESSIONS.using(using).named(name)
-    if epoch is not None:
-        rows = rows.filter(epoch=epoch)
-    # Subqueries and not joins, and a range of positions: see ORMStore.history.
-    session = partitions.id_of(rows)
-    segments = _SEGMENTS.using(using).filter(session_id=session)
-    messages = _MESSAGES.using(using).filter(session_id=session)
-    end: Any = F("last_position")
-    if before is not None:
-        end = Least(end, _bigint(before - 1), output_field=BigIntegerField())
-        segments, messages = segments.filter(first__lt=before), messages.filter(position__lt=before)
-    # The arithmetic of Extent.unindexed_after().
-    after = Greatest(F("indexed_position"), end - _bigint(MOST_UNINDEXED), output_field=BigIntegerField())
-    messages = messages.filter(position__gte=rows.values(after=after)[:1])
-    if partitions.are_used(using):
-        # With a constant, the planner knows a long session, and would read all of it to find its end. In this order it
-        # takes the index.
-        messages = messages.order_by("session_id", "position")
-    read = _Rows(messages, segments, rows)
-    for session_id in read.sessions:
-        extent = read.extent(session_id, name)
-        return read.index(extent, extent.unindexed_after(before), before=before)
-    return None
-
-
 def read_indexes(using: str, sessions: models.SessionQuerySet, *, max_messages: int) -> list[IndexRead]:
-    """Return what a search reads of these sessions: see :meth:`.Store.read_indexes_among`.
+    """Return what a search reads of these sessions: see :meth:`.ORMStore.read_indexes_among`.
 
     A first statement chooses the sessions, and a second one reads all of them as they are at one moment. If the index
     of a session has grown in between, fewer of the messages that the second one returns are needed.
@@ -149,27 +201,3 @@ class _Rows:
         rows = sorted(self._messages[extent.session_id], key=operator.itemgetter(0))
         segments = sorted(self._segments[extent.session_id])
         return IndexRead(extent, segments, list(map(_message, rows)), after, before)
-
-
-def messages_at(using: str, places: Sequence[tuple[int, int, int]]) -> dict[tuple[int, int], StoredMessage]:
-    """Return the messages at these places: see :meth:`.Store.messages_at`."""
-    positions: dict[int, list[int]] = collections.defaultdict(list)
-    for session_id, _, position in places:
-        positions[session_id].append(position)
-    if not positions:
-        return {}
-    conditions = [Q(session_id=pk, position__in=numbers) for pk, numbers in positions.items()]
-    rows = _PLACED.using(using).filter(functools.reduce(operator.or_, conditions))
-    wanted = set(places)
-    return {
-        (session_id, position): StoredMessage(
-            position, created_at, columns.message_of_values(stored), tokens, redacted_at is not None
-        )
-        for session_id, epoch, position, created_at, *stored, tokens, redacted_at in rows
-        if (session_id, epoch, position) in wanted
-    }
-
-
-def _bigint(number: int) -> Value:
-    # PostgreSQL would get a plain value as an integer of four bytes, whatever its size.
-    return Value(number, BigIntegerField())

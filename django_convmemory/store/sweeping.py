@@ -12,34 +12,92 @@ from django_convmemory import models
 from django_convmemory.clock import Clock
 from django_convmemory.rules.values import DueRule
 from django_convmemory.store import breakers, transactions
+from django_convmemory.store.database import Database
 
 
-def due(
-    using: str, alias: str, *, limit: int, hint_age: float, fewest_attempts: bool, unindexed: int | None
-) -> list[int]:
-    """Mark due sessions as sent, and return their ids: see :meth:`.Store.sweep`."""
-    sessions = models.Session.objects.using(using)
-    free = sessions.due().unleased().filter(alias=alias).unhinted(hint_age)
-    # A session is indexed whether or not the time of its next attempt has come.
-    behind = free.filter(newest_position__gt=F("indexed_position") + (unindexed or 0))
-    stale = free.ready() if unindexed is None else behind
-    order = ("attempts", "due_since", "pk") if fewest_attempts else ("due_since", "pk")
-    # With a hint_age of 0 a marked row is found again at once.
-    return _marked(stale, order, limit, {"hinted_at": Clock()}, repeat=hint_age > 0)
+class Sweeping(Database):
+    """Finds what a worker should do."""
 
+    def sweep(
+        self,
+        alias: str,
+        *,
+        limit: int,
+        hint_age: float,
+        fewest_attempts: bool = False,
+        unindexed: int | None = None,
+    ) -> list[int]:
+        """Return the ids of due sessions that a worker could fold now, at most ``limit``. The longest due come first.
 
-def rebuilds(using: str, alias: str, *, limit: int, wait: float) -> list[int]:
-    """Mark sessions whose rebuild is sent, and return their ids: see :meth:`.Store.sweep_rebuilds`."""
-    sessions = models.Session.objects.using(using)
-    marked = sessions.filter(alias=alias, rebuild_after__lte=Clock(), due_since__isnull=True).unleased()
-    return _marked(marked, ("rebuild_after", "pk"), limit, {"rebuild_after": Clock(wait)}, repeat=True)
+        With ``fewest_attempts`` those with the fewest attempts come first. With ``unindexed`` only those are returned
+        that have more settled messages that are not indexed. Sessions for which a task was sent in the last
+        ``hint_age`` seconds are left out, unless a lease of that task has expired. The returned ones are marked: a task
+        is sent for them now.
+        """
+        using = self.using
+        sessions = models.Session.objects.using(using)
+        free = sessions.due().unleased().filter(alias=alias).unhinted(hint_age)
+        # A session is indexed whether or not the time of its next attempt has come.
+        behind = free.filter(newest_position__gt=F("indexed_position") + (unindexed or 0))
+        stale = free.ready() if unindexed is None else behind
+        order = ("attempts", "due_since", "pk") if fewest_attempts else ("due_since", "pk")
+        # With a hint_age of 0 a marked row is found again at once.
+        return _marked(stale, order, limit, {"hinted_at": Clock()}, repeat=hint_age > 0)
 
+    def sweep_rebuilds(self, alias: str, *, limit: int, wait: float) -> list[int]:
+        """Return the ids of sessions whose summary is to be rebuilt, at most ``limit``, longest marked first.
 
-def waiting_rebuilds(using: str, alias: str, *, within: float, limit: int) -> int:
-    """Return the number of sessions whose rebuild is sent: see :meth:`.Store.waiting_rebuilds`."""
-    sessions = models.Session.objects.using(using).filter(alias=alias, due_since__isnull=True)
-    sent = sessions.filter(rebuild_after__gt=Clock(), rebuild_after__lte=Clock(within))
-    return sent.order_by()[:limit].count()
+        They are not due, and nobody works on them. No other call returns them in the next ``wait`` seconds.
+        """
+        using = self.using
+        sessions = models.Session.objects.using(using)
+        marked = sessions.filter(alias=alias, rebuild_after__lte=Clock(), due_since__isnull=True).unleased()
+        return _marked(marked, ("rebuild_after", "pk"), limit, {"rebuild_after": Clock(wait)}, repeat=True)
+
+    def waiting_rebuilds(self, alias: str, *, within: float, limit: int) -> int:
+        """Return the number of sessions whose rebuild is to be tried in the next ``within`` seconds, or ``limit``.
+
+        :meth:`sweep_rebuilds` marks a session like this until a worker begins.
+        """
+        using = self.using
+        sessions = models.Session.objects.using(using).filter(alias=alias, due_since__isnull=True)
+        sent = sessions.filter(rebuild_after__gt=Clock(), rebuild_after__lte=Clock(within))
+        return sent.order_by()[:limit].count()
+
+    def mark_unmarked(self, alias: str, rule: DueRule, *, limit: int) -> int:
+        """If the threshold is not the one last checked, mark sessions that are over it, and return their number.
+
+        Each call looks at the next ``limit`` sessions, until it has seen all.
+        """
+        using = self.using
+        after = breakers.next_to_compare(using, alias, rule.threshold)
+        if after is None:
+            return 0
+        sessions = models.Session.objects.using(using).filter(alias=alias, pk__gt=after)
+        ids = list(sessions.order_by("alias", "pk").values_list("pk", flat=True)[:limit])
+        marked = 0
+        if ids:
+            over = models.exceeds(rule.threshold, covered_tokens=F("covered_tokens"), covered_count=F("covered_count"))
+            unmarked = sessions.filter(over, pk__lte=ids[-1], due_since__isnull=True)
+            changes: dict[str, Any] = {"due_since": Clock(), "hinted_at": None, "revision": F("revision") + 1}
+            marked = transactions.run(using, lambda: unmarked.update(**changes), savepoint=True, atomic=False)
+        breakers.compared(using, alias, ids[-1] if len(ids) == limit else None)
+        return marked
+
+    def waiting(self, alias: str, *, after: float, within: float, limit: int) -> int:
+        """Return the number of due sessions whose task no worker has taken, or ``limit`` if there are more.
+
+        Only tasks count that were sent between ``within`` and ``after`` seconds ago.
+        """
+        using = self.using
+        sessions = models.Session.objects.using(using).due().unleased().ready().filter(alias=alias)
+        return sessions.filter(hinted_at__lte=Clock(-after), hinted_at__gt=Clock(-within)).order_by()[:limit].count()
+
+    def unhint(self, session_ids: Sequence[int]) -> None:
+        """Remove the marks of :meth:`sweep` and :meth:`append`, because no task was sent."""
+        using = self.using
+        sessions = models.Session.objects.using(using).filter(pk__in=session_ids)
+        transactions.run(using, lambda: sessions.update(hinted_at=None), savepoint=True, atomic=False)
 
 
 def _marked(
@@ -73,32 +131,3 @@ def _marked(
     if not ordered.exists():
         return []
     return transactions.run(using, locked if connection.features.has_select_for_update_skip_locked else one_by_one)
-
-
-def mark_unmarked(using: str, alias: str, rule: DueRule, *, limit: int) -> int:
-    """Mark sessions that exceed a new threshold: see :meth:`.Store.mark_unmarked`."""
-    after = breakers.next_to_compare(using, alias, rule.threshold)
-    if after is None:
-        return 0
-    sessions = models.Session.objects.using(using).filter(alias=alias, pk__gt=after)
-    ids = list(sessions.order_by("alias", "pk").values_list("pk", flat=True)[:limit])
-    marked = 0
-    if ids:
-        over = models.exceeds(rule.threshold, covered_tokens=F("covered_tokens"), covered_count=F("covered_count"))
-        unmarked = sessions.filter(over, pk__lte=ids[-1], due_since__isnull=True)
-        changes: dict[str, Any] = {"due_since": Clock(), "hinted_at": None, "revision": F("revision") + 1}
-        marked = transactions.run(using, lambda: unmarked.update(**changes), savepoint=True, atomic=False)
-    breakers.compared(using, alias, ids[-1] if len(ids) == limit else None)
-    return marked
-
-
-def waiting(using: str, alias: str, *, after: float, within: float, limit: int) -> int:
-    """Return the number of due sessions whose task no worker has taken: see :meth:`.Store.waiting`."""
-    sessions = models.Session.objects.using(using).due().unleased().ready().filter(alias=alias)
-    return sessions.filter(hinted_at__lte=Clock(-after), hinted_at__gt=Clock(-within)).order_by()[:limit].count()
-
-
-def unhint(using: str, session_ids: Sequence[int]) -> None:
-    """Remove the marks of :func:`due`."""
-    sessions = models.Session.objects.using(using).filter(pk__in=session_ids)
-    transactions.run(using, lambda: sessions.update(hinted_at=None), savepoint=True, atomic=False)

@@ -9,14 +9,19 @@ from collections.abc import Callable
 from contextlib import nullcontext
 from typing import Any, Generic, TypeVar
 
-from django.db import Error, OperationalError, connections, transaction
+from django.db import Error, IntegrityError, OperationalError, connections, transaction
 from django.db.backends.base.base import BaseDatabaseWrapper
 from django.db.models import QuerySet
+
+from django_convmemory import exceptions
 
 T = TypeVar("T")
 Rows = TypeVar("Rows", bound="QuerySet[Any]")
 
 TRIES = 10
+# How often work is run again because changes by other processes violate a constraint, and the longest pause before.
+SETTLING_TRIES = 20
+LONGEST_PAUSE = 0.05
 # How often a transaction is begun if the connection is lost each time.
 LOST_TRIES = 3
 # A transaction holds the lock of a session's row, and an append to that session waits. So the database ends a
@@ -108,6 +113,19 @@ def run(
                 raise
         time.sleep(random.uniform(0, min(_FIRST_PAUSE * 2**number, _LONGEST_PAUSE)))  # noqa: S311
     raise AssertionError("unreachable")
+
+
+def settled(work: Callable[[], T], what: object) -> T:
+    """Run ``work`` again as long as changes by other processes violate a constraint, for example a unique name.
+
+    Raises :class:`~django_convmemory.exceptions.SessionContended` in the end.
+    """
+    for _ in range(SETTLING_TRIES):
+        try:
+            return work()
+        except IntegrityError:
+            time.sleep(random.uniform(0, LONGEST_PAUSE))  # noqa: S311
+    raise exceptions.SessionContended(f"Other processes change {what} all the time. Try again later.")
 
 
 def is_open(connection: BaseDatabaseWrapper) -> bool:

@@ -1,0 +1,1104 @@
+"""A store in the memory of one process, for scripts and tests. It loses everything when the process ends.
+
+It does not need Django. :class:`.ORMStore` documents the operations. Its tables are dicts here and its rows are
+dataclasses, so this module can be read as what the SQL must do. A test runs random operations on both stores and
+compares them.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import datetime as dt
+import functools
+import itertools
+import threading
+import time
+import uuid
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, Concatenate, ParamSpec, TypeVar
+
+from django_convmemory import exceptions
+from django_convmemory.messages import ChatMessage, frozen_json
+from django_convmemory.rules import creations, cuts, exchanges, indexable, segments, spent_keys, values
+from django_convmemory.rules.breaker import KNOWN_FOR, Breaker, Reason
+from django_convmemory.rules.counters import (
+    Batch,
+    Counters,
+    Covered,
+    Ending,
+    Placing,
+    Previous,
+    Standing,
+    ending,
+    rewound,
+)
+from django_convmemory.rules.creations import Creation
+from django_convmemory.rules.exchanges import Placed, Turn
+from django_convmemory.rules.indexable import Extent, Indexable, IndexRead, Unindexed
+from django_convmemory.rules.segments import Segment
+from django_convmemory.rules.strategies import Threshold, View
+from django_convmemory.rules.values import (
+    Appended,
+    Attempted,
+    AttemptOutcome,
+    AttemptRecord,
+    Claim,
+    DueRule,
+    Edited,
+    Forked,
+    NewVersion,
+    Redaction,
+    SessionName,
+    StoredMessage,
+    SummaryVersion,
+)
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+# Rows. A time that is a number is in seconds, by the store's clock.
+
+
+@dataclasses.dataclass(slots=True)
+class Message:
+    position: int
+    message: ChatMessage
+    tokens: int
+    answers: int | None
+    tokens_through: int
+    created_at: dt.datetime
+    # Copies of the message in forks have the same id.
+    id: int
+    redacted: bool = False
+
+    @property
+    def placed(self) -> Placed:
+        message = self.message.without_item()
+        message = exchanges.redacted(message) if self.redacted else message
+        return Placed(self.position, message, self.tokens, self.answers, self.created_at)
+
+    @property
+    def indexable(self) -> Indexable:
+        return Indexable(self.position, self.created_at, self.message, self.redacted)
+
+    @property
+    def with_item(self) -> values.StoredMessage:
+        return values.StoredMessage(self.position, self.created_at, self.message, self.tokens, self.redacted)
+
+    @property
+    def stored(self) -> values.StoredMessage:
+        return self.with_item._replace(message=self.message.without_item())
+
+    @property
+    def placing(self) -> Placing:
+        return Placing(Standing(self.position, self.tokens, self.tokens_through), self.answers, self.message)
+
+    @property
+    def previous(self) -> Previous:
+        return Previous.of(self.message, self.position, self.answers)
+
+
+@dataclasses.dataclass(slots=True)
+class Summary:
+    value: SummaryVersion
+    covered: Covered
+    parent_version: int | None
+    prompt_hash: str
+    building: bool = False
+    stand_in: bool = False
+    valid: bool = True
+
+
+@dataclasses.dataclass(slots=True)
+class Session:
+    id: int
+    session_name: SessionName
+    title: str = ""
+    metadata: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    counters: Counters = dataclasses.field(default_factory=Counters)
+    rows: list[Message] = dataclasses.field(default_factory=list)
+    archived: bool = False
+    starred: bool = False
+    keys: dict[str, tuple[values.Payload, int]] = dataclasses.field(default_factory=dict)
+    creation: Creation | None = None
+    # The session was created by an earlier request with the same idempotency key.
+    replayed: bool = False
+    cuts: str = ""
+    spent_keys: str = ""
+    versions: dict[int, Summary] = dataclasses.field(default_factory=dict)
+    segments: list[Segment] = dataclasses.field(default_factory=list)
+    last_version: int = 0
+    current_version: int = 0
+    due_since: float | None = None
+    hinted_at: float | None = None
+    attempts: int = 0
+    next_attempt_at: float | None = None
+    lease_token: str = ""
+    lease_expires_at: float = 0.0
+    last_error: str = ""
+    rebuild_after: float | None = None
+    epoch: int = 0
+    revision: int = 0
+    updated_at: float = 0.0
+    forked_from: int | None = None
+    fork_position: int = 0
+
+    @property
+    def public_id(self) -> str:
+        """Nothing of this process is public: its number is enough."""
+        return str(self.id)
+
+    @property
+    def summary(self) -> SummaryVersion | None:
+        return self.versions[self.current_version].value if self.current_version else None
+
+    @property
+    def indexed_position(self) -> int:
+        return self.segments[-1].last if self.segments else 0
+
+    @property
+    def extent(self) -> Extent:
+        """How far its messages and its index reach, for a search."""
+        last = self.counters.last_position
+        return Extent(self.id, self.session_name, self.epoch, self.indexed_position, last)
+
+    def is_leased(self, now: float) -> bool:
+        return bool(self.lease_token) and self.lease_expires_at > now
+
+    def is_over(self, threshold: Threshold) -> bool:
+        return self.counters.due(threshold, indexed_position=self.indexed_position)
+
+    def mark_due(self, threshold: Threshold, now: float) -> None:
+        if not self.is_over(threshold):
+            self.due_since = None
+        elif self.due_since is None:
+            self.due_since = now
+
+    def remember_cut(self, after: int) -> None:
+        """Keep what outlives the messages after the position ``after``. The epoch has been raised."""
+        deleted = sorted(
+            ((first, key, payload.size) for key, (payload, first) in self.keys.items() if first > after), reverse=True
+        )
+        self.keys = {key: (payload, first) for key, (payload, first) in self.keys.items() if first <= after}
+        self.spent_keys = spent_keys.spend(self.spent_keys, [(key, first, size) for first, key, size in deleted])
+        self.cuts = cuts.cut(self.cuts, after, self.epoch)
+
+    def stop_compaction(self) -> None:
+        """Clear the lease, the due mark and the failures. A worker that is still folding cannot publish."""
+        self.due_since = self.hinted_at = self.next_attempt_at = None
+        self.attempts, self.lease_token, self.lease_expires_at, self.last_error = 0, "", 0.0, ""
+        self.epoch += 1
+        self.revision += 1
+
+    def unfinished(self) -> list[Summary]:
+        """Return the versions of a rebuild or of a long exchange that is not finished, in order."""
+        return [version for version in self.versions.values() if version.building and version.valid]
+
+    def first_stand_in(self) -> Summary | None:
+        """Return the first version that the fallback made in the model's place."""
+        finished = (version for version in self.versions.values() if version.valid and not version.building)
+        return next((version for version in finished if version.stand_in), None)
+
+
+@dataclasses.dataclass(slots=True)
+class AliasState:
+    failures: int = 0
+    last_session: int | None = None
+    since: float | None = None
+    until: float | None = None
+    reason: str = ""
+    error: str = ""
+    threshold: Threshold | None = None
+
+
+# The store.
+
+
+def _locked(method: Callable[Concatenate[InMemoryStore, P], T]) -> Callable[Concatenate[InMemoryStore, P], T]:
+    """Run a method under the store's lock, so that it sees and leaves a whole state."""
+
+    @functools.wraps(method)
+    def under_lock(self: InMemoryStore, /, *args: P.args, **kwargs: P.kwargs) -> T:
+        with self._lock:
+            return method(self, *args, **kwargs)
+
+    return under_lock
+
+
+class InMemoryStore:
+    """Keeps sessions in dicts, under one lock. Safe for threads.
+
+    ``attempts`` are the calls of models, for tests. ``clock`` returns the time in seconds.
+    """
+
+    def __init__(self, clock: Callable[[], float] = time.time) -> None:
+        self.attempts: list[Attempted] = []
+        self._lock = threading.RLock()
+        self._clock = clock
+        self._sessions: dict[int, Session] = {}
+        self._by_name_hash: dict[str, Session] = {}
+        self._aliases: dict[str, AliasState] = {}
+        self._ids = itertools.count(1)
+
+    def _new_id(self) -> int:
+        return next(self._ids)
+
+    def session(self, name: SessionName) -> Session | None:
+        return self._by_name_hash.get(name.name_hash)
+
+    def _of_alias(self, alias: str) -> Iterator[Session]:
+        return (session for session in self._sessions.values() if session.session_name.alias == alias)
+
+    def _of_scope(self, alias: str, *, owner_id: Any, visitor: str) -> list[Session]:
+        """Return the sessions of an owner or a visitor."""
+        names = ((session.session_name, session) for session in self._of_alias(alias))
+        return [session for name, session in names if (name.owner_id, name.visitor) == (owner_id, visitor)]
+
+    def _created_by(self, creation: Creation | None) -> Session | None:
+        """Return the session that an earlier request with the key of ``creation`` created, or None.
+
+        Raises :class:`~django_convmemory.exceptions.IdempotencyConflict` if that was another request.
+        """
+        if creation is None:
+            return None
+        for session in self._sessions.values():
+            if session.creation is not None and session.creation.key_hash == creation.key_hash:
+                if session.creation != creation:
+                    raise creations.conflict()
+                return dataclasses.replace(session, replayed=True)
+        return None
+
+    def _restore(self, session: Session) -> None:
+        """Put back a session as it was before an operation that has failed."""
+        self._sessions[session.id] = self._by_name_hash[session.session_name.name_hash] = session
+
+    def _insert(self, session: Session) -> None:
+        session.id = self._new_id()
+        session.updated_at = self._clock()
+        self._sessions[session.id] = self._by_name_hash[session.session_name.name_hash] = session
+
+    def _rename(self, session: Session, name: SessionName) -> None:
+        del self._by_name_hash[session.session_name.name_hash]
+        self._by_name_hash[name.name_hash] = session
+        session.session_name = name
+
+    def _remove(self, session: Session) -> None:
+        del self._sessions[session.id], self._by_name_hash[session.session_name.name_hash]
+
+    def _alias(self, alias: str) -> AliasState:
+        """Return the state of an alias, which can be changed."""
+        return self._aliases.setdefault(alias, AliasState())
+
+    def owner_id(self, owner: Any) -> Any:
+        owner_id = getattr(owner, "pk", None)
+        if owner_id is None:
+            raise values.no_owner(owner)
+        return owner_id
+
+    @_locked
+    def append(self, name: SessionName, batch: Batch, rule: DueRule, *, counter: str) -> Appended:
+        session = self.session(name) or Session(0, name)
+        replayed = _replay(session, batch)
+        if replayed is not None:
+            return replayed
+        try:
+            previous = session.rows[-1].previous if session.rows else None
+            counters, rows = session.counters.append(batch.entries, previous)
+        except exceptions.ToolResultRefused as error:
+            raise _explained(session, error) from None
+        if not session.id:
+            self._insert(session)
+        session.counters = counters
+        now = moment(self._clock())
+        for entry, row in zip(batch.entries, rows, strict=True):
+            created_at = entry.created_at or now
+            stored = (row.position, entry.message, entry.tokens, row.answers, row.tokens_through, created_at)
+            session.rows.append(Message(*stored, self._new_id()))
+        if batch.key_hash is not None:
+            payload = values.Payload(batch.payload_hash, len(batch.entries))
+            session.keys[batch.key_hash] = (payload, rows[0].position)
+        session.revision += 1
+        session.updated_at = self._clock()
+        turned_due = session.due_since is None and session.is_over(rule.threshold)
+        if turned_due:
+            session.due_since = self._clock()
+            session.hinted_at = session.due_since if rule.hint else None
+        return Appended(
+            session.id,
+            rows[0].position,
+            rows[-1].position,
+            batch.tokens,
+            session.due_since is not None,
+            turned_due,
+            replayed=False,
+        )
+
+    @_locked
+    def replace(
+        self, name: SessionName, after: int, batch: Batch, rule: DueRule, *, counter: str, revision: int | None
+    ) -> Appended:
+        session = self.session(name)
+        replayed = _replay(session, batch) if session else None
+        if replayed is not None:
+            return replayed
+        last = len(session.rows) if session else 0
+        if session is not None and revision is not None and session.revision != revision:
+            raise values.stale(revision, session.revision)
+        if after > last:
+            raise values.no_message(after, last)
+        before = session and dataclasses.replace(
+            session,
+            rows=list(session.rows),
+            versions={number: dataclasses.replace(version) for number, version in session.versions.items()},
+            segments=list(session.segments),
+        )
+        _, edited = self.truncate(name, after, rule, revision=revision)
+        try:
+            appended = self.append(name, batch, rule, counter=counter)
+        except exceptions.ConvMemoryError:
+            if before is not None:
+                self._restore(before)
+            raise
+        return appended._replace(turned_due=appended.turned_due or bool(edited and edited.turned_due))
+
+    @_locked
+    def create(
+        self, name: SessionName, *, title: str, metadata: Mapping[str, Any], creation: Creation | None = None
+    ) -> Session:
+        earlier = self._created_by(creation)
+        if earlier is not None:
+            return earlier
+        if self.session(name) is not None:
+            raise values.session_exists(name)
+        session = Session(0, name, title, metadata, creation=creation)
+        self._insert(session)
+        return session
+
+    @_locked
+    def update(self, name: SessionName, changes: Mapping[str, Any], *, revision: int | None) -> None:
+        session = self._at_revision(name, revision)
+        if session is None:
+            raise values.gone(name)
+        if not changes:
+            return
+        for field, value in changes.items():
+            setattr(session, field, value)
+        session.revision += 1
+        if changes.keys() & {"title", "metadata"}:
+            session.updated_at = self._clock()
+
+    def _at_revision(self, name: SessionName, revision: int | None) -> Session | None:
+        """Return the session, or None. Raises ``StaleRevision`` if it is at another ``revision`` than this one."""
+        session = self.session(name)
+        if session is not None and revision is not None and session.revision != revision:
+            raise values.stale(revision, session.revision)
+        return session
+
+    @_locked
+    def update_message(
+        self, name: SessionName, position: int, metadata: Mapping[str, Any], *, revision: int | None
+    ) -> None:
+        session = self._at_revision(name, revision)
+        if session is None or not 0 < position <= len(session.rows):
+            raise values.no_message(position, len(session.rows) if session else 0)
+        row = session.rows[position - 1]
+        if row.redacted:
+            raise values.redacted(position)
+        row.message = dataclasses.replace(row.message, metadata=frozen_json(metadata))
+        session.revision += 1
+
+    @_locked
+    def delete(self, name: SessionName, *, revision: int | None) -> bool:
+        session = self._at_revision(name, revision)
+        if session is not None:
+            self._delete_row(session)
+        return session is not None
+
+    def _delete_row(self, session: Session) -> None:
+        for copy in self._forks(session, 0):
+            copy.forked_from = session.forked_from
+        self._remove(session)
+
+    @_locked
+    def load(self, name: SessionName, view: View, max_pinned_tokens: int) -> values.Snapshot | None:
+        session = self.session(name)
+        if session is None:
+            return None
+        counters = session.counters
+        positions = set(values.shown_pinned(counters.pinned, max_pinned_tokens))
+        bound = values.view_bound(counters, view)
+        return values.Snapshot(
+            session_id=session.id,
+            counters=counters,
+            due=session.due_since is not None,
+            revision=session.revision,
+            epoch=session.epoch,
+            summary=session.summary if view.summary else None,
+            pinned=[row.placed for row in session.rows if row.position in positions],
+            tail=[
+                row.placed
+                for row in session.rows
+                if not row.message.pinned and bound.admits(row.position, row.tokens_through)
+            ],
+        )
+
+    @_locked
+    def clear(self, name: SessionName) -> None:
+        session = self.session(name)
+        if session is None:
+            return
+        session.stop_compaction()
+        session.remember_cut(0)
+        session.updated_at = self._clock()
+        session.counters, session.current_version, session.rebuild_after = Counters(), 0, None
+        session.rows, session.versions, session.segments = [], {}, []
+
+    @_locked
+    def history(
+        self, name: SessionName, *, before: int | None, after: int | None, limit: int, items: bool = False
+    ) -> list[values.StoredMessage]:
+        session = self.session(name)
+        rows = session.rows if session else []
+        rows = rows[after or 0 : None if before is None else max(0, before - 1)]
+        rows = rows[:limit] if after is not None else rows[max(0, len(rows) - limit) :]
+        return [row.with_item if items else row.stored for row in rows]
+
+    @_locked
+    def unindexed(self, session_id: int, *, limit: int) -> Unindexed | None:
+        session = self._sessions.get(session_id)
+        if session is None or session.indexed_position >= len(session.rows):
+            return None
+        indexed = session.indexed_position
+        return Unindexed(
+            epoch=session.epoch,
+            indexed_position=indexed,
+            last_position=len(session.rows),
+            last=session.segments[-1] if session.segments else None,
+            previous=session.rows[indexed - 1].created_at if indexed else None,
+            messages=[row.indexable for row in session.rows[indexed : indexed + limit]],
+        )
+
+    @_locked
+    def add_segments(self, session_id: int, unindexed: Unindexed, new: Sequence[Segment]) -> bool:
+        session = self._sessions.get(session_id)
+        if session is None or (session.epoch, session.indexed_position) != (
+            unindexed.epoch,
+            unindexed.indexed_position,
+        ):
+            return False
+        if session.segments and session.segments[-1].first == new[0].first:
+            session.segments.pop()
+        session.segments += new
+        return True
+
+    @_locked
+    def read_index(self, name: SessionName, *, before: int | None, epoch: int | None) -> IndexRead | None:
+        session = self.session(name)
+        if session is None or epoch not in (None, session.epoch):
+            return None
+        return _read(session, session.extent.unindexed_after(before), before=before)
+
+    @_locked
+    def read_indexes_of(self, alias: str, *, owner_id: Any, visitor: str, max_messages: int) -> list[IndexRead]:
+        theirs = [session for session in self._of_scope(alias, owner_id=owner_id, visitor=visitor) if session.rows]
+        theirs.sort(key=lambda session: (session.updated_at, session.id), reverse=True)
+        extents = [session.extent for session in theirs]
+        chosen = indexable.newest(extents, max_messages=max_messages, max_sessions=len(extents))
+        after = indexable.unindexed_after(chosen)
+        results = [
+            _read(session, after.get(session.id, session.counters.last_position)) for session in theirs[: len(chosen)]
+        ]
+        if len(chosen) < len(theirs):
+            results[-1] = results[-1]._replace(others=True)
+        return results
+
+    def read_indexes_among(self, alias: str, sessions: Any, *, max_messages: int = 100_000) -> list[IndexRead]:
+        raise exceptions.InvalidSession(
+            "The in-memory store has no rows. Search one session, or those of an owner or a visitor."
+        )
+
+    @_locked
+    def messages_at(self, places: Sequence[tuple[int, int, int]]) -> dict[tuple[int, int], StoredMessage]:
+        return {
+            (session_id, position): session.rows[position - 1].stored
+            for session_id, epoch, position in places
+            if (session := self._sessions.get(session_id)) is not None
+            and session.epoch == epoch
+            and 0 < position <= len(session.rows)
+        }
+
+    @_locked
+    def truncate(
+        self, name: SessionName, after: int, rule: DueRule, *, revision: int | None
+    ) -> tuple[int, Edited | None]:
+        session = self._at_revision(name, revision)
+        removed = len(session.rows) - after if session else 0
+        if session is None or removed <= 0:
+            return 0, None
+        session.counters = rewound(session.counters, _ending(session, after))
+        del session.rows[after:]
+        _cut_index(session, after)
+        for version in session.versions.values():
+            if version.value.last_position > after:
+                version.value = values.emptied(version.value)
+        edited = self._finish(session, session.counters.first_unfoldable, rule)
+        session.remember_cut(after)
+        return removed, edited
+
+    def _finish(self, session: Session, position: int, rule: DueRule) -> Edited:
+        """Complete a change of the messages from ``position`` on.
+
+        The compaction ends. The summaries that cover the position are invalidated, and the newest one that is left
+        becomes current. The session is marked due if ``rule`` says so.
+        """
+        session.stop_compaction()
+        session.updated_at = self._clock()
+        for version in session.versions.values():
+            version.valid = version.valid and version.value.last_position < position
+        session.current_version = max(
+            (number for number, version in session.versions.items() if version.valid and not version.building),
+            default=0,
+        )
+        current = session.versions.get(session.current_version)
+        session.counters = session.counters.covering(current.covered if current else Covered())
+        session.mark_due(rule.threshold, self._clock())
+        session.hinted_at = session.due_since if rule.hint else None
+        stands_in = any(version.valid and version.stand_in for version in session.versions.values())
+        is_old = values.is_old(session.summary, rule.reanchor_every)
+        session.rebuild_after = self._clock() if stands_in or is_old else None
+        return Edited(session.id, session.due_since is not None)
+
+    @_locked
+    def pop(self, name: SessionName, rule: DueRule) -> tuple[StoredMessage | None, Edited | None]:
+        session = self.session(name)
+        if session is None or not session.rows:
+            return None, None
+        popped = session.rows[-1].with_item
+        _, edited = self.truncate(name, popped.position - 1, rule, revision=None)
+        return popped, edited
+
+    @_locked
+    def fork(
+        self,
+        source: SessionName,
+        target: SessionName,
+        at: int,
+        rule: DueRule,
+        *,
+        title: str | None = None,
+        creation: Creation | None = None,
+    ) -> Forked:
+        session = self.session(source)
+        if session is None:
+            raise values.no_session(source)
+        earlier = self._created_by(creation)
+        if earlier is not None:
+            return Forked(earlier, Edited(earlier.id, turned_due=False))
+        if at > len(session.rows):
+            raise values.no_message(at, len(session.rows))
+        if self.session(target) is not None:
+            raise values.session_exists(target)
+        copy = Session(
+            0,
+            target,
+            session.title if title is None else title,
+            session.metadata,
+            creation=creation,
+            forked_from=session.id,
+            fork_position=at,
+        )
+        copy.counters = rewound(session.counters, _ending(session, at))
+        copy.rows = [dataclasses.replace(row) for row in session.rows[:at]]
+        copy.versions = {
+            number: dataclasses.replace(version)
+            for number, version in session.versions.items()
+            if version.valid and not version.building and version.value.last_position <= at
+        }
+        copy.last_version = session.last_version
+        copy.segments = list(session.segments)
+        _cut_index(copy, at)
+        self._insert(copy)
+        edited = self._finish(copy, copy.counters.first_unfoldable, rule)
+        copy.epoch = copy.revision = 0
+        return Forked(copy, edited)
+
+    @_locked
+    def redact(self, name: SessionName, position: int, rule: DueRule, *, forks: bool) -> Redaction:
+        session = self.session(name)
+        if session is None or not 0 < position <= len(session.rows):
+            raise values.no_message(position, len(session.rows) if session else 0)
+        sessions, row = [session], session.rows[position - 1]
+        if forks:
+            for copied in sessions:
+                sessions += self._forks(copied, position)
+        holders = [
+            holder for holder in sessions if len(holder.rows) >= position and holder.rows[position - 1].id == row.id
+        ]
+        now = self._clock()
+        in_flight = any(holder.is_leased(now) for holder in holders)
+        return Redaction([self._redact_in(holder, position, rule) for holder in holders], in_flight)
+
+    def _forks(self, session: Session, position: int) -> list[Session]:
+        """Return the forks of a session that were made at ``position`` or later, without their forks."""
+        return [
+            fork
+            for fork in self._sessions.values()
+            if fork.forked_from == session.id and fork.fork_position >= position
+        ]
+
+    def _redact_in(self, session: Session, position: int, rule: DueRule) -> Edited:
+        row = session.rows[position - 1]
+        row.message, row.redacted = row.message.emptied(), True
+        for key, (payload, first) in session.keys.items():
+            if first <= position < first + payload.size:
+                session.keys[key] = (payload._replace(hash=""), first)
+        for version in session.versions.values():
+            if version.value.last_position >= position:
+                version.value = values.emptied(version.value)
+        _strike(session, position)
+        return self._finish(session, position, rule)
+
+    @_locked
+    def erase(self, alias: str, *, owner_id: Any, visitor: str) -> int:
+        erased = self._of_scope(alias, owner_id=owner_id, visitor=visitor)
+        for session in erased:
+            self._delete_row(session)
+        return len(erased)
+
+    @_locked
+    def adopt(self, alias: str, visitor: str, owner_id: Any) -> list[SessionName]:
+        names = []
+        for session in self._of_alias(alias):
+            if session.session_name.visitor != visitor:
+                continue
+            name = values.free_name(
+                SessionName(alias, session.session_name.key, owner_id), lambda name: self.session(name) is not None
+            )
+            self._rename(session, name)
+            session.revision += 1
+            session.updated_at = self._clock()
+            names.append(name)
+        return names
+
+    def on_commit(self, function: Callable[[], None]) -> None:
+        function()
+
+    @_locked
+    def find(self, name: SessionName) -> int | None:
+        session = self.session(name)
+        return session.id if session else None
+
+    @_locked
+    def claim(self, session_id: int, rule: DueRule, *, lease: float, prompt_hash: str, force: bool) -> Claim | str:
+        session = self._sessions.get(session_id)
+        now = self._clock()
+        if session is None or (session.due_since is None and not session.is_over(rule.threshold)):
+            return "not_due"
+        if session.is_leased(now):
+            return "busy"
+        if session.next_attempt_at is not None and session.next_attempt_at > now and not force:
+            return "waiting"
+        session.lease_token = uuid.uuid4().hex
+        session.lease_expires_at = now + lease
+        session.due_since = now if session.due_since is None else session.due_since
+        session.attempts += 1
+        session.next_attempt_at = session.lease_expires_at + values.wait_after_lease(session.attempts)
+        session.revision += 1
+        claim = values.claimed(session, session.summary, now - session.due_since)
+        first = claim.counters.covered_position + 1
+        parts = [
+            version
+            for version in session.unfinished()
+            if version.value.part_end is not None and version.value.first_position == first
+        ]
+        line = values.building_line(parts, prompt_hash, claim.summary.version if claim.summary else None)
+        for part in parts:
+            part.valid = part.value.version in line
+        return values.continued(claim, line)
+
+    @_locked
+    def claim_rebuild(
+        self,
+        session_id: int,
+        *,
+        lease: float,
+        prompt_hash: str,
+        stand_ins: bool,
+        wait: float,
+        reanchor_every: int | None = None,
+    ) -> Claim | str:
+        session = self._sessions.get(session_id)
+        now = self._clock()
+        if session is None or not session.current_version or (stand_ins and session.rebuild_after is None):
+            return "not_due"
+        if session.is_leased(now):
+            return "busy"
+        first = session.first_stand_in()
+        if first is None and stand_ins and not values.is_old(session.summary, reanchor_every):
+            # What the fallback had made was replaced meanwhile.
+            session.rebuild_after = None
+            return "not_due"
+        if stand_ins:
+            session.rebuild_after = now + wait
+        base = None
+        if first is not None:
+            before, first = values.replaced_by_rebuild(first, session.versions.get)
+            base = before if stand_ins else None
+        building = session.unfinished()
+        covered = session.counters.covered_position
+        rows = [version for version in building if values.may_continue(version, covered)]
+        line = values.building_line(rows, prompt_hash, base.value.version if base else None)
+        for version in building:
+            version.valid = version.value.version in line
+        session.lease_token = uuid.uuid4().hex
+        session.lease_expires_at = now + lease
+        session.epoch += 1
+        session.revision += 1
+        claim = values.claimed(session, session.summary, 0.0)
+        return values.rebuilding(claim, line, base, first.value.version if first else 0)
+
+    def turns(self, claim: Claim) -> list[Turn]:
+        return [Turn(row.position, row.tokens, row.answers, row.message.role) for row in self._tail(claim)]
+
+    def messages(self, claim: Claim, first: int, last: int) -> list[Placed]:
+        return [row for row in self._tail(claim) if first <= row.position <= last]
+
+    @_locked
+    def _tail(self, claim: Claim) -> list[Placed]:
+        session = self._sessions.get(claim.session_id)
+        if session is None or session.epoch != claim.epoch:
+            return []
+        covered, last = claim.counters.covered_position, claim.counters.last_position
+        return [row.placed for row in session.rows[covered:last] if not row.message.pinned]
+
+    @_locked
+    def extend(self, claim: Claim, *, lease: float) -> bool:
+        session = self._held(claim)
+        if session is not None:
+            session.lease_expires_at = self._clock() + lease
+        return session is not None
+
+    def _held(self, claim: Claim) -> Session | None:
+        """Return the session if the lease of ``claim`` still stands, and its messages are those of the claim."""
+        session = self._sessions.get(claim.session_id)
+        if session is None or session.epoch != claim.epoch:
+            return None
+        if session.lease_token != claim.token or session.lease_expires_at <= self._clock():
+            return None
+        return session
+
+    @_locked
+    def is_due(self, session_id: int) -> bool:
+        session = self._sessions.get(session_id)
+        return session is not None and session.due_since is not None
+
+    def release_connection(self) -> None:
+        """Do nothing: there is no connection."""
+
+    @_locked
+    def publish(
+        self, claim: Claim, version: NewVersion, attempt: AttemptRecord | None, rule: DueRule, *, lease: float
+    ) -> Claim | None:
+        session = self._held(claim)
+        if session is None or session.counters.covered_position != values.covered_by(claim):
+            if attempt is not None:
+                self.record(claim, dataclasses.replace(attempt, outcome=AttemptOutcome.DROPPED))
+            return None
+        number = session.last_version + 1
+        final = values.is_final(claim, version)
+        if final:
+            _finish_versions(session, claim, version)
+        parent = claim.summary.version if claim.summary else None
+        session.versions[number] = Summary(
+            version.stored(number), version.covered, parent, version.prompt_hash, not final, version.stand_in
+        )
+        session.last_version = number
+        if final:
+            session.current_version = number
+            session.counters = session.counters.covering(version.covered)
+            session.mark_due(rule.threshold, self._clock())
+        if final and claim.rebuilding:
+            session.rebuild_after = None
+        elif values.needs_rebuild(claim, version, rule) and session.rebuild_after is None:
+            session.rebuild_after = self._clock()
+        if not claim.rebuilding:
+            session.attempts, session.next_attempt_at, session.last_error = 0, None, ""
+        session.lease_expires_at = self._clock() + lease
+        session.revision += 1
+        if attempt is not None:
+            self.record(claim, dataclasses.replace(attempt, version=number))
+        return values.after_publishing(claim, version, number)
+
+    @_locked
+    def release(
+        self,
+        claim: Claim,
+        rule: DueRule,
+        *,
+        retry_in: float | None = None,
+        error: str = "",
+        uncount: bool = False,
+        rebuild_in: float | None = None,
+    ) -> bool:
+        session = self._sessions.get(claim.session_id)
+        if session is None or session.lease_token != claim.token:
+            return False
+        now = self._clock()
+        session.lease_token, session.lease_expires_at = "", 0.0
+        session.mark_due(rule.threshold, now)
+        due = session.due_since is not None
+        if not claim.rebuilding:
+            if not error:
+                session.attempts = 0
+            elif uncount:
+                session.attempts = max(0, session.attempts - 1)
+            session.last_error = error
+            session.next_attempt_at = now + retry_in if due and retry_in is not None else None
+        if rule.hint and due:
+            session.hinted_at = now
+        if rebuild_in is not None:
+            session.rebuild_after = now + rebuild_in
+        session.revision += 1
+        return due
+
+    @_locked
+    def record(self, claim: Claim, attempt: AttemptRecord) -> None:
+        started = moment(self._clock() - attempt.duration_seconds)
+        self.attempts.append(values.Attempted(claim.session_id, claim.name.alias, started, attempt))
+
+    @_locked
+    def sweep(
+        self,
+        alias: str,
+        *,
+        limit: int,
+        hint_age: float,
+        fewest_attempts: bool = False,
+        unindexed: int | None = None,
+    ) -> list[int]:
+        now = self._clock()
+        order = sorted(
+            (session.attempts if fewest_attempts else 0, session.due_since or 0.0, session.id)
+            for session in self._free(alias, now, unindexed=unindexed)
+            if session.hinted_at is None
+            or session.hinted_at <= now - hint_age
+            or (session.lease_token and session.lease_expires_at > session.hinted_at)
+        )
+        ids = [session_id for *_, session_id in order[:limit]]
+        for session_id in ids:
+            self._sessions[session_id].hinted_at = now
+        return ids
+
+    def _free(self, alias: str, now: float, *, unindexed: int | None = None) -> Iterator[Session]:
+        """Yield the sessions that are due and that a worker could fold now, or index."""
+        for session in self._of_alias(alias):
+            if unindexed is None:
+                ready = session.next_attempt_at is None or session.next_attempt_at <= now
+            else:
+                ready = session.counters.newest_position > session.indexed_position + unindexed
+            if session.due_since is not None and ready and not session.is_leased(now):
+                yield session
+
+    @_locked
+    def sweep_rebuilds(self, alias: str, *, limit: int, wait: float) -> list[int]:
+        now = self._clock()
+        order = sorted(
+            (session.rebuild_after, session.id)
+            for session in self._of_alias(alias)
+            if session.rebuild_after is not None
+            and session.rebuild_after <= now
+            and session.due_since is None
+            and not session.is_leased(now)
+        )
+        ids = [session_id for _, session_id in order[:limit]]
+        for session_id in ids:
+            self._sessions[session_id].rebuild_after = now + wait
+        return ids
+
+    @_locked
+    def waiting_rebuilds(self, alias: str, *, within: float, limit: int) -> int:
+        now = self._clock()
+        times = [session.rebuild_after for session in self._of_alias(alias) if session.due_since is None]
+        return min(limit, sum(time is not None and now < time <= now + within for time in times))
+
+    @_locked
+    def mark_unmarked(self, alias: str, rule: DueRule, *, limit: int) -> int:
+        alias_state = self._alias(alias)
+        if alias_state.threshold == rule.threshold:
+            return 0
+        alias_state.threshold = rule.threshold
+        marked = 0
+        for session in self._of_alias(alias):
+            if session.due_since is None and session.is_over(rule.threshold):
+                session.due_since, session.hinted_at = self._clock(), None
+                marked += 1
+        return marked
+
+    @_locked
+    def waiting(self, alias: str, *, after: float, within: float, limit: int) -> int:
+        now = self._clock()
+        times = [session.hinted_at for session in self._free(alias, now)]
+        return min(limit, sum(time is not None and now - within < time <= now - after for time in times))
+
+    @_locked
+    def unhint(self, session_ids: Sequence[int]) -> None:
+        for session_id in session_ids:
+            if session_id in self._sessions:
+                self._sessions[session_id].hinted_at = None
+
+    @_locked
+    def breaker(self, alias: str) -> Breaker:
+        row = self._alias(alias)
+        since, until = (None if time is None else moment(time) for time in (row.since, row.until))
+        return Breaker(moment(self._clock()), row.failures, row.last_session, since, until, row.reason, row.error)
+
+    @_locked
+    def count_failure(self, alias: str, session_id: int, error: str, *, seconds: float = 0.0) -> int:
+        row = self._alias(alias)
+        is_open = row.until is not None and row.reason != Reason.RATE_LIMIT
+        if is_open or (row.last_session != session_id and not self._has_folded_another(alias, session_id, seconds)):
+            row.failures += 1
+            row.last_session, row.error = session_id, error
+            row.since = self._clock() if row.since is None else row.since
+        return row.failures
+
+    def _has_folded_another(self, alias: str, session_id: int, seconds: float) -> bool:
+        """Whether the alias's own model has folded another session since this one last failed, or for ``seconds``."""
+        since = moment(self._clock() - seconds)
+        newest = next((attempt for attempt in reversed(self.attempts) if attempt.session_id == session_id), None)
+        if newest is not None and newest.record.outcome == AttemptOutcome.UNAVAILABLE:
+            since = newest.started_at
+        return any(
+            attempt.alias == alias
+            and attempt.session_id != session_id
+            and attempt.record.outcome == AttemptOutcome.PUBLISHED
+            and attempt.started_at >= since
+            and not self._is_stand_in(attempt)
+            for attempt in self.attempts
+        )
+
+    def _is_stand_in(self, attempt: Attempted) -> bool:
+        session = self._sessions.get(attempt.session_id)
+        version = session.versions.get(attempt.record.version or 0) if session else None
+        return version is not None and version.stand_in
+
+    @_locked
+    def open_breaker(self, alias: str, reason: Reason, error: str, *, seconds: float) -> None:
+        row = self._alias(alias)
+        # Of two calls at a time, only one may have been told how long to wait.
+        longer = row.until is not None and row.until >= self._clock() + seconds
+        other = row.until is not None and row.reason != Reason.RATE_LIMIT
+        if reason == Reason.RATE_LIMIT and (other or longer):
+            return
+        # The outage begins now, also if it follows a wrong configuration.
+        was_closed = row.until is None or row.reason == Reason.RATE_LIMIT
+        begins = was_closed or (row.reason == Reason.MISCONFIGURED and row.reason != reason)
+        if reason != Reason.RATE_LIMIT and begins:
+            row.since = self._clock()
+        row.until, row.reason, row.error = self._clock() + seconds, reason, error
+
+    @_locked
+    def probe(self, alias: str, *, seconds: float) -> bool:
+        row, now = self._alias(alias), self._clock()
+        ended = row.until is not None and row.until <= now and row.reason != Reason.RATE_LIMIT
+        if ended:
+            if row.until is not None and row.until < now - KNOWN_FOR:
+                row.since = now
+            row.until = now + seconds
+        return ended
+
+    @_locked
+    def end_probe(self, alias: str, *, seconds: float = 0.0, silent: bool = True) -> bool:
+        row, now = self._alias(alias), self._clock()
+        paused = row.until is not None and row.until > now and row.reason != Reason.RATE_LIMIT
+        if paused:
+            row.until, row.since = now + seconds, row.since if silent else now
+        return paused
+
+    @_locked
+    def close_breaker(self, alias: str) -> bool:
+        row = self._alias(alias)
+        opened = row.until is not None and row.reason != Reason.RATE_LIMIT
+        row.failures, row.last_session, row.since = 0, None, None
+        if opened:
+            row.until, row.reason, row.error = None, "", ""
+        return opened
+
+
+def moment(seconds: float) -> dt.datetime:
+    """Return a time of the clock as a datetime."""
+    return dt.datetime.fromtimestamp(seconds, dt.UTC)
+
+
+def _replay(session: Session, batch: Batch) -> Appended | None:
+    """Return what the batch's key has stored, or None. Raises IdempotencyConflict if that was something else."""
+    if batch.key_hash is None:
+        return None
+    payload, first = session.keys.get(batch.key_hash, (None, 0))
+    spent_key = spent_keys.find(session.spent_keys, batch.key_hash) if payload is None else None
+    if spent_key is not None:
+        payload, first = values.Payload("", spent_key.size), spent_key.first_position
+    if payload is None:
+        return None
+    if not payload.is_retried_by(batch):
+        raise exceptions.IdempotencyConflict(values.key_conflict(first))
+    last = first + payload.size - 1
+    tokens = 0 if spent_key else sum(row.tokens for row in session.rows[first - 1 : last])
+    due = session.due_since is not None
+    return Appended(session.id, first, last, tokens, due, turned_due=False, replayed=True)
+
+
+def _explained(session: Session, error: exceptions.ToolResultRefused) -> exceptions.ToolResultRefused:
+    """Return the error of a refused tool result, with the message that closed its exchange.
+
+    If no stored message made the call, it is ``error`` itself.
+    """
+    answers = [row for row in session.rows if row.message.role == "assistant"]
+    calling = next((row.position for row in reversed(answers) if error.call_id in row.message.call_ids), None)
+    if calling is None:
+        return error
+    closing = next((row.position for row in answers if row.position > calling), None)
+    return values.late_result(error.call_id, calling, closing)
+
+
+def _ending(session: Session, position: int) -> Ending:
+    """Return how the messages through ``position`` end."""
+    rows = [row.placing for row in session.rows[:position] if not row.message.pinned]
+    begun = (row for row in reversed(rows) if row.message.role == "assistant" and row.answers is None)
+    spoke = next(begun, None)
+    continuing = [row for row in rows if spoke is not None and row.answers == spoke.standing.position]
+    return ending(position, rows[-1] if rows else None, spoke, continuing)
+
+
+def _finish_versions(session: Session, claim: Claim, version: NewVersion) -> None:
+    """Prepare the versions of the session for one that becomes current."""
+    unfinished = session.unfinished()
+    if claim.rebuilding and claim.replaces:
+        for number, stored in session.versions.items():
+            stored.valid = stored.valid and (stored.building or number < claim.replaces)
+    elif not claim.rebuilding:
+        first = version.first_position
+        unfinished = [part for part in unfinished if claim.parts and part.value.first_position == first]
+    for part in unfinished:
+        part.building = False
+
+
+def _read(session: Session, after: int, *, before: int | None = None) -> IndexRead:
+    rows = [row.indexable for row in session.rows if row.position >= after]
+    return IndexRead(session.extent, list(session.segments), rows, after, before)
+
+
+def _strike(session: Session, position: int) -> None:
+    """Remove the words of the message at ``position`` from the index."""
+    session.segments = [
+        segments.struck(segment, position) if segment.first <= position <= segment.last else segment
+        for segment in session.segments
+    ]
+
+
+def _cut_index(session: Session, after: int) -> None:
+    """Remove the messages after the position ``after`` from the index."""
+    session.segments = [segment for segment in session.segments if segment.first <= after]
+    if session.indexed_position > after:
+        session.segments[-1] = segments.trimmed(session.segments[-1], after)
