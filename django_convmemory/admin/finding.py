@@ -21,8 +21,9 @@ from django_convmemory.search import languages, queries, tokenizer
 from django_convmemory.search.hits import Hit, Hits
 from django_convmemory.search.queries import Query
 
-# Messages that are read.
-READ = 20
+# Messages that are shown. A search also finds neighbours of the messages that have words of the phrase, and these are
+# not shown. So more are read.
+SHOWN, READ = 20, 100
 # The newest versions that are read, and characters of each.
 VERSIONS, MAX_TEXT = 200, 20_000
 # Characters of a search.
@@ -82,15 +83,19 @@ class Finding:
 
     @property
     def more(self) -> bool:
-        """Whether there may be more messages than were read."""
-        return len(self.hits) == READ
+        """Whether there may be more messages than are shown."""
+        return len(self._having) > SHOWN or len(self.hits) == READ
+
+    @cached_property
+    def _having(self) -> list[Hit]:
+        return [hit for hit in self.hits if hit.marks]
 
     @cached_property
     def found(self) -> list[Found]:
-        """The messages that have words of the phrase, the best first. A search also finds their neighbours."""
+        """The messages that have words of the phrase, the best first."""
         folds = ((each.first_position, each.last_position, each.number) for each in self.versions if each.folds)
         ends = [(last, number) for _first, last, number in sorted(explain.current_line(folds))]
-        having = [hit for hit in self.hits if hit.marks]
+        having = self._having[:SHOWN]
         explained = explain.explained([(hit.position, hit.role, 0) for hit in having], self.context, ends)
         return [self._found(hit, entry) for hit, entry in zip(having, explained, strict=True)]
 

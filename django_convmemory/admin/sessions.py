@@ -12,6 +12,7 @@ from django.contrib.admin.utils import display_for_value, quote
 from django.contrib.admin.views.main import SEARCH_VAR
 from django.contrib.auth import get_user_model
 from django.core.exceptions import PermissionDenied
+from django.core.paginator import Paginator
 from django.db import router
 from django.db.models import QuerySet
 from django.http import Http404, HttpRequest, HttpResponse, HttpResponseNotAllowed, HttpResponseRedirect
@@ -53,7 +54,6 @@ class SessionAdmin(admin.ModelAdmin):  # type: ignore[type-arg]
     list_filter = (lists.AliasFilter, lists.StateFilter)
     list_per_page = 50
     list_max_show_all = 0
-    paginator = lists.UncountedPaginator
     show_full_result_count = False
     show_facets = admin.ShowFacets.NEVER
     sortable_by = ()
@@ -102,6 +102,11 @@ class SessionAdmin(admin.ModelAdmin):  # type: ignore[type-arg]
         # Django's own deletion fetches every message to list it.
         actions.pop("delete_selected", None)
         return actions
+
+    def get_paginator(self, request: HttpRequest, queryset: Any, *args: Any, **kwargs: Any) -> Any:
+        """Return the paginator of the list, or that of a session's history, which has few rows."""
+        paginator = lists.UncountedPaginator if queryset.model is models.Session else Paginator
+        return paginator(queryset, *args, **kwargs)
 
     def get_list_display(self, request: HttpRequest) -> Any:
         return [name for name in self.list_display if name != "alias" or len(list(memories)) > 1]

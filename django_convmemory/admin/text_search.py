@@ -21,6 +21,8 @@ from django_convmemory.search.hits import Hit, Hits
 
 # Messages that are shown.
 SHOWN = 20
+# A search also finds neighbours of the messages that have the words, and these are not shown. So more are read.
+READ = 100
 # The newest sessions that are searched, as far as they have 100 000 messages together.
 SESSIONS = 500
 
@@ -75,7 +77,7 @@ class TextSearch:
             by_alias[session.alias].append(session.pk)
         sessions = models.Session.objects.using(self.sessions.db)
         return [
-            memories[alias].search(self.phrase, sessions=sessions.filter(pk__in=ids), limit=SHOWN)
+            memories[alias].search(self.phrase, sessions=sessions.filter(pk__in=ids), limit=READ)
             for alias, ids in by_alias.items()
             if alias in memories
         ]
@@ -85,12 +87,15 @@ class TextSearch:
         return all(hits.complete for hits in self._by_memory)
 
     @cached_property
+    def _having(self) -> list[Hit]:
+        """The messages that have the words."""
+        return [hit for hits in self._by_memory for hit in hits if hit.marks]
+
+    @cached_property
     def hits(self) -> list[Found]:
         """The messages, the best ones of each memory first."""
         by_id: dict[Any, models.Session] = {session.pk: session for session in self.searched}
-        # A search also finds neighbours of the messages that have the words.
-        having = [hit for hits in self._by_memory for hit in hits if hit.marks]
-        best = sorted(having, key=lambda hit: -hit.score)[:SHOWN]
+        best = sorted(self._having, key=lambda hit: -hit.score)[:SHOWN]
         sessions = [by_id[hit.session.row_id] for hit in best]
         return [
             Found(session, hit, finding.page_of(session, hit.position))
@@ -100,7 +105,7 @@ class TextSearch:
     @property
     def more(self) -> bool:
         """Whether there may be more messages than are shown."""
-        return any(len(hits) == SHOWN for hits in self._by_memory)
+        return len(self._having) > SHOWN or any(len(hits) == READ for hits in self._by_memory)
 
 
 def _newest(sessions: QuerySet[models.Session]) -> list[models.Session]:

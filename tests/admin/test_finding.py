@@ -128,7 +128,7 @@ def test_the_page_says_what_was_left_out(
     session = memories["default"].session("new", owner=anna)
     session.append(*[ChatMessage.human("The ferry again.") for _ in range(600)])
     lines, sentences = found(session, "ferry")
-    assert len(lines) == finding.READ == 20
+    assert len(lines) == finding.SHOWN == 20
     assert sentences == [
         "Only 20 messages are shown. There may be more.",
         "Not all messages were searched, because some are not indexed yet. A worker was asked to index them.",

@@ -103,6 +103,11 @@ def test_the_list_has_pages_without_a_count(anna: User) -> None:
         assert len(client.get(f"{LIST}?p={accepted}").context["cl"].result_list) == count
 
 
+def test_the_history_of_a_session_counts_its_actions(chat: SessionHandle) -> None:
+    history = staff("view_session").get(url_of(chat, "history/")).context["action_list"]
+    assert (history.paginator.count, history.paginator.num_pages) == (0, 1)
+
+
 def test_the_filters(chat: SessionHandle, convmemory: ScriptedMemories) -> None:
     memories["default"].session("idle", visitor="v1").append(ChatMessage.human("hello"))
     models.Session.objects.filter(key="main").update(due_since="2026-01-01T00:00:00Z", last_error="BadModelOutput: x")

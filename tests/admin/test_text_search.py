@@ -91,6 +91,14 @@ def test_what_was_said_in_the_newest_sessions_is_found(anna: User, monkeypatch: 
     assert said(search(client, "shellfish")) == [("second", 2)]
 
 
+def test_neighbours_of_what_was_found_are_not_taken_for_more(anna: User) -> None:
+    # Each message that has the word brings two neighbours on each side.
+    say("first", *[f"line {number}" if number % 5 else "ferry" for number in range(25)], owner=anna)
+    client = staff("view_session")
+    assert len(said(search(client, "ferry"))) == 5
+    assert "There may be more." not in client.get(LIST, {"q": "ferry"}).content.decode()
+
+
 def test_all_sessions_of_a_person_are_searched(anna: User, monkeypatch: pytest.MonkeyPatch) -> None:
     say("first", "We like the museum of tiles.", "Tiles? The museum has them.", owner=anna)
     say("second", "A museum with tiles", owner=User.objects.create_user("ben"))

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import html
 import io
 import json
+import re
 from collections.abc import Callable
 from typing import Any
 from urllib.parse import quote, urlsplit
@@ -329,6 +331,13 @@ def test_input_is_escaped_in_pages(api: APIClient, chat: SessionHandle) -> None:
         assert page["Content-Type"].startswith("text/html")
         assert script not in page.content.decode()
         assert "&lt;script&gt;" in page.content.decode()
+
+
+def test_what_the_browsable_api_proposes_is_accepted(api: APIClient) -> None:
+    page = api.get(ROOT, headers={"Accept": "text/html"}).content.decode()
+    proposed = re.search(r'<textarea name="_content"[^>]*>(.*?)</textarea>', page, re.DOTALL)
+    assert proposed is not None
+    assert api.post(ROOT, json.loads(html.unescape(proposed[1])), format="json").status_code == 201
 
 
 @pytest.mark.parametrize(("method", "status"), [("get", 405), ("post", 404)])

@@ -37,6 +37,10 @@ class StrictSerializer(serializers.Serializer[Any]):
             )
         return super().to_internal_value(data)
 
+    def get_initial(self) -> Any:
+        """Return what the browsable API proposes: the fields that are required. An empty optional one is refused."""
+        return {name: field.get_initial() for name, field in self.fields.items() if field.required}
+
 
 class UTCTime(serializers.DateTimeField):
     """A time with a zone, in UTC, whatever time zone and format the site uses."""

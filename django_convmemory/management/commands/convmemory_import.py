@@ -141,7 +141,7 @@ class Command(BaseCommand):
                     raise CommandError(f"{_place(file_name)}, {_message(error)}") from error
                 until = f" before the first error in {_place(file_name)}"
                 break
-        if verbose:
+        if verbose and (total or not until):
             folding = (
                 f"Folding the new ones takes about {counted(calls, 'model call')} over {counted(tokens, 'token')}. "
                 "It begins with the next sweep after the import."
