@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import subprocess
 import sys
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
@@ -19,6 +18,7 @@ from django_convmemory.core.context import Context
 from django_convmemory.core.observers import Call, Fold, Observer, Search
 from django_convmemory.integrations.telemetry import conf
 from django_convmemory.messages import ChatMessage
+from tests import processes
 from tests.folding import build, session, talk
 
 if TYPE_CHECKING:
@@ -154,8 +154,7 @@ from django_convmemory.monitoring import views
 memories["default"]
 print([name for name in sys.modules if name.startswith(("opentelemetry", "django_convmemory.integrations.telemetry"))])
 """
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
-    assert (done.returncode, done.stdout.strip().splitlines()[-1]) == (0, "[]"), done.stderr
+    assert processes.output_of([sys.executable, "-c", program]).splitlines()[-1] == "[]"
 
 
 def test_the_app_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
