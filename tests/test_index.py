@@ -18,11 +18,10 @@ from django_convmemory.conversation import SessionHandle
 from django_convmemory.core import indexable, indexing as core_indexing
 from django_convmemory.core.indexable import MOST_UNINDEXED
 from django_convmemory.core.values import Indexed
-from django_convmemory.memory import ConversationSummaryBufferMemory
 from django_convmemory.messages import ChatMessage
-from django_convmemory.schedulers import NullScheduler
 from django_convmemory.stores import indexing
 from django_convmemory.stores.orm import ORMStore
+from tests import folding
 from tests.conversations import call
 from tests.indexes import (
     SECRET,
@@ -188,7 +187,7 @@ def test_a_run_indexes_for_thirty_seconds_and_the_next_one_goes_on(monkeypatch: 
     monkeypatch.setattr(core_indexing, "time", clock)
     store = SlowStore(clock)
     model = ScriptedChatModel(["They talked."] * 50)
-    memory = ConversationSummaryBufferMemory(store, model, 100, scheduler=NullScheduler())
+    memory = folding.build(model, 100, store=store)
     say(memory, 750)
     # The third portion ends after 36 seconds.
     assert core_indexing.catch_up(store, models.Session.objects.get().pk) == indexed() == 300
