@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
     from django_convmemory.store.either import Store
     from tests import projects
+    from tests.openai_server import OpenAIServer
 
 pytest_plugins = ["django_convmemory.testing"]
 
@@ -112,6 +113,15 @@ def store(request: pytest.FixtureRequest, db: None) -> Store:
     from django_convmemory.store import in_memory, orm
 
     return orm.ORMStore() if request.param == "orm" else in_memory.InMemoryStore()
+
+
+@pytest.fixture
+def server() -> Iterator[OpenAIServer]:
+    """A provider's server that does what the test tells it."""
+    from tests.openai_server import OpenAIServer
+
+    with OpenAIServer() as started:
+        yield started
 
 
 @pytest.fixture

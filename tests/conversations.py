@@ -14,6 +14,7 @@ can be appended next. It needs the :class:`Calls` of the messages so far, which 
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Iterable
 
 from hypothesis import strategies as st
 
@@ -113,3 +114,16 @@ def placed(conversation: list[ChatMessage]) -> tuple[Counters, list[Placed]]:
     return counters, [
         Placed(row.position, entry.message, entry.tokens, row.answers) for entry, row in zip(batch, rows, strict=True)
     ]
+
+
+def is_well_formed(messages: Iterable[ChatMessage]) -> bool:
+    """Whether each message that makes calls is followed by their results, in order, and no result stands elsewhere."""
+    expected: list[str] = []
+    for message in messages:
+        if expected:
+            if message.tool_call_id != expected.pop(0):
+                return False
+        elif message.role == "tool":
+            return False
+        expected = expected or list(dict.fromkeys(message.call_ids))
+    return not expected

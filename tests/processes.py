@@ -7,7 +7,7 @@ import pathlib
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from django.db import connection
@@ -15,6 +15,33 @@ from django.db import connection
 ROOT = pathlib.Path(__file__).parent.parent
 # Seconds to wait for an event that must happen. Only a bound for hangs: nothing is promised about the time.
 PATIENCE = 60.0
+
+
+def run(
+    command: Sequence[str | os.PathLike[str]],
+    folder: pathlib.Path = ROOT,
+    environment: Mapping[str, str] | None = None,
+    timeout: float | None = None,
+) -> subprocess.CompletedProcess[str]:
+    """Run a command to its end. The ``stdout`` that is returned is all that it prints, warnings included."""
+    return subprocess.run(
+        command,
+        check=False,
+        cwd=folder,
+        env=environment,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        timeout=timeout,
+    )
+
+
+def output_of(command: Sequence[str | os.PathLike[str]], *arguments: Any, **options: Any) -> str:
+    """Call :func:`run`, and return all that the command prints. Raises AssertionError if the command fails."""
+    done = run(command, *arguments, **options)
+    assert done.returncode == 0, done.stdout
+    return done.stdout
 
 
 def start(folder: pathlib.Path, *arguments: str, **settings: Any) -> subprocess.Popen[bytes]:

@@ -22,6 +22,8 @@ from tests import processes
 if TYPE_CHECKING:
     from pytest_django import Settings
 
+    from tests.openai_server import OpenAIServer
+
 # Celery's stubs leave these names out.
 celery_state: Any = _state
 
@@ -31,6 +33,14 @@ TURN = "The cat sat on the mat and thought about the sea. " * 4
 def scripted(**options: Any) -> dict[str, Any]:
     """Return the setting of a scripted chat model."""
     return {"BACKEND": "django_convmemory.chat_models.scripted.ScriptedChatModel", "OPTIONS": options}
+
+
+def asking(server: OpenAIServer) -> dict[str, Any]:
+    """Return the setting of a chat model that asks this server."""
+    return {
+        "BACKEND": "django_convmemory.chat_models.openai.OpenAIChatModel",
+        "OPTIONS": {"model": "fake", "api_key": "none", "base_url": server.base_url},
+    }
 
 
 @dataclasses.dataclass
@@ -147,7 +157,7 @@ def append_until_due(memory: ConversationMemory, key: str = "user-1") -> models.
     while not memory.append(key, ChatMessage.human(TURN)).due:
         pass
     assert sender().flush(processes.PATIENCE)
-    return models.Session.objects.get(key=key)
+    return models.Session.objects.get(alias=memory.alias, key=key)
 
 
 def row(session: models.Session) -> models.Session:

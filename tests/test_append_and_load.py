@@ -13,7 +13,7 @@ import pytest
 from asgiref.sync import sync_to_async
 from django.contrib.auth import get_user_model
 from django.contrib.auth.models import AnonymousUser
-from django.db import connection, connections, transaction
+from django.db import connection, transaction
 from django.test.utils import CaptureQueriesContext
 
 from django_convmemory import exceptions, models
@@ -28,6 +28,7 @@ from django_convmemory.messages import ChatMessage
 from django_convmemory.scheduling import NullScheduler
 from django_convmemory.store import appending
 from django_convmemory.store.orm import ORMStore
+from tests import event_loops
 from tests.long_sessions import fill
 from tests.settings import LOOKUPS
 from tests.test_changes_at_once import InThread
@@ -77,13 +78,10 @@ def test_an_unknown_session_gives_an_empty_context() -> None:
         ([ChatMessage.human("fine"), {"content": "no role"}], "Add 'role'"),
         ([ChatMessage.system(str(number)) for number in range(65)], "load(system="),
         (["just a text"], "Pass a ChatMessage"),
-        ([ChatMessage.human("x" * 2000)], "max_message_bytes"),
-        ([ChatMessage.human([{"type": "text", "text": "é" * 900}])], "max_message_bytes"),
-        ([ChatMessage.human("x", metadata={"large": "x" * 2000})], "max_message_bytes"),
     ],
 )
 def test_bad_messages_are_refused_and_nothing_is_written(wrong: list[Any], repair: str) -> None:
-    chat = memory(max_message_bytes=1500)
+    chat = memory()
     with pytest.raises(exceptions.InvalidMessage) as caught:
         chat.append("s", *wrong)
     assert repair in str(caught.value)
@@ -276,16 +274,6 @@ def test_a_rollback_of_the_caller_takes_the_append_with_it() -> None:
     assert chat.append("s", ChatMessage.human("next")).first_position == 2
 
 
-@pytest.mark.django_db(transaction=True)
-def test_a_replayed_key_does_not_break_the_callers_transaction() -> None:
-    chat = memory()
-    with transaction.atomic():
-        chat.append("s", ChatMessage.human("one"), idempotency_key="k")
-        assert chat.append("s", ChatMessage.human("one"), idempotency_key="k").replayed
-        chat.append("s", ChatMessage.human("two"))
-    assert len(chat.load("s")) == 2
-
-
 class Recorder:
     after_commit = True
     hints = True
@@ -395,20 +383,17 @@ def test_a_batch_larger_than_one_insert_is_stored_whole() -> None:
 def test_the_asynchronous_twins_do_the_same() -> None:
     async def chat_for_a_while() -> Any:
         chat = memories["default"].session("async")
-        try:
-            await chat.aappend({"role": "user", "content": "hello"}, idempotency_key="k")
-            receipt = await chat.aappend({"role": "user", "content": "hello"}, idempotency_key="k")
-            context = await chat.aload(system="Be kind.")
-            assert await chat.aappend_and_load(
-                {"role": "user", "content": "hello"}, idempotency_key="k", system="Be kind."
-            ) == (receipt, context)
-            outcome = await chat.acompact()
-            await chat.aclear()
-            return receipt, [message.text for message in context], outcome, len(await chat.aload())
-        finally:
-            await sync_to_async(connections.close_all)()
+        await chat.aappend({"role": "user", "content": "hello"}, idempotency_key="k")
+        receipt = await chat.aappend({"role": "user", "content": "hello"}, idempotency_key="k")
+        context = await chat.aload(system="Be kind.")
+        assert await chat.aappend_and_load(
+            {"role": "user", "content": "hello"}, idempotency_key="k", system="Be kind."
+        ) == (receipt, context)
+        outcome = await chat.acompact()
+        await chat.aclear()
+        return receipt, [message.text for message in context], outcome, len(await chat.aload())
 
-    receipt, texts, outcome, left = asyncio.run(chat_for_a_while())
+    receipt, texts, outcome, left = event_loops.run(chat_for_a_while())
     assert receipt.replayed
     assert (texts, outcome, left) == (["Be kind.", "hello"], "not_due", 0)
 
@@ -451,9 +436,8 @@ def test_a_cancelled_twin_runs_to_its_end_if_it_has_begun(
             return count, receipt.replayed
         finally:
             may_go_on.set()
-            await sync_to_async(connections.close_all)()
 
-    assert asyncio.run(cancelled()) == (stored, begun)
+    assert event_loops.run(cancelled()) == (stored, begun)
     assert models.Message.objects.count() == 1
 
 

@@ -20,11 +20,10 @@ from django_convmemory.clock import Clock
 from django_convmemory.maintenance import integrity
 from django_convmemory.memory import ConversationBufferMemory, ConversationSummaryBufferMemory
 from django_convmemory.messages import ChatMessage
-from django_convmemory.scheduling import NullScheduler
 from django_convmemory.search import indexing
 from django_convmemory.store.orm import ORMStore
 from tests.conversations import call
-from tests.folding import MarkerModel
+from tests.folding import MarkerModel, build
 
 if TYPE_CHECKING:
     from pytest_django import Settings
@@ -35,7 +34,7 @@ pytestmark = pytest.mark.django_db
 @pytest.fixture
 def memory() -> ConversationSummaryBufferMemory:
     """A memory with a session ``s``: three versions, a pinned message, tool exchanges, the last one open."""
-    memory = ConversationSummaryBufferMemory(ORMStore(), MarkerModel(), 40, scheduler=NullScheduler())
+    memory = build(MarkerModel(), 40)
     memory.append("s", ChatMessage.system("Be kind."))
     for number in range(3):
         for turn in range(8):

@@ -6,7 +6,6 @@ import dataclasses
 import datetime as dt
 import os
 import shutil
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -19,6 +18,7 @@ from django_convmemory import models
 from django_convmemory.fields import ExactJSONField
 from django_convmemory.messages import ChatMessage
 from django_convmemory.store import columns
+from tests import processes
 from tests.folding import MarkerModel, build, session, talk
 
 TYPES = {
@@ -154,16 +154,9 @@ def test_a_column_is_added_by_a_field_a_migration_and_an_entry_of_the_table(tmp_
         "CONVMEMORY_TEST_RUN": f"{os.environ['CONVMEMORY_TEST_RUN']}_column_{os.getpid()}",
     }
     environ.pop("CONVMEMORY_TEST_DATABASE_NAME", None)
-    done = subprocess.run(
-        # makemigrations looks for the database of the site, which the tests do not have.
-        [sys.executable, "-W", "error", "-W", "ignore:Got an error checking", "-c", SCRIPT],
-        env=environ,
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
+    # makemigrations looks for the database of the site, which the tests do not have.
+    command = [sys.executable, "-W", "error", "-W", "ignore:Got an error checking", "-c", SCRIPT]
+    processes.output_of(command, tmp_path, environ)
     assert len(list((package / "migrations").glob("0*.py"))) > len(
         list((root / "django_convmemory" / "migrations").glob("0*.py"))
     )

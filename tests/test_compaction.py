@@ -10,9 +10,8 @@ from typing import Any
 from zoneinfo import ZoneInfo
 
 import pytest
-from asgiref.sync import sync_to_async
 from django.core.exceptions import ImproperlyConfigured
-from django.db import IntegrityError, connection, connections, transaction
+from django.db import IntegrityError, connection, transaction
 from django.db.models import F
 
 from django_convmemory import exceptions, models, signals
@@ -20,9 +19,9 @@ from django_convmemory.chat_models.base import ChatRequest, ChatResponse, Usage
 from django_convmemory.chat_models.scripted import ScriptedChatModel
 from django_convmemory.clock import Clock
 from django_convmemory.fold.attempts import Price
-from django_convmemory.messages import ChatMessage
 from django_convmemory.store.either import Store
-from django_convmemory.store.in_memory import InMemoryStore
+from django_convmemory.messages import ChatMessage
+from tests import event_loops
 from tests.conversations import call
 from tests.folding import MarkerModel, build, covered, keys_of, outcomes, session, talk, versions
 
@@ -286,6 +285,7 @@ def test_a_bad_answer_leaves_the_old_summary_and_the_session_due(answer: Any) ->
     assert before.summary == "The first summary."
     assert (row.attempts, row.due_since is not None, row.next_attempt_at is not None) == (1, True, True)
     assert row.last_error
+    assert "[[" not in row.last_error  # It does not quote the conversation.
     assert not row.lease_token
     assert len(outcomes()) == 2
 
@@ -383,13 +383,6 @@ def test_signals_tell_of_versions_and_failures_after_the_commit(transactional_db
     assert received == [("s", "BadModelOutput"), ("s", 1)]
 
 
-def test_the_error_that_is_stored_does_not_quote_the_conversation() -> None:
-    memory = build(ScriptedChatModel(["NONE"]))
-    talk(memory, 10)
-    memory.compact("s")
-    assert "[[" not in session().last_error
-
-
 # Both stores, blocking and asynchronous.
 
 
@@ -405,21 +398,10 @@ def test_acompact_awaits_the_model_on_the_event_loop(transactional_db: None) -> 
     talk(memory, 10)
 
     async def run() -> tuple[str, bool]:
-        try:
-            return await memory.acompact("s"), loops == [asyncio.get_running_loop()]
-        finally:
-            await sync_to_async(connections.close_all)()
+        return await memory.acompact("s"), loops == [asyncio.get_running_loop()]
 
-    assert asyncio.run(run()) == ("published", True)
+    assert event_loops.run(run()) == ("published", True)
     assert len(versions()) == 1
-
-
-def test_the_in_memory_store_folds_alike() -> None:
-    memory = build(MarkerModel(), store=InMemoryStore())
-    talk(memory, 20)
-    assert asyncio.run(memory.acompact("s")) == "published"
-    assert covered(memory.load("s").to_text()) == list(range(1, 21))
-    assert asyncio.run(memory.acompact("s")) == "not_due"
 
 
 def test_sweeps_send_each_due_session_once_for_each_age_of_its_hint() -> None:

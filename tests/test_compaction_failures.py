@@ -8,8 +8,6 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from asgiref.sync import sync_to_async
-from django.db import connections
 from django.db.models import F
 
 from django_convmemory import exceptions, models
@@ -17,9 +15,10 @@ from django_convmemory.chat_models.base import ChatModel, ChatRequest, ChatRespo
 from django_convmemory.chat_models.extractive import ExtractiveChatModel
 from django_convmemory.chat_models.scripted import ScriptedChatModel
 from django_convmemory.clock import Clock
+from django_convmemory.store.either import Store
 from django_convmemory.rules.values import Claim
 from django_convmemory.scheduling import NullScheduler
-from django_convmemory.store.either import Store
+from tests import event_loops
 from tests.folding import MarkerModel, build, covered, keys_of, outcomes, session, talk, versions
 
 pytestmark = pytest.mark.django_db
@@ -276,16 +275,13 @@ def test_a_cancelled_acompact_gives_the_lease_back(transactional_db: None) -> No
     talk(memory, 10)
 
     async def run() -> None:
-        try:
-            task = asyncio.create_task(memory.acompact("s"))
-            await called.wait()
-            task.cancel()
-            with pytest.raises(asyncio.CancelledError):
-                await task
-        finally:
-            await sync_to_async(connections.close_all)()
+        task = asyncio.create_task(memory.acompact("s"))
+        await called.wait()
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
 
-    asyncio.run(run())
+    event_loops.run(run())
     row = session()
     assert (row.lease_token, row.attempts, row.due_since is not None) == ("", 0, True)
 

@@ -289,18 +289,6 @@ def test_a_call_that_still_runs_is_shown_with_a_result_that_counts() -> None:
     assert context.omitted == 0
 
 
-def is_well_formed(context: Context) -> bool:
-    waiting: list[str] = []
-    for message in context:
-        if waiting:
-            if message.tool_call_id != waiting.pop(0):
-                return False
-        elif message.role == "tool":
-            return False
-        waiting = waiting or list(dict.fromkeys(message.call_ids))
-    return not waiting
-
-
 strategies = st.one_of(
     st.just(STRATEGY),
     st.just(Buffer()),
@@ -316,7 +304,7 @@ def test_any_context_is_well_formed_and_within_its_budget(
 ) -> None:
     held = snapshot(conversation, folded=folded if strategy is STRATEGY else 0)
     context = put_together(held, strategy, system="Be kind.", max_tokens=max_tokens, max_context_tokens=option)
-    assert is_well_formed(context)
+    assert conversations.is_well_formed(context)
     assert context.tokens == sum(part.tokens for part in context.parts)
     for part in context.parts:
         assert part.tokens == (20 if part.name == "summary" else COUNTER.count(part.message))

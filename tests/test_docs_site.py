@@ -8,7 +8,6 @@ import re
 import pytest
 
 DOCS = pathlib.Path(__file__).parent.parent / "docs"
-INDEX = (DOCS / "index.md").read_text(encoding="utf-8")
 PAGES = [*DOCS.rglob("*.md"), *(DOCS.parent / name for name in ("CONTRIBUTING.md", "SECURITY.md"))]
 
 

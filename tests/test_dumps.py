@@ -11,14 +11,12 @@ from django.db import connection
 
 from django_convmemory import models
 from django_convmemory.chat_models.scripted import ScriptedChatModel
-from django_convmemory.memory import ConversationSummaryBufferMemory
-from django_convmemory.messages import ChatMessage
-from django_convmemory.scheduling import NullScheduler
 from django_convmemory.search import indexing
-from django_convmemory.store.orm import ORMStore
+from django_convmemory.messages import ChatMessage
 from tests import servers
 from tests.chaos.servers import Absent, program
 from tests.conversations import call
+from tests.folding import build
 
 pytestmark = pytest.mark.vendors
 
@@ -64,7 +62,7 @@ def _command() -> list[str]:
 @pytest.mark.django_db(transaction=True)
 def test_a_redacted_text_is_in_no_dump() -> None:
     model = ScriptedChatModel([f"They spoke of a {SECRET}."] * 9)
-    memory = ConversationSummaryBufferMemory(ORMStore(), model, 60, scheduler=NullScheduler())
+    memory = build(model)
     memory.append("s", ChatMessage.human("Which birds are there?"))
     arguments = f'{{"bird": "{SECRET}"}}'
     spoken = ChatMessage.ai(f"A {SECRET}.", tool_calls=[call("c", arguments)], metadata={"bird": SECRET})

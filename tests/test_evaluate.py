@@ -14,9 +14,7 @@ from django_convmemory import models
 from django_convmemory.chat_models.scripted import ScriptedChatModel
 from django_convmemory.memory import ConversationSummaryBufferMemory
 from django_convmemory.messages import ChatMessage
-from django_convmemory.scheduling import NullScheduler
-from django_convmemory.store.orm import ORMStore
-from tests.folding import session
+from tests.folding import build, session
 
 pytestmark = pytest.mark.django_db
 
@@ -30,7 +28,7 @@ REPLIES = (
 def folded(*replies: str, key: str = "s", name: str = "careful", **options: Any) -> ConversationSummaryBufferMemory:
     """A session whose messages name an order, an amount, an address and a parcel, folded with these replies."""
     model = ScriptedChatModel(list(replies), name=name)
-    memory = ConversationSummaryBufferMemory(ORMStore(), model, 60, scheduler=NullScheduler(), **options)
+    memory = build(model, **options)
     said = ["Order 88123-B cost 20 euros. I am ann@example.org.", "The parcel is 55512.", "Nothing more."]
     for text, _ in zip(said, replies, strict=False):
         memory.append(key, ChatMessage.human(text + " word" * 60), ChatMessage.ai("Well. " * 40))

@@ -21,6 +21,7 @@ from typing import Any
 import kombu
 import pytest
 
+from tests import processes
 from tests.openai_server import OpenAIServer
 
 ROOT = pathlib.Path(__file__).parent.parent
@@ -200,7 +201,7 @@ def copy(tmp_path: pathlib.Path) -> pathlib.Path:
     return folder
 
 
-def processes(folder: pathlib.Path) -> list[str]:
+def processes_in(folder: pathlib.Path) -> list[str]:
     """Return the command lines of the processes that run something in ``folder``."""
     listed = subprocess.run(["ps", "-axww", "-o", "command="], check=True, stdout=subprocess.PIPE, text=True).stdout
     return [line for line in listed.splitlines() if os.fspath(folder) in line]
@@ -208,26 +209,17 @@ def processes(folder: pathlib.Path) -> list[str]:
 
 def wait_until_none_is_left(folder: pathlib.Path) -> None:
     deadline = time.monotonic() + SECONDS
-    while (left := processes(folder)) and time.monotonic() < deadline:
+    while (left := processes_in(folder)) and time.monotonic() < deadline:
         time.sleep(0.1)
     assert left == []
 
 
 def run(copy: pathlib.Path, *arguments: str, **variables: str) -> str:
     """Replay, check that it succeeded and left no process running, and return its output."""
-    done = subprocess.run(
-        [sys.executable, copy / "replay.py", *arguments],
-        cwd="/",
-        env=environment(copy, **variables),
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        timeout=SECONDS,
-        check=False,
-    )
-    assert done.returncode == 0, done.stdout
-    assert processes(copy) == []
-    return done.stdout
+    command = [sys.executable, str(copy / "replay.py"), *arguments]
+    output = processes.output_of(command, pathlib.Path("/"), environment(copy, **variables), timeout=SECONDS)
+    assert processes_in(copy) == []
+    return output
 
 
 @contextlib.contextmanager
@@ -243,7 +235,7 @@ def running(copy: pathlib.Path) -> Iterator[subprocess.Popen[str]]:
         assert process.stdout is not None
         try:
             assert any("71 of 284 messages" in line for line in process.stdout)
-            assert len(processes(copy)) == 2
+            assert len(processes_in(copy)) == 2
             yield process
         finally:
             process.kill()
@@ -279,7 +271,7 @@ def test_a_terminated_replay_leaves_nothing_running(copy: pathlib.Path) -> None:
 
     assert process.returncode == 143
     assert "Traceback" not in output
-    assert processes(copy) == []
+    assert processes_in(copy) == []
 
 
 @pytest.mark.slow
@@ -298,7 +290,7 @@ def test_an_interrupted_replay_leaves_nothing_running_and_gives_the_cursor_back(
     os.close(ours)
 
     assert process.returncode == 130
-    assert processes(copy) == []
+    assert processes_in(copy) == []
     assert b"Traceback" not in output
     assert output.rindex(b"\x1b[?25h") > output.rindex(b"\x1b[?25l")
 
@@ -315,13 +307,11 @@ def test_the_worker_of_a_killed_replay_ends(copy: pathlib.Path) -> None:
 def test_a_replay_without_its_database_says_so(copy: pathlib.Path) -> None:
     command = [sys.executable, str(copy / "replay.py"), "--fast"]
     environ = environment(copy, DATABASE_URL="sqlite:////nowhere/at/all/chat.sqlite3")
-    done = subprocess.run(
-        command, env=environ, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True, check=False
-    )
+    done = processes.run(command, environment=environ)
 
     assert done.returncode == 1
-    assert "unable to open database file" in done.stderr
-    assert "Traceback" not in done.stderr
+    assert "unable to open database file" in done.stdout
+    assert "Traceback" not in done.stdout
 
 
 def test_what_compose_gives_is_read() -> None:

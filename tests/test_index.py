@@ -23,6 +23,7 @@ from django_convmemory.scheduling import NullScheduler
 from django_convmemory.search import indexing
 from django_convmemory.store import index_rows
 from django_convmemory.store.orm import ORMStore
+from tests import folding
 from tests.conversations import call
 from tests.indexes import (
     SECRET,
@@ -188,7 +189,7 @@ def test_a_run_indexes_for_thirty_seconds_and_the_next_one_goes_on(monkeypatch: 
     monkeypatch.setattr(indexing, "time", clock)
     store = SlowStore(clock)
     model = ScriptedChatModel(["They talked."] * 50)
-    memory = ConversationSummaryBufferMemory(store, model, 100, scheduler=NullScheduler())
+    memory = folding.build(model, 100, store=store)
     say(memory, 750)
     # The third portion ends after 36 seconds.
     assert indexing.catch_up(store, models.Session.objects.get().pk) == indexed() == 300

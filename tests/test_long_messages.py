@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -24,6 +25,7 @@ from tests.folding import MarkerModel, build, covered
 
 pytestmark = pytest.mark.django_db
 
+Kill = Callable[[ConversationMemory, int], None]
 FILLER = "The customer told the agent about the order in detail. "
 
 
@@ -38,6 +40,26 @@ def long_session(store: Store, model: Any = None, **options: Any) -> Any:
     memory.append("s", report(filler=30))
     memory.append("s", ChatMessage.ai("[[100]] Noted."), ChatMessage.human("[[101]] Thanks. " + FILLER * 8))
     return memory
+
+
+@pytest.fixture(name="model")
+def marker_model() -> MarkerModel:
+    return MarkerModel()
+
+
+@pytest.fixture(name="memory")
+def memory_of_the_long_session(store: Store, model: MarkerModel) -> Any:
+    return long_session(store, model)
+
+
+@pytest.fixture
+def kill(store: Store) -> Iterator[Kill]:
+    """Makes a worker that is killed after so many calls of its model."""
+    killed: list[tuple[ConversationMemory, Killed]] = []
+    yield lambda memory, calls: killed.append((memory, Killed(memory, calls)))
+    for memory, worker in killed:
+        worker.run.close()
+        assert_sound(memory)
 
 
 def facts_sent(model: MarkerModel) -> list[int]:
@@ -78,10 +100,10 @@ def test_parts_are_a_line_of_versions_and_only_the_last_is_finished_alone(store:
 
 
 @pytest.mark.parametrize("calls", [1, 2, 3])
-def test_the_part_after_the_last_published_one_is_next_when_a_worker_is_killed(store: Store, calls: int) -> None:
-    model = MarkerModel()
-    memory = long_session(store, model)
-    killed = Killed(memory, calls)
+def test_the_part_after_the_last_published_one_is_next_when_a_worker_is_killed(
+    memory: Any, model: MarkerModel, kill: Kill, calls: int
+) -> None:
+    kill(memory, calls)
     published = model.requests[:calls]
     ends = [version.part_end for version in versions(memory)]
     assert len(ends) == calls
@@ -95,7 +117,6 @@ def test_the_part_after_the_last_published_one_is_next_when_a_worker_is_killed(s
     assert sent + facts_sent(model) == list(range(1, 21))
     assert f"part {calls + 1} of" in model.requests[0].messages[-1].text
     assert covered(memory.load("s").summary or "")[:20] == list(range(1, 21))
-    killed.run.close()
     assert_sound(memory)
 
 
@@ -128,10 +149,11 @@ def after_a_summary(store: Store, model: MarkerModel) -> ConversationMemory:
     return memory
 
 
-def test_other_prompts_begin_the_message_again(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    model = MarkerModel()
+def test_other_prompts_begin_the_message_again(
+    store: Store, model: MarkerModel, kill: Kill, monkeypatch: pytest.MonkeyPatch
+) -> None:
     memory = after_a_summary(store, model)
-    killed = Killed(memory, 2)
+    kill(memory, 2)
     model.requests.clear()
     monkeypatch.setitem(vars(memory.requests), "prompt_hash", "f" * 64)
     model.meanwhile = lambda request: assert_sound(memory)
@@ -142,21 +164,18 @@ def test_other_prompts_begin_the_message_again(store: Store, monkeypatch: pytest
     memory.redact("s", 3)
     assert covered(memory.load("s").summary or "") == [201, 202]
     assert_sound(memory)
-    killed.run.close()
 
 
-def test_parts_of_two_prompts_are_not_mixed(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_parts_of_two_prompts_are_not_mixed(store: Store, kill: Kill, monkeypatch: pytest.MonkeyPatch) -> None:
     memory = after_a_summary(store, MarkerModel())
-    killed = [Killed(memory, 2)]
+    kill(memory, 2)
     with monkeypatch.context() as patch:
         patch.setitem(vars(memory.requests), "prompt_hash", "f" * 64)
-        killed.append(Killed(memory, 1))
+        kill(memory, 1)
         assert_sound(memory)
     memory.compact("s")
     assert covered(memory.load("s").summary or "")[:22] == [201, 202, *range(1, 21)]
     assert_sound(memory)
-    for worker in killed:
-        worker.run.close()
 
 
 # Operations between two parts.
@@ -170,10 +189,8 @@ def test_an_append_between_two_parts_changes_nothing_of_them(store: Store) -> No
     assert_sound(memory)
 
 
-def test_a_redaction_of_the_message_drops_its_parts(store: Store) -> None:
-    model = MarkerModel()
-    memory = long_session(store, model)
-    killed = Killed(memory, 2)
+def test_a_redaction_of_the_message_drops_its_parts(store: Store, memory: Any, model: MarkerModel, kill: Kill) -> None:
+    kill(memory, 2)
     memory.redact("s", 1)
     assert versions(memory) == []
     model.requests.clear()
@@ -182,26 +199,20 @@ def test_a_redaction_of_the_message_drops_its_parts(store: Store) -> None:
     assert_sound(memory)
     if isinstance(store, ORMStore):
         assert not models.Summary.objects.filter(text__contains="[[1]]").exists()
-    killed.run.close()
 
 
-def test_a_redaction_of_a_later_message_leaves_the_parts(store: Store) -> None:
-    model = MarkerModel()
-    memory = long_session(store, model)
-    killed = Killed(memory, 2)
+def test_a_redaction_of_a_later_message_leaves_the_parts(memory: Any, model: MarkerModel, kill: Kill) -> None:
+    kill(memory, 2)
     done = facts_sent(model)[: len(covered(versions(memory)[-1].text))]
     memory.redact("s", 2)
     model.requests.clear()
     assert memory.compact("s") == "published"
     assert done + facts_sent(model) == list(range(1, 21))
     assert_sound(memory)
-    killed.run.close()
 
 
-def test_a_truncation_after_the_message_leaves_the_parts(store: Store) -> None:
-    model = MarkerModel()
-    memory = long_session(store, model)
-    killed = Killed(memory, 2)
+def test_a_truncation_after_the_message_leaves_the_parts(memory: Any, model: MarkerModel, kill: Kill) -> None:
+    kill(memory, 2)
     done = covered(versions(memory)[-1].text)
     memory.truncate("s", 1)
     assert_sound(memory)
@@ -210,13 +221,11 @@ def test_a_truncation_after_the_message_leaves_the_parts(store: Store) -> None:
     assert memory.compact("s") == "published"
     assert done + facts_sent(model) == list(range(1, 21))
     assert_sound(memory)
-    killed.run.close()
 
 
 @pytest.mark.parametrize("how", ["truncate", "clear"])
-def test_parts_go_with_their_message(store: Store, how: str) -> None:
-    memory = long_session(store)
-    killed = Killed(memory, 2)
+def test_parts_go_with_their_message(memory: Any, kill: Kill, how: str) -> None:
+    kill(memory, 2)
     memory.truncate("s", 0) if how == "truncate" else memory.clear("s")
     assert versions(memory) == []
     assert_sound(memory)
@@ -224,20 +233,18 @@ def test_parts_go_with_their_message(store: Store, how: str) -> None:
     assert memory.compact("s") == "published"
     assert covered(memory.load("s").summary or "") == [7]
     assert_sound(memory)
-    killed.run.close()
 
 
-def test_a_fork_between_two_parts_folds_the_whole_message_for_itself(store: Store) -> None:
-    model = MarkerModel()
-    memory = long_session(store, model)
-    killed = Killed(memory, 2)
+def test_a_fork_between_two_parts_folds_the_whole_message_for_itself(
+    memory: Any, model: MarkerModel, kill: Kill
+) -> None:
+    kill(memory, 2)
     memory.fork("s", 3, key="copy")
     assert versions(memory, "copy") == []
     model.requests.clear()
     assert memory.compact("copy") == "published"
     assert facts_sent(model) == list(range(1, 21))
     assert_sound(memory)
-    killed.run.close()
 
 
 # The bound, exchanges, and other models.
@@ -259,13 +266,11 @@ def test_beyond_max_slices_the_version_says_that_the_message_was_cut(store: Stor
     assert_sound(memory)
 
 
-def test_max_slices_counts_the_parts_of_a_killed_worker(store: Store) -> None:
-    model = MarkerModel()
-    memory = long_session(store, model, max_slices=3)
-    killed = Killed(memory, 2)
+def test_max_slices_counts_the_parts_of_a_killed_worker(store: Store, kill: Kill) -> None:
+    memory = long_session(store, max_slices=3)
+    kill(memory, 2)
     memory.compact("s")
     assert len([version for version in versions(memory) if version.last == 1]) == 3
-    killed.run.close()
 
 
 def test_a_tool_exchange_longer_than_the_window_is_folded_in_parts(store: Store) -> None:
@@ -317,9 +322,7 @@ def test_a_part_that_is_too_long_for_the_model_is_made_smaller(store: Store) -> 
 # Rebuilds.
 
 
-def test_a_rebuild_folds_a_long_message_in_parts_again(store: Store) -> None:
-    model = MarkerModel()
-    memory = long_session(store, model)
+def test_a_rebuild_folds_a_long_message_in_parts_again(memory: Any, model: MarkerModel) -> None:
     memory.compact("s")
     before = memory.load("s").summary
     model.requests.clear()
@@ -332,13 +335,11 @@ def test_a_rebuild_folds_a_long_message_in_parts_again(store: Store) -> None:
     assert_sound(memory)
 
 
-def test_a_rebuild_that_fails_between_two_parts_goes_on_there(store: Store) -> None:
+def test_a_rebuild_that_fails_between_two_parts_goes_on_there(memory: Any, model: MarkerModel) -> None:
     def fail_once(request: ChatRequest) -> None:
         if len(model.requests) == 3:
             raise exceptions.ModelUnavailable("down")
 
-    model = MarkerModel()
-    memory = long_session(store, model)
     memory.compact("s")
     before = memory.load("s").summary
     model.requests.clear()

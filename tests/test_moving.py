@@ -19,8 +19,8 @@ from django_convmemory.maintenance import integrity
 from django_convmemory.maintenance.transfer import records
 from django_convmemory.memory import memories
 from django_convmemory.testing import ScriptedMemories
+from tests.howto.test_pages import PAGES, module_of
 
-PAGE = pathlib.Path(__file__).parent.parent / "docs" / "moving.md"
 START = dt.datetime(2024, 2, 29, 12, tzinfo=dt.UTC)
 
 pytestmark = pytest.mark.django_db
@@ -48,13 +48,10 @@ class Rows:
 
 def move(monkeypatch: pytest.MonkeyPatch, rows: Rows) -> None:
     """Run the page's code on a site with these rows."""
-    [code] = re.findall(r"```python\n(# move_messages\.py\n.*?)```", PAGE.read_text(encoding="utf-8"), re.DOTALL)
     table = types.SimpleNamespace(objects=rows)
     monkeypatch.setitem(sys.modules, "chats", types.ModuleType("chats"))
     monkeypatch.setitem(sys.modules, "chats.models", types.SimpleNamespace(OldMessage=table))
-    namespace: dict[str, Any] = {}
-    exec(code, namespace)  # noqa: S102
-    namespace["move"]()
+    module_of("moving", "move_messages.py")["move"]()
 
 
 def test_a_table_is_moved_over_and_a_second_run_goes_on(
@@ -97,7 +94,7 @@ def test_what_cannot_be_moved_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_the_record_of_the_page_can_be_imported(tmp_path: pathlib.Path) -> None:
-    [record] = re.findall(r"```json\n(.*?)```", PAGE.read_text(encoding="utf-8"), re.DOTALL)
+    [record] = re.findall(r"```json\n(.*?)```", PAGES["moving"], re.DOTALL)
     get_user_model().objects.create(username="anna")
     (tmp_path / "sessions.jsonl").write_text(record)
 
@@ -105,5 +102,5 @@ def test_the_record_of_the_page_can_be_imported(tmp_path: pathlib.Path) -> None:
 
     [message] = memories["default"].history(models.Session.objects.get(owner__username="anna"))
     assert message.message.metadata == {"old_id": 711}
-    table = re.findall(r"^\| `(\w+)`(?:, `(\w+)`)?", PAGE.read_text(encoding="utf-8"), re.MULTILINE)
+    table = re.findall(r"^\| `(\w+)`(?:, `(\w+)`)?", PAGES["moving"], re.MULTILINE)
     assert {name for row in table for name in row if name} | {"visitor"} == set(records.FIELDS)

@@ -75,33 +75,17 @@ class Site:
     def __init__(self, folder: pathlib.Path, server: OpenAIServer) -> None:
         self.folder = folder
         self.server = server
-        self.environment = {
-            **ENVIRONMENT,
-            "OPENAI_BASE_URL": server.base_url,
-            "OPENAI_API_KEY": "none",
-        }
+        self.environment = ENVIRONMENT | {"OPENAI_BASE_URL": server.base_url, "OPENAI_API_KEY": "none"}
 
     def manage(self, *arguments: str) -> str:
         """Run ``manage.py``, and return what it prints, warnings included."""
-        done = subprocess.run(
-            [sys.executable, "manage.py", *arguments],
-            check=False,
-            cwd=self.folder,
-            env=self.environment,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-        )
-        assert done.returncode == 0, done.stdout
-        return done.stdout
+        return processes.output_of([sys.executable, "manage.py", *arguments], self.folder, self.environment)
 
     @contextlib.contextmanager
-    def running(self, *arguments: str) -> Iterator[pathlib.Path]:
-        """Run a Celery process, and yield the file of its log."""
+    def running(self, *command: str) -> Iterator[pathlib.Path]:
+        """Run a process, and yield the file of its log."""
         log = self.folder / f"{uuid.uuid4().hex}.log"
         with log.open("wb") as output:
-            command = [sys.executable, "-m", "celery", *arguments]
             process = subprocess.Popen(command, cwd=self.folder, env=self.environment, stdout=output, stderr=output)
         try:
             yield log
@@ -178,13 +162,11 @@ def test_the_site_works_and_so_does_every_command(site: Site) -> None:
         assert "WARNING" not in output, (arguments, output)
 
     [beat] = [arguments for arguments in CELERY if "beat" in arguments]
-    with site.running(*beat):
-        for worker in CELERY:
-            if worker == beat:
-                continue
+    with site.running(sys.executable, "-m", "celery", *beat):
+        for worker in [each for each in CELERY if each != beat]:
             site.manage("shell", "--command", VISIT)
             assert not site.is_idle()
-            with site.running(*worker) as log:
+            with site.running(sys.executable, "-m", "celery", *worker) as log:
                 processes.wait_until(site.is_idle, f"all is folded by celery {shlex.join(worker)}")
                 if "INFO" in worker:
                     processes.wait_until(lambda: "Task convmemory.sweep" in log.read_text(), "beat has it sweep")
@@ -247,14 +229,5 @@ def test_pip_finds_every_extra(command: list[str], tmp_path: pathlib.Path) -> No
     extras = re.fullmatch(r"django-convmemory(\[.*\])", name)
     assert extras
     offline = ("--dry-run", "--no-index", "--no-build-isolation", "--ignore-installed", "--no-deps", "--quiet")
-    done = subprocess.run(
-        [sys.executable, *rest, *offline, f"{ROOT}{extras[1]}"],
-        check=False,
-        cwd=tmp_path,
-        env=ENVIRONMENT,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-    )
-    assert done.returncode == 0, done.stdout
-    assert "does not provide the extra" not in done.stdout
+    output = processes.output_of([sys.executable, *rest, *offline, f"{ROOT}{extras[1]}"], tmp_path, ENVIRONMENT)
+    assert "does not provide the extra" not in output

@@ -105,14 +105,13 @@ class Site:
 
 
 @pytest.fixture
-def site(db: None, monkeypatch: pytest.MonkeyPatch) -> Iterator[Site]:
-    with OpenAIServer() as server:
-        server.default = Behaviour(text="A language.")
-        monkeypatch.setenv("OPENAI_API_KEY", "none")
-        monkeypatch.setenv("OPENAI_BASE_URL", server.base_url)
-        namespace = module_of("views.py")
-        with namespace["client"]():
-            yield Site(server, namespace, User.objects.create_user("ada"))
+def site(db: None, server: OpenAIServer, monkeypatch: pytest.MonkeyPatch) -> Iterator[Site]:
+    server.default = Behaviour(text="A language.")
+    monkeypatch.setenv("OPENAI_API_KEY", "none")
+    monkeypatch.setenv("OPENAI_BASE_URL", server.base_url)
+    namespace = module_of("views.py")
+    with namespace["client"]():
+        yield Site(server, namespace, User.objects.create_user("ada"))
 
 
 CONVERSATION = [("user", "What is Rust?"), ("assistant", "A language.")]

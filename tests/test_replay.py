@@ -14,6 +14,7 @@ from django_convmemory.maintenance import integrity
 from django_convmemory.messages import coerce
 from django_convmemory.operations.conversation import ConversationMemory
 from tests import dialogues, processes, projects, workers
+from tests.conversations import is_well_formed
 
 if TYPE_CHECKING:
     from pytest_django import Settings
@@ -80,13 +81,5 @@ def check_context(memory: ConversationMemory, key: str) -> Any:
     context = memory.load(key)
     pinned = sum(part.tokens for part in context.parts if part.name == "pinned")
     assert context.over_budget or context.tokens - pinned <= (memory.max_context_tokens or 0)
-    expected: list[str] = []
-    messages: Any = context.to_openai()
-    for message in messages:
-        if message["role"] == "tool":
-            assert message["tool_call_id"] == expected.pop(0)
-        else:
-            assert not expected
-            expected = [call["id"] for call in message.get("tool_calls", ())]
-    assert not expected
+    assert is_well_formed(context)
     return context

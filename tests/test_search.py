@@ -336,16 +336,6 @@ def test_of_long_messages_that_are_not_indexed_the_newest_are_read(store: Any) -
     assert not hits.complete
 
 
-def test_a_memory_that_folds_nothing_is_indexed_after_256_messages(store: Any) -> None:
-    memory = window(store)
-    memory.append("s", ChatMessage.human("The heron has landed."))
-    for number in range(12):
-        memory.append("s", *[ChatMessage.human(f"Remark {number} {each}") for each in range(100)])
-    hits = memory.search("heron", session="s")
-    assert hits.complete
-    assert positions(hits)[0] == 1
-
-
 def test_without_an_index_a_search_sees_the_newest_messages_and_says_so(store: Any) -> None:
     memory = window(store, index=False)
     memory.append("s", ChatMessage.human("The first heron."))

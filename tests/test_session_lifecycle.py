@@ -2,22 +2,21 @@
 
 from __future__ import annotations
 
-import asyncio
 from typing import Any
 
 import pytest
-from asgiref.sync import sync_to_async
 from django.contrib.auth import get_user_model
-from django.db import connection, connections, transaction
+from django.db import connection, transaction
 from django.test.utils import CaptureQueriesContext
 
 from django_convmemory import exceptions, models
+from django_convmemory.operations.conversation import ConversationMemory
 from django_convmemory.memory import ConversationBufferMemory
 from django_convmemory.messages import ChatMessage
-from django_convmemory.operations.conversation import ConversationMemory
 from django_convmemory.store import editing
 from django_convmemory.store.in_memory import InMemoryStore
 from django_convmemory.store.orm import ORMStore
+from tests import event_loops
 from tests.test_changes_at_once import InThread
 
 pytestmark = pytest.mark.vendors
@@ -157,17 +156,14 @@ def test_the_asynchronous_operations_do_the_same() -> None:
 
     async def use() -> bool:
         chat = memory.session("main")
-        try:
-            await chat.acreate(title="old")
-            await chat.aupdate(title="new")
-            assert await memory.adelete("main", 1)
-            await memory.acreate("main")
-            await memory.aupdate("main", metadata={"a": 1})
-            return await chat.adelete()
-        finally:
-            await sync_to_async(connections.close_all)()
+        await chat.acreate(title="old")
+        await chat.aupdate(title="new")
+        assert await memory.adelete("main", 1)
+        await memory.acreate("main")
+        await memory.aupdate("main", metadata={"a": 1})
+        return await chat.adelete()
 
-    assert asyncio.run(use())
+    assert event_loops.run(use())
     assert not models.Session.objects.exists()
 
 

@@ -22,6 +22,7 @@ from django_convmemory.store import transactions
 from tests import processes
 from tests.folding import MarkerModel, build, session, talk
 from tests.stopping import OPERATIONS, Case
+from tests.test_changes_at_once import InThread
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.only_on("postgresql", "mariadb"), pytest.mark.slow]
 
@@ -122,7 +123,6 @@ def test_a_sweep_that_stops_holds_up_the_sessions_that_it_sends_for_two_seconds(
     memory = build(MarkerModel())
     talk(memory, 12)
     locked = threading.Event()
-    swept: list[list[int]] = []
 
     def stop(execute: Any, statement: str, *arguments: Any) -> Any:
         result = execute(statement, *arguments)
@@ -131,22 +131,17 @@ def test_a_sweep_that_stops_holds_up_the_sessions_that_it_sends_for_two_seconds(
             time.sleep(HELD)
         return result
 
-    def sweep() -> None:
-        try:
-            with connection.execute_wrapper(stop):
-                swept.append(memory.sweep())
-        finally:
-            connection.close()
+    def sweep() -> list[int]:
+        with connection.execute_wrapper(stop):
+            return memory.sweep()
 
-    thread = threading.Thread(target=sweep)
-    thread.start()
+    sweeping = InThread(sweep)
     assert locked.wait(processes.PATIENCE)
     began = time.monotonic()
     memory.append("s", ChatMessage.human("hello"))
     waited = time.monotonic() - began
-    thread.join()
 
-    assert swept == [[session().pk]]
+    assert sweeping.result() == [session().pk]
     assert LONGEST_BESIDE < waited <= LONGEST_WAIT
 
 

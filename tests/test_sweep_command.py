@@ -2,52 +2,35 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
 import logging
 import pathlib
 import signal
 import subprocess
-import threading
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from celery import Celery
 from django.core.management import CommandError, call_command
-from django.db import connection
 
 from django_convmemory import clock, exceptions, models
-from django_convmemory.chat_models.extractive import ExtractiveChatModel
+from django_convmemory.operations.conversation import ConversationMemory
 from django_convmemory.memory import memories
 from django_convmemory.messages import ChatMessage
-from django_convmemory.operations.conversation import ConversationMemory
-from django_convmemory.sender import sender
 from tests import processes
 from tests.openai_server import Behaviour, OpenAIServer
-from tests.projects import celery_state
+from tests.projects import TURN, Project, append_until_due, asking, configured, scripted
+from tests.test_celery import PreparedModel
+from tests.test_changes_at_once import InThread
 
 if TYPE_CHECKING:
     from pytest_django import Settings
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
-TURN = "The cat sat on the mat and thought about the sea. " * 4
 NULL = {"BACKEND": "django_convmemory.scheduling.NullScheduler"}
 CELERY = {"BACKEND": "django_convmemory.tasks.CeleryScheduler"}
-
-
-def scripted(*replies: object) -> dict[str, Any]:
-    return {
-        "BACKEND": "django_convmemory.chat_models.scripted.ScriptedChatModel",
-        "OPTIONS": {"replies": list(replies)},
-    }
-
-
-def asking(server: OpenAIServer) -> dict[str, Any]:
-    return {
-        "BACKEND": "django_convmemory.chat_models.openai.OpenAIChatModel",
-        "OPTIONS": {"model": "fake", "api_key": "none", "base_url": server.base_url},
-    }
 
 
 def alias_settings(model: dict[str, Any] | None = None, scheduler: dict[str, Any] = NULL) -> dict[str, Any]:
@@ -63,8 +46,7 @@ def alias_settings(model: dict[str, Any] | None = None, scheduler: dict[str, Any
 def due(memory: ConversationMemory, *keys: str) -> list[models.Session]:
     """Make sessions due. The first of them is due longest."""
     for age, key in enumerate(reversed(keys)):
-        while not memory.append(key, ChatMessage.human(TURN)).due:
-            pass
+        append_until_due(memory, key)
         models.Session.objects.filter(alias=memory.alias, key=key).update(due_since=clock.Clock(-60 * age))
     return [models.Session.objects.get(alias=memory.alias, key=key) for key in keys]
 
@@ -84,31 +66,6 @@ def default(settings: Settings) -> ConversationMemory:
     """The memory ``default``, which only the sweep folds."""
     settings.CONVMEMORY = {"default": alias_settings()}
     return memories["default"]
-
-
-@pytest.fixture
-def celery_app() -> Iterator[Celery]:
-    """The project's Celery app, with a broker in this process."""
-    previous_default, previous_current = celery_state.default_app, celery_state._tls.current_app
-    app = Celery("project", set_as_current=False, fixups=[], broker="memory://")
-    app.set_current()
-    app.set_default()
-    purge(app)
-    yield app
-    purge(app)
-    sender().close()
-    app.close()
-    celery_state._set_current_app(previous_current)
-    celery_state.set_default_app(previous_default)
-
-
-def purge(app: Celery) -> int:
-    """Empty the queue, and return how many tasks it had."""
-    assert sender().flush(processes.PATIENCE)
-    with app.connection_for_write() as connection:
-        queue = app.amqp.queues["convmemory"].bind(connection.default_channel)
-        queue.declare()
-        return queue.purge() or 0
 
 
 # A single sweep.
@@ -156,7 +113,7 @@ def test_a_session_that_fails_does_not_stop_the_others(
     settings: Settings, caplog: pytest.LogCaptureFixture, capsys: pytest.CaptureFixture[str]
 ) -> None:
     defect, busy = ZeroDivisionError("a defect"), exceptions.ModelUnavailable("busy")
-    settings.CONVMEMORY = {"default": alias_settings(scripted(defect, busy, "They spoke of a cat."))}
+    settings.CONVMEMORY = {"default": alias_settings(scripted(replies=[defect, busy, "They spoke of a cat."]))}
     sessions = due(memories["default"], "a", "b", "c")
 
     with pytest.raises(CommandError) as raised:
@@ -169,7 +126,7 @@ def test_a_session_that_fails_does_not_stop_the_others(
 
 
 def test_a_paused_alias_is_left_alone(settings: Settings) -> None:
-    model = scripted(exceptions.ModelMisconfigured("no such key"), "They spoke of a cat.")
+    model = scripted(replies=[exceptions.ModelMisconfigured("no such key"), "They spoke of a cat."])
     settings.CONVMEMORY = {"default": alias_settings(model)}
     sessions = due(memories["default"], "a", "b")
 
@@ -181,21 +138,12 @@ def test_a_paused_alias_is_left_alone(settings: Settings) -> None:
     assert models.Attempt.objects.count() == 1
 
 
-class PreparedModel(ExtractiveChatModel):
-    """A chat model that counts how often it was prepared."""
-
-    prepared = 0
-
-    def prepare(self) -> None:
-        type(self).prepared += 1
-
-
 @pytest.mark.parametrize(("scheduler", "inline", "prepared"), [(NULL, False, 1), (CELERY, True, 1), (CELERY, False, 0)])
 def test_the_models_are_prepared_if_the_command_folds(
     scheduler: dict[str, Any], inline: bool, prepared: int, settings: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(PreparedModel, "prepared", 0)
-    settings.CONVMEMORY = {"default": alias_settings({"BACKEND": f"{__name__}.PreparedModel"}, scheduler)}
+    settings.CONVMEMORY = {"default": alias_settings({"BACKEND": "tests.test_celery.PreparedModel"}, scheduler)}
 
     call_command("convmemory_sweep", inline=inline, verbosity=0)
 
@@ -244,40 +192,37 @@ def test_an_option_out_of_range_is_refused(option: str) -> None:
         call_command("convmemory_sweep", option)
 
 
-def test_with_celery_a_sweep_sends_tasks(settings: Settings, celery_app: Celery) -> None:
-    settings.CONVMEMORY = {"default": alias_settings()}
-    sessions = due(memories["default"], "a", "b")
-    settings.CONVMEMORY = {"default": alias_settings(scheduler=CELERY)}
+def test_with_celery_a_sweep_sends_tasks(default: ConversationMemory, local_site: Project, settings: Settings) -> None:
+    sessions = due(default, "a", "b")
+    configured(settings, local_site)
 
     assert sweep().startswith("2 sent, 0 folded")
-    assert purge(celery_app) == 2
+    assert local_site.depth() == 2
     assert not any(map(folded, sessions))
     assert sweep().startswith("0 sent")
 
 
-def test_inline_folds_in_this_process_even_with_celery(settings: Settings, celery_app: Celery) -> None:
-    settings.CONVMEMORY = {"default": alias_settings(scheduler=CELERY)}
-    [session] = due(memories["default"], "a")
-    assert purge(celery_app) == 1
+@pytest.mark.usefixtures("default")
+def test_inline_folds_in_this_process_even_with_celery(local_site: Project, settings: Settings) -> None:
+    [session] = due(configured(settings, local_site), "a")
+    assert local_site.depth() == 1
 
     sweep(inline=True)
 
     assert folded(session)
-    assert purge(celery_app) == 0
+    assert local_site.depth() == 1
 
 
 def test_a_sweep_without_a_broker_fails(
-    settings: Settings, celery_app: Celery, caplog: pytest.LogCaptureFixture
+    default: ConversationMemory, local_site: Project, settings: Settings, caplog: pytest.LogCaptureFixture
 ) -> None:
-    settings.CONVMEMORY = {"default": alias_settings()}
-    due(memories["default"], "a")
-    settings.CONVMEMORY = {"default": alias_settings(scheduler=CELERY)}
-    celery_app.conf.update(broker_url="amqp://127.0.0.1:1//")
+    due(default, "a")
+    configured(settings, local_site)
+    local_site.app.conf.update(broker_url="amqp://127.0.0.1:1//")
 
     with pytest.raises(CommandError):
         call_command("convmemory_sweep", verbosity=0)
 
-    celery_app.conf.update(broker_url="memory://")
     assert any(record.levelno == logging.WARNING and "broker" in record.getMessage() for record in caplog.records)
 
 
@@ -298,17 +243,9 @@ def test_a_long_session_is_folded_to_the_end(settings: Settings) -> None:
 def test_two_sweeps_at_once_fold_each_session_once(default: ConversationMemory) -> None:
     sessions = due(default, *"abcdefgh")
 
-    def work() -> None:
-        try:
-            sweep()
-        finally:
-            connection.close()
-
-    threads = [threading.Thread(target=work) for _ in range(2)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    sweeps = [InThread(sweep) for _ in range(2)]
+    for each in sweeps:
+        each.result()
 
     assert [list(session.convmemory_summaries.values_list("version", flat=True)) for session in sessions] == [[1]] * 8
 
@@ -316,9 +253,16 @@ def test_two_sweeps_at_once_fold_each_session_once(default: ConversationMemory) 
 # Sweeping with --watch.
 
 
-def watch(folder: pathlib.Path, memory: dict[str, Any]) -> subprocess.Popen[bytes]:
+@contextlib.contextmanager
+def watching(folder: pathlib.Path, memory: dict[str, Any]) -> Iterator[subprocess.Popen[bytes]]:
+    """Run a process that sweeps until it gets a signal. It must end well."""
     command = ("django", "convmemory_sweep", "--watch", "--interval", "0.1")
-    return processes.start(folder, *command, CONVMEMORY={"default": memory})
+    process = processes.start(folder, *command, CONVMEMORY={"default": memory})
+    try:
+        yield process
+    finally:
+        assert processes.stop(process) == 0
+    assert "Traceback" not in (folder / "output").read_text()
 
 
 @pytest.mark.slow
@@ -327,58 +271,44 @@ def test_watching_folds_due_sessions_until_a_signal_stops_it(
     number: signal.Signals, default: ConversationMemory, tmp_path: pathlib.Path
 ) -> None:
     [first] = due(default, "a")
-    process = watch(tmp_path, alias_settings())
-    try:
+    with watching(tmp_path, alias_settings()) as process:
         processes.wait_until(lambda: folded(first), "the first session is folded")
         [second] = due(default, "b")
         processes.wait_until(lambda: folded(second), "the second session is folded")
         process.send_signal(number)
 
         assert process.wait(processes.PATIENCE) == 0
-        output = (tmp_path / "output").read_text()
-        assert output.count("1 folded") == 2
-        assert "Traceback" not in output
-    finally:
-        processes.stop(process)
+    assert (tmp_path / "output").read_text().count("1 folded") == 2
 
 
 @pytest.mark.slow
-def test_a_signal_during_a_model_call_keeps_the_calls_summary(settings: Settings, tmp_path: pathlib.Path) -> None:
-    with OpenAIServer() as server:
-        server.default = Behaviour(latency=1.0)
-        long = {**alias_settings(asking(server)), "OPTIONS": {"max_token_limit": 200, "max_chunk_tokens": 150}}
-        settings.CONVMEMORY = {"default": long}
-        memories["default"].append("a", *[ChatMessage.human(TURN) for _ in range(30)])
-        [other] = due(memories["default"], "b")
-        process = watch(tmp_path, long)
-        try:
-            assert server.wait_for(lambda log: len(log) == 1, processes.PATIENCE)
-            process.send_signal(signal.SIGTERM)
+def test_a_signal_during_a_model_call_keeps_the_calls_summary(
+    server: OpenAIServer, settings: Settings, tmp_path: pathlib.Path
+) -> None:
+    server.default = Behaviour(latency=1.0)
+    long = {**alias_settings(asking(server)), "OPTIONS": {"max_token_limit": 200, "max_chunk_tokens": 150}}
+    settings.CONVMEMORY = {"default": long}
+    memories["default"].append("a", *[ChatMessage.human(TURN) for _ in range(30)])
+    [other] = due(memories["default"], "b")
+    with watching(tmp_path, long):
+        # At the end it gets a signal.
+        assert server.wait_for(lambda log: len(log) == 1, processes.PATIENCE)
 
-            assert process.wait(processes.PATIENCE) == 0
-        finally:
-            processes.stop(process)
-
-        session = models.Session.objects.get(key="a")
-        assert session.last_version == len(server.log) == 1
-        assert session.due_since is not None
-        assert session.lease_token == ""
-        assert session.last_error == ""
-        assert not folded(other)
-        assert "Traceback" not in (tmp_path / "output").read_text()
+    session = models.Session.objects.get(key="a")
+    assert session.last_version == len(server.log) == 1
+    assert session.due_since is not None
+    assert session.lease_token == ""
+    assert session.last_error == ""
+    assert not folded(other)
 
 
 @pytest.mark.slow
 def test_watching_continues_after_a_failure(
-    settings: Settings, default: ConversationMemory, tmp_path: pathlib.Path
+    server: OpenAIServer, default: ConversationMemory, tmp_path: pathlib.Path
 ) -> None:
-    with OpenAIServer() as server:
-        server.queue(Behaviour("raw", status=500, body="down"))
-        [session] = due(default, "a")
-        process = watch(tmp_path, alias_settings(asking(server)))
-        try:
-            assert server.wait_for(lambda log: len(log) == 1, processes.PATIENCE)
-            processes.wait_until(lambda: folded(session), "the session is folded when its next attempt is due")
-            assert process.poll() is None
-        finally:
-            assert processes.stop(process) == 0
+    server.queue(Behaviour("raw", status=500, body="down"))
+    [session] = due(default, "a")
+    with watching(tmp_path, alias_settings(asking(server))) as process:
+        assert server.wait_for(lambda log: len(log) == 1, processes.PATIENCE)
+        processes.wait_until(lambda: folded(session), "the session is folded when its next attempt is due")
+        assert process.poll() is None

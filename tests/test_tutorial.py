@@ -6,11 +6,12 @@ import json
 import os
 import pathlib
 import re
-import subprocess
 import sys
 from typing import Any
 
 import pytest
+
+from tests import processes
 
 pytestmark = pytest.mark.slow
 
@@ -68,19 +69,9 @@ class Terminal:
 
     def run(self, *command: str) -> str:
         """Run a command, and return what it prints, warnings included."""
-        done = subprocess.run(
-            command,
-            check=False,
-            cwd=self.folder,
-            env=ENVIRONMENT,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-        )
-        assert done.returncode == 0, done.stdout
-        assert "warning" not in done.stdout.lower(), done.stdout
-        return done.stdout
+        output = processes.output_of(command, self.folder, ENVIRONMENT)
+        assert "warning" not in output.lower(), output
+        return output
 
     def type(self, language: str, text: str) -> str:
         """Do what one step of the page says, and return what is printed."""

@@ -6,10 +6,11 @@ import collections
 import os
 import pathlib
 import re
-import subprocess
 import sys
 
 import pytest
+
+from tests import processes
 
 ROOT = pathlib.Path(__file__).parent.parent
 # The pages of frameworks are checked where these are installed: see integration_tests.
@@ -90,23 +91,9 @@ def mypy(folder: pathlib.Path, packages: dict[str, dict[str, str]]) -> list[str]
         (folder / package).mkdir()
         for name, code in {"__init__": "", **modules}.items():
             (folder / package / f"{name}.py").write_text(code, encoding="utf-8")
-    done = subprocess.run(
-        [
-            sys.executable,
-            "-m",
-            "mypy",
-            "--no-error-summary",
-            "--hide-error-context",
-            "--explicit-package-bases",
-            folder,
-        ],
-        cwd=ROOT,
-        env=os.environ | {"MYPYPATH": f"{folder}{os.pathsep}{ROOT}"},
-        check=False,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-    )
+    options = ["--no-error-summary", "--hide-error-context", "--explicit-package-bases"]
+    environment = os.environ | {"MYPYPATH": f"{folder}{os.pathsep}{ROOT}"}
+    done = processes.run([sys.executable, "-m", "mypy", *options, folder], environment=environment)
     # An error from the cache names the folder of an earlier run.
     return [re.sub(r"^.*/(?=page_)", "", line) for line in done.stdout.splitlines() if ": note: " not in line]
 

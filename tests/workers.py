@@ -38,10 +38,7 @@ def worker_of(broker_url: str, folder: pathlib.Path, *, max_token_limit: int = 2
     with OpenAIServer() as server:
         memory = {
             "OPTIONS": {"max_token_limit": max_token_limit},
-            "CHAT_MODEL": {
-                "BACKEND": "django_convmemory.chat_models.openai.OpenAIChatModel",
-                "OPTIONS": {"model": "fake", "api_key": "none", "base_url": server.base_url},
-            },
+            "CHAT_MODEL": projects.asking(server),
             "SCHEDULER": {"BACKEND": "django_convmemory.tasks.CeleryScheduler", "OPTIONS": {"queue": site.queue}},
         }
         options = projects.celery_settings(broker_url, site.queue)

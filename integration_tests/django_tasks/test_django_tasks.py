@@ -25,7 +25,7 @@ from django_convmemory.operations.conversation import ConversationMemory
 from django_convmemory.scheduling import NullScheduler
 from tests import processes
 from tests.openai_server import Behaviour, OpenAIServer
-from tests.projects import append_until_due, change, row
+from tests.projects import append_until_due, asking, change, row
 
 if TYPE_CHECKING:
     from pytest_django import Settings
@@ -44,22 +44,13 @@ def convmemory(server: OpenAIServer) -> dict[str, Any]:
     return {
         "default": {
             "OPTIONS": {"max_token_limit": 200},
-            "CHAT_MODEL": {
-                "BACKEND": "django_convmemory.chat_models.openai.OpenAIChatModel",
-                "OPTIONS": {"model": "fake", "api_key": "none", "base_url": server.base_url},
-            },
+            "CHAT_MODEL": asking(server),
             "SCHEDULER": {
                 "BACKEND": "django_convmemory.contrib.django_tasks.DjangoTasksScheduler",
                 "OPTIONS": {"queue": QUEUE},
             },
         }
     }
-
-
-@pytest.fixture
-def server() -> Iterator[OpenAIServer]:
-    with OpenAIServer() as started:
-        yield started
 
 
 @pytest.fixture

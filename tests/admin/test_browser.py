@@ -19,6 +19,7 @@ from django_convmemory.memory import memories
 from django_convmemory.messages import ChatMessage
 from django_convmemory.testing import ScriptedMemories
 from tests.admin import showcase
+from tests.admin.test_waiting import due
 from tests.browser import browser, picture
 
 if TYPE_CHECKING:
@@ -210,11 +211,7 @@ def test_an_action_by_keyboard_alone(visit: Visit, session: models.Session) -> N
 
 
 def test_the_state_of_a_session_changes_without_a_reload(visit: Visit, convmemory: ScriptedMemories) -> None:
-    session = memories["default"].session("trip")
-    while not session.append(ChatMessage.human("words " * 20), ChatMessage.ai("words " * 20)).due:
-        pass
-    row = models.Session.objects.get()
-    page = visit.open(f"{LIST}{row.pk}/change/")
+    page = visit.open(f"{LIST}{due('trip').pk}/change/")
     page.get_by_role("button", name="Compact now").click()
     page.get_by_text("A worker was asked to compact the session.").wait_for()
     page.evaluate("document.body.dataset.loaded = 'once'")
@@ -238,15 +235,11 @@ def test_the_state_of_a_session_changes_without_a_reload(visit: Visit, convmemor
 
 
 def test_the_page_asks_for_the_state_until_the_user_is_logged_out(visit: Visit, convmemory: ScriptedMemories) -> None:
-    session = memories["default"].session("trip")
-    while not session.append(ChatMessage.human("words " * 20), ChatMessage.ai("words " * 20)).due:
-        pass
-
     def asked() -> int:
         return sum("/status/" in url for url in visit.requests)
 
     visit.page.clock.install()
-    page = visit.open(f"{LIST}{models.Session.objects.get().pk}/change/")
+    page = visit.open(f"{LIST}{due('trip').pk}/change/")
     for count in (1, 2):
         with page.expect_response("**/status/*") as response:
             page.clock.run_for(30_000)

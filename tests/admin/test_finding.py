@@ -19,15 +19,10 @@ from django_convmemory.messages import ChatMessage
 from django_convmemory.operations.conversation import SessionHandle
 from django_convmemory.search import queries
 from django_convmemory.testing import ScriptedMemories
-from tests.admin.test_sessions import LIST, staff
+from tests.admin.test_sessions import LIST, row_of, staff
 
 EVIL = "<script>alert(1)</script>"
 FILLER = "We talked about the weather, which was fine, and about nothing else. " * 3
-
-
-@pytest.fixture
-def anna(db: None) -> User:
-    return User.objects.create_user("anna")
 
 
 @pytest.fixture
@@ -53,10 +48,6 @@ def fold(session: SessionHandle, convmemory: ScriptedMemories, reply: str) -> No
         session.append(ChatMessage.human(FILLER))
     convmemory.reply(reply)
     assert convmemory.run() == ["published"]
-
-
-def row_of(chat: SessionHandle) -> models.Session:
-    return models.Session.objects.get(name_hash=chat.session_name.name_hash)
 
 
 def open_page(chat: SessionHandle, client: Client | None = None, **parameters: str) -> Any:

@@ -47,11 +47,6 @@ def staff(*permissions: str) -> Client:
 
 
 @pytest.fixture
-def anna(db: None) -> User:
-    return User.objects.create_user("anna")
-
-
-@pytest.fixture
 def chat(anna: User, convmemory: ScriptedMemories) -> SessionHandle:
     """A conversation that was folded twice and ends with a tool call."""
     convmemory.allow_unused_replies = True
@@ -339,17 +334,6 @@ def test_only_the_beginning_of_a_large_message_is_read_and_shown(anna: User) -> 
     assert (len(parts.texts), parts.cut) == (100, True)
     assert ([len(arguments) for _id, _name, arguments in calls.calls], calls.cut) == ([20_000], True)
     assert answer.content.decode().count("Only a part of this message is shown.") == 4
-
-
-def test_after_a_rebuild_messages_are_folded_into_the_new_version(
-    chat: SessionHandle, convmemory: ScriptedMemories
-) -> None:
-    convmemory.reply("made anew")
-    assert chat.rebuild() == "published"
-    page = staff("view_session").get(url_of(chat)).context["page"]
-    folded = [bubble.head for bubble in page.timeline if bubble.disposition == "folded"]
-    assert folded
-    assert all("folded into version 3<" in head for head in folded)
 
 
 # The actions.

@@ -23,11 +23,6 @@ pytestmark = pytest.mark.vendors
 EVIL = "<script>alert(1)</script>"
 
 
-@pytest.fixture
-def anna(db: None) -> User:
-    return User.objects.create_user("anna")
-
-
 def say(key: str, *texts: str, title: str = "", **scope: Any) -> models.Session:
     memories["default"].session(key, **scope).append(*map(ChatMessage.human, texts))
     models.Session.objects.filter(key=key).update(title=title)

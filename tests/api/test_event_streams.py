@@ -28,6 +28,7 @@ from tests import processes
 from tests.api.conftest import row_of, url_of
 from tests.asgi_server import Follower, cookie_of, serving
 from tests.settings import DATABASE
+from tests.test_changes_at_once import InThread
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -37,18 +38,6 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     """Look and check ten times as often as a site does."""
     monkeypatch.setattr(streams, "POLL", 0.1)
     monkeypatch.setattr(streams, "CHECK", 0.5)
-
-
-@pytest.fixture
-def anna(transactional_db: None) -> User:
-    return User.objects.create_user("anna")
-
-
-@pytest.fixture
-def chat(anna: User) -> SessionHandle:
-    session = memories["default"].session("main", owner=anna)
-    session.append(ChatMessage.human("What is Rust?"), ChatMessage.ai("A systems language."))
-    return session
 
 
 @pytest.fixture
@@ -100,15 +89,12 @@ def test_messages_that_are_stored_at_the_same_time_come_in_order(
     def write() -> None:
         for number in range(15):
             say(chat, str(number))
-        connection.close()
 
-    writers = [threading.Thread(target=write) for _ in range(4)]
-    for writer in writers:
-        writer.start()
+    writers = [InThread(write) for _ in range(4)]
     for tab in tabs:
         assert [tab.until("message").data["position"] for _ in range(60)] == list(range(3, 63))
     for writer in writers:
-        writer.join()
+        writer.result()
 
 
 @pytest.mark.parametrize(

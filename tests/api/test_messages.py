@@ -115,11 +115,6 @@ def test_truncating_requires_the_current_etag(api: APIClient, chat: SessionHandl
     assert api.post(url, body, format="json", headers={"If-Match": "*"}).json() == {"removed": 0}
 
 
-def test_a_cleared_session_is_empty(api: APIClient, chat: SessionHandle) -> None:
-    assert api.post(url_of(chat, "clear/"), {}, format="json").status_code == 204
-    assert api.get(url_of(chat)).data["messages"] == 0
-
-
 def test_a_copy_belongs_to_the_user_who_makes_it(api: APIClient, chat: SessionHandle, anna: User) -> None:
     copy = api.post(url_of(chat, "fork/"), {"at": 1, "key": "what if"}, format="json")
     assert (copy.status_code, copy.data["messages"], copy.data["fork_position"]) == (201, 1, 1)

@@ -16,7 +16,7 @@ from rest_framework.response import Response
 from rest_framework.views import APIView
 
 from django_convmemory.api import openapi
-from tests.api.test_page import PYTHON
+from tests.api.test_page import names_of
 
 
 class Session(serializers.Serializer[Any]):
@@ -41,10 +41,8 @@ OURS = include("django_convmemory.api.urls")
 
 def schema_of(*patterns: Any) -> dict[str, Any]:
     """Return the schema of a site with these addresses, and the settings of docs/api.md."""
-    namespace: dict[str, Any] = {}
-    exec(PYTHON[1], namespace)  # noqa: S102
     generator: Any = SchemaGenerator
-    with patched_settings(namespace["SPECTACULAR_SETTINGS"]):
+    with patched_settings(names_of(1)["SPECTACULAR_SETTINGS"]):
         schema: dict[str, Any] = generator(patterns=list(patterns)).get_schema(request=None, public=True)
     validate_schema(schema)  # type: ignore[no-untyped-call]
     return schema

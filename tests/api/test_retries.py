@@ -7,15 +7,14 @@ from typing import Any
 
 import pytest
 from django.contrib.auth.models import User
-from django.db import connections
 from rest_framework.test import APIClient
 
 from django_convmemory import models
-from django_convmemory.memory import memories
-from django_convmemory.messages import ChatMessage
 from django_convmemory.operations.conversation import SessionHandle
+from django_convmemory.messages import ChatMessage
 from tests import processes
 from tests.api.conftest import ROOT, client_of, messages_body, row_of, url_of
+from tests.test_changes_at_once import InThread
 
 pytestmark = pytest.mark.vendors
 
@@ -67,7 +66,7 @@ def test_a_retry_is_answered_before_its_etag_is_compared(api: APIClient, chat: S
 
 def test_a_retry_after_a_clear_stores_nothing(api: APIClient, chat: SessionHandle) -> None:
     first = post(api, url_of(chat, "messages/"), messages_body("Why?"))
-    api.post(url_of(chat, "clear/"), {}, format="json")
+    assert api.post(url_of(chat, "clear/"), {}, format="json").status_code == 204
     again = post(api, url_of(chat, "messages/"), messages_body("Why?"))
     assert again.status_code == 200
     assert again.json() == first.json() | {"replayed": True, "tokens": 0}
@@ -83,10 +82,7 @@ def test_a_retry_of_nobodys_key_is_refused_as_any_request(chat: SessionHandle) -
 
 @pytest.mark.django_db(transaction=True)
 @pytest.mark.parametrize("operation", ["sessions", "fork/", "messages/", "replace/"])
-def test_two_requests_at_once_get_the_same_answer(settings: Any, operation: str) -> None:
-    anna = User.objects.create_user("anna")
-    chat = memories["default"].session("main", owner=anna)
-    chat.append(ChatMessage.human("What is Rust?"), ChatMessage.ai("A systems language."))
+def test_two_requests_at_once_get_the_same_answer(anna: User, chat: SessionHandle, operation: str) -> None:
     url = ROOT if operation == "sessions" else url_of(chat, operation)
     tag = client_of(anna).get(url_of(chat))["ETag"]
     bodies: dict[str, dict[str, Any]] = {
@@ -95,23 +91,15 @@ def test_two_requests_at_once_get_the_same_answer(settings: Any, operation: str)
         "messages/": messages_body("Why?"),
         "replace/": {"after": 1, **messages_body("Why?")},
     }
-    answers: list[Any] = []
     barrier = threading.Barrier(4)
 
-    def send() -> None:
+    def send() -> Any:
         client = APIClient()
         client.force_authenticate(anna)
-        try:
-            barrier.wait(processes.PATIENCE)
-            answers.append(post(client, url, bodies[operation], **{"If-Match": tag}))
-        finally:
-            connections.close_all()
+        barrier.wait(processes.PATIENCE)
+        return post(client, url, bodies[operation], **{"If-Match": tag})
 
-    threads = [threading.Thread(target=send) for _ in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(processes.PATIENCE)
+    answers = [request.result() for request in [InThread(send) for _ in range(4)]]
     assert sorted(answer.status_code for answer in answers) == [200, 200, 200, 201], [a.data for a in answers]
     contents = [{name: value for name, value in answer.json().items() if name != "replayed"} for answer in answers]
     assert contents[1:] == contents[:-1]

@@ -7,7 +7,6 @@ import logging
 import os
 import pathlib
 import re
-import subprocess
 import sys
 import uuid
 from typing import Any, get_args
@@ -29,6 +28,7 @@ from django_convmemory.memory import memories
 from django_convmemory.messages import ChatMessage
 from django_convmemory.operations.conversation import SessionHandle
 from scripts.openapi.schema import generate
+from tests import processes
 from tests.api import test_content, test_hard_input
 from tests.api.conftest import ROOT, messages_body, url_of
 
@@ -133,7 +133,6 @@ def test_the_patterns_of_the_schema_are_those_of_the_server(
 # The codes of values that no other test lists, each with a request that gets it.
 OTHER_VALUES: dict[str, tuple[str, Any]] = {
     "blank": ("fork/", {"at": 1, "key": ""}),
-    "invalid_message": ("messages/", messages_body("\0")),
     "max_value": ("fork/", {"at": 2**53}),
     "message_too_large": ("messages/", messages_body("word " * 2000)),
     "min_value": ("fork/", {"at": -1}),
@@ -181,7 +180,7 @@ def test_responses_match_the_schema(
     config.write_text(
         (FOLDER / "schemathesis.toml").read_text() + f"\n[dictionaries.sessions]\nvalues = {session_ids}\n"
     )
-    done = subprocess.run(
+    done = processes.run(
         [
             pathlib.Path(sys.executable).with_name("st"),
             *("--config-file", config),
@@ -198,14 +197,11 @@ def test_responses_match_the_schema(
             *("--workers", "1", "--no-color"),
             *(["--generation-deterministic"] if os.environ.get("CI") else []),
         ],
-        cwd=tmp_path,
-        env=os.environ | {"SCHEMATHESIS_HOOKS": str(FOLDER / "schemathesis_hooks.py")},
-        capture_output=True,
-        text=True,
-        check=False,
+        tmp_path,
+        os.environ | {"SCHEMATHESIS_HOOKS": str(FOLDER / "schemathesis_hooks.py")},
     )
     cases = re.search(r"(\d+) generated", done.stdout)
     record_property("cases against the schema", cases.group(1) if cases else "?")
     if done.returncode:
-        pytest.fail(done.stdout + done.stderr, pytrace=False)
+        pytest.fail(done.stdout, pytrace=False)
     assert list(integrity.check(models.Session.objects.all())) == []

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import datetime as dt
 import json
-import pathlib
-import subprocess
 import sys
 from typing import Any
 
@@ -22,9 +20,9 @@ from rest_framework.test import APIClient
 from django_convmemory import models
 from django_convmemory.api.scopes import VISITOR, UserOrVisitorScope, UserScope, adopt_at_login
 from django_convmemory.operations.conversation import SessionHandle
+from tests import processes
 from tests.api.conftest import ROOT, client_of, messages_body, row_of, url_of
-
-ROOT_FOLDER = pathlib.Path(__file__).parent.parent.parent
+from tests.api.test_page import names_of
 
 
 @pytest.fixture
@@ -163,12 +161,8 @@ def test_without_session_middleware_visitors_are_refused(anna: User, settings: A
     assert client.get(ROOT).status_code == 200
 
 
-class TeamScope(UserScope):
-    """The sessions of all users who share a group with the user."""
-
-    def sessions(self) -> models.SessionQuerySet:
-        team = User.objects.filter(groups__in=self.user.groups.all())
-        return models.Session.objects.filter(owner__in=team)
+# The sessions of all users who share a group with the user.
+TeamScope = names_of(3)["TeamScope"]
 
 
 def test_a_team_shares_its_sessions(anna: User, chat: SessionHandle, settings: Any) -> None:
@@ -244,14 +238,7 @@ def test_times_are_right_on_a_site_without_time_zones(api: APIClient, settings: 
 @pytest.mark.slow
 def test_the_sites_drf_settings_change_nothing() -> None:
     plain, hostile = (
-        subprocess.run(
-            [sys.executable, "-m", "tests.api.walk", *options],
-            cwd=ROOT_FOLDER,
-            capture_output=True,
-            text=True,
-            check=True,
-        ).stdout
-        for options in ([], ["--hostile"])
+        processes.output_of([sys.executable, "-m", "tests.api.walk", *options]) for options in ([], ["--hostile"])
     )
     assert [item if isinstance(item, int) else item[0] for item in json.loads(plain)] == [
         *(201, 200, 200, 200, 201, 400, 200, 200, 200, 200, 200, 400, 404, 405, 406, 200, 403)

@@ -183,7 +183,7 @@ def test_a_session_is_deleted_with_its_messages(api: APIClient, chat: SessionHan
     assert api.delete(url).status_code == 404
 
 
-@pytest.mark.parametrize("path", ["", "status/", "context/"])
+@pytest.mark.parametrize("path", ["", "status/", "context/", "messages/?limit=1"])
 def test_polling_with_an_etag_takes_one_statement(
     api: APIClient, chat: SessionHandle, django_assert_num_queries: DjangoAssertNumQueries, path: str
 ) -> None:

@@ -1,29 +1,18 @@
 from __future__ import annotations
 
 import gc
-import pathlib
 import threading
 from collections.abc import Iterator
 
-import openai as _client_library  # noqa: F401  Its import takes longer than the deadlines of these tests.
 import pytest
 
 from tests.chat_models.asking import Ask, achat, chat, ended
-from tests.openai_server import OpenAIServer
-
-ROOT = pathlib.Path(__file__).parents[2]
 
 
 @pytest.fixture(params=[chat, achat])
 def ask(request: pytest.FixtureRequest) -> Ask:
     function: Ask = request.param
     return function
-
-
-@pytest.fixture
-def server() -> Iterator[OpenAIServer]:
-    with OpenAIServer() as server:
-        yield server
 
 
 @pytest.fixture(autouse=True, scope="module")

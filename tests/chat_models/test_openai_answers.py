@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import os
-import pathlib
 import signal
 import threading
 import time
 from typing import Any
 
-import openai as _client_library  # noqa: F401  Its import takes longer than the deadlines of these tests.
 import pytest
 
 from django_convmemory import exceptions
@@ -19,9 +17,6 @@ from django_convmemory.chat_models.openai import OpenAIChatModel
 from django_convmemory.messages import ChatMessage
 from tests.chat_models.asking import AT_ONCE, KEY, REQUEST, Ask, answer_with, chat, ended, error_of, model_at
 from tests.openai_server import Behaviour, OpenAIServer
-
-ROOT = pathlib.Path(__file__).parents[2]
-
 
 # Answers.
 

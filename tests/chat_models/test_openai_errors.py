@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import email.utils
-import pathlib
 import time
 from typing import Any
 
-import openai as _client_library  # noqa: F401  Its import takes longer than the deadlines of these tests.
 import pytest
 
 from django_convmemory import exceptions
@@ -15,9 +13,6 @@ from django_convmemory.chat_models import base, openai_replies
 from django_convmemory.chat_models.openai import OpenAIChatModel
 from tests.chat_models.asking import KEY, SECRET, Ask, chat, error_of, model_at
 from tests.openai_server import Behaviour, OpenAIServer
-
-ROOT = pathlib.Path(__file__).parents[2]
-
 
 # Errors, by what a retry would change.
 

@@ -5,24 +5,19 @@ from __future__ import annotations
 import asyncio
 import concurrent.futures
 import gc
-import pathlib
-import subprocess
 import sys
 import weakref
 from typing import Any
 
-import openai as _client_library  # noqa: F401  Its import takes longer than the deadlines of these tests.
 import pytest
 
 from django_convmemory import exceptions
 from django_convmemory.chat_models import base
 from django_convmemory.chat_models.openai import OpenAIChatModel
 from django_convmemory.messages import ChatMessage
+from tests import processes
 from tests.chat_models.asking import KEY, REQUEST, Ask, chat, error_of, model_at
 from tests.openai_server import Behaviour, OpenAIServer
-
-ROOT = pathlib.Path(__file__).parents[2]
-
 
 # Configuration.
 
@@ -107,7 +102,7 @@ def test_the_parameters_are_a_copy(server: OpenAIServer) -> None:
 def test_importing_the_module_does_not_import_the_client() -> None:
     code = "import sys, django_convmemory.chat_models.openai; sys.exit('openai' in sys.modules)"
 
-    assert subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=False).returncode == 0
+    processes.output_of([sys.executable, "-c", code])
 
 
 def test_one_model_serves_many_threads(server: OpenAIServer) -> None:
@@ -198,12 +193,6 @@ def test_a_forked_child_has_a_client_of_its_own(server: OpenAIServer) -> None:
     It does not hold if a thread begins or ends a call at that moment, because a fork copies OpenSSL's locks.
     """
     server.queue(Behaviour(), Behaviour("drip", seconds=3))
-    run = subprocess.run(
-        [sys.executable, "-c", FORKED, server.base_url.removesuffix("/v1")],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    command = [sys.executable, "-c", FORKED, server.base_url.removesuffix("/v1")]
 
-    assert (run.returncode, run.stderr) == (0, "")
+    assert processes.output_of(command) == ""

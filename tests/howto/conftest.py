@@ -1,16 +1,19 @@
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import pytest
+from django.contrib.auth.models import User
 
 from tests.openai_server import Behaviour, OpenAIServer
 
 
 @pytest.fixture
-def model(monkeypatch: pytest.MonkeyPatch) -> Iterator[OpenAIServer]:
-    with OpenAIServer() as server:
-        server.default = Behaviour(text="Ownership says who frees the memory.", pace=0.01)
-        monkeypatch.setenv("OPENAI_BASE_URL", server.base_url)
-        monkeypatch.setenv("OPENAI_API_KEY", "none")
-        yield server
+def ann(db: None) -> User:
+    return User.objects.create_user("ann")
+
+
+@pytest.fixture
+def model(server: OpenAIServer, monkeypatch: pytest.MonkeyPatch) -> OpenAIServer:
+    server.default = Behaviour(text="Ownership says who frees the memory.", pace=0.01)
+    monkeypatch.setenv("OPENAI_BASE_URL", server.base_url)
+    monkeypatch.setenv("OPENAI_API_KEY", "none")
+    return server

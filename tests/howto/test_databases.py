@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from tests import servers
+from tests import processes, servers
 from tests.howto.test_pages import PAGES, code_of
 
 pytestmark = [pytest.mark.slow, pytest.mark.vendors]
@@ -58,15 +58,7 @@ class Site:
 
     def run(self, *arguments: str) -> subprocess.CompletedProcess[str]:
         environment = {"DJANGO_SETTINGS_MODULE": "mysite.settings", "PYTHONPATH": f"{self.folder}{os.pathsep}{ROOT}"}
-        return subprocess.run(
-            [sys.executable, *arguments],
-            cwd=self.folder,
-            env={**os.environ, **environment},
-            check=False,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-        )
+        return processes.run([sys.executable, *arguments], self.folder, {**os.environ, **environment})
 
     def manage(self, *arguments: str) -> str:
         done = self.run("-m", "django", *arguments)

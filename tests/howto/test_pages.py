@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import datetime as dt
 import json
 import pathlib
@@ -16,7 +15,6 @@ from typing import Any, cast
 import openai
 import pydantic
 import pytest
-from asgiref.sync import sync_to_async
 from django.apps import AppConfig
 from django.contrib.auth.models import AnonymousUser, Group, User
 from django.contrib.auth.signals import user_logged_in
@@ -37,7 +35,7 @@ from django_convmemory.messages import ChatMessage
 from django_convmemory.models import Message, Session
 from django_convmemory.prompts import DefaultPrompts
 from django_convmemory.testing import ScriptedMemories
-from tests import projects
+from tests import event_loops, projects
 from tests.openai_server import Behaviour, OpenAIServer, completion
 
 FOLDER = pathlib.Path(__file__).parents[2] / "docs/howto"
@@ -55,9 +53,9 @@ def code_of(page: str, name: str) -> str:
     return code
 
 
-def module_of(page: str, name: str) -> dict[str, Any]:
-    """Run the code that a page has for the file ``name``."""
-    namespace: dict[str, Any] = {"__name__": name.removesuffix(".py")}
+def module_of(page: str, name: str, **names: Any) -> dict[str, Any]:
+    """Run the code that a page has for the file ``name``, which has these names already."""
+    namespace: dict[str, Any] = {"__name__": name.removesuffix(".py"), **names}
     exec(code_of(page, name), namespace)  # noqa: S102
     return namespace
 
@@ -71,11 +69,6 @@ def test_the_code_of_every_page_is_run() -> None:
             named = re.match(r"# (\w+\.py)", code)
             assert named, (name, code)
             assert f'"{name}", "{named[1]}"' in tests or f"{name}.md" in tests, (name, named[1])
-
-
-@pytest.fixture
-def ann(db: None) -> User:
-    return User.objects.create_user("ann")
 
 
 def problems(settings: Any, page: str, name: str) -> list[str | None]:
@@ -336,14 +329,8 @@ def test_async(logged_in: bool) -> None:
     def say(text: str) -> tuple[int, dict[str, Any]]:
         request = AsyncRequestFactory().post("/", {"text": text}, headers={"Idempotency-Key": "once"})
         request.session, request.auser = browser, auser
-        response = asyncio.run(answer(request))
+        response = event_loops.run(view(request))
         return response.status_code, json.loads(response.content)
-
-    async def answer(request: Any) -> Any:
-        try:
-            return await view(request)
-        finally:
-            await sync_to_async(connections.close_all)()  # of the thread that did the work
 
     async def auser() -> User | AnonymousUser:
         return ada if logged_in else AnonymousUser()
@@ -372,9 +359,7 @@ def test_eager(settings: Any) -> None:
 
 
 def test_partitions() -> None:
-    settings: dict[str, Any] = {"INSTALLED_APPS": []}
-    exec(code_of("partitions", "settings.py"), settings)  # noqa: S102
-    [name] = settings["INSTALLED_APPS"]
+    [name] = module_of("partitions", "settings.py", INSTALLED_APPS=[])["INSTALLED_APPS"]
     assert find_commands(f"{AppConfig.create(name).path}/management") == ["convmemory_partition"]
     assert set(re.findall(r"manage\.py (\w+)", PAGES["partitions"])) == {"convmemory_partition"}
 
@@ -560,7 +545,7 @@ def test_performance(db: None) -> None:
     databases: dict[str, dict[str, Any]] = {
         "default": {name: here[name] for name in ("ENGINE", "NAME", "HOST", "PORT", "USER", "PASSWORD")}
     }
-    exec(code_of("performance", "settings.py"), {"DATABASES": databases})  # noqa: S102
+    module_of("performance", "settings.py", DATABASES=databases)
     connection = ConnectionHandler(databases)["default"]
     try:
         with connection.cursor() as cursor:

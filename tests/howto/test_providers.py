@@ -18,11 +18,6 @@ pytestmark = pytest.mark.django_db
 CALL = {"id": "c1", "type": "function", "function": {"name": "find", "arguments": '{"q": 1}'}}
 
 
-@pytest.fixture
-def ann() -> User:
-    return User.objects.create_user("ann")
-
-
 def last_of(user: User) -> dict[str, Any]:
     return memories["default"].session("main", owner=user).history(limit=1)[0].message.to_openai()
 

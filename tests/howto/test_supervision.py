@@ -8,7 +8,6 @@ import pathlib
 import re
 import shlex
 import shutil
-import subprocess
 import sys
 from collections.abc import Iterator
 
@@ -23,7 +22,6 @@ pytestmark = pytest.mark.slow
 
 HOME = "/srv/mysite"
 STATE = "/var/lib/mysite-beat"
-ENVIRONMENT = "/etc/mysite.env"
 BLOCKS = dict(re.findall(r"```(?:ini|yaml)\n# (\S+)\n(.*?)```", PAGES["production"], re.DOTALL))
 UNITS = {path.rpartition("/")[2]: text for path, text in BLOCKS.items() if path.endswith(".service")}
 COMPOSE = yaml.safe_load(BLOCKS["compose.yaml"])["services"]
@@ -36,22 +34,18 @@ def section_of(unit: str) -> dict[str, str]:
     return dict(parser["Service"])
 
 
-def commands_of(supervisor: str, site: Site) -> dict[str, list[str]]:
-    """Return the commands of the page. Their folders are those of the site."""
+def commands_of(supervisor: str, site: Site) -> list[list[str]]:
+    """Return the commands of the page that start a worker and beat. Their folders are those of the site."""
     (site.folder / ".venv").symlink_to(sys.prefix)
     folder = str(site.folder)
     if supervisor == "systemd":
-        return {
-            name: shlex.split(
-                section_of(f"mysite-{name}.service")["ExecStart"].replace(HOME, folder).replace(STATE, folder)
-            )
-            for name in ("worker", "beat")
-        }
-    return {
-        name: [f"{folder}/.venv/bin/{program}", *(word.replace("/tmp/", f"{folder}/") for word in arguments)]  # noqa: S108
-        for name, service in COMPOSE.items()
+        commands = [section_of(f"mysite-{name}.service")["ExecStart"] for name in ("worker", "beat")]
+        return [shlex.split(command.replace(HOME, folder).replace(STATE, folder)) for command in commands]
+    return [
+        [f"{folder}/.venv/bin/{program}", *(word.replace("/tmp/", f"{folder}/") for word in arguments)]  # noqa: S108
+        for service in COMPOSE.values()
         for program, *arguments in [shlex.split(service["command"])]
-    }
+    ]
 
 
 @pytest.fixture
@@ -68,16 +62,9 @@ def test_systemd_accepts_the_unit(unit: str, tmp_path: pathlib.Path) -> None:
     file = tmp_path / unit
     file.write_text(UNITS[unit].replace(HOME, str(tmp_path)))
 
-    done = subprocess.run(
-        ["systemd-analyze", "verify", "--man=no", str(file)],
-        check=False,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-    )
+    output = processes.output_of(["systemd-analyze", "verify", "--man=no", file])
 
-    assert [line for line in done.stdout.splitlines() if unit in line or str(file) in line] == []
-    assert done.returncode == 0, done.stdout
+    assert [line for line in output.splitlines() if unit in line or str(file) in line] == []
 
 
 def test_every_process_is_always_started_again() -> None:
@@ -95,12 +82,8 @@ def test_every_process_is_always_started_again() -> None:
 def test_the_commands_start_a_worker_and_beat(site: Site, supervisor: str) -> None:
     site.manage("migrate")
     with contextlib.ExitStack() as running:
-        for name, command in commands_of(supervisor, site).items():
-            output = running.enter_context((site.folder / f"{name}.log").open("wb"))
-            process = subprocess.Popen(
-                command, cwd=site.folder, env=site.environment, stdout=output, stderr=subprocess.STDOUT
-            )
-            running.callback(processes.stop, process)
+        for command in commands_of(supervisor, site):
+            running.enter_context(site.running(*command))
         site.manage("shell", "--command", VISIT)
 
         processes.wait_until(site.is_idle, "all is folded")

@@ -22,7 +22,7 @@ from django_convmemory.messages import ChatMessage
 from django_convmemory.monitoring import conf as monitoring_conf, exposition
 from django_convmemory.monitoring.figures import Backlog
 from tests.folding import build, talk
-from tests.howto.test_pages import FOLDER, PAGES
+from tests.howto.test_pages import FOLDER, PAGES, module_of
 from tests.telemetry.conftest import reporting_to_memory
 
 if TYPE_CHECKING:
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 PAGE = PAGES["telemetry"]
 DASHBOARD = (FOLDER / "grafana-dashboard.json").read_text(encoding="utf-8")
-BLOCKS = re.findall(r"```python\n# (\S+)\n(.*?)```", PAGE, re.DOTALL)
+SETTINGS = re.findall(r"```python\n# settings.py\n(.*?)```", PAGE, re.DOTALL)
 RULES = re.search(r"```yaml\n# convmemory\.rules\.yml\n(.*?)```", PAGES["production"], re.DOTALL)
 METRICS = {metric.name: metric for metric in exposition.metrics({"default": Backlog()}, [])}
 
@@ -62,9 +62,8 @@ def labels_in(expressions: str) -> set[tuple[str, str]]:
 @pytest.mark.django_db
 def test_the_settings_pass_the_checks_and_turn_telemetry_on(settings: Settings) -> None:
     namespace: dict[str, Any] = {"INSTALLED_APPS": list(django_settings.INSTALLED_APPS)}
-    for name, code in BLOCKS:
-        if name == "settings.py":
-            exec(code, namespace)  # noqa: S102
+    for code in SETTINGS:
+        exec(code, namespace)  # noqa: S102
     settings.CONVMEMORY_MONITORING = namespace["CONVMEMORY_MONITORING"]
     settings.CONVMEMORY_TELEMETRY = namespace["CONVMEMORY_TELEMETRY"]
 
@@ -87,10 +86,7 @@ def test_the_tables_have_every_key_with_its_default() -> None:
 
 
 def test_the_addresses_are_those_of_the_page() -> None:
-    [code] = [code for name, code in BLOCKS if name == "urls.py"]
-    namespace: dict[str, Any] = {}
-    exec(code, namespace)  # noqa: S102
-    [included] = namespace["urlpatterns"]
+    [included] = module_of("telemetry", "urls.py")["urlpatterns"]
     assert isinstance(included, URLResolver)
     addresses = [f"{included.pattern}{view.pattern}" for view in included.url_patterns if isinstance(view, URLPattern)]
     assert addresses == ["convmemory/metrics/", "convmemory/health/", "convmemory/health/workers/"]
@@ -101,10 +97,7 @@ def test_the_addresses_are_those_of_the_page() -> None:
 
 @pytest.mark.django_db
 def test_an_observer_logs_each_fold(caplog: pytest.LogCaptureFixture) -> None:
-    [code] = [code for name, code in BLOCKS if name == "folds.py"]
-    namespace: dict[str, Any] = {"__name__": "folds"}
-    exec(code, namespace)  # noqa: S102
-    observer = namespace["FoldLog"]()
+    observer = module_of("telemetry", "folds.py")["FoldLog"]()
     observers.add(observer)
     try:
         memory = build(ScriptedChatModel(["fine"]))

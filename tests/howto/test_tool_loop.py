@@ -30,11 +30,6 @@ def named(call_id: str, name: str, arguments: str) -> dict[str, Any]:
     return {"id": call_id, "type": "function", "function": {"name": name, "arguments": arguments}}
 
 
-@pytest.fixture
-def ann() -> User:
-    return User.objects.create_user("ann")
-
-
 def stored(user: User) -> list[tuple[str, str]]:
     rows = memories["default"].session("main", owner=user).history()
     return [(row.message.role, row.message.text) for row in rows]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import subprocess
 import sys
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
@@ -13,11 +12,13 @@ import pytest
 from django.apps import AppConfig
 from django.core.exceptions import ImproperlyConfigured
 
-from django_convmemory import observers
 from django_convmemory.chat_models.scripted import ScriptedChatModel
+from django_convmemory import observers
+from django_convmemory.context.assembly import Context
+from django_convmemory.observers import Call, Fold, Observer, Search
 from django_convmemory.contrib.telemetry import conf
 from django_convmemory.messages import ChatMessage
-from django_convmemory.observers import Call, Fold, Observer, Search
+from tests import processes
 from tests.folding import build, session, talk
 
 if TYPE_CHECKING:
@@ -153,8 +154,7 @@ from django_convmemory.monitoring import views
 memories["default"]
 print([name for name in sys.modules if name.startswith(("opentelemetry", "django_convmemory.contrib.telemetry"))])
 """
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
-    assert (done.returncode, done.stdout.strip().splitlines()[-1]) == (0, "[]"), done.stderr
+    assert processes.output_of([sys.executable, "-c", program]).splitlines()[-1] == "[]"
 
 
 def test_the_app_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -5,20 +5,21 @@ from __future__ import annotations
 import asyncio
 import json
 import types
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import pytest
 from opentelemetry.sdk.trace import ReadableSpan
 from opentelemetry.trace import SpanKind, StatusCode
 
-from django_convmemory import models, observers
+from django_convmemory import models
 from django_convmemory.chat_models.base import ChatResponse, Usage
-from django_convmemory.chat_models.openai import OpenAIChatModel
 from django_convmemory.chat_models.scripted import ScriptedChatModel
+from django_convmemory import observers
 from django_convmemory.exceptions import ModelUnavailable
 from django_convmemory.messages import ChatMessage
 from django_convmemory.store.in_memory import InMemoryStore
+from tests.chat_models.asking import model_at
 from tests.folding import build, session, talk
 from tests.openai_server import OpenAIServer
 from tests.telemetry import conventions
@@ -32,16 +33,6 @@ ANSWER = ChatResponse(
     usage=Usage(prompt_tokens=1000, completion_tokens=50, cached_tokens=800),
     model="m-1",
 )
-
-
-@pytest.fixture
-def server() -> Iterator[OpenAIServer]:
-    with OpenAIServer() as server:
-        yield server
-
-
-def model_at(server: OpenAIServer) -> OpenAIChatModel:
-    return OpenAIChatModel(model="tiny", api_key="none", base_url=server.base_url)
 
 
 def check(span: ReadableSpan, allowed: Mapping[str, type], required: set[str]) -> None:

@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from django.contrib.auth.models import User
 from django.core.management import CommandError, call_command
-from django.db import connection
 
 from django_convmemory import models
 from django_convmemory.maintenance import integrity
@@ -22,6 +21,7 @@ from django_convmemory.maintenance.transfer import importing
 from django_convmemory.memory import memories
 from django_convmemory.messages import ChatMessage
 from tests import conversations
+from tests.test_changes_at_once import InThread
 from tests.transfer.records import TIME, TURN, call, exported, human, record, stored
 
 if TYPE_CHECKING:
@@ -122,24 +122,15 @@ def test_a_session_that_another_process_makes_is_left_alone(write: Any, monkeypa
 @pytest.mark.django_db(transaction=True)
 def test_two_imports_at_once_make_each_session_once(write: Any) -> None:
     path = write(*[record(str(number), *[human()] * 5, title="Rust") for number in range(40)])
-    together, outputs = threading.Barrier(2), list[str]()
+    together = threading.Barrier(2)
 
-    def work() -> None:
-        try:
-            together.wait()
-            outputs.append(call("convmemory_import", path))
-        finally:
-            connection.close()
+    def work() -> str:
+        together.wait()
+        return str(call("convmemory_import", path))
 
-    threads = [threading.Thread(target=work) for _ in range(2)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    outputs = [each.result() for each in [InThread(work) for _ in range(2)]]
 
-    imported = [int(output.splitlines()[-1].split()[0]) for output in outputs]
-    assert len(imported) == 2
-    assert sum(imported) == 40
+    assert sum(int(output.splitlines()[-1].split()[0]) for output in outputs) == 40
     assert list(models.Session.objects.values_list("last_position", "title")) == [(5, "Rust")] * 40
     assert models.Message.objects.count() == 200
 

@@ -7,7 +7,6 @@ import datetime as dt
 import io
 import json
 import pathlib
-import re
 import sqlite3
 from typing import Any
 
@@ -19,9 +18,8 @@ from django_convmemory.contrib import responses_items
 from django_convmemory.exceptions import InvalidMessage
 from django_convmemory.memory import memories
 from django_convmemory.messages import thaw
+from tests.howto.test_pages import module_of
 from tests.response_items import called, returned, said, thought
-
-PAGE = pathlib.Path(__file__).parents[2] / "docs" / "moving.md"
 
 pytestmark = pytest.mark.django_db
 
@@ -68,10 +66,8 @@ def rows_of(sessions: dict[str, list[Any]], *more: Any) -> list[tuple[Any, ...]]
 
 def move(path: str, table: str) -> None:
     """Run the page's script. ``table`` is the name of one of its statements."""
-    [code] = re.findall(r"```python\n(# move_sqlite\.py\n.*?)```", PAGE.read_text(encoding="utf-8"), re.DOTALL)
-    namespace: dict[str, Any] = {}
-    exec(code, namespace)  # noqa: S102
-    namespace["move"](path, namespace[table])
+    script = module_of("moving", "move_sqlite.py")
+    script["move"](path, script[table])
 
 
 def test_sessions_of_the_agents_sdk_are_moved(tmp_path: pathlib.Path) -> None:

@@ -87,16 +87,8 @@ def test_with_alternating_roles_too(conversation: list[ChatMessage], budget: int
 
 
 def loaded(memory: ConversationMemory, conversation: Sequence[Any], budget: int | None = None) -> list[Context]:
-    """The context after each message. Every seventh message, the session is folded."""
-    session = memory.session("s")
-    session.clear()
-    contexts = []
-    for number, message in enumerate(conversation, 1):
-        session.append(message)
-        if memory.summarizes and number % validity.LAG == 0:
-            session.compact()
-        contexts.append(session.load(max_tokens=budget))
-    return contexts
+    """The context after each message."""
+    return list(validity.contexts(memory, conversation, [budget], system=None))
 
 
 @pytest.mark.parametrize("class_name", ["ConversationSummaryMemory", "ConversationSummaryBufferMemory"])

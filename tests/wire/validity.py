@@ -49,16 +49,21 @@ def memories(**options: Any) -> list[ConversationMemory]:
     ]
 
 
-def contexts(memory: ConversationMemory, conversation: Sequence[Any]) -> Iterator[Context]:
-    """The contexts after each message, with each budget."""
+def contexts(
+    memory: ConversationMemory,
+    conversation: Sequence[Any],
+    budgets: Sequence[int | None] = BUDGETS,
+    system: Any = SYSTEM,
+) -> Iterator[Context]:
+    """The contexts after each message, with each budget. Every seventh message, the session is folded."""
     session = memory.session("s")
     session.clear()
     for number, message in enumerate(conversation, 1):
         session.append(message)
         if memory.summarizes and number % LAG == 0:
             session.compact()
-        for budget in BUDGETS:
-            yield session.load(system=SYSTEM if number % 2 else None, max_tokens=budget)
+        for budget in budgets:
+            yield session.load(system=system if number % 2 else None, max_tokens=budget)
 
 
 _Any: Literal["any"] = "any"
