@@ -15,9 +15,9 @@ from django_convmemory.chat_models.base import ChatModel, ChatRequest, ChatRespo
 from django_convmemory.chat_models.extractive import ExtractiveChatModel
 from django_convmemory.chat_models.scripted import ScriptedChatModel
 from django_convmemory.clock import Clock
-from django_convmemory.store.either import Store
 from django_convmemory.rules.values import Claim
 from django_convmemory.scheduling import NullScheduler
+from django_convmemory.store.either import Store
 from tests import event_loops
 from tests.folding import MarkerModel, build, covered, keys_of, outcomes, session, talk, versions
 

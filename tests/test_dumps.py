@@ -11,8 +11,8 @@ from django.db import connection
 
 from django_convmemory import models
 from django_convmemory.chat_models.scripted import ScriptedChatModel
-from django_convmemory.search import indexing
 from django_convmemory.messages import ChatMessage
+from django_convmemory.search import indexing
 from tests import servers
 from tests.chaos.servers import Absent, program
 from tests.conversations import call

@@ -14,12 +14,10 @@ from django.db import connection
 
 from django_convmemory import models
 from django_convmemory.chat_models.scripted import ScriptedChatModel
-from django_convmemory.memory import ConversationSummaryBufferMemory
 from django_convmemory.messages import ChatMessage
 from django_convmemory.operations.conversation import SessionHandle
 from django_convmemory.rules import indexable
 from django_convmemory.rules.indexable import MOST_UNINDEXED, Unindexed
-from django_convmemory.scheduling import NullScheduler
 from django_convmemory.search import indexing
 from django_convmemory.store import index_rows
 from django_convmemory.store.orm import ORMStore

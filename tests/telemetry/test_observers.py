@@ -12,12 +12,11 @@ import pytest
 from django.apps import AppConfig
 from django.core.exceptions import ImproperlyConfigured
 
-from django_convmemory.chat_models.scripted import ScriptedChatModel
 from django_convmemory import observers
-from django_convmemory.context.assembly import Context
-from django_convmemory.observers import Call, Fold, Observer, Search
+from django_convmemory.chat_models.scripted import ScriptedChatModel
 from django_convmemory.contrib.telemetry import conf
 from django_convmemory.messages import ChatMessage
+from django_convmemory.observers import Call, Fold, Observer, Search
 from tests import processes
 from tests.folding import build, session, talk
 

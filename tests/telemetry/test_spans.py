@@ -12,10 +12,9 @@ import pytest
 from opentelemetry.sdk.trace import ReadableSpan
 from opentelemetry.trace import SpanKind, StatusCode
 
-from django_convmemory import models
+from django_convmemory import models, observers
 from django_convmemory.chat_models.base import ChatResponse, Usage
 from django_convmemory.chat_models.scripted import ScriptedChatModel
-from django_convmemory import observers
 from django_convmemory.exceptions import ModelUnavailable
 from django_convmemory.messages import ChatMessage
 from django_convmemory.store.in_memory import InMemoryStore
