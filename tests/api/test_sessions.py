@@ -197,6 +197,8 @@ def test_polling_with_an_etag_takes_one_statement(
     chat.append({"role": "user", "content": "more"})
     changed = api.get(url, headers={"If-None-Match": first["ETag"]})
     assert (changed.status_code, changed["ETag"] == first["ETag"]) == (200, False)
+    chat.update_message(1, metadata={"thumb": "up"})
+    assert api.get(url, headers={"If-None-Match": changed["ETag"]}).status_code == 200
 
 
 def test_the_end_of_a_lease_changes_the_etag(api: APIClient, chat: SessionHandle) -> None:
