@@ -401,8 +401,8 @@ def start(site: Project, folder: pathlib.Path, script: str) -> subprocess.Popen[
         "django.setup()\n"
         "from tests import celery_app\n"
         # This machine may be busy: give the broker a minute when the process ends, too.
-        "from django_convmemory import broker\n"
-        f"broker.BROKER_TIMEOUT = broker.LONGEST_SEND = {processes.PATIENCE}\n"
+        "from django_convmemory import sender as sending\n"
+        f"sending.BROKER_TIMEOUT = sending.LONGEST_SEND = {processes.PATIENCE}\n"
         "from django_convmemory.sender import sender\n"
         "from django_convmemory.memory import memories\n"
         "memory = memories['default']\n" + script
