@@ -10,13 +10,14 @@ import dataclasses
 import functools
 import hashlib
 import logging
+import math
 import os
 import pathlib
+import string
 import tempfile
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 
-from django_convmemory import token_estimate
 from django_convmemory.messages import ChatMessage, dumps
 
 logger = logging.getLogger(__name__)
@@ -127,7 +128,7 @@ class Utf8TokenCounter(_MessageCounter):
     name = "utf8:2"
 
     def count_text(self, text: str) -> int:
-        return token_estimate.estimate(text)
+        return estimate(text)
 
 
 class TokenBufferEstimate:
@@ -235,3 +236,196 @@ def _is_on_disk(vocabulary: _Vocabulary) -> bool:
         return hashlib.sha256(path.read_bytes()).hexdigest() == vocabulary.sha256
     except OSError:
         return False
+
+
+# Estimates how many tokens of ``o200k_base`` a text takes, without its vocabulary.
+
+
+# Longer texts are divided, so that the integers fit into a processor's cache.
+_CHUNK = 8192
+
+# The kinds of characters. A digit has two bits, for two costs.
+_LETTER, _CAPITAL, _CONSONANT, _DIGIT, _DIGIT_AGAIN, _SYMBOL, _MARK, _SPACE = (1 << bit for bit in range(8))
+# By how many bits they are apart.
+_FROM_LETTER_TO_CAPITAL, _FROM_LETTER_TO_DIGIT, _FROM_LETTER_TO_SYMBOL, _FROM_DIGIT_TO_SPACE = 1, 3, 5, 4
+
+
+def _kind(char: str) -> int:
+    if char.isalpha():
+        consonant = char.isascii() and char not in "aeiouAEIOUt"  # str, ght and nts are frequent in English.
+        return _LETTER | _CAPITAL * char.isupper() | _CONSONANT * consonant
+    if char in string.digits:
+        return _DIGIT | _DIGIT_AGAIN
+    if char in string.punctuation:
+        return _SYMBOL | _MARK * (char not in "-=*#_.~+/")  # Rulers, as in tables, are made of these.
+    return _SPACE if char in string.whitespace else 0
+
+
+def _cost(char: str) -> int:
+    """Return the cost of one of the first 256 characters, besides that of its runs. It is at most 8."""
+    if char in "aiuAIU":  # English has them less often than other languages.
+        return 3
+    if char in "jkqvzJKQVZ":  # Frequent in other languages, and in random text.
+        return 6
+    if char == "\n":
+        return 4
+    if char == "@":  # A name follows, which is seldom a common word.
+        return 6
+    if char.isascii():
+        return 0 if char.isprintable() or char in string.whitespace else 6
+    return 8
+
+
+class _Script(NamedTuple):
+    """The cost of each character in blocks of 256 code points.
+
+    Two scripts may share a block. ``cost`` is that of the places below ``_BORDER``, ``upper_cost`` of the others.
+    """
+
+    blocks: Iterable[int]
+    cost: float
+    upper_cost: float
+    has_words: bool  # Spaces separate words.
+
+
+_BORDER = 0x50  # This place separates the scripts of all shared blocks, but for a few characters.
+_SCRIPTS = (
+    _Script([0x00], 0, 0, has_words=False),  # see _cost()
+    _Script([0x01, 0x02], 8, 8, has_words=True),  # Latin letters with other accents
+    _Script([0x03], 16, 2.5, has_words=True),  # combining accents; Greek
+    _Script([0x04], 1.5, 8, has_words=True),  # the letters of Russian; the other Cyrillic letters
+    _Script([0x05], 3, 3, has_words=True),  # Armenian, Hebrew
+    _Script([0x06], 2, 3, has_words=True),  # the letters of Arabic; more of them for Persian and Urdu
+    _Script([0x07, 0x08], 16, 16, has_words=True),
+    _Script([0x09], 2.25, 2.75, has_words=True),  # Hindi; Bengali
+    _Script([0x0A], 5, 2.5, has_words=True),  # Punjabi; Gujarati
+    _Script([0x0B], 8, 2.5, has_words=True),  # Oriya; Tamil
+    _Script([0x0C], 3, 3, has_words=True),  # Telugu; Kannada
+    _Script([0x0D], 2.5, 5, has_words=True),  # Malayalam; Sinhala
+    _Script([0x0E], 4, 16, has_words=False),  # Thai; Lao
+    _Script([0x0F], 13, 13, has_words=False),  # Tibetan
+    _Script([0x10], 5, 2.5, has_words=True),  # Burmese; Georgian
+    _Script([0x12, 0x13], 16, 16, has_words=True),  # Ethiopic
+    _Script([0x17], 16, 6, has_words=False),  # Khmer
+    _Script([0x1E], 2, 2, has_words=True),  # Vietnamese
+    _Script([0x1F], 13, 13, has_words=True),  # Greek with several accents
+    _Script([0x20], 8, 16, has_words=False),  # quotation marks, dashes, joiners; currencies
+    _Script(range(0x21, 0x2C), 16, 16, has_words=False),  # symbols
+    _Script([0x30], 5, 7, has_words=False),  # Japanese syllables, Chinese punctuation
+    _Script(range(0x4E, 0xA0), 8.5, 8.5, has_words=False),  # Chinese characters
+    _Script(range(0xAC, 0xD8), 5, 5, has_words=True),  # Korean
+    _Script(range(0xD8, 0xDC), 16, 16, has_words=False),  # the first half of an emoji
+    _Script(range(0xDC, 0xE0), 1, 1, has_words=False),  # its second half
+    _Script([0xFE], 8, 8, has_words=False),  # variants of emoji
+    _Script([0xFF], 4, 4, has_words=False),  # full width
+)
+_OTHER_SCRIPT = _Script([], 24, 24, has_words=False)
+
+
+# Tables for bytes.translate(): first those of a character, or of its place in its block.
+
+
+def _table(value: Callable[[int], int]) -> bytes:
+    return bytes(map(value, range(256)))
+
+
+_KINDS = _table(lambda code: _kind(chr(code)))
+_CHAR_COSTS = _table(lambda code: (1 << _cost(chr(code))) - 1)  # as many bits as the cost
+_IS_UPPER = _table(lambda place: 0xFF if place >= _BORDER else 0)
+
+# And those of a block.
+_SCRIPT_OF = {block: script for script in _SCRIPTS for block in script.blocks}
+# All costs, from 0 on. The tables have indices of this list.
+_COSTS = sorted({cost for script in (*_SCRIPTS, _OTHER_SCRIPT) for cost in (script.cost, script.upper_cost)})
+
+
+def _of_script(value: Callable[[_Script], int]) -> bytes:
+    return _table(lambda block: value(_SCRIPT_OF.get(block, _OTHER_SCRIPT)))
+
+
+_IS_FIRST = _table(lambda block: 0xFF if block == 0 else 0)
+_BLOCK_KINDS = _of_script(lambda script: _LETTER if script.has_words else 0)
+_BLOCK_COSTS = _of_script(lambda script: _COSTS.index(script.cost))
+_BLOCK_CHANGES = _of_script(lambda script: _COSTS.index(script.cost) ^ _COSTS.index(script.upper_cost))
+
+# Integers with these bits in each byte.
+
+_integer = int.from_bytes  # The first byte is the highest.
+
+
+def _mask(kinds: int) -> int:
+    return _integer(bytes([kinds]) * (2 * _CHUNK))  # A character has two units of UTF-16 at most.
+
+
+_LETTERS, _CAPITALS, _SYMBOLS = _mask(_LETTER), _mask(_CAPITAL), _mask(_SYMBOL)
+_DIGITS, _DIGITS_AGAIN, _SPACES = _mask(_DIGIT), _mask(_DIGIT_AGAIN), _mask(_SPACE)
+_CLUSTERS = _mask(_CONSONANT | _MARK)
+_STARTS = _mask(_LETTER | _SYMBOL | _DIGIT)
+_WORDS = _mask(_LETTER | _DIGIT)
+_REPEATED = _mask(_CAPITAL | _SYMBOL | _SPACE)
+
+
+def estimate(text: str) -> int:
+    """Return the estimated number of tokens of ``text``, at least 1. It takes time in proportion to the length."""
+    if len(text) <= _CHUNK:
+        eighths = _eighths(text)
+    else:
+        eighths = sum(_eighths(text[start : start + _CHUNK]) for start in range(0, len(text), _CHUNK))
+    return max(1, math.ceil(eighths / 8))
+
+
+def _eighths(text: str) -> float:
+    """Return the cost of at most ``_CHUNK`` characters."""
+    if text.isascii():
+        data = text.encode("ascii")
+        kinds = _integer(data.translate(_KINDS))
+        costs: float = _integer(data.translate(_CHAR_COSTS)).bit_count()
+    else:
+        utf16 = text.encode("utf-16-be", "surrogatepass")
+        blocks, places = utf16[::2], utf16[1::2]
+        is_first = _integer(blocks.translate(_IS_FIRST))
+        kinds = _integer(places.translate(_KINDS)) & is_first | _integer(blocks.translate(_BLOCK_KINDS))
+        costs = (_integer(places.translate(_CHAR_COSTS)) & is_first).bit_count() + _cost_of_scripts(blocks, places)
+    return max(costs + _cost_of_runs(kinds), 8 * _words(kinds))
+
+
+def _words(kinds: int) -> int:
+    """Return the number of words and numbers. Each is a token, or several."""
+    return ((kinds ^ kinds & kinds >> 8) & _WORDS).bit_count()
+
+
+def _cost_of_runs(kinds: int) -> int:
+    """Return what runs of characters of one kind cost."""
+    previous, following = kinds >> 8, kinds << 8
+    repeated = kinds & previous
+    starts = kinds ^ repeated
+    third = repeated & repeated >> 8
+    fourth = repeated & repeated >> 16
+    digits = kinds & _DIGITS
+    # A space belongs to the word that follows, but not to a number. Letters after a digit are seldom a word.
+    spaces_before_digits = previous & _SPACES & digits << _FROM_DIGIT_TO_SPACE
+    letters_after_digits = kinds & _LETTERS & digits >> 8 + _FROM_LETTER_TO_DIGIT
+    inner_capitals = starts & _CAPITALS & (previous & _LETTERS) << _FROM_LETTER_TO_CAPITAL  # camelCase has two words.
+    # Symbols often belong to the word that follows.
+    symbols = kinds & _SYMBOLS
+    ends = symbols ^ symbols & (following | (following & _LETTERS) << _FROM_LETTER_TO_SYMBOL)
+    # What costs the same is added up together. Within a sum, each term has a bit or a place of its own.
+    fives = starts & _STARTS | inner_capitals | third & _CLUSTERS | spaces_before_digits
+    fives |= (fourth ^ fourth & fourth >> 8) & _DIGITS_AGAIN  # Digits are divided after three.
+    threes = ends | starts & _DIGITS_AGAIN | fourth & _DIGITS | spaces_before_digits | letters_after_digits
+    ones = fourth & kinds >> 32 & _LETTERS | repeated & _REPEATED | starts & _DIGITS
+    return 5 * fives.bit_count() + 3 * threes.bit_count() + ones.bit_count()
+
+
+def _cost_of_scripts(blocks: bytes, places: bytes) -> float:
+    """Return what the characters beyond the first 256 cost for their scripts."""
+    is_upper = _integer(places.translate(_IS_UPPER))
+    changes = _integer(blocks.translate(_BLOCK_CHANGES)) & is_upper
+    indices = (_integer(blocks.translate(_BLOCK_COSTS)) ^ changes).to_bytes(len(blocks))
+    indices = indices.translate(None, b"\0")  # the first 256, which are most of many texts
+    total = 0.0
+    while indices:  # A text has few different costs.
+        others = indices.translate(None, indices[:1])
+        total += _COSTS[indices[0]] * (len(indices) - len(others))
+        indices = others
+    return total

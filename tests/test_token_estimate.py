@@ -8,7 +8,7 @@ import pytest
 from hypothesis import example, given, strategies as st
 
 from django_convmemory import tokens
-from django_convmemory.token_estimate import estimate
+from django_convmemory.tokens import estimate
 
 # Texts of one kind, and of all kinds.
 TEXTS = st.one_of(

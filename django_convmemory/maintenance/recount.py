@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 
 from django.db import connections
@@ -11,7 +12,9 @@ from django_convmemory.context.assembly import summary_message
 from django_convmemory.operations.conversation import ConversationMemory
 from django_convmemory.rules.counters import Counters
 from django_convmemory.rules.values import DueRule
-from django_convmemory.store import columns, editing, sql, transactions
+from django_convmemory.search import indexing as catching_up
+from django_convmemory.store import columns, editing, index_rows, sql, transactions
+from django_convmemory.store.orm import ORMStore
 
 _CHUNK = 1000
 # Seconds of counting after which the results are written.
@@ -74,3 +77,18 @@ def _recount_messages(
                 with connections[using].cursor() as cursor:
                     cursor.executemany(_UPDATE, changes)
                 changes, written_at = [], time.monotonic()
+
+
+# Makes the index of a session from its messages.
+
+
+def reindex(memory: ConversationMemory, session_id: int, *, using: str, damaged: bool) -> None:
+    """Index the messages of a session that are not indexed. If the index is ``damaged``, remove it first.
+
+    A compaction that runs while the index is removed cannot publish, because the session's epoch is raised. If the
+    memory has no index, nothing is indexed.
+    """
+    if damaged:
+        index_rows.reset(using, session_id)
+    if memory.options.index:
+        catching_up.catch_up(ORMStore(using), session_id, longest=math.inf)

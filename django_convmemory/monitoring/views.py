@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
-from django.db import Error
+import importlib
+import pkgutil
+from typing import NamedTuple
+
+from django.db import Error, connections
+from django.db.migrations.loader import MigrationLoader
+from django.db.migrations.recorder import MigrationRecorder
 from django.http import HttpRequest, HttpResponse, HttpResponseForbidden, JsonResponse
 from django.utils.crypto import constant_time_compare
 from django.views.decorators.cache import never_cache
 from django.views.decorators.http import require_safe
 
-from django_convmemory.monitoring import conf, exposition, figures, readiness
-from django_convmemory.monitoring.readiness import Reason
+from django_convmemory.monitoring import conf, exposition, figures
+from django_convmemory.monitoring.figures import Backlog
+from django_convmemory.store.orm import ORMStore
 
 _FORBIDDEN = (
     "Staff who may view sessions see this page, and requests with the TOKEN of CONVMEMORY_MONITORING: "
@@ -39,7 +46,7 @@ def health(request: HttpRequest) -> HttpResponse:
 
     A stranger sees the codes of the reasons, without their texts.
     """
-    reasons = readiness.of_process()
+    reasons = of_process()
     # Without the database, nobody can be asked who is logged in.
     return _answer(reasons, detailed=bool(reasons) and _has_token(request))
 
@@ -48,12 +55,12 @@ def health(request: HttpRequest) -> HttpResponse:
 @require_safe
 def workers(request: HttpRequest) -> HttpResponse:
     """Whether the workers keep up and the models answer. For alerts."""
-    reasons = readiness.of_process()
+    reasons = of_process()
     if reasons:
         return _answer(reasons, detailed=_has_token(request))
     if not _is_allowed(request):
         return HttpResponseForbidden(_FORBIDDEN, content_type="text/plain")
-    return _answer(readiness.of_work(), detailed=True)
+    return _answer(of_work(), detailed=True)
 
 
 def _answer(reasons: list[Reason], *, detailed: bool) -> JsonResponse:
@@ -72,3 +79,51 @@ def _has_token(request: HttpRequest) -> bool:
     token = conf.options().token
     scheme, _, sent = request.headers.get("Authorization", "").partition(" ")
     return token is not None and scheme.lower() == "bearer" and constant_time_compare(sent.strip(), token)
+
+
+# Whether a process can serve, and whether the workers keep up, with the reasons if not.
+
+
+class Reason(NamedTuple):
+    """Why something is not ready. The ``code`` is for programs, and tells a stranger nothing about the site's data."""
+
+    code: str
+    message: str
+    alias: str = ""
+
+
+def of_process(using: str | None = None) -> list[Reason]:
+    """Return why this process cannot serve: the database cannot be read, or lacks a migration."""
+    using = using or ORMStore().using
+    try:
+        missing = _missing_migrations(using)
+    except Error as error:
+        # Its text may have the address of the database, and its user.
+        return [Reason("database", f"The database {using!r} cannot be read ({type(error).__name__}).")]
+    if missing:
+        return [Reason("migrations", f"The database {using!r} lacks {', '.join(missing)}. Run manage.py migrate.")]
+    return []
+
+
+def _missing_migrations(using: str) -> list[str]:
+    recorder = MigrationRecorder(connections[using])
+    applied = set(recorder.migration_qs.filter(app="convmemory").values_list("name", flat=True))
+    module, _ = MigrationLoader.migrations_module("convmemory")
+    if module is None:  # The site has switched them off.
+        return []
+    path = importlib.import_module(module).__path__
+    return sorted({info.name for info in pkgutil.iter_modules(path) if info.name[0] not in "_~"} - applied)
+
+
+def of_work(backlogs: dict[str, Backlog] | None = None) -> list[Reason]:
+    """Return why the work does not get done: sessions are due for too long, or a model does not answer."""
+    limit = conf.options().max_due_seconds
+    reasons = []
+    for alias, backlog in (figures.backlogs() if backlogs is None else backlogs).items():
+        if backlog.paused in figures.LASTING:
+            reasons.append(Reason("paused", f"memories[{alias!r}] is paused: {backlog.paused}.", alias))
+        # A session that always fails would keep the rest from ever being ready. The metrics count it as stalled.
+        if backlog.oldest_moving_seconds > limit:
+            waits = f"A session of memories[{alias!r}] has been due for {backlog.oldest_moving_seconds:.0f} s"
+            reasons.append(Reason("overdue", f"{waits}, which is more than {limit} s. Check the workers.", alias))
+    return reasons

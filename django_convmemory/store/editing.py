@@ -1,4 +1,4 @@
-"""Operations that change stored conversations: clear, truncate, update, fork, redact, erase and adopt.
+"""Operations that change stored conversations: clear, truncate, replace, update, fork, redact, erase and adopt.
 
 Each function is the work of one transaction. It begins with a write, which locks the session's row. Everything that it
 reads after that is current. And SQLite refuses a write in a transaction that has begun by reading.
@@ -11,7 +11,7 @@ import uuid
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from django.db import connections
+from django.db import IntegrityError, connections
 from django.db.models import F, QuerySet
 from django.db.models.functions import Coalesce
 
@@ -19,10 +19,19 @@ from django_convmemory import models
 from django_convmemory.clock import Clock
 from django_convmemory.messages import PINNED_ROLES
 from django_convmemory.rules import counters as counting, cuts, spent_keys, values
-from django_convmemory.rules.counters import Counters, Covered, Ending, Placing, Standing, rewound
+from django_convmemory.rules.counters import Batch, Counters, Covered, Ending, Placing, Standing, rewound
 from django_convmemory.rules.creations import Creation
-from django_convmemory.rules.values import DueRule, Edited, Redaction, SessionName, StoredMessage
-from django_convmemory.store import columns, creating, index_rows, owners, partitions, sql, transactions
+from django_convmemory.rules.values import Appended, DueRule, Edited, Redaction, SessionName, StoredMessage
+from django_convmemory.store import (
+    appending,
+    columns,
+    creating,
+    index_rows,
+    owners,
+    partitions,
+    sql,
+    transactions,
+)
 from django_convmemory.store.database import Database
 from django_convmemory.store.index_rows import Copied
 
@@ -99,6 +108,19 @@ class Editing(Database):
         return self._run(
             lambda using: truncate(using, name, after, rule, revision=revision),
             happened=lambda: self._none(name_hash=name.name_hash, last_position__gt=after),
+        )
+
+    def replace(
+        self, name: SessionName, after: int, batch: Batch, rule: DueRule, *, counter: str, revision: int | None
+    ) -> Appended:
+        """Delete the messages after the position ``after`` as :meth:`truncate` does, and append ``batch``: or neither.
+
+        A batch whose key was used changes nothing, whatever the revision. Raises the errors of both operations, and
+        :class:`~django_convmemory.exceptions.UnknownMessage` if there is no message at ``after``.
+        """
+        using = self.using
+        return transactions.settled(
+            lambda: replace(using, name, after, batch, rule, counter=counter, revision=revision), name
         )
 
     def pop(self, name: SessionName, rule: DueRule) -> tuple[values.StoredMessage | None, values.Edited | None]:
@@ -558,3 +580,59 @@ def _placing(rows: QuerySet[models.Message]) -> Placing | None:
 def _placed(position: int, tokens: int, tokens_through: int, answers: int | None, role: str, wire: Any) -> Placing:
     message = columns.message_of(role, "", "", wire, None)
     return Placing(Standing(position, tokens, tokens_through), answers, message)
+
+
+# Deleting the end of a conversation and appending to the rest, in one transaction.
+
+
+def replace(
+    using: str, name: SessionName, after: int, batch: Batch, rule: DueRule, *, counter: str, revision: int | None
+) -> Appended:
+    """Replace the messages after ``after``. See :meth:`.ORMStore.replace`.
+
+    Raises IntegrityError if another process creates the session at the same moment. Then it can be tried again.
+    """
+    sessions = models.Session.objects.using(using).named(name)
+    reached = sessions.filter(last_position__gte=after)
+    if revision is not None:
+        reached = reached.filter(revision=revision)
+
+    def work() -> Appended:
+        locked = reached.lock()
+        if batch.key_hash is not None:
+            # Before the revision is compared: the first try has changed it.
+            replayed = appending.replay(using, name, batch)
+            if replayed is not None:
+                return replayed
+        if not locked:
+            _create(using, name, after, revision)
+        # The row is locked, so its revision need not be compared again.
+        _, edited = truncate(using, name, after, rule, revision=None)
+        appended = appending.append_new(using, name, batch, rule, counter=counter)
+        return appended._replace(turned_due=appended.turned_due or bool(edited and edited.turned_due))
+
+    happened = None
+    if batch.key_hash is not None:
+
+        def happened() -> bool:
+            return appending.replay(using, name, batch) is not None
+
+    try:
+        return transactions.run(using, work, savepoint=True, happened=happened)
+    except IntegrityError:
+        owners.require(using, name.owner_id)
+        raise
+
+
+def _create(using: str, name: SessionName, after: int, revision: int | None) -> None:
+    """Create the session, and so lock its row, or raise an error if it cannot be the one that was meant.
+
+    Without a lock, messages that another process stores meanwhile would stay.
+    """
+    sessions = models.Session.objects.using(using).named(name)
+    if not exists_at(sessions, revision) and name.row_id is not None:
+        raise values.gone(name)
+    if after:
+        last = transactions.latest(sessions).values_list("last_position", flat=True).first()
+        raise values.no_message(after, last or 0)
+    creating.create(using, name)

@@ -10,7 +10,6 @@ from django_convmemory.store.index_rows import Indexing
 from django_convmemory.store.leases import Leases
 from django_convmemory.store.publishing import Publishing
 from django_convmemory.store.reading import Reading
-from django_convmemory.store.replacing import Replacing
 from django_convmemory.store.searching import Searching
 from django_convmemory.store.sweeping import Sweeping
 
@@ -18,7 +17,6 @@ from django_convmemory.store.sweeping import Sweeping
 class ORMStore(
     Creating,
     Appending,
-    Replacing,
     Reading,
     Editing,
     Indexing,

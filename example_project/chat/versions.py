@@ -6,7 +6,7 @@ from typing import Any
 
 from django.utils.safestring import SafeString
 
-from django_convmemory.admin import differences
+from django_convmemory.admin import page
 from django_convmemory.models import Session, Summary, SummaryQuerySet
 
 
@@ -34,5 +34,5 @@ def _finished(session: Session) -> SummaryQuerySet:
 
 def _marked(row: Summary, before: Summary | None, *, gone: bool) -> SafeString:
     """Return the text as HTML, compared with the version before it."""
-    runs = differences.words(before.text if before else "", row.text)
-    return differences.marked([run for run in runs if gone or run.kind != "gone"])
+    runs = page.words(before.text if before else "", row.text)
+    return page.marked([run for run in runs if gone or run.kind != "gone"])

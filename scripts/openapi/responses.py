@@ -6,7 +6,7 @@ from typing import Any, get_args
 
 from rest_framework import serializers
 
-from django_convmemory.api import codes, pagination
+from django_convmemory.api import pagination, problems
 from django_convmemory.api.serializers.messages import Wire
 from django_convmemory.api.serializers.search import QuoteSerializer
 from django_convmemory.context.assembly import PartName
@@ -85,7 +85,7 @@ class ProblemError(serializers.Serializer[Any]):
         help_text="The place of the error in the body, or the query parameter (a JSON pointer, RFC 6901)."
     )
     detail = serializers.CharField()
-    code = Code(codes.ValueCode, "ValueCode")
+    code = Code(problems.ValueCode, "ValueCode")
 
 
 class Problem(serializers.Serializer[Any]):
@@ -95,7 +95,7 @@ class Problem(serializers.Serializer[Any]):
     title = serializers.CharField()
     status = serializers.IntegerField()
     detail = serializers.CharField()
-    code = Code(codes.ProblemCode, "ProblemCode")
+    code = Code(problems.ProblemCode, "ProblemCode")
     errors = ProblemError(many=True, required=False)  # type: ignore[assignment]
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from hypothesis import given, strategies as st
 
-from django_convmemory.admin.differences import words
+from django_convmemory.admin.page import words
 
 TEXTS = st.lists(
     st.sampled_from(

@@ -18,7 +18,7 @@ from django.test.utils import CaptureQueriesContext
 from django.utils import timezone
 
 from django_convmemory import models
-from django_convmemory.admin import SessionAdmin, calls, overview
+from django_convmemory.admin import SessionAdmin, overview
 from django_convmemory.admin.overview import Overview
 from django_convmemory.memory import memories
 from django_convmemory.messages import ChatMessage
@@ -123,7 +123,7 @@ def test_a_day_begins_at_midnight_in_the_time_zone_of_the_site(settings: Any) ->
 
 @pytest.mark.django_db
 def test_only_the_newest_of_many_calls_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(calls, "MAX_CALLS", 10)
+    monkeypatch.setattr(overview, "MAX_CALLS", 10)
     for days in range(15, 0, -1):
         call(days=days)
     figures = Overview("default").calls
@@ -131,7 +131,7 @@ def test_only_the_newest_of_many_calls_are_counted(monkeypatch: pytest.MonkeyPat
     assert figures.since is not None
     assert dt.timedelta(days=9) < timezone.now() - figures.since < dt.timedelta(days=11)
     assert "Only the calls since" in staff("view_session").get(URL).content.decode()
-    monkeypatch.setattr(calls, "MAX_CALLS", 15)
+    monkeypatch.setattr(overview, "MAX_CALLS", 15)
     assert Overview("default").calls.since is None
 
 

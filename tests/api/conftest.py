@@ -8,7 +8,7 @@ from django.core.cache import cache
 from rest_framework.test import APIClient
 
 from django_convmemory import models
-from django_convmemory.api import codes, problems
+from django_convmemory.api import problems
 from django_convmemory.memory import memories
 from django_convmemory.messages import ChatMessage
 from django_convmemory.operations.conversation import SessionHandle
@@ -26,7 +26,7 @@ def empty_cache() -> None:
 def only_documented_codes(monkeypatch: pytest.MonkeyPatch) -> None:
     """Every error of every test has a code that the schema lists, or one of the authentication class of the test."""
     document = problems._document
-    known, of_values = {*get_args(codes.ProblemCode), "token_not_valid"}, set(get_args(codes.ValueCode))
+    known, of_values = {*get_args(problems.ProblemCode), "token_not_valid"}, set(get_args(problems.ValueCode))
 
     def checked(problem: Any) -> dict[str, Any]:
         content = document(problem)

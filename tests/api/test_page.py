@@ -10,7 +10,7 @@ import pytest
 from django.core.checks.registry import registry
 from rest_framework.test import APIClient
 
-from django_convmemory.api import checks, codes, conf, problems, urls
+from django_convmemory.api import checks, conf, problems, urls
 from django_convmemory.operations.conversation import SessionHandle
 from tests.api.conftest import ROOT, url_of
 
@@ -70,7 +70,7 @@ def test_the_page_names_every_code() -> None:
     rows = re.findall(r"^\| ((?:`\w+`(?:, )?)+) +\| +([\d, ]+) \|", section, re.MULTILINE)
     named = {code for row, _ in rows for code in re.findall(r"`(\w+)`", row)}
     # The serializers refuse these first.
-    assert named | {"invalid_argument", "unknown_alias"} == set(get_args(codes.ProblemCode))
+    assert named | {"invalid_argument", "unknown_alias"} == set(get_args(problems.ProblemCode))
     for _, status, code, *_ in (*problems.MEMORY_ERRORS, *problems.DATABASE_ERRORS):
         if code in named:
             assert any(f"`{code}`" in row and str(status) in statuses for row, statuses in rows), code
@@ -117,6 +117,6 @@ def test_a_check_reports_what_is_wrong_with_the_settings(value: Any, message: st
 def test_appends_are_throttled_if_the_site_sets_a_rate(api: APIClient, chat: SessionHandle, settings: Any) -> None:
     settings.REST_FRAMEWORK = settings.REST_FRAMEWORK | {"DEFAULT_THROTTLE_RATES": {"convmemory_append": "2/min"}}
     body = {"messages": [{"role": "user", "content": "hello"}]}
-    codes = [api.post(url_of(chat, "messages/"), body, format="json").status_code for _ in range(3)]
-    assert codes == [201, 201, 429]
+    problems = [api.post(url_of(chat, "messages/"), body, format="json").status_code for _ in range(3)]
+    assert problems == [201, 201, 429]
     assert api.get(ROOT).status_code == 200

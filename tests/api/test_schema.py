@@ -21,7 +21,7 @@ from rest_framework.fields import Field
 from rest_framework.test import APIClient
 
 from django_convmemory import models
-from django_convmemory.api import codes, conf, openapi
+from django_convmemory.api import conf, openapi, problems
 from django_convmemory.api.serializers import content, messages
 from django_convmemory.maintenance import integrity
 from django_convmemory.memory import memories
@@ -94,7 +94,7 @@ def test_what_a_page_renders_is_typed() -> None:
     assert set(schemas["ConvMemoryStatus"]["properties"]["lag"]["properties"]) == {"messages", "tokens"}
     for component in ("Session", "Message", "Neighbour"):
         assert schemas[f"ConvMemory{component}"]["properties"]["metadata"]["type"] == "object"
-    for component, known in (("ProblemCode", codes.ProblemCode), ("ValueCode", codes.ValueCode)):
+    for component, known in (("ProblemCode", problems.ProblemCode), ("ValueCode", problems.ValueCode)):
         assert schemas[f"ConvMemory{component}"]["enum"] == list(get_args(known))
 
 
@@ -145,7 +145,7 @@ OTHER_VALUES: dict[str, tuple[str, Any]] = {
 
 def test_every_code_of_a_value_occurs(api: APIClient, chat: SessionHandle) -> None:
     listed = {code for _, code, _ in (*test_hard_input.MESSAGES, *test_content.NEVER)}
-    assert listed | OTHER_VALUES.keys() == set(get_args(codes.ValueCode))
+    assert listed | OTHER_VALUES.keys() == set(get_args(problems.ValueCode))
     for code, (path, body) in OTHER_VALUES.items():
         url = f"{ROOT}{path}" if path.startswith("?") else url_of(chat, path)
         response = api.get(url) if body is None else api.post(url, body, format="json")

@@ -13,7 +13,7 @@ from django.test import Client
 
 from django_convmemory import models
 from django_convmemory.memory import memories
-from django_convmemory.monitoring import readiness
+from django_convmemory.monitoring import views
 from django_convmemory.rules.breaker import Reason
 from tests.monitoring.test_metrics import due
 
@@ -30,7 +30,7 @@ def asked(client: Client, address: str, **headers: Any) -> tuple[int, Any]:
     return response.status_code, json.loads(response.content)
 
 
-def codes(reasons: list[readiness.Reason]) -> list[tuple[str, str]]:
+def codes(reasons: list[views.Reason]) -> list[tuple[str, str]]:
     return [(reason.code, reason.alias) for reason in reasons]
 
 
@@ -76,7 +76,7 @@ def test_a_database_that_does_not_answer_is_named_to_nobody(
     with connection.execute_wrapper(refuse):
         for address in ("health/", "health/workers/"):
             assert asked(client, address) == (503, {"ready": False, "reasons": [{"code": "database"}]})
-        assert "10.1.2.3" not in str(readiness.of_process())
+        assert "10.1.2.3" not in str(views.of_process())
         for response in (client.get("/convmemory/metrics/", **authorized), known.get("/convmemory/metrics/")):
             assert response.status_code == 503
             assert f"({kind.__name__})" in response.content.decode()
@@ -87,23 +87,23 @@ def test_a_database_that_does_not_answer_is_named_to_nobody(
 def test_sessions_that_wait_too_long_are_a_reason(settings: Settings) -> None:
     settings.CONVMEMORY_MONITORING = {"MAX_DUE_SECONDS": 300}
     due("a", 200)
-    assert codes(readiness.of_work()) == []
+    assert codes(views.of_work()) == []
     due("b", 400)
-    assert codes(readiness.of_work()) == [("overdue", "default")]
+    assert codes(views.of_work()) == [("overdue", "default")]
 
 
 def test_a_session_that_always_fails_does_not_hide_whether_the_others_move() -> None:
     due("a", 100_000, attempts=9)
-    assert codes(readiness.of_work()) == []
+    assert codes(views.of_work()) == []
 
 
 def test_a_rate_limit_is_no_reason_and_a_wrong_key_is_one() -> None:
     memories["default"].store.open_breaker("default", Reason.RATE_LIMIT, "slow down", seconds=60)
     memories["other"].store.open_breaker("other", Reason.MISCONFIGURED, "wrong key", seconds=60)
-    assert codes(readiness.of_work()) == [("paused", "other")]
+    assert codes(views.of_work()) == [("paused", "other")]
 
 
 def test_a_session_of_a_removed_memory_is_no_reason() -> None:
     due("a", 100_000)
     models.Session.objects.update(alias="gone")
-    assert codes(readiness.of_work()) == []
+    assert codes(views.of_work()) == []

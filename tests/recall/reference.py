@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from django_convmemory.rules import segments
 from django_convmemory.rules.segments import Document
-from django_convmemory.search import ranking, windows
+from django_convmemory.search import ranking
 from django_convmemory.search.queries import Query
 
 
@@ -47,9 +47,9 @@ def messages_of(
 def window(messages: Sequence[Message], number: int) -> list[Message]:
     """The message, and up to two on each side that are in its session and sitting."""
     first = last = number
-    while first > max(0, number - windows.NEIGHBOURS) and _together(messages, first):
+    while first > max(0, number - ranking.NEIGHBOURS) and _together(messages, first):
         first -= 1
-    while last + 1 < min(len(messages), number + windows.NEIGHBOURS + 1) and _together(messages, last + 1):
+    while last + 1 < min(len(messages), number + ranking.NEIGHBOURS + 1) and _together(messages, last + 1):
         last += 1
     return list(messages[first : last + 1])
 
@@ -86,11 +86,11 @@ def scores(messages: Sequence[Message], query: Query) -> dict[tuple[int, int], S
         number
         for candidate in candidates[: ranking.CANDIDATES]
         for number in range(
-            max(0, candidate - windows.NEIGHBOURS), min(len(messages), candidate + windows.NEIGHBOURS + 1)
+            max(0, candidate - ranking.NEIGHBOURS), min(len(messages), candidate + ranking.NEIGHBOURS + 1)
         )
         if messages[number] in window(messages, candidate) and messages[number].length
     }
-    around = {number: bm25(window(messages, number), average * windows.LANES) for number in compared}
+    around = {number: bm25(window(messages, number), average * ranking.LANES) for number in compared}
     return {
         messages[number][:2]: Scored(
             own[number] / max(own.values()) + ranking.WINDOW_WEIGHT * around[number] / max(around.values()),

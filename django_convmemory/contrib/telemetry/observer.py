@@ -4,17 +4,25 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import json
+import sys
 import time
-from collections.abc import Iterator, Mapping
+import types
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
 
 from opentelemetry import trace
 from opentelemetry.metrics import MeterProvider
 from opentelemetry.trace import Link, Span, SpanKind, Status, StatusCode, TracerProvider
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
-from django_convmemory.contrib.telemetry import attributes, conf, content, instrumented
+from django_convmemory.chat_models.base import ChatModel, ChatRequest, ChatResponse
+from django_convmemory.chat_models.openai import OpenAIChatModel
+from django_convmemory.contrib.telemetry import attributes, conf
 from django_convmemory.contrib.telemetry.instruments import Instruments
+from django_convmemory.messages import ChatMessage
 from django_convmemory.observers import Call, Fold, Observer, Search
+from django_convmemory.search.hits import Hit
 
 # The link between an append and the fold needs this form, whatever form a site has chosen for its own headers.
 _PROPAGATOR = TraceContextTextMapPropagator()
@@ -64,7 +72,7 @@ class Telemetry(Observer):
         failed: dict[str, str] = {}
         with self._span(name, kind, {**known, attributes.CONVERSATION: call.public_id}) as span:
             if self.options.content and span.is_recording():
-                span.set_attributes(content.of_request(call.request))
+                span.set_attributes(of_request(call.request))
             try:
                 yield
             except BaseException as error:
@@ -84,7 +92,7 @@ class Telemetry(Observer):
             yield
             span.set_attribute("gen_ai.memory.record.count", len(search.hits))
             if self.options.content and span.is_recording():
-                span.set_attributes(content.of_search(search.query, search.hits))
+                span.set_attributes(of_search(search.query, search.hits))
 
     def loaded(self, alias: str, omitted: int) -> None:
         if omitted:
@@ -97,7 +105,7 @@ class Telemetry(Observer):
 
     def _reports(self, call: Call) -> bool:
         if self.options.chat_spans is None:
-            return not instrumented.is_instrumented(call.model)
+            return not is_instrumented(call.model)
         return self.options.chat_spans
 
     def _answered(self, call: Call, span: Span) -> dict[str, str]:
@@ -106,7 +114,7 @@ class Telemetry(Observer):
             return {}
         span.set_attributes(attributes.of_response(call.response))
         if self.options.content and span.is_recording():
-            span.set_attributes(content.of_response(call.response))
+            span.set_attributes(of_response(call.response))
         return {"gen_ai.response.model": call.response.model} if call.response.model else {}
 
     def _count_cached(self, call: Call) -> None:
@@ -133,3 +141,44 @@ def _links(origin: Mapping[str, str]) -> list[Link]:
     """Return a link to the span in which the session became due, in another process."""
     context = trace.get_current_span(_PROPAGATOR.extract(dict(origin))).get_span_context() if origin else None
     return [Link(context)] if context is not None and context.is_valid else []
+
+
+# What was said, as JSON in the forms of the semantic conventions. Only a site that asks for it gets it.
+
+
+def of_request(request: ChatRequest) -> dict[str, str]:
+    return {"gen_ai.input.messages": _dumps([_message(message) for message in request.messages])}
+
+
+def of_response(response: ChatResponse) -> dict[str, str]:
+    message = {**_message(response.message), "finish_reason": response.finish_reason}
+    return {"gen_ai.output.messages": _dumps([message])}
+
+
+def of_search(query: str, hits: Sequence[Hit]) -> dict[str, str]:
+    records = [{"id": str(hit.position), "content": hit.excerpt, "score": hit.score} for hit in hits]
+    return {"gen_ai.memory.query.text": query, "gen_ai.memory.records": _dumps(records)}
+
+
+def _message(message: ChatMessage) -> dict[str, Any]:
+    return {"role": message.role, "parts": [{"type": "text", "content": message.text}]}
+
+
+def _dumps(value: object) -> str:
+    return json.dumps(value, ensure_ascii=False)
+
+
+# Whether another instrumentation makes the spans of the openai client's calls already.
+
+
+def is_instrumented(model: ChatModel) -> bool:
+    """Whether the method of the client that ``model`` calls was replaced, as instrumentations do."""
+    completions = sys.modules.get("openai.resources.chat.completions")
+    if completions is None or not isinstance(model, OpenAIChatModel):
+        return False
+    # An instrumentation puts an object of its own in place of the function. isinstance() would not tell: a wrapper may
+    # have the class of what it wraps.
+    return any(
+        type(vars(cls).get("create")) is not types.FunctionType
+        for cls in (completions.Completions, completions.AsyncCompletions)
+    )

@@ -10,7 +10,7 @@ from typing import Any
 from django.core.management.base import BaseCommand, CommandError, CommandParser
 
 from django_convmemory import models
-from django_convmemory.maintenance import integrity, recount, reindex
+from django_convmemory.maintenance import integrity, recount
 from django_convmemory.maintenance.integrity import Finding
 from django_convmemory.management import choices
 from django_convmemory.management.progress import counted, printable, progress
@@ -131,5 +131,5 @@ def _repair(session_id: int, findings: Iterable[Finding], using: str, options: d
     ):
         yield "recounted"
     if options["reindex"] and (wrong_index or (memory.options.index and indexed_position < last_position)):
-        reindex.reindex(memory, session_id, using=using, damaged=bool(wrong_index))
+        recount.reindex(memory, session_id, using=using, damaged=bool(wrong_index))
         yield "reindexed"
