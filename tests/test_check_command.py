@@ -234,6 +234,26 @@ def test_wrong_counts_are_counted_again_unless_there_is_other_damage(
         assert (status, "recounted" in output) == (1, False)
 
 
+def test_beside_damage_that_stays_nothing_is_repaired_or_promised(memory: ConversationSummaryBufferMemory) -> None:
+    session = models.Session.objects.get(key="s")
+    indexing.index(memory.store, session.pk)
+    before = list(session.convmemory_segments.values_list("first", "last", "data"))
+    session.convmemory_messages.filter(position=9).update(wire=[1], content=None)
+    DAMAGE["a segment that lacks a word"][1](session)
+
+    status, output = check("--recount", "--reindex")
+
+    assert (status, "repairs it" in output, "Restore damaged rows" in output) == (1, False, True)
+    assert len(list(session.convmemory_segments.values_list("first", "last"))) == len(before)
+
+
+def test_what_no_memory_can_repair_is_not_promised(memory: ConversationSummaryBufferMemory, settings: Settings) -> None:
+    DAMAGE["a segment that lacks a word"][1](models.Session.objects.get(key="s"))
+    assert "Run the command with the options that it names" in check()[1]
+    settings.CONVMEMORY = {"other": settings.CONVMEMORY["default"]}
+    assert "repairs it" not in check("--reindex")[1]
+
+
 def test_a_session_that_lacks_messages_is_not_recounted(memory: ConversationSummaryBufferMemory) -> None:
     check("--recount")
     for name in ("a gap", "a missing end"):

@@ -142,6 +142,29 @@ def test_a_damaged_index_is_left_alone_and_a_warning_names_the_repair(caplog: py
     assert indexed() == 10
 
 
+@pytest.mark.parametrize("damage", ["no text of a segment", "an end that is behind"])
+def test_a_damaged_index_does_not_keep_the_other_sessions_from_being_found(
+    damage: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    memory = build()
+    for key in ("damaged", "sound"):
+        chat = memory.session(key, visitor="v")
+        chat.append(*[ChatMessage.human(f"heron {number}") for number in range(5)])
+        index(key)
+    row = models.Session.objects.get(key="damaged")
+    if damage == "no text of a segment":
+        models.Segment.objects.filter(session=row).update(data="junk")
+    else:
+        models.Session.objects.filter(pk=row.pk).update(indexed_position=2)
+
+    hits = memory.search("heron", visitor="v")
+
+    assert {hit.session.key for hit in hits} == {"sound"}
+    assert not hits.complete
+    assert f"The index of session {row.pk} is damaged" in caplog.text
+    assert memory.search("heron", session=row) == []
+
+
 def test_an_index_that_another_process_has_just_begun_is_not_damaged(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import collections
 import dataclasses
-import datetime as dt
 import difflib
 import re
 from collections.abc import Iterator, Sequence
@@ -83,10 +82,6 @@ class SessionPage:
     @cached_property
     def status(self) -> Status:
         return Status(self.session, self.pause, self.session.current_version, self.asked)
-
-    @property
-    def next_attempt_at(self) -> dt.datetime | None:
-        return self.status.next_attempt_at
 
     @property
     def labelled_parts(self) -> list[tuple[Part, Any]]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from django.conf import settings
 from django.core.signing import BadSignature, Signer
 from rest_framework.exceptions import NotFound
 from rest_framework.pagination import BasePagination, Cursor, CursorPagination
@@ -20,7 +21,7 @@ from django_convmemory.search.searching import MAX_HITS
 
 
 class Pages(CursorPagination):
-    """DRF's cursors, signed for the list and its order. The view sets ``ordering`` and ``page_size``.
+    """DRF's cursors, signed for the address and the order. The view sets ``ordering`` and ``page_size``.
 
     DRF gives the position of a cursor to the database as it is. If a client could make one, a position that is not a
     value of the column would be an error of the database. The signature has no time, so equal pages have equal cursors,
@@ -28,7 +29,8 @@ class Pages(CursorPagination):
     """
 
     def paginate_queryset(self, queryset: Any, request: Request, view: Any = None) -> list[Any] | None:
-        self._signer = _signer(f"{queryset.model._meta.label_lower}.{','.join(self.ordering)}")
+        # A time in a cursor has a zone or none, as USE_TZ says.
+        self._signer = _signer(request, *self.ordering, str(settings.USE_TZ))
         return super().paginate_queryset(queryset, request, view)
 
     def encode_cursor(self, cursor: Cursor) -> str:
@@ -45,15 +47,8 @@ class Pages(CursorPagination):
             raise NotFound(self.invalid_cursor_message) from None
 
 
-def _signer(name: str) -> Signer:
-    return Signer(salt=f"convmemory.cursors.{name}")
-
-
-_HITS = "hits"
-
-
-def _page_at(address: str, offset: int) -> str:
-    return str(replace_query_param(address, "cursor", _signer(_HITS).sign_object(offset)))
+def _signer(request: Request, *names: str) -> Signer:
+    return Signer(salt=".".join(["convmemory.cursors", request.path, *names]))
 
 
 class HitPages(BasePagination):
@@ -69,17 +64,21 @@ class HitPages(BasePagination):
         """
         cursor = request.query_params.get("cursor")
         try:
-            offset = _signer(_HITS).unsign_object(cursor) if cursor else 0
+            offset = _signer(request).unsign_object(cursor) if cursor else 0
         except BadSignature:
             raise NotFound("Invalid cursor") from None
         left = MAX_HITS - offset
         # One more than is shown, to know whether there is a next page.
         hits = find(offset, min(size + 1, left))
         address = request.build_absolute_uri()
-        self._next = _page_at(address, offset + size) if size < min(len(hits), left) else None
+
+        def page_at(offset: int) -> str:
+            return str(replace_query_param(address, "cursor", _signer(request).sign_object(offset)))
+
+        self._next = page_at(offset + size) if size < min(len(hits), left) else None
         self._previous = None
         if offset > size:
-            self._previous = _page_at(address, offset - size)
+            self._previous = page_at(offset - size)
         elif offset:
             self._previous = remove_query_param(address, "cursor")
         self._complete = hits.complete

@@ -17,7 +17,7 @@ from django_convmemory.rules import transcript
 from django_convmemory.rules.options import Options
 from django_convmemory.rules.transcript import spoken
 from django_convmemory.rules.values import SessionName, Snapshot, StoredMessage
-from django_convmemory.search import indexing, ranking, searching
+from django_convmemory.search import indexing, searching
 from django_convmemory.search.hits import Hit
 from django_convmemory.search.searching import Found
 from django_convmemory.store.either import Store
@@ -65,7 +65,7 @@ def with_quotes(
         session = indexing.searchable(store, name, before=before, epoch=snapshot.epoch)
         if session is None:
             return None
-        matches = ranking.rank([session.segments], query, limit=_CANDIDATES, before=before)
+        matches, _ = searching.rank([session], query, limit=_CANDIDATES, before=before)
         matches = [match for match in matches if match.share >= _FLOOR]
         found = [each for each in searching.read(store, [session], matches) if each.stored.message.role in _ROLES]
         chosen: list[tuple[Found, Hit]] = []

@@ -48,12 +48,16 @@ class Finding(NamedTuple):
     message: str
     name: str = ""
 
-    @property
-    def repair(self) -> str:
-        """The option of convmemory_check that repairs it, or ""."""
-        if self.code in OF_COUNTS:
-            return "--recount"
-        return "--reindex" if self.code in OF_INDEX else ""
+
+def repair_of(finding: Finding, findings: Iterable[Finding]) -> str:
+    """Return the option of convmemory_check that repairs ``finding``, or "". ``findings`` are all of its session.
+
+    Beside damage of another kind nothing is repaired: a recount would hide that messages are missing, and an index
+    cannot be made from messages that cannot be read.
+    """
+    if any(other.code not in OF_COUNTS | OF_INDEX for other in findings):
+        return ""
+    return "--recount" if finding.code in OF_COUNTS else "--reindex"
 
 
 def check(sessions: models.SessionQuerySet) -> Iterator[Finding]:

@@ -44,8 +44,10 @@ def _recount(memory: ConversationMemory, session_id: int, using: str) -> bool:
         # An empty summary is not shown.
         summary.tokens = memory.counter.count(message) if summary.text else 0
         if summary.last_position in counters_at:
-            summary.covered_tokens = counters_at[summary.last_position].unpinned_tokens
-    models.Summary.objects.using(using).bulk_update(summaries, ["tokens", "covered_tokens"], batch_size=_CHUNK)
+            at = counters_at[summary.last_position]
+            summary.covered_count, summary.covered_tokens = at.unpinned_count, at.unpinned_tokens
+    names = ["tokens", "covered_count", "covered_tokens"]
+    models.Summary.objects.using(using).bulk_update(summaries, names, batch_size=_CHUNK)
     rule = DueRule(memory.threshold, reanchor_every=memory.options.reanchor_every)
     indexed = transactions.latest(sessions).values_list("indexed_position", flat=True).get()
     editing.finish(using, session_id, counters, counters.last_position + 1, rule, indexed_position=indexed)
@@ -67,7 +69,7 @@ def _recount_messages(
         changes, written_at = [], time.monotonic()
         for row in chunk:
             message = columns.message_of_row(row)
-            tokens = row.tokens if row.redacted_at else max(1, memory.counter.count(message))
+            tokens = max(1, row.tokens if row.redacted_at else memory.counter.count(message))
             counters, place = counters.append_one(message, tokens)
             changes.append((tokens, place.tokens_through, session_id, row.position))
             if row.position in ends:

@@ -29,6 +29,16 @@ def progress(
         reset_queries()  # With DEBUG, Django keeps every query.
 
 
+def above_bar() -> contextlib.AbstractContextManager[object]:
+    """Surrounds what is printed while :func:`progress` may show a bar, so that both do not stand on one line."""
+    with contextlib.suppress(ImportError):
+        from tqdm import tqdm
+
+        manager: contextlib.AbstractContextManager[object] = tqdm.external_write_mode()
+        return manager
+    return contextlib.nullcontext()
+
+
 @contextlib.contextmanager
 def interruptible(how_to_continue: str = "To continue, run the command again.") -> Iterator[None]:
     """Turn an interrupt with Ctrl-C into a CommandError that says how to go on."""

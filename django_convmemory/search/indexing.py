@@ -20,6 +20,8 @@ from django_convmemory.store.either import Store
 
 logger = logging.getLogger(__name__)
 
+# What reading a segment raises whose text is not in the form that rules.segments defines.
+DAMAGE = (ValueError, LookupError)
 # In seconds. A longer index is finished by the next run.
 LONGEST = 30.0
 # How often a session is read again because others change it.
@@ -83,17 +85,21 @@ def index(store: Store, session_id: int, *, limit: int = 1_000) -> Indexed:
             break
         indexed, last = unindexed.indexed_position, unindexed.last
         if (last.last if last else 0) != indexed:
-            # Folding goes on.
-            logger.warning(
-                "The index of session %s is damaged, so search does not find its newer messages. Rebuild it: "
-                "manage.py convmemory_check --reindex.",
-                session_id,
-            )
+            warn_of_damage(session_id)  # Folding goes on.
             break
         new = portion(unindexed.messages, unindexed.previous)
         if new and store.add_segments(session_id, unindexed, segments.extended(last, indexed + 1, new)):
             return Indexed(len(new), more=indexed + len(new) < unindexed.last_position)
     return Indexed(0, more=False)
+
+
+def warn_of_damage(session_id: int) -> None:
+    """Log that the index of a session is damaged, so that search does not find all of its messages."""
+    logger.warning(
+        "The index of session %s is damaged, so search does not find all of its messages. Rebuild it: "
+        "manage.py convmemory_check --reindex.",
+        session_id,
+    )
 
 
 def documents(messages: Iterable[Indexable], previous: dt.datetime | None) -> Iterator[Document]:
@@ -156,6 +162,16 @@ def searchable_among(store: Store, alias: str, sessions: Any) -> list[Searchable
 
 
 def _searchable(read: IndexRead) -> Searchable:
+    try:
+        return _joined(read)
+    except DAMAGE:
+        extent = read.extent
+        warn_of_damage(extent.session_id)
+        return Searchable(extent.session_id, extent.name, extent.epoch, [], complete=False)
+
+
+def _joined(read: IndexRead) -> Searchable:
+    """Return the index that was read, and after it one of the messages that are not indexed yet."""
     extent, end, indexed = read.extent, read.extent.end(read.before), read.extent.indexed_position
     known = [segment for segment in read.segments if segment.first <= end]
     if known and known[-1].last > end:

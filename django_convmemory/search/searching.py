@@ -7,9 +7,10 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from django_convmemory.exceptions import InvalidArgument
+from django_convmemory.rules.segments import Segment
 from django_convmemory.rules.transcript import spoken
 from django_convmemory.rules.values import StoredMessage
-from django_convmemory.search import excerpts, queries, ranking
+from django_convmemory.search import excerpts, indexing, queries, ranking
 from django_convmemory.search.hits import Hit, Hits
 from django_convmemory.search.indexing import Searchable
 from django_convmemory.search.queries import Query
@@ -65,11 +66,39 @@ def search(
 
     They have positions above ``after`` and below ``before``. Each has its ``neighbours`` on both sides.
     """
-    segments = [session.segments for session in sessions]
-    matches = ranking.rank(segments, query, limit=offset + limit, after=after, before=before)[offset:]
-    hits = Hits(hit(found, query) for found in read(store, sessions, matches, neighbours=neighbours))
-    hits.complete = all(session.complete for session in sessions)
+    matches, sound = rank(sessions, query, limit=offset + limit, after=after, before=before)
+    hits = Hits(hit(found, query) for found in read(store, sessions, matches[offset:], neighbours=neighbours))
+    hits.complete = sound and all(session.complete for session in sessions)
     return hits
+
+
+def rank(
+    sessions: Sequence[Searchable],
+    query: Query,
+    *,
+    limit: int,
+    after: int | None = None,
+    before: int | None = None,
+) -> tuple[list[Match], bool]:
+    """Return the matches of :func:`.ranking.rank`, and whether the index of each session could be read.
+
+    One damaged row does not keep the messages of other sessions from being found.
+    """
+    bounds = {"after": after, "before": before}
+    try:
+        return ranking.rank([session.segments for session in sessions], query, limit=limit, **bounds), True
+    except indexing.DAMAGE:
+        # Each session is read by itself.
+        segments: list[Sequence[Segment]] = []
+        for session in sessions:
+            try:
+                ranking.rank([session.segments], query, limit=1)
+            except indexing.DAMAGE:
+                indexing.warn_of_damage(session.session_id)
+                segments.append([])
+            else:
+                segments.append(session.segments)
+        return ranking.rank(segments, query, limit=limit, **bounds), False
 
 
 def read(store: Store, sessions: Sequence[Searchable], matches: Sequence[Match], *, neighbours: int = 0) -> list[Found]:

@@ -1,4 +1,4 @@
-"""The rows of the breakers. Each function is one statement, or two that need no transaction.
+"""The rows of the breakers. Each function is a few statements that need no transaction.
 
 So a process that is stopped here holds no lock, and every process sees the state of the others.
 """
@@ -37,7 +37,8 @@ class Breakers(Database):
         """Count a failure of the alias's own model after so many seconds, and return how many there are in a row.
 
         While the breaker is closed, a session counts only once in a row. It does not count either if the model has
-        folded another session since this one last failed, or, if it did not, since the call began.
+        folded another session since the session's last failing call began, or, if there was none, since this call
+        began.
         """
         using = self.using
         _create(using, alias)

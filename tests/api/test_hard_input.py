@@ -272,6 +272,14 @@ def test_a_cursor_is_of_one_list_and_one_order(api: APIClient, chat: SessionHand
             assert_problem(api.get(url, {"q": "Rust", "cursor": wrong}), 404, "not_found")
 
 
+def test_a_cursor_is_of_one_session(api: APIClient, chat: SessionHandle) -> None:
+    other = chat.memory.session("other", owner=row_of(chat).owner)
+    other.append(*[{"role": "user", "content": "hi"}] * 60)
+    following = api.get(url_of(other, "messages/")).json()["next"]
+    [cursor] = QueryDict(urlsplit(following).query).getlist("cursor")
+    assert_problem(api.get(f"{url_of(chat, 'messages/')}?cursor={quote(cursor)}"), 404, "not_found")
+
+
 @pytest.mark.parametrize("ordering", ["position", "-position"])
 def test_a_changed_cursor_is_refused(api: APIClient, chat: SessionHandle, ordering: str) -> None:
     url = url_of(chat, f"messages/?ordering={ordering}&limit=1")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from django.core.management.base import BaseCommand, CommandError, CommandParser
@@ -13,13 +13,14 @@ from django_convmemory import models
 from django_convmemory.maintenance import integrity, recount
 from django_convmemory.maintenance.integrity import Finding
 from django_convmemory.management import choices
-from django_convmemory.management.progress import counted, printable, progress
-from django_convmemory.memory import memories
+from django_convmemory.management.progress import above_bar, counted, printable, progress
+from django_convmemory.memory import ConversationMemory, memories
 
 _ADVICE = (
     "Restore damaged rows from a backup: messages cannot be made again. If only a summary is damaged, call rebuild() "
     "to make a new one."
 )
+_REPAIRABLE = "Run the command with the options that it names for them."
 
 
 class Command(BaseCommand):
@@ -64,6 +65,7 @@ class Command(BaseCommand):
 
     def handle(self, *args: Any, **options: Any) -> None:
         """Check the sessions, and print the findings."""
+        self._lasting = False  # Whether there is damage that no option repairs.
         using = choices.database(options)
         sessions = choices.sessions(options, using)
         counts: Counter[str] = Counter()
@@ -76,10 +78,10 @@ class Command(BaseCommand):
                 done = list(_repair(session_id, findings, using, options))
                 if done and findings:
                     findings = integrity.check_session(session_id, using=using)
-                counts += self._print(findings, options)
+                counts += self._print(findings, using, options)
                 repaired.update(done)
                 checked, number = session_id, number + 1
-            counts += self._print(integrity.orphans(using), options)
+            counts += self._print(list(integrity.orphans(using)), using, options)
         except KeyboardInterrupt:
             raise CommandError(
                 f"Interrupted, with {counted(counts.total(), 'finding')} so far. To continue, run the command with "
@@ -91,45 +93,56 @@ class Command(BaseCommand):
             self.stdout.write(" ".join(results if counts else [*results, "Nothing is wrong."]))
         if counts:
             kinds = ", ".join(f"{code} ({count})" for code, count in sorted(counts.items()))
-            raise CommandError(f"{counted(counts.total(), 'finding')}: {kinds}. {_ADVICE}")
+            advice = _ADVICE if self._lasting else _REPAIRABLE
+            raise CommandError(f"{counted(counts.total(), 'finding')}: {kinds}. {advice}")
 
-    def _print(self, findings: Iterable[Finding], options: dict[str, Any]) -> Counter[str]:
-        """Print the findings. Return how many there are of each kind."""
-        counts: Counter[str] = Counter()
-        for finding in findings:
-            counts[finding.code] += 1
-            if options["json"]:
-                self.stdout.write(json.dumps({**finding._asdict(), "repair": finding.repair}))
-            else:
-                name = f" ({printable(finding.name)})" if finding.name else ""
-                repair = f" ({finding.repair} repairs it)" if finding.repair else ""
-                self.stdout.write(f"session {finding.session_id}{name}: {finding.code}: {finding.message}{repair}")
-        return counts
+    def _print(self, findings: Sequence[Finding], using: str, options: dict[str, Any]) -> Counter[str]:
+        """Print the findings of one session. Return how many there are of each kind."""
+        can_repair = bool(findings) and _memory_of(findings[0].session_id, using) is not None
+        with above_bar():
+            for finding in findings:
+                repair = integrity.repair_of(finding, findings) if can_repair else ""
+                self._lasting = self._lasting or not repair
+                if options["json"]:
+                    self.stdout.write(json.dumps({**finding._asdict(), "repair": repair}))
+                else:
+                    name = f" ({printable(finding.name)})" if finding.name else ""
+                    repairs = f" ({repair} repairs it)" if repair else ""
+                    self.stdout.write(f"session {finding.session_id}{name}: {finding.code}: {finding.message}{repairs}")
+        return Counter(finding.code for finding in findings)
 
 
-def _repair(session_id: int, findings: Iterable[Finding], using: str, options: dict[str, Any]) -> Iterator[str]:
+def _repair(session_id: int, findings: Sequence[Finding], using: str, options: dict[str, Any]) -> Iterator[str]:
     """Repair what the options allow in a session with these findings, and yield what was done.
 
-    Without the memory, nobody knows its counter: a session whose alias was removed from the settings stays as it is.
+    A session with damage that cannot be repaired stays as it is.
     """
     if not (options["recount"] or options["reindex"]):
         return
-    columns = ("alias", "counter", "last_position", "indexed_position")
-    row = models.Session.objects.using(using).filter(pk=session_id).values_list(*columns).first()
-    if row is None or row[0] not in memories:
+    repairs = {integrity.repair_of(finding, findings) for finding in findings}
+    memory = _memory_of(session_id, using)
+    if memory is None or "" in repairs:
         return
-    alias, counter, last_position, indexed_position = row
-    memory = memories[alias]
-    codes = {finding.code for finding in findings}
-    wrong_counts, wrong_index = codes & integrity.OF_COUNTS, codes & integrity.OF_INDEX
+    columns = ("counter", "last_position", "indexed_position")
+    row = models.Session.objects.using(using).filter(pk=session_id).values_list(*columns).first()
+    if row is None:
+        return
+    counter, last_position, indexed_position = row
+    wrong_index = "--reindex" in repairs
     if (
         options["recount"]
-        and (wrong_counts or counter != memory.counter_name)
-        # A recount would hide that messages are missing.
-        and codes == wrong_counts | wrong_index
+        and ("--recount" in repairs or counter != memory.counter_name)
         and recount.recount(memory, session_id, using=using)
     ):
         yield "recounted"
     if options["reindex"] and (wrong_index or (memory.options.index and indexed_position < last_position)):
-        recount.reindex(memory, session_id, using=using, damaged=bool(wrong_index))
+        recount.reindex(memory, session_id, using=using, damaged=wrong_index)
         yield "reindexed"
+
+
+def _memory_of(session_id: int, using: str) -> ConversationMemory | None:
+    """Return the memory of a session. None: its alias was removed from the settings, so nobody knows its counter."""
+    alias = models.Session.objects.using(using).filter(pk=session_id).values_list("alias", flat=True).first()
+    if alias is None or alias not in memories:
+        return None
+    return memories[alias]
