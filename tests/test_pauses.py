@@ -212,14 +212,14 @@ def test_a_sessions_page_never_shows_a_next_attempt_in_the_past(wrong_key: list[
     client = staff("view_session")
     models.Session.objects.update(next_attempt_at=Clock(-600))
     answer = client.get(url)
-    assert answer.context["page"].next_attempt_at == answer.context["page"].pause.next_call
+    assert answer.context["page"].status.next_attempt_at == answer.context["page"].pause.next_call
     models.Session.objects.update(next_attempt_at=Clock(600))
     page = client.get(url).context["page"]
-    assert page.next_attempt_at == page.session.next_attempt_at
+    assert page.status.next_attempt_at == page.session.next_attempt_at
     models.Session.objects.update(next_attempt_at=Clock(-600))
     end_pause()
     answer = client.get(url)
-    assert answer.context["page"].next_attempt_at is None
+    assert answer.context["page"].status.next_attempt_at is None
     assert "the next with a task or a sweep" in answer.content.decode()
 
 
