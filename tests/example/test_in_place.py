@@ -11,7 +11,7 @@ from tests.example.conftest import answered, begin, edit_last, say, window, writ
 from tests.openai_server import Behaviour, OpenAIServer
 
 if TYPE_CHECKING:
-    from playwright.sync_api import Browser, Page
+    from playwright.sync_api import Browser, Page, Route
 
 TURNS = 5
 # Milliseconds between two keys of a quick typist.
@@ -83,6 +83,21 @@ def test_who_reads_what_was_said_before_stays_there(
         top = page.locator("#m2").evaluate("one => one.getBoundingClientRect().top")
         answered(page, "More, please.")
         assert abs(page.locator("#m2").evaluate("one => one.getBoundingClientRect().top") - top) < 2
+
+
+def test_a_message_that_an_event_brings_before_its_response_stands_once(modelled: str, page: Page) -> None:
+    begun(page, modelled)
+    answered(page, "Hello there.")
+
+    def late(route: Route) -> None:
+        response = route.fetch()
+        page.wait_for_selector("#m3")
+        route.fulfill(response=response)
+
+    page.route("**/send/", late)
+    say(page, "Is it windy in Ljubljana?")
+    assert page.locator("#m3").count() == 1
+    assert len(texts(page)) == 4
 
 
 def test_two_windows_agree(modelled: str, model: OpenAIServer, page: Page) -> None:

@@ -57,6 +57,15 @@ function insert(item) {
   htmx.process(item);
 }
 
+// An event may have brought a message before the response to the request that stored it.
+list?.addEventListener("htmx:afterSwap", () => {
+  const ids = new Set();
+  for (const item of shown()) {
+    if (ids.has(item.id)) item.remove();
+    ids.add(item.id);
+  }
+});
+
 function replace(old, item) {
   const focused = old.contains(document.activeElement);
   old.replaceWith(item);
