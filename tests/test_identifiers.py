@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Iterable
+
 import pytest
 from hypothesis import given, strategies as st
 
@@ -59,6 +62,34 @@ def test_an_identifier_is_in_the_text_as_it_is(text: str) -> None:
         assert identifier in text
         assert "\n" not in identifier
         assert identifier == identifier.strip()
+
+
+WORDS = [
+    "May",
+    "5th",
+    "of",
+    "(Nov",
+    "24,",
+    "2026",
+    "€",
+    "20",
+    "euros",
+    "a@b.cn",
+    "https://x.yz/",
+    "ORD-1a",
+    "word",
+    "日5",
+]
+
+
+@given(st.lists(st.sampled_from([*WORDS, "-", "\n", ""]) | st.text(max_size=3), max_size=20).map(" ".join))
+def test_words_without_a_sign_are_skipped_and_nothing_else(text: str) -> None:
+    """A sign is a digit, an at sign or ``://``. What is found is what a search of the whole text finds."""
+
+    def with_sign(matches: Iterable[re.Match[str]]) -> list[tuple[int, int]]:
+        return [match.span() for match in matches if re.search(r"\d|@|://", match[0])]
+
+    assert with_sign(identifiers._near_signs(text)) == with_sign(identifiers._IDENTIFIER.finditer(text))
 
 
 def test_a_pasted_table_does_not_displace_the_rest() -> None:

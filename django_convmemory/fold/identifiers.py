@@ -8,7 +8,7 @@ last line.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from django_convmemory.chat_models.extraction import labels
 from django_convmemory.messages import ChatMessage
@@ -57,8 +57,8 @@ _KINDS = {
     "number": (rf"(?<![{_LETTERS}0-9.])(?>\+?\(?\d+\)?(?:[ .,/-]\(?\d{{2,}}\)?)*)(?![{_LETTERS}_]|[-/.]{_IN_WORD})"),
     "code": rf"#?{_IN_WORD}+(?:[-_./]{_IN_WORD}+)*",
 }
-# Each identifier has one of these. Most messages have none, and looking for them is fast.
-_SIGNS = re.compile(r"\d|@|://")
+# Each identifier has one of these. Most words have none, and looking for them is fast.
+_SIGN = re.compile(r"\d|@|://")
 _IDENTIFIER = re.compile("|".join(f"(?P<{kind}>{pattern})" for kind, pattern in _KINDS.items()), re.IGNORECASE)
 # A code with more words between its hyphens is a sentence in disguise.
 _MAX_WORDS = 2
@@ -69,10 +69,8 @@ _QUANTITY = re.compile(rf"\d+(?:[.,:]\d+)*[{_LETTERS}]{{1,3}}")
 
 def mentioned(text: str) -> list[str]:
     """Return the identifiers in ``text``, in order, at most :data:`MAX_OF_MESSAGE`."""
-    if not _SIGNS.search(text):
-        return []
     found: dict[str, str] = {}
-    for match in _IDENTIFIER.finditer(text):
+    for match in _near_signs(text):
         identifier = match[0].rstrip(_END).strip()
         if ")" not in identifier:  # The whole of it is in parentheses.
             identifier = identifier.removeprefix("(")
@@ -83,17 +81,35 @@ def mentioned(text: str) -> list[str]:
     return list(found.values())
 
 
+def _near_signs(text: str) -> Iterator[re.Match[str]]:
+    """Yield what may be an identifier, in order: what a search of the whole text would find, with few other words.
+
+    Only a space can be within an identifier, and no other white space. At most one word without a sign comes before
+    the first one that has a sign, as in "May 5". So each search begins with the word before that of the next sign.
+    """
+    end = 0
+    while sign := _SIGN.search(text, end):
+        before = text.rfind(" ", end, sign.start())
+        end = max(end, text.rfind(" ", end, max(end, before)) + 1)
+        while end <= sign.start():
+            match = _IDENTIFIER.search(text, end)
+            if match is None:
+                return
+            end = match.end()
+            yield match
+
+
 def _counts(kind: str, text: str) -> bool:
-    digits = sum(character.isdigit() for character in text)
+    if kind not in {"number", "code"}:
+        return True
+    digits = sum(map(str.isdigit, text))
     if kind == "number":
         # A run of one digit is a line or a filler.
         return digits >= 4 and len(set(text)) > 1 and not _is_card(text)
-    if kind == "code":
-        if not digits or len(text) < 4:  # Most words of a text end here.
-            return False
-        is_sentence = sum(word.isalpha() for word in re.split(r"[-_./]", text)) > _MAX_WORDS
-        return not is_sentence and (digits >= 4 or not _QUANTITY.fullmatch(text))
-    return True
+    if not digits or len(text) < 4:
+        return False
+    is_sentence = sum(map(str.isalpha, re.split(r"[-_./]", text))) > _MAX_WORDS
+    return not is_sentence and (digits >= 4 or not _QUANTITY.fullmatch(text))
 
 
 def _is_card(text: str) -> bool:
@@ -134,13 +150,15 @@ def of_later_part(known: Sequence[str], messages: Iterable[ChatMessage]) -> tupl
 
 def line(identifiers: Sequence[str], text: str, fits: Callable[[str], bool]) -> str:
     """Return a line with those of ``identifiers`` that ``text`` lacks, as many as fit, or ""."""
-    shown = ""
-    for identifier in identifiers:
-        if not contains(text, identifier):
-            longer = shown + _SEPARATOR + identifier if shown else _LABEL + identifier
-            if fits(longer):
-                shown = longer
-    return shown
+    lacking = [identifier for identifier in identifiers if not contains(text, identifier)]
+    shown: list[str] = []
+    if lacking and fits(_LABEL + _SEPARATOR.join(lacking)):
+        shown = lacking
+    else:
+        for identifier in lacking:
+            if fits(_LABEL + _SEPARATOR.join([*shown, identifier])):
+                shown.append(identifier)
+    return _LABEL + _SEPARATOR.join(shown) if shown else ""
 
 
 def contains(text: str, identifier: str) -> bool:
