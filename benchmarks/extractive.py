@@ -51,7 +51,7 @@ def quarter_bytes(text: str) -> int:
 
 def summarize(turns: Sequence[ChatMessage], cap: int, count: Callable[[str], int], previous: str = "") -> str:
     """Return the model's summary. Asserts that it is within the token limit."""
-    fold = base.Fold(previous=previous, turns=turns, max_tokens=cap, count=count)
+    fold = base.FoldData(previous=previous, turns=turns, max_tokens=cap, count=count)
     text = extractive.ExtractiveChatModel().chat(base.ChatRequest([], fold)).message.text
     assert text.strip()
     assert count(text) <= cap

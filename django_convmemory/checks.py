@@ -15,7 +15,7 @@ from django.core import checks
 from django.db import connections, router
 
 from django_convmemory import conf, models
-from django_convmemory.fold import versions
+from django_convmemory.fold import version
 from django_convmemory.memory import ConversationMemory, memories
 
 # A summary of so many tokens has room for an identifier, even if each character is a token.
@@ -74,7 +74,7 @@ def check_identifiers(**kwargs: Any) -> list[checks.CheckMessage]:
         and memory.options.keep_identifiers
         # The counter is asked about small limits only: it may have to read a vocabulary first.
         and (largest := memory.options.max_summary_tokens) < _ROOM_FOR_ANY_COUNTER
-        and (least := versions.least_summary_tokens(memory.requests)) > largest
+        and (least := version.least_summary_tokens(memory.requests)) > largest
     ]
 
 

@@ -486,7 +486,7 @@ class Summary(models.Model):
     cut = models.BooleanField(_("cut"), default=False, db_default=False)
     # Part of a rebuild that is not finished, or of an exchange that is not folded to its end: it is not shown.
     building = models.BooleanField(_("not finished"), default=False)
-    # The offset through which the exchange that ends at last_position is folded: see fold.parts. Null: to its end.
+    # The offset through which the exchange that ends at last_position is folded: see fold.chunk. Null: to its end.
     part_end = models.BigIntegerField(_("part ends at"), null=True, blank=True)
     prompt_hash = models.CharField(_("prompt hash"), max_length=64, blank=True, default="")
     # The next three are those of rules.values.SummaryVersion.

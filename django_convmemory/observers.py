@@ -11,7 +11,7 @@ import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextvars import ContextVar
 from types import TracebackType
-from typing import Any
+from typing import Generic, TypeVar
 
 from django_convmemory.chat_models.base import ChatModel, ChatRequest, ChatResponse
 from django_convmemory.search.hits import Hit
@@ -23,8 +23,8 @@ _origin: ContextVar[Mapping[str, str]] = ContextVar("convmemory_origin", default
 
 
 @dataclasses.dataclass(slots=True, kw_only=True)
-class Fold:
-    """One run of compaction. ``public_id`` is set once the session is claimed, and ``outcome`` at the end.
+class Run:
+    """One run of a fold. ``public_id`` is set once the session is claimed, and ``outcome`` at the end.
 
     ``origin`` is what the observers of another process returned from ``headers``, when the session became due there.
     """
@@ -61,6 +61,7 @@ class Search:
     hits: Sequence[Hit] = ()
 
 
+T = TypeVar("T")
 Manager = contextlib.AbstractContextManager[object]
 
 
@@ -70,7 +71,7 @@ class Observer:
     The context managers surround what they are named after. An error of an observer is logged and goes no further.
     """
 
-    def folding(self, fold: Fold) -> Manager:
+    def folding(self, run: Run) -> Manager:
         return contextlib.nullcontext()
 
     def calling(self, call: Call) -> Manager:
@@ -101,9 +102,9 @@ def remove(observer: Observer) -> None:
     _observers = tuple(other for other in _observers if other is not observer)
 
 
-def folding(fold: Fold) -> Manager:
+def folding(run: Run) -> _Observed[Run]:
     """Surrounds a run of compaction."""
-    return _Observed([observer.folding for observer in _observers], fold)
+    return _Observed([observer.folding for observer in _observers], run)
 
 
 def calling(call: Call) -> Manager:
@@ -146,15 +147,15 @@ def originating(origin: object) -> Iterator[None]:
         _origin.reset(token)
 
 
-class _Observed:
+class _Observed(Generic[T]):
     """Enters the context managers that ``makers`` return for ``operation``, as far as they raise nothing."""
 
-    def __init__(self, makers: Sequence[Callable[[Any], Manager]], operation: object) -> None:
+    def __init__(self, makers: Sequence[Callable[[T], Manager]], operation: T) -> None:
         self._makers = makers
         self._operation = operation
         self._entered: list[Manager] = []
 
-    def __enter__(self) -> None:
+    def __enter__(self) -> T:
         for make in self._makers:
             try:
                 manager = make(self._operation)
@@ -166,6 +167,7 @@ class _Observed:
                 raise
             else:
                 self._entered.append(manager)
+        return self._operation
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None

@@ -9,7 +9,7 @@ import logging
 from typing import Literal, Protocol, runtime_checkable
 
 from django_convmemory.chat_models.base import ChatModel
-from django_convmemory.fold.runs import Result
+from django_convmemory.fold.run import Result
 from django_convmemory.rules.options import Options
 from django_convmemory.store.either import Store
 

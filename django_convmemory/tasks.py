@@ -27,7 +27,7 @@ from celery.signals import worker_init, worker_process_init
 
 from django_convmemory import observers
 from django_convmemory.exceptions import BrokerUnavailable, UnknownAlias
-from django_convmemory.fold.runs import Outcome
+from django_convmemory.fold.run import Outcome
 from django_convmemory.memory import memories
 from django_convmemory.scheduling import REQUESTED, Memory, Scheduler, Sender, Work
 from django_convmemory.sender import Hint, Undelivered, sender

@@ -33,7 +33,7 @@ from django_convmemory.operations.conversation import ConversationMemory
 from django_convmemory.operations.forwarding import asynchronous
 
 if TYPE_CHECKING:
-    from django_convmemory.fold.runs import Outcome
+    from django_convmemory.fold.run import Outcome
     from django_convmemory.scheduling import Memory, Work
 
 # Held while the memories are scripted, because all threads of the process share them.

@@ -11,9 +11,8 @@ import pytest
 from django_convmemory import models
 from django_convmemory.chat_models.base import ChatRequest
 from django_convmemory.clock import Clock
-from django_convmemory.fold.runs import Run
 from django_convmemory.maintenance import integrity
-from django_convmemory.observers import Call
+from django_convmemory.observers import Call, Run
 from django_convmemory.operations.conversation import ConversationMemory
 from django_convmemory.operations.naming import Named
 from django_convmemory.rules.transcript import spoken
@@ -100,10 +99,11 @@ class Killed:
         session_id = memory.store.find(memory.resolve(key))
         assert session_id is not None
         # Kept, because a run that is collected releases its lease.
-        self.run: Run = memory._compactor(memory.model).run(memory.alias, session_id)
-        call: Call = next(self.run)
+        run = Run(alias=memory.alias, session_id=session_id, work="compact")
+        self.steps = memory._steps(memory.model, run, asked=False)
+        call: Call = next(self.steps)
         for _ in range(calls):
-            call = self.run.send(call.model.chat(call.request))
+            call = self.steps.send(call.model.chat(call.request))
         expire(memory, key)
 
 

@@ -26,9 +26,11 @@ from django.db.models import DateTimeField, F, Q
 
 from django_convmemory import exceptions, models, tasks
 from django_convmemory.chat_models.base import ChatRequest, ChatResponse
-from django_convmemory.fold import compaction, failures, model_calls
-from django_convmemory.fold.runs import Outcome, Result, Run
+from django_convmemory.fold import base, call as calls, run as runs
+from django_convmemory.fold.base import Steps
+from django_convmemory.fold.run import Outcome, Result
 from django_convmemory.messages import ChatMessage
+from django_convmemory.observers import Run
 from django_convmemory.operations.conversation import ConversationMemory
 from django_convmemory.rules import breaker
 from django_convmemory.scheduling import Memory, Work
@@ -212,14 +214,14 @@ class Simulation:
         self._clock.set(self._began)
         pauses, simulated = random.Random(seed), SimpleNamespace(monotonic=lambda: self.now)
         self._patches = contextlib.ExitStack()
-        for module in (breaker, failures):
+        for module in (breaker, runs):
             self._patches.enter_context(mock.patch.object(module, "random", pauses))
-        for module in (compaction, model_calls):
+        for module in (base, calls):
             self._patches.enter_context(mock.patch.object(module, "time", simulated))
         self._events: list[tuple[float, int, Callable[[], None]]] = []
         self._numbers = itertools.count()
         self._ready: collections.deque[Task] = collections.deque()
-        self._running: list[Run] = []
+        self._running: list[Steps[Result]] = []
         self.at(MINUTE, self._sweep)
 
     def at(self, moment: float, action: Callable[[], None]) -> None:
@@ -279,15 +281,12 @@ class Simulation:
             task = self._ready.popleft()
             if task.expires < self.now:
                 continue
-            compactor = self.memory._compactor(self.provider)
-            if task.work == "replace_stand_ins":
-                run = compactor.rebuild(self.memory.alias, task.session_id, stand_ins=True)
-            else:
-                run = compactor.run(self.memory.alias, task.session_id)
+            observed = Run(alias=self.memory.alias, session_id=task.session_id, work=task.work)
+            run = self.memory._steps(self.provider, observed, asked=False)
             self._running.append(run)
             self._advance(task, run, functools.partial(next, run))
 
-    def _advance(self, task: Task, run: Run, step: Callable[[], Any]) -> None:
+    def _advance(self, task: Task, run: Steps[Result], step: Callable[[], Any]) -> None:
         """Continue a run until it ends, or until it calls the provider."""
         try:
             call = step()

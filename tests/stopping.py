@@ -21,7 +21,7 @@ from django.db import connection, connections
 from django.db.models import Q
 
 from django_convmemory import models
-from django_convmemory.fold.runs import Outcome
+from django_convmemory.fold.run import Outcome
 from django_convmemory.memory import ConversationSummaryBufferMemory
 from django_convmemory.messages import ChatMessage
 from django_convmemory.operations.conversation import SessionHandle

@@ -6,7 +6,7 @@ import itertools
 
 from hypothesis import given, strategies as st
 
-from django_convmemory.fold import chunks
+from django_convmemory.fold import chunk as chunks
 from django_convmemory.rules.exchanges import Turn
 
 # The tokens of each message of each exchange.

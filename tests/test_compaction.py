@@ -15,10 +15,9 @@ from django.db import IntegrityError, connection, transaction
 from django.db.models import F
 
 from django_convmemory import exceptions, models, signals
-from django_convmemory.chat_models.base import ChatRequest, ChatResponse, Usage
+from django_convmemory.chat_models.base import ChatRequest, ChatResponse, Price, Usage
 from django_convmemory.chat_models.scripted import ScriptedChatModel
 from django_convmemory.clock import Clock
-from django_convmemory.fold.attempts import Price
 from django_convmemory.messages import ChatMessage
 from django_convmemory.store.either import Store
 from tests import event_loops

@@ -9,7 +9,7 @@ from django.db.models.sql.compiler import SQLCompiler, SQLUpdateCompiler
 
 from django_convmemory import models
 from django_convmemory.chat_models.scripted import ScriptedChatModel
-from django_convmemory.fold.runs import Outcome
+from django_convmemory.fold.run import Outcome
 from django_convmemory.memory import ConversationSummaryBufferMemory
 from django_convmemory.messages import ChatMessage
 from django_convmemory.scheduling import NullScheduler

@@ -14,10 +14,10 @@ from django.test import override_settings
 from django.utils import timezone
 
 from django_convmemory import conf, scheduling, tokens
+from django_convmemory.chat_models.base import Price
 from django_convmemory.chat_models.extractive import ExtractiveChatModel
 from django_convmemory.chat_models.openai import OpenAIChatModel
 from django_convmemory.exceptions import UnknownAlias
-from django_convmemory.fold.attempts import Price
 from django_convmemory.memory import (
     ConversationBufferMemory,
     ConversationSummaryBufferMemory,

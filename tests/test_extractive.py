@@ -41,7 +41,7 @@ ANN_AND_BOB = [
 def summarize(
     turns: Sequence[ChatMessage], max_tokens: int = 500, previous: str = "", count: Callable[[str], int] = COUNTERS[0]
 ) -> str:
-    fold = base.Fold(previous=previous, turns=turns, max_tokens=max_tokens, count=count)
+    fold = base.FoldData(previous=previous, turns=turns, max_tokens=max_tokens, count=count)
     return extractive.ExtractiveChatModel().chat(base.ChatRequest([], fold)).message.text
 
 
@@ -324,7 +324,7 @@ MONDAY, TUESDAY, FRIDAY = dt.date(2026, 11, 23), dt.date(2026, 11, 24), dt.date(
 
 
 def fold_on(days: Sequence[dt.date | None], turns: Sequence[ChatMessage], previous: str = "", cap: int = 500) -> str:
-    fold = base.Fold(previous=previous, turns=turns, max_tokens=cap, count=COUNTERS[0], days=days)
+    fold = base.FoldData(previous=previous, turns=turns, max_tokens=cap, count=COUNTERS[0], days=days)
     return extractive.ExtractiveChatModel().chat(base.ChatRequest([], fold)).message.text
 
 
@@ -536,7 +536,7 @@ def test_achat_answers_as_chat_does_in_another_thread() -> None:
         threads.append(threading.get_ident())
         return len(text)
 
-    fold = base.Fold(previous="", turns=ANN_AND_BOB, max_tokens=200, count=count)
+    fold = base.FoldData(previous="", turns=ANN_AND_BOB, max_tokens=200, count=count)
     model = extractive.ExtractiveChatModel()
     assert asyncio.run(model.achat(base.ChatRequest([], fold))) == model.chat(base.ChatRequest([], fold))
     assert threads[0] != threading.get_ident()

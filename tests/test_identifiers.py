@@ -12,7 +12,7 @@ from django_convmemory import models
 from django_convmemory.chat_models.scripted import ScriptedChatModel
 from django_convmemory.exceptions import ContentRefused
 from django_convmemory.fold import identifiers
-from django_convmemory.fold.versions import least_summary_tokens
+from django_convmemory.fold.version import least_summary_tokens
 from django_convmemory.memory import ConversationSummaryBufferMemory
 from django_convmemory.messages import ChatMessage
 from django_convmemory.scheduling import NullScheduler

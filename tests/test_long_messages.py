@@ -58,7 +58,7 @@ def kill(store: Store) -> Iterator[Kill]:
     killed: list[tuple[ConversationMemory, Killed]] = []
     yield lambda memory, calls: killed.append((memory, Killed(memory, calls)))
     for memory, worker in killed:
-        worker.run.close()
+        worker.steps.close()
         assert_sound(memory)
 
 

@@ -13,7 +13,7 @@ import pytest
 
 from django_convmemory import exceptions
 from django_convmemory.context import assembly
-from django_convmemory.fold import runs
+from django_convmemory.fold.run import Outcome
 from django_convmemory.memory import ConversationMemory, Receipt, SessionHandle
 from django_convmemory.rules.values import StoredMessage
 
@@ -99,7 +99,7 @@ def test_the_parts_of_results_are_those_of_the_code() -> None:
     own |= {name for name in vars(assembly.Context) if not name.startswith("_")}
     assert set(sections["load"].first_cells("part")) == own
     assert set(re.findall(r"`(\w+)`", sections["history"].text)) >= set(StoredMessage._fields)
-    assert sections["compact"].first_cells("outcome") == [outcome.value for outcome in runs.Outcome]
+    assert sections["compact"].first_cells("outcome") == [outcome.value for outcome in Outcome]
 
 
 class AnyDay(doctest.OutputChecker):

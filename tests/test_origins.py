@@ -11,7 +11,7 @@ import pytest
 from celery.signals import before_task_publish
 
 from django_convmemory import observers, tasks
-from django_convmemory.observers import Fold, Observer
+from django_convmemory.observers import Observer, Run
 from tests.projects import Project, append_until_due, configured
 
 if TYPE_CHECKING:
@@ -29,8 +29,8 @@ class Naming(Observer):
         self.origins: list[Mapping[str, str]] = []
 
     @contextlib.contextmanager
-    def folding(self, fold: Fold) -> Iterator[None]:
-        self.origins.append(fold.origin)
+    def folding(self, run: Run) -> Iterator[None]:
+        self.origins.append(run.origin)
         yield
 
     def headers(self) -> Mapping[str, str]:

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import example, given, strategies as st
 
 from django_convmemory import tokens
-from django_convmemory.fold import parts
+from django_convmemory.fold import chunk as chunks
 from django_convmemory.messages import ChatMessage
 from django_convmemory.rules.exchanges import Placed
 from django_convmemory.rules.transcript import spoken
@@ -73,16 +73,18 @@ def rows_of(exchange: Sequence[ChatMessage]) -> list[Placed]:
     return [Placed(position, message, 1) for position, message in enumerate(exchange, start=1)]
 
 
-def parts_of(rows: Sequence[Placed], window: int, counter: tokens.TokenCounter, start: int = 0) -> list[parts.Part]:
-    made = [parts.part(rows, start, window, counter)]
+def parts_of(
+    rows: Sequence[Placed], window: int, counter: tokens.TokenCounter, start: int = 0
+) -> list[chunks.ExchangePart]:
+    made = [chunks.part_of(rows, start, window, counter)]
     while not made[-1].last:
-        following = parts.part(rows, made[-1].end, window, counter)
+        following = chunks.part_of(rows, made[-1].end, window, counter)
         assert following.end > made[-1].end, "a part without a character"
         made.append(following)
     return made
 
 
-def text_of(part: parts.Part) -> str:
+def text_of(part: chunks.ExchangePart) -> str:
     return "".join(spoken(turn.message) for turn in part.turns)
 
 
@@ -152,7 +154,7 @@ def speakers(messages: Sequence[ChatMessage]) -> list[tuple[str, str | None, str
     ],
 )
 def test_a_part_ends_at_the_best_break_of_its_last_quarter(text: str, first: str) -> None:
-    part = parts.part(rows_of([ChatMessage.human(text)]), 0, 100, Characters())
+    part = chunks.part_of(rows_of([ChatMessage.human(text)]), 0, 100, Characters())
     assert (text_of(part), part.end, part.last) == (first, len(first), False)
 
 
@@ -177,7 +179,7 @@ def test_a_very_long_text_is_not_counted_as_a_whole() -> None:
             lengths.append(len(text))
             return super().count_text(text)
 
-    parts.part(rows_of([ChatMessage.human("word " * 400_000)]), 0, 1000, Recording())
+    chunks.part_of(rows_of([ChatMessage.human("word " * 400_000)]), 0, 1000, Recording())
     assert max(lengths) <= 16_000
 
 
@@ -203,8 +205,8 @@ def test_a_part_is_nearly_as_long_as_the_window() -> None:
     ],
 )
 def test_a_text_without_a_letter_or_a_digit_is_wordless(text: str, is_wordless: bool) -> None:
-    assert parts.wordless([ChatMessage.human(text)]) is is_wordless
-    assert parts.wordless([ChatMessage.human("..."), ChatMessage.ai(text)]) is is_wordless
+    assert chunks.wordless([ChatMessage.human(text)]) is is_wordless
+    assert chunks.wordless([ChatMessage.human("..."), ChatMessage.ai(text)]) is is_wordless
 
 
 @pytest.mark.parametrize(
@@ -215,4 +217,4 @@ def test_a_text_without_a_letter_or_a_digit_is_wordless(text: str, is_wordless: 
     ],
 )
 def test_calls_and_images_are_no_wordless_messages(message: ChatMessage) -> None:
-    assert not parts.wordless([message])
+    assert not chunks.wordless([message])

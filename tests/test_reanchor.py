@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from django_convmemory import models
-from django_convmemory.fold.runs import Outcome
+from django_convmemory.fold.run import Outcome
 from django_convmemory.maintenance.recount import recount
 from django_convmemory.memory import ConversationSummaryBufferMemory
 from django_convmemory.store.either import Store

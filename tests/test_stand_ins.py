@@ -14,8 +14,8 @@ from django_convmemory.chat_models.base import ChatRequest
 from django_convmemory.chat_models.extractive import ExtractiveChatModel
 from django_convmemory.chat_models.scripted import ScriptedChatModel
 from django_convmemory.clock import Clock
-from django_convmemory.fold import compaction
-from django_convmemory.fold.runs import Result
+from django_convmemory.fold import base
+from django_convmemory.fold.run import Result
 from django_convmemory.maintenance import explain, integrity
 from django_convmemory.messages import ChatMessage
 from django_convmemory.operations.conversation import ConversationMemory
@@ -444,7 +444,7 @@ def fold_one_part(memory: ConversationMemory, error: Exception, monkeypatch: pyt
     clock = itertools.count(0.0, 1000.0)
     with monkeypatch.context() as patch:
         # Each chunk exceeds the time of a run.
-        patch.setattr(compaction, "time", types.SimpleNamespace(monotonic=lambda: next(clock)))
+        patch.setattr(base, "time", types.SimpleNamespace(monotonic=lambda: next(clock)))
         while versions()[-1].part_end is None:
             folded = session().covered_position == models.Message.objects.get(content=long.content).position - 1
             model.error = error if folded else None

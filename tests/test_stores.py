@@ -441,7 +441,7 @@ def run(share: float) -> None:
     # A retry waits for a random time. Here it is the longest one, so that both stores wait equally long. And memories
     # that fold nothing are due for indexing soon.
     with (
-        mock.patch("django_convmemory.fold.failures.random.uniform", lambda shortest, longest: longest),
+        mock.patch("django_convmemory.fold.run.random.uniform", lambda shortest, longest: longest),
         mock.patch("django_convmemory.operations.folding.MAX_UNINDEXED", 4),
     ):
         run_state_machine_as_test(

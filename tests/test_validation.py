@@ -8,7 +8,7 @@ from hypothesis import given, strategies as st
 
 from django_convmemory.chat_models.base import ChatResponse
 from django_convmemory.exceptions import BadModelOutput, ContentRefused
-from django_convmemory.fold import validation
+from django_convmemory.fold import validate
 from django_convmemory.messages import ChatMessage, check_text
 from django_convmemory.tokens import Utf8TokenCounter
 from tests.conversations import call
@@ -17,7 +17,7 @@ SUMMARY = "Anna asked about Rust; the assistant explained ownership."
 
 
 def checked(text: Any, **response: Any) -> str:
-    return validation.checked(ChatResponse(ChatMessage.ai(text), **response))
+    return validate.checked(ChatResponse(ChatMessage.ai(text), **response))
 
 
 @pytest.mark.parametrize(
@@ -76,7 +76,7 @@ def test_summaries_pass(text: str) -> None:
 def test_blank_is_no_summary(text: str) -> None:
     response = ChatResponse(ChatMessage.restore("assistant", text, "chat"))
     with pytest.raises(BadModelOutput, match="blank"):
-        validation.checked(response)
+        validate.checked(response)
 
 
 def test_nothing_is_no_summary() -> None:
@@ -257,7 +257,7 @@ def test_the_longest_text_that_is_looked_at_has_200000_characters() -> None:
 @given(st.text(max_size=60), st.sampled_from(["", SUMMARY, "\x00", "\x1b[31m", "\r\n"]))
 def test_what_passes_can_be_stored_and_passes_again(text: str, more: str) -> None:
     try:
-        passed = validation.checked(ChatResponse(ChatMessage.restore("assistant", text + more, "chat")))
+        passed = validate.checked(ChatResponse(ChatMessage.restore("assistant", text + more, "chat")))
     except (BadModelOutput, ContentRefused):
         return
     assert passed == passed.strip()
@@ -268,7 +268,7 @@ def test_what_passes_can_be_stored_and_passes_again(text: str, more: str) -> Non
 
 def test_lone_surrogates_are_bad_output() -> None:
     with pytest.raises(BadModelOutput, match=r"The answer .*surrogate"):
-        validation.checked(ChatResponse(ChatMessage.restore("assistant", "Anna \ud83d asked.", "chat")))
+        validate.checked(ChatResponse(ChatMessage.restore("assistant", "Anna \ud83d asked.", "chat")))
 
 
 @pytest.mark.parametrize("finish_reason", ["stop", "eos", "end_turn", ""])
@@ -288,25 +288,25 @@ def test_other_ends_pass(finish_reason: str) -> None:
 )
 def test_what_is_no_answer_is_no_summary(message: ChatMessage, error: type[Exception]) -> None:
     with pytest.raises(error):
-        validation.checked(ChatResponse(message))
+        validate.checked(ChatResponse(message))
 
 
 def test_content_parts_and_a_null_refusal_pass() -> None:
     message = ChatMessage.ai([{"type": "text", "text": SUMMARY}], extra={"refusal": None})
-    assert validation.checked(ChatResponse(message)) == SUMMARY
+    assert validate.checked(ChatResponse(message)) == SUMMARY
 
 
 @pytest.mark.parametrize(
     "text", ["-" * 30_000 + "ab", " " * 30_000 + "a" * 3, "{" * 30_000 + "ab", "a b " * 8_000, "error " * 6_000]
 )
 def test_odd_texts_are_read_in_one_go(text: str) -> None:
-    assert validation.checked(ChatResponse(ChatMessage.ai(text))) == text.strip()
+    assert validate.checked(ChatResponse(ChatMessage.ai(text))) == text.strip()
 
 
 @pytest.mark.parametrize("text", ["error" + " " * 150_000 + "x y", "\n" * 150_000 + "</think>", "1 " * 150_000])
 def test_hostile_texts_are_read_in_one_go_too(text: str) -> None:
     with contextlib.suppress(BadModelOutput):
-        validation.checked(ChatResponse(ChatMessage.ai(text)))
+        validate.checked(ChatResponse(ChatMessage.ai(text)))
 
 
 def test_a_text_longer_than_a_refusal_is_a_summary_that_begins_with_an_apology() -> None:
@@ -325,14 +325,14 @@ texts = st.one_of(
 @given(texts, st.integers(0, 25))
 def test_what_fits_is_a_beginning_of_the_text_and_fits(text: str, limit: int) -> None:
     counter = Utf8TokenCounter()
-    fitted = validation.fitting(text, lambda part: counter.count_text(part) <= limit) if text.isprintable() else ""
+    fitted = validate.fitting(text, lambda part: counter.count_text(part) <= limit) if text.isprintable() else ""
     assert text.startswith(fitted)
     assert fitted == "" or counter.count_text(fitted) <= limit
 
 
 @given(st.text(max_size=80), st.integers(0, 90))
 def test_as_much_as_fits_is_kept(text: str, limit: int) -> None:
-    fitted = validation.fitting(text, lambda part: len(part) <= limit)
+    fitted = validate.fitting(text, lambda part: len(part) <= limit)
     assert text.startswith(fitted)
     assert len(fitted) <= limit
     if len(text) <= limit:
@@ -358,4 +358,4 @@ def test_as_much_as_fits_is_kept(text: str, limit: int) -> None:
     ],
 )
 def test_whole_sentences_are_kept_where_one_fits(text: str, limit: int, kept: str) -> None:
-    assert validation.fitting(text, lambda part: len(part) <= limit) == kept
+    assert validate.fitting(text, lambda part: len(part) <= limit) == kept

@@ -22,7 +22,7 @@ class Sample(NamedTuple):
     version: int | None
 
 
-class Fold(NamedTuple):
+class FoldMark(NamedTuple):
     """A version of the summary: the tokens of the messages that it covers, and the tokens of its own text."""
 
     version: int
@@ -64,7 +64,7 @@ def positions(last: int, count: int = 18) -> list[int]:
     return [1 + round(number * (last - 1) / (count - 1)) for number in range(count)]
 
 
-def token_chart(samples: Sequence[Sample], folds: Sequence[Fold], budget: int | None) -> TokenChart | None:
+def token_chart(samples: Sequence[Sample], folds: Sequence[FoldMark], budget: int | None) -> TokenChart | None:
     """Return the chart of a conversation, or None without ``samples``.
 
     At each position, a model was sent the summary of that time and the messages after it, up to the budget. Whether it

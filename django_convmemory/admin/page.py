@@ -144,13 +144,13 @@ class SessionPage:
         return models.Attempt.objects.using(self.using).filter(session=self.session)
 
     @cached_property
-    def folds(self) -> list[charts.Fold]:
+    def folds(self) -> list[charts.FoldMark]:
         """The versions that the chart marks, and those that its lines need."""
         drawn = {sample.version for sample in self._samples if sample.version}
         newest = Q(version__gt=self.session.current_version - MARKED)
         rows = self._finished.filter(newest | Q(version__in=drawn))
         columns = ("version", "last_position", "covered_tokens", "tokens")
-        return [charts.Fold(*row) for row in rows.order_by("version").values_list(*columns)]
+        return [charts.FoldMark(*row) for row in rows.order_by("version").values_list(*columns)]
 
     @cached_property
     def _samples(self) -> list[charts.Sample]:

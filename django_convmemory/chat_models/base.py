@@ -5,7 +5,8 @@ from __future__ import annotations
 import dataclasses
 import datetime as dt
 from collections.abc import Callable, Sequence
-from typing import Protocol, runtime_checkable
+from decimal import Decimal
+from typing import NamedTuple, Protocol, runtime_checkable
 
 from django_convmemory import messages
 
@@ -22,8 +23,23 @@ class Usage:
     cached_tokens: int | None = None
 
 
+class Price(NamedTuple):
+    """The price of a million tokens. ``cached_input`` is for tokens from the provider's cache. None: as ``input``."""
+
+    input: Decimal
+    output: Decimal
+    cached_input: Decimal | None = None
+
+    def of(self, usage: Usage) -> Decimal:
+        """Return what a call with this usage costs."""
+        cached = min(usage.cached_tokens or 0, usage.prompt_tokens)
+        cached_price = self.input if self.cached_input is None else self.cached_input
+        prompt = (usage.prompt_tokens - cached) * self.input + cached * cached_price
+        return (prompt + usage.completion_tokens * self.output) / 1_000_000
+
+
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
-class Fold:
+class FoldData:
     """The data behind a request for a summary, for models that do not read prompts.
 
     ``previous`` is the current summary, or "". ``turns`` are the messages to add to it, in order. The new summary may
@@ -51,7 +67,7 @@ class ChatRequest:
     """A request to a model: the messages of the prompt and, if it asks for a summary, the data in ``fold``."""
 
     messages: Sequence[messages.ChatMessage]
-    fold: Fold | None = None
+    fold: FoldData | None = None
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

@@ -74,7 +74,7 @@ class ExtractiveChatModel:
         return await asyncio.to_thread(self.chat, request)
 
 
-def summarize(fold: base.Fold) -> str:
+def summarize(fold: base.FoldData) -> str:
     """Return a summary of ``fold.previous`` and ``fold.turns`` in at most ``fold.max_tokens`` tokens.
 
     It is never blank, and its only control character is the line feed. Raises
@@ -141,7 +141,7 @@ def _label(statement: statements.Statement) -> str:
     return f"{speaker}：" if chinese else f"{speaker}: "
 
 
-def _packed(picks: Sequence[coverage.Pick], spoken: Sequence[statements.Statement], fold: base.Fold) -> str:
+def _packed(picks: Sequence[coverage.Pick], spoken: Sequence[statements.Statement], fold: base.FoldData) -> str:
     """Return the text of the first of ``picks`` that fit the token limit by an exact count, or "" if none fits."""
 
     def text_of(indices: Iterable[int]) -> str:
@@ -169,7 +169,7 @@ def _packed(picks: Sequence[coverage.Pick], spoken: Sequence[statements.Statemen
     return text
 
 
-def _beginning(text: str, fold: base.Fold, *, in_quotes: bool = False) -> str:
+def _beginning(text: str, fold: base.FoldData, *, in_quotes: bool = False) -> str:
     """Return as much of the beginning of ``text`` as fits the token limit, on one line, in quotes if ``in_quotes``.
 
     Raises :class:`~django_convmemory.exceptions.BadModelOutput`.
@@ -204,8 +204,8 @@ def _beginning(text: str, fold: base.Fold, *, in_quotes: bool = False) -> str:
     )
 
 
-def _fold_of(turns: Sequence[messages.ChatMessage]) -> base.Fold:
-    return base.Fold(
+def _fold_of(turns: Sequence[messages.ChatMessage]) -> base.FoldData:
+    return base.FoldData(
         previous="",
         turns=[turn for turn in turns if not turn.pinned] or turns,
         max_tokens=DEFAULT_MAX_TOKENS,

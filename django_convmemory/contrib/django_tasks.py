@@ -34,7 +34,7 @@ from django.db import connections, transaction
 from django.utils import timezone
 
 from django_convmemory import tasks
-from django_convmemory.fold.runs import Outcome
+from django_convmemory.fold.run import Outcome
 from django_convmemory.scheduling import REQUESTED, Memory, Work
 
 # Django's own framework, or the package with the same one for earlier versions.

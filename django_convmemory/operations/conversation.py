@@ -14,11 +14,12 @@ from asgiref.sync import sync_to_async
 from django.dispatch import Signal
 
 from django_convmemory import observers, scheduling, signals
+from django_convmemory.chat_models.base import ChatModel
 from django_convmemory.context import assembly, recalling
 from django_convmemory.context.assembly import Context
 from django_convmemory.exceptions import InvalidSession
-from django_convmemory.fold import runs
-from django_convmemory.fold.runs import Outcome
+from django_convmemory.fold import run
+from django_convmemory.fold.run import Outcome
 from django_convmemory.messages import freeze
 from django_convmemory.operations import arguments, naming
 from django_convmemory.operations.arguments import NOT_GIVEN
@@ -562,16 +563,14 @@ class ConversationMemory(BaseMemory):
             return Outcome.NOT_DUE
         if self.model is None:
             return (await sync_to_async(self.compact_id)(session_id, asked=True)).outcome
-        fold = self._fold(session_id, "retry" if despite_pause else "compact")
-        compactor = self._compactor(self.model, fold)
-        run = compactor.run(self.alias, session_id, asked=True, despite_pause=despite_pause)
-        return (await self._adrive(run, fold)).outcome
+        return await self._acarry_out(self.model, session_id, "retry" if despite_pause else "compact")
 
-    async def _adrive(self, run: runs.Run, fold: observers.Fold) -> runs.Result:
-        with observers.folding(fold):
-            result = await runs.adrive(run)
-            fold.outcome = result.outcome.value
-            return await sync_to_async(self._finish)(fold.session_id, result)
+    async def _acarry_out(self, model: ChatModel, session_id: int, work: scheduling.Work) -> Outcome:
+        with observers.folding(observers.Run(alias=self.alias, session_id=session_id, work=work)) as observed:
+            result = await run.adrive(self._steps(model, observed))
+            observed.outcome = result.outcome.value
+            await sync_to_async(self._finish)(session_id, result)
+            return result.outcome
 
     def rebuild(self, session: str | Named) -> Outcome:
         """Make the summary of the session again from its messages, now, in this process.
@@ -587,9 +586,7 @@ class ConversationMemory(BaseMemory):
         session_id = await sync_to_async(self.store.find)(self.resolve(session))
         if session_id is None or self.model is None:
             return Outcome.NOT_DUE
-        fold = self._fold(session_id, "rebuild")
-        run = self._compactor(self.model, fold).rebuild(self.alias, session_id)
-        return (await self._adrive(run, fold)).outcome
+        return await self._acarry_out(self.model, session_id, "rebuild")
 
     def request_compaction(self, session: str | Named, *, despite_pause: bool = False) -> bool:
         """Ask the scheduler to fold what is due in the session soon, even if the next attempt has to wait.

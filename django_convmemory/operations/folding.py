@@ -13,11 +13,11 @@ import logging
 from typing import Any
 
 from django_convmemory import observers, scheduling, tokens
-from django_convmemory.chat_models.base import ChatModel
-from django_convmemory.fold import compaction, runs
-from django_convmemory.fold.attempts import Price
-from django_convmemory.fold.requests import Requests
-from django_convmemory.fold.runs import Outcome, Result
+from django_convmemory.chat_models.base import ChatModel, Price
+from django_convmemory.fold import run
+from django_convmemory.fold.base import Fold, Steps, lease_seconds
+from django_convmemory.fold.request import Requests
+from django_convmemory.fold.run import Outcome, Result
 from django_convmemory.messages import check_text
 from django_convmemory.prompts import DefaultPrompts, Prompts
 from django_convmemory.rules.breaker import Breaker, Reason
@@ -122,24 +122,36 @@ class BaseMemory(abc.ABC):
         """The name of the token counter, as a session stores it."""
         return self.counter.name[:MAX_COUNTER_NAME]
 
-    def carry_out(self, session_id: int, work: scheduling.Work) -> Result:
+    def carry_out(self, session_id: int, work: scheduling.Work, *, asked: bool = True) -> Result:
         """Do ``work`` for the session with this id, now, in this process. For schedulers and tasks."""
-        if work in ("compact", "retry"):
-            return self.compact_id(session_id, asked=True, despite_pause=work == "retry")
         if self.model is None:
+            if work in ("compact", "retry"):
+                return self._finish(session_id, self._index(session_id, asked=asked))
             return Result(Outcome.NOT_DUE)
-        fold = self._fold(session_id, work)
-        run = self._compactor(self.model, fold).rebuild(self.alias, session_id, stand_ins=work == "replace_stand_ins")
-        return self._drive(run, fold)
+        with observers.folding(observers.Run(alias=self.alias, session_id=session_id, work=work)) as observed:
+            result = run.drive(self._steps(self.model, observed, asked=asked))
+            observed.outcome = result.outcome.value
+            return self._finish(session_id, result)
 
-    def _fold(self, session_id: int, work: scheduling.Work) -> observers.Fold:
-        return observers.Fold(alias=self.alias, session_id=session_id, work=work)
-
-    def _drive(self, run: runs.Run, fold: observers.Fold) -> Result:
-        with observers.folding(fold):
-            result = runs.drive(run)
-            fold.outcome = result.outcome.value
-            return self._finish(fold.session_id, result)
+    def _steps(self, model: ChatModel, observed: observers.Run, *, asked: bool = True) -> Steps[Result]:
+        """Return the steps of the run ``observed``."""
+        fold = Fold(
+            store=self.store,
+            strategy=self.strategy,
+            options=self.options,
+            requests=self.requests,
+            model=model,
+            fallback=self.fallback,
+            price=self.price,
+            rule=self._due_rule,
+            on_published=self._published,
+            on_failed=self._failed,
+            run=observed,
+            stand_ins=observed.work == "replace_stand_ins",
+        )
+        if observed.work in ("compact", "retry"):
+            return run.compact(fold, asked=asked, despite_pause=observed.work == "retry")
+        return run.rebuild(fold)
 
     def _finish(self, session_id: int, result: Result) -> Result:
         if result.again:
@@ -152,11 +164,7 @@ class BaseMemory(abc.ABC):
         For schedulers, tasks and the sweep. ``asked`` ignores that the next attempt has to wait, and ``despite_pause``
         that the alias is paused. A memory without summaries only indexes the session.
         """
-        if self.model is None:
-            return self._finish(session_id, self._index(session_id, asked=asked))
-        fold = self._fold(session_id, "retry" if despite_pause else "compact")
-        run = self._compactor(self.model, fold).run(self.alias, session_id, asked=asked, despite_pause=despite_pause)
-        return self._drive(run, fold)
+        return self.carry_out(session_id, "retry" if despite_pause else "compact", asked=asked)
 
     def _index(self, session_id: int, *, asked: bool) -> Result:
         """Index a session of a memory that folds nothing. It takes the lease only for that."""
@@ -176,7 +184,7 @@ class BaseMemory(abc.ABC):
     @property
     def lease_seconds(self) -> float:
         """How many seconds a process may fold a session before another one may take over."""
-        return _INDEXING_LEASE if self.model is None else self._compactor(self.model).lease
+        return _INDEXING_LEASE if self.model is None else lease_seconds(self.model, self.fallback)
 
     @property
     def breaker(self) -> Breaker:
@@ -232,28 +240,6 @@ class BaseMemory(abc.ABC):
         else:
             limit -= self.store.waiting_rebuilds(self.alias, within=_REBUILD_WAIT, limit=limit)
         return self.store.sweep_rebuilds(self.alias, limit=limit, wait=_REBUILD_WAIT) if limit > 0 else []
-
-    def _compactor(self, model: ChatModel, fold: observers.Fold | None = None) -> compaction.Compactor:
-        """Return what folds the sessions of this memory. It tells ``fold`` the session's public id."""
-
-        def claimed(claim: Claim) -> None:
-            if fold is not None:
-                fold.public_id = claim.public_id
-
-        return compaction.Compactor(
-            store=self.store,
-            strategy=self.strategy,
-            options=self.options,
-            counter=self.counter,
-            model=model,
-            fallback=self.fallback,
-            requests=self.requests,
-            price=self.price,
-            on_claimed=claimed,
-            on_published=self._published,
-            on_failed=self._failed,
-            hints=self.scheduler.hints,
-        )
 
     @abc.abstractmethod
     def _published(self, claim: Claim) -> None:

@@ -38,7 +38,7 @@ def test_a_message_that_is_folded_in_part_is_not_folded_yet(settings: Settings, 
     page = SessionPage(row_of(chat))
     assert (page.session.current_version, page.folds, page.context.summary) == (0, [], None)
     assert "folded" not in {bubble.disposition for bubble in page.timeline}
-    killed.run.close()
+    killed.steps.close()
 
     # After the last part, the version of the whole message is current.
     assert chat.compact() == "published"

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from asgiref.sync import async_to_sync
 
-from django_convmemory.chat_models.base import ChatRequest, Fold
+from django_convmemory.chat_models.base import ChatRequest, FoldData
 from django_convmemory.chat_models.scripted import ScriptedChatModel
 from django_convmemory.memory import ConversationSummaryBufferMemory, ConversationWindowMemory
 from django_convmemory.messages import ChatMessage
@@ -172,7 +172,7 @@ def test_what_was_told_is_found_in_other_words_after_a_long_talk(ask: Ask) -> No
 
 def test_a_fold_of_nothing_but_the_responders_words_has_a_text(ask: Ask) -> None:
     summaries, quotes = importlib.import_module("chat.summaries"), importlib.import_module("chat.quotes")
-    fold = Fold(previous="", turns=[ai(f"{quotes.OFFLINE} A heron.")], max_tokens=50, count=len)
+    fold = FoldData(previous="", turns=[ai(f"{quotes.OFFLINE} A heron.")], max_tokens=50, count=len)
     assert summaries.OfflineChatModel().chat(ChatRequest([human("Sum up.")], fold)).message.text
 
 

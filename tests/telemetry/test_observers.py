@@ -16,7 +16,7 @@ from django_convmemory import observers
 from django_convmemory.chat_models.scripted import ScriptedChatModel
 from django_convmemory.contrib.telemetry import conf
 from django_convmemory.messages import ChatMessage
-from django_convmemory.observers import Call, Fold, Observer, Search
+from django_convmemory.observers import Call, Observer, Run, Search
 from tests import processes
 from tests.folding import build, session, talk
 
@@ -38,7 +38,7 @@ def added(*added: Observer) -> Iterator[None]:
 class Broken(Observer):
     """Raises an error wherever it can."""
 
-    def folding(self, fold: Fold) -> contextlib.AbstractContextManager[object]:
+    def folding(self, run: Run) -> contextlib.AbstractContextManager[object]:
         raise RuntimeError("at the beginning")
 
     @contextlib.contextmanager

@@ -21,7 +21,7 @@ from django_convmemory.chat_models.openai import OpenAIChatModel
 from django_convmemory.contrib.telemetry import attributes, conf
 from django_convmemory.contrib.telemetry.instruments import Instruments
 from django_convmemory.messages import ChatMessage
-from django_convmemory.observers import Call, Fold, Observer, Search
+from django_convmemory.observers import Call, Observer, Run, Search
 from django_convmemory.search.hits import Hit
 
 # The link between an append and the fold needs this form, whatever form a site has chosen for its own headers.
@@ -43,17 +43,17 @@ class Telemetry(Observer):
         self.instruments = Instruments(meter_provider, gauges=self.options.gauges)
 
     @contextlib.contextmanager
-    def folding(self, fold: Fold) -> Iterator[None]:
+    def folding(self, run: Run) -> Iterator[None]:
         began = time.monotonic()
-        known = {attributes.ALIAS: fold.alias, "convmemory.work": fold.work}
+        known = {attributes.ALIAS: run.alias, "convmemory.work": run.work}
         outcome = "error"
-        with self._span("convmemory.compact", SpanKind.INTERNAL, known, links=_links(fold.origin)) as span:
+        with self._span("convmemory.compact", SpanKind.INTERNAL, known, links=_links(run.origin)) as span:
             try:
                 yield
-                outcome = fold.outcome
+                outcome = run.outcome
             finally:
-                if fold.public_id:
-                    span.set_attribute(attributes.CONVERSATION, fold.public_id)
+                if run.public_id:
+                    span.set_attribute(attributes.CONVERSATION, run.public_id)
                 span.set_attribute(attributes.OUTCOME, outcome)
                 measured = {**known, attributes.OUTCOME: outcome}
                 self.instruments.folds.add(1, measured)

@@ -23,7 +23,7 @@ from django.db import Error, connections, reset_queries
 
 from django_convmemory import tasks
 from django_convmemory.exceptions import BrokerUnavailable
-from django_convmemory.fold.runs import Outcome, Result
+from django_convmemory.fold.run import Outcome, Result
 from django_convmemory.management import choices
 from django_convmemory.memory import memories
 from django_convmemory.operations.conversation import ConversationMemory

@@ -9,7 +9,7 @@ import hashlib
 from collections.abc import Sequence
 
 from django_convmemory import messages
-from django_convmemory.chat_models.base import ChatRequest, Fold
+from django_convmemory.chat_models.base import ChatRequest, FoldData
 from django_convmemory.context.assembly import summary_message
 from django_convmemory.messages import ChatMessage
 from django_convmemory.prompts import FoldMaterial, Prompts, ShortenMaterial
@@ -44,27 +44,40 @@ class Requests:
             previous=previous,
             transcript=text,
             part=part,
-            words=words(max_tokens, self.counter),
+            words=self.words(max_tokens),
             fence=transcript.fence(previous, text, self.options.instructions),
             instructions=self.options.instructions,
         )
-        fold = Fold(previous=previous, turns=turns, days=days, max_tokens=max_tokens, count=self.count)
+        fold = FoldData(previous=previous, turns=turns, days=days, max_tokens=max_tokens, count=self.count)
         return ChatRequest(_coerced(self.prompts.fold(material)), fold)
 
     def shorten(self, text: str, *, max_tokens: int) -> ChatRequest:
         """Return the request to shorten a summary that is too long."""
         material = ShortenMaterial(
             summary=text,
-            words=words(max_tokens, self.counter),
+            words=self.words(max_tokens),
             fence=transcript.fence(text, self.options.instructions),
             instructions=self.options.instructions,
         )
-        fold = Fold(previous=text, turns=(), max_tokens=max_tokens, count=self.count)
+        fold = FoldData(previous=text, turns=(), max_tokens=max_tokens, count=self.count)
         return ChatRequest(_coerced(self.prompts.shorten(material)), fold)
 
     def count(self, text: str) -> int:
         """Return the tokens of a summary with this text in a context."""
         return self.counter.count(summary_message(self.options, text))
+
+    def words(self, max_tokens: int) -> int:
+        """Return how many words to ask for, by the tokens that the counter counts for a word."""
+        return max(5, int(max_tokens * AIM / self._tokens_per_word))
+
+    @functools.cached_property
+    def _tokens_per_word(self) -> float:
+        return self.counter.count_text(_SAMPLE) / len(_SAMPLE.split())
+
+    @functools.cached_property
+    def tokens_of_empty(self) -> int:
+        """The tokens of a summary without text."""
+        return self.count("")
 
     @functools.cached_property
     def prompt_hash(self) -> str:
@@ -92,9 +105,3 @@ def _coerced(request: Sequence[object]) -> list[ChatMessage]:
     if not request:
         raise ValueError("The request has no messages.")
     return [messages.coerce(message) for message in request]
-
-
-def words(max_tokens: int, counter: TokenCounter) -> int:
-    """Return how many words to ask for, by the tokens that the counter counts for a word."""
-    tokens_per_word = counter.count_text(_SAMPLE) / len(_SAMPLE.split())
-    return max(5, int(max_tokens * AIM / tokens_per_word))

@@ -1,0 +1,114 @@
+"""A fold, which is one run for one session, and what its steps share.
+
+Each step is a module. In their order: :mod:`.chunk` chooses what is folded next, :mod:`.request` builds the request,
+:mod:`.call` chooses the model and calls it, :mod:`.validate` judges the answer, and :mod:`.version` makes and publishes
+the new version. :mod:`.run` repeats them, from the claim to the release.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+from collections.abc import Callable, Generator
+from typing import NamedTuple, TypeVar
+
+from django_convmemory.chat_models.base import ChatModel, ChatResponse, Price
+from django_convmemory.exceptions import ChatModelError
+from django_convmemory.fold.request import Requests
+from django_convmemory.observers import Call, Run
+from django_convmemory.rules.options import Options
+from django_convmemory.rules.strategies import Strategy
+from django_convmemory.rules.values import Claim, DueRule
+from django_convmemory.store.either import Store
+
+T = TypeVar("T")
+
+# A lease lasts for one model call, and so many seconds to write.
+_WRITING = 30.0
+
+# What a step is that calls a model. It yields the call and is sent the response, or the error is thrown into it. So the
+# same code serves a worker that blocks and an event loop that must not.
+Steps = Generator[Call, ChatResponse, T]
+
+
+class LeaseLost(Exception):
+    """The lease expired, or the session changed: another process may fold it now."""
+
+
+class Admission(NamedTuple):
+    """The models that a fold may ask, by the state of the alias's breaker.
+
+    ``own`` is the alias's own. ``fallback``: the own one has been silent for so long that the fallback may stand in.
+    ``probe``: the fold is the only one that may ask the own model now. ``reason`` is why the breaker is open, or ""
+    if it is closed.
+    """
+
+    own: bool
+    fallback: bool = False
+    probe: bool = False
+    reason: str = ""
+
+
+@dataclasses.dataclass(slots=True, kw_only=True)
+class Fold:
+    """One run for one session. The first fields are those of the memory.
+
+    - ``run`` is what observers are told.
+    - ``stand_ins``: the fold makes again what the fallback made, and gives way to what is due.
+    - ``claim`` is replaced after each version that is published.
+    - ``window``, in tokens, shrinks if the model says that a chunk was too long.
+    - ``own_error`` and ``fallback_error`` are those of the models with the current chunk.
+    - ``asked_own``: the alias's own model was called. ``recovered``: its answer closed the alias's breaker.
+    """
+
+    store: Store
+    strategy: Strategy
+    options: Options
+    requests: Requests
+    model: ChatModel
+    fallback: ChatModel | None
+    price: Price | None
+    rule: DueRule
+    on_published: Callable[[Claim], None]
+    on_failed: Callable[[Claim, Exception], None]
+
+    run: Run
+    stand_ins: bool = False
+    admission: Admission = dataclasses.field(init=False)
+    claim: Claim = dataclasses.field(init=False)
+    started: float = 0.0
+    lease: float = dataclasses.field(init=False)
+    window: int = dataclasses.field(init=False)
+    own_error: ChatModelError | None = None
+    fallback_error: ChatModelError | None = None
+    asked_own: bool = False
+    recovered: bool = False
+
+    def __post_init__(self) -> None:
+        self.lease = lease_seconds(self.model, self.fallback)
+        self.window = self.options.chunk_tokens(self.rule.threshold.tokens)
+
+    def begin(self, claim: Claim) -> None:
+        """Begin to fold with ``claim``."""
+        self.claim, self.started = claim, time.monotonic()
+        self.run.public_id = claim.public_id
+
+    @property
+    def seconds(self) -> float:
+        """How long the fold has been running."""
+        return time.monotonic() - self.started
+
+    @property
+    def due_seconds(self) -> float:
+        """How long the session has been due."""
+        return self.claim.due_seconds + self.seconds
+
+    @property
+    def previous(self) -> str:
+        """What a model wrote of the current summary."""
+        return self.claim.summary.model_text if self.claim.summary else ""
+
+
+def lease_seconds(model: ChatModel, fallback: ChatModel | None) -> float:
+    """Return how many seconds a lease lasts: one model call, and 30 seconds to write. Each call renews it before."""
+    return max(model.deadline, fallback.deadline if fallback is not None else 0.0) + _WRITING

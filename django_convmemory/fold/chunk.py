@@ -1,0 +1,190 @@
+"""The next chunk of a fold: the messages that one version adds to the summary.
+
+A chunk has whole exchanges. An exchange that is longer than a chunk is folded alone, in parts, each small enough for
+one model call. An offset counts the characters of what was spoken (:func:`.transcript.spoken`), one message after the
+other. So each character is in exactly one part, wherever a run ends and another one continues.
+"""
+
+from __future__ import annotations
+
+import bisect
+import dataclasses
+import itertools
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+
+from django_convmemory.fold.base import Fold, LeaseLost
+from django_convmemory.messages import ChatMessage
+from django_convmemory.rules.exchanges import Placed, Turn
+from django_convmemory.rules.transcript import spoken
+from django_convmemory.tokens import TokenCounter
+
+# The window is not made smaller than this, in tokens.
+SMALLEST_WINDOW = 50
+# A part ends at a break within its last quarter, if there is one. Best first: a paragraph, a line, a sentence, a word.
+_SEARCHED = 4
+_BREAKS = ("\n\n", "\n", ". ", "! ", "? ", "。", "！", "？", " ")
+# More characters than this for each token are not counted at once: counting may take long.
+_CHARACTERS_PER_TOKEN = 16
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Chunk:
+    """What one version adds: the unpinned messages from ``first`` through ``last``, or a part of one exchange.
+
+    ``turns`` are the messages to fold. ``count`` and ``tokens`` are those of all messages of the chunk. ``part_end`` is
+    the offset at which a part ends, or None if the chunk ends with it. ``number`` is the part's number, from 1.
+    ``following`` is the index in the tail of the first turn that the chunk does not cover.
+    """
+
+    first: int
+    last: int
+    turns: Sequence[Placed]
+    count: int
+    tokens: int
+    following: int
+    part_end: int | None = None
+    number: int = 1
+    cut: bool = False
+
+    @property
+    def messages(self) -> list[ChatMessage]:
+        return [turn.message for turn in self.turns]
+
+    @property
+    def part(self) -> int | None:
+        """The number of the part, or None if the chunk is not a part."""
+        return self.number if self.number > 1 or self.part_end is not None else None
+
+    @property
+    def is_wordless(self) -> bool:
+        """Whether nothing of it can be summarized."""
+        return not self.turns or wordless(self.messages)
+
+
+def choose(fold: Fold, tail: Sequence[Turn], ends: Sequence[int], start: int) -> Chunk:
+    """Return the chunk that begins at the index ``start`` of ``tail``. Raises LeaseLost.
+
+    ``ends`` are the indexes at which exchanges end.
+    """
+    claim = fold.claim
+    first_end = end_of(tail, ends, start, 0)
+    # An exchange that is folded in part is finished first.
+    end = first_end if claim.parts else end_of(tail, ends, start, fold.window)
+    turns = tail[start:end]
+    first, last = claim.counters.covered_position + 1, turns[-1].position
+    rows = fold.store.messages(claim, first, last)
+    if len(rows) != len(turns):
+        raise LeaseLost  # Messages were removed since the claim: the epoch would refuse the result of a call.
+    chunk = Chunk(first, last, rows, len(turns), sum([turn.tokens for turn in turns]), end)
+    if end != first_end or chunk.is_wordless:
+        return chunk
+    begin = claim.summary.part_end if claim.parts and claim.summary else None
+    part = part_of(rows, begin or 0, fold.window, fold.requests.counter)
+    number = claim.parts + 1
+    # What is left after the part with the last number is cut.
+    is_last = part.last or number >= fold.options.max_slices
+    return dataclasses.replace(
+        chunk,
+        turns=part.turns,
+        following=end if is_last else start,
+        part_end=None if is_last else part.end,
+        number=number,
+        cut=is_last and not part.last,
+    )
+
+
+def end_of(turns: Sequence[Turn], ends: Sequence[int], start: int, window: int) -> int:
+    """Return where the chunk that begins at ``start`` ends: it has the exchanges that fit the window, at least one.
+
+    ``ends`` are the indexes at which exchanges end.
+    """
+    chunk_end, total = start, 0
+    for end in itertools.islice(ends, bisect.bisect_right(ends, start), None):
+        total += sum([turn.tokens for turn in turns[chunk_end:end]])
+        if chunk_end > start and total > window:
+            break
+        chunk_end = end
+    return chunk_end
+
+
+def smaller_window(fold: Fold, chunk: Chunk) -> int:
+    """Return the window to try next if the model says that ``chunk`` is too long. It may be too small to try."""
+    return min(fold.window, sum(map(fold.requests.counter.count, chunk.messages))) // 2
+
+
+class ExchangePart(NamedTuple):
+    """A part of an exchange: its messages, the offset at which it ends, and whether nothing is left after it."""
+
+    turns: list[Placed]
+    end: int
+    last: bool
+
+
+def part_of(rows: Sequence[Placed], start: int, max_tokens: int, counter: TokenCounter) -> ExchangePart:
+    """Return the part of ``rows`` that begins at the offset ``start`` and has at most ``max_tokens`` tokens.
+
+    It has the stored message where that fits as a whole, and otherwise a message with a piece of its text. It has at
+    least one character, unless nothing is left.
+    """
+    turns: list[Placed] = []
+    offset, left = 0, max_tokens
+    for index, row in enumerate(rows):
+        text = spoken(row.message)
+        if start and offset + len(text) <= start:
+            offset += len(text)
+            continue  # An earlier part has it.
+        begin = max(0, start - offset)
+        rest = text[begin:]
+        tokens = _bounded_count(rest, left, counter)
+        if tokens <= left:
+            turns.append(_piece(row, rest) if begin else row)
+            left -= tokens
+            offset += len(text)
+            continue
+        fits_next = left < max_tokens // 2 and _bounded_count(rest, max_tokens, counter) <= max_tokens
+        # Each part has a character. One of empty messages only has none yet.
+        if offset + begin == start or (left and not fits_next):
+            piece = _beginning(rest, max(1, left), counter)
+            turns.append(_piece(row, piece))
+            begin += len(piece)
+        is_last = begin == len(text) and not any(spoken(later.message) for later in rows[index + 1 :])
+        return ExchangePart(turns, offset + begin, last=is_last)
+    return ExchangePart(turns, offset, last=True)
+
+
+def wordless(turns: Iterable[ChatMessage]) -> bool:
+    """Whether ``turns`` have nothing that can be summarized: no letter, no digit, no call, no result and no image."""
+    return not any(map(_has_words, turns))
+
+
+def _has_words(message: ChatMessage) -> bool:
+    if message.tool_calls or not isinstance(message.content, str | None):
+        return True
+    return any(character.isalnum() for character in message.content or "")
+
+
+def _piece(row: Placed, text: str) -> Placed:
+    # The calls of a message are in its text. As calls they would be in each part.
+    role, kind, name, call_id = row.message.role, row.message.kind, row.message.name, row.message.tool_call_id
+    return row._replace(message=ChatMessage.restore(role, text, kind, name=name, tool_call_id=call_id))
+
+
+def _bounded_count(text: str, bound: int, counter: TokenCounter) -> int:
+    """Return the tokens of ``text``, or more than ``bound`` if it is very long."""
+    longest = bound * _CHARACTERS_PER_TOKEN
+    return bound + 1 if len(text) > longest else counter.count_text(text)
+
+
+def _beginning(text: str, max_tokens: int, counter: TokenCounter) -> str:
+    """Return the beginning of ``text`` with at most ``max_tokens`` tokens, and at least one character."""
+    length = min(len(text), max_tokens * _CHARACTERS_PER_TOKEN)
+    while length > 1 and (tokens := counter.count_text(text[:length])) > max_tokens:
+        # The count is about proportional to the length. A little less, so that this ends soon.
+        length = max(1, min(length - 1, int(length * max_tokens / tokens * 0.98)))
+    for mark in _BREAKS:
+        at = text.rfind(mark, length - length // _SEARCHED, length)
+        end = at + len(mark)
+        if at > 0 and counter.count_text(text[:end]) <= max_tokens:
+            return text[:end]
+    return text[:length]

@@ -1,0 +1,318 @@
+"""The run of a fold, from the claim to the release.
+
+A run claims the session, reads its tail, calls the model with no transaction open, and publishes the new summary. It
+repeats this for each chunk. It yields each model call and does everything else itself: :func:`drive` and
+:func:`adrive` are the two ways to carry it out.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import enum
+import logging
+import random
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+from asgiref.sync import sync_to_async
+
+from django_convmemory import exceptions, observers
+from django_convmemory.fold import call, chunk as chunks, version
+from django_convmemory.fold.base import Fold, LeaseLost, Steps
+from django_convmemory.observers import Call
+from django_convmemory.rules import breaker, exchanges
+from django_convmemory.rules.breaker import Reason
+from django_convmemory.rules.exchanges import Turn
+from django_convmemory.rules.values import LONGEST_WAIT, Claim, backoff
+from django_convmemory.search import indexing
+
+logger = logging.getLogger(__name__)
+
+# All times are in seconds. A rebuild that failed is tried again after this time.
+_REBUILD_WAIT = 86_400.0
+# A session waits so long at most after a failure of the provider: the breaker keeps the calls few.
+LONGEST_OUTAGE_WAIT = 300.0
+# After a wrong configuration, sessions come back spread over this time.
+_PAUSE_JITTER = 60.0
+
+
+class Outcome(enum.StrEnum):
+    """The result of a run."""
+
+    PUBLISHED = "published"
+    NOT_DUE = "not_due"
+    BUSY = "busy"
+    STALLED = "stalled"
+
+
+class Result(NamedTuple):
+    """What came of a run. ``again``: the session is still due; a task should fold it in ``delay`` seconds.
+
+    ``recovered``: the alias's model has answered for the first time after an outage. ``indexed``: the memory folds
+    nothing, and messages were indexed.
+    """
+
+    outcome: Outcome
+    again: bool = False
+    delay: float = 0.0
+    recovered: bool = False
+    indexed: bool = False
+
+    @property
+    def progressed(self) -> bool:
+        """Whether the session has less to do than before."""
+        return self.indexed or self.outcome == Outcome.PUBLISHED
+
+
+def compact(fold: Fold, *, asked: bool = False, despite_pause: bool = False) -> Steps[Result]:
+    """Fold what is due in the session.
+
+    ``asked`` ignores that the time of the next attempt has not come, and ``despite_pause`` that the alias is paused.
+    Before that, what is settled is indexed for search, so that an outage leaves nothing unindexed.
+    """
+    store, session_id = fold.store, fold.run.session_id
+    if fold.options.index:
+        indexing.catch_up(store, session_id)
+    fold.admission = call.admission(fold, despite_pause=despite_pause)
+    if not (fold.admission.own or fold.admission.fallback):
+        logger.info("Session %s is not folded now: memories[%r] is paused.", session_id, fold.run.alias)
+        # So the first sweep after the pause finds it.
+        store.unhint([session_id])
+        return Result(Outcome.STALLED)
+    claim = store.claim(
+        session_id,
+        fold.rule,
+        lease=fold.lease,
+        prompt_hash=fold.requests.prompt_hash,
+        force=asked or despite_pause,
+    )
+    if claim == "waiting":
+        logger.info("Session %s is not folded now: the time of its next attempt has not come.", session_id)
+    return (yield from _claimed(fold, claim))
+
+
+def rebuild(fold: Fold) -> Steps[Result]:
+    """Make the session's summary again, from its first message.
+
+    With ``stand_ins``, begin after the last version before the first one that the fallback made, and stop when the
+    session becomes due.
+    """
+    fold.admission = call.admission(fold, despite_pause=not fold.stand_ins)
+    if not fold.admission.own:
+        return Result(Outcome.STALLED)
+    claim = fold.store.claim_rebuild(
+        fold.run.session_id,
+        lease=fold.lease,
+        prompt_hash=fold.requests.prompt_hash,
+        stand_ins=fold.stand_ins,
+        wait=_REBUILD_WAIT,
+        reanchor_every=fold.options.reanchor_every,
+    )
+    return (yield from _claimed(fold, claim))
+
+
+def _claimed(fold: Fold, claim: Claim | str) -> Steps[Result]:
+    """Fold with the claim, or say why there is none."""
+    if not isinstance(claim, Claim):
+        if fold.admission.probe:
+            fold.store.end_probe(fold.run.alias)
+        return Result({"not_due": Outcome.NOT_DUE, "busy": Outcome.BUSY}.get(claim, Outcome.STALLED))
+    fold.begin(claim)
+    try:
+        result = yield from _fold(fold)
+    except BaseException as error:
+        # This is not a model's failure. It is a defect of ours or of a backend, the worker's time limit, or a
+        # cancelled call. Release the lease, and let the error be seen.
+        _give_up(fold, error)
+        raise
+    finally:
+        if fold.admission.probe and not fold.asked_own:
+            fold.store.end_probe(fold.run.alias)
+    return result._replace(recovered=fold.recovered)
+
+
+def _fold(fold: Fold) -> Steps[Result]:
+    # Messages that came after the claim are left alone: the claim knows which exchange was open then.
+    turns = fold.store.turns(fold.claim)
+    starts = exchanges.starts(turns, fold.claim.counters.open_position)
+    split = len(turns)
+    if not fold.claim.rebuilding:
+        user_starts = [start for start in starts if turns[start].role == "user"]
+        split = fold.strategy.plan([turn.tokens for turn in turns], starts, user_starts)
+    ends = [*[start for start in starts if start < split], split]
+    done, published = 0, False
+    while done < split:
+        try:
+            done = yield from _fold_next(fold, turns, ends, done)
+        except exceptions.ChatModelError as error:
+            return _fail(fold, error)
+        except LeaseLost:
+            return _lose(fold)
+        published = True
+        if done < split and _must_stop(fold):
+            break
+    unfinished = done < split
+    due = fold.store.release(fold.claim, fold.rule, rebuild_in=0.0 if fold.stand_ins and unfinished else None)
+    if not published:
+        if due:
+            logger.warning("Session %s is marked due, but nothing in it can be folded.", fold.run.session_id)
+        return Result(Outcome.NOT_DUE)
+    return Result(Outcome.PUBLISHED, due)
+
+
+def _must_stop(fold: Fold) -> bool:
+    """Whether the rest is left to another run."""
+    if fold.claim.rebuilding and not fold.stand_ins:
+        return False
+    if fold.stand_ins and fold.store.is_due(fold.run.session_id):
+        return True
+    return fold.seconds > fold.options.max_run_seconds
+
+
+def _fold_next(fold: Fold, turns: Sequence[Turn], ends: Sequence[int], start: int) -> Steps[int]:
+    """Fold the chunk that begins at ``start``, or a part of it. Return the index of the first turn not covered.
+
+    If the model fails, try a smaller chunk or the other model at once, as far as that makes sense.
+    Raises LeaseLost, or the last ChatModelError.
+    """
+    model = call.first(fold)
+    while True:
+        chunk = chunks.choose(fold, turns, ends, start)
+        if chunk.is_wordless:
+            version.carry(fold, chunk)
+            return chunk.following
+        try:
+            yield from version.write(fold, chunk, model)
+        except exceptions.ChatModelError as error:
+            if isinstance(error, exceptions.ContextLengthExceeded):
+                fold.window = chunks.smaller_window(fold, chunk)
+                if fold.window >= chunks.SMALLEST_WINDOW:
+                    continue
+            other = call.following(fold, model, error)
+            if other is not None:
+                model = other
+            elif call.is_hopeless(fold):
+                version.carry(fold, chunk)
+                return chunk.following
+            else:
+                raise
+        else:
+            return chunk.following
+
+
+def _fail(fold: Fold, error: exceptions.ChatModelError) -> Result:
+    """End a run whose models failed, the last one with ``error``."""
+    claim, reason, text = fold.claim, breaker.reason_of(error), call.printable(error)
+    if claim.rebuilding:
+        # The current summary stays, so nothing is urgent. A provider that fails again says nothing of the session.
+        of_provider = reason is not None and not _may_be_the_session(fold, reason)
+        rebuild_in = LONGEST_OUTAGE_WAIT if fold.stand_ins and of_provider else None
+        again, delay = fold.store.release(claim, fold.rule, rebuild_in=rebuild_in), 0.0
+        logger.warning("The rebuild of session %s failed: %s", claim.session_id, text)
+    else:
+        delay = _wait(fold, error)
+        uncount = reason in (Reason.MISCONFIGURED, Reason.RATE_LIMIT) and not _may_be_the_session(fold, reason)
+        again = fold.store.release(claim, fold.rule, retry_in=delay, error=text, uncount=uncount)
+        logger.warning(
+            "Compaction of session %s failed. It is tried again in %.0f s or later: %s", claim.session_id, delay, text
+        )
+    fold.store.on_commit(lambda: fold.on_failed(claim, error))
+    return Result(Outcome.STALLED, again, delay)
+
+
+def _lose(fold: Fold) -> Result:
+    """End a run whose lease expired, or whose session changed meanwhile. Its result is dropped."""
+    delay = _wait(fold, exceptions.ChatModelError())
+    error = "The lease expired before the model answered."
+    again = fold.store.release(fold.claim, fold.rule, retry_in=delay, error=error)
+    return Result(Outcome.BUSY, again, delay) if again else Result(Outcome.NOT_DUE)
+
+
+def _give_up(fold: Fold, error: BaseException) -> None:
+    """End a run that ``error`` interrupted, which is no model's failure."""
+    rule = fold.rule._replace(hint=False)
+    if isinstance(error, Exception):
+        fold.store.release(fold.claim, rule, retry_in=backoff(fold.claim.attempts), error=type(error).__name__)
+    else:
+        rebuild_in = 0.0 if fold.stand_ins else None
+        fold.store.release(fold.claim, rule, error="Cancelled", uncount=True, rebuild_in=rebuild_in)
+
+
+def _wait(fold: Fold, error: exceptions.ChatModelError) -> float:
+    """Return the seconds until the next attempt: exponential backoff with full jitter, or what the provider asks.
+
+    Source: M. Brooker, "Exponential Backoff And Jitter", AWS Architecture Blog, 2015.
+    """
+    reason, attempts = breaker.reason_of(error), fold.claim.attempts
+    retry_after = getattr(error, "retry_after", None) or 0.0
+    if reason == Reason.MISCONFIGURED:
+        # At different times: one session whose content the model answers with "wrong key" must not be the one that
+        # is tried first each time. And less and less often, because each time it pauses the alias.
+        wait = breaker.MISCONFIGURED_PAUSE + random.uniform(0, _PAUSE_JITTER)  # noqa: S311
+        return max(wait, backoff(attempts)) if _may_be_the_session(fold, reason) else wait
+    if reason == Reason.RATE_LIMIT:
+        return min(LONGEST_OUTAGE_WAIT, breaker.pause(reason, retry_after=retry_after))
+    wait = max(random.uniform(0, backoff(attempts)), retry_after)  # noqa: S311
+    if reason == Reason.OUTAGE:
+        return min(LONGEST_OUTAGE_WAIT, wait)
+    if attempts >= fold.options.max_attempts:
+        # Not longer than until the fallback may stand in: see call.first.
+        left = fold.options.fallback_after - fold.due_seconds if fold.fallback is not None else 0.0
+        return max(wait, left) if 0.0 < left < LONGEST_WAIT else LONGEST_WAIT
+    return min(LONGEST_WAIT, wait)
+
+
+def _may_be_the_session(fold: Fold, reason: Reason | None) -> bool:
+    """Whether a wrong configuration may be an answer to this session's content alone.
+
+    Other sessions were just answered: the breaker was closed. If the configuration is wrong indeed, it stays open from
+    now on, so this happens to a session once.
+    """
+    return reason == Reason.MISCONFIGURED and not fold.admission.reason
+
+
+def drive(steps: Steps[Result]) -> Result:
+    """Carry out a run. Blocks while a model answers."""
+    try:
+        request = next(steps)
+        while True:
+            try:
+                with observers.calling(request):
+                    request.response = request.model.chat(request.request)
+            except Exception as error:  # noqa: BLE001  the run decides what to do
+                request = steps.throw(error)
+            else:
+                request = steps.send(request.response)
+    except StopIteration as stop:
+        result: Result = stop.value
+        return result
+    finally:
+        # If the process was told to stop, the run is not at its end: closing it releases the lease.
+        steps.close()
+
+
+async def adrive(steps: Steps[Result]) -> Result:
+    """Carry out a run. Its own steps run in a thread, one after the other, and the model's calls on the event loop."""
+    step = sync_to_async(_step)
+    try:
+        request = await step(steps.__next__)
+        while not isinstance(request, Result):
+            try:
+                with observers.calling(request):
+                    request.response = await request.model.achat(request.request)
+            except Exception as error:  # noqa: BLE001  the run decides what to do
+                request = await step(steps.throw, error)
+            else:
+                request = await step(steps.send, request.response)
+        return request
+    finally:
+        # If the task was cancelled, the run is not at its end: closing it releases the lease.
+        await asyncio.shield(sync_to_async(steps.close)())
+
+
+def _step(advance: Callable[..., Call], *args: object) -> Call | Result:
+    try:
+        return advance(*args)
+    except StopIteration as stop:  # A future cannot carry it.
+        result: Result = stop.value
+        return result

@@ -1,0 +1,167 @@
+"""The new version of a summary, made from the summary before it and a chunk, and published."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from typing import Any
+
+from django_convmemory import exceptions
+from django_convmemory.chat_models.base import ChatModel
+from django_convmemory.fold import call, identifiers, validate
+from django_convmemory.fold.base import Fold, LeaseLost, Steps
+from django_convmemory.fold.chunk import Chunk
+from django_convmemory.fold.request import Requests
+from django_convmemory.rules.values import AttemptOutcome, AttemptRecord, NewVersion, is_final
+
+logger = logging.getLogger(__name__)
+
+# The line with identifiers takes at most this part of a summary: a sixth.
+_IDENTIFIERS_SHARE = 6
+# Two texts together may have so many tokens more than the sum of their counts, because each count is rounded.
+_ROUNDING = 1
+
+
+def write(fold: Fold, chunk: Chunk, model: ChatModel) -> Steps[None]:
+    """Have ``model`` make a version from the current summary and ``chunk``, and publish it.
+
+    Raises :class:`.LeaseLost`, or the :class:`~django_convmemory.exceptions.ChatModelError` of the model.
+    """
+    requests = fold.requests
+    known = _identifiers(fold, chunk)
+    cap = fold.options.max_summary_tokens - _room(requests, known)
+    request = requests.fold(fold.previous, chunk.turns, part=chunk.part, max_tokens=cap)
+    answer = yield from call.ask(fold, chunk, model, request)
+    text, is_recorded = answer.text, False
+    if requests.count(text) > cap:
+        call.record(fold, chunk, answer, AttemptOutcome.SHORTEN)
+        try:
+            answer = yield from call.ask(fold, chunk, model, requests.shorten(text, max_tokens=cap))
+        except exceptions.ChatModelError:
+            is_recorded = True  # Use the first answer.
+        text = validate.fitting(answer.text, lambda text: requests.count(text) <= cap)
+        if not text:
+            error = exceptions.BadModelOutput("Not even the beginning of the answer fits into max_summary_tokens.")
+            if not is_recorded:
+                call.record(fold, chunk, answer, AttemptOutcome.BAD_OUTPUT, error)
+            raise error
+    by_fallback = model is fold.fallback
+    was_unavailable = fold.own_error is None or isinstance(fold.own_error, exceptions.ModelUnavailable)
+    version = _version(
+        fold,
+        chunk,
+        text,
+        known,
+        model=answer.model,
+        shortened=text != answer.text,
+        fallback=by_fallback,
+        stand_in=by_fallback and was_unavailable and fold.options.rebuild_stand_ins,
+    )
+    attempt = None if is_recorded else call.attempt(fold, chunk, answer, AttemptOutcome.PUBLISHED)
+    _publish(fold, version, attempt)
+    logger.log(
+        logging.WARNING if by_fallback else logging.INFO,
+        "Folded messages %d to %d%s of session %s into its summary %d: %s%s, %.1f s.",
+        chunk.first,
+        chunk.last,
+        f", part {chunk.part}," if chunk.part else "",
+        fold.run.session_id,
+        fold.claim.last_version,
+        "the fallback, " if by_fallback else "",
+        version.model,
+        answer.seconds,
+    )
+
+
+def carry(fold: Fold, chunk: Chunk) -> None:
+    """Publish a version that covers ``chunk`` with the text of the summary before it. Raises :class:`.LeaseLost`."""
+    known = _identifiers(fold, chunk)
+    _publish(fold, _version(fold, chunk, fold.previous, known, model="", shortened=False, fallback=False, carried=True))
+    logger.warning(
+        "Messages %d to %d of session %s have nothing that could be summarized. Its summary %d is the same text.",
+        chunk.first,
+        chunk.last,
+        fold.run.session_id,
+        fold.claim.last_version,
+    )
+
+
+def _version(fold: Fold, chunk: Chunk, text: str, known: tuple[str, ...], **made: Any) -> NewVersion:
+    counters = fold.claim.counters
+    whole = _with_identifiers(fold.requests, text, known)
+    return NewVersion(
+        first_position=chunk.first,
+        last_position=chunk.last,
+        covered_count=counters.covered_count + chunk.count,
+        covered_tokens=counters.covered_tokens + chunk.tokens,
+        prompt_hash=fold.requests.prompt_hash,
+        cut=chunk.cut,
+        part_end=chunk.part_end,
+        text=whole,
+        tokens=fold.requests.count(whole) if whole else 0,
+        identifiers=known,
+        model_length=len(text) if whole != text else None,
+        folds=_folds(fold, chunk),
+        **made,
+    )
+
+
+def _publish(fold: Fold, version: NewVersion, attempt: AttemptRecord | None = None) -> None:
+    final = is_final(fold.claim, version)
+    claim = fold.store.publish(fold.claim, version, attempt, fold.rule, lease=fold.lease)
+    if claim is None:
+        raise LeaseLost
+    fold.claim = claim
+    if final:
+        fold.store.on_commit(lambda: fold.on_published(claim))
+
+
+def _identifiers(fold: Fold, chunk: Chunk) -> tuple[str, ...]:
+    if not fold.options.keep_identifiers:
+        return ()
+    summary = fold.claim.summary
+    known: Sequence[str] = ()
+    if summary is not None:
+        known = summary.identifiers
+        if not known and not summary.folds:
+            # A release that knew of no identifiers may have made this version. Those in its text must not vanish.
+            known = identifiers.mentioned(summary.model_text)
+    update = identifiers.of_later_part if chunk.number > 1 else identifiers.updated
+    return update(known, chunk.messages)
+
+
+def _with_identifiers(requests: Requests, text: str, known: Sequence[str]) -> str:
+    """Return ``text`` with a last line that has the identifiers that it lacks, as far as there is room."""
+    if not known:
+        return text
+    count = requests.count
+    cap = min(requests.options.max_summary_tokens, count(text) + _room(requests, known))
+    start = f"{text}\n\n" if text else ""
+    line = identifiers.line(known, text, lambda line: count(start + line) <= cap)
+    return start + line if line else text
+
+
+def least_summary_tokens(requests: Requests) -> int:
+    """Return the smallest ``max_summary_tokens`` with room for the shortest identifier, a number of four digits."""
+    line = identifiers.line(["1234"], "", lambda line: True)
+    return _IDENTIFIERS_SHARE * _tokens_of_line(requests, line)
+
+
+def _room(requests: Requests, known: Sequence[str]) -> int:
+    """Return how many tokens of a summary are left free for the line with identifiers: what all of them take."""
+    share = requests.options.max_summary_tokens // _IDENTIFIERS_SHARE
+    line = identifiers.line(known, "", lambda line: _tokens_of_line(requests, line) <= share)
+    return _tokens_of_line(requests, line) if line else 0
+
+
+def _tokens_of_line(requests: Requests, line: str) -> int:
+    """Return how many tokens ``line`` adds to a summary at most."""
+    return requests.count(f"\n\n{line}") - requests.tokens_of_empty + _ROUNDING
+
+
+def _folds(fold: Fold, chunk: Chunk) -> int:
+    """Return how many folds ago the summary was made from messages alone. A part is no fold."""
+    before = fold.claim.summary.folds if fold.claim.summary else 0
+    if chunk.part_end is not None or (fold.claim.rebuilding and not before):
+        return before
+    return before + 1
