@@ -7,6 +7,7 @@ last line.
 
 from __future__ import annotations
 
+import bisect
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
@@ -151,14 +152,22 @@ def of_later_part(known: Sequence[str], messages: Iterable[ChatMessage]) -> tupl
 def line(identifiers: Sequence[str], text: str, fits: Callable[[str], bool]) -> str:
     """Return a line with those of ``identifiers`` that ``text`` lacks, as many as fit, or ""."""
     lacking = [identifier for identifier in identifiers if not contains(text, identifier)]
-    shown: list[str] = []
-    if lacking and fits(_LABEL + _SEPARATOR.join(lacking)):
-        shown = lacking
-    else:
-        for identifier in lacking:
-            if fits(_LABEL + _SEPARATOR.join([*shown, identifier])):
+    # The first ones, as many as fit together.
+    sizes = range(1, len(lacking) + 1)
+    shown = lacking[: bisect.bisect_left(sizes, True, key=lambda size: not fits(_line(lacking[:size])))]
+    # And those after them that are shorter than what did not fit.
+    too_long = MAX_LENGTH + 1
+    for identifier in lacking[len(shown) :]:
+        if len(identifier) < too_long:
+            if fits(_line([*shown, identifier])):
                 shown.append(identifier)
-    return _LABEL + _SEPARATOR.join(shown) if shown else ""
+            else:
+                too_long = len(identifier)
+    return _line(shown) if shown else ""
+
+
+def _line(identifiers: Sequence[str]) -> str:
+    return _LABEL + _SEPARATOR.join(identifiers)
 
 
 def contains(text: str, identifier: str) -> bool:

@@ -29,7 +29,8 @@ def write(fold: Fold, chunk: Chunk, model: ChatModel) -> Steps[None]:
     """
     requests = fold.requests
     known = _identifiers(fold, chunk)
-    cap = fold.options.max_summary_tokens - _room(requests, known)
+    room = _room(requests, known)
+    cap = fold.options.max_summary_tokens - room
     request = requests.fold(fold.previous, chunk.turns, part=chunk.part, max_tokens=cap)
     answer = yield from call.ask(fold, chunk, model, request)
     text, is_recorded = answer.text, False
@@ -52,6 +53,7 @@ def write(fold: Fold, chunk: Chunk, model: ChatModel) -> Steps[None]:
         chunk,
         text,
         known,
+        room,
         model=answer.model,
         shortened=text != answer.text,
         fallback=by_fallback,
@@ -76,7 +78,10 @@ def write(fold: Fold, chunk: Chunk, model: ChatModel) -> Steps[None]:
 def carry(fold: Fold, chunk: Chunk) -> None:
     """Publish a version that covers ``chunk`` with the text of the summary before it. Raises :class:`.LeaseLost`."""
     known = _identifiers(fold, chunk)
-    _publish(fold, _version(fold, chunk, fold.previous, known, model="", shortened=False, fallback=False, carried=True))
+    room = _room(fold.requests, known)
+    _publish(
+        fold, _version(fold, chunk, fold.previous, known, room, model="", shortened=False, fallback=False, carried=True)
+    )
     logger.warning(
         "Messages %d to %d of session %s have nothing that could be summarized. Its summary %d is the same text.",
         chunk.first,
@@ -86,9 +91,9 @@ def carry(fold: Fold, chunk: Chunk) -> None:
     )
 
 
-def _version(fold: Fold, chunk: Chunk, text: str, known: tuple[str, ...], **made: Any) -> NewVersion:
+def _version(fold: Fold, chunk: Chunk, text: str, known: tuple[str, ...], room: int, **made: Any) -> NewVersion:
     counters = fold.claim.counters
-    whole = _with_identifiers(fold.requests, text, known)
+    whole = _with_identifiers(fold.requests, text, known, room)
     return NewVersion(
         first_position=chunk.first,
         last_position=chunk.last,
@@ -130,12 +135,12 @@ def _identifiers(fold: Fold, chunk: Chunk) -> tuple[str, ...]:
     return update(known, chunk.messages)
 
 
-def _with_identifiers(requests: Requests, text: str, known: Sequence[str]) -> str:
+def _with_identifiers(requests: Requests, text: str, known: Sequence[str], room: int) -> str:
     """Return ``text`` with a last line that has the identifiers that it lacks, as far as there is room."""
     if not known:
         return text
     count = requests.count
-    cap = min(requests.options.max_summary_tokens, count(text) + _room(requests, known))
+    cap = min(requests.options.max_summary_tokens, count(text) + room)
     start = f"{text}\n\n" if text else ""
     line = identifiers.line(known, text, lambda line: count(start + line) <= cap)
     return start + line if line else text

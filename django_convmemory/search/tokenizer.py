@@ -100,9 +100,10 @@ def languages_of(text: str, words: Sequence[Word]) -> Sequence[languages.Languag
 
 def words(text: str) -> Iterator[Word]:
     """Return the folded words of ``text``, stop words included. An identifier comes after its parts."""
-    if text.isascii():
-        yield from _ascii_words(text, 0)
-        return
+    return _ascii_words(text, 0) if text.isascii() else _words(text)
+
+
+def _words(text: str) -> Iterator[Word]:
     for match in _unfolded_run().finditer(text):
         run = match[0]
         if run.isascii():
