@@ -489,10 +489,9 @@ class Summary(models.Model):
     # The offset through which the exchange that ends at last_position is folded: see fold.chunk. Null: to its end.
     part_end = models.BigIntegerField(_("part ends at"), null=True, blank=True)
     prompt_hash = models.CharField(_("prompt hash"), max_length=64, blank=True, default="")
-    # The next three are those of rules.values.SummaryVersion.
+    # The next two are those of rules.values.SummaryVersion.
     identifiers = ExactJSONField(_("identifiers"), null=True, blank=True)
     model_length = models.IntegerField(_("characters by the model"), null=True, blank=True)
-    folds = models.PositiveIntegerField(_("folds since the messages"), default=0, db_default=0)
     invalidated_at = models.DateTimeField(_("invalidated at"), null=True, blank=True)
     created_at = models.DateTimeField(_("created at"), default=timezone.now)
 
@@ -520,7 +519,6 @@ class Summary(models.Model):
             self.part_end,
             tuple(self.identifiers or ()),
             self.model_length,
-            self.folds,
         )
 
     @property

@@ -149,7 +149,7 @@ def send_waiting(memory: ConversationMemory) -> None:
 
 @shared_task(name="convmemory.rebuild", max_retries=REBUILD_TRIES, **_FOLDING_TASK)
 def rebuild(self: Task[..., None], alias: str, session_id: int, stand_ins: bool = False) -> None:
-    """Make the summary of a session again. If it exceeds the time limit, another task continues it.
+    """Make the summary of a session again. If that takes longer than a run may, a later sweep sends it to be continued.
 
     ``stand_ins``: only what the fallback has made is rebuilt. A sweep sent it, and a later one sends it again if it
     does not succeed.
@@ -161,26 +161,16 @@ def rebuild(self: Task[..., None], alias: str, session_id: int, stand_ins: bool 
     if memory is None:
         return
     with observers.originating(_origin(self)):
-        _rebuild(self, memory, session_id, stand_ins=stand_ins)
-
-
-def _rebuild(task: Task[..., None], memory: ConversationMemory, session_id: int, *, stand_ins: bool) -> None:
-    if stand_ins:
-        if memory.carry_out(session_id, "replace_stand_ins").recovered:
-            send_waiting(memory)
+        result = memory.carry_out(session_id, "replace_stand_ins" if stand_ins else "rebuild")
+    if result.recovered:
+        send_waiting(memory)
+    if result.outcome != Outcome.BUSY or stand_ins or self.request.called_directly or self.request.is_eager:
         return
-    try:
-        outcome = memory.carry_out(session_id, "rebuild").outcome
-    except SoftTimeLimitExceeded:
-        # The next task uses what is built so far.
-        memory.scheduler.request(memory, session_id, "rebuild")
-        return
-    if outcome == Outcome.BUSY and not task.request.called_directly and not task.request.is_eager:
-        if task.request.retries < REBUILD_TRIES:
-            raise task.retry(countdown=memory.lease_seconds)
-        logger.warning(
-            "Session %s was not rebuilt: another process was working on it at each try. Request it again.", session_id
-        )
+    if self.request.retries < REBUILD_TRIES:
+        raise self.retry(countdown=memory.lease_seconds)
+    logger.warning(
+        "Session %s was not rebuilt: another process was working on it at each try. Request it again.", session_id
+    )
 
 
 def _origin(task: Task[..., None]) -> object:

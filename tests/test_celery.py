@@ -374,19 +374,6 @@ def test_who_asks_is_told_that_the_broker_is_away(settings: Settings) -> None:
         assert not memory.request_rebuild("user-1")
 
 
-def test_a_rebuild_that_takes_too_long_goes_on_in_another_task(local_site: Project, settings: Settings) -> None:
-    memory = configured(settings, None, model=scripted(replies=["one", SoftTimeLimitExceeded()]))
-    session = append_until_due(memory)
-    assert memory.compact("user-1") == "published"
-    memory.scheduler = tasks.CeleryScheduler(local_site.queue)
-
-    tasks.rebuild("default", session.pk)
-
-    assert local_site.take().headers["task"] == "convmemory.rebuild"
-    assert row(session).lease_expires_at is None
-    assert memory.load("user-1").summary == "one"
-
-
 def test_with_eager_tasks_what_is_asked_for_is_done_here(local_site: Project, settings: Settings) -> None:
     memory = configured(settings, None, model=scripted(replies=["one", "anew"]))
     append_until_due(memory)

@@ -1,4 +1,4 @@
-"""Conversations that are truncated, forked, rebuilt, adopted and erased."""
+"""Conversations that are truncated, forked, adopted and erased."""
 
 from __future__ import annotations
 
@@ -12,7 +12,6 @@ from django.db import connection
 from django.test.utils import CaptureQueriesContext
 
 from django_convmemory import exceptions, models
-from django_convmemory.chat_models.base import ChatRequest
 from django_convmemory.maintenance import integrity
 from django_convmemory.messages import ChatMessage
 from django_convmemory.store.orm import ORMStore
@@ -167,74 +166,6 @@ def test_the_statements_of_a_fork_do_not_depend_on_its_length(
         assert copy.convmemory_messages.count() == size
     assert counts[0] == counts[1]
     whole()
-
-
-# Rebuilding.
-
-
-def test_a_rebuild_is_shown_once_it_stands_for_as_much() -> None:
-    def look(request: ChatRequest) -> None:
-        summaries.append(memory.load("s").summary)
-
-    summaries: list[str | None] = []
-    memory = build(MarkerModel(), max_chunk_tokens=100)
-    talk(memory, 40)
-    memory.compact("s")
-    old = memory.load("s").summary
-    count = len(versions())
-    memory.model.meanwhile = look  # type: ignore[union-attr]
-
-    assert memory.rebuild("s") == "published"
-
-    assert len(summaries) > 1
-    assert set(summaries) == {old}
-    new = versions()[count:]
-    assert new[0].parent_version is None
-    assert not any(version.building for version in new)
-    assert session().current_version == new[-1].version
-    assert covered(memory.load("s").to_text()) == list(range(1, 41))
-    whole()
-
-
-def test_a_rebuild_that_was_interrupted_goes_on_where_it_stopped() -> None:
-    def die(request: ChatRequest) -> None:
-        calls.append(1)
-        if len(calls) == 2:
-            raise KeyboardInterrupt
-
-    calls: list[int] = []
-    memory = build(MarkerModel(), max_chunk_tokens=100)
-    talk(memory, 40)
-    memory.compact("s")
-    old = len(versions())
-    memory.model.meanwhile = die  # type: ignore[union-attr]
-    with pytest.raises(KeyboardInterrupt):
-        memory.rebuild("s")
-    assert [version.building for version in versions()[old:]] == [True]
-    assert session().current_version == old
-    whole()
-
-    assert memory.rebuild("s") == "published"
-
-    assert versions()[old + 1].parent_version == old + 1
-    assert versions()[old + 1].first_position == versions()[old].last_position + 1
-    assert covered(memory.load("s").to_text()) == list(range(1, 41))
-    whole()
-
-
-def test_a_rebuild_whose_model_fails_leaves_the_summary_that_there_is() -> None:
-    def fail(request: ChatRequest) -> None:
-        raise exceptions.ModelUnavailable("down")
-
-    memory = build(MarkerModel())
-    talk(memory, 12)
-    assert memory.rebuild("s") == "not_due"
-    memory.compact("s")
-    before = memory.load("s")
-    memory.model.meanwhile = fail  # type: ignore[union-attr]
-    assert memory.rebuild("s") == "stalled"
-    assert memory.load("s") == before
-    assert (session().lease_token, session().due_since, session().attempts) == ("", None, 0)
 
 
 # People.

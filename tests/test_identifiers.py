@@ -238,16 +238,6 @@ def test_a_refused_chunk_does_not_lose_its_identifiers(store: Store) -> None:
     assert memory.load("s").summary == f"{FORGETFUL}\n\nAlso mentioned: 4711; 88123-B"
 
 
-def test_the_summary_of_an_earlier_release_does_not_lose_its_identifiers() -> None:
-    """It has none of the columns, and a worker of that release may still be running."""
-    memory = forgetful(ORMStore())
-    fold(memory)
-    models.Summary.objects.update(text="Order 88123-B is late.", identifiers=None, model_length=None, folds=0)
-    fold(memory)
-    fold(memory)
-    assert memory.load("s").summary == f"{FORGETFUL}\n\nAlso mentioned: 88123-B"
-
-
 def test_a_table_in_many_parts_does_not_displace_the_rest() -> None:
     memory = forgetful(ORMStore(), max_chunk_tokens=100)
     fold(memory, "My order is 88123-B. ")

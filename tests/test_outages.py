@@ -20,7 +20,7 @@ pytestmark = [pytest.mark.django_db, pytest.mark.slow]
 
 # One seed by day, so that a change does not fail because of an old defect, and many at night.
 SEEDS = int(os.environ.get("CONVMEMORY_TEST_SEEDS", "1"))
-# Many simulated minutes. What the stores do in them is tested on each database in test_breaker and test_stand_ins.
+# Many simulated minutes. What the stores do in them is tested on each database in test_breaker and test_rebuild.
 LONG = pytest.mark.only_on("sqlite")
 
 

@@ -227,7 +227,7 @@ def orm_statements() -> Iterator[tuple[str, str]]:
         "publish": lambda: claim(store.publish(claims[-1], version, attempt, rule, lease=60.0)),
         "release": lambda: store.release(claims[-1], rule),
         "claim_rebuild": lambda: claim(
-            store.claim_rebuild(session_id, lease=60.0, prompt_hash="h", stand_ins=False, wait=60.0)
+            store.claim_rebuild(session_id, lease=60.0, prompt_hash="h", whole=True, wait=60.0)
         ),
         "fork": lambda: store.fork(NAME, copy, 2, rule),
         "redact": lambda: store.redact(NAME, 1, rule, forks=True),

@@ -122,7 +122,6 @@ class BothStores(RuleBasedStateMachine):
                 max_summary_tokens=40,
                 max_pinned_tokens=20,
                 max_chunk_tokens=100,
-                reanchor_every=3,
             )
             for store in (ORMStore(), InMemoryStore())
         )

@@ -1,12 +1,11 @@
-"""The values that stores and rules share: names, numbered keys, and what a rebuild continues."""
+"""The values that stores and rules share: names and numbered keys."""
 
 from __future__ import annotations
 
 import pytest
 
-from django_convmemory import models
 from django_convmemory.rules import values
-from django_convmemory.rules.counters import Counters, Pinned
+from django_convmemory.rules.counters import Pinned
 from django_convmemory.rules.values import MAX_KEY_LENGTH, SessionName
 
 
@@ -37,56 +36,6 @@ def test_the_first_pinned_message_is_shown_and_then_the_newest_that_fit(max_toke
     pinned = [Pinned(1, 10), Pinned(4, 10), Pinned(9, 5)]
     assert values.shown_pinned(pinned, max_tokens) == positions
     assert values.shown_pinned([], max_tokens) == []
-
-
-def test_a_rebuild_sees_a_session_that_ends_with_its_summary() -> None:
-    counters = Counters(
-        last_position=9,
-        unpinned_count=8,
-        unpinned_tokens=80,
-        covered_position=6,
-        covered_count=5,
-        covered_tokens=50,
-    )
-    claim = values.Claim(1, values.SessionName("default", "key"), "token", 0, 2, 1, 0.0, counters, summary=None)
-    begun = values.rebuilding(claim, {})
-    assert (begun.rebuilding, begun.summary) == (True, None)
-    assert begun.counters == Counters(last_position=6, unpinned_count=5, unpinned_tokens=50)
-    newest = models.Summary(version=2, last_position=3, covered_count=2, covered_tokens=20)
-    continued = values.rebuilding(claim, {1: models.Summary(version=1), 2: newest})
-    assert continued.summary == newest.value
-    assert continued.counters == Counters(
-        last_position=6,
-        unpinned_count=5,
-        unpinned_tokens=50,
-        covered_position=3,
-        covered_count=2,
-        covered_tokens=20,
-    )
-
-
-@pytest.mark.parametrize(
-    ("versions", "line"),
-    [
-        ([], []),
-        ([(4, None, "now"), (5, 4, "now"), (6, 5, "now")], [4, 5, 6]),
-        ([(4, None, "earlier"), (5, 4, "earlier")], []),
-        # Another prompt ends the line. A version that was made from that version is not continued.
-        ([(4, None, "now"), (5, 4, "earlier"), (6, 5, "now")], [4]),
-        # A process that was overtaken made version 6 from version 4.
-        ([(4, None, "now"), (5, 4, "now"), (6, 4, "now"), (7, 5, "now")], [4, 5, 7]),
-        ([(4, None, "now"), (5, None, "now"), (6, 5, "now")], [4]),
-        ([(4, 3, "now"), (5, 4, "now")], []),
-    ],
-)
-def test_a_rebuild_continues_what_was_made_with_this_prompt_one_from_the_other(
-    versions: list[tuple[int, int | None, str]], line: list[int]
-) -> None:
-    unfinished = [
-        models.Summary(version=version, parent_version=parent, prompt_hash=prompt)
-        for version, parent, prompt in versions
-    ]
-    assert list(values.building_line(unfinished, "now")) == line
 
 
 def test_a_session_that_is_gone_is_named() -> None:

@@ -72,11 +72,10 @@ def rebuild(alias: str, session_id: int, stand_ins: bool = False, tried: int = 0
     memory = tasks.memory_of(alias, session_id)
     if memory is None:
         return
-    if stand_ins:
-        if memory.carry_out(session_id, "replace_stand_ins").recovered:
-            tasks.send_waiting(memory)
-        return
-    if memory.carry_out(session_id, "rebuild").outcome != Outcome.BUSY:
+    result = memory.carry_out(session_id, "replace_stand_ins" if stand_ins else "rebuild")
+    if result.recovered:
+        tasks.send_waiting(memory)
+    if result.outcome != Outcome.BUSY or stand_ins:
         return
     # Another process works on the session.
     scheduler = memory.scheduler

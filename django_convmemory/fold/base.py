@@ -54,7 +54,6 @@ class Fold:
     """One run for one session. The first fields are those of the memory.
 
     - ``run`` is what observers are told.
-    - ``stand_ins``: the fold makes again what the fallback made, and gives way to what is due.
     - ``claim`` is replaced after each version that is published.
     - ``window``, in tokens, shrinks if the model says that a chunk was too long.
     - ``own_error`` and ``fallback_error`` are those of the models with the current chunk.
@@ -73,7 +72,6 @@ class Fold:
     on_failed: Callable[[Claim, Exception], None]
 
     run: Run
-    stand_ins: bool = False
     admission: Admission = dataclasses.field(init=False)
     claim: Claim = dataclasses.field(init=False)
     started: float = 0.0

@@ -91,22 +91,21 @@ def compact(fold: Fold, *, asked: bool = False, despite_pause: bool = False) -> 
     return (yield from _claimed(fold, claim))
 
 
-def rebuild(fold: Fold) -> Steps[Result]:
-    """Make the session's summary again, from its first message.
+def rebuild(fold: Fold, *, whole: bool) -> Steps[Result]:
+    """Make the session's summary again from its messages, or go on with that.
 
-    With ``stand_ins``, begin after the last version before the first one that the fallback made, and stop when the
-    session becomes due.
+    It begins after the last version before the first one that the fallback made, and if ``whole``, at the first
+    message. A person asks for that, so it does not matter then that the alias is paused.
     """
-    fold.admission = call.admission(fold, despite_pause=not fold.stand_ins)
+    fold.admission = call.admission(fold, despite_pause=whole)
     if not fold.admission.own:
         return Result(Outcome.STALLED)
     claim = fold.store.claim_rebuild(
         fold.run.session_id,
         lease=fold.lease,
         prompt_hash=fold.requests.prompt_hash,
-        stand_ins=fold.stand_ins,
+        whole=whole,
         wait=_REBUILD_WAIT,
-        reanchor_every=fold.options.reanchor_every,
     )
     return (yield from _claimed(fold, claim))
 
@@ -151,8 +150,8 @@ def _fold(fold: Fold) -> Steps[Result]:
         published = True
         if done < split and _must_stop(fold):
             break
-    unfinished = done < split
-    due = fold.store.release(fold.claim, fold.rule, rebuild_in=0.0 if fold.stand_ins and unfinished else None)
+    rebuild_in = 0.0 if fold.claim.rebuilding and done < split else None
+    due = fold.store.release(fold.claim, fold.rule, rebuild_in=rebuild_in)
     if not published:
         if due:
             logger.warning("Session %s is marked due, but nothing in it can be folded.", fold.run.session_id)
@@ -162,10 +161,8 @@ def _fold(fold: Fold) -> Steps[Result]:
 
 def _must_stop(fold: Fold) -> bool:
     """Whether the rest is left to another run."""
-    if fold.claim.rebuilding and not fold.stand_ins:
-        return False
-    if fold.stand_ins and fold.store.is_due(fold.run.session_id):
-        return True
+    if fold.claim.rebuilding and not fold.claim.due_seconds and fold.store.is_due(fold.run.session_id):
+        return True  # It became due meanwhile.
     return fold.seconds > fold.options.max_run_seconds
 
 
@@ -206,7 +203,7 @@ def _fail(fold: Fold, error: exceptions.ChatModelError) -> Result:
     if claim.rebuilding:
         # The current summary stays, so nothing is urgent. A provider that fails again says nothing of the session.
         of_provider = reason is not None and not _may_be_the_session(fold, reason)
-        rebuild_in = LONGEST_OUTAGE_WAIT if fold.stand_ins and of_provider else None
+        rebuild_in = LONGEST_OUTAGE_WAIT if of_provider else None
         again, delay = fold.store.release(claim, fold.rule, rebuild_in=rebuild_in), 0.0
         logger.warning("The rebuild of session %s failed: %s", claim.session_id, text)
     else:
@@ -234,7 +231,7 @@ def _give_up(fold: Fold, error: BaseException) -> None:
     if isinstance(error, Exception):
         fold.store.release(fold.claim, rule, retry_in=backoff(fold.claim.attempts), error=type(error).__name__)
     else:
-        rebuild_in = 0.0 if fold.stand_ins else None
+        rebuild_in = 0.0 if fold.claim.rebuilding else None
         fold.store.release(fold.claim, rule, error="Cancelled", uncount=True, rebuild_in=rebuild_in)
 
 

@@ -106,7 +106,6 @@ def _version(fold: Fold, chunk: Chunk, text: str, known: tuple[str, ...], room: 
         tokens=fold.requests.count(whole) if whole else 0,
         identifiers=known,
         model_length=len(text) if whole != text else None,
-        folds=_folds(fold, chunk),
         **made,
     )
 
@@ -124,13 +123,7 @@ def _publish(fold: Fold, version: NewVersion, attempt: AttemptRecord | None = No
 def _identifiers(fold: Fold, chunk: Chunk) -> tuple[str, ...]:
     if not fold.options.keep_identifiers:
         return ()
-    summary = fold.claim.summary
-    known: Sequence[str] = ()
-    if summary is not None:
-        known = summary.identifiers
-        if not known and not summary.folds:
-            # A release that knew of no identifiers may have made this version. Those in its text must not vanish.
-            known = identifiers.mentioned(summary.model_text)
+    known = fold.claim.summary.identifiers if fold.claim.summary else ()
     update = identifiers.of_later_part if chunk.number > 1 else identifiers.updated
     return update(known, chunk.messages)
 
@@ -162,11 +155,3 @@ def _room(requests: Requests, known: Sequence[str]) -> int:
 def _tokens_of_line(requests: Requests, line: str) -> int:
     """Return how many tokens ``line`` adds to a summary at most."""
     return requests.count(f"\n\n{line}") - requests.tokens_of_empty + _ROUNDING
-
-
-def _folds(fold: Fold, chunk: Chunk) -> int:
-    """Return how many folds ago the summary was made from messages alone. A part is no fold."""
-    before = fold.claim.summary.folds if fold.claim.summary else 0
-    if chunk.part_end is not None or (fold.claim.rebuilding and not before):
-        return before
-    return before + 1

@@ -48,7 +48,7 @@ def _recount(memory: ConversationMemory, session_id: int, using: str) -> bool:
             summary.covered_count, summary.covered_tokens = at.unpinned_count, at.unpinned_tokens
     names = ["tokens", "covered_count", "covered_tokens"]
     models.Summary.objects.using(using).bulk_update(summaries, names, batch_size=_CHUNK)
-    rule = DueRule(memory.threshold, reanchor_every=memory.options.reanchor_every)
+    rule = DueRule(memory.threshold)
     indexed = transactions.latest(sessions).values_list("indexed_position", flat=True).get()
     editing.finish(using, session_id, counters, counters.last_position + 1, rule, indexed_position=indexed)
     sessions.update(counter=memory.counter_name)

@@ -343,10 +343,6 @@ class Migration(migrations.Migration):
                     django_convmemory.fields.ExactJSONField(blank=True, null=True, verbose_name="identifiers"),
                 ),
                 ("model_length", models.IntegerField(blank=True, null=True, verbose_name="characters by the model")),
-                (
-                    "folds",
-                    models.PositiveIntegerField(db_default=0, default=0, verbose_name="folds since the messages"),
-                ),
                 ("invalidated_at", models.DateTimeField(blank=True, null=True, verbose_name="invalidated at")),
                 ("created_at", models.DateTimeField(default=django.utils.timezone.now, verbose_name="created at")),
                 (

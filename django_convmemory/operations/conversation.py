@@ -576,7 +576,8 @@ class ConversationMemory(BaseMemory):
         """Make the summary of the session again from its messages, now, in this process.
 
         The old summary is shown until the new one covers as much. Returns ``"published"``, ``"not_due"`` (there is no
-        summary), ``"busy"`` or ``"stalled"``. If the process ends before, the next call continues.
+        summary), ``"busy"`` or ``"stalled"``. If the process ends before, or that takes longer than
+        ``max_run_seconds``, a sweep or the next call continues.
         """
         session_id = self.store.find(self.resolve(session))
         return Outcome.NOT_DUE if session_id is None else self.carry_out(session_id, "rebuild").outcome

@@ -102,7 +102,7 @@ class BaseMemory(abc.ABC):
 
     @property
     def _due_rule(self) -> DueRule:
-        return DueRule(self.threshold, self.scheduler.hints, self.options.reanchor_every)
+        return DueRule(self.threshold, self.scheduler.hints)
 
     @property
     def needs_worker(self) -> bool:
@@ -147,11 +147,10 @@ class BaseMemory(abc.ABC):
             on_published=self._published,
             on_failed=self._failed,
             run=observed,
-            stand_ins=observed.work == "replace_stand_ins",
         )
         if observed.work in ("compact", "retry"):
             return run.compact(fold, asked=asked, despite_pause=observed.work == "retry")
-        return run.rebuild(fold)
+        return run.rebuild(fold, whole=observed.work == "rebuild")
 
     def _finish(self, session_id: int, result: Result) -> Result:
         if result.again:
@@ -225,15 +224,14 @@ class BaseMemory(abc.ABC):
         return session_ids
 
     def sweep_rebuilds(self, *, limit: int = 10) -> list[int]:
-        """Return the ids of sessions whose summary is to be rebuilt: see ``rebuild_stand_ins``, ``reanchor_every``.
+        """Return the ids of sessions whose summary is to be rebuilt, or whose rebuild is not finished.
 
         None of them is due. There are none while the alias is paused, and one after a pause, until the model answers.
         Those that were returned in the last five minutes, and that no worker has begun, count towards ``limit``. So
         slow workers do not leave a queue of rebuilds in front of a session that becomes due.
         """
         state = self.breaker
-        wanted = self.options.rebuild_stand_ins or self.options.reanchor_every is not None
-        if self.model is None or not wanted or state.paused:
+        if self.model is None or state.paused:
             return []
         if state.open:
             limit = min(limit, 1)

@@ -50,7 +50,6 @@ class Options:
     max_slices: int = 64
     fallback_after: float = 1800.0
     rebuild_stand_ins: bool = True
-    reanchor_every: int | None = None
 
     def __post_init__(self) -> None:
         for field in dataclasses.fields(self):
@@ -82,7 +81,6 @@ _MINIMUMS = {
     "max_attempts": 1,
     "max_slices": 1,
     "fallback_after": 0,
-    "reanchor_every": 1,
 }
 
 _CHOICES = {"system_messages": SYSTEM_MESSAGES, "roles": ROLES, "summary_role": SUMMARY_ROLES}

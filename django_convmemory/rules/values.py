@@ -63,13 +63,11 @@ class SessionName:
 class DueRule(NamedTuple):
     """When a session becomes due, and whether a task is sent for it then.
 
-    With ``hint`` the store notes the time, so that a sweep does not send a task too. After ``reanchor_every`` folds the
-    session is marked for a rebuild.
+    With ``hint`` the store notes the time, so that a sweep does not send a task too.
     """
 
     threshold: Threshold
     hint: bool = False
-    reanchor_every: int | None = None
 
 
 class Appended(NamedTuple):
@@ -94,7 +92,6 @@ class SummaryVersion:
     - ``part_end``: if it is not None, only a part of the exchange that ends there is in it: see :mod:`.parts`.
     - ``identifiers``: what was said with digits, the latest mention first: see :mod:`.identifiers`.
     - ``model_length``: how many characters of ``text`` the model wrote. None: all of them. The rest shows identifiers.
-    - ``folds``: how many folds ago the summary was made from messages alone. 0 also means that it is not known.
 
     A context needs the first five only.
     """
@@ -107,7 +104,6 @@ class SummaryVersion:
     part_end: int | None = None
     identifiers: tuple[str, ...] = ()
     model_length: int | None = None
-    folds: int = 0
 
     @property
     def model_text(self) -> str:
@@ -193,7 +189,7 @@ class NewVersion:
     - ``carried``: no model was asked, or none could summarize these messages. The text is that of the version before.
     - ``cut``: a message was too long, and its rest is not in the summary.
     - ``part_end``: the offset through which an exchange is folded that is not folded to its end, or None.
-    - ``identifiers``, ``model_length`` and ``folds`` are those of :class:`SummaryVersion`.
+    - ``identifiers`` and ``model_length`` are those of :class:`SummaryVersion`.
     """
 
     first_position: int
@@ -212,7 +208,6 @@ class NewVersion:
     part_end: int | None = None
     identifiers: tuple[str, ...] = ()
     model_length: int | None = None
-    folds: int = 0
 
     @property
     def covered(self) -> Covered:
@@ -229,7 +224,6 @@ class NewVersion:
             self.part_end,
             self.identifiers,
             self.model_length,
-            self.folds,
         )
 
 
@@ -431,7 +425,75 @@ def building_line(versions: Iterable[Any], prompt_hash: str, base: int | None = 
     return line
 
 
-def may_continue(version: Any, covered: int) -> bool:
+def continued(claim: Claim, line: dict[int, Any]) -> Claim:
+    """Return the claim that continues the parts ``line`` of the next exchange, from the claim of the session."""
+    parts = [version.value for version in line.values()]
+    return dataclasses.replace(claim, summary=parts[-1], parts=len(parts)) if parts else claim
+
+
+class Rebuild(NamedTuple):
+    """A rebuild that may begin or go on.
+
+    It begins after the version ``base``, or at the first message if that is None. ``line`` are the unfinished versions
+    after which it goes on, by number. ``first`` is the first version that it replaces because the fallback made it, or
+    None.
+    """
+
+    base: Any
+    line: dict[int, Any]
+    first: Any
+
+    def claim(self, claim: Claim) -> Claim:
+        """Return the claim of the rebuild, from the claim of the session.
+
+        Its counters are those of a session that ends where the current summary ends.
+        """
+        newest = next(reversed(self.line.values()), self.base)
+        finished = [version for version in self.line.values() if not _is_part(version)]
+        covered = finished[-1].covered if finished else self.base.covered if self.base else Covered()
+        counters = Counters(
+            last_position=claim.counters.covered_position,
+            unpinned_count=claim.counters.covered_count,
+            unpinned_tokens=claim.counters.covered_tokens,
+            **covered._asdict(),
+        )
+        return dataclasses.replace(
+            claim,
+            counters=counters,
+            summary=newest and newest.value,
+            rebuilding=True,
+            replaces=self.first.value.version if self.first else 0,
+            parts=len(list(itertools.takewhile(_is_part, reversed(self.line.values())))),
+        )
+
+
+def rebuild_of(
+    claim: Claim,
+    unfinished: Iterable[Any],
+    stand_in: Any,
+    get: Callable[[int], Any],
+    *,
+    prompt_hash: str,
+    whole: bool,
+) -> Rebuild | None:
+    """Return how the summary is made again, or None if there is nothing to make again.
+
+    ``stand_in`` is the first finished version that the fallback made, or None, and ``unfinished`` are the versions that
+    are not finished, in order. ``get`` returns a finished version by its number, or None. ``whole``: it begins at the
+    first message. Otherwise it goes on with a rebuild that began there, or begins before the first stand-in.
+    """
+    base, first = _before(stand_in, get) if stand_in else (None, None)
+    covered = claim.counters.covered_position
+    rows = [version for version in unfinished if _may_continue(version, covered)]
+    line = building_line(rows, prompt_hash)
+    if line or whole:
+        return Rebuild(None, line, first)
+    if first is None:
+        return None
+    return Rebuild(base, building_line(rows, prompt_hash, base.value.version) if base else {}, first)
+
+
+def _may_continue(version: Any, covered: int) -> bool:
     """Whether a rebuild of the messages through ``covered`` may continue after the unfinished ``version``.
 
     Something must be left to fold: what a rebuild publishes last becomes current. A truncation may have removed it.
@@ -440,42 +502,11 @@ def may_continue(version: Any, covered: int) -> bool:
     return last < covered or (last == covered and _is_part(version))
 
 
-def continued(claim: Claim, line: dict[int, Any]) -> Claim:
-    """Return the claim that continues the parts ``line`` of the next exchange, from the claim of the session."""
-    parts = [version.value for version in line.values()]
-    return dataclasses.replace(claim, summary=parts[-1], parts=len(parts)) if parts else claim
-
-
-def rebuilding(claim: Claim, line: dict[int, Any], base: Any = None, replaces: int = 0) -> Claim:
-    """Return the claim to rebuild the summary after the version ``base``, from the claim of the session.
-
-    Without a ``base`` it begins at the first message. The versions ``line`` are continued. Its counters are those of a
-    session that ends where its summary ends.
-    """
-    newest = next(reversed(line.values()), base)
-    finished = [version for version in line.values() if not _is_part(version)]
-    covered = finished[-1].covered if finished else base.covered if base else Covered()
-    counters = Counters(
-        last_position=claim.counters.covered_position,
-        unpinned_count=claim.counters.covered_count,
-        unpinned_tokens=claim.counters.covered_tokens,
-        **covered._asdict(),
-    )
-    return dataclasses.replace(
-        claim,
-        counters=counters,
-        summary=newest and newest.value,
-        rebuilding=True,
-        replaces=replaces,
-        parts=len(list(itertools.takewhile(_is_part, reversed(line.values())))),
-    )
-
-
-def replaced_by_rebuild(first: Any, get: Callable[[int], Any]) -> tuple[Any, Any]:
+def _before(first: Any, get: Callable[[int], Any]) -> tuple[Any, Any]:
     """Return the version after which a rebuild begins that replaces ``first``, and the first version that it replaces.
 
     If ``first`` was made from a part of a long exchange, the rebuild makes the other parts of the exchange again, too:
-    a summary may not begin within an exchange. ``get`` returns a finished version by its number, or None.
+    a summary may not begin within an exchange.
     """
     base = get(first.parent_version) if first.parent_version else None
     while base is not None and _is_part(base):
@@ -492,18 +523,6 @@ def is_final(claim: Claim, version: NewVersion) -> bool:
     if version.part_end is not None:
         return False
     return not claim.rebuilding or version.last_position >= claim.counters.last_position
-
-
-def needs_rebuild(claim: Claim, version: NewVersion, rule: DueRule) -> bool:
-    """Whether the summary should be rebuilt from the messages after ``version``, which is no end of a rebuild."""
-    if version.stand_in:
-        return True
-    return is_old(version, rule.reanchor_every) and is_final(claim, version)
-
-
-def is_old(version: SummaryVersion | NewVersion | None, reanchor_every: int | None) -> bool:
-    """Whether ``version`` was made from messages alone so many folds ago that it should be rebuilt."""
-    return version is not None and reanchor_every is not None and version.folds >= reanchor_every
 
 
 def covered_by(claim: Claim) -> int:

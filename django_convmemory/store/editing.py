@@ -538,7 +538,6 @@ def finish(
     current = transactions.latest(summaries.current()).first()
     # Also if it is a part of an exchange that is not folded to its end: it will be shown.
     stands_in = transactions.latest(summaries.valid().filter(stand_in=True)).exists()
-    is_old = current is not None and values.is_old(current.value, rule.reanchor_every)
     counters = counters.covering(current.covered if current else Covered())
     due = counters.due(rule.threshold, indexed_position=indexed_position)
     models.Session.objects.using(using).filter(pk=session_id).update(
@@ -547,7 +546,7 @@ def finish(
         current_version=current.version if current else 0,
         due_since=Clock() if due else None,
         hinted_at=Clock() if due and rule.hint else None,
-        rebuild_after=Clock() if stands_in or is_old else None,
+        rebuild_after=Clock() if stands_in else None,
         **columns,
     )
     return Edited(session_id, due)

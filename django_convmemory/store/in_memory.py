@@ -565,8 +565,7 @@ class InMemoryStore:
         session.mark_due(rule.threshold, self._clock())
         session.hinted_at = session.due_since if rule.hint else None
         stands_in = any(version.valid and version.stand_in for version in session.versions.values())
-        is_old = values.is_old(session.summary, rule.reanchor_every)
-        session.rebuild_after = self._clock() if stands_in or is_old else None
+        session.rebuild_after = self._clock() if stands_in else None
         return Edited(session.id, session.due_since is not None)
 
     @_locked
@@ -719,44 +718,35 @@ class InMemoryStore:
 
     @_locked
     def claim_rebuild(
-        self,
-        session_id: int,
-        *,
-        lease: float,
-        prompt_hash: str,
-        stand_ins: bool,
-        wait: float,
-        reanchor_every: int | None = None,
+        self, session_id: int, *, lease: float, prompt_hash: str, whole: bool, wait: float
     ) -> Claim | str:
         session = self._sessions.get(session_id)
         now = self._clock()
-        if session is None or not session.current_version or (stand_ins and session.rebuild_after is None):
+        if session is None or not session.current_version or (session.rebuild_after is None and not whole):
             return "not_due"
         if session.is_leased(now):
             return "busy"
-        first = session.first_stand_in()
-        if first is None and stand_ins and not values.is_old(session.summary, reanchor_every):
+        claim = values.claimed(session, session.summary, now - (session.due_since or now))
+        unfinished = session.unfinished()
+        rebuild = values.rebuild_of(
+            claim,
+            unfinished,
+            session.first_stand_in(),
+            session.versions.get,
+            prompt_hash=prompt_hash,
+            whole=whole,
+        )
+        if rebuild is None:
             # What the fallback had made was replaced meanwhile.
             session.rebuild_after = None
             return "not_due"
-        if stand_ins:
-            session.rebuild_after = now + wait
-        base = None
-        if first is not None:
-            before, first = values.replaced_by_rebuild(first, session.versions.get)
-            base = before if stand_ins else None
-        building = session.unfinished()
-        covered = session.counters.covered_position
-        rows = [version for version in building if values.may_continue(version, covered)]
-        line = values.building_line(rows, prompt_hash, base.value.version if base else None)
-        for version in building:
-            version.valid = version.value.version in line
+        for version in unfinished:
+            version.valid = version.value.version in rebuild.line
+        session.rebuild_after = now + wait
         session.lease_token = uuid.uuid4().hex
         session.lease_expires_at = now + lease
-        session.epoch += 1
         session.revision += 1
-        claim = values.claimed(session, session.summary, 0.0)
-        return values.rebuilding(claim, line, base, first.value.version if first else 0)
+        return rebuild.claim(dataclasses.replace(claim, token=session.lease_token))
 
     def turns(self, claim: Claim) -> list[Turn]:
         return [Turn(row.position, row.tokens, row.answers, row.message.role) for row in self._tail(claim)]
@@ -820,7 +810,7 @@ class InMemoryStore:
             session.mark_due(rule.threshold, self._clock())
         if final and claim.rebuilding:
             session.rebuild_after = None
-        elif values.needs_rebuild(claim, version, rule) and session.rebuild_after is None:
+        elif version.stand_in and session.rebuild_after is None:
             session.rebuild_after = self._clock()
         if not claim.rebuilding:
             session.attempts, session.next_attempt_at, session.last_error = 0, None, ""

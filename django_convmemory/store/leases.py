@@ -60,49 +60,40 @@ class Leases(Database):
         return values.continued(claimed, line)
 
     def claim_rebuild(
-        self,
-        session_id: int,
-        *,
-        lease: float,
-        prompt_hash: str,
-        stand_ins: bool,
-        wait: float,
-        reanchor_every: int | None = None,
+        self, session_id: int, *, lease: float, prompt_hash: str, whole: bool, wait: float
     ) -> Claim | str:
         """Take the lease to make the summary again from the messages. Otherwise return the reason why not.
 
-        The reasons are ``not_due`` (there is no summary) and ``busy``. An unfinished rebuild with the same prompt is
-        continued. With ``stand_ins`` it begins after the last version before the first one that the fallback made, if
-        there is one. Then it is ``not_due`` too if the session is not marked for a rebuild, and the next rebuild of the
-        session waits for ``wait`` seconds, unless this one succeeds.
+        The reasons are ``not_due`` (there is no summary) and ``busy``. Where it begins: see :func:`.values.rebuild_of`.
+        Unless it is ``whole``, it is ``not_due`` too if the session is not marked for a rebuild, or if there is nothing
+        to make again. The next rebuild of the session waits for ``wait`` seconds, unless this one succeeds.
         """
         using = self.using
         summarized = models.Session.objects.using(using).filter(pk=session_id, current_version__gt=0)
-        changes: dict[str, Any] = {"epoch": F("epoch") + 1}
-        if stand_ins:
+        if not whole:
             summarized = summarized.filter(rebuild_after__isnull=False)
-            changes["rebuild_after"] = Clock(wait)
-        claimed, _ = _claimed(compiled.update(summarized.unleased(), **_leased(lease), **changes), session_id)
+        claiming = compiled.update(summarized.unleased(), **_leased(lease), rebuild_after=Clock(wait))
+        claimed, _ = _claimed(claiming, session_id)
         if claimed is None:
             return "busy" if summarized.exists() else "not_due"
         summaries = models.Summary.objects.using(using).filter(session_id=session_id).valid().order_by("version")
         finished = transactions.latest(summaries.filter(building=False))
-        first = finished.filter(stand_in=True).first()
-        base = None
-        if first is not None:
-            before, first = values.replaced_by_rebuild(first, lambda number: finished.filter(version=number).first())
-            base = before if stand_ins else None
-        elif stand_ins and not values.is_old(claimed.summary, reanchor_every):
+        unfinished = list(transactions.latest(summaries.filter(building=True)))
+        rebuild = values.rebuild_of(
+            claimed,
+            unfinished,
+            finished.filter(stand_in=True).first(),
+            lambda number: finished.filter(version=number).first(),
+            prompt_hash=prompt_hash,
+            whole=whole,
+        )
+        if rebuild is None:
             # What the fallback had made was replaced meanwhile, for example because a new release has other prompts.
             unmarked: dict[str, Any] = {"rebuild_after": None, "lease_token": "", "lease_expires_at": None}
             _update(models.Session.objects.using(using).filter(pk=session_id, lease_token=claimed.token), **unmarked)
             return "not_due"
-        building = list(transactions.latest(summaries.filter(building=True)))
-        covered = claimed.counters.covered_position
-        rows = [row for row in building if values.may_continue(row, covered)]
-        line = values.building_line(rows, prompt_hash, base.version if base else None)
-        _invalidate_others(building, line)
-        return values.rebuilding(claimed, line, base, first.version if first else 0)
+        _invalidate_others(unfinished, rebuild.line)
+        return rebuild.claim(claimed)
 
     def turns(self, claim: Claim) -> list[Turn]:
         """Return the tail of the session as it was when it was claimed, without texts."""

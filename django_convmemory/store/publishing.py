@@ -111,8 +111,7 @@ class _Shape(NamedTuple):
     @classmethod
     def of(cls, claim: Claim, version: NewVersion, rule: DueRule) -> _Shape:
         final = values.is_final(claim, version)
-        rebuild = values.needs_rebuild(claim, version, rule)
-        return cls(rule.threshold, final, claim.rebuilding, rebuild and not (final and claim.rebuilding))
+        return cls(rule.threshold, final, claim.rebuilding, version.stand_in and not (final and claim.rebuilding))
 
 
 @compiled.once

@@ -430,7 +430,7 @@ def _quoted(vendor: str, names: Iterable[str]) -> str:
 
 _COPIED_SUMMARY = (
     "version, parent_version, first_position, last_position, covered_count, covered_tokens, text, tokens, model, "
-    "shortened, fallback, stand_in, carried, cut, building, part_end, prompt_hash, identifiers, model_length, folds, "
+    "shortened, fallback, stand_in, carried, cut, building, part_end, prompt_hash, identifiers, model_length, "
     "created_at"
 )
 

@@ -700,9 +700,8 @@ WHERE ("convmemory_session"."epoch" = (%s)
 INSERT INTO "convmemory_summary" ("session_id", "version", "parent_version", "first_position",
     "last_position", "covered_count", "covered_tokens", "text", "tokens", "model", "shortened", "fallback",
     "stand_in", "carried", "cut", "building", "part_end", "prompt_hash", "identifiers", "model_length",
-    "folds", "invalidated_at", "created_at")
-VALUES (%s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s,
-    CLOCK_TIMESTAMP());
+    "invalidated_at", "created_at")
+VALUES (%s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, CLOCK_TIMESTAMP());
 
 -- publish (3 of 3)
 INSERT INTO "convmemory_attempt" ("session_id", "alias", "first_position", "last_position", "started_at",
@@ -725,7 +724,7 @@ WHERE ("convmemory_session"."lease_token" = (%s)
 -- claim_rebuild (1 of 5)
 UPDATE "convmemory_session"
 SET "lease_token" = %s, "lease_expires_at" = (CLOCK_TIMESTAMP() + %s * INTERVAL '1 second'), "revision" =
-    ("convmemory_session"."revision" + %s), "epoch" = ("convmemory_session"."epoch" + %s)
+    ("convmemory_session"."revision" + %s), "rebuild_after" = (CLOCK_TIMESTAMP() + %s * INTERVAL '1 second')
 WHERE ("convmemory_session"."current_version" > %s
     AND "convmemory_session"."id" = %s
     AND ("convmemory_session"."lease_expires_at" IS NULL
@@ -743,8 +742,8 @@ SELECT "convmemory_summary"."id" AS "id", "convmemory_summary"."session_id" AS "
     "convmemory_summary"."cut" AS "cut", "convmemory_summary"."building" AS "building",
     "convmemory_summary"."part_end" AS "part_end", "convmemory_summary"."prompt_hash" AS "prompt_hash",
     "convmemory_summary"."identifiers" AS "identifiers", "convmemory_summary"."model_length" AS
-    "model_length", "convmemory_summary"."folds" AS "folds", "convmemory_summary"."invalidated_at" AS
-    "invalidated_at", "convmemory_summary"."created_at" AS "created_at"
+    "model_length", "convmemory_summary"."invalidated_at" AS "invalidated_at",
+    "convmemory_summary"."created_at" AS "created_at"
 FROM "convmemory_summary"
 WHERE ("convmemory_summary"."session_id" = (%s)
     AND (("convmemory_summary"."building"
@@ -762,14 +761,13 @@ SELECT "convmemory_summary"."id", "convmemory_summary"."session_id", "convmemory
     "convmemory_summary"."model", "convmemory_summary"."shortened", "convmemory_summary"."fallback",
     "convmemory_summary"."stand_in", "convmemory_summary"."carried", "convmemory_summary"."cut",
     "convmemory_summary"."building", "convmemory_summary"."part_end", "convmemory_summary"."prompt_hash",
-    "convmemory_summary"."identifiers", "convmemory_summary"."model_length", "convmemory_summary"."folds",
+    "convmemory_summary"."identifiers", "convmemory_summary"."model_length",
     "convmemory_summary"."invalidated_at", "convmemory_summary"."created_at"
 FROM "convmemory_summary"
 WHERE ("convmemory_summary"."session_id" = %s
     AND "convmemory_summary"."invalidated_at" IS NULL
-    AND NOT "convmemory_summary"."building"
-    AND "convmemory_summary"."stand_in")
-ORDER BY "convmemory_summary"."version" ASC LIMIT 1;
+    AND "convmemory_summary"."building")
+ORDER BY "convmemory_summary"."version" ASC;
 
 -- claim_rebuild (5 of 5)
 SELECT "convmemory_summary"."id", "convmemory_summary"."session_id", "convmemory_summary"."version",
@@ -779,13 +777,14 @@ SELECT "convmemory_summary"."id", "convmemory_summary"."session_id", "convmemory
     "convmemory_summary"."model", "convmemory_summary"."shortened", "convmemory_summary"."fallback",
     "convmemory_summary"."stand_in", "convmemory_summary"."carried", "convmemory_summary"."cut",
     "convmemory_summary"."building", "convmemory_summary"."part_end", "convmemory_summary"."prompt_hash",
-    "convmemory_summary"."identifiers", "convmemory_summary"."model_length", "convmemory_summary"."folds",
+    "convmemory_summary"."identifiers", "convmemory_summary"."model_length",
     "convmemory_summary"."invalidated_at", "convmemory_summary"."created_at"
 FROM "convmemory_summary"
 WHERE ("convmemory_summary"."session_id" = %s
     AND "convmemory_summary"."invalidated_at" IS NULL
-    AND "convmemory_summary"."building")
-ORDER BY "convmemory_summary"."version" ASC;
+    AND NOT "convmemory_summary"."building"
+    AND "convmemory_summary"."stand_in")
+ORDER BY "convmemory_summary"."version" ASC LIMIT 1;
 
 -- fork (1 of 17)
 SELECT "convmemory_segment"."first" AS "first", "convmemory_segment"."last" AS "last",
@@ -857,10 +856,10 @@ AND position <= %s;
 -- fork (11 of 17)
 INSERT INTO convmemory_summary (session_id, version, parent_version, first_position, last_position,
     covered_count, covered_tokens, text, tokens, model, shortened, fallback, stand_in, carried, cut, building,
-    part_end, prompt_hash, identifiers, model_length, folds, created_at)
+    part_end, prompt_hash, identifiers, model_length, created_at)
 SELECT %s, version, parent_version, first_position, last_position, covered_count, covered_tokens, text,
     tokens, model, shortened, fallback, stand_in, carried, cut, building, part_end, prompt_hash, identifiers,
-    model_length, folds, created_at
+    model_length, created_at
 FROM convmemory_summary
 WHERE session_id = %s
 AND last_position <= %s
@@ -888,7 +887,7 @@ SELECT "convmemory_summary"."id", "convmemory_summary"."session_id", "convmemory
     "convmemory_summary"."model", "convmemory_summary"."shortened", "convmemory_summary"."fallback",
     "convmemory_summary"."stand_in", "convmemory_summary"."carried", "convmemory_summary"."cut",
     "convmemory_summary"."building", "convmemory_summary"."part_end", "convmemory_summary"."prompt_hash",
-    "convmemory_summary"."identifiers", "convmemory_summary"."model_length", "convmemory_summary"."folds",
+    "convmemory_summary"."identifiers", "convmemory_summary"."model_length",
     "convmemory_summary"."invalidated_at", "convmemory_summary"."created_at"
 FROM "convmemory_summary"
 WHERE ("convmemory_summary"."session_id" = %s

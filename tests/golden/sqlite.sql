@@ -549,10 +549,10 @@ AND position <= %s;
 -- fork, summaries
 INSERT INTO convmemory_summary (session_id, version, parent_version, first_position, last_position,
     covered_count, covered_tokens, text, tokens, model, shortened, fallback, stand_in, carried, cut, building,
-    part_end, prompt_hash, identifiers, model_length, folds, created_at)
+    part_end, prompt_hash, identifiers, model_length, created_at)
 SELECT %s, version, parent_version, first_position, last_position, covered_count, covered_tokens, text,
     tokens, model, shortened, fallback, stand_in, carried, cut, building, part_end, prompt_hash, identifiers,
-    model_length, folds, created_at
+    model_length, created_at
 FROM convmemory_summary
 WHERE session_id = %s
 AND last_position <= %s

@@ -511,15 +511,6 @@ def test_summaries(settings: Any, db: None, model: OpenAIServer, monkeypatch: py
     assert str(memories["default"].load("lesson").to_openai()[0].get("content")).startswith("此前对话的摘要：")
 
 
-def test_summaries_that_are_made_again(settings: Any, db: None, model: OpenAIServer) -> None:
-    configure(settings, model, "summaries", "settings_reanchor.py")
-    for _ in range(19):
-        fold("default", model)
-    assert Session.objects.get().rebuild_after is None
-    fold("default", model)
-    assert Session.objects.get().rebuild_after is not None
-
-
 # The reference.
 
 

@@ -1,7 +1,8 @@
-"""What the fallback made while the model was unavailable is rebuilt by the model."""
+"""Rebuilds: of a whole summary, and of what the fallback made while the model was unavailable."""
 
 from __future__ import annotations
 
+import contextlib
 import datetime as dt
 import itertools
 import types
@@ -19,6 +20,8 @@ from django_convmemory.fold.run import Result
 from django_convmemory.maintenance import explain, integrity
 from django_convmemory.messages import ChatMessage
 from django_convmemory.operations.conversation import ConversationMemory
+from django_convmemory.rules import values
+from django_convmemory.rules.counters import Counters
 from django_convmemory.rules.strategies import SummaryBuffer
 from django_convmemory.rules.values import Claim, backoff
 from django_convmemory.scheduling import NullScheduler
@@ -334,18 +337,6 @@ def test_an_option_turns_rebuilds_off() -> None:
     assert memory.sweep_rebuilds() == []
 
 
-def test_a_full_rebuild_replaces_the_fallbacks_versions_too() -> None:
-    memory = memory_with(Model())
-    fold(memory)
-    fold_in_outage(memory)
-
-    assert memory.rebuild("s") == "published"
-
-    assert session().rebuild_after is None
-    assert not any(version.stand_in for version in valid())
-    assert damage() == []
-
-
 def test_a_worker_that_is_killed_in_a_rebuild_leaves_the_summary_and_what_is_built() -> None:
     model = Model()
     memory = memory_with(model)
@@ -358,7 +349,7 @@ def test_a_worker_that_is_killed_in_a_rebuild_leaves_the_summary_and_what_is_bui
     current = memory.load("s").summary
     # Like a process that is killed: it releases nothing.
     claim = memory.store.claim_rebuild(
-        session().pk, lease=60, prompt_hash=memory.requests.prompt_hash, stand_ins=True, wait=DAY
+        session().pk, lease=60, prompt_hash=memory.requests.prompt_hash, whole=False, wait=DAY
     )
     assert isinstance(claim, Claim)
     assert claim.summary is not None
@@ -526,3 +517,163 @@ def test_both_stores_rebuild_the_same() -> None:
     assert results[0] == results[1]
     assert "[[100" in results[0][0]
     assert "[[100" not in results[0][-1]
+
+
+# A whole rebuild, which somebody asks for.
+
+
+def test_a_whole_rebuild_begins_at_the_first_message_and_is_shown_once_it_stands_for_as_much() -> None:
+    def look() -> None:
+        shown.append(memory.load("s").summary)
+        model.first = look
+
+    shown: list[str | None] = []
+    model = Model()
+    memory = memory_with(model)
+    assert memory.rebuild("s") == "not_due"
+    fold(memory)
+    fold_in_outage(memory)
+    before, last = session(), versions()[-1].version
+    old = memory.load("s").summary
+    model.first = look
+
+    assert memory.rebuild("s") == "published"
+
+    made = [version for version in versions() if version.version > last]
+    assert (made[0].parent_version, made[0].first_position) == (None, 1)
+    assert shown == [old] * len(made)
+    assert not any(version.stand_in for version in valid())
+    row = session()
+    assert (row.current_version, row.covered_position) == (made[-1].version, before.covered_position)
+    assert (row.epoch, row.rebuild_after) == (before.epoch, None)
+    assert covered(made[-1].text) == list(range(1, row.covered_position + 1))
+    assert damage() == []
+
+
+@pytest.mark.parametrize("began", ["too late", "killed", "told to end", "failed"])
+def test_a_whole_rebuild_that_is_not_finished_is_continued_by_a_sweep(
+    began: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The fallback has made nothing, so only the unfinished versions say where it began."""
+
+    def end() -> None:
+        if model.requests[1:]:
+            raise KeyboardInterrupt if began == "told to end" else DOWN
+        model.first = end
+
+    model = Model()
+    memory = memory_with(model, fallback=None)
+    talk(memory, 40)
+    fold(memory)
+    before, last = session(), versions()[-1].version
+    model.requests.clear()
+    if began in ("too late", "killed"):
+        monkeypatch.setattr(base, "time", types.SimpleNamespace(monotonic=itertools.count(0.0, 1000.0).__next__))
+        assert memory.rebuild("s") == "published"
+    else:
+        model.first = end
+        with pytest.raises(KeyboardInterrupt) if began == "told to end" else contextlib.nullcontext():
+            assert memory.rebuild("s") == "stalled"
+    assert (session().current_version, session().lease_token) == (before.current_version, "")
+    if began == "killed":  # It releases nothing, and its mark is that of the claim.
+        prompt_hash = memory.requests.prompt_hash
+        claim = memory.store.claim_rebuild(session().pk, lease=60, prompt_hash=prompt_hash, whole=True, wait=DAY)
+        assert isinstance(claim, Claim)
+    skip(DAY if began == "killed" else 300.0 if began == "failed" else 0.0)
+
+    runs = 0
+    while ids := memory.sweep_rebuilds():
+        assert keys_of(ids) == ["s"]
+        assert make_again(memory).outcome == "published"
+        runs += 1
+
+    made = [version for version in versions() if version.version > last]
+    assert (made[0].parent_version, made[0].first_position) == (None, 1)
+    # No chunk was folded twice.
+    assert [version.first_position for version in made] == sorted({version.first_position for version in made})
+    assert runs == (len(made) - 1 if began in ("too late", "killed") else 1)
+    assert session().epoch == before.epoch
+    assert covered(memory.load("s").summary or "") == list(range(1, memory.load("s").covered + 1))
+    assert damage() == []
+
+
+def test_a_whole_rebuild_of_a_due_session_goes_on_and_stops_only_if_it_becomes_due() -> None:
+    model = Model()
+    memory = memory_with(model)
+    talk(memory, 40)
+    fold(memory)
+    talk(memory, 12)
+    assert session().due_since is not None
+
+    assert memory.rebuild("s") == "published"
+
+    assert session().rebuild_after is None
+    assert memory.compact("s") == "published"
+    model.first = lambda: talk(memory, 12)
+    assert memory.rebuild("s") == "published"
+    assert seconds_until_rebuild() <= 0
+    assert damage() == []
+
+
+def test_a_whole_rebuild_whose_model_fails_leaves_the_summary_that_there_is() -> None:
+    model = Model()
+    memory = memory_with(model)
+    fold(memory)
+    before = memory.load("s")
+    model.error = DOWN
+
+    assert memory.rebuild("s") == "stalled"
+
+    assert memory.load("s") == before
+    assert (session().lease_token, session().due_since, session().attempts) == ("", None, 0)
+    model.error = None
+    skip(301.0)
+    # Nothing is built, and the fallback has made nothing: there is nothing to go on with.
+    assert keys_of(memory.sweep_rebuilds()) == ["s"]
+    assert make_again(memory).outcome == "not_due"
+    assert session().rebuild_after is None
+
+
+# What a rebuild continues.
+
+
+@pytest.mark.parametrize(
+    ("made", "line"),
+    [
+        ([], []),
+        ([(4, None, "now"), (5, 4, "now"), (6, 5, "now")], [4, 5, 6]),
+        ([(4, None, "earlier"), (5, 4, "earlier")], []),
+        # Another prompt ends the line. A version that was made from that version is not continued.
+        ([(4, None, "now"), (5, 4, "earlier"), (6, 5, "now")], [4]),
+        # A process that was overtaken made version 6 from version 4.
+        ([(4, None, "now"), (5, 4, "now"), (6, 4, "now"), (7, 5, "now")], [4, 5, 7]),
+        ([(4, None, "now"), (5, None, "now"), (6, 5, "now")], [4]),
+        ([(4, 3, "now"), (5, 4, "now")], []),
+    ],
+)
+def test_a_rebuild_continues_what_was_made_with_this_prompt_one_from_the_other(
+    made: list[tuple[int, int | None, str]], line: list[int]
+) -> None:
+    unfinished = [
+        models.Summary(version=version, parent_version=parent, prompt_hash=prompt) for version, parent, prompt in made
+    ]
+    assert list(values.building_line(unfinished, "now")) == line
+
+
+def test_a_rebuild_sees_a_session_that_ends_with_its_summary() -> None:
+    counters = Counters(
+        last_position=9,
+        unpinned_count=8,
+        unpinned_tokens=80,
+        covered_position=6,
+        covered_count=5,
+        covered_tokens=50,
+    )
+    claim = Claim(1, values.SessionName("default", "key"), "token", 0, 2, 1, 0.0, counters, summary=None)
+    begun = values.Rebuild(None, {}, None).claim(claim)
+    assert (begun.rebuilding, begun.summary) == (True, None)
+    assert begun.counters == Counters(last_position=6, unpinned_count=5, unpinned_tokens=50)
+    newest = models.Summary(version=2, last_position=3, covered_count=2, covered_tokens=20)
+    continued = values.Rebuild(None, {1: models.Summary(version=1), 2: newest}, None).claim(claim)
+    assert continued.summary == newest.value
+    assert continued.counters == begun.counters._replace(covered_position=3, covered_count=2, covered_tokens=20)
