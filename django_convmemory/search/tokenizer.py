@@ -68,15 +68,26 @@ def spans(text: str) -> Iterator[Span]:
 
 def tokenize(text: str, limit: int = MAX_TERMS) -> list[str]:
     """Return the first ``limit`` terms of ``text``, repeated ones included."""
-    if text.isascii():
-        runs = _ASCII_RUN.findall(text.lower())
-        if "".join(runs).isalpha():
-            # Most messages are like this. It gives what _terms() gives, in two thirds of the time.
-            plain = [run[:MAX_LENGTH] for run in runs]
-            told = languages.told_by(plain[:_TELLING_WORDS], text[:_TELLING_CHARACTERS])
-            terms = (language.form(word) for word in plain for language in told if word not in language.stop_words)
-            return list(itertools.islice(terms, limit))
-    return [term for term, _, _ in itertools.islice(_terms(text), limit)]
+    if not text.isascii():
+        return [term for term, _, _ in itertools.islice(_terms(text), limit)]
+    # Most messages are like this. It gives what _terms() gives, in two thirds of the time.
+    words: list[tuple[int, str]] = []
+    for run in _ASCII_RUN.findall(text.lower()):
+        if run.isalpha():
+            words.append((WORD, run[:MAX_LENGTH]))
+        else:
+            places = range(len(run))
+            words += [(kind, word) for kind, word, _, _ in _parts(run, places, places)]
+    told = languages.told_by([word for _, word in words[:_TELLING_WORDS]], text[:_TELLING_CHARACTERS])
+    terms: list[str] = []
+    for kind, word in words:
+        if kind == WORD:
+            terms += [language.tag + language.stem(word) for language in told if word not in language.stop_words]
+        else:
+            terms.append(word)
+        if len(terms) >= limit:
+            return terms[:limit]
+    return terms
 
 
 def _terms(text: str) -> Iterator[tuple[str, int, int]]:

@@ -10,7 +10,8 @@ from django.db.models import BigIntegerField, Value
 
 from django_convmemory import models
 from django_convmemory.rules.values import SessionName
-from django_convmemory.store import transactions
+from django_convmemory.store import compiled, transactions
+from django_convmemory.store.compiled import Slot
 
 T = TypeVar("T")
 
@@ -32,8 +33,12 @@ class Database:
 
     def find(self, name: SessionName) -> int | None:
         """Return the id of the session, or None."""
-        sessions = transactions.latest(models.Session.objects.using(self.using)).named(name)
-        return sessions.values_list("pk", flat=True).first()
+        using = self.using
+        finding = _finding(using, lock=transactions.reads_earlier(using))
+        for session_id, *_ in finding.read(name_hash=name.name_hash):
+            # Another row may have the name since.
+            return session_id if name.row_id in (None, session_id) else None
+        return None
 
     def _run(
         self, work: Callable[[str], T], *, savepoint: bool = False, happened: Callable[[], bool] | None = None
@@ -45,6 +50,12 @@ class Database:
     def _none(self, **conditions: Any) -> bool:
         """Whether no session meets the conditions."""
         return not models.Session.objects.using(self.using).filter(**conditions).exists()
+
+
+@compiled.once
+def _finding(using: str, *, lock: bool) -> compiled.Selection:
+    rows = models.Session.objects.using(using).filter(name_hash=Slot("name_hash"))
+    return compiled.selection((rows.select_for_update() if lock else rows).values_list("pk"))
 
 
 def bigint(number: int) -> Value:
