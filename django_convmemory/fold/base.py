@@ -53,6 +53,7 @@ class Admission(NamedTuple):
 class Fold:
     """One run for one session. The first fields are those of the memory.
 
+    - ``queues``: a task will fold the session later if the result says ``again``. The session's row notes it.
     - ``run`` is what observers are told.
     - ``claim`` is replaced after each version that is published.
     - ``window``, in tokens, shrinks if the model says that a chunk was too long.
@@ -68,6 +69,7 @@ class Fold:
     fallback: ChatModel | None
     price: Price | None
     rule: DueRule
+    queues: bool
     on_published: Callable[[Claim], None]
     on_failed: Callable[[Claim, Exception], None]
 

@@ -61,13 +61,9 @@ class SessionName:
 
 
 class DueRule(NamedTuple):
-    """When a session becomes due, and whether a task is sent for it then.
-
-    With ``hint`` the store notes the time, so that a sweep does not send a task too.
-    """
+    """When a session becomes due."""
 
     threshold: Threshold
-    hint: bool = False
 
 
 class Appended(NamedTuple):
