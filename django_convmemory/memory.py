@@ -73,12 +73,12 @@ class ConversationSummaryMemory(ConversationMemory):
     Folds all messages but the last ``buffer_size`` when more than twice as many are unfolded.
     """
 
-    strategy_class = strategies.Summary
+    strategy_class = strategies.SummaryWindow
     summarizes = True
 
     def __init__(self, store: Store, model: ChatModel, buffer_size: int, **options: Any) -> None:
         options.setdefault("counter", tokens.SummaryBufferEstimate())
-        super().__init__(store, strategies.Summary(buffer_size), model=model, **options)
+        super().__init__(store, strategies.SummaryWindow(buffer_size), model=model, **options)
 
 
 class ConversationSummaryBufferMemory(ConversationMemory):

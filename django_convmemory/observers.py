@@ -38,7 +38,7 @@ class Run:
 
 
 @dataclasses.dataclass(slots=True, kw_only=True)
-class Call:
+class ModelCall:
     """A request that a run has a model answer. ``response`` is set when the model has answered.
 
     ``alias`` and ``public_id`` are those of the session.
@@ -74,7 +74,7 @@ class Observer:
     def folding(self, run: Run) -> Manager:
         return contextlib.nullcontext()
 
-    def calling(self, call: Call) -> Manager:
+    def calling(self, call: ModelCall) -> Manager:
         return contextlib.nullcontext()
 
     def searching(self, search: Search) -> Manager:
@@ -107,7 +107,7 @@ def folding(run: Run) -> _Observed[Run]:
     return _Observed([observer.folding for observer in _observers], run)
 
 
-def calling(call: Call) -> Manager:
+def calling(call: ModelCall) -> Manager:
     """Surrounds a model call."""
     return _Observed([observer.calling for observer in _observers], call)
 

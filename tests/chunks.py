@@ -12,7 +12,7 @@ from django_convmemory import models
 from django_convmemory.chat_models.base import ChatRequest
 from django_convmemory.clock import Clock
 from django_convmemory.maintenance import integrity
-from django_convmemory.observers import Call, Run
+from django_convmemory.observers import ModelCall, Run
 from django_convmemory.operations.conversation import ConversationMemory
 from django_convmemory.operations.naming import Named
 from django_convmemory.rules.transcript import spoken
@@ -101,7 +101,7 @@ class Killed:
         # Kept, because a run that is collected releases its lease.
         run = Run(alias=memory.alias, session_id=session_id, work="compact")
         self.steps = memory._steps(memory.model, run, asked=False)
-        call: Call = next(self.steps)
+        call: ModelCall = next(self.steps)
         for _ in range(calls):
             call = self.steps.send(call.model.chat(call.request))
         expire(memory, key)

@@ -22,7 +22,15 @@ from django_convmemory.maintenance import integrity
 from django_convmemory.messages import ChatMessage
 from django_convmemory.operations.conversation import ConversationMemory, SessionHandle
 from django_convmemory.rules.segments import Segment
-from django_convmemory.rules.strategies import Buffer, Pruning, Strategy, Summary, SummaryBuffer, TokenBuffer, Window
+from django_convmemory.rules.strategies import (
+    Buffer,
+    Pruning,
+    Strategy,
+    SummaryBuffer,
+    SummaryWindow,
+    TokenBuffer,
+    Window,
+)
 from django_convmemory.rules.values import StoredMessage
 from django_convmemory.scheduling import InlineScheduler, NullScheduler
 from django_convmemory.search import indexing
@@ -97,8 +105,8 @@ def created(session: Any) -> Any:
 STRATEGIES: list[Strategy] = [
     SummaryBuffer(20),
     SummaryBuffer(3),
-    Summary(2),
-    Summary(0),
+    SummaryWindow(2),
+    SummaryWindow(0),
     Pruning(15),
     Window(3),
     TokenBuffer(12),

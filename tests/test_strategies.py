@@ -11,8 +11,8 @@ from django_convmemory.rules.strategies import (
     Buffer,
     Pruning,
     Strategy,
-    Summary,
     SummaryBuffer,
+    SummaryWindow,
     Threshold,
     TokenBuffer,
     View,
@@ -46,7 +46,7 @@ plain_tails = st.lists(st.lists(counts, min_size=1, max_size=1), max_size=20).ma
 tails = plain_tails | st.lists(st.lists(counts, min_size=1, max_size=5), max_size=10).map(laid_out)
 limits = st.integers(1, 120)
 folding: st.SearchStrategy[Strategy] = st.one_of(
-    st.builds(SummaryBuffer, limits), st.builds(Summary, st.integers(0, 8)), st.builds(Pruning, limits)
+    st.builds(SummaryBuffer, limits), st.builds(SummaryWindow, st.integers(0, 8)), st.builds(Pruning, limits)
 )
 showing: st.SearchStrategy[Strategy] = st.one_of(
     st.just(Buffer()), st.builds(Window, st.integers(0, 12)), st.builds(TokenBuffer, st.integers(0, 200))
@@ -69,7 +69,7 @@ def test_the_newest_exchange_is_kept(strategy: Strategy, tail: Tail) -> None:
     assert strategy.plan(*tail) <= tail.newest
 
 
-@pytest.mark.parametrize("strategy", [SummaryBuffer(10), Pruning(10), Summary(1)])
+@pytest.mark.parametrize("strategy", [SummaryBuffer(10), Pruning(10), SummaryWindow(1)])
 def test_nothing_is_folded_of_an_exchange_that_began_before(strategy: Strategy) -> None:
     assert strategy.plan([20, 20, 20], []) == 0
 
@@ -134,7 +134,7 @@ def test_summary_buffer_splits_of_the_reference(limit: int, tokens: list[int], s
 
 @given(st.integers(0, 8), plain_tails)
 def test_summary_keeps_its_last_messages(buffer_size: int, tail: Tail) -> None:
-    kept = len(tail.tokens) - Summary(buffer_size).plan(*tail)
+    kept = len(tail.tokens) - SummaryWindow(buffer_size).plan(*tail)
     if len(tail.tokens) > 2 * buffer_size:
         assert kept == max(1, buffer_size) or len(tail.tokens) == kept == 1
     else:
@@ -186,8 +186,8 @@ def test_token_buffer_shows_exactly_what_its_limit_holds(tokens: list[int], firs
         (Buffer(), View()),
         (Window(7), View(messages=7)),
         (TokenBuffer(90), View(tokens=90)),
-        (Summary(5), View(messages=20, summary=True)),
-        (Summary(0), View(messages=1, summary=True)),
+        (SummaryWindow(5), View(messages=20, summary=True)),
+        (SummaryWindow(0), View(messages=1, summary=True)),
         (SummaryBuffer(90), View(summary=True)),
         (Pruning(90), View(summary=True)),
     ],
@@ -234,7 +234,7 @@ def test_a_limit_that_no_database_can_compare_is_none() -> None:
     assert Threshold(tokens=5, messages=2**70) == Threshold(tokens=5)
 
 
-@pytest.mark.parametrize("strategy", [Window, TokenBuffer, Summary, SummaryBuffer, Pruning])
+@pytest.mark.parametrize("strategy", [Window, TokenBuffer, SummaryBuffer, SummaryWindow, Pruning])
 @pytest.mark.parametrize("limit", [-1, 1.5, "2000", None, True])
 def test_limits_are_whole_numbers(strategy: type[Strategy], limit: object) -> None:
     with pytest.raises(
@@ -303,7 +303,7 @@ def test_evict_to_is_a_share(strategy: type[Any], evict_to: Any) -> None:
 @given(limits, tails, st.data())
 def test_what_is_kept_begins_with_a_users_turn_if_there_is_one(limit: int, tail: Tail, data: st.DataObject) -> None:
     users = sorted(data.draw(st.sets(st.sampled_from(tail.starts or [0]))))
-    for strategy in (SummaryBuffer(limit), Summary(limit % 8)):
+    for strategy in (SummaryBuffer(limit), SummaryWindow(limit % 8)):
         split, plain = strategy.plan(*tail, users), strategy.plan(*tail)
         later = [start for start in users if plain <= start < tail.newest]
         assert split == (later[0] if plain and later else plain)

@@ -42,7 +42,7 @@ class Version(NamedTuple):
     has_words: bool | None
 
 
-class Found(NamedTuple):
+class Mention(NamedTuple):
     """A message that was found, and what became of it.
 
     - ``before`` is the parameter of the page that shows the message.
@@ -91,7 +91,7 @@ class Finding:
         return [hit for hit in self.hits if hit.marks]
 
     @cached_property
-    def found(self) -> list[Found]:
+    def found(self) -> list[Mention]:
         """The messages that have words of the phrase, the best first."""
         folds = ((each.first_position, each.last_position, each.number) for each in self.versions if each.folds)
         ends = [(last, number) for _first, last, number in sorted(explain.current_line(folds))]
@@ -99,8 +99,8 @@ class Finding:
         explained = explain.explained([(hit.position, hit.role, 0) for hit in having], self.context, ends)
         return [self._found(hit, entry) for hit, entry in zip(having, explained, strict=True)]
 
-    def _found(self, hit: Hit, explained: explain.Explained) -> Found:
-        found = Found(hit, page_of(self.session, hit.position), explained.disposition, explained.version)
+    def _found(self, hit: Hit, explained: explain.Explained) -> Mention:
+        found = Mention(hit, page_of(self.session, hit.position), explained.disposition, explained.version)
         if found.version is None:
             return found
         later = [version for version in self._readable if version.number >= found.version]

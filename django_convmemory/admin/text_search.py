@@ -27,7 +27,7 @@ READ = 100
 SESSIONS = 500
 
 
-class Found(NamedTuple):
+class FoundMessage(NamedTuple):
     """A message that was found. ``before`` is the parameter of its session's page that shows it."""
 
     session: models.Session
@@ -92,13 +92,13 @@ class TextSearch:
         return [hit for hits in self._by_memory for hit in hits if hit.marks]
 
     @cached_property
-    def hits(self) -> list[Found]:
+    def hits(self) -> list[FoundMessage]:
         """The messages, the best ones of each memory first."""
         by_id: dict[Any, models.Session] = {session.pk: session for session in self.searched}
         best = sorted(self._having, key=lambda hit: -hit.score)[:SHOWN]
         sessions = [by_id[hit.session.row_id] for hit in best]
         return [
-            Found(session, hit, finding.page_of(session, hit.position))
+            FoundMessage(session, hit, finding.page_of(session, hit.position))
             for session, hit in zip(sessions, best, strict=True)
         ]
 

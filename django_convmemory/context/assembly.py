@@ -303,7 +303,7 @@ def assemble(
         summary, summary_tokens = None, 0
     # A summary is empty if there was nothing to summarize yet: see parts.wordless.
     if summary is not None and summary.text:
-        leading.append(Part("summary", summary_message(options, summary.text), summary.tokens))
+        leading.append(Part("summary", options.summary_message(summary.text), summary.tokens))
 
     filler_tokens = _filler_tokens(options.roles, leading, tail, counter)
     counters = snapshot.counters
@@ -363,11 +363,6 @@ def _system_part(system: Any, counter: TokenCounter) -> list[Part]:
 
 def _total(rows: Sequence[Part] | Sequence[Placed]) -> int:
     return sum([row.tokens for row in rows])
-
-
-def summary_message(options: Options, text: str) -> ChatMessage:
-    """Return the message that shows a summary."""
-    return ChatMessage(options.summary_role, options.summary_prefix + text, kind="summary")
 
 
 def _shown(snapshot: Snapshot, strategy: Strategy, counter: TokenCounter, budget: float) -> Sequence[Placed]:

@@ -19,7 +19,7 @@ from django_convmemory.rules.transcript import spoken
 from django_convmemory.rules.values import SessionName, Snapshot, StoredMessage
 from django_convmemory.search import indexing, searching
 from django_convmemory.search.hits import Hit
-from django_convmemory.search.searching import Found
+from django_convmemory.search.searching import RankedMessage
 from django_convmemory.store.either import Store
 from django_convmemory.tokens import TokenCounter
 
@@ -68,7 +68,7 @@ def with_quotes(
         matches, _ = searching.rank([session], query, limit=_CANDIDATES, before=before)
         matches = [match for match in matches if match.share >= _FLOOR]
         found = [each for each in searching.read(store, [session], matches) if each.stored.message.role in _ROLES]
-        chosen: list[tuple[Found, Hit]] = []
+        chosen: list[tuple[RankedMessage, Hit]] = []
         recalling = context
         for each in found:
             candidates = [*chosen, (each, searching.hit(each, query, length=_EXCERPT))]
@@ -81,7 +81,7 @@ def with_quotes(
     return recalling
 
 
-def _message(found: Sequence[Found], hits: Sequence[Hit], zone: dt.tzinfo) -> ChatMessage:
+def _message(found: Sequence[RankedMessage], hits: Sequence[Hit], zone: dt.tzinfo) -> ChatMessage:
     """Return the message that quotes the messages of ``found``."""
     quotes = "\n".join(_quote(each.stored, hit, zone) for each, hit in zip(found, hits, strict=True))
     fence = transcript.fence(quotes)

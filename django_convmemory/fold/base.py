@@ -15,7 +15,7 @@ from typing import NamedTuple, TypeVar
 from django_convmemory.chat_models.base import ChatModel, ChatResponse, Price
 from django_convmemory.exceptions import ChatModelError
 from django_convmemory.fold.request import Requests
-from django_convmemory.observers import Call, Run
+from django_convmemory.observers import ModelCall, Run
 from django_convmemory.rules.options import Options
 from django_convmemory.rules.strategies import Strategy
 from django_convmemory.rules.values import Claim, DueRule
@@ -28,7 +28,7 @@ _WRITING = 30.0
 
 # What a step is that calls a model. It yields the call and is sent the response, or the error is thrown into it. So the
 # same code serves a worker that blocks and an event loop that must not.
-Steps = Generator[Call, ChatResponse, T]
+Steps = Generator[ModelCall, ChatResponse, T]
 
 
 class LeaseLost(Exception):

@@ -11,7 +11,7 @@ from django_convmemory.chat_models.base import ChatModel, ChatRequest, ChatRespo
 from django_convmemory.fold import quoting, validate
 from django_convmemory.fold.base import Admission, Fold, LeaseLost, Steps
 from django_convmemory.fold.chunk import Chunk
-from django_convmemory.observers import Call
+from django_convmemory.observers import ModelCall
 from django_convmemory.rules import breaker
 from django_convmemory.rules.breaker import Reason
 from django_convmemory.rules.transcript import spoken
@@ -114,7 +114,7 @@ def ask(fold: Fold, chunk: Chunk, model: ChatModel, request: ChatRequest) -> Ste
     by_fallback = model is fold.fallback
     fold.asked_own = fold.asked_own or model is fold.model
     try:
-        response = yield Call(
+        response = yield ModelCall(
             model=model, request=request, alias=fold.run.alias, public_id=fold.run.public_id, by_fallback=by_fallback
         )
         text = _quoted(fold, chunk, model, validate.checked(response))

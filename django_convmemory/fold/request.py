@@ -10,7 +10,6 @@ from collections.abc import Sequence
 
 from django_convmemory import messages
 from django_convmemory.chat_models.base import ChatRequest, FoldData
-from django_convmemory.context.assembly import summary_message
 from django_convmemory.messages import ChatMessage
 from django_convmemory.prompts import FoldMaterial, Prompts, ShortenMaterial
 from django_convmemory.rules import transcript
@@ -64,7 +63,7 @@ class Requests:
 
     def count(self, text: str) -> int:
         """Return the tokens of a summary with this text in a context."""
-        return self.counter.count(summary_message(self.options, text))
+        return self.counter.count(self.options.summary_message(text))
 
     def words(self, max_tokens: int) -> int:
         """Return how many words to ask for, by the tokens that the counter counts for a word."""

@@ -19,7 +19,7 @@ from asgiref.sync import sync_to_async
 from django_convmemory import exceptions, observers
 from django_convmemory.fold import call, chunk as chunks, version
 from django_convmemory.fold.base import Fold, LeaseLost, Steps
-from django_convmemory.observers import Call
+from django_convmemory.observers import ModelCall
 from django_convmemory.rules import breaker, exchanges
 from django_convmemory.rules.breaker import Reason
 from django_convmemory.rules.exchanges import Turn
@@ -306,7 +306,7 @@ async def adrive(steps: Steps[Result]) -> Result:
         await asyncio.shield(sync_to_async(steps.close)())
 
 
-def _step(advance: Callable[..., Call], *args: object) -> Call | Result:
+def _step(advance: Callable[..., ModelCall], *args: object) -> ModelCall | Result:
     try:
         return advance(*args)
     except StopIteration as stop:  # A future cannot carry it.

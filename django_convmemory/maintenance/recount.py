@@ -8,7 +8,6 @@ import time
 from django.db import connections
 
 from django_convmemory import models
-from django_convmemory.context.assembly import summary_message
 from django_convmemory.operations.conversation import ConversationMemory
 from django_convmemory.rules.counters import Counters
 from django_convmemory.rules.values import DueRule
@@ -40,7 +39,7 @@ def _recount(memory: ConversationMemory, session_id: int, using: str) -> bool:
     ends = {summary.last_position for summary in summaries}
     counters, counters_at = _recount_messages(memory, session_id, using, ends)
     for summary in summaries:
-        message = summary_message(memory.options, summary.text)
+        message = memory.options.summary_message(summary.text)
         # An empty summary is not shown.
         summary.tokens = memory.counter.count(message) if summary.text else 0
         if summary.last_position in counters_at:

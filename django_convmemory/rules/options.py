@@ -8,7 +8,7 @@ import typing
 from collections.abc import Mapping
 from typing import Any, Literal, TypeVar, get_type_hints
 
-from django_convmemory.messages import check_text
+from django_convmemory.messages import ChatMessage, check_text
 
 ROLES = ("any", "one_system", "alternating")
 SUMMARY_ROLES = ("system", "developer", "user")
@@ -61,6 +61,10 @@ class Options:
         for name, known in _CHOICES.items():
             if getattr(self, name) not in known:
                 raise ValueError(f"option {name} must be one of {', '.join(known)}, not {getattr(self, name)!r}.")
+
+    def summary_message(self, text: str) -> ChatMessage:
+        """Return the message that shows a summary."""
+        return ChatMessage(self.summary_role, self.summary_prefix + text, kind="summary")
 
     def chunk_tokens(self, limit: int | None) -> int:
         """Return how many tokens of messages one model call folds if the limit is ``limit`` tokens."""

@@ -186,7 +186,7 @@ class TokenBuffer(Strategy):
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Summary(Strategy):
+class SummaryWindow(Strategy):
     """Folds all but the last ``buffer_size`` messages when there are more than twice as many."""
 
     buffer_size: int

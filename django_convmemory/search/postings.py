@@ -26,7 +26,7 @@ Posting = tuple[int, bytes, bytes]
 _Term = tuple[str, str, int, int]
 
 
-class Part(NamedTuple):
+class SegmentPart(NamedTuple):
     """What is searched of one segment: the offsets from ``start`` to before ``end``.
 
     The message at an offset has the number ``base + offset`` and the position ``first + offset``.
@@ -50,7 +50,7 @@ class Searched(NamedTuple):
     ``repeated`` has for each word of the query how often the query has it, and ``having`` how many messages have it.
     """
 
-    parts: Sequence[Part]
+    parts: Sequence[SegmentPart]
     messages: int
     terms: int
     repeated: Sequence[int]
@@ -60,7 +60,7 @@ class Searched(NamedTuple):
 def read(sessions: Sequence[Sequence[Segment]], query: Query, *, after: int | None, before: int | None) -> Searched:
     """Read the words of ``query`` from the messages at positions between ``after`` and ``before``."""
     lookup = _Lookup(query)
-    parts: list[Part] = []
+    parts: list[SegmentPart] = []
     having = [0] * len(lookup.repeated)
     messages = terms = 0
     for number, session in enumerate(sessions):
@@ -83,7 +83,7 @@ def read(sessions: Sequence[Sequence[Segment]], query: Query, *, after: int | No
                 began = True
             for word, of_word, _ in postings:
                 having[word] += len(of_word)
-            parts.append(Part(number, segment.first, messages - start, start, end, lengths, sittings, postings))
+            parts.append(SegmentPart(number, segment.first, messages - start, start, end, lengths, sittings, postings))
             messages += end - start
             terms += total
     return Searched(parts, messages, terms, lookup.repeated, having)

@@ -19,7 +19,7 @@ from typing import NamedTuple
 from django_convmemory.rules import segments
 from django_convmemory.rules.segments import Segment
 from django_convmemory.search import postings
-from django_convmemory.search.postings import Part, Searched
+from django_convmemory.search.postings import Searched, SegmentPart
 from django_convmemory.search.queries import Query
 
 # The rarest words of a query that count.
@@ -105,7 +105,7 @@ def _norm(length: float) -> float:
     return K1 * (1 - B + B * length)
 
 
-def _own_scores(parts: Sequence[Part], weights: Mapping[int, float], average: float) -> dict[int, list[float]]:
+def _own_scores(parts: Sequence[SegmentPart], weights: Mapping[int, float], average: float) -> dict[int, list[float]]:
     """Return the BM25 of the messages of each part that has a word that counts.
 
     Most messages have a word once. Then BM25 adds up what the words weigh, and divides the sum once.
@@ -131,7 +131,7 @@ def _own_scores(parts: Sequence[Part], weights: Mapping[int, float], average: fl
     return scores
 
 
-def _best(parts: Sequence[Part], own: Mapping[int, Sequence[float]]) -> list[tuple[int, int]]:
+def _best(parts: Sequence[SegmentPart], own: Mapping[int, Sequence[float]]) -> list[tuple[int, int]]:
     """Return the part and the offset of the candidates."""
     highest = {number: max(scores) for number, scores in own.items()}
     # At least as many messages as there are candidates have the score `least`.
@@ -196,7 +196,7 @@ class Windows:
     """
 
     def __init__(
-        self, parts: Sequence[Part], candidates: Sequence[tuple[int, int]], own: Mapping[int, Sequence[float]]
+        self, parts: Sequence[SegmentPart], candidates: Sequence[tuple[int, int]], own: Mapping[int, Sequence[float]]
     ) -> None:
         """``candidates`` are parts and offsets. ``own`` has the scores of the messages of each part with a word."""
         self._parts = parts

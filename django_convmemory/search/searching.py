@@ -23,7 +23,7 @@ MAX_NEIGHBOURS = 10
 _INDEXED_FOR_SEARCH = 100
 
 
-class Found(NamedTuple):
+class RankedMessage(NamedTuple):
     """A match of the ranking, with its session and its message."""
 
     searchable: Searchable
@@ -101,7 +101,9 @@ def rank(
         return ranking.rank(segments, query, limit=limit, **bounds), False
 
 
-def read(store: Store, sessions: Sequence[Searchable], matches: Sequence[Match], *, neighbours: int = 0) -> list[Found]:
+def read(
+    store: Store, sessions: Sequence[Searchable], matches: Sequence[Match], *, neighbours: int = 0
+) -> list[RankedMessage]:
     """Read the messages of ``matches``. Those that were removed or redacted since they were ranked are left out."""
     around = {match: range(max(1, match.position - neighbours), match.position + neighbours + 1) for match in matches}
     places = [
@@ -121,11 +123,11 @@ def read(store: Store, sessions: Sequence[Searchable], matches: Sequence[Match],
             for position in around[match]
             if position != match.position and (session.session_id, position) in stored
         ]
-        results.append(Found(session, match, message, tuple(beside)))
+        results.append(RankedMessage(session, match, message, tuple(beside)))
     return results
 
 
-def hit(found: Found, query: Query, *, length: int = 240) -> Hit:
+def hit(found: RankedMessage, query: Query, *, length: int = 240) -> Hit:
     """Return a match as a hit, with an excerpt of at most ``length`` characters."""
     stored = found.stored
     text, marks = excerpts.excerpt(spoken(stored.message), query, length=length)

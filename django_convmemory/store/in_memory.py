@@ -100,7 +100,7 @@ class Message:
 
 
 @dataclasses.dataclass(slots=True)
-class Summary:
+class Version:
     value: SummaryVersion
     covered: Covered
     parent_version: int | None
@@ -126,7 +126,7 @@ class Session:
     replayed: bool = False
     cuts: str = ""
     spent_keys: str = ""
-    versions: dict[int, Summary] = dataclasses.field(default_factory=dict)
+    versions: dict[int, Version] = dataclasses.field(default_factory=dict)
     segments: list[Segment] = dataclasses.field(default_factory=list)
     last_version: int = 0
     current_version: int = 0
@@ -191,11 +191,11 @@ class Session:
         self.epoch += 1
         self.revision += 1
 
-    def unfinished(self) -> list[Summary]:
+    def unfinished(self) -> list[Version]:
         """Return the versions of a rebuild or of a long exchange that is not finished, in order."""
         return [version for version in self.versions.values() if version.building and version.valid]
 
-    def first_stand_in(self) -> Summary | None:
+    def first_stand_in(self) -> Version | None:
         """Return the first version that the fallback made in the model's place."""
         finished = (version for version in self.versions.values() if version.valid and not version.building)
         return next((version for version in finished if version.stand_in), None)
@@ -802,7 +802,7 @@ class InMemoryStore:
         if final:
             _finish_versions(session, claim, version)
         parent = claim.summary.version if claim.summary else None
-        session.versions[number] = Summary(
+        session.versions[number] = Version(
             version.stored(number), version.covered, parent, version.prompt_hash, not final, version.stand_in
         )
         session.last_version = number

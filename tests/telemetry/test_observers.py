@@ -16,7 +16,7 @@ from django_convmemory import observers
 from django_convmemory.chat_models.scripted import ScriptedChatModel
 from django_convmemory.contrib.telemetry import conf
 from django_convmemory.messages import ChatMessage
-from django_convmemory.observers import Call, Observer, Run, Search
+from django_convmemory.observers import ModelCall, Observer, Run, Search
 from tests import processes
 from tests.folding import build, session, talk
 
@@ -42,7 +42,7 @@ class Broken(Observer):
         raise RuntimeError("at the beginning")
 
     @contextlib.contextmanager
-    def calling(self, call: Call) -> Iterator[None]:
+    def calling(self, call: ModelCall) -> Iterator[None]:
         yield
         raise RuntimeError("at the end")
 
@@ -76,7 +76,7 @@ def test_an_observer_that_fails_is_logged_and_changes_nothing(caplog: pytest.Log
 @pytest.mark.django_db
 def test_an_observer_that_swallows_errors_swallows_none_of_ours() -> None:
     class Swallowing(Observer):
-        def calling(self, call: Call) -> contextlib.AbstractContextManager[object]:
+        def calling(self, call: ModelCall) -> contextlib.AbstractContextManager[object]:
             return contextlib.suppress(BaseException)
 
     memory = build(ScriptedChatModel([KeyboardInterrupt]))
@@ -92,7 +92,7 @@ class Recording(Observer):
         self.notes: list[str] = []
 
     @contextlib.contextmanager
-    def calling(self, call: Call) -> Iterator[None]:
+    def calling(self, call: ModelCall) -> Iterator[None]:
         self.notes.append("begins")
         try:
             yield
@@ -107,7 +107,7 @@ class Stopping(Observer):
         self.at, self.kind = at, kind
 
     @contextlib.contextmanager
-    def calling(self, call: Call) -> Iterator[None]:
+    def calling(self, call: ModelCall) -> Iterator[None]:
         if self.at == "beginning":
             raise self.kind
         yield

@@ -21,7 +21,7 @@ from django_convmemory.chat_models.openai import OpenAIChatModel
 from django_convmemory.contrib.telemetry import attributes, conf
 from django_convmemory.contrib.telemetry.instruments import Instruments
 from django_convmemory.messages import ChatMessage
-from django_convmemory.observers import Call, Observer, Run, Search
+from django_convmemory.observers import ModelCall, Observer, Run, Search
 from django_convmemory.search.hits import Hit
 
 # The link between an append and the fold needs this form, whatever form a site has chosen for its own headers.
@@ -60,7 +60,7 @@ class Telemetry(Observer):
                 self.instruments.fold_duration.record(time.monotonic() - began, measured)
 
     @contextlib.contextmanager
-    def calling(self, call: Call) -> Iterator[None]:
+    def calling(self, call: ModelCall) -> Iterator[None]:
         if not self._reports(call):
             yield
             self._count_cached(call)
@@ -103,12 +103,12 @@ class Telemetry(Observer):
         _PROPAGATOR.inject(carrier)
         return carrier
 
-    def _reports(self, call: Call) -> bool:
+    def _reports(self, call: ModelCall) -> bool:
         if self.options.chat_spans is None:
             return not is_instrumented(call.model)
         return self.options.chat_spans
 
-    def _answered(self, call: Call, span: Span) -> dict[str, str]:
+    def _answered(self, call: ModelCall, span: Span) -> dict[str, str]:
         """Add the answer to the span, and return what metrics have of it."""
         if call.response is None:
             return {}
@@ -117,7 +117,7 @@ class Telemetry(Observer):
             span.set_attributes(of_response(call.response))
         return {"gen_ai.response.model": call.response.model} if call.response.model else {}
 
-    def _count_cached(self, call: Call) -> None:
+    def _count_cached(self, call: ModelCall) -> None:
         usage = call.response.usage if call.response is not None else None
         if usage is not None and usage.cached_tokens is not None:
             self.instruments.cached_tokens.add(usage.cached_tokens, {attributes.ALIAS: call.alias})
