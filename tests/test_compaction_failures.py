@@ -15,11 +15,12 @@ from django_convmemory.chat_models.base import ChatModel, ChatRequest, ChatRespo
 from django_convmemory.chat_models.extractive import ExtractiveChatModel
 from django_convmemory.chat_models.scripted import ScriptedChatModel
 from django_convmemory.clock import Clock
-from django_convmemory.rules.values import Claim
+from django_convmemory.rules.values import Claim, backoff
 from django_convmemory.scheduling import NullScheduler
 from django_convmemory.store.either import Store
 from tests import event_loops
 from tests.folding import MarkerModel, build, covered, keys_of, outcomes, session, talk, versions
+from tests.outages import skip
 
 pytestmark = pytest.mark.django_db
 
@@ -111,6 +112,46 @@ def test_without_a_fallback_a_session_whose_text_fails_is_tried_hourly(error: Ex
     talk(memory, 5)
     assert memory.sweep(queued_for=0) == []
     assert type(error).__name__ in session().last_error
+
+
+def test_a_session_is_tried_again_when_the_fallback_may_stand_in() -> None:
+    memory = build(ScriptedChatModel(["NONE"] * 9), max_attempts=2, fallback=ExtractiveChatModel())
+    talk(memory, 10)
+    models.Session.objects.update(due_since=Clock(-1200))
+    memory.compact_id(session().pk, asked=True)
+
+    result = memory.compact_id(session().pk, asked=True)
+
+    assert (result.outcome, session().attempts) == ("stalled", 2)
+    assert result.delay == pytest.approx(600, abs=30)
+
+    models.Session.objects.update(due_since=Clock(-1801), next_attempt_at=Clock(-1))
+    assert memory.compact_id(session().pk).outcome == "published"
+    assert [(version.fallback, version.stand_in) for version in versions()] == [(True, True)]
+
+
+def test_a_worker_that_is_killed_each_time_is_tried_less_and_less_often() -> None:
+    memory = build(MarkerModel())
+    talk(memory, 10)
+    waits = []
+    for _ in range(12):
+        models.Session.objects.update(next_attempt_at=None, queued_at=Clock())
+        assert isinstance(
+            memory.store.claim(
+                session().pk, memory._due_rule, lease=60, prompt_hash=memory.requests.prompt_hash, force=False
+            ),
+            Claim,
+        )
+        row = session()
+        assert row.next_attempt_at is not None
+        assert row.lease_expires_at is not None
+        waits.append((row.next_attempt_at - row.lease_expires_at) / dt.timedelta(seconds=1))
+        skip(61.0)
+        # The killed worker's task does not keep the sweep from finding the session, but its wait does.
+        assert memory.sweep() == ([session().pk] if waits[-1] < 1 else [])
+
+    assert waits == pytest.approx([0, *(backoff(attempts) for attempts in range(2, 11)), 3600, 3600], abs=1)
+    assert session().attempts == 12
 
 
 def test_repeated_kills_reach_the_fallback() -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import datetime as dt
 import itertools
 import types
 from typing import Any
@@ -23,7 +22,7 @@ from django_convmemory.operations.conversation import ConversationMemory
 from django_convmemory.rules import values
 from django_convmemory.rules.counters import Counters
 from django_convmemory.rules.strategies import SummaryBuffer
-from django_convmemory.rules.values import Claim, backoff
+from django_convmemory.rules.values import Claim
 from django_convmemory.scheduling import NullScheduler
 from django_convmemory.store.in_memory import InMemoryStore
 from django_convmemory.store.orm import ORMStore
@@ -381,30 +380,6 @@ def test_a_process_that_is_told_to_end_in_a_rebuild_lets_the_next_one_go_on() ->
 
     assert (session().lease_token, session().attempts) == ("", 0)
     assert keys_of(memory.sweep_rebuilds()) == ["s"]
-
-
-def test_a_worker_that_is_killed_each_time_is_tried_less_and_less_often() -> None:
-    memory = build(MarkerModel())
-    talk(memory, 10)
-    waits = []
-    for _ in range(12):
-        models.Session.objects.update(next_attempt_at=None, queued_at=Clock())
-        assert isinstance(
-            memory.store.claim(
-                session().pk, memory._due_rule, lease=60, prompt_hash=memory.requests.prompt_hash, force=False
-            ),
-            Claim,
-        )
-        row = session()
-        assert row.next_attempt_at is not None
-        assert row.lease_expires_at is not None
-        waits.append((row.next_attempt_at - row.lease_expires_at) / dt.timedelta(seconds=1))
-        skip(61.0)
-        # The killed worker's task does not keep the sweep from finding the session, but its wait does.
-        assert memory.sweep() == ([session().pk] if waits[-1] < 1 else [])
-
-    assert waits == pytest.approx([0, *(backoff(attempts) for attempts in range(2, 11)), 3600, 3600], abs=1)
-    assert session().attempts == 12
 
 
 def test_a_truncation_to_where_an_unfinished_rebuild_ended_lets_the_next_one_finish() -> None:

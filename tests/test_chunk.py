@@ -1,4 +1,4 @@
-"""Parts of a long exchange: each character is in exactly one of them, wherever a run ends and another continues."""
+"""Where a chunk ends, and the parts of a long exchange: each character is in exactly one of them."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from hypothesis import example, given, strategies as st
 from django_convmemory import tokens
 from django_convmemory.fold import chunk as chunks
 from django_convmemory.messages import ChatMessage
-from django_convmemory.rules.exchanges import Placed
+from django_convmemory.rules.exchanges import Placed, Turn
 from django_convmemory.rules.transcript import spoken
 from tests import conversations
 from tests.conversations import call
@@ -218,3 +218,36 @@ def test_a_text_without_a_letter_or_a_digit_is_wordless(text: str, is_wordless: 
 )
 def test_calls_and_images_are_no_wordless_messages(message: ChatMessage) -> None:
     assert not chunks.wordless([message])
+
+
+# Chunks of whole exchanges.
+
+EXCHANGES = st.lists(st.lists(st.integers(1, 20), min_size=1, max_size=4), min_size=1, max_size=12)
+
+
+def turns_and_ends(exchanges: list[list[int]]) -> tuple[list[Turn], list[int]]:
+    tokens = list(itertools.chain.from_iterable(exchanges))
+    turns = [Turn(position, count, None, "user") for position, count in enumerate(tokens, 1)]
+    return turns, list(itertools.accumulate(map(len, exchanges)))
+
+
+@given(EXCHANGES, st.integers(0, 60))
+def test_chunks_have_each_exchange_once_and_as_many_as_fit(exchanges: list[list[int]], window: int) -> None:
+    turns, ends = turns_and_ends(exchanges)
+    start = 0
+    while start < len(turns):
+        end = chunks.end_of(turns, ends, start, window)
+        inner = [boundary for boundary in ends if start < boundary <= end]
+        assert inner[-1] == end
+        assert len(inner) == 1 or sum(turn.tokens for turn in turns[start:end]) <= window
+        if end < len(turns):
+            following = ends[ends.index(end) + 1]
+            assert sum(turn.tokens for turn in turns[start:following]) > window
+        start = end
+
+
+@given(EXCHANGES, st.data())
+def test_a_chunk_that_begins_within_an_exchange_ends_with_it(exchanges: list[list[int]], data: st.DataObject) -> None:
+    turns, ends = turns_and_ends(exchanges)
+    start = data.draw(st.integers(0, len(turns) - 1))
+    assert chunks.end_of(turns, ends, start, 0) == min(end for end in ends if end > start)
