@@ -26,8 +26,8 @@ T = TypeVar("T")
 # A lease lasts for one model call, and so many seconds to write.
 _WRITING = 30.0
 
-# What a step is that calls a model. It yields the call and is sent the response, or the error is thrown into it. So the
-# same code serves a worker that blocks and an event loop that must not.
+# A step that calls a model yields the call. It is sent the response, or the error is thrown into it. So the same code
+# serves a worker that blocks and an event loop that must not.
 Steps = Generator[ModelCall, ChatResponse, T]
 
 
