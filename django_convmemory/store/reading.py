@@ -16,7 +16,7 @@ from django_convmemory.messages import PINNED_ROLES
 from django_convmemory.rules import values
 from django_convmemory.rules.strategies import View
 from django_convmemory.rules.values import SessionName, SummaryVersion
-from django_convmemory.store import columns, database, partitions, preparing, sql
+from django_convmemory.store import columns, database, preparing, sql
 from django_convmemory.store.database import Database
 
 logger = logging.getLogger(__name__)
@@ -31,7 +31,7 @@ class Reading(Database):
         Of the pinned messages it has those that fit in ``max_pinned_tokens``, and always the first one.
         """
         connection = connections[self.using]
-        by_id = partitions.constant_id(self.using, name)
+        by_id = self._constant_id(connection, name)
         while True:
             with connection.cursor() as cursor:
                 statement = sql.load(connection.vendor, name, view, by_id)
@@ -90,7 +90,7 @@ class Reading(Database):
         # A subquery and not a join, and a range of positions: PostgreSQL expects a session of the usual length, and
         # might otherwise fetch and sort all of its messages.
         sessions = models.Session.objects.using(using).named(name)
-        rows = models.Message.objects.using(using).filter(session_id=partitions.id_of(sessions))
+        rows = models.Message.objects.using(using).filter(session_id=database.id_of(sessions))
         if before is not None:
             rows = rows.filter(position__lt=before)
         if after is not None:
