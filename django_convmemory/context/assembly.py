@@ -75,6 +75,7 @@ class Context(Sequence[ChatMessage]):
         leading: Sequence[Part] = (),
         tail: Sequence[Placed] = (),
         *,
+        tokens: int = 0,
         summary: str | None = None,
         covered: int = 0,
         omitted: int = 0,
@@ -92,7 +93,7 @@ class Context(Sequence[ChatMessage]):
         self._messages = [part.message for part in leading] + [row.message for row in tail]
         self.summary = summary
         self.covered = covered
-        self.tokens = sum([part.tokens for part in leading]) + sum([row.tokens for row in tail]) + filler_tokens
+        self.tokens = tokens
         self.recalled: Sequence[Hit] = ()
         self._recalled_at: int | None = None
         self._room = room
@@ -132,6 +133,7 @@ class Context(Sequence[ChatMessage]):
         context = Context(
             self._leading,
             tail,
+            tokens=self.tokens + row.tokens + filler_tokens - self._filler_tokens,
             summary=self.summary,
             covered=self.covered,
             omitted=self.omitted,
@@ -270,8 +272,14 @@ def assemble(
     """
     leading = _system_part(system, counter)
     if snapshot is None:
-        over_budget = max_tokens is not None and _total(leading) > max_tokens
-        return Context(leading, over_budget=over_budget, system_messages=options.system_messages, roles=options.roles)
+        total = _total(leading)
+        return Context(
+            leading,
+            tokens=total,
+            over_budget=max_tokens is not None and total > max_tokens,
+            system_messages=options.system_messages,
+            roles=options.roles,
+        )
     leading += [Part("pinned", row.message, row.tokens, row.position) for row in snapshot.pinned]
     if max_tokens is not None:
         budget: float = max_tokens - _total(leading)
@@ -296,6 +304,7 @@ def assemble(
     return Context(
         leading,
         tail,
+        tokens=_total(leading) + tail_tokens + filler_tokens,
         summary=summary.text or None if summary else None,
         covered=counters.covered_position if summary else 0,
         omitted=counters.unpinned_count + len(counters.pinned) - covered - stored,

@@ -121,8 +121,7 @@ def emptied(version: SummaryVersion) -> SummaryVersion:
     return dataclasses.replace(version, text="", identifiers=(), model_length=None)
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class Snapshot:
+class Snapshot(NamedTuple):
     """A session as it was at one moment: its counters, its current summary, and the messages to show."""
 
     session_id: int

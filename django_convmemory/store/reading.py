@@ -21,6 +21,9 @@ from django_convmemory.store.database import Database
 
 logger = logging.getLogger(__name__)
 
+# json.loads() would look for white space, of which the database writes none.
+_decoded = json.JSONDecoder().raw_decode
+
 
 class Reading(Database):
     """Reads sessions."""
@@ -44,7 +47,7 @@ class Reading(Database):
                 if not rows:
                     return None
                 session = rows.pop(None)
-                session_id, epoch, revision, due, *counted = json.loads(session[sql.AT_SESSION])
+                session_id, epoch, revision, due, *counted = _decoded(session[sql.AT_SESSION])[0]
                 if name.row_id not in (None, session_id):
                     return None
                 if by_id not in (None, session_id):
@@ -73,7 +76,7 @@ class Reading(Database):
                 due=bool(due),
                 revision=revision,
                 epoch=epoch,
-                summary=SummaryVersion(*json.loads(summary)) if view.summary and summary else None,
+                summary=SummaryVersion(*_decoded(summary)[0]) if view.summary and summary else None,
                 pinned=pinned,
                 tail=tail,
             )
