@@ -17,7 +17,7 @@ from django.core.management import CommandError, call_command
 from django_convmemory import clock, exceptions, models
 from django_convmemory.memory import memories
 from django_convmemory.messages import ChatMessage
-from django_convmemory.operations.conversation import ConversationMemory
+from django_convmemory.operations.handles import ConversationMemory
 from tests import processes
 from tests.openai_server import Behaviour, OpenAIServer
 from tests.projects import TURN, Project, append_until_due, asking, configured, scripted

@@ -19,7 +19,7 @@ from django_convmemory.api.views import base
 from django_convmemory.clock import Clock
 from django_convmemory.memory import memories
 from django_convmemory.messages import ChatMessage
-from django_convmemory.operations.conversation import SessionHandle
+from django_convmemory.operations.handles import SessionHandle
 from django_convmemory.search import indexing
 from django_convmemory.store import transactions
 from tests.api.conftest import ROOT, messages_body, row_of, url_of
