@@ -84,11 +84,6 @@ def _checked(text: str, name: str) -> str:
         raise InvalidSession(str(error)) from None
 
 
-def check_max_tokens(max_tokens: int | None) -> None:
-    if max_tokens is not None:
-        check_whole_number(max_tokens, "max_tokens", maximum=None)
-
-
 def batch(
     messages: Sequence[Any],
     counter: TokenCounter,

@@ -43,7 +43,8 @@ class Load(Append):
 
         Raises :class:`~django_convmemory.exceptions.InvalidArgument`.
         """
-        arguments.check_max_tokens(max_tokens)
+        if max_tokens is not None:
+            arguments.check_whole_number(max_tokens, "max_tokens", maximum=None)
         view = self.strategy.view()
         budget = self.max_context_tokens if max_tokens is None else max_tokens
         if budget is not None:
@@ -100,7 +101,8 @@ class Load(Append):
         The parameters are theirs. An asynchronous view waits for a thread once instead of twice. Wrong arguments are
         found before anything is written. Raises the errors of both operations.
         """
-        arguments.check_max_tokens(max_tokens)
+        if max_tokens is not None:
+            arguments.check_whole_number(max_tokens, "max_tokens", maximum=None)
         if recall is not None and not isinstance(recall, bool):
             searching.query_of(recall)
         message = assembly.system_message(system)
