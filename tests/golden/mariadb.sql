@@ -57,11 +57,11 @@ FROM convmemory_message m
 WHERE m.session_id = (
     SELECT s.id
     FROM convmemory_session s
-    WHERE s.name_hash = %s)
+    WHERE s.name_hash = %(name_hash)s)
 AND m.position >= (
     SELECT 1
     FROM convmemory_session s
-    WHERE s.name_hash = %s)
+    WHERE s.name_hash = %(name_hash)s)
 UNION ALL
 SELECT CAST(NULL AS SIGNED), NULL, NULL, NULL, JSON_ARRAY(s.id, s.epoch, s.revision, s.due_since IS NOT NULL,
     s.last_position, s.unpinned_count, s.unpinned_tokens, s.settled_tokens, s.newest_position, s.pinned,
@@ -71,7 +71,7 @@ SELECT CAST(NULL AS SIGNED), NULL, NULL, NULL, JSON_ARRAY(s.id, s.epoch, s.revis
     WHERE v.session_id = s.id
     AND v.version = s.current_version), CAST(NULL AS SIGNED), CAST(NULL AS SIGNED), NULL
 FROM convmemory_session s
-WHERE s.name_hash = %s;
+WHERE s.name_hash = %(name_hash)s;
 
 -- load: the last messages
 SELECT m.position, m.role, m.kind, m.content, m.wire, m.metadata, m.tokens, m.answers, m.redacted_at IS NOT
@@ -80,11 +80,11 @@ FROM convmemory_message m
 WHERE m.session_id = (
     SELECT s.id
     FROM convmemory_session s
-    WHERE s.name_hash = %s)
+    WHERE s.name_hash = %(name_hash)s)
 AND m.position >= (
-    SELECT GREATEST(1, LEAST(last_position + 1 - pinned_count - %s, newest_position))
+    SELECT GREATEST(1, LEAST(last_position + 1 - pinned_count - %(bound)s, newest_position))
     FROM convmemory_session s
-    WHERE s.name_hash = %s)
+    WHERE s.name_hash = %(name_hash)s)
 UNION ALL
 SELECT CAST(NULL AS SIGNED), NULL, NULL, NULL, JSON_ARRAY(s.id, s.epoch, s.revision, s.due_since IS NOT NULL,
     s.last_position, s.unpinned_count, s.unpinned_tokens, s.settled_tokens, s.newest_position, s.pinned,
@@ -94,7 +94,7 @@ SELECT CAST(NULL AS SIGNED), NULL, NULL, NULL, JSON_ARRAY(s.id, s.epoch, s.revis
     WHERE v.session_id = s.id
     AND v.version = s.current_version), CAST(NULL AS SIGNED), CAST(NULL AS SIGNED), NULL
 FROM convmemory_session s
-WHERE s.name_hash = %s;
+WHERE s.name_hash = %(name_hash)s;
 
 -- load: the last tokens
 SELECT m.position, m.role, m.kind, m.content, m.wire, m.metadata, m.tokens, m.answers, m.redacted_at IS NOT
@@ -103,11 +103,11 @@ FROM convmemory_message m
 WHERE m.session_id = (
     SELECT s.id
     FROM convmemory_session s
-    WHERE s.name_hash = %s)
+    WHERE s.name_hash = %(name_hash)s)
 AND m.tokens_through > (
-    SELECT GREATEST(0, LEAST(unpinned_tokens - %s, settled_tokens))
+    SELECT GREATEST(0, LEAST(unpinned_tokens - %(bound)s, settled_tokens))
     FROM convmemory_session s
-    WHERE s.name_hash = %s)
+    WHERE s.name_hash = %(name_hash)s)
 UNION ALL
 SELECT CAST(NULL AS SIGNED), NULL, NULL, NULL, JSON_ARRAY(s.id, s.epoch, s.revision, s.due_since IS NOT NULL,
     s.last_position, s.unpinned_count, s.unpinned_tokens, s.settled_tokens, s.newest_position, s.pinned,
@@ -117,7 +117,7 @@ SELECT CAST(NULL AS SIGNED), NULL, NULL, NULL, JSON_ARRAY(s.id, s.epoch, s.revis
     WHERE v.session_id = s.id
     AND v.version = s.current_version), CAST(NULL AS SIGNED), CAST(NULL AS SIGNED), NULL
 FROM convmemory_session s
-WHERE s.name_hash = %s;
+WHERE s.name_hash = %(name_hash)s;
 
 -- load: the summary, and what it does not cover
 SELECT m.position, m.role, m.kind, m.content, m.wire, m.metadata, m.tokens, m.answers, m.redacted_at IS NOT
@@ -126,11 +126,11 @@ FROM convmemory_message m
 WHERE m.session_id = (
     SELECT s.id
     FROM convmemory_session s
-    WHERE s.name_hash = %s)
+    WHERE s.name_hash = %(name_hash)s)
 AND m.position >= (
     SELECT covered_position + 1
     FROM convmemory_session s
-    WHERE s.name_hash = %s)
+    WHERE s.name_hash = %(name_hash)s)
 UNION ALL
 SELECT CAST(NULL AS SIGNED), NULL, NULL, NULL, JSON_ARRAY(s.id, s.epoch, s.revision, s.due_since IS NOT NULL,
     s.last_position, s.unpinned_count, s.unpinned_tokens, s.settled_tokens, s.newest_position, s.pinned,
@@ -140,7 +140,7 @@ SELECT CAST(NULL AS SIGNED), NULL, NULL, NULL, JSON_ARRAY(s.id, s.epoch, s.revis
     WHERE v.session_id = s.id
     AND v.version = s.current_version), CAST(NULL AS SIGNED), CAST(NULL AS SIGNED), NULL
 FROM convmemory_session s
-WHERE s.name_hash = %s;
+WHERE s.name_hash = %(name_hash)s;
 
 -- load: the summary, and the last messages
 SELECT m.position, m.role, m.kind, m.content, m.wire, m.metadata, m.tokens, m.answers, m.redacted_at IS NOT
@@ -149,11 +149,12 @@ FROM convmemory_message m
 WHERE m.session_id = (
     SELECT s.id
     FROM convmemory_session s
-    WHERE s.name_hash = %s)
+    WHERE s.name_hash = %(name_hash)s)
 AND m.position >= (
-    SELECT GREATEST(covered_position + 1, LEAST(last_position + 1 - pinned_count - %s, newest_position))
+    SELECT GREATEST(covered_position + 1, LEAST(last_position + 1 - pinned_count - %(bound)s,
+        newest_position))
     FROM convmemory_session s
-    WHERE s.name_hash = %s)
+    WHERE s.name_hash = %(name_hash)s)
 UNION ALL
 SELECT CAST(NULL AS SIGNED), NULL, NULL, NULL, JSON_ARRAY(s.id, s.epoch, s.revision, s.due_since IS NOT NULL,
     s.last_position, s.unpinned_count, s.unpinned_tokens, s.settled_tokens, s.newest_position, s.pinned,
@@ -163,7 +164,7 @@ SELECT CAST(NULL AS SIGNED), NULL, NULL, NULL, JSON_ARRAY(s.id, s.epoch, s.revis
     WHERE v.session_id = s.id
     AND v.version = s.current_version), CAST(NULL AS SIGNED), CAST(NULL AS SIGNED), NULL
 FROM convmemory_session s
-WHERE s.name_hash = %s;
+WHERE s.name_hash = %(name_hash)s;
 
 -- load: the summary, and the last tokens
 SELECT m.position, m.role, m.kind, m.content, m.wire, m.metadata, m.tokens, m.answers, m.redacted_at IS NOT
@@ -172,11 +173,11 @@ FROM convmemory_message m
 WHERE m.session_id = (
     SELECT s.id
     FROM convmemory_session s
-    WHERE s.name_hash = %s)
+    WHERE s.name_hash = %(name_hash)s)
 AND m.tokens_through > (
-    SELECT GREATEST(covered_tokens, LEAST(unpinned_tokens - %s, settled_tokens))
+    SELECT GREATEST(covered_tokens, LEAST(unpinned_tokens - %(bound)s, settled_tokens))
     FROM convmemory_session s
-    WHERE s.name_hash = %s)
+    WHERE s.name_hash = %(name_hash)s)
 UNION ALL
 SELECT CAST(NULL AS SIGNED), NULL, NULL, NULL, JSON_ARRAY(s.id, s.epoch, s.revision, s.due_since IS NOT NULL,
     s.last_position, s.unpinned_count, s.unpinned_tokens, s.settled_tokens, s.newest_position, s.pinned,
@@ -186,7 +187,7 @@ SELECT CAST(NULL AS SIGNED), NULL, NULL, NULL, JSON_ARRAY(s.id, s.epoch, s.revis
     WHERE v.session_id = s.id
     AND v.version = s.current_version), CAST(NULL AS SIGNED), CAST(NULL AS SIGNED), NULL
 FROM convmemory_session s
-WHERE s.name_hash = %s;
+WHERE s.name_hash = %(name_hash)s;
 
 -- load, pinned messages
 SELECT s.epoch, m.position, m.role, m.kind, m.content, m.wire, m.metadata, m.tokens, m.answers, m.redacted_at

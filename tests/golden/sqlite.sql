@@ -398,11 +398,11 @@ FROM convmemory_message m
 WHERE m.session_id = (
     SELECT s.id
     FROM convmemory_session s
-    WHERE s.name_hash = %s)
+    WHERE s.name_hash = %(name_hash)s)
 AND m.position >= (
     SELECT 1
     FROM convmemory_session s
-    WHERE s.name_hash = %s)
+    WHERE s.name_hash = %(name_hash)s)
 UNION ALL
 SELECT NULL, NULL, NULL, NULL, JSON_ARRAY(s.id, s.epoch, s.revision, s.due_since IS NOT NULL, s.last_position,
     s.unpinned_count, s.unpinned_tokens, s.settled_tokens, s.newest_position, s.pinned, s.call_position,
@@ -412,7 +412,7 @@ SELECT NULL, NULL, NULL, NULL, JSON_ARRAY(s.id, s.epoch, s.revision, s.due_since
     WHERE v.session_id = s.id
     AND v.version = s.current_version), NULL, NULL, NULL
 FROM convmemory_session s
-WHERE s.name_hash = %s;
+WHERE s.name_hash = %(name_hash)s;
 
 -- load: the last messages
 SELECT m.position, m.role, m.kind, m.content, m.wire, m.metadata, m.tokens, m.answers, m.redacted_at IS NOT
@@ -421,11 +421,11 @@ FROM convmemory_message m
 WHERE m.session_id = (
     SELECT s.id
     FROM convmemory_session s
-    WHERE s.name_hash = %s)
+    WHERE s.name_hash = %(name_hash)s)
 AND m.position >= (
-    SELECT MAX(1, MIN(last_position + 1 - pinned_count - %s, newest_position))
+    SELECT MAX(1, MIN(last_position + 1 - pinned_count - %(bound)s, newest_position))
     FROM convmemory_session s
-    WHERE s.name_hash = %s)
+    WHERE s.name_hash = %(name_hash)s)
 UNION ALL
 SELECT NULL, NULL, NULL, NULL, JSON_ARRAY(s.id, s.epoch, s.revision, s.due_since IS NOT NULL, s.last_position,
     s.unpinned_count, s.unpinned_tokens, s.settled_tokens, s.newest_position, s.pinned, s.call_position,
@@ -435,7 +435,7 @@ SELECT NULL, NULL, NULL, NULL, JSON_ARRAY(s.id, s.epoch, s.revision, s.due_since
     WHERE v.session_id = s.id
     AND v.version = s.current_version), NULL, NULL, NULL
 FROM convmemory_session s
-WHERE s.name_hash = %s;
+WHERE s.name_hash = %(name_hash)s;
 
 -- load: the last tokens
 SELECT m.position, m.role, m.kind, m.content, m.wire, m.metadata, m.tokens, m.answers, m.redacted_at IS NOT
@@ -444,11 +444,11 @@ FROM convmemory_message m
 WHERE m.session_id = (
     SELECT s.id
     FROM convmemory_session s
-    WHERE s.name_hash = %s)
+    WHERE s.name_hash = %(name_hash)s)
 AND m.tokens_through > (
-    SELECT MAX(0, MIN(unpinned_tokens - %s, settled_tokens))
+    SELECT MAX(0, MIN(unpinned_tokens - %(bound)s, settled_tokens))
     FROM convmemory_session s
-    WHERE s.name_hash = %s)
+    WHERE s.name_hash = %(name_hash)s)
 UNION ALL
 SELECT NULL, NULL, NULL, NULL, JSON_ARRAY(s.id, s.epoch, s.revision, s.due_since IS NOT NULL, s.last_position,
     s.unpinned_count, s.unpinned_tokens, s.settled_tokens, s.newest_position, s.pinned, s.call_position,
@@ -458,7 +458,7 @@ SELECT NULL, NULL, NULL, NULL, JSON_ARRAY(s.id, s.epoch, s.revision, s.due_since
     WHERE v.session_id = s.id
     AND v.version = s.current_version), NULL, NULL, NULL
 FROM convmemory_session s
-WHERE s.name_hash = %s;
+WHERE s.name_hash = %(name_hash)s;
 
 -- load: the summary, and what it does not cover
 SELECT m.position, m.role, m.kind, m.content, m.wire, m.metadata, m.tokens, m.answers, m.redacted_at IS NOT
@@ -467,11 +467,11 @@ FROM convmemory_message m
 WHERE m.session_id = (
     SELECT s.id
     FROM convmemory_session s
-    WHERE s.name_hash = %s)
+    WHERE s.name_hash = %(name_hash)s)
 AND m.position >= (
     SELECT covered_position + 1
     FROM convmemory_session s
-    WHERE s.name_hash = %s)
+    WHERE s.name_hash = %(name_hash)s)
 UNION ALL
 SELECT NULL, NULL, NULL, NULL, JSON_ARRAY(s.id, s.epoch, s.revision, s.due_since IS NOT NULL, s.last_position,
     s.unpinned_count, s.unpinned_tokens, s.settled_tokens, s.newest_position, s.pinned, s.call_position,
@@ -481,7 +481,7 @@ SELECT NULL, NULL, NULL, NULL, JSON_ARRAY(s.id, s.epoch, s.revision, s.due_since
     WHERE v.session_id = s.id
     AND v.version = s.current_version), NULL, NULL, NULL
 FROM convmemory_session s
-WHERE s.name_hash = %s;
+WHERE s.name_hash = %(name_hash)s;
 
 -- load: the summary, and the last messages
 SELECT m.position, m.role, m.kind, m.content, m.wire, m.metadata, m.tokens, m.answers, m.redacted_at IS NOT
@@ -490,11 +490,11 @@ FROM convmemory_message m
 WHERE m.session_id = (
     SELECT s.id
     FROM convmemory_session s
-    WHERE s.name_hash = %s)
+    WHERE s.name_hash = %(name_hash)s)
 AND m.position >= (
-    SELECT MAX(covered_position + 1, MIN(last_position + 1 - pinned_count - %s, newest_position))
+    SELECT MAX(covered_position + 1, MIN(last_position + 1 - pinned_count - %(bound)s, newest_position))
     FROM convmemory_session s
-    WHERE s.name_hash = %s)
+    WHERE s.name_hash = %(name_hash)s)
 UNION ALL
 SELECT NULL, NULL, NULL, NULL, JSON_ARRAY(s.id, s.epoch, s.revision, s.due_since IS NOT NULL, s.last_position,
     s.unpinned_count, s.unpinned_tokens, s.settled_tokens, s.newest_position, s.pinned, s.call_position,
@@ -504,7 +504,7 @@ SELECT NULL, NULL, NULL, NULL, JSON_ARRAY(s.id, s.epoch, s.revision, s.due_since
     WHERE v.session_id = s.id
     AND v.version = s.current_version), NULL, NULL, NULL
 FROM convmemory_session s
-WHERE s.name_hash = %s;
+WHERE s.name_hash = %(name_hash)s;
 
 -- load: the summary, and the last tokens
 SELECT m.position, m.role, m.kind, m.content, m.wire, m.metadata, m.tokens, m.answers, m.redacted_at IS NOT
@@ -513,11 +513,11 @@ FROM convmemory_message m
 WHERE m.session_id = (
     SELECT s.id
     FROM convmemory_session s
-    WHERE s.name_hash = %s)
+    WHERE s.name_hash = %(name_hash)s)
 AND m.tokens_through > (
-    SELECT MAX(covered_tokens, MIN(unpinned_tokens - %s, settled_tokens))
+    SELECT MAX(covered_tokens, MIN(unpinned_tokens - %(bound)s, settled_tokens))
     FROM convmemory_session s
-    WHERE s.name_hash = %s)
+    WHERE s.name_hash = %(name_hash)s)
 UNION ALL
 SELECT NULL, NULL, NULL, NULL, JSON_ARRAY(s.id, s.epoch, s.revision, s.due_since IS NOT NULL, s.last_position,
     s.unpinned_count, s.unpinned_tokens, s.settled_tokens, s.newest_position, s.pinned, s.call_position,
@@ -527,7 +527,7 @@ SELECT NULL, NULL, NULL, NULL, JSON_ARRAY(s.id, s.epoch, s.revision, s.due_since
     WHERE v.session_id = s.id
     AND v.version = s.current_version), NULL, NULL, NULL
 FROM convmemory_session s
-WHERE s.name_hash = %s;
+WHERE s.name_hash = %(name_hash)s;
 
 -- load, pinned messages
 SELECT s.epoch, m.position, m.role, m.kind, m.content, m.wire, m.metadata, m.tokens, m.answers, m.redacted_at
