@@ -238,10 +238,10 @@ class Context(Sequence[ChatMessage]):
         return cast("list[ResponseInputItemParam]", responses.to_responses(self._arranged(system, roles)))
 
     def _arranged(self, system: str | None, roles: str | None) -> Sequence[ChatMessage]:
-        system, roles = system or self._system_messages, roles or self._roles
         for name, value, known in (("system", system, SYSTEM_MESSAGES), ("roles", roles, ROLES)):
-            if value not in known:
+            if value and value not in known:
                 raise InvalidArgument(f"{name} must be one of {', '.join(known)}, not {value!r}.")
+        system, roles = system or self._system_messages, roles or self._roles
         if roles == "alternating":
             return chat.alternating(self._messages)
         return chat.merged_system(self._messages) if system == "merged" else self._messages

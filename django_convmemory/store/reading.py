@@ -43,7 +43,9 @@ class Reading(Database):
                 else:
                     # A plan for any session would lock all partitions.
                     cursor.execute(*statement)
-                rows = {row[0]: row for row in cursor.fetchall()}
+                # By the driver's own cursor: Django would make a function for this call.
+                with connection.wrap_database_errors:
+                    rows = {row[0]: row for row in cursor.cursor.fetchall()}
                 if not rows:
                     return None
                 session = rows.pop(None)
@@ -70,16 +72,8 @@ class Reading(Database):
                     if not pinned_rows or pinned_rows[0][0] != epoch:
                         continue
                     pinned = columns.placed(row[1:] for row in pinned_rows if row[1] is not None)
-            return values.Snapshot(
-                session_id=session_id,
-                counters=counters,
-                due=bool(due),
-                revision=revision,
-                epoch=epoch,
-                summary=SummaryVersion(*_decoded(summary)[0]) if view.summary and summary else None,
-                pinned=pinned,
-                tail=tail,
-            )
+            version = SummaryVersion(*_decoded(summary)[0]) if view.summary and summary else None
+            return values.Snapshot(session_id, counters, bool(due), revision, epoch, version, pinned, tail)
 
     def history(
         self, name: SessionName, *, before: int | None, after: int | None, limit: int, items: bool = False
