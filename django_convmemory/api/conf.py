@@ -49,9 +49,7 @@ class Limits:
     # Tokens of one message, unless the client has the permission; None for the most that a context may have.
     max_message_tokens: int | None = None
     max_metadata_bytes: int = 16 * 1024
-    max_metadata_depth: int = 8
-    # Entries of a page if the request does not say how many, and at most.
-    page_size: int = 50
+    # Entries of a page. If the request does not say how many, there are at most 50.
     max_page_size: int = 200
     # Event streams that a user or a visitor may have open in one process.
     max_event_streams: int = 10
@@ -59,7 +57,7 @@ class Limits:
     @property
     def default_page_size(self) -> int:
         """The number of entries of a page if the request does not say it."""
-        return min(self.page_size, self.max_page_size)
+        return min(50, self.max_page_size)
 
     def __post_init__(self) -> None:
         for field in dataclasses.fields(self):

@@ -102,7 +102,7 @@ WRONG: list[tuple[Any, str]] = [
     ({"AUTHENTICATION_CLASSES": [1]}, "AUTHENTICATION_CLASSES must be a list of strings"),
     ({"MAX_MESSAGES": 0}, "MAX_MESSAGES must be at least 1"),
     ({"MAX_MESSAGES": "7"}, "MAX_MESSAGES must be int"),
-    ({"PAGE_SIZE": True}, "PAGE_SIZE must be int"),
+    ({"MAX_PAGE_SIZE": True}, "MAX_PAGE_SIZE must be int"),
 ]
 
 
