@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from django.conf import settings
+from django.core import checks
 from django.core.exceptions import ImproperlyConfigured
 from django.core.signals import setting_changed
 from django.dispatch import receiver
@@ -125,3 +126,22 @@ def _forget(*, setting: str, **kwargs: object) -> None:
     if setting == NAME:
         limits.cache_clear()
         classes.cache_clear()
+
+
+def check_settings(**kwargs: Any) -> list[checks.CheckMessage]:
+    """Report what is wrong with ``CONVMEMORY_API``, if the site sets it."""
+    if not hasattr(settings, NAME):
+        return []
+    try:
+        given = limits()
+        classes((given.scope, *given.permission_classes, *given.throttle_classes))
+        classes(given.authentication_classes or ())
+    except ImproperlyConfigured as error:
+        return [
+            checks.Error(
+                str(error),
+                hint="Correct the key, or remove it to use its default. docs/api.md lists the keys and their defaults.",
+                id="convmemory.E010",
+            )
+        ]
+    return []

@@ -10,7 +10,7 @@ import pytest
 from django.core.checks.registry import registry
 from rest_framework.test import APIClient
 
-from django_convmemory.api import checks, conf, problems, urls
+from django_convmemory.api import conf, problems, urls
 from django_convmemory.operations.handles import SessionHandle
 from tests.api.conftest import ROOT, url_of
 
@@ -78,7 +78,7 @@ def test_the_page_names_every_code() -> None:
 
 def test_the_settings_of_the_page(settings: Any) -> None:
     settings.CONVMEMORY_API = names_of(4)["CONVMEMORY_API"]
-    assert checks.check_settings() == []
+    assert conf.check_settings() == []
     assert conf.limits().aliases == ("default",)
 
 
@@ -109,9 +109,9 @@ WRONG: list[tuple[Any, str]] = [
 @pytest.mark.parametrize(("value", "message"), WRONG, ids=str)
 def test_a_check_reports_what_is_wrong_with_the_settings(value: Any, message: str, settings: Any) -> None:
     settings.CONVMEMORY_API = value
-    [error] = checks.check_settings()
+    [error] = conf.check_settings()
     assert (error.id, message in error.msg) == ("convmemory.E010", True)
-    assert checks.check_settings in registry.registered_checks
+    assert conf.check_settings in registry.registered_checks
 
 
 def test_appends_are_throttled_if_the_site_sets_a_rate(api: APIClient, chat: SessionHandle, settings: Any) -> None:
