@@ -178,12 +178,15 @@ class ScriptedMemories:
         def script(memory: ConversationMemory) -> Callable[[], None]:
             originals = memory.model, memory.fallback, memory.scheduler
             memory.scheduler = self._scheduler
+            # In a test no task is on its way.
+            memory.swept_after = 0.0
             if memory.model is not None:
                 # A fallback would hide that the model failed.
                 memory.model, memory.fallback = self._model, None
 
             def restore() -> None:
                 memory.model, memory.fallback, memory.scheduler = originals
+                del memory.swept_after
 
             return restore
 

@@ -54,6 +54,8 @@ class BaseMemory(abc.ABC):
 
     strategy_class: type[Strategy]
     summarizes = False
+    # A sweep takes what has been due for so many seconds, if the scheduler sends tasks.
+    swept_after = PATIENCE
 
     def __init__(
         self,
@@ -211,7 +213,7 @@ class BaseMemory(abc.ABC):
         to be indexed, which needs no model. If the model has not answered for ``fallback_after`` seconds and there is a
         fallback, there are all.
         """
-        due_for = PATIENCE if self.scheduler.queues and queued_for else 0.0
+        due_for = self.swept_after if self.scheduler.queues and queued_for else 0.0
         swept = functools.partial(self.store.sweep, self.alias, due_for=due_for, queued_for=queued_for)
         state = self.breaker
         stands_in = self.fallback is not None and state.silent_for(self.options.fallback_after)
