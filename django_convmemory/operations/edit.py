@@ -112,7 +112,7 @@ class Edit(BaseMemory):
         """Delete the last message, and return it with its item. None: there is no message.
 
         A message that is appended at the same time is either the one that is deleted, or stays. If the connection to
-        the database is lost during the COMMIT, ``django_convmemory.store.transactions.OutcomeUnknown`` is raised.
+        the database is lost during the COMMIT, ``django_convmemory.exceptions.OutcomeUnknown`` is raised.
         """
         popped, edited = self.store.pop(self.resolve(session), self._due_rule)
         self._edited([edited] if edited else [])

@@ -50,7 +50,7 @@ class Appending(Database):
                 return looked
             try:
                 return append_new(using, name, batch, rule, counter=counter, epoch=looked)
-            except transactions.OutcomeUnknown:
+            except exceptions.OutcomeUnknown:
                 continue  # The key tells whether it was stored.
             except _Moved:
                 continue
