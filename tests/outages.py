@@ -31,7 +31,7 @@ from django_convmemory.fold.base import Steps
 from django_convmemory.fold.run import Outcome, Result
 from django_convmemory.messages import ChatMessage
 from django_convmemory.observers import Run
-from django_convmemory.operations.conversation import ConversationMemory
+from django_convmemory.operations.handles import ConversationMemory
 from django_convmemory.rules import breaker
 from django_convmemory.scheduling import Memory, Work
 from tests.folding import build

@@ -18,7 +18,7 @@ from django_convmemory.fold import base
 from django_convmemory.fold.run import Result
 from django_convmemory.maintenance import explain, integrity
 from django_convmemory.messages import ChatMessage
-from django_convmemory.operations.conversation import ConversationMemory
+from django_convmemory.operations.handles import ConversationMemory
 from django_convmemory.rules import values
 from django_convmemory.rules.counters import Counters
 from django_convmemory.rules.strategies import SummaryBuffer

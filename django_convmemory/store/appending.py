@@ -17,7 +17,7 @@ from django_convmemory.messages import CHAT
 from django_convmemory.rules import spent_keys, values
 from django_convmemory.rules.counters import Batch, Counters, Previous
 from django_convmemory.rules.values import DueRule, SessionName
-from django_convmemory.store import columns, creating, owners, partitions, preparing, sql, transactions
+from django_convmemory.store import columns, creating, database, owners, preparing, sql, transactions
 from django_convmemory.store.database import Database
 
 # How often an append is tried while others change the session.
@@ -50,7 +50,7 @@ class Appending(Database):
                 return looked
             try:
                 return append_new(using, name, batch, rule, counter=counter, epoch=looked)
-            except transactions.OutcomeUnknown:
+            except exceptions.OutcomeUnknown:
                 continue  # The key tells whether it was stored.
             except _Moved:
                 continue
@@ -124,7 +124,7 @@ def _keyed(using: str, name: SessionName, key_hash: str) -> Sequence[Any] | None
     """Read the session, and the position and the payload of the message with this key, or None twice."""
     sessions = models.Session.objects.using(using).named(name)
     names = ("pk", "epoch", "due_since", "spent_keys")
-    if partitions.are_used(using):
+    if database.is_partitioned(connections[using]):
         # The session first. If a message is deleted in between, the epoch is not the session's any more.
         session = sessions.values_list(*names).first()
         if session is None:

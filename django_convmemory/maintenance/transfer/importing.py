@@ -15,7 +15,7 @@ from django_convmemory import clock, models
 from django_convmemory.exceptions import InvalidMessage, InvalidSession, SessionContended
 from django_convmemory.maintenance.transfer import owners
 from django_convmemory.maintenance.transfer.records import BadRecord, Record
-from django_convmemory.operations.conversation import ConversationMemory, SessionHandle
+from django_convmemory.operations.handles import ConversationMemory, SessionHandle
 from django_convmemory.rules import strategies
 from django_convmemory.rules.counters import Counters, Previous
 from django_convmemory.scheduling import NullScheduler
