@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 import datetime as dt
+import uuid
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -26,6 +27,7 @@ from django_convmemory.operations.folding import BaseMemory
 from django_convmemory.operations.forwarding import asynchronous, for_session
 from django_convmemory.operations.naming import Named
 from django_convmemory.rules import creations
+from django_convmemory.rules.counters import Batch
 from django_convmemory.rules.strategies import View
 from django_convmemory.rules.values import Appended, Claim, Edited, SessionName, Snapshot, StoredMessage
 from django_convmemory.search import indexing, searching
@@ -39,7 +41,8 @@ class Receipt(NamedTuple):
     """The positions and the tokens of the messages that ``append`` stored.
 
     ``due``: a compaction of the session is due. ``replayed``: nothing was stored, because the idempotency key was used
-    before for the same content. The positions are those of the first time.
+    before for the same content. The positions and the ids are those of the first time. ``ids`` has the id of each row:
+    a message keeps it, and no other message of the session ever has it.
     """
 
     first_position: int
@@ -47,6 +50,7 @@ class Receipt(NamedTuple):
     tokens: int
     due: bool
     replayed: bool
+    ids: tuple[uuid.UUID, ...]
 
 
 class Redacted(NamedTuple):
@@ -211,6 +215,10 @@ class ConversationMemory(BaseMemory):
             usage=usage,
             created_at=created_at,
         )
+        return self.append_batch(name, batch)
+
+    def append_batch(self, name: SessionName, batch: Batch) -> Receipt:
+        """Do the same as :meth:`append` for checked messages. An import gives them their ids."""
         return self._appended(name, self.store.append(name, batch, self._due_rule, counter=self.counter_name))
 
     aappend = asynchronous(append)
@@ -249,7 +257,12 @@ class ConversationMemory(BaseMemory):
 
     def _appended(self, name: SessionName, appended: Appended) -> Receipt:
         receipt = Receipt(
-            appended.first_position, appended.last_position, appended.tokens, appended.due, appended.replayed
+            appended.first_position,
+            appended.last_position,
+            appended.tokens,
+            appended.due,
+            appended.replayed,
+            appended.ids,
         )
         if not appended.replayed and signals.messages_appended.has_listeners(type(self)):
             self.store.on_commit(
