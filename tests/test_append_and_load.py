@@ -7,7 +7,6 @@ import itertools
 import threading
 from collections.abc import Callable, Iterator
 from typing import Any
-from unittest import mock
 
 import pytest
 from asgiref.sync import sync_to_async
@@ -26,7 +25,6 @@ from django_convmemory.memory import (
 )
 from django_convmemory.messages import ChatMessage
 from django_convmemory.scheduling import NullScheduler
-from django_convmemory.store import appending
 from django_convmemory.store.orm import ORMStore
 from tests import event_loops
 from tests.long_sessions import fill

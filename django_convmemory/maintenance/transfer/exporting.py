@@ -17,8 +17,8 @@ from django_convmemory.store import columns
 
 # The number of sessions, or of messages, that are read at once.
 _BATCH = 1000
-# Bytes of a session that are held in memory while it is written. A longer session goes through a file.
-_IN_MEMORY = 1024 * 1024
+# Bytes of each part of a session that are held in memory while it is written. A longer part goes through a file.
+_IN_MEMORY = 256 * 1024
 # Characters that are copied from that file at once.
 _CHUNK = 64 * 1024
 

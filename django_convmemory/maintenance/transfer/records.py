@@ -153,28 +153,26 @@ def _ids(value: Any, count: int) -> list[uuid.UUID]:
 
 def _used_keys(value: Any, last: int) -> list[RecordedKey]:
     """Return the used keys of a session that ends at the position ``last``."""
-    keys: list[RecordedKey] = []
-    for number, item in enumerate(_typed(value, list, "used_keys"), 1):
-        where = f"used key {number}"
-        fields = dict(_typed(item, dict, where))
-        _check_fields(fields, RecordedKey._fields, where)
-        if "gone_at" in fields:
-            fields["gone_at"] = _time(fields["gone_at"], f"gone_at of {where}")
-        try:
-            keys.append(key := RecordedKey(**fields))
-        except TypeError:
-            raise ValueError(f"{where} needs key_hash, first_position and size. Add them, or remove it.") from None
-        hashes = [key.key_hash, *([key.content] if key.content != "" else [])]
-        if not all(isinstance(text, str) and re.fullmatch("[0-9a-f]{64}", text) for text in hashes):
-            raise ValueError(f"key_hash and content of {where} must have 64 hex digits. Correct or remove it.")
-        numbers = (key.first_position, key.size)
-        if not all(type(number) is int and 0 < number < 2**31 for number in numbers) or (
-            key.gone_at is None and sum(numbers) > last + 1
-        ):
-            raise ValueError(f"{where} is of messages that are not there. Correct or remove it.")
+    items = enumerate(_typed(value, list, "used_keys"), 1)
+    keys = [_used_key(item, last, f"used key {number}") for number, item in items]
     if len({key.key_hash for key in keys}) < len(keys):
         raise ValueError("used_keys has a key_hash twice. Remove one of them.")
     return keys
+
+
+def _used_key(item: Any, last: int, where: str) -> RecordedKey:
+    fields = dict(_typed(item, dict, where))
+    _check_fields(fields, RecordedKey._fields, where)
+    for name in ("key_hash", *(["content"] if "content" in fields else [])):
+        if not re.fullmatch("[0-9a-f]{64}", _typed(fields.get(name), str, f"{name} of {where}")):
+            raise ValueError(f"{name} of {where} must have 64 hex digits. Correct it, or remove the key.")
+    gone_at = _time(fields["gone_at"], f"gone_at of {where}") if "gone_at" in fields else None
+    first, size = fields.get("first_position", 0), fields.get("size", 0)
+    is_range = all(isinstance(number, int) and 0 < number < 2**31 for number in (first, size))
+    # The messages of a key that is gone need not be there.
+    if not is_range or (gone_at is None and first + size - 1 > last):
+        raise ValueError(f"{where} is not of messages that are there. Correct first_position and size, or remove it.")
+    return RecordedKey(fields["key_hash"], first, size, fields.get("content", ""), gone_at)
 
 
 def _message(wire: Any, note: Any, position: int, created_at: dt.datetime | None) -> RecordedMessage:
