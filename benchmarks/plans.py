@@ -55,7 +55,7 @@ def main() -> None:
             session.append(*[ChatMessage.human("Where do we eat? " * 20)] * 40),
             memory.compact_id(row.pk, force=True),
         ),
-        "the sweep": lambda: memory.store.sweep(memory.alias, limit=100, hint_age=600),
+        "the sweep": lambda: memory.store.sweep(memory.alias, limit=100, queued_for=600),
     }
     print(f"{Session.objects.count():,} sessions, {estimate(connection, 'convmemory_message'):,} messages")
     for name, operation in operations.items():

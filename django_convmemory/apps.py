@@ -1,4 +1,5 @@
 from django.apps import AppConfig
+from django.core.checks import register
 from django.core.signals import setting_changed
 from django.utils.translation import gettext_lazy as _
 
@@ -11,12 +12,12 @@ class ConvMemoryConfig(AppConfig):
 
     def ready(self) -> None:
         from django_convmemory import checks
-        from django_convmemory.api import checks as api_checks
-        from django_convmemory.monitoring import checks as monitoring_checks
+        from django_convmemory.api.conf import check_settings as check_api
+        from django_convmemory.monitoring.conf import check_settings as check_monitoring
 
         checks.register()
-        api_checks.register()
-        monitoring_checks.register()
+        for check in (check_api, check_monitoring):
+            register(check)
         setting_changed.connect(_forget, dispatch_uid="convmemory.forget")
 
 

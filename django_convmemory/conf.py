@@ -84,7 +84,7 @@ _SUMMARIZING_BACKENDS = {
 }
 _OTHER_BACKENDS = {
     "TOKEN_COUNTER": _Backend("convmemory.E007", "counter", ("name", "count", "count_text")),
-    "SCHEDULER": _Backend("convmemory.E008", "scheduler", ("schedule", "request", "after_commit", "hints")),
+    "SCHEDULER": _Backend("convmemory.E008", "scheduler", ("schedule", "request", "after_commit", "queues")),
 }
 
 

@@ -19,7 +19,7 @@ from django.utils.translation import gettext_lazy as _
 
 from django_convmemory import clock
 from django_convmemory.fields import ExactCharField, ExactJSONField
-from django_convmemory.rules.breaker import Reason
+from django_convmemory.rules.breaker import OPEN, Reason
 from django_convmemory.rules.counters import Counters, Covered, Pinned
 from django_convmemory.rules.strategies import Threshold
 from django_convmemory.rules.used_keys import FORGOTTEN_AFTER
@@ -52,9 +52,9 @@ class SessionQuerySet(models.QuerySet["Session"]):
         """
         return self.update(revision=F("revision"))
 
-    def due(self) -> SessionQuerySet:
-        """Sessions that an append has marked as due for compaction."""
-        return self.filter(due_since__isnull=False)
+    def due(self, seconds: float = 0.0) -> SessionQuerySet:
+        """Sessions that an append has marked as due for compaction, ``seconds`` ago or earlier."""
+        return self.filter(due_since__lte=clock.Clock(-seconds)) if seconds else self.filter(due_since__isnull=False)
 
     def unleased(self) -> SessionQuerySet:
         return self.filter(Q(lease_expires_at__isnull=True) | Q(lease_expires_at__lte=clock.Clock()))
@@ -78,13 +78,21 @@ class SessionQuerySet(models.QuerySet["Session"]):
             yield from page
             after = page[-1]
 
-    def unhinted(self, seconds: float) -> SessionQuerySet:
-        """Sessions for which no task was sent in the last ``seconds``, or whose worker was killed since.
+    def unqueued(self, seconds: float) -> SessionQuerySet:
+        """Sessions for which no task is in the queue: none was queued in the last ``seconds``, or it has done nothing.
 
-        The lease of a session that nobody holds is in the row only if its worker did not release it.
+        A task has done nothing if its worker was killed, or if it was queued before the end of the alias's last pause:
+        it may have met the pause. The lease of a session that nobody holds is in the row only if its worker did not
+        release it.
         """
-        killed = Q(lease_expires_at__gt=F("hinted_at"), lease_expires_at__lte=clock.Clock())
-        return self.filter(Q(hinted_at__isnull=True) | Q(hinted_at__lte=clock.Clock(-seconds)) | killed)
+        old = Q(queued_at__isnull=True) | Q(queued_at__lte=clock.Clock(-seconds)) | Q(queued_at__lt=F("due_since"))
+        killed = Q(lease_expires_at__gt=F("queued_at"), lease_expires_at__lte=clock.Clock())
+        return self.filter(old | killed | _met_pause())
+
+    def in_queue(self, *, after: float, within: float) -> SessionQuerySet:
+        """Sessions whose task was queued between ``within`` and ``after`` seconds ago, as far as the row tells."""
+        queued = self.filter(queued_at__lte=clock.Clock(-after), queued_at__gt=clock.Clock(-within))
+        return queued.filter(queued_at__gte=F("due_since")).exclude(_met_pause())
 
     def with_clock(self) -> SessionQuerySet:
         """Add ``now``, the database's time, and ``pause``, why the alias is paused, for :attr:`Session.state`."""
@@ -106,6 +114,12 @@ class SessionQuerySet(models.QuerySet["Session"]):
     def held(self, session_id: Any, token: Any, epoch: Any) -> SessionQuerySet:
         """The session, if the lease is still held and no message was removed or redacted since it was taken."""
         return self.filter(pk=session_id, lease_token=token, epoch=epoch, lease_expires_at__gt=clock.Clock())
+
+
+def _met_pause() -> Exists:
+    """Whether a pause of the session's alias has ended since the session was queued."""
+    ended = AliasState.objects.filter(alias=OuterRef("alias"), until__gt=OuterRef("queued_at"))
+    return Exists(ended.filter(until__lte=clock.Clock()))
 
 
 def _pauses() -> models.QuerySet[AliasState]:
@@ -189,7 +203,8 @@ class Session(models.Model):
     due_since = models.DateTimeField(_("due since"), null=True, blank=True)
     # The revision at which the session became due. It tells the append that made the session due from later ones.
     due_revision = models.BigIntegerField(default=0, editable=False)
-    hinted_at = models.DateTimeField(_("hinted at"), null=True, blank=True)
+    # When a sweep or a run that goes on has sent a task. An append does not note the task that it sends.
+    queued_at = models.DateTimeField(_("queued at"), null=True, blank=True)
     attempts = models.IntegerField(_("attempts"), default=0)
     next_attempt_at = models.DateTimeField(_("next attempt at"), null=True, blank=True)
     lease_token = models.CharField(_("lease"), max_length=32, blank=True, default="", editable=False)
@@ -312,7 +327,7 @@ def write_pinned(pinned: tuple[Pinned, ...]) -> str:
 # The columns of a session that is not due, has no lease and has not failed.
 NOT_COMPACTING: dict[str, Any] = {
     "due_since": None,
-    "hinted_at": None,
+    "queued_at": None,
     "attempts": 0,
     "next_attempt_at": None,
     "lease_token": "",
@@ -550,7 +565,7 @@ class AliasStateQuerySet(models.QuerySet["AliasState"]):
 
         Between two pauses of an outage only a probe calls the model, so the other sessions still wait.
         """
-        return self.filter(Q(until__gt=clock.Clock()) | (Q(until__isnull=False) & ~Q(reason=Reason.RATE_LIMIT.value)))
+        return self.filter(Q(until__gt=clock.Clock()) | Q(reason__in=OPEN))
 
 
 class AliasState(models.Model):

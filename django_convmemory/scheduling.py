@@ -57,7 +57,7 @@ class Scheduler(Protocol):
         """Whether ``schedule`` is called after the caller's transaction has committed."""
 
     @property
-    def hints(self) -> bool:
+    def queues(self) -> bool:
         """Whether ``schedule`` sends a task, so that a sweep need not send one for some minutes."""
 
     def schedule(self, memory: Memory, session_id: int, *, delay: float = 0.0) -> None:
@@ -82,7 +82,7 @@ class NullScheduler:
     """Leaves everything to the sweeper."""
 
     after_commit = True
-    hints = False
+    queues = False
 
     def schedule(self, memory: Memory, session_id: int, *, delay: float = 0.0) -> None:
         """Do nothing."""
@@ -100,7 +100,7 @@ class InlineScheduler:
     """
 
     after_commit = False
-    hints = False
+    queues = False
     # A check warns of it.
     folds_in_request = True
 

@@ -3,12 +3,12 @@
 Why this is not one call of ``apply_async``, with measurements in docs/design.md:
 
 - Celery's own sending blocks for seconds if the broker is down, and for much longer if it hangs. Timeouts bound that,
-  but not the lookup of a host name, nor a broker that answers byte by byte. So a thread sends, and is abandoned if it
-  takes too long.
+  but not the lookup of a host name, nor a broker that answers byte by byte. So a thread sends, and a caller that waits
+  for it does not wait for long.
 - The thread also saves the request the 0.8 ms that a healthy broker takes.
-- A hint that could not be sent must be unmarked in the session's row, or the sweep would skip the session for minutes.
-  That write can wait for a lock, so it has a thread of its own.
 - Web servers fork. A child must not use its parent's connection, thread or lock.
+
+A hint that is not sent costs time and loses nothing: the sweep finds the session.
 """
 
 from __future__ import annotations
@@ -26,8 +26,6 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from django.db import connections
-
 from django_convmemory.exceptions import BrokerUnavailable
 
 if TYPE_CHECKING:
@@ -38,12 +36,12 @@ logger = logging.getLogger(__name__)
 
 # All times are in seconds. This one bounds each step of talking to the broker: connect, read, write.
 BROKER_TIMEOUT = 0.25
-# A thread that takes longer for one hint is abandoned.
+# A caller that waits for its hint to be sent waits for so long. Then the broker counts as failed.
 LONGEST_SEND = 0.6
 # After a failure, a process does not try the broker for this time.
 BREAKER_SECONDS = 30.0
 # The thread waits this long, so that the request can send its response first. Python runs one thread at a time.
-COURTESY = 0.005
+YIELD_DELAY = 0.005
 # How many hints can wait to be sent. Further ones are not sent.
 MOST_WAITING = 1000
 
@@ -58,18 +56,13 @@ class Hint(NamedTuple):
     arguments: dict[str, Any]
 
 
-# Called with the ids of the sessions whose hints were not sent.
-Undelivered = Callable[[list[int]], object]
-
-
 class _Queued:
     """A hint that waits to be sent, or is being sent."""
 
-    def __init__(self, hint: Hint, app: Celery, awaited: bool, undelivered: Undelivered | None) -> None:
+    def __init__(self, hint: Hint, app: Celery, awaited: bool) -> None:
         self.hint = hint
         self.app = app
         self.awaited = awaited
-        self.undelivered = undelivered
         # So that tracing, in the thread that sends, finds the span of the request.
         self.context = contextvars.copy_context()
         self.sent = False
@@ -79,9 +72,8 @@ class _Queued:
 class Sender:
     """Sends the hints of this process in one thread, on one connection.
 
-    ``send`` hands a hint over and returns. If a hint is not sent, another thread calls its ``undelivered``. After a
-    failure, and if the thread takes longer than ``LONGEST_SEND`` for a hint, the sender does not try the broker for
-    ``BREAKER_SECONDS``.
+    ``send`` hands a hint over and returns. After a failure the hints that wait are dropped, and the sender does not try
+    the broker for ``BREAKER_SECONDS``.
     """
 
     def __init__(self) -> None:
@@ -89,70 +81,56 @@ class Sender:
         self._changed = threading.Condition()
         self._waiting: collections.deque[_Queued] = collections.deque()
         self._thread: threading.Thread | None = None
-        # The hint that the thread is sending, and since when. While the thread loads libraries, the time is infinity.
+        # The hint that the thread is sending.
         self._sending: _Queued | None = None
-        self._began = math.inf
         # The app whose libraries are loaded.
         self._loaded: Celery | None = None
         self._broken_until = -math.inf
-        # Hints that were not sent, and the thread that reports them.
-        self._lost: list[_Queued] = []
-        self._returner: threading.Thread | None = None
 
     @property
     def broken(self) -> bool:
         """Whether the broker failed less than ``BREAKER_SECONDS`` ago."""
         return time.monotonic() < self._broken_until
 
-    def send(self, hint: Hint, app: Celery, *, wait: bool = False, undelivered: Undelivered | None = None) -> bool:
+    def send(self, hint: Hint, app: Celery, *, wait: bool = False) -> bool:
         """Send ``hint`` as a task of ``app``. Return whether the broker seems to be available.
 
         With ``wait``, return whether the hint was sent. This takes ``LONGEST_SEND`` at most, and the first time as long
         as it takes to load the broker's libraries. Never raises.
         """
-        queued = _Queued(hint, app, wait, undelivered)
-        self._leave_stuck()
+        queued = _Queued(hint, app, wait)
         if wait:
             self._load(app)
         with self._changed:
-            taken = not self.broken and len(self._waiting) < MOST_WAITING and self._running()
-            if not taken:
-                self._lose([queued])
-            elif wait:
+            if self.broken or len(self._waiting) >= MOST_WAITING or not self._running():
+                return False
+            if wait:
                 self._waiting.appendleft(queued)
             else:
                 self._waiting.append(queued)
             self._changed.notify_all()
-        if not (taken and wait):
-            return taken
+        if not wait:
+            return True
         if not queued.done.wait(LONGEST_SEND):
-            self._leave_stuck()
             with self._changed:
-                # If sending has not begun, do not send: the caller will have done something else by then.
-                if queued in self._waiting:
-                    self._waiting.remove(queued)
-                    self._lose([queued])
+                late = not queued.done.is_set()
+                if late:
+                    self._fail()
+            if late:
+                _log(TimeoutError(f"it did not take a task within {LONGEST_SEND} s"))
         return queued.sent
 
-    def flush(self, seconds: float | None = None) -> bool:
-        """Wait until all hints are sent or reported as undelivered, ``seconds`` at most. Return whether they are.
+    def flush(self, seconds: float = 2 * LONGEST_SEND) -> bool:
+        """Wait until all hints are sent or dropped, ``seconds`` at most. Return whether they are.
 
-        Without ``seconds`` it is twice ``LONGEST_SEND``: the time to abandon a hint, and as long to report it. If the
-        broker's libraries are not loaded yet, that comes before.
+        If the broker's libraries are not loaded yet, that comes before.
         """
         with self._changed:
             apps = [queued.app for queued in (self._sending, *self._waiting) if queued is not None]
         for app in apps:
             self._load(app)
-        ends = time.monotonic() + (2 * LONGEST_SEND if seconds is None else seconds)
-        while True:
-            with self._changed:
-                left = max(0.0, ends - time.monotonic())
-                if self._changed.wait_for(self._idle, min(left, LONGEST_SEND)):
-                    return True
-            self._leave_stuck()
-            if not left:
-                return False
+        with self._changed:
+            return self._changed.wait_for(lambda: not self._waiting and self._sending is None, seconds)
 
     def close(self) -> None:
         """Send the hints that wait, and close the connection. The next hint opens a new one."""
@@ -163,22 +141,6 @@ class Sender:
             self._changed.notify_all()
         if thread is not None:
             thread.join(LONGEST_SEND)
-
-    def _idle(self) -> bool:
-        return not self._waiting and self._sending is None and self._returner is None
-
-    @property
-    def _stuck(self) -> bool:
-        return self._sending is not None and time.monotonic() - self._began >= LONGEST_SEND
-
-    def _leave_stuck(self) -> None:
-        """Abandon the thread if it takes too long, and report its hints as undelivered."""
-        with self._changed:
-            if self._sending is None or not self._stuck:
-                return
-            self._thread = None
-            self._stop(self._sending)
-        _log(TimeoutError(f"it did not take a task within {LONGEST_SEND} s"))
 
     def _load(self, app: Celery) -> None:
         """Import what sending needs. On a busy machine this takes longer than the broker may take for a hint."""
@@ -195,88 +157,51 @@ class Sender:
             self._thread = _started(self._run, "convmemory-sender")
         return self._thread is not None
 
-    def _stop(self, failed: _Queued) -> None:
-        """Open the breaker, and report all waiting hints as undelivered."""
+    def _fail(self) -> None:
+        """Open the breaker, and drop the waiting hints."""
         self._broken_until = time.monotonic() + BREAKER_SECONDS
-        self._lose([failed, *self._waiting])
+        for queued in self._waiting:
+            queued.done.set()
         self._waiting.clear()
-        self._sending = None
         self._changed.notify_all()
 
-    def _lose(self, queued_hints: list[_Queued]) -> None:
-        for queued in queued_hints:
-            queued.done.set()
-        self._lost += [queued for queued in queued_hints if queued.undelivered is not None]
-        if self._lost and self._returner is None:
-            self._returner = _started(self._give_back, "convmemory-returner")
-
-    # Run in the threads.
+    # Run in the thread.
 
     def _run(self) -> None:
         me, connection = threading.current_thread(), None
         while (queued := self._next(me)) is not None:
             error = None
             self._load(queued.app)
-            with self._changed:
-                if self._thread is me:
-                    self._began = time.monotonic()
             try:
                 connection = _send(connection, queued)
             except Exception as failure:  # noqa: BLE001  whatever failed, the append itself has succeeded
                 connection, error = None, failure
-            if error is not None and self._thread is me:
+            if error is not None:
                 _log(error)
             with self._changed:
-                if self._thread is not me:
-                    break
-                if error is None:
-                    queued.sent = True
-                    queued.done.set()
+                queued.sent = error is None
+                queued.done.set()
+                if self._thread is me:
                     self._sending = None
+                    if error is not None:
+                        self._fail()
                     self._changed.notify_all()
-                else:
-                    self._stop(queued)
         if connection is not None:
             connection.close()
 
     def _next(self, me: threading.Thread) -> _Queued | None:
-        """Wait for the next hint. Return None if this thread was abandoned or closed."""
+        """Wait for the next hint. Return None if the sender was closed."""
         while True:
             with self._changed:
                 if self._thread is me and self._waiting:
-                    self._sending, self._began = self._waiting.popleft(), math.inf
+                    self._sending = self._waiting.popleft()
                     return self._sending
                 self._changed.wait_for(lambda: self._waiting or self._thread is not me)
                 if self._thread is not me:
                     return None
                 hurry = any(queued.awaited for queued in self._waiting)
             if not hurry:
-                time.sleep(COURTESY)
-
-    def _give_back(self) -> None:
-        """Report the hints that were not sent. Each ``undelivered`` function is called once, with all its sessions."""
-        while True:
-            with self._changed:
-                lost, self._lost = self._lost, []
-                if not lost:
-                    self._returner = None
-                    self._changed.notify_all()
-                    return
-            session_ids_of: dict[Undelivered, list[int]] = {}
-            for queued in lost:
-                if queued.undelivered is not None:
-                    session_ids_of.setdefault(queued.undelivered, []).append(queued.hint.session_id)
-            for undelivered, session_ids in session_ids_of.items():
-                try:
-                    undelivered(session_ids)
-                except Exception:
-                    with contextlib.suppress(Exception):
-                        logger.warning(
-                            "Sessions whose task was not sent could not be unmarked. The sweep finds them later.",
-                            exc_info=True,
-                        )
-            with contextlib.suppress(Exception):
-                connections.close_all()  # those of this thread
+                time.sleep(YIELD_DELAY)
 
 
 def _started(run: Callable[[], None], name: str) -> threading.Thread | None:

@@ -29,8 +29,9 @@ from django_convmemory import observers
 from django_convmemory.exceptions import BrokerUnavailable, UnknownAlias
 from django_convmemory.fold.runs import Outcome
 from django_convmemory.memory import memories
+from django_convmemory.operations.folding import PATIENCE
 from django_convmemory.scheduling import REQUESTED, Memory, Scheduler, Sender, Work
-from django_convmemory.sender import Hint, Undelivered, sender
+from django_convmemory.sender import Hint, sender
 
 if TYPE_CHECKING:
     from celery import Task
@@ -39,15 +40,14 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-# All times are in seconds. After a session's task was sent, no other one is sent for this time.
-HINT_AGE = 300
-# A healthy worker starts a task within this time.
-PATIENCE = 60
+# All times are in seconds. After a sweep has queued a session, no other one queues it for this time.
+QUEUED_FOR = 300
 # A retry comes this much later, so that it is not too early by the database's clock.
 _CLOCK_SKEW = 1.0
 # How often a rebuild waits for another process that works on the session.
 REBUILD_TRIES = 5
-# This many sessions are marked as hinted before their tasks are sent. If the broker fails, so many marks may be wrong.
+# This many sessions are marked as queued before their tasks are sent. If the broker fails, so many wait for the time
+# above. The first one of a sweep is marked and sent alone, because a broker that is down fails then.
 _SWEEP_BATCH = 100
 
 
@@ -98,8 +98,11 @@ def compact(
     swept: bool = False,
     asked: bool = False,
     despite_pause: bool = False,
+    **unknown: object,
 ) -> None:
     """Fold what is due in a session. It does no harm if this task runs twice, late, or when nothing is due.
+
+    This task and the others ignore keywords that they do not know: a queue outlives a deploy.
 
     ``asked``: a person requested it, so it does not wait for the time of the next attempt. ``despite_pause``: an
     operator did, so a pause of the alias does not matter either.
@@ -135,7 +138,7 @@ def fold(
         send_waiting(memory)
     elif swept and result.progressed:
         with contextlib.suppress(BrokerUnavailable):  # The sender has logged it. The next sweep tries again.
-            _send_all(memory, memory.sweep(limit=1, hint_age=HINT_AGE))
+            _send_all(memory, memory.sweep(limit=1, queued_for=QUEUED_FOR))
     return result.outcome
 
 
@@ -148,7 +151,7 @@ def send_waiting(memory: ConversationMemory) -> None:
 
 
 @shared_task(name="convmemory.rebuild", max_retries=REBUILD_TRIES, **_FOLDING_TASK)
-def rebuild(self: Task[..., None], alias: str, session_id: int, stand_ins: bool = False) -> None:
+def rebuild(self: Task[..., None], alias: str, session_id: int, stand_ins: bool = False, **unknown: object) -> None:
     """Make the summary of a session again. If it exceeds the time limit, another task continues it.
 
     ``stand_ins``: only what the fallback has made is rebuilt. A sweep sent it, and a later one sends it again if it
@@ -205,24 +208,24 @@ def memory_of(alias: str, session_id: int) -> ConversationMemory | None:
 @shared_task(
     name="convmemory.sweep",
     ignore_result=True,
-    soft_time_limit=HINT_AGE,
-    time_limit=HINT_AGE + 30,
+    soft_time_limit=QUEUED_FOR,
+    time_limit=QUEUED_FOR + 30,
 )
-def sweep(limit: int = 100, hint_age: float = HINT_AGE) -> None:
-    """Send a task for each due session for which none was sent in the last ``hint_age`` seconds.
+def sweep(limit: int = 100, queued_for: float = QUEUED_FOR, **unknown: object) -> None:
+    """Send a task for each session that has been due for a minute and was not queued for ``queued_for`` seconds.
 
-    At most ``limit`` sessions of each alias are in the queue, besides those that appends sent in the last minute.
+    At most ``limit`` sessions of each alias are in the queue, besides those that appends sent.
     """
-    sweep_all(limit=limit, hint_age=hint_age)
+    sweep_all(limit=limit, queued_for=queued_for)
 
 
-def sweep_all(*, limit: int = 100, hint_age: float = HINT_AGE) -> None:
+def sweep_all(*, limit: int = 100, queued_for: float = QUEUED_FOR) -> None:
     """Do what :func:`sweep` describes. For tasks of any library."""
     for alias in memories:
         try:
             memory = memories[alias]
             if memory.needs_worker:
-                for _ in send_due(memory, limit=limit, hint_age=hint_age):
+                for _ in send_due(memory, limit=limit, queued_for=queued_for):
                     pass
         except SoftTimeLimitExceeded:
             raise
@@ -232,39 +235,41 @@ def sweep_all(*, limit: int = 100, hint_age: float = HINT_AGE) -> None:
 
 
 def send_due(
-    memory: ConversationMemory, *, limit: int, hint_age: float = HINT_AGE, fewest_attempts: bool = False
+    memory: ConversationMemory, *, limit: int, queued_for: float = QUEUED_FOR, fewest_attempts: bool = False
 ) -> Iterator[int]:
     """Send at most ``limit`` due sessions of ``memory``, longest due first, and yield the id of each.
 
     If workers have left tasks waiting for a minute, fewer are sent, because more would only make the queue longer. If
     there is nothing else to do, a few summaries that the fallback has made are sent to be rebuilt. If the memory's
-    own scheduler sends hints, it sends the tasks; otherwise a default :class:`CeleryScheduler` does.
+    own scheduler sends tasks, it sends these; otherwise a default :class:`CeleryScheduler` does.
 
     While the alias is paused nothing is sent, and after a pause one session, until the model answers. With
     ``fewest_attempts`` those that have failed less often come first. Raises :class:`BrokerUnavailable` if the broker
     cannot be reached.
     """
     waiting = 0
-    if hint_age > PATIENCE:
-        waiting = memory.store.waiting(memory.alias, after=PATIENCE, within=hint_age, limit=limit)
-        # A tenth is always sent. Otherwise a session that lost its hint would wait for ever if workers are always
+    if queued_for > PATIENCE:
+        waiting = memory.store.waiting(memory.alias, after=PATIENCE, within=queued_for, limit=limit)
+        # A tenth is always sent. Otherwise a session that lost its task would wait for ever if workers are always
         # behind.
         limit = max(limit - waiting, limit // 10)
+    # While the breaker is open, the first batch has the one session that may probe.
+    alone = queued_for > 0 and not memory.breaker.open
     sent = 0
     while sent < limit:
-        batch_limit = min(_SWEEP_BATCH, limit - sent)
-        batch = memory.sweep(limit=batch_limit, hint_age=hint_age, fewest_attempts=fewest_attempts)
+        batch_limit = min(_SWEEP_BATCH, limit - sent) if sent or not alone else 1
+        batch = memory.sweep(limit=batch_limit, queued_for=queued_for, fewest_attempts=fewest_attempts)
         yield from _send_all(memory, batch)
         sent += len(batch)
-        # With a hint_age of 0, the next sweep would find the same sessions.
-        if len(batch) < batch_limit or hint_age <= 0:
+        # With a queued_for of 0, the next sweep would find the same sessions.
+        if len(batch) < batch_limit or queued_for <= 0:
             break
     if sent < limit and not waiting and not (sent and memory.breaker.open):
         yield from _send_rebuilds(memory)
 
 
 def _send_rebuilds(memory: ConversationMemory) -> Iterator[int]:
-    scheduler: Scheduler = memory.scheduler if memory.scheduler.hints else CeleryScheduler()
+    scheduler: Scheduler = memory.scheduler if memory.scheduler.queues else CeleryScheduler()
     for session_id in memory.sweep_rebuilds():
         # A task that is not sent is sent by a later sweep.
         if scheduler.request(memory, session_id, "replace_stand_ins"):
@@ -272,27 +277,16 @@ def _send_rebuilds(memory: ConversationMemory) -> Iterator[int]:
 
 
 def _send_all(memory: ConversationMemory, batch: list[int]) -> list[int]:
-    scheduler: Scheduler = memory.scheduler if memory.scheduler.hints else CeleryScheduler()
-    for number, session_id in enumerate(batch):
+    scheduler: Scheduler = memory.scheduler if memory.scheduler.queues else CeleryScheduler()
+    for session_id in batch:
         if not isinstance(scheduler, Sender):
             scheduler.schedule(memory, session_id)
         elif not scheduler.send(memory, session_id, swept=True):
-            _unhint(memory, batch[number:])
             raise BrokerUnavailable(
                 f"The broker failed before all due sessions of memories[{memory.alias!r}] were sent. The log has a "
                 "warning with the reason. The other sessions stay due, and a later sweep sends them."
             )
     return batch
-
-
-def _unhint(memory: ConversationMemory, session_ids: list[int]) -> None:
-    """Let the next sweep find the sessions again. Otherwise it would skip them for five minutes."""
-    try:
-        memory.store.unhint(session_ids)
-    except Exception:
-        logger.warning(
-            "Sessions whose task was not sent could not be unmarked. The sweep finds them later.", exc_info=True
-        )
 
 
 class CeleryScheduler:
@@ -307,7 +301,7 @@ class CeleryScheduler:
     """
 
     after_commit = True
-    hints = True
+    queues = True
 
     def __init__(self, queue: str | None = "convmemory") -> None:
         self.queue = queue
@@ -324,8 +318,8 @@ class CeleryScheduler:
 
     def schedule(self, memory: Memory, session_id: int, *, delay: float = 0.0) -> None:
         """Send a task that folds the session in ``delay`` seconds. The sweep handles delays above 300 seconds."""
-        if delay <= HINT_AGE:
-            self.send(memory, session_id, delay=delay, wait=_must_wait(), undelivered=memory.store.unhint)
+        if delay <= QUEUED_FOR:
+            self.send(memory, session_id, delay=delay, wait=_must_wait())
 
     def request(self, memory: Memory, session_id: int, work: Work) -> bool:
         """Send the task for ``work``. Return whether it was sent. Never raises."""
@@ -346,13 +340,12 @@ class CeleryScheduler:
         delay: float = 0.0,
         swept: bool = False,
         wait: bool = True,
-        undelivered: Undelivered | None = None,
     ) -> bool:
         """Send a task that folds the session in ``delay`` seconds. Return whether the broker seems to be available.
 
-        With ``wait``, return whether the task was sent; otherwise a thread sends it later. If it is not sent,
-        ``undelivered`` is called with the id. With ``CELERY_TASK_ALWAYS_EAGER`` the session is folded at once, in this
-        process; a session with a ``delay`` is left to the sweep. Never raises.
+        With ``wait``, return whether the task was sent; otherwise a thread sends it later. With
+        ``CELERY_TASK_ALWAYS_EAGER`` the session is folded at once, in this process; a session with a ``delay`` is left
+        to the sweep. Never raises.
         """
         if _eager():
             if delay <= 0:
@@ -362,7 +355,7 @@ class CeleryScheduler:
         if not swept:  # A sweep is not what made the session due.
             options |= _headers()
         hint = Hint(compact.name, memory.alias, session_id, options, arguments)
-        return sender().send(hint, compact.app, wait=wait, undelivered=undelivered)
+        return sender().send(hint, compact.app, wait=wait)
 
     def _options(self, memory: Memory, delay: float = 0.0) -> dict[str, Any]:
         soft, hard = time_limits(memory)
@@ -370,7 +363,7 @@ class CeleryScheduler:
             "countdown": delay + _CLOCK_SKEW if delay > 0 else None,
             # By the broker's clock, if it has one for messages (RabbitMQ does, Redis does not). Celery's own "expires"
             # compares the worker's clock with the sender's: if they differ much, every task would expire.
-            "expiration": HINT_AGE + delay,
+            "expiration": QUEUED_FOR + delay,
             "soft_time_limit": soft,
             "time_limit": hard,
             # Not persistent: RabbitMQ would write it to disk and confirm 4 ms later. A hint need not survive the

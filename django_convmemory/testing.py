@@ -69,7 +69,7 @@ class QueueScheduler:
 
     after_commit = False
     # As for the CeleryScheduler. A sweep then queues due sessions here and needs no broker.
-    hints = True
+    queues = True
 
     def __init__(self) -> None:
         self._lock = threading.Lock()

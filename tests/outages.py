@@ -32,7 +32,6 @@ from django_convmemory.messages import ChatMessage
 from django_convmemory.operations.conversation import ConversationMemory
 from django_convmemory.rules import breaker
 from django_convmemory.scheduling import Memory, Work
-from django_convmemory.sender import Undelivered
 from tests.folding import build
 
 MINUTE = 60.0
@@ -166,8 +165,9 @@ class Queue(tasks.CeleryScheduler):
         delay: float = 0.0,
         swept: bool = False,
         wait: bool = True,
-        undelivered: Undelivered | None = None,
     ) -> bool:
+        if self.simulation.loses_hints and not swept and not delay:
+            return True
         options = self._options(memory, delay)
         task = Task(session_id, "compact", swept, self.simulation.now + options["expiration"])
         self.simulation.deliver(task, options["countdown"] or 0.0)
@@ -190,7 +190,7 @@ class Sample(NamedTuple):
 class Simulation:
     """A memory with a provider, a queue, workers and a sweep each minute.
 
-    - ``seed`` decides how long the random pauses are.
+    - ``seed`` decides how long the random pauses are. With ``loses_hints``, the tasks of appends are lost.
     - ``now`` is the simulated time in seconds since the beginning.
     - ``became_due`` and ``folded`` have the time for each key at which it became due, and at which its first summary
       was published.
@@ -198,8 +198,10 @@ class Simulation:
     - ``most_failures`` is the largest number of failures in a row that the breaker counted.
     """
 
-    def __init__(self, provider: Provider, *, workers: int = 4, seed: int = 0, **options: Any) -> None:
-        self.provider, self.workers = provider, workers
+    def __init__(
+        self, provider: Provider, *, workers: int = 4, seed: int = 0, loses_hints: bool = False, **options: Any
+    ) -> None:
+        self.provider, self.workers, self.loses_hints = provider, workers, loses_hints
         self.memory: ConversationMemory = build(provider, scheduler=Queue(self), **options)
         self.became_due: dict[str, float] = {}
         self.folded: dict[str, float] = {}
@@ -310,4 +312,4 @@ class Simulation:
         if result.recovered:
             tasks.send_waiting(self.memory)
         elif task.swept and result.progressed:
-            tasks._send_all(self.memory, self.memory.sweep(limit=1, hint_age=tasks.HINT_AGE))
+            tasks._send_all(self.memory, self.memory.sweep(limit=1, queued_for=tasks.QUEUED_FOR))

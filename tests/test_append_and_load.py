@@ -250,7 +250,7 @@ def test_where_autocommit_is_off_the_transaction_is_the_callers(caplog: pytest.L
 
 
 class Refusing(NullScheduler):
-    hints = True
+    queues = True
 
     def schedule(self, memory: Any, session_id: int, *, delay: float = 0.0) -> None:
         raise AssertionError("not before the commit")
@@ -270,7 +270,7 @@ def test_a_rollback_of_the_caller_takes_the_append_with_it() -> None:
 
 class Recorder:
     after_commit = True
-    hints = True
+    queues = True
 
     def __init__(self) -> None:
         self.scheduled: list[int] = []

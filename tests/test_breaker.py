@@ -13,10 +13,12 @@ import pytest
 from hypothesis import strategies as st
 
 from django_convmemory import exceptions
+from django_convmemory.messages import ChatMessage
 from django_convmemory.rules import breaker
 from django_convmemory.rules.breaker import Breaker, Reason
 from django_convmemory.rules.strategies import Threshold
 from django_convmemory.rules.values import AttemptOutcome, AttemptRecord, Claim, DueRule, NewVersion
+from django_convmemory.scheduling import NullScheduler
 from django_convmemory.store.either import Store
 from django_convmemory.store.in_memory import InMemoryStore
 from django_convmemory.store.orm import ORMStore
@@ -359,7 +361,9 @@ def test_an_answer_closes_the_breaker(kept: Kept) -> None:
     assert kept.store.close_breaker("default")
 
     state = kept.state
-    assert state == Breaker(state.now)
+    assert state == Breaker(state.now, until=state.until)
+    assert not state.open
+    assert not state.paused
     assert not kept.store.close_breaker("default")
 
 
@@ -388,3 +392,57 @@ def test_each_alias_has_a_breaker_of_its_own(kept: Kept) -> None:
     assert not kept.store.breaker("other").paused
     assert not kept.store.close_breaker("other")
     assert kept.state.paused
+
+
+# What was queued before the end of a pause may have met it.
+
+
+def swept(kept: Kept) -> list[int]:
+    """Return what a sweep takes of the alias's sessions, all of which are due."""
+    return kept.store.sweep("default", limit=10, due_for=60.0, queued_for=300.0)
+
+
+def test_a_sweep_takes_what_has_been_due_for_a_minute_and_is_not_queued(kept: Kept) -> None:
+    claim = claimed(kept.store, "a")
+    kept.store.release(claim, RULE)
+    kept.skip(59.0)
+    assert swept(kept) == []
+    kept.skip(2.0)
+    assert swept(kept) == [claim.session_id]
+    assert swept(kept) == []
+    kept.skip(301.0)
+    assert swept(kept) == [claim.session_id]
+
+
+@pytest.mark.parametrize("reason", [Reason.OUTAGE, Reason.RATE_LIMIT])
+def test_a_sweep_takes_again_what_was_queued_before_the_end_of_a_pause(reason: Reason, kept: Kept) -> None:
+    claim = claimed(kept.store, "a")
+    kept.store.release(claim, RULE)
+    kept.skip(61.0)
+    assert swept(kept) == [claim.session_id]
+    kept.skip(1.0)
+    kept.open(reason, 5.0)
+    kept.skip(4.0)
+    assert swept(kept) == []
+    assert kept.store.waiting("default", after=1.0, within=300.0, limit=10) == 1
+
+    kept.skip(1.0)
+    if reason == Reason.OUTAGE:
+        assert kept.store.close_breaker("default")
+        kept.skip(1.0)
+
+    assert kept.store.waiting("default", after=1.0, within=300.0, limit=10) == 0
+    assert swept(kept) == [claim.session_id]
+    kept.skip(1.0)
+    assert swept(kept) == []
+
+
+def test_a_mark_from_before_the_session_became_due_does_not_count(kept: Kept) -> None:
+    claim = claimed(kept.store, "a")
+    kept.store.release(claim, DueRule(Threshold()), queued=True)
+    assert not kept.store.is_due(claim.session_id)
+    kept.skip(1.0)
+    build(MarkerModel(), store=kept.store, scheduler=NullScheduler()).append("a", ChatMessage.human("Hello again."))
+    kept.skip(61.0)
+
+    assert swept(kept) == [claim.session_id]

@@ -412,7 +412,7 @@ def test_sweeps_send_each_due_session_once_for_each_age_of_its_hint() -> None:
     assert keys_of(memory.sweep(limit=2)) == ["b", "c"]
     assert keys_of(memory.sweep()) == ["a"]
     assert memory.sweep() == []
-    models.Session.objects.filter(key="b").update(hinted_at=Clock(-301))
+    models.Session.objects.filter(key="b").update(queued_at=Clock(-301))
     assert keys_of(memory.sweep()) == ["b"]
 
 

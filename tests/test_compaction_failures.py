@@ -41,7 +41,7 @@ def test_a_failure_backs_off_and_honours_retry_after() -> None:
 class HintingScheduler(NullScheduler):
     """Says that a task will come back, and sends none."""
 
-    hints = True
+    queues = True
 
 
 @pytest.mark.parametrize(
@@ -55,9 +55,9 @@ class HintingScheduler(NullScheduler):
 def test_the_sweep_leaves_a_session_to_the_task_that_comes_back(make_model: Callable[[], ChatModel]) -> None:
     memory = build(make_model(), scheduler=HintingScheduler())
     talk(memory, 10)
-    models.Session.objects.update(hinted_at=None)
+    models.Session.objects.update(queued_at=None)
     assert memory.compact_id(session().pk).again is True
-    assert session().hinted_at is not None
+    assert session().queued_at is not None
     models.Session.objects.update(next_attempt_at=None)
     assert memory.sweep() == []
 
@@ -109,7 +109,7 @@ def test_without_a_fallback_a_session_whose_text_fails_is_tried_hourly(error: Ex
     assert results[0].delay < 60
     assert [result.delay for result in results[1:]] == [3600.0, 3600.0]
     talk(memory, 5)
-    assert memory.sweep(hint_age=0) == []
+    assert memory.sweep(queued_for=0) == []
     assert type(error).__name__ in session().last_error
 
 
@@ -190,11 +190,11 @@ def test_one_sessions_refusal_as_misconfigured_does_not_keep_the_others_waiting(
     talk(memory, 10, key="poison")
     talk(memory, 10, key="healthy")
     memory.compact_id(session("poison").pk)
-    assert memory.sweep(hint_age=0) == []
+    assert memory.sweep(queued_for=0) == []
     models.AliasState.objects.update(until=Clock(-1))
     models.Session.objects.filter(key="poison").update(next_attempt_at=F("next_attempt_at") - dt.timedelta(seconds=60))
     # The probe is a session that has failed less often, or has not yet to wait.
-    [probe] = memory.sweep(hint_age=0)
+    [probe] = memory.sweep(queued_for=0)
     assert keys_of([probe]) == ["healthy"]
     assert memory.compact_id(probe).recovered
 

@@ -257,7 +257,6 @@ def test_a_setting_without_aliases_says_where_they_go() -> None:
         ({"instructions": None}, "option instructions must be str, not None"),
         ({"instructions": "a\0"}, "instructions"),
         ({"summary_role": "assistant"}, "summary_role must be one of system, developer, user, not 'assistant'"),
-        ({"system_messages": "joined"}, "option system_messages must be one of separate, merged, not 'joined'"),
         ({"max_context_tokens": 2499}, "max_context_tokens is 2499, but max_summary_tokens and max_token_limit"),
     ],
 )

@@ -150,14 +150,14 @@ def test_a_context_equals_no_tuple() -> None:
 
 def test_a_single_system_message_is_merged_with_nothing() -> None:
     context = put_together(
-        None, system=ChatMessage.system("Be brief.", name="site"), options=Options(system_messages="merged")
+        None, system=ChatMessage.system("Be brief.", name="site"), options=Options(roles="one_system")
     )
     assert context.to_openai() == [{"role": "system", "content": "Be brief.", "name": "site"}]
 
 
 def test_the_prompt_of_an_unknown_session_is_merged_as_the_option_says() -> None:
     developer = {"role": "developer", "content": "Be brief."}
-    context = put_together(None, system=developer, options=Options(system_messages="merged"))
+    context = put_together(None, system=developer, options=Options(roles="one_system"))
     assert context.to_openai() == [{"role": "system", "content": "Be brief."}]
 
 
@@ -346,8 +346,8 @@ def test_the_wire_form_is_that_of_the_messages(conversation: list[ChatMessage], 
     for message in wire:
         if "name" in message:
             message["name"] = names[message["name"]]
-    assert context.to_openai() == context.to_openai("separate") == wire
-    merged = context.to_openai("merged")
+    assert context.to_openai() == context.to_openai("any") == wire
+    merged = context.to_openai("one_system")
     leading = [part for part in context.parts if part.name != "tail"]
     assert [message["role"] for message in merged].count("system") == 1
     assert merged[0]["role"] == "system"
@@ -356,9 +356,7 @@ def test_the_wire_form_is_that_of_the_messages(conversation: list[ChatMessage], 
 
 
 def test_merged_system_messages_are_one_text() -> None:
-    context = put_together(
-        snapshot(CHAT, folded=2), system="You are a teacher.", options=Options(system_messages="merged")
-    )
+    context = put_together(snapshot(CHAT, folded=2), system="You are a teacher.", options=Options(roles="one_system"))
     wire = context.to_openai()
     assert [message["role"] for message in wire] == ["system", "user", "assistant"]
     assert wire[0] == {
@@ -366,13 +364,13 @@ def test_merged_system_messages_are_one_text() -> None:
         "content": "You are a teacher.\n\nBe brief.\n\nAnswer in English.\n\n"
         "Summary of earlier conversation: They spoke of Rust.",
     }
-    assert [message["role"] for message in context.to_openai("separate")][:3] == ["system", "system", "developer"]
+    assert [message["role"] for message in context.to_openai("any")][:3] == ["system", "system", "developer"]
 
 
 def test_merged_system_messages_with_content_parts_keep_them() -> None:
     part = {"type": "text", "text": "You are a teacher.", "cache_control": {"type": "ephemeral"}}
     context = put_together(snapshot(CHAT[:3]), system=ChatMessage.system([part]))
-    assert context.to_openai("merged")[0] == {
+    assert context.to_openai("one_system")[0] == {
         "role": "system",
         "content": [part, {"type": "text", "text": "Be brief."}],
     }
@@ -381,18 +379,15 @@ def test_merged_system_messages_with_content_parts_keep_them() -> None:
 @pytest.mark.parametrize("count", [1, 2])
 def test_developer_messages_are_merged_into_a_system_message(count: int) -> None:
     held = snapshot([ChatMessage("developer", "Be brief.")] * count)
-    assert put_together(held).to_openai("merged") == [{"role": "system", "content": "\n\n".join(["Be brief."] * count)}]
+    assert put_together(held).to_openai("one_system") == [
+        {"role": "system", "content": "\n\n".join(["Be brief."] * count)}
+    ]
 
 
 def test_without_system_messages_there_is_nothing_to_merge() -> None:
     context = put_together(snapshot(CHAT[1:3]))
-    assert context.to_openai("merged") == context.to_openai("separate")
-    assert put_together(None).to_openai("merged") == []
-
-
-def test_an_unknown_form_of_system_messages_is_refused() -> None:
-    with pytest.raises(ValueError, match="separate, merged"):
-        put_together(snapshot(CHAT)).to_openai("joined")  # type: ignore[arg-type]
+    assert context.to_openai("one_system") == context.to_openai("any")
+    assert put_together(None).to_openai("one_system") == []
 
 
 @pytest.mark.parametrize("calls", [None, []])

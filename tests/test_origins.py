@@ -89,7 +89,7 @@ def test_the_fold_of_an_append_is_told_what_observers_send(
 def test_the_task_of_a_sweep_carries_nothing(local_site: Project, settings: Settings, naming: Naming) -> None:
     memory = configured(settings, None)
     append_until_due(memory)
-    list(tasks.send_due(configured(settings, local_site), limit=10, hint_age=0))
+    list(tasks.send_due(configured(settings, local_site), limit=10, queued_for=0))
 
     assert "convmemory_origin" not in published(local_site)
 

@@ -225,3 +225,18 @@ def test_a_wrong_key(simulate: Callable[..., Simulation]) -> None:
     assert len(simulation.folded) == 60
     assert fallback_versions() == 0
     assert len(provider.calls) <= 60 + 60
+
+
+def test_a_lost_hint_costs_two_minutes_at_most(
+    simulate: Callable[..., Simulation], record_property: Callable[[str, object], None]
+) -> None:
+    simulation = simulate(Provider(), loses_hints=True)
+    for number in range(60):
+        simulation.at(number * 7.0, functools.partial(simulation.make_due, str(number)))
+
+    simulation.run(15)
+
+    waits = sorted(simulation.waits())
+    assert len(waits) == 60
+    record_property("lost hints: minutes, median and longest", (round(waits[30], 2), round(waits[-1], 2)))
+    assert waits[-1] <= 2.1

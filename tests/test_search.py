@@ -221,15 +221,15 @@ def test_while_the_alias_is_paused_the_sweep_has_sessions_indexed(store: Any) ->
     memory.append("s", *[ChatMessage.human("The heron has landed.")] * 30)
     memory.compact("s")
     assert memory.paused
-    assert memory.sweep(hint_age=0) == []
+    assert memory.sweep(queued_for=0) == []
     memory.append("s", *[ChatMessage.human("Remark")] * 900)
     assert not memory.search("heron", session="s").complete
 
-    [session_id] = memory.sweep(hint_age=0)
+    [session_id] = memory.sweep(queued_for=0)
     assert memory.compact_id(session_id).outcome == "stalled"
 
     assert memory.search("heron", session="s").complete
-    assert memory.sweep(hint_age=0) == []
+    assert memory.sweep(queued_for=0) == []
 
 
 def test_an_incomplete_search_has_the_session_indexed(store: Any) -> None:

@@ -397,7 +397,7 @@ def test_a_worker_that_is_killed_each_time_is_tried_less_and_less_often() -> Non
     talk(memory, 10)
     waits = []
     for _ in range(12):
-        models.Session.objects.update(next_attempt_at=None, hinted_at=Clock())
+        models.Session.objects.update(next_attempt_at=None, queued_at=Clock())
         assert isinstance(
             memory.store.claim(
                 session().pk, memory._due_rule, lease=60, prompt_hash=memory.requests.prompt_hash, force=False

@@ -54,29 +54,28 @@ def batch(*messages: ChatMessage | Entry, key: str | None = None) -> Batch:
     return Batch(entries, idempotency_key=key)
 
 
-# By what is special about the append: the session, the batch, the threshold, and whether a task is sent.
-APPENDS: dict[str, tuple[SessionName, Batch, Threshold, bool]] = {
-    "a message of the user": (NAME, batch(USER), TOKENS, False),
-    "a message of the assistant": (NAME, batch(ASSISTANT), TOKENS, False),
-    "several messages": (NAME, batch(USER, ASSISTANT, USER), TOKENS, False),
-    "a task is sent": (NAME, batch(USER), TOKENS, True),
-    "a limit of messages": (NAME, batch(USER), MESSAGES, False),
-    "limits of tokens and of messages": (NAME, batch(USER), BOTH, False),
-    "no limit": (NAME, batch(USER), NEVER, False),
-    "a limit of messages that are not indexed": (NAME, batch(USER), UNINDEXED, False),
-    "a reply, and a limit of messages that are not indexed": (NAME, batch(ASSISTANT), UNINDEXED, False),
-    "all limits": (NAME, batch(USER), ALL, False),
-    "a session that is given as a row": (SessionName("default", "key", row_id=1), batch(USER), NEVER, False),
-    "every column, and an idempotency key": (NAME, batch(FULL, key="k"), NEVER, False),
-    "several messages, an idempotency key": (NAME, batch(FULL, USER, key="k"), NEVER, False),
-    "tool calls": (NAME, batch(CALLS), NEVER, False),
-    "tool calls with their result": (NAME, batch(CALLS, RESULT), NEVER, False),
-    "a tool result": (NAME, batch(RESULT), NEVER, False),
-    "two tool results": (NAME, batch(RESULT, OTHER_RESULT), NEVER, False),
-    "a repeated tool result": (NAME, batch(RESULT, OTHER_RESULT, RESULT), NEVER, False),
-    "a tool result, and a message of the user": (NAME, batch(RESULT, USER), NEVER, False),
-    "a pinned message": (NAME, batch(SYSTEM), NEVER, False),
-    "two pinned messages": (NAME, batch(SYSTEM, USER, SYSTEM), NEVER, False),
+# By what is special about the append: the session, the batch, and the threshold.
+APPENDS: dict[str, tuple[SessionName, Batch, Threshold]] = {
+    "a message of the user": (NAME, batch(USER), TOKENS),
+    "a message of the assistant": (NAME, batch(ASSISTANT), TOKENS),
+    "several messages": (NAME, batch(USER, ASSISTANT, USER), TOKENS),
+    "a limit of messages": (NAME, batch(USER), MESSAGES),
+    "limits of tokens and of messages": (NAME, batch(USER), BOTH),
+    "no limit": (NAME, batch(USER), NEVER),
+    "a limit of messages that are not indexed": (NAME, batch(USER), UNINDEXED),
+    "a reply, and a limit of messages that are not indexed": (NAME, batch(ASSISTANT), UNINDEXED),
+    "all limits": (NAME, batch(USER), ALL),
+    "a session that is given as a row": (SessionName("default", "key", row_id=1), batch(USER), NEVER),
+    "every column, and an idempotency key": (NAME, batch(FULL, key="k"), NEVER),
+    "several messages, an idempotency key": (NAME, batch(FULL, USER, key="k"), NEVER),
+    "tool calls": (NAME, batch(CALLS), NEVER),
+    "tool calls with their result": (NAME, batch(CALLS, RESULT), NEVER),
+    "a tool result": (NAME, batch(RESULT), NEVER),
+    "two tool results": (NAME, batch(RESULT, OTHER_RESULT), NEVER),
+    "a repeated tool result": (NAME, batch(RESULT, OTHER_RESULT, RESULT), NEVER),
+    "a tool result, and a message of the user": (NAME, batch(RESULT, USER), NEVER),
+    "a pinned message": (NAME, batch(SYSTEM), NEVER),
+    "two pinned messages": (NAME, batch(SYSTEM, USER, SYSTEM), NEVER),
 }
 VIEWS = {
     "everything": View(),
@@ -91,20 +90,19 @@ VIEWS = {
 def statements(vendor: str) -> Iterator[tuple[str, str]]:
     """Yield the name and the text of each statement."""
     advanced = sql.Advanced(1, 9, 90, 0, due=False, turned_due=False)
-    for what, (name, batch, threshold, hint) in APPENDS.items():
-        rule, content = DueRule(threshold, hint), None if batch.key_hash is None else "HMAC"
+    for what, (name, batch, threshold) in APPENDS.items():
+        rule, content = DueRule(threshold), None if batch.key_hash is None else "HMAC"
         if vendor == "postgresql":
             yield f"append: {what}", sql.append_in_one(name, batch, rule, counter="c", content=content)[0]
         elif vendor == "sqlite":
             yield f"append, counters: {what}", sql.advance(vendor, name, batch, rule, counter="c")[0]
-    for what, (_, batch, _, _) in APPENDS.items():
+    for what, (_, batch, _) in APPENDS.items():
         [(insert, _)] = sql.inserts(vendor, batch, advanced)
         yield f"append, rows: {what}", insert
     if vendor != "postgresql":
         yield "append, an idempotency key", sql.use_key(batch, "HMAC", 1, 9)[0]
     if vendor == "sqlite":
-        yield "append, due mark", sql.mark_due(1, hint=False)[0]
-        yield "append, due mark: a task is sent", sql.mark_due(1, hint=True)[0]
+        yield "append, due mark", sql.mark_due(1)[0]
     for what, view in VIEWS.items():
         yield f"load: {what}", sql.load(vendor, NAME, view)[0]
         if vendor == "postgresql":
@@ -162,7 +160,7 @@ def test_the_statements_are_those_that_the_golden_files_show(database: str) -> N
 
 def orm_statements() -> Iterator[tuple[str, str]]:
     """Carry out the operations that use the ORM, and yield the statements of each."""
-    store, rule = ORMStore(), DueRule(Threshold(tokens=5), hint=True)
+    store, rule = ORMStore(), DueRule(Threshold(tokens=5))
     user = get_user_model().objects.create(username="ann")
     visitor, copy = SessionName("default", "key", visitor="v"), SessionName("default", "copy")
     created = SessionName("default", "created")
@@ -217,8 +215,7 @@ def orm_statements() -> Iterator[tuple[str, str]]:
         "mark_unmarked": lambda: store.mark_unmarked("default", rule, limit=10),
         "mark_unmarked, when all are marked": lambda: store.mark_unmarked("default", rule, limit=10),
         "waiting": lambda: store.waiting("default", after=1.0, within=60.0, limit=10),
-        "sweep": lambda: store.sweep("default", limit=10, hint_age=0.0),
-        "unhint": lambda: store.unhint([session_id]),
+        "sweep": lambda: store.sweep("default", limit=10, queued_for=0.0),
         "sweep_rebuilds": lambda: store.sweep_rebuilds("default", limit=10, wait=60.0),
         "is_due": lambda: store.is_due(session_id),
         "claim": lambda: claim(store.claim(session_id, rule, lease=60.0, prompt_hash="", force=False)),

@@ -376,7 +376,7 @@ class BothStores(RuleBasedStateMachine):
         for memory in (self.memory, self.measured):
             ids = {memory.store.find(self.named(memory, key).session_name): key for key in KEYS}
             # Keys that got a number at login are not among them.
-            swept.append(sorted(ids.get(session_id, "another") for session_id in memory.sweep(hint_age=0)))
+            swept.append(sorted(ids.get(session_id, "another") for session_id in memory.sweep(queued_for=0)))
         assert swept[0] == swept[1]
 
     @invariant()

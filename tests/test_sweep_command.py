@@ -98,7 +98,7 @@ def test_with_a_limit_the_sessions_that_are_due_longest_are_folded(default: Conv
 def test_a_sweep_ignores_hints_but_not_the_time_of_the_next_attempt(default: ConversationMemory) -> None:
     hinted, waiting, leased = due(default, "a", "b", "c")
     rows = models.Session.objects
-    rows.filter(pk=hinted.pk).update(hinted_at=clock.Clock())
+    rows.filter(pk=hinted.pk).update(queued_at=clock.Clock())
     rows.filter(pk=waiting.pk).update(next_attempt_at=clock.Clock(60))
     rows.filter(pk=leased.pk).update(lease_expires_at=clock.Clock(60))
 

@@ -80,7 +80,8 @@ class Status:
             return Reason.PAUSED
         if session.last_error:
             return Reason.FAILING
-        return Reason.SENT if session.hinted_at else Reason.DUE
+        queued = session.queued_at is not None and session.queued_at >= session.due_since
+        return Reason.SENT if queued else Reason.DUE
 
     @property
     def next_attempt_at(self) -> dt.datetime | None:
@@ -102,7 +103,7 @@ class Status:
     @property
     def sent(self) -> str:
         """When the last task was sent."""
-        return moment(self.session.hinted_at, self.now)
+        return moment(self.session.queued_at, self.now)
 
     @property
     def leased_until(self) -> str:

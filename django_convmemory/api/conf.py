@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from django.conf import settings
+from django.core import checks
 from django.core.exceptions import ImproperlyConfigured
 from django.core.signals import setting_changed
 from django.dispatch import receiver
@@ -49,9 +50,7 @@ class Limits:
     # Tokens of one message, unless the client has the permission; None for the most that a context may have.
     max_message_tokens: int | None = None
     max_metadata_bytes: int = 16 * 1024
-    max_metadata_depth: int = 8
-    # Entries of a page if the request does not say how many, and at most.
-    page_size: int = 50
+    # Entries of a page. If the request does not say how many, there are at most 50.
     max_page_size: int = 200
     # Event streams that a user or a visitor may have open in one process.
     max_event_streams: int = 10
@@ -59,7 +58,7 @@ class Limits:
     @property
     def default_page_size(self) -> int:
         """The number of entries of a page if the request does not say it."""
-        return min(self.page_size, self.max_page_size)
+        return min(50, self.max_page_size)
 
     def __post_init__(self) -> None:
         for field in dataclasses.fields(self):
@@ -127,3 +126,22 @@ def _forget(*, setting: str, **kwargs: object) -> None:
     if setting == NAME:
         limits.cache_clear()
         classes.cache_clear()
+
+
+def check_settings(**kwargs: Any) -> list[checks.CheckMessage]:
+    """Report what is wrong with ``CONVMEMORY_API``, if the site sets it."""
+    if not hasattr(settings, NAME):
+        return []
+    try:
+        given = limits()
+        classes((given.scope, *given.permission_classes, *given.throttle_classes))
+        classes(given.authentication_classes or ())
+    except ImproperlyConfigured as error:
+        return [
+            checks.Error(
+                str(error),
+                hint="Correct the key, or remove it to use its default. docs/api.md lists the keys and their defaults.",
+                id="convmemory.E010",
+            )
+        ]
+    return []

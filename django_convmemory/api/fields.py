@@ -18,6 +18,8 @@ from django_convmemory.messages import dumps, freeze
 
 # The largest integer that JSON and every database represent exactly.
 MAX_INTEGER = 2**53 - 1
+# Levels of objects and lists.
+_MAX_METADATA_DEPTH = 8
 
 
 class Text(serializers.CharField):
@@ -125,15 +127,14 @@ class Metadata(JSONObject):
     def to_internal_value(self, data: Any) -> dict[str, Any]:
         if not isinstance(data, Mapping):
             self.fail("not_an_object")
-        limits = conf.limits()
-        if _is_deeper(data, limits.max_metadata_depth):
-            self.fail("too_deep", limit=limits.max_metadata_depth)
+        if _is_deeper(data, _MAX_METADATA_DEPTH):
+            self.fail("too_deep", limit=_MAX_METADATA_DEPTH)
         try:
             size = len(dumps(freeze(data, "metadata")).encode())
         except InvalidMessage:
             self.fail("unstorable")
-        if size > limits.max_metadata_bytes:
-            self.fail("too_large", size=size, limit=limits.max_metadata_bytes)
+        if size > (limit := conf.limits().max_metadata_bytes):
+            self.fail("too_large", size=size, limit=limit)
         return dict(data)
 
 

@@ -14,7 +14,7 @@ from django_convmemory.exceptions import InvalidArgument, InvalidMessage
 from django_convmemory.messages import ChatMessage
 from django_convmemory.rules import exchanges
 from django_convmemory.rules.exchanges import Placed
-from django_convmemory.rules.options import ROLES, SYSTEM_MESSAGES, Options, Roles, SystemMessages
+from django_convmemory.rules.options import ROLES, Options, Roles
 from django_convmemory.rules.strategies import Amount, Strategy, stepped
 from django_convmemory.rules.transcript import spoken
 from django_convmemory.rules.values import Snapshot
@@ -84,7 +84,6 @@ class Context(Sequence[ChatMessage]):
         open_position: int = 0,
         filler_tokens: int = 0,
         room: float = math.inf,
-        system_messages: str = "separate",
         roles: str = "any",
     ) -> None:
         self._leading = leading
@@ -102,7 +101,6 @@ class Context(Sequence[ChatMessage]):
         self.pending = pending
         self.revision = revision
         self._open_position = open_position
-        self._system_messages = system_messages
         self._roles = roles
 
     @functools.cached_property
@@ -141,7 +139,6 @@ class Context(Sequence[ChatMessage]):
             open_position=self._open_position,
             filler_tokens=filler_tokens,
             room=self._room - row.tokens - filler_tokens + self._filler_tokens,
-            system_messages=self._system_messages,
             roles=self._roles,
         )
         context.recalled = hits
@@ -196,21 +193,19 @@ class Context(Sequence[ChatMessage]):
     def __repr__(self) -> str:
         return f"<Context: {len(self)} messages, {self.tokens} tokens, {self.omitted} omitted>"
 
-    def to_openai(
-        self, system: SystemMessages | None = None, roles: Roles | None = None
-    ) -> list[ChatCompletionMessageParam]:
+    def to_openai(self, roles: Roles | None = None) -> list[ChatCompletionMessageParam]:
         """Return the messages in chat-completions form.
 
-        With ``system="merged"`` all system messages are merged into one, which comes first. With ``"separate"`` each
-        stays a message. With ``roles="alternating"`` system messages are merged too, the user begins, and then the
-        assistant and the user alternate, except for tool calls. With ``"any"`` the messages stay as they are. Some
-        servers need the one or the other. Without the arguments the memory's options ``system_messages`` and ``roles``
-        decide. Characters of a name that OpenAI refuses are replaced by underscores.
+        ``roles`` says which roles the server accepts, and in what order. With ``"any"`` the messages stay as they are.
+        With ``"one_system"`` all system messages are merged into one, which comes first. With ``"alternating"`` they
+        are merged too, the user begins, and then the assistant and the user alternate, except for tool calls. Without
+        the argument the memory's option ``roles`` decides. Characters of a name that OpenAI refuses are replaced by
+        underscores.
         Raises :class:`~django_convmemory.exceptions.InvalidArgument` for other values.
         """
         arranged = [
             message
-            for message in self._arranged(system, roles)
+            for message in self._arranged(roles)
             if message.kind != messages.REASONING or not _is_wordless_thought(message)
         ]
         names = chat.accepted_names(arranged)
@@ -230,20 +225,17 @@ class Context(Sequence[ChatMessage]):
             marks = {*ends[-1:], len(self._leading), self._unchanging}
         return anthropic.to_anthropic(self._messages, marks)
 
-    def to_responses(
-        self, system: SystemMessages | None = None, roles: Roles | None = None
-    ) -> list[ResponseInputItemParam]:
-        """Return the messages as input items of OpenAI's Responses API. See :meth:`to_openai` for the arguments."""
-        return cast("list[ResponseInputItemParam]", responses.to_responses(self._arranged(system, roles)))
+    def to_responses(self, roles: Roles | None = None) -> list[ResponseInputItemParam]:
+        """Return the messages as input items of OpenAI's Responses API. See :meth:`to_openai` for ``roles``."""
+        return cast("list[ResponseInputItemParam]", responses.to_responses(self._arranged(roles)))
 
-    def _arranged(self, system: str | None, roles: str | None) -> Sequence[ChatMessage]:
-        system, roles = system or self._system_messages, roles or self._roles
-        for name, value, known in (("system", system, SYSTEM_MESSAGES), ("roles", roles, ROLES)):
-            if value not in known:
-                raise InvalidArgument(f"{name} must be one of {', '.join(known)}, not {value!r}.")
+    def _arranged(self, roles: str | None) -> Sequence[ChatMessage]:
+        roles = roles or self._roles
+        if roles not in ROLES:
+            raise InvalidArgument(f"roles must be one of {', '.join(ROLES)}, not {roles!r}.")
         if roles == "alternating":
             return chat.alternating(self._messages)
-        return chat.merged_system(self._messages) if system == "merged" else self._messages
+        return chat.merged_system(self._messages) if roles == "one_system" else self._messages
 
     def to_text(self) -> str:
         """Return the messages as lines of ``role: text``, for people and for models that take one text.
@@ -296,7 +288,7 @@ def assemble(
     leading = _system_part(system, counter)
     if snapshot is None:
         over_budget = max_tokens is not None and _total(leading) > max_tokens
-        return Context(leading, over_budget=over_budget, system_messages=options.system_messages, roles=options.roles)
+        return Context(leading, over_budget=over_budget, roles=options.roles)
     leading += [Part("pinned", row.message, row.tokens, row.position) for row in snapshot.pinned]
     if max_tokens is not None:
         budget: float = max_tokens - _total(leading)
@@ -330,7 +322,6 @@ def assemble(
         open_position=counters.open_position,
         filler_tokens=filler_tokens,
         room=budget - summary_tokens - tail_tokens - filler_tokens,
-        system_messages=options.system_messages,
         roles=options.roles,
     )
 

@@ -95,7 +95,7 @@ class DjangoTasksScheduler:
     """
 
     after_commit = True
-    hints = True
+    queues = True
 
     def __init__(self, queue: str = "default", backend: str = "default") -> None:
         self.queue = queue
@@ -128,11 +128,8 @@ class DjangoTasksScheduler:
 
     def schedule(self, memory: Memory, session_id: int, *, delay: float = 0.0) -> None:
         """Send a task that folds the session in ``delay`` seconds. If the backend cannot wait, a sweep sends it."""
-        if delay <= (tasks.HINT_AGE if self.defers else 0.0) and not self.send(memory, session_id, delay=delay):
-            try:
-                memory.store.unhint([session_id])
-            except Exception:
-                logger.warning("Session %s could not be unmarked. The sweep finds it later.", session_id, exc_info=True)
+        if delay <= (tasks.QUEUED_FOR if self.defers else 0.0):
+            self.send(memory, session_id, delay=delay)
 
     def request(self, memory: Memory, session_id: int, work: Work) -> bool:
         """Send the task for ``work``. Return whether it was sent. Never raises."""

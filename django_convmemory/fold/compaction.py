@@ -56,7 +56,7 @@ class Compactor:
     on_published: Callable[[Claim], None] = lambda claim: None
     on_failed: Callable[[Claim, Exception], None] = lambda claim, error: None
     # Whether a task will fold the session later if a result says ``again``. The session's row notes it.
-    hints: bool = False
+    queues: bool = False
 
     @property
     def lease(self) -> float:
@@ -66,7 +66,7 @@ class Compactor:
     @property
     def rule(self) -> DueRule:
         """When a session is due."""
-        return DueRule(self.strategy.threshold, self.hints, self.options.reanchor_every)
+        return DueRule(self.strategy.threshold, self.options.reanchor_every)
 
     def run(self, alias: str, session_id: int, *, asked: bool = False, despite_pause: bool = False) -> Run:
         """Fold what is due in the session.
@@ -78,9 +78,8 @@ class Compactor:
             indexing.catch_up(self.store, session_id)
         admission = self._admission(alias, despite_pause=despite_pause)
         if not (admission.own or admission.fallback):
+            # The first sweep after the pause finds it: see models.SessionQuerySet.unqueued.
             logger.info("Session %s is not folded now: memories[%r] is paused.", session_id, alias)
-            # So the first sweep after the pause finds it.
-            self.store.unhint([session_id])
             return Result(Outcome.STALLED)
         claim = self.store.claim(
             session_id,
@@ -180,6 +179,7 @@ class _Folding:
             admission=admission,
             has_fallback=compactor.fallback is not None,
             stand_ins=stand_ins,
+            queues=compactor.queues,
             on_failed=compactor.on_failed,
         )
 
@@ -204,7 +204,13 @@ class _Folding:
             if done < split and self._must_stop():
                 break
         unfinished = done < split
-        due = self.store.release(self.claim, self.rule, rebuild_in=0.0 if self.stand_ins and unfinished else None)
+        due = self.store.release(
+            self.claim,
+            self.rule,
+            rebuild_in=0.0 if self.stand_ins and unfinished else None,
+            # Without a version, the run does not go on.
+            queued=self.compactor.queues and published,
+        )
         if not published:
             if due:
                 logger.warning("Session %s is marked due, but nothing in it can be folded.", self.claim.session_id)

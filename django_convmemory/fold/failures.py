@@ -39,6 +39,7 @@ class EarlyEnd:
     admission: Admission
     has_fallback: bool
     stand_ins: bool
+    queues: bool
     on_failed: Callable[[Claim, Exception], None]
 
     def failed(self, claim: Claim, error: exceptions.ChatModelError, *, due_seconds: float) -> Result:
@@ -48,7 +49,7 @@ class EarlyEnd:
             # The current summary stays, so nothing is urgent. A provider that fails again says nothing of the session.
             of_provider = reason is not None and not self._may_be_the_session(reason)
             rebuild_in = LONGEST_OUTAGE_WAIT if self.stand_ins and of_provider else None
-            again = self.store.release(claim, self.rule, rebuild_in=rebuild_in)
+            again = self.store.release(claim, self.rule, rebuild_in=rebuild_in, queued=self.queues)
             logger.warning("The rebuild of session %s failed: %s", claim.session_id, printable(error))
             self._report(claim, error)
             return Result(Outcome.STALLED, again)
@@ -59,6 +60,7 @@ class EarlyEnd:
             retry_in=delay,
             error=printable(error),
             uncount=reason in (Reason.MISCONFIGURED, Reason.RATE_LIMIT) and not self._may_be_the_session(reason),
+            queued=self.queues,
         )
         logger.warning(
             "Compaction of session %s failed. It is tried again in %.0f s or later: %s",
@@ -77,18 +79,18 @@ class EarlyEnd:
             self.rule,
             retry_in=delay,
             error="The lease expired before the model answered.",
+            queued=self.queues,
         )
         return Result(Outcome.BUSY, again, delay) if again else Result(Outcome.NOT_DUE)
 
     def given_up(self, claim: Claim, error: BaseException) -> None:
         """End a run that ``error`` interrupted, which is no model's failure."""
-        rule = self.rule._replace(hint=False)
         rebuild_in = 0.0 if self.stand_ins else None
         if isinstance(error, Exception):
             wait = backoff(claim.attempts)
-            self.store.release(claim, rule, retry_in=wait, error=type(error).__name__)
+            self.store.release(claim, self.rule, retry_in=wait, error=type(error).__name__)
         else:
-            self.store.release(claim, rule, error="Cancelled", uncount=True, rebuild_in=rebuild_in)
+            self.store.release(claim, self.rule, error="Cancelled", uncount=True, rebuild_in=rebuild_in)
 
     def _wait(self, claim: Claim, error: exceptions.ChatModelError, due_seconds: float) -> float:
         """Return the seconds until the next attempt: exponential backoff with full jitter, or what the provider asks.

@@ -125,7 +125,7 @@ class Migration(migrations.Migration):
                 ("indexed_position", models.BigIntegerField(db_default=0, default=0, verbose_name="indexed through")),
                 ("due_since", models.DateTimeField(blank=True, null=True, verbose_name="due since")),
                 ("due_revision", models.BigIntegerField(default=0, editable=False)),
-                ("hinted_at", models.DateTimeField(blank=True, null=True, verbose_name="hinted at")),
+                ("queued_at", models.DateTimeField(blank=True, null=True, verbose_name="queued at")),
                 ("attempts", models.IntegerField(default=0, verbose_name="attempts")),
                 ("next_attempt_at", models.DateTimeField(blank=True, null=True, verbose_name="next attempt at")),
                 (

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
+from typing import Any
 
 from django.conf import settings
+from django.core import checks
 from django.core.exceptions import ImproperlyConfigured
 
 from django_convmemory.rules.options import check_type, from_setting
@@ -37,3 +39,13 @@ def options() -> Options:
         return from_setting(Options, getattr(settings, NAME, {}))
     except (TypeError, ValueError) as error:
         raise ImproperlyConfigured(f"{NAME}: {error}") from None
+
+
+def check_settings(**kwargs: Any) -> list[checks.CheckMessage]:
+    """Report what is wrong with ``CONVMEMORY_MONITORING``."""
+    try:
+        options()
+    except ImproperlyConfigured as error:
+        hint = "Correct the key, or remove it to use its default. docs/howto/telemetry.md lists the keys."
+        return [checks.Error(str(error), hint=hint, id="convmemory.E014")]
+    return []

@@ -31,11 +31,13 @@ logger = logging.getLogger(__name__)
 
 # A sweep compares so many sessions with a new threshold.
 _COMPARED_BY_SWEEP = 5000
-# Seconds. If no worker has begun a rebuild by then, its task counts as lost.
+# All times are in seconds. A healthy worker starts a task within this time.
+PATIENCE = 60.0
+# If no worker has begun a rebuild by then, its task counts as lost.
 _REBUILD_WAIT = 300.0
 # A session of a memory that folds nothing is due when it has more messages that are not indexed.
 MAX_UNINDEXED = 256
-# Seconds of the lease of a run that only indexes.
+# The lease of a run that only indexes.
 _INDEXING_LEASE = 3 * indexing.LONGEST
 
 
@@ -102,7 +104,7 @@ class BaseMemory(abc.ABC):
 
     @property
     def _due_rule(self) -> DueRule:
-        return DueRule(self.threshold, self.scheduler.hints, self.options.reanchor_every)
+        return DueRule(self.threshold, self.options.reanchor_every)
 
     @property
     def needs_worker(self) -> bool:
@@ -169,7 +171,7 @@ class BaseMemory(abc.ABC):
         try:
             count = indexing.catch_up(self.store, session_id)
         finally:
-            again = self.store.release(claim, self._due_rule)
+            again = self.store.release(claim, self._due_rule, queued=self.scheduler.queues)
         logger.info("Indexed %d messages of session %s.", count, session_id)
         return Result(Outcome.NOT_DUE, again, indexed=count > 0)
 
@@ -193,25 +195,29 @@ class BaseMemory(abc.ABC):
         """Whether the model's newest answer, however old, says that the configuration is wrong."""
         return self.breaker.reason == Reason.MISCONFIGURED
 
-    def sweep(self, *, limit: int = 1000, hint_age: float = 300.0, fewest_attempts: bool = False) -> list[int]:
-        """Return the ids of due sessions that nobody folds and for which no task was sent in ``hint_age`` seconds.
+    def sweep(self, *, limit: int = 1000, queued_for: float = 300.0, fewest_attempts: bool = False) -> list[int]:
+        """Return the ids of due sessions that nobody folds and that were not queued in the last ``queued_for`` seconds.
+
+        If the scheduler sends tasks, they have been due for a minute: before that, the task of the append is on its
+        way. With a ``queued_for`` of 0 there are all that nobody folds. They count as queued from now on.
 
         The longest due come first, or with ``fewest_attempts`` those that have failed less often. There are none while
         the alias is paused, and one after a pause, until the model answers; besides these, there are sessions that have
         to be indexed, which needs no model. If the model has not answered for ``fallback_after`` seconds and there is a
         fallback, there are all.
         """
+        due_for = PATIENCE if self.scheduler.queues and queued_for else 0.0
+        swept = functools.partial(self.store.sweep, self.alias, due_for=due_for, queued_for=queued_for)
         state = self.breaker
         stands_in = self.fallback is not None and state.silent_for(self.options.fallback_after)
         if not stands_in and (state.open or state.paused):
             probes: list[int] = []
             if not state.paused:
-                probes = self.store.sweep(self.alias, limit=min(limit, 1), hint_age=hint_age, fewest_attempts=True)
+                probes = swept(limit=min(limit, 1), fewest_attempts=True)
             if not self.options.index or len(probes) == limit:
                 return probes
-            left = limit - len(probes)
-            return probes + self.store.sweep(self.alias, limit=left, hint_age=hint_age, unindexed=MAX_UNINDEXED)
-        session_ids = self.store.sweep(self.alias, limit=limit, hint_age=hint_age, fewest_attempts=fewest_attempts)
+            return probes + swept(limit=limit - len(probes), unindexed=MAX_UNINDEXED)
+        session_ids = swept(limit=limit, fewest_attempts=fewest_attempts)
         if len(session_ids) < limit and self.model is not None:
             self.store.mark_unmarked(self.alias, self._due_rule, limit=_COMPARED_BY_SWEEP)
         return session_ids
@@ -252,7 +258,7 @@ class BaseMemory(abc.ABC):
             on_claimed=claimed,
             on_published=self._published,
             on_failed=self._failed,
-            hints=self.scheduler.hints,
+            queues=self.scheduler.queues,
         )
 
     @abc.abstractmethod

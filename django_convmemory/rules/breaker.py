@@ -40,13 +40,17 @@ class Reason(enum.StrEnum):
     MISCONFIGURED = "misconfigured"
 
 
+# With these, only a probe may call the model until it answers. After a rate limit all go on together.
+OPEN = frozenset({Reason.OUTAGE, Reason.MISCONFIGURED})
+
+
 class Breaker(NamedTuple):
     """The state of an alias's breaker at the time ``now``.
 
     - ``failures`` in a row were counted, the last one with the session ``last_session``. ``since`` is the time of the
       first one, and while the breaker is open, the time at which it opened.
     - ``until`` is when the pause ends, ``reason`` is why there is one, and ``error`` is the last error. The breaker
-      stays open after ``until``, until the model answers.
+      stays open after ``until``, until the model answers: then ``until`` is the time of the answer, without a reason.
     """
 
     now: dt.datetime
@@ -64,8 +68,8 @@ class Breaker(NamedTuple):
 
     @property
     def open(self) -> bool:
-        """Whether only a probe may call the model. After a rate limit all go on together."""
-        return self.until is not None and self.reason != Reason.RATE_LIMIT
+        """Whether only a probe may call the model, also after the end of the pause."""
+        return self.reason in OPEN
 
     @property
     def silent_seconds(self) -> float:

@@ -10,8 +10,7 @@ from typing import Any, Literal, TypeVar, get_type_hints
 
 from django_convmemory.messages import check_text
 
-SYSTEM_MESSAGES = ("separate", "merged")
-ROLES = ("any", "alternating")
+ROLES = ("any", "one_system", "alternating")
 SUMMARY_ROLES = ("system", "developer", "user")
 
 
@@ -30,7 +29,6 @@ class Options:
     max_pinned_tokens: int = 2000
     summary_prefix: str = "Summary of earlier conversation: "
     summary_role: str = "system"
-    system_messages: str = "separate"
     roles: str = "any"
 
     # What is found again of what is not shown any more.
@@ -85,10 +83,9 @@ _MINIMUMS = {
     "reanchor_every": 1,
 }
 
-_CHOICES = {"system_messages": SYSTEM_MESSAGES, "roles": ROLES, "summary_role": SUMMARY_ROLES}
+_CHOICES = {"roles": ROLES, "summary_role": SUMMARY_ROLES}
 
-SystemMessages = Literal["separate", "merged"]
-Roles = Literal["any", "alternating"]
+Roles = Literal["any", "one_system", "alternating"]
 
 
 def check_type(what: str, value: object, annotation: Any, *, shown: bool = True) -> None:

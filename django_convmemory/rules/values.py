@@ -62,14 +62,9 @@ class SessionName:
 
 
 class DueRule(NamedTuple):
-    """When a session becomes due, and whether a task is sent for it then.
-
-    With ``hint`` the store notes the time, so that a sweep does not send a task too. After ``reanchor_every`` folds the
-    session is marked for a rebuild.
-    """
+    """When a session becomes due. After ``reanchor_every`` folds it is marked for a rebuild."""
 
     threshold: Threshold
-    hint: bool = False
     reanchor_every: int | None = None
 
 

@@ -162,7 +162,7 @@ def _append_in_two(
             # The tail exceeds the threshold. It may have done so before.
             advanced = advanced._replace(due=True, turned_due=not advanced.due)
         if advanced.turned_due:
-            cursor.execute(*sql.mark_due(advanced.session_id, hint=rule.hint))
+            cursor.execute(*sql.mark_due(advanced.session_id))
         _use_key(cursor, batch, content, advanced)
         _insert(cursor, "sqlite", batch, advanced)
         return advanced
@@ -190,11 +190,7 @@ def _append_locking(
         field: value for field, value in models.counter_columns(after).items() if value != getattr(session, field)
     }
     if turned_due:
-        changes |= {
-            "due_since": Clock(),
-            "due_revision": session.revision + 1,
-            "hinted_at": Clock() if rule.hint else None,
-        }
+        changes |= {"due_since": Clock(), "due_revision": session.revision + 1}
     models.Session.objects.using(connection.alias).filter(pk=session.pk).update(
         **changes,
         answered_position=before.call_position,

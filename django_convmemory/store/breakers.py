@@ -13,7 +13,7 @@ from django.utils import timezone
 
 from django_convmemory import models
 from django_convmemory.clock import Clock
-from django_convmemory.rules.breaker import KNOWN_FOR, Breaker, Reason
+from django_convmemory.rules.breaker import KNOWN_FOR, OPEN, Breaker, Reason
 from django_convmemory.rules.strategies import Threshold
 from django_convmemory.rules.values import AttemptOutcome
 from django_convmemory.store import compiled, transactions
@@ -21,6 +21,7 @@ from django_convmemory.store.compiled import Slot
 from django_convmemory.store.database import Database
 
 _MAX_ERROR = 1000
+_OPEN = Q(reason__in=sorted(OPEN))
 
 
 class Breakers(Database):
@@ -42,7 +43,7 @@ class Breakers(Database):
         """
         using = self.using
         _create(using, alias)
-        counts = Q(until__isnull=False) & ~Q(reason=Reason.RATE_LIMIT)
+        counts = _OPEN
         if not _has_folded_another(using, alias, session_id, seconds):
             counts |= Q(last_session__isnull=True) | ~Q(last_session=session_id)
         _update(
@@ -61,13 +62,12 @@ class Breakers(Database):
         rows = _rows(using, alias)
         if reason == Reason.RATE_LIMIT:
             # Of two calls at a time, only one may have been told how long to wait.
-            rows = rows.filter(Q(until__isnull=True) | Q(reason=Reason.RATE_LIMIT, until__lt=Clock(seconds)))
+            rows = rows.filter(~_OPEN, Q(until__isnull=True) | Q(until__lt=Clock(seconds)))
             _update(rows, until=Clock(seconds), reason=reason, error=error[:_MAX_ERROR])
         else:
             # The outage begins now. The failures that were counted may be days old, and those of a wrong configuration
             # are no outage: the fallback must not stand in at once.
-            was_closed = Q(until__isnull=True) | Q(reason=Reason.RATE_LIMIT)
-            begins = was_closed | (Q(reason=Reason.MISCONFIGURED) & ~Q(reason=reason))
+            begins = ~_OPEN | (Q(reason=Reason.MISCONFIGURED) & ~Q(reason=reason))
             since = Case(When(begins, then=Clock()), default=Coalesce("since", Clock()))
             # Before the reason changes: MariaDB evaluates an UPDATE from left to right.
             _update(rows, since=since, until=Clock(seconds), reason=reason, error=error[:_MAX_ERROR])
@@ -78,7 +78,7 @@ class Breakers(Database):
         If the pause ended long ago (``breaker.KNOWN_FOR``), the outage begins anew.
         """
         using = self.using
-        rows = _rows(using, alias).filter(until__lte=Clock()).exclude(reason=Reason.RATE_LIMIT)
+        rows = _rows(using, alias).filter(_OPEN, until__lte=Clock())
         # Before the end changes: MariaDB evaluates an UPDATE from left to right.
         since = Case(When(until__lt=Clock(-KNOWN_FOR), then=Clock()), default=F("since"))
         return bool(_update(rows, since=since, until=Clock(seconds)))
@@ -89,18 +89,18 @@ class Breakers(Database):
         If the provider was not ``silent``, the outage begins anew. Returns False if there is no such pause any more.
         """
         using = self.using
-        rows = _rows(using, alias).filter(until__gt=Clock()).exclude(reason=Reason.RATE_LIMIT)
+        rows = _rows(using, alias).filter(_OPEN, until__gt=Clock())
         return bool(_update(rows, until=Clock(seconds), **({} if silent else {"since": Clock()})))
 
     def close_breaker(self, alias: str) -> bool:
-        """Close the breaker, because the model has answered. Return whether it was open."""
+        """Close the breaker, because the model has answered: its pause ends now. Return whether it was open."""
         using = self.using
         # An UPDATE finds what the caller's transaction would not see.
         if not transactions.reads_earlier(using) and not _to_close(using).read(alias=alias):
             return False
         rows = _rows(using, alias)
-        closed = {"failures": 0, "last_session": None, "since": None, "until": None, "reason": "", "error": ""}
-        if _update(rows.filter(until__isnull=False).exclude(reason=Reason.RATE_LIMIT), **closed):
+        closed = {"failures": 0, "last_session": None, "since": None, "until": Clock(), "reason": "", "error": ""}
+        if _update(rows.filter(_OPEN), **closed):
             return True
         _update(rows.filter(failures__gt=0), failures=0, last_session=None, since=None)
         return False
@@ -126,8 +126,8 @@ def _has_folded_another(using: str, alias: str, session_id: int, seconds: float)
 @compiled.once
 def _to_close(using: str) -> compiled.Selection:
     """Return the statement that finds the breaker if it has anything to forget. Usually it has not."""
-    has_failures = Q(failures__gt=0) | (Q(until__isnull=False) & ~Q(reason=Reason.RATE_LIMIT))
-    return compiled.selection(_rows(using, Slot("alias")).filter(has_failures).values_list("alias"))
+    to_forget = Q(failures__gt=0) | _OPEN
+    return compiled.selection(_rows(using, Slot("alias")).filter(to_forget).values_list("alias"))
 
 
 def next_to_compare(using: str, alias: str, threshold: Threshold) -> int | None:

@@ -513,7 +513,6 @@ def finish(
         indexed_position=indexed_position,
         current_version=current.version if current else 0,
         due_since=Clock() if due else None,
-        hinted_at=Clock() if due and rule.hint else None,
         rebuild_after=Clock() if stands_in or is_old else None,
     )
     return Edited(session_id, due)

@@ -20,7 +20,7 @@ from typing import Any, Concatenate, ParamSpec, TypeVar
 from django_convmemory import exceptions
 from django_convmemory.messages import ChatMessage, frozen_json
 from django_convmemory.rules import creations, exchanges, indexable, segments, used_keys, values
-from django_convmemory.rules.breaker import KNOWN_FOR, Breaker, Reason
+from django_convmemory.rules.breaker import KNOWN_FOR, OPEN, Breaker, Reason
 from django_convmemory.rules.counters import (
     Batch,
     Counters,
@@ -142,7 +142,7 @@ class Session:
     last_version: int = 0
     current_version: int = 0
     due_since: float | None = None
-    hinted_at: float | None = None
+    queued_at: float | None = None
     attempts: int = 0
     next_attempt_at: float | None = None
     lease_token: str = ""
@@ -194,7 +194,7 @@ class Session:
 
     def stop_compaction(self) -> None:
         """Clear the lease, the due mark and the failures. A worker that is still folding cannot publish."""
-        self.due_since = self.hinted_at = self.next_attempt_at = None
+        self.due_since = self.queued_at = self.next_attempt_at = None
         self.attempts, self.lease_token, self.lease_expires_at, self.last_error = 0, "", 0.0, ""
         self.epoch += 1
         self.revision += 1
@@ -218,6 +218,10 @@ class AliasState:
     reason: str = ""
     error: str = ""
     threshold: Threshold | None = None
+
+    @property
+    def is_open(self) -> bool:
+        return self.reason in OPEN
 
 
 # The store.
@@ -330,7 +334,6 @@ class InMemoryStore:
         turned_due = session.due_since is None and session.is_over(rule.threshold)
         if turned_due:
             session.due_since = self._clock()
-            session.hinted_at = session.due_since if rule.hint else None
         return Appended(
             session.id,
             rows[0].position,
@@ -572,7 +575,6 @@ class InMemoryStore:
         current = session.versions.get(session.current_version)
         session.counters = session.counters.covering(current.covered if current else Covered())
         session.mark_due(rule.threshold, self._clock())
-        session.hinted_at = session.due_since if rule.hint else None
         stands_in = any(version.valid and version.stand_in for version in session.versions.values())
         is_old = values.is_old(session.summary, rule.reanchor_every)
         session.rebuild_after = self._clock() if stands_in or is_old else None
@@ -849,6 +851,7 @@ class InMemoryStore:
         error: str = "",
         uncount: bool = False,
         rebuild_in: float | None = None,
+        queued: bool = False,
     ) -> bool:
         session = self._sessions.get(claim.session_id)
         if session is None or session.lease_token != claim.token:
@@ -864,8 +867,8 @@ class InMemoryStore:
                 session.attempts = max(0, session.attempts - 1)
             session.last_error = error
             session.next_attempt_at = now + retry_in if due and retry_in is not None else None
-        if rule.hint and due:
-            session.hinted_at = now
+        if queued:
+            session.queued_at = now
         if rebuild_in is not None:
             session.rebuild_after = now + rebuild_in
         session.revision += 1
@@ -882,7 +885,8 @@ class InMemoryStore:
         alias: str,
         *,
         limit: int,
-        hint_age: float,
+        due_for: float = 0.0,
+        queued_for: float,
         fewest_attempts: bool = False,
         unindexed: int | None = None,
     ) -> list[int]:
@@ -890,14 +894,24 @@ class InMemoryStore:
         order = sorted(
             (session.attempts if fewest_attempts else 0, session.due_since or 0.0, session.id)
             for session in self._free(alias, now, unindexed=unindexed)
-            if session.hinted_at is None
-            or session.hinted_at <= now - hint_age
-            or (session.lease_token and session.lease_expires_at > session.hinted_at)
+            if (session.due_since or now) <= now - due_for
+            and (
+                not self._in_queue(session, now - queued_for, now)
+                or (session.lease_token and session.lease_expires_at > (session.queued_at or 0.0))
+            )
         )
         ids = [session_id for *_, session_id in order[:limit]]
         for session_id in ids:
-            self._sessions[session_id].hinted_at = now
+            self._sessions[session_id].queued_at = now
         return ids
+
+    def _in_queue(self, session: Session, after: float, through: float) -> bool:
+        """Whether the session was queued between these times, and has met no pause since that has ended."""
+        if session.queued_at is None or not after < session.queued_at <= through:
+            return False
+        until = self._alias(session.session_name.alias).until
+        met_pause = until is not None and session.queued_at < until <= self._clock()
+        return not met_pause and session.queued_at >= (session.due_since or 0.0)
 
     def _free(self, alias: str, now: float, *, unindexed: int | None = None) -> Iterator[Session]:
         """Yield the sessions that are due and that a worker could fold now, or index."""
@@ -940,21 +954,15 @@ class InMemoryStore:
         marked = 0
         for session in self._of_alias(alias):
             if session.due_since is None and session.is_over(rule.threshold):
-                session.due_since, session.hinted_at = self._clock(), None
+                session.due_since = self._clock()
                 marked += 1
         return marked
 
     @_locked
     def waiting(self, alias: str, *, after: float, within: float, limit: int) -> int:
         now = self._clock()
-        times = [session.hinted_at for session in self._free(alias, now)]
-        return min(limit, sum(time is not None and now - within < time <= now - after for time in times))
-
-    @_locked
-    def unhint(self, session_ids: Sequence[int]) -> None:
-        for session_id in session_ids:
-            if session_id in self._sessions:
-                self._sessions[session_id].hinted_at = None
+        free = self._free(alias, now)
+        return min(limit, sum(self._in_queue(session, now - within, now - after) for session in free))
 
     @_locked
     def breaker(self, alias: str) -> Breaker:
@@ -965,8 +973,7 @@ class InMemoryStore:
     @_locked
     def count_failure(self, alias: str, session_id: int, error: str, *, seconds: float = 0.0) -> int:
         row = self._alias(alias)
-        is_open = row.until is not None and row.reason != Reason.RATE_LIMIT
-        if is_open or (row.last_session != session_id and not self._has_folded_another(alias, session_id, seconds)):
+        if row.is_open or (row.last_session != session_id and not self._has_folded_another(alias, session_id, seconds)):
             row.failures += 1
             row.last_session, row.error = session_id, error
             row.since = self._clock() if row.since is None else row.since
@@ -997,12 +1004,10 @@ class InMemoryStore:
         row = self._alias(alias)
         # Of two calls at a time, only one may have been told how long to wait.
         longer = row.until is not None and row.until >= self._clock() + seconds
-        other = row.until is not None and row.reason != Reason.RATE_LIMIT
-        if reason == Reason.RATE_LIMIT and (other or longer):
+        if reason == Reason.RATE_LIMIT and (row.is_open or longer):
             return
         # The outage begins now, also if it follows a wrong configuration.
-        was_closed = row.until is None or row.reason == Reason.RATE_LIMIT
-        begins = was_closed or (row.reason == Reason.MISCONFIGURED and row.reason != reason)
+        begins = not row.is_open or (row.reason == Reason.MISCONFIGURED and row.reason != reason)
         if reason != Reason.RATE_LIMIT and begins:
             row.since = self._clock()
         row.until, row.reason, row.error = self._clock() + seconds, reason, error
@@ -1010,7 +1015,7 @@ class InMemoryStore:
     @_locked
     def probe(self, alias: str, *, seconds: float) -> bool:
         row, now = self._alias(alias), self._clock()
-        ended = row.until is not None and row.until <= now and row.reason != Reason.RATE_LIMIT
+        ended = row.is_open and row.until is not None and row.until <= now
         if ended:
             if row.until is not None and row.until < now - KNOWN_FOR:
                 row.since = now
@@ -1020,7 +1025,7 @@ class InMemoryStore:
     @_locked
     def end_probe(self, alias: str, *, seconds: float = 0.0, silent: bool = True) -> bool:
         row, now = self._alias(alias), self._clock()
-        paused = row.until is not None and row.until > now and row.reason != Reason.RATE_LIMIT
+        paused = row.is_open and row.until is not None and row.until > now
         if paused:
             row.until, row.since = now + seconds, row.since if silent else now
         return paused
@@ -1028,10 +1033,10 @@ class InMemoryStore:
     @_locked
     def close_breaker(self, alias: str) -> bool:
         row = self._alias(alias)
-        opened = row.until is not None and row.reason != Reason.RATE_LIMIT
+        opened = row.is_open
         row.failures, row.last_session, row.since = 0, None, None
         if opened:
-            row.until, row.reason, row.error = None, "", ""
+            row.until, row.reason, row.error = self._clock(), "", ""
         return opened
 
 

@@ -136,13 +136,14 @@ class Leases(Database):
         error: str = "",
         uncount: bool = False,
         rebuild_in: float | None = None,
+        queued: bool = False,
     ) -> bool:
         """Release the lease, and return whether the session is still due by ``rule`` and its current counters.
 
         The next attempt waits for ``retry_in`` seconds. ``error`` is stored as the last error; without it the number of
         attempts becomes 0. ``uncount`` takes back the attempt that the claim counted. After a rebuild, these three are
         left as they are: they are about what is due. With ``rebuild_in`` the session is marked for a rebuild in so many
-        seconds.
+        seconds. ``queued``: the caller sends a task if the session is still due, so a sweep need not.
         """
         using = self.using
         if error or retry_in is not None or rebuild_in is not None:
@@ -153,9 +154,9 @@ class Leases(Database):
                 changes["attempts"] = 0 if not error else max(0, claim.attempts - 1) if uncount else claim.attempts
                 changes["last_error"] = error
                 changes["next_attempt_at"] = None if retry_in is None else Clock(retry_in)
-            releasing = _releasing(using, rule, changes)
+            releasing = _releasing(using, rule, changes, queued=queued)
         else:
-            releasing = _releasing_after_success(using, rule, rebuilding=claim.rebuilding)
+            releasing = _releasing_after_success(using, rule, rebuilding=claim.rebuilding, queued=queued)
         released = _changed(releasing, session_id=claim.session_id, token=claim.token)
         return bool(released) and self.is_due(claim.session_id)
 
@@ -293,9 +294,9 @@ def _extending(using: str, lease: float) -> compiled.Statement:
     return compiled.update(held(using), lease_expires_at=Clock(lease))
 
 
-def _releasing(using: str, rule: DueRule, changes: dict[str, Any]) -> compiled.Statement:
-    if rule.hint:
-        changes["hinted_at"] = Clock()
+def _releasing(using: str, rule: DueRule, changes: dict[str, Any], *, queued: bool) -> compiled.Statement:
+    if queued:
+        changes["queued_at"] = Clock()
     return compiled.update(
         # By the token alone: this process may release its expired lease as long as nobody else has taken one.
         models.Session.objects.using(using).filter(pk=Slot("session_id"), lease_token=Slot("token")),
@@ -309,10 +310,10 @@ def _releasing(using: str, rule: DueRule, changes: dict[str, Any]) -> compiled.S
 
 
 @compiled.once
-def _releasing_after_success(using: str, rule: DueRule, *, rebuilding: bool) -> compiled.Statement:
+def _releasing_after_success(using: str, rule: DueRule, *, rebuilding: bool, queued: bool) -> compiled.Statement:
     # A rebuild does not fold what has failed.
     changes = {} if rebuilding else {"attempts": 0, "last_error": "", "next_attempt_at": None}
-    return _releasing(using, rule, changes)
+    return _releasing(using, rule, changes, queued=queued)
 
 
 @compiled.once

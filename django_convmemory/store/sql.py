@@ -66,7 +66,6 @@ class _Shape(NamedTuple):
     by_tokens: bool  # The threshold has a limit of tokens.
     by_messages: bool  # The threshold has a limit of messages.
     by_unindexed: bool  # The threshold has a limit of messages that are not indexed.
-    hint: bool
     by_id: bool  # The id of the row is given too.
     speaks: bool  # There is an assistant message.
     calls: bool  # The last assistant message makes calls.
@@ -96,7 +95,6 @@ def advance(vendor: str, name: SessionName, batch: Batch, rule: DueRule, *, coun
         by_tokens=rule.threshold.tokens is not None,
         by_messages=rule.threshold.messages is not None,
         by_unindexed=rule.threshold.unindexed is not None,
-        hint=rule.hint,
         by_id=name.row_id is not None,
         speaks=batch.has_assistant,
         calls=after.call_position > 0,
@@ -134,13 +132,10 @@ def advance(vendor: str, name: SessionName, batch: Batch, rule: DueRule, *, coun
     return _advance(shape), params
 
 
-def mark_due(session_id: int, *, hint: bool) -> tuple[str, list[Any]]:
+def mark_due(session_id: int) -> tuple[str, list[Any]]:
     """Return the UPDATE that marks a session due from now on (SQLite)."""
     now = clock.sql("sqlite")
-    return (
-        f"UPDATE {SESSION} SET due_since = {now}, due_revision = revision, "
-        f"hinted_at = {now if hint else 'NULL'} WHERE id = %s"
-    ), [session_id]
+    return f"UPDATE {SESSION} SET due_since = {now}, due_revision = revision WHERE id = %s", [session_id]
 
 
 @functools.lru_cache(maxsize=256)
@@ -206,11 +201,7 @@ def _due_mark(shape: _Shape, assignments: Mapping[str, str], now: str) -> dict[s
     condition = f"due_since IS NULL AND {_over(shape, assignments)}"
     return {
         column: f"CASE WHEN {condition} THEN {value} ELSE {column} END"
-        for column, value in (
-            ("due_revision", "revision + 1"),
-            ("hinted_at", now if shape.hint else "NULL"),
-            ("due_since", now),
-        )
+        for column, value in (("due_revision", "revision + 1"), ("due_since", now))
     }
 
 

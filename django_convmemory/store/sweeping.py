@@ -23,26 +23,27 @@ class Sweeping(Database):
         alias: str,
         *,
         limit: int,
-        hint_age: float,
+        due_for: float = 0.0,
+        queued_for: float,
         fewest_attempts: bool = False,
         unindexed: int | None = None,
     ) -> list[int]:
-        """Return the ids of due sessions that a worker could fold now, at most ``limit``. The longest due come first.
+        """Return the ids of sessions that a worker could fold now, at most ``limit``. The longest due come first.
 
-        With ``fewest_attempts`` those with the fewest attempts come first. With ``unindexed`` only those are returned
-        that have more settled messages that are not indexed. Sessions for which a task was sent in the last
-        ``hint_age`` seconds are left out, unless a lease of that task has expired. The returned ones are marked: a task
-        is sent for them now.
+        They have been due for ``due_for`` seconds or longer. With ``fewest_attempts`` those with the fewest attempts
+        come first. With ``unindexed`` only those are returned that have more settled messages that are not indexed.
+        Sessions that were queued in the last ``queued_for`` seconds are left out, unless the lease of their worker has
+        expired, or a pause of the alias has ended since. The returned ones are marked as queued now.
         """
         using = self.using
         sessions = models.Session.objects.using(using)
-        free = sessions.due().unleased().filter(alias=alias).unhinted(hint_age)
+        free = sessions.due(due_for).unleased().filter(alias=alias).unqueued(queued_for)
         # A session is indexed whether or not the time of its next attempt has come.
         behind = free.filter(newest_position__gt=F("indexed_position") + (unindexed or 0))
         stale = free.ready() if unindexed is None else behind
         order = ("attempts", "due_since", "pk") if fewest_attempts else ("due_since", "pk")
-        # With a hint_age of 0 a marked row is found again at once.
-        return _marked(stale, order, limit, {"hinted_at": Clock()}, repeat=hint_age > 0)
+        # With a queued_for of 0 a marked row is found again at once.
+        return _marked(stale, order, limit, {"queued_at": Clock()}, repeat=queued_for > 0)
 
     def sweep_rebuilds(self, alias: str, *, limit: int, wait: float) -> list[int]:
         """Return the ids of sessions whose summary is to be rebuilt, at most ``limit``, longest marked first.
@@ -79,7 +80,7 @@ class Sweeping(Database):
         if ids:
             over = models.exceeds(rule.threshold, covered_tokens=F("covered_tokens"), covered_count=F("covered_count"))
             unmarked = sessions.filter(over, pk__lte=ids[-1], due_since__isnull=True)
-            changes: dict[str, Any] = {"due_since": Clock(), "hinted_at": None, "revision": F("revision") + 1}
+            changes: dict[str, Any] = {"due_since": Clock(), "revision": F("revision") + 1}
             marked = transactions.run(using, lambda: unmarked.update(**changes), savepoint=True, atomic=False)
         breakers.compared(using, alias, ids[-1] if len(ids) == limit else None)
         return marked
@@ -87,17 +88,10 @@ class Sweeping(Database):
     def waiting(self, alias: str, *, after: float, within: float, limit: int) -> int:
         """Return the number of due sessions whose task no worker has taken, or ``limit`` if there are more.
 
-        Only tasks count that were sent between ``within`` and ``after`` seconds ago.
+        Only tasks count that were queued between ``within`` and ``after`` seconds ago.
         """
-        using = self.using
-        sessions = models.Session.objects.using(using).due().unleased().ready().filter(alias=alias)
-        return sessions.filter(hinted_at__lte=Clock(-after), hinted_at__gt=Clock(-within)).order_by()[:limit].count()
-
-    def unhint(self, session_ids: Sequence[int]) -> None:
-        """Remove the marks of :meth:`sweep` and :meth:`append`, because no task was sent."""
-        using = self.using
-        sessions = models.Session.objects.using(using).filter(pk__in=session_ids)
-        transactions.run(using, lambda: sessions.update(hinted_at=None), savepoint=True, atomic=False)
+        sessions = models.Session.objects.using(self.using).due().unleased().ready().filter(alias=alias)
+        return sessions.in_queue(after=after, within=within).order_by()[:limit].count()
 
 
 def _marked(

@@ -152,7 +152,7 @@ def test_an_append_does_not_fail_if_no_task_can_be_stored(
 
     assert "was not sent" in caplog.text
     # The next sweep need not wait for five minutes.
-    assert (row(session).due_since is not None, row(session).hinted_at) == (True, None)
+    assert (row(session).due_since is not None, row(session).queued_at) == (True, None)
     assert memory.request_compaction("user-1") is False
 
 

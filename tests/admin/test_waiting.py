@@ -51,9 +51,10 @@ def why(session: models.Session) -> str:
 @pytest.mark.parametrize(
     ("columns", "reason", "sentence"),
     [
-        ({"hinted_at": None}, Reason.DUE, "It waits for the next sweep: no task was sent for it."),
+        ({"queued_at": None}, Reason.DUE, "It waits for its task, or for a sweep: "),
+        ({"queued_at": Clock(-60)}, Reason.DUE, "It waits for its task, or for a sweep: "),
         (
-            {"hinted_at": Clock(-5)},
+            {"due_since": Clock(-60), "queued_at": Clock(-5)},
             Reason.SENT,
             "If no worker takes it within five minutes, a sweep sends another one.",
         ),
@@ -124,7 +125,7 @@ def test_the_overview_shows_the_oldest_due_session_of_each_memory(convmemory: Sc
     pause(alias="other")
     answer = staff("view_session").get(OVERVIEW)
     oldest = answer.context["waiting"]
-    assert [(status.session.key, status.reason) for status in oldest] == [("x", "paused"), ("b", "sent")]
+    assert [(status.session.key, status.reason) for status in oldest] == [("x", "paused"), ("b", "due")]
     assert Overview("default", alias="default").waiting[0].key == "b"
     assert (Overview("default").lag or dt.timedelta()) >= dt.timedelta(hours=2)
     text = answer.content.decode()

@@ -10,7 +10,7 @@ import pytest
 from django.core.checks.registry import registry
 from rest_framework.test import APIClient
 
-from django_convmemory.api import checks, conf, problems, urls
+from django_convmemory.api import conf, problems, urls
 from django_convmemory.operations.conversation import SessionHandle
 from tests.api.conftest import ROOT, url_of
 
@@ -78,7 +78,7 @@ def test_the_page_names_every_code() -> None:
 
 def test_the_settings_of_the_page(settings: Any) -> None:
     settings.CONVMEMORY_API = names_of(4)["CONVMEMORY_API"]
-    assert checks.check_settings() == []
+    assert conf.check_settings() == []
     assert conf.limits().aliases == ("default",)
 
 
@@ -102,16 +102,16 @@ WRONG: list[tuple[Any, str]] = [
     ({"AUTHENTICATION_CLASSES": [1]}, "AUTHENTICATION_CLASSES must be a list of strings"),
     ({"MAX_MESSAGES": 0}, "MAX_MESSAGES must be at least 1"),
     ({"MAX_MESSAGES": "7"}, "MAX_MESSAGES must be int"),
-    ({"PAGE_SIZE": True}, "PAGE_SIZE must be int"),
+    ({"MAX_PAGE_SIZE": True}, "MAX_PAGE_SIZE must be int"),
 ]
 
 
 @pytest.mark.parametrize(("value", "message"), WRONG, ids=str)
 def test_a_check_reports_what_is_wrong_with_the_settings(value: Any, message: str, settings: Any) -> None:
     settings.CONVMEMORY_API = value
-    [error] = checks.check_settings()
+    [error] = conf.check_settings()
     assert (error.id, message in error.msg) == ("convmemory.E010", True)
-    assert checks.check_settings in registry.registered_checks
+    assert conf.check_settings in registry.registered_checks
 
 
 def test_appends_are_throttled_if_the_site_sets_a_rate(api: APIClient, chat: SessionHandle, settings: Any) -> None:

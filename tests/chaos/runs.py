@@ -29,7 +29,7 @@ from tests.chaos.talk import Talk
 from tests.openai_server import Behaviour, prompt
 
 # In seconds, where no time is skipped: how long to wait, more than the age of a hint, and how often to sweep.
-REAL_PATIENCE = tasks.HINT_AGE + 120.0
+REAL_PATIENCE = tasks.QUEUED_FOR + 120.0
 REAL_SWEEP = 5.0
 
 
@@ -148,7 +148,7 @@ class Run:
                 models.Session.objects.unleased().exclude(next_attempt_at=None).update(next_attempt_at=None)
                 self.end_pauses(Reason.OUTAGE, Reason.RATE_LIMIT)
             for memory in memories.all():
-                list(tasks.send_due(memory, limit=1000, hint_age=0.5 if self.skips_time else tasks.HINT_AGE))
+                list(tasks.send_due(memory, limit=1000, queued_for=0.5 if self.skips_time else tasks.QUEUED_FOR))
         except exceptions.BrokerUnavailable:
             sender().close()  # which also forgets for how long to leave it alone
         except Exception:  # noqa: BLE001  the database is away, for which the caller waits

@@ -1,6 +1,5 @@
 -- append, rows: a message of the user
 -- append, rows: a message of the assistant
--- append, rows: a task is sent
 -- append, rows: a limit of messages
 -- append, rows: limits of tokens and of messages
 -- append, rows: no limit

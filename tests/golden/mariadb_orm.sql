@@ -13,7 +13,7 @@ INSERT INTO `convmemory_session` (`public_id`, `alias`, `owner_id`, `visitor`, `
     `unpinned_count`, `unpinned_tokens`, `settled_tokens`, `newest_position`, `pinned`, `pinned_count`,
     `pinned_tokens`, `call_position`, `answered_position`, `exchange_calls`, `open_calls`, `last_version`,
     `current_version`, `covered_position`, `covered_count`, `covered_tokens`, `indexed_position`, `due_since`,
-    `due_revision`, `hinted_at`, `attempts`, `next_attempt_at`, `lease_token`, `lease_expires_at`,
+    `due_revision`, `queued_at`, `attempts`, `next_attempt_at`, `lease_token`, `lease_expires_at`,
     `last_error`, `rebuild_after`, `epoch`, `revision`, `forked_from_id`, `fork_position`, `counter`,
     `created_at`, `updated_at`)
 VALUES (%s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s,
@@ -37,7 +37,7 @@ SELECT `convmemory_session`.`id`, `convmemory_session`.`public_id`, `convmemory_
     `convmemory_session`.`last_version`, `convmemory_session`.`current_version`,
     `convmemory_session`.`covered_position`, `convmemory_session`.`covered_count`,
     `convmemory_session`.`covered_tokens`, `convmemory_session`.`indexed_position`,
-    `convmemory_session`.`due_since`, `convmemory_session`.`due_revision`, `convmemory_session`.`hinted_at`,
+    `convmemory_session`.`due_since`, `convmemory_session`.`due_revision`, `convmemory_session`.`queued_at`,
     `convmemory_session`.`attempts`, `convmemory_session`.`next_attempt_at`,
     `convmemory_session`.`lease_token`, `convmemory_session`.`lease_expires_at`,
     `convmemory_session`.`last_error`, `convmemory_session`.`rebuild_after`, `convmemory_session`.`epoch`,
@@ -47,8 +47,7 @@ SELECT `convmemory_session`.`id`, `convmemory_session`.`public_id`, `convmemory_
     SELECT U0.`reason` AS `reason`
     FROM `convmemory_aliasstate` U0
     WHERE ((U0.`until` > (UTC_TIMESTAMP(6))
-            OR (U0.`until` IS NOT NULL
-                AND NOT (U0.`reason` = %s)))
+            OR U0.`reason` IN (%s, %s))
         AND U0.`alias` = (`convmemory_session`.`alias`))) AS `pause`, `auth_user`.`id`,
             `auth_user`.`password`, `auth_user`.`last_login`, `auth_user`.`is_superuser`,
             `auth_user`.`username`, `auth_user`.`first_name`, `auth_user`.`last_name`, `auth_user`.`email`,
@@ -86,7 +85,7 @@ SELECT `convmemory_session`.`id`, `convmemory_session`.`public_id`, `convmemory_
     `convmemory_session`.`last_version`, `convmemory_session`.`current_version`,
     `convmemory_session`.`covered_position`, `convmemory_session`.`covered_count`,
     `convmemory_session`.`covered_tokens`, `convmemory_session`.`indexed_position`,
-    `convmemory_session`.`due_since`, `convmemory_session`.`due_revision`, `convmemory_session`.`hinted_at`,
+    `convmemory_session`.`due_since`, `convmemory_session`.`due_revision`, `convmemory_session`.`queued_at`,
     `convmemory_session`.`attempts`, `convmemory_session`.`next_attempt_at`,
     `convmemory_session`.`lease_token`, `convmemory_session`.`lease_expires_at`,
     `convmemory_session`.`last_error`, `convmemory_session`.`rebuild_after`, `convmemory_session`.`epoch`,
@@ -246,7 +245,7 @@ SELECT `convmemory_session`.`id`, `convmemory_session`.`public_id`, `convmemory_
     `convmemory_session`.`last_version`, `convmemory_session`.`current_version`,
     `convmemory_session`.`covered_position`, `convmemory_session`.`covered_count`,
     `convmemory_session`.`covered_tokens`, `convmemory_session`.`indexed_position`,
-    `convmemory_session`.`due_since`, `convmemory_session`.`due_revision`, `convmemory_session`.`hinted_at`,
+    `convmemory_session`.`due_since`, `convmemory_session`.`due_revision`, `convmemory_session`.`queued_at`,
     `convmemory_session`.`attempts`, `convmemory_session`.`next_attempt_at`,
     `convmemory_session`.`lease_token`, `convmemory_session`.`lease_expires_at`,
     `convmemory_session`.`last_error`, `convmemory_session`.`rebuild_after`, `convmemory_session`.`epoch`,
@@ -446,8 +445,7 @@ UPDATE `convmemory_aliasstate`
 SET `failures` = (`convmemory_aliasstate`.`failures` + %s), `last_session` = %s, `since` =
     COALESCE(`convmemory_aliasstate`.`since`, UTC_TIMESTAMP(6)), `error` = %s
 WHERE (`convmemory_aliasstate`.`alias` = %s
-    AND ((`convmemory_aliasstate`.`until` IS NOT NULL
-            AND NOT (`convmemory_aliasstate`.`reason` = %s))
+    AND (`convmemory_aliasstate`.`reason` IN (%s, %s)
         OR `convmemory_aliasstate`.`last_session` IS NULL
         OR NOT (`convmemory_aliasstate`.`last_session` = %s
             AND `convmemory_aliasstate`.`last_session` IS NOT NULL)));
@@ -460,8 +458,7 @@ ORDER BY `convmemory_aliasstate`.`alias` ASC LIMIT 1;
 
 -- open_breaker (2 of 2)
 UPDATE `convmemory_aliasstate`
-SET `since` = CASE WHEN (`convmemory_aliasstate`.`until` IS NULL
-    OR `convmemory_aliasstate`.`reason` = %s
+SET `since` = CASE WHEN (NOT (`convmemory_aliasstate`.`reason` IN (%s, %s))
     OR (`convmemory_aliasstate`.`reason` = %s
         AND NOT (`convmemory_aliasstate`.`reason` = %s))) THEN UTC_TIMESTAMP(6) ELSE
             COALESCE(`convmemory_aliasstate`.`since`, UTC_TIMESTAMP(6)) END, `until` = UTC_TIMESTAMP(6),
@@ -474,30 +471,29 @@ SET `since` = CASE WHEN (`convmemory_aliasstate`.`until` < (UTC_TIMESTAMP(6) + I
     UTC_TIMESTAMP(6) ELSE `convmemory_aliasstate`.`since` END, `until` = (UTC_TIMESTAMP(6) + INTERVAL %s
     MICROSECOND)
 WHERE (`convmemory_aliasstate`.`alias` = %s
-    AND `convmemory_aliasstate`.`until` <= (UTC_TIMESTAMP(6))
-    AND NOT (`convmemory_aliasstate`.`reason` = %s));
+    AND `convmemory_aliasstate`.`reason` IN (%s, %s)
+    AND `convmemory_aliasstate`.`until` <= (UTC_TIMESTAMP(6)));
 
 -- end_probe
 UPDATE `convmemory_aliasstate`
 SET `until` = UTC_TIMESTAMP(6)
 WHERE (`convmemory_aliasstate`.`alias` = %s
-    AND `convmemory_aliasstate`.`until` > (UTC_TIMESTAMP(6))
-    AND NOT (`convmemory_aliasstate`.`reason` = %s));
+    AND `convmemory_aliasstate`.`reason` IN (%s, %s)
+    AND `convmemory_aliasstate`.`until` > (UTC_TIMESTAMP(6)));
 
 -- close_breaker (1 of 2)
 SELECT `convmemory_aliasstate`.`alias` AS `alias`
 FROM `convmemory_aliasstate`
 WHERE (`convmemory_aliasstate`.`alias` = (%s)
     AND (`convmemory_aliasstate`.`failures` > %s
-        OR (`convmemory_aliasstate`.`until` IS NOT NULL
-            AND NOT (`convmemory_aliasstate`.`reason` = %s))));
+        OR `convmemory_aliasstate`.`reason` IN (%s, %s)));
 
 -- close_breaker (2 of 2)
 UPDATE `convmemory_aliasstate`
-SET `failures` = %s, `last_session` = NULL, `since` = NULL, `until` = NULL, `reason` = %s, `error` = %s
+SET `failures` = %s, `last_session` = NULL, `since` = NULL, `until` = UTC_TIMESTAMP(6), `reason` = %s, `error`
+    = %s
 WHERE (`convmemory_aliasstate`.`alias` = %s
-    AND `convmemory_aliasstate`.`until` IS NOT NULL
-    AND NOT (`convmemory_aliasstate`.`reason` = %s));
+    AND `convmemory_aliasstate`.`reason` IN (%s, %s));
 
 -- mark_unmarked (1 of 6)
 -- mark_unmarked, when all are marked
@@ -521,7 +517,7 @@ ORDER BY `convmemory_session`.`alias` ASC, 1 ASC LIMIT 10;
 
 -- mark_unmarked (5 of 6)
 UPDATE `convmemory_session`
-SET `due_since` = UTC_TIMESTAMP(6), `hinted_at` = NULL, `revision` = (`convmemory_session`.`revision` + %s)
+SET `due_since` = UTC_TIMESTAMP(6), `revision` = (`convmemory_session`.`revision` + %s)
 WHERE (`convmemory_session`.`alias` = %s
     AND `convmemory_session`.`id` > %s
     AND `convmemory_session`.`unpinned_tokens` > (`convmemory_session`.`covered_tokens` + %s)
@@ -545,9 +541,15 @@ FROM (
         AND (`convmemory_session`.`next_attempt_at` IS NULL
             OR `convmemory_session`.`next_attempt_at` <= (UTC_TIMESTAMP(6)))
         AND `convmemory_session`.`alias` = %s
-        AND `convmemory_session`.`hinted_at` > (UTC_TIMESTAMP(6) + INTERVAL %s MICROSECOND)
-        AND `convmemory_session`.`hinted_at` <= (UTC_TIMESTAMP(6) + INTERVAL %s MICROSECOND)) LIMIT 10)
-            subquery;
+        AND `convmemory_session`.`queued_at` > (UTC_TIMESTAMP(6) + INTERVAL %s MICROSECOND)
+        AND `convmemory_session`.`queued_at` <= (UTC_TIMESTAMP(6) + INTERVAL %s MICROSECOND)
+        AND `convmemory_session`.`queued_at` >= (`convmemory_session`.`due_since`)
+        AND NOT (EXISTS(
+                SELECT %s AS `a`
+                FROM `convmemory_aliasstate` U0
+                WHERE (U0.`alias` = (`convmemory_session`.`alias`)
+                    AND U0.`until` > (`convmemory_session`.`queued_at`)
+                    AND U0.`until` <= (UTC_TIMESTAMP(6))) LIMIT 1))) LIMIT 10) subquery;
 
 -- sweep (1 of 3)
 SELECT %s AS `a`
@@ -556,10 +558,17 @@ WHERE (`convmemory_session`.`due_since` IS NOT NULL
     AND (`convmemory_session`.`lease_expires_at` IS NULL
         OR `convmemory_session`.`lease_expires_at` <= (UTC_TIMESTAMP(6)))
     AND `convmemory_session`.`alias` = %s
-    AND (`convmemory_session`.`hinted_at` IS NULL
-        OR `convmemory_session`.`hinted_at` <= (UTC_TIMESTAMP(6))
-        OR (`convmemory_session`.`lease_expires_at` > (`convmemory_session`.`hinted_at`)
-            AND `convmemory_session`.`lease_expires_at` <= (UTC_TIMESTAMP(6))))
+    AND (`convmemory_session`.`queued_at` IS NULL
+        OR `convmemory_session`.`queued_at` <= (UTC_TIMESTAMP(6))
+        OR `convmemory_session`.`queued_at` < (`convmemory_session`.`due_since`)
+        OR (`convmemory_session`.`lease_expires_at` > (`convmemory_session`.`queued_at`)
+            AND `convmemory_session`.`lease_expires_at` <= (UTC_TIMESTAMP(6)))
+        OR EXISTS(
+            SELECT %s AS `a`
+            FROM `convmemory_aliasstate` U0
+            WHERE (U0.`alias` = (`convmemory_session`.`alias`)
+                AND U0.`until` > (`convmemory_session`.`queued_at`)
+                AND U0.`until` <= (UTC_TIMESTAMP(6))) LIMIT 1))
     AND (`convmemory_session`.`next_attempt_at` IS NULL
         OR `convmemory_session`.`next_attempt_at` <= (UTC_TIMESTAMP(6)))) LIMIT 1;
 
@@ -570,10 +579,17 @@ WHERE (`convmemory_session`.`due_since` IS NOT NULL
     AND (`convmemory_session`.`lease_expires_at` IS NULL
         OR `convmemory_session`.`lease_expires_at` <= (UTC_TIMESTAMP(6)))
     AND `convmemory_session`.`alias` = %s
-    AND (`convmemory_session`.`hinted_at` IS NULL
-        OR `convmemory_session`.`hinted_at` <= (UTC_TIMESTAMP(6))
-        OR (`convmemory_session`.`lease_expires_at` > (`convmemory_session`.`hinted_at`)
-            AND `convmemory_session`.`lease_expires_at` <= (UTC_TIMESTAMP(6))))
+    AND (`convmemory_session`.`queued_at` IS NULL
+        OR `convmemory_session`.`queued_at` <= (UTC_TIMESTAMP(6))
+        OR `convmemory_session`.`queued_at` < (`convmemory_session`.`due_since`)
+        OR (`convmemory_session`.`lease_expires_at` > (`convmemory_session`.`queued_at`)
+            AND `convmemory_session`.`lease_expires_at` <= (UTC_TIMESTAMP(6)))
+        OR EXISTS(
+            SELECT %s AS `a`
+            FROM `convmemory_aliasstate` U0
+            WHERE (U0.`alias` = (`convmemory_session`.`alias`)
+                AND U0.`until` > (`convmemory_session`.`queued_at`)
+                AND U0.`until` <= (UTC_TIMESTAMP(6))) LIMIT 1))
     AND (`convmemory_session`.`next_attempt_at` IS NULL
         OR `convmemory_session`.`next_attempt_at` <= (UTC_TIMESTAMP(6))))
 ORDER BY `convmemory_session`.`due_since` ASC, 1 ASC LIMIT 10 FOR
@@ -581,13 +597,8 @@ UPDATE SKIP LOCKED;
 
 -- sweep (3 of 3)
 UPDATE `convmemory_session`
-SET `hinted_at` = UTC_TIMESTAMP(6)
+SET `queued_at` = UTC_TIMESTAMP(6)
 WHERE `convmemory_session`.`id` IN (%s, %s);
-
--- unhint
-UPDATE `convmemory_session`
-SET `hinted_at` = NULL
-WHERE `convmemory_session`.`id` IN (%s);
 
 -- sweep_rebuilds
 SELECT %s AS `a`
@@ -724,7 +735,7 @@ SET `due_since` = CASE WHEN (`convmemory_session`.`unpinned_tokens` > (`convmemo
     AND `convmemory_session`.`settled_tokens` > (`convmemory_session`.`covered_tokens`)) THEN
         COALESCE(`convmemory_session`.`due_since`, UTC_TIMESTAMP(6)) ELSE NULL END, `lease_token` = %s,
         `lease_expires_at` = NULL, `revision` = (`convmemory_session`.`revision` + %s), `attempts` = %s,
-        `last_error` = %s, `next_attempt_at` = NULL, `hinted_at` = UTC_TIMESTAMP(6)
+        `last_error` = %s, `next_attempt_at` = NULL
 WHERE (`convmemory_session`.`lease_token` = (%s)
     AND `convmemory_session`.`id` = (%s));
 
@@ -917,8 +928,7 @@ UPDATE `convmemory_session`
 SET `last_position` = %s, `unpinned_count` = %s, `unpinned_tokens` = %s, `settled_tokens` = %s,
     `newest_position` = %s, `pinned` = %s, `call_position` = %s, `exchange_calls` = %s, `open_calls` = %s,
     `covered_position` = %s, `covered_count` = %s, `covered_tokens` = %s, `pinned_count` = %s, `pinned_tokens`
-    = %s, `indexed_position` = %s, `current_version` = %s, `due_since` = NULL, `hinted_at` = NULL,
-    `rebuild_after` = NULL
+    = %s, `indexed_position` = %s, `current_version` = %s, `due_since` = NULL, `rebuild_after` = NULL
 WHERE `convmemory_session`.`id` = %s;
 
 -- fork (17 of 17)
@@ -936,7 +946,7 @@ SELECT `convmemory_session`.`id`, `convmemory_session`.`public_id`, `convmemory_
     `convmemory_session`.`last_version`, `convmemory_session`.`current_version`,
     `convmemory_session`.`covered_position`, `convmemory_session`.`covered_count`,
     `convmemory_session`.`covered_tokens`, `convmemory_session`.`indexed_position`,
-    `convmemory_session`.`due_since`, `convmemory_session`.`due_revision`, `convmemory_session`.`hinted_at`,
+    `convmemory_session`.`due_since`, `convmemory_session`.`due_revision`, `convmemory_session`.`queued_at`,
     `convmemory_session`.`attempts`, `convmemory_session`.`next_attempt_at`,
     `convmemory_session`.`lease_token`, `convmemory_session`.`lease_expires_at`,
     `convmemory_session`.`last_error`, `convmemory_session`.`rebuild_after`, `convmemory_session`.`epoch`,
@@ -997,7 +1007,7 @@ WHERE (`convmemory_session`.`lease_expires_at` > (UTC_TIMESTAMP(6))
 -- redact (13 of 36)
 -- redact (25 of 36)
 UPDATE `convmemory_session`
-SET `due_since` = NULL, `hinted_at` = NULL, `attempts` = %s, `next_attempt_at` = NULL, `lease_token` = %s,
+SET `due_since` = NULL, `queued_at` = NULL, `attempts` = %s, `next_attempt_at` = NULL, `lease_token` = %s,
     `lease_expires_at` = NULL, `last_error` = %s, `epoch` = (`convmemory_session`.`epoch` + %s), `revision` =
     (`convmemory_session`.`revision` + %s), `updated_at` = UTC_TIMESTAMP(6)
 WHERE `convmemory_session`.`id` = %s;
@@ -1054,7 +1064,7 @@ SELECT `convmemory_session`.`id`, `convmemory_session`.`public_id`, `convmemory_
     `convmemory_session`.`last_version`, `convmemory_session`.`current_version`,
     `convmemory_session`.`covered_position`, `convmemory_session`.`covered_count`,
     `convmemory_session`.`covered_tokens`, `convmemory_session`.`indexed_position`,
-    `convmemory_session`.`due_since`, `convmemory_session`.`due_revision`, `convmemory_session`.`hinted_at`,
+    `convmemory_session`.`due_since`, `convmemory_session`.`due_revision`, `convmemory_session`.`queued_at`,
     `convmemory_session`.`attempts`, `convmemory_session`.`next_attempt_at`,
     `convmemory_session`.`lease_token`, `convmemory_session`.`lease_expires_at`,
     `convmemory_session`.`last_error`, `convmemory_session`.`rebuild_after`, `convmemory_session`.`epoch`,
@@ -1080,13 +1090,13 @@ UPDATE `convmemory_session`
 SET `last_position` = %s, `unpinned_count` = %s, `unpinned_tokens` = %s, `settled_tokens` = %s,
     `newest_position` = %s, `pinned` = %s, `call_position` = %s, `exchange_calls` = %s, `open_calls` = %s,
     `covered_position` = %s, `covered_count` = %s, `covered_tokens` = %s, `pinned_count` = %s, `pinned_tokens`
-    = %s, `indexed_position` = %s, `current_version` = %s, `due_since` = UTC_TIMESTAMP(6), `hinted_at` =
-    UTC_TIMESTAMP(6), `rebuild_after` = NULL
+    = %s, `indexed_position` = %s, `current_version` = %s, `due_since` = UTC_TIMESTAMP(6), `rebuild_after` =
+    NULL
 WHERE `convmemory_session`.`id` = %s;
 
 -- truncate (1 of 15)
 UPDATE `convmemory_session`
-SET `due_since` = NULL, `hinted_at` = NULL, `attempts` = %s, `next_attempt_at` = NULL, `lease_token` = %s,
+SET `due_since` = NULL, `queued_at` = NULL, `attempts` = %s, `next_attempt_at` = NULL, `lease_token` = %s,
     `lease_expires_at` = NULL, `last_error` = %s, `epoch` = (`convmemory_session`.`epoch` + %s), `revision` =
     (`convmemory_session`.`revision` + %s), `updated_at` = UTC_TIMESTAMP(6)
 WHERE (`convmemory_session`.`name_hash` = %s
@@ -1127,7 +1137,7 @@ WHERE (`convmemory_usedkey`.`gone_at` IS NULL
 
 -- clear (1 of 7)
 UPDATE `convmemory_session`
-SET `due_since` = NULL, `hinted_at` = NULL, `attempts` = %s, `next_attempt_at` = NULL, `lease_token` = %s,
+SET `due_since` = NULL, `queued_at` = NULL, `attempts` = %s, `next_attempt_at` = NULL, `lease_token` = %s,
     `lease_expires_at` = NULL, `last_error` = %s, `epoch` = (`convmemory_session`.`epoch` + %s), `revision` =
     (`convmemory_session`.`revision` + %s), `updated_at` = UTC_TIMESTAMP(6)
 WHERE `convmemory_session`.`name_hash` = %s;
@@ -1137,7 +1147,7 @@ UPDATE `convmemory_session`
 SET `last_position` = %s, `unpinned_count` = %s, `unpinned_tokens` = %s, `settled_tokens` = %s,
     `newest_position` = %s, `pinned` = %s, `call_position` = %s, `exchange_calls` = %s, `open_calls` = %s,
     `covered_position` = %s, `covered_count` = %s, `covered_tokens` = %s, `pinned_count` = %s, `pinned_tokens`
-    = %s, `due_since` = NULL, `hinted_at` = NULL, `attempts` = %s, `next_attempt_at` = NULL, `lease_token` =
+    = %s, `due_since` = NULL, `queued_at` = NULL, `attempts` = %s, `next_attempt_at` = NULL, `lease_token` =
     %s, `lease_expires_at` = NULL, `last_error` = %s, `rebuild_after` = NULL, `answered_position` = %s,
     `current_version` = %s, `indexed_position` = %s
 WHERE `convmemory_session`.`id` = %s;
@@ -1215,7 +1225,7 @@ SELECT `convmemory_session`.`id`, `convmemory_session`.`public_id`, `convmemory_
     `convmemory_session`.`last_version`, `convmemory_session`.`current_version`,
     `convmemory_session`.`covered_position`, `convmemory_session`.`covered_count`,
     `convmemory_session`.`covered_tokens`, `convmemory_session`.`indexed_position`,
-    `convmemory_session`.`due_since`, `convmemory_session`.`due_revision`, `convmemory_session`.`hinted_at`,
+    `convmemory_session`.`due_since`, `convmemory_session`.`due_revision`, `convmemory_session`.`queued_at`,
     `convmemory_session`.`attempts`, `convmemory_session`.`next_attempt_at`,
     `convmemory_session`.`lease_token`, `convmemory_session`.`lease_expires_at`,
     `convmemory_session`.`last_error`, `convmemory_session`.`rebuild_after`, `convmemory_session`.`epoch`,

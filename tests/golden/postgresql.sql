@@ -15,10 +15,6 @@ WITH advanced AS (
     AND (unpinned_tokens + %(added_tokens)s - covered_tokens > %(max_tokens)s)
     AND CASE WHEN open_calls = '' THEN unpinned_tokens + %(settled)s ELSE settled_tokens END > covered_tokens
         THEN revision + 1 ELSE due_revision END,
-    hinted_at = CASE WHEN due_since IS NULL
-    AND (unpinned_tokens + %(added_tokens)s - covered_tokens > %(max_tokens)s)
-    AND CASE WHEN open_calls = '' THEN unpinned_tokens + %(settled)s ELSE settled_tokens END > covered_tokens
-        THEN NULL ELSE hinted_at END,
     due_since = CASE WHEN due_since IS NULL
     AND (unpinned_tokens + %(added_tokens)s - covered_tokens > %(max_tokens)s)
     AND CASE WHEN open_calls = '' THEN unpinned_tokens + %(settled)s ELSE settled_tokens END > covered_tokens
@@ -53,9 +49,6 @@ WITH advanced AS (
     due_revision = CASE WHEN due_since IS NULL
     AND (unpinned_tokens + %(added_tokens)s - covered_tokens > %(max_tokens)s)
     AND unpinned_tokens + %(settled)s > covered_tokens THEN revision + 1 ELSE due_revision END,
-    hinted_at = CASE WHEN due_since IS NULL
-    AND (unpinned_tokens + %(added_tokens)s - covered_tokens > %(max_tokens)s)
-    AND unpinned_tokens + %(settled)s > covered_tokens THEN NULL ELSE hinted_at END,
     due_since = CASE WHEN due_since IS NULL
     AND (unpinned_tokens + %(added_tokens)s - covered_tokens > %(max_tokens)s)
     AND unpinned_tokens + %(settled)s > covered_tokens THEN STATEMENT_TIMESTAMP() ELSE due_since END
@@ -89,9 +82,6 @@ WITH advanced AS (
     due_revision = CASE WHEN due_since IS NULL
     AND (unpinned_tokens + %(added_tokens)s - covered_tokens > %(max_tokens)s)
     AND unpinned_tokens + %(settled)s > covered_tokens THEN revision + 1 ELSE due_revision END,
-    hinted_at = CASE WHEN due_since IS NULL
-    AND (unpinned_tokens + %(added_tokens)s - covered_tokens > %(max_tokens)s)
-    AND unpinned_tokens + %(settled)s > covered_tokens THEN NULL ELSE hinted_at END,
     due_since = CASE WHEN due_since IS NULL
     AND (unpinned_tokens + %(added_tokens)s - covered_tokens > %(max_tokens)s)
     AND unpinned_tokens + %(settled)s > covered_tokens THEN STATEMENT_TIMESTAMP() ELSE due_since END
@@ -114,42 +104,6 @@ WITH advanced AS (
 SELECT *
 FROM advanced;
 
--- append: a task is sent
-WITH advanced AS (
-    UPDATE convmemory_session
-    SET last_position = last_position + %(added)s,
-    unpinned_count = unpinned_count + %(added_unpinned)s,
-    unpinned_tokens = unpinned_tokens + %(added_tokens)s,
-    settled_tokens = CASE WHEN open_calls = '' THEN unpinned_tokens + %(settled)s ELSE settled_tokens END,
-    newest_position = CASE WHEN open_calls = '' THEN last_position + %(newest)s ELSE newest_position END,
-    answered_position = call_position,
-    counter = CASE WHEN last_position = 0
-    OR counter = %(counter)s THEN %(counter)s ELSE '' END,
-    revision = revision + 1,
-    updated_at = STATEMENT_TIMESTAMP(),
-    due_revision = CASE WHEN due_since IS NULL
-    AND (unpinned_tokens + %(added_tokens)s - covered_tokens > %(max_tokens)s)
-    AND CASE WHEN open_calls = '' THEN unpinned_tokens + %(settled)s ELSE settled_tokens END > covered_tokens
-        THEN revision + 1 ELSE due_revision END,
-    hinted_at = CASE WHEN due_since IS NULL
-    AND (unpinned_tokens + %(added_tokens)s - covered_tokens > %(max_tokens)s)
-    AND CASE WHEN open_calls = '' THEN unpinned_tokens + %(settled)s ELSE settled_tokens END > covered_tokens
-        THEN STATEMENT_TIMESTAMP() ELSE hinted_at END,
-    due_since = CASE WHEN due_since IS NULL
-    AND (unpinned_tokens + %(added_tokens)s - covered_tokens > %(max_tokens)s)
-    AND CASE WHEN open_calls = '' THEN unpinned_tokens + %(settled)s ELSE settled_tokens END > covered_tokens
-        THEN STATEMENT_TIMESTAMP() ELSE due_since END
-    WHERE name_hash = %(name_hash)s
-    RETURNING id, last_position, unpinned_tokens, answered_position, due_since IS NOT NULL AS due,
-    due_revision = revision AS turned_due), added AS (
-    INSERT INTO convmemory_message (session_id, tokens_through, position, created_at, role, kind, content,
-        tokens, public_id)
-    SELECT id, unpinned_tokens, last_position, STATEMENT_TIMESTAMP(), %(new_role)s, %(new_kind)s,
-        %(new_content)s, %(new_tokens)s, %(new_public_id)s
-    FROM advanced)
-SELECT *
-FROM advanced;
-
 -- append: a limit of messages
 WITH advanced AS (
     UPDATE convmemory_session
@@ -167,10 +121,6 @@ WITH advanced AS (
     AND (unpinned_count + %(added_unpinned)s - covered_count > %(max_messages)s)
     AND CASE WHEN open_calls = '' THEN unpinned_tokens + %(settled)s ELSE settled_tokens END > covered_tokens
         THEN revision + 1 ELSE due_revision END,
-    hinted_at = CASE WHEN due_since IS NULL
-    AND (unpinned_count + %(added_unpinned)s - covered_count > %(max_messages)s)
-    AND CASE WHEN open_calls = '' THEN unpinned_tokens + %(settled)s ELSE settled_tokens END > covered_tokens
-        THEN NULL ELSE hinted_at END,
     due_since = CASE WHEN due_since IS NULL
     AND (unpinned_count + %(added_unpinned)s - covered_count > %(max_messages)s)
     AND CASE WHEN open_calls = '' THEN unpinned_tokens + %(settled)s ELSE settled_tokens END > covered_tokens
@@ -204,11 +154,6 @@ WITH advanced AS (
         OR unpinned_count + %(added_unpinned)s - covered_count > %(max_messages)s)
     AND CASE WHEN open_calls = '' THEN unpinned_tokens + %(settled)s ELSE settled_tokens END > covered_tokens
         THEN revision + 1 ELSE due_revision END,
-    hinted_at = CASE WHEN due_since IS NULL
-    AND (unpinned_tokens + %(added_tokens)s - covered_tokens > %(max_tokens)s
-        OR unpinned_count + %(added_unpinned)s - covered_count > %(max_messages)s)
-    AND CASE WHEN open_calls = '' THEN unpinned_tokens + %(settled)s ELSE settled_tokens END > covered_tokens
-        THEN NULL ELSE hinted_at END,
     due_since = CASE WHEN due_since IS NULL
     AND (unpinned_tokens + %(added_tokens)s - covered_tokens > %(max_tokens)s
         OR unpinned_count + %(added_unpinned)s - covered_count > %(max_messages)s)
@@ -265,9 +210,6 @@ WITH advanced AS (
     due_revision = CASE WHEN due_since IS NULL
     AND CASE WHEN open_calls = '' THEN last_position + %(newest)s ELSE newest_position END - indexed_position
         > %(max_unindexed)s THEN revision + 1 ELSE due_revision END,
-    hinted_at = CASE WHEN due_since IS NULL
-    AND CASE WHEN open_calls = '' THEN last_position + %(newest)s ELSE newest_position END - indexed_position
-        > %(max_unindexed)s THEN NULL ELSE hinted_at END,
     due_since = CASE WHEN due_since IS NULL
     AND CASE WHEN open_calls = '' THEN last_position + %(newest)s ELSE newest_position END - indexed_position
         > %(max_unindexed)s THEN STATEMENT_TIMESTAMP() ELSE due_since END
@@ -301,8 +243,6 @@ WITH advanced AS (
     due_revision = CASE WHEN due_since IS NULL
     AND last_position + %(newest)s - indexed_position > %(max_unindexed)s THEN revision + 1 ELSE due_revision
         END,
-    hinted_at = CASE WHEN due_since IS NULL
-    AND last_position + %(newest)s - indexed_position > %(max_unindexed)s THEN NULL ELSE hinted_at END,
     due_since = CASE WHEN due_since IS NULL
     AND last_position + %(newest)s - indexed_position > %(max_unindexed)s THEN STATEMENT_TIMESTAMP() ELSE
         due_since END
@@ -337,13 +277,6 @@ WITH advanced AS (
             covered_tokens
         OR CASE WHEN open_calls = '' THEN last_position + %(newest)s ELSE newest_position END -
             indexed_position > %(max_unindexed)s) THEN revision + 1 ELSE due_revision END,
-    hinted_at = CASE WHEN due_since IS NULL
-    AND ((unpinned_tokens + %(added_tokens)s - covered_tokens > %(max_tokens)s
-            OR unpinned_count + %(added_unpinned)s - covered_count > %(max_messages)s)
-        AND CASE WHEN open_calls = '' THEN unpinned_tokens + %(settled)s ELSE settled_tokens END >
-            covered_tokens
-        OR CASE WHEN open_calls = '' THEN last_position + %(newest)s ELSE newest_position END -
-            indexed_position > %(max_unindexed)s) THEN NULL ELSE hinted_at END,
     due_since = CASE WHEN due_since IS NULL
     AND ((unpinned_tokens + %(added_tokens)s - covered_tokens > %(max_tokens)s
             OR unpinned_count + %(added_unpinned)s - covered_count > %(max_messages)s)
@@ -720,7 +653,6 @@ FROM advanced;
 
 -- append, rows: a message of the user
 -- append, rows: a message of the assistant
--- append, rows: a task is sent
 -- append, rows: a limit of messages
 -- append, rows: limits of tokens and of messages
 -- append, rows: no limit

@@ -1,5 +1,4 @@
 -- append, counters: a message of the user
--- append, counters: a task is sent
 UPDATE convmemory_session
 SET last_position = last_position + %(added)s,
 unpinned_count = unpinned_count + %(added_unpinned)s,
@@ -322,7 +321,6 @@ RETURNING id, last_position, unpinned_tokens, answered_position, due_since || ''
 
 -- append, rows: a message of the user
 -- append, rows: a message of the assistant
--- append, rows: a task is sent
 -- append, rows: a limit of messages
 -- append, rows: limits of tokens and of messages
 -- append, rows: no limit
@@ -383,15 +381,7 @@ VALUES (%(session_id)s, %(key_hash)s, %(first_position)s, %(size)s, %(content)s)
 -- append, due mark
 UPDATE convmemory_session
 SET due_since = REPLACE(STRFTIME('%%Y-%%m-%%d %%H:%%M:%%f', 'now') || '000', '.000000', ''),
-due_revision = revision,
-hinted_at = NULL
-WHERE id = %s;
-
--- append, due mark: a task is sent
-UPDATE convmemory_session
-SET due_since = REPLACE(STRFTIME('%%Y-%%m-%%d %%H:%%M:%%f', 'now') || '000', '.000000', ''),
-due_revision = revision,
-hinted_at = REPLACE(STRFTIME('%%Y-%%m-%%d %%H:%%M:%%f', 'now') || '000', '.000000', '')
+due_revision = revision
 WHERE id = %s;
 
 -- load: everything

@@ -13,7 +13,7 @@ INSERT INTO "convmemory_session" ("public_id", "alias", "owner_id", "visitor", "
     "unpinned_count", "unpinned_tokens", "settled_tokens", "newest_position", "pinned", "pinned_count",
     "pinned_tokens", "call_position", "answered_position", "exchange_calls", "open_calls", "last_version",
     "current_version", "covered_position", "covered_count", "covered_tokens", "indexed_position", "due_since",
-    "due_revision", "hinted_at", "attempts", "next_attempt_at", "lease_token", "lease_expires_at",
+    "due_revision", "queued_at", "attempts", "next_attempt_at", "lease_token", "lease_expires_at",
     "last_error", "rebuild_after", "epoch", "revision", "forked_from_id", "fork_position", "counter",
     "created_at", "updated_at")
 VALUES (%s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s,
@@ -38,7 +38,7 @@ SELECT "convmemory_session"."id", "convmemory_session"."public_id", "convmemory_
     "convmemory_session"."last_version", "convmemory_session"."current_version",
     "convmemory_session"."covered_position", "convmemory_session"."covered_count",
     "convmemory_session"."covered_tokens", "convmemory_session"."indexed_position",
-    "convmemory_session"."due_since", "convmemory_session"."due_revision", "convmemory_session"."hinted_at",
+    "convmemory_session"."due_since", "convmemory_session"."due_revision", "convmemory_session"."queued_at",
     "convmemory_session"."attempts", "convmemory_session"."next_attempt_at",
     "convmemory_session"."lease_token", "convmemory_session"."lease_expires_at",
     "convmemory_session"."last_error", "convmemory_session"."rebuild_after", "convmemory_session"."epoch",
@@ -49,8 +49,7 @@ SELECT "convmemory_session"."id", "convmemory_session"."public_id", "convmemory_
     SELECT U0."reason" AS "reason"
     FROM "convmemory_aliasstate" U0
     WHERE ((U0."until" > (REPLACE(STRFTIME('%%Y-%%m-%%d %%H:%%M:%%f', 'now') || '000', '.000000', ''))
-            OR (U0."until" IS NOT NULL
-                AND NOT (U0."reason" = %s)))
+            OR U0."reason" IN (%s, %s))
         AND U0."alias" = ("convmemory_session"."alias"))) AS "pause", "auth_user"."id",
             "auth_user"."password", "auth_user"."last_login", "auth_user"."is_superuser",
             "auth_user"."username", "auth_user"."first_name", "auth_user"."last_name", "auth_user"."email",
@@ -89,7 +88,7 @@ SELECT "convmemory_session"."id", "convmemory_session"."public_id", "convmemory_
     "convmemory_session"."last_version", "convmemory_session"."current_version",
     "convmemory_session"."covered_position", "convmemory_session"."covered_count",
     "convmemory_session"."covered_tokens", "convmemory_session"."indexed_position",
-    "convmemory_session"."due_since", "convmemory_session"."due_revision", "convmemory_session"."hinted_at",
+    "convmemory_session"."due_since", "convmemory_session"."due_revision", "convmemory_session"."queued_at",
     "convmemory_session"."attempts", "convmemory_session"."next_attempt_at",
     "convmemory_session"."lease_token", "convmemory_session"."lease_expires_at",
     "convmemory_session"."last_error", "convmemory_session"."rebuild_after", "convmemory_session"."epoch",
@@ -434,8 +433,7 @@ SET "failures" = ("convmemory_aliasstate"."failures" + %s), "last_session" = %s,
     COALESCE("convmemory_aliasstate"."since", REPLACE(STRFTIME('%%Y-%%m-%%d %%H:%%M:%%f', 'now') || '000',
     '.000000', '')), "error" = %s
 WHERE ("convmemory_aliasstate"."alias" = %s
-    AND (("convmemory_aliasstate"."until" IS NOT NULL
-            AND NOT ("convmemory_aliasstate"."reason" = %s))
+    AND ("convmemory_aliasstate"."reason" IN (%s, %s)
         OR "convmemory_aliasstate"."last_session" IS NULL
         OR NOT ("convmemory_aliasstate"."last_session" = %s
             AND "convmemory_aliasstate"."last_session" IS NOT NULL)));
@@ -448,8 +446,7 @@ ORDER BY "convmemory_aliasstate"."alias" ASC LIMIT 1;
 
 -- open_breaker (2 of 2)
 UPDATE "convmemory_aliasstate"
-SET "since" = CASE WHEN ("convmemory_aliasstate"."until" IS NULL
-    OR "convmemory_aliasstate"."reason" = %s
+SET "since" = CASE WHEN (NOT ("convmemory_aliasstate"."reason" IN (%s, %s))
     OR ("convmemory_aliasstate"."reason" = %s
         AND NOT ("convmemory_aliasstate"."reason" = %s))) THEN REPLACE(STRFTIME('%%Y-%%m-%%d %%H:%%M:%%f',
             'now') || '000', '.000000', '') ELSE COALESCE("convmemory_aliasstate"."since",
@@ -465,32 +462,31 @@ SET "since" = CASE WHEN ("convmemory_aliasstate"."until" < (REPLACE(STRFTIME('%%
     '.000000', '') ELSE "convmemory_aliasstate"."since" END, "until" = REPLACE(STRFTIME('%%Y-%%m-%%d
     %%H:%%M:%%f', 'now', %s) || '000', '.000000', '')
 WHERE ("convmemory_aliasstate"."alias" = %s
+    AND "convmemory_aliasstate"."reason" IN (%s, %s)
     AND "convmemory_aliasstate"."until" <= (REPLACE(STRFTIME('%%Y-%%m-%%d %%H:%%M:%%f', 'now') || '000',
-        '.000000', ''))
-    AND NOT ("convmemory_aliasstate"."reason" = %s));
+        '.000000', '')));
 
 -- end_probe
 UPDATE "convmemory_aliasstate"
 SET "until" = REPLACE(STRFTIME('%%Y-%%m-%%d %%H:%%M:%%f', 'now') || '000', '.000000', '')
 WHERE ("convmemory_aliasstate"."alias" = %s
+    AND "convmemory_aliasstate"."reason" IN (%s, %s)
     AND "convmemory_aliasstate"."until" > (REPLACE(STRFTIME('%%Y-%%m-%%d %%H:%%M:%%f', 'now') || '000',
-        '.000000', ''))
-    AND NOT ("convmemory_aliasstate"."reason" = %s));
+        '.000000', '')));
 
 -- close_breaker (1 of 2)
 SELECT "convmemory_aliasstate"."alias" AS "alias"
 FROM "convmemory_aliasstate"
 WHERE ("convmemory_aliasstate"."alias" = (%s)
     AND ("convmemory_aliasstate"."failures" > %s
-        OR ("convmemory_aliasstate"."until" IS NOT NULL
-            AND NOT ("convmemory_aliasstate"."reason" = %s))));
+        OR "convmemory_aliasstate"."reason" IN (%s, %s)));
 
 -- close_breaker (2 of 2)
 UPDATE "convmemory_aliasstate"
-SET "failures" = %s, "last_session" = NULL, "since" = NULL, "until" = NULL, "reason" = %s, "error" = %s
+SET "failures" = %s, "last_session" = NULL, "since" = NULL, "until" = REPLACE(STRFTIME('%%Y-%%m-%%d
+    %%H:%%M:%%f', 'now') || '000', '.000000', ''), "reason" = %s, "error" = %s
 WHERE ("convmemory_aliasstate"."alias" = %s
-    AND "convmemory_aliasstate"."until" IS NOT NULL
-    AND NOT ("convmemory_aliasstate"."reason" = %s));
+    AND "convmemory_aliasstate"."reason" IN (%s, %s));
 
 -- mark_unmarked (1 of 6)
 -- mark_unmarked, when all are marked
@@ -514,8 +510,8 @@ ORDER BY "convmemory_session"."alias" ASC, 1 ASC LIMIT 10;
 
 -- mark_unmarked (5 of 6)
 UPDATE "convmemory_session"
-SET "due_since" = REPLACE(STRFTIME('%%Y-%%m-%%d %%H:%%M:%%f', 'now') || '000', '.000000', ''), "hinted_at" =
-    NULL, "revision" = ("convmemory_session"."revision" + %s)
+SET "due_since" = REPLACE(STRFTIME('%%Y-%%m-%%d %%H:%%M:%%f', 'now') || '000', '.000000', ''), "revision" =
+    ("convmemory_session"."revision" + %s)
 WHERE ("convmemory_session"."alias" = %s
     AND "convmemory_session"."id" > %s
     AND "convmemory_session"."unpinned_tokens" > ("convmemory_session"."covered_tokens" + %s)
@@ -541,10 +537,18 @@ FROM (
             OR "convmemory_session"."next_attempt_at" <= (REPLACE(STRFTIME('%%Y-%%m-%%d %%H:%%M:%%f', 'now')
                 || '000', '.000000', '')))
         AND "convmemory_session"."alias" = %s
-        AND "convmemory_session"."hinted_at" > (REPLACE(STRFTIME('%%Y-%%m-%%d %%H:%%M:%%f', 'now', %s) ||
+        AND "convmemory_session"."queued_at" > (REPLACE(STRFTIME('%%Y-%%m-%%d %%H:%%M:%%f', 'now', %s) ||
             '000', '.000000', ''))
-        AND "convmemory_session"."hinted_at" <= (REPLACE(STRFTIME('%%Y-%%m-%%d %%H:%%M:%%f', 'now', %s) ||
-            '000', '.000000', ''))) LIMIT 10) subquery;
+        AND "convmemory_session"."queued_at" <= (REPLACE(STRFTIME('%%Y-%%m-%%d %%H:%%M:%%f', 'now', %s) ||
+            '000', '.000000', ''))
+        AND "convmemory_session"."queued_at" >= ("convmemory_session"."due_since")
+        AND NOT (EXISTS(
+                SELECT %s AS "a"
+                FROM "convmemory_aliasstate" U0
+                WHERE (U0."alias" = ("convmemory_session"."alias")
+                    AND U0."until" > ("convmemory_session"."queued_at")
+                    AND U0."until" <= (REPLACE(STRFTIME('%%Y-%%m-%%d %%H:%%M:%%f', 'now') || '000', '.000000',
+                        ''))) LIMIT 1))) LIMIT 10) subquery;
 
 -- sweep (1 of 4)
 SELECT %s AS "a"
@@ -554,12 +558,20 @@ WHERE ("convmemory_session"."due_since" IS NOT NULL
         OR "convmemory_session"."lease_expires_at" <= (REPLACE(STRFTIME('%%Y-%%m-%%d %%H:%%M:%%f', 'now') ||
             '000', '.000000', '')))
     AND "convmemory_session"."alias" = %s
-    AND ("convmemory_session"."hinted_at" IS NULL
-        OR "convmemory_session"."hinted_at" <= (REPLACE(STRFTIME('%%Y-%%m-%%d %%H:%%M:%%f', 'now') || '000',
+    AND ("convmemory_session"."queued_at" IS NULL
+        OR "convmemory_session"."queued_at" <= (REPLACE(STRFTIME('%%Y-%%m-%%d %%H:%%M:%%f', 'now') || '000',
             '.000000', ''))
-        OR ("convmemory_session"."lease_expires_at" > ("convmemory_session"."hinted_at")
+        OR "convmemory_session"."queued_at" < ("convmemory_session"."due_since")
+        OR ("convmemory_session"."lease_expires_at" > ("convmemory_session"."queued_at")
             AND "convmemory_session"."lease_expires_at" <= (REPLACE(STRFTIME('%%Y-%%m-%%d %%H:%%M:%%f', 'now')
-                || '000', '.000000', ''))))
+                || '000', '.000000', '')))
+        OR EXISTS(
+            SELECT %s AS "a"
+            FROM "convmemory_aliasstate" U0
+            WHERE (U0."alias" = ("convmemory_session"."alias")
+                AND U0."until" > ("convmemory_session"."queued_at")
+                AND U0."until" <= (REPLACE(STRFTIME('%%Y-%%m-%%d %%H:%%M:%%f', 'now') || '000', '.000000',
+                    ''))) LIMIT 1))
     AND ("convmemory_session"."next_attempt_at" IS NULL
         OR "convmemory_session"."next_attempt_at" <= (REPLACE(STRFTIME('%%Y-%%m-%%d %%H:%%M:%%f', 'now') ||
             '000', '.000000', '')))) LIMIT 1;
@@ -572,12 +584,20 @@ WHERE ("convmemory_session"."due_since" IS NOT NULL
         OR "convmemory_session"."lease_expires_at" <= (REPLACE(STRFTIME('%%Y-%%m-%%d %%H:%%M:%%f', 'now') ||
             '000', '.000000', '')))
     AND "convmemory_session"."alias" = %s
-    AND ("convmemory_session"."hinted_at" IS NULL
-        OR "convmemory_session"."hinted_at" <= (REPLACE(STRFTIME('%%Y-%%m-%%d %%H:%%M:%%f', 'now') || '000',
+    AND ("convmemory_session"."queued_at" IS NULL
+        OR "convmemory_session"."queued_at" <= (REPLACE(STRFTIME('%%Y-%%m-%%d %%H:%%M:%%f', 'now') || '000',
             '.000000', ''))
-        OR ("convmemory_session"."lease_expires_at" > ("convmemory_session"."hinted_at")
+        OR "convmemory_session"."queued_at" < ("convmemory_session"."due_since")
+        OR ("convmemory_session"."lease_expires_at" > ("convmemory_session"."queued_at")
             AND "convmemory_session"."lease_expires_at" <= (REPLACE(STRFTIME('%%Y-%%m-%%d %%H:%%M:%%f', 'now')
-                || '000', '.000000', ''))))
+                || '000', '.000000', '')))
+        OR EXISTS(
+            SELECT %s AS "a"
+            FROM "convmemory_aliasstate" U0
+            WHERE (U0."alias" = ("convmemory_session"."alias")
+                AND U0."until" > ("convmemory_session"."queued_at")
+                AND U0."until" <= (REPLACE(STRFTIME('%%Y-%%m-%%d %%H:%%M:%%f', 'now') || '000', '.000000',
+                    ''))) LIMIT 1))
     AND ("convmemory_session"."next_attempt_at" IS NULL
         OR "convmemory_session"."next_attempt_at" <= (REPLACE(STRFTIME('%%Y-%%m-%%d %%H:%%M:%%f', 'now') ||
             '000', '.000000', ''))))
@@ -586,27 +606,30 @@ ORDER BY "convmemory_session"."due_since" ASC, 1 ASC LIMIT 10;
 -- sweep (3 of 4)
 -- sweep (4 of 4)
 UPDATE "convmemory_session"
-SET "hinted_at" = REPLACE(STRFTIME('%%Y-%%m-%%d %%H:%%M:%%f', 'now') || '000', '.000000', '')
+SET "queued_at" = REPLACE(STRFTIME('%%Y-%%m-%%d %%H:%%M:%%f', 'now') || '000', '.000000', '')
 WHERE ("convmemory_session"."due_since" IS NOT NULL
     AND ("convmemory_session"."lease_expires_at" IS NULL
         OR "convmemory_session"."lease_expires_at" <= (REPLACE(STRFTIME('%%Y-%%m-%%d %%H:%%M:%%f', 'now') ||
             '000', '.000000', '')))
     AND "convmemory_session"."alias" = %s
-    AND ("convmemory_session"."hinted_at" IS NULL
-        OR "convmemory_session"."hinted_at" <= (REPLACE(STRFTIME('%%Y-%%m-%%d %%H:%%M:%%f', 'now') || '000',
+    AND ("convmemory_session"."queued_at" IS NULL
+        OR "convmemory_session"."queued_at" <= (REPLACE(STRFTIME('%%Y-%%m-%%d %%H:%%M:%%f', 'now') || '000',
             '.000000', ''))
-        OR ("convmemory_session"."lease_expires_at" > ("convmemory_session"."hinted_at")
+        OR "convmemory_session"."queued_at" < ("convmemory_session"."due_since")
+        OR ("convmemory_session"."lease_expires_at" > ("convmemory_session"."queued_at")
             AND "convmemory_session"."lease_expires_at" <= (REPLACE(STRFTIME('%%Y-%%m-%%d %%H:%%M:%%f', 'now')
-                || '000', '.000000', ''))))
+                || '000', '.000000', '')))
+        OR EXISTS(
+            SELECT %s AS "a"
+            FROM "convmemory_aliasstate" U0
+            WHERE (U0."alias" = ("convmemory_session"."alias")
+                AND U0."until" > ("convmemory_session"."queued_at")
+                AND U0."until" <= (REPLACE(STRFTIME('%%Y-%%m-%%d %%H:%%M:%%f', 'now') || '000', '.000000',
+                    ''))) LIMIT 1))
     AND ("convmemory_session"."next_attempt_at" IS NULL
         OR "convmemory_session"."next_attempt_at" <= (REPLACE(STRFTIME('%%Y-%%m-%%d %%H:%%M:%%f', 'now') ||
             '000', '.000000', '')))
     AND "convmemory_session"."id" = %s);
-
--- unhint
-UPDATE "convmemory_session"
-SET "hinted_at" = NULL
-WHERE "convmemory_session"."id" IN (%s);
 
 -- sweep_rebuilds
 SELECT %s AS "a"
@@ -758,8 +781,7 @@ SET "due_since" = CASE WHEN ("convmemory_session"."unpinned_tokens" > ("convmemo
     AND "convmemory_session"."settled_tokens" > ("convmemory_session"."covered_tokens")) THEN
         COALESCE("convmemory_session"."due_since", REPLACE(STRFTIME('%%Y-%%m-%%d %%H:%%M:%%f', 'now') ||
         '000', '.000000', '')) ELSE NULL END, "lease_token" = %s, "lease_expires_at" = NULL, "revision" =
-        ("convmemory_session"."revision" + %s), "attempts" = %s, "last_error" = %s, "next_attempt_at" = NULL,
-        "hinted_at" = REPLACE(STRFTIME('%%Y-%%m-%%d %%H:%%M:%%f', 'now') || '000', '.000000', '')
+        ("convmemory_session"."revision" + %s), "attempts" = %s, "last_error" = %s, "next_attempt_at" = NULL
 WHERE ("convmemory_session"."lease_token" = (%s)
     AND "convmemory_session"."id" = (%s));
 
@@ -954,8 +976,7 @@ UPDATE "convmemory_session"
 SET "last_position" = %s, "unpinned_count" = %s, "unpinned_tokens" = %s, "settled_tokens" = %s,
     "newest_position" = %s, "pinned" = %s, "call_position" = %s, "exchange_calls" = %s, "open_calls" = %s,
     "covered_position" = %s, "covered_count" = %s, "covered_tokens" = %s, "pinned_count" = %s, "pinned_tokens"
-    = %s, "indexed_position" = %s, "current_version" = %s, "due_since" = NULL, "hinted_at" = NULL,
-    "rebuild_after" = NULL
+    = %s, "indexed_position" = %s, "current_version" = %s, "due_since" = NULL, "rebuild_after" = NULL
 WHERE "convmemory_session"."id" = %s;
 
 -- fork (17 of 17)
@@ -975,7 +996,7 @@ SELECT "convmemory_session"."id", "convmemory_session"."public_id", "convmemory_
     "convmemory_session"."last_version", "convmemory_session"."current_version",
     "convmemory_session"."covered_position", "convmemory_session"."covered_count",
     "convmemory_session"."covered_tokens", "convmemory_session"."indexed_position",
-    "convmemory_session"."due_since", "convmemory_session"."due_revision", "convmemory_session"."hinted_at",
+    "convmemory_session"."due_since", "convmemory_session"."due_revision", "convmemory_session"."queued_at",
     "convmemory_session"."attempts", "convmemory_session"."next_attempt_at",
     "convmemory_session"."lease_token", "convmemory_session"."lease_expires_at",
     "convmemory_session"."last_error", "convmemory_session"."rebuild_after", "convmemory_session"."epoch",
@@ -1031,7 +1052,7 @@ WHERE ("convmemory_session"."lease_expires_at" > (REPLACE(STRFTIME('%%Y-%%m-%%d 
 -- redact (12 of 35)
 -- redact (24 of 35)
 UPDATE "convmemory_session"
-SET "due_since" = NULL, "hinted_at" = NULL, "attempts" = %s, "next_attempt_at" = NULL, "lease_token" = %s,
+SET "due_since" = NULL, "queued_at" = NULL, "attempts" = %s, "next_attempt_at" = NULL, "lease_token" = %s,
     "lease_expires_at" = NULL, "last_error" = %s, "epoch" = ("convmemory_session"."epoch" + %s), "revision" =
     ("convmemory_session"."revision" + %s), "updated_at" = REPLACE(STRFTIME('%%Y-%%m-%%d %%H:%%M:%%f', 'now')
     || '000', '.000000', '')
@@ -1091,13 +1112,12 @@ SET "last_position" = %s, "unpinned_count" = %s, "unpinned_tokens" = %s, "settle
     "newest_position" = %s, "pinned" = %s, "call_position" = %s, "exchange_calls" = %s, "open_calls" = %s,
     "covered_position" = %s, "covered_count" = %s, "covered_tokens" = %s, "pinned_count" = %s, "pinned_tokens"
     = %s, "indexed_position" = %s, "current_version" = %s, "due_since" = REPLACE(STRFTIME('%%Y-%%m-%%d
-    %%H:%%M:%%f', 'now') || '000', '.000000', ''), "hinted_at" = REPLACE(STRFTIME('%%Y-%%m-%%d %%H:%%M:%%f',
-    'now') || '000', '.000000', ''), "rebuild_after" = NULL
+    %%H:%%M:%%f', 'now') || '000', '.000000', ''), "rebuild_after" = NULL
 WHERE "convmemory_session"."id" = %s;
 
 -- truncate (1 of 15)
 UPDATE "convmemory_session"
-SET "due_since" = NULL, "hinted_at" = NULL, "attempts" = %s, "next_attempt_at" = NULL, "lease_token" = %s,
+SET "due_since" = NULL, "queued_at" = NULL, "attempts" = %s, "next_attempt_at" = NULL, "lease_token" = %s,
     "lease_expires_at" = NULL, "last_error" = %s, "epoch" = ("convmemory_session"."epoch" + %s), "revision" =
     ("convmemory_session"."revision" + %s), "updated_at" = REPLACE(STRFTIME('%%Y-%%m-%%d %%H:%%M:%%f', 'now')
     || '000', '.000000', '')
@@ -1139,7 +1159,7 @@ WHERE ("convmemory_usedkey"."gone_at" IS NULL
 
 -- clear (1 of 7)
 UPDATE "convmemory_session"
-SET "due_since" = NULL, "hinted_at" = NULL, "attempts" = %s, "next_attempt_at" = NULL, "lease_token" = %s,
+SET "due_since" = NULL, "queued_at" = NULL, "attempts" = %s, "next_attempt_at" = NULL, "lease_token" = %s,
     "lease_expires_at" = NULL, "last_error" = %s, "epoch" = ("convmemory_session"."epoch" + %s), "revision" =
     ("convmemory_session"."revision" + %s), "updated_at" = REPLACE(STRFTIME('%%Y-%%m-%%d %%H:%%M:%%f', 'now')
     || '000', '.000000', '')
@@ -1150,7 +1170,7 @@ UPDATE "convmemory_session"
 SET "last_position" = %s, "unpinned_count" = %s, "unpinned_tokens" = %s, "settled_tokens" = %s,
     "newest_position" = %s, "pinned" = %s, "call_position" = %s, "exchange_calls" = %s, "open_calls" = %s,
     "covered_position" = %s, "covered_count" = %s, "covered_tokens" = %s, "pinned_count" = %s, "pinned_tokens"
-    = %s, "due_since" = NULL, "hinted_at" = NULL, "attempts" = %s, "next_attempt_at" = NULL, "lease_token" =
+    = %s, "due_since" = NULL, "queued_at" = NULL, "attempts" = %s, "next_attempt_at" = NULL, "lease_token" =
     %s, "lease_expires_at" = NULL, "last_error" = %s, "rebuild_after" = NULL, "answered_position" = %s,
     "current_version" = %s, "indexed_position" = %s
 WHERE "convmemory_session"."id" = %s;
@@ -1229,7 +1249,7 @@ SELECT "convmemory_session"."id", "convmemory_session"."public_id", "convmemory_
     "convmemory_session"."last_version", "convmemory_session"."current_version",
     "convmemory_session"."covered_position", "convmemory_session"."covered_count",
     "convmemory_session"."covered_tokens", "convmemory_session"."indexed_position",
-    "convmemory_session"."due_since", "convmemory_session"."due_revision", "convmemory_session"."hinted_at",
+    "convmemory_session"."due_since", "convmemory_session"."due_revision", "convmemory_session"."queued_at",
     "convmemory_session"."attempts", "convmemory_session"."next_attempt_at",
     "convmemory_session"."lease_token", "convmemory_session"."lease_expires_at",
     "convmemory_session"."last_error", "convmemory_session"."rebuild_after", "convmemory_session"."epoch",

@@ -112,7 +112,7 @@ def of_the_store(anna: User) -> dict[str, Callable[[], Any]]:
         "clear": lambda: memory.clear("other"),
         "delete": lambda: memory.delete("other"),
         "adopt": lambda: memories["default"].adopt("v", anna),
-        "sweep": lambda: store.sweep("default", limit=10, hint_age=0.0),
+        "sweep": lambda: store.sweep("default", limit=10, queued_for=0.0),
     }
 
 

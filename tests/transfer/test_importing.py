@@ -164,7 +164,7 @@ def test_sessions_become_due_and_no_task_is_sent(write: Any, settings: Settings)
     call("convmemory_import", write(record("long", *[human(TURN)] * 30), record("short")))
 
     due = models.Session.objects.due()
-    assert list(due.values_list("key", "hinted_at")) == [("long", None)]
+    assert list(due.values_list("key", "queued_at")) == [("long", None)]
     assert not models.Attempt.objects.exists()
 
 

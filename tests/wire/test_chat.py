@@ -136,11 +136,11 @@ def test_the_option_and_the_argument_give_the_form() -> None:
 
 
 def test_other_values_are_refused() -> None:
-    with pytest.raises(InvalidArgument, match="roles must be one of any, alternating, not 'strict'"):
+    with pytest.raises(InvalidArgument, match="roles must be one of any, one_system, alternating, not 'strict'"):
         Context().to_openai(roles="strict")  # type: ignore[arg-type]
     with pytest.raises(InvalidArgument, match="roles"):
         Context().to_responses(roles="strict")  # type: ignore[arg-type]
-    with pytest.raises(ValueError, match="option roles must be one of any, alternating, not 'strict'"):
+    with pytest.raises(ValueError, match="option roles must be one of any, one_system, alternating, not 'strict'"):
         Options(roles="strict")
 
 

@@ -121,7 +121,7 @@ class Command(BaseCommand):
                 )
         chosen = [memories[alias] for alias in dict.fromkeys(aliases or memories)]
         return [
-            _folding_here(memory) if inline or not memory.scheduler.hints else memory
+            _folding_here(memory) if inline or not memory.scheduler.queues else memory
             for memory in chosen
             if memory.needs_worker
         ]
@@ -156,13 +156,13 @@ class Command(BaseCommand):
         paused = self._is_paused(memory)
         if paused:
             yield "paused"
-        if memory.scheduler.hints:
+        if memory.scheduler.queues:
             for _ in tasks.send_due(memory, limit=limit):
                 yield "sent"
             return
-        # No task was sent for these sessions, so the sweep ignores their hints. The time of the next attempt counts.
+        # No task is in a queue for these sessions, whatever their rows say. The time of the next attempt counts.
         left = limit
-        while left and (session_ids := memory.sweep(limit=left, hint_age=0.0)):
+        while left and (session_ids := memory.sweep(limit=left, queued_for=0.0)):
             before = memory.breaker
             for session_id in session_ids:
                 _close_old_connections()
