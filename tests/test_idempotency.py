@@ -153,6 +153,13 @@ def test_a_used_key_does_not_break_the_callers_transaction(memory: ConversationS
     assert list(integrity.check(models.Session.objects.all())) == []
 
 
+def test_a_retry_in_a_damaged_session_is_refused(memory: ConversationSummaryBufferMemory) -> None:
+    memory.append("s", QUESTION, idempotency_key="k")
+    models.Message.objects.all().delete()
+    with pytest.raises(exceptions.IdempotencyConflict):
+        memory.append("s", QUESTION, idempotency_key="k")
+
+
 @pytest.mark.only_on("postgresql", "mariadb")
 @pytest.mark.django_db(transaction=True)
 @pytest.mark.parametrize("session", ["there", "new"])

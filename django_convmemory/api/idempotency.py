@@ -25,7 +25,8 @@ def key_of(request: Request) -> str | None:
 def has_stored(session: models.Session, key: str) -> bool:
     """Return whether an append to ``session``, or a replacement in it, has used the key."""
     key_hash = hashlib.sha256(key.encode()).hexdigest()
-    return session.convmemory_used_keys.using(session._state.db).filter(key_hash=key_hash).exists()
+    keys = session.convmemory_used_keys.using(session._state.db).filter(key_hash=key_hash)
+    return keys.exists() and not keys.forgotten().exists()
 
 
 def has_created(using: str | None, scope: str, key: str) -> bool:

@@ -39,6 +39,7 @@ def replay(using: str, name: SessionName, batch: Batch) -> Appended | None:
     sessions = models.Session.objects.using(using).named(name).values("pk")
     keys = models.UsedKey.objects.using(using).filter(session__in=sessions, key_hash=batch.key_hash)
     names = ("session_id", "first_position", "size", "content", "gone_at", "session__epoch", "session__due_since")
+    seen_epoch = None
     while True:
         key = transactions.latest(keys).values_list(*names).first()
         if key is None:
@@ -46,7 +47,9 @@ def replay(using: str, name: SessionName, batch: Batch) -> Appended | None:
         session_id, first, size, content, gone_at, epoch, due_since = key
         if gone_at is not None and keys.forgotten().delete()[0]:
             return None
-        used_keys.check_retry(batch, first, size, is_same=_is_same(content, batch), is_gone=gone_at is not None)
+        # If messages are missing at the epoch at which they should be there, the session is damaged.
+        is_gone = gone_at is not None or epoch == seen_epoch
+        used_keys.check_retry(batch, first, size, is_same=_is_same(content, batch), is_gone=is_gone)
         last = first + size - 1
         rows = models.Message.objects.using(using).filter(session_id=session_id, position__range=(first, last))
         # At another epoch, the messages may have been removed since the key was read.
@@ -55,6 +58,7 @@ def replay(using: str, name: SessionName, batch: Batch) -> Appended | None:
             ids, tokens = zip(*stored, strict=True)
             due = due_since is not None
             return Appended(session_id, first, last, sum(tokens), due, turned_due=False, replayed=True, ids=ids)
+        seen_epoch = epoch
 
 
 def mark_gone(using: str, session_id: int, after: int) -> None:
