@@ -425,19 +425,20 @@ class UsedKey(models.Model):
         related_name="convmemory_used_keys",
         db_index=False,  # The primary key begins with it.
     )
-    key_hash = models.CharField(_("hash of the key"), max_length=64)
-    first_position = models.BigIntegerField(_("first position"))
-    size = models.IntegerField(_("number of messages"))
+    key_hash = models.CharField(max_length=64)
+    first_position = models.BigIntegerField()
+    # The number of the messages.
+    size = models.IntegerField()
     # An HMAC of the messages. Empty after a redaction of one of them, because somebody could use it to check a guess.
-    content = models.CharField(_("HMAC of the content"), max_length=64, blank=True, default="")
+    content = models.CharField(max_length=64, blank=True, default="")
     # When one of the messages was removed.
-    gone_at = models.DateTimeField(_("gone at"), null=True, blank=True)
+    gone_at = models.DateTimeField(null=True, blank=True)
 
     objects = UsedKeyQuerySet.as_manager()
 
     class Meta:
-        verbose_name = _("used idempotency key")
-        verbose_name_plural = _("used idempotency keys")
+        verbose_name = _("idempotency key")
+        verbose_name_plural = _("idempotency keys")
 
     def __str__(self) -> str:
         return f"{self.key_hash}: {self.first_position}"

@@ -255,14 +255,11 @@ class Migration(migrations.Migration):
                         "session_id", "key_hash", blank=True, editable=False, primary_key=True, serialize=False
                     ),
                 ),
-                ("key_hash", models.CharField(max_length=64, verbose_name="hash of the key")),
-                ("first_position", models.BigIntegerField(verbose_name="first position")),
-                ("size", models.IntegerField(verbose_name="number of messages")),
-                (
-                    "content",
-                    models.CharField(blank=True, default="", max_length=64, verbose_name="HMAC of the content"),
-                ),
-                ("gone_at", models.DateTimeField(blank=True, null=True, verbose_name="gone at")),
+                ("key_hash", models.CharField(max_length=64)),
+                ("first_position", models.BigIntegerField()),
+                ("size", models.IntegerField()),
+                ("content", models.CharField(blank=True, default="", max_length=64)),
+                ("gone_at", models.DateTimeField(blank=True, null=True)),
                 (
                     "session",
                     models.ForeignKey(
@@ -275,8 +272,8 @@ class Migration(migrations.Migration):
                 ),
             ],
             options={
-                "verbose_name": "used idempotency key",
-                "verbose_name_plural": "used idempotency keys",
+                "verbose_name": "idempotency key",
+                "verbose_name_plural": "idempotency keys",
             },
         ),
         migrations.CreateModel(
