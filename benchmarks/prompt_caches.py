@@ -19,7 +19,7 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from django_convmemory.operations.conversation import ConversationMemory
+    from django_convmemory.operations.handles import ConversationMemory
     from django_convmemory.tokens import TiktokenCounter
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]

@@ -25,7 +25,7 @@ from benchmarks import recall_quality
 from django_convmemory import models
 from django_convmemory.memory import ConversationWindowMemory
 from django_convmemory.messages import ChatMessage
-from django_convmemory.operations.conversation import SessionHandle
+from django_convmemory.operations.handles import SessionHandle
 from django_convmemory.scheduling import NullScheduler
 from django_convmemory.search import indexing, tokenizer
 from django_convmemory.store.orm import ORMStore

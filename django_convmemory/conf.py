@@ -21,7 +21,7 @@ from django.utils import timezone
 from django.utils.module_loading import import_string
 
 from django_convmemory.fold.attempts import Price
-from django_convmemory.operations.conversation import ConversationMemory
+from django_convmemory.operations.handles import ConversationMemory
 from django_convmemory.rules.options import TYPES, check_type
 from django_convmemory.rules.values import MAX_ALIAS_LENGTH
 

@@ -81,6 +81,21 @@ class SessionContended(ConvMemoryError):
     """Other transactions changed the session during every attempt to change it. Try again later."""
 
 
+class ConnectionLost(ConvMemoryError):
+    """The connection to the database was lost in each try of a transaction. Nothing was stored. Try again later.
+
+    What is raised is an ``OperationalError`` of Django too.
+    """
+
+
+class OutcomeUnknown(ConvMemoryError):
+    """The connection to the database was lost during the COMMIT, or during a statement that is a transaction by itself.
+
+    Nobody knows whether the changes were stored. Look before you repeat them. What is raised is an ``OperationalError``
+    of Django too.
+    """
+
+
 class BrokerUnavailable(ConvMemoryError):
     """A sweep could not send tasks to the Celery broker.
 

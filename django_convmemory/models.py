@@ -301,7 +301,7 @@ _PINNED = COUNTER_COLUMNS.index("pinned")
 
 def counters_of(values: Sequence[Any]) -> Counters:
     """Return the counters from the values of the columns ``COUNTER_COLUMNS``."""
-    return Counters._make([*values[:_PINNED], read_pinned(values[_PINNED]), *values[_PINNED + 1 :]])
+    return tuple.__new__(Counters, (*values[:_PINNED], read_pinned(values[_PINNED]), *values[_PINNED + 1 :]))
 
 
 def counter_columns(counters: Counters) -> dict[str, Any]:
@@ -316,7 +316,7 @@ def counter_columns(counters: Counters) -> dict[str, Any]:
 
 def read_pinned(text: str) -> tuple[Pinned, ...]:
     """Read the text in which a row has its pinned messages: `` 1:35 7:12``, a position and its tokens."""
-    return tuple(Pinned(*map(int, pair.split(":"))) for pair in text.split())
+    return tuple([Pinned(*map(int, pair.split(":"))) for pair in text.split()])
 
 
 def write_pinned(pinned: tuple[Pinned, ...]) -> str:

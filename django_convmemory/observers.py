@@ -87,37 +87,37 @@ class Observer:
         return {}
 
 
-_observers: tuple[Observer, ...] = ()
+registered: tuple[Observer, ...] = ()
 
 
 def add(observer: Observer) -> None:
     """Have ``observer`` told about everything from now on, in this process."""
-    global _observers  # noqa: PLW0603
-    _observers = (*_observers, observer)
+    global registered  # noqa: PLW0603
+    registered = (*registered, observer)
 
 
 def remove(observer: Observer) -> None:
-    global _observers  # noqa: PLW0603
-    _observers = tuple(other for other in _observers if other is not observer)
+    global registered  # noqa: PLW0603
+    registered = tuple(other for other in registered if other is not observer)
 
 
 def folding(fold: Fold) -> Manager:
     """Surrounds a run of compaction."""
-    return _Observed([observer.folding for observer in _observers], fold)
+    return _Observed([observer.folding for observer in registered], fold)
 
 
 def calling(call: Call) -> Manager:
     """Surrounds a model call."""
-    return _Observed([observer.calling for observer in _observers], call)
+    return _Observed([observer.calling for observer in registered], call)
 
 
 def searching(search: Search) -> Manager:
     """Surrounds a search."""
-    return _Observed([observer.searching for observer in _observers], search)
+    return _Observed([observer.searching for observer in registered], search)
 
 
 def loaded(alias: str, omitted: int) -> None:
-    for observer in _observers:
+    for observer in registered:
         try:
             observer.loaded(alias, omitted)
         except Exception:
@@ -127,7 +127,7 @@ def loaded(alias: str, omitted: int) -> None:
 def headers() -> dict[str, str]:
     """Return what a task carries to the process that folds the session."""
     collected: dict[str, str] = {}
-    for observer in _observers:
+    for observer in registered:
         try:
             collected |= observer.headers()
         except Exception:

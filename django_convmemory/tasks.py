@@ -36,7 +36,7 @@ from django_convmemory.sender import Hint, sender
 if TYPE_CHECKING:
     from celery import Task
 
-    from django_convmemory.operations.conversation import ConversationMemory
+    from django_convmemory.operations.handles import ConversationMemory
 
 logger = logging.getLogger(__name__)
 

@@ -29,8 +29,8 @@ from django_convmemory.chat_models.base import ChatRequest, ChatResponse
 from django_convmemory.chat_models.openai import OpenAIChatModel
 from django_convmemory.chat_models.scripted import Reply, ScriptedChatModel, ScriptExhausted
 from django_convmemory.memory import memories
-from django_convmemory.operations.conversation import ConversationMemory
-from django_convmemory.operations.forwarding import asynchronous
+from django_convmemory.operations.handles import ConversationMemory
+from django_convmemory.operations.twins import asynchronous
 
 if TYPE_CHECKING:
     from django_convmemory.fold.runs import Outcome
@@ -178,12 +178,15 @@ class ScriptedMemories:
         def script(memory: ConversationMemory) -> Callable[[], None]:
             originals = memory.model, memory.fallback, memory.scheduler
             memory.scheduler = self._scheduler
+            # In a test no task is on its way.
+            memory.swept_after = 0.0
             if memory.model is not None:
                 # A fallback would hide that the model failed.
                 memory.model, memory.fallback = self._model, None
 
             def restore() -> None:
                 memory.model, memory.fallback, memory.scheduler = originals
+                del memory.swept_after
 
             return restore
 

@@ -35,7 +35,7 @@ from worker import Worker, WorkerFailed
 if TYPE_CHECKING:
     from django_convmemory.context.assembly import Context
     from django_convmemory.models import Session
-    from django_convmemory.operations.conversation import ConversationMemory
+    from django_convmemory.operations.handles import ConversationMemory
 
 CONVERSATIONS = Path(__file__).parent / "conversations"
 SHOWN = ("order-refund", "hotel-zh")

@@ -19,7 +19,7 @@ from django_convmemory.contrib.openai_agents import ConvMemorySession
 from django_convmemory.contrib.pydantic_ai import message_history
 from django_convmemory.memory import memories
 from django_convmemory.messages import ChatMessage
-from django_convmemory.operations.conversation import SessionHandle
+from django_convmemory.operations.handles import SessionHandle
 
 pytestmark = [pytest.mark.django_db, pytest.mark.filterwarnings("ignore:.* deprecated:DeprecationWarning")]
 

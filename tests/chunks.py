@@ -14,8 +14,8 @@ from django_convmemory.clock import Clock
 from django_convmemory.fold.runs import Run
 from django_convmemory.maintenance import integrity
 from django_convmemory.observers import Call
-from django_convmemory.operations.conversation import ConversationMemory
-from django_convmemory.operations.naming import Named
+from django_convmemory.operations.arguments import Named
+from django_convmemory.operations.handles import ConversationMemory
 from django_convmemory.rules.transcript import spoken
 from django_convmemory.store.either import Store
 from django_convmemory.store.in_memory import InMemoryStore

@@ -11,7 +11,7 @@ from django_convmemory import models
 from django_convmemory.chat_models.base import ChatRequest, ChatResponse
 from django_convmemory.memory import ConversationSummaryBufferMemory
 from django_convmemory.messages import ChatMessage
-from django_convmemory.operations.conversation import ConversationMemory
+from django_convmemory.operations.handles import ConversationMemory
 from django_convmemory.scheduling import NullScheduler
 from django_convmemory.store.either import Store
 from django_convmemory.store.orm import ORMStore

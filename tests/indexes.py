@@ -9,7 +9,7 @@ from django_convmemory import models
 from django_convmemory.maintenance import integrity
 from django_convmemory.memory import ConversationWindowMemory
 from django_convmemory.messages import ChatMessage
-from django_convmemory.operations.conversation import ConversationMemory, SessionHandle
+from django_convmemory.operations.handles import ConversationMemory, SessionHandle
 from django_convmemory.rules import segments
 from django_convmemory.rules.segments import Document, Segment
 from django_convmemory.scheduling import NullScheduler

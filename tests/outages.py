@@ -29,7 +29,7 @@ from django_convmemory.chat_models.base import ChatRequest, ChatResponse
 from django_convmemory.fold import compaction, failures, model_calls
 from django_convmemory.fold.runs import Outcome, Result, Run
 from django_convmemory.messages import ChatMessage
-from django_convmemory.operations.conversation import ConversationMemory
+from django_convmemory.operations.handles import ConversationMemory
 from django_convmemory.rules import breaker
 from django_convmemory.scheduling import Memory, Work
 from tests.folding import build

@@ -15,7 +15,7 @@ from celery import Celery, _state
 from django_convmemory import models
 from django_convmemory.memory import memories
 from django_convmemory.messages import ChatMessage
-from django_convmemory.operations.conversation import ConversationMemory
+from django_convmemory.operations.handles import ConversationMemory
 from django_convmemory.sender import sender
 from tests import processes
 

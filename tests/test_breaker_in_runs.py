@@ -13,7 +13,7 @@ from django_convmemory.chat_models.base import ChatRequest
 from django_convmemory.chat_models.extractive import ExtractiveChatModel
 from django_convmemory.clock import Clock
 from django_convmemory.fold.failures import LONGEST_OUTAGE_WAIT
-from django_convmemory.operations.conversation import ConversationMemory
+from django_convmemory.operations.handles import ConversationMemory
 from django_convmemory.rules.breaker import Reason
 from django_convmemory.scheduling import NullScheduler
 from django_convmemory.store.orm import ORMStore

@@ -77,7 +77,7 @@ def test_convmemory_e002_a_key_is_unknown() -> None:
         None,
         3,
         "django_convmemory.tokens.Utf8TokenCounter",
-        "django_convmemory.operations.conversation.ConversationMemory",
+        "django_convmemory.operations.handles.ConversationMemory",
         "django_convmemory.memory.BufferSummaryChatMemory",
         "django_convmemory.memory.memories",
     ],

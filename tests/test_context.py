@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import dataclasses
 from typing import Any
 
 import pytest
@@ -133,7 +132,7 @@ def test_an_empty_prompt_is_none() -> None:
 
 def test_a_stored_message_counts_as_it_did_at_append() -> None:
     held = snapshot([ChatMessage.human("Hi."), ChatMessage.ai(tool_calls=[call("a")]), ChatMessage.tool("1", "a")])
-    stored = dataclasses.replace(held, tail=[row._replace(tokens=1000) for row in held.tail])
+    stored = held._replace(tail=[row._replace(tokens=1000) for row in held.tail])
     assert put_together(stored).tokens == 3000
 
 

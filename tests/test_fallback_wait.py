@@ -9,7 +9,7 @@ from django_convmemory.chat_models.base import ChatModel
 from django_convmemory.chat_models.extractive import ExtractiveChatModel
 from django_convmemory.chat_models.scripted import ScriptedChatModel
 from django_convmemory.clock import Clock
-from django_convmemory.operations.conversation import ConversationMemory
+from django_convmemory.operations.handles import ConversationMemory
 from tests.folding import build, session, talk, versions
 
 pytestmark = pytest.mark.django_db

@@ -21,7 +21,7 @@ from django_convmemory.clock import Clock
 from django_convmemory.maintenance import integrity
 from django_convmemory.memory import ConversationSummaryBufferMemory
 from django_convmemory.messages import ChatMessage
-from django_convmemory.operations.conversation import SessionHandle
+from django_convmemory.operations.handles import SessionHandle
 from django_convmemory.rules.counters import Batch, Entry
 from django_convmemory.store.either import Store
 from django_convmemory.store.in_memory import InMemoryStore

@@ -15,7 +15,7 @@ from django.db import connection
 from django_convmemory import models
 from django_convmemory.chat_models.scripted import ScriptedChatModel
 from django_convmemory.messages import ChatMessage
-from django_convmemory.operations.conversation import SessionHandle
+from django_convmemory.operations.handles import SessionHandle
 from django_convmemory.rules import indexable
 from django_convmemory.rules.indexable import MOST_UNINDEXED, Unindexed
 from django_convmemory.search import indexing

@@ -19,7 +19,7 @@ from django.db import transaction
 from django_convmemory import exceptions, models
 from django_convmemory.maintenance import recount
 from django_convmemory.messages import ChatMessage
-from django_convmemory.operations.conversation import ConversationMemory
+from django_convmemory.operations.handles import ConversationMemory
 from django_convmemory.rules.segments import Document
 from django_convmemory.search import indexing
 from django_convmemory.store import index_rows

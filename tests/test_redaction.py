@@ -18,7 +18,8 @@ from django_convmemory import exceptions, models
 from django_convmemory.chat_models.base import ChatRequest
 from django_convmemory.chat_models.scripted import ScriptedChatModel
 from django_convmemory.messages import ChatMessage
-from django_convmemory.operations.conversation import ConversationMemory, Redacted
+from django_convmemory.operations.edit import Redacted
+from django_convmemory.operations.handles import ConversationMemory
 from django_convmemory.store.either import Store
 from django_convmemory.store.orm import ORMStore
 from tests.chunks import assert_sound, before_each_call, covered_position, spoken_in

@@ -12,7 +12,7 @@ import pytest
 from django_convmemory import models
 from django_convmemory.maintenance import integrity
 from django_convmemory.messages import coerce
-from django_convmemory.operations.conversation import ConversationMemory
+from django_convmemory.operations.handles import ConversationMemory
 from tests import dialogues, processes, projects, workers
 from tests.conversations import is_well_formed
 

@@ -12,7 +12,7 @@ from django.test.utils import CaptureQueriesContext
 from django_convmemory import exceptions, models
 from django_convmemory.memory import ConversationBufferMemory
 from django_convmemory.messages import ChatMessage
-from django_convmemory.operations.conversation import ConversationMemory
+from django_convmemory.operations.handles import ConversationMemory
 from django_convmemory.store import editing
 from django_convmemory.store.in_memory import InMemoryStore
 from django_convmemory.store.orm import ORMStore

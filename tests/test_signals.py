@@ -11,7 +11,7 @@ from django.dispatch import Signal
 from django_convmemory import signals
 from django_convmemory.memory import ConversationBufferMemory
 from django_convmemory.messages import ChatMessage
-from django_convmemory.operations.conversation import Receipt
+from django_convmemory.operations.append import Receipt
 from django_convmemory.store.in_memory import InMemoryStore
 from django_convmemory.store.orm import ORMStore
 

@@ -18,7 +18,7 @@ from django_convmemory.fold import compaction
 from django_convmemory.fold.runs import Result
 from django_convmemory.maintenance import explain, integrity
 from django_convmemory.messages import ChatMessage
-from django_convmemory.operations.conversation import ConversationMemory
+from django_convmemory.operations.handles import ConversationMemory
 from django_convmemory.rules.strategies import SummaryBuffer
 from django_convmemory.rules.values import Claim, backoff
 from django_convmemory.scheduling import NullScheduler

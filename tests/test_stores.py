@@ -21,7 +21,7 @@ from django_convmemory.chat_models.base import ChatRequest, ChatResponse
 from django_convmemory.contrib import responses_items
 from django_convmemory.maintenance import integrity
 from django_convmemory.messages import ChatMessage
-from django_convmemory.operations.conversation import ConversationMemory, SessionHandle
+from django_convmemory.operations.handles import ConversationMemory, SessionHandle
 from django_convmemory.rules.segments import Segment
 from django_convmemory.rules.strategies import Buffer, Pruning, Strategy, Summary, SummaryBuffer, TokenBuffer, Window
 from django_convmemory.rules.values import StoredMessage

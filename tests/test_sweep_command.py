@@ -17,9 +17,10 @@ from django.core.management import CommandError, call_command
 from django_convmemory import clock, exceptions, models
 from django_convmemory.memory import memories
 from django_convmemory.messages import ChatMessage
-from django_convmemory.operations.conversation import ConversationMemory
+from django_convmemory.operations.handles import ConversationMemory
 from tests import processes
 from tests.openai_server import Behaviour, OpenAIServer
+from tests.outages import skip
 from tests.projects import TURN, Project, append_until_due, asking, configured, scripted
 from tests.test_celery import PreparedModel
 from tests.test_changes_at_once import InThread
@@ -194,6 +195,7 @@ def test_an_option_out_of_range_is_refused(option: str) -> None:
 
 def test_with_celery_a_sweep_sends_tasks(default: ConversationMemory, local_site: Project, settings: Settings) -> None:
     sessions = due(default, "a", "b")
+    skip(60)
     configured(settings, local_site)
 
     assert sweep().startswith("2 sent, 0 folded")
@@ -217,6 +219,7 @@ def test_a_sweep_without_a_broker_fails(
     default: ConversationMemory, local_site: Project, settings: Settings, caplog: pytest.LogCaptureFixture
 ) -> None:
     due(default, "a")
+    skip(60)
     configured(settings, local_site)
     local_site.app.conf.update(broker_url="amqp://127.0.0.1:1//")
 

@@ -13,11 +13,11 @@ import pytest
 from django.db import OperationalError, connection, transaction
 from django.db.utils import DatabaseError
 
-from django_convmemory import models
+from django_convmemory import exceptions, models
 from django_convmemory.maintenance import integrity
 from django_convmemory.memory import memories
 from django_convmemory.messages import ChatMessage
-from django_convmemory.operations.conversation import Receipt
+from django_convmemory.operations.append import Receipt
 from django_convmemory.store import transactions
 from tests import processes
 from tests.stopping import CALL, OPERATIONS, Case, result_of
@@ -133,7 +133,7 @@ def test_a_transaction_is_begun_three_times_if_its_connection_is_lost(times: int
         return limit()
 
     if times == transactions.LOST_TRIES:
-        with pytest.raises(transactions.ConnectionLost, match="in 3 transactions"):
+        with pytest.raises(exceptions.ConnectionLost, match="in 3 transactions"):
             transactions.run("default", work)
     else:
         assert transactions.run("default", work) in ("2", "2s")
@@ -259,7 +259,7 @@ def test_an_append_of_one_statement_that_loses_its_connection_says_so_or_looks(k
 
     with connection.execute_wrapper(lose):
         if key is None:
-            with pytest.raises(transactions.OutcomeUnknown, match="may have been stored or not"):
+            with pytest.raises(exceptions.OutcomeUnknown, match="may have been stored or not"):
                 memory.append("a", ChatMessage.human("second"))
         else:
             assert memory.append("a", ChatMessage.human("second"), idempotency_key=key).first_position == 2

@@ -17,9 +17,9 @@ class Naive(Ours):
 
     def __init__(self, database: str) -> None:
         super().__init__(database)
-        from django_convmemory.store import partitions
+        from django_convmemory.store import database as store_database
 
-        partitions.are_used = lambda using: False  # type: ignore[assignment]
+        store_database.is_partitioned = lambda connection: False  # type: ignore[assignment]
 
 
 def main() -> None:

@@ -16,7 +16,7 @@ from django_convmemory import models
 from django_convmemory.context.assembly import Context
 from django_convmemory.maintenance import explain
 from django_convmemory.maintenance.explain import Disposition
-from django_convmemory.operations.conversation import ConversationMemory
+from django_convmemory.operations.handles import ConversationMemory
 from django_convmemory.search import languages, queries, tokenizer
 from django_convmemory.search.hits import Hit, Hits
 from django_convmemory.search.queries import Query

@@ -23,7 +23,7 @@ from django_convmemory.admin.waiting import Status
 from django_convmemory.context.assembly import Context, Part
 from django_convmemory.maintenance import explain
 from django_convmemory.memory import memories
-from django_convmemory.operations.conversation import ConversationMemory
+from django_convmemory.operations.handles import ConversationMemory
 
 ATTEMPTS = 3
 # The number of versions whose texts are shown.

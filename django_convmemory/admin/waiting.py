@@ -13,7 +13,7 @@ from django.utils.functional import cached_property
 from django_convmemory import models
 from django_convmemory.admin.pauses import Pause
 from django_convmemory.memory import memories
-from django_convmemory.operations.conversation import ConversationMemory
+from django_convmemory.operations.handles import ConversationMemory
 
 # A time that is nearer than this is shown without its date, and with its seconds.
 _NEAR = dt.timedelta(hours=12)

@@ -22,7 +22,7 @@ from django.utils.http import parse_etags, quote_etag
 from django_convmemory import models
 from django_convmemory.api import conf
 from django_convmemory.api.problems import Problem
-from django_convmemory.operations.conversation import ConversationMemory
+from django_convmemory.operations.handles import ConversationMemory
 
 # The form of ``If-Match`` (RFC 9110): "*", or one entity tag or several. The schema has it too.
 IF_MATCH = r'^(?:\*|(?:W/)?"[!#-~]*"(?:[ \t]*,[ \t]*(?:W/)?"[!#-~]*")*)$'

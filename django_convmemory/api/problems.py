@@ -156,13 +156,13 @@ MEMORY_ERRORS: tuple[tuple[type[Exception], int, ProblemCode], ...] = (
 # OutcomeUnknown it may: a 503 would let many clients do that by themselves.
 DATABASE_ERRORS: tuple[tuple[type[Exception], int, ProblemCode, str], ...] = (
     (
-        transactions.ConnectionLost,
+        exceptions.ConnectionLost,
         503,
         "database_unavailable",
         "The server lost its connection to the database again and again. Try again.",
     ),
     (
-        transactions.OutcomeUnknown,
+        exceptions.OutcomeUnknown,
         500,
         "outcome_unknown",
         (

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import itertools
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, cast, overload
 
 from django_convmemory import messages
@@ -13,6 +13,7 @@ from django_convmemory.context.wire import anthropic, chat, responses
 from django_convmemory.exceptions import InvalidArgument, InvalidMessage
 from django_convmemory.messages import ChatMessage
 from django_convmemory.rules import exchanges
+from django_convmemory.rules.counters import Counters
 from django_convmemory.rules.exchanges import Placed
 from django_convmemory.rules.options import ROLES, Options, Roles
 from django_convmemory.rules.strategies import Amount, Strategy, stepped
@@ -25,8 +26,7 @@ if TYPE_CHECKING:
     from openai.types.chat import ChatCompletionMessageParam
     from openai.types.responses import ResponseInputItemParam
 
-# An assistant's message with one of them may be without content.
-_IN_PLACE_OF_CONTENT = ("tool_calls", "function_call", "refusal", "audio")
+_NO_MESSAGES = Counters()
 
 PartName = Literal["system", "pinned", "summary", "tail", "recalled"]
 
@@ -75,13 +75,14 @@ class Context(Sequence[ChatMessage]):
         leading: Sequence[Part] = (),
         tail: Sequence[Placed] = (),
         *,
+        tokens: int = 0,
         summary: str | None = None,
         covered: int = 0,
         omitted: int = 0,
         over_budget: bool = False,
         pending: bool = False,
         revision: int = 0,
-        open_position: int = 0,
+        counters: Counters = _NO_MESSAGES,
         filler_tokens: int = 0,
         room: float = math.inf,
         roles: str = "any",
@@ -91,7 +92,7 @@ class Context(Sequence[ChatMessage]):
         self._messages = [part.message for part in leading] + [row.message for row in tail]
         self.summary = summary
         self.covered = covered
-        self.tokens = sum([part.tokens for part in leading]) + sum([row.tokens for row in tail]) + filler_tokens
+        self.tokens = tokens
         self.recalled: Sequence[Hit] = ()
         self._recalled_at: int | None = None
         self._room = room
@@ -100,7 +101,7 @@ class Context(Sequence[ChatMessage]):
         self.over_budget = over_budget
         self.pending = pending
         self.revision = revision
-        self._open_position = open_position
+        self._counters = counters
         self._roles = roles
 
     @functools.cached_property
@@ -130,13 +131,14 @@ class Context(Sequence[ChatMessage]):
         context = Context(
             self._leading,
             tail,
+            tokens=self.tokens + row.tokens + filler_tokens - self._filler_tokens,
             summary=self.summary,
             covered=self.covered,
             omitted=self.omitted,
             over_budget=self.over_budget,
             pending=self.pending,
             revision=self.revision,
-            open_position=self._open_position,
+            counters=self._counters,
             filler_tokens=filler_tokens,
             room=self._room - row.tokens - filler_tokens + self._filler_tokens,
             roles=self._roles,
@@ -163,10 +165,11 @@ class Context(Sequence[ChatMessage]):
 
         The next context quotes other messages, or none.
         """
+        open_position = self._counters.open_position
         for index, row in enumerate(self._tail, 1):
             if index - 1 == self._recalled_at:
                 return len(self._leading) + index - 1
-            if row.position == self._open_position:
+            if row.position == open_position:
                 return len(self._leading) + index
         return len(self)
 
@@ -203,13 +206,11 @@ class Context(Sequence[ChatMessage]):
         underscores.
         Raises :class:`~django_convmemory.exceptions.InvalidArgument` for other values.
         """
-        arranged = [
-            message
-            for message in self._arranged(roles)
-            if message.kind != messages.REASONING or not _is_wordless_thought(message)
-        ]
-        names = chat.accepted_names(arranged)
-        wire = [_sendable(message.to_openai(), names) for message in arranged]
+        arranged = self._arranged(roles)
+        wire = [message.to_openai() for message in arranged]
+        # Usually each message is a role and a content, which every server accepts.
+        if [fields for fields in wire if len(fields) != 2 or not fields.get("content")]:
+            wire = chat.accepted(arranged, wire)
         return cast("list[ChatCompletionMessageParam]", wire)
 
     def to_anthropic(self, *, cache_control: bool = False) -> dict[str, Any]:
@@ -245,30 +246,6 @@ class Context(Sequence[ChatMessage]):
         return "\n".join("\n  ".join(f"{message.role}: {spoken(message)}".splitlines()) for message in self)
 
 
-def _is_wordless_thought(message: ChatMessage) -> bool:
-    """Whether a thought is one that only the framework can read from which the item came."""
-    return message.content is None and not message.extra
-
-
-def _sendable(wire: dict[str, Any], names: Mapping[str, str]) -> dict[str, Any]:
-    """Return a message as OpenAI accepts it: with content if nothing stands in its place, and without empty lists.
-
-    Some providers and clients put ``tool_calls: []`` or null into a reply. ``names`` are those of
-    :func:`.chat.accepted_names`.
-    """
-    if len(wire) == 2 and wire.get("content"):
-        return wire  # The usual case: a role and a content.
-    if wire.get("name") is not None:
-        wire["name"] = names[wire["name"]]
-    if not wire.get("tool_calls", True):
-        del wire["tool_calls"]
-    if wire.get("content") == []:
-        wire["content"] = None
-    if wire.get("content") is None and not any(wire.get(field) for field in _IN_PLACE_OF_CONTENT):
-        wire["content"] = ""
-    return wire
-
-
 def assemble(
     snapshot: Snapshot | None,
     strategy: Strategy,
@@ -287,8 +264,9 @@ def assemble(
     """
     leading = _system_part(system, counter)
     if snapshot is None:
-        over_budget = max_tokens is not None and _total(leading) > max_tokens
-        return Context(leading, over_budget=over_budget, roles=options.roles)
+        total = _total(leading)
+        over_budget = max_tokens is not None and total > max_tokens
+        return Context(leading, tokens=total, over_budget=over_budget, roles=options.roles)
     leading += [Part("pinned", row.message, row.tokens, row.position) for row in snapshot.pinned]
     if max_tokens is not None:
         budget: float = max_tokens - _total(leading)
@@ -313,13 +291,14 @@ def assemble(
     return Context(
         leading,
         tail,
+        tokens=_total(leading) + tail_tokens + filler_tokens,
         summary=summary.text or None if summary else None,
         covered=counters.covered_position if summary else 0,
         omitted=counters.unpinned_count + len(counters.pinned) - covered - stored,
         over_budget=summary_tokens + tail_tokens + filler_tokens > budget,
         pending=snapshot.due,
         revision=snapshot.revision,
-        open_position=counters.open_position,
+        counters=counters,
         filler_tokens=filler_tokens,
         room=budget - summary_tokens - tail_tokens - filler_tokens,
         roles=options.roles,
@@ -376,19 +355,21 @@ def _shown(snapshot: Snapshot, strategy: Strategy, counter: TokenCounter, budget
     The newest exchange fits always.
     """
     tail, counters = snapshot.tail, snapshot.counters
-    starts = exchanges.starts(tail, counters.open_position)
+    # The usual case: each message is an exchange.
+    plain = not counters.open_calls and not [row for row in tail if row.answers is not None or row.message.tool_calls]
+    starts = range(len(tail)) if plain else exchanges.starts(tail, counters.open_position)
     tokens = [row.tokens for row in tail]
     # Steps are counted from the beginning, or from the end of the summary.
-    whole = Amount(counters.unpinned_count, counters.unpinned_tokens)
+    count, total = counters.unpinned_count, counters.unpinned_tokens
     if strategy.view().summary:
-        whole = Amount(counters.tail_count, counters.tail_tokens)
-    before = Amount(whole.messages - len(tail), whole.tokens - sum(tokens))
+        count, total = count - counters.covered_count, total - counters.covered_tokens
+    before = Amount(count - len(tail), total - sum(tokens))
     first = strategy.shown_from(tokens, starts, before)
     if sum(tokens[first:]) > budget:
-        cut = stepped(whole.tokens, max(0.0, budget), strategy.trims_to) - before.tokens
+        cut = stepped(total, max(0.0, budget), strategy.trims_to) - before.tokens
         first = _first_after(tokens, starts, first, cut)
-    if len(starts) == len(tail) and not any(row.message.tool_calls for row in tail):
-        return tail[first:]  # The usual case: each message is an exchange.
+    if plain:
+        return tail[first:]
     shown = []
     for start, end in itertools.pairwise([*starts, len(tail)]):
         if start >= first:

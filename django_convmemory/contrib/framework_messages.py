@@ -13,7 +13,7 @@ from django.db import transaction
 from django_convmemory.context.assembly import Context, Part
 from django_convmemory.exceptions import InvalidArgument
 from django_convmemory.messages import CHAT, REASONING, ChatMessage
-from django_convmemory.operations.conversation import SessionHandle
+from django_convmemory.operations.handles import SessionHandle
 from django_convmemory.rules import exchanges
 from django_convmemory.rules.values import StoredMessage
 from django_convmemory.store.orm import ORMStore

@@ -24,7 +24,7 @@ from django_convmemory.contrib.framework_messages import Given, View
 from django_convmemory.exceptions import InvalidMessage
 from django_convmemory.memory import memories
 from django_convmemory.operations.arguments import NOT_GIVEN
-from django_convmemory.operations.conversation import SessionHandle
+from django_convmemory.operations.handles import SessionHandle
 from django_convmemory.rules.values import SessionName
 
 

@@ -22,7 +22,7 @@ from django_convmemory.contrib import framework_messages, pydantic_ai_items
 from django_convmemory.contrib.framework_messages import View
 from django_convmemory.exceptions import InvalidMessage
 from django_convmemory.messages import dumps
-from django_convmemory.operations.conversation import SessionHandle
+from django_convmemory.operations.handles import SessionHandle
 
 
 def message_history(session: SessionHandle, *, view: View = "context") -> list[ModelMessage]:

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 from django_convmemory import models
 from django_convmemory.context.assembly import Context
 from django_convmemory.messages import PINNED_ROLES
-from django_convmemory.operations.conversation import ConversationMemory
+from django_convmemory.operations.handles import ConversationMemory
 
 
 class Disposition(enum.StrEnum):

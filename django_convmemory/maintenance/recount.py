@@ -9,7 +9,7 @@ from django.db import connections
 
 from django_convmemory import models
 from django_convmemory.context.assembly import summary_message
-from django_convmemory.operations.conversation import ConversationMemory
+from django_convmemory.operations.handles import ConversationMemory
 from django_convmemory.rules.counters import Counters
 from django_convmemory.rules.values import DueRule
 from django_convmemory.search import indexing as catching_up

@@ -12,7 +12,7 @@ from django_convmemory import models
 from django_convmemory.exceptions import InvalidSession
 from django_convmemory.maintenance.transfer import owners
 from django_convmemory.memory import memories
-from django_convmemory.operations.conversation import ConversationMemory
+from django_convmemory.operations.handles import ConversationMemory
 from django_convmemory.store.orm import ORMStore
 
 

@@ -1,6 +1,6 @@
 """A memory as its workers see it: what it is made of, and how its sessions are folded, indexed and swept.
 
-:mod:`.conversation` adds what a site calls.
+:mod:`.handles` puts it together with what a site calls.
 """
 
 from __future__ import annotations
@@ -12,6 +12,9 @@ import functools
 import logging
 from typing import Any
 
+from asgiref.sync import sync_to_async
+from django.dispatch import Signal
+
 from django_convmemory import observers, scheduling, tokens
 from django_convmemory.chat_models.base import ChatModel
 from django_convmemory.fold import compaction, runs
@@ -19,11 +22,13 @@ from django_convmemory.fold.attempts import Price
 from django_convmemory.fold.requests import Requests
 from django_convmemory.fold.runs import Outcome, Result
 from django_convmemory.messages import check_text
+from django_convmemory.operations.arguments import Named
+from django_convmemory.operations.twins import asynchronous
 from django_convmemory.prompts import DefaultPrompts, Prompts
 from django_convmemory.rules.breaker import Breaker, Reason
 from django_convmemory.rules.options import Options
 from django_convmemory.rules.strategies import Strategy, Threshold
-from django_convmemory.rules.values import MAX_ALIAS_LENGTH, MAX_COUNTER_NAME, Claim, DueRule
+from django_convmemory.rules.values import MAX_ALIAS_LENGTH, MAX_COUNTER_NAME, Claim, DueRule, SessionName
 from django_convmemory.search import indexing
 from django_convmemory.store.either import Store
 
@@ -49,6 +54,8 @@ class BaseMemory(abc.ABC):
 
     strategy_class: type[Strategy]
     summarizes = False
+    # A sweep takes what has been due for so many seconds, if the scheduler sends tasks.
+    swept_after = PATIENCE
 
     def __init__(
         self,
@@ -206,7 +213,7 @@ class BaseMemory(abc.ABC):
         to be indexed, which needs no model. If the model has not answered for ``fallback_after`` seconds and there is a
         fallback, there are all.
         """
-        due_for = PATIENCE if self.scheduler.queues and queued_for else 0.0
+        due_for = self.swept_after if self.scheduler.queues and queued_for else 0.0
         swept = functools.partial(self.store.sweep, self.alias, due_for=due_for, queued_for=queued_for)
         state = self.breaker
         stands_in = self.fallback is not None and state.silent_for(self.options.fallback_after)
@@ -262,6 +269,14 @@ class BaseMemory(abc.ABC):
         )
 
     @abc.abstractmethod
+    def resolve(self, session: str | Named) -> SessionName:
+        """Return the name of the session that a key, a handle or a ``Session`` row stands for."""
+
+    @abc.abstractmethod
+    def _send(self, signal: Signal, name: SessionName, session_id: int, **arguments: Any) -> None:
+        """Send a signal with a handle of the session."""
+
+    @abc.abstractmethod
     def _published(self, claim: Claim) -> None:
         """Send a signal: a version of the summary was published."""
 
@@ -277,3 +292,78 @@ class BaseMemory(abc.ABC):
             self.store.on_commit(schedule)
         else:
             schedule()
+
+
+class Folding(BaseMemory):
+    """Folds the sessions that a site names."""
+
+    def compact(self, session: str | Named, *, despite_pause: bool = False) -> Outcome:
+        """Fold what is due in the session, now, in this process, even if the next attempt has to wait.
+
+        While the alias is paused because its model does not answer, nothing is folded, unless ``despite_pause`` is
+        true. Returns ``"published"``, ``"not_due"``, ``"busy"`` (another process folds it) or ``"stalled"`` (the model
+        failed, or the alias is paused).
+        """
+        session_id = self.store.find(self.resolve(session))
+        if session_id is None:
+            return Outcome.NOT_DUE
+        return self.compact_id(session_id, asked=True, despite_pause=despite_pause).outcome
+
+    async def acompact(self, session: str | Named, *, despite_pause: bool = False) -> Outcome:
+        """The asynchronous twin of :meth:`compact`. The model's call does not occupy a thread."""
+        session_id = await sync_to_async(self.store.find)(self.resolve(session))
+        if session_id is None:
+            return Outcome.NOT_DUE
+        if self.model is None:
+            return (await sync_to_async(self.compact_id)(session_id, asked=True)).outcome
+        fold = self._fold(session_id, "retry" if despite_pause else "compact")
+        compactor = self._compactor(self.model, fold)
+        run = compactor.run(self.alias, session_id, asked=True, despite_pause=despite_pause)
+        return (await self._adrive(run, fold)).outcome
+
+    async def _adrive(self, run: runs.Run, fold: observers.Fold) -> runs.Result:
+        with observers.folding(fold):
+            result = await runs.adrive(run)
+            fold.outcome = result.outcome.value
+            return await sync_to_async(self._finish)(fold.session_id, result)
+
+    def rebuild(self, session: str | Named) -> Outcome:
+        """Make the summary of the session again from its messages, now, in this process.
+
+        The old summary is shown until the new one covers as much. Returns ``"published"``, ``"not_due"`` (there is no
+        summary), ``"busy"`` or ``"stalled"``. If the process ends before, the next call continues.
+        """
+        session_id = self.store.find(self.resolve(session))
+        return Outcome.NOT_DUE if session_id is None else self.carry_out(session_id, "rebuild").outcome
+
+    async def arebuild(self, session: str | Named) -> Outcome:
+        """The asynchronous twin of :meth:`rebuild`. The model's calls do not occupy a thread."""
+        session_id = await sync_to_async(self.store.find)(self.resolve(session))
+        if session_id is None or self.model is None:
+            return Outcome.NOT_DUE
+        fold = self._fold(session_id, "rebuild")
+        run = self._compactor(self.model, fold).rebuild(self.alias, session_id)
+        return (await self._adrive(run, fold)).outcome
+
+    def request_compaction(self, session: str | Named, *, despite_pause: bool = False) -> bool:
+        """Ask the scheduler to fold what is due in the session soon, even if the next attempt has to wait.
+
+        This is for web requests, which must not wait for a model. ``despite_pause`` is as for :meth:`compact`. Returns
+        False if nobody could be asked. The session then stays due, and a sweep finds it.
+        """
+        return self._request(session, "retry" if despite_pause else "compact")
+
+    arequest_compaction = asynchronous(request_compaction)
+
+    def request_rebuild(self, session: str | Named) -> bool:
+        """Ask the scheduler to make the summary of the session again soon.
+
+        Returns False if nobody could be asked. Then nothing happens.
+        """
+        return self._request(session, "rebuild")
+
+    arequest_rebuild = asynchronous(request_rebuild)
+
+    def _request(self, session: str | Named, work: scheduling.Work) -> bool:
+        session_id = self.store.find(self.resolve(session))
+        return session_id is not None and self.model is not None and self.scheduler.request(self, session_id, work)

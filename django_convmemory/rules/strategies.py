@@ -49,8 +49,7 @@ class Threshold:
         return over_unindexed or (settled and (over_tokens or over_messages))
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class View:
+class View(NamedTuple):
     """How much of the end of a conversation must be read to show it. A store reads no more than that.
 
     The view has the last ``messages`` unpinned messages, or those that fit into ``tokens`` tokens. It always has the

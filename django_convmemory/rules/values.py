@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import datetime as dt
 import enum
+import functools
 import hashlib
 import itertools
 import uuid
@@ -27,7 +28,7 @@ from django_convmemory.rules.exchanges import Placed
 from django_convmemory.rules.strategies import Threshold, View
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
+@dataclasses.dataclass(frozen=True)
 class SessionName:
     """The name of a session: its alias, its scope and its key.
 
@@ -50,7 +51,7 @@ class SessionName:
         """This name. So operations of a memory take it instead of a key."""
         return self
 
-    @property
+    @functools.cached_property
     def name_hash(self) -> str:
         """The SHA-256 of the name in hex. Stores find the session by it, so that collations do not matter."""
         return hashlib.sha256(f"{self.alias}\0{self.scope}\0{self.key}".encode()).hexdigest()
@@ -118,8 +119,7 @@ def emptied(version: SummaryVersion) -> SummaryVersion:
     return dataclasses.replace(version, text="", identifiers=(), model_length=None)
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class Snapshot:
+class Snapshot(NamedTuple):
     """A session as it was at one moment: its counters, its current summary, and the messages to show."""
 
     session_id: int

@@ -69,7 +69,7 @@ def rank(
     counts = windows.counts(weights)
     around = _window_scores(windows, weights, counts, average)
     most_own = max(windows.own)
-    most_around = max(around[lane] for lane in windows.compared)
+    most_around = max([around[lane] for lane in windows.compared])
     losses = [-windows.own[lane] / most_own - WINDOW_WEIGHT * around[lane] / most_around for lane in windows.compared]
     sessions_of = [windows.sessions[lane] for lane in windows.compared]
     ages = [-windows.positions[lane] for lane in windows.compared]
@@ -97,7 +97,7 @@ def _weight(searched: Searched, word: int) -> float:
 
 def _held(weights: Mapping[int, float], counts: Mapping[int, bytes], lane: int) -> float:
     """Return the weight of the words that the window of ``lane`` has."""
-    return sum(weight for word, weight in weights.items() if counts[word][lane])
+    return sum([weight for word, weight in weights.items() if counts[word][lane]])
 
 
 def _norm(length: float) -> float:
@@ -110,7 +110,8 @@ def _own_scores(parts: Sequence[Part], weights: Mapping[int, float], average: fl
 
     Most messages have a word once. Then BM25 adds up what the words weigh, and divides the sum once.
     """
-    divisor_of = [1 + _norm(length / average) for length in segments.LENGTHS]
+    # As _norm() says. It is not called for each length, because there are more of them than messages that match.
+    divisor_of = [1 + K1 * (1 - B + B * (length / average)) for length in segments.LENGTHS]
     gains = {word: weight * (K1 + 1) for word, weight in weights.items()}
     scores: dict[int, list[float]] = {}
     for number, part in enumerate(parts):
@@ -211,7 +212,7 @@ class Windows:
         # 255 for lanes that have a message.
         self._used = bytearray()
         self._separate()
-        for first, last in self._runs(sorted(parts[part].base + offset for part, offset in candidates)):
+        for first, last in self._runs(sorted([parts[part].base + offset for part, offset in candidates])):
             self._lay_out(first, last)
             self._separate()
         through = list(itertools.accumulate(self._lengths, initial=0))

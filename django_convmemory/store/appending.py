@@ -45,7 +45,7 @@ class Appending(Database):
         for _ in range(_TRIES):
             try:
                 return append_new(using, name, batch, rule, counter=counter)
-            except (IntegrityError, exceptions.InvalidMessage, transactions.OutcomeUnknown) as error:
+            except (IntegrityError, exceptions.InvalidMessage, exceptions.OutcomeUnknown) as error:
                 # The key is used already, or the tool results are stored already, or nobody knows what happened. An
                 # append with this key that was faster is committed by now: it held the lock of the session's row.
                 replayed = transactions.run(

@@ -5,12 +5,26 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, TypeVar
 
-from django.db import router
+from django.db import connections, router
+from django.db.backends.base.base import BaseDatabaseWrapper
 from django.db.models import BigIntegerField, Value
 
 from django_convmemory import models
 from django_convmemory.rules.values import SessionName
 from django_convmemory.store import transactions
+
+# Note [Partitioned messages]
+#
+# Large sites may choose on PostgreSQL to partition the table of messages by session. A statement with
+# ``session_id = (SELECT …)`` knows its session only when it runs, so PostgreSQL plans it for every partition. With 64
+# of them, planning takes twenty times as long. If the id is a constant, PostgreSQL plans one partition. So the store
+# looks up the id first if the table is partitioned. The statement after that still reads all that it needs at one
+# moment, and finds nothing if the session was deleted in between.
+
+_IS_PARTITIONED = "SELECT relkind = 'p' FROM pg_class WHERE oid = to_regclass('convmemory_message')"
+_FIND = "SELECT id FROM convmemory_session WHERE name_hash = %s"
+# By the server and the name of the database, because tests change the name.
+_partitioned: dict[tuple[str, str, str], bool] = {}
 
 T = TypeVar("T")
 
@@ -35,6 +49,23 @@ class Database:
         sessions = transactions.latest(models.Session.objects.using(self.using)).named(name)
         return sessions.values_list("pk", flat=True).first()
 
+    def _constant_id(self, connection: BaseDatabaseWrapper, name: SessionName) -> int | None:
+        """Return the id of a session whose messages are partitioned, to be a constant in the next statement.
+
+        None: they are not partitioned, so one statement does it all. 0: there is no such session. The next statement
+        still has to compare the name, because another session may have it by then. ``row_id`` of the name is taken as
+        it is.
+        """
+        if not is_partitioned(connection):
+            return None
+        if name.row_id is not None:
+            return name.row_id
+        with connection.cursor() as cursor:
+            # By the ORM it would take as long as the load.
+            cursor.execute(_FIND, [name.name_hash])
+            row = cursor.fetchone()
+        return row[0] if row else 0
+
     def _run(
         self, work: Callable[[str], T], *, savepoint: bool = False, happened: Callable[[], bool] | None = None
     ) -> T:
@@ -50,3 +81,38 @@ class Database:
 def bigint(number: int) -> Value:
     # PostgreSQL would get a plain value as an integer of four bytes, whatever its size.
     return Value(number, BigIntegerField())
+
+
+def is_partitioned(connection: BaseDatabaseWrapper) -> bool:
+    """Whether the messages in this database are partitioned. A process asks each database once.
+
+    A wrong answer costs time only. So a process that runs while the table is converted need not ask again.
+    """
+    if connection.vendor != "postgresql":
+        return False
+    settings = connection.settings_dict
+    place = (settings["HOST"], str(settings["PORT"]), settings["NAME"])
+    if place not in _partitioned:
+        with connection.cursor() as cursor, connection.wrap_database_errors:
+            # By the driver's own cursor: a site's tests may count the statements of Django's.
+            cursor.cursor.execute(_IS_PARTITIONED)
+            row = cursor.cursor.fetchone()
+        if row is None:  # There is no table yet.
+            return False
+        _partitioned[place] = bool(row[0])
+    return _partitioned[place]
+
+
+def forget_partitions() -> None:
+    """Ask every database again whether messages are partitioned, because a table was converted."""
+    _partitioned.clear()
+
+
+def id_of(named: models.SessionQuerySet) -> Any:
+    """Return the id of the one session in ``named``, to be compared with ``session_id`` in the next statement.
+
+    It is a subquery, or a constant if the messages are partitioned: 0 if there is no such session.
+    """
+    if not is_partitioned(connections[named.db]):
+        return named.values("pk")[:1]
+    return named.values_list("pk", flat=True).first() or 0

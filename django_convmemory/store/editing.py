@@ -26,9 +26,9 @@ from django_convmemory.store import (
     appending,
     columns,
     creating,
+    database,
     index_rows,
     owners,
-    partitions,
     sql,
     transactions,
     used_keys,
@@ -304,7 +304,7 @@ def update_message(
             raise values.gone(name)
         last = transactions.latest(sessions).values_list("last_position", flat=True).first()
         raise values.no_message(position, last or 0)
-    session_id = partitions.id_of(transactions.latest(sessions))
+    session_id = database.id_of(transactions.latest(sessions))
     rows = models.Message.objects.using(using).filter(session_id=session_id, position=position)
     if not rows.filter(redacted_at__isnull=True).update(metadata=dict(metadata) or None):
         raise values.redacted(position)

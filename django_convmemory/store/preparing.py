@@ -26,11 +26,12 @@ import hashlib
 import logging
 import re
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 from django.db import Error
 from django.db.backends.base.base import BaseDatabaseWrapper
+from django.db.backends.utils import CursorDebugWrapper
 
 from django_convmemory.store import transactions
 
@@ -81,15 +82,19 @@ def _statement(text: str) -> _Statement:
 class _Session:
     """A session of the server, and the statements that it keeps prepared."""
 
-    def __init__(self, backend_pid: int) -> None:
-        self._backend_pid = backend_pid
+    def __init__(self, connection: BaseDatabaseWrapper) -> None:
+        self._backend_pid = connection.connection.info.backend_pid
+        self._client_cursor: type = connection.Database.ClientCursor  # type: ignore[attr-defined]
         self._may_prepare: bool | None = None  # None: nobody has looked yet whether a pooler is in between.
         self._sent: dict[str, int] = {}
         self._prepared: set[str] = set()
         self._executed = 0
 
-    def wants(self, text: str) -> bool:
-        """Whether the statement is prepared, or should be. It is about to be executed."""
+    def wants(self, text: str, cursor: Any) -> bool:
+        """Whether the statement is prepared, or should be. The driver's ``cursor`` is about to execute it."""
+        # EXECUTE takes its values in the text, and a cursor that binds on the server sends them beside it.
+        if not isinstance(cursor, self._client_cursor):
+            return False
         if text in self._prepared:
             return True
         if self._may_prepare is False or len(self._prepared) == MOST:
@@ -119,7 +124,9 @@ class _Session:
             self._executed += 1
             if self._executed % EXECUTED_PER_PLAN == 0:
                 execute("DISCARD PLANS", None, many, context)
-            return execute(statement.execute, params, many, context)
+            # The statement knows the types of its parameters. psycopg takes much longer to write a number.
+            texts = {name: str(value) if type(value) is int else value for name, value in params.items()}
+            return execute(statement.execute, texts, many, context)
         except Error as error:
             if transactions.sqlstate(error) not in _REFUSED:
                 raise
@@ -146,26 +153,33 @@ _sessions: weakref.WeakKeyDictionary[Any, _Session] = weakref.WeakKeyDictionary(
 _given_up: set[str] = set()
 
 
-def execute(cursor: Any, text: str, params: Any) -> None:
+def execute(cursor: Any, text: str, params: Mapping[str, Any]) -> None:
     """Execute a statement with Django's ``cursor``. On PostgreSQL, prepare it if that is safe and the text repeats."""
     connection = cursor.db
     session = None
-    # Django's log would show EXECUTE with the values, and not the text.
-    if connection.vendor == "postgresql" and connection.alias not in _given_up and not connection.queries_logged:
+    if (
+        connection.vendor == "postgresql"
+        and connection.alias not in _given_up
+        # Django's log would show EXECUTE with the values, and not the text.
+        and not isinstance(cursor, CursorDebugWrapper)
+    ):
         session = _session(connection)
-    # EXECUTE takes its values in the text, and a cursor that binds on the server sends them beside it.
-    if session is None or not isinstance(cursor.cursor, connection.Database.ClientCursor) or not session.wants(text):
+    if session is None or not session.wants(text, cursor.cursor):
         cursor.execute(text, params)
         return
-    with connection.execute_wrapper(functools.partial(session.execute, text)):
+    # Without execute_wrapper(), whose context manager takes a twentieth of a load.
+    connection.execute_wrappers.append(functools.partial(session.execute, text))
+    try:
         cursor.execute(text, params)
+    finally:
+        connection.execute_wrappers.pop()
 
 
 def _session(connection: BaseDatabaseWrapper) -> _Session | None:
     driver = connection.connection
     session = _sessions.get(driver)
     if session is None and _may_be_direct(connection):
-        session = _sessions[driver] = _Session(driver.info.backend_pid)
+        session = _sessions[driver] = _Session(connection)
     return session
 
 

@@ -16,10 +16,13 @@ from django_convmemory.messages import PINNED_ROLES
 from django_convmemory.rules import values
 from django_convmemory.rules.strategies import View
 from django_convmemory.rules.values import SessionName, SummaryVersion
-from django_convmemory.store import columns, database, partitions, preparing, sql
+from django_convmemory.store import columns, database, preparing, sql
 from django_convmemory.store.database import Database
 
 logger = logging.getLogger(__name__)
+
+# json.loads() would look for white space, of which the database writes none.
+_decoded = json.JSONDecoder().raw_decode
 
 
 class Reading(Database):
@@ -31,7 +34,7 @@ class Reading(Database):
         Of the pinned messages it has those that fit in ``max_pinned_tokens``, and always the first one.
         """
         connection = connections[self.using]
-        by_id = partitions.constant_id(self.using, name)
+        by_id = self._constant_id(connection, name)
         while True:
             with connection.cursor() as cursor:
                 statement = sql.load(connection.vendor, name, view, by_id)
@@ -40,11 +43,13 @@ class Reading(Database):
                 else:
                     # A plan for any session would lock all partitions.
                     cursor.execute(*statement)
-                rows = {row[0]: row for row in cursor.fetchall()}
+                # By the driver's own cursor: Django would make a function for this call.
+                with connection.wrap_database_errors:
+                    rows = {row[0]: row for row in cursor.cursor.fetchall()}
                 if not rows:
                     return None
                 session = rows.pop(None)
-                session_id, epoch, revision, due, *counted = json.loads(session[sql.AT_SESSION])
+                session_id, epoch, revision, due, *counted = _decoded(session[sql.AT_SESSION])[0]
                 if name.row_id not in (None, session_id):
                     return None
                 if by_id not in (None, session_id):
@@ -67,16 +72,8 @@ class Reading(Database):
                     if not pinned_rows or pinned_rows[0][0] != epoch:
                         continue
                     pinned = columns.placed(row[1:] for row in pinned_rows if row[1] is not None)
-            return values.Snapshot(
-                session_id=session_id,
-                counters=counters,
-                due=bool(due),
-                revision=revision,
-                epoch=epoch,
-                summary=SummaryVersion(*json.loads(summary)) if view.summary and summary else None,
-                pinned=pinned,
-                tail=tail,
-            )
+            version = SummaryVersion(*_decoded(summary)[0]) if view.summary and summary else None
+            return values.Snapshot(session_id, counters, bool(due), revision, epoch, version, pinned, tail)
 
     def history(
         self, name: SessionName, *, before: int | None, after: int | None, limit: int, items: bool = False
@@ -90,7 +87,7 @@ class Reading(Database):
         # A subquery and not a join, and a range of positions: PostgreSQL expects a session of the usual length, and
         # might otherwise fetch and sort all of its messages.
         sessions = models.Session.objects.using(using).named(name)
-        rows = models.Message.objects.using(using).filter(session_id=partitions.id_of(sessions))
+        rows = models.Message.objects.using(using).filter(session_id=database.id_of(sessions))
         if before is not None:
             rows = rows.filter(position__lt=before)
         if after is not None:

@@ -11,6 +11,7 @@ import operator
 from collections.abc import Sequence
 from typing import Any
 
+from django.db import connections
 from django.db.models import BigIntegerField, F, Q, TextField, Value
 from django.db.models.functions import Cast, Greatest, Least, Left
 
@@ -19,7 +20,7 @@ from django_convmemory.rules import indexable
 from django_convmemory.rules.indexable import MAX_CHARACTERS, MOST_UNINDEXED, Extent, Indexable, IndexRead
 from django_convmemory.rules.segments import Segment
 from django_convmemory.rules.values import SessionName, StoredMessage
-from django_convmemory.store import columns, database, index_rows, partitions
+from django_convmemory.store import columns, database, index_rows
 from django_convmemory.store.database import Database
 
 # A search looks into so many sessions of a person at most. The statement names each of them.
@@ -46,7 +47,7 @@ class Searching(Database):
         if epoch is not None:
             rows = rows.filter(epoch=epoch)
         # Subqueries and not joins, and a range of positions: see ORMStore.history.
-        session = partitions.id_of(rows)
+        session = database.id_of(rows)
         segments = _SEGMENTS.using(using).filter(session_id=session)
         messages = _MESSAGES.using(using).filter(session_id=session)
         end: Any = F("last_position")
@@ -56,7 +57,7 @@ class Searching(Database):
         # The arithmetic of Extent.unindexed_after().
         after = Greatest(F("indexed_position"), end - database.bigint(MOST_UNINDEXED), output_field=BigIntegerField())
         messages = messages.filter(position__gte=rows.values(after=after)[:1])
-        if partitions.are_used(using):
+        if database.is_partitioned(connections[using]):
             # With a constant, the planner knows a long session, and would read all of it to find its end. In this order
             # it takes the index.
             messages = messages.order_by("session_id", "position")

@@ -493,16 +493,16 @@ def _load(vendor: str, *, messages: bool, tokens: bool, summary: bool, by_id: bo
     first, covered = ("covered_position + 1", "covered_tokens") if summary else ("1", "0")
     # The arithmetic of values.view_bound(), as if all pinned messages were among the last ones.
     if messages:
-        last = f"{least}(last_position + 1 - pinned_count - %s, newest_position)"
+        last = f"{least}(last_position + 1 - pinned_count - %(bound)s, newest_position)"
         column, bound = "m.position", f">= (SELECT {greatest}({first}, {last})"
     elif tokens:
-        left_out = f"{least}(unpinned_tokens - %s, settled_tokens)"
+        left_out = f"{least}(unpinned_tokens - %(bound)s, settled_tokens)"
         column, bound = "m.tokens_through", f"> (SELECT {greatest}({covered}, {left_out})"
     else:
         column, bound = "m.position", f">= (SELECT {first}"
     # PostgreSQL plans the statement each time. It plans subqueries faster than joins or a common table expression.
-    session = f"FROM {SESSION} s WHERE s.name_hash = %s"
-    session_id = "%s" if by_id else f"(SELECT s.id {session})"
+    session = f"FROM {SESSION} s WHERE s.name_hash = %(name_hash)s"
+    session_id = "%(session_id)s" if by_id else f"(SELECT s.id {session})"
     messages_of_view = (
         f"SELECT {_shown(vendor)} FROM {MESSAGE} m WHERE m.session_id = {session_id} AND {column} {bound} {session})"
     )
@@ -536,7 +536,7 @@ def _null(vendor: str, name: str) -> str:
     return "CAST(NULL AS SIGNED)" if vendor == "mysql" and _TYPES[name].endswith("int") else "NULL"
 
 
-def load(vendor: str, name: SessionName, view: View, session_id: int | None = None) -> tuple[str, list[Any]]:
+def load(vendor: str, name: SessionName, view: View, session_id: int | None = None) -> tuple[str, dict[str, Any]]:
     """Return the SELECT of a session as it is at one moment: one row for the session, and the messages of ``view``.
 
     The session's row has no position. Its column ``AT_SESSION`` is a JSON array of the values in ``_SESSION``. Its
@@ -549,10 +549,14 @@ def load(vendor: str, name: SessionName, view: View, session_id: int | None = No
     """
     messages, tokens, by_id = view.messages is not None, view.tokens is not None, session_id is not None
     text = _load(vendor, messages=messages, tokens=tokens, summary=view.summary, by_id=by_id)
-    bounds = [bound for bound in (view.messages, view.tokens) if bound is not None]
-    name_hash = name.name_hash
-    of = session_id if by_id else name_hash
-    return text, [of, *[min(bound, _LARGEST) for bound in bounds[:1]], name_hash, name_hash]
+    params: dict[str, Any] = {"name_hash": name.name_hash}
+    if by_id:
+        params["session_id"] = session_id
+    bound = view.messages if messages else view.tokens
+    if bound is not None:
+        params["bound"] = min(bound, _LARGEST)
+    # Django finds SQLite's named parameters faster than positional ones.
+    return text, params
 
 
 def placed(session_id: int, positions: Sequence[int]) -> tuple[str, list[Any]]:

@@ -39,19 +39,16 @@ _IDLE_SQLSTATE = "25P03"
 _LOST_ERRNOS = frozenset({2006, 2013})
 
 
-class ConnectionLost(OperationalError):
-    """The connection was lost in each try of a transaction."""
+class _ConnectionLost(exceptions.ConnectionLost, OperationalError):
+    pass
+
+
+class _OutcomeUnknown(exceptions.OutcomeUnknown, OperationalError):
+    pass
 
 
 class StatementRefused(OperationalError):
     """A prepared statement is missing in the server's session. That ended the transaction, which can be run again."""
-
-
-class OutcomeUnknown(OperationalError):
-    """The connection was lost during the COMMIT, or during a statement that is a transaction by itself.
-
-    Nobody knows whether the changes were stored.
-    """
 
 
 def run(
@@ -79,7 +76,7 @@ def run(
     does no harm to make them twice, it returns False, and ``work`` runs again. Without a transaction, a connection that
     is lost at any moment counts as lost during the COMMIT.
 
-    Raises :class:`ConnectionLost`, and without ``happened`` :class:`OutcomeUnknown`.
+    Raises :class:`.exceptions.ConnectionLost`, and without ``happened`` :class:`.exceptions.OutcomeUnknown`.
     """
     connection = connections[using]
     if is_open(connection):
@@ -96,14 +93,14 @@ def run(
                 attempt.forget_connection()
                 if attempt.committing and sqlstate(error) != _IDLE_SQLSTATE:
                     if happened is None:
-                        raise OutcomeUnknown(
+                        raise _OutcomeUnknown(
                             f"The connection to the database {using!r} was lost while a change was committed. It may "
                             "have been stored or not: look at the session before you repeat it."
                         ) from error
                     if happened():
                         return attempt.result
                 if times_lost == LOST_TRIES:
-                    raise ConnectionLost(
+                    raise _ConnectionLost(
                         f"The connection to the database {using!r} was lost in {LOST_TRIES} transactions in a row. "
                         f"The database closes it if a process sends nothing for {idle} s in a transaction. Find out "
                         f"what stops this process, or whether the database restarts. The last error: {error}".strip()

@@ -10,7 +10,7 @@ from django.http import Http404, HttpRequest
 from django_convmemory.api.scopes import VISITOR
 from django_convmemory.memory import memories
 from django_convmemory.models import Session, SessionQuerySet
-from django_convmemory.operations.conversation import SessionHandle
+from django_convmemory.operations.handles import SessionHandle
 
 ALIAS = "default"
 

@@ -12,7 +12,7 @@ from django.utils import timezone
 from chat.families import relatives
 from django_convmemory.context.assembly import Context
 from django_convmemory.messages import ChatMessage
-from django_convmemory.operations.conversation import SessionHandle
+from django_convmemory.operations.handles import SessionHandle
 from django_convmemory.search.hits import Hit
 
 # The first line of the responder's answers: of its first one in a conversation, and of the others.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from chat import quotes
 from django_convmemory.messages import ChatMessage
-from django_convmemory.operations.conversation import SessionHandle
+from django_convmemory.operations.handles import SessionHandle
 
 # A shorter sentence, such as "Thanks.", is in many replies by chance.
 _SHORTEST = 12

@@ -15,7 +15,7 @@ import openai
 from chat import quotes
 from chat.families import relatives
 from django_convmemory.context.assembly import Context, Part
-from django_convmemory.operations.conversation import SessionHandle
+from django_convmemory.operations.handles import SessionHandle
 
 SYSTEM = "You are a helpful assistant. Be brief and concrete."
 

@@ -28,7 +28,7 @@ from django_convmemory.exceptions import (
 from django_convmemory.memory import memories
 from django_convmemory.messages import ChatMessage
 from django_convmemory.models import Session
-from django_convmemory.operations.conversation import SessionHandle
+from django_convmemory.operations.handles import SessionHandle
 from django_convmemory.rules.values import StoredMessage
 
 PAGE = 60

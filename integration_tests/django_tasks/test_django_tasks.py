@@ -21,7 +21,7 @@ from django_convmemory import checks, models
 from django_convmemory.contrib.django_tasks import DjangoTasksScheduler
 from django_convmemory.maintenance import integrity
 from django_convmemory.memory import memories
-from django_convmemory.operations.conversation import ConversationMemory
+from django_convmemory.operations.handles import ConversationMemory
 from django_convmemory.scheduling import NullScheduler
 from tests import processes
 from tests.openai_server import Behaviour, OpenAIServer

@@ -38,7 +38,7 @@ from django_convmemory.contrib.pydantic_ai import aappend_messages, amessage_his
 from django_convmemory.exceptions import InvalidArgument, InvalidMessage
 from django_convmemory.memory import memories
 from django_convmemory.messages import ChatMessage
-from django_convmemory.operations.conversation import SessionHandle
+from django_convmemory.operations.handles import SessionHandle
 from django_convmemory.rules.exchanges import NO_RESULT, REDACTED
 from integration_tests import agent_scripts
 from integration_tests.agent_scripts import ANY_TEXTS, JSON, LIMIT, WORDS, Step, Turn

@@ -10,7 +10,7 @@ from django_convmemory.api import pagination, problems
 from django_convmemory.api.serializers.messages import Wire
 from django_convmemory.api.serializers.search import QuoteSerializer
 from django_convmemory.context.assembly import PartName
-from django_convmemory.operations.conversation import Receipt
+from django_convmemory.operations.append import Receipt
 
 
 class Truncated(serializers.Serializer[Any]):

@@ -12,7 +12,7 @@ from django.utils import timezone
 from django_convmemory import models
 from django_convmemory.memory import memories
 from django_convmemory.messages import ChatMessage
-from django_convmemory.operations.conversation import SessionHandle
+from django_convmemory.operations.handles import SessionHandle
 from django_convmemory.testing import ScriptedMemories
 
 SUMMARIES = [

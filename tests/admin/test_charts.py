@@ -13,7 +13,7 @@ from django_convmemory.admin.charts import Fold, Sample
 from django_convmemory.admin.page import SessionPage
 from django_convmemory.memory import memories
 from django_convmemory.messages import ChatMessage
-from django_convmemory.operations.conversation import SessionHandle
+from django_convmemory.operations.handles import SessionHandle
 from django_convmemory.testing import ScriptedMemories
 from tests.admin.test_sessions import LIST, staff
 

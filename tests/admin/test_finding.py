@@ -16,7 +16,7 @@ from django_convmemory import models
 from django_convmemory.admin import finding
 from django_convmemory.memory import memories
 from django_convmemory.messages import ChatMessage
-from django_convmemory.operations.conversation import SessionHandle
+from django_convmemory.operations.handles import SessionHandle
 from django_convmemory.search import queries
 from django_convmemory.testing import ScriptedMemories
 from tests.admin.test_sessions import LIST, row_of, staff

@@ -25,7 +25,7 @@ from django_convmemory.admin.page import SessionPage
 from django_convmemory.admin.work import WORK
 from django_convmemory.memory import memories
 from django_convmemory.messages import ChatMessage
-from django_convmemory.operations.conversation import SessionHandle
+from django_convmemory.operations.handles import SessionHandle
 from django_convmemory.testing import ScriptedMemories
 from tests.conversations import call
 

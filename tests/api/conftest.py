@@ -11,7 +11,7 @@ from django_convmemory import models
 from django_convmemory.api import problems
 from django_convmemory.memory import memories
 from django_convmemory.messages import ChatMessage
-from django_convmemory.operations.conversation import SessionHandle
+from django_convmemory.operations.handles import SessionHandle
 
 ROOT = "/api/memory/sessions/"
 

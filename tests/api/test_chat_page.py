@@ -13,7 +13,7 @@ from django_convmemory import models
 from django_convmemory.api import previews
 from django_convmemory.memory import memories
 from django_convmemory.messages import ChatMessage
-from django_convmemory.operations.conversation import SessionHandle
+from django_convmemory.operations.handles import SessionHandle
 from tests.api.conftest import ROOT, messages_body, row_of, url_of
 
 pytestmark = pytest.mark.vendors

@@ -17,7 +17,7 @@ from django_convmemory.api import conf
 from django_convmemory.api.serializers import content
 from django_convmemory.context import recalling
 from django_convmemory.messages import MODEL_KINDS, ChatMessage
-from django_convmemory.operations.conversation import SessionHandle
+from django_convmemory.operations.handles import SessionHandle
 from tests.api.conftest import messages_body, row_of, url_of
 from tests.api.test_hard_input import assert_problem
 from tests.api.test_owners import dump_tables

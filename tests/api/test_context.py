@@ -11,7 +11,7 @@ from rest_framework.test import APIClient
 from django_convmemory.maintenance import explain
 from django_convmemory.memory import memories
 from django_convmemory.messages import ChatMessage
-from django_convmemory.operations.conversation import SessionHandle
+from django_convmemory.operations.handles import SessionHandle
 from django_convmemory.testing import ScriptedMemories
 from tests.api.conftest import row_of, url_of
 

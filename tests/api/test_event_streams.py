@@ -23,7 +23,7 @@ from django_convmemory import models
 from django_convmemory.api import events, streams
 from django_convmemory.memory import memories
 from django_convmemory.messages import ChatMessage
-from django_convmemory.operations.conversation import SessionHandle
+from django_convmemory.operations.handles import SessionHandle
 from tests import processes
 from tests.api.conftest import row_of, url_of
 from tests.asgi_server import Follower, cookie_of, serving

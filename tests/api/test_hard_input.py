@@ -15,7 +15,7 @@ from django.http import QueryDict
 from rest_framework.test import APIClient
 
 from django_convmemory.api import problems
-from django_convmemory.operations.conversation import SessionHandle
+from django_convmemory.operations.handles import SessionHandle
 from tests.api.conftest import ROOT, messages_body, row_of, url_of
 from tests.api.test_owners import dump_tables
 

@@ -20,7 +20,7 @@ from django_convmemory import models
 from django_convmemory.api import urls
 from django_convmemory.memory import memories
 from django_convmemory.messages import ROLES, ChatMessage
-from django_convmemory.operations.conversation import SessionHandle
+from django_convmemory.operations.handles import SessionHandle
 from django_convmemory.testing import ScriptedMemories
 from tests.api.conftest import client_of, row_of
 

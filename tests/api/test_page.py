@@ -11,7 +11,7 @@ from django.core.checks.registry import registry
 from rest_framework.test import APIClient
 
 from django_convmemory.api import conf, problems, urls
-from django_convmemory.operations.conversation import SessionHandle
+from django_convmemory.operations.handles import SessionHandle
 from tests.api.conftest import ROOT, url_of
 
 PAGE = (pathlib.Path(__file__).parent.parent.parent / "docs" / "api.md").read_text(encoding="utf-8")

@@ -11,7 +11,7 @@ from rest_framework.test import APIClient
 
 from django_convmemory import models
 from django_convmemory.messages import ChatMessage
-from django_convmemory.operations.conversation import SessionHandle
+from django_convmemory.operations.handles import SessionHandle
 from tests import processes
 from tests.api.conftest import ROOT, client_of, messages_body, row_of, url_of
 from tests.test_changes_at_once import InThread

@@ -26,7 +26,7 @@ from django_convmemory.api.serializers import content, messages
 from django_convmemory.maintenance import integrity
 from django_convmemory.memory import memories
 from django_convmemory.messages import ChatMessage
-from django_convmemory.operations.conversation import SessionHandle
+from django_convmemory.operations.handles import SessionHandle
 from scripts.openapi.schema import generate
 from tests import processes
 from tests.api import test_content, test_hard_input

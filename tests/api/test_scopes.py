@@ -19,7 +19,7 @@ from rest_framework.test import APIClient
 
 from django_convmemory import models
 from django_convmemory.api.scopes import VISITOR, UserOrVisitorScope, UserScope, adopt_at_login
-from django_convmemory.operations.conversation import SessionHandle
+from django_convmemory.operations.handles import SessionHandle
 from tests import processes
 from tests.api.conftest import ROOT, client_of, messages_body, row_of, url_of
 from tests.api.test_page import names_of

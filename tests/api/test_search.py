@@ -13,7 +13,7 @@ from rest_framework.test import APIClient
 from django_convmemory import models
 from django_convmemory.memory import memories
 from django_convmemory.messages import ChatMessage
-from django_convmemory.operations.conversation import SessionHandle
+from django_convmemory.operations.handles import SessionHandle
 from django_convmemory.search.searching import MAX_HITS
 from django_convmemory.testing import ScriptedMemories
 from tests.api.conftest import client_of, row_of, url_of

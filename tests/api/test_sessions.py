@@ -13,15 +13,14 @@ from django.utils import timezone
 from pytest_django import DjangoAssertNumQueries
 from rest_framework.test import APIClient
 
-from django_convmemory import models
+from django_convmemory import exceptions, models
 from django_convmemory.api import problems
 from django_convmemory.api.views import base
 from django_convmemory.clock import Clock
 from django_convmemory.memory import memories
 from django_convmemory.messages import ChatMessage
-from django_convmemory.operations.conversation import SessionHandle
+from django_convmemory.operations.handles import SessionHandle
 from django_convmemory.search import indexing
-from django_convmemory.store import transactions
 from tests.api.conftest import ROOT, messages_body, row_of, url_of
 
 pytestmark = pytest.mark.vendors
@@ -302,9 +301,9 @@ def test_a_deadlock_is_answered_with_a_retry(anna: User, settings: Any) -> None:
 @pytest.mark.parametrize(
     ("error", "status", "code", "retry_after"),
     [
-        (transactions.ConnectionLost("lost 3 times"), 503, "database_unavailable", "1"),
+        (exceptions.ConnectionLost("lost 3 times"), 503, "database_unavailable", "1"),
         # A client that repeats it by itself could store a message twice.
-        (transactions.OutcomeUnknown("lost at the COMMIT"), 500, "outcome_unknown", None),
+        (exceptions.OutcomeUnknown("lost at the COMMIT"), 500, "outcome_unknown", None),
     ],
 )
 def test_a_lost_connection_is_answered_with_what_the_client_may_do(

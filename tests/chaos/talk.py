@@ -14,7 +14,7 @@ from typing import Any
 from django_convmemory import models
 from django_convmemory.maintenance import integrity
 from django_convmemory.memory import memories
-from django_convmemory.operations.conversation import SessionHandle
+from django_convmemory.operations.handles import SessionHandle
 from tests.chaos.site_processes import Client
 from tests.openai_server import MARKER, prompt
 

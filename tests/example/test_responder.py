@@ -15,7 +15,7 @@ from django_convmemory.chat_models.base import ChatRequest, Fold
 from django_convmemory.chat_models.scripted import ScriptedChatModel
 from django_convmemory.memory import ConversationSummaryBufferMemory, ConversationWindowMemory
 from django_convmemory.messages import ChatMessage
-from django_convmemory.operations.conversation import SessionHandle
+from django_convmemory.operations.handles import SessionHandle
 from django_convmemory.rules.values import StoredMessage
 from django_convmemory.store.in_memory import InMemoryStore
 from django_convmemory.tokens import Utf8TokenCounter

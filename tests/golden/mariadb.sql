@@ -60,11 +60,11 @@ FROM convmemory_message m
 WHERE m.session_id = (
     SELECT s.id
     FROM convmemory_session s
-    WHERE s.name_hash = %s)
+    WHERE s.name_hash = %(name_hash)s)
 AND m.position >= (
     SELECT 1
     FROM convmemory_session s
-    WHERE s.name_hash = %s)
+    WHERE s.name_hash = %(name_hash)s)
 UNION ALL
 SELECT CAST(NULL AS SIGNED), NULL, NULL, NULL, JSON_ARRAY(s.id, s.epoch, s.revision, s.due_since IS NOT NULL,
     s.last_position, s.unpinned_count, s.unpinned_tokens, s.settled_tokens, s.newest_position, s.pinned,
@@ -74,7 +74,7 @@ SELECT CAST(NULL AS SIGNED), NULL, NULL, NULL, JSON_ARRAY(s.id, s.epoch, s.revis
     WHERE v.session_id = s.id
     AND v.version = s.current_version), CAST(NULL AS SIGNED), CAST(NULL AS SIGNED), NULL
 FROM convmemory_session s
-WHERE s.name_hash = %s;
+WHERE s.name_hash = %(name_hash)s;
 
 -- load: the last messages
 SELECT m.position, m.role, m.kind, m.content, m.wire, m.metadata, m.tokens, m.answers, m.redacted_at IS NOT
@@ -83,11 +83,11 @@ FROM convmemory_message m
 WHERE m.session_id = (
     SELECT s.id
     FROM convmemory_session s
-    WHERE s.name_hash = %s)
+    WHERE s.name_hash = %(name_hash)s)
 AND m.position >= (
-    SELECT GREATEST(1, LEAST(last_position + 1 - pinned_count - %s, newest_position))
+    SELECT GREATEST(1, LEAST(last_position + 1 - pinned_count - %(bound)s, newest_position))
     FROM convmemory_session s
-    WHERE s.name_hash = %s)
+    WHERE s.name_hash = %(name_hash)s)
 UNION ALL
 SELECT CAST(NULL AS SIGNED), NULL, NULL, NULL, JSON_ARRAY(s.id, s.epoch, s.revision, s.due_since IS NOT NULL,
     s.last_position, s.unpinned_count, s.unpinned_tokens, s.settled_tokens, s.newest_position, s.pinned,
@@ -97,7 +97,7 @@ SELECT CAST(NULL AS SIGNED), NULL, NULL, NULL, JSON_ARRAY(s.id, s.epoch, s.revis
     WHERE v.session_id = s.id
     AND v.version = s.current_version), CAST(NULL AS SIGNED), CAST(NULL AS SIGNED), NULL
 FROM convmemory_session s
-WHERE s.name_hash = %s;
+WHERE s.name_hash = %(name_hash)s;
 
 -- load: the last tokens
 SELECT m.position, m.role, m.kind, m.content, m.wire, m.metadata, m.tokens, m.answers, m.redacted_at IS NOT
@@ -106,11 +106,11 @@ FROM convmemory_message m
 WHERE m.session_id = (
     SELECT s.id
     FROM convmemory_session s
-    WHERE s.name_hash = %s)
+    WHERE s.name_hash = %(name_hash)s)
 AND m.tokens_through > (
-    SELECT GREATEST(0, LEAST(unpinned_tokens - %s, settled_tokens))
+    SELECT GREATEST(0, LEAST(unpinned_tokens - %(bound)s, settled_tokens))
     FROM convmemory_session s
-    WHERE s.name_hash = %s)
+    WHERE s.name_hash = %(name_hash)s)
 UNION ALL
 SELECT CAST(NULL AS SIGNED), NULL, NULL, NULL, JSON_ARRAY(s.id, s.epoch, s.revision, s.due_since IS NOT NULL,
     s.last_position, s.unpinned_count, s.unpinned_tokens, s.settled_tokens, s.newest_position, s.pinned,
@@ -120,7 +120,7 @@ SELECT CAST(NULL AS SIGNED), NULL, NULL, NULL, JSON_ARRAY(s.id, s.epoch, s.revis
     WHERE v.session_id = s.id
     AND v.version = s.current_version), CAST(NULL AS SIGNED), CAST(NULL AS SIGNED), NULL
 FROM convmemory_session s
-WHERE s.name_hash = %s;
+WHERE s.name_hash = %(name_hash)s;
 
 -- load: the summary, and what it does not cover
 SELECT m.position, m.role, m.kind, m.content, m.wire, m.metadata, m.tokens, m.answers, m.redacted_at IS NOT
@@ -129,11 +129,11 @@ FROM convmemory_message m
 WHERE m.session_id = (
     SELECT s.id
     FROM convmemory_session s
-    WHERE s.name_hash = %s)
+    WHERE s.name_hash = %(name_hash)s)
 AND m.position >= (
     SELECT covered_position + 1
     FROM convmemory_session s
-    WHERE s.name_hash = %s)
+    WHERE s.name_hash = %(name_hash)s)
 UNION ALL
 SELECT CAST(NULL AS SIGNED), NULL, NULL, NULL, JSON_ARRAY(s.id, s.epoch, s.revision, s.due_since IS NOT NULL,
     s.last_position, s.unpinned_count, s.unpinned_tokens, s.settled_tokens, s.newest_position, s.pinned,
@@ -143,7 +143,7 @@ SELECT CAST(NULL AS SIGNED), NULL, NULL, NULL, JSON_ARRAY(s.id, s.epoch, s.revis
     WHERE v.session_id = s.id
     AND v.version = s.current_version), CAST(NULL AS SIGNED), CAST(NULL AS SIGNED), NULL
 FROM convmemory_session s
-WHERE s.name_hash = %s;
+WHERE s.name_hash = %(name_hash)s;
 
 -- load: the summary, and the last messages
 SELECT m.position, m.role, m.kind, m.content, m.wire, m.metadata, m.tokens, m.answers, m.redacted_at IS NOT
@@ -152,11 +152,12 @@ FROM convmemory_message m
 WHERE m.session_id = (
     SELECT s.id
     FROM convmemory_session s
-    WHERE s.name_hash = %s)
+    WHERE s.name_hash = %(name_hash)s)
 AND m.position >= (
-    SELECT GREATEST(covered_position + 1, LEAST(last_position + 1 - pinned_count - %s, newest_position))
+    SELECT GREATEST(covered_position + 1, LEAST(last_position + 1 - pinned_count - %(bound)s,
+        newest_position))
     FROM convmemory_session s
-    WHERE s.name_hash = %s)
+    WHERE s.name_hash = %(name_hash)s)
 UNION ALL
 SELECT CAST(NULL AS SIGNED), NULL, NULL, NULL, JSON_ARRAY(s.id, s.epoch, s.revision, s.due_since IS NOT NULL,
     s.last_position, s.unpinned_count, s.unpinned_tokens, s.settled_tokens, s.newest_position, s.pinned,
@@ -166,7 +167,7 @@ SELECT CAST(NULL AS SIGNED), NULL, NULL, NULL, JSON_ARRAY(s.id, s.epoch, s.revis
     WHERE v.session_id = s.id
     AND v.version = s.current_version), CAST(NULL AS SIGNED), CAST(NULL AS SIGNED), NULL
 FROM convmemory_session s
-WHERE s.name_hash = %s;
+WHERE s.name_hash = %(name_hash)s;
 
 -- load: the summary, and the last tokens
 SELECT m.position, m.role, m.kind, m.content, m.wire, m.metadata, m.tokens, m.answers, m.redacted_at IS NOT
@@ -175,11 +176,11 @@ FROM convmemory_message m
 WHERE m.session_id = (
     SELECT s.id
     FROM convmemory_session s
-    WHERE s.name_hash = %s)
+    WHERE s.name_hash = %(name_hash)s)
 AND m.tokens_through > (
-    SELECT GREATEST(covered_tokens, LEAST(unpinned_tokens - %s, settled_tokens))
+    SELECT GREATEST(covered_tokens, LEAST(unpinned_tokens - %(bound)s, settled_tokens))
     FROM convmemory_session s
-    WHERE s.name_hash = %s)
+    WHERE s.name_hash = %(name_hash)s)
 UNION ALL
 SELECT CAST(NULL AS SIGNED), NULL, NULL, NULL, JSON_ARRAY(s.id, s.epoch, s.revision, s.due_since IS NOT NULL,
     s.last_position, s.unpinned_count, s.unpinned_tokens, s.settled_tokens, s.newest_position, s.pinned,
@@ -189,7 +190,7 @@ SELECT CAST(NULL AS SIGNED), NULL, NULL, NULL, JSON_ARRAY(s.id, s.epoch, s.revis
     WHERE v.session_id = s.id
     AND v.version = s.current_version), CAST(NULL AS SIGNED), CAST(NULL AS SIGNED), NULL
 FROM convmemory_session s
-WHERE s.name_hash = %s;
+WHERE s.name_hash = %(name_hash)s;
 
 -- load, pinned messages
 SELECT s.epoch, m.position, m.role, m.kind, m.content, m.wire, m.metadata, m.tokens, m.answers, m.redacted_at

@@ -710,11 +710,11 @@ VALUES (%(session_id)s, %(role)s, %(kind)s, %(content)s, %(wire)s, %(tokens)s, %
     WHERE m.session_id = (
         SELECT s.id
         FROM convmemory_session s
-        WHERE s.name_hash = %s)
+        WHERE s.name_hash = %(name_hash)s)
     AND m.position >= (
         SELECT 1
         FROM convmemory_session s
-        WHERE s.name_hash = %s)
+        WHERE s.name_hash = %(name_hash)s)
     ORDER BY m.position)
 UNION ALL
 SELECT NULL, NULL, NULL, NULL, JSON_BUILD_ARRAY(s.id, s.epoch, s.revision, s.due_since IS NOT NULL,
@@ -726,18 +726,18 @@ SELECT NULL, NULL, NULL, NULL, JSON_BUILD_ARRAY(s.id, s.epoch, s.revision, s.due
     WHERE v.session_id = s.id
     AND v.version = s.current_version), NULL, NULL, NULL
 FROM convmemory_session s
-WHERE s.name_hash = %s;
+WHERE s.name_hash = %(name_hash)s;
 
 -- load, partitioned: everything
 (
     SELECT m.position::bigint, m.role::text, m.kind::text, m.content::text, m.wire::text, m.metadata::text,
         m.tokens::bigint, m.answers::bigint, m.redacted_at IS NOT NULL
     FROM convmemory_message m
-    WHERE m.session_id = %s
+    WHERE m.session_id = %(session_id)s
     AND m.position >= (
         SELECT 1
         FROM convmemory_session s
-        WHERE s.name_hash = %s)
+        WHERE s.name_hash = %(name_hash)s)
     ORDER BY m.position)
 UNION ALL
 SELECT NULL, NULL, NULL, NULL, JSON_BUILD_ARRAY(s.id, s.epoch, s.revision, s.due_since IS NOT NULL,
@@ -749,7 +749,7 @@ SELECT NULL, NULL, NULL, NULL, JSON_BUILD_ARRAY(s.id, s.epoch, s.revision, s.due
     WHERE v.session_id = s.id
     AND v.version = s.current_version), NULL, NULL, NULL
 FROM convmemory_session s
-WHERE s.name_hash = %s;
+WHERE s.name_hash = %(name_hash)s;
 
 -- load: the last messages
 (
@@ -759,11 +759,11 @@ WHERE s.name_hash = %s;
     WHERE m.session_id = (
         SELECT s.id
         FROM convmemory_session s
-        WHERE s.name_hash = %s)
+        WHERE s.name_hash = %(name_hash)s)
     AND m.position >= (
-        SELECT GREATEST(1, LEAST(last_position + 1 - pinned_count - %s, newest_position))
+        SELECT GREATEST(1, LEAST(last_position + 1 - pinned_count - %(bound)s, newest_position))
         FROM convmemory_session s
-        WHERE s.name_hash = %s)
+        WHERE s.name_hash = %(name_hash)s)
     ORDER BY m.position)
 UNION ALL
 SELECT NULL, NULL, NULL, NULL, JSON_BUILD_ARRAY(s.id, s.epoch, s.revision, s.due_since IS NOT NULL,
@@ -775,18 +775,18 @@ SELECT NULL, NULL, NULL, NULL, JSON_BUILD_ARRAY(s.id, s.epoch, s.revision, s.due
     WHERE v.session_id = s.id
     AND v.version = s.current_version), NULL, NULL, NULL
 FROM convmemory_session s
-WHERE s.name_hash = %s;
+WHERE s.name_hash = %(name_hash)s;
 
 -- load, partitioned: the last messages
 (
     SELECT m.position::bigint, m.role::text, m.kind::text, m.content::text, m.wire::text, m.metadata::text,
         m.tokens::bigint, m.answers::bigint, m.redacted_at IS NOT NULL
     FROM convmemory_message m
-    WHERE m.session_id = %s
+    WHERE m.session_id = %(session_id)s
     AND m.position >= (
-        SELECT GREATEST(1, LEAST(last_position + 1 - pinned_count - %s, newest_position))
+        SELECT GREATEST(1, LEAST(last_position + 1 - pinned_count - %(bound)s, newest_position))
         FROM convmemory_session s
-        WHERE s.name_hash = %s)
+        WHERE s.name_hash = %(name_hash)s)
     ORDER BY m.position)
 UNION ALL
 SELECT NULL, NULL, NULL, NULL, JSON_BUILD_ARRAY(s.id, s.epoch, s.revision, s.due_since IS NOT NULL,
@@ -798,7 +798,7 @@ SELECT NULL, NULL, NULL, NULL, JSON_BUILD_ARRAY(s.id, s.epoch, s.revision, s.due
     WHERE v.session_id = s.id
     AND v.version = s.current_version), NULL, NULL, NULL
 FROM convmemory_session s
-WHERE s.name_hash = %s;
+WHERE s.name_hash = %(name_hash)s;
 
 -- load: the last tokens
 (
@@ -808,11 +808,11 @@ WHERE s.name_hash = %s;
     WHERE m.session_id = (
         SELECT s.id
         FROM convmemory_session s
-        WHERE s.name_hash = %s)
+        WHERE s.name_hash = %(name_hash)s)
     AND m.tokens_through > (
-        SELECT GREATEST(0, LEAST(unpinned_tokens - %s, settled_tokens))
+        SELECT GREATEST(0, LEAST(unpinned_tokens - %(bound)s, settled_tokens))
         FROM convmemory_session s
-        WHERE s.name_hash = %s)
+        WHERE s.name_hash = %(name_hash)s)
     ORDER BY m.tokens_through)
 UNION ALL
 SELECT NULL, NULL, NULL, NULL, JSON_BUILD_ARRAY(s.id, s.epoch, s.revision, s.due_since IS NOT NULL,
@@ -824,18 +824,18 @@ SELECT NULL, NULL, NULL, NULL, JSON_BUILD_ARRAY(s.id, s.epoch, s.revision, s.due
     WHERE v.session_id = s.id
     AND v.version = s.current_version), NULL, NULL, NULL
 FROM convmemory_session s
-WHERE s.name_hash = %s;
+WHERE s.name_hash = %(name_hash)s;
 
 -- load, partitioned: the last tokens
 (
     SELECT m.position::bigint, m.role::text, m.kind::text, m.content::text, m.wire::text, m.metadata::text,
         m.tokens::bigint, m.answers::bigint, m.redacted_at IS NOT NULL
     FROM convmemory_message m
-    WHERE m.session_id = %s
+    WHERE m.session_id = %(session_id)s
     AND m.tokens_through > (
-        SELECT GREATEST(0, LEAST(unpinned_tokens - %s, settled_tokens))
+        SELECT GREATEST(0, LEAST(unpinned_tokens - %(bound)s, settled_tokens))
         FROM convmemory_session s
-        WHERE s.name_hash = %s)
+        WHERE s.name_hash = %(name_hash)s)
     ORDER BY m.tokens_through)
 UNION ALL
 SELECT NULL, NULL, NULL, NULL, JSON_BUILD_ARRAY(s.id, s.epoch, s.revision, s.due_since IS NOT NULL,
@@ -847,7 +847,7 @@ SELECT NULL, NULL, NULL, NULL, JSON_BUILD_ARRAY(s.id, s.epoch, s.revision, s.due
     WHERE v.session_id = s.id
     AND v.version = s.current_version), NULL, NULL, NULL
 FROM convmemory_session s
-WHERE s.name_hash = %s;
+WHERE s.name_hash = %(name_hash)s;
 
 -- load: the summary, and what it does not cover
 (
@@ -857,11 +857,11 @@ WHERE s.name_hash = %s;
     WHERE m.session_id = (
         SELECT s.id
         FROM convmemory_session s
-        WHERE s.name_hash = %s)
+        WHERE s.name_hash = %(name_hash)s)
     AND m.position >= (
         SELECT covered_position + 1
         FROM convmemory_session s
-        WHERE s.name_hash = %s)
+        WHERE s.name_hash = %(name_hash)s)
     ORDER BY m.position)
 UNION ALL
 SELECT NULL, NULL, NULL, NULL, JSON_BUILD_ARRAY(s.id, s.epoch, s.revision, s.due_since IS NOT NULL,
@@ -873,18 +873,18 @@ SELECT NULL, NULL, NULL, NULL, JSON_BUILD_ARRAY(s.id, s.epoch, s.revision, s.due
     WHERE v.session_id = s.id
     AND v.version = s.current_version), NULL, NULL, NULL
 FROM convmemory_session s
-WHERE s.name_hash = %s;
+WHERE s.name_hash = %(name_hash)s;
 
 -- load, partitioned: the summary, and what it does not cover
 (
     SELECT m.position::bigint, m.role::text, m.kind::text, m.content::text, m.wire::text, m.metadata::text,
         m.tokens::bigint, m.answers::bigint, m.redacted_at IS NOT NULL
     FROM convmemory_message m
-    WHERE m.session_id = %s
+    WHERE m.session_id = %(session_id)s
     AND m.position >= (
         SELECT covered_position + 1
         FROM convmemory_session s
-        WHERE s.name_hash = %s)
+        WHERE s.name_hash = %(name_hash)s)
     ORDER BY m.position)
 UNION ALL
 SELECT NULL, NULL, NULL, NULL, JSON_BUILD_ARRAY(s.id, s.epoch, s.revision, s.due_since IS NOT NULL,
@@ -896,7 +896,7 @@ SELECT NULL, NULL, NULL, NULL, JSON_BUILD_ARRAY(s.id, s.epoch, s.revision, s.due
     WHERE v.session_id = s.id
     AND v.version = s.current_version), NULL, NULL, NULL
 FROM convmemory_session s
-WHERE s.name_hash = %s;
+WHERE s.name_hash = %(name_hash)s;
 
 -- load: the summary, and the last messages
 (
@@ -906,11 +906,12 @@ WHERE s.name_hash = %s;
     WHERE m.session_id = (
         SELECT s.id
         FROM convmemory_session s
-        WHERE s.name_hash = %s)
+        WHERE s.name_hash = %(name_hash)s)
     AND m.position >= (
-        SELECT GREATEST(covered_position + 1, LEAST(last_position + 1 - pinned_count - %s, newest_position))
+        SELECT GREATEST(covered_position + 1, LEAST(last_position + 1 - pinned_count - %(bound)s,
+            newest_position))
         FROM convmemory_session s
-        WHERE s.name_hash = %s)
+        WHERE s.name_hash = %(name_hash)s)
     ORDER BY m.position)
 UNION ALL
 SELECT NULL, NULL, NULL, NULL, JSON_BUILD_ARRAY(s.id, s.epoch, s.revision, s.due_since IS NOT NULL,
@@ -922,18 +923,19 @@ SELECT NULL, NULL, NULL, NULL, JSON_BUILD_ARRAY(s.id, s.epoch, s.revision, s.due
     WHERE v.session_id = s.id
     AND v.version = s.current_version), NULL, NULL, NULL
 FROM convmemory_session s
-WHERE s.name_hash = %s;
+WHERE s.name_hash = %(name_hash)s;
 
 -- load, partitioned: the summary, and the last messages
 (
     SELECT m.position::bigint, m.role::text, m.kind::text, m.content::text, m.wire::text, m.metadata::text,
         m.tokens::bigint, m.answers::bigint, m.redacted_at IS NOT NULL
     FROM convmemory_message m
-    WHERE m.session_id = %s
+    WHERE m.session_id = %(session_id)s
     AND m.position >= (
-        SELECT GREATEST(covered_position + 1, LEAST(last_position + 1 - pinned_count - %s, newest_position))
+        SELECT GREATEST(covered_position + 1, LEAST(last_position + 1 - pinned_count - %(bound)s,
+            newest_position))
         FROM convmemory_session s
-        WHERE s.name_hash = %s)
+        WHERE s.name_hash = %(name_hash)s)
     ORDER BY m.position)
 UNION ALL
 SELECT NULL, NULL, NULL, NULL, JSON_BUILD_ARRAY(s.id, s.epoch, s.revision, s.due_since IS NOT NULL,
@@ -945,7 +947,7 @@ SELECT NULL, NULL, NULL, NULL, JSON_BUILD_ARRAY(s.id, s.epoch, s.revision, s.due
     WHERE v.session_id = s.id
     AND v.version = s.current_version), NULL, NULL, NULL
 FROM convmemory_session s
-WHERE s.name_hash = %s;
+WHERE s.name_hash = %(name_hash)s;
 
 -- load: the summary, and the last tokens
 (
@@ -955,11 +957,11 @@ WHERE s.name_hash = %s;
     WHERE m.session_id = (
         SELECT s.id
         FROM convmemory_session s
-        WHERE s.name_hash = %s)
+        WHERE s.name_hash = %(name_hash)s)
     AND m.tokens_through > (
-        SELECT GREATEST(covered_tokens, LEAST(unpinned_tokens - %s, settled_tokens))
+        SELECT GREATEST(covered_tokens, LEAST(unpinned_tokens - %(bound)s, settled_tokens))
         FROM convmemory_session s
-        WHERE s.name_hash = %s)
+        WHERE s.name_hash = %(name_hash)s)
     ORDER BY m.tokens_through)
 UNION ALL
 SELECT NULL, NULL, NULL, NULL, JSON_BUILD_ARRAY(s.id, s.epoch, s.revision, s.due_since IS NOT NULL,
@@ -971,18 +973,18 @@ SELECT NULL, NULL, NULL, NULL, JSON_BUILD_ARRAY(s.id, s.epoch, s.revision, s.due
     WHERE v.session_id = s.id
     AND v.version = s.current_version), NULL, NULL, NULL
 FROM convmemory_session s
-WHERE s.name_hash = %s;
+WHERE s.name_hash = %(name_hash)s;
 
 -- load, partitioned: the summary, and the last tokens
 (
     SELECT m.position::bigint, m.role::text, m.kind::text, m.content::text, m.wire::text, m.metadata::text,
         m.tokens::bigint, m.answers::bigint, m.redacted_at IS NOT NULL
     FROM convmemory_message m
-    WHERE m.session_id = %s
+    WHERE m.session_id = %(session_id)s
     AND m.tokens_through > (
-        SELECT GREATEST(covered_tokens, LEAST(unpinned_tokens - %s, settled_tokens))
+        SELECT GREATEST(covered_tokens, LEAST(unpinned_tokens - %(bound)s, settled_tokens))
         FROM convmemory_session s
-        WHERE s.name_hash = %s)
+        WHERE s.name_hash = %(name_hash)s)
     ORDER BY m.tokens_through)
 UNION ALL
 SELECT NULL, NULL, NULL, NULL, JSON_BUILD_ARRAY(s.id, s.epoch, s.revision, s.due_since IS NOT NULL,
@@ -994,7 +996,7 @@ SELECT NULL, NULL, NULL, NULL, JSON_BUILD_ARRAY(s.id, s.epoch, s.revision, s.due
     WHERE v.session_id = s.id
     AND v.version = s.current_version), NULL, NULL, NULL
 FROM convmemory_session s
-WHERE s.name_hash = %s;
+WHERE s.name_hash = %(name_hash)s;
 
 -- load, pinned messages
 SELECT s.epoch, m.position, m.role, m.kind, m.content, m.wire, m.metadata, m.tokens, m.answers, m.redacted_at

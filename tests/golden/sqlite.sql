@@ -391,11 +391,11 @@ FROM convmemory_message m
 WHERE m.session_id = (
     SELECT s.id
     FROM convmemory_session s
-    WHERE s.name_hash = %s)
+    WHERE s.name_hash = %(name_hash)s)
 AND m.position >= (
     SELECT 1
     FROM convmemory_session s
-    WHERE s.name_hash = %s)
+    WHERE s.name_hash = %(name_hash)s)
 UNION ALL
 SELECT NULL, NULL, NULL, NULL, JSON_ARRAY(s.id, s.epoch, s.revision, s.due_since IS NOT NULL, s.last_position,
     s.unpinned_count, s.unpinned_tokens, s.settled_tokens, s.newest_position, s.pinned, s.call_position,
@@ -405,7 +405,7 @@ SELECT NULL, NULL, NULL, NULL, JSON_ARRAY(s.id, s.epoch, s.revision, s.due_since
     WHERE v.session_id = s.id
     AND v.version = s.current_version), NULL, NULL, NULL
 FROM convmemory_session s
-WHERE s.name_hash = %s;
+WHERE s.name_hash = %(name_hash)s;
 
 -- load: the last messages
 SELECT m.position, m.role, m.kind, m.content, m.wire, m.metadata, m.tokens, m.answers, m.redacted_at IS NOT
@@ -414,11 +414,11 @@ FROM convmemory_message m
 WHERE m.session_id = (
     SELECT s.id
     FROM convmemory_session s
-    WHERE s.name_hash = %s)
+    WHERE s.name_hash = %(name_hash)s)
 AND m.position >= (
-    SELECT MAX(1, MIN(last_position + 1 - pinned_count - %s, newest_position))
+    SELECT MAX(1, MIN(last_position + 1 - pinned_count - %(bound)s, newest_position))
     FROM convmemory_session s
-    WHERE s.name_hash = %s)
+    WHERE s.name_hash = %(name_hash)s)
 UNION ALL
 SELECT NULL, NULL, NULL, NULL, JSON_ARRAY(s.id, s.epoch, s.revision, s.due_since IS NOT NULL, s.last_position,
     s.unpinned_count, s.unpinned_tokens, s.settled_tokens, s.newest_position, s.pinned, s.call_position,
@@ -428,7 +428,7 @@ SELECT NULL, NULL, NULL, NULL, JSON_ARRAY(s.id, s.epoch, s.revision, s.due_since
     WHERE v.session_id = s.id
     AND v.version = s.current_version), NULL, NULL, NULL
 FROM convmemory_session s
-WHERE s.name_hash = %s;
+WHERE s.name_hash = %(name_hash)s;
 
 -- load: the last tokens
 SELECT m.position, m.role, m.kind, m.content, m.wire, m.metadata, m.tokens, m.answers, m.redacted_at IS NOT
@@ -437,11 +437,11 @@ FROM convmemory_message m
 WHERE m.session_id = (
     SELECT s.id
     FROM convmemory_session s
-    WHERE s.name_hash = %s)
+    WHERE s.name_hash = %(name_hash)s)
 AND m.tokens_through > (
-    SELECT MAX(0, MIN(unpinned_tokens - %s, settled_tokens))
+    SELECT MAX(0, MIN(unpinned_tokens - %(bound)s, settled_tokens))
     FROM convmemory_session s
-    WHERE s.name_hash = %s)
+    WHERE s.name_hash = %(name_hash)s)
 UNION ALL
 SELECT NULL, NULL, NULL, NULL, JSON_ARRAY(s.id, s.epoch, s.revision, s.due_since IS NOT NULL, s.last_position,
     s.unpinned_count, s.unpinned_tokens, s.settled_tokens, s.newest_position, s.pinned, s.call_position,
@@ -451,7 +451,7 @@ SELECT NULL, NULL, NULL, NULL, JSON_ARRAY(s.id, s.epoch, s.revision, s.due_since
     WHERE v.session_id = s.id
     AND v.version = s.current_version), NULL, NULL, NULL
 FROM convmemory_session s
-WHERE s.name_hash = %s;
+WHERE s.name_hash = %(name_hash)s;
 
 -- load: the summary, and what it does not cover
 SELECT m.position, m.role, m.kind, m.content, m.wire, m.metadata, m.tokens, m.answers, m.redacted_at IS NOT
@@ -460,11 +460,11 @@ FROM convmemory_message m
 WHERE m.session_id = (
     SELECT s.id
     FROM convmemory_session s
-    WHERE s.name_hash = %s)
+    WHERE s.name_hash = %(name_hash)s)
 AND m.position >= (
     SELECT covered_position + 1
     FROM convmemory_session s
-    WHERE s.name_hash = %s)
+    WHERE s.name_hash = %(name_hash)s)
 UNION ALL
 SELECT NULL, NULL, NULL, NULL, JSON_ARRAY(s.id, s.epoch, s.revision, s.due_since IS NOT NULL, s.last_position,
     s.unpinned_count, s.unpinned_tokens, s.settled_tokens, s.newest_position, s.pinned, s.call_position,
@@ -474,7 +474,7 @@ SELECT NULL, NULL, NULL, NULL, JSON_ARRAY(s.id, s.epoch, s.revision, s.due_since
     WHERE v.session_id = s.id
     AND v.version = s.current_version), NULL, NULL, NULL
 FROM convmemory_session s
-WHERE s.name_hash = %s;
+WHERE s.name_hash = %(name_hash)s;
 
 -- load: the summary, and the last messages
 SELECT m.position, m.role, m.kind, m.content, m.wire, m.metadata, m.tokens, m.answers, m.redacted_at IS NOT
@@ -483,11 +483,11 @@ FROM convmemory_message m
 WHERE m.session_id = (
     SELECT s.id
     FROM convmemory_session s
-    WHERE s.name_hash = %s)
+    WHERE s.name_hash = %(name_hash)s)
 AND m.position >= (
-    SELECT MAX(covered_position + 1, MIN(last_position + 1 - pinned_count - %s, newest_position))
+    SELECT MAX(covered_position + 1, MIN(last_position + 1 - pinned_count - %(bound)s, newest_position))
     FROM convmemory_session s
-    WHERE s.name_hash = %s)
+    WHERE s.name_hash = %(name_hash)s)
 UNION ALL
 SELECT NULL, NULL, NULL, NULL, JSON_ARRAY(s.id, s.epoch, s.revision, s.due_since IS NOT NULL, s.last_position,
     s.unpinned_count, s.unpinned_tokens, s.settled_tokens, s.newest_position, s.pinned, s.call_position,
@@ -497,7 +497,7 @@ SELECT NULL, NULL, NULL, NULL, JSON_ARRAY(s.id, s.epoch, s.revision, s.due_since
     WHERE v.session_id = s.id
     AND v.version = s.current_version), NULL, NULL, NULL
 FROM convmemory_session s
-WHERE s.name_hash = %s;
+WHERE s.name_hash = %(name_hash)s;
 
 -- load: the summary, and the last tokens
 SELECT m.position, m.role, m.kind, m.content, m.wire, m.metadata, m.tokens, m.answers, m.redacted_at IS NOT
@@ -506,11 +506,11 @@ FROM convmemory_message m
 WHERE m.session_id = (
     SELECT s.id
     FROM convmemory_session s
-    WHERE s.name_hash = %s)
+    WHERE s.name_hash = %(name_hash)s)
 AND m.tokens_through > (
-    SELECT MAX(covered_tokens, MIN(unpinned_tokens - %s, settled_tokens))
+    SELECT MAX(covered_tokens, MIN(unpinned_tokens - %(bound)s, settled_tokens))
     FROM convmemory_session s
-    WHERE s.name_hash = %s)
+    WHERE s.name_hash = %(name_hash)s)
 UNION ALL
 SELECT NULL, NULL, NULL, NULL, JSON_ARRAY(s.id, s.epoch, s.revision, s.due_since IS NOT NULL, s.last_position,
     s.unpinned_count, s.unpinned_tokens, s.settled_tokens, s.newest_position, s.pinned, s.call_position,
@@ -520,7 +520,7 @@ SELECT NULL, NULL, NULL, NULL, JSON_ARRAY(s.id, s.epoch, s.revision, s.due_since
     WHERE v.session_id = s.id
     AND v.version = s.current_version), NULL, NULL, NULL
 FROM convmemory_session s
-WHERE s.name_hash = %s;
+WHERE s.name_hash = %(name_hash)s;
 
 -- load, pinned messages
 SELECT s.epoch, m.position, m.role, m.kind, m.content, m.wire, m.metadata, m.tokens, m.answers, m.redacted_at

@@ -36,7 +36,7 @@ import asyncio
 from django.core.asgi import get_asgi_application
 from django.urls import path
 
-from django_convmemory.operations.conversation import ConversationMemory
+from django_convmemory.operations.handles import ConversationMemory
 
 append = ConversationMemory.append
 

@@ -71,7 +71,7 @@ def test_the_settings_pass_the_checks_and_turn_telemetry_on(settings: Settings) 
     assert telemetry_conf.options() == telemetry_conf.Options()
     assert monitoring_conf.options() == monitoring_conf.Options()
     settings.INSTALLED_APPS = namespace["INSTALLED_APPS"]
-    added = observers._observers
+    added = observers.registered
     try:
         assert [type(observer).__name__ for observer in added] == ["Telemetry"]
     finally:

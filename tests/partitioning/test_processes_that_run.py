@@ -15,7 +15,7 @@ from django_convmemory.contrib.partitions.database import Database
 from django_convmemory.memory import ConversationBufferMemory
 from django_convmemory.messages import ChatMessage
 from django_convmemory.scheduling import NullScheduler
-from django_convmemory.store import partitions, preparing
+from django_convmemory.store import database, preparing
 from django_convmemory.store.orm import ORMStore
 from tests import processes
 
@@ -25,10 +25,10 @@ pytestmark = [pytest.mark.release, pytest.mark.only_on("postgresql"), pytest.mar
 @pytest.fixture(autouse=True)
 def nothing_known() -> Iterator[None]:
     """Begin as a new process does. Databases of other tests have had the same name."""
-    partitions._known.clear()
+    database._partitioned.clear()
     preparing._given_up.clear()
     yield
-    partitions._known.clear()
+    database._partitioned.clear()
     preparing._given_up.clear()
 
 
@@ -96,7 +96,7 @@ def test_what_was_prepared_and_known_before_a_conversion_is_right_after_it(
     around: Callable[[], Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # Another process would not forget that the table was whole.
-    monkeypatch.setattr(partitions, "forget", lambda: None)
+    monkeypatch.setattr(database, "forget_partitions", lambda: None)
     process = Process()
 
     with started(process, around):
@@ -106,4 +106,4 @@ def test_what_was_prepared_and_known_before_a_conversion_is_right_after_it(
     # An append, an append with a key, and a load. None of them was prepared again.
     assert len(before) == 3
     assert before == after
-    assert not partitions.are_used("default")
+    assert not database.is_partitioned(connection)

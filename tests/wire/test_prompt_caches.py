@@ -12,7 +12,7 @@ from hypothesis import example, given, settings, strategies as st
 from django_convmemory.context.assembly import Context
 from django_convmemory.context.wire.chat import alternating
 from django_convmemory.messages import ChatMessage
-from django_convmemory.operations.conversation import ConversationMemory
+from django_convmemory.operations.handles import ConversationMemory
 from django_convmemory.rules.options import SUMMARY_ROLES
 from tests import conversations
 from tests.wire import validity

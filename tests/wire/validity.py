@@ -10,7 +10,7 @@ from django_convmemory import memory as memory_classes
 from django_convmemory.chat_models.base import ChatRequest, ChatResponse
 from django_convmemory.context.assembly import Context
 from django_convmemory.messages import ChatMessage
-from django_convmemory.operations.conversation import ConversationMemory
+from django_convmemory.operations.handles import ConversationMemory
 from django_convmemory.scheduling import NullScheduler
 from django_convmemory.store.in_memory import InMemoryStore
 from django_convmemory.tokens import Utf8TokenCounter

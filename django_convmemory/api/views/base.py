@@ -38,7 +38,7 @@ from django_convmemory.api.serializers.base import Nothing, StrictSerializer
 from django_convmemory.api.serializers.sessions import SessionSerializer
 from django_convmemory.exceptions import StaleRevision
 from django_convmemory.memory import memories
-from django_convmemory.operations.conversation import ConversationMemory, SessionHandle
+from django_convmemory.operations.handles import ConversationMemory, SessionHandle
 from django_convmemory.rules import creations
 from django_convmemory.store import transactions
 

@@ -25,7 +25,7 @@ from django_convmemory.api.throttles import AppendThrottle
 from django_convmemory.api.views.base import WRITE_ANY_ROLE, KeyedView, ScopedView, position_of
 from django_convmemory.exceptions import UnknownMessage
 from django_convmemory.messages import ChatMessage
-from django_convmemory.operations.conversation import Receipt
+from django_convmemory.operations.append import Receipt
 
 
 class StoringView(KeyedView):

@@ -25,6 +25,39 @@ REFUSED_IN_NAME = re.compile(r"[\s\ufeff<|\\/>]+")
 LONGEST_NAME = 64
 
 
+# An assistant's message with one of them may be without content.
+_IN_PLACE_OF_CONTENT = ("tool_calls", "function_call", "refusal", "audio")
+
+
+def accepted(messages: Sequence[ChatMessage], wire: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Return what OpenAI accepts of ``wire``, the ``messages`` in chat-completions form.
+
+    Each message has a content if nothing stands in its place, and no empty lists: some providers and clients put
+    ``tool_calls: []`` or null into a reply. A thought without words is left out.
+    """
+    pairs = [
+        (message, fields)
+        for message, fields in zip(messages, wire, strict=True)
+        if message.kind != chat_messages.REASONING or not _is_wordless_thought(message)
+    ]
+    names = accepted_names(message for message, _ in pairs)
+    for _, fields in pairs:
+        if fields.get("name") is not None:
+            fields["name"] = names[fields["name"]]
+        if not fields.get("tool_calls", True):
+            del fields["tool_calls"]
+        if fields.get("content") == []:
+            fields["content"] = None
+        if fields.get("content") is None and not any(fields.get(field) for field in _IN_PLACE_OF_CONTENT):
+            fields["content"] = ""
+    return [fields for _, fields in pairs]
+
+
+def _is_wordless_thought(message: ChatMessage) -> bool:
+    """Whether a thought is one that only the framework can read from which the item came."""
+    return message.content is None and not message.extra
+
+
 def accepted_names(messages: Iterable[ChatMessage]) -> dict[str, str]:
     """Return the names of ``messages`` as OpenAI accepts them, by the names as they are.
 

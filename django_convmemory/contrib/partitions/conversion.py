@@ -14,7 +14,7 @@ from django_convmemory.contrib.partitions.copying import Overtaken, Rewritten
 from django_convmemory.contrib.partitions.database import Database
 from django_convmemory.contrib.partitions.state import EMPTYING, MIRROR, NEW, OLD, State
 from django_convmemory.contrib.partitions.table import MESSAGES, Table
-from django_convmemory.store import partitions as store_partitions, transactions
+from django_convmemory.store import database as store_database, transactions
 
 # In versions of PostgreSQL: the first one that finds rows by a range of pages.
 _LEAST_VERSION = 140_000
@@ -119,7 +119,7 @@ def _convert(database: Database, partitions: int, report: Callable[[str], None])
             f"The table {table.messages} has changed during the conversion: {why}. End the conversion with --abort, "
             "and begin again."
         ) from error
-    store_partitions.forget()
+    store_database.forget_partitions()
     database.give_way(lambda: swapping.drop_old(table), wait)
     report(f"Dropped the old table. {table.messages} has {partitions} partitions.")
 

@@ -19,7 +19,8 @@ from django_convmemory.maintenance.transfer import owners
 from django_convmemory.maintenance.transfer.records import BadRecord, Record
 from django_convmemory.messages import ChatMessage
 from django_convmemory.operations import arguments
-from django_convmemory.operations.conversation import ConversationMemory, Receipt, SessionHandle
+from django_convmemory.operations.append import Receipt
+from django_convmemory.operations.handles import ConversationMemory, SessionHandle
 from django_convmemory.rules import strategies
 from django_convmemory.rules.counters import Counters, Previous
 from django_convmemory.rules.values import SessionName

@@ -26,7 +26,7 @@ from django_convmemory.exceptions import BrokerUnavailable
 from django_convmemory.fold.runs import Outcome, Result
 from django_convmemory.management import choices
 from django_convmemory.memory import memories
-from django_convmemory.operations.conversation import ConversationMemory
+from django_convmemory.operations.handles import ConversationMemory
 from django_convmemory.scheduling import NullScheduler
 
 logger = logging.getLogger(__name__)

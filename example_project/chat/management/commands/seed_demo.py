@@ -17,7 +17,7 @@ from django.utils import timezone
 from chat import diary
 from django_convmemory.memory import memories
 from django_convmemory.models import Session
-from django_convmemory.operations.conversation import SessionHandle
+from django_convmemory.operations.handles import SessionHandle
 
 CONVERSATIONS = Path(settings.BASE_DIR) / "conversations"
 DIARY = "diary"

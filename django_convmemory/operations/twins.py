@@ -1,15 +1,12 @@
-"""Methods that call another one: the asynchronous twin of an operation, and the operation of a handle."""
+"""The asynchronous twins of operations."""
 
 from __future__ import annotations
 
 import functools
-import inspect
 from collections.abc import Callable, Coroutine
 from typing import Any, Concatenate, ParamSpec, TypeVar, cast
 
-from asgiref.sync import iscoroutinefunction, markcoroutinefunction, sync_to_async
-
-from django_convmemory.operations.naming import Named
+from asgiref.sync import sync_to_async
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -40,20 +37,3 @@ def asynchronous(method: Callable[Concatenate[S, P], T]) -> Callable[Concatenate
     twin.__qualname__ = method.__qualname__.removesuffix(method.__name__) + twin.__name__
     twin.__doc__ = f"The asynchronous twin of :meth:`{method.__name__}`."
     return twin
-
-
-def for_session(operation: Callable[Concatenate[S, str | Named, P], T]) -> Callable[Concatenate[Any, P], T]:
-    """Return the method of a handle that calls ``operation`` of the handle's memory for its session."""
-
-    def method(handle: Any, /, *args: P.args, **kwargs: P.kwargs) -> T:
-        # By name, so that it calls the operation of a subclass that overrides it.
-        call: Callable[..., T] = getattr(handle.memory, operation.__name__)
-        return call(handle, *args, **kwargs)
-
-    signature = inspect.signature(operation)
-    parameters = [parameter for name, parameter in signature.parameters.items() if name != "session"]
-    method.__dict__["__signature__"] = signature.replace(parameters=parameters)
-    method.__name__ = operation.__name__
-    method.__qualname__ = f"SessionHandle.{operation.__name__}"
-    method.__doc__ = f":meth:`ConversationMemory.{operation.__name__}` for this session."
-    return markcoroutinefunction(method) if iscoroutinefunction(operation) else method

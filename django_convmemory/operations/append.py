@@ -1,0 +1,150 @@
+"""Storing messages: ``append``, ``replace``, and ``create`` for a session without messages."""
+
+from __future__ import annotations
+
+import datetime as dt
+import uuid
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+from django_convmemory import signals
+from django_convmemory.operations import arguments
+from django_convmemory.operations.arguments import Named
+from django_convmemory.operations.folding import BaseMemory
+from django_convmemory.operations.twins import asynchronous
+from django_convmemory.rules import creations
+from django_convmemory.rules.counters import Batch
+from django_convmemory.rules.values import Appended, SessionName
+
+
+class Receipt(NamedTuple):
+    """The positions and the tokens of the messages that ``append`` stored.
+
+    ``due``: a compaction of the session is due. ``replayed``: nothing was stored, because the idempotency key was used
+    before for the same content. The positions and the ids are those of the first time. ``ids`` has the id of each row:
+    a message keeps it, and no other message of the session ever has it.
+    """
+
+    first_position: int
+    last_position: int
+    tokens: int
+    due: bool
+    replayed: bool
+    ids: tuple[uuid.UUID, ...]
+
+
+class Append(BaseMemory):
+    """Stores messages."""
+
+    def create(
+        self,
+        session: str | Named,
+        *,
+        title: str = "",
+        metadata: Mapping[str, Any] | None = None,
+        idempotency_key: str | None = None,
+    ) -> Any:
+        """Create an empty session with a title and metadata, and return its ``Session`` row.
+
+        ``append`` creates the session that it needs. This operation is for sites that list a conversation before its
+        first message. ``metadata`` is a JSON object of the site's own. A retry with the same ``idempotency_key`` and
+        the same arguments returns the session that the first try created, with ``replayed`` set. The owner of the
+        session has its own keys, and the session keeps its key as long as it exists.
+
+        Raises :class:`~django_convmemory.exceptions.SessionExists`, ``InvalidSession``, ``InvalidArgument``,
+        ``InvalidMessage``, ``IdempotencyConflict``, and ``UnknownSession`` for a row that was deleted. Each is a
+        ValueError.
+        """
+        description = arguments.description(title, {} if metadata is None else metadata, self.options.max_message_bytes)
+        name, key = self.resolve(session), arguments.check_idempotency_key(idempotency_key)
+        creation = creations.creation(name.scope, key, "create", name.alias, name.key, description)
+        return self.store.create(name, **description, creation=creation)
+
+    acreate = asynchronous(create)
+
+    def append(
+        self,
+        session: str | Named,
+        *messages: Any,
+        idempotency_key: str | None = None,
+        usage: Any = None,
+        created_at: dt.datetime | Sequence[dt.datetime | None] | None = None,
+    ) -> Receipt:
+        """Store messages at the end of the session: all of them, or none.
+
+        - ``messages``: each is a :class:`~.messages.ChatMessage`, a chat-completions dict, or the message of the
+          ``openai`` client.
+        - ``idempotency_key``: a retry with the same key and content stores nothing and returns the first receipt.
+        - ``usage``: the usage that the provider reported for the reply. It is stored with the last assistant message.
+        - ``created_at``: the time of messages from another system, or a sequence with the time of each. None: now.
+
+        It never waits for a model: if the session becomes due, it tells the scheduler. It joins the caller's
+        transaction, if there is one. Raises :class:`~django_convmemory.exceptions.InvalidMessage` (with its subclasses
+        ``ToolResultRefused`` and ``TooManyPinned``), ``IdempotencyConflict`` and ``InvalidSession``. Each is a
+        ValueError, and nothing was written.
+        """
+        name = self.resolve(session)
+        batch = arguments.batch(
+            messages,
+            self.counter,
+            max_message_bytes=self.options.max_message_bytes,
+            idempotency_key=idempotency_key,
+            usage=usage,
+            created_at=created_at,
+        )
+        return self.append_batch(name, batch)
+
+    def append_batch(self, name: SessionName, batch: Batch) -> Receipt:
+        """Do the same as :meth:`append` for checked messages. An import gives them their ids."""
+        return self._appended(name, self.store.append(name, batch, self._due_rule, counter=self.counter_name))
+
+    aappend = asynchronous(append)
+
+    def replace(
+        self,
+        session: str | Named,
+        after: int,
+        *messages: Any,
+        revision: int | None = None,
+        idempotency_key: str | None = None,
+        usage: Any = None,
+    ) -> Receipt:
+        """Delete the messages after the position ``after``, and store ``messages`` in their place: all of it, or none.
+
+        It is ``truncate`` and ``append`` in one transaction, to edit the last question or to store another reply. A
+        retry with the same ``idempotency_key`` and content returns the first receipt, whatever the ``revision``.
+        Raises the errors of both operations, and :class:`~django_convmemory.exceptions.UnknownMessage` if the session
+        has no message at ``after``.
+        """
+        arguments.check_whole_number(after, "after")
+        arguments.check_revision(revision)
+        name = self.resolve(session)
+        batch = arguments.batch(
+            messages,
+            self.counter,
+            max_message_bytes=self.options.max_message_bytes,
+            idempotency_key=idempotency_key,
+            usage=usage,
+            replaces=after,
+        )
+        appended = self.store.replace(name, after, batch, self._due_rule, counter=self.counter_name, revision=revision)
+        return self._appended(name, appended)
+
+    areplace = asynchronous(replace)
+
+    def _appended(self, name: SessionName, appended: Appended) -> Receipt:
+        receipt = Receipt(
+            appended.first_position,
+            appended.last_position,
+            appended.tokens,
+            appended.due,
+            appended.replayed,
+            appended.ids,
+        )
+        if not appended.replayed and signals.messages_appended.has_listeners(type(self)):
+            self.store.on_commit(
+                lambda: self._send(signals.messages_appended, name, appended.session_id, receipt=receipt)
+            )
+        if appended.turned_due:
+            self._schedule(appended.session_id)
+        return receipt

@@ -1,0 +1,191 @@
+"""Reading sessions: ``load`` for a model, ``history`` and ``search`` for people."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from django_convmemory import observers
+from django_convmemory.context import assembly, recalling
+from django_convmemory.context.assembly import Context
+from django_convmemory.operations import arguments
+from django_convmemory.operations.append import Append, Receipt
+from django_convmemory.operations.arguments import NOT_GIVEN, Named
+from django_convmemory.operations.twins import asynchronous
+from django_convmemory.rules.strategies import View
+from django_convmemory.rules.values import SessionName, Snapshot, StoredMessage
+from django_convmemory.search import indexing, searching
+from django_convmemory.search.hits import Hits
+
+# How often load() reads a session again because messages were removed while it searched.
+_RECALL_TRIES = 3
+
+
+class Load(Append):
+    """Reads sessions."""
+
+    def load(
+        self,
+        session: str | Named,
+        *,
+        system: Any = None,
+        max_tokens: int | None = None,
+        recall: bool | str | None = None,
+    ) -> Context:
+        """Return the messages to send to a model now: system prompt, pinned messages, summary, and the tail that fits.
+
+        ``system`` is the site's own prompt, a text or a message. It is not stored. ``max_tokens`` bounds the whole
+        context. The system prompt, pinned messages and the newest exchange are never left out: if they exceed the
+        bound, ``over_budget`` is true. A session that does not exist gives an empty context.
+
+        ``recall`` quotes messages that are not shown any more, in a user message before the newest one: those that
+        match the newest user message (True) or another text. They take at most ``recall_tokens`` and displace nothing.
+        None: as the option ``recall`` says.
+
+        Raises :class:`~django_convmemory.exceptions.InvalidArgument`.
+        """
+        if max_tokens is not None:
+            arguments.check_whole_number(max_tokens, "max_tokens", maximum=None)
+        view = self.strategy.view()
+        budget = self.max_context_tokens if max_tokens is None else max_tokens
+        if budget is not None:
+            view = View(view.messages, budget if view.tokens is None else min(view.tokens, budget), view.summary)
+        recall = self.options.recall if recall is None else recall
+        name = self.resolve(session)
+        for _ in range(_RECALL_TRIES):
+            snapshot = self.store.load(name, view, self.options.max_pinned_tokens)
+            loaded = assembly.assemble(
+                snapshot,
+                self.strategy,
+                self.options,
+                self.counter,
+                system=system,
+                max_tokens=max_tokens,
+                max_context_tokens=self.max_context_tokens,
+            )
+            if recall is False or snapshot is None:
+                break
+            recalling = self._recalling(loaded, snapshot, name, recall)
+            if recalling is not None:
+                loaded = recalling
+                break
+        if observers.registered:
+            observers.loaded(self.alias, loaded.omitted)
+        return loaded
+
+    def _recalling(self, loaded: Context, snapshot: Snapshot, name: SessionName, recall: bool | str) -> Context | None:
+        return recalling.with_quotes(
+            loaded,
+            snapshot,
+            name,
+            recall,
+            store=self.store,
+            options=self.options,
+            counter=self.counter,
+            zone=self.requests.zone,
+        )
+
+    aload = asynchronous(load)
+
+    def append_and_load(
+        self,
+        session: str | Named,
+        *messages: Any,
+        idempotency_key: str | None = None,
+        usage: Any = None,
+        system: Any = None,
+        max_tokens: int | None = None,
+        recall: bool | str | None = None,
+    ) -> tuple[Receipt, Context]:
+        """Store messages and return the messages to send to a model now: :meth:`append`, and then :meth:`load`.
+
+        The parameters are theirs. An asynchronous view waits for a thread once instead of twice. Wrong arguments are
+        found before anything is written. Raises the errors of both operations.
+        """
+        if max_tokens is not None:
+            arguments.check_whole_number(max_tokens, "max_tokens", maximum=None)
+        if recall is not None and not isinstance(recall, bool):
+            searching.query_of(recall)
+        message = assembly.system_message(system)
+        receipt = self.append(session, *messages, idempotency_key=idempotency_key, usage=usage)
+        return receipt, self.load(session, system=message, max_tokens=max_tokens, recall=recall)
+
+    aappend_and_load = asynchronous(append_and_load)
+
+    def history(
+        self,
+        session: str | Named,
+        *,
+        before: int | None = None,
+        after: int | None = None,
+        limit: int = 50,
+        items: bool = False,
+    ) -> list[StoredMessage]:
+        """Return stored messages for people to read, in order, also those that were folded: at most ``limit``.
+
+        They are the last messages, or those before the position ``before``, or those after the position ``after``.
+        With ``items`` the messages have the items of other frameworks for which they stand.
+        """
+        arguments.check_whole_number(limit, "limit", minimum=1)
+        arguments.check_position(before, "before")
+        arguments.check_position(after, "after")
+        return self.store.history(self.resolve(session), before=before, after=after, limit=limit, items=items)
+
+    ahistory = asynchronous(history)
+
+    def search(
+        self,
+        query: str,
+        *,
+        session: str | Named | None = None,
+        owner: Any = None,
+        visitor: str | None = None,
+        sessions: Any = None,
+        limit: int = 10,
+        offset: int = 0,
+        before: int | None = None,
+        after: int | None = None,
+        neighbours: int = 0,
+    ) -> Hits:
+        """Return the messages that match ``query`` best, at most ``limit``, folded or not.
+
+        The query is any text, for example a question. It has no syntax: its rarest words count most. Search one
+        ``session``, or all sessions of an ``owner`` or a ``visitor`` in this memory, or those of ``sessions``, a query
+        of ``Session`` rows: the newest first, as far as they have 100 000 messages. ``before`` and ``after`` are
+        positions in the session. ``offset`` leaves out the best hits, for a next page. With ``neighbours`` each hit has
+        so many messages on both sides, at most 10. If there are more than 512 messages that are not indexed yet, the
+        older ones of these are not found, and the scheduler is told to have their sessions indexed.
+
+        System messages, reasoning and redacted messages are not found. A session that does not exist has no hits.
+        Raises :class:`~django_convmemory.exceptions.InvalidSession` and ``InvalidArgument``.
+        """
+        arguments.check_search(session, limit=limit, offset=offset, before=before, after=after, neighbours=neighbours)
+        arguments.check_search_scopes(session, owner, visitor, sessions)
+        parsed = searching.query_of(query)
+        name = None if session is None else self.resolve(session)
+        observed = observers.Search(alias=self.alias, query=query)
+        with observers.searching(observed):
+            if name is not None:
+                searchable = indexing.searchable(self.store, name, before=before)
+                searched = [] if searchable is None else [searchable]
+            elif sessions is not None:
+                searched = indexing.searchable_among(self.store, self.alias, sessions)
+            else:
+                owner, visitor = (NOT_GIVEN if person is None else person for person in (owner, visitor))
+                scope = arguments.scope(self.store, owner, visitor)._asdict()
+                searched = indexing.searchable_of(self.store, self.alias, **scope)
+            if self.options.index:
+                for session_id in searching.to_index(searched):
+                    self._schedule(session_id)
+            observed.hits = hits = searching.search(
+                self.store,
+                searched,
+                parsed,
+                limit=limit,
+                offset=offset,
+                after=after,
+                before=before,
+                neighbours=neighbours,
+            )
+        return hits
+
+    asearch = asynchronous(search)
