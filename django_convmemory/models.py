@@ -21,8 +21,8 @@ from django_convmemory import clock
 from django_convmemory.fields import ExactCharField, ExactJSONField
 from django_convmemory.rules.breaker import OPEN, Reason
 from django_convmemory.rules.counters import Counters, Covered, Pinned
-from django_convmemory.rules.cuts import message_id
 from django_convmemory.rules.strategies import Threshold
+from django_convmemory.rules.used_keys import FORGOTTEN_AFTER
 from django_convmemory.rules.values import MAX_MODEL_NAME, AttemptOutcome, SessionName, SummaryVersion
 
 
@@ -171,9 +171,6 @@ class Session(models.Model):
     # The idempotency key of the request that created the session: see rules.creations. The first has a unique index.
     creation_key = models.CharField(max_length=64, null=True, blank=True, editable=False)  # noqa: DJ001
     creation_hash = models.CharField(max_length=64, null=True, blank=True, editable=False)  # noqa: DJ001
-    # Where messages were deleted, and the idempotency keys that they had: see rules.cuts and rules.spent_keys.
-    cuts = models.TextField(null=True, blank=True, editable=False)  # noqa: DJ001
-    spent_keys = models.TextField(null=True, blank=True, editable=False)  # noqa: DJ001
 
     # The counters of the messages: see rules.counters.Counters. They and the columns of a message are signed, because
     # the database would check positive numbers at each append.
@@ -362,14 +359,6 @@ def _hand_on_forks(sender: type[Session], instance: Session, using: str, **kwarg
         sessions.filter(forked_from=instance).update(forked_from=origin)
 
 
-class MessageQuerySet(models.QuerySet["Message"]):
-    def shown(self, session: Session) -> MessageQuerySet:
-        """The messages of ``session`` with what :attr:`Message.public_id` needs, read at the same moment."""
-        cuts = Session.objects.filter(pk=session.pk).values("cuts")
-        rows: MessageQuerySet = session.convmemory_messages.using(session._state.db).annotate(cuts=Subquery(cuts))
-        return rows
-
-
 class Message(models.Model):
     """One message. A compaction never changes it.
 
@@ -385,6 +374,8 @@ class Message(models.Model):
         db_index=False,  # The primary key begins with it.
     )
     position = models.BigIntegerField(_("position"))
+    # A UUID of version 7. No other message of the session ever has it. The copy of the message in a fork has it too.
+    public_id = models.UUIDField(_("public id"), editable=False)
     role = models.CharField(_("role"), max_length=16)
     kind = models.CharField(_("kind"), max_length=32, default="chat")
     # Text. Content parts, tool calls and the other fields of the wire form are in ``wire``.
@@ -403,29 +394,54 @@ class Message(models.Model):
     answers = models.BigIntegerField(_("answers"), null=True, blank=True)
     created_at = models.DateTimeField(_("created at"), default=timezone.now)
     redacted_at = models.DateTimeField(_("redacted at"), null=True, blank=True)
-    idempotency_key = models.CharField(  # noqa: DJ001
-        _("idempotency key"), max_length=64, null=True, blank=True, editable=False
-    )
-    # The hash and the number of the messages that were stored with the key: see values.Payload.
-    payload_hash = models.CharField(max_length=80, blank=True, default="", editable=False)
-
-    objects = MessageQuerySet.as_manager()
 
     class Meta:
         verbose_name = _("message")
         verbose_name_plural = _("messages")
         constraints = [
-            models.UniqueConstraint(fields=["session", "idempotency_key"], name="convmemory_message_key"),
+            # The id comes first: PostgreSQL would also take an index that begins with the session to read a session.
+            models.UniqueConstraint(fields=["public_id", "session"], name="convmemory_message_public_id"),
         ]
         indexes = [models.Index(fields=["session", "tokens_through"], name="convmemory_message_through")]
 
     def __str__(self) -> str:
         return f"{self.position}: {self.role}"
 
-    @property
-    def public_id(self) -> uuid.UUID:
-        """An id that no other message ever has. The row must come from ``shown()``."""
-        return message_id(self.session.public_id, self.cuts, self.position)  # type: ignore[attr-defined]
+
+class UsedKeyQuerySet(models.QuerySet["UsedKey"]):
+    def forgotten(self) -> UsedKeyQuerySet:
+        """Keys that count as unused, so long ago were their messages removed. ``convmemory_prune`` deletes them."""
+        return self.filter(gone_at__lte=clock.Clock(-FORGOTTEN_AFTER))
+
+
+class UsedKey(models.Model):
+    """An idempotency key that has stored messages. :mod:`.store.used_keys` says what a retry with it does."""
+
+    pk = models.CompositePrimaryKey("session_id", "key_hash")
+    session = models.ForeignKey(
+        Session,
+        verbose_name=_("session"),
+        on_delete=models.CASCADE,
+        related_name="convmemory_used_keys",
+        db_index=False,  # The primary key begins with it.
+    )
+    key_hash = models.CharField(max_length=64)
+    first_position = models.BigIntegerField()
+    # The number of the messages.
+    size = models.IntegerField()
+    # An HMAC of the messages. Empty after a redaction of one of them, because somebody could use it to check a guess.
+    content = models.CharField(max_length=64, blank=True, default="")
+    # When one of the messages was removed.
+    gone_at = models.DateTimeField(null=True, blank=True)
+
+    objects = UsedKeyQuerySet.as_manager()
+
+    class Meta:
+        verbose_name = _("idempotency key")
+        verbose_name_plural = _("idempotency keys")
+
+    def __str__(self) -> str:
+        return f"{self.key_hash}: {self.first_position}"
 
 
 class Segment(models.Model):

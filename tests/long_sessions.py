@@ -9,6 +9,13 @@ from django_convmemory import models
 from django_convmemory.memory import ConversationMemory
 from django_convmemory.messages import ChatMessage
 
+# The number as an id.
+_NUMBERED = {
+    "postgresql": "LPAD(n::text, 32, '0')::uuid",
+    "mysql": "LPAD(n, 32, '0')",
+    "sqlite": "printf('%%032d', n)",
+}
+
 
 def lengthen(session: models.Session, first: int, last: int, *, content: str, tokens: int) -> None:
     """Add users' messages at the positions from ``first`` to ``last``, a hundred thousand at most.
@@ -19,11 +26,12 @@ def lengthen(session: models.Session, first: int, last: int, *, content: str, to
     # Not a recursive query: MariaDB stops at a depth of 1000.
     statement = f"""
         INSERT INTO convmemory_message
-            (session_id, position, role, kind, content, tokens, tokens_through, payload_hash, created_at)
+            (session_id, position, role, kind, content, tokens, tokens_through, public_id, created_at)
         WITH digits AS ({digits}), numbers AS (
             SELECT %s + a.d + 10 * b.d + 100 * c.d + 1000 * e.d + 10000 * f.d AS n
             FROM digits a, digits b, digits c, digits e, digits f)
-        SELECT %s, n, 'user', 'chat', %s, %s, n * %s, '', CURRENT_TIMESTAMP FROM numbers WHERE n <= %s
+        SELECT %s, n, 'user', 'chat', %s, %s, n * %s, {_NUMBERED[connection.vendor]}, CURRENT_TIMESTAMP
+        FROM numbers WHERE n <= %s
     """  # noqa: S608  made of digits
     with connection.cursor() as cursor:
         cursor.execute(statement, [first, session.pk, content, tokens, tokens, last])

@@ -24,6 +24,7 @@ from django_convmemory import models
 from django_convmemory.fold.run import Outcome
 from django_convmemory.memory import ConversationSummaryBufferMemory
 from django_convmemory.messages import ChatMessage
+from django_convmemory.operations.append import Receipt
 from django_convmemory.operations.handles import SessionHandle
 from django_convmemory.search import indexing
 from django_convmemory.store import transactions
@@ -76,6 +77,7 @@ def _state(session: models.Session) -> dict[str, Any]:
     messages = session.convmemory_messages.order_by("session_id", "position")
     summaries = session.convmemory_summaries.order_by("version")
     segments = session.convmemory_segments.order_by("session_id", "first")
+    keys = session.convmemory_used_keys.all()
     attempts = models.Attempt.objects.filter(session_id=session.pk).order_by("pk")
     return {
         **{name: getattr(session, name) for name in names.split()},
@@ -89,6 +91,7 @@ def _state(session: models.Session) -> dict[str, Any]:
             *summaries.values_list("version", "parent_version", "last_position", "covered_tokens", "text", "building"),
             list(summaries.valid().values_list("version", flat=True)),
         ],
+        "used_keys": sorted((key.first_position, key.size, key.gone_at is None) for key in keys),
         "segments": list(segments.values_list("first", "last", "data")),
         "attempts_made": list(attempts.values_list("outcome", "version", "last_position")),
     }
@@ -126,6 +129,8 @@ def result_of(case: Case) -> dict[str, Any]:
         value = OPERATIONS[case.operation](case)
     except Exception:  # noqa: BLE001  the test shows it
         return {"error": traceback.format_exc()}
+    if isinstance(value, Receipt):
+        value = value._replace(ids=())  # They are new each time.
     return {"value": json.loads(json.dumps(value))}
 
 

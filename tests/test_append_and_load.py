@@ -7,7 +7,6 @@ import itertools
 import threading
 from collections.abc import Callable, Iterator
 from typing import Any
-from unittest import mock
 
 import pytest
 from asgiref.sync import sync_to_async
@@ -26,7 +25,6 @@ from django_convmemory.memory import (
 )
 from django_convmemory.messages import ChatMessage
 from django_convmemory.scheduling import NullScheduler
-from django_convmemory.store import appending
 from django_convmemory.store.orm import ORMStore
 from tests import event_loops
 from tests.long_sessions import fill
@@ -187,17 +185,13 @@ def test_a_retry_with_the_same_key_returns_the_first_receipt() -> None:
 @pytest.mark.parametrize(
     "message", [ChatMessage.tool("found", "c1"), ChatMessage.system("the last that fits")], ids=["result", "pin"]
 )
-def test_a_retry_that_met_the_first_try_is_answered_with_what_that_stored(
-    message: ChatMessage, monkeypatch: pytest.MonkeyPatch
+def test_a_retry_of_a_message_that_the_session_cannot_take_any_more_is_answered_with_what_was_stored(
+    message: ChatMessage,
 ) -> None:
-    """It looks for its key before the first try commits. Then the session cannot take its message any more."""
     chat = memory()
     call = {"id": "c1", "type": "function", "function": {"name": "look", "arguments": "{}"}}
     chat.append("s", *[ChatMessage.system("one more")] * 63, ChatMessage.ai(tool_calls=[call]))
     first = chat.append("s", message, idempotency_key="k")
-
-    looks = mock.Mock(wraps=appending._look, side_effect=[0, mock.DEFAULT])
-    monkeypatch.setattr(appending, "_look", looks)
     assert chat.append("s", message, idempotency_key="k") == first._replace(replayed=True)
     assert models.Message.objects.count() == first.last_position
 

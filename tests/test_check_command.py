@@ -65,6 +65,10 @@ def messages(position: int, **changes: Any) -> Callable[[models.Session], Any]:
     return lambda session: session.convmemory_messages.filter(position=position).update(**changes)
 
 
+def used_keys(**changes: Any) -> Callable[[models.Session], Any]:
+    return lambda session: models.UsedKey.objects.update(**changes)
+
+
 def summaries(version: int, **changes: Any) -> Callable[[models.Session], Any]:
     return lambda session: session.convmemory_summaries.filter(version=version).update(**changes)
 
@@ -113,7 +117,9 @@ DAMAGE: dict[str, tuple[str, Callable[[models.Session], Any]]] = {
         "answers",
         lambda session: session.convmemory_messages.filter(answers__isnull=False).update(answers=1),
     ),
-    "a payload without a key": ("key", messages(9, payload_hash="f" * 64)),
+    "a key of messages after the end": ("key", used_keys(size=1000)),
+    "a key of no message": ("key", used_keys(size=0)),
+    "keys of the same messages": ("key", used_keys(first_position=9)),
     "a redacted message with content": ("redacted", messages(9, redacted_at=Clock())),
     "a wrong count": ("counter_unpinned_count", row(unpinned_count=F("unpinned_count") - 1)),
     "a wrong sum": ("counter_unpinned_tokens", row(unpinned_tokens=F("unpinned_tokens") + 5)),

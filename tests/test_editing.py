@@ -139,7 +139,6 @@ def test_a_copy_belongs_to_whom_the_original_belongs() -> None:
         chat.fork(2, key="another")
     with pytest.raises(exceptions.InvalidSession, match="no session"):
         chat.memory.fork("nobody", 0, key="another")
-    assert models.Message.objects.filter(idempotency_key__isnull=False).count() == 1
     whole()
 
 

@@ -2,22 +2,35 @@
 
 from __future__ import annotations
 
+import dataclasses
+import hashlib
+import io
 import threading
+import time
+import uuid
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from django.contrib.auth import get_user_model
+from django.core.management import call_command
+from django.db import transaction
 
 from django_convmemory import exceptions, models
+from django_convmemory.clock import Clock
 from django_convmemory.maintenance import integrity
 from django_convmemory.memory import ConversationSummaryBufferMemory
 from django_convmemory.messages import ChatMessage
-from django_convmemory.rules import spent_keys
-from django_convmemory.store import appending
+from django_convmemory.operations.handles import SessionHandle
+from django_convmemory.rules.counters import Batch, Entry
+from django_convmemory.store.either import Store
+from django_convmemory.store.in_memory import InMemoryStore
 from tests import processes
 from tests.folding import MarkerModel, build
 from tests.test_changes_at_once import InThread
+
+if TYPE_CHECKING:
+    from pytest_django import Settings
 
 pytestmark = [pytest.mark.django_db, pytest.mark.vendors]
 
@@ -29,66 +42,175 @@ def memory() -> ConversationSummaryBufferMemory:
     return build(MarkerModel(), 10**6)
 
 
-CUTS: dict[str, Callable[[Any], Any]] = {
-    "clear": lambda chat: chat.clear(),
-    "truncate": lambda chat: chat.truncate(0),
-    "pop": lambda chat: chat.pop(),
-    "replace": lambda chat: chat.replace(0, ChatMessage.human("hello")),
-}
+# Keys of appends.
 
 
-@pytest.mark.parametrize("cut", CUTS)
-def test_a_key_stays_used_after_its_messages_were_deleted(memory: ConversationSummaryBufferMemory, cut: str) -> None:
-    chat = memory.session("s")
-    first = chat.append(QUESTION, idempotency_key="k")
-    CUTS[cut](chat)
-    left = models.Message.objects.count()
+def removals(keep: int) -> dict[str, Callable[[SessionHandle], Any]]:
+    """Ways to remove a session's messages after the position ``keep``."""
+    return {
+        "clear": lambda chat: chat.clear(),
+        "truncate": lambda chat: chat.truncate(keep),
+        "pop": lambda chat: chat.pop(),
+        "replace": lambda chat: chat.replace(keep, ChatMessage.human("hello")),
+        "redact, and truncate": lambda chat: chat.redact(keep + 1) and chat.truncate(keep),
+    }
 
-    again = chat.append(QUESTION, idempotency_key="k")
 
-    assert again == first._replace(replayed=True, tokens=0)
-    assert models.Message.objects.count() == left
+@pytest.mark.parametrize("keep", [0, 1], ids=["all", "one of two"])
+@pytest.mark.parametrize("cut", removals(0))
+def test_a_key_stays_used_after_one_of_its_messages_was_removed(store: Store, cut: str, keep: int) -> None:
+    chat = build(MarkerModel(), 10**6, store=store).session("s")
+    batch = [QUESTION] * (keep + 1)
+    chat.append(*batch, idempotency_key="k")
+    removals(keep)[cut](chat)
+    left = chat.history()
+
+    for again in (batch, [*batch[:-1], ChatMessage.human("Where else?")]):
+        with pytest.raises(exceptions.IdempotencyConflict, match="se a new key"):
+            chat.append(*again, idempotency_key="k")
+        with pytest.raises(exceptions.IdempotencyConflict):
+            chat.replace(0, *again, idempotency_key="k")
+    assert chat.history() == left
+    assert not chat.append(*batch, idempotency_key="another").replayed
+
+
+def test_a_view_whose_keys_are_positions_loses_no_reply_in_silence(store: Store) -> None:
+    chat = build(MarkerModel(), 10**6, store=store).session("s")
+
+    def answer(after: int, question: str, reply: str) -> None:
+        receipt = chat.replace(after, ChatMessage.human(question))
+        chat.append(ChatMessage.ai(reply), idempotency_key=f"reply-to-{receipt.last_position}")
+
+    answer(0, "Where do we eat?", "In Alfama.")
+    for reply, told in (("In Belém.", "stored other content at position 2"), ("In Alfama.", "were removed since")):
+        with pytest.raises(exceptions.IdempotencyConflict, match=told):
+            answer(0, "Where do we eat tomorrow?", reply)
+    assert [stored.message.text for stored in chat.history()] == ["Where do we eat tomorrow?"]
+
+
+def grow_old(store: Store, days: float) -> None:
+    """Let the messages of the used keys be removed so many days ago."""
+    if isinstance(store, InMemoryStore):
+        for session in store._sessions.values():
+            for key_hash, used in session.keys.items():
+                session.keys[key_hash] = dataclasses.replace(used, gone_at=time.time() - days * 86400)
+    else:
+        models.UsedKey.objects.filter(gone_at__isnull=False).update(gone_at=Clock(-days * 86400))
+
+
+def test_a_key_is_forgotten_a_month_after_its_messages_were_removed(store: Store) -> None:
+    chat = build(MarkerModel(), 10**6, store=store).session("s")
+    chat.append(QUESTION, idempotency_key="k")
+    chat.clear()
+    grow_old(store, 29.9)
     with pytest.raises(exceptions.IdempotencyConflict):
-        chat.append(QUESTION, QUESTION, idempotency_key="k")
-    assert not chat.append(QUESTION, idempotency_key="another").replayed
+        chat.append(QUESTION, idempotency_key="k")
+    grow_old(store, 30.1)
+    first = chat.append(ChatMessage.human("Where else?"), idempotency_key="k")
+    assert not first.replayed
+    assert chat.append(ChatMessage.human("Where else?"), idempotency_key="k") == first._replace(replayed=True)
+    chat.clear()
+    grow_old(store, 30.1)
+    assert not chat.replace(0, QUESTION, idempotency_key="k").replayed
 
 
-def test_a_key_of_deleted_messages_has_no_hash_of_their_content(memory: ConversationSummaryBufferMemory) -> None:
+def test_pruning_deletes_the_keys_that_are_forgotten() -> None:
+    memory = build(MarkerModel(), 10**6)
+    for key in ("a", "b", "c"):
+        memory.append(key, QUESTION, idempotency_key="k")
+    memory.clear("a")
+    grow_old(memory.store, 30.1)
+    memory.clear("b")
+    for options, left in (({"dry_run": True}, 3), ({}, 2)):
+        call_command("convmemory_prune", "--inactive-for", "90d", "--batch", "1", stdout=io.StringIO(), **options)
+        assert models.UsedKey.objects.count() == left
+    assert memory.append("c", QUESTION, idempotency_key="k").replayed
+
+
+def test_a_retry_is_recognized_after_a_change_of_the_secret_key(settings: Settings) -> None:
+    memory = build(MarkerModel(), 10**6)
     memory.append("s", QUESTION, idempotency_key="k")
-    payload = models.Message.objects.get().payload_hash.partition("/")[0]
-    memory.clear("s")
-    session = models.Session.objects.get()
-    assert session.spent_keys
-    assert payload not in session.spent_keys
+    content = models.UsedKey.objects.get().content
+    assert hashlib.sha256(QUESTION.text.encode()).hexdigest() != content != Batch([Entry(QUESTION, 1)]).payload_hash
+    settings.SECRET_KEY, settings.SECRET_KEY_FALLBACKS = "new", ["another", settings.SECRET_KEY]
+    assert memory.append("s", QUESTION, idempotency_key="k").replayed
+    with pytest.raises(exceptions.IdempotencyConflict):
+        memory.append("s", ChatMessage.human("Where else?"), idempotency_key="k")
+    settings.SECRET_KEY_FALLBACKS = []
+    with pytest.raises(exceptions.IdempotencyConflict):
+        memory.append("s", QUESTION, idempotency_key="k")
 
 
-def test_a_session_keeps_the_keys_that_were_deleted_last(memory: ConversationSummaryBufferMemory) -> None:
-    for number in range(spent_keys.MAX_SPENT_KEYS + 5):
-        memory.append("s", ChatMessage.human(f"message {number}"), idempotency_key=f"k{number}")
-    memory.clear("s")
-    assert len(str(models.Session.objects.get().spent_keys).split()) == spent_keys.MAX_SPENT_KEYS
-    assert memory.append("s", QUESTION, idempotency_key="k68").replayed
-    assert memory.append("s", QUESTION, idempotency_key="k5").replayed
-    assert not memory.append("s", QUESTION, idempotency_key="k4").replayed
+def test_a_used_key_does_not_break_the_callers_transaction(memory: ConversationSummaryBufferMemory) -> None:
+    chat = memory.session("s")
+    with transaction.atomic():
+        first = chat.append(QUESTION, idempotency_key="k")
+        assert chat.append(QUESTION, idempotency_key="k") == first._replace(replayed=True)
+        with pytest.raises(exceptions.IdempotencyConflict):
+            chat.append(ChatMessage.human("Where else?"), idempotency_key="k")
+        chat.append(ChatMessage.ai("In Alfama."))
+    assert [stored.message.text for stored in chat.history()] == ["Where do we eat?", "In Alfama."]
+    assert list(integrity.check(models.Session.objects.all())) == []
 
 
-def test_a_retry_that_looked_for_its_key_before_the_first_try_was_stored_and_cleared(
-    memory: ConversationSummaryBufferMemory, monkeypatch: pytest.MonkeyPatch
+def test_a_retry_in_a_damaged_session_is_refused(memory: ConversationSummaryBufferMemory) -> None:
+    memory.append("s", QUESTION, idempotency_key="k")
+    models.Message.objects.all().delete()
+    with pytest.raises(exceptions.IdempotencyConflict):
+        memory.append("s", QUESTION, idempotency_key="k")
+
+
+@pytest.mark.only_on("postgresql", "mariadb")
+@pytest.mark.django_db(transaction=True)
+@pytest.mark.parametrize("session", ["there", "new"])
+@pytest.mark.parametrize(
+    ("ends", "text"),
+    [("commit", QUESTION.text), ("commit", "other"), ("rollback", "other"), ("clear", QUESTION.text)],
+)
+def test_an_append_waits_for_another_with_its_key(
+    memory: ConversationSummaryBufferMemory, session: str, ends: str, text: str
 ) -> None:
     chat = memory.session("s")
-    chat.append(ChatMessage.human("hello"))
-    look, meanwhile = appending._look, iter([True])
-
-    def look_and_be_slow(*arguments: Any) -> Any:
-        looked = look(*arguments)
-        if next(meanwhile, False):
-            chat.append(QUESTION, idempotency_key="k")
+    if session == "there":
+        chat.append(ChatMessage.human("hello"))
+    with transaction.atomic():
+        first = chat.append(QUESTION, idempotency_key="k")
+        second = InThread(lambda: chat.append(ChatMessage.human(text), idempotency_key="k"))
+        assert second.is_waiting()
+        if ends == "clear":
             chat.clear()
-        return looked
+        transaction.set_rollback(ends == "rollback")
+    stored = 1
+    if ends == "commit" and text == QUESTION.text:
+        assert second.result() == first._replace(replayed=True)
+    elif ends == "rollback":
+        assert not second.result().replayed
+    else:
+        stored = 0
+        with pytest.raises(exceptions.IdempotencyConflict):
+            second.result()
+    assert models.Message.objects.filter(content=text).count() == stored
+    assert list(integrity.check(models.Session.objects.all())) == []
 
-    monkeypatch.setattr(appending, "_look", look_and_be_slow)
-    assert chat.append(QUESTION, idempotency_key="k").replayed
-    assert models.Message.objects.count() == 0
+
+def test_each_message_has_an_id_of_its_own_for_ever(store: Store) -> None:
+    chat, ids = build(MarkerModel(), 10**6, store=store).session("s"), list[uuid.UUID]()
+    for _ in range(3):
+        receipt = chat.replace(0, QUESTION, QUESTION)
+        assert tuple(stored.id for stored in chat.history()) == receipt.ids
+        ids += receipt.ids
+    # They are in the order of time.
+    assert sorted(set(ids)) == ids
+    assert {(message_id.version, message_id.variant) for message_id in ids} == {(7, uuid.RFC_4122)}
+    changed = chat.replace(1, QUESTION, idempotency_key="k").ids
+    assert changed[0] not in ids
+    chat.memory.fork("s", 2, key="copy")
+    assert [stored.id for stored in chat.memory.history("copy")] == [ids[-2], *changed]
+    # A copy has no keys: they belong to the appends to the original.
+    assert not chat.memory.append("copy", QUESTION, idempotency_key="k").replayed
+
+
+# Keys of creations and replacements.
 
 
 def test_a_retry_of_a_creation_returns_the_session(memory: ConversationSummaryBufferMemory) -> None:
@@ -160,21 +282,6 @@ def test_a_replacement_that_is_refused_deletes_nothing(memory: ConversationSumma
         chat.replace(3, QUESTION)
     assert [message.position for message in chat.history()] == [1, 2]
     assert list(integrity.check(models.Session.objects.all())) == []
-
-
-def test_a_message_that_takes_the_place_of_another_has_another_id(memory: ConversationSummaryBufferMemory) -> None:
-    chat, ids = memory.session("s"), set()
-    for _ in range(3):
-        chat.replace(0, QUESTION, QUESTION)
-        session = models.Session.objects.get()
-        ids |= {row.public_id for row in models.Message.objects.shown(session)}
-    assert len(ids) == 6
-    kept = {row.position: row.public_id for row in models.Message.objects.shown(session)}
-    chat.replace(1, QUESTION)
-    changed = {row.position: row.public_id for row in models.Message.objects.shown(session)}
-    assert (changed[1], changed[2] in ids) == (kept[1], False)
-    copy = memory.fork("s", 2, key="copy")
-    assert not {row.public_id for row in models.Message.objects.shown(copy)} & {*ids, *changed.values()}
 
 
 def test_feedback_changes_the_revision_and_not_the_epoch(memory: ConversationSummaryBufferMemory) -> None:

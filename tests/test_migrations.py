@@ -20,7 +20,7 @@ def test_a_router_that_decides_by_model_is_told_one_for_all_that_is_run() -> Non
         for operation in migration.operations
         if isinstance(operation, RunPython | RunSQL)
     ]
-    assert len(operations) == 3
+    assert len(operations) == 2
     for operation in operations:
         assert apps.get_model("convmemory", operation.hints["model_name"])
 
@@ -49,7 +49,6 @@ def test_on_postgresql_indexes_hold_only_what_is_looked_up_and_pages_keep_room()
             "AND tablename NOT IN (SELECT inhrelid::regclass::text FROM pg_inherits) ORDER BY 1"  # no partitions
         )
         assert cursor.fetchall() == [
-            ("convmemory_message_key", "(idempotency_key IS NOT NULL)"),
             ("convmemory_session_creation", "(creation_key IS NOT NULL)"),
             ("convmemory_summary_time", "((NOT building) AND (invalidated_at IS NULL))"),
         ]

@@ -71,7 +71,7 @@ def secretive(store: Store) -> ConversationMemory:
 
 def test_nothing_of_a_redacted_message_is_left_in_the_database() -> None:
     memory = secretive(ORMStore())
-    payload = models.Message.objects.get(position=5).payload_hash
+    payload = models.UsedKey.objects.get().content
     assert payload
     memory.fork("s", 12, key="copy")
     memory.fork("copy", 8, key="copy of the copy")

@@ -212,7 +212,7 @@ def test_each_takes_a_fixed_number_of_statements() -> None:
             operation()
         statements = [query["sql"] for query in captured.captured_queries]
         counts.append(len([sql for sql in statements if not sql.startswith(("SAVEPOINT", "RELEASE", "BEGIN", "SET"))]))
-    assert counts == [2, 1, 8]
+    assert counts == [2, 1, 9]
 
 
 def test_metadata_of_thirty_levels_is_stored(memory: ConversationMemory) -> None:

@@ -91,14 +91,16 @@ def statements(vendor: str) -> Iterator[tuple[str, str]]:
     """Yield the name and the text of each statement."""
     advanced = sql.Advanced(1, 9, 90, 0, due=False, turned_due=False)
     for what, (name, batch, threshold) in APPENDS.items():
-        rule, epoch = DueRule(threshold), None if batch.key_hash is None else 1
+        rule, content = DueRule(threshold), None if batch.key_hash is None else "HMAC"
         if vendor == "postgresql":
-            yield f"append: {what}", sql.append_in_one(name, batch, rule, counter="c", epoch=epoch)[0]
+            yield f"append: {what}", sql.append_in_one(name, batch, rule, counter="c", content=content)[0]
         elif vendor == "sqlite":
-            yield f"append, counters: {what}", sql.advance(vendor, name, batch, rule, counter="c", epoch=epoch)[0]
+            yield f"append, counters: {what}", sql.advance(vendor, name, batch, rule, counter="c")[0]
     for what, (_, batch, _) in APPENDS.items():
         [(insert, _)] = sql.inserts(vendor, batch, advanced)
         yield f"append, rows: {what}", insert
+    if vendor != "postgresql":
+        yield "append, an idempotency key", sql.use_key(batch, "HMAC", 1, 9)[0]
     if vendor == "sqlite":
         yield "append, due mark", sql.mark_due(1)[0]
     for what, view in VIEWS.items():

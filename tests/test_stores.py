@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import datetime as dt
 import hashlib
+import uuid
 from collections.abc import Callable
 from typing import Any
 from unittest import mock
@@ -97,6 +98,19 @@ def messages() -> st.SearchStrategy[ChatMessage]:
 ONCE = st.none() | st.sampled_from(["k1", "k2", "k3"])
 
 
+class Ids:
+    """Makes the ids of messages. Both stores get the same ones, because each operation begins at the same number."""
+
+    made = 0
+
+    def __call__(self, count: int) -> tuple[uuid.UUID, ...]:
+        self.made += count
+        return tuple(uuid.UUID(int=number) for number in range(self.made - count, self.made))
+
+
+IDS = Ids()
+
+
 def created(session: Any) -> Any:
     """Return what a store says of a session that was created, now or by an earlier request with the same key."""
     return session.session_name, session.title, session.replayed
@@ -140,8 +154,9 @@ class BothStores(RuleBasedStateMachine):
         return memory.session(rest, **scopes[scope])
 
     def both(self, operation: Callable[..., Any], *keys: str) -> Any:
-        results = []
+        results, first_id = [], IDS.made
         for memory in (self.memory, self.measured):
+            IDS.made = first_id
             # A pause has a random length, and ends by the clock: see test_breaker.
             memory.store.close_breaker(memory.alias)
             try:
@@ -389,7 +404,13 @@ class BothStores(RuleBasedStateMachine):
                 assert getattr(row, field) == getattr(measured, field), field
             assert (row.title, row.metadata) == (measured.title, measured.metadata)
             assert (row.archived_at is not None, row.starred_at is not None) == (measured.archived, measured.starred)
-            assert (row.cuts or "", row.spent_keys or "") == (measured.cuts, measured.spent_keys)
+            assert {
+                used.key_hash: (used.first_position, used.size, bool(used.content), used.gone_at is None)
+                for used in row.convmemory_used_keys.all()
+            } == {
+                key_hash: (used.first_position, used.size, bool(used.content), used.gone_at is None)
+                for key_hash, used in measured.keys.items()
+            }
             assert (row.due_since is None) == (measured.due_since is None)
             assert (row.rebuild_after is None) == (measured.rebuild_after is None)
             assert not row.lease_token
@@ -440,7 +461,7 @@ def read(session: Searchable | None, key: str) -> Any:
 
 def transcript(messages: list[StoredMessage]) -> list[Any]:
     """Return a history without the times."""
-    return [(stored.position, stored.message, stored.tokens, stored.redacted) for stored in messages]
+    return [(stored.position, stored.message, stored.tokens, stored.redacted, stored.id) for stored in messages]
 
 
 def run(share: float) -> None:
@@ -450,6 +471,7 @@ def run(share: float) -> None:
     with (
         mock.patch("django_convmemory.fold.run.random.uniform", lambda shortest, longest: longest),
         mock.patch("django_convmemory.operations.folding.MAX_UNINDEXED", 4),
+        mock.patch("django_convmemory.rules.counters.new_ids", IDS),
     ):
         run_state_machine_as_test(
             BothStores,

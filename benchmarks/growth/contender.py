@@ -88,7 +88,7 @@ class Driver:
             ).fetchone()
             connection.execute(
                 "INSERT INTO convmemory_message (session_id, position, role, kind, content, tokens, tokens_through,"
-                " payload_hash, created_at) VALUES (%s, %s, 'user', 'chat', %s, 60, %s, '', now())",
+                " public_id, created_at) VALUES (%s, %s, 'user', 'chat', %s, 60, %s, gen_random_uuid(), now())",
                 (row[0], row[1], TEXT, row[2]),
             )
 

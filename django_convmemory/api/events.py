@@ -61,8 +61,8 @@ def news(session: models.Session, seen: Seen | None) -> tuple[str, Seen]:
     texts = []
     # The session may have changed since it was read. The epoch in the conditions excludes what belongs to a later one.
     if seen.position < now.position:
-        messages = models.Message.objects.shown(session).filter(
-            session__epoch=session.epoch, position__gt=seen.position
+        messages = models.Message.objects.using(session._state.db).filter(
+            session=session, session__epoch=session.epoch, position__gt=seen.position
         )
         for message in messages.order_by("position", "session_id")[:MAX_MESSAGES]:
             seen = dataclasses.replace(seen, position=message.position)

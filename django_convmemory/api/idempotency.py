@@ -1,6 +1,6 @@
 """The header ``Idempotency-Key``: a retry of a request whose response was lost changes nothing.
 
-A key is used if a message has it, or the session keeps it of a deleted message, or a session was created with it.
+A key is used if it has stored messages in the session, or if a session was created with it.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from rest_framework.request import Request
 
 from django_convmemory import models
 from django_convmemory.api.problems import Problem
-from django_convmemory.rules import creations, spent_keys
+from django_convmemory.rules import creations
 
 
 def key_of(request: Request) -> str | None:
@@ -24,11 +24,9 @@ def key_of(request: Request) -> str | None:
 
 def has_stored(session: models.Session, key: str) -> bool:
     """Return whether an append to ``session``, or a replacement in it, has used the key."""
-    using, key_hash = session._state.db, hashlib.sha256(key.encode()).hexdigest()
-    if models.Message.objects.using(using).filter(session=session, idempotency_key=key_hash).exists():
-        return True
-    rows = models.Session.objects.using(using).filter(pk=session.pk)
-    return spent_keys.find(rows.values_list("spent_keys", flat=True).first(), key_hash) is not None
+    key_hash = hashlib.sha256(key.encode()).hexdigest()
+    keys = session.convmemory_used_keys.using(session._state.db).filter(key_hash=key_hash)
+    return keys.exists() and not keys.forgotten().exists()
 
 
 def has_created(using: str | None, scope: str, key: str) -> bool:

@@ -42,7 +42,7 @@ RETRY = 1.0
 # The most sessions in one statement: SQLite allows a thousand parameters.
 _IN_ONE_STATEMENT = 500
 # What news of a session need not be read for.
-_UNUSED = ("title", "metadata", "key", "counter", "cuts", "spent_keys")
+_UNUSED = ("title", "metadata", "key", "counter")
 
 
 class Stream:

@@ -67,8 +67,8 @@ def check(sessions: models.SessionQuerySet) -> Iterator[Finding]:
 
 
 def orphans(using: str) -> Iterator[Finding]:
-    """Yield a finding for each session that has messages, summaries or segments, but no row."""
-    for model in (models.Message, models.Summary, models.Segment):
+    """Yield a finding for each session that has messages, summaries, segments or used keys, but no row."""
+    for model in (models.Message, models.Summary, models.Segment, models.UsedKey):
         # NOT EXISTS: for NOT IN, PostgreSQL reads all sessions again for each row if they do not fit into its memory.
         session_ids: Iterable[Any] = (
             model.objects.using(using)
@@ -137,6 +137,7 @@ class _Examination:
         yield from self._messages({summary.last_position for summary in summaries})
         yield from self.index.end()
         yield from self._counters()
+        yield from self._used_keys()
         yield from self._summaries(summaries)
         yield from self._pointer(summaries)
         yield from self._compaction()
@@ -200,6 +201,19 @@ class _Examination:
         expected = (len(stored.pinned), sum(message.tokens for message in stored.pinned))
         if totals != expected:
             yield "counter_pinned_total", f"pinned_count and pinned_tokens are {totals}, but should be {expected}"
+
+    def _used_keys(self) -> Iterator[tuple[str, str]]:
+        rows = models.UsedKey.objects.using(self.using).filter(session=self.session, gone_at__isnull=True)
+        keys = rows.order_by("first_position", "key_hash").values_list("first_position", "size")
+        end = 0
+        for first, size in keys:
+            last = first + size - 1
+            if not end < first <= last:
+                yield "key", f"an idempotency key has the messages from {first} to {last}, but one before ends at {end}"
+            elif last > self.session.last_position:
+                end_of_session = self.session.last_position
+                yield "key", f"an idempotency key has messages through {last}, but the session ends at {end_of_session}"
+            end = max(end, last)
 
     def _summaries(self, summaries: list[models.Summary]) -> Iterator[tuple[str, str]]:
         by_version = {summary.version: summary for summary in summaries}
@@ -361,8 +375,6 @@ def _segments(session: models.Session, using: str) -> Iterator[Segment]:
 def _read(row: models.Message) -> tuple[ChatMessage, list[tuple[str, str]]]:
     """Return the message of a row, or an empty message if it cannot be read, and the findings in the row."""
     where, problems = f"the message at {row.position}", []
-    if row.payload_hash and row.idempotency_key is None:
-        problems.append(("key", f"{where} has a payload_hash, but no idempotency_key"))
     if row.wire is not None and not (isinstance(row.wire, dict) and row.wire.keys() <= columns.WIRE_FIELDS):
         problems.append(("wire", f"wire of {where} has fields that do not belong there"))
     elif row.wire is not None and "content" in row.wire and row.content is not None:

@@ -1,11 +1,10 @@
 """The tables.
 
-On PostgreSQL, three indexes hold no more than is looked up, and the pages of the sessions' table keep room.
+On PostgreSQL, two indexes hold no more than is looked up, and the pages of the sessions' table keep room.
 
 - Where a table has about one row for each session, PostgreSQL takes any index that begins with the session for as good
   as the right one, and reads all of a session that has many. It cannot take an index of the finished versions for the
-  one of all versions, nor an index of the messages with an idempotency key for the one of all messages. And an append
-  without a key writes to one index less. MariaDB has no such indexes, and SQLite needs none.
+  one of all versions. MariaDB has no such indexes, and SQLite needs none.
 - Every append updates a session's row, and only the index of what is due holds what it changes. If the new version of
   the row finds room in the page of the old one, no index is written.
 """
@@ -103,8 +102,6 @@ class Migration(migrations.Migration):
                 ("starred_at", models.DateTimeField(blank=True, null=True, verbose_name="starred at")),
                 ("creation_key", models.CharField(blank=True, editable=False, max_length=64, null=True)),
                 ("creation_hash", models.CharField(blank=True, editable=False, max_length=64, null=True)),
-                ("cuts", models.TextField(blank=True, editable=False, null=True)),
-                ("spent_keys", models.TextField(blank=True, editable=False, null=True)),
                 ("last_position", models.BigIntegerField(default=0, verbose_name="last position")),
                 ("unpinned_count", models.BigIntegerField(default=0, verbose_name="unpinned messages")),
                 ("unpinned_tokens", models.BigIntegerField(default=0, verbose_name="unpinned tokens")),
@@ -214,6 +211,7 @@ class Migration(migrations.Migration):
                     ),
                 ),
                 ("position", models.BigIntegerField(verbose_name="position")),
+                ("public_id", models.UUIDField(editable=False, verbose_name="public id")),
                 ("role", models.CharField(max_length=16, verbose_name="role")),
                 ("kind", models.CharField(default="chat", max_length=32, verbose_name="kind")),
                 ("content", models.TextField(blank=True, null=True, verbose_name="content")),
@@ -233,13 +231,6 @@ class Migration(migrations.Migration):
                 ("created_at", models.DateTimeField(default=django.utils.timezone.now, verbose_name="created at")),
                 ("redacted_at", models.DateTimeField(blank=True, null=True, verbose_name="redacted at")),
                 (
-                    "idempotency_key",
-                    models.CharField(
-                        blank=True, editable=False, max_length=64, null=True, verbose_name="idempotency key"
-                    ),
-                ),
-                ("payload_hash", models.CharField(blank=True, default="", editable=False, max_length=80)),
-                (
                     "session",
                     models.ForeignKey(
                         db_index=False,
@@ -253,6 +244,36 @@ class Migration(migrations.Migration):
             options={
                 "verbose_name": "message",
                 "verbose_name_plural": "messages",
+            },
+        ),
+        migrations.CreateModel(
+            name="UsedKey",
+            fields=[
+                (
+                    "pk",
+                    models.CompositePrimaryKey(
+                        "session_id", "key_hash", blank=True, editable=False, primary_key=True, serialize=False
+                    ),
+                ),
+                ("key_hash", models.CharField(max_length=64)),
+                ("first_position", models.BigIntegerField()),
+                ("size", models.IntegerField()),
+                ("content", models.CharField(blank=True, default="", max_length=64)),
+                ("gone_at", models.DateTimeField(blank=True, null=True)),
+                (
+                    "session",
+                    models.ForeignKey(
+                        db_index=False,
+                        on_delete=django.db.models.deletion.CASCADE,
+                        related_name="convmemory_used_keys",
+                        to="convmemory.session",
+                        verbose_name="session",
+                    ),
+                ),
+            ],
+            options={
+                "verbose_name": "idempotency key",
+                "verbose_name_plural": "idempotency keys",
             },
         ),
         migrations.CreateModel(
@@ -395,7 +416,7 @@ class Migration(migrations.Migration):
         ),
         migrations.AddConstraint(
             model_name="message",
-            constraint=models.UniqueConstraint(fields=("session", "idempotency_key"), name="convmemory_message_key"),
+            constraint=models.UniqueConstraint(fields=("public_id", "session"), name="convmemory_message_public_id"),
         ),
         migrations.AddIndex(
             model_name="attempt",
@@ -427,23 +448,6 @@ class Migration(migrations.Migration):
                 "DROP INDEX convmemory_session_creation",
                 "ALTER TABLE convmemory_session ADD CONSTRAINT convmemory_session_creation UNIQUE (creation_key)",
                 "ALTER TABLE convmemory_session RESET (fillfactor)",
-            ],
-        ),
-        on_postgresql(
-            "message",
-            [
-                "ALTER TABLE convmemory_message DROP CONSTRAINT convmemory_message_key",
-                (
-                    "CREATE UNIQUE INDEX convmemory_message_key ON convmemory_message (session_id, idempotency_key) "
-                    "WHERE idempotency_key IS NOT NULL"
-                ),
-            ],
-            [
-                "DROP INDEX convmemory_message_key",
-                (
-                    "ALTER TABLE convmemory_message ADD CONSTRAINT convmemory_message_key "
-                    "UNIQUE (session_id, idempotency_key)"
-                ),
             ],
         ),
         on_postgresql(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+import uuid
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -12,6 +13,7 @@ from django_convmemory.operations.arguments import Named
 from django_convmemory.operations.folding import BaseMemory
 from django_convmemory.operations.twins import asynchronous
 from django_convmemory.rules import creations
+from django_convmemory.rules.counters import Batch
 from django_convmemory.rules.values import Appended, SessionName
 
 
@@ -19,7 +21,8 @@ class Receipt(NamedTuple):
     """The positions and the tokens of the messages that ``append`` stored.
 
     ``due``: a compaction of the session is due. ``replayed``: nothing was stored, because the idempotency key was used
-    before for the same content. The positions are those of the first time.
+    before for the same content. The positions and the ids are those of the first time. ``ids`` has the id of each row:
+    a message keeps it, and no other message of the session ever has it.
     """
 
     first_position: int
@@ -27,6 +30,7 @@ class Receipt(NamedTuple):
     tokens: int
     due: bool
     replayed: bool
+    ids: tuple[uuid.UUID, ...]
 
 
 class Append(BaseMemory):
@@ -88,6 +92,10 @@ class Append(BaseMemory):
             usage=usage,
             created_at=created_at,
         )
+        return self.append_batch(name, batch)
+
+    def append_batch(self, name: SessionName, batch: Batch) -> Receipt:
+        """Do the same as :meth:`append` for checked messages. An import gives them their ids."""
         return self._appended(name, self.store.append(name, batch, self._due_rule, counter=self.counter_name))
 
     aappend = asynchronous(append)
@@ -126,7 +134,12 @@ class Append(BaseMemory):
 
     def _appended(self, name: SessionName, appended: Appended) -> Receipt:
         receipt = Receipt(
-            appended.first_position, appended.last_position, appended.tokens, appended.due, appended.replayed
+            appended.first_position,
+            appended.last_position,
+            appended.tokens,
+            appended.due,
+            appended.replayed,
+            appended.ids,
         )
         if not appended.replayed and signals.messages_appended.has_listeners(type(self)):
             self.store.on_commit(

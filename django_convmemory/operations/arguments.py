@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+import uuid
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 
@@ -93,6 +94,7 @@ def batch(
     usage: Any = None,
     created_at: Any = None,
     replaces: int | None = None,
+    ids: Sequence[uuid.UUID] | None = None,
 ) -> Batch:
     """Return the messages of one append, with their tokens. Raises InvalidMessage."""
     if not messages:
@@ -111,7 +113,7 @@ def batch(
         Entry(value, max(1, counter.count(value)), reported, time)
         for value, reported, time in zip(values, usages, _times(created_at, len(values)), strict=True)
     ]
-    return Batch(entries, idempotency_key=idempotency_key, replaces=replaces)
+    return Batch(entries, idempotency_key=idempotency_key, replaces=replaces, ids=ids)
 
 
 def check_idempotency_key(key: object) -> str | None:

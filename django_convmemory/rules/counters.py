@@ -11,6 +11,9 @@ import datetime as dt
 import functools
 import hashlib
 import json
+import os
+import time
+import uuid
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -319,18 +322,41 @@ def call_marks(call_ids: Iterable[str], already: str = "") -> str:
     return "".join([mark for mark in marks if mark not in already]) if already else "".join(marks)
 
 
+def new_ids(count: int) -> tuple[uuid.UUID, ...]:
+    """Return ids for ``count`` messages: UUIDs of version 7. They begin with the time, and each is above the last."""
+    # The time in 4096ths of a millisecond: 48 bits of milliseconds, and 12 bits that follow the version.
+    now = time.time_ns() * 4096 // 1_000_000
+    return tuple(
+        [
+            uuid.UUID(int=tick >> 12 << 80 | 7 << 76 | (tick & 0xFFF) << 64 | 2 << 62 | _random_62_bits())
+            for tick in range(now, now + count)
+        ]
+    )
+
+
+def _random_62_bits() -> int:
+    return int.from_bytes(os.urandom(8)) >> 2
+
+
 class Batch:
     """Entries that are appended together, with their effect on the counters of a session that nobody has read yet.
 
-    ``replaces`` is the position after which they replace all messages, or None if they replace nothing.
+    ``replaces`` is the position after which they replace all messages, or None if they replace nothing. ``ids`` are the
+    ids of the messages. None: new ones.
 
     Raises the errors of :meth:`Counters.append` if no session could take the entries.
     """
 
     def __init__(
-        self, entries: Sequence[Entry], *, idempotency_key: str | None = None, replaces: int | None = None
+        self,
+        entries: Sequence[Entry],
+        *,
+        idempotency_key: str | None = None,
+        replaces: int | None = None,
+        ids: Sequence[uuid.UUID] | None = None,
     ) -> None:
         self.entries = tuple(entries)
+        self.ids = new_ids(len(self.entries)) if ids is None else tuple(ids)
         self.replaces = replaces
         self.key_hash = None if idempotency_key is None else hashlib.sha256(idempotency_key.encode()).hexdigest()
         self.tokens = sum(entry.tokens for entry in self.entries)

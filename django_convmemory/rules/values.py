@@ -8,6 +8,7 @@ import enum
 import functools
 import hashlib
 import itertools
+import uuid
 from collections.abc import Callable, Iterable, Sequence
 from decimal import Decimal
 from typing import Any, NamedTuple
@@ -22,7 +23,7 @@ from django_convmemory.exceptions import (
     UnknownSession,
 )
 from django_convmemory.messages import ChatMessage
-from django_convmemory.rules.counters import Batch, Counters, Covered, Pinned
+from django_convmemory.rules.counters import Counters, Covered, Pinned
 from django_convmemory.rules.exchanges import Placed
 from django_convmemory.rules.strategies import Threshold, View
 
@@ -70,7 +71,8 @@ class DueRule(NamedTuple):
 class Appended(NamedTuple):
     """The result of an append.
 
-    ``due`` says whether the session is due now, and ``turned_due`` whether this append made it due.
+    ``due`` says whether the session is due now, and ``turned_due`` whether this append made it due. ``ids`` has the id
+    of each row.
     """
 
     session_id: int
@@ -80,6 +82,7 @@ class Appended(NamedTuple):
     due: bool
     turned_due: bool
     replayed: bool
+    ids: tuple[uuid.UUID, ...]
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -134,6 +137,7 @@ class StoredMessage(NamedTuple):
     message: ChatMessage
     tokens: int
     redacted: bool
+    id: uuid.UUID
 
 
 class Edited(NamedTuple):
@@ -551,42 +555,6 @@ def late_result(call_id: str, calling: int, closing: int | None) -> ToolResultRe
         "late for a result. Store results before the next assistant message, or leave them out.",
         call_id,
     )
-
-
-def key_conflict(position: int) -> str:
-    """Return the message of an :class:`~django_convmemory.exceptions.IdempotencyConflict`."""
-    return (
-        f"This idempotency key stored other content at position {position}. Use a new key for new content, and the "
-        "same content for a retry."
-    )
-
-
-class Payload(NamedTuple):
-    """The messages that were stored with an idempotency key: their hash and their number.
-
-    The hash is "" if one of them was redacted.
-    """
-
-    hash: str
-    size: int
-
-    @property
-    def text(self) -> str:
-        """The text that the column has."""
-        return f"{self.hash}/{self.size}"
-
-    def is_retried_by(self, batch: Batch) -> bool:
-        """Whether ``batch``, which has the same key, has the same content.
-
-        After a redaction only the number of messages is compared.
-        """
-        return self.size == len(batch.entries) and self.hash in ("", batch.payload_hash)
-
-
-def payload_of(text: str) -> Payload:
-    """Read :attr:`Payload.text`."""
-    payload_hash, _, size = text.partition("/")
-    return Payload(payload_hash, int(size or 0))
 
 
 class Attempted(NamedTuple):

@@ -10,14 +10,15 @@ import datetime as dt
 import enum
 import json
 import operator
+import uuid
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 from django_convmemory.messages import CHAT, ChatMessage, FrozenDict, dumps, frozen_json
 from django_convmemory.rules import exchanges
-from django_convmemory.rules.counters import Batch, Entry, Row
+from django_convmemory.rules.counters import Entry, Row
 from django_convmemory.rules.exchanges import Placed
-from django_convmemory.rules.values import Payload, StoredMessage
+from django_convmemory.rules.values import StoredMessage
 
 # Stands for the position of a call that was made before the batch.
 LEADING = -1
@@ -32,18 +33,16 @@ class Kind(enum.Enum):
     TOTAL = "The session's unpinned tokens are added."
     CALL = "It is a position too, but LEADING stands for the newest tool calls of the session."
     TIME = "None is replaced by the database's time."
+    UUID = "Outside of PostgreSQL it is stored as hex digits."
 
 
 class Source(NamedTuple):
-    """A message to be stored, and where it goes.
-
-    ``keyed`` is the batch if it has an idempotency key and this is its first message. Otherwise it is None.
-    """
+    """A message to be stored with its id, and where it goes."""
 
     message: ChatMessage
     entry: Entry
     row: Row
-    keyed: Batch | None
+    id: uuid.UUID | None
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -62,8 +61,6 @@ class Column:
     read: bool = False
     # A redaction makes the value again from the emptied message. Then ``value`` may use ``source.message`` only.
     redacted: bool = False
-    # The SQL of the value in a fork. None: the fork copies the value.
-    fork: str | None = None
 
 
 def text_of(message: ChatMessage) -> str | None:
@@ -97,15 +94,6 @@ def format_of(message: ChatMessage) -> str | None:
     return None if message.format == CHAT else message.format
 
 
-def key_of(keyed: Batch | None) -> str | None:
-    return keyed.key_hash if keyed else None
-
-
-def payload_of(keyed: Batch | None) -> str:
-    """Return what is stored with an idempotency key, to recognize a retry."""
-    return Payload(keyed.payload_hash, len(keyed.entries)).text if keyed else ""
-
-
 # The one place where a message becomes a row. The statements name the columns in this order.
 MESSAGE_COLUMNS = (
     Column("role", "text", Kind.PLAIN, lambda source: source.message.role, read=True),
@@ -122,9 +110,7 @@ MESSAGE_COLUMNS = (
     Column("tokens_through", "bigint", Kind.TOTAL, lambda source: source.row.tokens_through),
     Column("position", "bigint", Kind.POSITION, lambda source: source.row.position),
     Column("answers", "bigint", Kind.CALL, lambda source: source.row.answers),
-    # A fork has no idempotency keys: they belong to the appends to the original.
-    Column("idempotency_key", "text", Kind.PLAIN, lambda source: key_of(source.keyed), fork="NULL"),
-    Column("payload_hash", "text", Kind.PLAIN, lambda source: payload_of(source.keyed), fork="''"),
+    Column("public_id", "uuid", Kind.UUID, lambda source: source.id),
     Column("created_at", "timestamptz", Kind.TIME, lambda source: source.entry.created_at),
     Column("redacted_at", "timestamptz", Kind.PLAIN, None),
 )
@@ -212,17 +198,22 @@ def with_item(message: ChatMessage, form: str | None, item: Any) -> ChatMessage:
 
 
 # The columns that stored_message() takes. ITEM_NAMES may follow.
-STORED_NAMES = ("position", "created_at", "tokens", "redacted_at", *READ_NAMES)
+STORED_NAMES = ("position", "created_at", "tokens", "redacted_at", "public_id", *READ_NAMES)
 
 
 def stored_message(
-    position: int, created_at: dt.datetime, tokens: int, redacted_at: dt.datetime | None, *stored: Any
+    position: int,
+    created_at: dt.datetime,
+    tokens: int,
+    redacted_at: dt.datetime | None,
+    public_id: uuid.UUID,
+    *stored: Any,
 ) -> StoredMessage:
     """Return a row with the columns ``STORED_NAMES`` as a message for people to read."""
     message = message_of_values(stored[: len(READ_NAMES)])
     if item := stored[len(READ_NAMES) :]:
         message = with_item(message, *item)
-    return StoredMessage(position, created_at, message, tokens, redacted_at is not None)
+    return StoredMessage(position, created_at, message, tokens, redacted_at is not None, public_id)
 
 
 def _frozen(value: Any) -> FrozenDict:

@@ -18,7 +18,7 @@ from django.db.models.functions import Coalesce
 from django_convmemory import models
 from django_convmemory.clock import Clock
 from django_convmemory.messages import PINNED_ROLES
-from django_convmemory.rules import counters as counting, cuts, spent_keys, values
+from django_convmemory.rules import counters as counting, values
 from django_convmemory.rules.counters import Batch, Counters, Covered, Ending, Placing, Standing, rewound
 from django_convmemory.rules.creations import Creation
 from django_convmemory.rules.values import Appended, DueRule, Edited, Redaction, SessionName, StoredMessage
@@ -31,6 +31,7 @@ from django_convmemory.store import (
     owners,
     sql,
     transactions,
+    used_keys,
 )
 from django_convmemory.store.database import Database
 from django_convmemory.store.index_rows import Copied
@@ -90,7 +91,8 @@ class Editing(Database):
     def clear(self, name: SessionName) -> None:
         """Delete the messages and summaries of the session. The session stays, and begins again at position 1.
 
-        Idempotency keys stay used: see :mod:`.spent_keys`. So they do after the other operations that delete messages.
+        Idempotency keys stay used: see :mod:`.rules.used_keys`. So they do after the other operations that delete
+        messages.
         """
         self._run(
             lambda using: clear(using, name),
@@ -239,31 +241,16 @@ def clear(using: str, name: SessionName) -> None:
             raise values.gone(name)
         return
     session = transactions.latest(sessions).get()
-    models.Session.objects.using(using).filter(pk=session.pk).update(**models.EMPTIED, **_remembered(using, session, 0))
+    models.Session.objects.using(using).filter(pk=session.pk).update(**models.EMPTIED)
     models.Message.objects.using(using).filter(session=session).delete()
     models.Summary.objects.using(using).filter(session=session).delete()
     index_rows.delete(using, session.pk)
-
-
-def _remembered(using: str, session: models.Session, after: int) -> dict[str, str]:
-    """Return the columns that outlive the messages after ``after``, before these are deleted.
-
-    The session's row is locked, and its epoch has been raised.
-    """
-    deleted = models.Message.objects.using(using).filter(session=session, position__gt=after)
-    keyed = transactions.latest(deleted.filter(idempotency_key__isnull=False)).order_by("-position")
-    rows = keyed.values_list("idempotency_key", "position", "payload_hash")[: spent_keys.MAX_SPENT_KEYS]
-    keys = [(key, first, values.payload_of(payload).size) for key, first, payload in rows if key is not None]
-    return {
-        "cuts": cuts.cut(session.cuts or "", after, session.epoch),
-        **({"spent_keys": spent_keys.spend(session.spent_keys or "", keys)} if keys else {}),
-    }
+    used_keys.mark_gone(using, session.pk, 0)
 
 
 def _cut(using: str, session: models.Session, after: int, rule: DueRule) -> tuple[int, Edited]:
     """Delete the messages after ``after`` of a session whose row is locked. Return their number."""
     counters = rewound(session.counters, _ending(using, session.pk, after))
-    remembered = _remembered(using, session, after)
     removed, _ = models.Message.objects.using(using).filter(session=session, position__gt=after).delete()
     # The summaries of these messages are emptied too. A later redaction could not find them any more.
     models.Summary.objects.using(using).filter(session=session, last_position__gt=after).empty()
@@ -271,9 +258,8 @@ def _cut(using: str, session: models.Session, after: int, rule: DueRule) -> tupl
     if indexed > after:
         index_rows.cut(using, session.pk, after)
         indexed = after
-    return removed, finish(
-        using, session.pk, counters, counters.first_unfoldable, rule, indexed_position=indexed, **remembered
-    )
+    used_keys.mark_gone(using, session.pk, after)
+    return removed, finish(using, session.pk, counters, counters.first_unfoldable, rule, indexed_position=indexed)
 
 
 def exists_at(sessions: models.SessionQuerySet, revision: int | None) -> bool:
@@ -365,9 +351,10 @@ def _copies(using: str, session_id: int, position: int) -> list[int]:
             locked.update(rows.select_for_update().values_list("pk", flat=True))
         locked.update(new)
     messages = transactions.latest(models.Message.objects.using(using)).filter(position=position)
-    original = messages.get(session_id=session_id)
-    candidates = messages.filter(session_id__in=_descendants(using, session_id, position))
-    return [row.session_id for row in candidates.order_by("session_id") if _is_copy(row, original)]
+    original = messages.values_list("public_id", flat=True).get(session_id=session_id)
+    # Another message has another id. It has the position if the fork was cut before it, and went on in another way.
+    copies = messages.filter(session_id__in=_descendants(using, session_id, position), public_id=original)
+    return list(copies.order_by("session_id").values_list("session_id", flat=True))
 
 
 def _descendants(using: str, session_id: int, position: int) -> list[int]:
@@ -382,19 +369,6 @@ def _descendants(using: str, session_id: int, position: int) -> list[int]:
     return descendants
 
 
-def _is_copy(row: models.Message, original: models.Message) -> bool:
-    """Whether ``row``, which has the same position as ``original``, is a copy of it.
-
-    It is not if the fork was truncated before the position and went on in another way. A copy has the same time, and
-    the same content unless one of the two was redacted. The site may have changed the metadata.
-    """
-    if row.created_at != original.created_at:
-        return False
-    if row.redacted_at is not None or original.redacted_at is not None:
-        return row.role == original.role
-    return all(getattr(row, name) == getattr(original, name) for name in columns.READ_NAMES if name != "metadata")
-
-
 def _redact(using: str, session_id: int, position: int, rule: DueRule) -> Edited:
     sessions = models.Session.objects.using(using).filter(pk=session_id)
     begin(sessions)
@@ -402,12 +376,7 @@ def _redact(using: str, session_id: int, position: int, rule: DueRule) -> Edited
     row = transactions.latest(messages.filter(position=position)).get()
     emptied = columns.redacted_values(columns.message_of_row(row))
     messages.filter(position=position).update(**emptied, redacted_at=Coalesce("redacted_at", Clock()))
-    # The idempotency key stays, so that a retry of the append does not store the message again.
-    keyed = messages.filter(position__lte=position, idempotency_key__isnull=False).order_by("-position")
-    for first, payload in transactions.latest(keyed).values_list("position", "payload_hash")[:1]:
-        size = values.payload_of(payload).size
-        if position < first + size:
-            messages.filter(position=first).update(payload_hash=values.Payload("", size).text)
+    used_keys.forget_content(using, session_id, position)
     models.Summary.objects.using(using).filter(session_id=session_id, last_position__gte=position).empty()
     session = transactions.latest(sessions).get()
     if session.indexed_position >= position:
@@ -525,13 +494,11 @@ def finish(
     rule: DueRule,
     *,
     indexed_position: int,
-    **columns: Any,
 ) -> Edited:
     """Complete a change of the messages from ``position`` on.
 
     The summaries that cover the position are invalidated, and the newest one that is left becomes current. The counters
-    and the ``indexed_position`` are stored, with further ``columns`` of the session. It is marked due if ``rule`` says
-    so.
+    and the ``indexed_position`` are stored. The session is marked due if ``rule`` says so.
     """
     summaries = models.Summary.objects.using(using).filter(session_id=session_id)
     summaries.filter(last_position__gte=position, invalidated_at__isnull=True).update(invalidated_at=Clock())
@@ -546,7 +513,6 @@ def finish(
         current_version=current.version if current else 0,
         due_since=Clock() if due else None,
         rebuild_after=Clock() if stands_in else None,
-        **columns,
     )
     return Edited(session_id, due)
 
@@ -599,7 +565,7 @@ def replace(
         locked = reached.lock()
         if batch.key_hash is not None:
             # Before the revision is compared: the first try has changed it.
-            replayed = appending.replay(using, name, batch)
+            replayed = used_keys.replay(using, name, batch)
             if replayed is not None:
                 return replayed
         if not locked:
@@ -613,7 +579,7 @@ def replace(
     if batch.key_hash is not None:
 
         def happened() -> bool:
-            return appending.replay(using, name, batch) is not None
+            return used_keys.replay(using, name, batch) is not None
 
     try:
         return transactions.run(using, work, savepoint=True, happened=happened)

@@ -19,7 +19,7 @@ from typing import Any, Concatenate, ParamSpec, TypeVar
 
 from django_convmemory import exceptions
 from django_convmemory.messages import ChatMessage, frozen_json
-from django_convmemory.rules import creations, cuts, exchanges, indexable, segments, spent_keys, values
+from django_convmemory.rules import creations, exchanges, indexable, segments, used_keys, values
 from django_convmemory.rules.breaker import KNOWN_FOR, OPEN, Breaker, Reason
 from django_convmemory.rules.counters import (
     Batch,
@@ -69,7 +69,7 @@ class Message:
     tokens_through: int
     created_at: dt.datetime
     # Copies of the message in forks have the same id.
-    id: int
+    id: uuid.UUID
     redacted: bool = False
 
     @property
@@ -84,7 +84,7 @@ class Message:
 
     @property
     def with_item(self) -> values.StoredMessage:
-        return values.StoredMessage(self.position, self.created_at, self.message, self.tokens, self.redacted)
+        return values.StoredMessage(self.position, self.created_at, self.message, self.tokens, self.redacted, self.id)
 
     @property
     def stored(self) -> values.StoredMessage:
@@ -97,6 +97,19 @@ class Message:
     @property
     def previous(self) -> Previous:
         return Previous.of(self.message, self.position, self.answers)
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class UsedKey:
+    first_position: int
+    size: int
+    # The hash of the messages.
+    content: str
+    gone_at: float | None = None
+
+    @property
+    def last_position(self) -> int:
+        return self.first_position + self.size - 1
 
 
 @dataclasses.dataclass(slots=True)
@@ -120,12 +133,10 @@ class Session:
     rows: list[Message] = dataclasses.field(default_factory=list)
     archived: bool = False
     starred: bool = False
-    keys: dict[str, tuple[values.Payload, int]] = dataclasses.field(default_factory=dict)
+    keys: dict[str, UsedKey] = dataclasses.field(default_factory=dict)
     creation: Creation | None = None
     # The session was created by an earlier request with the same idempotency key.
     replayed: bool = False
-    cuts: str = ""
-    spent_keys: str = ""
     versions: dict[int, Version] = dataclasses.field(default_factory=dict)
     segments: list[Segment] = dataclasses.field(default_factory=list)
     last_version: int = 0
@@ -175,14 +186,11 @@ class Session:
         elif self.due_since is None:
             self.due_since = now
 
-    def remember_cut(self, after: int) -> None:
-        """Keep what outlives the messages after the position ``after``. The epoch has been raised."""
-        deleted = sorted(
-            ((first, key, payload.size) for key, (payload, first) in self.keys.items() if first > after), reverse=True
-        )
-        self.keys = {key: (payload, first) for key, (payload, first) in self.keys.items() if first <= after}
-        self.spent_keys = spent_keys.spend(self.spent_keys, [(key, first, size) for first, key, size in deleted])
-        self.cuts = cuts.cut(self.cuts, after, self.epoch)
+    def mark_gone(self, after: int, now: float) -> None:
+        """Note that the messages after the position ``after`` are removed."""
+        for key_hash, used in self.keys.items():
+            if used.gone_at is None and used.last_position > after:
+                self.keys[key_hash] = dataclasses.replace(used, gone_at=now)
 
     def stop_compaction(self) -> None:
         """Clear the lease, the due mark and the failures. A worker that is still folding cannot publish."""
@@ -303,7 +311,7 @@ class InMemoryStore:
     @_locked
     def append(self, name: SessionName, batch: Batch, rule: DueRule, *, counter: str) -> Appended:
         session = self.session(name) or Session(0, name)
-        replayed = _replay(session, batch)
+        replayed = _replay(session, batch, self._clock())
         if replayed is not None:
             return replayed
         try:
@@ -315,13 +323,12 @@ class InMemoryStore:
             self._insert(session)
         session.counters = counters
         now = moment(self._clock())
-        for entry, row in zip(batch.entries, rows, strict=True):
+        for entry, row, message_id in zip(batch.entries, rows, batch.ids, strict=True):
             created_at = entry.created_at or now
             stored = (row.position, entry.message, entry.tokens, row.answers, row.tokens_through, created_at)
-            session.rows.append(Message(*stored, self._new_id()))
+            session.rows.append(Message(*stored, message_id))
         if batch.key_hash is not None:
-            payload = values.Payload(batch.payload_hash, len(batch.entries))
-            session.keys[batch.key_hash] = (payload, rows[0].position)
+            session.keys[batch.key_hash] = UsedKey(rows[0].position, len(rows), batch.payload_hash)
         session.revision += 1
         session.updated_at = self._clock()
         turned_due = session.due_since is None and session.is_over(rule.threshold)
@@ -335,6 +342,7 @@ class InMemoryStore:
             session.due_since is not None,
             turned_due,
             replayed=False,
+            ids=batch.ids,
         )
 
     @_locked
@@ -342,7 +350,7 @@ class InMemoryStore:
         self, name: SessionName, after: int, batch: Batch, rule: DueRule, *, counter: str, revision: int | None
     ) -> Appended:
         session = self.session(name)
-        replayed = _replay(session, batch) if session else None
+        replayed = _replay(session, batch, self._clock()) if session else None
         if replayed is not None:
             return replayed
         last = len(session.rows) if session else 0
@@ -353,6 +361,7 @@ class InMemoryStore:
         before = session and dataclasses.replace(
             session,
             rows=list(session.rows),
+            keys=dict(session.keys),
             versions={number: dataclasses.replace(version) for number, version in session.versions.items()},
             segments=list(session.segments),
         )
@@ -452,7 +461,7 @@ class InMemoryStore:
         if session is None:
             return
         session.stop_compaction()
-        session.remember_cut(0)
+        session.mark_gone(0, self._clock())
         session.updated_at = self._clock()
         session.counters, session.current_version, session.rebuild_after = Counters(), 0, None
         session.rows, session.versions, session.segments = [], {}, []
@@ -546,7 +555,7 @@ class InMemoryStore:
             if version.value.last_position > after:
                 version.value = values.emptied(version.value)
         edited = self._finish(session, session.counters.first_unfoldable, rule)
-        session.remember_cut(after)
+        session.mark_gone(after, self._clock())
         return removed, edited
 
     def _finish(self, session: Session, position: int, rule: DueRule) -> Edited:
@@ -651,9 +660,9 @@ class InMemoryStore:
     def _redact_in(self, session: Session, position: int, rule: DueRule) -> Edited:
         row = session.rows[position - 1]
         row.message, row.redacted = row.message.emptied(), True
-        for key, (payload, first) in session.keys.items():
-            if first <= position < first + payload.size:
-                session.keys[key] = (payload._replace(hash=""), first)
+        for key_hash, used in session.keys.items():
+            if used.gone_at is None and used.first_position <= position <= used.last_position:
+                session.keys[key_hash] = dataclasses.replace(used, content="")
         for version in session.versions.values():
             if version.value.last_position >= position:
                 version.value = values.emptied(version.value)
@@ -1026,22 +1035,24 @@ def moment(seconds: float) -> dt.datetime:
     return dt.datetime.fromtimestamp(seconds, dt.UTC)
 
 
-def _replay(session: Session, batch: Batch) -> Appended | None:
-    """Return what the batch's key has stored, or None. Raises IdempotencyConflict if that was something else."""
-    if batch.key_hash is None:
+def _replay(session: Session, batch: Batch, now: float) -> Appended | None:
+    """Return what the batch's key has stored, or None. Raises IdempotencyConflict if ``batch`` is no retry of it."""
+    used = session.keys.get(batch.key_hash or "")
+    if used is None or (used.gone_at is not None and used.gone_at <= now - used_keys.FORGOTTEN_AFTER):
         return None
-    payload, first = session.keys.get(batch.key_hash, (None, 0))
-    spent_key = spent_keys.find(session.spent_keys, batch.key_hash) if payload is None else None
-    if spent_key is not None:
-        payload, first = values.Payload("", spent_key.size), spent_key.first_position
-    if payload is None:
-        return None
-    if not payload.is_retried_by(batch):
-        raise exceptions.IdempotencyConflict(values.key_conflict(first))
-    last = first + payload.size - 1
-    tokens = 0 if spent_key else sum(row.tokens for row in session.rows[first - 1 : last])
-    due = session.due_since is not None
-    return Appended(session.id, first, last, tokens, due, turned_due=False, replayed=True)
+    is_same = used.content in ("", batch.payload_hash)
+    used_keys.check_retry(batch, used.first_position, used.size, is_same=is_same, is_gone=used.gone_at is not None)
+    rows = session.rows[used.first_position - 1 : used.last_position]
+    return Appended(
+        session.id,
+        used.first_position,
+        used.last_position,
+        sum(row.tokens for row in rows),
+        session.due_since is not None,
+        turned_due=False,
+        replayed=True,
+        ids=tuple(row.id for row in rows),
+    )
 
 
 def _explained(session: Session, error: exceptions.ToolResultRefused) -> exceptions.ToolResultRefused:

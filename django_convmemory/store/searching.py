@@ -108,9 +108,9 @@ class Searching(Database):
         wanted = set(places)
         return {
             (session_id, position): StoredMessage(
-                position, created_at, columns.message_of_values(stored), tokens, redacted_at is not None
+                position, created_at, columns.message_of_values(stored), tokens, redacted_at is not None, public_id
             )
-            for session_id, epoch, position, created_at, *stored, tokens, redacted_at in rows
+            for session_id, epoch, position, created_at, *stored, tokens, redacted_at, public_id in rows
             if (session_id, epoch, position) in wanted
         }
 
@@ -133,7 +133,8 @@ _SESSIONS: Any = models.Session.objects.values_list(
     Value("session"), *_columns(session_id="pk", position="epoch"), "indexed_position", "last_position"
 )
 _PLACED = models.Message.objects.values_list(
-    *("session_id", "session__epoch", "position", "created_at", *columns.READ_NAMES, "tokens", "redacted_at")
+    *("session_id", "session__epoch", "position", "created_at", *columns.READ_NAMES),
+    *("tokens", "redacted_at", "public_id"),
 )
 
 

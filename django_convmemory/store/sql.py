@@ -26,6 +26,7 @@ from django_convmemory.store.columns import APPENDED, LEADING, Kind
 SESSION = "convmemory_session"
 MESSAGE = "convmemory_message"
 SUMMARY = "convmemory_summary"
+USED_KEY = "convmemory_usedkey"
 
 # PostgreSQL takes 65 535 parameters in a statement, SQLite 32 766.
 ROWS_PER_INSERT = 1000
@@ -66,7 +67,6 @@ class _Shape(NamedTuple):
     by_messages: bool  # The threshold has a limit of messages.
     by_unindexed: bool  # The threshold has a limit of messages that are not indexed.
     by_id: bool  # The id of the row is given too.
-    by_epoch: bool  # The epoch of the row is given too.
     speaks: bool  # There is an assistant message.
     calls: bool  # The last assistant message makes calls.
     starts_exchange: bool  # The last unpinned message is not a tool result.
@@ -83,13 +83,10 @@ def _without(results: int) -> str:
     return text
 
 
-def advance(
-    vendor: str, name: SessionName, batch: Batch, rule: DueRule, *, counter: str, epoch: int | None = None
-) -> tuple[str, dict[str, Any]]:
+def advance(vendor: str, name: SessionName, batch: Batch, rule: DueRule, *, counter: str) -> tuple[str, dict[str, Any]]:
     """Return the UPDATE that adds ``batch`` to a session's counters, and marks the session due by ``rule``.
 
-    It changes no row if there is no such session, or if the session cannot take the batch, or if it is not at
-    ``epoch``.
+    It changes no row if there is no such session, or if the session cannot take the batch.
     """
     after = batch.after
     results = tuple(dict.fromkeys(batch.leading_results))
@@ -99,7 +96,6 @@ def advance(
         by_messages=rule.threshold.messages is not None,
         by_unindexed=rule.threshold.unindexed is not None,
         by_id=name.row_id is not None,
-        by_epoch=epoch is not None,
         speaks=batch.has_assistant,
         calls=after.call_position > 0,
         starts_exchange=after.unpinned_count > 0 and not batch.ends_with_result,
@@ -110,7 +106,6 @@ def advance(
     params = {
         "name_hash": name.name_hash,
         "id": name.row_id,
-        "epoch": epoch,
         "counter": counter,
         "added": len(batch.entries),
         "added_unpinned": after.unpinned_count,
@@ -246,8 +241,6 @@ def _conditions(shape: _Shape) -> list[str]:
         conditions.append("pinned_count <= %(max_pinned)s")
     if shape.by_id:
         conditions.append("id = %(id)s")
-    if shape.by_epoch:
-        conditions.append("epoch = %(epoch)s")
     return conditions
 
 
@@ -255,18 +248,46 @@ def _conditions(shape: _Shape) -> list[str]:
 
 
 def append_in_one(
-    name: SessionName, batch: Batch, rule: DueRule, *, counter: str, epoch: int | None = None
+    name: SessionName, batch: Batch, rule: DueRule, *, counter: str, content: str | None = None
 ) -> tuple[str, dict[str, Any]]:
-    """Return the one statement that appends the first ``ROWS_PER_INSERT`` messages of ``batch`` (PostgreSQL)."""
-    update, params = advance("postgresql", name, batch, rule, counter=counter, epoch=epoch)
+    """Return the one statement that appends the first ``ROWS_PER_INSERT`` messages of ``batch`` (PostgreSQL).
+
+    With ``content``, the HMAC of the batch, it stores the batch's key too.
+    """
+    update, params = advance("postgresql", name, batch, rule, counter=counter)
     added, values = _added_one(batch) if len(batch.entries) == 1 else _added(batch)
+    used = ""
+    if content is not None:
+        used, values = _USED, {**values, "key_hash": batch.key_hash, "content": content}
     return (
-        f"WITH advanced AS ({update}), added AS (INSERT INTO {MESSAGE} {added}) SELECT * FROM advanced",
+        f"WITH advanced AS ({update}), {used}added AS (INSERT INTO {MESSAGE} {added}) SELECT * FROM advanced",
         params | values,
     )
 
 
+_KEY = "key_hash, first_position, size, content"
+_USED = (
+    f"used AS (INSERT INTO {USED_KEY} (session_id, {_KEY}) SELECT id, %(key_hash)s, last_position - %(added)s + 1, "
+    "%(added)s, %(content)s FROM advanced), "
+)
+
+
+def use_key(batch: Batch, content: str, session_id: int, first_position: int) -> tuple[str, dict[str, Any]]:
+    """Return the INSERT of the key of ``batch``, whose HMAC is ``content``."""
+    return f"INSERT INTO {USED_KEY} (session_id, {_KEY}) VALUES ({_KEY_VALUES})", {
+        "session_id": session_id,
+        "key_hash": batch.key_hash,
+        "first_position": first_position,
+        "size": len(batch.entries),
+        "content": content,
+    }
+
+
+_KEY_VALUES = ", ".join(f"%({name})s" for name in ("session_id", *_KEY.split(", ")))
+
+
 _APPENDED_NAMES = [column.name for column in APPENDED]
+_AT_ID = _APPENDED_NAMES.index("public_id")
 # The parameters that hold the values of a message.
 _NEW = [f"new_{name}" for name in _APPENDED_NAMES]
 # The values that the statement itself knows, for a batch of one message, which goes to the new end of the session.
@@ -301,7 +322,7 @@ def _added_one(batch: Batch) -> tuple[str, dict[str, Any]]:
     It leaves out the columns that are None. PostgreSQL plans the statement each time, and half as many columns take
     half as long.
     """
-    values = _filled(_NEW, _row_values(batch, 0, _relative_rows(batch)[0]))
+    values = _filled(_NEW, _row_values("postgresql", batch, 0, _relative_rows(batch)[0]))
     return _added_one_text(tuple(values)), values
 
 
@@ -321,7 +342,7 @@ def _added_one_text(parameters: tuple[str, ...]) -> str:
 def _added(batch: Batch) -> tuple[str, dict[str, Any]]:
     """Return the rest of the INSERT of a batch of several messages."""
     relative = _relative_rows(batch)[:ROWS_PER_INSERT]
-    rows = [_row_values(batch, index, row) for index, row in enumerate(relative)]
+    rows = [_row_values("postgresql", batch, index, row) for index, row in enumerate(relative)]
     return _ADDED, dict(zip(_NEW, map(list, zip(*rows, strict=True)), strict=True))
 
 
@@ -335,10 +356,12 @@ def _relative_rows(batch: Batch) -> Sequence[Row]:
     ]
 
 
-def _row_values(batch: Batch, index: int, row: Row) -> list[Any]:
-    entry = batch.entries[index]
-    keyed = batch if index == 0 and batch.key_hash is not None else None
-    return columns.row_values(columns.Source(entry.message, entry, row, keyed))
+def _row_values(vendor: str, batch: Batch, index: int, row: Row) -> list[Any]:
+    entry, message_id = batch.entries[index], batch.ids[index]
+    values = columns.row_values(columns.Source(entry.message, entry, row, message_id))
+    if vendor != "postgresql":
+        values[_AT_ID] = message_id.hex
+    return values
 
 
 def _filled(names: Sequence[str], values: Sequence[Any]) -> dict[str, Any]:
@@ -368,7 +391,7 @@ def inserts_at(
     rows: list[list[Any]] = []
     size = 0
     for index in range(start, len(batch.entries)):
-        values = _row_values(batch, index, places[index])
+        values = _row_values(vendor, batch, index, places[index])
         length = 0 if alone else sum(len(value.encode()) for value in values if isinstance(value, str))
         if rows and (len(rows) >= ROWS_PER_INSERT or size + length > BYTES_PER_INSERT):
             yield _insert(vendor, rows)
@@ -428,10 +451,9 @@ _COPIED_SUMMARY = (
 
 def copy_messages(vendor: str, source: int, target: int, last_position: int) -> tuple[str, list[Any]]:
     """Return the INSERT that copies a session's messages through ``last_position`` into another session."""
-    names = [column.name for column in columns.MESSAGE_COLUMNS]
-    values = [column.fork or _quoted(vendor, [column.name]) for column in columns.MESSAGE_COLUMNS]
+    names = _quoted(vendor, [column.name for column in columns.MESSAGE_COLUMNS])
     return (
-        f"INSERT INTO {MESSAGE} (session_id, {_quoted(vendor, names)}) SELECT %s, {', '.join(values)} FROM {MESSAGE} "
+        f"INSERT INTO {MESSAGE} (session_id, {names}) SELECT %s, {names} FROM {MESSAGE} "
         "WHERE session_id = %s AND position <= %s"
     ), [target, source, last_position]
 

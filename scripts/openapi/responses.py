@@ -33,13 +33,14 @@ class Accepted(serializers.Serializer[Any]):
 
 
 class ReceiptSerializer(serializers.Serializer[Receipt]):
-    """The result of an append."""
+    """The result of an append. ``ids`` are those of the messages."""
 
     first_position = serializers.IntegerField()
     last_position = serializers.IntegerField()
     tokens = serializers.IntegerField()
     due = serializers.BooleanField()
     replayed = serializers.BooleanField()
+    ids = serializers.ListField(child=serializers.UUIDField())
 
 
 class PartSerializer(serializers.Serializer[Any]):

@@ -64,12 +64,12 @@ def test_a_retry_is_answered_before_its_etag_is_compared(api: APIClient, chat: S
     assert row_of(chat).last_position == first.json()["last_position"]
 
 
-def test_a_retry_after_a_clear_stores_nothing(api: APIClient, chat: SessionHandle) -> None:
-    first = post(api, url_of(chat, "messages/"), messages_body("Why?"))
+def test_a_retry_after_a_clear_stores_nothing_and_says_so(api: APIClient, chat: SessionHandle) -> None:
+    post(api, url_of(chat, "messages/"), messages_body("Why?"))
     assert api.post(url_of(chat, "clear/"), {}, format="json").status_code == 204
     again = post(api, url_of(chat, "messages/"), messages_body("Why?"))
-    assert again.status_code == 200
-    assert again.json() == first.json() | {"replayed": True, "tokens": 0}
+    assert (again.status_code, again.json()["code"]) == (422, "idempotency_conflict")
+    assert "were removed since" in again.json()["detail"]
     assert models.Message.objects.count() == 0
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 import importlib
+import uuid
 from collections.abc import Callable
 from typing import Any
 
@@ -229,5 +230,5 @@ def test_only_earlier_messages_count_as_recalled(
 ) -> None:
     monkeypatch.syspath_prepend(PROJECT)
     positions = importlib.import_module("chat.recalls").positions
-    stored = StoredMessage(5, MARCH, message("So.", metadata={"recalled": named}), 1, False)
+    stored = StoredMessage(5, MARCH, message("So.", metadata={"recalled": named}), 1, False, uuid.uuid4())
     assert positions(stored) == shown

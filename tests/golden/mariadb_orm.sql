@@ -8,15 +8,15 @@ WHERE `convmemory_session`.`name_hash` = (%s);
 -- create (1 of 2)
 -- fork (5 of 17)
 INSERT INTO `convmemory_session` (`public_id`, `alias`, `owner_id`, `visitor`, `key`, `name_hash`, `title`,
-    `metadata`, `archived_at`, `starred_at`, `creation_key`, `creation_hash`, `cuts`, `spent_keys`,
-    `last_position`, `unpinned_count`, `unpinned_tokens`, `settled_tokens`, `newest_position`, `pinned`,
-    `pinned_count`, `pinned_tokens`, `call_position`, `answered_position`, `exchange_calls`, `open_calls`,
-    `last_version`, `current_version`, `covered_position`, `covered_count`, `covered_tokens`,
-    `indexed_position`, `due_since`, `due_revision`, `queued_at`, `attempts`, `next_attempt_at`,
-    `lease_token`, `lease_expires_at`, `last_error`, `rebuild_after`, `epoch`, `revision`, `forked_from_id`,
-    `fork_position`, `counter`, `created_at`, `updated_at`)
+    `metadata`, `archived_at`, `starred_at`, `creation_key`, `creation_hash`, `last_position`,
+    `unpinned_count`, `unpinned_tokens`, `settled_tokens`, `newest_position`, `pinned`, `pinned_count`,
+    `pinned_tokens`, `call_position`, `answered_position`, `exchange_calls`, `open_calls`, `last_version`,
+    `current_version`, `covered_position`, `covered_count`, `covered_tokens`, `indexed_position`, `due_since`,
+    `due_revision`, `queued_at`, `attempts`, `next_attempt_at`, `lease_token`, `lease_expires_at`,
+    `last_error`, `rebuild_after`, `epoch`, `revision`, `forked_from_id`, `fork_position`, `counter`,
+    `created_at`, `updated_at`)
 VALUES (%s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s,
-    %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, UTC_TIMESTAMP(6),
+    %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, UTC_TIMESTAMP(6),
     UTC_TIMESTAMP(6))
 RETURNING `convmemory_session`.`id`, `convmemory_session`.`indexed_position`;
 
@@ -26,11 +26,11 @@ SELECT `convmemory_session`.`id`, `convmemory_session`.`public_id`, `convmemory_
     `convmemory_session`.`owner_id`, `convmemory_session`.`visitor`, `convmemory_session`.`key`,
     `convmemory_session`.`name_hash`, `convmemory_session`.`title`, `convmemory_session`.`metadata`,
     `convmemory_session`.`archived_at`, `convmemory_session`.`starred_at`,
-    `convmemory_session`.`creation_key`, `convmemory_session`.`creation_hash`, `convmemory_session`.`cuts`,
-    `convmemory_session`.`spent_keys`, `convmemory_session`.`last_position`,
-    `convmemory_session`.`unpinned_count`, `convmemory_session`.`unpinned_tokens`,
-    `convmemory_session`.`settled_tokens`, `convmemory_session`.`newest_position`,
-    `convmemory_session`.`pinned`, `convmemory_session`.`pinned_count`, `convmemory_session`.`pinned_tokens`,
+    `convmemory_session`.`creation_key`, `convmemory_session`.`creation_hash`,
+    `convmemory_session`.`last_position`, `convmemory_session`.`unpinned_count`,
+    `convmemory_session`.`unpinned_tokens`, `convmemory_session`.`settled_tokens`,
+    `convmemory_session`.`newest_position`, `convmemory_session`.`pinned`,
+    `convmemory_session`.`pinned_count`, `convmemory_session`.`pinned_tokens`,
     `convmemory_session`.`call_position`, `convmemory_session`.`answered_position`,
     `convmemory_session`.`exchange_calls`, `convmemory_session`.`open_calls`,
     `convmemory_session`.`last_version`, `convmemory_session`.`current_version`,
@@ -60,13 +60,13 @@ SET `title` = %s, `updated_at` = UTC_TIMESTAMP(6), `revision` = (`convmemory_ses
 WHERE (`convmemory_session`.`name_hash` = %s
     AND `convmemory_session`.`revision` = %s);
 
--- delete (1 of 8)
+-- delete (1 of 9)
 UPDATE `convmemory_session`
 SET `epoch` = (`convmemory_session`.`epoch` + %s)
 WHERE (`convmemory_session`.`name_hash` = %s
     AND `convmemory_session`.`revision` = %s);
 
--- delete (2 of 8)
+-- delete (2 of 9)
 -- fork (3 of 17)
 -- truncate (2 of 15)
 -- clear (2 of 7)
@@ -74,11 +74,11 @@ SELECT `convmemory_session`.`id`, `convmemory_session`.`public_id`, `convmemory_
     `convmemory_session`.`owner_id`, `convmemory_session`.`visitor`, `convmemory_session`.`key`,
     `convmemory_session`.`name_hash`, `convmemory_session`.`title`, `convmemory_session`.`metadata`,
     `convmemory_session`.`archived_at`, `convmemory_session`.`starred_at`,
-    `convmemory_session`.`creation_key`, `convmemory_session`.`creation_hash`, `convmemory_session`.`cuts`,
-    `convmemory_session`.`spent_keys`, `convmemory_session`.`last_position`,
-    `convmemory_session`.`unpinned_count`, `convmemory_session`.`unpinned_tokens`,
-    `convmemory_session`.`settled_tokens`, `convmemory_session`.`newest_position`,
-    `convmemory_session`.`pinned`, `convmemory_session`.`pinned_count`, `convmemory_session`.`pinned_tokens`,
+    `convmemory_session`.`creation_key`, `convmemory_session`.`creation_hash`,
+    `convmemory_session`.`last_position`, `convmemory_session`.`unpinned_count`,
+    `convmemory_session`.`unpinned_tokens`, `convmemory_session`.`settled_tokens`,
+    `convmemory_session`.`newest_position`, `convmemory_session`.`pinned`,
+    `convmemory_session`.`pinned_count`, `convmemory_session`.`pinned_tokens`,
     `convmemory_session`.`call_position`, `convmemory_session`.`answered_position`,
     `convmemory_session`.`exchange_calls`, `convmemory_session`.`open_calls`,
     `convmemory_session`.`last_version`, `convmemory_session`.`current_version`,
@@ -94,38 +94,44 @@ SELECT `convmemory_session`.`id`, `convmemory_session`.`public_id`, `convmemory_
 FROM `convmemory_session`
 WHERE `convmemory_session`.`name_hash` = %s LIMIT 21 FOR UPDATE;
 
--- delete (3 of 8)
--- erase (7 of 12)
+-- delete (3 of 9)
+-- erase (7 of 13)
 UPDATE `convmemory_session`
 SET `forked_from_id` = NULL
 WHERE `convmemory_session`.`forked_from_id` = %s;
 
--- delete (4 of 8)
--- erase (8 of 12)
+-- delete (4 of 9)
+-- erase (8 of 13)
 DELETE
 FROM `convmemory_message`
 WHERE `convmemory_message`.`session_id` IN (%s);
 
--- delete (5 of 8)
--- erase (9 of 12)
+-- delete (5 of 9)
+-- erase (9 of 13)
+DELETE
+FROM `convmemory_usedkey`
+WHERE `convmemory_usedkey`.`session_id` IN (%s);
+
+-- delete (6 of 9)
+-- erase (10 of 13)
 DELETE
 FROM `convmemory_segment`
 WHERE `convmemory_segment`.`session_id` IN (%s);
 
--- delete (6 of 8)
--- erase (10 of 12)
+-- delete (7 of 9)
+-- erase (11 of 13)
 DELETE
 FROM `convmemory_summary`
 WHERE `convmemory_summary`.`session_id` IN (%s);
 
--- delete (7 of 8)
--- erase (11 of 12)
+-- delete (8 of 9)
+-- erase (12 of 13)
 UPDATE `convmemory_attempt`
 SET `session_id` = NULL
 WHERE `convmemory_attempt`.`session_id` IN (%s);
 
--- delete (8 of 8)
--- erase (12 of 12)
+-- delete (9 of 9)
+-- erase (13 of 13)
 DELETE
 FROM `convmemory_session`
 WHERE `convmemory_session`.`id` IN (%s);
@@ -133,9 +139,9 @@ WHERE `convmemory_session`.`id` IN (%s);
 -- history, the last messages
 SELECT `convmemory_message`.`position` AS `position`, `convmemory_message`.`created_at` AS `created_at`,
     `convmemory_message`.`tokens` AS `tokens`, `convmemory_message`.`redacted_at` AS `redacted_at`,
-    `convmemory_message`.`role` AS `role`, `convmemory_message`.`kind` AS `kind`,
-    `convmemory_message`.`content` AS `content`, `convmemory_message`.`wire` AS `wire`,
-    `convmemory_message`.`metadata` AS `metadata`
+    `convmemory_message`.`public_id` AS `public_id`, `convmemory_message`.`role` AS `role`,
+    `convmemory_message`.`kind` AS `kind`, `convmemory_message`.`content` AS `content`,
+    `convmemory_message`.`wire` AS `wire`, `convmemory_message`.`metadata` AS `metadata`
 FROM `convmemory_message`
 WHERE (`convmemory_message`.`session_id` = (
         SELECT U0.`id` AS `pk`
@@ -150,9 +156,9 @@ ORDER BY `convmemory_message`.`session_id` DESC, 1 DESC LIMIT 50;
 -- history, before a position
 SELECT `convmemory_message`.`position` AS `position`, `convmemory_message`.`created_at` AS `created_at`,
     `convmemory_message`.`tokens` AS `tokens`, `convmemory_message`.`redacted_at` AS `redacted_at`,
-    `convmemory_message`.`role` AS `role`, `convmemory_message`.`kind` AS `kind`,
-    `convmemory_message`.`content` AS `content`, `convmemory_message`.`wire` AS `wire`,
-    `convmemory_message`.`metadata` AS `metadata`
+    `convmemory_message`.`public_id` AS `public_id`, `convmemory_message`.`role` AS `role`,
+    `convmemory_message`.`kind` AS `kind`, `convmemory_message`.`content` AS `content`,
+    `convmemory_message`.`wire` AS `wire`, `convmemory_message`.`metadata` AS `metadata`
 FROM `convmemory_message`
 WHERE (`convmemory_message`.`session_id` = (
         SELECT U0.`id` AS `pk`
@@ -168,9 +174,9 @@ ORDER BY `convmemory_message`.`session_id` DESC, 1 DESC LIMIT 50;
 -- history, after a position
 SELECT `convmemory_message`.`position` AS `position`, `convmemory_message`.`created_at` AS `created_at`,
     `convmemory_message`.`tokens` AS `tokens`, `convmemory_message`.`redacted_at` AS `redacted_at`,
-    `convmemory_message`.`role` AS `role`, `convmemory_message`.`kind` AS `kind`,
-    `convmemory_message`.`content` AS `content`, `convmemory_message`.`wire` AS `wire`,
-    `convmemory_message`.`metadata` AS `metadata`
+    `convmemory_message`.`public_id` AS `public_id`, `convmemory_message`.`role` AS `role`,
+    `convmemory_message`.`kind` AS `kind`, `convmemory_message`.`content` AS `content`,
+    `convmemory_message`.`wire` AS `wire`, `convmemory_message`.`metadata` AS `metadata`
 FROM `convmemory_message`
 WHERE (`convmemory_message`.`session_id` = (
         SELECT U0.`id` AS `pk`
@@ -228,11 +234,11 @@ SELECT `convmemory_session`.`id`, `convmemory_session`.`public_id`, `convmemory_
     `convmemory_session`.`owner_id`, `convmemory_session`.`visitor`, `convmemory_session`.`key`,
     `convmemory_session`.`name_hash`, `convmemory_session`.`title`, `convmemory_session`.`metadata`,
     `convmemory_session`.`archived_at`, `convmemory_session`.`starred_at`,
-    `convmemory_session`.`creation_key`, `convmemory_session`.`creation_hash`, `convmemory_session`.`cuts`,
-    `convmemory_session`.`spent_keys`, `convmemory_session`.`last_position`,
-    `convmemory_session`.`unpinned_count`, `convmemory_session`.`unpinned_tokens`,
-    `convmemory_session`.`settled_tokens`, `convmemory_session`.`newest_position`,
-    `convmemory_session`.`pinned`, `convmemory_session`.`pinned_count`, `convmemory_session`.`pinned_tokens`,
+    `convmemory_session`.`creation_key`, `convmemory_session`.`creation_hash`,
+    `convmemory_session`.`last_position`, `convmemory_session`.`unpinned_count`,
+    `convmemory_session`.`unpinned_tokens`, `convmemory_session`.`settled_tokens`,
+    `convmemory_session`.`newest_position`, `convmemory_session`.`pinned`,
+    `convmemory_session`.`pinned_count`, `convmemory_session`.`pinned_tokens`,
     `convmemory_session`.`call_position`, `convmemory_session`.`answered_position`,
     `convmemory_session`.`exchange_calls`, `convmemory_session`.`open_calls`,
     `convmemory_session`.`last_version`, `convmemory_session`.`current_version`,
@@ -257,15 +263,15 @@ SET `last_position` = %s, `unpinned_count` = %s, `unpinned_tokens` = %s, `settle
 WHERE `convmemory_session`.`id` = %s;
 
 -- index, a longer segment (3 of 7)
-INSERT INTO convmemory_message (session_id, role, kind, content, tokens, tokens_through, position,
-    payload_hash, created_at)
+INSERT INTO convmemory_message (session_id, role, kind, content, tokens, tokens_through, position, public_id,
+    created_at)
 VALUES (%(session_id)s, %(role)s, %(kind)s, %(content)s, %(tokens)s, %(tokens_through)s, %(position)s,
-    %(payload_hash)s, UTC_TIMESTAMP(6));
+    %(public_id)s, UTC_TIMESTAMP(6));
 
 -- index, a longer segment (7 of 7)
 -- redact (20 of 36)
 -- redact (32 of 36)
--- truncate (11 of 15)
+-- truncate (10 of 15)
 UPDATE `convmemory_segment`
 SET `last` = %s, `data` = %s
 WHERE (`convmemory_segment`.`session_id` = (%s)
@@ -388,7 +394,7 @@ SELECT `convmemory_message`.`session_id` AS `session_id`, `convmemory_session`.`
     `convmemory_message`.`role` AS `role`, `convmemory_message`.`kind` AS `kind`,
     `convmemory_message`.`content` AS `content`, `convmemory_message`.`wire` AS `wire`,
     `convmemory_message`.`metadata` AS `metadata`, `convmemory_message`.`tokens` AS `tokens`,
-    `convmemory_message`.`redacted_at` AS `redacted_at`
+    `convmemory_message`.`redacted_at` AS `redacted_at`, `convmemory_message`.`public_id` AS `public_id`
 FROM `convmemory_message` INNER JOIN `convmemory_session` ON (`convmemory_message`.`session_id` =
     `convmemory_session`.`id`)
 WHERE (`convmemory_message`.`position` IN (%s, %s)
@@ -856,9 +862,9 @@ ORDER BY 1 ASC FOR UPDATE;
 
 -- fork (10 of 17)
 INSERT INTO convmemory_message (session_id, role, kind, content, wire, metadata, format, item, `usage`,
-    tokens, tokens_through, position, answers, idempotency_key, payload_hash, created_at, redacted_at)
+    tokens, tokens_through, position, answers, public_id, created_at, redacted_at)
 SELECT %s, role, kind, content, wire, metadata, format, item, `usage`, tokens, tokens_through, position,
-    answers, NULL, '', created_at, redacted_at
+    answers, public_id, created_at, redacted_at
 FROM convmemory_message
 WHERE session_id = %s
 AND position <= %s;
@@ -928,11 +934,11 @@ SELECT `convmemory_session`.`id`, `convmemory_session`.`public_id`, `convmemory_
     `convmemory_session`.`owner_id`, `convmemory_session`.`visitor`, `convmemory_session`.`key`,
     `convmemory_session`.`name_hash`, `convmemory_session`.`title`, `convmemory_session`.`metadata`,
     `convmemory_session`.`archived_at`, `convmemory_session`.`starred_at`,
-    `convmemory_session`.`creation_key`, `convmemory_session`.`creation_hash`, `convmemory_session`.`cuts`,
-    `convmemory_session`.`spent_keys`, `convmemory_session`.`last_position`,
-    `convmemory_session`.`unpinned_count`, `convmemory_session`.`unpinned_tokens`,
-    `convmemory_session`.`settled_tokens`, `convmemory_session`.`newest_position`,
-    `convmemory_session`.`pinned`, `convmemory_session`.`pinned_count`, `convmemory_session`.`pinned_tokens`,
+    `convmemory_session`.`creation_key`, `convmemory_session`.`creation_hash`,
+    `convmemory_session`.`last_position`, `convmemory_session`.`unpinned_count`,
+    `convmemory_session`.`unpinned_tokens`, `convmemory_session`.`settled_tokens`,
+    `convmemory_session`.`newest_position`, `convmemory_session`.`pinned`,
+    `convmemory_session`.`pinned_count`, `convmemory_session`.`pinned_tokens`,
     `convmemory_session`.`call_position`, `convmemory_session`.`answered_position`,
     `convmemory_session`.`exchange_calls`, `convmemory_session`.`open_calls`,
     `convmemory_session`.`last_version`, `convmemory_session`.`current_version`,
@@ -977,27 +983,18 @@ WHERE `convmemory_session`.`id` IN (%s)
 ORDER BY 1 ASC FOR UPDATE;
 
 -- redact (8 of 36)
-SELECT `convmemory_message`.`session_id`, `convmemory_message`.`position`, `convmemory_message`.`role`,
-    `convmemory_message`.`kind`, `convmemory_message`.`content`, `convmemory_message`.`wire`,
-    `convmemory_message`.`metadata`, `convmemory_message`.`format`, `convmemory_message`.`item`,
-    `convmemory_message`.`usage`, `convmemory_message`.`tokens`, `convmemory_message`.`tokens_through`,
-    `convmemory_message`.`answers`, `convmemory_message`.`created_at`, `convmemory_message`.`redacted_at`,
-    `convmemory_message`.`idempotency_key`, `convmemory_message`.`payload_hash`
+SELECT `convmemory_message`.`public_id` AS `public_id`
 FROM `convmemory_message`
 WHERE (`convmemory_message`.`position` = %s
     AND `convmemory_message`.`session_id` = %s) LIMIT 21 FOR UPDATE;
 
 -- redact (11 of 36)
-SELECT `convmemory_message`.`session_id`, `convmemory_message`.`position`, `convmemory_message`.`role`,
-    `convmemory_message`.`kind`, `convmemory_message`.`content`, `convmemory_message`.`wire`,
-    `convmemory_message`.`metadata`, `convmemory_message`.`format`, `convmemory_message`.`item`,
-    `convmemory_message`.`usage`, `convmemory_message`.`tokens`, `convmemory_message`.`tokens_through`,
-    `convmemory_message`.`answers`, `convmemory_message`.`created_at`, `convmemory_message`.`redacted_at`,
-    `convmemory_message`.`idempotency_key`, `convmemory_message`.`payload_hash`
+SELECT `convmemory_message`.`session_id` AS `session_id`
 FROM `convmemory_message`
 WHERE (`convmemory_message`.`position` = %s
+    AND `convmemory_message`.`public_id` = %s
     AND `convmemory_message`.`session_id` IN (%s))
-ORDER BY `convmemory_message`.`session_id` ASC FOR UPDATE;
+ORDER BY 1 ASC FOR UPDATE;
 
 -- redact (12 of 36)
 SELECT %s AS `a`
@@ -1015,12 +1012,12 @@ WHERE `convmemory_session`.`id` = %s;
 
 -- redact (14 of 36)
 -- redact (26 of 36)
-SELECT `convmemory_message`.`session_id`, `convmemory_message`.`position`, `convmemory_message`.`role`,
-    `convmemory_message`.`kind`, `convmemory_message`.`content`, `convmemory_message`.`wire`,
-    `convmemory_message`.`metadata`, `convmemory_message`.`format`, `convmemory_message`.`item`,
-    `convmemory_message`.`usage`, `convmemory_message`.`tokens`, `convmemory_message`.`tokens_through`,
-    `convmemory_message`.`answers`, `convmemory_message`.`created_at`, `convmemory_message`.`redacted_at`,
-    `convmemory_message`.`idempotency_key`, `convmemory_message`.`payload_hash`
+SELECT `convmemory_message`.`session_id`, `convmemory_message`.`position`, `convmemory_message`.`public_id`,
+    `convmemory_message`.`role`, `convmemory_message`.`kind`, `convmemory_message`.`content`,
+    `convmemory_message`.`wire`, `convmemory_message`.`metadata`, `convmemory_message`.`format`,
+    `convmemory_message`.`item`, `convmemory_message`.`usage`, `convmemory_message`.`tokens`,
+    `convmemory_message`.`tokens_through`, `convmemory_message`.`answers`, `convmemory_message`.`created_at`,
+    `convmemory_message`.`redacted_at`
 FROM `convmemory_message`
 WHERE (`convmemory_message`.`session_id` = %s
     AND `convmemory_message`.`position` = %s) LIMIT 21 FOR UPDATE;
@@ -1035,12 +1032,12 @@ WHERE (`convmemory_message`.`session_id` = %s
 
 -- redact (16 of 36)
 -- redact (28 of 36)
-SELECT `convmemory_message`.`position` AS `position`, `convmemory_message`.`payload_hash` AS `payload_hash`
-FROM `convmemory_message`
-WHERE (`convmemory_message`.`session_id` = %s
-    AND `convmemory_message`.`idempotency_key` IS NOT NULL
-    AND `convmemory_message`.`position` <= %s)
-ORDER BY 1 DESC LIMIT 1 FOR UPDATE;
+UPDATE `convmemory_usedkey`
+SET `content` = %s
+WHERE (`convmemory_usedkey`.`gone_at` IS NULL
+    AND `convmemory_usedkey`.`session_id` = %s
+    AND `convmemory_usedkey`.`first_position` > (%s - `convmemory_usedkey`.`size`)
+    AND `convmemory_usedkey`.`first_position` <= %s);
 
 -- redact (17 of 36)
 -- redact (29 of 36)
@@ -1055,11 +1052,11 @@ SELECT `convmemory_session`.`id`, `convmemory_session`.`public_id`, `convmemory_
     `convmemory_session`.`owner_id`, `convmemory_session`.`visitor`, `convmemory_session`.`key`,
     `convmemory_session`.`name_hash`, `convmemory_session`.`title`, `convmemory_session`.`metadata`,
     `convmemory_session`.`archived_at`, `convmemory_session`.`starred_at`,
-    `convmemory_session`.`creation_key`, `convmemory_session`.`creation_hash`, `convmemory_session`.`cuts`,
-    `convmemory_session`.`spent_keys`, `convmemory_session`.`last_position`,
-    `convmemory_session`.`unpinned_count`, `convmemory_session`.`unpinned_tokens`,
-    `convmemory_session`.`settled_tokens`, `convmemory_session`.`newest_position`,
-    `convmemory_session`.`pinned`, `convmemory_session`.`pinned_count`, `convmemory_session`.`pinned_tokens`,
+    `convmemory_session`.`creation_key`, `convmemory_session`.`creation_hash`,
+    `convmemory_session`.`last_position`, `convmemory_session`.`unpinned_count`,
+    `convmemory_session`.`unpinned_tokens`, `convmemory_session`.`settled_tokens`,
+    `convmemory_session`.`newest_position`, `convmemory_session`.`pinned`,
+    `convmemory_session`.`pinned_count`, `convmemory_session`.`pinned_tokens`,
     `convmemory_session`.`call_position`, `convmemory_session`.`answered_position`,
     `convmemory_session`.`exchange_calls`, `convmemory_session`.`open_calls`,
     `convmemory_session`.`last_version`, `convmemory_session`.`current_version`,
@@ -1086,6 +1083,7 @@ ORDER BY `convmemory_segment`.`session_id` DESC, 1 DESC LIMIT 1 FOR UPDATE;
 
 -- redact (24 of 36)
 -- redact (36 of 36)
+-- truncate (15 of 15)
 UPDATE `convmemory_session`
 SET `last_position` = %s, `unpinned_count` = %s, `unpinned_tokens` = %s, `settled_tokens` = %s,
     `newest_position` = %s, `pinned` = %s, `call_position` = %s, `exchange_calls` = %s, `open_calls` = %s,
@@ -1103,48 +1101,37 @@ WHERE (`convmemory_session`.`name_hash` = %s
     AND `convmemory_session`.`last_position` > %s);
 
 -- truncate (6 of 15)
--- clear (3 of 7)
-SELECT `convmemory_message`.`idempotency_key` AS `idempotency_key`, `convmemory_message`.`position` AS
-    `position`, `convmemory_message`.`payload_hash` AS `payload_hash`
-FROM `convmemory_message`
-WHERE (`convmemory_message`.`position` > %s
-    AND `convmemory_message`.`session_id` = %s
-    AND `convmemory_message`.`idempotency_key` IS NOT NULL)
-ORDER BY 2 DESC LIMIT 64 FOR UPDATE;
-
--- truncate (7 of 15)
 DELETE
 FROM `convmemory_message`
 WHERE (`convmemory_message`.`position` > %s
     AND `convmemory_message`.`session_id` = %s);
 
--- truncate (8 of 15)
+-- truncate (7 of 15)
 UPDATE `convmemory_summary`
 SET `text` = %s, `identifiers` = NULL, `model_length` = NULL
 WHERE (`convmemory_summary`.`last_position` > %s
     AND `convmemory_summary`.`session_id` = %s);
 
--- truncate (9 of 15)
+-- truncate (8 of 15)
 DELETE
 FROM `convmemory_segment`
 WHERE (`convmemory_segment`.`session_id` = %s
     AND `convmemory_segment`.`first` > %s);
 
--- truncate (10 of 15)
+-- truncate (9 of 15)
 SELECT `convmemory_segment`.`first` AS `first`, `convmemory_segment`.`last` AS `last`,
     `convmemory_segment`.`data` AS `data`
 FROM `convmemory_segment`
 WHERE `convmemory_segment`.`session_id` = %s
 ORDER BY `convmemory_segment`.`session_id` DESC, 1 DESC LIMIT 1 FOR UPDATE;
 
--- truncate (15 of 15)
-UPDATE `convmemory_session`
-SET `last_position` = %s, `unpinned_count` = %s, `unpinned_tokens` = %s, `settled_tokens` = %s,
-    `newest_position` = %s, `pinned` = %s, `call_position` = %s, `exchange_calls` = %s, `open_calls` = %s,
-    `covered_position` = %s, `covered_count` = %s, `covered_tokens` = %s, `pinned_count` = %s, `pinned_tokens`
-    = %s, `indexed_position` = %s, `current_version` = %s, `due_since` = UTC_TIMESTAMP(6), `rebuild_after` =
-    NULL, `cuts` = %s
-WHERE `convmemory_session`.`id` = %s;
+-- truncate (11 of 15)
+-- clear (7 of 7)
+UPDATE `convmemory_usedkey`
+SET `gone_at` = UTC_TIMESTAMP(6)
+WHERE (`convmemory_usedkey`.`gone_at` IS NULL
+    AND `convmemory_usedkey`.`session_id` = %s
+    AND `convmemory_usedkey`.`first_position` > (%s - `convmemory_usedkey`.`size`));
 
 -- clear (1 of 7)
 UPDATE `convmemory_session`
@@ -1153,27 +1140,27 @@ SET `due_since` = NULL, `queued_at` = NULL, `attempts` = %s, `next_attempt_at` =
     (`convmemory_session`.`revision` + %s), `updated_at` = UTC_TIMESTAMP(6)
 WHERE `convmemory_session`.`name_hash` = %s;
 
--- clear (4 of 7)
+-- clear (3 of 7)
 UPDATE `convmemory_session`
 SET `last_position` = %s, `unpinned_count` = %s, `unpinned_tokens` = %s, `settled_tokens` = %s,
     `newest_position` = %s, `pinned` = %s, `call_position` = %s, `exchange_calls` = %s, `open_calls` = %s,
     `covered_position` = %s, `covered_count` = %s, `covered_tokens` = %s, `pinned_count` = %s, `pinned_tokens`
     = %s, `due_since` = NULL, `queued_at` = NULL, `attempts` = %s, `next_attempt_at` = NULL, `lease_token` =
     %s, `lease_expires_at` = NULL, `last_error` = %s, `rebuild_after` = NULL, `answered_position` = %s,
-    `current_version` = %s, `indexed_position` = %s, `cuts` = %s
+    `current_version` = %s, `indexed_position` = %s
 WHERE `convmemory_session`.`id` = %s;
 
--- clear (5 of 7)
+-- clear (4 of 7)
 DELETE
 FROM `convmemory_message`
 WHERE `convmemory_message`.`session_id` = %s;
 
--- clear (6 of 7)
+-- clear (5 of 7)
 DELETE
 FROM `convmemory_summary`
 WHERE `convmemory_summary`.`session_id` = %s;
 
--- clear (7 of 7)
+-- clear (6 of 7)
 DELETE
 FROM `convmemory_segment`
 WHERE `convmemory_segment`.`session_id` = %s;
@@ -1201,14 +1188,14 @@ UPDATE `convmemory_session`
 SET `name_hash` = %s, `key` = %s, `owner_id` = %s, `visitor` = %s, `updated_at` = UTC_TIMESTAMP(6)
 WHERE `convmemory_session`.`id` = %s;
 
--- erase (1 of 12)
+-- erase (1 of 13)
 UPDATE `convmemory_session`
 SET `epoch` = (`convmemory_session`.`epoch` + %s)
 WHERE (`convmemory_session`.`alias` = %s
     AND `convmemory_session`.`owner_id` = %s
     AND `convmemory_session`.`visitor` = %s);
 
--- erase (2 of 12)
+-- erase (2 of 13)
 SELECT `convmemory_session`.`id` AS `pk`
 FROM `convmemory_session`
 WHERE (`convmemory_session`.`alias` = %s
@@ -1216,21 +1203,21 @@ WHERE (`convmemory_session`.`alias` = %s
     AND `convmemory_session`.`visitor` = %s)
 ORDER BY 1 ASC FOR UPDATE;
 
--- erase (3 of 12)
+-- erase (3 of 13)
 UPDATE `convmemory_session`
 SET `epoch` = (`convmemory_session`.`epoch` + %s)
 WHERE `convmemory_session`.`id` IN (%s);
 
--- erase (4 of 12)
+-- erase (4 of 13)
 SELECT `convmemory_session`.`id`, `convmemory_session`.`public_id`, `convmemory_session`.`alias`,
     `convmemory_session`.`owner_id`, `convmemory_session`.`visitor`, `convmemory_session`.`key`,
     `convmemory_session`.`name_hash`, `convmemory_session`.`title`, `convmemory_session`.`metadata`,
     `convmemory_session`.`archived_at`, `convmemory_session`.`starred_at`,
-    `convmemory_session`.`creation_key`, `convmemory_session`.`creation_hash`, `convmemory_session`.`cuts`,
-    `convmemory_session`.`spent_keys`, `convmemory_session`.`last_position`,
-    `convmemory_session`.`unpinned_count`, `convmemory_session`.`unpinned_tokens`,
-    `convmemory_session`.`settled_tokens`, `convmemory_session`.`newest_position`,
-    `convmemory_session`.`pinned`, `convmemory_session`.`pinned_count`, `convmemory_session`.`pinned_tokens`,
+    `convmemory_session`.`creation_key`, `convmemory_session`.`creation_hash`,
+    `convmemory_session`.`last_position`, `convmemory_session`.`unpinned_count`,
+    `convmemory_session`.`unpinned_tokens`, `convmemory_session`.`settled_tokens`,
+    `convmemory_session`.`newest_position`, `convmemory_session`.`pinned`,
+    `convmemory_session`.`pinned_count`, `convmemory_session`.`pinned_tokens`,
     `convmemory_session`.`call_position`, `convmemory_session`.`answered_position`,
     `convmemory_session`.`exchange_calls`, `convmemory_session`.`open_calls`,
     `convmemory_session`.`last_version`, `convmemory_session`.`current_version`,
@@ -1246,12 +1233,12 @@ SELECT `convmemory_session`.`id`, `convmemory_session`.`public_id`, `convmemory_
 FROM `convmemory_session`
 WHERE `convmemory_session`.`id` IN (%s);
 
--- erase (5 of 12)
+-- erase (5 of 13)
 UPDATE `convmemory_session`
 SET `epoch` = (`convmemory_session`.`epoch` + %s)
 WHERE `convmemory_session`.`id` = %s;
 
--- erase (6 of 12)
+-- erase (6 of 13)
 SELECT `convmemory_session`.`forked_from_id` AS `forked_from`
 FROM `convmemory_session`
 WHERE `convmemory_session`.`id` = %s;

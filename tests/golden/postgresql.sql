@@ -23,9 +23,9 @@ WITH advanced AS (
     RETURNING id, last_position, unpinned_tokens, answered_position, due_since IS NOT NULL AS due,
     due_revision = revision AS turned_due), added AS (
     INSERT INTO convmemory_message (session_id, tokens_through, position, created_at, role, kind, content,
-        tokens, payload_hash)
+        tokens, public_id)
     SELECT id, unpinned_tokens, last_position, STATEMENT_TIMESTAMP(), %(new_role)s, %(new_kind)s,
-        %(new_content)s, %(new_tokens)s, %(new_payload_hash)s
+        %(new_content)s, %(new_tokens)s, %(new_public_id)s
     FROM advanced)
 SELECT *
 FROM advanced;
@@ -56,9 +56,9 @@ WITH advanced AS (
     RETURNING id, last_position, unpinned_tokens, answered_position, due_since IS NOT NULL AS due,
     due_revision = revision AS turned_due), added AS (
     INSERT INTO convmemory_message (session_id, tokens_through, position, created_at, role, kind, content,
-        tokens, payload_hash)
+        tokens, public_id)
     SELECT id, unpinned_tokens, last_position, STATEMENT_TIMESTAMP(), %(new_role)s, %(new_kind)s,
-        %(new_content)s, %(new_tokens)s, %(new_payload_hash)s
+        %(new_content)s, %(new_tokens)s, %(new_public_id)s
     FROM advanced)
 SELECT *
 FROM advanced;
@@ -89,19 +89,18 @@ WITH advanced AS (
     RETURNING id, last_position, unpinned_tokens, answered_position, due_since IS NOT NULL AS due,
     due_revision = revision AS turned_due), added AS (
     INSERT INTO convmemory_message (session_id, role, kind, content, wire, metadata, format, item, usage,
-        tokens, tokens_through, position, answers, idempotency_key, payload_hash, created_at)
+        tokens, tokens_through, position, answers, public_id, created_at)
     SELECT advanced.id, batch.role, batch.kind, batch.content, batch.wire, batch.metadata, batch.format,
         batch.item, batch.usage, batch.tokens, advanced.unpinned_tokens - %(added_tokens)s +
         batch.tokens_through, advanced.last_position - %(added)s + batch.position, CASE WHEN batch.answers =
         -1 THEN advanced.answered_position ELSE advanced.last_position - %(added)s + batch.answers END,
-        batch.idempotency_key, batch.payload_hash, COALESCE(batch.created_at, STATEMENT_TIMESTAMP())
+        batch.public_id, COALESCE(batch.created_at, STATEMENT_TIMESTAMP())
     FROM advanced, UNNEST(%(new_role)s::text[], %(new_kind)s::text[], %(new_content)s::text[],
         %(new_wire)s::text[], %(new_metadata)s::text[], %(new_format)s::text[], %(new_item)s::text[],
         %(new_usage)s::text[], %(new_tokens)s::int[], %(new_tokens_through)s::bigint[],
-        %(new_position)s::bigint[], %(new_answers)s::bigint[], %(new_idempotency_key)s::text[],
-        %(new_payload_hash)s::text[], %(new_created_at)s::timestamptz[]) AS batch (role, kind, content, wire,
-        metadata, format, item, usage, tokens, tokens_through, position, answers, idempotency_key,
-        payload_hash, created_at))
+        %(new_position)s::bigint[], %(new_answers)s::bigint[], %(new_public_id)s::uuid[],
+        %(new_created_at)s::timestamptz[]) AS batch (role, kind, content, wire, metadata, format, item, usage,
+        tokens, tokens_through, position, answers, public_id, created_at))
 SELECT *
 FROM advanced;
 
@@ -130,9 +129,9 @@ WITH advanced AS (
     RETURNING id, last_position, unpinned_tokens, answered_position, due_since IS NOT NULL AS due,
     due_revision = revision AS turned_due), added AS (
     INSERT INTO convmemory_message (session_id, tokens_through, position, created_at, role, kind, content,
-        tokens, payload_hash)
+        tokens, public_id)
     SELECT id, unpinned_tokens, last_position, STATEMENT_TIMESTAMP(), %(new_role)s, %(new_kind)s,
-        %(new_content)s, %(new_tokens)s, %(new_payload_hash)s
+        %(new_content)s, %(new_tokens)s, %(new_public_id)s
     FROM advanced)
 SELECT *
 FROM advanced;
@@ -164,9 +163,9 @@ WITH advanced AS (
     RETURNING id, last_position, unpinned_tokens, answered_position, due_since IS NOT NULL AS due,
     due_revision = revision AS turned_due), added AS (
     INSERT INTO convmemory_message (session_id, tokens_through, position, created_at, role, kind, content,
-        tokens, payload_hash)
+        tokens, public_id)
     SELECT id, unpinned_tokens, last_position, STATEMENT_TIMESTAMP(), %(new_role)s, %(new_kind)s,
-        %(new_content)s, %(new_tokens)s, %(new_payload_hash)s
+        %(new_content)s, %(new_tokens)s, %(new_public_id)s
     FROM advanced)
 SELECT *
 FROM advanced;
@@ -188,9 +187,9 @@ WITH advanced AS (
     RETURNING id, last_position, unpinned_tokens, answered_position, due_since IS NOT NULL AS due,
     due_revision = revision AS turned_due), added AS (
     INSERT INTO convmemory_message (session_id, tokens_through, position, created_at, role, kind, content,
-        tokens, payload_hash)
+        tokens, public_id)
     SELECT id, unpinned_tokens, last_position, STATEMENT_TIMESTAMP(), %(new_role)s, %(new_kind)s,
-        %(new_content)s, %(new_tokens)s, %(new_payload_hash)s
+        %(new_content)s, %(new_tokens)s, %(new_public_id)s
     FROM advanced)
 SELECT *
 FROM advanced;
@@ -218,9 +217,9 @@ WITH advanced AS (
     RETURNING id, last_position, unpinned_tokens, answered_position, due_since IS NOT NULL AS due,
     due_revision = revision AS turned_due), added AS (
     INSERT INTO convmemory_message (session_id, tokens_through, position, created_at, role, kind, content,
-        tokens, payload_hash)
+        tokens, public_id)
     SELECT id, unpinned_tokens, last_position, STATEMENT_TIMESTAMP(), %(new_role)s, %(new_kind)s,
-        %(new_content)s, %(new_tokens)s, %(new_payload_hash)s
+        %(new_content)s, %(new_tokens)s, %(new_public_id)s
     FROM advanced)
 SELECT *
 FROM advanced;
@@ -251,9 +250,9 @@ WITH advanced AS (
     RETURNING id, last_position, unpinned_tokens, answered_position, due_since IS NOT NULL AS due,
     due_revision = revision AS turned_due), added AS (
     INSERT INTO convmemory_message (session_id, tokens_through, position, created_at, role, kind, content,
-        tokens, payload_hash)
+        tokens, public_id)
     SELECT id, unpinned_tokens, last_position, STATEMENT_TIMESTAMP(), %(new_role)s, %(new_kind)s,
-        %(new_content)s, %(new_tokens)s, %(new_payload_hash)s
+        %(new_content)s, %(new_tokens)s, %(new_public_id)s
     FROM advanced)
 SELECT *
 FROM advanced;
@@ -289,9 +288,9 @@ WITH advanced AS (
     RETURNING id, last_position, unpinned_tokens, answered_position, due_since IS NOT NULL AS due,
     due_revision = revision AS turned_due), added AS (
     INSERT INTO convmemory_message (session_id, tokens_through, position, created_at, role, kind, content,
-        tokens, payload_hash)
+        tokens, public_id)
     SELECT id, unpinned_tokens, last_position, STATEMENT_TIMESTAMP(), %(new_role)s, %(new_kind)s,
-        %(new_content)s, %(new_tokens)s, %(new_payload_hash)s
+        %(new_content)s, %(new_tokens)s, %(new_public_id)s
     FROM advanced)
 SELECT *
 FROM advanced;
@@ -314,9 +313,9 @@ WITH advanced AS (
     RETURNING id, last_position, unpinned_tokens, answered_position, due_since IS NOT NULL AS due,
     due_revision = revision AS turned_due), added AS (
     INSERT INTO convmemory_message (session_id, tokens_through, position, created_at, role, kind, content,
-        tokens, payload_hash)
+        tokens, public_id)
     SELECT id, unpinned_tokens, last_position, STATEMENT_TIMESTAMP(), %(new_role)s, %(new_kind)s,
-        %(new_content)s, %(new_tokens)s, %(new_payload_hash)s
+        %(new_content)s, %(new_tokens)s, %(new_public_id)s
     FROM advanced)
 SELECT *
 FROM advanced;
@@ -338,14 +337,15 @@ WITH advanced AS (
     revision = revision + 1,
     updated_at = STATEMENT_TIMESTAMP()
     WHERE name_hash = %(name_hash)s
-    AND epoch = %(epoch)s
     RETURNING id, last_position, unpinned_tokens, answered_position, due_since IS NOT NULL AS due,
-    due_revision = revision AS turned_due), added AS (
+    due_revision = revision AS turned_due), used AS (
+    INSERT INTO convmemory_usedkey (session_id, key_hash, first_position, size, content)
+    SELECT id, %(key_hash)s, last_position - %(added)s + 1, %(added)s, %(content)s
+    FROM advanced), added AS (
     INSERT INTO convmemory_message (session_id, tokens_through, position, created_at, role, kind, content,
-        wire, metadata, usage, tokens, idempotency_key, payload_hash)
+        wire, metadata, usage, tokens, public_id)
     SELECT id, unpinned_tokens, last_position, %(new_created_at)s, %(new_role)s, %(new_kind)s,
-        %(new_content)s, %(new_wire)s, %(new_metadata)s, %(new_usage)s, %(new_tokens)s,
-        %(new_idempotency_key)s, %(new_payload_hash)s
+        %(new_content)s, %(new_wire)s, %(new_metadata)s, %(new_usage)s, %(new_tokens)s, %(new_public_id)s
     FROM advanced)
 SELECT *
 FROM advanced;
@@ -367,23 +367,24 @@ WITH advanced AS (
     revision = revision + 1,
     updated_at = STATEMENT_TIMESTAMP()
     WHERE name_hash = %(name_hash)s
-    AND epoch = %(epoch)s
     RETURNING id, last_position, unpinned_tokens, answered_position, due_since IS NOT NULL AS due,
-    due_revision = revision AS turned_due), added AS (
+    due_revision = revision AS turned_due), used AS (
+    INSERT INTO convmemory_usedkey (session_id, key_hash, first_position, size, content)
+    SELECT id, %(key_hash)s, last_position - %(added)s + 1, %(added)s, %(content)s
+    FROM advanced), added AS (
     INSERT INTO convmemory_message (session_id, role, kind, content, wire, metadata, format, item, usage,
-        tokens, tokens_through, position, answers, idempotency_key, payload_hash, created_at)
+        tokens, tokens_through, position, answers, public_id, created_at)
     SELECT advanced.id, batch.role, batch.kind, batch.content, batch.wire, batch.metadata, batch.format,
         batch.item, batch.usage, batch.tokens, advanced.unpinned_tokens - %(added_tokens)s +
         batch.tokens_through, advanced.last_position - %(added)s + batch.position, CASE WHEN batch.answers =
         -1 THEN advanced.answered_position ELSE advanced.last_position - %(added)s + batch.answers END,
-        batch.idempotency_key, batch.payload_hash, COALESCE(batch.created_at, STATEMENT_TIMESTAMP())
+        batch.public_id, COALESCE(batch.created_at, STATEMENT_TIMESTAMP())
     FROM advanced, UNNEST(%(new_role)s::text[], %(new_kind)s::text[], %(new_content)s::text[],
         %(new_wire)s::text[], %(new_metadata)s::text[], %(new_format)s::text[], %(new_item)s::text[],
         %(new_usage)s::text[], %(new_tokens)s::int[], %(new_tokens_through)s::bigint[],
-        %(new_position)s::bigint[], %(new_answers)s::bigint[], %(new_idempotency_key)s::text[],
-        %(new_payload_hash)s::text[], %(new_created_at)s::timestamptz[]) AS batch (role, kind, content, wire,
-        metadata, format, item, usage, tokens, tokens_through, position, answers, idempotency_key,
-        payload_hash, created_at))
+        %(new_position)s::bigint[], %(new_answers)s::bigint[], %(new_public_id)s::uuid[],
+        %(new_created_at)s::timestamptz[]) AS batch (role, kind, content, wire, metadata, format, item, usage,
+        tokens, tokens_through, position, answers, public_id, created_at))
 SELECT *
 FROM advanced;
 
@@ -407,9 +408,9 @@ WITH advanced AS (
     RETURNING id, last_position, unpinned_tokens, answered_position, due_since IS NOT NULL AS due,
     due_revision = revision AS turned_due), added AS (
     INSERT INTO convmemory_message (session_id, tokens_through, position, created_at, role, kind, wire,
-        tokens, payload_hash)
+        tokens, public_id)
     SELECT id, unpinned_tokens, last_position, STATEMENT_TIMESTAMP(), %(new_role)s, %(new_kind)s,
-        %(new_wire)s, %(new_tokens)s, %(new_payload_hash)s
+        %(new_wire)s, %(new_tokens)s, %(new_public_id)s
     FROM advanced)
 SELECT *
 FROM advanced;
@@ -434,19 +435,18 @@ WITH advanced AS (
     RETURNING id, last_position, unpinned_tokens, answered_position, due_since IS NOT NULL AS due,
     due_revision = revision AS turned_due), added AS (
     INSERT INTO convmemory_message (session_id, role, kind, content, wire, metadata, format, item, usage,
-        tokens, tokens_through, position, answers, idempotency_key, payload_hash, created_at)
+        tokens, tokens_through, position, answers, public_id, created_at)
     SELECT advanced.id, batch.role, batch.kind, batch.content, batch.wire, batch.metadata, batch.format,
         batch.item, batch.usage, batch.tokens, advanced.unpinned_tokens - %(added_tokens)s +
         batch.tokens_through, advanced.last_position - %(added)s + batch.position, CASE WHEN batch.answers =
         -1 THEN advanced.answered_position ELSE advanced.last_position - %(added)s + batch.answers END,
-        batch.idempotency_key, batch.payload_hash, COALESCE(batch.created_at, STATEMENT_TIMESTAMP())
+        batch.public_id, COALESCE(batch.created_at, STATEMENT_TIMESTAMP())
     FROM advanced, UNNEST(%(new_role)s::text[], %(new_kind)s::text[], %(new_content)s::text[],
         %(new_wire)s::text[], %(new_metadata)s::text[], %(new_format)s::text[], %(new_item)s::text[],
         %(new_usage)s::text[], %(new_tokens)s::int[], %(new_tokens_through)s::bigint[],
-        %(new_position)s::bigint[], %(new_answers)s::bigint[], %(new_idempotency_key)s::text[],
-        %(new_payload_hash)s::text[], %(new_created_at)s::timestamptz[]) AS batch (role, kind, content, wire,
-        metadata, format, item, usage, tokens, tokens_through, position, answers, idempotency_key,
-        payload_hash, created_at))
+        %(new_position)s::bigint[], %(new_answers)s::bigint[], %(new_public_id)s::uuid[],
+        %(new_created_at)s::timestamptz[]) AS batch (role, kind, content, wire, metadata, format, item, usage,
+        tokens, tokens_through, position, answers, public_id, created_at))
 SELECT *
 FROM advanced;
 
@@ -470,9 +470,9 @@ WITH advanced AS (
     RETURNING id, last_position, unpinned_tokens, answered_position, due_since IS NOT NULL AS due,
     due_revision = revision AS turned_due), added AS (
     INSERT INTO convmemory_message (session_id, tokens_through, position, created_at, answers, role, kind,
-        content, wire, tokens, payload_hash)
+        content, wire, tokens, public_id)
     SELECT id, unpinned_tokens, last_position, STATEMENT_TIMESTAMP(), answered_position, %(new_role)s,
-        %(new_kind)s, %(new_content)s, %(new_wire)s, %(new_tokens)s, %(new_payload_hash)s
+        %(new_kind)s, %(new_content)s, %(new_wire)s, %(new_tokens)s, %(new_public_id)s
     FROM advanced)
 SELECT *
 FROM advanced;
@@ -498,19 +498,18 @@ WITH advanced AS (
     RETURNING id, last_position, unpinned_tokens, answered_position, due_since IS NOT NULL AS due,
     due_revision = revision AS turned_due), added AS (
     INSERT INTO convmemory_message (session_id, role, kind, content, wire, metadata, format, item, usage,
-        tokens, tokens_through, position, answers, idempotency_key, payload_hash, created_at)
+        tokens, tokens_through, position, answers, public_id, created_at)
     SELECT advanced.id, batch.role, batch.kind, batch.content, batch.wire, batch.metadata, batch.format,
         batch.item, batch.usage, batch.tokens, advanced.unpinned_tokens - %(added_tokens)s +
         batch.tokens_through, advanced.last_position - %(added)s + batch.position, CASE WHEN batch.answers =
         -1 THEN advanced.answered_position ELSE advanced.last_position - %(added)s + batch.answers END,
-        batch.idempotency_key, batch.payload_hash, COALESCE(batch.created_at, STATEMENT_TIMESTAMP())
+        batch.public_id, COALESCE(batch.created_at, STATEMENT_TIMESTAMP())
     FROM advanced, UNNEST(%(new_role)s::text[], %(new_kind)s::text[], %(new_content)s::text[],
         %(new_wire)s::text[], %(new_metadata)s::text[], %(new_format)s::text[], %(new_item)s::text[],
         %(new_usage)s::text[], %(new_tokens)s::int[], %(new_tokens_through)s::bigint[],
-        %(new_position)s::bigint[], %(new_answers)s::bigint[], %(new_idempotency_key)s::text[],
-        %(new_payload_hash)s::text[], %(new_created_at)s::timestamptz[]) AS batch (role, kind, content, wire,
-        metadata, format, item, usage, tokens, tokens_through, position, answers, idempotency_key,
-        payload_hash, created_at))
+        %(new_position)s::bigint[], %(new_answers)s::bigint[], %(new_public_id)s::uuid[],
+        %(new_created_at)s::timestamptz[]) AS batch (role, kind, content, wire, metadata, format, item, usage,
+        tokens, tokens_through, position, answers, public_id, created_at))
 SELECT *
 FROM advanced;
 
@@ -535,19 +534,18 @@ WITH advanced AS (
     RETURNING id, last_position, unpinned_tokens, answered_position, due_since IS NOT NULL AS due,
     due_revision = revision AS turned_due), added AS (
     INSERT INTO convmemory_message (session_id, role, kind, content, wire, metadata, format, item, usage,
-        tokens, tokens_through, position, answers, idempotency_key, payload_hash, created_at)
+        tokens, tokens_through, position, answers, public_id, created_at)
     SELECT advanced.id, batch.role, batch.kind, batch.content, batch.wire, batch.metadata, batch.format,
         batch.item, batch.usage, batch.tokens, advanced.unpinned_tokens - %(added_tokens)s +
         batch.tokens_through, advanced.last_position - %(added)s + batch.position, CASE WHEN batch.answers =
         -1 THEN advanced.answered_position ELSE advanced.last_position - %(added)s + batch.answers END,
-        batch.idempotency_key, batch.payload_hash, COALESCE(batch.created_at, STATEMENT_TIMESTAMP())
+        batch.public_id, COALESCE(batch.created_at, STATEMENT_TIMESTAMP())
     FROM advanced, UNNEST(%(new_role)s::text[], %(new_kind)s::text[], %(new_content)s::text[],
         %(new_wire)s::text[], %(new_metadata)s::text[], %(new_format)s::text[], %(new_item)s::text[],
         %(new_usage)s::text[], %(new_tokens)s::int[], %(new_tokens_through)s::bigint[],
-        %(new_position)s::bigint[], %(new_answers)s::bigint[], %(new_idempotency_key)s::text[],
-        %(new_payload_hash)s::text[], %(new_created_at)s::timestamptz[]) AS batch (role, kind, content, wire,
-        metadata, format, item, usage, tokens, tokens_through, position, answers, idempotency_key,
-        payload_hash, created_at))
+        %(new_position)s::bigint[], %(new_answers)s::bigint[], %(new_public_id)s::uuid[],
+        %(new_created_at)s::timestamptz[]) AS batch (role, kind, content, wire, metadata, format, item, usage,
+        tokens, tokens_through, position, answers, public_id, created_at))
 SELECT *
 FROM advanced;
 
@@ -573,19 +571,18 @@ WITH advanced AS (
     RETURNING id, last_position, unpinned_tokens, answered_position, due_since IS NOT NULL AS due,
     due_revision = revision AS turned_due), added AS (
     INSERT INTO convmemory_message (session_id, role, kind, content, wire, metadata, format, item, usage,
-        tokens, tokens_through, position, answers, idempotency_key, payload_hash, created_at)
+        tokens, tokens_through, position, answers, public_id, created_at)
     SELECT advanced.id, batch.role, batch.kind, batch.content, batch.wire, batch.metadata, batch.format,
         batch.item, batch.usage, batch.tokens, advanced.unpinned_tokens - %(added_tokens)s +
         batch.tokens_through, advanced.last_position - %(added)s + batch.position, CASE WHEN batch.answers =
         -1 THEN advanced.answered_position ELSE advanced.last_position - %(added)s + batch.answers END,
-        batch.idempotency_key, batch.payload_hash, COALESCE(batch.created_at, STATEMENT_TIMESTAMP())
+        batch.public_id, COALESCE(batch.created_at, STATEMENT_TIMESTAMP())
     FROM advanced, UNNEST(%(new_role)s::text[], %(new_kind)s::text[], %(new_content)s::text[],
         %(new_wire)s::text[], %(new_metadata)s::text[], %(new_format)s::text[], %(new_item)s::text[],
         %(new_usage)s::text[], %(new_tokens)s::int[], %(new_tokens_through)s::bigint[],
-        %(new_position)s::bigint[], %(new_answers)s::bigint[], %(new_idempotency_key)s::text[],
-        %(new_payload_hash)s::text[], %(new_created_at)s::timestamptz[]) AS batch (role, kind, content, wire,
-        metadata, format, item, usage, tokens, tokens_through, position, answers, idempotency_key,
-        payload_hash, created_at))
+        %(new_position)s::bigint[], %(new_answers)s::bigint[], %(new_public_id)s::uuid[],
+        %(new_created_at)s::timestamptz[]) AS batch (role, kind, content, wire, metadata, format, item, usage,
+        tokens, tokens_through, position, answers, public_id, created_at))
 SELECT *
 FROM advanced;
 
@@ -610,9 +607,9 @@ WITH advanced AS (
     RETURNING id, last_position, unpinned_tokens, answered_position, due_since IS NOT NULL AS due,
     due_revision = revision AS turned_due), added AS (
     INSERT INTO convmemory_message (session_id, tokens_through, position, created_at, role, kind, content,
-        tokens, payload_hash)
+        tokens, public_id)
     SELECT id, unpinned_tokens, last_position, STATEMENT_TIMESTAMP(), %(new_role)s, %(new_kind)s,
-        %(new_content)s, %(new_tokens)s, %(new_payload_hash)s
+        %(new_content)s, %(new_tokens)s, %(new_public_id)s
     FROM advanced)
 SELECT *
 FROM advanced;
@@ -639,19 +636,18 @@ WITH advanced AS (
     RETURNING id, last_position, unpinned_tokens, answered_position, due_since IS NOT NULL AS due,
     due_revision = revision AS turned_due), added AS (
     INSERT INTO convmemory_message (session_id, role, kind, content, wire, metadata, format, item, usage,
-        tokens, tokens_through, position, answers, idempotency_key, payload_hash, created_at)
+        tokens, tokens_through, position, answers, public_id, created_at)
     SELECT advanced.id, batch.role, batch.kind, batch.content, batch.wire, batch.metadata, batch.format,
         batch.item, batch.usage, batch.tokens, advanced.unpinned_tokens - %(added_tokens)s +
         batch.tokens_through, advanced.last_position - %(added)s + batch.position, CASE WHEN batch.answers =
         -1 THEN advanced.answered_position ELSE advanced.last_position - %(added)s + batch.answers END,
-        batch.idempotency_key, batch.payload_hash, COALESCE(batch.created_at, STATEMENT_TIMESTAMP())
+        batch.public_id, COALESCE(batch.created_at, STATEMENT_TIMESTAMP())
     FROM advanced, UNNEST(%(new_role)s::text[], %(new_kind)s::text[], %(new_content)s::text[],
         %(new_wire)s::text[], %(new_metadata)s::text[], %(new_format)s::text[], %(new_item)s::text[],
         %(new_usage)s::text[], %(new_tokens)s::int[], %(new_tokens_through)s::bigint[],
-        %(new_position)s::bigint[], %(new_answers)s::bigint[], %(new_idempotency_key)s::text[],
-        %(new_payload_hash)s::text[], %(new_created_at)s::timestamptz[]) AS batch (role, kind, content, wire,
-        metadata, format, item, usage, tokens, tokens_through, position, answers, idempotency_key,
-        payload_hash, created_at))
+        %(new_position)s::bigint[], %(new_answers)s::bigint[], %(new_public_id)s::uuid[],
+        %(new_created_at)s::timestamptz[]) AS batch (role, kind, content, wire, metadata, format, item, usage,
+        tokens, tokens_through, position, answers, public_id, created_at))
 SELECT *
 FROM advanced;
 
@@ -665,46 +661,46 @@ FROM advanced;
 -- append, rows: all limits
 -- append, rows: a session that is given as a row
 -- append, rows: a pinned message
-INSERT INTO convmemory_message (session_id, role, kind, content, tokens, tokens_through, position,
-    payload_hash, created_at)
+INSERT INTO convmemory_message (session_id, role, kind, content, tokens, tokens_through, position, public_id,
+    created_at)
 VALUES (%(session_id)s, %(role)s, %(kind)s, %(content)s, %(tokens)s, %(tokens_through)s, %(position)s,
-    %(payload_hash)s, STATEMENT_TIMESTAMP());
+    %(public_id)s, STATEMENT_TIMESTAMP());
 
 -- append, rows: several messages
 -- append, rows: a repeated tool result
 -- append, rows: two pinned messages
 INSERT INTO convmemory_message (session_id, role, kind, content, wire, metadata, format, item, usage, tokens,
-    tokens_through, position, answers, idempotency_key, payload_hash, created_at)
-VALUES (%s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, COALESCE(%s, STATEMENT_TIMESTAMP())), (%s,
-    %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, COALESCE(%s, STATEMENT_TIMESTAMP())), (%s, %s, %s,
-    %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, COALESCE(%s, STATEMENT_TIMESTAMP()));
+    tokens_through, position, answers, public_id, created_at)
+VALUES (%s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, COALESCE(%s, STATEMENT_TIMESTAMP())), (%s, %s,
+    %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, COALESCE(%s, STATEMENT_TIMESTAMP())), (%s, %s, %s, %s, %s,
+    %s, %s, %s, %s, %s, %s, %s, %s, %s, COALESCE(%s, STATEMENT_TIMESTAMP()));
 
 -- append, rows: every column, and an idempotency key
 INSERT INTO convmemory_message (session_id, role, kind, content, wire, metadata, usage, tokens,
-    tokens_through, position, idempotency_key, payload_hash, created_at)
+    tokens_through, position, public_id, created_at)
 VALUES (%(session_id)s, %(role)s, %(kind)s, %(content)s, %(wire)s, %(metadata)s, %(usage)s, %(tokens)s,
-    %(tokens_through)s, %(position)s, %(idempotency_key)s, %(payload_hash)s, %(created_at)s);
+    %(tokens_through)s, %(position)s, %(public_id)s, %(created_at)s);
 
 -- append, rows: several messages, an idempotency key
 -- append, rows: tool calls with their result
 -- append, rows: two tool results
 -- append, rows: a tool result, and a message of the user
 INSERT INTO convmemory_message (session_id, role, kind, content, wire, metadata, format, item, usage, tokens,
-    tokens_through, position, answers, idempotency_key, payload_hash, created_at)
-VALUES (%s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, COALESCE(%s, STATEMENT_TIMESTAMP())), (%s,
-    %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, COALESCE(%s, STATEMENT_TIMESTAMP()));
+    tokens_through, position, answers, public_id, created_at)
+VALUES (%s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, COALESCE(%s, STATEMENT_TIMESTAMP())), (%s, %s,
+    %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, COALESCE(%s, STATEMENT_TIMESTAMP()));
 
 -- append, rows: tool calls
-INSERT INTO convmemory_message (session_id, role, kind, wire, tokens, tokens_through, position, payload_hash,
+INSERT INTO convmemory_message (session_id, role, kind, wire, tokens, tokens_through, position, public_id,
     created_at)
 VALUES (%(session_id)s, %(role)s, %(kind)s, %(wire)s, %(tokens)s, %(tokens_through)s, %(position)s,
-    %(payload_hash)s, STATEMENT_TIMESTAMP());
+    %(public_id)s, STATEMENT_TIMESTAMP());
 
 -- append, rows: a tool result
 INSERT INTO convmemory_message (session_id, role, kind, content, wire, tokens, tokens_through, position,
-    answers, payload_hash, created_at)
+    answers, public_id, created_at)
 VALUES (%(session_id)s, %(role)s, %(kind)s, %(content)s, %(wire)s, %(tokens)s, %(tokens_through)s,
-    %(position)s, %(answers)s, %(payload_hash)s, STATEMENT_TIMESTAMP());
+    %(position)s, %(answers)s, %(public_id)s, STATEMENT_TIMESTAMP());
 
 -- load: everything
 (
@@ -1012,9 +1008,9 @@ WHERE s.id = %s;
 
 -- fork, messages
 INSERT INTO convmemory_message (session_id, role, kind, content, wire, metadata, format, item, usage, tokens,
-    tokens_through, position, answers, idempotency_key, payload_hash, created_at, redacted_at)
+    tokens_through, position, answers, public_id, created_at, redacted_at)
 SELECT %s, role, kind, content, wire, metadata, format, item, usage, tokens, tokens_through, position,
-    answers, NULL, '', created_at, redacted_at
+    answers, public_id, created_at, redacted_at
 FROM convmemory_message
 WHERE session_id = %s
 AND position <= %s;

@@ -8,15 +8,15 @@ WHERE "convmemory_session"."name_hash" = (%s);
 -- create (1 of 2)
 -- fork (5 of 17)
 INSERT INTO "convmemory_session" ("public_id", "alias", "owner_id", "visitor", "key", "name_hash", "title",
-    "metadata", "archived_at", "starred_at", "creation_key", "creation_hash", "cuts", "spent_keys",
-    "last_position", "unpinned_count", "unpinned_tokens", "settled_tokens", "newest_position", "pinned",
-    "pinned_count", "pinned_tokens", "call_position", "answered_position", "exchange_calls", "open_calls",
-    "last_version", "current_version", "covered_position", "covered_count", "covered_tokens",
-    "indexed_position", "due_since", "due_revision", "queued_at", "attempts", "next_attempt_at",
-    "lease_token", "lease_expires_at", "last_error", "rebuild_after", "epoch", "revision", "forked_from_id",
-    "fork_position", "counter", "created_at", "updated_at")
+    "metadata", "archived_at", "starred_at", "creation_key", "creation_hash", "last_position",
+    "unpinned_count", "unpinned_tokens", "settled_tokens", "newest_position", "pinned", "pinned_count",
+    "pinned_tokens", "call_position", "answered_position", "exchange_calls", "open_calls", "last_version",
+    "current_version", "covered_position", "covered_count", "covered_tokens", "indexed_position", "due_since",
+    "due_revision", "queued_at", "attempts", "next_attempt_at", "lease_token", "lease_expires_at",
+    "last_error", "rebuild_after", "epoch", "revision", "forked_from_id", "fork_position", "counter",
+    "created_at", "updated_at")
 VALUES (%s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s,
-    %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, CLOCK_TIMESTAMP(),
+    %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, CLOCK_TIMESTAMP(),
     CLOCK_TIMESTAMP())
 RETURNING "convmemory_session"."id", "convmemory_session"."indexed_position";
 
@@ -26,11 +26,11 @@ SELECT "convmemory_session"."id", "convmemory_session"."public_id", "convmemory_
     "convmemory_session"."owner_id", "convmemory_session"."visitor", "convmemory_session"."key",
     "convmemory_session"."name_hash", "convmemory_session"."title", "convmemory_session"."metadata",
     "convmemory_session"."archived_at", "convmemory_session"."starred_at",
-    "convmemory_session"."creation_key", "convmemory_session"."creation_hash", "convmemory_session"."cuts",
-    "convmemory_session"."spent_keys", "convmemory_session"."last_position",
-    "convmemory_session"."unpinned_count", "convmemory_session"."unpinned_tokens",
-    "convmemory_session"."settled_tokens", "convmemory_session"."newest_position",
-    "convmemory_session"."pinned", "convmemory_session"."pinned_count", "convmemory_session"."pinned_tokens",
+    "convmemory_session"."creation_key", "convmemory_session"."creation_hash",
+    "convmemory_session"."last_position", "convmemory_session"."unpinned_count",
+    "convmemory_session"."unpinned_tokens", "convmemory_session"."settled_tokens",
+    "convmemory_session"."newest_position", "convmemory_session"."pinned",
+    "convmemory_session"."pinned_count", "convmemory_session"."pinned_tokens",
     "convmemory_session"."call_position", "convmemory_session"."answered_position",
     "convmemory_session"."exchange_calls", "convmemory_session"."open_calls",
     "convmemory_session"."last_version", "convmemory_session"."current_version",
@@ -60,13 +60,13 @@ SET "title" = %s, "updated_at" = CLOCK_TIMESTAMP(), "revision" = ("convmemory_se
 WHERE ("convmemory_session"."name_hash" = %s
     AND "convmemory_session"."revision" = %s);
 
--- delete (1 of 8)
+-- delete (1 of 9)
 UPDATE "convmemory_session"
 SET "epoch" = ("convmemory_session"."epoch" + %s)
 WHERE ("convmemory_session"."name_hash" = %s
     AND "convmemory_session"."revision" = %s);
 
--- delete (2 of 8)
+-- delete (2 of 9)
 -- fork (3 of 17)
 -- truncate (2 of 15)
 -- clear (2 of 7)
@@ -74,11 +74,11 @@ SELECT "convmemory_session"."id", "convmemory_session"."public_id", "convmemory_
     "convmemory_session"."owner_id", "convmemory_session"."visitor", "convmemory_session"."key",
     "convmemory_session"."name_hash", "convmemory_session"."title", "convmemory_session"."metadata",
     "convmemory_session"."archived_at", "convmemory_session"."starred_at",
-    "convmemory_session"."creation_key", "convmemory_session"."creation_hash", "convmemory_session"."cuts",
-    "convmemory_session"."spent_keys", "convmemory_session"."last_position",
-    "convmemory_session"."unpinned_count", "convmemory_session"."unpinned_tokens",
-    "convmemory_session"."settled_tokens", "convmemory_session"."newest_position",
-    "convmemory_session"."pinned", "convmemory_session"."pinned_count", "convmemory_session"."pinned_tokens",
+    "convmemory_session"."creation_key", "convmemory_session"."creation_hash",
+    "convmemory_session"."last_position", "convmemory_session"."unpinned_count",
+    "convmemory_session"."unpinned_tokens", "convmemory_session"."settled_tokens",
+    "convmemory_session"."newest_position", "convmemory_session"."pinned",
+    "convmemory_session"."pinned_count", "convmemory_session"."pinned_tokens",
     "convmemory_session"."call_position", "convmemory_session"."answered_position",
     "convmemory_session"."exchange_calls", "convmemory_session"."open_calls",
     "convmemory_session"."last_version", "convmemory_session"."current_version",
@@ -94,38 +94,44 @@ SELECT "convmemory_session"."id", "convmemory_session"."public_id", "convmemory_
 FROM "convmemory_session"
 WHERE "convmemory_session"."name_hash" = %s LIMIT 21;
 
--- delete (3 of 8)
--- erase (7 of 12)
+-- delete (3 of 9)
+-- erase (7 of 13)
 UPDATE "convmemory_session"
 SET "forked_from_id" = NULL
 WHERE "convmemory_session"."forked_from_id" = %s;
 
--- delete (4 of 8)
--- erase (8 of 12)
+-- delete (4 of 9)
+-- erase (8 of 13)
 DELETE
 FROM "convmemory_message"
 WHERE "convmemory_message"."session_id" IN (%s);
 
--- delete (5 of 8)
--- erase (9 of 12)
+-- delete (5 of 9)
+-- erase (9 of 13)
+DELETE
+FROM "convmemory_usedkey"
+WHERE "convmemory_usedkey"."session_id" IN (%s);
+
+-- delete (6 of 9)
+-- erase (10 of 13)
 DELETE
 FROM "convmemory_segment"
 WHERE "convmemory_segment"."session_id" IN (%s);
 
--- delete (6 of 8)
--- erase (10 of 12)
+-- delete (7 of 9)
+-- erase (11 of 13)
 DELETE
 FROM "convmemory_summary"
 WHERE "convmemory_summary"."session_id" IN (%s);
 
--- delete (7 of 8)
--- erase (11 of 12)
+-- delete (8 of 9)
+-- erase (12 of 13)
 UPDATE "convmemory_attempt"
 SET "session_id" = NULL
 WHERE "convmemory_attempt"."session_id" IN (%s);
 
--- delete (8 of 8)
--- erase (12 of 12)
+-- delete (9 of 9)
+-- erase (13 of 13)
 DELETE
 FROM "convmemory_session"
 WHERE "convmemory_session"."id" IN (%s);
@@ -133,9 +139,9 @@ WHERE "convmemory_session"."id" IN (%s);
 -- history, the last messages
 SELECT "convmemory_message"."position" AS "position", "convmemory_message"."created_at" AS "created_at",
     "convmemory_message"."tokens" AS "tokens", "convmemory_message"."redacted_at" AS "redacted_at",
-    "convmemory_message"."role" AS "role", "convmemory_message"."kind" AS "kind",
-    "convmemory_message"."content" AS "content", "convmemory_message"."wire" AS "wire",
-    "convmemory_message"."metadata" AS "metadata"
+    "convmemory_message"."public_id" AS "public_id", "convmemory_message"."role" AS "role",
+    "convmemory_message"."kind" AS "kind", "convmemory_message"."content" AS "content",
+    "convmemory_message"."wire" AS "wire", "convmemory_message"."metadata" AS "metadata"
 FROM "convmemory_message"
 WHERE ("convmemory_message"."session_id" = (
         SELECT U0."id" AS "pk"
@@ -150,9 +156,9 @@ ORDER BY "convmemory_message"."session_id" DESC, 1 DESC LIMIT 50;
 -- history, before a position
 SELECT "convmemory_message"."position" AS "position", "convmemory_message"."created_at" AS "created_at",
     "convmemory_message"."tokens" AS "tokens", "convmemory_message"."redacted_at" AS "redacted_at",
-    "convmemory_message"."role" AS "role", "convmemory_message"."kind" AS "kind",
-    "convmemory_message"."content" AS "content", "convmemory_message"."wire" AS "wire",
-    "convmemory_message"."metadata" AS "metadata"
+    "convmemory_message"."public_id" AS "public_id", "convmemory_message"."role" AS "role",
+    "convmemory_message"."kind" AS "kind", "convmemory_message"."content" AS "content",
+    "convmemory_message"."wire" AS "wire", "convmemory_message"."metadata" AS "metadata"
 FROM "convmemory_message"
 WHERE ("convmemory_message"."session_id" = (
         SELECT U0."id" AS "pk"
@@ -168,9 +174,9 @@ ORDER BY "convmemory_message"."session_id" DESC, 1 DESC LIMIT 50;
 -- history, after a position
 SELECT "convmemory_message"."position" AS "position", "convmemory_message"."created_at" AS "created_at",
     "convmemory_message"."tokens" AS "tokens", "convmemory_message"."redacted_at" AS "redacted_at",
-    "convmemory_message"."role" AS "role", "convmemory_message"."kind" AS "kind",
-    "convmemory_message"."content" AS "content", "convmemory_message"."wire" AS "wire",
-    "convmemory_message"."metadata" AS "metadata"
+    "convmemory_message"."public_id" AS "public_id", "convmemory_message"."role" AS "role",
+    "convmemory_message"."kind" AS "kind", "convmemory_message"."content" AS "content",
+    "convmemory_message"."wire" AS "wire", "convmemory_message"."metadata" AS "metadata"
 FROM "convmemory_message"
 WHERE ("convmemory_message"."session_id" = (
         SELECT U0."id" AS "pk"
@@ -249,9 +255,9 @@ WITH advanced AS (
     RETURNING id, last_position, unpinned_tokens, answered_position, due_since IS NOT NULL AS due,
     due_revision = revision AS turned_due), added AS (
     INSERT INTO convmemory_message (session_id, tokens_through, position, created_at, role, kind, content,
-        tokens, payload_hash)
+        tokens, public_id)
     SELECT id, unpinned_tokens, last_position, STATEMENT_TIMESTAMP(), %(new_role)s, %(new_kind)s,
-        %(new_content)s, %(new_tokens)s, %(new_payload_hash)s
+        %(new_content)s, %(new_tokens)s, %(new_public_id)s
     FROM advanced)
 SELECT *
 FROM advanced;
@@ -259,7 +265,7 @@ FROM advanced;
 -- index, a longer segment (5 of 5)
 -- redact (20 of 36)
 -- redact (32 of 36)
--- truncate (11 of 15)
+-- truncate (10 of 15)
 UPDATE "convmemory_segment"
 SET "last" = %s, "data" = %s
 WHERE ("convmemory_segment"."session_id" = (%s)
@@ -382,7 +388,7 @@ SELECT "convmemory_message"."session_id" AS "session_id", "convmemory_session"."
     "convmemory_message"."role" AS "role", "convmemory_message"."kind" AS "kind",
     "convmemory_message"."content" AS "content", "convmemory_message"."wire" AS "wire",
     "convmemory_message"."metadata" AS "metadata", "convmemory_message"."tokens" AS "tokens",
-    "convmemory_message"."redacted_at" AS "redacted_at"
+    "convmemory_message"."redacted_at" AS "redacted_at", "convmemory_message"."public_id" AS "public_id"
 FROM "convmemory_message" INNER JOIN "convmemory_session" ON ("convmemory_message"."session_id" =
     "convmemory_session"."id")
 WHERE ("convmemory_message"."position" IN (%s, %s)
@@ -853,9 +859,9 @@ ORDER BY 1 ASC;
 
 -- fork (10 of 17)
 INSERT INTO convmemory_message (session_id, role, kind, content, wire, metadata, format, item, usage, tokens,
-    tokens_through, position, answers, idempotency_key, payload_hash, created_at, redacted_at)
+    tokens_through, position, answers, public_id, created_at, redacted_at)
 SELECT %s, role, kind, content, wire, metadata, format, item, usage, tokens, tokens_through, position,
-    answers, NULL, '', created_at, redacted_at
+    answers, public_id, created_at, redacted_at
 FROM convmemory_message
 WHERE session_id = %s
 AND position <= %s;
@@ -927,11 +933,11 @@ SELECT "convmemory_session"."id", "convmemory_session"."public_id", "convmemory_
     "convmemory_session"."owner_id", "convmemory_session"."visitor", "convmemory_session"."key",
     "convmemory_session"."name_hash", "convmemory_session"."title", "convmemory_session"."metadata",
     "convmemory_session"."archived_at", "convmemory_session"."starred_at",
-    "convmemory_session"."creation_key", "convmemory_session"."creation_hash", "convmemory_session"."cuts",
-    "convmemory_session"."spent_keys", "convmemory_session"."last_position",
-    "convmemory_session"."unpinned_count", "convmemory_session"."unpinned_tokens",
-    "convmemory_session"."settled_tokens", "convmemory_session"."newest_position",
-    "convmemory_session"."pinned", "convmemory_session"."pinned_count", "convmemory_session"."pinned_tokens",
+    "convmemory_session"."creation_key", "convmemory_session"."creation_hash",
+    "convmemory_session"."last_position", "convmemory_session"."unpinned_count",
+    "convmemory_session"."unpinned_tokens", "convmemory_session"."settled_tokens",
+    "convmemory_session"."newest_position", "convmemory_session"."pinned",
+    "convmemory_session"."pinned_count", "convmemory_session"."pinned_tokens",
     "convmemory_session"."call_position", "convmemory_session"."answered_position",
     "convmemory_session"."exchange_calls", "convmemory_session"."open_calls",
     "convmemory_session"."last_version", "convmemory_session"."current_version",
@@ -976,27 +982,18 @@ WHERE "convmemory_session"."id" IN (%s)
 ORDER BY 1 ASC FOR UPDATE;
 
 -- redact (8 of 36)
-SELECT "convmemory_message"."session_id", "convmemory_message"."position", "convmemory_message"."role",
-    "convmemory_message"."kind", "convmemory_message"."content", "convmemory_message"."wire",
-    "convmemory_message"."metadata", "convmemory_message"."format", "convmemory_message"."item",
-    "convmemory_message"."usage", "convmemory_message"."tokens", "convmemory_message"."tokens_through",
-    "convmemory_message"."answers", "convmemory_message"."created_at", "convmemory_message"."redacted_at",
-    "convmemory_message"."idempotency_key", "convmemory_message"."payload_hash"
+SELECT "convmemory_message"."public_id" AS "public_id"
 FROM "convmemory_message"
 WHERE ("convmemory_message"."position" = %s
     AND "convmemory_message"."session_id" = %s) LIMIT 21;
 
 -- redact (11 of 36)
-SELECT "convmemory_message"."session_id", "convmemory_message"."position", "convmemory_message"."role",
-    "convmemory_message"."kind", "convmemory_message"."content", "convmemory_message"."wire",
-    "convmemory_message"."metadata", "convmemory_message"."format", "convmemory_message"."item",
-    "convmemory_message"."usage", "convmemory_message"."tokens", "convmemory_message"."tokens_through",
-    "convmemory_message"."answers", "convmemory_message"."created_at", "convmemory_message"."redacted_at",
-    "convmemory_message"."idempotency_key", "convmemory_message"."payload_hash"
+SELECT "convmemory_message"."session_id" AS "session_id"
 FROM "convmemory_message"
 WHERE ("convmemory_message"."position" = %s
+    AND "convmemory_message"."public_id" = %s
     AND "convmemory_message"."session_id" IN (%s))
-ORDER BY "convmemory_message"."session_id" ASC;
+ORDER BY 1 ASC;
 
 -- redact (12 of 36)
 SELECT %s AS "a"
@@ -1014,12 +1011,12 @@ WHERE "convmemory_session"."id" = %s;
 
 -- redact (14 of 36)
 -- redact (26 of 36)
-SELECT "convmemory_message"."session_id", "convmemory_message"."position", "convmemory_message"."role",
-    "convmemory_message"."kind", "convmemory_message"."content", "convmemory_message"."wire",
-    "convmemory_message"."metadata", "convmemory_message"."format", "convmemory_message"."item",
-    "convmemory_message"."usage", "convmemory_message"."tokens", "convmemory_message"."tokens_through",
-    "convmemory_message"."answers", "convmemory_message"."created_at", "convmemory_message"."redacted_at",
-    "convmemory_message"."idempotency_key", "convmemory_message"."payload_hash"
+SELECT "convmemory_message"."session_id", "convmemory_message"."position", "convmemory_message"."public_id",
+    "convmemory_message"."role", "convmemory_message"."kind", "convmemory_message"."content",
+    "convmemory_message"."wire", "convmemory_message"."metadata", "convmemory_message"."format",
+    "convmemory_message"."item", "convmemory_message"."usage", "convmemory_message"."tokens",
+    "convmemory_message"."tokens_through", "convmemory_message"."answers", "convmemory_message"."created_at",
+    "convmemory_message"."redacted_at"
 FROM "convmemory_message"
 WHERE ("convmemory_message"."session_id" = %s
     AND "convmemory_message"."position" = %s) LIMIT 21;
@@ -1034,12 +1031,12 @@ WHERE ("convmemory_message"."session_id" = %s
 
 -- redact (16 of 36)
 -- redact (28 of 36)
-SELECT "convmemory_message"."position" AS "position", "convmemory_message"."payload_hash" AS "payload_hash"
-FROM "convmemory_message"
-WHERE ("convmemory_message"."session_id" = %s
-    AND "convmemory_message"."idempotency_key" IS NOT NULL
-    AND "convmemory_message"."position" <= %s)
-ORDER BY 1 DESC LIMIT 1;
+UPDATE "convmemory_usedkey"
+SET "content" = %s
+WHERE ("convmemory_usedkey"."gone_at" IS NULL
+    AND "convmemory_usedkey"."session_id" = %s
+    AND "convmemory_usedkey"."first_position" > (%s - "convmemory_usedkey"."size")
+    AND "convmemory_usedkey"."first_position" <= %s);
 
 -- redact (17 of 36)
 -- redact (29 of 36)
@@ -1059,6 +1056,7 @@ ORDER BY "convmemory_segment"."session_id" DESC, 1 DESC LIMIT 1;
 
 -- redact (24 of 36)
 -- redact (36 of 36)
+-- truncate (15 of 15)
 UPDATE "convmemory_session"
 SET "last_position" = %s, "unpinned_count" = %s, "unpinned_tokens" = %s, "settled_tokens" = %s,
     "newest_position" = %s, "pinned" = %s, "call_position" = %s, "exchange_calls" = %s, "open_calls" = %s,
@@ -1076,48 +1074,37 @@ WHERE ("convmemory_session"."name_hash" = %s
     AND "convmemory_session"."last_position" > %s);
 
 -- truncate (6 of 15)
--- clear (3 of 7)
-SELECT "convmemory_message"."idempotency_key" AS "idempotency_key", "convmemory_message"."position" AS
-    "position", "convmemory_message"."payload_hash" AS "payload_hash"
-FROM "convmemory_message"
-WHERE ("convmemory_message"."position" > %s
-    AND "convmemory_message"."session_id" = %s
-    AND "convmemory_message"."idempotency_key" IS NOT NULL)
-ORDER BY 2 DESC LIMIT 64;
-
--- truncate (7 of 15)
 DELETE
 FROM "convmemory_message"
 WHERE ("convmemory_message"."position" > %s
     AND "convmemory_message"."session_id" = %s);
 
--- truncate (8 of 15)
+-- truncate (7 of 15)
 UPDATE "convmemory_summary"
 SET "text" = %s, "identifiers" = NULL, "model_length" = NULL
 WHERE ("convmemory_summary"."last_position" > %s
     AND "convmemory_summary"."session_id" = %s);
 
--- truncate (9 of 15)
+-- truncate (8 of 15)
 DELETE
 FROM "convmemory_segment"
 WHERE ("convmemory_segment"."session_id" = %s
     AND "convmemory_segment"."first" > %s);
 
--- truncate (10 of 15)
+-- truncate (9 of 15)
 SELECT "convmemory_segment"."first" AS "first", "convmemory_segment"."last" AS "last",
     "convmemory_segment"."data" AS "data"
 FROM "convmemory_segment"
 WHERE "convmemory_segment"."session_id" = %s
 ORDER BY "convmemory_segment"."session_id" DESC, 1 DESC LIMIT 1;
 
--- truncate (15 of 15)
-UPDATE "convmemory_session"
-SET "last_position" = %s, "unpinned_count" = %s, "unpinned_tokens" = %s, "settled_tokens" = %s,
-    "newest_position" = %s, "pinned" = %s, "call_position" = %s, "exchange_calls" = %s, "open_calls" = %s,
-    "covered_position" = %s, "covered_count" = %s, "covered_tokens" = %s, "pinned_count" = %s, "pinned_tokens"
-    = %s, "indexed_position" = %s, "current_version" = %s, "due_since" = CLOCK_TIMESTAMP(), "rebuild_after" =
-    NULL, "cuts" = %s
-WHERE "convmemory_session"."id" = %s;
+-- truncate (11 of 15)
+-- clear (7 of 7)
+UPDATE "convmemory_usedkey"
+SET "gone_at" = CLOCK_TIMESTAMP()
+WHERE ("convmemory_usedkey"."gone_at" IS NULL
+    AND "convmemory_usedkey"."session_id" = %s
+    AND "convmemory_usedkey"."first_position" > (%s - "convmemory_usedkey"."size"));
 
 -- clear (1 of 7)
 UPDATE "convmemory_session"
@@ -1126,27 +1113,27 @@ SET "due_since" = NULL, "queued_at" = NULL, "attempts" = %s, "next_attempt_at" =
     ("convmemory_session"."revision" + %s), "updated_at" = CLOCK_TIMESTAMP()
 WHERE "convmemory_session"."name_hash" = %s;
 
--- clear (4 of 7)
+-- clear (3 of 7)
 UPDATE "convmemory_session"
 SET "last_position" = %s, "unpinned_count" = %s, "unpinned_tokens" = %s, "settled_tokens" = %s,
     "newest_position" = %s, "pinned" = %s, "call_position" = %s, "exchange_calls" = %s, "open_calls" = %s,
     "covered_position" = %s, "covered_count" = %s, "covered_tokens" = %s, "pinned_count" = %s, "pinned_tokens"
     = %s, "due_since" = NULL, "queued_at" = NULL, "attempts" = %s, "next_attempt_at" = NULL, "lease_token" =
     %s, "lease_expires_at" = NULL, "last_error" = %s, "rebuild_after" = NULL, "answered_position" = %s,
-    "current_version" = %s, "indexed_position" = %s, "cuts" = %s
+    "current_version" = %s, "indexed_position" = %s
 WHERE "convmemory_session"."id" = %s;
 
--- clear (5 of 7)
+-- clear (4 of 7)
 DELETE
 FROM "convmemory_message"
 WHERE "convmemory_message"."session_id" = %s;
 
--- clear (6 of 7)
+-- clear (5 of 7)
 DELETE
 FROM "convmemory_summary"
 WHERE "convmemory_summary"."session_id" = %s;
 
--- clear (7 of 7)
+-- clear (6 of 7)
 DELETE
 FROM "convmemory_segment"
 WHERE "convmemory_segment"."session_id" = %s;
@@ -1174,14 +1161,14 @@ UPDATE "convmemory_session"
 SET "name_hash" = %s, "key" = %s, "owner_id" = %s, "visitor" = %s, "updated_at" = CLOCK_TIMESTAMP()
 WHERE "convmemory_session"."id" = %s;
 
--- erase (1 of 12)
+-- erase (1 of 13)
 UPDATE "convmemory_session"
 SET "epoch" = ("convmemory_session"."epoch" + %s)
 WHERE ("convmemory_session"."alias" = %s
     AND "convmemory_session"."owner_id" = %s
     AND "convmemory_session"."visitor" = %s);
 
--- erase (2 of 12)
+-- erase (2 of 13)
 SELECT "convmemory_session"."id" AS "pk"
 FROM "convmemory_session"
 WHERE ("convmemory_session"."alias" = %s
@@ -1189,21 +1176,21 @@ WHERE ("convmemory_session"."alias" = %s
     AND "convmemory_session"."visitor" = %s)
 ORDER BY 1 ASC;
 
--- erase (3 of 12)
+-- erase (3 of 13)
 UPDATE "convmemory_session"
 SET "epoch" = ("convmemory_session"."epoch" + %s)
 WHERE "convmemory_session"."id" IN (%s);
 
--- erase (4 of 12)
+-- erase (4 of 13)
 SELECT "convmemory_session"."id", "convmemory_session"."public_id", "convmemory_session"."alias",
     "convmemory_session"."owner_id", "convmemory_session"."visitor", "convmemory_session"."key",
     "convmemory_session"."name_hash", "convmemory_session"."title", "convmemory_session"."metadata",
     "convmemory_session"."archived_at", "convmemory_session"."starred_at",
-    "convmemory_session"."creation_key", "convmemory_session"."creation_hash", "convmemory_session"."cuts",
-    "convmemory_session"."spent_keys", "convmemory_session"."last_position",
-    "convmemory_session"."unpinned_count", "convmemory_session"."unpinned_tokens",
-    "convmemory_session"."settled_tokens", "convmemory_session"."newest_position",
-    "convmemory_session"."pinned", "convmemory_session"."pinned_count", "convmemory_session"."pinned_tokens",
+    "convmemory_session"."creation_key", "convmemory_session"."creation_hash",
+    "convmemory_session"."last_position", "convmemory_session"."unpinned_count",
+    "convmemory_session"."unpinned_tokens", "convmemory_session"."settled_tokens",
+    "convmemory_session"."newest_position", "convmemory_session"."pinned",
+    "convmemory_session"."pinned_count", "convmemory_session"."pinned_tokens",
     "convmemory_session"."call_position", "convmemory_session"."answered_position",
     "convmemory_session"."exchange_calls", "convmemory_session"."open_calls",
     "convmemory_session"."last_version", "convmemory_session"."current_version",
@@ -1219,12 +1206,12 @@ SELECT "convmemory_session"."id", "convmemory_session"."public_id", "convmemory_
 FROM "convmemory_session"
 WHERE "convmemory_session"."id" IN (%s);
 
--- erase (5 of 12)
+-- erase (5 of 13)
 UPDATE "convmemory_session"
 SET "epoch" = ("convmemory_session"."epoch" + %s)
 WHERE "convmemory_session"."id" = %s;
 
--- erase (6 of 12)
+-- erase (6 of 13)
 SELECT "convmemory_session"."forked_from_id" AS "forked_from"
 FROM "convmemory_session"
 WHERE "convmemory_session"."id" = %s;

@@ -175,7 +175,6 @@ OR counter = %(counter)s THEN %(counter)s ELSE '' END,
 revision = revision + 1,
 updated_at = REPLACE(STRFTIME('%%Y-%%m-%%d %%H:%%M:%%f', 'now') || '000', '.000000', '')
 WHERE name_hash = %(name_hash)s
-AND epoch = %(epoch)s
 RETURNING id, last_position, unpinned_tokens, answered_position, due_since || '' AS due,
 1 = 0 AS turned_due;
 
@@ -330,50 +329,54 @@ RETURNING id, last_position, unpinned_tokens, answered_position, due_since || ''
 -- append, rows: all limits
 -- append, rows: a session that is given as a row
 -- append, rows: a pinned message
-INSERT INTO convmemory_message (session_id, role, kind, content, tokens, tokens_through, position,
-    payload_hash, created_at)
+INSERT INTO convmemory_message (session_id, role, kind, content, tokens, tokens_through, position, public_id,
+    created_at)
 VALUES (%(session_id)s, %(role)s, %(kind)s, %(content)s, %(tokens)s, %(tokens_through)s, %(position)s,
-    %(payload_hash)s, REPLACE(STRFTIME('%%Y-%%m-%%d %%H:%%M:%%f', 'now') || '000', '.000000', ''));
+    %(public_id)s, REPLACE(STRFTIME('%%Y-%%m-%%d %%H:%%M:%%f', 'now') || '000', '.000000', ''));
 
 -- append, rows: several messages
 -- append, rows: a repeated tool result
 -- append, rows: two pinned messages
 INSERT INTO convmemory_message (session_id, role, kind, content, wire, metadata, format, item, usage, tokens,
-    tokens_through, position, answers, idempotency_key, payload_hash, created_at)
-VALUES (%s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, COALESCE(%s, REPLACE(STRFTIME('%%Y-%%m-%%d
+    tokens_through, position, answers, public_id, created_at)
+VALUES (%s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, COALESCE(%s, REPLACE(STRFTIME('%%Y-%%m-%%d
     %%H:%%M:%%f', 'now') || '000', '.000000', ''))), (%s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s,
-    %s, COALESCE(%s, REPLACE(STRFTIME('%%Y-%%m-%%d %%H:%%M:%%f', 'now') || '000', '.000000', ''))), (%s, %s,
-    %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, COALESCE(%s, REPLACE(STRFTIME('%%Y-%%m-%%d
-    %%H:%%M:%%f', 'now') || '000', '.000000', '')));
+    COALESCE(%s, REPLACE(STRFTIME('%%Y-%%m-%%d %%H:%%M:%%f', 'now') || '000', '.000000', ''))), (%s, %s, %s,
+    %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, COALESCE(%s, REPLACE(STRFTIME('%%Y-%%m-%%d %%H:%%M:%%f',
+    'now') || '000', '.000000', '')));
 
 -- append, rows: every column, and an idempotency key
 INSERT INTO convmemory_message (session_id, role, kind, content, wire, metadata, usage, tokens,
-    tokens_through, position, idempotency_key, payload_hash, created_at)
+    tokens_through, position, public_id, created_at)
 VALUES (%(session_id)s, %(role)s, %(kind)s, %(content)s, %(wire)s, %(metadata)s, %(usage)s, %(tokens)s,
-    %(tokens_through)s, %(position)s, %(idempotency_key)s, %(payload_hash)s, %(created_at)s);
+    %(tokens_through)s, %(position)s, %(public_id)s, %(created_at)s);
 
 -- append, rows: several messages, an idempotency key
 -- append, rows: tool calls with their result
 -- append, rows: two tool results
 -- append, rows: a tool result, and a message of the user
 INSERT INTO convmemory_message (session_id, role, kind, content, wire, metadata, format, item, usage, tokens,
-    tokens_through, position, answers, idempotency_key, payload_hash, created_at)
-VALUES (%s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, COALESCE(%s, REPLACE(STRFTIME('%%Y-%%m-%%d
+    tokens_through, position, answers, public_id, created_at)
+VALUES (%s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, COALESCE(%s, REPLACE(STRFTIME('%%Y-%%m-%%d
     %%H:%%M:%%f', 'now') || '000', '.000000', ''))), (%s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s,
-    %s, COALESCE(%s, REPLACE(STRFTIME('%%Y-%%m-%%d %%H:%%M:%%f', 'now') || '000', '.000000', '')));
+    COALESCE(%s, REPLACE(STRFTIME('%%Y-%%m-%%d %%H:%%M:%%f', 'now') || '000', '.000000', '')));
 
 -- append, rows: tool calls
-INSERT INTO convmemory_message (session_id, role, kind, wire, tokens, tokens_through, position, payload_hash,
+INSERT INTO convmemory_message (session_id, role, kind, wire, tokens, tokens_through, position, public_id,
     created_at)
 VALUES (%(session_id)s, %(role)s, %(kind)s, %(wire)s, %(tokens)s, %(tokens_through)s, %(position)s,
-    %(payload_hash)s, REPLACE(STRFTIME('%%Y-%%m-%%d %%H:%%M:%%f', 'now') || '000', '.000000', ''));
+    %(public_id)s, REPLACE(STRFTIME('%%Y-%%m-%%d %%H:%%M:%%f', 'now') || '000', '.000000', ''));
 
 -- append, rows: a tool result
 INSERT INTO convmemory_message (session_id, role, kind, content, wire, tokens, tokens_through, position,
-    answers, payload_hash, created_at)
+    answers, public_id, created_at)
 VALUES (%(session_id)s, %(role)s, %(kind)s, %(content)s, %(wire)s, %(tokens)s, %(tokens_through)s,
-    %(position)s, %(answers)s, %(payload_hash)s, REPLACE(STRFTIME('%%Y-%%m-%%d %%H:%%M:%%f', 'now') || '000',
+    %(position)s, %(answers)s, %(public_id)s, REPLACE(STRFTIME('%%Y-%%m-%%d %%H:%%M:%%f', 'now') || '000',
     '.000000', ''));
+
+-- append, an idempotency key
+INSERT INTO convmemory_usedkey (session_id, key_hash, first_position, size, content)
+VALUES (%(session_id)s, %(key_hash)s, %(first_position)s, %(size)s, %(content)s);
 
 -- append, due mark
 UPDATE convmemory_session
@@ -529,9 +532,9 @@ WHERE s.id = %s;
 
 -- fork, messages
 INSERT INTO convmemory_message (session_id, role, kind, content, wire, metadata, format, item, usage, tokens,
-    tokens_through, position, answers, idempotency_key, payload_hash, created_at, redacted_at)
+    tokens_through, position, answers, public_id, created_at, redacted_at)
 SELECT %s, role, kind, content, wire, metadata, format, item, usage, tokens, tokens_through, position,
-    answers, NULL, '', created_at, redacted_at
+    answers, public_id, created_at, redacted_at
 FROM convmemory_message
 WHERE session_id = %s
 AND position <= %s;

@@ -8,17 +8,17 @@ WHERE "convmemory_session"."name_hash" = (%s);
 -- create (1 of 2)
 -- fork (5 of 17)
 INSERT INTO "convmemory_session" ("public_id", "alias", "owner_id", "visitor", "key", "name_hash", "title",
-    "metadata", "archived_at", "starred_at", "creation_key", "creation_hash", "cuts", "spent_keys",
-    "last_position", "unpinned_count", "unpinned_tokens", "settled_tokens", "newest_position", "pinned",
-    "pinned_count", "pinned_tokens", "call_position", "answered_position", "exchange_calls", "open_calls",
-    "last_version", "current_version", "covered_position", "covered_count", "covered_tokens",
-    "indexed_position", "due_since", "due_revision", "queued_at", "attempts", "next_attempt_at",
-    "lease_token", "lease_expires_at", "last_error", "rebuild_after", "epoch", "revision", "forked_from_id",
-    "fork_position", "counter", "created_at", "updated_at")
+    "metadata", "archived_at", "starred_at", "creation_key", "creation_hash", "last_position",
+    "unpinned_count", "unpinned_tokens", "settled_tokens", "newest_position", "pinned", "pinned_count",
+    "pinned_tokens", "call_position", "answered_position", "exchange_calls", "open_calls", "last_version",
+    "current_version", "covered_position", "covered_count", "covered_tokens", "indexed_position", "due_since",
+    "due_revision", "queued_at", "attempts", "next_attempt_at", "lease_token", "lease_expires_at",
+    "last_error", "rebuild_after", "epoch", "revision", "forked_from_id", "fork_position", "counter",
+    "created_at", "updated_at")
 VALUES (%s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s,
-    %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s,
-    REPLACE(STRFTIME('%%Y-%%m-%%d %%H:%%M:%%f', 'now') || '000', '.000000', ''), REPLACE(STRFTIME('%%Y-%%m-%%d
-    %%H:%%M:%%f', 'now') || '000', '.000000', ''))
+    %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, REPLACE(STRFTIME('%%Y-%%m-%%d
+    %%H:%%M:%%f', 'now') || '000', '.000000', ''), REPLACE(STRFTIME('%%Y-%%m-%%d %%H:%%M:%%f', 'now') ||
+    '000', '.000000', ''))
 RETURNING "convmemory_session"."id", "convmemory_session"."indexed_position";
 
 -- create (2 of 2)
@@ -27,11 +27,11 @@ SELECT "convmemory_session"."id", "convmemory_session"."public_id", "convmemory_
     "convmemory_session"."owner_id", "convmemory_session"."visitor", "convmemory_session"."key",
     "convmemory_session"."name_hash", "convmemory_session"."title", "convmemory_session"."metadata",
     "convmemory_session"."archived_at", "convmemory_session"."starred_at",
-    "convmemory_session"."creation_key", "convmemory_session"."creation_hash", "convmemory_session"."cuts",
-    "convmemory_session"."spent_keys", "convmemory_session"."last_position",
-    "convmemory_session"."unpinned_count", "convmemory_session"."unpinned_tokens",
-    "convmemory_session"."settled_tokens", "convmemory_session"."newest_position",
-    "convmemory_session"."pinned", "convmemory_session"."pinned_count", "convmemory_session"."pinned_tokens",
+    "convmemory_session"."creation_key", "convmemory_session"."creation_hash",
+    "convmemory_session"."last_position", "convmemory_session"."unpinned_count",
+    "convmemory_session"."unpinned_tokens", "convmemory_session"."settled_tokens",
+    "convmemory_session"."newest_position", "convmemory_session"."pinned",
+    "convmemory_session"."pinned_count", "convmemory_session"."pinned_tokens",
     "convmemory_session"."call_position", "convmemory_session"."answered_position",
     "convmemory_session"."exchange_calls", "convmemory_session"."open_calls",
     "convmemory_session"."last_version", "convmemory_session"."current_version",
@@ -63,13 +63,13 @@ SET "title" = %s, "updated_at" = REPLACE(STRFTIME('%%Y-%%m-%%d %%H:%%M:%%f', 'no
 WHERE ("convmemory_session"."name_hash" = %s
     AND "convmemory_session"."revision" = %s);
 
--- delete (1 of 8)
+-- delete (1 of 9)
 UPDATE "convmemory_session"
 SET "epoch" = ("convmemory_session"."epoch" + %s)
 WHERE ("convmemory_session"."name_hash" = %s
     AND "convmemory_session"."revision" = %s);
 
--- delete (2 of 8)
+-- delete (2 of 9)
 -- fork (3 of 17)
 -- truncate (2 of 15)
 -- clear (2 of 7)
@@ -77,11 +77,11 @@ SELECT "convmemory_session"."id", "convmemory_session"."public_id", "convmemory_
     "convmemory_session"."owner_id", "convmemory_session"."visitor", "convmemory_session"."key",
     "convmemory_session"."name_hash", "convmemory_session"."title", "convmemory_session"."metadata",
     "convmemory_session"."archived_at", "convmemory_session"."starred_at",
-    "convmemory_session"."creation_key", "convmemory_session"."creation_hash", "convmemory_session"."cuts",
-    "convmemory_session"."spent_keys", "convmemory_session"."last_position",
-    "convmemory_session"."unpinned_count", "convmemory_session"."unpinned_tokens",
-    "convmemory_session"."settled_tokens", "convmemory_session"."newest_position",
-    "convmemory_session"."pinned", "convmemory_session"."pinned_count", "convmemory_session"."pinned_tokens",
+    "convmemory_session"."creation_key", "convmemory_session"."creation_hash",
+    "convmemory_session"."last_position", "convmemory_session"."unpinned_count",
+    "convmemory_session"."unpinned_tokens", "convmemory_session"."settled_tokens",
+    "convmemory_session"."newest_position", "convmemory_session"."pinned",
+    "convmemory_session"."pinned_count", "convmemory_session"."pinned_tokens",
     "convmemory_session"."call_position", "convmemory_session"."answered_position",
     "convmemory_session"."exchange_calls", "convmemory_session"."open_calls",
     "convmemory_session"."last_version", "convmemory_session"."current_version",
@@ -97,38 +97,44 @@ SELECT "convmemory_session"."id", "convmemory_session"."public_id", "convmemory_
 FROM "convmemory_session"
 WHERE "convmemory_session"."name_hash" = %s LIMIT 21;
 
--- delete (3 of 8)
--- erase (7 of 12)
+-- delete (3 of 9)
+-- erase (7 of 13)
 UPDATE "convmemory_session"
 SET "forked_from_id" = NULL
 WHERE "convmemory_session"."forked_from_id" = %s;
 
--- delete (4 of 8)
--- erase (8 of 12)
+-- delete (4 of 9)
+-- erase (8 of 13)
 DELETE
 FROM "convmemory_message"
 WHERE "convmemory_message"."session_id" IN (%s);
 
--- delete (5 of 8)
--- erase (9 of 12)
+-- delete (5 of 9)
+-- erase (9 of 13)
+DELETE
+FROM "convmemory_usedkey"
+WHERE "convmemory_usedkey"."session_id" IN (%s);
+
+-- delete (6 of 9)
+-- erase (10 of 13)
 DELETE
 FROM "convmemory_segment"
 WHERE "convmemory_segment"."session_id" IN (%s);
 
--- delete (6 of 8)
--- erase (10 of 12)
+-- delete (7 of 9)
+-- erase (11 of 13)
 DELETE
 FROM "convmemory_summary"
 WHERE "convmemory_summary"."session_id" IN (%s);
 
--- delete (7 of 8)
--- erase (11 of 12)
+-- delete (8 of 9)
+-- erase (12 of 13)
 UPDATE "convmemory_attempt"
 SET "session_id" = NULL
 WHERE "convmemory_attempt"."session_id" IN (%s);
 
--- delete (8 of 8)
--- erase (12 of 12)
+-- delete (9 of 9)
+-- erase (13 of 13)
 DELETE
 FROM "convmemory_session"
 WHERE "convmemory_session"."id" IN (%s);
@@ -136,9 +142,9 @@ WHERE "convmemory_session"."id" IN (%s);
 -- history, the last messages
 SELECT "convmemory_message"."position" AS "position", "convmemory_message"."created_at" AS "created_at",
     "convmemory_message"."tokens" AS "tokens", "convmemory_message"."redacted_at" AS "redacted_at",
-    "convmemory_message"."role" AS "role", "convmemory_message"."kind" AS "kind",
-    "convmemory_message"."content" AS "content", "convmemory_message"."wire" AS "wire",
-    "convmemory_message"."metadata" AS "metadata"
+    "convmemory_message"."public_id" AS "public_id", "convmemory_message"."role" AS "role",
+    "convmemory_message"."kind" AS "kind", "convmemory_message"."content" AS "content",
+    "convmemory_message"."wire" AS "wire", "convmemory_message"."metadata" AS "metadata"
 FROM "convmemory_message"
 WHERE ("convmemory_message"."session_id" = (
         SELECT U0."id" AS "pk"
@@ -153,9 +159,9 @@ ORDER BY "convmemory_message"."session_id" DESC, 1 DESC LIMIT 50;
 -- history, before a position
 SELECT "convmemory_message"."position" AS "position", "convmemory_message"."created_at" AS "created_at",
     "convmemory_message"."tokens" AS "tokens", "convmemory_message"."redacted_at" AS "redacted_at",
-    "convmemory_message"."role" AS "role", "convmemory_message"."kind" AS "kind",
-    "convmemory_message"."content" AS "content", "convmemory_message"."wire" AS "wire",
-    "convmemory_message"."metadata" AS "metadata"
+    "convmemory_message"."public_id" AS "public_id", "convmemory_message"."role" AS "role",
+    "convmemory_message"."kind" AS "kind", "convmemory_message"."content" AS "content",
+    "convmemory_message"."wire" AS "wire", "convmemory_message"."metadata" AS "metadata"
 FROM "convmemory_message"
 WHERE ("convmemory_message"."session_id" = (
         SELECT U0."id" AS "pk"
@@ -171,9 +177,9 @@ ORDER BY "convmemory_message"."session_id" DESC, 1 DESC LIMIT 50;
 -- history, after a position
 SELECT "convmemory_message"."position" AS "position", "convmemory_message"."created_at" AS "created_at",
     "convmemory_message"."tokens" AS "tokens", "convmemory_message"."redacted_at" AS "redacted_at",
-    "convmemory_message"."role" AS "role", "convmemory_message"."kind" AS "kind",
-    "convmemory_message"."content" AS "content", "convmemory_message"."wire" AS "wire",
-    "convmemory_message"."metadata" AS "metadata"
+    "convmemory_message"."public_id" AS "public_id", "convmemory_message"."role" AS "role",
+    "convmemory_message"."kind" AS "kind", "convmemory_message"."content" AS "content",
+    "convmemory_message"."wire" AS "wire", "convmemory_message"."metadata" AS "metadata"
 FROM "convmemory_message"
 WHERE ("convmemory_message"."session_id" = (
         SELECT U0."id" AS "pk"
@@ -247,15 +253,15 @@ RETURNING id, last_position, unpinned_tokens, answered_position, due_since || ''
 AND settled_tokens > covered_tokens AS turned_due;
 
 -- index, a longer segment (2 of 6)
-INSERT INTO convmemory_message (session_id, role, kind, content, tokens, tokens_through, position,
-    payload_hash, created_at)
+INSERT INTO convmemory_message (session_id, role, kind, content, tokens, tokens_through, position, public_id,
+    created_at)
 VALUES (%(session_id)s, %(role)s, %(kind)s, %(content)s, %(tokens)s, %(tokens_through)s, %(position)s,
-    %(payload_hash)s, REPLACE(STRFTIME('%%Y-%%m-%%d %%H:%%M:%%f', 'now') || '000', '.000000', ''));
+    %(public_id)s, REPLACE(STRFTIME('%%Y-%%m-%%d %%H:%%M:%%f', 'now') || '000', '.000000', ''));
 
 -- index, a longer segment (6 of 6)
 -- redact (19 of 35)
 -- redact (31 of 35)
--- truncate (11 of 15)
+-- truncate (10 of 15)
 UPDATE "convmemory_segment"
 SET "last" = %s, "data" = %s
 WHERE ("convmemory_segment"."session_id" = (%s)
@@ -372,7 +378,7 @@ SELECT "convmemory_message"."session_id" AS "session_id", "convmemory_session"."
     "convmemory_message"."role" AS "role", "convmemory_message"."kind" AS "kind",
     "convmemory_message"."content" AS "content", "convmemory_message"."wire" AS "wire",
     "convmemory_message"."metadata" AS "metadata", "convmemory_message"."tokens" AS "tokens",
-    "convmemory_message"."redacted_at" AS "redacted_at"
+    "convmemory_message"."redacted_at" AS "redacted_at", "convmemory_message"."public_id" AS "public_id"
 FROM "convmemory_message" INNER JOIN "convmemory_session" ON ("convmemory_message"."session_id" =
     "convmemory_session"."id")
 WHERE ("convmemory_message"."position" IN (%s, %s)
@@ -905,9 +911,9 @@ ORDER BY 1 ASC;
 
 -- fork (10 of 17)
 INSERT INTO convmemory_message (session_id, role, kind, content, wire, metadata, format, item, usage, tokens,
-    tokens_through, position, answers, idempotency_key, payload_hash, created_at, redacted_at)
+    tokens_through, position, answers, public_id, created_at, redacted_at)
 SELECT %s, role, kind, content, wire, metadata, format, item, usage, tokens, tokens_through, position,
-    answers, NULL, '', created_at, redacted_at
+    answers, public_id, created_at, redacted_at
 FROM convmemory_message
 WHERE session_id = %s
 AND position <= %s;
@@ -979,11 +985,11 @@ SELECT "convmemory_session"."id", "convmemory_session"."public_id", "convmemory_
     "convmemory_session"."owner_id", "convmemory_session"."visitor", "convmemory_session"."key",
     "convmemory_session"."name_hash", "convmemory_session"."title", "convmemory_session"."metadata",
     "convmemory_session"."archived_at", "convmemory_session"."starred_at",
-    "convmemory_session"."creation_key", "convmemory_session"."creation_hash", "convmemory_session"."cuts",
-    "convmemory_session"."spent_keys", "convmemory_session"."last_position",
-    "convmemory_session"."unpinned_count", "convmemory_session"."unpinned_tokens",
-    "convmemory_session"."settled_tokens", "convmemory_session"."newest_position",
-    "convmemory_session"."pinned", "convmemory_session"."pinned_count", "convmemory_session"."pinned_tokens",
+    "convmemory_session"."creation_key", "convmemory_session"."creation_hash",
+    "convmemory_session"."last_position", "convmemory_session"."unpinned_count",
+    "convmemory_session"."unpinned_tokens", "convmemory_session"."settled_tokens",
+    "convmemory_session"."newest_position", "convmemory_session"."pinned",
+    "convmemory_session"."pinned_count", "convmemory_session"."pinned_tokens",
     "convmemory_session"."call_position", "convmemory_session"."answered_position",
     "convmemory_session"."exchange_calls", "convmemory_session"."open_calls",
     "convmemory_session"."last_version", "convmemory_session"."current_version",
@@ -1022,27 +1028,18 @@ WHERE ("convmemory_session"."fork_position" >= %s
     AND "convmemory_session"."forked_from_id" IN (%s));
 
 -- redact (7 of 35)
-SELECT "convmemory_message"."session_id", "convmemory_message"."position", "convmemory_message"."role",
-    "convmemory_message"."kind", "convmemory_message"."content", "convmemory_message"."wire",
-    "convmemory_message"."metadata", "convmemory_message"."format", "convmemory_message"."item",
-    "convmemory_message"."usage", "convmemory_message"."tokens", "convmemory_message"."tokens_through",
-    "convmemory_message"."answers", "convmemory_message"."created_at", "convmemory_message"."redacted_at",
-    "convmemory_message"."idempotency_key", "convmemory_message"."payload_hash"
+SELECT "convmemory_message"."public_id" AS "public_id"
 FROM "convmemory_message"
 WHERE ("convmemory_message"."position" = %s
     AND "convmemory_message"."session_id" = %s) LIMIT 21;
 
 -- redact (10 of 35)
-SELECT "convmemory_message"."session_id", "convmemory_message"."position", "convmemory_message"."role",
-    "convmemory_message"."kind", "convmemory_message"."content", "convmemory_message"."wire",
-    "convmemory_message"."metadata", "convmemory_message"."format", "convmemory_message"."item",
-    "convmemory_message"."usage", "convmemory_message"."tokens", "convmemory_message"."tokens_through",
-    "convmemory_message"."answers", "convmemory_message"."created_at", "convmemory_message"."redacted_at",
-    "convmemory_message"."idempotency_key", "convmemory_message"."payload_hash"
+SELECT "convmemory_message"."session_id" AS "session_id"
 FROM "convmemory_message"
 WHERE ("convmemory_message"."position" = %s
+    AND "convmemory_message"."public_id" = %s
     AND "convmemory_message"."session_id" IN (%s))
-ORDER BY "convmemory_message"."session_id" ASC;
+ORDER BY 1 ASC;
 
 -- redact (11 of 35)
 SELECT %s AS "a"
@@ -1062,12 +1059,12 @@ WHERE "convmemory_session"."id" = %s;
 
 -- redact (13 of 35)
 -- redact (25 of 35)
-SELECT "convmemory_message"."session_id", "convmemory_message"."position", "convmemory_message"."role",
-    "convmemory_message"."kind", "convmemory_message"."content", "convmemory_message"."wire",
-    "convmemory_message"."metadata", "convmemory_message"."format", "convmemory_message"."item",
-    "convmemory_message"."usage", "convmemory_message"."tokens", "convmemory_message"."tokens_through",
-    "convmemory_message"."answers", "convmemory_message"."created_at", "convmemory_message"."redacted_at",
-    "convmemory_message"."idempotency_key", "convmemory_message"."payload_hash"
+SELECT "convmemory_message"."session_id", "convmemory_message"."position", "convmemory_message"."public_id",
+    "convmemory_message"."role", "convmemory_message"."kind", "convmemory_message"."content",
+    "convmemory_message"."wire", "convmemory_message"."metadata", "convmemory_message"."format",
+    "convmemory_message"."item", "convmemory_message"."usage", "convmemory_message"."tokens",
+    "convmemory_message"."tokens_through", "convmemory_message"."answers", "convmemory_message"."created_at",
+    "convmemory_message"."redacted_at"
 FROM "convmemory_message"
 WHERE ("convmemory_message"."session_id" = %s
     AND "convmemory_message"."position" = %s) LIMIT 21;
@@ -1083,12 +1080,12 @@ WHERE ("convmemory_message"."session_id" = %s
 
 -- redact (15 of 35)
 -- redact (27 of 35)
-SELECT "convmemory_message"."position" AS "position", "convmemory_message"."payload_hash" AS "payload_hash"
-FROM "convmemory_message"
-WHERE ("convmemory_message"."session_id" = %s
-    AND "convmemory_message"."idempotency_key" IS NOT NULL
-    AND "convmemory_message"."position" <= %s)
-ORDER BY 1 DESC LIMIT 1;
+UPDATE "convmemory_usedkey"
+SET "content" = %s
+WHERE ("convmemory_usedkey"."gone_at" IS NULL
+    AND "convmemory_usedkey"."session_id" = %s
+    AND "convmemory_usedkey"."first_position" > (%s - "convmemory_usedkey"."size")
+    AND "convmemory_usedkey"."first_position" <= %s);
 
 -- redact (16 of 35)
 -- redact (28 of 35)
@@ -1108,6 +1105,7 @@ ORDER BY "convmemory_segment"."session_id" DESC, 1 DESC LIMIT 1;
 
 -- redact (23 of 35)
 -- redact (35 of 35)
+-- truncate (15 of 15)
 UPDATE "convmemory_session"
 SET "last_position" = %s, "unpinned_count" = %s, "unpinned_tokens" = %s, "settled_tokens" = %s,
     "newest_position" = %s, "pinned" = %s, "call_position" = %s, "exchange_calls" = %s, "open_calls" = %s,
@@ -1126,48 +1124,37 @@ WHERE ("convmemory_session"."name_hash" = %s
     AND "convmemory_session"."last_position" > %s);
 
 -- truncate (6 of 15)
--- clear (3 of 7)
-SELECT "convmemory_message"."idempotency_key" AS "idempotency_key", "convmemory_message"."position" AS
-    "position", "convmemory_message"."payload_hash" AS "payload_hash"
-FROM "convmemory_message"
-WHERE ("convmemory_message"."position" > %s
-    AND "convmemory_message"."session_id" = %s
-    AND "convmemory_message"."idempotency_key" IS NOT NULL)
-ORDER BY 2 DESC LIMIT 64;
-
--- truncate (7 of 15)
 DELETE
 FROM "convmemory_message"
 WHERE ("convmemory_message"."position" > %s
     AND "convmemory_message"."session_id" = %s);
 
--- truncate (8 of 15)
+-- truncate (7 of 15)
 UPDATE "convmemory_summary"
 SET "text" = %s, "identifiers" = NULL, "model_length" = NULL
 WHERE ("convmemory_summary"."last_position" > %s
     AND "convmemory_summary"."session_id" = %s);
 
--- truncate (9 of 15)
+-- truncate (8 of 15)
 DELETE
 FROM "convmemory_segment"
 WHERE ("convmemory_segment"."session_id" = %s
     AND "convmemory_segment"."first" > %s);
 
--- truncate (10 of 15)
+-- truncate (9 of 15)
 SELECT "convmemory_segment"."first" AS "first", "convmemory_segment"."last" AS "last",
     "convmemory_segment"."data" AS "data"
 FROM "convmemory_segment"
 WHERE "convmemory_segment"."session_id" = %s
 ORDER BY "convmemory_segment"."session_id" DESC, 1 DESC LIMIT 1;
 
--- truncate (15 of 15)
-UPDATE "convmemory_session"
-SET "last_position" = %s, "unpinned_count" = %s, "unpinned_tokens" = %s, "settled_tokens" = %s,
-    "newest_position" = %s, "pinned" = %s, "call_position" = %s, "exchange_calls" = %s, "open_calls" = %s,
-    "covered_position" = %s, "covered_count" = %s, "covered_tokens" = %s, "pinned_count" = %s, "pinned_tokens"
-    = %s, "indexed_position" = %s, "current_version" = %s, "due_since" = REPLACE(STRFTIME('%%Y-%%m-%%d
-    %%H:%%M:%%f', 'now') || '000', '.000000', ''), "rebuild_after" = NULL, "cuts" = %s
-WHERE "convmemory_session"."id" = %s;
+-- truncate (11 of 15)
+-- clear (7 of 7)
+UPDATE "convmemory_usedkey"
+SET "gone_at" = REPLACE(STRFTIME('%%Y-%%m-%%d %%H:%%M:%%f', 'now') || '000', '.000000', '')
+WHERE ("convmemory_usedkey"."gone_at" IS NULL
+    AND "convmemory_usedkey"."session_id" = %s
+    AND "convmemory_usedkey"."first_position" > (%s - "convmemory_usedkey"."size"));
 
 -- clear (1 of 7)
 UPDATE "convmemory_session"
@@ -1177,27 +1164,27 @@ SET "due_since" = NULL, "queued_at" = NULL, "attempts" = %s, "next_attempt_at" =
     || '000', '.000000', '')
 WHERE "convmemory_session"."name_hash" = %s;
 
--- clear (4 of 7)
+-- clear (3 of 7)
 UPDATE "convmemory_session"
 SET "last_position" = %s, "unpinned_count" = %s, "unpinned_tokens" = %s, "settled_tokens" = %s,
     "newest_position" = %s, "pinned" = %s, "call_position" = %s, "exchange_calls" = %s, "open_calls" = %s,
     "covered_position" = %s, "covered_count" = %s, "covered_tokens" = %s, "pinned_count" = %s, "pinned_tokens"
     = %s, "due_since" = NULL, "queued_at" = NULL, "attempts" = %s, "next_attempt_at" = NULL, "lease_token" =
     %s, "lease_expires_at" = NULL, "last_error" = %s, "rebuild_after" = NULL, "answered_position" = %s,
-    "current_version" = %s, "indexed_position" = %s, "cuts" = %s
+    "current_version" = %s, "indexed_position" = %s
 WHERE "convmemory_session"."id" = %s;
 
--- clear (5 of 7)
+-- clear (4 of 7)
 DELETE
 FROM "convmemory_message"
 WHERE "convmemory_message"."session_id" = %s;
 
--- clear (6 of 7)
+-- clear (5 of 7)
 DELETE
 FROM "convmemory_summary"
 WHERE "convmemory_summary"."session_id" = %s;
 
--- clear (7 of 7)
+-- clear (6 of 7)
 DELETE
 FROM "convmemory_segment"
 WHERE "convmemory_segment"."session_id" = %s;
@@ -1226,14 +1213,14 @@ SET "name_hash" = %s, "key" = %s, "owner_id" = %s, "visitor" = %s, "updated_at" 
     REPLACE(STRFTIME('%%Y-%%m-%%d %%H:%%M:%%f', 'now') || '000', '.000000', '')
 WHERE "convmemory_session"."id" = %s;
 
--- erase (1 of 12)
+-- erase (1 of 13)
 UPDATE "convmemory_session"
 SET "epoch" = ("convmemory_session"."epoch" + %s)
 WHERE ("convmemory_session"."alias" = %s
     AND "convmemory_session"."owner_id" = %s
     AND "convmemory_session"."visitor" = %s);
 
--- erase (2 of 12)
+-- erase (2 of 13)
 SELECT "convmemory_session"."id" AS "pk"
 FROM "convmemory_session"
 WHERE ("convmemory_session"."alias" = %s
@@ -1241,21 +1228,21 @@ WHERE ("convmemory_session"."alias" = %s
     AND "convmemory_session"."visitor" = %s)
 ORDER BY 1 ASC;
 
--- erase (3 of 12)
+-- erase (3 of 13)
 UPDATE "convmemory_session"
 SET "epoch" = ("convmemory_session"."epoch" + %s)
 WHERE "convmemory_session"."id" IN (%s);
 
--- erase (4 of 12)
+-- erase (4 of 13)
 SELECT "convmemory_session"."id", "convmemory_session"."public_id", "convmemory_session"."alias",
     "convmemory_session"."owner_id", "convmemory_session"."visitor", "convmemory_session"."key",
     "convmemory_session"."name_hash", "convmemory_session"."title", "convmemory_session"."metadata",
     "convmemory_session"."archived_at", "convmemory_session"."starred_at",
-    "convmemory_session"."creation_key", "convmemory_session"."creation_hash", "convmemory_session"."cuts",
-    "convmemory_session"."spent_keys", "convmemory_session"."last_position",
-    "convmemory_session"."unpinned_count", "convmemory_session"."unpinned_tokens",
-    "convmemory_session"."settled_tokens", "convmemory_session"."newest_position",
-    "convmemory_session"."pinned", "convmemory_session"."pinned_count", "convmemory_session"."pinned_tokens",
+    "convmemory_session"."creation_key", "convmemory_session"."creation_hash",
+    "convmemory_session"."last_position", "convmemory_session"."unpinned_count",
+    "convmemory_session"."unpinned_tokens", "convmemory_session"."settled_tokens",
+    "convmemory_session"."newest_position", "convmemory_session"."pinned",
+    "convmemory_session"."pinned_count", "convmemory_session"."pinned_tokens",
     "convmemory_session"."call_position", "convmemory_session"."answered_position",
     "convmemory_session"."exchange_calls", "convmemory_session"."open_calls",
     "convmemory_session"."last_version", "convmemory_session"."current_version",
@@ -1271,12 +1258,12 @@ SELECT "convmemory_session"."id", "convmemory_session"."public_id", "convmemory_
 FROM "convmemory_session"
 WHERE "convmemory_session"."id" IN (%s);
 
--- erase (5 of 12)
+-- erase (5 of 13)
 UPDATE "convmemory_session"
 SET "epoch" = ("convmemory_session"."epoch" + %s)
 WHERE "convmemory_session"."id" = %s;
 
--- erase (6 of 12)
+-- erase (6 of 13)
 SELECT "convmemory_session"."forked_from_id" AS "forked_from"
 FROM "convmemory_session"
 WHERE "convmemory_session"."id" = %s;

@@ -89,8 +89,8 @@ def test_the_way_back_by_hand() -> None:
     assert memories["default"].history("kept")[0].message.text == "Hello."
     names = "SELECT indexrelid::regclass::text FROM pg_index WHERE indrelid = 'convmemory_message'::regclass ORDER BY 1"
     assert [name for (name,) in rows(names)] == [
-        "convmemory_message_key",
         "convmemory_message_pkey",
+        "convmemory_message_public_id",
         "convmemory_message_through",
     ]
     [(keys,)] = rows(

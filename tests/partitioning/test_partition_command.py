@@ -22,7 +22,7 @@ def test_a_dry_run_changes_nothing() -> None:
     assert names() == before
     text = output.getvalue()
     assert "It would have 64 partitions, convmemory_message_p00 and so on." in text
-    assert "The index convmemory_message_key would be copied: btree (session_id, idempotency_key) WHERE" in text
+    assert "The index convmemory_message_public_id would be copied: btree (public_id, session_id)" in text
     assert "FOREIGN KEY (session_id) REFERENCES convmemory_session(id) DEFERRABLE INITIALLY DEFERRED." in text
     interrupt_after("Created")
     output = StringIO()

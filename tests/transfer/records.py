@@ -49,6 +49,11 @@ def exported(*arguments: object) -> list[dict[str, Any]]:
     return [json.loads(line) for line in call("convmemory_export", *arguments).splitlines()]
 
 
+def without_ids(records: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The records as they were before they had the ids of their messages."""
+    return [{field: value for field, value in record.items() if field != "ids"} for record in records]
+
+
 def stored(key: str, **scope: Any) -> list[ChatMessage]:
     memory = memories["default"]
     return [row.message for row in memory.history(memory.session(key, **scope), limit=100_000)]

@@ -14,8 +14,10 @@ from django_convmemory import models
 from django_convmemory.maintenance.transfer import importing
 from django_convmemory.memory import memories
 from tests import processes
-from tests.transfer.records import call, human, record
+from tests.transfer.records import TIME, call, human, record
 
+_ID = "018f3c1e-7a00-7000-8000-000000000000"
+_KEY = {"key_hash": "0" * 64, "first_position": 1, "size": 1}
 _LATE = {"role": "tool", "tool_call_id": "call_9", "content": "late"}
 BAD = {
     "no JSON": ('{"key": "b", nonsense}', "this is not JSON"),
@@ -67,6 +69,13 @@ BAD = {
     ),
     "a result of no call": (record("b", human(), human(), _LATE), "message 3: No open exchange has a call"),
     "too many pinned": (record("b", *[{"role": "system", "content": "x"}] * 65), "message 65: The session holds 64"),
+    "an id that is none": (record("b", ids=["7"]), "ids has a text that is no UUID"),
+    "an id for two messages": (record("b", human(), human(), ids=[_ID, _ID]), "1 different ids for 2 messages"),
+    "a used key without a size": (record("b", used_keys=[_KEY | {"size": 0}]), "used key 1 is not of messages"),
+    "a used key of later messages": (record("b", used_keys=[_KEY | {"size": 2}]), "used key 1 is not of messages"),
+    "a used key without a hash": (record("b", used_keys=[_KEY | {"key_hash": "k"}]), "must have 64 hex digits"),
+    "a used key without a position": (record("b", used_keys=[{"key_hash": "0" * 64}]), "used key 1 is not of messages"),
+    "a used key twice": (record("b", used_keys=[_KEY, _KEY | {"gone_at": TIME}]), "used_keys has a key_hash twice"),
     "a message too large": (record("b", human(), human("x" * 5_000_000)), "message 2: .*max_message_bytes"),
 }
 

@@ -84,7 +84,7 @@ class MessageList(StoringView):
             return Response(status=304, headers=headers)
         bounds = {name: query[name] for name in ("position__gt", "position__lt") if name in query}
         using = self.session._state.db or router.db_for_write(models.Session)
-        rows = models.Message.objects.using(using).shown(self.session).filter(**bounds)
+        rows = models.Message.objects.using(using).filter(session=self.session, **bounds)
         sign = query["ordering"].removesuffix("position")
         # By both columns of the primary key: ordered by the position alone, a database may read the whole table.
         ordering = (f"{sign}position", f"{sign}session_id")
@@ -128,7 +128,7 @@ class MessageDetail(ScopedView):
         return Response(self._represented(position), headers={"ETag": etags.of(self.session, self.memory)})
 
     def _represented(self, position: str) -> Any:
-        row = models.Message.objects.shown(self.session).filter(position=position_of(position)).first()
+        row = self.session.convmemory_messages.filter(position=position_of(position)).first()
         if row is None:
             raise Problem(404, "unknown_message", "The session has no message at this position.")
         return MessageSerializer(row).data

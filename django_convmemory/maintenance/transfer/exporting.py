@@ -12,13 +12,13 @@ from typing import Any, NamedTuple
 from django.contrib.auth import get_user_model
 
 from django_convmemory import clock, models
-from django_convmemory.messages import CHAT, dumps
+from django_convmemory.messages import CHAT, ChatMessage, dumps
 from django_convmemory.store import columns
 
 # The number of sessions, or of messages, that are read at once.
 _BATCH = 1000
-# Bytes of a session that are held in memory while it is written. A longer session goes through a file.
-_IN_MEMORY = 1024 * 1024
+# Bytes of each part of a session that are held in memory while it is written. A longer part goes through a file.
+_IN_MEMORY = 256 * 1024
 # Characters that are copied from that file at once.
 _CHUNK = 64 * 1024
 
@@ -82,6 +82,13 @@ def pieces(head: Head, using: str) -> Generator[str, None, int]:
             yield ',"notes":{'
             yield from transcript.notes
             yield "}"
+        yield ',"ids":['
+        yield from transcript.ids
+        yield "]"
+        if transcript.used_keys.count:
+            yield ',"used_keys":['
+            yield from transcript.used_keys
+            yield "]"
         yield "}\n"
         return transcript.messages.count
 
@@ -109,16 +116,18 @@ class _Joined:
 
 
 class _Transcript:
-    """The messages of a session, the notes on them, and the time of the first message."""
+    """The messages of a session, the notes on them, their ids, the used keys, and the time of the first message."""
 
     def __init__(self) -> None:
         self.messages = _Joined()
         self.notes = _Joined()
+        self.ids = _Joined()
+        self.used_keys = _Joined()
         self.created_at = ""
 
     def close(self) -> None:
-        self.messages.close()
-        self.notes.close()
+        for joined in (self.messages, self.notes, self.ids, self.used_keys):
+            joined.close()
 
 
 def _transcribed(session_id: int, using: str) -> _Transcript:
@@ -137,43 +146,64 @@ def _transcribed(session_id: int, using: str) -> _Transcript:
 
 
 def _transcribe(session_id: int, using: str, transcript: _Transcript) -> None:
-    """Write the messages of a session and the notes on them.
-
-    A note has the time of a message only if it differs from that of the first one. Raises :class:`_Changed`.
-    """
+    """Write the messages of a session, and what belongs to them. Raises :class:`_Changed`."""
     epochs = models.Session.objects.using(using).filter(pk=session_id).values_list("epoch", flat=True)
     epoch = epochs.first()
-    for position, created_at, form, item, redacted_at, *stored in _rows(session_id, using):
+    # Before the messages, so that no key is of a message that was appended since.
+    for key in _used_keys(session_id, using):
+        transcript.used_keys.add(_json(key))
+    for position, created_at, form, item, redacted_at, public_id, *stored in _rows(session_id, using):
         message = columns.with_item(columns.message_of_values(stored), form, item)
         time = clock.aware(created_at, using).isoformat()
         transcript.created_at = transcript.created_at or time
-        note: dict[str, Any] = {}
-        if message.kind != "chat":
-            note["kind"] = message.kind
-        if message.metadata:
-            note["metadata"] = message.metadata
-        if message.format != CHAT:
-            note["format"] = message.format
-        if message.item is not None:
-            note["item"] = message.item
-        if time != transcript.created_at:
-            note["created_at"] = time
-        if redacted_at is not None:
-            note["redacted"] = True
+        # Without the time if it is that of the first message.
+        note = _note(message, None if time == transcript.created_at else time, redacted=redacted_at is not None)
         if note:
             transcript.notes.add(f'"{position}":{_json(note)}')
         transcript.messages.add(_json(message.to_openai()))
+        transcript.ids.add(f'"{public_id}"')
     if epochs.first() != epoch:
         raise _Changed
 
 
+def _note(message: ChatMessage, created_at: str | None, *, redacted: bool) -> dict[str, Any]:
+    note: dict[str, Any] = {}
+    if message.kind != "chat":
+        note["kind"] = message.kind
+    if message.metadata:
+        note["metadata"] = message.metadata
+    if message.format != CHAT:
+        note["format"] = message.format
+    if message.item is not None:
+        note["item"] = message.item
+    if created_at is not None:
+        note["created_at"] = created_at
+    if redacted:
+        note["redacted"] = True
+    return note
+
+
 def _rows(session_id: int, using: str) -> Iterator[tuple[Any, ...]]:
     rows = models.Message.objects.using(using).filter(session_id=session_id).order_by("session_id", "position")
-    names = ("position", "created_at", *columns.ITEM_NAMES, "redacted_at", *columns.READ_NAMES)
+    names = ("position", "created_at", *columns.ITEM_NAMES, "redacted_at", "public_id", *columns.READ_NAMES)
     last = 0
     while page := list(rows.filter(position__gt=last).values_list(*names)[:_BATCH]):
         yield from page
         last = page[-1][0]
+
+
+def _used_keys(session_id: int, using: str) -> Iterator[dict[str, Any]]:
+    rows = models.UsedKey.objects.using(using).filter(session_id=session_id).order_by("session_id", "key_hash")
+    last = ""
+    while page := list(rows.filter(key_hash__gt=last)[:_BATCH]):
+        for row in page:
+            fields = {name: getattr(row, name) for name in ("key_hash", "first_position", "size")}
+            if row.content:
+                fields["content"] = row.content
+            if row.gone_at is not None:
+                fields["gone_at"] = clock.aware(row.gone_at, using).isoformat()
+            yield fields
+        last = page[-1].key_hash
 
 
 # JSON does not escape the characters that end a line in Unicode. Escaped, a record is one line for every reader. JSON

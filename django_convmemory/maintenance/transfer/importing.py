@@ -7,7 +7,9 @@ import copy
 import dataclasses
 import math
 import operator
-from typing import TYPE_CHECKING, NamedTuple
+import uuid
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from django.db import DatabaseError
 
@@ -15,9 +17,13 @@ from django_convmemory import clock, models
 from django_convmemory.exceptions import InvalidMessage, InvalidSession, SessionContended
 from django_convmemory.maintenance.transfer import owners
 from django_convmemory.maintenance.transfer.records import BadRecord, Record
+from django_convmemory.messages import ChatMessage
+from django_convmemory.operations import arguments
+from django_convmemory.operations.append import Receipt
 from django_convmemory.operations.handles import ConversationMemory, SessionHandle
 from django_convmemory.rules import strategies
 from django_convmemory.rules.counters import Counters, Previous
+from django_convmemory.rules.values import SessionName
 from django_convmemory.scheduling import NullScheduler
 from django_convmemory.search import indexing
 from django_convmemory.store import transactions
@@ -89,8 +95,9 @@ class Importer:
         def work() -> int:
             for start in range(0, len(record.messages), size):
                 messages, times, _redacted = zip(*record.messages[start : start + size], strict=True)
+                ids = None if record.ids is None else record.ids[start : start + size]
                 try:
-                    receipt = self.memory.append(session, *messages, created_at=list(times))
+                    receipt = self._append(session.session_name, messages, list(times), ids)
                 except InvalidMessage as error:
                     if size > 1:
                         raise
@@ -116,6 +123,15 @@ class Importer:
                 record.place, f"the database refused it ({type(error).__name__}: {error}). Remove the cause."
             ) from error
 
+    def _append(
+        self, name: SessionName, messages: Sequence[ChatMessage], times: Any, ids: Sequence[uuid.UUID] | None
+    ) -> Receipt:
+        """Append messages as the memory does, with the ids of the record."""
+        memory = self.memory
+        limit = memory.options.max_message_bytes
+        batch = arguments.batch(messages, memory.counter, max_message_bytes=limit, created_at=times, ids=ids)
+        return memory.append_batch(name, batch)
+
     def _complete(self, session: SessionHandle, record: Record) -> int:
         """Write the fields of a record besides the messages, and return the session's primary key."""
         rows = models.Session.objects.using(self.using).named(session.session_name)
@@ -138,6 +154,15 @@ class Importer:
         if redacted:
             messages = models.Message.objects.using(self.using).filter(session_id=pk)
             messages.filter(position__in=redacted).update(redacted_at=clock.Clock())
+        models.UsedKey.objects.using(self.using).bulk_create(
+            [
+                models.UsedKey(
+                    session_id=pk,
+                    **key._replace(gone_at=key.gone_at and clock.storable(key.gone_at, self.using))._asdict(),
+                )
+                for key in record.used_keys
+            ]
+        )
         return pk
 
     def _remember(self, pk: int) -> bool:

@@ -6,7 +6,9 @@ A record is an object like this::
      "owner": "anna", "title": "Rust", "metadata": {…}, "created_at": "2024-05-01T10:00:00+00:00",
      "archived_at": "…", "starred_at": "…",
      "notes": {"2": {"kind": "plan", "metadata": {…}, "created_at": "…", "redacted": true,
-                     "format": "responses", "item": {…}}}}
+                     "format": "responses", "item": {…}}},
+     "ids": ["018f…", …],
+     "used_keys": [{"key_hash": "…", "first_position": 1, "size": 1, "content": "…", "gone_at": "…"}]}
 
 - ``key`` and ``messages`` are required. Messages are in chat-completions form.
 - ``owner`` is what the user logs in with. A visitor's session has ``visitor`` instead, and nobody's session neither.
@@ -15,10 +17,15 @@ A record is an object like this::
 - ``notes`` are keyed by the positions of messages. The first position is 1. ``item`` is the item of another framework
   for which the message stands, and ``format`` the name of its form.
 
+- ``ids`` has the id of each message. Without it, the messages get new ids.
+- ``used_keys`` are the idempotency keys that have stored messages: the columns of
+  :class:`~django_convmemory.models.UsedKey`. A retry is recognized on a site with the same ``SECRET_KEY``, and refused
+  on others.
+
 A file holds one record a line, or a list of records.
 
-A record has no summaries, no idempotency keys, and no usage that a provider reported. A redacted message is empty, and
-its note says ``redacted``.
+A record has no summaries and no usage that a provider reported. A redacted message is empty, and its note says
+``redacted``.
 """
 
 from __future__ import annotations
@@ -26,6 +33,7 @@ from __future__ import annotations
 import dataclasses
 import datetime as dt
 import re
+import uuid
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -34,7 +42,7 @@ from django_convmemory.messages import ChatMessage, check_text, freeze
 
 FIELDS = (
     *("key", "messages", "owner", "visitor", "title", "metadata", "created_at", "archived_at", "starred_at"),
-    "notes",
+    *("notes", "ids", "used_keys"),
 )
 NOTE_FIELDS = ("kind", "metadata", "created_at", "redacted", "format", "item")
 
@@ -56,6 +64,16 @@ class RecordedMessage(NamedTuple):
     redacted: bool = False
 
 
+class RecordedKey(NamedTuple):
+    """A used idempotency key. Its fields are the columns of :class:`~django_convmemory.models.UsedKey`."""
+
+    key_hash: str
+    first_position: int
+    size: int
+    content: str = ""
+    gone_at: dt.datetime | None = None
+
+
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Record:
     """A session of a file. ``place`` is its place in the file."""
@@ -69,6 +87,8 @@ class Record:
     metadata: Mapping[str, Any] | None = None
     archived_at: dt.datetime | None = None
     starred_at: dt.datetime | None = None
+    ids: Sequence[uuid.UUID] | None = None
+    used_keys: Sequence[RecordedKey] = ()
 
 
 def parse(place: str, value: Any) -> Record:
@@ -112,8 +132,47 @@ def parse(place: str, value: Any) -> Record:
         metadata=metadata,
         archived_at=archived_at,
         starred_at=starred_at,
+        ids=_ids(value["ids"], len(messages)) if "ids" in value else None,
+        used_keys=_used_keys(value.get("used_keys", []), len(messages)),
         **texts,
     )
+
+
+def _ids(value: Any, count: int) -> list[uuid.UUID]:
+    """Return the ids of ``count`` messages."""
+    try:
+        ids = [uuid.UUID(_typed(text, str, "an id")) for text in _typed(value, list, "ids")]
+    except ValueError as error:
+        raise ValueError(f"ids has a text that is no UUID ({error}). Correct it, or remove ids.") from None
+    if not len(set(ids)) == len(ids) == count:
+        raise ValueError(
+            f"ids has {len(set(ids))} different ids for {count} messages. Give each message one, or remove ids."
+        )
+    return ids
+
+
+def _used_keys(value: Any, last: int) -> list[RecordedKey]:
+    """Return the used keys of a session that ends at the position ``last``."""
+    items = enumerate(_typed(value, list, "used_keys"), 1)
+    keys = [_used_key(item, last, f"used key {number}") for number, item in items]
+    if len({key.key_hash for key in keys}) < len(keys):
+        raise ValueError("used_keys has a key_hash twice. Remove one of them.")
+    return keys
+
+
+def _used_key(item: Any, last: int, where: str) -> RecordedKey:
+    fields = dict(_typed(item, dict, where))
+    _check_fields(fields, RecordedKey._fields, where)
+    for name in ("key_hash", *(["content"] if "content" in fields else [])):
+        if not re.fullmatch("[0-9a-f]{64}", _typed(fields.get(name), str, f"{name} of {where}")):
+            raise ValueError(f"{name} of {where} must have 64 hex digits. Correct it, or remove the key.")
+    gone_at = _time(fields["gone_at"], f"gone_at of {where}") if "gone_at" in fields else None
+    first, size = fields.get("first_position", 0), fields.get("size", 0)
+    is_range = all(isinstance(number, int) and 0 < number < 2**31 for number in (first, size))
+    # The messages of a key that is gone need not be there.
+    if not is_range or (gone_at is None and first + size - 1 > last):
+        raise ValueError(f"{where} is not of messages that are there. Correct first_position and size, or remove it.")
+    return RecordedKey(fields["key_hash"], first, size, fields.get("content", ""), gone_at)
 
 
 def _message(wire: Any, note: Any, position: int, created_at: dt.datetime | None) -> RecordedMessage:

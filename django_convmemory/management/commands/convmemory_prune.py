@@ -37,7 +37,7 @@ class Command(BaseCommand):
 
     help = (
         "Delete sessions that have not been used for a long time, old records of model calls, and old versions of "
-        "summaries."
+        "summaries. Idempotency keys whose messages were removed 30 days ago are deleted each time."
     )
 
     def add_arguments(self, parser: CommandParser) -> None:
@@ -86,6 +86,8 @@ class Command(BaseCommand):
             )
         with interruptible():
             results = [prune[name](age, using, aliases, options) for name, age in ages.items()]
+            if not options["dry_run"]:
+                _forget_keys(using, aliases, batch)
         if options["verbosity"] > 0:
             self.stdout.write(f"{', '.join(results)} {'would be deleted' if options['dry_run'] else 'deleted'}.")
 
@@ -149,6 +151,13 @@ def _attempts(seconds: int, using: str, aliases: list[str], options: dict[str, A
     id_ranges = _id_ranges(old, options["batch"])
     deleted = sum(transactions.run(using, old.filter(pk__range=id_range).delete)[0] for id_range in id_ranges)
     return counted(deleted, "attempt")
+
+
+def _forget_keys(using: str, aliases: list[str], batch: int) -> None:
+    """Delete the idempotency keys that count as unused already. So they are no result of the command."""
+    forgotten = models.UsedKey.objects.using(using).filter(session__alias__in=aliases).forgotten()
+    while session_ids := list(forgotten.values_list("session_id", flat=True).distinct()[:batch]):
+        transactions.run(using, models.UsedKey.objects.using(using).filter(session__in=session_ids).forgotten().delete)
 
 
 def _versions(seconds: int, using: str, aliases: list[str], options: dict[str, Any]) -> str:
