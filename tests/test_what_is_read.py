@@ -68,6 +68,13 @@ def test_statements_of_append_and_load_do_not_depend_on_the_history() -> None:
     assert counts[0][4:] == [1 + LOOKUPS, 2 + LOOKUPS]
 
 
+def positional(sql: str, params: Any) -> tuple[str, list[Any]]:
+    """Return the statement with ``%s`` for each parameter, and the parameters in their order."""
+    if not isinstance(params, dict):
+        return sql, list(params)
+    return re.sub(r"%\(\w+\)s", "%s", sql), [params[name] for name in re.findall(r"%\((\w+)\)s", sql)]
+
+
 def reads(key: str) -> dict[str, tuple[int, tuple[str, list[Any]]]]:
     """Return, for each way to read a session of :func:`fill`, the most rows that it may read, and its statement."""
     chat, store = memory(), ORMStore()
@@ -88,7 +95,7 @@ def reads(key: str) -> dict[str, tuple[int, tuple[str, list[Any]]]]:
         asked: list[tuple[str, list[Any]]] = []
 
         def note(execute: Any, sql: str, params: Any, many: bool, context: Any, asked: Any = asked) -> Any:
-            asked.append((sql, list(params)))
+            asked.append(positional(sql, params))
             return execute(sql, params, many, context)
 
         with connection.execute_wrapper(note):
