@@ -25,7 +25,7 @@ from opentelemetry.sdk.trace import TracerProvider  # noqa: E402
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor, SpanExporter, SpanExportResult  # noqa: E402
 
 from django_convmemory import observers  # noqa: E402
-from django_convmemory.contrib.telemetry.conf import Options  # noqa: E402
+from django_convmemory.contrib.telemetry.conf import TelemetryOptions  # noqa: E402
 from django_convmemory.contrib.telemetry.observer import Telemetry  # noqa: E402
 from tests.folding import MarkerModel, build, talk  # noqa: E402
 
@@ -46,7 +46,7 @@ def main() -> None:
     provider = TracerProvider()
     provider.add_span_processor(SimpleSpanProcessor(Nowhere()))
     meters = MeterProvider([InMemoryMetricReader()])
-    telemetry = Telemetry(tracer_provider=provider, meter_provider=meters, options=Options(gauges=False))
+    telemetry = Telemetry(tracer_provider=provider, meter_provider=meters, options=TelemetryOptions(gauges=False))
 
     memory = build(MarkerModel())
     memory.append("parrot", {"role": "user", "content": "My parrot is called Coco."})

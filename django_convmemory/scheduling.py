@@ -68,7 +68,7 @@ class Scheduler(Protocol):
 
 
 @runtime_checkable
-class Sender(Scheduler, Protocol):
+class SendingScheduler(Scheduler, Protocol):
     """A scheduler that sends tasks."""
 
     def send(self, memory: Memory, session_id: int, *, delay: float = 0.0, swept: bool = False) -> bool:

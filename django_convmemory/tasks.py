@@ -30,7 +30,7 @@ from django_convmemory.exceptions import BrokerUnavailable, UnknownAlias
 from django_convmemory.fold.run import Outcome
 from django_convmemory.memory import memories
 from django_convmemory.operations.folding import PATIENCE
-from django_convmemory.scheduling import REQUESTED, Memory, Scheduler, Sender, Work
+from django_convmemory.scheduling import REQUESTED, Memory, Scheduler, SendingScheduler, Work
 from django_convmemory.sender import Hint, sender
 
 if TYPE_CHECKING:
@@ -269,7 +269,7 @@ def _send_rebuilds(memory: ConversationMemory) -> Iterator[int]:
 def _send_all(memory: ConversationMemory, batch: list[int]) -> list[int]:
     scheduler: Scheduler = memory.scheduler if memory.scheduler.queues else CeleryScheduler()
     for session_id in batch:
-        if not isinstance(scheduler, Sender):
+        if not isinstance(scheduler, SendingScheduler):
             scheduler.schedule(memory, session_id)
         elif not scheduler.send(memory, session_id, swept=True):
             raise BrokerUnavailable(

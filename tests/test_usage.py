@@ -13,7 +13,7 @@ from django_convmemory.memory import memories
 from django_convmemory.messages import ChatMessage
 from django_convmemory.models import Session
 from django_convmemory.rules import usage
-from django_convmemory.rules.usage import Usage
+from django_convmemory.rules.usage import MessageUsage
 from django_convmemory.testing import ScriptedMemories
 
 OPENAI = {"prompt_tokens": 1200, "completion_tokens": 40, "prompt_tokens_details": {"cached_tokens": 1024}}
@@ -22,13 +22,13 @@ OPENAI = {"prompt_tokens": 1200, "completion_tokens": 40, "prompt_tokens_details
 @pytest.mark.parametrize(
     ("reported", "expected"),
     [
-        (OPENAI, Usage(1200, 1024, 40)),
-        ({"prompt_tokens": 1200, "completion_tokens": 40}, Usage(1200, 0, 40)),
-        ({"prompt_tokens": 1200, "prompt_tokens_details": None}, Usage(1200, 0, 0)),
+        (OPENAI, MessageUsage(1200, 1024, 40)),
+        ({"prompt_tokens": 1200, "completion_tokens": 40}, MessageUsage(1200, 0, 40)),
+        ({"prompt_tokens": 1200, "prompt_tokens_details": None}, MessageUsage(1200, 0, 0)),
         # The Responses API.
         (
             {"input_tokens": 1200, "output_tokens": 40, "input_tokens_details": {"cached_tokens": 1024}},
-            Usage(1200, 1024, 40),
+            MessageUsage(1200, 1024, 40),
         ),
         # Anthropic: the cached tokens are not among the input tokens.
         (
@@ -38,13 +38,13 @@ OPENAI = {"prompt_tokens": 1200, "completion_tokens": 40, "prompt_tokens_details
                 "cache_creation_input_tokens": 76,
                 "output_tokens": 40,
             },
-            Usage(1200, 1024, 40),
+            MessageUsage(1200, 1024, 40),
         ),
-        ({"input_tokens": 100, "cache_read_input_tokens": 0, "output_tokens": 4}, Usage(100, 0, 4)),
+        ({"input_tokens": 100, "cache_read_input_tokens": 0, "output_tokens": 4}, MessageUsage(100, 0, 4)),
         # DeepSeek.
         (
             {"prompt_tokens": 1200, "prompt_cache_hit_tokens": 1024, "prompt_cache_miss_tokens": 176},
-            Usage(1200, 1024, 0),
+            MessageUsage(1200, 1024, 0),
         ),
         ({}, None),
         (None, None),
@@ -52,11 +52,11 @@ OPENAI = {"prompt_tokens": 1200, "completion_tokens": 40, "prompt_tokens_details
         ({"prompt_tokens": "1200"}, None),
         ({"prompt_tokens": True}, None),
         ({"prompt_tokens": -1}, None),
-        ({"prompt_tokens": 10, "prompt_tokens_details": {"cached_tokens": 99}}, Usage(10, 10, 0)),
-        ({"prompt_tokens": 10, "prompt_tokens_details": {"cached_tokens": "9"}}, Usage(10, 0, 0)),
+        ({"prompt_tokens": 10, "prompt_tokens_details": {"cached_tokens": 99}}, MessageUsage(10, 10, 0)),
+        ({"prompt_tokens": 10, "prompt_tokens_details": {"cached_tokens": "9"}}, MessageUsage(10, 0, 0)),
     ],
 )
-def test_the_forms_of_several_providers(reported: Any, expected: Usage | None) -> None:
+def test_the_forms_of_several_providers(reported: Any, expected: MessageUsage | None) -> None:
     assert usage.read(reported) == expected
 
 

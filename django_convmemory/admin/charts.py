@@ -14,7 +14,7 @@ COLUMNS_HEIGHT = 120
 LINES, TICK = 40, 12
 
 
-class Sample(NamedTuple):
+class TokensAt(NamedTuple):
     """A position, the tokens of the conversation through it, and the version of the summary that was shown there."""
 
     position: int
@@ -64,7 +64,7 @@ def positions(last: int, count: int = 18) -> list[int]:
     return [1 + round(number * (last - 1) / (count - 1)) for number in range(count)]
 
 
-def token_chart(samples: Sequence[Sample], folds: Sequence[FoldMark], budget: int | None) -> TokenChart | None:
+def token_chart(samples: Sequence[TokensAt], folds: Sequence[FoldMark], budget: int | None) -> TokenChart | None:
     """Return the chart of a conversation, or None without ``samples``.
 
     At each position, a model was sent the summary of that time and the messages after it, up to the budget. Whether it
@@ -100,7 +100,7 @@ def token_chart(samples: Sequence[Sample], folds: Sequence[FoldMark], budget: in
     )
 
 
-class Piece(NamedTuple):
+class BarPart(NamedTuple):
     """A part of a stacked bar."""
 
     name: str
@@ -110,7 +110,7 @@ class Piece(NamedTuple):
     width: float
 
 
-def stacked(parts: Sequence[tuple[str, Any, int]], budget: int | None = None) -> list[Piece]:
+def stacked(parts: Sequence[tuple[str, Any, int]], budget: int | None = None) -> list[BarPart]:
     """Return the pieces of a bar whose length, 100, is the budget, or the sum of the parts if that is larger.
 
     A part is its name, its label, and its tokens.
@@ -119,7 +119,7 @@ def stacked(parts: Sequence[tuple[str, Any, int]], budget: int | None = None) ->
     pieces, x = [], 0.0
     for name, label, tokens in parts:
         width = tokens / total * 100
-        pieces.append(Piece(name, label, tokens, round(x, 2), round(width, 2)))
+        pieces.append(BarPart(name, label, tokens, round(x, 2), round(width, 2)))
         x += width
     return pieces
 

@@ -32,7 +32,7 @@ MAX_PHRASE = 200
 AFTER = 10
 
 
-class Version(NamedTuple):
+class FoldedVersion(NamedTuple):
     """A version of the summary. ``has_words`` is None if its text was removed."""
 
     number: int
@@ -60,7 +60,7 @@ class Mention(NamedTuple):
 
 
 @dataclasses.dataclass
-class Finding:
+class PhraseSearch:
     """What is found of ``phrase`` in ``session``. ``context`` is what a model is sent now."""
 
     memory: ConversationMemory
@@ -113,13 +113,13 @@ class Finding:
         )
 
     @cached_property
-    def versions(self) -> list[Version]:
+    def versions(self) -> list[FoldedVersion]:
         """The newest versions that contexts have shown, the newest first."""
         rows = models.Summary.objects.using(self.session._state.db).filter(session=self.session)
         rows = rows.filter(building=False, part_end__isnull=True).order_by("-version")
         columns = ("version", "first_position", "last_position", "invalidated_at", Left("text", MAX_TEXT))
         return [
-            Version(
+            FoldedVersion(
                 number,
                 first,
                 last,
@@ -134,7 +134,7 @@ class Finding:
         return len(self.versions) == VERSIONS
 
     @cached_property
-    def _readable(self) -> list[Version]:
+    def _readable(self) -> list[FoldedVersion]:
         """The versions that still have a text, the oldest first."""
         return [version for version in reversed(self.versions) if version.has_words is not None]
 

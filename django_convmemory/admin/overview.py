@@ -66,8 +66,8 @@ class Overview:
         return [self.alias] if self.alias else list(memories)
 
     @cached_property
-    def calls(self) -> Calls:
-        return Calls(self.using, self.aliases)
+    def calls(self) -> CallTotals:
+        return CallTotals(self.using, self.aliases)
 
     @property
     def _sessions(self) -> models.SessionQuerySet:
@@ -214,7 +214,7 @@ class Sums(NamedTuple):
 
 
 @dataclasses.dataclass
-class Calls:
+class CallTotals:
     """The calls of ``aliases`` today and in the ``DAYS - 1`` days before."""
 
     using: str

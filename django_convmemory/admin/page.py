@@ -17,7 +17,7 @@ from django.utils.translation import gettext_lazy
 
 from django_convmemory import models
 from django_convmemory.admin import charts, timeline
-from django_convmemory.admin.finding import Finding
+from django_convmemory.admin.finding import PhraseSearch
 from django_convmemory.admin.pauses import Pause
 from django_convmemory.admin.waiting import Status
 from django_convmemory.context.assembly import Context, Part
@@ -40,7 +40,7 @@ PART_LABELS = {
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Version:
+class ShownVersion:
     """A version of the summary. ``text`` marks what it changed in its parent, ``attempt`` is the call that made it."""
 
     summary: models.Summary
@@ -89,7 +89,7 @@ class SessionPage:
         return [(part, PART_LABELS[part.name]) for part in self.context.parts]
 
     @cached_property
-    def parts(self) -> list[charts.Piece]:
+    def parts(self) -> list[charts.BarPart]:
         """The bar of the context's tokens."""
         sums: dict[str, int] = {}
         for part in self.context.parts:
@@ -103,11 +103,11 @@ class SessionPage:
         return self.memory.max_context_tokens if self.memory else None
 
     @cached_property
-    def finding(self) -> Finding | None:
+    def finding(self) -> PhraseSearch | None:
         """What is found of the phrase, or None if nothing is looked for."""
         if not (self.phrase and self.memory):
             return None
-        return Finding(self.memory, self.session, self.phrase, self.context)
+        return PhraseSearch(self.memory, self.session, self.phrase, self.context)
 
     @cached_property
     def timeline(self) -> list[timeline.Bubble]:
@@ -153,14 +153,14 @@ class SessionPage:
         return [charts.FoldMark(*row) for row in rows.order_by("version").values_list(*columns)]
 
     @cached_property
-    def _samples(self) -> list[charts.Sample]:
+    def _samples(self) -> list[charts.TokensAt]:
         """The positions that the chart draws, each with the version that was current when its message was appended."""
         positions = charts.positions(self.session.last_position)
         made = self._finished.filter(created_at__lte=OuterRef("created_at"), last_position__lt=OuterRef("position"))
         newest_first = made.order_by("-session_id", "-created_at")
         rows = models.Message.objects.using(self.using).filter(session=self.session, position__in=positions)
         samples = rows.order_by("position").annotate(summary_version=Subquery(newest_first.values("version")[:1]))
-        return [charts.Sample(*row) for row in samples.values_list("position", "tokens_through", "summary_version")]
+        return [charts.TokensAt(*row) for row in samples.values_list("position", "tokens_through", "summary_version")]
 
     @cached_property
     def chart(self) -> charts.TokenChart | None:
@@ -175,7 +175,7 @@ class SessionPage:
         return list(rows.order_by("-version")[: VERSIONS + 1])
 
     @cached_property
-    def versions(self) -> list[Version]:
+    def versions(self) -> list[ShownVersion]:
         """The versions to show, each with what it changed."""
         summaries = self.summaries[:VERSIONS]
         texts = {summary.version: summary.text for summary in self.summaries}
@@ -187,7 +187,7 @@ class SessionPage:
         versions = []
         for summary in summaries:
             runs = words(texts.get(summary.parent_version or 0, ""), summary.text)
-            versions.append(Version(summary, marked(runs), calls.get(summary.version)))
+            versions.append(ShownVersion(summary, marked(runs), calls.get(summary.version)))
         return versions
 
     @property
@@ -224,18 +224,18 @@ _WORDS = re.compile(r"\d+(?:[-.:/,]\d+)+\s*|[\u3040-\u30ff\u3400-\u9fff]|[^\W\u3
 _ALIKE = 0.4
 
 
-class Run(NamedTuple):
+class DiffWords(NamedTuple):
     """Words that are in both texts ("same"), only in the first one ("gone"), or only in the second one ("new")."""
 
     kind: str
     text: str
 
 
-def words(before: str, after: str) -> list[Run]:
+def words(before: str, after: str) -> list[DiffWords]:
     """Return the runs of words that turn ``before`` into ``after``. If they are not compared, ``after`` is one run."""
     old, new = _WORDS.findall(before), _WORDS.findall(after)
     if not old or len(old) > MAX_WORDS or len(new) > MAX_WORDS or _pairs(old, new) > MAX_PAIRS:
-        return [Run("same", after)]
+        return [DiffWords("same", after)]
     runs = []
     for kind, gone, here in _compared(_sentences(old), _sentences(new)):
         gone_words, new_words = [word for part in gone for word in part], [word for part in here for word in part]
@@ -252,10 +252,10 @@ def _compared(old: list[T], new: list[T]) -> Iterator[tuple[str, list[T], list[T
         yield kind, old[i1:i2], new[j1:j2]
 
 
-def _runs(kind: str, gone: list[str], new: list[str]) -> list[Run]:
+def _runs(kind: str, gone: list[str], new: list[str]) -> list[DiffWords]:
     if kind == "equal":
-        return [Run("same", "".join(new))]
-    return [Run(name, "".join(words)) for name, words in (("gone", gone), ("new", new)) if words]
+        return [DiffWords("same", "".join(new))]
+    return [DiffWords(name, "".join(words)) for name, words in (("gone", gone), ("new", new)) if words]
 
 
 def _sentences(words: list[str]) -> list[tuple[str, ...]]:
@@ -272,7 +272,7 @@ def _sentences(words: list[str]) -> list[tuple[str, ...]]:
     return [*sentences, tuple(words[start:])]
 
 
-def marked(runs: Sequence[Run]) -> SafeString:
+def marked(runs: Sequence[DiffWords]) -> SafeString:
     """Return the runs as HTML. A template would take most of a page's time for a long text."""
     marks = {"same": "{}", "new": "<ins>{}</ins>", "gone": "<del>{}</del>"}
     return mark_safe("".join(format_html(marks[run.kind], run.text) for run in runs))  # noqa: S308  each is escaped

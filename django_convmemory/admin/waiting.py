@@ -19,7 +19,7 @@ from django_convmemory.operations.handles import ConversationMemory
 _NEAR = dt.timedelta(hours=12)
 
 
-class Reason(enum.StrEnum):
+class WaitReason(enum.StrEnum):
     """Why a session waits. ``why.html`` has a sentence for each."""
 
     GONE = "gone"
@@ -35,7 +35,15 @@ class Reason(enum.StrEnum):
 
 
 # In these states something will happen to the session soon.
-_LIVE = {Reason.COMPACTING, Reason.UNINDEXED, Reason.PAUSED, Reason.FAILING, Reason.SENT, Reason.DUE, Reason.UNMARKED}
+_LIVE = {
+    WaitReason.COMPACTING,
+    WaitReason.UNINDEXED,
+    WaitReason.PAUSED,
+    WaitReason.FAILING,
+    WaitReason.SENT,
+    WaitReason.DUE,
+    WaitReason.UNMARKED,
+}
 
 
 @dataclasses.dataclass
@@ -64,24 +72,24 @@ class Status:
         return now
 
     @cached_property
-    def reason(self) -> Reason:
+    def reason(self) -> WaitReason:
         session, memory = self.session, self.memory
         if memory is None:
-            return Reason.GONE
+            return WaitReason.GONE
         if session.lease_expires_at is not None and session.lease_expires_at > self.now:
-            return Reason.COMPACTING
+            return WaitReason.COMPACTING
         if session.due_since is None:
             if session.is_over(memory.threshold):
-                return Reason.UNMARKED
-            return Reason.REBUILD if session.rebuild_after else Reason.IDLE
+                return WaitReason.UNMARKED
+            return WaitReason.REBUILD if session.rebuild_after else WaitReason.IDLE
         if memory.model is None:
-            return Reason.UNINDEXED
+            return WaitReason.UNINDEXED
         if self.pause is not None:
-            return Reason.PAUSED
+            return WaitReason.PAUSED
         if session.last_error:
-            return Reason.FAILING
+            return WaitReason.FAILING
         queued = session.queued_at is not None and session.queued_at >= session.due_since
-        return Reason.SENT if queued else Reason.DUE
+        return WaitReason.SENT if queued else WaitReason.DUE
 
     @property
     def next_attempt_at(self) -> dt.datetime | None:
@@ -112,7 +120,7 @@ class Status:
     @property
     def is_due(self) -> bool:
         """Whether "Compact now" has something to do."""
-        return self.reason not in (Reason.GONE, Reason.REBUILD, Reason.IDLE)
+        return self.reason not in (WaitReason.GONE, WaitReason.REBUILD, WaitReason.IDLE)
 
     @property
     def is_rebuilt(self) -> bool:

@@ -26,7 +26,7 @@ _PAGE = 500
 _GAP = 50
 
 
-class Given(NamedTuple):
+class FrameworkMessage(NamedTuple):
     """A message for a framework.
 
     With an item, it is a message of the framework. Otherwise the adapter makes one from it. ``position`` and
@@ -44,7 +44,7 @@ def check_view(view: str) -> None:
         raise InvalidArgument(f"view must be 'context' or 'history', not {view!r:.100}.")
 
 
-def given(session: SessionHandle, view: View, own_format: str) -> list[Given]:
+def given(session: SessionHandle, view: View, own_format: str) -> list[FrameworkMessage]:
     """Return the messages of the session for the framework whose items have the format ``own_format``.
 
     Of another framework's item, only the chat message is given. A thought in such an item is left out: only that
@@ -57,7 +57,9 @@ def given(session: SessionHandle, view: View, own_format: str) -> list[Given]:
     check_view(view)
     if view == "history":
         messages = [
-            Given(exchanges.redacted(row.message) if row.redacted else row.message, row.position, row.created_at)
+            FrameworkMessage(
+                exchanges.redacted(row.message) if row.redacted else row.message, row.position, row.created_at
+            )
             for row in _stored(session, after=0)
         ]
     else:
@@ -135,7 +137,7 @@ def _in_order(context: Context) -> Iterator[Part]:
         yield from sorted(block[1:], key=lambda part: (part.position is None, part.position))
 
 
-def _readable(messages: Iterable[Given], own_format: str) -> Iterator[Given]:
+def _readable(messages: Iterable[FrameworkMessage], own_format: str) -> Iterator[FrameworkMessage]:
     for each in messages:
         message = each.message
         if message.format in (own_format, CHAT):
@@ -148,11 +150,11 @@ def _is_before(part: Part, position: int | None) -> bool:
     return part.position is None or position is None or part.position < position
 
 
-def _given(part: Part, row: StoredMessage | None) -> Given:
+def _given(part: Part, row: StoredMessage | None) -> FrameworkMessage:
     if row is None:
-        return Given(part.message, part.position)
+        return FrameworkMessage(part.message, part.position)
     # The context shows a notice instead of a redacted message.
-    return Given(part.message if row.message.item is None else row.message, row.position, row.created_at)
+    return FrameworkMessage(part.message if row.message.item is None else row.message, row.position, row.created_at)
 
 
 def _rows(session: SessionHandle, positions: list[int]) -> dict[int, StoredMessage]:

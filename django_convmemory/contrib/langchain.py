@@ -19,7 +19,7 @@ from langchain_core.messages import AIMessage, BaseMessage, message_to_dict, mes
 
 from django_convmemory import messages as chat
 from django_convmemory.contrib import framework_messages, langchain_items
-from django_convmemory.contrib.framework_messages import Given, View
+from django_convmemory.contrib.framework_messages import FrameworkMessage, View
 from django_convmemory.exceptions import InvalidMessage
 from django_convmemory.memory import memories
 from django_convmemory.operations.arguments import NOT_GIVEN
@@ -50,7 +50,7 @@ class ConvMemoryChatMessageHistory(BaseChatMessageHistory):
         self.session = memories[alias].session(session_id, owner=owner, visitor=visitor)
         self.view = view
         # What was read since this object last changed the session. Others may have changed it since.
-        self._given: list[Given] | None = None
+        self._given: list[FrameworkMessage] | None = None
 
     @property
     def messages(self) -> list[BaseMessage]:
@@ -109,7 +109,7 @@ class ConvMemoryChatMessageHistory(BaseChatMessageHistory):
     __hash__ = None  # type: ignore[assignment]
 
 
-def _messages(given: Sequence[Given]) -> list[BaseMessage]:
+def _messages(given: Sequence[FrameworkMessage]) -> list[BaseMessage]:
     return messages_from_dict([_item(each.message) for each in given])
 
 

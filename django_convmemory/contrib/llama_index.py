@@ -20,7 +20,7 @@ from pydantic_core import PydanticSerializationError
 
 from django_convmemory import messages as chat
 from django_convmemory.contrib import framework_messages, llama_index_items
-from django_convmemory.contrib.framework_messages import Given, View
+from django_convmemory.contrib.framework_messages import FrameworkMessage, View
 from django_convmemory.exceptions import InvalidMessage
 from django_convmemory.memory import memories
 from django_convmemory.operations.arguments import NOT_GIVEN
@@ -43,7 +43,7 @@ class ConvMemory(BaseMemory):
     owner_id: Any
     visitor: str
     # What was read, by the view, since this object last changed the session. Others may have changed it since.
-    _given: dict[View, list[Given]] = PrivateAttr(default_factory=dict)
+    _given: dict[View, list[FrameworkMessage]] = PrivateAttr(default_factory=dict)
 
     def __init__(
         self,
@@ -147,7 +147,7 @@ class ConvMemory(BaseMemory):
             yield now
 
 
-def _messages(given: Sequence[Given]) -> list[ChatMessage]:
+def _messages(given: Sequence[FrameworkMessage]) -> list[ChatMessage]:
     items = llama_index_items.items([each.message for each in given])
     return [ChatMessage.model_validate_json(chat.dumps(item)) for item in items]
 

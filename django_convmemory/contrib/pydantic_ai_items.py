@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from django_convmemory.contrib.framework_messages import Given
+from django_convmemory.contrib.framework_messages import FrameworkMessage
 from django_convmemory.messages import REASONING, ChatMessage, dumps, thaw
 
 FORMAT = "pydantic_ai"
@@ -43,7 +43,7 @@ def rows(message: Json) -> list[ChatMessage]:
     ]
 
 
-def messages(given: Iterable[Given]) -> list[Json]:
+def messages(given: Iterable[FrameworkMessage]) -> list[Json]:
     """Return the messages for which ``given`` stand. A message that has no item is made into one."""
     made: list[Json] = []
     start: int | None = None  # the position of the first row of the last request
@@ -168,7 +168,7 @@ def _part(content: Any) -> Json:
     return {"type": content["kind"]}
 
 
-def _made(each: Given, names: Mapping[str, str]) -> Json:
+def _made(each: FrameworkMessage, names: Mapping[str, str]) -> Json:
     """Return the message that is made from a chat message."""
     message = each.message
     when = {} if each.created_at is None else {"timestamp": each.created_at.isoformat()}

@@ -82,7 +82,7 @@ def _unknown_alias(alias: str, also: str = "") -> CommandError:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Selection:
+class ChosenSessions:
     """The sessions that ``--owner``, ``--visitor`` and ``--key`` select.
 
     An owner or a visitor alone selects all of their sessions, and together with a key one session of each alias. A key
@@ -124,7 +124,7 @@ def add_selection(parser: CommandParser) -> None:
     )
 
 
-def selection(options: dict[str, Any], using: str) -> Selection:
+def selection(options: dict[str, Any], using: str) -> ChosenSessions:
     """Return which sessions the options select. Raises CommandError for invalid options and an unknown user."""
     owner, visitor, key = (options[name] for name in ("owner", "visitor", "key"))
     for name in ("owner", "visitor", "key"):
@@ -140,4 +140,4 @@ def selection(options: dict[str, Any], using: str) -> Selection:
         user = owners.find(owner, using) if isinstance(owner, str) else owner
     except InvalidSession as error:
         raise CommandError(str(error), returncode=2) from None
-    return Selection(user, visitor, key)
+    return ChosenSessions(user, visitor, key)

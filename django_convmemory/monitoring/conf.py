@@ -16,7 +16,7 @@ _SHORTEST_TOKEN = 16
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
-class Options:
+class MonitoringOptions:
     """The keys of ``CONVMEMORY_MONITORING``, in lower case."""
 
     # What a monitoring system sends as "Authorization: Bearer …". None: only staff may see figures.
@@ -33,10 +33,10 @@ class Options:
             raise ValueError(f"MAX_DUE_SECONDS must be at least 1, not {self.max_due_seconds}.")
 
 
-def options() -> Options:
+def options() -> MonitoringOptions:
     """Return what the settings say. Raises ImproperlyConfigured, which says what to correct."""
     try:
-        return from_setting(Options, getattr(settings, NAME, {}))
+        return from_setting(MonitoringOptions, getattr(settings, NAME, {}))
     except (TypeError, ValueError) as error:
         raise ImproperlyConfigured(f"{NAME}: {error}") from None
 

@@ -63,7 +63,7 @@ def workers(request: HttpRequest) -> HttpResponse:
     return _answer(of_work(), detailed=True)
 
 
-def _answer(reasons: list[Reason], *, detailed: bool) -> JsonResponse:
+def _answer(reasons: list[NotReady], *, detailed: bool) -> JsonResponse:
     shown = [reason._asdict() if detailed else {"code": reason.code} for reason in reasons]
     return JsonResponse({"ready": not reasons, "reasons": shown}, status=503 if reasons else 200)
 
@@ -84,7 +84,7 @@ def _has_token(request: HttpRequest) -> bool:
 # Whether a process can serve, and whether the workers keep up, with the reasons if not.
 
 
-class Reason(NamedTuple):
+class NotReady(NamedTuple):
     """Why something is not ready. The ``code`` is for programs, and tells a stranger nothing about the site's data."""
 
     code: str
@@ -92,16 +92,16 @@ class Reason(NamedTuple):
     alias: str = ""
 
 
-def of_process(using: str | None = None) -> list[Reason]:
+def of_process(using: str | None = None) -> list[NotReady]:
     """Return why this process cannot serve: the database cannot be read, or lacks a migration."""
     using = using or ORMStore().using
     try:
         missing = _missing_migrations(using)
     except Error as error:
         # Its text may have the address of the database, and its user.
-        return [Reason("database", f"The database {using!r} cannot be read ({type(error).__name__}).")]
+        return [NotReady("database", f"The database {using!r} cannot be read ({type(error).__name__}).")]
     if missing:
-        return [Reason("migrations", f"The database {using!r} lacks {', '.join(missing)}. Run manage.py migrate.")]
+        return [NotReady("migrations", f"The database {using!r} lacks {', '.join(missing)}. Run manage.py migrate.")]
     return []
 
 
@@ -115,15 +115,15 @@ def _missing_migrations(using: str) -> list[str]:
     return sorted({info.name for info in pkgutil.iter_modules(path) if info.name[0] not in "_~"} - applied)
 
 
-def of_work(backlogs: dict[str, Backlog] | None = None) -> list[Reason]:
+def of_work(backlogs: dict[str, Backlog] | None = None) -> list[NotReady]:
     """Return why the work does not get done: sessions are due for too long, or a model does not answer."""
     limit = conf.options().max_due_seconds
     reasons = []
     for alias, backlog in (figures.backlogs() if backlogs is None else backlogs).items():
         if backlog.paused in figures.LASTING:
-            reasons.append(Reason("paused", f"memories[{alias!r}] is paused: {backlog.paused}.", alias))
+            reasons.append(NotReady("paused", f"memories[{alias!r}] is paused: {backlog.paused}.", alias))
         # A session that always fails would keep the rest from ever being ready. The metrics count it as stalled.
         if backlog.oldest_moving_seconds > limit:
             waits = f"A session of memories[{alias!r}] has been due for {backlog.oldest_moving_seconds:.0f} s"
-            reasons.append(Reason("overdue", f"{waits}, which is more than {limit} s. Check the workers.", alias))
+            reasons.append(NotReady("overdue", f"{waits}, which is more than {limit} s. Check the workers.", alias))
     return reasons

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 
-class Usage(NamedTuple):
+class MessageUsage(NamedTuple):
     """The tokens of a request and its reply. ``cached_tokens`` of the prompt came from the provider's cache."""
 
     prompt_tokens: int
@@ -14,7 +14,7 @@ class Usage(NamedTuple):
     completion_tokens: int
 
 
-def read(usage: Any) -> Usage | None:
+def read(usage: Any) -> MessageUsage | None:
     """Return the tokens in a stored ``usage``, or None if it names no tokens of a prompt.
 
     It knows the forms of OpenAI's chat completions and Responses, of Anthropic, and of DeepSeek.
@@ -31,7 +31,7 @@ def read(usage: Any) -> Usage | None:
     if "prompt_tokens" not in usage and "cache_read_input_tokens" in usage:
         # Anthropic's input_tokens are only those that the cache neither read nor wrote.
         prompt += (cached or 0) + (_number(usage, "cache_creation_input_tokens") or 0)
-    return Usage(prompt, min(cached or 0, prompt), _number(usage, "completion_tokens", "output_tokens") or 0)
+    return MessageUsage(prompt, min(cached or 0, prompt), _number(usage, "completion_tokens", "output_tokens") or 0)
 
 
 def _number(values: Mapping[str, Any], *names: str) -> int | None:

@@ -58,7 +58,7 @@ def run(using: str, bound: Bound) -> int:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Statement:
+class CompiledStatement:
     """The text of a statement for the database ``using``, and its parameters, some of which are slots."""
 
     using: str
@@ -78,7 +78,7 @@ class Statement:
 class Selection:
     """A statement that reads rows."""
 
-    statement: Statement
+    statement: CompiledStatement
     rows: QuerySet[Any]
     columns: Sequence[Any]
 
@@ -100,15 +100,15 @@ def selection(rows: QuerySet[Any]) -> Selection:
     compiler: Any = rows.query.get_compiler(rows.db)
     text, params = compiler.as_sql()
     columns = [column for column, *_ in compiler.select[: compiler.col_count]]
-    return Selection(Statement(rows.db, text, params), rows, columns)
+    return Selection(CompiledStatement(rows.db, text, params), rows, columns)
 
 
-def update(rows: QuerySet[Any], **changes: Any) -> Statement:
+def update(rows: QuerySet[Any], **changes: Any) -> CompiledStatement:
     """Return the statement that changes ``rows``."""
     query: Any = rows.query.chain(UpdateQuery)
     query.add_update_values(changes)
     text, params = query.get_compiler(rows.db).as_sql()
-    return Statement(rows.db, text, params)
+    return CompiledStatement(rows.db, text, params)
 
 
 def insert(using: str, row: models.Model) -> None:

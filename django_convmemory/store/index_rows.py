@@ -155,14 +155,14 @@ def _messages(using: str, session_id: int, first: int, last: int) -> Iterator[In
 
 
 @compiled.once
-def _advancing(using: str) -> compiled.Statement:
+def _advancing(using: str) -> compiled.CompiledStatement:
     rows = models.Session.objects.using(using).filter(pk=Slot("session_id"), epoch=Slot("epoch"))
     unchanged = rows.filter(indexed_position=Slot("indexed_position"))
     return compiled.update(unchanged, indexed_position=Slot("reached"))
 
 
 @compiled.once
-def _replacing(using: str) -> compiled.Statement:
+def _replacing(using: str) -> compiled.CompiledStatement:
     """Return the statement that stores a segment in the place of the one that begins at the same position."""
     rows = _rows(using, Slot("session_id")).filter(first=Slot("first"))
     return compiled.update(rows, last=Slot("last"), data=Slot("data"))

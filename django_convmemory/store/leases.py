@@ -166,7 +166,7 @@ class Leases(Database):
 
 
 @compiled.once
-def _claiming(using: str, threshold: Threshold, lease: float, *, force: bool) -> compiled.Statement:
+def _claiming(using: str, threshold: Threshold, lease: float, *, force: bool) -> compiled.CompiledStatement:
     sessions = models.Session.objects.using(using).filter(pk=Slot("session_id"))
     # By the counters too: an import without compaction does not mark a session, and a limit may have been lowered.
     over = models.exceeds(threshold, covered_tokens=F("covered_tokens"), covered_count=F("covered_count"))
@@ -200,7 +200,7 @@ def _reason(sessions: models.SessionQuerySet, rule: DueRule) -> str:
     return "waiting" if waits and not leased else "busy"
 
 
-def _claimed(claiming: compiled.Statement, session_id: int) -> tuple[Claim | None, list[models.Summary]]:
+def _claimed(claiming: compiled.CompiledStatement, session_id: int) -> tuple[Claim | None, list[models.Summary]]:
     """Take the lease of a session. Return the claim, and the parts of the next exchange that are folded already.
 
     The claim is None if the session is not free. Raises ImproperlyConfigured if nothing would commit the claim and the
@@ -281,11 +281,11 @@ def held(using: str) -> models.SessionQuerySet:
 
 
 @compiled.once
-def _extending(using: str, lease: float) -> compiled.Statement:
+def _extending(using: str, lease: float) -> compiled.CompiledStatement:
     return compiled.update(held(using), lease_expires_at=Clock(lease))
 
 
-def _releasing(using: str, rule: DueRule, changes: dict[str, Any], *, queued: bool) -> compiled.Statement:
+def _releasing(using: str, rule: DueRule, changes: dict[str, Any], *, queued: bool) -> compiled.CompiledStatement:
     if queued:
         changes["queued_at"] = Clock()
     return compiled.update(
@@ -301,7 +301,9 @@ def _releasing(using: str, rule: DueRule, changes: dict[str, Any], *, queued: bo
 
 
 @compiled.once
-def _releasing_after_success(using: str, rule: DueRule, *, rebuilding: bool, queued: bool) -> compiled.Statement:
+def _releasing_after_success(
+    using: str, rule: DueRule, *, rebuilding: bool, queued: bool
+) -> compiled.CompiledStatement:
     # A rebuild does not fold what has failed.
     changes = {} if rebuilding else {"attempts": 0, "last_error": "", "next_attempt_at": None}
     return _releasing(using, rule, changes, queued=queued)
@@ -321,7 +323,7 @@ def due_since(threshold: Threshold, covered_tokens: Any, covered_count: Any) -> 
     )
 
 
-def _changed(statement: compiled.Statement, **values: Any) -> int:
+def _changed(statement: compiled.CompiledStatement, **values: Any) -> int:
     return transactions.run(statement.using, lambda: statement.run(**values), savepoint=True, atomic=False)
 
 

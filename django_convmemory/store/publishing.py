@@ -115,7 +115,7 @@ class _Shape(NamedTuple):
 
 
 @compiled.once
-def _session(using: str, shape: _Shape, lease: float) -> compiled.Statement:
+def _session(using: str, shape: _Shape, lease: float) -> compiled.CompiledStatement:
     """Return the UPDATE of the session's row."""
     changes: dict[str, Any] = {}
     if shape.final:

@@ -9,7 +9,7 @@ from django.contrib.auth.models import User
 
 from django_convmemory import models
 from django_convmemory.admin import charts, page
-from django_convmemory.admin.charts import FoldMark, Sample
+from django_convmemory.admin.charts import FoldMark, TokensAt
 from django_convmemory.admin.page import SessionPage
 from django_convmemory.memory import memories
 from django_convmemory.messages import ChatMessage
@@ -58,7 +58,7 @@ def test_the_newest_folds_are_marked(
 
 
 def test_many_folds_are_ticks_and_not_a_wall_of_lines() -> None:
-    samples = [Sample(1, 10, None), Sample(10_000, 100_000, 500)]
+    samples = [TokensAt(1, 10, None), TokensAt(10_000, 100_000, 500)]
     folds = [FoldMark(number, number * 19, number * 190, 10) for number in range(1, 501)]
     chart, few = charts.token_chart(samples, folds, 1000), charts.token_chart(samples, folds[-charts.LINES :], 1000)
     assert chart

@@ -13,7 +13,7 @@ from django.utils import timezone
 
 from django_convmemory import models
 from django_convmemory.admin.overview import Overview
-from django_convmemory.admin.waiting import Reason, Status
+from django_convmemory.admin.waiting import Status, WaitReason
 from django_convmemory.clock import Clock
 from django_convmemory.exceptions import ModelUnavailable
 from django_convmemory.memory import memories
@@ -51,22 +51,22 @@ def why(session: models.Session) -> str:
 @pytest.mark.parametrize(
     ("columns", "reason", "sentence"),
     [
-        ({"queued_at": None}, Reason.DUE, "It waits for its task, or for a sweep: "),
-        ({"queued_at": Clock(-60)}, Reason.DUE, "It waits for its task, or for a sweep: "),
+        ({"queued_at": None}, WaitReason.DUE, "It waits for its task, or for a sweep: "),
+        ({"queued_at": Clock(-60)}, WaitReason.DUE, "It waits for its task, or for a sweep: "),
         (
             {"due_since": Clock(-60), "queued_at": Clock(-5)},
-            Reason.SENT,
+            WaitReason.SENT,
             "If no worker takes it within five minutes, a sweep sends another one.",
         ),
-        ({"last_error": "Boom", "next_attempt_at": None}, Reason.FAILING, "The next task or sweep tries it again."),
-        ({"last_error": "Boom", "next_attempt_at": Clock(60)}, Reason.FAILING, "The first task or sweep after "),
-        ({"lease_expires_at": Clock(60)}, Reason.COMPACTING, "A worker works on it now."),
-        ({"due_since": None}, Reason.UNMARKED, "It exceeds the limit, but is not marked as due."),
-        ({"alias": "gone"}, Reason.GONE, "Nothing happens until its alias is in the settings again."),
+        ({"last_error": "Boom", "next_attempt_at": None}, WaitReason.FAILING, "The next task or sweep tries it again."),
+        ({"last_error": "Boom", "next_attempt_at": Clock(60)}, WaitReason.FAILING, "The first task or sweep after "),
+        ({"lease_expires_at": Clock(60)}, WaitReason.COMPACTING, "A worker works on it now."),
+        ({"due_since": None}, WaitReason.UNMARKED, "It exceeds the limit, but is not marked as due."),
+        ({"alias": "gone"}, WaitReason.GONE, "Nothing happens until its alias is in the settings again."),
     ],
 )
 def test_the_page_says_why_a_session_waits(
-    convmemory: ScriptedMemories, columns: dict[str, Any], reason: Reason, sentence: str
+    convmemory: ScriptedMemories, columns: dict[str, Any], reason: WaitReason, sentence: str
 ) -> None:
     session = due("a", **columns)
     assert Status(session).reason == reason

@@ -68,8 +68,8 @@ def test_the_settings_pass_the_checks_and_turn_telemetry_on(settings: Settings) 
     settings.CONVMEMORY_TELEMETRY = namespace["CONVMEMORY_TELEMETRY"]
 
     assert [message for message in run_checks() if message.id == "convmemory.E013"] == []
-    assert telemetry_conf.options() == telemetry_conf.Options()
-    assert monitoring_conf.options() == monitoring_conf.Options()
+    assert telemetry_conf.options() == telemetry_conf.TelemetryOptions()
+    assert monitoring_conf.options() == monitoring_conf.MonitoringOptions()
     settings.INSTALLED_APPS = namespace["INSTALLED_APPS"]
     added = observers.registered
     try:
@@ -80,7 +80,10 @@ def test_the_settings_pass_the_checks_and_turn_telemetry_on(settings: Settings) 
 
 
 def test_the_tables_have_every_key_with_its_default() -> None:
-    for section, options in (("Settings", telemetry_conf.Options), ("Prometheus", monitoring_conf.Options)):
+    for section, options in (
+        ("Settings", telemetry_conf.TelemetryOptions),
+        ("Prometheus", monitoring_conf.MonitoringOptions),
+    ):
         table = {row[0]: row[1] for row in rows(section) if row[0].isupper()}
         assert table == {field.name.upper(): str(field.default) for field in dataclasses.fields(options)}
 

@@ -30,7 +30,7 @@ def asked(client: Client, address: str, **headers: Any) -> tuple[int, Any]:
     return response.status_code, json.loads(response.content)
 
 
-def codes(reasons: list[views.Reason]) -> list[tuple[str, str]]:
+def codes(reasons: list[views.NotReady]) -> list[tuple[str, str]]:
     return [(reason.code, reason.alias) for reason in reasons]
 
 

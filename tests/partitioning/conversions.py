@@ -10,7 +10,7 @@ from django.db import connection
 
 from django_convmemory import models
 from django_convmemory.contrib.partitions import conversion
-from django_convmemory.contrib.partitions.database import Database
+from django_convmemory.contrib.partitions.database import PatientDatabase
 from django_convmemory.maintenance import integrity
 from django_convmemory.memory import ConversationBufferMemory, ConversationMemory
 from django_convmemory.messages import ChatMessage
@@ -35,7 +35,7 @@ def rows(statement: str) -> list[tuple[Any, ...]]:
 
 
 def convert(report: Callable[[str], None] = lambda sentence: None) -> None:
-    conversion.convert(Database("default", 300), PARTITIONS, report)
+    conversion.convert(PatientDatabase("default", 300), PARTITIONS, report)
 
 
 def talk(count: int = 40) -> None:

@@ -7,7 +7,7 @@ from django.core.management import CommandError, call_command
 
 from django_convmemory.contrib.partitions import conversion
 from django_convmemory.contrib.partitions.conversion import Refused
-from django_convmemory.contrib.partitions.database import Database
+from django_convmemory.contrib.partitions.database import PatientDatabase
 from django_convmemory.contrib.partitions.table import Table
 from django_convmemory.messages import ChatMessage
 from tests.partitioning.conversions import (
@@ -44,7 +44,7 @@ def test_an_abort_leaves_no_trace(step: str) -> None:
 def test_an_abort_that_a_conversion_overtakes_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     table_of = conversion.table_of
 
-    def overtaken(database: Database) -> Table:
+    def overtaken(database: PatientDatabase) -> Table:
         monkeypatch.setattr(conversion, "table_of", table_of)
         convert()
         return table_of(database)
@@ -88,7 +88,7 @@ def test_a_table_that_is_altered_meanwhile_is_not_swapped(statement: str, why: s
     talk()
     with pytest.raises(Refused, match=why):
         convert(after("Every", lambda: rows(statement)))
-    conversion.abort(Database("default", 300), lambda sentence: None)
+    conversion.abort(PatientDatabase("default", 300), lambda sentence: None)
     assert rows("SELECT relkind FROM pg_class WHERE relname = 'convmemory_message'") == [("r",)]
     memory().append("chat 1", ChatMessage.human("Go on."))
 

@@ -12,7 +12,7 @@ import pytest
 from django.db import connection, transaction
 
 from django_convmemory.contrib.partitions import building, conversion, copying
-from django_convmemory.contrib.partitions.database import Database
+from django_convmemory.contrib.partitions.database import PatientDatabase
 from django_convmemory.messages import ChatMessage
 from tests import processes
 from tests.partitioning.conversions import after, check, convert, memory, rows, talk
@@ -80,7 +80,7 @@ def test_a_conversion_says_whom_it_waits_for_and_nobody_waits_for_it(
 
 def test_the_server_writes_early_during_a_conversion_and_as_before_after_it() -> None:
     before = rows("SHOW backend_flush_after")
-    with Database("default", 300).transaction():
+    with PatientDatabase("default", 300).transaction():
         assert rows("SHOW backend_flush_after") == [("1MB",)]
     assert rows("SHOW backend_flush_after") == before != [("1MB",)]
 
@@ -122,7 +122,7 @@ def test_statistics_wait_for_an_autovacuum_of_a_partition_as_long_as_it_takes() 
 def test_the_server_ends_a_step_whose_process_was_stopped_and_it_runs_again(monkeypatch: pytest.MonkeyPatch) -> None:
     memory().append("a", *[ChatMessage.human(f"message {number}") for number in range(3)])
     monkeypatch.setattr("django_convmemory.contrib.partitions.database.IDLE_SECONDS", 1)
-    database, waited, begun = Database("default", 300), threading.Event(), threading.Event()
+    database, waited, begun = PatientDatabase("default", 300), threading.Event(), threading.Event()
 
     def step() -> Any:
         database.rows("LOCK TABLE convmemory_message IN ACCESS EXCLUSIVE MODE")
@@ -150,7 +150,7 @@ def test_the_server_ends_a_step_whose_process_was_stopped_and_it_runs_again(monk
 
 def test_a_portion_is_not_copied_for_a_conversion_that_another_process_has_begun() -> None:
     memory().append("a", *[ChatMessage.human(f"message {number}") for number in range(3)])
-    database = Database("default", 300)
+    database = PatientDatabase("default", 300)
     table = conversion.table_of(database)
     building.build(table, 4)  # Nothing is mirrored yet, so there are no pages to copy.
 

@@ -11,7 +11,7 @@ import pytest
 from django.db import connection, transaction
 
 from django_convmemory.contrib.partitions import conversion
-from django_convmemory.contrib.partitions.database import Database
+from django_convmemory.contrib.partitions.database import PatientDatabase
 from django_convmemory.memory import ConversationBufferMemory
 from django_convmemory.messages import ChatMessage
 from django_convmemory.scheduling import NullScheduler
@@ -100,7 +100,7 @@ def test_what_was_prepared_and_known_before_a_conversion_is_right_after_it(
     process = Process()
 
     with started(process, around):
-        conversion.convert(Database("default", 300), 16, lambda sentence: None)
+        conversion.convert(PatientDatabase("default", 300), 16, lambda sentence: None)
 
     before, after = process.prepared
     # An append, an append with a key, and a load. None of them was prepared again.

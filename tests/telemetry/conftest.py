@@ -13,7 +13,7 @@ from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
 from django_convmemory import observers
-from django_convmemory.contrib.telemetry.conf import Options
+from django_convmemory.contrib.telemetry.conf import TelemetryOptions
 from django_convmemory.contrib.telemetry.observer import Telemetry
 
 
@@ -54,7 +54,7 @@ def reporting_to_memory(**options: Any) -> Iterator[Reported]:
     reported.tracer_provider.add_span_processor(SimpleSpanProcessor(reported.exporter))
     meter_provider = MeterProvider([reported.reader], shutdown_on_exit=False)
     observer = Telemetry(
-        tracer_provider=reported.tracer_provider, meter_provider=meter_provider, options=Options(**options)
+        tracer_provider=reported.tracer_provider, meter_provider=meter_provider, options=TelemetryOptions(**options)
     )
     observers.add(observer)
     try:

@@ -66,7 +66,7 @@ def _add(wire: list[dict[str, Any]], role: str, blocks: list[_Block]) -> None:
         wire.append({"role": role, "content": blocks})
 
 
-def _said(turn: calls.Turn) -> list[_Block]:
+def _said(turn: calls.CallingTurn) -> list[_Block]:
     """Return the blocks of what somebody said, and of the calls that the assistant made."""
     message = turn.message
     if message.role == "user":
@@ -79,13 +79,13 @@ def _said(turn: calls.Turn) -> list[_Block]:
     return blocks
 
 
-def _result(call: calls.Call) -> _Block:
+def _result(call: calls.ToolCall) -> _Block:
     block: _Block = {"type": "tool_result", "tool_use_id": call.id}
     content = _blocks(call.result)
     return {**block, "content": content} if content else block
 
 
-def _input(call: calls.Call) -> dict[str, Any]:
+def _input(call: calls.ToolCall) -> dict[str, Any]:
     """Return the arguments of a call as an object. Of anything else, the text is the value of ``_raw``."""
     if call.kind == "custom":
         return {"_raw": call.arguments}

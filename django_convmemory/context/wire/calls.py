@@ -15,7 +15,7 @@ _ROOM_FOR_NUMBER = 8
 _LONGEST_NAME = 128
 
 
-class Call(NamedTuple):
+class ToolCall(NamedTuple):
     """A tool call. ``id`` is unique in the request, and ``name`` has no character that a provider refuses.
 
     ``arguments`` is JSON, or any text for a custom tool.
@@ -28,19 +28,19 @@ class Call(NamedTuple):
     result: ChatMessage
 
 
-class Turn(NamedTuple):
+class CallingTurn(NamedTuple):
     """A message that is no result, with its calls.
 
     ``through`` is how many messages there are through it, and ``end`` how many there are through the last result.
     """
 
     message: ChatMessage
-    calls: list[Call]
+    calls: list[ToolCall]
     through: int
     end: int
 
 
-def turns(messages: Sequence[ChatMessage]) -> Iterator[Turn]:
+def turns(messages: Sequence[ChatMessage]) -> Iterator[CallingTurn]:
     """Yield the turns of well-formed ``messages``: each result stands directly after the message that made the call.
 
     An id that providers refuse, or that an earlier call has, is replaced. The replacement depends on the messages
@@ -56,17 +56,17 @@ def turns(messages: Sequence[ChatMessage]) -> Iterator[Turn]:
             results[messages[index].tool_call_id] = messages[index]
             index += 1
         calls = [_call(call, _unique(call["id"], used), results[call["id"]]) for call in message.tool_calls]
-        yield Turn(message, calls, through, index)
+        yield CallingTurn(message, calls, through, index)
 
 
-def _call(call: Mapping[str, Any], call_id: str, result: ChatMessage) -> Call:
+def _call(call: Mapping[str, Any], call_id: str, result: ChatMessage) -> ToolCall:
     custom = call.get("custom")
     if isinstance(custom, Mapping):
-        return Call(call_id, "custom", _name(custom), _text(custom.get("input")), result)
+        return ToolCall(call_id, "custom", _name(custom), _text(custom.get("input")), result)
     function = call.get("function")
     if not isinstance(function, Mapping):
         function = {}
-    return Call(call_id, "function", _name(function), _text(function.get("arguments")), result)
+    return ToolCall(call_id, "function", _name(function), _text(function.get("arguments")), result)
 
 
 def _name(function: Mapping[str, Any]) -> str:

@@ -39,13 +39,13 @@ def said(message: ChatMessage) -> list[_Item]:
     return [{"type": "message", "role": message.role, "content": content}]
 
 
-def _call(call: calls.Call) -> _Item:
+def _call(call: calls.ToolCall) -> _Item:
     if call.kind == "custom":
         return {"type": "custom_tool_call", "call_id": call.id, "name": call.name, "input": call.arguments}
     return {"type": "function_call", "call_id": call.id, "name": call.name, "arguments": call.arguments}
 
 
-def _result(call: calls.Call) -> _Item:
+def _result(call: calls.ToolCall) -> _Item:
     return {"type": f"{_call(call)['type']}_output", "call_id": call.id, "output": content_of(call.result)}
 
 

@@ -11,7 +11,7 @@ from django.db import Error
 from django_convmemory.contrib.partitions import building, copying, state, swapping, table as tables
 from django_convmemory.contrib.partitions.building import Altered
 from django_convmemory.contrib.partitions.copying import Overtaken, Rewritten
-from django_convmemory.contrib.partitions.database import Database
+from django_convmemory.contrib.partitions.database import PatientDatabase
 from django_convmemory.contrib.partitions.state import EMPTYING, MIRROR, NEW, OLD, State
 from django_convmemory.contrib.partitions.table import MESSAGES, Table
 from django_convmemory.store import database as store_database, transactions
@@ -27,7 +27,7 @@ class Refused(Exception):
     """The table cannot be converted. The message says why, and what to do."""
 
 
-def table_of(database: Database) -> Table:
+def table_of(database: PatientDatabase) -> Table:
     """Return the table of messages. Raises :class:`Refused` if there is none."""
     table = tables.read(database)
     if table is None:
@@ -66,7 +66,7 @@ def _refuse_obstacles(table: Table) -> None:
         )
 
 
-def convert(database: Database, partitions: int, report: Callable[[str], None]) -> None:
+def convert(database: PatientDatabase, partitions: int, report: Callable[[str], None]) -> None:
     """Partition the table of messages, or continue to. ``report`` is called with a sentence about each step.
 
     Raises :class:`Refused`.
@@ -90,7 +90,7 @@ def _refusing_if_overtaken() -> Iterator[None]:
         ) from error
 
 
-def _convert(database: Database, partitions: int, report: Callable[[str], None]) -> None:
+def _convert(database: PatientDatabase, partitions: int, report: Callable[[str], None]) -> None:
     def wait() -> None:
         report(_waiting(table))
 
@@ -153,7 +153,7 @@ def _swap(table: Table) -> None:
     swapping.swap(table)
 
 
-def abort(database: Database, report: Callable[[str], None]) -> None:
+def abort(database: PatientDatabase, report: Callable[[str], None]) -> None:
     """Remove everything that an unfinished conversion has made. Raises :class:`Refused`."""
     begun, table = state.read(database), table_of(database)
     if begun is None:
@@ -187,7 +187,7 @@ def _waiting(table: Table) -> str:
     return f"Waiting for a lock. Server processes that have one: {listed or 'none any more'}."
 
 
-def plan(database: Database, partitions: int) -> Iterator[str]:
+def plan(database: PatientDatabase, partitions: int) -> Iterator[str]:
     """Yield what a conversion would do, in sentences. Raises :class:`Refused`."""
     table = table_of(database)
     begun = state.read(database)

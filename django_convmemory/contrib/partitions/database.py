@@ -24,7 +24,7 @@ _IDLE_SQLSTATE = "25P03"
 _SHORTEST_PAUSE, _LONGEST_PAUSE = 0.2, 1.0
 
 
-class Database:
+class PatientDatabase:
     """One PostgreSQL database, and how long a step may wait for a lock there, in milliseconds.
 
     While a step waits for a lock on a table, the site's statements queue behind it. So it gives up soon and tries

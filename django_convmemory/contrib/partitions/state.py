@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from django_convmemory.contrib.partitions.database import Database
+from django_convmemory.contrib.partitions.database import PatientDatabase
 from django_convmemory.contrib.partitions.table import MESSAGES, Table
 
 STATE = f"{MESSAGES}_conversion"
@@ -32,7 +32,7 @@ class State(NamedTuple):
         return self.pages is not None and self.next_page >= self.pages
 
 
-def read(database: Database) -> State | None:
+def read(database: PatientDatabase) -> State | None:
     """Return how far the conversion has come, or None if there is none."""
     # In the schema of the messages: another schema in the search path may have its own messages and conversion.
     name = database.value(

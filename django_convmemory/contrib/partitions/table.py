@@ -6,14 +6,14 @@ import dataclasses
 from typing import NamedTuple
 
 from django_convmemory import models
-from django_convmemory.contrib.partitions.database import Database
+from django_convmemory.contrib.partitions.database import PatientDatabase
 
 MESSAGES = models.Message._meta.db_table
 # The column by which the table is partitioned.
 BY = "session_id"
 
 
-class Column(NamedTuple):
+class TableColumn(NamedTuple):
     """A column: its name, its type, whether it may be NULL, its default, and its statistics target.
 
     If it is ``generated``, the database computes its values, and ``default`` is the expression.
@@ -48,10 +48,10 @@ class Grant(NamedTuple):
 class Table:
     """What the table has. ``options`` are its storage parameters, with those of its TOAST table."""
 
-    database: Database
+    database: PatientDatabase
     oid: int
     schema: str
-    columns: list[Column]
+    columns: list[TableColumn]
     is_partitioned: bool
     owner: str
     options: list[str]
@@ -80,7 +80,7 @@ class Table:
         return ", ".join(self.written)
 
 
-def read(database: Database, name: str = MESSAGES) -> Table | None:
+def read(database: PatientDatabase, name: str = MESSAGES) -> Table | None:
     """Read what the table has, or return None if there is no such table."""
     found = database.rows(
         "SELECT c.oid, n.nspname, c.relkind = 'p', quote_ident(r.rolname), c.reloptions, toast.reloptions, "
@@ -104,7 +104,7 @@ def read(database: Database, name: str = MESSAGES) -> Table | None:
         database=database,
         oid=oid,
         schema=schema,
-        columns=[Column(*column) for column in columns],
+        columns=[TableColumn(*column) for column in columns],
         is_partitioned=is_partitioned,
         owner=owner,
         options=[*(options or ()), *(f"toast.{option}" for option in toast_options or ())],
@@ -119,7 +119,7 @@ class NoTable(LookupError):
     """There is no such table."""
 
 
-def get(database: Database, name: str) -> Table:
+def get(database: PatientDatabase, name: str) -> Table:
     """Read what the table ``name`` has. Raises :class:`NoTable`."""
     table = read(database, name)
     if table is None:
@@ -127,7 +127,7 @@ def get(database: Database, name: str) -> Table:
     return table
 
 
-def _foreign_keys(database: Database, oid: int) -> list[ForeignKey]:
+def _foreign_keys(database: PatientDatabase, oid: int) -> list[ForeignKey]:
     rows = database.rows(
         "SELECT conname, pg_get_constraintdef(oid), confrelid::regclass::text FROM pg_constraint "
         "WHERE conrelid = %s AND contype = 'f' ORDER BY conname",
@@ -136,7 +136,7 @@ def _foreign_keys(database: Database, oid: int) -> list[ForeignKey]:
     return [ForeignKey(*row) for row in rows]
 
 
-def _grants(database: Database, oid: int) -> list[Grant]:
+def _grants(database: PatientDatabase, oid: int) -> list[Grant]:
     rows = database.rows(
         "SELECT acl.privilege_type, acl.attname, COALESCE(quote_ident(r.rolname), 'PUBLIC'), acl.is_grantable FROM ("
         "SELECT relowner, NULL AS attname, (aclexplode(relacl)).* FROM pg_class WHERE oid = %s UNION ALL "

@@ -13,7 +13,7 @@ NAME = "CONVMEMORY_TELEMETRY"
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
-class Options:
+class TelemetryOptions:
     """The keys of ``CONVMEMORY_TELEMETRY``, in lower case."""
 
     # Whether calls of models get a span and metrics. None: unless an instrumentation of the openai client makes them.
@@ -30,9 +30,9 @@ class Options:
         check_type("GAUGES", self.gauges, bool)
 
 
-def options() -> Options:
+def options() -> TelemetryOptions:
     """Return what the settings say. Raises ImproperlyConfigured, which says what to correct."""
     try:
-        return from_setting(Options, getattr(settings, NAME, {}))
+        return from_setting(TelemetryOptions, getattr(settings, NAME, {}))
     except (TypeError, ValueError) as error:
         raise ImproperlyConfigured(f"{NAME}: {error}") from None

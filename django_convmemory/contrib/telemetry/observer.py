@@ -36,7 +36,7 @@ class Telemetry(Observer):
         *,
         tracer_provider: TracerProvider | None = None,
         meter_provider: MeterProvider | None = None,
-        options: conf.Options | None = None,
+        options: conf.TelemetryOptions | None = None,
     ) -> None:
         self.options = options or conf.options()
         self.tracer = trace.get_tracer("django_convmemory", tracer_provider=tracer_provider)

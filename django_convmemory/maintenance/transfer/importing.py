@@ -37,7 +37,7 @@ _BATCH = 1000
 SAME_NAME = "an earlier record has the same key and owner. Give one of them another key."
 
 
-class Folding(NamedTuple):
+class FoldEstimate(NamedTuple):
     """The model calls that a session will take, and the tokens that they fold.
 
     ``there`` says that the session exists already, so that nothing is imported.
@@ -179,23 +179,23 @@ class Importer:
         self._known[at - len(before) : at + len(after)] = [range(first, last + 1)]
         return True
 
-    def expect(self, record: Record) -> Folding:
+    def expect(self, record: Record) -> FoldEstimate:
         """Return what folding the session will take after the import. Raises :class:`BadRecord`."""
         self._check(record)
         memory = self.memory
         if self._find(self._session(record)) is not None:
-            return Folding(0, 0, there=True)
+            return FoldEstimate(0, 0, there=True)
         if not memory.summarizes:
-            return Folding(0, 0)
+            return FoldEstimate(0, 0)
         messages = [recorded.message for recorded in record.messages]
         tokens = [max(1, memory.counter.count(message)) for message in messages if not message.pinned]
         threshold = memory.threshold
         if not threshold.exceeded(tokens=sum(tokens), messages=len(tokens), settled=len(tokens) > 1):
-            return Folding(0, 0)
+            return FoldEstimate(0, 0)
         # As if every message were an exchange. The exchanges of tool calls change the result little.
         folded = sum(tokens[: memory.strategy.plan(tokens, range(len(tokens)))])
         chunk = memory.options.chunk_tokens(threshold.tokens)
-        return Folding(-(-folded // chunk), folded)
+        return FoldEstimate(-(-folded // chunk), folded)
 
     def _check(self, record: Record) -> None:
         """Raise :class:`BadRecord` if a message cannot follow the messages before it."""

@@ -40,7 +40,7 @@ class Command(BaseCommand):
         """Ask, and delete the selected sessions."""
         using = choices.database(options)
         selection = choices.selection(options, using)
-        if selection == choices.Selection():
+        if selection == choices.ChosenSessions():
             raise CommandError("Which sessions should be deleted? Give --owner, --visitor or --key.", returncode=2)
         sessions = selection.filter(choices.sessions(options, using))
         totals = deletion.totals(sessions)
@@ -58,7 +58,7 @@ class Command(BaseCommand):
         if options["verbosity"] > 0:
             self.stdout.write(result)
 
-    def _confirm(self, totals: deletion.Totals, selection: choices.Selection) -> None:
+    def _confirm(self, totals: deletion.Totals, selection: choices.ChosenSessions) -> None:
         if not sys.stdin.isatty():
             raise CommandError(
                 f"This would delete {totals} {selection}. The command asks first, and there is no terminal to ask on. "
@@ -75,7 +75,7 @@ class Command(BaseCommand):
         if answer != "yes":
             raise CommandError("Nothing was deleted.")
 
-    def _erase(self, sessions: models.SessionQuerySet, selection: choices.Selection, using: str) -> int:
+    def _erase(self, sessions: models.SessionQuerySet, selection: choices.ChosenSessions, using: str) -> int:
         """Delete all sessions of a user or a visitor, alias by alias, and return how many there were."""
         store = ORMStore(using)
         erased = 0

@@ -117,9 +117,9 @@ class Command(BaseCommand):
             raise CommandError(f"{name} cannot be written: {error}. The file is unchanged.") from error
 
 
-def _refuse_nothing(selection: choices.Selection, path: pathlib.Path) -> None:
+def _refuse_nothing(selection: choices.ChosenSessions, path: pathlib.Path) -> None:
     """Raise CommandError if it is most likely an error that nothing is exported. It must not cost an old file."""
-    if selection != choices.Selection():
+    if selection != choices.ChosenSessions():
         raise CommandError(
             f"There are no messages in sessions {selection}. {path} was not written. Correct the options."
         )

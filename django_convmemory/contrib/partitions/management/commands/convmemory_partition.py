@@ -10,7 +10,7 @@ from django.db import ProgrammingError, connections
 
 from django_convmemory.contrib.partitions import conversion
 from django_convmemory.contrib.partitions.conversion import Refused
-from django_convmemory.contrib.partitions.database import Database
+from django_convmemory.contrib.partitions.database import PatientDatabase
 from django_convmemory.management import choices
 from django_convmemory.management.progress import interruptible
 from django_convmemory.store import transactions
@@ -72,7 +72,7 @@ class Command(BaseCommand):
                 f"A transaction is open in the database {using!r}, but each step of a conversion needs its own. Call "
                 "the command outside of atomic() and TestCase, and without AUTOCOMMIT = False in the settings."
             )
-        database = Database(using, options["lock_timeout"])
+        database = PatientDatabase(using, options["lock_timeout"])
         self._verbosity, self._written_at, self._left_out = options["verbosity"], 0.0, ""
         try:
             self._run(database, partitions, options)
@@ -86,7 +86,7 @@ class Command(BaseCommand):
                 "tables, who needs CREATE on their schema, or as a superuser. If a conversion has begun, it continues."
             ) from error
 
-    def _run(self, database: Database, partitions: int, options: dict[str, Any]) -> None:
+    def _run(self, database: PatientDatabase, partitions: int, options: dict[str, Any]) -> None:
         if options["dry_run"]:
             for sentence in conversion.plan(database, partitions):
                 self.stdout.write(sentence)
