@@ -17,7 +17,7 @@ from django_convmemory.messages import ChatMessage
 from django_convmemory.rules import breaker
 from django_convmemory.rules.breaker import Breaker, Reason
 from django_convmemory.rules.strategies import Threshold
-from django_convmemory.rules.values import AttemptOutcome, AttemptRecord, Claim, DueRule, NewVersion
+from django_convmemory.rules.values import AttemptOutcome, AttemptRecord, Claim, NewVersion
 from django_convmemory.scheduling import NullScheduler
 from django_convmemory.store.either import Store
 from django_convmemory.store.in_memory import InMemoryStore
@@ -155,7 +155,7 @@ def in_memory() -> Kept:
     return Kept(InMemoryStore(lambda: began + offset[0]), let_pass)
 
 
-RULE = DueRule(Threshold(tokens=60))
+RULE = Threshold(tokens=60)
 VERSION: dict[str, Any] = {
     "first_position": 1,
     "last_position": 2,
@@ -439,7 +439,7 @@ def test_a_sweep_takes_again_what_was_queued_before_the_end_of_a_pause(reason: R
 
 def test_a_mark_from_before_the_session_became_due_does_not_count(kept: Kept) -> None:
     claim = claimed(kept.store, "a")
-    kept.store.release(claim, DueRule(Threshold()), queued=True)
+    kept.store.release(claim, Threshold(), queued=True)
     assert not kept.store.is_due(claim.session_id)
     kept.skip(1.0)
     build(MarkerModel(), store=kept.store, scheduler=NullScheduler()).append("a", ChatMessage.human("Hello again."))

@@ -138,7 +138,7 @@ def test_a_worker_that_is_killed_each_time_is_tried_less_and_less_often() -> Non
         models.Session.objects.update(next_attempt_at=None, queued_at=Clock())
         assert isinstance(
             memory.store.claim(
-                session().pk, memory._due_rule, lease=60, prompt_hash=memory.requests.prompt_hash, force=False
+                session().pk, memory.threshold, lease=60, prompt_hash=memory.requests.prompt_hash, force=False
             ),
             Claim,
         )
@@ -157,7 +157,7 @@ def test_a_worker_that_is_killed_each_time_is_tried_less_and_less_often() -> Non
 def test_repeated_kills_reach_the_fallback() -> None:
     memory = build(MarkerModel(), max_attempts=3, fallback_after=0, fallback=ExtractiveChatModel())
     talk(memory, 10)
-    rule = memory._due_rule
+    rule = memory.threshold
     for _ in range(3):
         # Like a process that is killed during the call: it releases nothing.
         claim = memory.store.claim(session().pk, rule, lease=60, prompt_hash=memory.requests.prompt_hash, force=False)
@@ -365,6 +365,6 @@ def test_a_rebuild_does_not_hide_that_the_newest_messages_cannot_be_folded(succe
     # It still waits for the time of its next attempt.
     assert store.is_due(session_id)
     assert memory.compact_id(session_id).outcome == "stalled"
-    claim = store.claim(session_id, memory._due_rule, lease=60.0, prompt_hash="", force=True)
+    claim = store.claim(session_id, memory.threshold, lease=60.0, prompt_hash="", force=True)
     assert isinstance(claim, Claim)
     assert claim.attempts == 6

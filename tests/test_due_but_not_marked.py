@@ -11,7 +11,6 @@ from django.test.utils import CaptureQueriesContext
 from django_convmemory import models
 from django_convmemory.memory import ConversationSummaryBufferMemory
 from django_convmemory.messages import ChatMessage
-from django_convmemory.rules.values import DueRule
 from django_convmemory.store.either import Store
 from django_convmemory.store.in_memory import InMemoryStore
 from django_convmemory.store.orm import ORMStore
@@ -87,7 +86,7 @@ def test_the_sessions_of_another_alias_are_not_compared(store: Store) -> None:
 
 
 def marked(store: ORMStore, limit: int, portion: int) -> int:
-    rule = DueRule(with_limit(limit, store).strategy.threshold)
+    rule = with_limit(limit, store).strategy.threshold
     return store.mark_unmarked("default", rule, limit=portion)
 
 
@@ -127,7 +126,7 @@ def test_a_sweep_that_is_full_does_not_search(monkeypatch: pytest.MonkeyPatch, s
 def test_the_search_costs_one_statement_when_there_is_nothing_to_compare() -> None:
     store = ORMStore()
     memory = quiet(store, "s")
-    rule = DueRule(memory.strategy.threshold)
+    rule = memory.strategy.threshold
     with CaptureQueriesContext(connection) as queries:
         assert store.mark_unmarked("default", rule, limit=5000) == 0
     assert [query["sql"].split()[0] for query in queries] == ["SELECT"]

@@ -22,7 +22,7 @@ from django_convmemory.messages import ChatMessage
 from django_convmemory.rules.breaker import Reason
 from django_convmemory.rules.counters import Batch, Entry
 from django_convmemory.rules.strategies import Threshold, View
-from django_convmemory.rules.values import AttemptOutcome, AttemptRecord, Claim, DueRule, NewVersion, SessionName
+from django_convmemory.rules.values import AttemptOutcome, AttemptRecord, Claim, NewVersion, SessionName
 from django_convmemory.search import indexing
 from django_convmemory.store import sql
 from django_convmemory.store.orm import ORMStore
@@ -91,7 +91,7 @@ def statements(vendor: str) -> Iterator[tuple[str, str]]:
     """Yield the name and the text of each statement."""
     advanced = sql.Advanced(1, 9, 90, 0, due=False, turned_due=False)
     for what, (name, batch, threshold) in APPENDS.items():
-        rule, content = DueRule(threshold), None if batch.key_hash is None else "HMAC"
+        rule, content = threshold, None if batch.key_hash is None else "HMAC"
         if vendor == "postgresql":
             yield f"append: {what}", sql.append_in_one(name, batch, rule, counter="c", content=content)[0]
         elif vendor == "sqlite":
@@ -160,7 +160,7 @@ def test_the_statements_are_those_that_the_golden_files_show(database: str) -> N
 
 def orm_statements() -> Iterator[tuple[str, str]]:
     """Carry out the operations that use the ORM, and yield the statements of each."""
-    store, rule = ORMStore(), DueRule(Threshold(tokens=5))
+    store, rule = ORMStore(), Threshold(tokens=5)
     user = get_user_model().objects.create(username="ann")
     visitor, copy = SessionName("default", "key", visitor="v"), SessionName("default", "copy")
     created = SessionName("default", "created")

@@ -17,8 +17,8 @@ from django_convmemory.exceptions import ChatModelError
 from django_convmemory.fold.request import Requests
 from django_convmemory.observers import ModelCall, Run
 from django_convmemory.rules.options import Options
-from django_convmemory.rules.strategies import Strategy
-from django_convmemory.rules.values import Claim, DueRule
+from django_convmemory.rules.strategies import Strategy, Threshold
+from django_convmemory.rules.values import Claim
 from django_convmemory.store.either import Store
 
 T = TypeVar("T")
@@ -68,7 +68,7 @@ class Fold:
     model: ChatModel
     fallback: ChatModel | None
     price: Price | None
-    rule: DueRule
+    threshold: Threshold
     queues: bool
     on_published: Callable[[Claim], None]
     on_failed: Callable[[Claim, Exception], None]
@@ -86,7 +86,7 @@ class Fold:
 
     def __post_init__(self) -> None:
         self.lease = lease_seconds(self.model, self.fallback)
-        self.window = self.options.chunk_tokens(self.rule.threshold.tokens)
+        self.window = self.options.chunk_tokens(self.threshold.tokens)
 
     def begin(self, claim: Claim) -> None:
         """Begin to fold with ``claim``."""

@@ -80,7 +80,7 @@ def compact(fold: Fold, *, asked: bool = False, despite_pause: bool = False) -> 
         return Result(Outcome.STALLED)
     claim = store.claim(
         session_id,
-        fold.rule,
+        fold.threshold,
         lease=fold.lease,
         prompt_hash=fold.requests.prompt_hash,
         force=asked or despite_pause,
@@ -151,7 +151,7 @@ def _fold(fold: Fold) -> Steps[Result]:
             break
     rebuild_in = 0.0 if fold.claim.rebuilding and done < split else None
     # Without a version, the run does not go on.
-    due = fold.store.release(fold.claim, fold.rule, rebuild_in=rebuild_in, queued=fold.queues and published)
+    due = fold.store.release(fold.claim, fold.threshold, rebuild_in=rebuild_in, queued=fold.queues and published)
     if not published:
         if due:
             logger.warning("Session %s is marked due, but nothing in it can be folded.", fold.run.session_id)
@@ -204,12 +204,14 @@ def _fail(fold: Fold, error: exceptions.ChatModelError) -> Result:
         # The current summary stays, so nothing is urgent. A provider that fails again says nothing of the session.
         of_provider = reason is not None and not _may_be_the_session(fold, reason)
         rebuild_in = LONGEST_OUTAGE_WAIT if of_provider else None
-        again, delay = fold.store.release(claim, fold.rule, rebuild_in=rebuild_in, queued=fold.queues), 0.0
+        again, delay = fold.store.release(claim, fold.threshold, rebuild_in=rebuild_in, queued=fold.queues), 0.0
         logger.warning("The rebuild of session %s failed: %s", claim.session_id, text)
     else:
         delay = _wait(fold, error)
         uncount = reason in (Reason.MISCONFIGURED, Reason.RATE_LIMIT) and not _may_be_the_session(fold, reason)
-        again = fold.store.release(claim, fold.rule, retry_in=delay, error=text, uncount=uncount, queued=fold.queues)
+        again = fold.store.release(
+            claim, fold.threshold, retry_in=delay, error=text, uncount=uncount, queued=fold.queues
+        )
         logger.warning(
             "Compaction of session %s failed. It is tried again in %.0f s or later: %s", claim.session_id, delay, text
         )
@@ -221,17 +223,19 @@ def _lose(fold: Fold) -> Result:
     """End a run whose lease expired, or whose session changed meanwhile. Its result is dropped."""
     delay = _wait(fold, exceptions.ChatModelError())
     error = "The lease expired before the model answered."
-    again = fold.store.release(fold.claim, fold.rule, retry_in=delay, error=error, queued=fold.queues)
+    again = fold.store.release(fold.claim, fold.threshold, retry_in=delay, error=error, queued=fold.queues)
     return Result(Outcome.BUSY, again, delay) if again else Result(Outcome.NOT_DUE)
 
 
 def _give_up(fold: Fold, error: BaseException) -> None:
     """End a run that ``error`` interrupted, which is no model's failure."""
     if isinstance(error, Exception):
-        fold.store.release(fold.claim, fold.rule, retry_in=backoff(fold.claim.attempts), error=type(error).__name__)
+        fold.store.release(
+            fold.claim, fold.threshold, retry_in=backoff(fold.claim.attempts), error=type(error).__name__
+        )
     else:
         rebuild_in = 0.0 if fold.claim.rebuilding else None
-        fold.store.release(fold.claim, fold.rule, error="Cancelled", uncount=True, rebuild_in=rebuild_in)
+        fold.store.release(fold.claim, fold.threshold, error="Cancelled", uncount=True, rebuild_in=rebuild_in)
 
 
 def _wait(fold: Fold, error: exceptions.ChatModelError) -> float:

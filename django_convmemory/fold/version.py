@@ -112,7 +112,7 @@ def _version(fold: Fold, chunk: Chunk, text: str, known: tuple[str, ...], room: 
 
 def _publish(fold: Fold, version: NewVersion, attempt: AttemptRecord | None = None) -> None:
     final = is_final(fold.claim, version)
-    claim = fold.store.publish(fold.claim, version, attempt, fold.rule, lease=fold.lease)
+    claim = fold.store.publish(fold.claim, version, attempt, fold.threshold, lease=fold.lease)
     if claim is None:
         raise LeaseLost
     fold.claim = claim

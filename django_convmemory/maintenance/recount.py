@@ -10,7 +10,6 @@ from django.db import connections
 from django_convmemory import models
 from django_convmemory.operations.handles import ConversationMemory
 from django_convmemory.rules.counters import Counters
-from django_convmemory.rules.values import DueRule
 from django_convmemory.search import indexing as catching_up
 from django_convmemory.store import columns, editing, index_rows, sql, transactions
 from django_convmemory.store.orm import ORMStore
@@ -47,9 +46,9 @@ def _recount(memory: ConversationMemory, session_id: int, using: str) -> bool:
             summary.covered_count, summary.covered_tokens = at.unpinned_count, at.unpinned_tokens
     names = ["tokens", "covered_count", "covered_tokens"]
     models.Summary.objects.using(using).bulk_update(summaries, names, batch_size=_CHUNK)
-    rule = DueRule(memory.threshold)
+    threshold = memory.threshold
     indexed = transactions.latest(sessions).values_list("indexed_position", flat=True).get()
-    editing.finish(using, session_id, counters, counters.last_position + 1, rule, indexed_position=indexed)
+    editing.finish(using, session_id, counters, counters.last_position + 1, threshold, indexed_position=indexed)
     sessions.update(counter=memory.counter_name)
     return True
 

@@ -96,7 +96,7 @@ class Append(BaseMemory):
 
     def append_batch(self, name: SessionName, batch: Batch) -> Receipt:
         """Do the same as :meth:`append` for checked messages. An import gives them their ids."""
-        return self._appended(name, self.store.append(name, batch, self._due_rule, counter=self.counter_name))
+        return self._appended(name, self.store.append(name, batch, self.threshold, counter=self.counter_name))
 
     aappend = asynchronous(append)
 
@@ -127,7 +127,7 @@ class Append(BaseMemory):
             usage=usage,
             replaces=after,
         )
-        appended = self.store.replace(name, after, batch, self._due_rule, counter=self.counter_name, revision=revision)
+        appended = self.store.replace(name, after, batch, self.threshold, counter=self.counter_name, revision=revision)
         return self._appended(name, appended)
 
     areplace = asynchronous(replace)

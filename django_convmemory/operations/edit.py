@@ -102,7 +102,7 @@ class Edit(BaseMemory):
         """
         arguments.check_whole_number(after, "after")
         arguments.check_revision(revision)
-        removed, edited = self.store.truncate(self.resolve(session), after, self._due_rule, revision=revision)
+        removed, edited = self.store.truncate(self.resolve(session), after, self.threshold, revision=revision)
         self._edited([edited] if edited else [])
         return removed
 
@@ -114,7 +114,7 @@ class Edit(BaseMemory):
         A message that is appended at the same time is either the one that is deleted, or stays. If the connection to
         the database is lost during the COMMIT, ``django_convmemory.exceptions.OutcomeUnknown`` is raised.
         """
-        popped, edited = self.store.pop(self.resolve(session), self._due_rule)
+        popped, edited = self.store.pop(self.resolve(session), self.threshold)
         self._edited([edited] if edited else [])
         return popped
 
@@ -149,7 +149,7 @@ class Edit(BaseMemory):
             target = arguments.session_name(self.store, self.alias, key, owner, visitor)
         request = ("fork", source.name_hash, at, target.alias, target.key, description)
         creation = creations.creation(target.scope, idempotency_key, *request)
-        forked = self.store.fork(source, target, at, self._due_rule, **description, creation=creation)
+        forked = self.store.fork(source, target, at, self.threshold, **description, creation=creation)
         self._edited([forked.edited])
         return forked.session
 
@@ -164,7 +164,7 @@ class Edit(BaseMemory):
         :class:`~django_convmemory.exceptions.UnknownMessage`.
         """
         arguments.check_whole_number(position, "position", minimum=1)
-        redaction = self.store.redact(self.resolve(session), position, self._due_rule, forks=forks)
+        redaction = self.store.redact(self.resolve(session), position, self.threshold, forks=forks)
         self._edited(redaction.edited)
         return Redacted(len(redaction.edited), redaction.in_flight)
 

@@ -28,7 +28,7 @@ from django_convmemory.prompts import DefaultPrompts, Prompts
 from django_convmemory.rules.breaker import Breaker, Reason
 from django_convmemory.rules.options import Options
 from django_convmemory.rules.strategies import Strategy, Threshold
-from django_convmemory.rules.values import MAX_ALIAS_LENGTH, MAX_COUNTER_NAME, Claim, DueRule, SessionName
+from django_convmemory.rules.values import MAX_ALIAS_LENGTH, MAX_COUNTER_NAME, Claim, SessionName
 from django_convmemory.search import indexing
 from django_convmemory.store.either import Store
 
@@ -110,10 +110,6 @@ class BaseMemory(abc.ABC):
         return frozenset(field.name for field in dataclasses.fields(cls.strategy_class))
 
     @property
-    def _due_rule(self) -> DueRule:
-        return DueRule(self.threshold)
-
-    @property
     def needs_worker(self) -> bool:
         """Whether a worker has something to do for this memory: to fold, or to index for searches."""
         return self.summarizes or self.options.index
@@ -152,7 +148,7 @@ class BaseMemory(abc.ABC):
             model=model,
             fallback=self.fallback,
             price=self.price,
-            rule=self._due_rule,
+            threshold=self.threshold,
             queues=self.scheduler.queues,
             on_published=self._published,
             on_failed=self._failed,
@@ -177,7 +173,7 @@ class BaseMemory(abc.ABC):
 
     def _index(self, session_id: int, *, asked: bool) -> Result:
         """Index a session of a memory that folds nothing. It takes the lease only for that."""
-        claim = self.store.claim(session_id, self._due_rule, lease=_INDEXING_LEASE, prompt_hash="", force=asked)
+        claim = self.store.claim(session_id, self.threshold, lease=_INDEXING_LEASE, prompt_hash="", force=asked)
         if claim == "not_due":
             # A search asks for sessions that are not due.
             return Result(Outcome.NOT_DUE, indexed=indexing.catch_up(self.store, session_id) > 0)
@@ -186,7 +182,7 @@ class BaseMemory(abc.ABC):
         try:
             count = indexing.catch_up(self.store, session_id)
         finally:
-            again = self.store.release(claim, self._due_rule, queued=self.scheduler.queues)
+            again = self.store.release(claim, self.threshold, queued=self.scheduler.queues)
         logger.info("Indexed %d messages of session %s.", count, session_id)
         return Result(Outcome.NOT_DUE, again, indexed=count > 0)
 
@@ -234,7 +230,7 @@ class BaseMemory(abc.ABC):
             return probes + swept(limit=limit - len(probes), unindexed=MAX_UNINDEXED)
         session_ids = swept(limit=limit, fewest_attempts=fewest_attempts)
         if len(session_ids) < limit and self.model is not None:
-            self.store.mark_unmarked(self.alias, self._due_rule, limit=_COMPARED_BY_SWEEP)
+            self.store.mark_unmarked(self.alias, self.threshold, limit=_COMPARED_BY_SWEEP)
         return session_ids
 
     def sweep_rebuilds(self, *, limit: int = 10) -> list[int]:

@@ -25,7 +25,7 @@ from django_convmemory.exceptions import (
 from django_convmemory.messages import ChatMessage
 from django_convmemory.rules.counters import Counters, Covered, Pinned
 from django_convmemory.rules.exchanges import Placed
-from django_convmemory.rules.strategies import Threshold, View
+from django_convmemory.rules.strategies import View
 
 
 @dataclasses.dataclass(frozen=True)
@@ -60,12 +60,6 @@ class SessionName:
     def scope(self) -> str:
         """Whose the session is, as a text: "" if it is nobody's."""
         return f"u:{self.owner_id}" if self.owner_id is not None else f"v:{self.visitor}" if self.visitor else ""
-
-
-class DueRule(NamedTuple):
-    """When a session becomes due."""
-
-    threshold: Threshold
 
 
 class Appended(NamedTuple):

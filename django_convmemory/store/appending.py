@@ -14,7 +14,8 @@ from django_convmemory.clock import Clock
 from django_convmemory.messages import CHAT
 from django_convmemory.rules import values
 from django_convmemory.rules.counters import Batch, Counters, Previous
-from django_convmemory.rules.values import DueRule, SessionName
+from django_convmemory.rules.strategies import Threshold
+from django_convmemory.rules.values import SessionName
 from django_convmemory.store import columns, creating, owners, preparing, sql, transactions, used_keys
 from django_convmemory.store.database import Database
 
@@ -32,19 +33,19 @@ _RECENT = 200
 class Appending(Database):
     """Appends to sessions."""
 
-    def append(self, name: SessionName, batch: Batch, rule: DueRule, *, counter: str) -> values.Appended:
+    def append(self, name: SessionName, batch: Batch, threshold: Threshold, *, counter: str) -> values.Appended:
         """Store all messages of ``batch`` at the end of the session, or none. Create the session if there is none.
 
-        In the same transaction the session is marked due if ``rule`` says so. ``counter`` is the name of the token
+        In the same transaction the session is marked due if ``threshold`` says so. ``counter`` is the name of the token
         counter.
         Raises :class:`~django_convmemory.exceptions.ToolResultRefused`, ``TooManyPinned``, ``IdempotencyConflict``.
         """
         using = self.using
         if batch.key_hash is None:
-            return append_new(using, name, batch, rule, counter=counter)
+            return append_new(using, name, batch, threshold, counter=counter)
         for _ in range(_TRIES):
             try:
-                return append_new(using, name, batch, rule, counter=counter)
+                return append_new(using, name, batch, threshold, counter=counter)
             except (IntegrityError, exceptions.InvalidMessage, exceptions.OutcomeUnknown) as error:
                 # The key is used already, or the tool results are stored already, or nobody knows what happened. An
                 # append with this key that was faster is committed by now: it held the lock of the session's row.
@@ -62,7 +63,7 @@ def _contended(name: SessionName) -> exceptions.SessionContended:
     return exceptions.SessionContended(f"The session {name.key!r} changes faster than it can be appended to.")
 
 
-def append_new(using: str, name: SessionName, batch: Batch, rule: DueRule, *, counter: str) -> values.Appended:
+def append_new(using: str, name: SessionName, batch: Batch, threshold: Threshold, *, counter: str) -> values.Appended:
     """Store ``batch``. Raises IntegrityError if its key is used."""
     connection = connections[using]
     append = _APPENDS.get(connection.vendor, _append_locking)
@@ -73,7 +74,7 @@ def append_new(using: str, name: SessionName, batch: Batch, rule: DueRule, *, co
     single = append is _append_in_one and len(batch.entries) <= sql.ROWS_PER_INSERT
 
     def work() -> sql.Advanced | None:
-        return append(connection, name, batch, rule, counter, content)
+        return append(connection, name, batch, threshold, counter, content)
 
     for number in range(_TRIES):
         if number > 1:
@@ -140,10 +141,15 @@ def _explained(
 
 
 def _append_in_one(
-    connection: BaseDatabaseWrapper, name: SessionName, batch: Batch, rule: DueRule, counter: str, content: str | None
+    connection: BaseDatabaseWrapper,
+    name: SessionName,
+    batch: Batch,
+    threshold: Threshold,
+    counter: str,
+    content: str | None,
 ) -> sql.Advanced | None:
     with connection.cursor() as cursor:
-        preparing.execute(cursor, *sql.append_in_one(name, batch, rule, counter=counter, content=content))
+        preparing.execute(cursor, *sql.append_in_one(name, batch, threshold, counter=counter, content=content))
         advanced = sql.Advanced.of(cursor.fetchone())
         if advanced is not None and len(batch.entries) > sql.ROWS_PER_INSERT:
             _insert(cursor, "postgresql", batch, advanced, sql.ROWS_PER_INSERT)
@@ -151,10 +157,15 @@ def _append_in_one(
 
 
 def _append_in_two(
-    connection: BaseDatabaseWrapper, name: SessionName, batch: Batch, rule: DueRule, counter: str, content: str | None
+    connection: BaseDatabaseWrapper,
+    name: SessionName,
+    batch: Batch,
+    threshold: Threshold,
+    counter: str,
+    content: str | None,
 ) -> sql.Advanced | None:
     with connection.cursor() as cursor:
-        cursor.execute(*sql.advance("sqlite", name, batch, rule, counter=counter))
+        cursor.execute(*sql.advance("sqlite", name, batch, threshold, counter=counter))
         advanced = sql.Advanced.of(cursor.fetchone())
         if advanced is None:
             return None
@@ -169,7 +180,12 @@ def _append_in_two(
 
 
 def _append_locking(
-    connection: BaseDatabaseWrapper, name: SessionName, batch: Batch, rule: DueRule, counter: str, content: str | None
+    connection: BaseDatabaseWrapper,
+    name: SessionName,
+    batch: Batch,
+    threshold: Threshold,
+    counter: str,
+    content: str | None,
 ) -> sql.Advanced | None:
     sessions = models.Session.objects.using(connection.alias).named(name)
     if connection.features.has_select_for_update:
@@ -184,7 +200,7 @@ def _append_locking(
         after, rows = before.append(batch.entries, _previous(connection.alias, session, batch))
     except exceptions.InvalidMessage:
         return None  # The caller finds the reason, without the lock.
-    over = after.due(rule.threshold, indexed_position=session.indexed_position)
+    over = after.due(threshold, indexed_position=session.indexed_position)
     turned_due = session.due_since is None and over
     changes: dict[str, Any] = {
         field: value for field, value in models.counter_columns(after).items() if value != getattr(session, field)

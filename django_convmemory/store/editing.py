@@ -21,7 +21,8 @@ from django_convmemory.messages import PINNED_ROLES
 from django_convmemory.rules import counters as counting, values
 from django_convmemory.rules.counters import Batch, Counters, Covered, Ending, Placing, Standing, rewound
 from django_convmemory.rules.creations import Creation
-from django_convmemory.rules.values import Appended, DueRule, Edited, Redaction, SessionName, StoredMessage
+from django_convmemory.rules.strategies import Threshold
+from django_convmemory.rules.values import Appended, Edited, Redaction, SessionName, StoredMessage
 from django_convmemory.store import (
     appending,
     columns,
@@ -100,7 +101,7 @@ class Editing(Database):
         )
 
     def truncate(
-        self, name: SessionName, after: int, rule: DueRule, *, revision: int | None
+        self, name: SessionName, after: int, threshold: Threshold, *, revision: int | None
     ) -> tuple[int, values.Edited | None]:
         """Delete the messages after the position ``after``, and return their number.
 
@@ -108,12 +109,12 @@ class Editing(Database):
         ``revision`` is given and the session is at another one.
         """
         return self._run(
-            lambda using: truncate(using, name, after, rule, revision=revision),
+            lambda using: truncate(using, name, after, threshold, revision=revision),
             happened=lambda: self._none(name_hash=name.name_hash, last_position__gt=after),
         )
 
     def replace(
-        self, name: SessionName, after: int, batch: Batch, rule: DueRule, *, counter: str, revision: int | None
+        self, name: SessionName, after: int, batch: Batch, threshold: Threshold, *, counter: str, revision: int | None
     ) -> Appended:
         """Delete the messages after the position ``after`` as :meth:`truncate` does, and append ``batch``: or neither.
 
@@ -122,23 +123,23 @@ class Editing(Database):
         """
         using = self.using
         return transactions.settled(
-            lambda: replace(using, name, after, batch, rule, counter=counter, revision=revision), name
+            lambda: replace(using, name, after, batch, threshold, counter=counter, revision=revision), name
         )
 
-    def pop(self, name: SessionName, rule: DueRule) -> tuple[values.StoredMessage | None, values.Edited | None]:
+    def pop(self, name: SessionName, threshold: Threshold) -> tuple[values.StoredMessage | None, values.Edited | None]:
         """Delete the last message as :meth:`truncate` does, and return it with its item. None: there is no message.
 
         No other message is deleted, whatever is appended meanwhile.
         """
         # If nobody knows whether it was deleted, another try could delete another message. So the error is raised.
-        return self._run(lambda using: pop(using, name, rule))
+        return self._run(lambda using: pop(using, name, threshold))
 
     def fork(
         self,
         source: SessionName,
         target: SessionName,
         at: int,
-        rule: DueRule,
+        threshold: Threshold,
         *,
         title: str | None = None,
         creation: Creation | None = None,
@@ -158,7 +159,7 @@ class Editing(Database):
                 return transactions.run(
                     using,
                     lambda: fork(
-                        *(using, source, target, at, rule),
+                        *(using, source, target, at, threshold),
                         index=index,
                         public_id=public_id,
                         title=title,
@@ -170,13 +171,13 @@ class Editing(Database):
 
         return transactions.settled(copy, target)
 
-    def redact(self, name: SessionName, position: int, rule: DueRule, *, forks: bool) -> values.Redaction:
+    def redact(self, name: SessionName, position: int, threshold: Threshold, *, forks: bool) -> values.Redaction:
         """Empty the message at ``position`` and every summary that covers it. With ``forks``, do so in its forks too.
 
         Raises :class:`~django_convmemory.exceptions.UnknownMessage`.
         """
         return self._run(
-            lambda using: redact(using, name, position, rule, forks=forks),
+            lambda using: redact(using, name, position, threshold, forks=forks),
             savepoint=True,
             happened=lambda: False,  # A second redaction finds the same copies, and changes nothing.
         )
@@ -205,7 +206,7 @@ class Editing(Database):
 
 
 def truncate(
-    using: str, name: SessionName, after: int, rule: DueRule, *, revision: int | None
+    using: str, name: SessionName, after: int, threshold: Threshold, *, revision: int | None
 ) -> tuple[int, Edited | None]:
     """Delete the messages after ``after``. See :meth:`.ORMStore.truncate`."""
     sessions = models.Session.objects.using(using).named(name)
@@ -216,10 +217,10 @@ def truncate(
         if not exists_at(sessions, revision) and name.row_id is not None:
             raise values.gone(name)
         return 0, None
-    return _cut(using, transactions.latest(sessions).get(), after, rule)
+    return _cut(using, transactions.latest(sessions).get(), after, threshold)
 
 
-def pop(using: str, name: SessionName, rule: DueRule) -> tuple[StoredMessage | None, Edited | None]:
+def pop(using: str, name: SessionName, threshold: Threshold) -> tuple[StoredMessage | None, Edited | None]:
     """Delete the last message and return it. See :meth:`.ORMStore.pop`."""
     sessions = models.Session.objects.using(using).named(name)
     if not begin(sessions.filter(last_position__gt=0)):
@@ -229,7 +230,7 @@ def pop(using: str, name: SessionName, rule: DueRule) -> tuple[StoredMessage | N
     session = transactions.latest(sessions).get()
     rows = models.Message.objects.using(using).filter(session=session, position=session.last_position)
     row = transactions.latest(rows).values_list(*columns.STORED_NAMES, *columns.ITEM_NAMES).get()
-    _, edited = _cut(using, session, session.last_position - 1, rule)
+    _, edited = _cut(using, session, session.last_position - 1, threshold)
     return columns.stored_message(*row), edited
 
 
@@ -248,7 +249,7 @@ def clear(using: str, name: SessionName) -> None:
     used_keys.mark_gone(using, session.pk, 0)
 
 
-def _cut(using: str, session: models.Session, after: int, rule: DueRule) -> tuple[int, Edited]:
+def _cut(using: str, session: models.Session, after: int, threshold: Threshold) -> tuple[int, Edited]:
     """Delete the messages after ``after`` of a session whose row is locked. Return their number."""
     counters = rewound(session.counters, _ending(using, session.pk, after))
     removed, _ = models.Message.objects.using(using).filter(session=session, position__gt=after).delete()
@@ -259,7 +260,7 @@ def _cut(using: str, session: models.Session, after: int, rule: DueRule) -> tupl
         index_rows.cut(using, session.pk, after)
         indexed = after
     used_keys.mark_gone(using, session.pk, after)
-    return removed, finish(using, session.pk, counters, counters.first_unfoldable, rule, indexed_position=indexed)
+    return removed, finish(using, session.pk, counters, counters.first_unfoldable, threshold, indexed_position=indexed)
 
 
 def exists_at(sessions: models.SessionQuerySet, revision: int | None) -> bool:
@@ -323,7 +324,7 @@ def delete(using: str, name: SessionName, *, revision: int | None) -> bool:
     return True
 
 
-def redact(using: str, name: SessionName, position: int, rule: DueRule, *, forks: bool) -> Redaction:
+def redact(using: str, name: SessionName, position: int, threshold: Threshold, *, forks: bool) -> Redaction:
     """Empty the message at ``position``. See :meth:`.ORMStore.redact`."""
     sessions = models.Session.objects.using(using)
     locked = sessions.named(name).filter(last_position__gte=position).lock()
@@ -334,7 +335,7 @@ def redact(using: str, name: SessionName, position: int, rule: DueRule, *, forks
     ids = [session_id, *(_copies(using, session_id, position) if forks else [])]
     # They are locked: no worker can take a lease now.
     in_flight = transactions.latest(sessions.filter(pk__in=ids, lease_expires_at__gt=Clock())).exists()
-    return Redaction([_redact(using, pk, position, rule) for pk in ids], in_flight)
+    return Redaction([_redact(using, pk, position, threshold) for pk in ids], in_flight)
 
 
 def _copies(using: str, session_id: int, position: int) -> list[int]:
@@ -369,7 +370,7 @@ def _descendants(using: str, session_id: int, position: int) -> list[int]:
     return descendants
 
 
-def _redact(using: str, session_id: int, position: int, rule: DueRule) -> Edited:
+def _redact(using: str, session_id: int, position: int, threshold: Threshold) -> Edited:
     sessions = models.Session.objects.using(using).filter(pk=session_id)
     begin(sessions)
     messages = models.Message.objects.using(using).filter(session_id=session_id)
@@ -381,7 +382,7 @@ def _redact(using: str, session_id: int, position: int, rule: DueRule) -> Edited
     session = transactions.latest(sessions).get()
     if session.indexed_position >= position:
         index_rows.strike(using, session_id, position)
-    return finish(using, session_id, session.counters, position, rule, indexed_position=session.indexed_position)
+    return finish(using, session_id, session.counters, position, threshold, indexed_position=session.indexed_position)
 
 
 def fork(
@@ -389,7 +390,7 @@ def fork(
     source: SessionName,
     target: SessionName,
     at: int,
-    rule: DueRule,
+    threshold: Threshold,
     *,
     index: Copied,
     public_id: uuid.UUID,
@@ -431,7 +432,7 @@ def fork(
     if index.epoch != session.epoch:
         index = index_rows.NOTHING_COPIED
     index_rows.insert(using, copy.pk, index.segments)
-    edited = finish(using, copy.pk, counters, counters.first_unfoldable, rule, indexed_position=index.last)
+    edited = finish(using, copy.pk, counters, counters.first_unfoldable, threshold, indexed_position=index.last)
     return values.Forked(sessions.get(pk=copy.pk), edited)
 
 
@@ -491,14 +492,14 @@ def finish(
     session_id: int,
     counters: Counters,
     position: int,
-    rule: DueRule,
+    threshold: Threshold,
     *,
     indexed_position: int,
 ) -> Edited:
     """Complete a change of the messages from ``position`` on.
 
     The summaries that cover the position are invalidated, and the newest one that is left becomes current. The counters
-    and the ``indexed_position`` are stored. The session is marked due if ``rule`` says so.
+    and the ``indexed_position`` are stored. The session is marked due if ``threshold`` says so.
     """
     summaries = models.Summary.objects.using(using).filter(session_id=session_id)
     summaries.filter(last_position__gte=position, invalidated_at__isnull=True).update(invalidated_at=Clock())
@@ -506,7 +507,7 @@ def finish(
     # Also if it is a part of an exchange that is not folded to its end: it will be shown.
     stands_in = transactions.latest(summaries.valid().filter(stand_in=True)).exists()
     counters = counters.covering(current.covered if current else Covered())
-    due = counters.due(rule.threshold, indexed_position=indexed_position)
+    due = counters.due(threshold, indexed_position=indexed_position)
     models.Session.objects.using(using).filter(pk=session_id).update(
         **models.counter_columns(counters),
         indexed_position=indexed_position,
@@ -550,7 +551,7 @@ def _placed(position: int, tokens: int, tokens_through: int, answers: int | None
 
 
 def replace(
-    using: str, name: SessionName, after: int, batch: Batch, rule: DueRule, *, counter: str, revision: int | None
+    using: str, name: SessionName, after: int, batch: Batch, threshold: Threshold, *, counter: str, revision: int | None
 ) -> Appended:
     """Replace the messages after ``after``. See :meth:`.ORMStore.replace`.
 
@@ -571,8 +572,8 @@ def replace(
         if not locked:
             _create(using, name, after, revision)
         # The row is locked, so its revision need not be compared again.
-        _, edited = truncate(using, name, after, rule, revision=None)
-        appended = appending.append_new(using, name, batch, rule, counter=counter)
+        _, edited = truncate(using, name, after, threshold, revision=None)
+        appended = appending.append_new(using, name, batch, threshold, counter=counter)
         return appended._replace(turned_due=appended.turned_due or bool(edited and edited.turned_due))
 
     happened = None

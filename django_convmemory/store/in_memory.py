@@ -43,7 +43,6 @@ from django_convmemory.rules.values import (
     AttemptOutcome,
     AttemptRecord,
     Claim,
-    DueRule,
     Edited,
     Forked,
     NewVersion,
@@ -309,7 +308,7 @@ class InMemoryStore:
         return owner_id
 
     @_locked
-    def append(self, name: SessionName, batch: Batch, rule: DueRule, *, counter: str) -> Appended:
+    def append(self, name: SessionName, batch: Batch, threshold: Threshold, *, counter: str) -> Appended:
         session = self.session(name) or Session(0, name)
         replayed = _replay(session, batch, self._clock())
         if replayed is not None:
@@ -331,7 +330,7 @@ class InMemoryStore:
             session.keys[batch.key_hash] = UsedKey(rows[0].position, len(rows), batch.payload_hash)
         session.revision += 1
         session.updated_at = self._clock()
-        turned_due = session.due_since is None and session.is_over(rule.threshold)
+        turned_due = session.due_since is None and session.is_over(threshold)
         if turned_due:
             session.due_since = self._clock()
         return Appended(
@@ -347,7 +346,7 @@ class InMemoryStore:
 
     @_locked
     def replace(
-        self, name: SessionName, after: int, batch: Batch, rule: DueRule, *, counter: str, revision: int | None
+        self, name: SessionName, after: int, batch: Batch, threshold: Threshold, *, counter: str, revision: int | None
     ) -> Appended:
         session = self.session(name)
         replayed = _replay(session, batch, self._clock()) if session else None
@@ -365,9 +364,9 @@ class InMemoryStore:
             versions={number: dataclasses.replace(version) for number, version in session.versions.items()},
             segments=list(session.segments),
         )
-        _, edited = self.truncate(name, after, rule, revision=revision)
+        _, edited = self.truncate(name, after, threshold, revision=revision)
         try:
-            appended = self.append(name, batch, rule, counter=counter)
+            appended = self.append(name, batch, threshold, counter=counter)
         except exceptions.ConvMemoryError:
             if before is not None:
                 self._restore(before)
@@ -542,7 +541,7 @@ class InMemoryStore:
 
     @_locked
     def truncate(
-        self, name: SessionName, after: int, rule: DueRule, *, revision: int | None
+        self, name: SessionName, after: int, threshold: Threshold, *, revision: int | None
     ) -> tuple[int, Edited | None]:
         session = self._at_revision(name, revision)
         removed = len(session.rows) - after if session else 0
@@ -554,15 +553,15 @@ class InMemoryStore:
         for version in session.versions.values():
             if version.value.last_position > after:
                 version.value = values.emptied(version.value)
-        edited = self._finish(session, session.counters.first_unfoldable, rule)
+        edited = self._finish(session, session.counters.first_unfoldable, threshold)
         session.mark_gone(after, self._clock())
         return removed, edited
 
-    def _finish(self, session: Session, position: int, rule: DueRule) -> Edited:
+    def _finish(self, session: Session, position: int, threshold: Threshold) -> Edited:
         """Complete a change of the messages from ``position`` on.
 
         The compaction ends. The summaries that cover the position are invalidated, and the newest one that is left
-        becomes current. The session is marked due if ``rule`` says so.
+        becomes current. The session is marked due if ``threshold`` says so.
         """
         session.stop_compaction()
         session.updated_at = self._clock()
@@ -574,18 +573,18 @@ class InMemoryStore:
         )
         current = session.versions.get(session.current_version)
         session.counters = session.counters.covering(current.covered if current else Covered())
-        session.mark_due(rule.threshold, self._clock())
+        session.mark_due(threshold, self._clock())
         stands_in = any(version.valid and version.stand_in for version in session.versions.values())
         session.rebuild_after = self._clock() if stands_in else None
         return Edited(session.id, session.due_since is not None)
 
     @_locked
-    def pop(self, name: SessionName, rule: DueRule) -> tuple[StoredMessage | None, Edited | None]:
+    def pop(self, name: SessionName, threshold: Threshold) -> tuple[StoredMessage | None, Edited | None]:
         session = self.session(name)
         if session is None or not session.rows:
             return None, None
         popped = session.rows[-1].with_item
-        _, edited = self.truncate(name, popped.position - 1, rule, revision=None)
+        _, edited = self.truncate(name, popped.position - 1, threshold, revision=None)
         return popped, edited
 
     @_locked
@@ -594,7 +593,7 @@ class InMemoryStore:
         source: SessionName,
         target: SessionName,
         at: int,
-        rule: DueRule,
+        threshold: Threshold,
         *,
         title: str | None = None,
         creation: Creation | None = None,
@@ -629,12 +628,12 @@ class InMemoryStore:
         copy.segments = list(session.segments)
         _cut_index(copy, at)
         self._insert(copy)
-        edited = self._finish(copy, copy.counters.first_unfoldable, rule)
+        edited = self._finish(copy, copy.counters.first_unfoldable, threshold)
         copy.epoch = copy.revision = 0
         return Forked(copy, edited)
 
     @_locked
-    def redact(self, name: SessionName, position: int, rule: DueRule, *, forks: bool) -> Redaction:
+    def redact(self, name: SessionName, position: int, threshold: Threshold, *, forks: bool) -> Redaction:
         session = self.session(name)
         if session is None or not 0 < position <= len(session.rows):
             raise values.no_message(position, len(session.rows) if session else 0)
@@ -647,7 +646,7 @@ class InMemoryStore:
         ]
         now = self._clock()
         in_flight = any(holder.is_leased(now) for holder in holders)
-        return Redaction([self._redact_in(holder, position, rule) for holder in holders], in_flight)
+        return Redaction([self._redact_in(holder, position, threshold) for holder in holders], in_flight)
 
     def _forks(self, session: Session, position: int) -> list[Session]:
         """Return the forks of a session that were made at ``position`` or later, without their forks."""
@@ -657,7 +656,7 @@ class InMemoryStore:
             if fork.forked_from == session.id and fork.fork_position >= position
         ]
 
-    def _redact_in(self, session: Session, position: int, rule: DueRule) -> Edited:
+    def _redact_in(self, session: Session, position: int, threshold: Threshold) -> Edited:
         row = session.rows[position - 1]
         row.message, row.redacted = row.message.emptied(), True
         for key_hash, used in session.keys.items():
@@ -667,7 +666,7 @@ class InMemoryStore:
             if version.value.last_position >= position:
                 version.value = values.emptied(version.value)
         _strike(session, position)
-        return self._finish(session, position, rule)
+        return self._finish(session, position, threshold)
 
     @_locked
     def erase(self, alias: str, *, owner_id: Any, visitor: str) -> int:
@@ -700,10 +699,12 @@ class InMemoryStore:
         return session.id if session else None
 
     @_locked
-    def claim(self, session_id: int, rule: DueRule, *, lease: float, prompt_hash: str, force: bool) -> Claim | str:
+    def claim(
+        self, session_id: int, threshold: Threshold, *, lease: float, prompt_hash: str, force: bool
+    ) -> Claim | str:
         session = self._sessions.get(session_id)
         now = self._clock()
-        if session is None or (session.due_since is None and not session.is_over(rule.threshold)):
+        if session is None or (session.due_since is None and not session.is_over(threshold)):
             return "not_due"
         if session.is_leased(now):
             return "busy"
@@ -799,7 +800,7 @@ class InMemoryStore:
 
     @_locked
     def publish(
-        self, claim: Claim, version: NewVersion, attempt: AttemptRecord | None, rule: DueRule, *, lease: float
+        self, claim: Claim, version: NewVersion, attempt: AttemptRecord | None, threshold: Threshold, *, lease: float
     ) -> Claim | None:
         session = self._held(claim)
         if session is None or session.counters.covered_position != values.covered_by(claim):
@@ -818,7 +819,7 @@ class InMemoryStore:
         if final:
             session.current_version = number
             session.counters = session.counters.covering(version.covered)
-            session.mark_due(rule.threshold, self._clock())
+            session.mark_due(threshold, self._clock())
         if final and claim.rebuilding:
             session.rebuild_after = None
         elif version.stand_in and session.rebuild_after is None:
@@ -835,7 +836,7 @@ class InMemoryStore:
     def release(
         self,
         claim: Claim,
-        rule: DueRule,
+        threshold: Threshold,
         *,
         retry_in: float | None = None,
         error: str = "",
@@ -848,7 +849,7 @@ class InMemoryStore:
             return False
         now = self._clock()
         session.lease_token, session.lease_expires_at = "", 0.0
-        session.mark_due(rule.threshold, now)
+        session.mark_due(threshold, now)
         due = session.due_since is not None
         if not claim.rebuilding:
             if not error:
@@ -936,14 +937,14 @@ class InMemoryStore:
         return min(limit, sum(time is not None and now < time <= now + within for time in times))
 
     @_locked
-    def mark_unmarked(self, alias: str, rule: DueRule, *, limit: int) -> int:
+    def mark_unmarked(self, alias: str, threshold: Threshold, *, limit: int) -> int:
         alias_state = self._alias(alias)
-        if alias_state.threshold == rule.threshold:
+        if alias_state.threshold == threshold:
             return 0
-        alias_state.threshold = rule.threshold
+        alias_state.threshold = threshold
         marked = 0
         for session in self._of_alias(alias):
-            if session.due_since is None and session.is_over(rule.threshold):
+            if session.due_since is None and session.is_over(threshold):
                 session.due_since = self._clock()
                 marked += 1
         return marked

@@ -26,7 +26,7 @@ from django_convmemory.messages import PINNED_ROLES
 from django_convmemory.rules import values
 from django_convmemory.rules.exchanges import Placed, Turn
 from django_convmemory.rules.strategies import Threshold
-from django_convmemory.rules.values import Claim, DueRule
+from django_convmemory.rules.values import Claim
 from django_convmemory.store import columns, compiled, sql, transactions
 from django_convmemory.store.compiled import Slot
 from django_convmemory.store.database import Database
@@ -43,7 +43,9 @@ _SUMMARY_NAMES = [field.attname for field in models.Summary._meta.concrete_field
 class Leases(Database):
     """Takes, keeps and releases the lease of a session, and reads what its holder folds."""
 
-    def claim(self, session_id: int, rule: DueRule, *, lease: float, prompt_hash: str, force: bool) -> Claim | str:
+    def claim(
+        self, session_id: int, threshold: Threshold, *, lease: float, prompt_hash: str, force: bool
+    ) -> Claim | str:
         """Take the lease for ``lease`` seconds, and count an attempt. Otherwise return the reason why not.
 
         The reasons are ``not_due``, ``busy`` and ``waiting``. A session that is not marked is due too if its counters
@@ -52,9 +54,9 @@ class Leases(Database):
         continued.
         """
         using = self.using
-        claimed, parts = _claimed(_claiming(using, rule.threshold, lease, force=force), session_id)
+        claimed, parts = _claimed(_claiming(using, threshold, lease, force=force), session_id)
         if claimed is None:
-            return _reason(models.Session.objects.using(using).filter(pk=session_id), rule)
+            return _reason(models.Session.objects.using(using).filter(pk=session_id), threshold)
         line = values.building_line(parts, prompt_hash, claimed.summary.version if claimed.summary else None)
         _invalidate_others(parts, line)
         return values.continued(claimed, line)
@@ -121,7 +123,7 @@ class Leases(Database):
     def release(
         self,
         claim: Claim,
-        rule: DueRule,
+        threshold: Threshold,
         *,
         retry_in: float | None = None,
         error: str = "",
@@ -129,7 +131,7 @@ class Leases(Database):
         rebuild_in: float | None = None,
         queued: bool = False,
     ) -> bool:
-        """Release the lease, and return whether the session is still due by ``rule`` and its current counters.
+        """Release the lease, and return whether the session is still due by ``threshold`` and its current counters.
 
         The next attempt waits for ``retry_in`` seconds. ``error`` is stored as the last error; without it the number of
         attempts becomes 0. ``uncount`` takes back the attempt that the claim counted. After a rebuild, these three are
@@ -145,9 +147,9 @@ class Leases(Database):
                 changes["attempts"] = 0 if not error else max(0, claim.attempts - 1) if uncount else claim.attempts
                 changes["last_error"] = error
                 changes["next_attempt_at"] = None if retry_in is None else Clock(retry_in)
-            releasing = _releasing(using, rule, changes, queued=queued)
+            releasing = _releasing(using, threshold, changes, queued=queued)
         else:
-            releasing = _releasing_after_success(using, rule, rebuilding=claim.rebuilding, queued=queued)
+            releasing = _releasing_after_success(using, threshold, rebuilding=claim.rebuilding, queued=queued)
         released = _changed(releasing, session_id=claim.session_id, token=claim.token)
         return bool(released) and self.is_due(claim.session_id)
 
@@ -186,13 +188,13 @@ def _leased(lease: float) -> dict[str, Any]:
     return {"lease_token": Slot("token"), "lease_expires_at": Clock(lease), "revision": F("revision") + 1}
 
 
-def _reason(sessions: models.SessionQuerySet, rule: DueRule) -> str:
+def _reason(sessions: models.SessionQuerySet, threshold: Threshold) -> str:
     """Return why the session could not be claimed.
 
     One statement reads it: between two, another process could release the session, and it would seem to wait.
     """
     session = transactions.latest(sessions.annotate(now=Clock())).first()
-    if session is None or (session.due_since is None and not session.is_over(rule.threshold)):
+    if session is None or (session.due_since is None and not session.is_over(threshold)):
         return "not_due"
     now: dt.datetime = session.now  # type: ignore[attr-defined]
     leased = session.lease_expires_at is not None and session.lease_expires_at > now
@@ -285,14 +287,16 @@ def _extending(using: str, lease: float) -> compiled.CompiledStatement:
     return compiled.update(held(using), lease_expires_at=Clock(lease))
 
 
-def _releasing(using: str, rule: DueRule, changes: dict[str, Any], *, queued: bool) -> compiled.CompiledStatement:
+def _releasing(
+    using: str, threshold: Threshold, changes: dict[str, Any], *, queued: bool
+) -> compiled.CompiledStatement:
     if queued:
         changes["queued_at"] = Clock()
     return compiled.update(
         # By the token alone: this process may release its expired lease as long as nobody else has taken one.
         models.Session.objects.using(using).filter(pk=Slot("session_id"), lease_token=Slot("token")),
         # Computed from the current counters, which include appends during the model call.
-        due_since=due_since(rule.threshold, F("covered_tokens"), F("covered_count")),
+        due_since=due_since(threshold, F("covered_tokens"), F("covered_count")),
         lease_token="",
         lease_expires_at=None,
         revision=F("revision") + 1,
@@ -302,11 +306,11 @@ def _releasing(using: str, rule: DueRule, changes: dict[str, Any], *, queued: bo
 
 @compiled.once
 def _releasing_after_success(
-    using: str, rule: DueRule, *, rebuilding: bool, queued: bool
+    using: str, threshold: Threshold, *, rebuilding: bool, queued: bool
 ) -> compiled.CompiledStatement:
     # A rebuild does not fold what has failed.
     changes = {} if rebuilding else {"attempts": 0, "last_error": "", "next_attempt_at": None}
-    return _releasing(using, rule, changes, queued=queued)
+    return _releasing(using, threshold, changes, queued=queued)
 
 
 @compiled.once

@@ -17,7 +17,7 @@ from django_convmemory.clock import Clock
 from django_convmemory.rules import values
 from django_convmemory.rules.counters import Covered
 from django_convmemory.rules.strategies import Threshold
-from django_convmemory.rules.values import AttemptOutcome, AttemptRecord, Claim, DueRule, NewVersion
+from django_convmemory.rules.values import AttemptOutcome, AttemptRecord, Claim, NewVersion
 from django_convmemory.store import compiled, transactions
 from django_convmemory.store.compiled import Slot
 from django_convmemory.store.database import Database
@@ -28,7 +28,7 @@ class Publishing(Database):
     """Stores versions of the summary, and the calls of models."""
 
     def publish(
-        self, claim: Claim, version: NewVersion, attempt: AttemptRecord | None, rule: DueRule, *, lease: float
+        self, claim: Claim, version: NewVersion, attempt: AttemptRecord | None, threshold: Threshold, *, lease: float
     ) -> Claim | None:
         """Store ``version`` and extend the lease, if the claim still holds.
 
@@ -43,7 +43,7 @@ class Publishing(Database):
         using = self.using
         number = claim.last_version + 1
         final = values.is_final(claim, version)
-        first = _session(using, _Shape.of(claim, version, rule), lease).bind(
+        first = _session(using, _Shape.of(claim, version, threshold), lease).bind(
             session_id=claim.session_id,
             token=claim.token,
             epoch=claim.epoch,
@@ -109,9 +109,9 @@ class _Shape(NamedTuple):
     rebuild: bool
 
     @classmethod
-    def of(cls, claim: Claim, version: NewVersion, rule: DueRule) -> _Shape:
+    def of(cls, claim: Claim, version: NewVersion, threshold: Threshold) -> _Shape:
         final = values.is_final(claim, version)
-        return cls(rule.threshold, final, claim.rebuilding, version.stand_in and not (final and claim.rebuilding))
+        return cls(threshold, final, claim.rebuilding, version.stand_in and not (final and claim.rebuilding))
 
 
 @compiled.once

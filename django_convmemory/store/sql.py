@@ -18,8 +18,8 @@ from typing import Any, NamedTuple, Self
 
 from django_convmemory import clock
 from django_convmemory.rules.counters import MAX_PINNED, Batch, Row
-from django_convmemory.rules.strategies import View
-from django_convmemory.rules.values import DueRule, SessionName
+from django_convmemory.rules.strategies import Threshold, View
+from django_convmemory.rules.values import SessionName
 from django_convmemory.store import columns
 from django_convmemory.store.columns import APPENDED, LEADING, Kind
 
@@ -83,8 +83,10 @@ def _without(results: int) -> str:
     return text
 
 
-def advance(vendor: str, name: SessionName, batch: Batch, rule: DueRule, *, counter: str) -> tuple[str, dict[str, Any]]:
-    """Return the UPDATE that adds ``batch`` to a session's counters, and marks the session due by ``rule``.
+def advance(
+    vendor: str, name: SessionName, batch: Batch, threshold: Threshold, *, counter: str
+) -> tuple[str, dict[str, Any]]:
+    """Return the UPDATE that adds ``batch`` to a session's counters, and marks the session due by ``threshold``.
 
     It changes no row if there is no such session, or if the session cannot take the batch.
     """
@@ -92,9 +94,9 @@ def advance(vendor: str, name: SessionName, batch: Batch, rule: DueRule, *, coun
     results = tuple(dict.fromkeys(batch.leading_results))
     shape = _Shape(
         vendor=vendor,
-        by_tokens=rule.threshold.tokens is not None,
-        by_messages=rule.threshold.messages is not None,
-        by_unindexed=rule.threshold.unindexed is not None,
+        by_tokens=threshold.tokens is not None,
+        by_messages=threshold.messages is not None,
+        by_unindexed=threshold.unindexed is not None,
         by_id=name.row_id is not None,
         speaks=batch.has_assistant,
         calls=after.call_position > 0,
@@ -110,9 +112,9 @@ def advance(vendor: str, name: SessionName, batch: Batch, rule: DueRule, *, coun
         "added": len(batch.entries),
         "added_unpinned": after.unpinned_count,
         "added_tokens": after.unpinned_tokens,
-        "max_tokens": rule.threshold.tokens,
-        "max_messages": rule.threshold.messages,
-        "max_unindexed": rule.threshold.unindexed,
+        "max_tokens": threshold.tokens,
+        "max_messages": threshold.messages,
+        "max_unindexed": threshold.unindexed,
         "settled": after.settled_tokens,
         "newest": after.newest_position,
         "exchange_calls": after.exchange_calls,
@@ -248,13 +250,13 @@ def _conditions(shape: _Shape) -> list[str]:
 
 
 def append_in_one(
-    name: SessionName, batch: Batch, rule: DueRule, *, counter: str, content: str | None = None
+    name: SessionName, batch: Batch, threshold: Threshold, *, counter: str, content: str | None = None
 ) -> tuple[str, dict[str, Any]]:
     """Return the one statement that appends the first ``ROWS_PER_INSERT`` messages of ``batch`` (PostgreSQL).
 
     With ``content``, the HMAC of the batch, it stores the batch's key too.
     """
-    update, params = advance("postgresql", name, batch, rule, counter=counter)
+    update, params = advance("postgresql", name, batch, threshold, counter=counter)
     added, values = _added_one(batch) if len(batch.entries) == 1 else _added(batch)
     used = ""
     if content is not None:

@@ -10,7 +10,7 @@ from django.db.models import F
 
 from django_convmemory import models
 from django_convmemory.clock import Clock
-from django_convmemory.rules.values import DueRule
+from django_convmemory.rules.strategies import Threshold
 from django_convmemory.store import breakers, transactions
 from django_convmemory.store.database import Database
 
@@ -65,20 +65,20 @@ class Sweeping(Database):
         sent = sessions.filter(rebuild_after__gt=Clock(), rebuild_after__lte=Clock(within))
         return sent.order_by()[:limit].count()
 
-    def mark_unmarked(self, alias: str, rule: DueRule, *, limit: int) -> int:
+    def mark_unmarked(self, alias: str, threshold: Threshold, *, limit: int) -> int:
         """If the threshold is not the one last checked, mark sessions that are over it, and return their number.
 
         Each call looks at the next ``limit`` sessions, until it has seen all.
         """
         using = self.using
-        after = breakers.next_to_compare(using, alias, rule.threshold)
+        after = breakers.next_to_compare(using, alias, threshold)
         if after is None:
             return 0
         sessions = models.Session.objects.using(using).filter(alias=alias, pk__gt=after)
         ids = list(sessions.order_by("alias", "pk").values_list("pk", flat=True)[:limit])
         marked = 0
         if ids:
-            over = models.exceeds(rule.threshold, covered_tokens=F("covered_tokens"), covered_count=F("covered_count"))
+            over = models.exceeds(threshold, covered_tokens=F("covered_tokens"), covered_count=F("covered_count"))
             unmarked = sessions.filter(over, pk__lte=ids[-1], due_since__isnull=True)
             changes: dict[str, Any] = {"due_since": Clock(), "revision": F("revision") + 1}
             marked = transactions.run(using, lambda: unmarked.update(**changes), savepoint=True, atomic=False)
